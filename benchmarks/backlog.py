@@ -10,7 +10,7 @@ from gpu_scheduler.engine.state.cluster_state import Picture
 from gpu_scheduler.model.job import PRIORITY_NAMES, Job
 from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.request import WHOLE_MILLI, Request
-from gpu_scheduler.model.snapshot import Running, Standing, Waiting
+from gpu_scheduler.model.snapshot import AccountUsage, Running, Waiting
 from gpu_scheduler.model.tenant import Tenant
 
 TENANTS = 100
@@ -37,10 +37,10 @@ class Backlog:
         for number in range(TENANTS):
             tenant = f"tenant-{number}"
             self.picture.set_tenant(Tenant(id=tenant))
-            self.picture.tenant_standings[tenant] = Standing(usage=self._some_usage())
+            self.picture.tenant_standings[tenant] = AccountUsage(usage=self._some_usage())
             for user in range(USERS_PER_TENANT):
                 account = (tenant, f"user-{user}")
-                self.picture.user_standings[account] = Standing(usage=self._some_usage())
+                self.picture.user_standings[account] = AccountUsage(usage=self._some_usage())
 
     def fill(self) -> None:
         """Let work run until no GPU is free, whole or in part."""

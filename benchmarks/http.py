@@ -28,7 +28,7 @@ from gpu_scheduler.api.interfaces import ApiSettings
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import Command, SubmitAll
-from gpu_scheduler.control.self_monitoring import Tallies
+from gpu_scheduler.control.self_monitoring import LoopMetrics
 from gpu_scheduler.engine.policy import preset
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.simulator.predictors import Stated
@@ -53,7 +53,7 @@ class NullService:
         self.store = MemoryStore()
         self.telemetry: dict[str, Any] = {}
         self.last_plan = None
-        self.tallies = Tallies()
+        self.tallies = LoopMetrics()
         self.trouble = self.away = ""
         self._job = Job(id="job-1", number=1, submit_ms=0)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import SetNode, SetPools, SetTenant
-from gpu_scheduler.control.state import Limits
+from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.engine.policy import Order, Policy, preset
 from gpu_scheduler.engine.state.cluster_state import Picture
 from gpu_scheduler.model.intervals import IntervalSet
@@ -17,7 +17,7 @@ from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job
 from gpu_scheduler.model.node import Device, DeviceMode, Node
 from gpu_scheduler.model.plan import Allocation, DeviceShare, Placement, Plan, Reservation
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.model.snapshot import PoolQuota, Running, Standing, Waiting
+from gpu_scheduler.model.snapshot import AccountUsage, PoolQuota, Running, Waiting
 from gpu_scheduler.model.tenant import Quota, Tenant
 from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.simulator.predictors import Stated
@@ -210,8 +210,8 @@ def a_picture(
     queue: Iterable[Job | Waiting] = (),
     held: Iterable[Running] = (),
     reservations: Iterable[Reservation] = (),
-    standings: Mapping[str, Standing] | None = None,
-    user_standings: Mapping[tuple[str, str], Standing] | None = None,
+    standings: Mapping[str, AccountUsage] | None = None,
+    user_standings: Mapping[tuple[str, str], AccountUsage] | None = None,
 ) -> Picture:
     """A picture in which the jobs of `queue` wait and those of `held` run."""
     picture = Picture(policy or a_policy())
@@ -237,7 +237,7 @@ def a_core(
     tenants: Iterable[Tenant] = (),
     pools: Iterable[PoolQuota] = (),
     predictor: Predictor | None = None,
-    limits: Limits | None = None,
+    limits: CoreLimits | None = None,
 ) -> Core:
     """A control core that believes what users say about run times."""
     core = Core(policy or a_policy(), predictor or Stated(), limits)

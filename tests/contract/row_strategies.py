@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gpu_scheduler.model.advance_reservation import LONGEST_MS, Window
+from gpu_scheduler.model.advance_reservation import LONGEST_MS, AdvanceReservation
 from gpu_scheduler.model.identity import Authority, JoinToken, NodeKey, Role, Token
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job, JobState, Pool
@@ -13,16 +13,16 @@ from gpu_scheduler.model.launch import CodeSnapshot, Launch, Mount, Probe, Probe
 from gpu_scheduler.model.measurements import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import (
     Adapter,
-    Closed,
     Device,
     DeviceMode,
     ForeignUse,
     Health,
     Node,
+    NodeClosure,
     NodeState,
 )
 from gpu_scheduler.model.notification import Notice, NotifyRule
-from gpu_scheduler.model.plan import Allocation, DeviceShare, Meeting, Placement, Reservation
+from gpu_scheduler.model.plan import Allocation, DeviceShare, Placement, Rendezvous, Reservation
 from gpu_scheduler.model.request import Request, Topology
 from gpu_scheduler.model.service import Replica, Restart, RestartRule, Service
 from gpu_scheduler.model.snapshot import PoolQuota
@@ -362,8 +362,10 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         attempt=COUNT,
         placements=PLACEMENTS,
         start_ms=TIME,
-        meeting=st.none()
-        | st.builds(Meeting, at_ms=TIME, port=COUNT, hosts=st.lists(TEXT, max_size=3).map(tuple)),
+        rendezvous=st.none()
+        | st.builds(
+            Rendezvous, at_ms=TIME, port=COUNT, hosts=st.lists(TEXT, max_size=3).map(tuple)
+        ),
     ),
     "node": st.builds(
         Node,
@@ -377,7 +379,7 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         state=st.sampled_from(NodeState),
         closed=st.none()
         | st.builds(
-            Closed,
+            NodeClosure,
             since_ms=TIME,
             by=TEXT,
             reason=TEXT,
@@ -485,7 +487,7 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         start_ms=MAYBE_TIME,
     ),
     "window": st.builds(
-        Window,
+        AdvanceReservation,
         id=TEXT,
         number=COUNT,
         tenant=TEXT,

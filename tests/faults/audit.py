@@ -234,7 +234,7 @@ class Audit:
         if why := self.forbidden(allocation, run.job):
             self.problem(why)
         if allocation.spans_nodes:
-            if allocation.meeting is None:
+            if allocation.rendezvous is None:
                 self.problem(f"{run.key[0]} began on {run.node}, and no commit is stored")
             for placement in allocation.placements:
                 if (allocation.id, placement.member) not in self._prepared:

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from gpu_scheduler.model.errors import NotLeader, StoreUnavailable
-from gpu_scheduler.model.identity import Lead, Member
+from gpu_scheduler.model.identity import LeaderLease, ServerMember
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import Write
 from tests.faults.virtual_loop import VirtualLoop
@@ -120,14 +120,14 @@ class Rows:
 class DiskLease:
     """The lead as a row of the database; what the real one does with SQL."""
 
-    def __init__(self, disk: Disk, me: Member, valid_s: float) -> None:
+    def __init__(self, disk: Disk, me: ServerMember, valid_s: float) -> None:
         self.me = me
         self._disk = disk
         self._valid_s = valid_s
 
-    def look(self) -> Lead:
+    def look(self) -> LeaderLease:
         row, now_s = self._disk.lead, self._disk.loop.time()
-        return Lead(
+        return LeaderLease(
             term=row.term,
             holder=row.holder,
             address=row.holder,

@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from gpu_scheduler.control.messages import Uncordon
-from gpu_scheduler.control.state import Limits
+from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.store.rows import AttemptRow, JobRow
 from tests.faults.node import VirtualNode
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.faults.world import World
 
 OFTEN = 0.3
-MOST = Limits().max_prolog_failures
+MOST = CoreLimits().max_prolog_failures
 
 
 class Hooks:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpu_scheduler.control.job_record import JobLife
+from gpu_scheduler.control.job_record import JobRecord
 from gpu_scheduler.control.restore import restore
-from gpu_scheduler.control.state import Book
+from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.job import JobState
 from tests.faults.server import new_core
 
@@ -32,9 +32,9 @@ class Recall:
         self._commits += 1
         if len(self._world.servers) > 1 or loop is None or self._commits % EVERY:
             return
-        fresh = new_core().book
+        fresh = new_core().state
         restore(fresh, self._world.disk.rows, loop.now_ms())
-        known, recalled = _known(loop.core.book), _known(fresh)
+        known, recalled = _known(loop.core.state), _known(fresh)
         for name, value in known.items():
             if value != recalled[name]:
                 self._world.audit.problem(
@@ -43,29 +43,29 @@ class Recall:
                 )
 
 
-def _known(book: Book) -> dict[str, Any]:
+def _known(state: ControlState) -> dict[str, Any]:
     """All that decides what happens next, as far as it does not depend on who is connected."""
-    picture = book.picture
+    picture = state.cluster
     return {
-        "jobs": {job_id: _of_job(life) for job_id, life in book.lives.items()},
-        "counts": (book.queued_tasks, dict(book.queued_of), book.next_number),
+        "jobs": {job_id: _of_job(record) for job_id, record in state.jobs.items()},
+        "counts": (state.queued_tasks, dict(state.queued_of), state.next_number),
         "queue": {n: str(entry.waiting.tasks) for n, entry in picture.queue.entries.items()},
         "held": {name: entry.running.stopping for name, entry in picture.running.items()},
-        "dependents": {name: set(others) for name, others in book.dependents.items()},
-        "promises": set(book.promises),
-        "services": dict(book.services),
+        "dependents": {name: set(others) for name, others in state.dependents.items()},
+        "promises": set(state.promises),
+        "services": dict(state.services),
         "reservations": set(picture.windows),
     }
 
 
-def _of_job(life: JobLife) -> tuple[object, ...]:
-    tasks = {None: life.only_task, **life.tasks}
+def _of_job(record: JobRecord) -> tuple[object, ...]:
+    tasks = {None: record.only_task, **record.tasks}
     return (
-        life.job.hold,
-        life.job.priority,
-        sorted(map(str, life.waiting_on or ())),
-        str(life.pending),
-        {state: str(numbers) for state, numbers in life.states.items() if numbers},
+        record.job.hold,
+        record.job.priority,
+        sorted(map(str, record.waiting_on or ())),
+        str(record.pending),
+        {state: str(numbers) for state, numbers in record.states.items() if numbers},
         {
             number: (
                 *(task.state, task.attempt, task.resume_ms, task.stop_why, task.saved_ms),

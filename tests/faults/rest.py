@@ -138,7 +138,7 @@ def _check_free(world: World) -> None:
         world.audit.problem(f"the lead is {world.disk.lead.holder}'s, who does not know it")
     for server in leading:
         if server.loop is not None:
-            for allocation_id in sorted(server.loop.core.book.picture.running):
+            for allocation_id in sorted(server.loop.core.state.cluster.running):
                 world.audit.problem(f"{server.name} believes that {allocation_id} runs")
 
 

@@ -17,7 +17,7 @@ from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Command
 from gpu_scheduler.control.writer import SteadyClock
 from gpu_scheduler.model.errors import ClusterError, SchedulerError
-from gpu_scheduler.model.identity import Caller, Member
+from gpu_scheduler.model.identity import Caller, ServerMember
 from gpu_scheduler.predict.history import History
 from gpu_scheduler.server.from_settings import check_patience, limits_of, patience_of, policy_of
 from gpu_scheduler.server.ha.agent_gate import AgentDoor
@@ -88,7 +88,7 @@ class VirtualServer:
         """One of several leads when it can."""
         door = self._door = AgentDoor()
         times = Times()
-        me = Member(name=self.name, address=self.name, agents=self.name)
+        me = ServerMember(name=self.name, address=self.name, agents=self.name)
         self._leadership = door.standing = Leadership(
             DiskLease(self._disk, me, times.valid_s),
             times,
@@ -197,8 +197,8 @@ class VirtualServer:
             scope={"method": "POST", "path": "/", "query_string": b""},
         )
 
-        def act(also: Any) -> Awaitable[Outcome]:
-            return loop.apply(command, caller, also=also)
+        def act(extra_writes: Any) -> Awaitable[Outcome]:
+            return loop.apply(command, caller, extra_writes=extra_writes)
 
         def tell(outcome: Outcome) -> Response:
             if outcome.service is not None:

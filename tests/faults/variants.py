@@ -19,17 +19,17 @@ from gpu_scheduler.api.nodes.reports import ReportHandler
 from gpu_scheduler.control import restore as restoring
 from gpu_scheduler.control import services
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.gang_status import Members
-from gpu_scheduler.control.job_record import TaskLife
+from gpu_scheduler.control.gang_status import GangStatus
+from gpu_scheduler.control.job_record import TaskRecord
 from gpu_scheduler.control.jobs import attempt_events, commands
 from gpu_scheduler.control.jobs.stop import NOT_BEGUN
 from gpu_scheduler.control.messages import Cancel, NodeFenced
 from gpu_scheduler.control.nodes import admin
 from gpu_scheduler.control.nodes.reconcile import Repairs
-from gpu_scheduler.control.state import Book
+from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.decide import Cycle
 from gpu_scheduler.engine.quota.rules import Admission
-from gpu_scheduler.model.advance_reservation import Window
+from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.job import ENDED
 from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.plan import Allocation
@@ -144,13 +144,15 @@ def no_fencing() -> Iterator[None]:
 @contextmanager
 def commit_before_all_are_prepared() -> Iterator[None]:
     """A gang over several nodes runs as soon as its first member is ready."""
-    prepared = Members.prepared
+    prepared = GangStatus.prepared
 
-    def any_is_enough(self: Members, allocation: Allocation, member: int, port: int) -> int | None:
+    def any_is_enough(
+        self: GangStatus, allocation: Allocation, member: int, port: int
+    ) -> int | None:
         prepared(self, allocation, member, port)
         return port
 
-    with patch.object(Members, "prepared", any_is_enough):
+    with patch.object(GangStatus, "prepared", any_is_enough):
         yield
 
 
@@ -168,7 +170,7 @@ def orders_are_not_repeated() -> Iterator[None]:
 @contextmanager
 def a_failure_is_told_once() -> Iterator[None]:
     """A node that was away when a member failed elsewhere is not told of it when it comes back."""
-    with patch.object(Members, "to_stop_on", lambda *_: []):
+    with patch.object(GangStatus, "to_stop_on", lambda *_: []):
         yield
 
 
@@ -177,10 +179,10 @@ def what_is_late_is_not_cancelled() -> Iterator[None]:
     """A cancel is forgotten of an attempt that is being given up, as it did not begin in time."""
     cancel = commands.cancel
 
-    def forget(book: Book, command: Cancel, *rest: Any) -> None:
-        task = book.life(command.job_id).only_task
+    def forget(state: ControlState, command: Cancel, *rest: Any) -> None:
+        task = state.job(command.job_id).only_task
         if task is None or task.stop_why != NOT_BEGUN:
-            cancel(book, command, *rest)
+            cancel(state, command, *rest)
 
     with patch.object(commands, "cancel", forget):
         yield
@@ -224,7 +226,7 @@ def closed_nodes_take_work() -> Iterator[None]:
 @contextmanager
 def reservations_are_for_everybody() -> Iterator[None]:
     """GPUs that are kept for a tenant are given to anybody."""
-    with patch.object(Window, "admits", lambda *_: True):
+    with patch.object(AdvanceReservation, "admits", lambda *_: True):
         yield
 
 
@@ -233,7 +235,7 @@ def pauses_end_with_a_restart() -> Iterator[None]:
     """A server that is started again does not know which jobs pause after a failure."""
     fill = restoring._fill_task
 
-    def forget(task: TaskLife, row: JobRow | TaskRow) -> None:
+    def forget(task: TaskRecord, row: JobRow | TaskRow) -> None:
         fill(task, replace(row, resume_ms=0))
 
     with patch.object(restoring, "_fill_task", forget):
@@ -263,10 +265,10 @@ def services_are_deleted_without_their_replicas() -> Iterator[None]:
     """A service goes at once, and nobody stops what it runs."""
     leave = services._leave
 
-    def forget(book: Any, service: Service, *rest: Any) -> Service:
+    def forget(state: Any, service: Service, *rest: Any) -> Service:
         if service.deleted:
             return replace(service, members=())
-        return leave(book, service, *rest)
+        return leave(state, service, *rest)
 
     with patch.object(services, "_leave", forget):
         yield

@@ -20,7 +20,7 @@ from gpu_scheduler.control.messages import (
     Started,
     Submit,
 )
-from gpu_scheduler.control.state import Limits
+from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.model.errors import CallerError, ClusterError
 from gpu_scheduler.model.job import Job
@@ -99,7 +99,7 @@ class Rig:
         """Tell the core of nodes, tenants and pools. `watch` sees every committed plan."""
         self.predictor = Exact()
         chosen = BRISK[policy] if isinstance(policy, str) else policy
-        self.core = Core(chosen, self.predictor, Limits(backoff_ms=1_000))
+        self.core = Core(chosen, self.predictor, CoreLimits(backoff_ms=1_000))
         self.store = MemoryStore()
         self.audit = Audit()
         self.record = Record()
@@ -135,7 +135,7 @@ class Rig:
 
     def advance(self) -> bool:
         """Go to the next moment at which something happens; False if there is none."""
-        if not self._steps and not self._ends and not self.core.book.lives:
+        if not self._steps and not self._ends and not self.core.state.jobs:
             return False
         moments = [self._ends[0][0]] if self._ends else []
         if self._steps:
@@ -178,7 +178,7 @@ class Rig:
 
     def waiting(self) -> list[str]:
         """The jobs that have not ended."""
-        return sorted(self.core.book.lives)
+        return sorted(self.core.state.jobs)
 
     # --- deeds
 
@@ -230,7 +230,7 @@ class Rig:
                     self.audit.end(allocation_id, self.now_ms)
                     del self.attempts[allocation_id]
         self.apply(NodeFenced(node_id))
-        self.audit.nodes[node_id] = self.core.book.picture.index.slot(node_id).node
+        self.audit.nodes[node_id] = self.core.state.cluster.index.slot(node_id).node
 
     # --- orders
 

@@ -8,7 +8,7 @@ from gpu_scheduler.control.messages import Cancel, Hold, NodeFenced, Release, Re
 from gpu_scheduler.engine.policy import PRESETS, Feedback, Policy, Preemption, Queueing
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job, Pool
-from gpu_scheduler.model.node import Closed, Device, DeviceMode, Health, Node
+from gpu_scheduler.model.node import Device, DeviceMode, Health, Node, NodeClosure
 from gpu_scheduler.model.request import Request, Topology
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Quota, Tenant, Tier
@@ -109,7 +109,7 @@ def healed(node: Node) -> Node:
 
 def node_change(node: Node, draw: st.DrawFn) -> Node:
     """The same hardware in another condition."""
-    closed = draw(st.sampled_from((None, None, Closed(since_ms=0, drains=True))))
+    closed = draw(st.sampled_from((None, None, NodeClosure(since_ms=0, drains=True))))
     sick = draw(st.integers(-1, len(node.devices)))
     kind = draw(st.sampled_from(("paused", "hot")))
     devices = tuple(

@@ -28,14 +28,14 @@ def finished(scenario: Scenario, policy: str) -> Rig:
 @given(scenario=scenarios(limits=False), policy=policies())
 def test_when_all_is_over_nothing_is_left_behind(scenario: Scenario, policy: str) -> None:
     rig = finished(scenario, policy)
-    book, picture = rig.core.book, rig.core.book.picture
+    state, picture = rig.core.state, rig.core.state.cluster
 
     assert rig.waiting() == []
     assert all(row.state in ENDED for row in rig.store.jobs())
-    assert book.queued_tasks == 0
+    assert state.queued_tasks == 0
     assert not rig.store.allocations()
-    assert not book.by_allocation
-    assert not book.dependents
+    assert not state.by_allocation
+    assert not state.dependents
     assert not len(picture.queue)
     assert not picture.queue.groups
     assert not picture.running
@@ -48,8 +48,8 @@ def test_when_all_is_over_nothing_is_left_behind(scenario: Scenario, policy: str
     for amounts in picture.holdings.tenants.values():
         assert not any(getattr(amounts, name) for name in amounts.__slots__)
     for tenant in TENANTS:
-        assert book.shares.held(account_of(tenant, None)) == 0
-        assert all(book.shares.held(account_of(tenant, user)) == 0 for user in USERS)
+        assert state.shares.held(account_of(tenant, None)) == 0
+        assert all(state.shares.held(account_of(tenant, user)) == 0 for user in USERS)
 
 
 @settings(max_examples=100)
@@ -58,10 +58,10 @@ def test_the_ledger_has_the_gpu_time_of_every_attempt(scenario: Scenario, policy
     rig = finished(scenario, policy)
 
     for tenant in TENANTS:
-        charged = rig.core.book.accounts.total(account_of(tenant, None)).gpu_milli_ms
+        charged = rig.core.state.accounts.total(account_of(tenant, None)).gpu_milli_ms
         assert charged == rig.audit.gpu_milli_ms[tenant]
         by_user = sum(
-            rig.core.book.accounts.total(account_of(tenant, user)).gpu_milli_ms for user in USERS
+            rig.core.state.accounts.total(account_of(tenant, user)).gpu_milli_ms for user in USERS
         )
         assert by_user == charged
 
@@ -72,7 +72,7 @@ def test_after_every_plan_picture_store_and_plan_agree(scenario: Scenario, polic
     seen: Counter[str] = Counter()
 
     def check(rig: Rig, plan: Plan) -> None:
-        picture = rig.core.book.picture
+        picture = rig.core.state.cluster
         held = {a.id: a for a in rig.store.allocations()}
         assert held.keys() == picture.running.keys() == rig.audit.held.keys()
         for allocation_id, entry in picture.running.items():

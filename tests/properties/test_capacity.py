@@ -42,7 +42,7 @@ def test_over_its_guarantee_a_tenant_holds_only_what_was_lent_when_it_started(
 ) -> None:
     def check(rig: Rig, plan: Plan) -> None:
         if len(plan.starts) == 1:
-            tenant = rig.core.book.life(plan.starts[0].job_id).job.tenant
+            tenant = rig.core.state.job(plan.starts[0].job_id).job.tenant
             rig.audit.check_loan(rig.audit.tenants[tenant])
 
     go(Rig(scenario, policy, watch=check))
@@ -55,7 +55,7 @@ def test_a_pool_stays_within_its_part_and_what_the_other_leaves(
 ) -> None:
     def check(rig: Rig, plan: Plan) -> None:
         if len(plan.starts) == 1:
-            pool = rig.core.book.life(plan.starts[0].job_id).job.pool
+            pool = rig.core.state.job(plan.starts[0].job_id).job.pool
             if pool in rig.audit.pools:
                 rig.audit.check_pool(rig.audit.pools[pool])
 

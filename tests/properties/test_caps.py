@@ -39,7 +39,7 @@ class Witness:
             assert max(jobs.values(), default=0) <= quota.concurrent_jobs
         if quota.gpu_milli_ms is not None:
             for account in gpu_milli:
-                used = rig.core.book.accounts.total(account).gpu_milli_ms
+                used = rig.core.state.accounts.total(account).gpu_milli_ms
                 assert used <= quota.gpu_milli_ms, f"{account} has used {used}"
 
 
@@ -52,9 +52,9 @@ def test_no_user_goes_beyond_a_cap_or_a_budget(
     rig = Rig(scenario, chosen, watch=Witness(quota))
     while rig.advance():
         waiting: Counter[tuple[str, str]] = Counter()
-        for life in rig.core.book.lives.values():
-            count = life.job.task_count if life.job.array else 1
-            waiting[life.job.tenant, life.job.user] += count if life.waits else 0
-        queued = rig.core.book.queued_of
+        for record in rig.core.state.jobs.values():
+            count = record.job.task_count if record.job.array else 1
+            waiting[record.job.tenant, record.job.user] += count if record.waits else 0
+        queued = rig.core.state.queued_of
         assert all(queued[owner] <= waiting[owner] for owner in queued)
-        assert sum(queued.values()) == rig.core.book.queued_tasks
+        assert sum(queued.values()) == rig.core.state.queued_tasks

@@ -26,7 +26,7 @@ def after(scenario: Scenario, policy: str, most: int) -> tuple[int, Picture]:
     for _ in range(most):
         if not rig.advance():
             break
-    return rig.now_ms, rig.core.book.picture
+    return rig.now_ms, rig.core.state.cluster
 
 
 def shuffled(snapshot: Snapshot, seed: int) -> Snapshot:

@@ -25,7 +25,7 @@ def test_a_forecast_leaves_the_picture_as_it_was(
     scenario: Scenario, policy: str, most: int
 ) -> None:
     rig = some_way(scenario, policy, most)
-    picture = rig.core.book.picture
+    picture = rig.core.state.cluster
     before, snapshot = dump_of(picture), picture.snapshot()
 
     first = forecast(picture, rig.now_ms)
@@ -37,12 +37,12 @@ def test_a_forecast_leaves_the_picture_as_it_was(
 
 def lasting_refusals(rig: Rig) -> set[int]:
     """Jobs that no end of another job can help: a budget is spent, or nothing fits it now."""
-    book = rig.core.book
+    state = rig.core.state
     return {
         entry.number
-        for entry in book.picture.queue.entries.values()
-        if book.picture.tenant(entry.waiting.job.tenant).quota.gpu_milli_ms is not None
-        or book.picture.tenant(entry.waiting.job.tenant).elastic
+        for entry in state.cluster.queue.entries.values()
+        if state.cluster.tenant(entry.waiting.job.tenant).quota.gpu_milli_ms is not None
+        or state.cluster.tenant(entry.waiting.job.tenant).elastic
     }
 
 
@@ -52,7 +52,7 @@ def test_a_forecast_has_an_answer_for_every_job_that_can_run(
     scenario: Scenario, policy: str, most: int
 ) -> None:
     rig = some_way(scenario, policy, most)
-    picture = rig.core.book.picture
+    picture = rig.core.state.cluster
     if any(slot.node.state is not NodeState.ONLINE for slot in picture.index.by_id.values()):
         return
     if not all(d.takes_work for s in picture.index.by_id.values() for d in s.node.devices):

@@ -134,7 +134,7 @@ def test_cancelling_no_tasks_cancels_no_tasks() -> None:
 
     rig.apply(Cancel("j", IntervalSet()))
 
-    assert len(rig.core.book.life("j").pending) == 3
+    assert len(rig.core.state.job("j").pending) == 3
 
 
 # --- preemption
@@ -301,7 +301,7 @@ def picture_after(scenario: Scenario, policy: str, moments: int = 1) -> tuple[in
     rig = Rig(scenario, policy)
     for _ in range(moments):
         rig.advance()
-    return rig.now_ms, rig.core.book.picture
+    return rig.now_ms, rig.core.state.cluster
 
 
 @pytest.mark.parametrize("policy", ["easy", "best_fit"])
@@ -319,7 +319,7 @@ def test_random_places_depend_on_the_picture_alone() -> None:
     nodes = [node(PAIR, ordinal) for ordinal in range(8)]
     rig = Rig(story(nodes), "random")
     rig.submit(work("j", ONE))
-    picture = rig.core.book.picture
+    picture = rig.core.state.cluster
 
     plans = {decide(picture, picture.policy, 0).to_json() for _ in range(8)}
 
@@ -332,7 +332,7 @@ def test_the_order_in_which_nodes_were_told_does_not_matter() -> None:
     for order in (nodes, nodes[::-1]):
         rig = Rig(story(order), "easy")
         rig.submit(work("j", ONE))
-        plan: Plan = decide(rig.core.book.picture, rig.core.book.policy, 0)
+        plan: Plan = decide(rig.core.state.cluster, rig.core.state.policy, 0)
         plans.add(plan.starts)
 
     assert len(plans) == 1
@@ -343,7 +343,7 @@ def test_the_numbers_of_shapes_in_a_plan_do_not_depend_on_the_past() -> None:
     rig.run()
     for name in ("a", "b"):
         rig.submit(work(name, TWO))
-    picture = rig.core.book.picture
+    picture = rig.core.state.cluster
     fresh = Picture.from_snapshot(picture.snapshot(), picture.policy)
 
     plans = {decide(p, p.policy, rig.now_ms).to_json() for p in (picture, fresh)}

@@ -22,7 +22,7 @@ from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Cancel, NodeFenced, Submit
-from gpu_scheduler.control.state import Limits
+from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.model.job import ENDED, JobState
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.store.memory import MemoryStore
@@ -34,7 +34,7 @@ T = TypeVar("T")
 NODES = ("n0", "n1", "n2", "n3")
 MEMBERS = 3
 PREPARE_MS, START_MS = 20_000, 20_000
-LIMITS = Limits(
+LIMITS = CoreLimits(
     prepare_timeout_ms=PREPARE_MS,
     gang_start_timeout_ms=START_MS,
     start_timeout_ms=20_000,
@@ -299,7 +299,7 @@ class World:
         assert key not in self.ran, f"{key} runs twice"
         self.ran.add(key)
         assert key[0] in stored, f"{key} runs, and nobody holds its devices"
-        assert stored[key[0]].meeting is not None, f"{key} runs without a stored commit"
+        assert stored[key[0]].rendezvous is not None, f"{key} runs without a stored commit"
         assert self.was_prepared.get(key[0]) == set(range(MEMBERS)), f"{key} runs half prepared"
         others = {k[0] for node in self.nodes for k, p in node.phase.items() if p == "runs"}
         assert others <= {key[0]}, f"{key} runs beside {others}"
@@ -451,7 +451,7 @@ def test_a_commit_is_not_said_to_who_asks_again_before_it_is_stored() -> None:
         nodes[1].tell(("j1.1", 1))
         nodes[1].obey("speak")
         await asyncio.sleep(0.002)
-        assert world.store.allocations()[0].meeting is None
+        assert world.store.allocations()[0].rendezvous is None
         nodes[1].obey("hear")
         assert not world.ran
         await world.heal()
@@ -479,7 +479,7 @@ def test_a_server_that_dies_before_the_commit_is_stored_commits_anew() -> None:
             node.obey("speak")
         await asyncio.sleep(0.001)
         world.crash()
-        assert world.store.allocations()[0].meeting is None
+        assert world.store.allocations()[0].rendezvous is None
         await world.heal()
         assert world.ran == {("j1.1", member) for member in range(MEMBERS)}
 

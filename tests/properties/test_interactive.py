@@ -35,14 +35,14 @@ class Witness:
     """Looks at every eviction before it is carried out."""
 
     def __call__(self, rig: Rig, plan: Plan) -> None:
-        book = rig.core.book
+        state = rig.core.state
         # What starts in the same plan may come behind: whoever finds a free place stops nobody.
         new = {start.job_id for start in plan.starts}
         for eviction in plan.evictions:
             if eviction.ground != "interactive":
                 continue
-            victim = book.life(eviction.job_id).job
-            job = book.life(eviction.for_job_id).job
+            victim = state.job(eviction.job_id).job
+            job = state.job(eviction.for_job_id).job
             assert victim.tenant == job.tenant
             assert victim.pool is Pool.BATCH
             assert job.interactive

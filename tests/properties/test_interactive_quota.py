@@ -180,8 +180,8 @@ class Witness:
 
     def judge(self, rig: Rig, eviction: Eviction) -> None:
         """If the job would be over a limit of its own, only its own batch work is stopped."""
-        victim = rig.core.book.life(eviction.job_id).job
-        job = rig.core.book.life(eviction.for_job_id).job
+        victim = rig.core.state.job(eviction.job_id).job
+        job = rig.core.state.job(eviction.for_job_id).job
         tenant = self.tenants[job.tenant]
         more = wanted(job, job.min_members)
         is_users = is_over(self.held(rig, job.tenant, job.user), more, tenant.user_quota)

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_scheduler.api.nodes.liveness import LivenessTimers, NodeTimeouts
-from gpu_scheduler.control.messages import Fact, LeasesOver, NodeSilent
+from gpu_scheduler.control.messages import Fact, LeasesExpired, NodeSilent
 
 LEASE_S, MARGIN_S = 60.0, 3.0
 PATIENCE = NodeTimeouts(suspect_s=15, lost_s=30, margin_s=MARGIN_S)
@@ -107,7 +107,7 @@ class Server:
     def _tell(self, fact: Fact) -> None:
         if isinstance(fact, NodeSilent):
             self.grants = False
-        elif isinstance(fact, LeasesOver):
+        elif isinstance(fact, LeasesExpired):
             self.overs.append(self.timers.now_s)
 
 

@@ -32,7 +32,7 @@ def test_a_job_alone_in_the_queue_does_not_wait_beside_an_empty_node_that_fits_i
     scenario: Scenario, policy: str
 ) -> None:
     def check(rig: Rig, plan: Plan) -> None:
-        entries = list(rig.core.book.picture.queue.entries.values())
+        entries = list(rig.core.state.cluster.queue.entries.values())
         if len(entries) != 1 or plan.evictions:
             return
         job = entries[0].waiting.job
@@ -52,7 +52,7 @@ def test_a_job_alone_in_the_queue_does_not_wait_beside_an_empty_node_that_fits_i
 def test_when_nothing_runs_something_starts(scenario: Scenario, policy: str) -> None:
     def check(rig: Rig, plan: Plan) -> None:
         ready = all(d.takes_work for node in rig.audit.nodes.values() for d in node.devices)
-        if ready and len(rig.core.book.picture.queue) and not plan.evictions:
+        if ready and len(rig.core.state.cluster.queue) and not plan.evictions:
             assert rig.audit.held, f"an empty cluster, and {rig.waiting()} wait"
 
     rig = Rig(scenario, policy, watch=check)

@@ -45,20 +45,24 @@ class PoolWitness(Witness):
         """As there; or the job waits for another place that is being cleared, as two changed."""
         claims = {
             number
-            for number, reservation in rig.core.book.picture.reservations.items()
+            for number, reservation in rig.core.state.cluster.reservations.items()
             if reservation.claim
         }
         for job_id in list(self.stopped_for):
-            life = rig.core.book.lives.get(job_id)
-            if life is not None and life.job.number in claims and rig.core.book.picture.stopping:
+            record = rig.core.state.jobs.get(job_id)
+            if (
+                record is not None
+                and record.job.number in claims
+                and rig.core.state.cluster.stopping
+            ):
                 del self.stopped_for[job_id]
         super().check_nobody_was_stopped_in_vain(rig)
 
     def judge(self, rig: Rig, eviction: Eviction) -> None:
         super().judge(rig, eviction)
         if eviction.ground == self.ground:
-            victim = rig.core.book.life(eviction.job_id).job
-            job = rig.core.book.life(eviction.for_job_id).job
+            victim = rig.core.state.job(eviction.job_id).job
+            job = rig.core.state.job(eviction.for_job_id).job
             assert victim.pool is not job.pool
 
 

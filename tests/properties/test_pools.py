@@ -63,7 +63,7 @@ def test_online_starts_within_one_grace_time_whatever_batch_holds(
     lab.submit(*online)
     lab.now_ms += GRACE_MS
     for _ in range(NODES * GPUS):
-        stopping = sorted(lab.core.book.picture.stopping)
+        stopping = sorted(lab.core.state.cluster.stopping)
         if not stopping:
             break
         lab.ends(*(name.partition(".")[0] for name in stopping), exit_code=None, signal=15)
@@ -75,7 +75,7 @@ def test_online_starts_within_one_grace_time_whatever_batch_holds(
     lab.cycle()
     taken = {stop.allocation_id.partition(".")[0] for stop in lab.stops[before:]}
     assert not taken & own
-    held = lab.core.book.picture.holdings.pools
+    held = lab.core.state.cluster.holdings.pools
     assert held.get(Pool.ONLINE, 0) == len(online) * 1000
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_scheduler.ledger.cost import PriceList, Prices
-from gpu_scheduler.ledger.report import Run, Spread, report
+from gpu_scheduler.ledger.report import Percentiles, Run, report
 from gpu_scheduler.ledger.usage_interval import UsageInterval
 from gpu_scheduler.model.job import JobState
 
@@ -116,7 +116,7 @@ def test_a_period_that_holds_everything_has_every_run_with_all_its_energy(
 
 @given(st.lists(st.integers(0, 10**9), min_size=1))
 def test_figures_of_a_spread_were_all_seen_and_stand_in_order(values: list[int]) -> None:
-    spread = Spread.of(values)
+    spread = Percentiles.of(values)
     assert {spread.median_ms, spread.p90_ms, spread.max_ms} <= set(values)
     assert min(values) <= spread.median_ms <= spread.p90_ms <= spread.max_ms == max(values)
     assert sum(value <= spread.p90_ms for value in values) >= 0.9 * len(values)

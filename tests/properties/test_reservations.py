@@ -68,13 +68,13 @@ class Witness:
 
     def __call__(self, rig: Rig, plan: Plan) -> None:
         """Compare a plan with the one before."""
-        for life in rig.core.book.lives.values():
-            self._class[life.job.id] = life.job.priority
+        for record in rig.core.state.jobs.values():
+            self._class[record.job.id] = record.job.priority
         started = {start.job_id for start in plan.starts}
         reserved = {reservation.job_id: reservation.at_ms for reservation in plan.reservations}
         highest = max((self._class[job_id] for job_id in (*started, *reserved)), default=-1)
         for job_id, due_ms in self._due_ms.items():
-            if job_id in started or job_id not in rig.core.book.lives:
+            if job_id in started or job_id not in rig.core.state.jobs:
                 continue
             if highest > self._class[job_id]:
                 continue  # A higher class started, or keeps a place of its own: it may push.

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import SetNode
 from gpu_scheduler.control.restore import recall, restore
-from gpu_scheduler.control.state import Limits
+from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.model.job import ENDED
 from tests.properties.rig import Physics, Rig
 from tests.properties.strategies import Scenario, policies, scenarios
@@ -28,11 +28,11 @@ class CrashingRig(Rig):
 
     def crash(self) -> None:
         old = self.core
-        self.core = Core(old.book.policy, self.predictor, Limits(backoff_ms=1_000))
-        restore(self.core.book, self.store, self.now_ms)
+        self.core = Core(old.state.policy, self.predictor, CoreLimits(backoff_ms=1_000))
+        restore(self.core.state, self.store, self.now_ms)
         for row in self.store.jobs():
             if row.state in ENDED:
-                recall(self.core.book, row, self.store)
+                recall(self.core.state, row, self.store)
         for node in self.audit.nodes.values():
             self.apply(SetNode(node))
         assert known(self.core, self.now_ms) == known(old, self.now_ms)
@@ -40,30 +40,30 @@ class CrashingRig(Rig):
 
 def known(core: Core, now_ms: int) -> dict[str, object]:
     """All that must survive; guesses about the future may be made anew."""
-    book = core.book
+    state = core.state
     return {
         "lives": {
-            job_id: replace(life.row(), reason="", expected_ms=0, since_ms=0, waited_ms=0)
-            for job_id, life in sorted(book.lives.items())
+            job_id: replace(record.row(), reason="", expected_ms=0, since_ms=0, waited_ms=0)
+            for job_id, record in sorted(state.jobs.items())
         },
         "waited": {
             entry.waiting.job.id: entry.waiting.waited_at(now_ms)
-            for entry in book.picture.queue.in_order()
+            for entry in state.cluster.queue.in_order()
         },
         "queued": [
             (entry.waiting.job, entry.waiting.tasks, entry.waiting.served_ms)
-            for entry in sorted(book.picture.queue.in_order(), key=lambda entry: entry.number)
+            for entry in sorted(state.cluster.queue.in_order(), key=lambda entry: entry.number)
         ],
         "running": {
             allocation_id: (entry.running.allocation, entry.running.stopping)
-            for allocation_id, entry in sorted(book.picture.running.items())
+            for allocation_id, entry in sorted(state.cluster.running.items())
         },
-        "reservations": book.picture.reservations,
-        "queued_tasks": book.queued_tasks,
-        "next_number": book.next_number,
-        "dependents": {job_id: set(others) for job_id, others in book.dependents.items()},
-        "shares": book.shares.to_rows(),
-        "accounts": book.accounts.to_rows()[0],
+        "reservations": state.cluster.reservations,
+        "queued_tasks": state.queued_tasks,
+        "next_number": state.next_number,
+        "dependents": {job_id: set(others) for job_id, others in state.dependents.items()},
+        "shares": state.shares.to_rows(),
+        "accounts": state.accounts.to_rows()[0],
     }
 
 

@@ -10,7 +10,7 @@ from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.forecast import forecast
 from gpu_scheduler.engine.reservation.advance import is_barred
 from gpu_scheduler.engine.state.cluster_state import Picture
-from gpu_scheduler.model.advance_reservation import Wish
+from gpu_scheduler.model.advance_reservation import ReservationSpec
 from tests.properties.dump import dump_of
 from tests.properties.rig import Physics, Rig
 from tests.properties.strategies import (
@@ -34,7 +34,7 @@ def reservations(draw: st.DrawFn) -> object:
         return CancelReservation(f"res-{draw(st.integers(1, 3))}")
     start_ms = draw(st.integers(0, 20)) * STEP_MS
     return Reserve(
-        Wish(
+        ReservationSpec(
             tenant=draw(st.sampled_from(TENANTS)),
             user=draw(st.sampled_from(("", "", *USERS))),
             gpus=draw(st.integers(1, 3)),
@@ -71,7 +71,7 @@ def intruders(rig: Rig) -> list[str]:
     """
     windows = [
         window
-        for window in rig.core.book.picture.windows.values()
+        for window in rig.core.state.cluster.windows.values()
         if window.start_ms <= rig.now_ms < window.end_ms
         and rig.now_ms >= window.made_ms + EVICTION_MS
     ]
@@ -89,7 +89,7 @@ def test_nobody_without_a_right_runs_on_reserved_gpus(
 ) -> None:
     rig = a_rig(scenario, policy, stop_ms)
     while rig.advance():
-        assert intruders(rig) == [], f"at {rig.now_ms}: {rig.core.book.picture.windows}"
+        assert intruders(rig) == [], f"at {rig.now_ms}: {rig.core.state.cluster.windows}"
 
 
 @settings(max_examples=40)
@@ -101,7 +101,7 @@ def test_around_reservations_a_decision_is_repeatable_and_changes_nothing(
     for _ in range(most):
         if not rig.advance():
             break
-    picture = rig.core.book.picture
+    picture = rig.core.state.cluster
     before, snapshot = dump_of(picture), picture.snapshot()
     fresh = Picture.from_snapshot(snapshot, picture.policy)
 
@@ -119,4 +119,4 @@ def test_around_reservations_a_decision_is_repeatable_and_changes_nothing(
 def test_reservations_hold_nobody_up_for_ever(scenario: Scenario, policy: str) -> None:
     rig = a_rig(scenario, policy)
     rig.run()
-    assert not rig.core.book.picture.windows or not rig.core.book.picture.queue.entries
+    assert not rig.core.state.cluster.windows or not rig.core.state.cluster.queue.entries

@@ -35,7 +35,7 @@ def test_a_range_of_an_array_can_be_cancelled() -> None:
     lab.do(Cancel("j1", IntervalSet.parse("1,5-8")))
     assert lab.stopped() == [("j1_1.1", "cancelled")]
     assert lab.tasks("j1") == {"cancelled": "1,5-8", "pending": "3-4,9", "running": "0,2"}
-    assert lab.core.book.queued_tasks == 3
+    assert lab.core.state.queued_tasks == 3
 
 
 def test_cancelling_no_task_at_all_cancels_nothing() -> None:
@@ -51,7 +51,7 @@ def test_a_whole_array_can_be_cancelled() -> None:
     lab.do(Cancel("j1"))
     assert lab.state("j1") is JobState.CANCELLED
     assert lab.tasks("j1") == {"cancelled": "0-9"}
-    assert lab.core.book.queued_tasks == 0
+    assert lab.core.state.queued_tasks == 0
 
 
 def test_an_array_ends_although_a_task_was_cancelled_while_it_waited_for_another_attempt() -> None:
@@ -61,7 +61,7 @@ def test_an_array_ends_although_a_task_was_cancelled_while_it_waited_for_another
     lab.do(Cancel("j1"))
     assert lab.state("j1") is JobState.CANCELLED
     assert lab.tasks("j1") == {"cancelled": "0"}
-    assert lab.core.book.lives == {}
+    assert lab.core.state.jobs == {}
 
 
 def test_only_an_array_has_tasks_to_cancel() -> None:
@@ -87,5 +87,5 @@ def test_tasks_that_an_array_does_not_have_are_not_cancelled_nor_any_beside_them
 def test_a_million_tasks_are_one_entry_in_the_queue() -> None:
     lab = Lab(nodes=[a_node(gpus=1)])
     lab.submit(an_array(number=1, tasks="0-999998"))
-    assert len(lab.core.book.picture.queue) == 1
-    assert lab.core.book.queued_tasks == 999_998
+    assert len(lab.core.state.cluster.queue) == 1
+    assert lab.core.state.queued_tasks == 999_998

@@ -28,7 +28,7 @@ def job(name: str, user: str = "ann", *, gpus: float = 1, hours: int = 1, **more
 
 def why(lab: Lab, number: int) -> str:
     assert lab.last_plan is not None
-    return str(explain(lab.core.book.picture, lab.last_plan, number))
+    return str(explain(lab.core.state.cluster, lab.last_plan, number))
 
 
 def test_a_user_over_its_cap_waits_while_others_go_on() -> None:
@@ -71,26 +71,26 @@ def test_waiting_jobs_of_a_user_are_capped_and_more_are_refused() -> None:
     lab.submit(job("b1", "ben"))
     lab.ends("f0")
     lab.ends("f1")
-    assert lab.core.book.queued_of == {}
+    assert lab.core.state.queued_of == {}
     lab.submit(job("a3"))
 
 
 def test_waiting_jobs_are_counted_also_after_a_restart() -> None:
     lab = a_lab(pending_jobs=3)
-    lab.store.commit([*lab.core.book.picture.snapshot().nodes, a_tenant(id="vision")])
+    lab.store.commit([*lab.core.state.cluster.snapshot().nodes, a_tenant(id="vision")])
     lab.now_ms = H
     lab.submit(job("f1", "zoe", gpus=8, hours=9))
     lab.submit(*(job(f"a{n}", gpus=2) for n in range(3)))
-    assert lab.core.book.queued_of == {("vision", "ann"): 3}
+    assert lab.core.state.queued_of == {("vision", "ann"): 3}
     lab.store.commit(lab.core.ledger_writes())
-    lab.core = Core(lab.core.book.policy, Stated())
-    restore(lab.core.book, lab.store, lab.now_ms)
-    assert lab.core.book.queued_of == {("vision", "ann"): 3}
+    lab.core = Core(lab.core.state.policy, Stated())
+    restore(lab.core.state, lab.store, lab.now_ms)
+    assert lab.core.state.queued_of == {("vision", "ann"): 3}
     with pytest.raises(TooManyJobs):
         lab.submit(job("a3"))
     lab.do(SetNode(a_node(gpus=8)), Ended(lab.allocation("f1").id))
     assert lab.running() == ["a0", "a1", "a2"]
-    assert (lab.core.book.queued_of, lab.core.book.queued_tasks) == ({}, 0)
+    assert (lab.core.state.queued_of, lab.core.state.queued_tasks) == ({}, 0)
 
 
 def test_a_tenant_says_otherwise_for_its_users() -> None:
@@ -118,14 +118,14 @@ def test_a_budget_that_is_used_up_waits_for_the_next_month() -> None:
 
 def test_a_weekly_budget_counts_from_monday_and_outlives_a_restart() -> None:
     lab = a_lab(BudgetPeriod.WEEK, gpu_milli_ms=10 * GPU_HOUR)
-    lab.store.commit(list(lab.core.book.picture.snapshot().nodes))
+    lab.store.commit(list(lab.core.state.cluster.snapshot().nodes))
     lab.submit(job("a1", gpus=8))
     lab.now_ms = H
     lab.tell(Ended(lab.allocation("a1").id))
     lab.store.commit(lab.core.ledger_writes())
-    core = Core(lab.core.book.policy, Stated())
-    restore(core.book, lab.store, lab.now_ms)
-    assert core.book.weeks.spent(("vision", "ann"), lab.now_ms) == 8 * GPU_HOUR
+    core = Core(lab.core.state.policy, Stated())
+    restore(core.state, lab.store, lab.now_ms)
+    assert core.state.weeks.spent(("vision", "ann"), lab.now_ms) == 8 * GPU_HOUR
     lab.submit(job("a2", gpus=3))
     assert lab.running() == []
     monday = Period.WEEK.next_after(lab.now_ms)

@@ -84,4 +84,4 @@ def test_a_long_chain_of_dependencies_ends_when_its_first_job_fails() -> None:
     lab.cycle()
     lab.ends("j1", exit_code=1)
     assert lab.state(f"j{length}") is JobState.CANCELLED
-    assert lab.core.book.queued_tasks == 0
+    assert lab.core.state.queued_tasks == 0

@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 
 from gpu_scheduler.control.messages import (
-    DeviceRead,
-    DevicesRead,
+    DeviceSample,
+    DevicesSampled,
     Drain,
-    NodeFound,
+    NodeReported,
     NodeSilent,
     PauseDevice,
     ResumeDevice,
     SetNode,
     Submit,
 )
-from gpu_scheduler.control.state import Limits
+from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.model.errors import NeverFits, UnknownThing
 from gpu_scheduler.model.launch import Launch, Runner
@@ -25,13 +25,15 @@ from tests.builders import HOUR, a_device, a_job, a_node
 from tests.scenarios.lab import Lab
 
 
-def found(gpus: int = 2, **changes: object) -> NodeFound:
+def found(gpus: int = 2, **changes: object) -> NodeReported:
     devices = tuple(a_device(index=index, uuid=f"GPU-{index}") for index in range(gpus))
-    return NodeFound(node_id="box", cpu_milli=16_000, memory_mb=64_000, devices=devices, **changes)
+    return NodeReported(
+        node_id="box", cpu_milli=16_000, memory_mb=64_000, devices=devices, **changes
+    )
 
 
 def device(lab: Lab, index: int, node: str = "box") -> Device:
-    return lab.core.book.picture.index.slot(node).node.devices[index]
+    return lab.core.state.cluster.index.slot(node).node.devices[index]
 
 
 def test_a_job_waits_until_an_agent_brings_a_node() -> None:
@@ -72,64 +74,64 @@ def test_a_device_that_does_not_exist_cannot_be_paused() -> None:
 
 
 def test_a_hot_device_rests_until_it_is_well_below_the_threshold() -> None:
-    lab = Lab(nodes=[], limits=Limits(hot_above_c=75, hot_hysteresis_c=5))
-    lab.do(found(gpus=1), DevicesRead("box", (DeviceRead(index=0, temperature_c=76),)))
+    lab = Lab(nodes=[], limits=CoreLimits(hot_above_c=75, hot_hysteresis_c=5))
+    lab.do(found(gpus=1), DevicesSampled("box", (DeviceSample(index=0, temperature_c=76),)))
     lab.submit(a_job(number=1, gpus=1))
     assert lab.running() == []
-    lab.do(DevicesRead("box", (DeviceRead(index=0, temperature_c=72),)))
+    lab.do(DevicesSampled("box", (DeviceSample(index=0, temperature_c=72),)))
     assert lab.running() == []
-    lab.do(DevicesRead("box", (DeviceRead(index=0, temperature_c=70),)))
+    lab.do(DevicesSampled("box", (DeviceSample(index=0, temperature_c=70),)))
     assert lab.running() == ["j1"]
 
 
 def test_a_device_with_a_foreign_process_is_left_alone_until_that_is_gone() -> None:
     lab = Lab(nodes=[])
     stranger = DeviceProcess(pid=4711, user="eve", memory_mb=900)
-    lab.do(found(gpus=1), DevicesRead("box", (DeviceRead(index=0, processes=(stranger,)),)))
+    lab.do(found(gpus=1), DevicesSampled("box", (DeviceSample(index=0, processes=(stranger,)),)))
     lab.submit(a_job(number=1, gpus=1))
     assert lab.running() == []
-    lab.do(DevicesRead("box", (DeviceRead(index=0),)))
+    lab.do(DevicesSampled("box", (DeviceSample(index=0),)))
     assert lab.running() == ["j1"]
 
 
 def test_readings_that_change_nothing_write_nothing() -> None:
     lab = Lab(nodes=[])
     lab.do(found(gpus=1))
-    outcome = lab.tell(DevicesRead("box", (DeviceRead(index=0, temperature_c=33),)))
+    outcome = lab.tell(DevicesSampled("box", (DeviceSample(index=0, temperature_c=33),)))
     assert outcome.writes == []
 
 
 def die_at_once(lab: Lab, *commands: str) -> None:
     for command in commands:
-        number = lab.core.book.next_number
+        number = lab.core.state.next_number
         lab.submit(a_job(number=number, gpus=1, command=(command,)))
         lab.ends(f"j{number}", exit_code=1)
 
 
 def test_a_device_on_which_different_jobs_keep_dying_is_set_aside_and_can_be_given_back() -> None:
-    lab = Lab(nodes=[], limits=Limits(quarantine_after=4))
+    lab = Lab(nodes=[], limits=CoreLimits(quarantine_after=4))
     lab.do(found(gpus=2))
     die_at_once(lab, "a", "b", "c", "d")
     bad = [index for index in (0, 1) if device(lab, index).quarantined]
     assert len(bad) == 1
-    lab.submit(a_job(number=lab.core.book.next_number, gpus=1))
+    lab.submit(a_job(number=lab.core.state.next_number, gpus=1))
     assert lab.store.allocations()[0].placements[0].devices[0].index != bad[0]
     lab.do(ResumeDevice("box", bad[0]))
     assert not device(lab, bad[0]).quarantined
 
 
 def test_one_mistyped_command_costs_nobody_a_device() -> None:
-    lab = Lab(nodes=[], limits=Limits(quarantine_after=4))
+    lab = Lab(nodes=[], limits=CoreLimits(quarantine_after=4))
     lab.do(found(gpus=2))
     die_at_once(lab, *["pyton"] * 20)
     assert not any(device(lab, index).quarantined for index in (0, 1))
 
 
 def test_an_attempt_that_ran_for_a_while_clears_a_device() -> None:
-    lab = Lab(nodes=[], limits=Limits(quarantine_after=4))
+    lab = Lab(nodes=[], limits=CoreLimits(quarantine_after=4))
     lab.do(found(gpus=2))
     die_at_once(lab, "a", "b", "c")
-    number = lab.core.book.next_number
+    number = lab.core.state.next_number
     lab.submit(a_job(number=number, gpus=1))
     lab.at(HOUR)
     lab.ends(f"j{number}", exit_code=1)
@@ -168,7 +170,7 @@ def test_a_job_with_an_image_says_what_it_misses_and_not_how_nodes_are_found_for
 
 def why(lab: Lab, number: int) -> str:
     assert lab.last_plan is not None
-    return str(explain(lab.core.book.picture, lab.last_plan, number))
+    return str(explain(lab.core.state.cluster, lab.last_plan, number))
 
 
 def test_a_job_with_an_image_that_is_too_large_is_refused_all_the_same() -> None:
@@ -198,7 +200,7 @@ def test_a_device_that_is_gone_stays_with_its_job_and_then_goes() -> None:
     assert lab.running() == ["j1"]
     assert not device(lab, 1).takes_work
     lab.ends("j1")
-    assert len(lab.core.book.picture.index.slot("box").node.devices) == 1
+    assert len(lab.core.state.cluster.index.slot("box").node.devices) == 1
     lab.submit(a_job(number=2, gpus=1))
     assert lab.running() == ["j2"]
 
@@ -212,7 +214,7 @@ def test_jobs_run_on_while_a_node_gets_less_memory() -> None:
     assert lab.running() == ["j1"]
     lab.ends("j1")
     assert lab.running() == ["j2"]
-    assert lab.core.book.picture.index.slot("box").node.memory_mb == 32_000
+    assert lab.core.state.cluster.index.slot("box").node.memory_mb == 32_000
 
 
 def test_a_node_that_is_drained_and_silent_is_still_drained_when_it_is_back() -> None:

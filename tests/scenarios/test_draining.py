@@ -6,11 +6,11 @@ import pytest
 
 from gpu_scheduler.control.messages import (
     Cordon,
-    DeviceRead,
-    DevicesRead,
+    DeviceSample,
+    DevicesSampled,
     Drain,
     LabelNode,
-    NodeFound,
+    NodeReported,
     NodeSilent,
     RemoveNode,
     Uncordon,
@@ -19,22 +19,22 @@ from gpu_scheduler.control.restore import restore
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
 from gpu_scheduler.model.job import Job, JobState
-from gpu_scheduler.model.node import Closed, Device, DeviceMode, Health, Node
+from gpu_scheduler.model.node import Device, DeviceMode, Health, Node, NodeClosure
 from gpu_scheduler.model.plan import Plan
 from tests.builders import MINUTE, a_cluster, a_core, a_job
 from tests.scenarios.lab import Lab
 
 
 def node(lab: Lab, node_id: str) -> Node:
-    return lab.core.book.picture.index.slot(node_id).node
+    return lab.core.state.cluster.index.slot(node_id).node
 
 
 def kinds(lab: Lab) -> list[str]:
     return [row.kind for _, row in lab.store.events(0) if row.kind.startswith("node_")]
 
 
-def found(node_id: str, **labels: str) -> NodeFound:
-    return NodeFound(
+def found(node_id: str, **labels: str) -> NodeReported:
+    return NodeReported(
         node_id=node_id,
         cpu_milli=8000,
         memory_mb=64_000,
@@ -117,7 +117,7 @@ def test_a_drain_that_is_said_again_keeps_its_reason_and_its_beginning() -> None
     lab.do(Cordon("n0", "ann", "a fan is loud"))
     lab.at(MINUTE)
     lab.do(Drain("n0", "ben", within_ms=MINUTE))
-    assert node(lab, "n0").closed == Closed(
+    assert node(lab, "n0").closed == NodeClosure(
         since_ms=0, by="ben", reason="a fan is loud", drains=True, requeue_ms=2 * MINUTE
     )
 
@@ -126,7 +126,7 @@ def test_a_waiting_job_says_that_nodes_are_being_drained() -> None:
     lab = Lab(nodes=a_cluster(nodes=2, gpus=1))
     lab.do(Drain("n0", "ann"), Cordon("n1", "ann"))
     lab.submit(a_job(number=1))
-    why = explain(lab.core.book.picture, lab.last_plan or Plan(), 1)
+    why = explain(lab.core.state.cluster, lab.last_plan or Plan(), 1)
     assert "1 x being drained, 1 x cordoned" in str(why)
 
 
@@ -137,7 +137,7 @@ def test_a_drain_and_its_deadline_outlive_a_restart() -> None:
     lab.do(Drain("box", "ann", "new fans", within_ms=10 * MINUTE))
     lab.store.commit(lab.core.ledger_writes())
     lab.core = a_core(nodes=[])
-    restore(lab.core.book, lab.store, lab.now_ms)
+    restore(lab.core.state, lab.store, lab.now_ms)
     lab.do(found("box"))
     closed = node(lab, "box").closed
     assert closed is not None
@@ -247,8 +247,8 @@ def test_a_job_on_a_device_that_falls_ill_is_told_once() -> None:
     lab = Lab(nodes=[])
     lab.do(found("box"))
     lab.submit(a_job(number=1))
-    ill = DeviceRead(index=0, healthy=False, why="fallen off the bus")
-    lab.do(DevicesRead("box", (ill,)), DevicesRead("box", (ill,)))
+    ill = DeviceSample(index=0, healthy=False, why="fallen off the bus")
+    lab.do(DevicesSampled("box", (ill,)), DevicesSampled("box", (ill,)))
     assert [warning.text for warning in lab.warnings] == [
         "GPU 0 of box cannot be trusted any more: fallen off the bus"
     ]
@@ -270,7 +270,7 @@ def test_a_device_that_is_added_is_used_at_once() -> None:
 SMALL, LARGE = "1g.10gb", "3g.40gb"
 
 
-def split(small: int = 0, large: int = 0) -> NodeFound:
+def split(small: int = 0, large: int = 0) -> NodeReported:
     """Node `box` with one GPU that is split by MIG; split into nothing, it is whole."""
     pieces = tuple((name, count) for name, count in ((SMALL, small), (LARGE, large)) if count)
     mode = DeviceMode.MIG if pieces else DeviceMode.WHOLE
@@ -319,7 +319,7 @@ def test_a_device_that_is_split_no_more_is_whole_when_its_last_job_is_over() -> 
     lab.submit(on_a_slice(1, LARGE))
     lab.do(split())
     # What is read of the device itself does not bring its old slices back.
-    lab.do(DevicesRead("box", (DeviceRead(index=0),)))
+    lab.do(DevicesSampled("box", (DeviceSample(index=0),)))
     assert node(lab, "box").devices[0].health is Health.UNHEALTHY
     lab.ends("j1")
     lab.submit(a_job(number=2, gpus=1))

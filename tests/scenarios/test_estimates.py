@@ -34,7 +34,7 @@ def test_a_job_that_is_changed_held_or_cancelled_is_not_judged() -> None:
         lab = a_full_lab()
         lab.do(deed)
         assert lab.store.estimates() == []
-        assert lab.core.book.estimates == {}
+        assert lab.core.state.estimates == {}
 
 
 def test_of_an_array_the_first_task_is_judged() -> None:
@@ -50,7 +50,7 @@ def test_of_an_array_the_first_task_is_judged() -> None:
 
 def test_estimates_are_known_again_after_a_restart() -> None:
     lab = a_full_lab()
-    lab.store.commit(list(lab.core.book.picture.snapshot().nodes))
-    core = Core(lab.core.book.policy, Stated())
-    restore(core.book, lab.store, lab.now_ms)
-    assert core.book.estimates == lab.core.book.estimates
+    lab.store.commit(list(lab.core.state.cluster.snapshot().nodes))
+    core = Core(lab.core.state.policy, Stated())
+    restore(core.state, lab.store, lab.now_ms)
+    assert core.state.estimates == lab.core.state.estimates

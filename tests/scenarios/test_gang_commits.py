@@ -16,7 +16,7 @@ from gpu_scheduler.control.messages import (
     Submit,
 )
 from gpu_scheduler.control.restore import recall, restore
-from gpu_scheduler.control.state import Limits
+from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Job, JobState
 from gpu_scheduler.model.plan import Allocation
@@ -24,7 +24,7 @@ from gpu_scheduler.store.memory import MemoryStore
 from tests.builders import a_cluster, a_core, a_job
 from tests.interface.event_record import check_events
 
-LIMITS = Limits(
+LIMITS = CoreLimits(
     prepare_timeout_ms=60_000,
     gang_start_timeout_ms=30_000,
     start_timeout_ms=10_000,
@@ -40,7 +40,7 @@ class Bench:
     def __init__(self, nodes: int = 2, **job: object) -> None:
         self.core = a_core(nodes=a_cluster(nodes=nodes, gpus=4), limits=LIMITS)
         self.store = MemoryStore()
-        self.store.commit([node.node for node in self.core.book.picture.index.by_id.values()])
+        self.store.commit([node.node for node in self.core.state.cluster.index.by_id.values()])
         self.now_ms = 0
         self.said: list[object] = []
         self.tell(Submit(a_job(number=1, **({"members": 2, "gpus": 4} | job))))  # type: ignore[arg-type]
@@ -62,8 +62,8 @@ class Bench:
 
     def again(self) -> None:
         """The server is started again, with what is stored."""
-        self.core = Core(self.core.book.policy, self.core.book.predictor, LIMITS)
-        restore(self.core.book, self.store, self.now_ms)
+        self.core = Core(self.core.state.policy, self.core.state.predictor, LIMITS)
+        restore(self.core.state, self.store, self.now_ms)
 
     def prepared(self) -> list[object]:
         return self.tell(Prepared(self.allocation.id, 4711, HOSTS))
@@ -99,9 +99,9 @@ def test_the_commit_is_written_with_the_place_where_all_meet_and_ordered_after_t
     (order,) = bench.prepared()
     assert isinstance(order, CommitOrder)
     assert order.allocation == bench.allocation
-    meeting = bench.allocation.meeting
-    assert meeting is not None
-    assert (meeting.at_ms, meeting.port, meeting.hosts) == (500, 4711, HOSTS)
+    rendezvous = bench.allocation.rendezvous
+    assert rendezvous is not None
+    assert (rendezvous.at_ms, rendezvous.port, rendezvous.hosts) == (500, 4711, HOSTS)
     assert bench.state is JobState.SCHEDULED
     assert bench.events() == ["submitted", "scheduled", "prepared"]
 
@@ -111,8 +111,8 @@ def test_a_gang_is_committed_once_however_often_its_members_say_that_they_are_pr
     assert len(bench.prepared()) == 1
     bench.now_ms = 900
     assert bench.tell(Prepared(bench.allocation.id, 9, ("a", "b"))) == []
-    assert bench.allocation.meeting is not None
-    assert bench.allocation.meeting.port == 4711
+    assert bench.allocation.rendezvous is not None
+    assert bench.allocation.rendezvous.port == 4711
 
 
 def test_a_gang_that_is_being_stopped_is_never_committed() -> None:
@@ -272,7 +272,7 @@ def test_a_restart_does_not_change_what_is_told_of_a_gang_that_is_retried(
     if not array:
         row = bench.store.job("j1")
         assert row is not None
-        recall(bench.core.book, row, bench.store)
+        recall(bench.core.state, row, bench.store)
         bench.tell(Retry("j1"))
     bench.at(110_000)
     assert len(bench.allocation.placements) == 3

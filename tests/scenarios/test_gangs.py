@@ -29,7 +29,7 @@ def test_no_member_of_a_gang_starts_while_one_is_missing() -> None:
     lab = Lab(nodes=a_cluster(nodes=3, gpus=4), policy=a_policy(name="skip"))
     lab.submit(a_job(number=1, gpus=2), a_job(number=2, gpus=4, members=3))
     assert lab.running() == ["j1"]
-    assert lab.core.book.picture.index.free_devices == 10
+    assert lab.core.state.cluster.index.free_devices == 10
 
 
 def test_an_elastic_gang_starts_with_its_minimum_and_as_many_more_as_there_is_room_for() -> None:
@@ -163,7 +163,7 @@ def test_a_gang_that_requires_one_rack_waits_rather_than_being_torn_apart() -> N
         a_job(number=3, gpus=4, members=2, same_rack=True),
     )
     assert lab.running() == ["j1", "j2"]
-    assert lab.core.book.picture.index.free_devices == 8
+    assert lab.core.state.cluster.index.free_devices == 8
     lab.ends("j2")
     assert lab.nodes_of("j3") == ["n2", "n3"]
 
@@ -185,7 +185,7 @@ def test_gpus_that_must_share_an_island_wait_for_one() -> None:
     lab.submit(a_job(number=1, gpus=2), a_job(number=2, gpus=3))
     lab.submit(a_job(number=3, gpus=3, topology=Topology.REQUIRE_ISLAND))
     assert lab.running() == ["j1", "j2"]
-    assert lab.core.book.picture.index.free_devices == 3
+    assert lab.core.state.cluster.index.free_devices == 3
     lab.ends("j1")
     held = [share.index for share in lab.allocation("j3").placements[0].devices]
     assert held == [0, 1, 2]
@@ -217,14 +217,14 @@ def test_a_failed_member_ends_the_gang_and_frees_every_node() -> None:
     lab.now_ms = HOUR
     lab.ends("j1", exit_code=1)
     assert lab.state("j1") is JobState.FAILED
-    assert lab.core.book.picture.index.free_devices == 8
+    assert lab.core.state.cluster.index.free_devices == 8
 
 
 def test_a_gang_that_fits_into_one_rack_passes_over_racks_that_are_partly_taken() -> None:
     """Three racks of two nodes; one node is taken in the first."""
     lab = Lab(nodes=a_cluster(nodes=6, racks=3, gpus=8))
     lab.submit(a_job(number=1, gpus=8), a_job(number=2, gpus=8, members=2))
-    racks = {lab.core.book.picture.index.slot(n).node.rack for n in lab.nodes_of("j2")}
+    racks = {lab.core.state.cluster.index.slot(n).node.rack for n in lab.nodes_of("j2")}
     assert racks == {"r1"}
 
 
@@ -233,7 +233,7 @@ def test_members_of_a_gang_in_one_rack_are_each_kept_on_one_nvlink_island() -> N
     lab = Lab(nodes=nodes)
     lab.submit(a_job(number=1, gpus=2), a_job(number=2, gpus=4, members=4))
     placements = lab.allocation("j2").placements
-    assert {lab.core.book.picture.index.slot(p.node_id).node.rack for p in placements} == {"r1"}
+    assert {lab.core.state.cluster.index.slot(p.node_id).node.rack for p in placements} == {"r1"}
     for placement in placements:
         devices = [share.index for share in placement.devices]
         assert devices in ([0, 1, 2, 3], [4, 5, 6, 7]), "one island for each member"
@@ -248,7 +248,7 @@ def test_a_gang_that_needs_one_rack_is_refused_where_no_rack_is_large_enough() -
 
 
 def racks_of(lab: Lab, job_id: str) -> set[str]:
-    return {lab.core.book.picture.index.slot(name).node.rack for name in lab.nodes_of(job_id)}
+    return {lab.core.state.cluster.index.slot(name).node.rack for name in lab.nodes_of(job_id)}
 
 
 def test_a_gang_that_no_rack_can_hold_goes_over_as_few_as_it_can() -> None:

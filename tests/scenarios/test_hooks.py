@@ -21,12 +21,12 @@ from gpu_scheduler.control.messages import (
     Uncordon,
 )
 from gpu_scheduler.control.restore import restore
-from gpu_scheduler.control.state import Limits
+from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Job, JobState
 from gpu_scheduler.model.launch import EPILOG, PROLOG, HookFailure
-from gpu_scheduler.model.node import Closed, NodeState
+from gpu_scheduler.model.node import NodeClosure, NodeState
 from gpu_scheduler.model.plan import Allocation, Plan
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import EventRow
@@ -34,17 +34,17 @@ from tests.builders import a_cluster, a_core, a_job
 from tests.interface.event_record import check_events
 
 HOW = "exit code 3: no disk"
-KEPT = Limits(backoff_ms=1_000, hook_failure_drains=False)
+KEPT = CoreLimits(backoff_ms=1_000, hook_failure_drains=False)
 
 
 class Bench:
     """A core whose orders nobody follows: the test says what the nodes say."""
 
-    def __init__(self, nodes: int = 4, limits: Limits | None = None, **job: Any) -> None:
-        self.limits = limits or Limits(backoff_ms=1_000)
+    def __init__(self, nodes: int = 4, limits: CoreLimits | None = None, **job: Any) -> None:
+        self.limits = limits or CoreLimits(backoff_ms=1_000)
         self.core = a_core(nodes=a_cluster(nodes=nodes, gpus=1), limits=self.limits)
         self.store = MemoryStore()
-        self.store.commit([slot.node for slot in self.core.book.picture.index.by_id.values()])
+        self.store.commit([slot.node for slot in self.core.state.cluster.index.by_id.values()])
         self.now_ms = 0
         self.submit(a_job(number=1, **job))
 
@@ -71,10 +71,10 @@ class Bench:
 
     def again(self) -> None:
         """The server is started again, or another one takes over, and the nodes come back."""
-        self.core = Core(self.core.book.policy, self.core.book.predictor, self.limits)
-        restore(self.core.book, self.store, self.now_ms)
-        for slot in list(self.core.book.picture.index.by_id.values()):
-            self.core.book.picture.set_node(replace(slot.node, state=NodeState.ONLINE))
+        self.core = Core(self.core.state.policy, self.core.state.predictor, self.limits)
+        restore(self.core.state, self.store, self.now_ms)
+        for slot in list(self.core.state.cluster.index.by_id.values()):
+            self.core.state.cluster.set_node(replace(slot.node, state=NodeState.ONLINE))
         self.cycle()
 
     def prolog_fails(self, *members: int) -> str:
@@ -107,7 +107,7 @@ class Bench:
         assert row is not None
         return row
 
-    def closed(self, node_id: str) -> Closed | None:
+    def closed(self, node_id: str) -> NodeClosure | None:
         return next(node for node in self.store.nodes() if node.id == node_id).closed
 
     def events(self, *kinds: str) -> list[EventRow]:
@@ -203,7 +203,7 @@ def test_a_gang_waits_again_as_a_whole_and_only_the_node_at_fault_is_set_aside()
 
 
 @pytest.mark.parametrize("limits", [None, KEPT], ids=["drained", "kept"])
-def test_a_job_that_was_cancelled_during_its_prolog_is_cancelled(limits: Limits | None) -> None:
+def test_a_job_that_was_cancelled_during_its_prolog_is_cancelled(limits: CoreLimits | None) -> None:
     bench = Bench(limits=limits)
     bench.tell(Cancel("j1"))
     bench.prolog_fails()
@@ -247,7 +247,7 @@ def test_a_node_whose_prolog_failed_takes_no_work_and_says_why() -> None:
     assert kinds == ["hook_failed", "node_set_aside", "node_drained"]
     (told,) = bench.events("hook_failed")
     assert (told.job_id, dict(told.data)) == ("j1", {"node": "n0", "hook": PROLOG, "detail": HOW})
-    why = explain(bench.core.book.picture, Plan(), 1)
+    why = explain(bench.core.state.cluster, Plan(), 1)
     assert str(why) == "no node takes work: 1 x set aside as a prolog or epilog failed there"
 
 

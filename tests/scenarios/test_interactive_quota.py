@@ -38,8 +38,8 @@ def shell(number: int, **changes: Any) -> Job:
 def why(lab: Lab, job_id: str) -> str:
     """What `tgpu explain` says of a job that waits."""
     assert lab.last_plan is not None
-    book = lab.core.book
-    return str(explain(book.picture, lab.last_plan, book.life(job_id).job.number))
+    state = lab.core.state
+    return str(explain(state.cluster, lab.last_plan, state.job(job_id).job.number))
 
 
 # --- it works

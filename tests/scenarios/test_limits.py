@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_scheduler.control.messages import Cancel, Submit, SubmitAll
-from gpu_scheduler.control.state import Limits
+from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.forecast import forecast_start
 from gpu_scheduler.engine.policy import Preemption
@@ -54,7 +54,7 @@ def test_more_than_the_whole_quota_is_refused_at_submit_with_quota_request_and_u
         "quota exceeded for tenant vision: GPUs requested=8, quota=4, current=2"
     )
     assert refusal.value.code == "quota_exceeded"
-    assert "j2" not in lab.core.book.lives
+    assert "j2" not in lab.core.state.jobs
 
 
 def test_a_refusal_shows_large_numbers_in_full() -> None:
@@ -300,7 +300,7 @@ def test_what_never_fits_any_known_node_is_refused_at_submit() -> None:
         lab.submit(a_job(number=1, device_ids=(8, 9)))
     with pytest.raises(NeverFits, match="no node offers a place, labels zone=a"):
         lab.submit(a_job(number=1, gpus=0, node_labels=(("zone", "a"),)))
-    assert lab.core.book.queued_tasks == 0
+    assert lab.core.state.queued_tasks == 0
 
 
 def test_labels_on_a_node_that_is_too_small_are_refused_at_submit() -> None:
@@ -311,7 +311,7 @@ def test_labels_on_a_node_that_is_too_small_are_refused_at_submit() -> None:
 
 
 def test_a_full_queue_refuses_with_the_room_that_is_left() -> None:
-    lab = Lab(nodes=[a_node(gpus=1)], limits=Limits(max_queued_tasks=5))
+    lab = Lab(nodes=[a_node(gpus=1)], limits=CoreLimits(max_queued_tasks=5))
     lab.submit(a_job(number=1), a_job(number=2), a_job(number=3))
     with pytest.raises(QueueFull, match="4 tasks were submitted and the queue has room for 3 of 5"):
         lab.submit(an_array(number=4, tasks="1-4"))
@@ -323,19 +323,19 @@ def test_a_full_queue_refuses_with_the_room_that_is_left() -> None:
 def test_a_forecast_foresees_that_a_quota_becomes_free() -> None:
     lab = Lab(nodes=[a_node()], tenants=[a_tenant(gpus=1)])
     lab.submit(a_job(number=1, estimate_ms=2 * HOUR), a_job(number=2))
-    assert forecast_start(lab.core.book.picture, 0, 2) == 2 * HOUR
+    assert forecast_start(lab.core.state.cluster, 0, 2) == 2 * HOUR
 
 
 def test_a_forecast_foresees_the_limit_of_an_array() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(an_array(number=1, tasks="0-3", at_once=1, estimate_ms=2 * HOUR))
-    assert forecast_start(lab.core.book.picture, 0, 1) == 2 * HOUR
+    assert forecast_start(lab.core.state.cluster, 0, 1) == 2 * HOUR
 
 
 def test_a_plan_that_was_not_committed_can_be_made_again() -> None:
     lab = Lab(nodes=[a_node(gpus=4)], tenants=[a_tenant(gpus=2)])
     lab.submit(a_job(number=1, gpus=2), a_job(number=2, gpus=1))
-    picture = lab.core.book.picture
+    picture = lab.core.state.cluster
     one, two = (decide(picture, picture.policy, 0) for _ in range(2))
     assert one.to_json() == two.to_json()
     assert evicted(one) == []
@@ -351,7 +351,7 @@ def test_what_is_only_tried_out_changes_nothing_for_those_who_wait() -> None:
     lab.at(40 * DAY)
     short = {"max_runtime_ms": 20 * HOUR, "estimate_ms": 5 * HOUR}
     lab.submit(a_job(number=2, **short), a_job(number=3, **short))
-    picture = lab.core.book.picture
+    picture = lab.core.state.cluster
     before = dict(picture.tenant_standings)
     expected = forecast_start(picture, lab.now_ms, 3)
     assert expected is not None

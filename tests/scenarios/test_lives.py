@@ -8,7 +8,7 @@ from gpu_scheduler.model.job import JobState
 from tests.builders import HOUR, MINUTE, SECOND, a_job, a_node, a_policy
 from tests.scenarios.lab import Lab
 
-# --- a plain life
+# --- a plain record
 
 
 def test_a_job_is_pending_then_scheduled_then_running_then_completed() -> None:
@@ -107,7 +107,7 @@ def test_a_clock_that_steps_back_does_no_harm() -> None:
     assert row.waited_ms == 0, "a wait is never negative"
     lab.now_ms = 2 * HOUR
     lab.ends("j2")
-    assert lab.core.book.accounts.total("vision").gpu_milli_ms == 70 * MINUTE * 1000
+    assert lab.core.state.accounts.total("vision").gpu_milli_ms == 70 * MINUTE * 1000
 
 
 # --- cancel

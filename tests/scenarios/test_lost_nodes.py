@@ -6,16 +6,16 @@ from gpu_scheduler.control.messages import (
     ConfirmDead,
     Drain,
     Ended,
-    LeasesOver,
+    LeasesExpired,
     NodeFenced,
-    NodeFound,
     NodeLost,
+    NodeReported,
     NodeSilent,
     Started,
 )
 from gpu_scheduler.control.nodes.lost_nodes import LEASE_LABEL, leases_on, on_lost_node
 from gpu_scheduler.control.restore import restore
-from gpu_scheduler.control.state import Limits
+from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.node import Device, NodeState
@@ -23,11 +23,11 @@ from tests.builders import HOUR, MINUTE, a_core, a_job
 from tests.scenarios.lab import Lab
 
 LEASE, MARGIN = 10 * MINUTE, 30_000
-LIMITS = Limits(lease_ms=LEASE, lease_margin_ms=MARGIN, requeue_after_death=True)
+LIMITS = CoreLimits(lease_ms=LEASE, lease_margin_ms=MARGIN, requeue_after_death=True)
 
 
-def found(node_id: str, *, gpus: int = 1, leases: bool = True) -> NodeFound:
-    return NodeFound(
+def found(node_id: str, *, gpus: int = 1, leases: bool = True) -> NodeReported:
+    return NodeReported(
         node_id=node_id,
         cpu_milli=64_000,
         memory_mb=256_000,
@@ -47,14 +47,14 @@ def two_nodes(**more: bool) -> Lab:
 
 
 def node_state(lab: Lab, node_id: str = "n0") -> NodeState:
-    return lab.core.book.picture.index.slot(node_id).node.state
+    return lab.core.state.cluster.index.slot(node_id).node.state
 
 
-def restart(lab: Lab, limits: Limits = LIMITS) -> None:
+def restart(lab: Lab, limits: CoreLimits = LIMITS) -> None:
     """A new server on the same store."""
     lab.store.commit(lab.core.ledger_writes())
     lab.core = a_core(nodes=[], limits=limits)
-    restore(lab.core.book, lab.store, lab.now_ms)
+    restore(lab.core.state, lab.store, lab.now_ms)
 
 
 def test_a_silent_node_is_suspect_then_lost_and_says_since_when() -> None:
@@ -75,7 +75,7 @@ def test_a_node_is_silent_since_its_last_word_and_not_since_that_was_noticed() -
     lab = two_nodes()
     lab.at(MINUTE)
     lab.do(NodeSilent("n0", 15_000))
-    assert lab.core.book.picture.index.slot("n0").node.silent_ms == MINUTE - 15_000
+    assert lab.core.state.cluster.index.slot("n0").node.silent_ms == MINUTE - 15_000
 
 
 def test_a_job_on_a_lost_node_keeps_its_devices_and_is_not_started_again() -> None:
@@ -83,7 +83,7 @@ def test_a_job_on_a_lost_node_keeps_its_devices_and_is_not_started_again() -> No
     lab.submit(a_job(number=1))
     lab.do(NodeSilent("n0"), NodeLost("n0"))
     lab.at(HOUR)
-    lab.do(LeasesOver("n0", HOUR))
+    lab.do(LeasesExpired("n0", HOUR))
     assert (lab.state("j1"), lab.nodes_of("j1")) == (JobState.RUNNING, ["n0"])
     assert len(lab.orders) == 1
 
@@ -94,15 +94,15 @@ def test_a_job_on_a_lost_node_says_so_and_says_what_it_waits_for() -> None:
     lab.at(HOUR)
     for node in ("n0", "n1"):
         lab.do(NodeSilent(node))
-    book = lab.core.book
-    assert on_lost_node(book, book.lives["j1"]) is None, "it is only suspect"
+    state = lab.core.state
+    assert on_lost_node(state, state.jobs["j1"]) is None, "it is only suspect"
     lab.do(NodeLost("n0"), NodeLost("n1"))
-    plain, leased = (str(on_lost_node(book, book.lives[name])) for name in ("j1", "j2"))
+    plain, leased = (str(on_lost_node(state, state.jobs[name])) for name in ("j1", "j2"))
     assert plain.startswith("on a lost node since 1970-01-01 01:00 UTC; nothing is heard of n0")
     assert "only when that node is back, or known to be dead" in plain
     assert "when its lease is over" in leased
     lab.do(found("n0"))
-    assert on_lost_node(book, book.lives["j1"]) is None
+    assert on_lost_node(state, state.jobs["j1"]) is None
 
 
 def test_what_a_node_reports_when_it_is_back_counts() -> None:
@@ -159,13 +159,13 @@ def test_a_drained_node_can_be_lost_and_dead_too_and_stays_drained() -> None:
     assert node_state(lab) is NodeState.LOST
     lab.do(ConfirmDead("n0", "ann"), found("n0"))
     assert lab.nodes_of("j1") == ["n1"]
-    assert lab.core.book.picture.index.slot("n0").node.closed is not None
+    assert lab.core.state.cluster.index.slot("n0").node.closed is not None
 
 
 def test_facts_of_an_attempt_that_was_given_up_change_nothing() -> None:
     lab = two_nodes()
     lab.submit(a_job(number=1, requeue_on_node_loss=True))
-    lab.do(NodeSilent("n0"), LeasesOver("n0", LEASE + MARGIN), found("n0"))
+    lab.do(NodeSilent("n0"), LeasesExpired("n0", LEASE + MARGIN), found("n0"))
     assert lab.allocation("j1").id == "j1.2"
     lab.do(Started("j1.1"), Ended("j1.1", exit_code=0), Ended("j1.1", exit_code=9))
     assert (lab.state("j1"), lab.allocation("j1").id) == (JobState.RUNNING, "j1.2")
@@ -179,7 +179,7 @@ def test_only_jobs_that_ask_for_it_on_nodes_that_keep_them_get_leases() -> None:
     lab.submit(a_job(number=1, requeue_on_node_loss=True), a_job(number=2))
     leases = [lab.allocation(name).placements[0].lease_ms for name in ("j1", "j2")]
     assert leases == [LEASE, 0]
-    assert (leases_on(lab.core.book, "n0"), leases_on(lab.core.book, "n1")) == ({LEASE}, set())
+    assert (leases_on(lab.core.state, "n0"), leases_on(lab.core.state, "n1")) == ({LEASE}, set())
     old = two_nodes(leases=False)
     old.submit(a_job(number=1, requeue_on_node_loss=True))
     assert old.allocation("j1").placements[0].lease_ms == 0
@@ -191,9 +191,9 @@ def test_a_leased_job_is_not_started_again_before_its_lease_and_the_margin_are_o
 ) -> None:
     lab = two_nodes()
     lab.submit(a_job(number=1, requeue_on_node_loss=True))
-    lab.do(NodeSilent("n0"), LeasesOver("n0", waited_ms))
+    lab.do(NodeSilent("n0"), LeasesExpired("n0", waited_ms))
     assert len(lab.orders) == 1
-    lab.do(LeasesOver("n0", LEASE + MARGIN))
+    lab.do(LeasesExpired("n0", LEASE + MARGIN))
     assert lab.nodes_of("j1") == ["n1"]
     assert "its lease is over" in lab.store.attempts("j1")[0].detail
 
@@ -201,18 +201,18 @@ def test_a_leased_job_is_not_started_again_before_its_lease_and_the_margin_are_o
 def test_a_node_that_came_back_in_time_keeps_its_leased_job() -> None:
     lab = two_nodes()
     lab.submit(a_job(number=1, requeue_on_node_loss=True))
-    lab.do(NodeSilent("n0"), found("n0"), LeasesOver("n0", LEASE + MARGIN))
+    lab.do(NodeSilent("n0"), found("n0"), LeasesExpired("n0", LEASE + MARGIN))
     assert (lab.nodes_of("j1"), len(lab.orders)) == (["n0"], 1)
 
 
 def test_a_lease_counts_as_long_as_it_was_given_whatever_the_settings_are_by_now() -> None:
     lab = two_nodes()
     lab.submit(a_job(number=1, requeue_on_node_loss=True))
-    restart(lab, Limits(lease_ms=MINUTE, lease_margin_ms=MARGIN))
+    restart(lab, CoreLimits(lease_ms=MINUTE, lease_margin_ms=MARGIN))
     assert node_state(lab) is NodeState.SUSPECT, "it has not been heard of since the restart"
-    lab.do(NodeSilent("n0"), LeasesOver("n0", MINUTE + MARGIN))
+    lab.do(NodeSilent("n0"), LeasesExpired("n0", MINUTE + MARGIN))
     assert len(lab.orders) == 1
-    lab.do(found("n1"), LeasesOver("n0", LEASE + MARGIN))
+    lab.do(found("n1"), LeasesExpired("n0", LEASE + MARGIN))
     assert lab.nodes_of("j1") == ["n1"]
 
 
@@ -231,7 +231,7 @@ def test_a_gang_whose_lease_is_over_on_one_node_is_stopped_on_the_others_first()
     for name in ("n0", "n1", "n2"):
         lab.do(found(name))
     lab.submit(a_job(number=1, gpus=1, members=2, requeue_on_node_loss=True))
-    lab.do(NodeSilent("n0"), LeasesOver("n0", LEASE + MARGIN))
+    lab.do(NodeSilent("n0"), LeasesExpired("n0", LEASE + MARGIN))
     assert [stop.why for stop in lab.stops] == ["preempted"]
     assert lab.allocation("j1").id == "j1.1"
     lab.do(Ended("j1.1", None, 15))
@@ -247,11 +247,11 @@ def test_what_a_node_has_done_to_a_job_is_not_counted_as_a_preemption_of_it(how:
     if how == "dead":
         lab.do(ConfirmDead(node, "ann"))
     elif how == "lease over":
-        lab.do(LeasesOver(node, LEASE + MARGIN))
+        lab.do(LeasesExpired(node, LEASE + MARGIN))
     else:
         lab.do(found(node), Ended("j1.1", None, 15, stopped_by="lease"))
     assert lab.allocation("j1").attempt == 2
-    assert lab.core.book.lives["j1"].task(None).preemptions == 0
+    assert lab.core.state.jobs["j1"].task(None).preemptions == 0
 
 
 def test_to_say_again_that_a_node_is_dead_changes_nothing() -> None:

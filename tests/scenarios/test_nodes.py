@@ -1,6 +1,13 @@
 """Nodes that come late, get lost, drain or run hot, and the jobs on them."""
 
-from gpu_scheduler.control.messages import Cordon, Drain, NodeFenced, NodeFound, SetNode, Uncordon
+from gpu_scheduler.control.messages import (
+    Cordon,
+    Drain,
+    NodeFenced,
+    NodeReported,
+    SetNode,
+    Uncordon,
+)
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.node import NodeState
 from tests.builders import HOUR, a_cluster, a_job, a_node
@@ -78,8 +85,8 @@ def test_a_hot_device_gets_no_new_work_until_it_has_cooled() -> None:
     assert lab.running() == ["j2"]
 
 
-def an_agent(unfit: str = "") -> NodeFound:
-    return NodeFound(
+def an_agent(unfit: str = "") -> NodeReported:
+    return NodeReported(
         node_id="n0", cpu_milli=8_000, memory_mb=32_000, devices=a_node(gpus=2).devices, unfit=unfit
     )
 

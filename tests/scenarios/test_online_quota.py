@@ -37,8 +37,8 @@ def online(number: int, gpus: float = 4, **changes: Any) -> Job:
 def why(lab: Lab, job_id: str) -> str:
     """What `tgpu explain` says of a job that waits."""
     assert lab.last_plan is not None
-    book = lab.core.book
-    return str(explain(book.picture, lab.last_plan, book.life(job_id).job.number))
+    state = lab.core.state
+    return str(explain(state.cluster, lab.last_plan, state.job(job_id).job.number))
 
 
 def test_online_work_takes_back_what_its_own_tenant_borrowed_up_to_its_quota() -> None:

@@ -194,7 +194,7 @@ def test_a_forecast_says_until_when_a_job_waits() -> None:
         a_job(number=2, gpus=4, estimate_ms=3 * HOUR),
         a_job(number=3, gpus=4),
     )
-    picture = lab.core.book.picture
+    picture = lab.core.state.cluster
     assert forecast_start(picture, 0, 2) == 2 * HOUR
     assert forecast_start(picture, 0, 3) == 5 * HOUR
 

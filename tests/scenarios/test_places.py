@@ -1,7 +1,7 @@
 """Where work goes: close together, or far apart."""
 
 from gpu_scheduler.engine.policy import Ranking
-from gpu_scheduler.model.node import labels_of_names
+from gpu_scheduler.model.node import node_name_labels
 from tests.builders import a_cluster, a_job, a_policy
 from tests.scenarios.lab import Lab
 
@@ -36,9 +36,9 @@ def test_spread_shares_stack_only_when_every_device_is_open() -> None:
 def test_a_job_goes_only_to_the_nodes_that_it_names() -> None:
     lab = Lab(nodes=a_cluster(nodes=3, gpus=1))
     lab.submit(
-        a_job(number=1, node_labels=labels_of_names(["n2"], [])),
-        a_job(number=2, node_labels=labels_of_names(["n2"], [])),
-        a_job(number=3, node_labels=labels_of_names([], ["n0", "n2"])),
+        a_job(number=1, node_labels=node_name_labels(["n2"], [])),
+        a_job(number=2, node_labels=node_name_labels(["n2"], [])),
+        a_job(number=3, node_labels=node_name_labels([], ["n0", "n2"])),
     )
     assert (lab.nodes_of("j1"), lab.nodes_of("j3")) == (["n2"], ["n1"])
     assert "j2" not in lab.running()

@@ -42,7 +42,7 @@ def online(number: int, gpus: float = 1, **changes: Any) -> Job:
 
 
 def held(lab: Lab, pool: Pool) -> float:
-    return lab.core.book.picture.holdings.pools.get(pool, 0) / 1000
+    return lab.core.state.cluster.holdings.pools.get(pool, 0) / 1000
 
 
 def test_batch_borrows_what_online_leaves_idle() -> None:
@@ -98,7 +98,7 @@ def test_online_does_not_wait_for_what_a_batch_job_has_reserved() -> None:
     lab = a_lab(nodes=nodes, pools=shares(90, 10))
     lab.submit(a_job(number=1, gpus=1, preemptible=False, node_labels=zone))
     lab.submit(a_job(number=2, gpus=8, priority=5000, node_labels=zone))
-    assert lab.core.book.picture.reservations[2].placements[0].node_id == "n0"
+    assert lab.core.state.cluster.reservations[2].placements[0].node_id == "n0"
     long = {"max_runtime_ms": 100 * HOUR, "estimate_ms": 100 * HOUR, "node_labels": zone}
     lab.submit(a_job(number=3, gpus=4, **long))
     assert lab.state("j3") is JobState.PENDING
@@ -151,7 +151,7 @@ def test_how_often_the_part_of_a_gang_is_asked_for_does_not_grow_with_what_is_re
         lab = a_lab(nodes=a_cluster(nodes=size), pools=shares(10, 90))
         lab.submit(*(a_job(number=1 + n, gpus=5, preemptible=False) for n in range(size)))
         lab.submit(a_job(number=100, gpus=8, members=size // 5, priority=5000, preemptible=False))
-        assert len(lab.core.book.picture.reservations[size + 1].placements) == size // 5
+        assert len(lab.core.state.cluster.reservations[size + 1].placements) == size // 5
         lab.submit(online(200, gpus=4, members=8, min_members=1))
         counts.append(asked.count("j200"))
         asked.clear()

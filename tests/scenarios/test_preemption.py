@@ -183,7 +183,7 @@ def test_a_preempted_task_of_an_array_goes_on_with_what_it_has_attained() -> Non
     lab.ends("j1_0", exit_code=None, signal=15, progress_ms=4 * HOUR)
     lab.at(5 * HOUR)
     lab.ends("j2")
-    running = lab.core.book.picture.running["j1_0.2"].running
+    running = lab.core.state.cluster.running["j1_0.2"].running
     assert (running.attained_ms, running.preemptions) == (4 * HOUR, 1)
     assert running.expected_end_ms == 11 * HOUR
 

@@ -30,14 +30,14 @@ def a_lab_with_a_promise() -> Lab:
 
 
 def promise(lab: Lab, number: int) -> Reservation:
-    return lab.core.book.picture.reservations[number]
+    return lab.core.state.cluster.reservations[number]
 
 
 def restart(lab: Lab) -> None:
     """The process is killed, and another one begins where the store left off."""
     lab.store.commit(lab.core.ledger_writes())
     lab.core = a_core(policy=preset("easy"))
-    restore(lab.core.book, lab.store, lab.now_ms)
+    restore(lab.core.state, lab.store, lab.now_ms)
     lab.cycle()
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_scheduler.control.messages import Cancel, Retry
-from gpu_scheduler.control.state import Limits
+from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import JobState
@@ -12,7 +12,9 @@ from tests.scenarios.lab import Lab
 
 
 def test_a_failed_job_is_tried_again_with_growing_pauses() -> None:
-    lab = Lab(nodes=[a_node()], limits=Limits(backoff_ms=10 * SECOND, max_backoff_ms=15 * SECOND))
+    lab = Lab(
+        nodes=[a_node()], limits=CoreLimits(backoff_ms=10 * SECOND, max_backoff_ms=15 * SECOND)
+    )
     lab.submit(a_job(number=1, retries=2))
     lab.ends("j1", exit_code=1)
     assert lab.running() == []
@@ -53,7 +55,7 @@ def test_the_pause_of_one_task_does_not_hold_up_its_siblings() -> None:
 
 
 def test_each_task_has_a_pause_of_its_own() -> None:
-    lab = Lab(nodes=[a_node(gpus=2)], limits=Limits(backoff_ms=10 * SECOND))
+    lab = Lab(nodes=[a_node(gpus=2)], limits=CoreLimits(backoff_ms=10 * SECOND))
     lab.submit(an_array(number=1, tasks="0-1", retries=1))
     lab.ends("j1_0", exit_code=1)
     lab.at(8 * SECOND)
@@ -91,7 +93,7 @@ def test_a_job_that_was_cancelled_before_it_started_can_be_retried() -> None:
 
 
 def test_only_a_job_that_failed_or_was_cancelled_and_is_remembered_can_be_retried() -> None:
-    lab = Lab(nodes=[a_node()], limits=Limits(remembered_ends=1))
+    lab = Lab(nodes=[a_node()], limits=CoreLimits(remembered_ends=1))
     lab.submit(a_job(number=1), a_job(number=2))
     lab.ends("j1", exit_code=1)
     lab.ends("j2")
@@ -162,7 +164,7 @@ def test_an_array_that_was_cancelled_as_a_whole_is_retried_as_a_whole() -> None:
 
 
 def test_a_retry_does_not_wait_for_a_dependency_that_was_met_long_ago() -> None:
-    lab = Lab(nodes=[a_node(gpus=4)], limits=Limits(remembered_ends=1))
+    lab = Lab(nodes=[a_node(gpus=4)], limits=CoreLimits(remembered_ends=1))
     lab.submit(a_job(number=1), an_array(number=2, tasks="0-1", dependencies=after("j1")))
     lab.ends("j1")
     lab.submit(a_job(number=3))

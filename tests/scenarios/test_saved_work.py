@@ -27,9 +27,9 @@ def saving(**job: object) -> Lab:
 
 def test_a_server_that_is_started_again_knows_what_was_saved() -> None:
     lab = saving()
-    before = lab.core.book.picture.running["j1.1"].running.checkpoint_ms
+    before = lab.core.state.cluster.running["j1.1"].running.checkpoint_ms
     restart(lab)
-    assert lab.core.book.picture.running["j1.1"].running.checkpoint_ms == before == HOUR
+    assert lab.core.state.cluster.running["j1.1"].running.checkpoint_ms == before == HOUR
 
 
 def test_a_job_of_a_dead_node_keeps_what_it_saved_also_with_another_server() -> None:
@@ -54,22 +54,22 @@ def test_the_next_attempt_has_saved_nothing_yet() -> None:
     lab = saving()
     lab.do(NodeSilent("n0"), NodeLost("n0"), NodeFenced("n0"))
     restart(lab)
-    assert lab.core.book.picture.running["j1.2"].running.checkpoint_ms == 0
+    assert lab.core.state.cluster.running["j1.2"].running.checkpoint_ms == 0
 
 
 def test_work_was_saved_when_its_node_says_so_and_never_before_it_began() -> None:
     lab = saving()
     lab.tell(Checkpointed("j1.1", ago_ms=30 * MINUTE))
-    running = lab.core.book.picture.running["j1.1"].running
+    running = lab.core.state.cluster.running["j1.1"].running
     assert running.checkpoint_ms == 90 * MINUTE
     lab.tell(Checkpointed("j1.1", ago_ms=80 * MINUTE))
-    running = lab.core.book.picture.running["j1.1"].running
+    running = lab.core.state.cluster.running["j1.1"].running
     assert running.checkpoint_ms == 90 * MINUTE, "it is told again, and was known"
     fresh = two_nodes()
     fresh.submit(a_job(number=1))
     fresh.at(MINUTE)
     fresh.tell(Checkpointed("j1.1", ago_ms=DAY))
-    (entry,) = fresh.core.book.picture.running.values()
+    (entry,) = fresh.core.state.cluster.running.values()
     assert entry.running.checkpoint_ms == entry.running.allocation.start_ms
 
 
@@ -80,7 +80,7 @@ def test_what_is_saved_every_second_is_not_written_every_second() -> None:
         lab.at(lab.now_ms + SECOND)
         writes += lab.tell(Checkpointed("j1.1")).writes
     assert 0 < sum(isinstance(write, JobRow | TaskRow) for write in writes) <= 3
-    assert lab.core.book.picture.running["j1.1"].running.checkpoint_ms == lab.now_ms
+    assert lab.core.state.cluster.running["j1.1"].running.checkpoint_ms == lab.now_ms
 
 
 def test_what_was_saved_just_before_the_end_counts_as_progress() -> None:
@@ -106,6 +106,6 @@ def test_starts_that_went_wrong_are_counted_over_restarts(job: dict[str, object]
         bench.tell(Ended(bench.allocation.id, exit_code=None, ran=False, detail=late))
         bench.again()
         for node in bench.store.nodes():
-            bench.core.book.picture.set_node(node)
+            bench.core.state.cluster.set_node(node)
         bench.at(bench.now_ms + 20_000)
     assert bench.state is JobState.FAILED

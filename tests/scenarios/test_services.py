@@ -16,7 +16,7 @@ from gpu_scheduler.control.messages import (
     Ended,
     Fact,
     NodeFenced,
-    NodeFound,
+    NodeReported,
     NodeSilent,
     ReplicaChecked,
     Retry,
@@ -27,7 +27,7 @@ from gpu_scheduler.control.messages import (
     UpdateService,
 )
 from gpu_scheduler.control.restore import restore
-from gpu_scheduler.control.state import Limits
+from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.engine.policy import preset
 from gpu_scheduler.model.errors import (
     AlreadyExists,
@@ -92,10 +92,10 @@ class House(Lab):
 
     def restart(self) -> None:
         """The server begins again with what was stored."""
-        for node in self.core.book.picture.snapshot().nodes:
+        for node in self.core.state.cluster.snapshot().nodes:
             self.store.commit([node])
         core = a_core()
-        restore(core.book, self.store, self.now_ms)
+        restore(core.state, self.store, self.now_ms)
         self.core = core
 
     def kinds(self) -> list[str]:
@@ -206,7 +206,7 @@ class Slow(House):
 
 
 def test_a_service_goes_though_its_replica_was_being_given_up_when_it_was_deleted() -> None:
-    limits = Limits(start_timeout_ms=MINUTE)
+    limits = CoreLimits(start_timeout_ms=MINUTE)
     lab = Slow(nodes=[a_node()], limits=limits, obedient=False)
     lab.do(CreateService(a_service()))
     lab.at(MINUTE)
@@ -482,8 +482,8 @@ def test_a_service_that_could_never_run_is_refused_and_leaves_nothing() -> None:
     lab = House(nodes=(a_node(gpus=2),))
     with pytest.raises(NeverFits):
         lab.tell(CreateService(a_service(gpus=4)))
-    assert lab.core.book.services == {}
-    assert lab.core.book.lives == {}
+    assert lab.core.state.services == {}
+    assert lab.core.state.jobs == {}
 
 
 def test_a_name_is_taken_once_in_a_tenant() -> None:
@@ -545,12 +545,12 @@ def test_a_service_goes_on_after_a_restart_of_the_server() -> None:
     lab.ready(lab.replicas()[0].job_id)
     before = lab.service()
     lab.restart()
-    assert lab.core.book.services[before.id] == before
+    assert lab.core.state.services[before.id] == before
     lab.at(MINUTE)
     assert lab.service() == before
     for node in a_cluster(nodes=2):
         lab.tell(
-            NodeFound(
+            NodeReported(
                 node_id=node.id,
                 cpu_milli=node.cpu_milli,
                 memory_mb=node.memory_mb,
@@ -568,12 +568,14 @@ def test_a_step_that_was_lost_is_taken_after_a_restart() -> None:
     # The number was stored, and the server died before the jobs were.
     lab.store.commit([replace(lab.service(), replicas=3)])
     lab.restart()
-    lab.do(NodeFound(node_id="n0", cpu_milli=64_000, memory_mb=512_000, devices=a_node().devices))
+    lab.do(
+        NodeReported(node_id="n0", cpu_milli=64_000, memory_mb=512_000, devices=a_node().devices)
+    )
     assert len(lab.running()) == 3
 
 
 def test_replicas_that_may_not_wait_are_made_when_they_may() -> None:
-    lab = House(nodes=(a_node(gpus=1),), limits=Limits(max_queued_tasks=2))
+    lab = House(nodes=(a_node(gpus=1),), limits=CoreLimits(max_queued_tasks=2))
     lab.submit(*(a_job(number=number, gpus=1) for number in (1, 2)))
     lab.tell(CreateService(a_service(replicas=1)))
     with pytest.raises(SchedulerError):
@@ -589,7 +591,7 @@ def test_a_server_that_has_just_begun_takes_no_endpoint_away() -> None:
 
     def is_endpoint() -> bool:
         (replica,) = lab.service().live
-        return is_reached(replica, lab.core.book.picture.index.slot("n0").node)
+        return is_reached(replica, lab.core.state.cluster.index.slot("n0").node)
 
     assert is_endpoint()
     lab.restart()

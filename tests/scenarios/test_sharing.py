@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.control.gpu_metering import Action, GpuRules
-from gpu_scheduler.control.messages import DeviceRead, DevicesRead, NodeFound, ResumeDevice
+from gpu_scheduler.control.messages import DeviceSample, DevicesSampled, NodeReported, ResumeDevice
 from gpu_scheduler.control.restore import restore
-from gpu_scheduler.control.state import Limits
+from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.measurements import HOUR_MS, DeviceProcess, Measure
 from tests.builders import a_core, a_device, a_job, an_array
@@ -19,9 +19,9 @@ GIVEN_MB = 40_960
 
 def a_lab(**rules: Any) -> Lab:
     """One GPU of 80 GiB; a memory of more than a tenth over is too much."""
-    lab = Lab(nodes=[], limits=Limits(gpu_rules=GpuRules(**rules), hot_above_c=80))
+    lab = Lab(nodes=[], limits=CoreLimits(gpu_rules=GpuRules(**rules), hot_above_c=80))
     device = a_device(index=0, uuid="GPU-0", memory_mb=2 * GIVEN_MB)
-    lab.do(NodeFound(node_id="box", cpu_milli=16_000, memory_mb=64_000, devices=(device,)))
+    lab.do(NodeReported(node_id="box", cpu_milli=16_000, memory_mb=64_000, devices=(device,)))
     return lab
 
 
@@ -34,8 +34,8 @@ def read(lab: Lab, at_s: float, memory: dict[str, int] | None = None, **values: 
     )
     processes += values.pop("processes", ())
     load = values.get("load_percent")
-    reading = DeviceRead(index=0, processes=processes, utilisation_percent=load, **values)
-    lab.do(DevicesRead("box", (reading,)))
+    reading = DeviceSample(index=0, processes=processes, utilisation_percent=load, **values)
+    lab.do(DevicesSampled("box", (reading,)))
 
 
 def halves(lab: Lab) -> None:
@@ -278,7 +278,7 @@ def test_energy_is_divided_by_share_and_adds_up_to_that_of_the_device() -> None:
     assert (one.energy_uj, two.energy_uj) == (300_000 * 30 * S, 100_000 * 30 * S)
     assert one.mean_percent == two.mean_percent == 80
     assert (one.peak_memory_mb, two.peak_memory_mb) == (1_000, 0)
-    account = lab.core.book.accounts.total(("vision", "ada"))
+    account = lab.core.state.accounts.total(("vision", "ada"))
     assert account.energy_uj == 400_000 * 30 * S
 
 
@@ -333,8 +333,8 @@ def test_sums_go_on_after_a_restart() -> None:
     written = lab.store.attempt_measures("j1")[0].measure.energy_uj
     assert written == 1_000 * 60 * S
     lab.store.commit(lab.core.ledger_writes())
-    lab.core = a_core(nodes=[], tenants=[], limits=lab.core.book.limits)
-    restore(lab.core.book, lab.store, lab.now_ms)
+    lab.core = a_core(nodes=[], tenants=[], limits=lab.core.state.limits)
+    restore(lab.core.state, lab.store, lab.now_ms)
     for at_s in (80, 90):
         read(lab, at_s, {"j1.1": 80_000}, power_mw=1_000)
     lab.ends("j1")

@@ -46,7 +46,7 @@ def test_a_change_that_is_refused_changes_nothing(changes, error) -> None:
     before = lab.row("j2")
     with pytest.raises(error):
         lab.tell(Update("j2", changes))
-    assert lab.core.book.lives["j2"].row() == before
+    assert lab.core.state.jobs["j2"].row() == before
 
 
 def test_a_job_that_has_started_cannot_be_changed() -> None:
@@ -89,7 +89,7 @@ def test_a_job_that_waits_so_long_that_it_is_protected_has_not_started() -> None
     lab = Lab(nodes=[a_node(gpus=1)], policy=a_policy(name="feedback"))
     long = {"preemptible": False, "estimate_ms": 100 * DAY, "max_runtime_ms": 100 * DAY}
     lab.submit(a_job(number=1, **long), a_job(number=2))
-    lab.at(lab.core.book.policy.feedback.protect_after_ms + HOUR)
+    lab.at(lab.core.state.policy.feedback.protect_after_ms + HOUR)
     assert lab.row("j2").protected
     lab.do(Update("j2", (("name", "x"),)))
     assert lab.row("j2").job.name == "x"

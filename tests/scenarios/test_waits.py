@@ -72,7 +72,7 @@ def test_another_priority_or_a_hold_does_not_make_a_job_forget_how_long_it_has_w
     lab.submit(a_job(number=1), a_job(number=2))
     lab.at(HOUR)
     lab.do(Reprioritise("j2", 800))
-    waiting = lab.core.book.picture.queue.entries[2].waiting
+    waiting = lab.core.state.cluster.queue.entries[2].waiting
     assert waiting.waited_at(HOUR) == HOUR
 
 
@@ -84,7 +84,7 @@ def test_time_on_hold_is_not_waiting_for_a_turn() -> None:
     lab.at(3 * HOUR)
     lab.do(Release("j2"))
     lab.at(4 * HOUR)
-    waiting = lab.core.book.picture.queue.entries[2].waiting
+    waiting = lab.core.state.cluster.queue.entries[2].waiting
     assert waiting.waited_at(4 * HOUR) == 2 * HOUR
     lab.ends("j1")
     assert lab.row("j2").waited_ms == 2 * HOUR
@@ -115,6 +115,6 @@ def test_an_array_does_not_forget_how_long_it_has_waited_when_a_task_comes_back(
     lab.submit(an_array(number=1, tasks="0-9", requeue_on_node_loss=True))
     lab.at(HOUR)
     lab.do(NodeFenced("n0"))
-    waiting = lab.core.book.picture.queue.entries[1].waiting
+    waiting = lab.core.state.cluster.queue.entries[1].waiting
     assert str(waiting.tasks) == "0,2-9"
     assert waiting.waited_at(HOUR) == HOUR

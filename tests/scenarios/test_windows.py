@@ -6,10 +6,10 @@ from gpu_scheduler.control.access.permissions import check
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import (
     CancelReservation,
-    DeviceRead,
-    DevicesRead,
-    NodeFound,
+    DeviceSample,
+    DevicesSampled,
     NodeLost,
+    NodeReported,
     NodeSilent,
     PauseDevice,
     RemoveTenant,
@@ -21,7 +21,7 @@ from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.engine.forecast import forecast
 from gpu_scheduler.engine.reservation import advance
 from gpu_scheduler.engine.state.cluster_state import Picture
-from gpu_scheduler.model.advance_reservation import Wish
+from gpu_scheduler.model.advance_reservation import ReservationSpec
 from gpu_scheduler.model.errors import Forbidden, QuotaTooSmall, UnknownThing, WrongState
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.job import Job, JobState
@@ -40,7 +40,7 @@ def a_lab(**changes: object) -> Lab:
 
 def keep(lab: Lab, gpus: int = 2, at_h: float = 2, hours: float = 2, **changes: object) -> str:
     start_ms = round(at_h * H)
-    wish = Wish(
+    wish = ReservationSpec(
         tenant="vision",
         gpus=gpus,
         start_ms=start_ms,
@@ -92,13 +92,13 @@ def test_the_reason_names_the_reservation_and_how_long_it_lasts() -> None:
     keep(lab)
     lab.submit(work("long", hours=2))
     assert lab.last_plan is not None
-    reason = explain(lab.core.book.picture, lab.last_plan, 1)
+    reason = explain(lab.core.state.cluster, lab.last_plan, 1)
     assert str(reason) == (
         "2 GPUs are reserved for vision from 1970-01-01 02:00 UTC until 1970-01-01 04:00 UTC "
         "(res-1), and the job may not be over by then; a shorter --time helps"
     )
     lab.at(3 * H)
-    reason = explain(lab.core.book.picture, lab.last_plan, 1)
+    reason = explain(lab.core.state.cluster, lab.last_plan, 1)
     assert str(reason) == "2 GPUs are reserved for vision until 1970-01-01 04:00 UTC (res-1)"
 
 
@@ -106,7 +106,7 @@ def test_a_blocked_job_is_expected_when_the_window_is_over() -> None:
     lab = a_lab()
     keep(lab)
     lab.submit(work("long", hours=3))
-    assert forecast(lab.core.book.picture, lab.now_ms) == {1: 4 * H}
+    assert forecast(lab.core.state.cluster, lab.now_ms) == {1: 4 * H}
     lab.at(4 * H)
     assert lab.running() == ["long"]
 
@@ -180,10 +180,10 @@ def test_only_admins_and_those_of_its_tenant_cancel_a_reservation() -> None:
     lab = a_lab()
     name = keep(lab)
     tom = Caller(user="tom", tenants=frozenset({"vision"}), administers=frozenset({"vision"}))
-    check(lab.core.book, tom, CancelReservation(name))
+    check(lab.core.state, tom, CancelReservation(name))
     for stranger in ("eve", "mia"):
         with pytest.raises(Forbidden, match=f"'{stranger}' may not cancel reservation '{name}'"):
-            check(lab.core.book, Caller(user=stranger), CancelReservation(name))
+            check(lab.core.state, Caller(user=stranger), CancelReservation(name))
 
 
 def test_what_cannot_be_free_in_time_is_refused_with_what_would_fit() -> None:
@@ -214,7 +214,7 @@ def test_two_reservations_do_not_share_a_gpu_at_one_time() -> None:
     with pytest.raises(WrongState, match="3 reserved already"):
         keep(lab, gpus=2, at_h=3)
     keep(lab, gpus=4, at_h=4)
-    assert list(lab.core.book.picture.windows) == ["res-1", "res-2"]
+    assert list(lab.core.state.cluster.windows) == ["res-1", "res-2"]
 
 
 def test_paused_gpus_are_not_reserved() -> None:
@@ -234,16 +234,16 @@ def test_a_reservation_beyond_the_quota_of_the_tenant_is_refused() -> None:
 
 def test_reservations_are_known_again_after_a_restart() -> None:
     lab = a_lab()
-    lab.store.commit(list(lab.core.book.picture.snapshot().nodes))
-    lab.store.commit(list(lab.core.book.picture.snapshot().tenants))
+    lab.store.commit(list(lab.core.state.cluster.snapshot().nodes))
+    lab.store.commit(list(lab.core.state.cluster.snapshot().tenants))
     keep(lab)
     done = keep(lab, at_h=5)
     lab.do(CancelReservation(done))
     core = Core(FAIR, Stated())
-    restore(core.book, lab.store, lab.now_ms)
-    assert core.book.picture.windows == lab.core.book.picture.windows
-    assert core.book.past_windows == lab.core.book.past_windows
-    assert core.book.next_window == 3
+    restore(core.state, lab.store, lab.now_ms)
+    assert core.state.cluster.windows == lab.core.state.cluster.windows
+    assert core.state.past_windows == lab.core.state.past_windows
+    assert core.state.next_window == 3
     assert core.next_timer_ms() is not None
 
 
@@ -261,7 +261,7 @@ def test_a_gang_is_planned_around_a_reservation() -> None:
     keep(lab, gpus=2)
     lab.submit(work("pair", gpus=2, members=2, hours=3))
     assert lab.running() == []
-    assert forecast(lab.core.book.picture, lab.now_ms) == {1: 4 * H}
+    assert forecast(lab.core.state.cluster, lab.now_ms) == {1: 4 * H}
     lab.at(4 * H)
     assert lab.running() == ["pair"]
 
@@ -270,7 +270,7 @@ def test_who_waits_for_the_end_of_a_window_does_not_keep_its_owner_out() -> None
     lab = a_lab()
     keep(lab, at_h=0)
     lab.submit(work("wide", hours=1))
-    assert [r.at_ms for r in lab.core.book.picture.reservations.values()] == [2 * H]
+    assert [r.at_ms for r in lab.core.state.cluster.reservations.values()] == [2 * H]
     lab.submit(work("own", "vision", gpus=1, hours=9))
     assert lab.running() == ["own"]
 
@@ -294,7 +294,7 @@ def test_a_refusal_says_when_it_would_fit_and_tries_only_some_of_many_moments(
     looks: list[int] = []
     survey = advance._Survey
 
-    def looked(picture: Picture, wish: Wish, start_ms: int) -> object:
+    def looked(picture: Picture, wish: ReservationSpec, start_ms: int) -> object:
         looks.append(start_ms)
         return survey(picture, wish, start_ms)
 
@@ -312,7 +312,7 @@ def test_a_tenant_goes_only_when_nothing_is_reserved_for_it() -> None:
     lab.tell(RemoveTenant("nlp"))
     lab.tell(CancelReservation(kept))
     lab.tell(RemoveTenant("vision"))
-    assert not {"vision", "nlp"} & lab.core.book.picture.tenants.keys()
+    assert not {"vision", "nlp"} & lab.core.state.cluster.tenants.keys()
 
 
 # --- devices that break
@@ -320,7 +320,9 @@ def test_a_tenant_goes_only_when_nothing_is_reserved_for_it() -> None:
 
 def sick(lab: Lab, node: str, *indices: int) -> None:
     lab.do(
-        DevicesRead(node, tuple(DeviceRead(index=i, healthy=False, why="XID 79") for i in indices))
+        DevicesSampled(
+            node, tuple(DeviceSample(index=i, healthy=False, why="XID 79") for i in indices)
+        )
     )
 
 
@@ -330,7 +332,7 @@ def two_nodes(**changes: object) -> Lab:
 
 
 def kept(lab: Lab) -> dict[str, tuple[int, ...]]:
-    (window,) = lab.core.book.picture.windows.values()
+    (window,) = lab.core.state.cluster.windows.values()
     assert [window] == lab.store.windows()
     return dict(window.devices)
 
@@ -373,8 +375,8 @@ def test_gpus_that_were_named_are_not_replaced_by_others_and_come_back_with_thei
     lab.cycle()
     assert kept(lab) == {"n0": (0, 1)}
     assert len(told(lab, "reservation_short")) == 1
-    lab.do(DevicesRead("n0", (DeviceRead(index=0),)))
-    assert not lab.core.book.short_windows
+    lab.do(DevicesSampled("n0", (DeviceSample(index=0),)))
+    assert not lab.core.state.short_windows
 
 
 def test_what_was_missing_is_found_as_soon_as_it_is_free() -> None:
@@ -384,7 +386,7 @@ def test_what_was_missing_is_found_as_soon_as_it_is_free() -> None:
     assert kept(lab) == {"n0": (0, 1, 2, 3)}
     fresh = a_node(ordinal=1, gpus=1)
     lab.do(
-        NodeFound(
+        NodeReported(
             node_id=fresh.id,
             cpu_milli=fresh.cpu_milli,
             memory_mb=fresh.memory_mb,
@@ -404,4 +406,4 @@ def test_whoever_runs_on_the_other_gpu_is_stopped_only_for_a_reservation_that_sa
         assert indices(lab, "filler") == [2, 3]
         sick(lab, "n0", 1)
         assert bool(lab.stopped()) is preempts
-        assert (window in lab.core.book.short_windows) is not preempts
+        assert (window in lab.core.state.short_windows) is not preempts

@@ -7,7 +7,7 @@ import pytest
 
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Pool, over_nodes
+from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Pool, split_over_nodes
 from gpu_scheduler.model.request import Request, Topology
 from gpu_scheduler.simulator.traces.native_format import read_csv, write_csv
 from gpu_scheduler.simulator.traces.records import JOB_COLUMNS
@@ -340,7 +340,7 @@ ROUND_TRIPS = [
     a_trace_job(members=(Request(gpu_count=1, gpu_share_milli=0, gpu_memory_mb=5),)),
     a_trace_job(members=(Request(gpu_count=2, mig_profile="3g.40gb"),)),
     a_trace_job(members=(Request(cpu_milli=1500, memory_mb=9),)),
-    a_trace_job(members=over_nodes(Request(gpu_count=20, cpu_milli=20_000), 8)),
+    a_trace_job(members=split_over_nodes(Request(gpu_count=20, cpu_milli=20_000), 8)),
     a_trace_job(members=(Request(gpu_count=2),) * 3, min_members=2),
     a_trace_job(
         tenant="t",

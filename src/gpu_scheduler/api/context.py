@@ -15,7 +15,7 @@ from gpu_scheduler.api.queue_order import SortedJobsCache
 from gpu_scheduler.control.access.permissions import not_a_member
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, SchedulerError, UnknownThing
 from gpu_scheduler.model.identity import DEFAULT_TENANT, Caller
-from gpu_scheduler.model.job import ENDED, called
+from gpu_scheduler.model.job import ENDED, display_name
 from gpu_scheduler.store.rows import JobRow
 from gpu_scheduler.wire.job_reader import JobReader
 from gpu_scheduler.wire.jobs import read_job_name
@@ -57,7 +57,7 @@ class Context:
         self.sorted_jobs = SortedJobsCache(service)
         self.idempotency = IdempotencyStore(service)
         self.directory = Directory(
-            settings.server_uid, settings.admins, lambda: service.core.book.roster
+            settings.server_uid, settings.admins, lambda: service.core.state.tenant_directory
         )
         self.readers = JobReaderCache()
         self.choosing_ids = asyncio.Lock()
@@ -65,7 +65,7 @@ class Context:
 
     def resolve_tenant(self, named: str) -> str:
         """The id of a tenant that was named by its id or its name."""
-        tenants = self.service.core.book.picture.tenants
+        tenants = self.service.core.state.cluster.tenants
         if named in tenants or named == DEFAULT_TENANT:
             return named
         found = sorted(tenant.id for tenant in tenants.values() if tenant.name == named)
@@ -103,8 +103,8 @@ class Context:
         row, task = self.find_known_job(request)
         if not request.caller.may_see(row.job.user, row.job.tenant):
             raise Forbidden(
-                f"{called(row.job.id)} belongs to '{row.job.user}'; only that user, admins of its "
-                "tenant and admins may do this"
+                f"{display_name(row.job.id)} belongs to '{row.job.user}'; only that user, "
+                "admins of its tenant and admins may do this"
             )
         return row, task
 
@@ -118,9 +118,9 @@ class Context:
         if row is None or not (
             row.state not in ENDED or request.caller.may_see(row.job.user, row.job.tenant)
         ):
-            raise UnknownThing(f"{called(job_id)} is not known")
+            raise UnknownThing(f"{display_name(job_id)} is not known")
         if task is not None and (row.job.array is None or task not in row.job.array.tasks):
-            raise UnknownThing(f"{called(job_id)} has no task {task}")
+            raise UnknownThing(f"{display_name(job_id)} has no task {task}")
         return row, task
 
     def user_filter(self, request: Request, query: Query) -> str:

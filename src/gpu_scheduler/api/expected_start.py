@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from gpu_scheduler.api.explainer import Explainer, StartForecast, ran_so_far_ms
 from gpu_scheduler.api.interfaces import Service
-from gpu_scheduler.control.job_record import JobLife
+from gpu_scheduler.control.job_record import JobRecord
 from gpu_scheduler.control.scheduling.forecast_audit import expected_end_ms
 from gpu_scheduler.engine.forecast import MOST_GUESSES, guesses_ahead, rough_start_ms
 from gpu_scheduler.engine.placement.capacity import open_room
 from gpu_scheduler.engine.queue import Entry
-from gpu_scheduler.model.job import Dependency, Job, called
+from gpu_scheduler.model.job import Dependency, Job, display_name
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import BEYOND_MS
@@ -59,18 +59,18 @@ def forecast_start(
     service: Service, explainer: Explainer, job_id: str, depth: int = 0
 ) -> ExpectedTime:
     """When a living job that does not run should start."""
-    life = service.core.book.lives.get(job_id)
-    if life is None:
+    record = service.core.state.jobs.get(job_id)
+    if record is None:
         return NOTHING
-    if not life.queued:
-        return _of_what_it_waits_for(service, explainer, life, depth)
+    if not record.queued:
+        return _of_what_it_waits_for(service, explainer, record, depth)
     reason = explainer.reason(job_id)
     if reason is not None and reason.code is ReasonCode.BUDGET:
         return _next_budget(reason)
     if reason is not None and reason.code in SELF_EVIDENT:
         return NOTHING
     return forecast_queued_start(
-        service, explainer, service.core.book.picture.queue.entries[life.job.number]
+        service, explainer, service.core.state.cluster.queue.entries[record.job.number]
     )
 
 
@@ -81,7 +81,7 @@ def forecast_queued_start(service: Service, explainer: Explainer, entry: Entry) 
 
 def forecast_new_job(service: Service, explainer: Explainer, job: Job) -> ExpectedTimes:
     """When a job that is not there yet should start and end, if it were submitted now."""
-    book = service.core.book
+    state = service.core.state
     now_ms = service.now_ms()
     obstacle = _before_the_queue(service, explainer, job)
     if obstacle is not None:
@@ -89,22 +89,22 @@ def forecast_new_job(service: Service, explainer: Explainer, job: Job) -> Expect
         if explainer.is_guess(job):
             end = ExpectedTime(None, "", f"it {NOT_KNOWN}; --time or --estimate would tell")
         elif obstacle.at_ms is not None:
-            end = ExpectedTime(obstacle.at_ms + book.predictor.expect(job, now_ms), obstacle.basis)
+            end = ExpectedTime(obstacle.at_ms + state.predictor.expect(job, now_ms), obstacle.basis)
         return ExpectedTimes(obstacle, end, None)
-    number = book.next_number
+    number = state.next_number
     waiting = Waiting(
         job=replace(job, id=f"job-{number}", number=number, submit_ms=now_ms),
-        expected_ms=book.predictor.expect(job, now_ms),
+        expected_ms=state.predictor.expect(job, now_ms),
         tasks=None if job.array is None else job.array.tasks,
         since_ms=now_ms,
     )
     outlook, place = explainer.outlook_if_queued(waiting)
-    entry = book.picture.enqueue(waiting)
+    entry = state.cluster.enqueue(waiting)
     try:
         start = _told(service, explainer, entry, outlook)
         return ExpectedTimes(start, end_of_queued(explainer, entry, start), place)
     finally:
-        book.picture.dequeue(number)
+        state.cluster.dequeue(number)
 
 
 def _before_the_queue(service: Service, explainer: Explainer, job: Job) -> ExpectedTime | None:
@@ -115,7 +115,7 @@ def _before_the_queue(service: Service, explainer: Explainer, job: Job) -> Expec
     if job.begin_ms > service.now_ms():
         found.append(ExpectedTime(job.begin_ms, KNOWN))
     for dependency in job.dependencies:
-        if dependency.job_id in service.core.book.lives:
+        if dependency.job_id in service.core.state.jobs:
             end = _end_of(service, explainer, dependency.job_id, 0)
             if end.at_ms is None:
                 return end
@@ -126,7 +126,7 @@ def _before_the_queue(service: Service, explainer: Explainer, job: Job) -> Expec
 def _told(
     service: Service, explainer: Explainer, entry: Entry, outlook: StartForecast
 ) -> ExpectedTime:
-    picture = service.core.book.picture
+    picture = service.core.state.cluster
     if outlook.guesses:
         return ExpectedTime(None, "", _hangs_on(service, outlook.guesses))
     if outlook.start_ms is not None:
@@ -166,7 +166,7 @@ def end_of_running(service: Service, running: Running) -> ExpectedTime:
     if not _is_heard_of(service, running):
         return ExpectedTime(None, "", "nothing is heard of its node")
     now_ms = service.now_ms()
-    predictor = service.core.book.predictor
+    predictor = service.core.state.predictor
     if not running.stopping and is_guess(predictor, job, ran_so_far_ms(running, now_ms)):
         return ExpectedTime(None, "", f"it {NOT_KNOWN}")
     return ExpectedTime(max(now_ms, expected_end_ms(predictor, running, now_ms)), FORECAST)
@@ -174,17 +174,17 @@ def end_of_running(service: Service, running: Running) -> ExpectedTime:
 
 def _is_heard_of(service: Service, running: Running) -> bool:
     """Tell whether all nodes of an allocation answer."""
-    by_id = service.core.book.picture.index.by_id
+    by_id = service.core.state.cluster.index.by_id
     slots = [by_id.get(placement.node_id) for placement in running.allocation.placements]
     return all(slot is None or slot.node.state is not NodeState.LOST for slot in slots)
 
 
 def _hangs_on(service: Service, numbers: frozenset[int], *, sampled: bool = False) -> str:
     """Name the jobs of which nobody knows when they end."""
-    entries = service.core.book.picture.queue.entries
+    entries = service.core.state.cluster.queue.entries
     running = {
         entry.running.job.number: entry.running.job
-        for entry in service.core.book.picture.running.values()
+        for entry in service.core.state.cluster.running.values()
         if entry.running.job.number in numbers
     }
     jobs: list[Job] = [
@@ -193,7 +193,7 @@ def _hangs_on(service: Service, numbers: frozenset[int], *, sampled: bool = Fals
         if number in entries or number in running
     ]
     if len(jobs) == 1:
-        return f"{called(jobs[0].id)} comes before it and {NOT_KNOWN}"
+        return f"{display_name(jobs[0].id)} comes before it and {NOT_KNOWN}"
     named = ", ".join(job.id.removeprefix("job-") for job in jobs[:MOST_NAMED])
     named += ", ..." if len(jobs) > MOST_NAMED else ""
     is_least = sampled or len(numbers) >= MOST_GUESSES
@@ -220,12 +220,12 @@ def _next_budget(reason: Reason) -> ExpectedTime:
 
 
 def _of_what_it_waits_for(
-    service: Service, explainer: Explainer, life: JobLife, depth: int
+    service: Service, explainer: Explainer, record: JobRecord, depth: int
 ) -> ExpectedTime:
     """The latest of all begin times, pauses and ends of other jobs; nothing for a hold."""
     found: list[int] = []
     basis = KNOWN
-    for obstacle, reason in (life.waiting_on or {}).items():
+    for obstacle, reason in (record.waiting_on or {}).items():
         at_ms: int | None = None
         if isinstance(obstacle, Dependency):
             end = _end_of(service, explainer, obstacle.job_id, depth)
@@ -244,23 +244,23 @@ def _of_what_it_waits_for(
 
 def _end_of(service: Service, explainer: Explainer, job_id: str, depth: int) -> ExpectedTime:
     """When another job should have ended."""
-    book = service.core.book
-    life = book.lives.get(job_id)
-    if life is None or depth >= LONGEST_CHAIN:
+    state = service.core.state
+    record = state.jobs.get(job_id)
+    if record is None or depth >= LONGEST_CHAIN:
         return NOTHING
     ends = [
-        end_of_running(service, book.picture.running[task.allocation_id].running)
-        for task in (life.only_task, *life.tasks.values())
-        if task is not None and task.allocation_id in book.picture.running
+        end_of_running(service, state.cluster.running[task.allocation_id].running)
+        for task in (record.only_task, *record.tasks.values())
+        if task is not None and task.allocation_id in state.cluster.running
     ]
     unknown = [end for end in ends if end.at_ms is None]
-    if unknown or explainer.is_guess(life.job):
+    if unknown or explainer.is_guess(record.job):
         why = unknown[0].why_not.removeprefix("it ") if unknown else NOT_KNOWN
-        return ExpectedTime(None, "", f"{called(job_id)}, which it waits for, {why}")
-    if ends and not life.pending:
+        return ExpectedTime(None, "", f"{display_name(job_id)}, which it waits for, {why}")
+    if ends and not record.pending:
         return max(ends, key=lambda end: end.at_ms or 0)
     start = forecast_start(service, explainer, job_id, depth + 1)
     if start.at_ms is None:
         return start
-    expected_ms = life.expected_ms or book.predictor.expect(life.job, service.now_ms())
+    expected_ms = record.expected_ms or state.predictor.expect(record.job, service.now_ms())
     return ExpectedTime(start.at_ms + max(1, expected_ms), DEPENDENCY)

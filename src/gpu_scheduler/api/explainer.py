@@ -18,7 +18,7 @@ from gpu_scheduler.api.interfaces import Service
 from gpu_scheduler.control.gangs import preparing
 from gpu_scheduler.control.nodes.lost_nodes import on_lost_node
 from gpu_scheduler.control.scheduling.forecast_audit import expected_end_ms
-from gpu_scheduler.control.state import Book
+from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.engine.fair_share import Standings
 from gpu_scheduler.engine.forecast import Foresight, foresee, guesses_before
@@ -79,29 +79,29 @@ class Explainer:
 
     def reason(self, job_id: str) -> Reason | None:
         """Why a living job does not run; None if it does, or has ended."""
-        book = self._service.core.book
-        life = book.lives.get(job_id)
-        if life is None:
+        state = self._service.core.state
+        record = state.jobs.get(job_id)
+        if record is None:
             return None
-        if not life.queued:
-            return life.why() or on_lost_node(book, life) or preparing(book, life)
-        return explain(book.picture, self._service.last_plan or Plan(), life.job.number)
+        if not record.queued:
+            return record.why() or on_lost_node(state, record) or preparing(state, record)
+        return explain(state.cluster, self._service.last_plan or Plan(), record.job.number)
 
     def lost_node(self, job_id: str, task: int | None = None) -> Reason | None:
         """That a job, or one of its tasks, is on a node of which nothing is heard."""
-        book = self._service.core.book
-        life = book.lives.get(job_id)
-        return None if life is None else on_lost_node(book, life, task)
+        state = self._service.core.state
+        record = state.jobs.get(job_id)
+        return None if record is None else on_lost_node(state, record, task)
 
     def position(self, number: int) -> int | None:
         """How many jobs stand before it, plus one: 1 is the head of the queue."""
-        picture = self._service.core.book.picture
+        picture = self._service.core.state.cluster
         entry = picture.queue.entries.get(number)
         return None if entry is None else _place(picture, entry)
 
     def outlook(self, number: int) -> StartForecast:
         """When a queued job should start by its reservation, else by a forecast."""
-        picture = self._service.core.book.picture
+        picture = self._service.core.state.cluster
         if number not in picture.queue.entries:
             return NOTHING
         reserved = self._reserved(number)
@@ -120,7 +120,7 @@ class Explainer:
 
     def expected_starts(self, numbers: list[int]) -> dict[int, int]:
         """The same for a screen of jobs in their order. What is shown may be a little older."""
-        picture = self._service.core.book.picture
+        picture = self._service.core.state.cluster
         queued = [number for number in numbers if number in picture.queue.entries]
         unknown = [number for number in queued if self._reserved(number) is None]
         began = self._clock()
@@ -151,7 +151,7 @@ class Explainer:
 
         The queue is left as it was. Whoever asks often is told less.
         """
-        picture = self._service.core.book.picture
+        picture = self._service.core.state.cluster
         number = waiting.job.number
         entry = picture.enqueue(waiting)
         try:
@@ -166,17 +166,17 @@ class Explainer:
 
     def is_guess(self, job: Job, ran_ms: int = 0) -> bool:
         """Tell whether nobody knows how long a job runs that has run for so long."""
-        return not job.service and is_guess(self._service.core.book.predictor, job, ran_ms)
+        return not job.service and is_guess(self._service.core.state.predictor, job, ran_ms)
 
     def _reserved(self, number: int) -> Reservation | None:
         """The place and time that a job keeps; one whose time has passed says nothing any more."""
-        reserved = self._service.core.book.picture.reservations.get(number)
+        reserved = self._service.core.state.cluster.reservations.get(number)
         is_over = reserved is None or reserved.at_ms < self._service.now_ms()
         return None if is_over else reserved
 
     def _of_reservation(self, reserved: Reservation) -> StartForecast:
         now_ms = self._service.now_ms()
-        picture = self._service.core.book.picture
+        picture = self._service.core.state.cluster
         guesses = guesses_before(picture, reserved, now_ms, self.is_guess)
         return StartForecast(max(reserved.at_ms, now_ms), is_reserved=True, guesses=guesses)
 
@@ -195,11 +195,11 @@ class Explainer:
 
     def _look(self, number: int) -> tuple[Foresight, float, float]:
         """Roll out until a job starts, for a tenth of a second at most; and when that was."""
-        picture = self._service.core.book.picture
+        picture = self._service.core.state.cluster
         began = self._clock()
         give_up = began + MOST_FORECAST_S
-        book, now_ms = self._service.core.book, self._service.now_ms()
-        run_times = _RunTimes(book, now_ms, lambda: self._clock() > give_up)
+        state, now_ms = self._service.core.state, self._service.now_ms()
+        run_times = _RunTimes(state, now_ms, lambda: self._clock() > give_up)
         found = Foresight()
         with suppress(_OutOfTime):
             # What was found in time is as good as ever; the rest starts later than that.
@@ -236,14 +236,14 @@ class _RunTimes:
     That makes it the place to give up from: nothing is half done there.
     """
 
-    def __init__(self, book: Book, now_ms: int, is_late: Callable[[], bool]) -> None:
+    def __init__(self, state: ControlState, now_ms: int, is_late: Callable[[], bool]) -> None:
         """Of what runs, the expected ends are looked up once."""
         self.now_ms = now_ms
-        self._predictor = book.predictor
-        self._entries = book.picture.queue.entries
+        self._predictor = state.predictor
+        self._entries = state.cluster.queue.entries
         self._is_late = is_late
         self._running: dict[tuple[int, int], Running] = {}
-        for entry in book.picture.running.values():
+        for entry in state.cluster.running.values():
             running = entry.running
             key = (running.job.number, ran_so_far_ms(running, now_ms))
             known = self._running.get(key)

@@ -16,7 +16,7 @@ from gpu_scheduler.api.nodes.terminals import TerminalSession
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import Command
-from gpu_scheduler.control.self_monitoring import Finding, Tallies
+from gpu_scheduler.control.self_monitoring import HealthFinding, LoopMetrics
 from gpu_scheduler.ledger.cost import PriceList, Prices
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.job import Job
@@ -28,7 +28,7 @@ from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.rows import AuditRow, EventRow, Write
 from gpu_scheduler.wire import agent_pb2 as pb
 
-Also = Callable[[Sequence[Outcome]], Sequence[Write]]
+ExtraWrites = Callable[[Sequence[Outcome]], Sequence[Write]]
 """From what a command led to, to further rows that are kept in the same commit."""
 
 
@@ -60,7 +60,7 @@ class Service(Protocol):
         ...
 
     @property
-    def tallies(self) -> Tallies:
+    def tallies(self) -> LoopMetrics:
         """What was counted since the start."""
         ...
 
@@ -86,7 +86,9 @@ class Service(Protocol):
         """The time by which the core goes."""
         ...
 
-    async def apply(self, message: Command, caller: Caller, *, also: Also | None = None) -> Outcome:
+    async def apply(
+        self, message: Command, caller: Caller, *, extra_writes: ExtraWrites | None = None
+    ) -> Outcome:
         """Accept one command; return after its commit, or raise and leave nothing behind."""
         ...
 
@@ -168,7 +170,7 @@ class ApiSettings:
     attach: Attach | None = None
     notifications: Notifications | None = None
     runner: Runner = Runner.PROCESS
-    vitals: Callable[[], Iterable[Finding]] | None = None
+    vitals: Callable[[], Iterable[HealthFinding]] | None = None
     prices: PriceList = field(default_factory=lambda: PriceList(first=Prices(other_gpu_micro=0)))
     auth: bool = True
     max_token_days: float = 365.0

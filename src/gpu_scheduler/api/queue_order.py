@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from heapq import merge
 
 from gpu_scheduler.api.interfaces import Service
-from gpu_scheduler.control.job_record import JobLife
+from gpu_scheduler.control.job_record import JobRecord
 from gpu_scheduler.engine.fair_share import Standings
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.job import HOLDING, JobState
@@ -80,7 +80,7 @@ class SortedJobsCache:
         total, leading = 0, 0
         if sort == "queue" and not words and not user:
             ids, counts, leading = self._head(need)
-            total = len(self._service.core.book.lives)
+            total = len(self._service.core.state.jobs)
         else:
             ids, counts = self._work_out(caller, sort, words, user)
             total = len(ids)
@@ -95,19 +95,19 @@ class SortedJobsCache:
 
     def _head(self, need: int) -> tuple[list[str], dict[str, int], int]:
         """What runs, and so much of the queue as is needed, by merging its lines."""
-        book = self._service.core.book
+        state = self._service.core.state
         counts = {"running": 0, "scheduled": 0, "pending": 0, "held": 0}
         before, behind = [], []
-        for life in book.lives.values():
-            if life.queued and not life.tasks:
+        for record in state.jobs.values():
+            if record.queued and not record.tasks:
                 continue
-            state = life.state
-            counts["held" if _is_held(life, state) else _counted(state)] += 1
-            if state in HOLDING:
-                before.append(life.job)
-            elif not life.queued:
-                behind.append(life.job)
-        counts["pending"] += len(book.lives) - sum(counts.values())
+            job_state = record.state
+            counts["held" if _is_held(record, job_state) else _counted(job_state)] += 1
+            if job_state in HOLDING:
+                before.append(record.job)
+            elif not record.queued:
+                behind.append(record.job)
+        counts["pending"] += len(state.jobs) - sum(counts.values())
         before.sort(key=lambda job: job.number)
         ids = [job.id for job in before]
         running = set(ids)
@@ -121,8 +121,8 @@ class SortedJobsCache:
 
     def _queue(self) -> Iterator[str]:
         """The waiting jobs as the engine would take them, one by one."""
-        queue = self._service.core.book.picture.queue
-        standings = Standings(self._service.core.book.picture)
+        queue = self._service.core.state.cluster.queue
+        standings = Standings(self._service.core.state.cluster)
         lines = []
         for group in queue.groups.values():
             penalty = standings.penalty_ms(group.key)
@@ -133,19 +133,19 @@ class SortedJobsCache:
     def _work_out(
         self, caller: Caller, sort: str, words: tuple[str, ...], user: str
     ) -> tuple[list[str], dict[str, int]]:
-        book = self._service.core.book
+        state = self._service.core.state
         counts = {"running": 0, "scheduled": 0, "pending": 0, "held": 0}
         chosen: list[tuple[Key, str]] = []
         keys = _Keys(self._service, sort.removeprefix("-"))
-        for job_id, life in book.lives.items():
-            state = life.state
-            counts["held" if _is_held(life, state) else _counted(state)] += 1
-            if user and life.job.user != user:
+        for job_id, record in state.jobs.items():
+            job_state = record.state
+            counts["held" if _is_held(record, job_state) else _counted(job_state)] += 1
+            if user and record.job.user != user:
                 continue
-            sees = caller.may_see(life.job.user, life.job.tenant)
-            if words and not _has(life, state, words, sees):
+            sees = caller.may_see(record.job.user, record.job.tenant)
+            if words and not _has(record, job_state, words, sees):
                 continue
-            chosen.append((keys.of(life, state, sees), job_id))
+            chosen.append((keys.of(record, job_state, sees), job_id))
         # Backwards only what was asked for: jobs that are equal in it stay in their order.
         chosen.sort()
         if sort.startswith("-"):
@@ -161,51 +161,51 @@ class _Keys:
     """What jobs are sorted by. Every key has the same form and ends with the number."""
 
     def __init__(self, service: Service, sort: str) -> None:
-        self._picture = service.core.book.picture
+        self._picture = service.core.state.cluster
         self._standings = Standings(self._picture)
         self._sort = sort
 
-    def of(self, life: JobLife, state: JobState, sees: bool) -> Key:
-        number = life.job.number
-        return (*self._asked(life, state, sees), number)
+    def of(self, record: JobRecord, state: JobState, sees: bool) -> Key:
+        number = record.job.number
+        return (*self._asked(record, state, sees), number)
 
-    def _asked(self, life: JobLife, state: JobState, sees: bool) -> Key:
-        job, sort = life.job, self._sort
+    def _asked(self, record: JobRecord, state: JobState, sees: bool) -> Key:
+        job, sort = record.job, self._sort
         if sort == "queue":
-            return (self._line(life, state),)
+            return (self._line(record, state),)
         if sort == "number":
             return (job.number,)
         if sort == "gpus":
             return (job.gpu_milli,)
         if sort == "time":
-            task = life.only_task
-            start_ms = life.first_start_ms if task is None else task.start_ms
+            task = record.only_task
+            start_ms = record.first_start_ms if task is None else task.start_ms
             return (job.submit_ms if start_ms is None else start_ms,)
         if sort == "priority":
             return (-job.priority if sees else 1,)
         texts = {"user": job.user, "state": state.value, "tenant": job.tenant}
         return (texts.get(sort, job.name if sees else ""),)
 
-    def _line(self, life: JobLife, state: JobState) -> tuple[int, int]:
+    def _line(self, record: JobRecord, state: JobState) -> tuple[int, int]:
         """What runs first, then the queue as the engine merges it, then what is not in it."""
         if state in HOLDING:
             return 0, 0
-        entry = self._picture.queue.entries.get(life.job.number)
+        entry = self._picture.queue.entries.get(record.job.number)
         if entry is None:
             return 2, 0
         return 1, entry.key + self._standings.penalty_ms(entry.group.key)
 
 
-def _is_held(life: JobLife, state: JobState) -> bool:
-    return state is JobState.PENDING and life.job.hold
+def _is_held(record: JobRecord, state: JobState) -> bool:
+    return state is JobState.PENDING and record.job.hold
 
 
 def _counted(state: JobState) -> str:
     return state.value if state in HOLDING else "pending"
 
 
-def _has(life: JobLife, state: JobState, words: tuple[str, ...], sees: bool) -> bool:
-    job = life.job
+def _has(record: JobRecord, state: JobState, words: tuple[str, ...], sees: bool) -> bool:
+    job = record.job
     text = f"{job.id} {job.user} {job.tenant} {state.value}"
     if sees:
         text = f"{text} {job.name} {' '.join(job.command)}"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_scheduler.client.llm_sizing import estimated_fields
-from gpu_scheduler.model.errors import InvalidInput, why_unreadable
+from gpu_scheduler.model.errors import InvalidInput, read_error_detail
 from gpu_scheduler.sizing.memory import Use
 from gpu_scheduler.sizing.model import can_be_sized, named_model
 
@@ -35,7 +35,7 @@ def read_jobs_file(
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot be read: {why_unreadable(error)}", file=path) from error
+        raise InvalidInput(f"cannot be read: {read_error_detail(error)}", file=path) from error
     return [
         read_line(line, path, number, models, kinds)
         for number, line in enumerate(lines, start=1)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, why_unreadable
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, read_error_detail
 from gpu_scheduler.sizing.memory import GIB, MIB, Need, Train, Use, fits, memory_need, share_of_one
 from gpu_scheduler.sizing.model import Model, named_model
 from gpu_scheduler.sizing.model_files import Weights, model_from_files, quantised_bits, weights_of
@@ -74,7 +74,7 @@ def read_header(file: Path) -> dict[str, Any]:
             text = stream.read(length)
             header = json.loads(text) if len(text) == length else None
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot be read: {why_unreadable(error)}", file=str(file)) from error
+        raise InvalidInput(f"cannot be read: {read_error_detail(error)}", file=str(file)) from error
     if not isinstance(header, dict):
         raise InvalidInput("is no safetensors file", file=str(file))
     return header
@@ -86,7 +86,7 @@ def _json(file: Path) -> Any:
             raise InvalidInput(f"is larger than {LARGEST_JSON:,} bytes", file=str(file))
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot be read: {why_unreadable(error)}", file=str(file)) from error
+        raise InvalidInput(f"cannot be read: {read_error_detail(error)}", file=str(file)) from error
 
 
 # --- `--llm NAME`: the GPUs that a job with this model needs, and a sentence that says why.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpu_scheduler.control.job_record import JobLife
-from gpu_scheduler.model.advance_reservation import Window
+from gpu_scheduler.control.job_record import JobRecord
+from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.plan import Allocation, Plan
@@ -52,7 +52,7 @@ class WarnOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class TrustOrder:
+class TrustDeviceOrder:
     """Somebody has looked after a device: its node should trust it again.
 
     The `mark` comes back with its readings once that is done.
@@ -64,13 +64,15 @@ class TrustOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class CutOrder:
+class DisconnectOrder:
     """Who speaks for a node does so no more: end its session."""
 
     node_id: str
 
 
-Effect = StartOrder | CommitOrder | StopOrder | NodeGone | WarnOrder | TrustOrder | CutOrder
+Effect = (
+    StartOrder | CommitOrder | StopOrder | NodeGone | WarnOrder | TrustDeviceOrder | DisconnectOrder
+)
 
 
 @dataclass(slots=True)
@@ -83,19 +85,19 @@ class Outcome:
 
     writes: list[Write] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
-    arrays: dict[str, JobLife] = field(default_factory=dict)
+    arrays: dict[str, JobRecord] = field(default_factory=dict)
     plan: Plan | None = None
     jobs: list[Job] = field(default_factory=list)
-    window: Window | None = None
+    window: AdvanceReservation | None = None
     service: Service | None = None
     retried: IntervalSet | None = None
 
-    def keep(self, life: JobLife) -> None:
+    def keep(self, record: JobRecord) -> None:
         """Write how a job stands; an array, which tells of all its tasks, when all is done."""
-        if life.job.array is None:
-            self.writes.append(life.row())
+        if record.job.array is None:
+            self.writes.append(record.row())
         else:
-            self.arrays[life.job.id] = life
+            self.arrays[record.job.id] = record
 
     def take(self, other: Outcome) -> None:
         """Add what another message led to, to be written and released together."""
@@ -105,5 +107,5 @@ class Outcome:
 
     def settle(self) -> None:
         """Write how the arrays stand now."""
-        self.writes += [life.row() for life in self.arrays.values()]
+        self.writes += [record.row() for record in self.arrays.values()]
         self.arrays.clear()

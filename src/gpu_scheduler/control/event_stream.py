@@ -19,7 +19,7 @@ LARGEST_BACKLOG = 10_000
 Backlog = asyncio.Queue[tuple[int, EventRow] | None]
 
 
-class Followers:
+class EventBroadcaster:
     """All of them, for as long as one loop works."""
 
     def __init__(self, store: Store) -> None:

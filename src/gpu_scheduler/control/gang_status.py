@@ -19,7 +19,7 @@ GANG = "gang"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberEnd:
+class MemberResult:
     """How one member ended; `is_told` by its node, and not only known.
 
     `at_ms` is when, by the clock of its node, and `ended_ms` by our own, as far as is known.
@@ -48,7 +48,7 @@ class _Attempt:
     nodes: dict[int, str]
     prepared: dict[int, int] = field(default_factory=dict)
     began: set[int] = field(default_factory=set)
-    ends: dict[int, MemberEnd] = field(default_factory=dict)
+    ends: dict[int, MemberResult] = field(default_factory=dict)
     told: set[int] = field(default_factory=set)
     told_to_stop: bool = False
     late: str = ""
@@ -58,7 +58,7 @@ class _Attempt:
         return not all(end.went_well for end in self.ends.values())
 
 
-class Members:
+class GangStatus:
     """All attempts that are under way."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Members:
         attempt.began.add(member)
         return attempt.began == attempt.nodes.keys()
 
-    def over(self, allocation: Allocation, member: int, end: MemberEnd) -> Ended | None:
+    def over(self, allocation: Allocation, member: int, end: MemberResult) -> Ended | None:
         """A member is over; the end of the whole attempt, if it was the last one."""
         attempt = self._of(allocation)
         if member in attempt.nodes:
@@ -151,7 +151,7 @@ class Members:
     def note_late(self, allocation: Allocation, out_of_reach: Iterable[str], after_ms: int) -> str:
         """A gang over nodes has not begun in time: says whose fault that is, and remembers it."""
         attempt = self._of(allocation)
-        committed = allocation.meeting is not None
+        committed = allocation.rendezvous is not None
         there = attempt.began if committed else attempt.prepared.keys()
         silent = set(out_of_reach)
         what = "did not begin" if committed else "was not prepared"

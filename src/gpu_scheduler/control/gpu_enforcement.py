@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 from gpu_scheduler.control.effects import Outcome, WarnOrder
 from gpu_scheduler.control.gpu_metering import (
     Action,
-    AttemptGauge,
+    AttemptMeter,
     GpuRules,
     weight_of,
     with_reading,
 )
 from gpu_scheduler.control.jobs.stop import GPU_IDLE, GPU_MEMORY, stop
-from gpu_scheduler.control.messages import DeviceRead
-from gpu_scheduler.control.state import Book, Limits
+from gpu_scheduler.control.messages import DeviceSample
+from gpu_scheduler.control.state import ControlState, CoreLimits
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.measurements import DeviceProcess
-from gpu_scheduler.model.node import Device, ForeignUse, Health, Node, hot_after
+from gpu_scheduler.model.node import Device, ForeignUse, Health, Node, is_hot_after
 from gpu_scheduler.model.plan import DeviceShare
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.snapshot import Running
@@ -44,10 +44,10 @@ class _Holder:
 class _Case:
     """One attempt on the node that was read, and where to put what follows."""
 
-    book: Book
+    state: ControlState
     node: Node
     running: Running
-    gauge: AttemptGauge
+    gauge: AttemptMeter
     now_ms: int
     outcome: Outcome
     loads: dict[int, int | None] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class _Case:
 
     @property
     def rules(self) -> GpuRules:
-        return self.book.limits.gpu_rules
+        return self.state.limits.gpu_rules
 
     def tell(self, kind: str, *data: tuple[str, str | int]) -> None:
         """A line of history that the owner sees."""
@@ -81,30 +81,34 @@ class _Case:
     def stop(self, why: str, text: str) -> None:
         self.gauge.warning = text
         allocation = self.running.allocation
-        stop(self.book, allocation.id, why, self.outcome)
+        stop(self.state, allocation.id, why, self.outcome)
         self.outcome.effects.append(WarnOrder(allocation.id, f"stopped: {text}"))
         self.outcome.writes.append(self.gauge.row(allocation))
         self.tell("stopping", ("why", why), ("text", text))
 
 
 def look_after(
-    book: Book, node: Node, readings: tuple[DeviceRead, ...], now_ms: int, outcome: Outcome
+    state: ControlState,
+    node: Node,
+    readings: tuple[DeviceSample, ...],
+    now_ms: int,
+    outcome: Outcome,
 ) -> None:
     """Take in new readings of a node."""
     devices = {device.index: device for device in node.devices}
     by_index = {reading.index: reading for reading in readings if reading.index in devices}
-    span_ms = book.gauges.span_ms(node.id, now_ms, book.limits.gpu_rules.longest_gap_ms)
-    holders = _holders(book, node, devices)
+    span_ms = state.gauges.span_ms(node.id, now_ms, state.limits.gpu_rules.longest_gap_ms)
+    holders = _holders(state, node, devices)
     cases: dict[str, _Case] = {}
     for index, reading in by_index.items():
         here = holders.get(index, [])
         if span_ms:
             held_milli = min(WHOLE_MILLI, sum(holder.weight for holder in here))
-            book.gauges.add_device(node.id, reading, held_milli, span_ms, now_ms)
+            state.gauges.add_device(node.id, reading, held_milli, span_ms, now_ms)
         for holder in here:
             running = holder.running
-            gauge = book.gauges.of(running.allocation)
-            new = _Case(book, node, running, gauge, now_ms, outcome)
+            gauge = state.gauges.of(running.allocation)
+            new = _Case(state, node, running, gauge, now_ms, outcome)
             case = cases.setdefault(running.allocation.id, new)
             own = _own_part(reading, running.allocation.id) if len(here) > 1 else reading
             case.loads[index] = own.utilisation_percent
@@ -119,25 +123,27 @@ def look_after(
             _check_memory(case, by_index)
         if not _is_stopping(case):
             _check_idle(case)
-    _write(book, node.id, cases, now_ms, outcome)
+    _write(state, node.id, cases, now_ms, outcome)
 
 
 def _is_stopping(case: _Case) -> bool:
-    return case.book.picture.running[case.running.allocation.id].running.stopping
+    return case.state.cluster.running[case.running.allocation.id].running.stopping
 
 
-def _holders(book: Book, node: Node, devices: dict[int, Device]) -> dict[int, list[_Holder]]:
+def _holders(
+    state: ControlState, node: Node, devices: dict[int, Device]
+) -> dict[int, list[_Holder]]:
     """Who holds what on each device of a node."""
     found: dict[int, list[_Holder]] = {}
-    slot = book.picture.index.slot(node.id)
-    for entry in book.picture.by_node.get(slot.ordinal, {}).values():
+    slot = state.cluster.index.slot(node.id)
+    for entry in state.cluster.by_node.get(slot.ordinal, {}).values():
         for share in _shares(entry.running, node.id):
             holder = _Holder(entry.running, share, weight_of(share, devices[share.index]))
             found.setdefault(share.index, []).append(holder)
     return found
 
 
-def _own_part(reading: DeviceRead, allocation_id: str) -> DeviceRead:
+def _own_part(reading: DeviceSample, allocation_id: str) -> DeviceSample:
     """A reading with the load of one job of several, if the device tells their processes apart."""
     if all(process.load_percent is None for process in reading.processes):
         return reading
@@ -155,13 +161,13 @@ def _shares(running: Running, node_id: str) -> Iterator[DeviceShare]:
             yield from placement.devices
 
 
-def _used_mb(reading: DeviceRead, allocation_id: str) -> int:
+def _used_mb(reading: DeviceSample, allocation_id: str) -> int:
     return sum(
         process.memory_mb for process in reading.processes if process.allocation_id == allocation_id
     )
 
 
-def _note_memory(case: _Case, by_index: dict[int, DeviceRead]) -> None:
+def _note_memory(case: _Case, by_index: dict[int, DeviceSample]) -> None:
     gauge, allocation_id = case.gauge, case.running.allocation.id
     gauge.read_ms[case.node.id] = case.now_ms
     gauge.used_mb[case.node.id] = sum(
@@ -178,7 +184,7 @@ def _note_memory(case: _Case, by_index: dict[int, DeviceRead]) -> None:
 # --- memory
 
 
-def _check_memory(case: _Case, by_index: dict[int, DeviceRead]) -> None:
+def _check_memory(case: _Case, by_index: dict[int, DeviceSample]) -> None:
     """Whoever shares a device must leave its neighbours theirs; a whole device is one's own."""
     if case.rules.memory is Action.OFF:
         return
@@ -279,9 +285,9 @@ def _all_read(case: _Case) -> bool:
 
 
 def _write(
-    book: Book, node_id: str, cases: dict[str, _Case], now_ms: int, outcome: Outcome
+    state: ControlState, node_id: str, cases: dict[str, _Case], now_ms: int, outcome: Outcome
 ) -> None:
-    hours = book.gauges.due_hours(node_id, now_ms)
+    hours = state.gauges.due_hours(node_id, now_ms)
     if hours is None:
         return
     outcome.writes += hours
@@ -304,12 +310,12 @@ Data = tuple[tuple[str, str | int], ...]
 
 
 def after_reading(
-    device: Device, reading: DeviceRead | None, limits: Limits, held: Container[str]
+    device: Device, reading: DeviceSample | None, limits: CoreLimits, held: Container[str]
 ) -> Device:
     """The device after a reading. `held` are the allocations that still hold devices."""
     if reading is None:
         return device
-    hot = limits.hot_above_c > 0 and hot_after(
+    hot = limits.hot_above_c > 0 and is_hot_after(
         was_hot=device.hot,
         temperature_c=reading.temperature_c,
         threshold_c=limits.hot_above_c,
@@ -351,7 +357,7 @@ def changes(old: Device, new: Device, xid: int) -> list[tuple[str, Data]]:
     return found
 
 
-def _taken_by(device: Device, reading: DeviceRead, held: Container[str]) -> ForeignUse | None:
+def _taken_by(device: Device, reading: DeviceSample, held: Container[str]) -> ForeignUse | None:
     """Who keeps the device from our jobs: what a job of ours has left there, then a stranger."""
     uses = []
     for process in reading.processes:

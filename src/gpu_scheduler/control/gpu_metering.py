@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from gpu_scheduler.control.messages import DeviceRead
+from gpu_scheduler.control.messages import DeviceSample
 from gpu_scheduler.model.measurements import HOUR_MS, AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Device
 from gpu_scheduler.model.plan import Allocation, DeviceShare
@@ -23,7 +23,7 @@ Place = tuple[str, int]
 
 
 @dataclass(slots=True)
-class AttemptGauge:
+class AttemptMeter:
     """One attempt that runs.
 
     `used_mb` is its memory by node as of the last reading, `read_ms` when each node was last read,
@@ -63,7 +63,7 @@ class AttemptGauge:
         return bool(measure.gpu_ms or measure.power_ms or measure.peak_memory_mb or self.warning)
 
 
-class Gauges:
+class GpuMeter:
     """All of them. `at_ms` is when each node was last read.
 
     `energy_uj` is what each device has drawn since the start of this process.
@@ -71,7 +71,7 @@ class Gauges:
 
     def __init__(self) -> None:
         """Start with nothing measured."""
-        self.attempts: dict[str, AttemptGauge] = {}
+        self.attempts: dict[str, AttemptMeter] = {}
         self.at_ms: dict[str, int] = {}
         self.energy_uj: dict[Place, int] = {}
         self._hours: dict[Place, DeviceHour] = {}
@@ -79,17 +79,17 @@ class Gauges:
         self._past: list[DeviceHour] = []
         self._written_ms: dict[str, int] = {}
 
-    def of(self, allocation: Allocation) -> AttemptGauge:
+    def of(self, allocation: Allocation) -> AttemptMeter:
         """The gauge of an attempt, which counts as busy when it begins."""
         gauge = self.attempts.get(allocation.id)
         if gauge is None:
-            gauge = self.attempts[allocation.id] = AttemptGauge(busy_ms=allocation.start_ms)
+            gauge = self.attempts[allocation.id] = AttemptMeter(busy_ms=allocation.start_ms)
         return gauge
 
     def recall(self, rows: Iterable[AttemptMeasure], hours: Iterable[DeviceHour]) -> None:
         """Go on where the store left off."""
         for row in rows:
-            self.attempts[row.allocation_id] = AttemptGauge(
+            self.attempts[row.allocation_id] = AttemptMeter(
                 measure=row.measure, warning=row.warning
             )
         for hour in hours:
@@ -109,7 +109,7 @@ class Gauges:
         return now_ms - before_ms
 
     def add_device(
-        self, node_id: str, reading: DeviceRead, held_milli: int, span_ms: int, now_ms: int
+        self, node_id: str, reading: DeviceSample, held_milli: int, span_ms: int, now_ms: int
     ) -> None:
         """One device was read; what it said held since the last time."""
         place = (node_id, reading.index)
@@ -157,7 +157,7 @@ def weight_of(share: DeviceShare, device: Device) -> int:
 
 
 def with_reading(
-    measure: Measure, reading: DeviceRead, span_ms: int, weight: int, weights: int
+    measure: Measure, reading: DeviceSample, span_ms: int, weight: int, weights: int
 ) -> Measure:
     """A measure after one more reading of one device."""
     load, power = reading.load_percent, reading.power_mw

@@ -1,4 +1,4 @@
-"""The life of a job as the core keeps it in memory, from submission to end.
+"""The record of a job as the core keeps it in memory, from submission to end.
 
 Most jobs wait most of their lives, so a job that has never started is kept small: what a task goes
 through has a place only from its first start on.
@@ -21,7 +21,7 @@ Obstacle = str | Dependency
 """What can keep a job from the queue: a hold, a time, a pause, or a dependency."""
 
 
-class TaskLife:
+class TaskRecord:
     """One task of an array, or the whole of a plain job.
 
     `clock_ms` is what the job's waiting clock showed when this task began to wait; `resume_ms` is
@@ -85,7 +85,7 @@ class TaskLife:
         self.state = move(self.state, state)
 
 
-class JobLife:
+class JobRecord:
     """A job with its tasks.
 
     `waiting_on` has what keeps it from the queue, with the reason that is shown. `waited_ms` is how
@@ -125,11 +125,11 @@ class JobLife:
         self.since_ms = 0
         self.last_attempt = 0
         self.first_start_ms: int | None = None
-        self._only: TaskLife | None = None
+        self._only: TaskRecord | None = None
         self._retried: tuple[IntervalSet, int, int] | None = None
         if job.array is None:
             # Never written to: what belongs to arrays is not kept for plain jobs.
-            self.tasks, self.states, self.pending = _NO_LIVES, _NO_STATES, NO_TASKS
+            self.tasks, self.states, self.pending = _NO_RECORDS, _NO_STATES, NO_TASKS
         else:
             self.tasks, self.states, self.pending = {}, {}, job.array.tasks
 
@@ -166,22 +166,22 @@ class JobLife:
 
     # --- tasks
 
-    def task(self, number: int | None) -> TaskLife:
-        """The life of a task, made at its first start."""
+    def task(self, number: int | None) -> TaskRecord:
+        """The record of a task, made at its first start."""
         if self.job.array is None:
             if self._only is None:
-                self._only = TaskLife()
+                self._only = TaskRecord()
             return self._only
         if number is None:
             raise InternalError(f"array {self.job.id} has no task without a number")
-        life = self.tasks.get(number)
-        if life is None:
-            life = self.tasks[number] = self._new_task(number)
-        return life
+        record = self.tasks.get(number)
+        if record is None:
+            record = self.tasks[number] = self._new_task(number)
+        return record
 
     @property
-    def only_task(self) -> TaskLife | None:
-        """The life of a plain job, if it has one of its own: it has started, or is protected."""
+    def only_task(self) -> TaskRecord | None:
+        """The record of a plain job, if it has one of its own: it has started, or is protected."""
         return self._only
 
     @property
@@ -258,10 +258,10 @@ class JobLife:
         before = self._retried[0] if self._retried is not None else NO_TASKS
         self._retried = (again.union(before), self.last_attempt, clock_ms)
 
-    def _new_task(self, number: int) -> TaskLife:
+    def _new_task(self, number: int) -> TaskRecord:
         if self._retried is not None and number in self._retried[0]:
-            return TaskLife(attempt=self._retried[1], clock_ms=self._retried[2])
-        return TaskLife()
+            return TaskRecord(attempt=self._retried[1], clock_ms=self._retried[2])
+        return TaskRecord()
 
     # --- states
 
@@ -277,7 +277,7 @@ class JobLife:
         """The state of the job; of an array, of its most lively task."""
         if self.job.array is None:
             return JobState.PENDING if self._only is None else self._only.state
-        return self._state_of_array({life.state for life in self.tasks.values()})
+        return self._state_of_array({record.state for record in self.tasks.values()})
 
     def _state_of_array(self, alive: Collection[JobState]) -> JobState:
         """Of an array whose living tasks are in these states."""
@@ -311,8 +311,8 @@ class JobLife:
                 met=met,
                 tasks=self._tasks_by_state(alive),
             )
-        life = self._only
-        if life is None:
+        record = self._only
+        if record is None:
             return JobRow(
                 job=self.job,
                 state=JobState.PENDING,
@@ -325,32 +325,32 @@ class JobLife:
             )
         return JobRow(
             job=self.job,
-            state=life.state,
+            state=record.state,
             reason=reason,
-            attempt=life.attempt,
-            preemptions=life.preemptions,
-            failures=life.failures,
-            exit_code=life.exit_code,
-            signal=life.signal,
-            first_start_ms=life.first_start_ms,
-            start_ms=life.start_ms,
+            attempt=record.attempt,
+            preemptions=record.preemptions,
+            failures=record.failures,
+            exit_code=record.exit_code,
+            signal=record.signal,
+            first_start_ms=record.first_start_ms,
+            start_ms=record.start_ms,
             end_ms=self.end_ms,
             waited_ms=self.waited_ms,
-            attained_ms=life.attained_ms,
-            served_ms=life.served_ms,
-            resume_ms=life.resume_ms,
+            attained_ms=record.attained_ms,
+            served_ms=record.served_ms,
+            resume_ms=record.resume_ms,
             expected_ms=self.expected_ms,
             since_ms=since_ms,
-            protected=life.protected,
-            stop_why=life.stop_why,
-            prolog_failures=life.prolog_failures,
-            misstarts=life.misstarts,
-            most_members=life.most_members,
-            saved_ms=life.saved_ms,
+            protected=record.protected,
+            stop_why=record.stop_why,
+            prolog_failures=record.prolog_failures,
+            misstarts=record.misstarts,
+            most_members=record.most_members,
+            saved_ms=record.saved_ms,
             met=met,
         )
 
-    def task_row(self, number: int, task: TaskLife, *, end_ms: int | None = None) -> TaskRow:
+    def task_row(self, number: int, task: TaskRecord, *, end_ms: int | None = None) -> TaskRow:
         """What the store should remember of a task that has started."""
         return TaskRow(
             job_id=self.job.id,
@@ -409,5 +409,5 @@ def paused_until(resume_ms: int) -> Reason:
     return Reason(ReasonCode.BACKOFF, (("until_ms", resume_ms),))
 
 
-_NO_LIVES: dict[int, TaskLife] = {}
+_NO_RECORDS: dict[int, TaskRecord] = {}
 _NO_STATES: dict[JobState, IntervalSet] = {}

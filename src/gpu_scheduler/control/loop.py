@@ -22,12 +22,12 @@ from gpu_scheduler.control.access.audit import record
 from gpu_scheduler.control.access.permissions import Rules, as_allowed, jobs_named_in
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Effect, Outcome
-from gpu_scheduler.control.event_stream import Followers
+from gpu_scheduler.control.event_stream import EventBroadcaster
 from gpu_scheduler.control.jobs.bulk_submit import Kind, joined, neighbours
-from gpu_scheduler.control.messages import Command, Fact, RunCycle, Series, Submit, SubmitAll
+from gpu_scheduler.control.messages import Command, Fact, RunCycle, Submit, SubmitAll, SubmitSeries
 from gpu_scheduler.control.restore import recall, restore
-from gpu_scheduler.control.self_monitoring import Tallies
-from gpu_scheduler.control.writer import Committer, Writer
+from gpu_scheduler.control.self_monitoring import LoopMetrics
+from gpu_scheduler.control.writer import CommitExecutor, StoreWriter
 from gpu_scheduler.model.errors import (
     ClusterError,
     InternalError,
@@ -49,7 +49,7 @@ PAUSE_AFTER_BUG_S = 1.0
 MISTAKE = "the scheduler made a mistake; see its log"
 MOST_NOTES = 10_000
 
-Also = Callable[[Sequence[Outcome]], Sequence[Write]]
+ExtraWrites = Callable[[Sequence[Outcome]], Sequence[Write]]
 """Makes rows, from what messages led to, that are kept in the same commit."""
 log = structlog.get_logger("control")
 
@@ -58,7 +58,7 @@ log = structlog.get_logger("control")
 class _Request:
     message: Command | Fact
     caller: Caller
-    also: Also | None
+    extra_writes: ExtraWrites | None
     answer: asyncio.Future[Outcome]
 
 
@@ -73,14 +73,14 @@ class Loop:
         *,
         sweep_ms: int = 1_000,
         rules: Rules | None = None,
-        writer: Writer | None = None,
+        writer: CommitExecutor | None = None,
     ) -> None:
         """Read everything from the store. `rules` refuses what this site does not want to run.
 
         `writer` carries out commits; usually that is a thread of its own.
         """
         self.store = store
-        self.tallies = Tallies()
+        self.tallies = LoopMetrics()
         self.last_plan: Plan | None = None
         self.telemetry: dict[str, NodeReadings] = {}
         self._new_core = new_core
@@ -91,7 +91,7 @@ class Loop:
         self._is_urgent = False
         self._sleeper: asyncio.Future[None] | None = None
         self._closing = False
-        self._writer: Writer = writer or Committer()
+        self._writer: CommitExecutor = writer or StoreWriter()
         self._release: list[Callable[[list[Effect]], None]] = []
         self._on_reload: list[Callable[[], None]] = []
         self._on_committed: list[Callable[[list[Write]], None]] = []
@@ -102,7 +102,7 @@ class Loop:
         self._notes: list[Write] = []
         self.trouble = ""
         self._unreadable: SchedulerError | None = None
-        self._followers = Followers(store)
+        self._followers = EventBroadcaster(store)
         self._task: asyncio.Task[None] | None = None
         self._upkeep: asyncio.Future[int] | None = None
         self._asked_at: float | None = None
@@ -135,16 +135,24 @@ class Loop:
         return self._now_ms()
 
     async def apply(
-        self, message: Command | Fact, caller: Caller = SYSTEM, *, also: Also | None = None
+        self,
+        message: Command | Fact,
+        caller: Caller = SYSTEM,
+        *,
+        extra_writes: ExtraWrites | None = None,
     ) -> Outcome:
         """Do what the message says. Returns when that is committed, or raises and nothing is done.
 
-        `also` makes rows from the outcome that are kept in the same commit.
+        `extra_writes` makes rows from the outcome that are kept in the same commit.
         """
-        return await self.post(message, caller, also=also)
+        return await self.post(message, caller, extra_writes=extra_writes)
 
     def post(
-        self, message: Command | Fact, caller: Caller = SYSTEM, *, also: Also | None = None
+        self,
+        message: Command | Fact,
+        caller: Caller = SYSTEM,
+        *,
+        extra_writes: ExtraWrites | None = None,
     ) -> asyncio.Future[Outcome]:
         """Like `apply`, for who has much to say at once: messages are taken in this order."""
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -158,7 +166,7 @@ class Loop:
             # Whoever tells facts begins anew after the reload, or is heard when the store is back.
             answer.set_exception(self._unreadable or StoreUnavailable(self.away))
             return answer
-        self._requests.append(_Request(message, caller, also, answer))
+        self._requests.append(_Request(message, caller, extra_writes, answer))
         self._hurry()
         return answer
 
@@ -179,14 +187,16 @@ class Loop:
         submissions: Sequence[Submit],
         caller: Caller = SYSTEM,
         *,
-        also: Also | None = None,
+        extra_writes: ExtraWrites | None = None,
     ) -> list[Outcome]:
         """Submit many jobs: all of them, or none. Returns what each one led to."""
 
-        def also_of_each(outcomes: Sequence[Outcome]) -> Sequence[Write]:
-            return () if also is None else also(_one_each(outcomes[0]))
+        def extra_of_each(outcomes: Sequence[Outcome]) -> Sequence[Write]:
+            return () if extra_writes is None else extra_writes(_one_each(outcomes[0]))
 
-        outcome = await self.apply(SubmitAll(tuple(submissions)), caller, also=also_of_each)
+        outcome = await self.apply(
+            SubmitAll(tuple(submissions)), caller, extra_writes=extra_of_each
+        )
         return _one_each(outcome)
 
     def subscribe(self, after: int | None = None) -> AsyncIterator[tuple[int, EventRow]]:
@@ -216,7 +226,7 @@ class Loop:
         self._is_urgent = bool(self._requests)
         self._wake()
 
-    # --- life
+    # --- start and stop
 
     def start(self) -> None:
         """Begin to work."""
@@ -328,7 +338,7 @@ class Loop:
         if len(run) > 1:
             outcome: Outcome | None
             try:
-                together = joined([r.message for r in run if isinstance(r.message, Series)])
+                together = joined([r.message for r in run if isinstance(r.message, SubmitSeries)])
                 outcome = self._apply(together, run[0].caller, now_ms := self._now_ms())
             except InternalError:
                 raise
@@ -354,8 +364,8 @@ class Loop:
         try:
             now_ms = self._now_ms()
             outcome = self._apply(request.message, request.caller, now_ms)
-            if request.also is not None:
-                outcome.writes += request.also([outcome])
+            if request.extra_writes is not None:
+                outcome.writes += request.extra_writes([outcome])
             if request.caller is not SYSTEM:
                 outcome.writes.append(record(request.caller, request.message, outcome, now_ms))
         except InternalError:
@@ -369,9 +379,9 @@ class Loop:
 
     def _apply(self, message: Command | Fact, caller: Caller, now_ms: int) -> Outcome:
         self._recall_ends(message)
-        permissions.check(self.core.book, caller, message)
+        permissions.check(self.core.state, caller, message)
         if self._rules is not None:
-            message = as_allowed(self.core.book, message, self._rules)
+            message = as_allowed(self.core.state, message, self._rules)
         return self.core.apply_in_batch(message, now_ms)
 
     def _recall_ends(self, message: Command | Fact) -> None:
@@ -385,12 +395,12 @@ class Loop:
 
     def _recall(self, job_id: str) -> list[str]:
         """Fetch one that is not known; says for whom it waited."""
-        book = self.core.book
-        known = job_id in book.lives or job_id in book.ended
+        state = self.core.state
+        known = job_id in state.jobs or job_id in state.ended
         row = None if known else self.store.job(job_id)
         if row is None:
             return []
-        recall(book, row, self.store)
+        recall(state, row, self.store)
         return [d.job_id for d in row.job.dependencies if d.job_id not in row.met]
 
     def _cycle(self) -> Outcome:
@@ -478,7 +488,7 @@ class Loop:
                 self.core = await self._writer.run(partial(self._read_core, self._now_ms()))
                 break
             except Exception as error:
-                # Also a bug: it may only be that another server writes meanwhile.
+                # ExtraWrites a bug: it may only be that another server writes meanwhile.
                 unreadable = error if isinstance(error, SchedulerError) else InternalError(MISTAKE)
                 if self._unreadable is None:
                     is_bug = unreadable is not error
@@ -507,7 +517,7 @@ class Loop:
 
     def _read_core(self, now_ms: int) -> Core:
         core = self._new_core()
-        restore(core.book, self.store, now_ms)
+        restore(core.state, self.store, now_ms)
         return core
 
 
@@ -520,7 +530,7 @@ def _refuse(requests: Sequence[_Request], error: SchedulerError) -> None:
 
 def _kind(request: _Request) -> Kind | None:
     """What can be applied together with others; not what somebody keeps rows of their own with."""
-    if request.also is None and isinstance(request.message, Series):
+    if request.extra_writes is None and isinstance(request.message, SubmitSeries):
         return request.message, request.caller
     return None
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpu_scheduler.model.advance_reservation import Wish
+from gpu_scheduler.model.advance_reservation import ReservationSpec
 from gpu_scheduler.model.identity import Authority, JoinToken, Token
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
@@ -99,12 +99,12 @@ class Submit:
 
     @property
     def job_count(self) -> int:
-        """How many jobs these are; see `Series`."""
+        """How many jobs these are; see `SubmitSeries`."""
         return 1
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class SubmitSeries:
     """Jobs that are alike but for their names and commands, which come instead of the job's own.
 
     The command of each is what its launch runs, too.
@@ -137,7 +137,7 @@ class SubmitAll:
     A `dry_run` is checked just like that, and nothing is changed.
     """
 
-    submissions: tuple[Submit | Series, ...]
+    submissions: tuple[Submit | SubmitSeries, ...]
     dry_run: bool = False
 
 
@@ -224,7 +224,7 @@ class SetPools:
 class Reserve:
     """Keep devices for a tenant or user for a while; `made_by` is who asks for it."""
 
-    wish: Wish
+    wish: ReservationSpec
     made_by: str = ""
 
 
@@ -448,7 +448,7 @@ class ReplicaChecked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFound:
+class NodeReported:
     """An agent says what its node has. What people and readings decided about it stays.
 
     A node that is `unfit`, for this reason, gets no new work until its agent says otherwise.
@@ -477,7 +477,7 @@ class NodeSilent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRead:
+class DeviceSample:
     """What was measured on one device.
 
     `load_percent` is how busy it is at this moment, `utilisation_percent` for the last while; None
@@ -501,11 +501,11 @@ class DeviceRead:
 
 
 @dataclass(frozen=True, slots=True)
-class DevicesRead:
+class DevicesSampled:
     """Readings of the devices of a node; if they are not `fresh`, they are the last ones again."""
 
     node_id: str
-    readings: tuple[DeviceRead, ...]
+    readings: tuple[DeviceSample, ...]
     fresh: bool = True
 
 
@@ -517,7 +517,7 @@ class NodeLost:
 
 
 @dataclass(frozen=True, slots=True)
-class LeasesOver:
+class LeasesExpired:
     """For so long no lease was renewed on a node that is silent."""
 
     node_id: str
@@ -538,7 +538,7 @@ class NodeFenced:
 ServiceCommand = CreateService | UpdateService | ScaleService | DeleteService
 Command = (
     Submit
-    | Series
+    | SubmitSeries
     | SubmitAll
     | Cancel
     | Hold
@@ -576,10 +576,10 @@ Fact = (
     | Ended
     | Checkpointed
     | ReplicaChecked
-    | NodeFound
+    | NodeReported
     | NodeSilent
     | NodeLost
-    | LeasesOver
-    | DevicesRead
+    | LeasesExpired
+    | DevicesSampled
     | NodeFenced
 )

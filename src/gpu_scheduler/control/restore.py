@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from gpu_scheduler.control.gangs import is_elastic
-from gpu_scheduler.control.job_record import HELD, JobLife, TaskLife, paused_until
+from gpu_scheduler.control.job_record import HELD, JobRecord, TaskRecord, paused_until
 from gpu_scheduler.control.jobs.bulk_submit import OWN, queue_alike
 from gpu_scheduler.control.jobs.lifecycle import (
     BACKOFF,
@@ -26,10 +26,10 @@ from gpu_scheduler.control.jobs.lifecycle import (
 from gpu_scheduler.control.jobs.submit import NO_NODE, why_never
 from gpu_scheduler.control.nodes.admin import watch_drain
 from gpu_scheduler.control.scheduling.advance_reservations import keep
-from gpu_scheduler.control.scheduling.cycle import set_attempt_timers, take_up_promises
-from gpu_scheduler.control.state import Book, End
-from gpu_scheduler.ledger.decayed_usage import Shares
-from gpu_scheduler.ledger.usage_totals import Accounts, WeekUse
+from gpu_scheduler.control.scheduling.cycle import restore_reservations, set_attempt_timers
+from gpu_scheduler.control.state import ControlState, EndedJob
+from gpu_scheduler.ledger.decayed_usage import DecayedUsage
+from gpu_scheduler.ledger.usage_totals import UsageTotals, WeeklyUsage
 from gpu_scheduler.model.job import ENDED, Job, JobState
 from gpu_scheduler.model.measurements import HOUR_MS
 from gpu_scheduler.model.node import Node, NodeState
@@ -46,47 +46,47 @@ LEARNT_FROM = 5_000
 """From so many of the last ends expected run times are learnt again."""
 
 
-def restore(book: Book, store: Store, now_ms: int) -> None:
-    """Fill an empty book."""
-    book.next_number = store.next_number()
+def restore(state: ControlState, store: Store, now_ms: int) -> None:
+    """Fill an empty state."""
+    state.next_number = store.next_number()
     for tenant in store.tenants():
-        book.set_tenant(tenant)
+        state.set_tenant(tenant)
     for token in store.tokens():
-        book.tokens[token.id] = token
-        book.token_ids[token.secret_hash] = token.id
-    book.node_keys.keep(*store.identities())
-    book.picture.set_pools(store.pools())
+        state.tokens[token.id] = token
+        state.token_ids[token.secret_hash] = token.id
+    state.node_keys.keep(*store.identities())
+    state.cluster.set_pools(store.pools())
     for node in store.nodes():
-        book.picture.set_node(_not_heard_of_yet(node))
-        watch_drain(book, node)
+        state.cluster.set_node(_not_heard_of_yet(node))
+        watch_drain(state, node)
     for window in store.windows():
-        keep(book, window)
+        keep(state, window)
         if window.start_ms <= now_ms and window.over_ms is None:
-            book.begun_windows[window.id] = None
-    _restore_services(book, store)
-    book.estimates = {row.job_id: row for row in store.estimates()}
-    _restore_ledger(book, store)
-    _restore_gauges(book, store, now_ms)
-    _learn(book, store)
+            state.begun_windows[window.id] = None
+    _restore_services(state, store)
+    state.estimates = {row.job_id: row for row in store.estimates()}
+    _restore_ledger(state, store)
+    _restore_gauges(state, store, now_ms)
+    _learn(state, store)
     with _no_collector():
         runs = [_Run(rows) for rows in neighbours(store.live_jobs(), now_ms)]
         for run in runs:
-            _restore_lives(book, run, store, now_ms)
+            _restore_lives(state, run, store, now_ms)
         for allocation in store.allocations():
-            _restore_running(book, allocation, now_ms)
+            _restore_running(state, allocation, now_ms)
         verdicts: Verdicts = {}
         for run in runs:
-            _restore_queued(book, run, verdicts, now_ms)
-    take_up_promises(book, store, now_ms)
-    book.changed = True
+            _restore_queued(state, run, verdicts, now_ms)
+    restore_reservations(state, store, now_ms)
+    state.changed = True
 
 
-def _restore_services(book: Book, store: Store) -> None:
+def _restore_services(state: ControlState, store: Store) -> None:
     """Services as they were; what has to be done for them is done with the next message."""
     for service in store.services():
-        book.services[service.id] = service
-        book.unsettled_services[service.id] = None
-        book.next_number = max(book.next_number, service.number + 1)
+        state.services[service.id] = service
+        state.unsettled_services[service.id] = None
+        state.next_number = max(state.next_number, service.number + 1)
 
 
 @contextmanager
@@ -101,27 +101,27 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def recall(book: Book, row: JobRow, store: Store) -> None:
+def recall(state: ControlState, row: JobRow, store: Store) -> None:
     """Remember an end again, so that the job can be retried or depended on."""
     job = row.job
-    if job.id in book.lives or job.id in book.ended or row.state not in ENDED:
+    if job.id in state.jobs or job.id in state.ended or row.state not in ENDED:
         return
-    life = _life(book, row, store)
-    life.end_ms = row.end_ms
+    record = _life(state, row, store)
+    record.end_ms = row.end_ms
     if job.hold:
-        life.wait_on(HELD, Reason(ReasonCode.HELD))
+        record.wait_on(HELD, Reason(ReasonCode.HELD))
     for dependency in job.dependencies:
         if dependency.job_id not in row.met:
-            life.wait_on(dependency, waits_for(dependency))
-    kept = None if row.state is JobState.COMPLETED else life
-    book.ended[job.id] = End(row.state, job.user, job.tenant, kept)
-    if len(book.ended) > book.limits.remembered_ends:
-        book.ended.popitem(last=False)
+            record.wait_on(dependency, waits_for(dependency))
+    kept = None if row.state is JobState.COMPLETED else record
+    state.ended[job.id] = EndedJob(row.state, job.user, job.tenant, kept)
+    if len(state.ended) > state.limits.remembered_ends:
+        state.ended.popitem(last=False)
 
 
-def _sharing(book: Book, job: Job) -> Job:
+def _sharing(state: ControlState, job: Job) -> Job:
     """The job with requests that are one object for all who ask for them."""
-    members = book.shared_members(job.members)
+    members = state.shared_members(job.members)
     return job if members is job.members else replace(job, members=members)
 
 
@@ -130,9 +130,9 @@ def _not_heard_of_yet(node: Node) -> Node:
     return replace(node, state=NodeState.SUSPECT) if node.state is NodeState.ONLINE else node
 
 
-def _restore_ledger(book: Book, store: Store) -> None:
-    limits = book.limits
-    book.shares = Shares.from_rows(
+def _restore_ledger(state: ControlState, store: Store) -> None:
+    limits = state.limits
+    state.shares = DecayedUsage.from_rows(
         (
             (row.tenant, row.user, row.usage, row.recent, row.rate, row.as_of_ms)
             for row in store.shares()
@@ -140,17 +140,17 @@ def _restore_ledger(book: Book, store: Store) -> None:
         half_life_ms=limits.usage_half_life_ms,
         recent_half_life_ms=limits.recent_half_life_ms,
     )
-    book.weeks = WeekUse.from_rows(
+    state.weeks = WeeklyUsage.from_rows(
         (row.tenant, row.user, row.week_ms, row.gpu_milli_ms) for row in store.week_usage()
     )
-    book.accounts = Accounts.from_rows(
+    state.accounts = UsageTotals.from_rows(
         ((row.period_ms, row.tenant, row.user, row.totals) for row in store.usage()),
         ((allocation.id, allocation.start_ms) for allocation in store.allocations()),
-        period=book.accounts.period,
+        period=state.accounts.period,
     )
 
 
-def _restore_gauges(book: Book, store: Store, now_ms: int) -> None:
+def _restore_gauges(state: ControlState, store: Store, now_ms: int) -> None:
     """Sums go on; since when a job is idle or takes too much is looked at anew."""
     held = {allocation.id: allocation.job_id for allocation in store.allocations()}
     rows = [
@@ -159,10 +159,10 @@ def _restore_gauges(book: Book, store: Store, now_ms: int) -> None:
         for row in store.attempt_measures(job_id)
         if row.allocation_id in held
     ]
-    book.gauges.recall(rows, store.device_hours(now_ms - now_ms % HOUR_MS, now_ms + 1))
+    state.gauges.recall(rows, store.device_hours(now_ms - now_ms % HOUR_MS, now_ms + 1))
 
 
-def _learn(book: Book, store: Store) -> None:
+def _learn(state: ControlState, store: Store) -> None:
     """Expected run times come from the last ends, in the order in which they came."""
     for row in reversed(store.recent_ends(LEARNT_FROM)):
         if row.start_ms is None or row.end_ms is None or row.stop_why:
@@ -172,53 +172,53 @@ def _learn(book: Book, store: Store) -> None:
             continue
         if row.state in {JobState.COMPLETED, JobState.FAILED}:
             run_ms = row.attained_ms + max(0, row.end_ms - row.start_ms)
-            book.predictor.begin(row.job, row.start_ms)
-            book.predictor.end(row.job, run_ms, row.end_ms)
+            state.predictor.begin(row.job, row.start_ms)
+            state.predictor.end(row.job, run_ms, row.end_ms)
 
 
 class _Run:
     """Rows that are restored together: one, or plain ones that are alike."""
 
-    __slots__ = ("lives", "rows")
+    __slots__ = ("records", "rows")
 
     def __init__(self, rows: list[JobRow]) -> None:
         self.rows = rows
-        self.lives: list[JobLife] = []
+        self.records: list[JobRecord] = []
 
 
-def _restore_lives(book: Book, run: _Run, store: Store, now_ms: int) -> None:
+def _restore_lives(state: ControlState, run: _Run, store: Store, now_ms: int) -> None:
     if len(run.rows) == 1:
-        _restore_life(book, run.rows[0], store, now_ms)
+        _restore_life(state, run.rows[0], store, now_ms)
         return
     first = run.rows[0]
     jobs: Iterable[Job] = (row.job for row in run.rows)
-    members = book.shared_members(first.job.members)
+    members = state.shared_members(first.job.members)
     if members is not first.job.members:
         own = Template(replace(first.job, members=members), OWN).copy
         jobs = (own(job.id, job.number, job.name, job.command) for job in jobs)
-    life = JobLife(first.job)
-    life.waited_ms = first.waited_ms
-    life.since_ms = first.since_ms
-    new_life = Template(life, ("job", "expected_ms")).copy
-    lives = book.lives
+    record = JobRecord(first.job)
+    record.waited_ms = first.waited_ms
+    record.since_ms = first.since_ms
+    new_record = Template(record, ("job", "expected_ms")).copy
+    records = state.jobs
     for job, row in zip(jobs, run.rows, strict=True):
-        lives[job.id] = found = new_life(job, row.expected_ms)
-        run.lives.append(found)
-    book.count_queued(first.job, len(run.rows))
+        records[job.id] = found = new_record(job, row.expected_ms)
+        run.records.append(found)
+    state.count_queued(first.job, len(run.rows))
 
 
-def _restore_queued(book: Book, run: _Run, verdicts: Verdicts, now_ms: int) -> None:
+def _restore_queued(state: ControlState, run: _Run, verdicts: Verdicts, now_ms: int) -> None:
     """Queue what was queued."""
-    lives = run.lives or [book.lives[run.rows[0].job.id]]
-    by_id = book.picture.index.by_id
-    if len(lives) == 1 or not by_id or _why_never(book, lives[0].job, verdicts) is not None:
-        for life, row in zip(lives, run.rows, strict=True):
-            _restore_waiting(book, life, row, verdicts, now_ms)
+    records = run.records or [state.jobs[run.rows[0].job.id]]
+    by_id = state.cluster.index.by_id
+    if len(records) == 1 or not by_id or _why_never(state, records[0].job, verdicts) is not None:
+        for record, row in zip(records, run.rows, strict=True):
+            _restore_waiting(state, record, row, verdicts, now_ms)
         return
-    waited_ms = lives[0].waited_ms + max(0, now_ms - lives[0].since_ms)
-    for life in lives:
-        life.waited_ms = waited_ms
-    queue_alike(book, lives, now_ms)
+    waited_ms = records[0].waited_ms + max(0, now_ms - records[0].since_ms)
+    for record in records:
+        record.waited_ms = waited_ms
+    queue_alike(state, records, now_ms)
 
 
 def neighbours(rows: list[JobRow], now_ms: int) -> Iterator[list[JobRow]]:
@@ -257,85 +257,85 @@ def _kind(row: JobRow) -> tuple[object, ...]:
     return id(row.job.members), row.waited_ms, row.since_ms, _in_common(row.job)
 
 
-def _restore_life(book: Book, row: JobRow, store: Store, now_ms: int) -> None:
-    life = _life(book, row, store)
-    job = life.job
-    book.lives[job.id] = life
+def _restore_life(state: ControlState, row: JobRow, store: Store, now_ms: int) -> None:
+    record = _life(state, row, store)
+    job = record.job
+    state.jobs[job.id] = record
     if job.hold:
-        life.wait_on(HELD, Reason(ReasonCode.HELD))
-    wait_for_begin(book, life, now_ms)
+        record.wait_on(HELD, Reason(ReasonCode.HELD))
+    wait_for_begin(state, record, now_ms)
     for dependency in job.dependencies:
         if dependency.job_id not in row.met:
-            wait_for_job(book, life, dependency)
-    book.count_queued(job, _waiting_count(life))
-    only = life.only_task
+            wait_for_job(state, record, dependency)
+    state.count_queued(job, _waiting_count(record))
+    only = record.only_task
     if only is not None and only.resume_ms:
-        life.wait_on(BACKOFF, paused_until(only.resume_ms))
-        book.set_timer(only.resume_ms, BACKOFF, job.id)
-    for number, task in life.tasks.items():
+        record.wait_on(BACKOFF, paused_until(only.resume_ms))
+        state.set_timer(only.resume_ms, BACKOFF, job.id)
+    for number, task in record.tasks.items():
         if task.resume_ms:
-            book.set_timer(task.resume_ms, BACKOFF, job.id, number)
+            state.set_timer(task.resume_ms, BACKOFF, job.id, number)
 
 
-def _life(book: Book, row: JobRow, store: Store) -> JobLife:
+def _life(state: ControlState, row: JobRow, store: Store) -> JobRecord:
     """What is stored of a job."""
-    job = _sharing(book, row.job)
-    life = JobLife(job)
-    _fill(life, row, store.tasks(job.id) if job.array is not None else [])
+    job = _sharing(state, row.job)
+    record = JobRecord(job)
+    _fill(record, row, store.tasks(job.id) if job.array is not None else [])
     if is_elastic(job):
-        _recall_members(life, store)
-    return life
+        _recall_members(record, store)
+    return record
 
 
-def _recall_members(life: JobLife, store: Store) -> None:
+def _recall_members(record: JobRecord, store: Store) -> None:
     """With how many members an elastic gang that waits again started last, as its attempts tell.
 
     Of a task that had ended and is retried nothing but its number of attempts is kept, so that it
     begins anew in this as well.
     """
-    only = life.only_task
-    tasks = life.tasks.items() if only is None else [(None, only)]
+    only = record.only_task
+    tasks = record.tasks.items() if only is None else [(None, only)]
     for number, task in tasks:
-        ended = store.attempts(life.job.id, number) if task.start_ms is not None else []
+        ended = store.attempts(record.job.id, number) if task.start_ms is not None else []
         if ended:
             task.members = len(ended[-1].placements)
 
 
-def _waiting_count(life: JobLife) -> int:
+def _waiting_count(record: JobRecord) -> int:
     """How many of its tasks count as queued."""
-    if life.job.array is None:
-        return int(life.state is JobState.PENDING)
-    return len(life.pending.union(life.paused))
+    if record.job.array is None:
+        return int(record.state is JobState.PENDING)
+    return len(record.pending.union(record.paused))
 
 
-def _fill(life: JobLife, row: JobRow, tasks: list[TaskRow]) -> None:
-    """Give a life what its row and those of its tasks say."""
-    life.waited_ms = row.waited_ms
-    life.since_ms = row.since_ms
-    life.expected_ms = row.expected_ms
-    if life.job.array is None:
+def _fill(record: JobRecord, row: JobRow, tasks: list[TaskRow]) -> None:
+    """Give a record what its row and those of its tasks say."""
+    record.waited_ms = row.waited_ms
+    record.since_ms = row.since_ms
+    record.expected_ms = row.expected_ms
+    if record.job.array is None:
         if row.attempt or row.protected or row.state is not JobState.PENDING:
-            _fill_task(life.task(None), row)
+            _fill_task(record.task(None), row)
         return
-    life.first_start_ms = row.first_start_ms
+    record.first_start_ms = row.first_start_ms
     states = dict(row.tasks)
-    life.pending = states.pop(JobState.PENDING, life.pending.minus(life.pending))
-    life.states = {state: numbers for state, numbers in states.items() if state in ENDED}
+    record.pending = states.pop(JobState.PENDING, record.pending.minus(record.pending))
+    record.states = {state: numbers for state, numbers in states.items() if state in ENDED}
     for task_row in tasks:
-        life.last_attempt = max(life.last_attempt, task_row.attempt)
+        record.last_attempt = max(record.last_attempt, task_row.attempt)
         number = task_row.task
-        if any(number in numbers for numbers in life.states.values()):
+        if any(number in numbers for numbers in record.states.values()):
             continue  # the row of the array knows better: its task was cancelled while it waited
         if task_row.state not in ENDED:
-            _fill_task(life.task(number), task_row)
+            _fill_task(record.task(number), task_row)
             if task_row.resume_ms:
-                life.pending = life.pending.without(number)
-        elif number in life.pending:
+                record.pending = record.pending.without(number)
+        elif number in record.pending:
             # It had ended and was retried: attempts are counted on.
-            life.task(number).attempt = task_row.attempt
+            record.task(number).attempt = task_row.attempt
 
 
-def _fill_task(task: TaskLife, row: JobRow | TaskRow) -> None:
+def _fill_task(task: TaskRecord, row: JobRow | TaskRow) -> None:
     task.state = row.state
     task.attempt = row.attempt
     task.failures = row.failures
@@ -357,16 +357,16 @@ def _fill_task(task: TaskLife, row: JobRow | TaskRow) -> None:
     task.signal = row.signal
 
 
-def _restore_running(book: Book, allocation: Allocation, now_ms: int) -> None:
-    life = book.lives[allocation.job_id]
-    task = life.task(allocation.task)
+def _restore_running(state: ControlState, allocation: Allocation, now_ms: int) -> None:
+    record = state.jobs[allocation.job_id]
+    task = record.task(allocation.task)
     task.allocation_id = allocation.id
-    book.by_allocation[allocation.id] = (life, allocation.task)
-    job = life.job
-    expected_ms = ENDLESS_MS if job.service else life.expected_ms
-    expected_ms = expected_ms or book.predictor.expect(job, allocation.start_ms)
-    limit_ms = book.picture.limit_ms(job)
-    book.picture.start(
+    state.by_allocation[allocation.id] = (record, allocation.task)
+    job = record.job
+    expected_ms = ENDLESS_MS if job.service else record.expected_ms
+    expected_ms = expected_ms or state.predictor.expect(job, allocation.start_ms)
+    limit_ms = state.cluster.limit_ms(job)
+    state.cluster.start(
         Running(
             job=job,
             allocation=allocation,
@@ -383,30 +383,30 @@ def _restore_running(book: Book, allocation: Allocation, now_ms: int) -> None:
             protected=task.protected,
         )
     )
-    set_attempt_timers(book, allocation, limit_ms, now_ms)
+    set_attempt_timers(state, allocation, limit_ms, now_ms)
     task.members = len(allocation.placements)
-    book.predictor.begin(job, allocation.start_ms)
+    state.predictor.begin(job, allocation.start_ms)
 
 
-def _why_never(book: Book, job: Job, verdicts: Verdicts) -> Reason | None:
+def _why_never(state: ControlState, job: Job, verdicts: Verdicts) -> Reason | None:
     """Asked once for all jobs that ask for the same."""
     key = (id(job.members), job.min_members, job.same_rack)
     if key not in verdicts:
-        verdicts[key] = why_never(book, job)
+        verdicts[key] = why_never(state, job)
     return verdicts[key]
 
 
 def _restore_waiting(
-    book: Book, life: JobLife, row: JobRow, verdicts: Verdicts, now_ms: int
+    state: ControlState, record: JobRecord, row: JobRow, verdicts: Verdicts, now_ms: int
 ) -> None:
     """Queue what was queued, as long as it has been."""
-    if life.job.array is None and life.state is not JobState.PENDING:
+    if record.job.array is None and record.state is not JobState.PENDING:
         return
     if row.since_ms:
-        life.waited_ms += max(0, now_ms - row.since_ms)
-    missing = _why_never(book, life.job, verdicts) if book.picture.index.by_id else None
-    if missing is not None or not book.picture.index.by_id:
-        book.unplaced[life.job.id] = None
+        record.waited_ms += max(0, now_ms - row.since_ms)
+    missing = _why_never(state, record.job, verdicts) if state.cluster.index.by_id else None
+    if missing is not None or not state.cluster.index.by_id:
+        state.unplaced[record.job.id] = None
     if missing is not None:
-        life.wait_on(NO_NODE, missing)
-    queue_if_ready(book, life, now_ms)
+        record.wait_on(NO_NODE, missing)
+    queue_if_ready(state, record, now_ms)

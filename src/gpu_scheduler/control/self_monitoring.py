@@ -35,7 +35,7 @@ class Histogram:
         self.total += value
 
 
-class Load:
+class DeviceLoad:
     """How busy one device was, over all looks at it."""
 
     __slots__ = ("looks", "most_percent", "sum_percent")
@@ -58,7 +58,7 @@ class Load:
         return self.sum_percent / self.looks if self.looks else 0.0
 
 
-class Tallies:
+class LoopMetrics:
     """Counts since the start of the process."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Tallies:
         self.messages = 0
         self.refusals = 0
         self.failed_commits = 0
-        self.loads: dict[tuple[str, int], Load] = {}
+        self.loads: dict[tuple[str, int], DeviceLoad] = {}
 
     @property
     def submissions(self) -> int:
@@ -88,7 +88,7 @@ class Tallies:
         for reading in readings.readings:
             if reading.load_percent is None and not reading.utilisation_percent:
                 continue
-            load = self.loads.setdefault((node_id, reading.index), Load())
+            load = self.loads.setdefault((node_id, reading.index), DeviceLoad())
             load.add(reading.utilisation_percent)
 
     def note(self, writes: list[Write]) -> None:
@@ -128,7 +128,7 @@ MB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class HealthFinding:
     """Something that is wrong: which check, how bad, what was found, what to do."""
 
     check: str
@@ -145,7 +145,7 @@ class _Sample:
     offset_s: float
 
 
-class Vitals:
+class SelfMonitor:
     """Watches. `own_now_ms` is the scheduler's time, which never goes back."""
 
     def __init__(
@@ -188,23 +188,23 @@ class Vitals:
         commits = self._commits
         self._samples.append(_Sample(now, sum(commits.counts), commits.total, offset))
 
-    def __call__(self) -> Iterator[Finding]:
+    def __call__(self) -> Iterator[HealthFinding]:
         """What is wrong now."""
         yield from self._store()
         yield from self._disk()
         yield from self._clock()
         if lost := self._lost_lines():
-            yield Finding(
+            yield HealthFinding(
                 "logs",
                 DEGRADED,
                 f"{lost} lines of the server's log could not be written",
                 "make room where the log lies (files.log_file, or server.log)",
             )
 
-    def _store(self) -> Iterator[Finding]:
+    def _store(self) -> Iterator[HealthFinding]:
         age_s = self._commit_age_s()
         if age_s > STUCK_S:
-            yield Finding(
+            yield HealthFinding(
                 "store",
                 DEGRADED,
                 f"a commit has been under way for {age_s:.0f} s",
@@ -215,7 +215,7 @@ class Vitals:
         count = last.commits - first.commits
         if count >= FEW_COMMITS and (last.seconds - first.seconds) / count > SLOW_S:
             mean = (last.seconds - first.seconds) / count
-            yield Finding(
+            yield HealthFinding(
                 "store",
                 DEGRADED,
                 f"commits take {mean:.1f} s in the mean",
@@ -223,11 +223,11 @@ class Vitals:
                 "it on a local SSD, not on a network file system",
             )
 
-    def _disk(self) -> Iterator[Finding]:
+    def _disk(self) -> Iterator[HealthFinding]:
         try:
             disk = os.statvfs(self._directory)
         except OSError as error:
-            yield Finding(
+            yield HealthFinding(
                 "disk",
                 DEGRADED,
                 f"the state directory cannot be looked at: {error.strerror}",
@@ -241,12 +241,12 @@ class Vitals:
         )
         if free < min(LEAST_FREE_BYTES, size // 4) or free < LEAST_FREE_PART * size:
             detail = f"{free // MB:,} MiB are free on the disk of the state directory"
-            yield Finding("disk", DEGRADED, detail, remedy)
+            yield HealthFinding("disk", DEGRADED, detail, remedy)
         if disk.f_files and disk.f_favail < LEAST_FILES:
             detail = f"{disk.f_favail} more files fit on the disk of the state directory"
-            yield Finding("disk", DEGRADED, detail, remedy)
+            yield HealthFinding("disk", DEGRADED, detail, remedy)
 
-    def _clock(self) -> Iterator[Finding]:
+    def _clock(self) -> Iterator[HealthFinding]:
         behind_s = self._own_now_ms() / 1000 - self._wall()
         remedy = (
             "let a time service (chrony, systemd-timesyncd) keep the clock; the scheduler's own "
@@ -254,10 +254,10 @@ class Vitals:
         )
         if behind_s > STEP_S:
             detail = f"the clock is {behind_s:.0f} s behind what was written already"
-            yield Finding("clock", DEGRADED, detail, remedy)
+            yield HealthFinding("clock", DEGRADED, detail, remedy)
             return
         now = self._monotonic()
         recent = [step for at_s, step in self._steps if now - at_s < REMEMBERED_S]
         if recent:
             detail = f"the clock was set {len(recent)} times lately, last by {recent[-1]:+.0f} s"
-            yield Finding("clock", DEGRADED, detail, remedy)
+            yield HealthFinding("clock", DEGRADED, detail, remedy)

@@ -1,7 +1,7 @@
 """Services: so many replicas each, made, replaced, moved and stopped until it is as it should be.
 
 Whatever happens to a replica marks its service as unsettled. `settle` then looks at what is there,
-as the book knows it, and takes the next step; so every step can be lost and is taken again. What
+as the state knows it, and takes the next step; so every step can be lost and is taken again. What
 runs is never started a second time: a replica is a job, and all that holds for jobs holds for it.
 """
 
@@ -23,7 +23,7 @@ from gpu_scheduler.control.messages import (
     Submit,
     UpdateService,
 )
-from gpu_scheduler.control.state import Book
+from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.errors import (
     AlreadyExists,
     Forbidden,
@@ -41,36 +41,36 @@ TRY_AGAIN_MS = 10_000
 LONGEST_DETAIL = 300
 
 
-def apply(book: Book, message: ServiceCommand, now_ms: int, outcome: Outcome) -> None:
+def apply(state: ControlState, message: ServiceCommand, now_ms: int, outcome: Outcome) -> None:
     """Do what people ask for, or raise and change nothing."""
     match message:
         case CreateService(service):
-            service = _create(book, service, now_ms)
+            service = _create(state, service, now_ms)
             kind = "service_created"
         case UpdateService(service_id, wanted):
-            service = _update(book, _known(book, service_id), wanted, now_ms)
+            service = _update(state, _known(state, service_id), wanted, now_ms)
             kind = "service_updated"
         case ScaleService(service_id, replicas):
-            service = _scale(book, _known(book, service_id), replicas, now_ms)
+            service = _scale(state, _known(state, service_id), replicas, now_ms)
             kind = "service_scaled"
         case DeleteService(service_id):
-            service = replace(_known(book, service_id), deleted=True, changed_ms=now_ms)
+            service = replace(_known(state, service_id), deleted=True, changed_ms=now_ms)
             kind = "service_deleted"
     data = (("replicas", service.replicas), ("generation", service.generation))
     outcome.writes.append(_event(service, kind, now_ms, *data))
-    _keep(book, service, outcome)
-    book.unsettled_services[service.id] = None
-    settle(book, now_ms, outcome)
-    outcome.service = book.services.get(service.id, service)
+    _keep(state, service, outcome)
+    state.unsettled_services[service.id] = None
+    settle(state, now_ms, outcome)
+    outcome.service = state.services.get(service.id, service)
 
 
-def checked(book: Book, fact: ReplicaChecked, now_ms: int, outcome: Outcome) -> None:
+def checked(state: ControlState, fact: ReplicaChecked, now_ms: int, outcome: Outcome) -> None:
     """A node has asked a replica whether it can be used. An old answer changes nothing."""
-    found = book.running(fact.allocation_id)
+    found = state.running(fact.allocation_id)
     if found is None or found[2].state is not JobState.RUNNING or found[2].stop_why:
         return
     job = found[0].job
-    service = book.services.get(job.service)
+    service = state.services.get(job.service)
     replica = None if service is None else _replica_of(service, job.id)
     if service is None or replica is None:
         return
@@ -88,63 +88,63 @@ def checked(book: Book, fact: ReplicaChecked, now_ms: int, outcome: Outcome) -> 
     if is_new or (detail and not replica.detail):
         kind = "service_ready" if fact.is_ready else "service_not_ready"
         _tell(service, replica, kind, now_ms, outcome, ("detail", detail))
-    _keep(book, _with(service, changed), outcome)
-    book.unsettled_services[service.id] = None
+    _keep(state, _with(service, changed), outcome)
+    state.unsettled_services[service.id] = None
 
 
-def note_restart(book: Book, job_id: str, why: str, now_ms: int, outcome: Outcome) -> None:
+def note_restart(state: ControlState, job_id: str, why: str, now_ms: int, outcome: Outcome) -> None:
     """A replica has ended by itself and will be started again."""
-    service = book.services[book.lives[job_id].job.service]
+    service = state.services[state.jobs[job_id].job.service]
     replica = _replica_of(service, job_id)
     if replica is None:
         return
     why = why[:LONGEST_DETAIL]
     changed = replace(replica, restarts=replica.restarts + 1, last_end=why)
-    _keep(book, _with(service, changed), outcome)
+    _keep(state, _with(service, changed), outcome)
     data = (("restarts", changed.restarts), ("detail", why))
     _tell(service, replica, "service_restart", now_ms, outcome, *data)
 
 
-def nodes_changed(book: Book) -> None:
+def nodes_changed(state: ControlState) -> None:
     """A node came, went or is to be left: whoever has replicas should look."""
-    for service_id in book.services:
-        book.unsettled_services[service_id] = None
+    for service_id in state.services:
+        state.unsettled_services[service_id] = None
 
 
-def look_again(book: Book, service_id: str) -> None:
+def look_again(state: ControlState, service_id: str) -> None:
     """It is time to try again what could not be done."""
-    if service_id in book.services:
-        book.unsettled_services[service_id] = None
+    if service_id in state.services:
+        state.unsettled_services[service_id] = None
 
 
-def settle(book: Book, now_ms: int, outcome: Outcome) -> None:
+def settle(state: ControlState, now_ms: int, outcome: Outcome) -> None:
     """Take the next steps of all services to which something has happened."""
-    while book.unsettled_services:
-        service_id = next(iter(book.unsettled_services))
-        del book.unsettled_services[service_id]
-        service = book.services.get(service_id)
+    while state.unsettled_services:
+        service_id = next(iter(state.unsettled_services))
+        del state.unsettled_services[service_id]
+        service = state.services.get(service_id)
         if service is not None:
-            _settle(book, service, now_ms, outcome)
+            _settle(state, service, now_ms, outcome)
 
 
 # --- what people ask for
 
 
-def _create(book: Book, service: Service, now_ms: int) -> Service:
-    for other in book.services.values():
+def _create(state: ControlState, service: Service, now_ms: int) -> Service:
+    for other in state.services.values():
         if (other.tenant, other.name) == (service.tenant, service.name):
             raise AlreadyExists(
                 f"service '{service.name}' is there already in tenant '{service.tenant}' as "
                 f"{other.id}; choose another name, or update that one"
             )
-    number = book.next_number
+    number = state.next_number
     service = replace(service, id=f"svc-{number}", number=number, made_ms=now_ms, changed_ms=now_ms)
-    _check(book, service, service.replicas)
-    book.next_number += 1
+    _check(state, service, service.replicas)
+    state.next_number += 1
     return service
 
 
-def _update(book: Book, service: Service, wanted: Service, now_ms: int) -> Service:
+def _update(state: ControlState, service: Service, wanted: Service, now_ms: int) -> Service:
     if wanted.user != service.user:
         raise Forbidden(
             f"service '{service.name}' runs as '{service.user}'; only that user may change what it "
@@ -164,66 +164,66 @@ def _update(book: Book, service: Service, wanted: Service, now_ms: int) -> Servi
     if changed == service:
         return service
     is_other = _what_runs(changed) != _what_runs(service)
-    _check(book, changed, max(1, changed.replicas - service.replicas))
+    _check(state, changed, max(1, changed.replicas - service.replicas))
     # Ends count for nothing any more: what has changed may be why they were.
     members = tuple(r for r in changed.members if not (is_other and r.is_over))
     generation = service.generation + is_other
     return replace(changed, generation=generation, changed_ms=now_ms, members=members)
 
 
-def _scale(book: Book, service: Service, replicas: int, now_ms: int) -> Service:
+def _scale(state: ControlState, service: Service, replicas: int, now_ms: int) -> Service:
     changed = replace(service, replicas=replicas, problem="", changed_ms=now_ms)
     more = replicas - service.replicas
     if more > 0:
-        _check(book, changed, more)
+        _check(state, changed, more)
     return changed
 
 
-def _check(book: Book, service: Service, replicas: int) -> None:
+def _check(state: ControlState, service: Service, replicas: int) -> None:
     """Refuse what could never run, or more than may wait."""
     job = _job(service, 0)
-    would_accept(book, Submit(job, service.launch), service.changed_ms)
-    check_room(book, replicas)
-    check_pending(book, [(job, replicas)])
+    would_accept(state, Submit(job, service.launch), service.changed_ms)
+    check_room(state, replicas)
+    check_pending(state, [(job, replicas)])
 
 
 # --- the next steps
 
 
-def _settle(book: Book, service: Service, now_ms: int, outcome: Outcome) -> None:
-    members = (_as_it_is(book, service, replica, now_ms, outcome) for replica in service.members)
+def _settle(state: ControlState, service: Service, now_ms: int, outcome: Outcome) -> None:
+    members = (_as_it_is(state, service, replica, now_ms, outcome) for replica in service.members)
     now = replace(service, members=tuple(replica for replica in members if replica is not None))
     if now.deleted:
         # Ends are remembered so that nobody takes their place; nobody will.
         now = replace(now, members=tuple(r for r in now.members if not r.is_over))
-        now = _leave(book, now, list(now.live), now_ms, outcome)
+        now = _leave(state, now, list(now.live), now_ms, outcome)
         if not now.members:
-            del book.services[now.id]
+            del state.services[now.id]
             outcome.writes += [RemovedService(now.id), _event(now, "service_gone", now_ms)]
             return
     else:
-        now = _shrink(book, now, now_ms, outcome)
-        now = _grow(book, now, now_ms, outcome)
-        _move(book, now, outcome)
-    if now != book.services[service.id] or now != service:
-        _keep(book, now, outcome)
+        now = _shrink(state, now, now_ms, outcome)
+        now = _grow(state, now, now_ms, outcome)
+        _move(state, now, outcome)
+    if now != state.services[service.id] or now != service:
+        _keep(state, now, outcome)
 
 
 def _as_it_is(
-    book: Book, service: Service, replica: Replica, now_ms: int, outcome: Outcome
+    state: ControlState, service: Service, replica: Replica, now_ms: int, outcome: Outcome
 ) -> Replica | None:
     """A replica as its job stands now; None if it is gone and another one may take its place."""
     if replica.is_over:
         return replica
-    life = book.lives.get(replica.job_id)
-    if life is None:
-        end = book.ended.get(replica.job_id)
+    record = state.jobs.get(replica.job_id)
+    if record is None:
+        end = state.ended.get(replica.job_id)
         ended_itself = end is not None and end.state in {JobState.COMPLETED, JobState.FAILED}
         if replica.leaving or not ended_itself:
             return None
         _tell(service, replica, "service_replica_over", now_ms, outcome)
         return replace(replica, is_over=True, ready=False, since_ms=now_ms)
-    task = life.only_task
+    task = record.only_task
     runs = task is not None and task.state is JobState.RUNNING and not task.stop_why
     if not runs and replica.ready:
         _tell(service, replica, "service_not_ready", now_ms, outcome)
@@ -236,7 +236,7 @@ def _as_it_is(
     return replica
 
 
-def _shrink(book: Book, service: Service, now_ms: int, outcome: Outcome) -> Service:
+def _shrink(state: ControlState, service: Service, now_ms: int, outcome: Outcome) -> Service:
     """Stop what is too much, and of an update the old ones as far as the others can do without."""
     live = sorted(service.live, key=lambda r: (r.ready, -r.index))
     old = [replica for replica in live if replica.generation != service.generation]
@@ -254,10 +254,10 @@ def _shrink(book: Book, service: Service, now_ms: int, outcome: Outcome) -> Serv
         elif spare > 0:
             gone.append(replica)
             spare -= 1
-    return _leave(book, service, gone, now_ms, outcome)
+    return _leave(state, service, gone, now_ms, outcome)
 
 
-def _grow(book: Book, service: Service, now_ms: int, outcome: Outcome) -> Service:
+def _grow(state: ControlState, service: Service, now_ms: int, outcome: Outcome) -> Service:
     """Make what is missing; what is refused just now is tried again later."""
     live = service.live
     old = any(replica.generation != service.generation for replica in live)
@@ -268,9 +268,9 @@ def _grow(book: Book, service: Service, now_ms: int, outcome: Outcome) -> Servic
         index = _free_index(service)
         made = Outcome()
         try:
-            submit(book, Submit(_job(service, index), _launch(service, index)), now_ms, made)
+            submit(state, Submit(_job(service, index), _launch(service, index)), now_ms, made)
         except SchedulerError as error:
-            book.set_timer(now_ms + TRY_AGAIN_MS, SERVICE, service.id)
+            state.set_timer(now_ms + TRY_AGAIN_MS, SERVICE, service.id)
             return replace(service, problem=str(error))
         outcome.writes += made.writes
         outcome.effects += made.effects
@@ -284,25 +284,25 @@ def _grow(book: Book, service: Service, now_ms: int, outcome: Outcome) -> Servic
     return service if missing > 0 or not service.problem else replace(service, problem="")
 
 
-def _move(book: Book, service: Service, outcome: Outcome) -> None:
+def _move(state: ControlState, service: Service, outcome: Outcome) -> None:
     """Let replicas leave nodes that are drained, one after the other while they can be used."""
     spare = service.ready_count - _needed(service)
     for replica in service.live:
-        life = book.lives[replica.job_id]
-        task = life.only_task
+        record = state.jobs[replica.job_id]
+        task = record.only_task
         if task is None or not task.allocation_id or task.stop_why:
             continue
-        placements = book.picture.running[task.allocation_id].running.allocation.placements
-        nodes = (book.picture.index.slot(placement.node_id).node for placement in placements)
+        placements = state.cluster.running[task.allocation_id].running.allocation.placements
+        nodes = (state.cluster.index.slot(placement.node_id).node for placement in placements)
         if not any(node.closed is not None and node.closed.drains for node in nodes):
             continue
         if not replica.ready or spare > 0:
             spare -= replica.ready
-            stop(book, task.allocation_id, PREEMPTED, outcome)
+            stop(state, task.allocation_id, PREEMPTED, outcome)
 
 
 def _leave(
-    book: Book, service: Service, gone: list[Replica], now_ms: int, outcome: Outcome
+    state: ControlState, service: Service, gone: list[Replica], now_ms: int, outcome: Outcome
 ) -> Service:
     """Stop these replicas for good."""
     names = {replica.job_id for replica in gone}
@@ -313,11 +313,11 @@ def _leave(
     )
     service = replace(service, members=members)
     # Before the jobs are told: what they lead to is seen with the replicas as they are now.
-    book.services[service.id] = service
+    state.services[service.id] = service
     for replica in gone:
-        if replica.job_id in book.lives:
-            cancel(book, Cancel(replica.job_id), now_ms, outcome)
-    left = tuple(r for r in members if r.is_over or r.job_id in book.lives)
+        if replica.job_id in state.jobs:
+            cancel(state, Cancel(replica.job_id), now_ms, outcome)
+    left = tuple(r for r in members if r.is_over or r.job_id in state.jobs)
     return replace(service, members=left)
 
 
@@ -339,8 +339,8 @@ def _what_runs(service: Service) -> tuple[object, ...]:
     return service.job, service.launch, service.port, service.probe
 
 
-def _known(book: Book, service_id: str) -> Service:
-    service = book.services.get(service_id)
+def _known(state: ControlState, service_id: str) -> Service:
+    service = state.services.get(service_id)
     if service is None:
         raise UnknownThing(f"service '{service_id}' is not known; 'tgpu service list' shows yours")
     if service.deleted:
@@ -382,8 +382,8 @@ def _with(service: Service, changed: Replica) -> Service:
     return replace(service, members=members)
 
 
-def _keep(book: Book, service: Service, outcome: Outcome) -> None:
-    book.services[service.id] = service
+def _keep(state: ControlState, service: Service, outcome: Outcome) -> None:
+    state.services[service.id] = service
     outcome.writes.append(service)
 
 

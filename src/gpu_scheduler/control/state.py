@@ -6,21 +6,21 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from gpu_scheduler.control.gpu_metering import NO_RULES, Gauges, GpuRules
-from gpu_scheduler.control.job_record import JobLife, TaskLife
-from gpu_scheduler.control.messages import NodeFound
+from gpu_scheduler.control.gpu_metering import NO_RULES, GpuMeter, GpuRules
+from gpu_scheduler.control.job_record import JobRecord, TaskRecord
+from gpu_scheduler.control.messages import NodeReported
 from gpu_scheduler.engine.policy import DAY_MS, HOUR_MS, MINUTE_MS, Policy
 from gpu_scheduler.engine.state.cluster_state import Picture
-from gpu_scheduler.ledger.decayed_usage import Account, Shares
-from gpu_scheduler.ledger.usage_totals import Accounts, WeekUse
-from gpu_scheduler.model.advance_reservation import Window
+from gpu_scheduler.ledger.decayed_usage import Account, DecayedUsage
+from gpu_scheduler.ledger.usage_totals import UsageTotals, WeeklyUsage
+from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.identity import Authority, Identity, JoinToken, NodeKey, Token
-from gpu_scheduler.model.job import Job, JobState, called
+from gpu_scheduler.model.job import Job, JobState, display_name
 from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.service import Service
-from gpu_scheduler.model.tenant import Roster, Tenant
+from gpu_scheduler.model.tenant import Tenant, TenantDirectory
 from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.store.rows import EstimateRow
 
@@ -57,7 +57,7 @@ MANY_MEMBERS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class CoreLimits:
     """Numbers that bound the core, not the policy.
 
     With `nodes_keep_limits` the nodes themselves stop jobs at their time limits, also while nobody
@@ -105,16 +105,16 @@ class Timer:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """How a job ended. The life of one that did not complete is kept, so that it can be retried."""
+class EndedJob:
+    """How a job ended; with its record unless it completed, so that it can be retried."""
 
     state: JobState
     user: str
     tenant: str
-    life: JobLife | None = None
+    record: JobRecord | None = None
 
 
-class Book:
+class ControlState:
     """Lives of jobs, the engine's picture, the ledger and the timers.
 
     `unplaced` jobs have not been found to fit the known nodes, and are looked at again when
@@ -132,33 +132,33 @@ class Book:
 
     unheard_until_ms = 0
 
-    def __init__(self, policy: Policy, predictor: Predictor, limits: Limits) -> None:
+    def __init__(self, policy: Policy, predictor: Predictor, limits: CoreLimits) -> None:
         """Start empty."""
         self.policy = policy
         self.predictor = predictor
         self.limits = limits
-        self.picture = Picture(policy)
-        self.shares = Shares(
+        self.cluster = Picture(policy)
+        self.shares = DecayedUsage(
             half_life_ms=limits.usage_half_life_ms, recent_half_life_ms=limits.recent_half_life_ms
         )
-        self.accounts = Accounts()
-        self.gauges = Gauges()
-        self.lives: dict[str, JobLife] = {}
-        self.by_allocation: dict[str, tuple[JobLife, int | None]] = {}
+        self.accounts = UsageTotals()
+        self.gauges = GpuMeter()
+        self.jobs: dict[str, JobRecord] = {}
+        self.by_allocation: dict[str, tuple[JobRecord, int | None]] = {}
         self.dependents: dict[str, dict[str, None]] = {}
-        self.ended: OrderedDict[str, End] = OrderedDict()
+        self.ended: OrderedDict[str, EndedJob] = OrderedDict()
         self.unplaced: dict[str, None] = {}
         self.fenced: dict[str, set[str]] = {}
         self.lenders: dict[str, None] = {}
         self.early_deaths: dict[tuple[str, int], deque[int]] = {}
-        self.unsettled: dict[str, NodeFound] = {}
+        self.unsettled: dict[str, NodeReported] = {}
         self.charged: dict[Account, None] = {}
         self.promises: dict[int, Reservation] = {}
         self.unheard: dict[int, Reservation] = {}
         self.tokens: dict[str, Token] = {}
         self.token_ids: dict[str, str] = {}
         self.node_keys = NodeKeys()
-        self.past_windows: dict[int, Window] = {}
+        self.past_windows: dict[int, AdvanceReservation] = {}
         self.begun_windows: dict[str, None] = {}
         self.short_windows: dict[str, tuple[tuple[tuple[str, int], ...], int]] = {}
         self.estimates: dict[str, EstimateRow] = {}
@@ -166,7 +166,7 @@ class Book:
         self.unsettled_services: dict[str, None] = {}
         self.next_number, self.queued_tasks = 1, 0
         self.queued_of: dict[tuple[str, str], int] = {}
-        self.weeks = WeekUse()
+        self.weeks = WeeklyUsage()
         self.turn_ms, self.tick_ms = 0, -1
         self.changed = self.new_nodes = False
         self.wake_ms: int | None = None
@@ -174,24 +174,24 @@ class Book:
         self._sweep_timers_at = FEW_TIMERS
         self._members: dict[tuple[Request, ...], tuple[Request, ...]] = {}
         self._sweep_members_at = MANY_MEMBERS
-        self._roster: Roster | None = None
+        self._tenant_directory: TenantDirectory | None = None
 
-    def life(self, job_id: str) -> JobLife:
+    def job(self, job_id: str) -> JobRecord:
         """A job that has not ended."""
-        life = self.lives.get(job_id)
-        if life is None:
+        record = self.jobs.get(job_id)
+        if record is None:
             if job_id in self.ended:
-                raise WrongState(f"{called(job_id)} is already {self.ended[job_id].state}")
-            raise UnknownThing(f"{called(job_id)} is not known")
-        return life
+                raise WrongState(f"{display_name(job_id)} is already {self.ended[job_id].state}")
+            raise UnknownThing(f"{display_name(job_id)} is not known")
+        return record
 
-    def running(self, allocation_id: str) -> tuple[JobLife, int | None, TaskLife] | None:
+    def running(self, allocation_id: str) -> tuple[JobRecord, int | None, TaskRecord] | None:
         """Whose allocation this is, if it is still held."""
         found = self.by_allocation.get(allocation_id)
         if found is None:
             return None
-        life, task = found
-        return life, task, life.task(task)
+        record, task = found
+        return record, task, record.task(task)
 
     def shared_members(self, members: tuple[Request, ...]) -> tuple[Request, ...]:
         """The same requests as one object for all jobs that ask for them."""
@@ -199,7 +199,9 @@ class Book:
         if shared is None:
             if len(self._members) >= self._sweep_members_at:
                 # What no living job asks for any more is forgotten.
-                self._members = {life.job.members: life.job.members for life in self.lives.values()}
+                self._members = {
+                    record.job.members: record.job.members for record in self.jobs.values()
+                }
                 self._sweep_members_at = max(MANY_MEMBERS, 2 * len(self._members))
             shared = self._members[members] = members
         return shared
@@ -207,7 +209,7 @@ class Book:
     @property
     def next_window(self) -> int:
         """The number of the next reservation; the last one is always remembered."""
-        live = (window.number for window in self.picture.windows.values())
+        live = (window.number for window in self.cluster.windows.values())
         return 1 + max((*live, *self.past_windows), default=0)
 
     def count_queued(self, job: Job, tasks: int) -> None:
@@ -222,8 +224,8 @@ class Book:
 
     def set_tenant(self, tenant: Tenant) -> None:
         """A tenant appeared or changed."""
-        self.picture.set_tenant(tenant)
-        self._roster = None
+        self.cluster.set_tenant(tenant)
+        self._tenant_directory = None
         if tenant.elastic and tenant.quota.gpu_milli is not None:
             self.lenders[tenant.id] = None
         else:
@@ -231,16 +233,16 @@ class Book:
 
     def remove_tenant(self, tenant_id: str) -> None:
         """A tenant is gone."""
-        self.picture.remove_tenant(tenant_id)
-        self._roster = None
+        self.cluster.remove_tenant(tenant_id)
+        self._tenant_directory = None
         self.lenders.pop(tenant_id, None)
 
     @property
-    def roster(self) -> Roster:
+    def tenant_directory(self) -> TenantDirectory:
         """Who belongs to which tenants; another object whenever that may have changed."""
-        if self._roster is None:
-            self._roster = Roster.of(self.picture.tenants.values())
-        return self._roster
+        if self._tenant_directory is None:
+            self._tenant_directory = TenantDirectory.of(self.cluster.tenants.values())
+        return self._tenant_directory
 
     def set_timer(self, at_ms: int, kind: str, name: str, task: int | None = None) -> None:
         """Look at something at a later time."""
@@ -266,10 +268,10 @@ class Book:
             for timer in self._timers
             if not timer[2]
             or timer[2] in self.by_allocation
-            or timer[2] in self.lives
-            or timer[2] in self.picture.windows
+            or timer[2] in self.jobs
+            or timer[2] in self.cluster.windows
             or timer[2] in self.services
-            or timer[2] in self.picture.index.by_id
+            or timer[2] in self.cluster.index.by_id
         ]
         heapify(self._timers)
         self._sweep_timers_at = max(FEW_TIMERS, 2 * len(self._timers))
@@ -281,12 +283,12 @@ class Book:
         at_ms = self._timers[0][0]
         return at_ms if self.wake_ms is None else min(at_ms, self.wake_ms)
 
-    def forget(self, life: JobLife, state: JobState) -> None:
+    def forget(self, record: JobRecord, state: JobState) -> None:
         """A job has ended; only how it ended is remembered, and not for ever."""
-        job_id = life.job.id
-        del self.lives[job_id]
+        job_id = record.job.id
+        del self.jobs[job_id]
         self.unplaced.pop(job_id, None)
-        kept = None if state is JobState.COMPLETED else life
-        self.ended[job_id] = End(state, life.job.user, life.job.tenant, kept)
+        kept = None if state is JobState.COMPLETED else record
+        self.ended[job_id] = EndedJob(state, record.job.user, record.job.tenant, kept)
         if len(self.ended) > self.limits.remembered_ends:
             self.ended.popitem(last=False)

@@ -18,7 +18,7 @@ LONGEST_END_S = 5.0
 """The event loop stands still meanwhile, so a thread that is stuck is left behind."""
 
 
-class Writer(Protocol):
+class CommitExecutor(Protocol):
     """Whoever does what blocks, so that the event loop need not wait for it."""
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -30,7 +30,7 @@ class Writer(Protocol):
         ...
 
 
-class Committer:
+class StoreWriter:
     """Does one thing after the other, in the order in which it was asked."""
 
     def __init__(self) -> None:

@@ -171,7 +171,7 @@ class Cycle:
         self._gave_up_gpus = False
 
     def _serve_holders(self, before: Entry | None) -> None:
-        """Book what was promised to jobs that come before this one, and start what is due.
+        """ControlState what was promised to jobs that come before this one, and start what is due.
 
         The oldest first, which matters only when something runs longer than expected: then it is
         the younger one that has to move.
@@ -185,7 +185,7 @@ class Cycle:
             self._start_as_promised(entry)
 
     def _keep_promise(self, entry: Entry, reservation: Reservation) -> None:
-        """Book a reservation as it was promised, or else where it can be now.
+        """ControlState a reservation as it was promised, or else where it can be now.
 
         A place that is being cleared is kept for a job whose own work has to leave for it first.
         """

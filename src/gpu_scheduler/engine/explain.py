@@ -10,7 +10,7 @@ from gpu_scheduler.engine.state.node_resources import Slot
 from gpu_scheduler.engine.state.request_shape import Shape
 from gpu_scheduler.engine.state.transaction import Draft
 from gpu_scheduler.model.errors import UnknownThing
-from gpu_scheduler.model.node import Node, NodeState, ruled_out_by, suits
+from gpu_scheduler.model.node import Node, NodeState, label_mismatch, matches_labels
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
@@ -161,8 +161,8 @@ def _first_miss(slot: Slot, shape: Shape, selected: int | None) -> str:
 def _why_not_chosen(node: Node, shape: Shape) -> str:
     """By its name, or by the first label that is asked for and that the node does not have."""
     for label in shape.request.node_labels:
-        if not suits((label,), node.id, node.labels):
-            return ruled_out_by(label)
+        if not matches_labels((label,), node.id, node.labels):
+            return label_mismatch(label)
     return "without the labels"
 
 

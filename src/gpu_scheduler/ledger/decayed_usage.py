@@ -43,7 +43,7 @@ class _Share:
     as_of_ms: int
 
 
-class Shares:
+class DecayedUsage:
     """Decayed usage of tenants and users.
 
     A change at an earlier time than the last one counts as made at that last time. No number is
@@ -126,7 +126,7 @@ class Shares:
     @classmethod
     def from_rows(
         cls, rows: Iterable[ShareRow], *, half_life_ms: int, recent_half_life_ms: int
-    ) -> Shares:
+    ) -> DecayedUsage:
         """What was saved; other half-lives than before take effect from each row's own time."""
         shares = cls(half_life_ms=half_life_ms, recent_half_life_ms=recent_half_life_ms)
         for tenant, user, usage, recent, rate, as_of_ms in rows:

@@ -43,7 +43,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class Sums:
+class UsageSums:
     """Amounts in the ledger's units (thousandths or MiB, times ms), and counts of runs."""
 
     gpu_milli_ms: int = 0
@@ -78,7 +78,7 @@ _ENDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Percentiles:
     """How some durations are spread, in ms; all 0 if there is none."""
 
     count: int = 0
@@ -88,7 +88,7 @@ class Spread:
     max_ms: int = 0
 
     @classmethod
-    def of(cls, values: Iterable[int]) -> Spread:
+    def of(cls, values: Iterable[int]) -> Percentiles:
         """By nearest rank: every figure but the mean is one that was seen."""
         ordered = sorted(values)
         if not ordered:
@@ -111,10 +111,10 @@ class Report:
 
     edges: Sequence[int]
     terms: Sequence[int]
-    total: Sums = field(default_factory=Sums)
-    tenants: dict[str, Sums] = field(default_factory=dict)
-    users: dict[tuple[str, str], Sums] = field(default_factory=dict)
-    slices: list[Sums] = field(default_factory=list)
+    total: UsageSums = field(default_factory=UsageSums)
+    tenants: dict[str, UsageSums] = field(default_factory=dict)
+    users: dict[tuple[str, str], UsageSums] = field(default_factory=dict)
+    slices: list[UsageSums] = field(default_factory=list)
     devices: dict[tuple[str, int], int] = field(default_factory=dict)
     waits_ms: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     run_times_ms: dict[tuple[str, str], list[int]] = field(default_factory=dict)
@@ -146,7 +146,7 @@ def report(
     """Sum up runs over the period from the first edge to the last. Give each run once."""
     inner = (moment_ms for moment_ms in prices_change if edges[0] < moment_ms < edges[-1])
     terms = (edges[0], *inner, edges[-1])
-    found = Report(edges=edges, terms=terms, slices=[Sums() for _ in edges[1:]])
+    found = Report(edges=edges, terms=terms, slices=[UsageSums() for _ in edges[1:]])
     for run in runs:
         _take(found, run)
         if is_idler(run) and within(run.interval, edges[0], edges[-1]) is not None:
@@ -201,11 +201,13 @@ def _count(found: Report, run: Run, account: tuple[str, str]) -> None:
         found.run_times_ms.setdefault(account, []).append(interval.duration_ms)
 
 
-def _homes(found: Report, account: tuple[str, str], at_ms: int | None = None) -> Iterator[Sums]:
+def _homes(
+    found: Report, account: tuple[str, str], at_ms: int | None = None
+) -> Iterator[UsageSums]:
     """Where something of an account is counted; with a moment also in its slice."""
     yield found.total
-    yield found.tenants.setdefault(account[0], Sums())
-    yield found.users.setdefault(account, Sums())
+    yield found.tenants.setdefault(account[0], UsageSums())
+    yield found.users.setdefault(account, UsageSums())
     if at_ms is not None:
         yield found.slices[bisect_right(found.edges, at_ms) - 1]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from gpu_scheduler.model.utc import DAY_MS, civil, first_day
+from gpu_scheduler.model.utc import DAY_MS, civil_date, first_day
 
 HOUR_MS = 3_600_000
 GPU_HOUR_MILLI_MS = 1000 * HOUR_MS
@@ -58,7 +58,7 @@ class Period(StrEnum):
         """The first millisecond of the period that holds this moment."""
         day = at_ms // DAY_MS
         if self is Period.MONTH:
-            day -= civil(day)[2] - 1
+            day -= civil_date(day)[2] - 1
         elif self is Period.WEEK:
             day -= (day - _FIRST_MONDAY) % 7
         return day * DAY_MS
@@ -67,10 +67,10 @@ class Period(StrEnum):
         """The first millisecond of the following period."""
         if self is not Period.MONTH:
             return self.start_of(at_ms) + DAY_MS * (7 if self is Period.WEEK else 1)
-        year, month, _ = civil(at_ms // DAY_MS)
+        year, month, _ = civil_date(at_ms // DAY_MS)
         return first_day(year + month // 12, month % 12 + 1) * DAY_MS
 
     def name_of(self, at_ms: int) -> str:
         """The period's name as people write it: 2025-11-30 (of a week: its Monday) or 2025-11."""
-        year, month, day = civil(self.start_of(at_ms) // DAY_MS)
+        year, month, day = civil_date(self.start_of(at_ms) // DAY_MS)
         return f"{year:04d}-{month:02d}" + ("" if self is Period.MONTH else f"-{day:02d}")

@@ -57,7 +57,7 @@ _END = {
 _Key: TypeAlias = tuple[int | None, Account]
 
 
-class Accounts:
+class UsageTotals:
     """Totals per tenant and per user, in all and by period. The order of charges is no matter."""
 
     def __init__(self, period: Period = Period.MONTH) -> None:
@@ -155,7 +155,7 @@ class Accounts:
         running: Iterable[RunningRow],
         *,
         period: Period = Period.MONTH,
-    ) -> Accounts:
+    ) -> UsageTotals:
         """What was saved. The period must be the one it was saved with.
 
         Rows from before there was a sum have 0 of it.
@@ -224,7 +224,7 @@ WeekRow: TypeAlias = tuple[str, str | None, int, int]
 """Tenant, user (None: the tenant itself), start of the week, GPU time in it."""
 
 
-class WeekUse:
+class WeeklyUsage:
     """What each account has used since Monday."""
 
     def __init__(self) -> None:
@@ -256,7 +256,7 @@ class WeekUse:
         return changed
 
     @classmethod
-    def from_rows(cls, rows: Iterable[WeekRow]) -> WeekUse:
+    def from_rows(cls, rows: Iterable[WeekRow]) -> WeeklyUsage:
         """What was saved."""
         weeks = cls()
         for tenant, user, week_ms, total in rows:

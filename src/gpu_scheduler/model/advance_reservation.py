@@ -16,7 +16,7 @@ LONGEST_MS = 366 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ReservationSpec:
     """What somebody wants to reserve. Empty fields leave the choice to us."""
 
     tenant: str
@@ -36,7 +36,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class AdvanceReservation:
     """Whose, which devices (node and indices), from when, and until when (which is no part of it).
 
     Without a `user` it is for all users of the tenant. With `preempts`, jobs that still run on the

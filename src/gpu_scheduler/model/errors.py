@@ -63,7 +63,7 @@ class InvalidInput(CallerError):
         self.line = line
 
 
-def why_unreadable(error: Exception) -> str:
+def read_error_detail(error: Exception) -> str:
     """Why a file cannot be read, without its name, which stands before that."""
     if isinstance(error, UnicodeDecodeError):
         return f"it is no text in UTF-8 (byte {error.start + 1})"

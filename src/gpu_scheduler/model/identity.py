@@ -171,7 +171,7 @@ Identity = Authority | JoinToken | NodeKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class ServerMember:
     """A server of the cluster: its name, where people and other servers reach it, and agents.
 
     `home` is the installation that it runs from, the same when it is started again.
@@ -195,7 +195,7 @@ class Standby:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lead:
+class LeaderLease:
     """Who leads, as it was read. `left_s` is how long that still holds; not positive: nobody."""
 
     term: int = 0

@@ -98,25 +98,31 @@ class Job:
     def __post_init__(self) -> None:
         """Refuse what contradicts itself; fill in the gang's minimum."""
         if not self.members:
-            raise InvalidRequest(f"{called(self.id)} has no members; a gang needs at least one")
+            raise InvalidRequest(
+                f"{display_name(self.id)} has no members; a gang needs at least one"
+            )
         if self.min_members == 0:
             object.__setattr__(self, "min_members", len(self.members))
         if not 1 <= self.min_members <= len(self.members):
             raise InvalidRequest(
-                f"{called(self.id)} wants at least {self.min_members} of {len(self.members)} "
+                f"{display_name(self.id)} wants at least {self.min_members} of {len(self.members)} "
                 "members; the minimum must lie between 1 and the maximum"
             )
         if not 0 <= self.priority <= MAX_PRIORITY:
             raise InvalidRequest(
-                f"{called(self.id)} has priority {self.priority}; allowed is 0 to {MAX_PRIORITY}"
+                f"{display_name(self.id)} has priority {self.priority}; "
+                f"allowed is 0 to {MAX_PRIORITY}"
             )
         for name in ("max_runtime_ms", "estimate_ms", "deadline_ms", "begin_ms", "retries"):
             if getattr(self, name) < 0:
                 raise InvalidRequest(
-                    f"{called(self.id)} has {name} {getattr(self, name)}; it must be 0 or more"
+                    f"{display_name(self.id)} has {name} {getattr(self, name)}; "
+                    "it must be 0 or more"
                 )
         if any(dependency.job_id == self.id for dependency in self.dependencies):
-            raise InvalidRequest(f"{called(self.id)} depends on itself; remove that dependency")
+            raise InvalidRequest(
+                f"{display_name(self.id)} depends on itself; remove that dependency"
+            )
 
     @property
     def gpu_milli(self) -> int:
@@ -137,21 +143,21 @@ class Job:
         return len(self.array.tasks) if self.array else 1
 
 
-def called(job_id: str) -> str:
+def display_name(job_id: str) -> str:
     """A job as people name it: `job-12` is job 12."""
     if not job_id:
         return "the job"
     return f"job {job_id.removeprefix('job-')}"
 
 
-def expect_tasks(job: Job, tasks: IntervalSet) -> None:
+def check_tasks_exist(job: Job, tasks: IntervalSet) -> None:
     """Refuse tasks that an array does not have: whoever names them means something else."""
     missing = None if job.array is None else tasks.first_not_in(job.array.tasks)
     if missing is not None:
-        raise UnknownThing(f"{called(job.id)} has no task {missing}")
+        raise UnknownThing(f"{display_name(job.id)} has no task {missing}")
 
 
-def over_nodes(request: Request, node_gpus: int) -> tuple[Request, ...]:
+def split_over_nodes(request: Request, node_gpus: int) -> tuple[Request, ...]:
     """Split a request larger than a node into whole nodes and a remainder.
 
     CPU and memory are divided in proportion to the GPUs, rounded up.
@@ -171,7 +177,7 @@ def over_nodes(request: Request, node_gpus: int) -> tuple[Request, ...]:
     return (part(node_gpus),) * full + ((part(rest),) if rest else ())
 
 
-def read_priority(value: str | int, *, short_scale: bool = False) -> int:
+def parse_priority(value: str | int, *, short_scale: bool = False) -> int:
     """Read `high`, `1000`, or on the short scale 0 to 10 with 5 as normal."""
     text = str(value).strip().lower()
     if text in PRIORITY_NAMES:

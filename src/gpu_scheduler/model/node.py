@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpu_scheduler.model.errors import InvalidRequest, WrongState
-from gpu_scheduler.model.job import called
+from gpu_scheduler.model.job import display_name
 
 
 class NodeState(StrEnum):
@@ -120,7 +120,7 @@ class Device:
         )
 
 
-def hot_after(*, was_hot: bool, temperature_c: int, threshold_c: int, hysteresis_c: int) -> bool:
+def is_hot_after(*, was_hot: bool, temperature_c: int, threshold_c: int, hysteresis_c: int) -> bool:
     """A device becomes hot above the threshold and cool again only well below it."""
     if was_hot:
         return temperature_c > threshold_c - hysteresis_c
@@ -140,7 +140,7 @@ class Adapter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closed:
+class NodeClosure:
     """A node takes no new work, as people decided, or as the scheduler found a fault with it.
 
     If it `drains`, it is to be empty. What still runs there at `requeue_ms` is stopped and waits
@@ -174,7 +174,7 @@ class Node:
     labels: tuple[tuple[str, str], ...] = ()
     rack: str = ""
     state: NodeState = NodeState.ONLINE
-    closed: Closed | None = None
+    closed: NodeClosure | None = None
     found_labels: tuple[tuple[str, str], ...] = ()
     given_labels: tuple[tuple[str, str | None], ...] = ()
     address: str = ""
@@ -203,7 +203,7 @@ class Node:
         return self.state is NodeState.ONLINE and self.closed is None
 
 
-def labels_with(
+def merge_labels(
     found: tuple[tuple[str, str], ...], given: tuple[tuple[str, str | None], ...]
 ) -> tuple[tuple[str, str], ...]:
     """The labels of a node: what its agent says, changed by what people say."""
@@ -227,7 +227,7 @@ def runner_label(runner: str) -> str:
     return f"{RUNNER_LABEL}{runner}"
 
 
-def offer_of(label: str) -> str:
+def label_feature(label: str) -> str:
     """What a node offers that has one of these labels; empty for any other label."""
     if label == TERMINAL_LABEL:
         return "terminals through the server"
@@ -241,14 +241,14 @@ def offer_of(label: str) -> str:
 #
 # A name is one more thing that a node answers to, so it travels with the labels that a request
 # wants:
-# two labels of ours hold lists of names, and whoever compares labels asks `suits`.
+# two labels of ours hold lists of names, and whoever compares labels asks `matches_labels`.
 
 ONLY = "tgpu.only-nodes"
 NOT = "tgpu.not-nodes"
 Labels = tuple[tuple[str, str], ...]
 
 
-def labels_of_names(only: Iterable[str], excluded: Iterable[str]) -> Labels:
+def node_name_labels(only: Iterable[str], excluded: Iterable[str]) -> Labels:
     """The names as labels; a node that is both wanted and not wanted is refused."""
     wanted, unwanted = set(only), set(excluded)
     both = sorted(wanted & unwanted)
@@ -265,7 +265,7 @@ def labels_of_names(only: Iterable[str], excluded: Iterable[str]) -> Labels:
     return tuple((label, ",".join(sorted(names))) for label, names in lists if names)
 
 
-def suits(wanted: Labels, node_id: str, labels: Labels) -> bool:
+def matches_labels(wanted: Labels, node_id: str, labels: Labels) -> bool:
     """Tell whether a node has all labels that are wanted, and a name that is."""
     has = set(labels)
     for label, value in wanted:
@@ -280,15 +280,15 @@ def suits(wanted: Labels, node_id: str, labels: Labels) -> bool:
     return True
 
 
-def in_words(wanted: Labels) -> list[str]:
+def describe_labels(wanted: Labels) -> list[str]:
     """What is wanted of a node, in words."""
     found = dict(wanted)
     only, excluded = found.pop(ONLY, ""), found.pop(NOT, "")
     words = []
-    asked = [f"{name}={value}" for name, value in found.items() if not offer_of(name)]
+    asked = [f"{name}={value}" for name, value in found.items() if not label_feature(name)]
     if asked:
         words.append("labels " + ", ".join(asked))
-    words += [f"with {offer}" for name in found if (offer := offer_of(name))]
+    words += [f"with {offer}" for name in found if (offer := label_feature(name))]
     if only:
         words.append(f"on {only.replace(',', ' or ')}")
     if excluded:
@@ -296,29 +296,29 @@ def in_words(wanted: Labels) -> list[str]:
     return words
 
 
-def asked_for(wanted: Labels) -> Labels:
+def user_labels(wanted: Labels) -> Labels:
     """Those that somebody asked for, without our own."""
-    return tuple(label for label in wanted if not offer_of(label[0]))
+    return tuple(label for label in wanted if not label_feature(label[0]))
 
 
-def names_nodes(label: str) -> bool:
+def is_node_name_label(label: str) -> bool:
     """Tell whether a label holds names of nodes."""
     return label in {ONLY, NOT}
 
 
-def ruled_out_by(label: tuple[str, str]) -> str:
+def label_mismatch(label: tuple[str, str]) -> str:
     """Why a node does not do that does not suit one label."""
     if label[0] == ONLY:
         return "not named by --nodelist"
     if label[0] == NOT:
         return "excluded by name"
-    return f"without {offer_of(label[0]) or f'label {label[0]}={label[1]}'}"
+    return f"without {label_feature(label[0]) or f'label {label[0]}={label[1]}'}"
 
 
 # --- Why a device takes no new work, in a sentence for people.
 
 
-def trouble_of(device: Device) -> str:
+def device_problem(device: Device) -> str:
     """What keeps a device from new work, the gravest first; empty if nothing does."""
     if device.health is not Health.HEALTHY:
         return device.why or "it is not to be trusted"
@@ -334,7 +334,7 @@ def trouble_of(device: Device) -> str:
     return ""
 
 
-def trouble_of_node(node: Node) -> str:
+def node_problem(node: Node) -> str:
     """Why a node takes no new work; empty if it does."""
     if node.state is not NodeState.ONLINE:
         return "its node does not answer"
@@ -355,7 +355,7 @@ def _taken(use: ForeignUse) -> str:
         return f"{what}{whose} holds{memory}"
     if not use.pid:
         return f"{use.memory_mb} MiB were not given back by the last job, and no process holds them"
-    job = called(use.job) if use.job else "the job"
+    job = display_name(use.job) if use.job else "the job"
     return f"{job} is over, and {what}{whose} still holds{memory}"
 
 
@@ -363,7 +363,7 @@ def _taken(use: ForeignUse) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class GpuModel:
     """What is known of a model. Several sizes: the first is meant when none is named.
 
     `nvlink_gbps` is the sum over all links and both directions, as data sheets give it; 0 for cards
@@ -374,41 +374,41 @@ class Model:
     nvlink_gbps: int = 0
 
 
-MODELS: dict[str, Model] = {
-    "P100": Model(sizes_gb=(16, 12), nvlink_gbps=160),
-    "V100": Model(sizes_gb=(32, 16), nvlink_gbps=300),
-    "A100": Model(sizes_gb=(80, 40), nvlink_gbps=600),
-    "A800": Model(sizes_gb=(80, 40), nvlink_gbps=400),
-    "H100": Model(sizes_gb=(80, 94), nvlink_gbps=900),
-    "H800": Model(sizes_gb=(80,), nvlink_gbps=400),
-    "H20": Model(sizes_gb=(96, 141), nvlink_gbps=900),
-    "H200": Model(sizes_gb=(141,), nvlink_gbps=900),
-    "B100": Model(sizes_gb=(192,), nvlink_gbps=1800),
-    "B200": Model(sizes_gb=(180, 192), nvlink_gbps=1800),
-    "B300": Model(sizes_gb=(288,), nvlink_gbps=1800),
-    "T4": Model(sizes_gb=(16,)),
-    "L4": Model(sizes_gb=(24,)),
-    "L40": Model(sizes_gb=(48,)),
-    "L40S": Model(sizes_gb=(48,)),
-    "A2": Model(sizes_gb=(16,)),
-    "A10": Model(sizes_gb=(24,)),
-    "A10G": Model(sizes_gb=(24,)),
-    "A16": Model(sizes_gb=(16,)),
-    "A30": Model(sizes_gb=(24,)),
-    "A40": Model(sizes_gb=(48,)),
-    "RTXA4000": Model(sizes_gb=(16,)),
-    "RTXA5000": Model(sizes_gb=(24,)),
-    "RTXA6000": Model(sizes_gb=(48,)),
-    "RTX6000Ada": Model(sizes_gb=(48,)),
-    "RTX2080Ti": Model(sizes_gb=(11,)),
-    "RTX3080": Model(sizes_gb=(10, 12)),
-    "RTX3090": Model(sizes_gb=(24,)),
-    "RTX4080": Model(sizes_gb=(16,)),
-    "RTX4090": Model(sizes_gb=(24,)),
-    "RTX5080": Model(sizes_gb=(16,)),
-    "RTX5090": Model(sizes_gb=(32,)),
-    "GTX1080Ti": Model(sizes_gb=(11,)),
-    "GPU": Model(sizes_gb=(16,)),
+MODELS: dict[str, GpuModel] = {
+    "P100": GpuModel(sizes_gb=(16, 12), nvlink_gbps=160),
+    "V100": GpuModel(sizes_gb=(32, 16), nvlink_gbps=300),
+    "A100": GpuModel(sizes_gb=(80, 40), nvlink_gbps=600),
+    "A800": GpuModel(sizes_gb=(80, 40), nvlink_gbps=400),
+    "H100": GpuModel(sizes_gb=(80, 94), nvlink_gbps=900),
+    "H800": GpuModel(sizes_gb=(80,), nvlink_gbps=400),
+    "H20": GpuModel(sizes_gb=(96, 141), nvlink_gbps=900),
+    "H200": GpuModel(sizes_gb=(141,), nvlink_gbps=900),
+    "B100": GpuModel(sizes_gb=(192,), nvlink_gbps=1800),
+    "B200": GpuModel(sizes_gb=(180, 192), nvlink_gbps=1800),
+    "B300": GpuModel(sizes_gb=(288,), nvlink_gbps=1800),
+    "T4": GpuModel(sizes_gb=(16,)),
+    "L4": GpuModel(sizes_gb=(24,)),
+    "L40": GpuModel(sizes_gb=(48,)),
+    "L40S": GpuModel(sizes_gb=(48,)),
+    "A2": GpuModel(sizes_gb=(16,)),
+    "A10": GpuModel(sizes_gb=(24,)),
+    "A10G": GpuModel(sizes_gb=(24,)),
+    "A16": GpuModel(sizes_gb=(16,)),
+    "A30": GpuModel(sizes_gb=(24,)),
+    "A40": GpuModel(sizes_gb=(48,)),
+    "RTXA4000": GpuModel(sizes_gb=(16,)),
+    "RTXA5000": GpuModel(sizes_gb=(24,)),
+    "RTXA6000": GpuModel(sizes_gb=(48,)),
+    "RTX6000Ada": GpuModel(sizes_gb=(48,)),
+    "RTX2080Ti": GpuModel(sizes_gb=(11,)),
+    "RTX3080": GpuModel(sizes_gb=(10, 12)),
+    "RTX3090": GpuModel(sizes_gb=(24,)),
+    "RTX4080": GpuModel(sizes_gb=(16,)),
+    "RTX4090": GpuModel(sizes_gb=(24,)),
+    "RTX5080": GpuModel(sizes_gb=(16,)),
+    "RTX5090": GpuModel(sizes_gb=(32,)),
+    "GTX1080Ti": GpuModel(sizes_gb=(11,)),
+    "GPU": GpuModel(sizes_gb=(16,)),
 }
 
 # Words of a product name that say how it is built or sold, not which chip it is.
@@ -419,7 +419,7 @@ _PACKAGING = re.compile(
 )
 
 
-def short_model(name: str) -> str:
+def short_model_name(name: str) -> str:
     """The name that people use: 'NVIDIA A100-SXM4-80GB' is A100, 'GeForce RTX 4090' is RTX4090."""
     bare = name.partition(" MIG ")[0]
     words = [word for word in re.split(r"[\s\-/]+", bare) if word]
@@ -427,7 +427,7 @@ def short_model(name: str) -> str:
     return "".join(kept) or "GPU"
 
 
-def known_model(name: str) -> str:
+def canonical_model_name(name: str) -> str:
     """The table's spelling of a model, or the name as it was written."""
     plain = name.replace("-", "").replace(" ", "").casefold()
     return next((model for model in MODELS if model.casefold() == plain), name)

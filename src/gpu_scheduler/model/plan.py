@@ -46,7 +46,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
+class Rendezvous:
     """That every member of a gang was prepared, and where they meet: from then on they may run.
 
     `hosts` are the addresses of the members' nodes in the order of ranks; all meet at the first.
@@ -61,7 +61,7 @@ class Meeting:
 class Allocation:
     """All that one attempt of a job (or of one task of an array) holds, from when.
 
-    While a gang over several nodes has no `meeting`, no command of its members runs anywhere.
+    While a gang over several nodes has no `rendezvous`, no command of its members runs anywhere.
     """
 
     id: str
@@ -70,7 +70,7 @@ class Allocation:
     attempt: int
     placements: tuple[Placement, ...]
     start_ms: int
-    meeting: Meeting | None = None
+    rendezvous: Rendezvous | None = None
 
     @property
     def by_rank(self) -> tuple[Placement, ...]:
@@ -86,7 +86,7 @@ class Allocation:
     @property
     def is_held_back(self) -> bool:
         """Tell whether nothing of it can have run, whatever its nodes say or do not say."""
-        return self.spans_nodes and self.meeting is None
+        return self.spans_nodes and self.rendezvous is None
 
     def is_on(self, node_id: str, member: int) -> bool:
         """Tell whether that member is on that node."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpu_scheduler.model.utc import moment_text
+from gpu_scheduler.model.utc import format_utc
 
 
 class ReasonCode(StrEnum):
@@ -93,7 +93,7 @@ class _Shown(dict[str, str | int]):
             self["victims"] = f"{self['victims']} job{'s' * (self['victims'] != 1)}"
         for name, value in data:
             if name.endswith("_ms") and isinstance(value, int):
-                self[name] = moment_text(value)
+                self[name] = format_utc(value)
 
     def __missing__(self, key: str) -> str:
         return "?"

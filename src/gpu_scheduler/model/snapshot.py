@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_scheduler.model.advance_reservation import Window
+from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.node import Node
@@ -57,7 +57,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class AccountUsage:
     """What a tenant or user has had lately.
 
     `usage` is decayed GPU time, `recent_gpu_milli` an average of what it held lately, and
@@ -88,8 +88,8 @@ class Snapshot:
     waiting: tuple[Waiting, ...] = ()
     running: tuple[Running, ...] = ()
     reservations: tuple[Reservation, ...] = ()
-    tenant_standings: tuple[tuple[str, Standing], ...] = ()
-    user_standings: tuple[tuple[tuple[str, str], Standing], ...] = ()
+    tenant_standings: tuple[tuple[str, AccountUsage], ...] = ()
+    user_standings: tuple[tuple[tuple[str, str], AccountUsage], ...] = ()
     pools: tuple[PoolQuota, ...] = ()
-    windows: tuple[Window, ...] = ()
+    windows: tuple[AdvanceReservation, ...] = ()
     resume_after: int = 0

@@ -104,7 +104,7 @@ _Ids = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Belonging:
+class TenantMembership:
     """One user's tenants: the one that is meant if none is named, all, and those to look after."""
 
     tenant: str
@@ -113,7 +113,7 @@ class Belonging:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Roster:
+class TenantDirectory:
     """The tenants by what leads to them. A new one is made whenever a tenant changes."""
 
     by_group: Mapping[str, _Ids]
@@ -121,7 +121,7 @@ class Roster:
     by_admin: Mapping[str, _Ids]
 
     @classmethod
-    def of(cls, tenants: Iterable[Tenant]) -> Roster:
+    def of(cls, tenants: Iterable[Tenant]) -> TenantDirectory:
         """The roster of these tenants."""
         by_group: dict[str, _Ids] = {}
         by_user: dict[str, _Ids] = {}
@@ -136,7 +136,7 @@ class Roster:
                     found[name] = (*found.get(name, ()), tenant.id)
         return cls(by_group, by_user, by_admin)
 
-    def belonging(self, user: str, groups: Sequence[str]) -> Belonging:
+    def membership(self, user: str, groups: Sequence[str]) -> TenantMembership:
         """Where a user of these groups, the primary one first, belongs.
 
         The first tenant is the one of the primary group, then by the user's own name, then of the
@@ -151,4 +151,6 @@ class Roster:
         administers = self.by_admin.get(user, ())
         found += administers
         first = found[0] if found else DEFAULT_TENANT
-        return Belonging(first, frozenset(found or (DEFAULT_TENANT,)), frozenset(administers))
+        return TenantMembership(
+            first, frozenset(found or (DEFAULT_TENANT,)), frozenset(administers)
+        )

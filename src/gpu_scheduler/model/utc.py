@@ -16,17 +16,17 @@ _EPOCH_DAYS = 719_468
 """Days from 0000-03-01 to 1970-01-01."""
 
 
-def moment_text(at_ms: int) -> str:
+def format_utc(at_ms: int) -> str:
     """A moment: `2026-11-20 18:00 UTC`, with seconds if there are any."""
     day, rest_ms = divmod(at_ms, DAY_MS)
-    year, month, day_of_month = civil(day)
+    year, month, day_of_month = civil_date(day)
     minutes, second = divmod(rest_ms // 1000, 60)
     hour, minute = divmod(minutes, 60)
     seconds = f":{second:02d}" if second else ""
     return f"{year:04d}-{month:02d}-{day_of_month:02d} {hour:02d}:{minute:02d}{seconds} UTC"
 
 
-def civil(epoch_day: int) -> tuple[int, int, int]:
+def civil_date(epoch_day: int) -> tuple[int, int, int]:
     """Year, month and day of the month."""
     cycle, day = divmod(epoch_day + _EPOCH_DAYS, _CYCLE_DAYS)
     # Leap days seen so far in the cycle are taken out before dividing by 365.

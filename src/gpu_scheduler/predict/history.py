@@ -22,7 +22,7 @@ MAX_GROUPS = 50_000
 Group = TypeVar("Group")
 
 
-class Recent(Generic[Group]):
+class LruGroups(Generic[Group]):
     """What was learnt, by group; `get` only looks."""
 
     def __init__(self, most: int = MAX_GROUPS) -> None:
@@ -67,12 +67,12 @@ ENOUGH = 4
 """So many runs of the same size say something of a job; of its own name, one does."""
 
 
-class Typical:
+class MeanPredictor:
     """Averages of logarithms per group, and the jobs that run."""
 
     def __init__(self) -> None:
         """Start knowing nothing. Starts of what runs are kept by job, and sorted by account."""
-        self._groups: Recent[_MeanGroup] = Recent()
+        self._groups: LruGroups[_MeanGroup] = LruGroups()
         self._running: dict[str, list[int]] = {}
         self._starts: dict[tuple[str, str], list[int]] = {}
 
@@ -240,7 +240,7 @@ Atom = tuple[float, float]
 """A run time in milliseconds and its weight."""
 
 
-class Spread:
+class QuantilePredictor:
     """The last run times of every group, and what they say of a job.
 
     What the groups say of one kind of job is kept in order until one of them learns something new,
@@ -249,7 +249,7 @@ class Spread:
 
     def __init__(self) -> None:
         """Start knowing nothing."""
-        self._groups: Recent[_Group] = Recent()
+        self._groups: LruGroups[_Group] = LruGroups()
         self._views: OrderedDict[Hashable, _View] = OrderedDict()
 
     def quantile(self, job: Job, percent: int, elapsed_ms: int = 0) -> int:
@@ -363,8 +363,8 @@ class History:
 
     def __init__(self) -> None:
         """Start knowing nothing."""
-        self._typical = Typical()
-        self._spread = Spread()
+        self._typical = MeanPredictor()
+        self._spread = QuantilePredictor()
 
     def expect(self, job: Job, now_ms: int) -> int:
         """The typical run time of jobs like this one, at submission.

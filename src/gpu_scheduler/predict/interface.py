@@ -30,7 +30,7 @@ class Predictor(Protocol):
 
 
 @runtime_checkable
-class ExpectsAlike(Protocol):
+class BatchPredictor(Protocol):
     """A predictor that is faster with many jobs that are alike."""
 
     def expect_alike(self, jobs: Sequence[Job], now_ms: int) -> list[int]:
@@ -39,7 +39,7 @@ class ExpectsAlike(Protocol):
 
 
 @runtime_checkable
-class KnowsDoubt(Protocol):
+class ReportsUncertainty(Protocol):
     """A predictor that tells what it knows from what it only guesses."""
 
     def is_guess(self, job: Job, elapsed_ms: int) -> bool:
@@ -52,18 +52,18 @@ def is_guess(predictor: Predictor, job: Job, elapsed_ms: int = 0) -> bool:
     return _knows_doubt(predictor) and predictor.is_guess(job, elapsed_ms)
 
 
-def _knows_doubt(predictor: Predictor) -> TypeGuard[KnowsDoubt]:
+def _knows_doubt(predictor: Predictor) -> TypeGuard[ReportsUncertainty]:
     """Asked for every job of a forecast: to look for the methods takes longer than all the rest."""
     return _has_doubt(type(predictor))
 
 
 @cache
 def _has_doubt(kind: type[Predictor]) -> bool:
-    return issubclass(kind, KnowsDoubt)
+    return issubclass(kind, ReportsUncertainty)
 
 
 def expect_alike(predictor: Predictor, jobs: Sequence[Job], now_ms: int) -> list[int]:
     """How long each of these jobs will run; they differ only in number, name and command."""
-    if isinstance(predictor, ExpectsAlike):
+    if isinstance(predictor, BatchPredictor):
         return predictor.expect_alike(jobs, now_ms)
     return [predictor.expect(job, now_ms) for job in jobs]

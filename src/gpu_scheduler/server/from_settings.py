@@ -12,7 +12,7 @@ from gpu_scheduler.api.nodes.liveness import NodeTimeouts
 from gpu_scheduler.control.gpu_metering import Action, GpuRules
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import SetPools, SetTenant
-from gpu_scheduler.control.state import Limits
+from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.engine.policy import HOUR_MS, MINUTE_MS, Policy, Preemption, preset
 from gpu_scheduler.ledger.cost import PriceList, Prices
 from gpu_scheduler.model.errors import InvalidRequest
@@ -59,11 +59,11 @@ def _user_quota(limits: LimitSettings) -> Quota:
     )
 
 
-def limits_of(settings: Settings) -> Limits:
+def limits_of(settings: Settings) -> CoreLimits:
     """What bounds the core."""
     scheduler = settings.scheduler
     hot_above_c = round(scheduler.thermal_threshold) if scheduler.enable_thermal_aware else 0
-    return Limits(
+    return CoreLimits(
         max_queued_tasks=min(scheduler.max_queue_size, settings.jobs.queue_size_limit),
         backoff_ms=max(1, round(settings.jobs.assignment_retry_wait_s * 1000)),
         hot_above_c=hot_above_c,

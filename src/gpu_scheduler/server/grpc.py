@@ -190,7 +190,7 @@ LOOK_AGAIN_S = 0.5
 
 async def ensure_authority(loop: Loop) -> None:
     """Make the authority if there is none yet."""
-    if loop.core.book.node_keys.authority is None:
+    if loop.core.state.node_keys.authority is None:
         await loop.apply(KeepAuthority(new_authority(loop.now_ms())))
 
 

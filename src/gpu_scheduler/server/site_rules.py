@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from gpu_scheduler.agent.jobs.environment import PLAIN_PATH
-from gpu_scheduler.control.messages import Series, Submit
+from gpu_scheduler.control.messages import Submit, SubmitSeries
 from gpu_scheduler.model.errors import Forbidden
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
@@ -400,7 +400,7 @@ class SiteRules:
         allowed = security.allowed_script_paths
         self._scripts = ScriptRule(allowed, security.conda_roots) if allowed else None
 
-    def check(self, submission: Submit | Series) -> Submit | Series:
+    def check(self, submission: Submit | SubmitSeries) -> Submit | SubmitSeries:
         """Refuse what is against a rule; of many jobs, with the `index` of the first bad one."""
         job = submission.job
         if job.is_gang and not self._gangs:
@@ -419,7 +419,7 @@ class SiteRules:
             return submission
         return _check_scripts(self._scripts, submission)
 
-    def _check_variables(self, submission: Submit | Series) -> None:
+    def _check_variables(self, submission: Submit | SubmitSeries) -> None:
         named = () if submission.launch is None else submission.launch.environment
         captured = () if submission.environment is None else submission.environment.variables
         for variables, where in ((named, "sets"), (captured, "brings along")):
@@ -438,7 +438,7 @@ class SiteRules:
                 "here (security.max_memory_per_job_gb); ask for less"
             )
 
-    def _check_processes(self, submission: Submit | Series) -> None:
+    def _check_processes(self, submission: Submit | SubmitSeries) -> None:
         asked = 0 if submission.launch is None else submission.launch.max_processes
         if self._most_processes and asked > self._most_processes:
             raise Forbidden(
@@ -456,8 +456,8 @@ class SiteRules:
                     )
 
 
-def _check_scripts(rule: ScriptRule, submission: Submit | Series) -> Submit | Series:
-    jobs = submission.each() if isinstance(submission, Series) else (submission,)
+def _check_scripts(rule: ScriptRule, submission: Submit | SubmitSeries) -> Submit | SubmitSeries:
+    jobs = submission.each() if isinstance(submission, SubmitSeries) else (submission,)
     allowed = submission.launch
     for index, one in enumerate(jobs):
         if one.launch is None:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpu_scheduler.model.errors import NeverFits
-from gpu_scheduler.model.job import over_nodes
-from gpu_scheduler.model.node import Device, Node, suits
+from gpu_scheduler.model.job import split_over_nodes
+from gpu_scheduler.model.node import Device, Node, matches_labels
 from gpu_scheduler.model.request import WHOLE_MILLI, Request, Topology
 
 UNBOUNDED = 1 << 60
@@ -47,7 +47,7 @@ class Fit:
         if self._holds([request]):
             return (request,)
         for node_gpus in self._sizes_below(request):
-            parts = over_nodes(request, node_gpus)
+            parts = split_over_nodes(request, node_gpus)
             if self._holds(parts):
                 return parts
         raise NeverFits(f"{_wanted(request)} can never run: {self._offer()}")
@@ -191,7 +191,7 @@ def _usable(device: Device, request: Request) -> bool:
 
 def _copies(node: Node, request: Request, groups: list[Group]) -> int:
     """At most how many such requests an empty node holds at once; never too few."""
-    if not suits(request.node_labels, node.id, node.labels):
+    if not matches_labels(request.node_labels, node.id, node.labels):
         return 0
     copies = UNBOUNDED
     if request.mig_profile:

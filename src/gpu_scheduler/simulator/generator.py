@@ -15,7 +15,7 @@ from itertools import accumulate, count, takewhile
 from random import Random
 
 from gpu_scheduler.model.errors import InvalidRequest, NeverFits
-from gpu_scheduler.model.job import Job, read_priority
+from gpu_scheduler.model.job import Job, parse_priority
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import WHOLE_MILLI, Request
 from gpu_scheduler.model.tenant import Tenant
@@ -121,7 +121,7 @@ class WorkShape:
             if sum(weight for _, weight in weights) <= 0:
                 raise InvalidRequest("the weights of gpu_mix and of priorities must not all be 0")
         for name, _ in self.priorities:
-            read_priority(name)
+            parse_priority(name)
 
 
 _AT_LEAST_ONE = frozenset(
@@ -429,7 +429,7 @@ def _jobs(
 ) -> Iterator[TraceJob]:
     """Submissions of one job or a sweep of jobs, merged into one stream by time."""
     steps = list(accumulate(kind.share / kind.sweep_jobs for kind in kinds))
-    priorities = [read_priority(name) for name, _ in shape.priorities]
+    priorities = [parse_priority(name) for name, _ in shape.priorities]
     priority_steps = list(accumulate(weight for _, weight in shape.priorities))
     times = _submission_times_s(shape, rate, chance)
     order = count()

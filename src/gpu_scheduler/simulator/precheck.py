@@ -42,7 +42,7 @@ def _check(partition: Partition, reading: Reading, policy: Policy) -> None:
             continue
         try:
             # Whether a dependency is known was checked when the trace was read.
-            would_accept(core.book, Submit(replace(job, dependencies=())), job.submit_ms)
+            would_accept(core.state, Submit(replace(job, dependencies=())), job.submit_ms)
         except CallerError as error:
             hint = _hint(job, tenants)
             line = reading.lines.get(job.id)

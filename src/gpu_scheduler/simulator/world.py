@@ -13,7 +13,7 @@ from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome as Answer
 from gpu_scheduler.control.effects import StartOrder, StopOrder
 from gpu_scheduler.control.messages import Ended, RunCycle, SetNode, SetTenant, Started, Submit
-from gpu_scheduler.control.state import Limits
+from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.explain import Reasons
 from gpu_scheduler.engine.forecast import forecast_start
@@ -102,7 +102,7 @@ class World:
         """Register nodes and tenants. With `promises_by`, every job that has to wait is told an
         expected start when it arrives, from run times that this predictor expects.
         """
-        self.core = Core(policy, predictor, Limits(max_queued_tasks=1 << 40))
+        self.core = Core(policy, predictor, CoreLimits(max_queued_tasks=1 << 40))
         self._store = MemoryStore(keep_ended=False)
         self._partition = partition
         self._policy = policy
@@ -174,7 +174,7 @@ class World:
                 raise
             self._run.dropped_jobs += 1
             return False
-        if job.id not in self.core.book.lives:
+        if job.id not in self.core.state.jobs:
             self._never_ran(job.task_count)  # What it depends on has ended otherwise already.
             return False
         tasks: list[int | None] = [None] if job.array is None else list(job.array.tasks)
@@ -215,18 +215,18 @@ class World:
 
     def _stop(self, order: StopOrder, now_ms: int) -> None:
         """The ideal node stops a job at once."""
-        found = self.core.book.running(order.allocation_id)
+        found = self.core.state.running(order.allocation_id)
         if found is None:
             return
-        life, number, _ = found
-        flight = self._flights[life.job.id, number]
+        record, number, _ = found
+        flight = self._flights[record.job.id, number]
         elapsed_ms = flight.let_go(now_ms)
         progress_ms = 0
         if self._promises_by is not None:
-            self._promises_by.end(life.job, None, now_ms)
+            self._promises_by.end(record.job, None, now_ms)
         if order.why == PREEMPTED:
             physics = self._physics
-            wide = life.job.gpu_milli > WIDE_GPUS * WHOLE_MILLI
+            wide = record.job.gpu_milli > WIDE_GPUS * WHOLE_MILLI
             cost_ms = physics.wide_preemption_cost_ms if wide else physics.preemption_cost_ms
             if physics.keeps_progress:
                 progress_ms = elapsed_ms
@@ -237,26 +237,26 @@ class World:
                 flight.lost_ms += cost_ms + elapsed_ms
             flight.preemptions += 1
             flight.since_ms = now_ms
-            self._waiting_gpu_milli += life.job.gpu_milli
+            self._waiting_gpu_milli += record.job.gpu_milli
             self._apply(Ended(order.allocation_id, None, 15, progress_ms), now_ms)
             return
         self._run.failed_jobs += 1
         flight.run_ms = max(0, flight.held_ms - flight.lost_ms)
         self._apply(Ended(order.allocation_id, None, 15, 0), now_ms)
-        self._record(life.job, number, now_ms)
+        self._record(record.job, number, now_ms)
 
     def _end(self, allocation_id: str, now_ms: int) -> None:
         """A job ran to its end, unless it was stopped before."""
-        found = self.core.book.running(allocation_id)
+        found = self.core.state.running(allocation_id)
         if found is None:
             return
-        life, number, _ = found
-        flight = self._flights[life.job.id, number]
+        record, number, _ = found
+        flight = self._flights[record.job.id, number]
         flight.let_go(now_ms)
         self._apply(Ended(allocation_id), now_ms)
         if self._promises_by is not None:
-            self._promises_by.end(life.job, flight.run_ms, now_ms)
-        self._record(life.job, number, now_ms)
+            self._promises_by.end(record.job, flight.run_ms, now_ms)
+        self._record(record.job, number, now_ms)
 
     def _record(self, job: Job, task: int | None, now_ms: int) -> None:
         flight = self._flights.pop((job.id, task))
@@ -301,7 +301,7 @@ class World:
 
         Then it is over for them, and for those that wait for them.
         """
-        picture = self.core.book.picture
+        picture = self.core.state.cluster
         reasons = Reasons(picture, decide(picture, self._policy, now_ms))
         waiting = [reasons.brief(number) for number in picture.queue.entries]
         if not waiting or any(reason.get("resource") != HOURS for reason in waiting):
@@ -319,10 +319,10 @@ class World:
             return predictor.expect(job, now_ms)
 
         for job in arrived:
-            life = self.core.book.lives.get(job.id)
-            if life is not None and life.queued and job.array is None:
-                picture = self.core.book.picture
-                at_ms = forecast_start(picture, now_ms, life.job.number, run_ms_of)
+            record = self.core.state.jobs.get(job.id)
+            if record is not None and record.queued and job.array is None:
+                picture = self.core.state.cluster
+                at_ms = forecast_start(picture, now_ms, record.job.number, run_ms_of)
                 if at_ms is not None:
                     self._flights[job.id, None].promised_ms = at_ms
 
@@ -330,7 +330,7 @@ class World:
         """Keep a bounded number of samples: when there are too many, every second one goes."""
         if now_ms < self._next_sample_ms:
             return
-        picture = self.core.book.picture
+        picture = self.core.state.cluster
         allocated = sum(held for held in picture.holdings.pools.values())
         free = picture.total_gpu_milli - allocated
         # Who waits for a time, another job or CPUs alone has no use for a free GPU.

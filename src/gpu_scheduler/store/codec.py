@@ -13,12 +13,12 @@ from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 
-from gpu_scheduler.model.advance_reservation import Window
+from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.identity import Authority, Identity, JoinToken, NodeKey
 from gpu_scheduler.model.job import Job, JobState
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.node import Node
-from gpu_scheduler.model.plan import Meeting, Placement, Reservation
+from gpu_scheduler.model.plan import Placement, Rendezvous, Reservation
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.rows import SUBMITTED, EventRow, JobRow, NewJobs, TaskRow
@@ -118,14 +118,14 @@ LAUNCH = Part(Launch, columns=frozenset(), optional="argv")
 
 WORDS: Whole[tuple[str, ...]] = Whole(tuple[str, ...])
 PLACEMENTS: Whole[tuple[Placement, ...]] = Whole(tuple[Placement, ...])
-MEETING: Whole[Meeting] = Whole(Meeting)
+MEETING: Whole[Rendezvous] = Whole(Rendezvous)
 VARIABLES: Whole[tuple[tuple[str, str], ...]] = Whole(tuple[tuple[str, str], ...])
 TOTALS: Whole[tuple[int, ...]] = Whole(tuple[int, ...])
 MODELS: Whole[tuple[tuple[str, int], ...]] = Whole(tuple[tuple[str, int], ...])
 NODE: Whole[Node] = Whole(Node)
 PROMISE: Whole[Reservation] = Whole(Reservation)
 TENANT: Whole[Tenant] = Whole(Tenant)
-WINDOW: Whole[Window] = Whole(Window)
+WINDOW: Whole[AdvanceReservation] = Whole(AdvanceReservation)
 SERVICE: Whole[Service] = Whole(Service)
 
 words = lru_cache(maxsize=_CACHED)(WORDS.decode)

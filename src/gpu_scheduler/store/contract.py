@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpu_scheduler.model.advance_reservation import Window
+from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.identity import Identity, Token
 from gpu_scheduler.model.intervals import IntervalSet
@@ -268,7 +268,7 @@ class Store(Protocol):
         """All pools with a part of their own, by name."""
         ...
 
-    def windows(self) -> list[Window]:
+    def windows(self) -> list[AdvanceReservation]:
         """All reservations that people made, by number; those that are over as well."""
         ...
 

@@ -11,7 +11,7 @@ from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from gpu_scheduler.model.advance_reservation import Window
+from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.identity import Authority, Identity, JoinToken, NodeKey, Token
 from gpu_scheduler.model.intervals import IntervalSet
@@ -169,7 +169,7 @@ class MemoryStore:
         self._audit: list[tuple[int, AuditRow]] = []
         self._last_audit = 0
         self._pools: dict[Pool, PoolQuota] = {}
-        self._windows: dict[str, Window] = {}
+        self._windows: dict[str, AdvanceReservation] = {}
         self._services: dict[str, Service] = {}
         self._weeks: dict[tuple[str, str | None], WeekUsageRow] = {}
         self._estimates: dict[str, EstimateRow] = {}
@@ -211,7 +211,7 @@ class MemoryStore:
             Tenant: self._keep_tenant,
             RemovedTenant: lambda gone: self._tenants.pop(gone.id, None),
             PoolQuota: self._keep_pool,
-            Window: self._keep_window,
+            AdvanceReservation: self._keep_window,
             Service: self._keep_service,
             WeekUsageRow: self._keep_week,
             EstimateRow: self._keep_estimate,
@@ -335,7 +335,7 @@ class MemoryStore:
     def _keep_estimate(self, row: EstimateRow) -> None:
         self._estimates[row.job_id] = row
 
-    def _keep_window(self, window: Window) -> None:
+    def _keep_window(self, window: AdvanceReservation) -> None:
         self._windows[window.id] = window
 
     def _keep_service(self, service: Service) -> None:
@@ -517,7 +517,7 @@ class MemoryStore:
         """All pools with a part of their own, by name."""
         return sorted(self._pools.values(), key=attrgetter("pool"))
 
-    def windows(self) -> list[Window]:
+    def windows(self) -> list[AdvanceReservation]:
         """All reservations that people made, by number; those that are over as well."""
         return sorted(self._windows.values(), key=attrgetter("number"))
 

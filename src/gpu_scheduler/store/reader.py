@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from gpu_scheduler.model.advance_reservation import Window
+from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.identity import Identity, Token
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import ENDED, JobState
@@ -452,7 +452,7 @@ class SqlReads(ABC):
         """All services with their replicas, by number."""
         return self._rows(lambda row: SERVICE.decode(row[0]), self._dialect.reading("services"))
 
-    def windows(self) -> list[Window]:
+    def windows(self) -> list[AdvanceReservation]:
         """All reservations that people made, by number; those that are over as well."""
         return self._rows(lambda row: WINDOW.decode(row[0]), self._dialect.reading("windows"))
 

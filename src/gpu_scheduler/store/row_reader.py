@@ -175,7 +175,7 @@ def allocation(row: tuple[Any, ...]) -> Allocation:
         attempt=row[3],
         placements=PLACEMENTS.decode(row[4]),
         start_ms=row[5],
-        meeting=MEETING.decode(row[6]) if row[6] else None,
+        rendezvous=MEETING.decode(row[6]) if row[6] else None,
     )
 
 

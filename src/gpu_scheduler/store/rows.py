@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from gpu_scheduler.model.advance_reservation import Window
+from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.identity import Authority, JoinToken, NodeKey, Token
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job, JobState
@@ -373,7 +373,7 @@ Write = (
     | WeekUsageRow
     | EstimateRow
     | RemovedEstimate
-    | Window
+    | AdvanceReservation
     | RemovedWindow
     | Service
     | RemovedService

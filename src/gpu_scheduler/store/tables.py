@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from gpu_scheduler.model.advance_reservation import Window
+from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.identity import Authority, JoinToken, NodeKey, Token
 from gpu_scheduler.model.measurements import AttemptMeasure, DeviceHour
@@ -263,7 +263,7 @@ TABLES: dict[type, Table] = {
             row.attempt,
             row.start_ms,
             PLACEMENTS.encode(row.placements),
-            "" if row.meeting is None else MEETING.encode(row.meeting),
+            "" if row.rendezvous is None else MEETING.encode(row.rendezvous),
         ),
     ),
     PromiseRow: Table(
@@ -380,7 +380,7 @@ TABLES: dict[type, Table] = {
         columns=("id", "number", "service"),
         values=lambda row: (row.id, row.number, SERVICE.encode(row)),
     ),
-    Window: Table(
+    AdvanceReservation: Table(
         "reservations",
         key=("id",),
         columns=("id", "number", "reservation"),
@@ -400,7 +400,7 @@ REMOVALS: dict[type, type] = {
     RemovedPromise: PromiseRow,
     RemovedNode: Node,
     RemovedTenant: Tenant,
-    RemovedWindow: Window,
+    RemovedWindow: AdvanceReservation,
     RemovedService: Service,
     RemovedEstimate: EstimateRow,
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from gpu_scheduler.model.identity import Lead, Member
+from gpu_scheduler.model.identity import LeaderLease, ServerMember
 
 # --- Which of several servers leads, as it is told to people.
 
@@ -40,7 +40,7 @@ class LeadershipForm(Struct):
 
 
 def leadership_form(
-    me: Member, lead: Lead, *, term: int, is_held: bool, trouble: str
+    me: ServerMember, lead: LeaderLease, *, term: int, is_held: bool, trouble: str
 ) -> LeadershipForm:
     """The form; `term` is the one in which this server leads, 0 if it does not."""
     role = "standby" if not term else "leader" if is_held else "unsure"

@@ -18,9 +18,9 @@ from msgspec import UNSET, UnsetType
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job, read_priority
+from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job, parse_priority
 from gpu_scheduler.model.launch import PLAIN_TERMINAL, CodeSnapshot, Launch, Mount, Runner, Terminal
-from gpu_scheduler.model.node import known_model, labels_of_names, short_model
+from gpu_scheduler.model.node import canonical_model_name, node_name_labels, short_model_name
 from gpu_scheduler.model.notification import read_rules
 from gpu_scheduler.model.request import ONE_CORE_MILLI, WHOLE_MILLI, Request, Topology
 from gpu_scheduler.wire.jobs import (
@@ -340,14 +340,14 @@ def _request(asked: MemberRequest) -> Request:
         gpu_memory_mb=asked.gpu_memory_mb,
         gpu_memory_mb_per_gpu=asked.gpu_memory_mb_per_gpu,
         exclusive=asked.exclusive,
-        gpu_models=tuple(known_model(short_model(model)) for model in models),
+        gpu_models=tuple(canonical_model_name(short_model_name(model)) for model in models),
         mig_profile=asked.mig_profile,
         cpu_milli=_cpu_milli(asked),
         memory_mb=asked.memory_mb,
         device_ids=_devices(allowed) if isinstance(allowed, str) else tuple(allowed),
         node_labels=(
             *asked.node_labels.items(),
-            *labels_of_names(asked.nodes, asked.exclude_nodes),
+            *node_name_labels(asked.nodes, asked.exclude_nodes),
         ),
         topology=asked.topology,
         contiguous=asked.contiguous,
@@ -407,7 +407,7 @@ def _devices(text: str) -> tuple[int, ...]:
 
 
 def _priority(value: int | str) -> int:
-    return value if isinstance(value, int) else read_priority(value)
+    return value if isinstance(value, int) else parse_priority(value)
 
 
 def _max_runtime_ms(minutes: float | UnsetType, seconds: float | UnsetType) -> int:

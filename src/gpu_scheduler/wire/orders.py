@@ -134,7 +134,7 @@ def rendezvous_of(
 
 def commit_order(allocation: Allocation, placement: Placement) -> pb.Order:
     """Let a member run, with where all of them meet."""
-    meeting = allocation.meeting
+    meeting = allocation.rendezvous
     if meeting is None:
         raise InternalError(f"allocation {allocation.id} was not committed")
     rendezvous = rendezvous_of(allocation, placement, meeting.hosts, meeting.port)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from gpu_scheduler.model.advance_reservation import Window, Wish
+from gpu_scheduler.model.advance_reservation import AdvanceReservation, ReservationSpec
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.wire.times import read_time, write_time
 
@@ -61,7 +61,7 @@ class ReservationList(Struct):
     reservations: list[ReservationForm]
 
 
-def read_wish(asked: ReservationRequest, tenant: str, now_ms: int) -> Wish:
+def read_wish(asked: ReservationRequest, tenant: str, now_ms: int) -> ReservationSpec:
     """What is wished for, with its times in milliseconds."""
     start_ms = now_ms if asked.start is UNSET else read_time(asked.start, "start")
     if (asked.end is UNSET) == (asked.duration_minutes is UNSET):
@@ -75,7 +75,7 @@ def read_wish(asked: ReservationRequest, tenant: str, now_ms: int) -> Wish:
     for field in ("user", "name", "node", "gpu_model"):
         if not getattr(asked, field).isprintable():
             raise InvalidRequest(f"{field} holds a control character; remove it")
-    return Wish(
+    return ReservationSpec(
         tenant=tenant,
         gpus=asked.gpus,
         start_ms=start_ms,
@@ -89,7 +89,7 @@ def read_wish(asked: ReservationRequest, tenant: str, now_ms: int) -> Wish:
     )
 
 
-def write_window(window: Window, now_ms: int) -> ReservationForm:
+def write_window(window: AdvanceReservation, now_ms: int) -> ReservationForm:
     """A reservation as people see it."""
     state = "planned" if now_ms < window.start_ms else "active"
     if window.over_ms is not None:

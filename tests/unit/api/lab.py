@@ -27,7 +27,7 @@ from gpu_scheduler.api.http.listeners import (
 )
 from gpu_scheduler.api.interfaces import ApiSettings, Bounds
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.messages import Ended, Fact, NodeFound, Started
+from gpu_scheduler.control.messages import Ended, Fact, NodeReported, Started
 from gpu_scheduler.model.node import Device
 from gpu_scheduler.store.memory import MemoryStore
 from tests.builders import a_core
@@ -160,7 +160,7 @@ class ApiLab:
         self.server: ApiServer = await serve(self.applications, self.listening, doors=self.doors)
         for number in range(self._nodes):
             await self.loop.apply(
-                NodeFound(
+                NodeReported(
                     node_id=f"n{number}",
                     cpu_milli=128_000,
                     memory_mb=1_000_000,

@@ -32,7 +32,7 @@ from gpu_scheduler.api.grpc.scheduler_service import SERVICE, Scheduler, add_sch
 from gpu_scheduler.control.messages import MakeToken
 from gpu_scheduler.model.errors import ClusterError
 from gpu_scheduler.model.identity import Token
-from gpu_scheduler.model.tenant import Roster, Tenant
+from gpu_scheduler.model.tenant import Tenant, TenantDirectory
 from gpu_scheduler.wire import scheduler_pb2 as pb
 from tests.unit.api.lab import ApiLab
 
@@ -211,7 +211,7 @@ def test_what_grows_old_is_used_while_it_is_looked_up_anew(service: Service) -> 
 def test_who_has_left_a_group_is_out_of_its_tenant_within_a_minute_also_if_nobody_answers(
     service: Service,
 ) -> None:
-    roster = Roster.of([Tenant(id="vision", linux_groups=("lab",))])
+    roster = TenantDirectory.of([Tenant(id="vision", linux_groups=("lab",))])
 
     async def scenario() -> None:
         people = Directory(0, (), lambda: roster, service.accounts(patience_s=1.0))

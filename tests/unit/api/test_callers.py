@@ -15,7 +15,7 @@ from gpu_scheduler.api.auth import peer_credentials
 from gpu_scheduler.api.auth.accounts import Accounts, Directory, account_of
 from gpu_scheduler.api.auth.peer_credentials import Peer, PeerAuthenticator, peer_of
 from gpu_scheduler.model.identity import Caller, Role
-from gpu_scheduler.model.tenant import Roster, Tenant
+from gpu_scheduler.model.tenant import Tenant, TenantDirectory
 
 NOBODY_UID = 65534
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
@@ -33,7 +33,7 @@ def a_pair(host: str = "127.0.0.1") -> tuple[socket.socket, socket.socket]:
 def a_kernel(
     server_uid: int = 0, tenants: list[Tenant] | None = None, **more: Any
 ) -> PeerAuthenticator:
-    roster = Roster.of(tenants or [])
+    roster = TenantDirectory.of(tenants or [])
     return PeerAuthenticator(Directory(server_uid, (), lambda: roster, Accounts(**more)))
 
 
@@ -150,11 +150,11 @@ def test_groups_of_an_account_lead_to_its_tenants() -> None:
 
 
 def test_a_tenant_that_changes_counts_at_once() -> None:
-    rosters = [Roster.of([])]
+    rosters = [TenantDirectory.of([])]
     kernel = PeerAuthenticator(Directory(0, (), lambda: rosters[-1]))
     stranger = Peer(uid=3_999_999)
     before = found(kernel, stranger)
-    rosters.append(Roster.of([Tenant(id="vision", users=("3999999",))]))
+    rosters.append(TenantDirectory.of([Tenant(id="vision", users=("3999999",))]))
     after = kernel.caller(stranger, {})
     assert before is not None
     assert after is not None

@@ -11,8 +11,8 @@ import pytest
 
 from gpu_scheduler.cli.jobs.columns import place_text
 from gpu_scheduler.control.gpu_metering import Action, GpuRules
-from gpu_scheduler.control.messages import Cordon, DeviceRead, DevicesRead, NodeSilent, Started
-from gpu_scheduler.control.state import Limits
+from gpu_scheduler.control.messages import Cordon, DeviceSample, DevicesSampled, NodeSilent, Started
+from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.model.measurements import DeviceProcess, DeviceReading, NodeReadings
 from tests.unit.api.lab import ApiLab
 
@@ -138,8 +138,8 @@ def test_what_a_gpu_does_not_tell_is_no_load_of_nothing(lab: ApiLab) -> None:
 def test_a_gpu_says_who_keeps_it_from_work_and_a_waiting_job_does_too(lab: ApiLab) -> None:
     eve = DeviceProcess(pid=7, user="eve", command="python3", memory_mb=900)
     left = DeviceProcess(pid=8, user="ada", memory_mb=50, allocation_id="job-9.1")
-    reads = (DeviceRead(index=0, processes=(eve,)), DeviceRead(index=1, processes=(left,)))
-    lab.tell(DevicesRead("n0", reads))
+    reads = (DeviceSample(index=0, processes=(eve,)), DeviceSample(index=1, processes=(left,)))
+    lab.tell(DevicesSampled("n0", reads))
     first, second, third = lab.get("/gpus").json["gpus"][:3]
     assert (first["state"], first["why"]) == ("foreign", "process 7 (python3) of eve holds 900 MiB")
     assert second["state"] == "leaking"
@@ -152,11 +152,11 @@ def test_a_gpu_says_who_keeps_it_from_work_and_a_waiting_job_does_too(lab: ApiLa
 
 def test_a_running_job_that_was_warned_says_so_and_is_measured() -> None:
     rules = GpuRules(memory=Action.WARN)
-    with ApiLab(limits=Limits(gpu_rules=rules)) as lab:
+    with ApiLab(limits=CoreLimits(gpu_rules=rules)) as lab:
         job_id = lab.submit(gpu_count=0.5)
         lab.start(job_id)
         greedy = DeviceProcess(pid=7, memory_mb=80_000, allocation_id=f"{job_id}.1")
-        lab.tell(DevicesRead("n0", (DeviceRead(index=0, processes=(greedy,)),)))
+        lab.tell(DevicesSampled("n0", (DeviceSample(index=0, processes=(greedy,)),)))
         reason = lab.get(f"/jobs/{job_id}/explain").json["reason"]
         assert "; warned: it uses 80000 MiB of the memory of GPU 0" in reason
         measured = lab.get(f"/jobs/{job_id}").json["measured"]
@@ -166,16 +166,16 @@ def test_a_running_job_that_was_warned_says_so_and_is_measured() -> None:
         listed = lab.get("/jobs").json["jobs"][0]
         assert listed["reason"].startswith("warned: it uses 80000 MiB")
         assert place_text(listed).startswith("n0[0] (warned: it uses 80000 MiB")
-        lab.tell(DevicesRead("n0", (DeviceRead(index=0),)))
+        lab.tell(DevicesSampled("n0", (DeviceSample(index=0),)))
         assert lab.get("/jobs").json["jobs"][0]["reason"] == ""
 
 
 def test_an_idle_task_of_an_array_says_so() -> None:
     rules = GpuRules(idle=Action.WARN, idle_ms=0)
-    with ApiLab(limits=Limits(gpu_rules=rules)) as lab:
+    with ApiLab(limits=CoreLimits(gpu_rules=rules)) as lab:
         job_id = lab.submit(gpu_count=1, array="0-1")
         lab.tell(Started(f"{job_id}_0.1"))
-        lab.tell(DevicesRead("n0", (DeviceRead(index=0, utilisation_percent=0),)))
+        lab.tell(DevicesSampled("n0", (DeviceSample(index=0, utilisation_percent=0),)))
         told = lab.get(f"/jobs/{job_id}_0").json
         assert told["reason"].startswith("warned: its GPUs have been under 5 %")
         assert lab.get(f"/jobs/{job_id}_1").json["reason"] == ""

@@ -60,7 +60,7 @@ class Cluster:
 
     @property
     def running(self) -> list[str]:
-        return sorted(self.loop.core.book.picture.running)
+        return sorted(self.loop.core.state.cluster.running)
 
     async def add(self, name: str, cpus: int) -> Node:
         node = Node(name, cpus)
@@ -149,9 +149,9 @@ def test_the_end_of_leases_is_waited_for_also_where_none_is_held_yet() -> None:
 
     async def test(cluster: Cluster) -> None:
         await cluster.add("n0", cpus=1)
-        book = cluster.loop.core.book
+        state = cluster.loop.core.state
         assert cluster.agents._leases_on("n0") == set()
-        book.limits = replace(book.limits, lease_ms=60_000)
+        state.limits = replace(state.limits, lease_ms=60_000)
         assert cluster.agents._leases_on("n0") == {60_000}
 
     play(test)

@@ -40,11 +40,11 @@ def start_of(lab: Lab, job_id: str) -> ExpectedTime:
 def end_of(lab: Lab, job_id: str) -> ExpectedTime:
     service = a_service(lab)
     explainer = Explainer(service)
-    life = lab.core.book.lives[job_id]
-    running = lab.core.book.picture.running.get(f"{job_id}.1")
+    record = lab.core.state.jobs[job_id]
+    running = lab.core.state.cluster.running.get(f"{job_id}.1")
     if running is not None:
         return end_of_running(service, running.running)
-    entry = lab.core.book.picture.queue.entries[life.job.number]
+    entry = lab.core.state.cluster.queue.entries[record.job.number]
     return end_of_queued(explainer, entry, forecast_start(service, explainer, job_id))
 
 
@@ -188,11 +188,11 @@ def test_what_follows_another_job_is_as_well_known_as_that_one(limit_ms: int) ->
 def test_screens_leave_out_what_nothing_vouches_for() -> None:
     lab = a_lab()
     lab.submit(whole("first"), whole("second"), whole("third"))
-    numbers = [lab.core.book.lives[name].job.number for name in ("second", "third")]
+    numbers = [lab.core.state.jobs[name].job.number for name in ("second", "third")]
     assert Explainer(a_service(lab)).expected_starts(numbers) == {}
     lab.do(Cancel("first"), Cancel("second"), Cancel("third"))
     lab.submit(whole("first2", max_runtime_ms=HOUR), whole("second2", max_runtime_ms=HOUR))
-    number = lab.core.book.lives["second2"].job.number
+    number = lab.core.state.jobs["second2"].job.number
     assert Explainer(a_service(lab)).expected_starts([number]) == {number: HOUR}
 
 
@@ -222,6 +222,6 @@ def test_what_came_since_the_last_look_is_not_told_that_it_never_starts() -> Non
     lab.submit(whole("runs", max_runtime_ms=HOUR), whole("waits", max_runtime_ms=HOUR))
     service.tallies.messages += 1
     service.last_plan = lab.last_plan
-    number = lab.core.book.lives["waits"].job.number
-    lab.core.book.picture.reservations.pop(number, None)
+    number = lab.core.state.jobs["waits"].job.number
+    lab.core.state.cluster.reservations.pop(number, None)
     assert not explainer.outlook(number).is_never

@@ -19,7 +19,7 @@ from gpu_scheduler.api.ha.proxy import LeaderProxy
 from gpu_scheduler.api.interfaces import ApiSettings
 from gpu_scheduler.client.socket_options import IDLE_S
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.model.identity import Lead, Member
+from gpu_scheduler.model.identity import LeaderLease, ServerMember
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import JobRow, Write
@@ -41,13 +41,13 @@ class Standing:
     """A server that stands by, and knows who leads."""
 
     def __init__(self, address: str, *, holder: str = "leader") -> None:
-        self.me = Member(name="standby", address=ME)
+        self.me = ServerMember(name="standby", address=ME)
         self.term = 0
         self.is_held = False
         self.is_late = False
         self.is_leaving = False
         self.trouble = ""
-        self.lead = Lead(term=5, holder=holder, address=address, left_s=5)
+        self.lead = LeaderLease(term=5, holder=holder, address=address, left_s=5)
 
     def database_ms(self) -> int:
         return NOW_MS
@@ -260,7 +260,7 @@ def test_a_server_that_stops_passes_on_to_the_next_leader_once_there_is_one() ->
 
     def the_next_one(standing: Any) -> None:
         standing.is_leaving = True
-        standing.lead = Lead(term=6, holder="leader", address=leader.address, left_s=5)
+        standing.lead = LeaderLease(term=6, holder="leader", address=leader.address, left_s=5)
 
     assert play(leader, lambda ask: ask(), lambda _: Stopping(the_next_one))[0] == 200
     assert IdentityVerifier(SECRET, 6).read(leader.header("x-tgpu-vouched")).term == 6
@@ -311,8 +311,8 @@ def test_a_voucher_is_for_the_term_of_the_leader_to_whom_it_is_sent() -> None:
 
         lead = property(lambda self: self.leads.pop(0), lambda self, first: self.begin(first))
 
-        def begin(self, first: Lead) -> None:
-            later = Lead(term=6, holder="other", address="http://127.0.0.1:1", left_s=5)
+        def begin(self, first: LeaderLease) -> None:
+            later = LeaderLease(term=6, holder="other", address="http://127.0.0.1:1", left_s=5)
             self.leads = [first, *[later] * 9]
 
     leader = Leader()

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.control.messages import DeviceRead, DevicesRead, NodeSilent
-from gpu_scheduler.control.self_monitoring import Finding
+from gpu_scheduler.control.messages import DeviceSample, DevicesSampled, NodeSilent
+from gpu_scheduler.control.self_monitoring import HealthFinding
 from gpu_scheduler.model.measurements import DeviceProcess, NodeReadings
 from gpu_scheduler.notify.outbox import Lane
 from gpu_scheduler.store.rows import NoticeRow
@@ -62,13 +62,13 @@ def test_sick_and_leaking_gpus_are_told_each_with_its_own_remedy(lab: ApiLab) ->
     left = DeviceProcess(pid=4321, user="ann", memory_mb=9000, allocation_id="job-99.1")
     other = DeviceProcess(pid=1, user="bob", memory_mb=9000)
     lab.tell(
-        DevicesRead(
+        DevicesSampled(
             "n0",
             (
-                DeviceRead(index=1, healthy=False),
-                DeviceRead(index=2, memory_used_mb=9000, processes=(left,)),
-                DeviceRead(index=3, memory_used_mb=9000, processes=(other,)),
-                DeviceRead(index=4, memory_used_mb=9000, unexplained_mb=9000),
+                DeviceSample(index=1, healthy=False),
+                DeviceSample(index=2, memory_used_mb=9000, processes=(left,)),
+                DeviceSample(index=3, memory_used_mb=9000, processes=(other,)),
+                DeviceSample(index=4, memory_used_mb=9000, unexplained_mb=9000),
             ),
         )
     )
@@ -77,7 +77,7 @@ def test_sick_and_leaking_gpus_are_told_each_with_its_own_remedy(lab: ApiLab) ->
     assert "XID" in sick["remedy"]
     assert "end process 4321" in leaking["remedy"]
     assert "--gpu-reset -i 4" in full["remedy"]
-    lab.tell(DevicesRead("n0", tuple(DeviceRead(index=i, healthy=False) for i in range(6))))
+    lab.tell(DevicesSampled("n0", tuple(DeviceSample(index=i, healthy=False) for i in range(6))))
     assert "3 further GPUs" in reasons(lab, "gpus")[-1]["detail"]
 
 
@@ -98,12 +98,12 @@ def test_a_store_that_cannot_write_or_be_read_is_told(lab: ApiLab, monkeypatch: 
 
 
 def test_a_queue_that_is_full_is_told(lab: ApiLab) -> None:
-    book = lab.loop.core.book
-    book.queued_tasks = book.limits.max_queued_tasks
+    state = lab.loop.core.state
+    state.queued_tasks = state.limits.max_queued_tasks
     assert "is full" in reasons(lab, "queue")[0]["detail"]
-    book.queued_tasks = round(0.95 * book.limits.max_queued_tasks)
+    state.queued_tasks = round(0.95 * state.limits.max_queued_tasks)
     assert "nearly full" in reasons(lab, "queue")[0]["detail"]
-    book.queued_tasks = 0
+    state.queued_tasks = 0
     assert reasons(lab, "queue") == []
 
 
@@ -125,8 +125,8 @@ def test_a_backlog_of_notifications_is_told() -> None:
 
 def test_what_the_server_finds_of_itself_is_told_and_the_worst_comes_first() -> None:
     found = [
-        Finding("disk", "degraded", "little room", "make some"),
-        Finding("clock", "unhealthy", "mad", "mend it"),
+        HealthFinding("disk", "degraded", "little room", "make some"),
+        HealthFinding("clock", "unhealthy", "mad", "mend it"),
     ]
     with ApiLab(vitals=lambda: found) as lab:
         reply = lab.get("/health")

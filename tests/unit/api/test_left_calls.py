@@ -12,7 +12,7 @@ from gpu_scheduler.api.auth.peer_credentials import Peer
 from gpu_scheduler.api.grpc.scheduler_service import SERVICE, Scheduler, add_scheduler_service
 from gpu_scheduler.api.interfaces import ApiSettings
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.messages import NodeFound
+from gpu_scheduler.control.messages import NodeReported
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import Write
@@ -72,7 +72,7 @@ async def leave_and_ask_again(store: Held) -> bool:
     """Submit over gRPC, leave within the commit, submit again: whether that was a repetition."""
     loop = Loop(store, a_core, lambda: NOW_MS)
     loop.start()
-    await loop.apply(NodeFound(node_id="n0", cpu_milli=8_000, memory_mb=64_000, devices=()))
+    await loop.apply(NodeReported(node_id="n0", cpu_milli=8_000, memory_mb=64_000, devices=()))
     settings = ApiSettings(server_uid=os.getuid())
     application = Watched(build(loop, settings, authenticators=(Somebody(),)).main)
     server = grpc.aio.server()

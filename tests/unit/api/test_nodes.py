@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_scheduler.control.messages import NodeFound, NodeLost, NodeSilent
+from gpu_scheduler.control.messages import NodeLost, NodeReported, NodeSilent
 from gpu_scheduler.model.node import Adapter
 from tests.unit.api.lab import ApiLab
 from tests.unit.api.test_front import ByHeader
@@ -20,7 +20,7 @@ def lab() -> Iterator[ApiLab]:
 
 def test_a_node_shows_what_its_agent_found(lab: ApiLab) -> None:
     lab.tell(
-        NodeFound(
+        NodeReported(
             node_id="ib1",
             cpu_milli=64_000,
             memory_mb=512_000,
@@ -65,7 +65,7 @@ def test_a_node_that_is_lost_says_so_whatever_was_decided(lab: ApiLab) -> None:
 
 def test_nodes_stand_in_the_order_of_their_names(lab: ApiLab) -> None:
     for name in ("n10", "rack2-n1", "n2"):
-        lab.tell(NodeFound(node_id=name, cpu_milli=64_000, memory_mb=512_000))
+        lab.tell(NodeReported(node_id=name, cpu_milli=64_000, memory_mb=512_000))
     names = [node["id"] for node in lab.get("/nodes").json["nodes"]]
     assert names == ["n0", "n2", "n10", "rack2-n1"]
 

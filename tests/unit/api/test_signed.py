@@ -20,7 +20,7 @@ from gpu_scheduler.api.auth.jwt import Issuer, JwtVerifier, Keys
 from gpu_scheduler.api.http.errors import BadToken, WrongTenant
 from gpu_scheduler.model.errors import InvalidInput, UnknownThing
 from gpu_scheduler.model.identity import Caller, Role
-from gpu_scheduler.model.tenant import Roster
+from gpu_scheduler.model.tenant import TenantDirectory
 
 ISSUER, AUDIENCE = "https://login.example", "gpu-scheduler"
 SECRET = b"s" * 32
@@ -52,7 +52,7 @@ def a_verifier(
     file = tmp_path / "key"
     file.write_bytes(data)
     keys = Keys(str(file), lambda name: Path(name).read_bytes(), algorithm, is_set=is_set)
-    people = Directory(0, (), lambda: Roster.of([]))
+    people = Directory(0, (), lambda: TenantDirectory.of([]))
     names: dict[str, Role] = {role.value: role for role in Role}
     settings = {"algorithm": algorithm, "issuer": ISSUER, "audience": AUDIENCE, "roles": names}
     return JwtVerifier(Issuer(**(settings | issuer)), keys, people, tenant_of)

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpu_scheduler.api.ha.gate import FORWARDED_HEADER, LeaderGate, SwitchableApp
-from gpu_scheduler.model.identity import Lead, Member
+from gpu_scheduler.model.identity import LeaderLease, ServerMember
 
 
 class Standing:
     """A lead that a test can take away."""
 
     def __init__(self) -> None:
-        self.me = Member(name="a", address="http://a:1")
+        self.me = ServerMember(name="a", address="http://a:1")
         self.term = 3
         self.is_held = True
         self.is_late = False
         self.is_leaving = False
-        self.lead = Lead()
+        self.lead = LeaderLease()
         self.trouble = ""
 
     def database_ms(self) -> int:

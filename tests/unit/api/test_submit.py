@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.api.interfaces import Bounds
-from gpu_scheduler.control.state import Limits
+from gpu_scheduler.control.state import CoreLimits
 from tests.unit.api.lab import ApiLab
 
 
@@ -368,7 +368,7 @@ def test_what_is_too_large_is_refused() -> None:
 
 
 def test_a_full_queue_says_when_to_come_back() -> None:
-    with ApiLab(nodes=0, limits=Limits(max_queued_tasks=2)) as lab:
+    with ApiLab(nodes=0, limits=CoreLimits(max_queued_tasks=2)) as lab:
         lab.submit()
         reply = lab.post("/jobs", {"command": ["a"], "array": "0-1"})
         assert (reply.status, reply.code) == (503, "queue_full")

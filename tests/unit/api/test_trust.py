@@ -9,7 +9,7 @@ import pytest
 
 from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.messages import NodeFound, ResumeDevice, SetTenant
+from gpu_scheduler.control.messages import NodeReported, ResumeDevice, SetTenant
 from gpu_scheduler.model.node import Device
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.wire import agent_pb2 as pb
@@ -176,7 +176,9 @@ def test_another_device_in_its_place_is_not_what_somebody_looked_after() -> None
             await node.reads()
         await site.loop.apply(ResumeDevice("n0", 0))
         other = Device(index=0, uuid="another", model="A100", memory_mb=1)
-        await site.loop.apply(NodeFound(node_id="n0", cpu_milli=1, memory_mb=1, devices=(other,)))
+        await site.loop.apply(
+            NodeReported(node_id="n0", cpu_milli=1, memory_mb=1, devices=(other,))
+        )
         assert site.device.trust_ms == 0
 
     run(scenario)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.control.state import Limits
+from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.predict.history import History
 from tests.unit.api.lab import ApiLab
 
@@ -29,7 +29,7 @@ def seconds(text: str) -> float:
 
 
 def test_what_would_start_now_is_told_so_and_nothing_is_stored(lab: ApiLab) -> None:
-    events, picture = lab.store.last_event(), lab.loop.core.book.picture
+    events, picture = lab.store.last_event(), lab.loop.core.state.cluster
     before = replace(picture.snapshot(), tenants=())
     reply = lab.post("/jobs/validate", job(max_runtime_minutes=60))
     assert reply.status == 200
@@ -85,7 +85,7 @@ def test_what_a_submission_would_refuse_is_refused_alike(
 
 
 def test_a_quota_and_a_full_queue_refuse_a_dry_run_too() -> None:
-    with ApiLab(limits=Limits(max_queued_tasks=3)) as lab:
+    with ApiLab(limits=CoreLimits(max_queued_tasks=3)) as lab:
         tenant = lab.post("/tenants", {"name": "small", "max_gpus": 2}).json["id"]
         assert lab.post("/jobs/validate", job(tenant_id=tenant)).code == "quota_exceeded"
         assert lab.post("/jobs/validate", job(array="0-3", gpu_count=1)).code == "queue_full"

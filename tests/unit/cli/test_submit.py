@@ -12,7 +12,7 @@ import pytest
 
 from gpu_scheduler.cli.main import main
 from gpu_scheduler.cli.submit.body import SHORT_SCALE_TOP, default_name, priority_of
-from gpu_scheduler.model.job import read_priority
+from gpu_scheduler.model.job import parse_priority
 from tests.unit.client.fake_server import USER, FakeServer, a_server
 
 Body = dict[str, Any]
@@ -189,7 +189,7 @@ def test_what_is_not_asked_for_is_not_sent(submitted: Submit) -> None:
 
 def test_the_short_scale_is_that_of_the_model() -> None:
     for text in (*map(str, range(SHORT_SCALE_TOP + 3)), "low", "urgent", "9999"):
-        assert priority_of(text) == read_priority(text, short_scale=True)
+        assert priority_of(text) == parse_priority(text, short_scale=True)
 
 
 def test_the_surroundings_are_captured(

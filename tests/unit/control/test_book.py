@@ -19,5 +19,5 @@ def test_the_limit_of_a_job_that_runs_is_kept() -> None:
     core.apply(Submit(a_job(number=1, max_runtime_ms=HOUR)), 0)
     core.apply(RunCycle(), 0)
     for _ in range(2 * FEW_TIMERS):
-        core.book.set_timer(HOUR + 1, "limit", "a job that is gone")
+        core.state.set_timer(HOUR + 1, "limit", "a job that is gone")
     assert core.next_timer_ms() == HOUR

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from gpu_scheduler.control.gang_status import Members
+from gpu_scheduler.control.gang_status import GangStatus
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.messages import Ended, NodeFenced, NodeFound, Prepared, Submit
-from gpu_scheduler.control.nodes.reconcile import Committed
+from gpu_scheduler.control.messages import Ended, NodeFenced, NodeReported, Prepared, Submit
+from gpu_scheduler.control.nodes.reconcile import AllocationView
 from gpu_scheduler.model.errors import StoreUnavailable
 from gpu_scheduler.model.node import Device
 from gpu_scheduler.store.memory import MemoryStore
@@ -29,7 +29,7 @@ async def one_held(loop: Loop, *, members: int = 1) -> str:
     """The id of what is held, once a job with so many members, each on its own node, is placed."""
     for number in range(members):
         devices = (Device(index=0, model="A100", memory_mb=1000, uuid=f"g{number}"),)
-        found = NodeFound(node_id=f"n{number}", cpu_milli=8000, memory_mb=8000, devices=devices)
+        found = NodeReported(node_id=f"n{number}", cpu_milli=8000, memory_mb=8000, devices=devices)
         await loop.apply(found)
     await loop.apply(Submit(a_job(members=members)))
     async with asyncio.timeout(60):
@@ -42,10 +42,10 @@ def test_allocations_are_known_from_their_commit_to_the_commit_of_their_end() ->
     async def play() -> None:
         store = MemoryStore()
         loop = Loop(store, a_core, lambda: 1_000)
-        committed = Committed(loop)
+        committed = AllocationView(loop)
         loop.start()
         held = await one_held(loop)
-        assert committed.ids == {held} == Committed(loop).ids
+        assert committed.ids == {held} == AllocationView(loop).ids
         await loop.apply(Ended(held, exit_code=0))
         assert committed.ids == {allocation.id for allocation in store.allocations()} == set()
         await loop.close()
@@ -56,8 +56,8 @@ def test_allocations_are_known_from_their_commit_to_the_commit_of_their_end() ->
 def test_nothing_is_kept_of_the_members_of_an_attempt_whose_node_is_dead() -> None:
     async def play() -> None:
         loop = Loop(MemoryStore(), a_core, lambda: 1_000)
-        members = Members()
-        Committed(loop, members.forget)
+        members = GangStatus()
+        AllocationView(loop, members.forget)
         loop.start()
         held = await one_held(loop)
         members.began(loop.store.allocations()[0], 0)
@@ -72,12 +72,12 @@ def test_nothing_is_kept_of_the_members_of_an_attempt_whose_node_is_dead() -> No
 def test_a_gang_has_met_from_the_commit_of_that_to_the_commit_of_its_end() -> None:
     async def play() -> None:
         loop = Loop(MemoryStore(), a_core, lambda: 1_000)
-        committed = Committed(loop)
+        committed = AllocationView(loop)
         loop.start()
         held = await one_held(loop, members=2)
         assert committed.met == set()
         await loop.apply(Prepared(held, 29500, ("n0", "n1")))
-        assert committed.met == {held} == Committed(loop).met
+        assert committed.met == {held} == AllocationView(loop).met
         await loop.apply(Ended(held, exit_code=0))
         assert committed.met == set()
         await loop.close()
@@ -88,7 +88,7 @@ def test_a_gang_has_met_from_the_commit_of_that_to_the_commit_of_its_end() -> No
 def test_what_was_kept_although_its_commit_failed_is_known_after_the_reload() -> None:
     async def play() -> None:
         loop = Loop(LostAnswer(), a_core, lambda: 1_000)
-        committed = Committed(loop)
+        committed = AllocationView(loop)
         reloaded = asyncio.Event()
         loop.on_reload(reloaded.set)
         loop.start()

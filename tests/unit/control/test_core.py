@@ -6,7 +6,7 @@ import pytest
 
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome, StartOrder
-from gpu_scheduler.control.job_record import JobLife
+from gpu_scheduler.control.job_record import JobRecord
 from gpu_scheduler.control.messages import (
     Cancel,
     Checkpointed,
@@ -23,7 +23,7 @@ from gpu_scheduler.control.messages import (
     Started,
     Submit,
 )
-from gpu_scheduler.control.state import Limits
+from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.model.errors import InternalError, SchedulerError
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Dependency, DependencyKind, JobState, Pool
@@ -47,17 +47,17 @@ def a_busy_core() -> Core:
 
 
 def state_of(core: Core) -> object:
-    book = core.book
+    state = core.state
     return (
-        book.picture.snapshot(),
-        {job_id: life.row() for job_id, life in book.lives.items()},
-        dict(book.ended),
-        book.queued_tasks,
-        book.next_number,
-        book.picture.index.free_devices,
-        book.picture.total_gpu_milli,
-        book.accounts.to_rows(),
-        book.shares.to_rows(),
+        state.cluster.snapshot(),
+        {job_id: record.row() for job_id, record in state.jobs.items()},
+        dict(state.ended),
+        state.queued_tasks,
+        state.next_number,
+        state.cluster.index.free_devices,
+        state.cluster.total_gpu_milli,
+        state.accounts.to_rows(),
+        state.shares.to_rows(),
     )
 
 
@@ -171,20 +171,20 @@ def test_nodes_tenants_and_pools_can_be_set() -> None:
     assert core.apply(SetTenant(a_tenant(gpus=1)), 0).writes == [a_tenant(gpus=1)]
     pool = PoolQuota(pool=Pool.BATCH, percent=50)
     assert core.apply(SetPools((pool,)), 0).writes == [pool]
-    assert core.book.picture.pools[Pool.BATCH].percent == 50
-    assert core.book.picture.has_limits
+    assert core.state.cluster.pools[Pool.BATCH].percent == 50
+    assert core.state.cluster.has_limits
 
 
 def test_ends_are_remembered_only_so_long() -> None:
-    core = a_core(nodes=[a_node()], limits=Limits(remembered_ends=2))
+    core = a_core(nodes=[a_node()], limits=CoreLimits(remembered_ends=2))
     for number in (1, 2, 3):
         core.apply(Submit(a_job(number=number)), 0)
     core.apply(RunCycle(), 0)
     for number in (1, 2, 3):
         core.apply(Ended(f"j{number}.1"), 1)
-    assert list(core.book.ended) == ["j2", "j3"]
+    assert list(core.state.ended) == ["j2", "j3"]
     core.apply(Submit(a_job(number=1)), 2)
-    assert "j1" in core.book.lives
+    assert "j1" in core.state.jobs
 
 
 def test_the_next_timer_is_the_earliest_thing_that_is_due() -> None:
@@ -204,7 +204,7 @@ def test_a_job_that_runs_longer_than_expected_is_expected_to_run_longer() -> Non
     core.apply(Submit(a_job(number=1, estimate_ms=HOUR)), 0)
     core.apply(RunCycle(), 0)
     core.apply(RunCycle(), 2 * HOUR)
-    running = core.book.picture.running["j1.1"].running
+    running = core.state.cluster.running["j1.1"].running
     assert running.overrun
     assert running.expected_end_ms > 2 * HOUR
 
@@ -214,7 +214,7 @@ def test_overruns_wake_the_core_a_bounded_number_of_times() -> None:
     core.apply(Submit(a_job(number=1, estimate_ms=1)), 0)
     core.apply(Submit(a_job(number=2)), 0)
     core.apply(RunCycle(), 0)
-    core.book.predictor.exceed = lambda job, elapsed_ms, now_ms: elapsed_ms + 1  # type: ignore[method-assign]
+    core.state.predictor.exceed = lambda job, elapsed_ms, now_ms: elapsed_ms + 1  # type: ignore[method-assign]
     wakes, now_ms = 0, 0
     while (at_ms := core.next_timer_ms()) is not None and at_ms < 24 * HOUR:
         assert at_ms > now_ms
@@ -232,25 +232,25 @@ def test_standings_are_kept_only_of_accounts_that_wait_or_lend() -> None:
     core.apply(RunCycle(), 0)
     core.apply(Cancel("j3"), 1)
     core.apply(RunCycle(), 1)
-    assert sorted(core.book.picture.tenant_standings) == ["lender", "t2", "t4", "t5"]
+    assert sorted(core.state.cluster.tenant_standings) == ["lender", "t2", "t4", "t5"]
 
 
 def test_an_array_has_no_task_without_a_number() -> None:
-    life = JobLife(an_array(number=1))
+    record = JobRecord(an_array(number=1))
     with pytest.raises(InternalError, match="has no task without a number"):
-        life.task(None)
+        record.task(None)
 
 
 @pytest.mark.parametrize(
     ("happen", "state"),
     [
-        (lambda life: life.task(0).move_to(JobState.SCHEDULED), JobState.SCHEDULED),
-        (lambda life: None, JobState.PENDING),
+        (lambda record: record.task(0).move_to(JobState.SCHEDULED), JobState.SCHEDULED),
+        (lambda record: None, JobState.PENDING),
     ],
 )
 def test_an_array_shows_the_state_of_its_most_lively_task(
-    happen: Callable[[JobLife], None], state: JobState
+    happen: Callable[[JobRecord], None], state: JobState
 ) -> None:
-    life = JobLife(an_array(number=1, tasks="0-3"))
-    happen(life)
-    assert life.state is state
+    record = JobRecord(an_array(number=1, tasks="0-3"))
+    happen(record)
+    assert record.state is state

@@ -19,11 +19,11 @@ from gpu_scheduler.control.messages import (
     PauseDevice,
     Release,
     Retry,
-    Series,
     SetNode,
     Started,
     Submit,
     SubmitAll,
+    SubmitSeries,
     Update,
 )
 from gpu_scheduler.model.errors import (
@@ -143,8 +143,8 @@ def test_messages_that_come_together_are_committed_together() -> None:
     with_loop(test)
 
 
-def a_series(job: Job, launch: Launch, name: str) -> Series:
-    return Series(job, launch, None, (name,), ((name,),))
+def a_series(job: Job, launch: Launch, name: str) -> SubmitSeries:
+    return SubmitSeries(job, launch, None, (name,), ((name,),))
 
 
 def test_submissions_that_are_alike_become_one_write_and_keep_their_own_answers() -> None:
@@ -178,8 +178,8 @@ def test_of_submissions_that_are_alike_each_is_refused_for_itself() -> None:
     with_loop(test)
 
 
-def refuse_n1(submission: Submit | Series) -> Submit | Series:
-    if isinstance(submission, Series) and "n1" in submission.names:
+def refuse_n1(submission: Submit | SubmitSeries) -> Submit | SubmitSeries:
+    if isinstance(submission, SubmitSeries) and "n1" in submission.names:
         raise InvalidRequest("not n1")
     return submission
 
@@ -216,7 +216,7 @@ def test_many_jobs_are_accepted_together_or_not_at_all() -> None:
             await bench.loop.apply(SubmitAll((good, good, bad)))
         assert refused.value.index == 2
         assert bench.store.jobs() == []
-        assert not bench.loop.core.book.lives
+        assert not bench.loop.core.state.jobs
         outcome = await bench.loop.apply(SubmitAll((good, good)))
         assert [job.id for job in outcome.jobs] == ["job-1", "job-2"]
 
@@ -231,8 +231,8 @@ def test_a_commit_that_fails_takes_everything_back() -> None:
             await bench.loop.apply(a_submission(number=2, gpus=1))
         await bench.reloaded.wait()
         assert bench.reloads == 1
-        assert set(bench.loop.core.book.lives) == {"job-1"}
-        assert "job-1.1" in bench.loop.core.book.picture.running
+        assert set(bench.loop.core.state.jobs) == {"job-1"}
+        assert "job-1.1" in bench.loop.core.state.cluster.running
         assert len(bench.orders) == 1
         bench.store.full = False
         outcome = await bench.loop.apply(a_submission(number=2, gpus=1))
@@ -370,7 +370,7 @@ def test_orders_that_need_a_store_that_is_away_are_given_when_all_was_read_again
         made = await bench.loop.apply(a_submission(gpus=1))
         await bench.reloaded.wait()
         assert made.jobs[0].id == "job-1", "it is committed, whatever becomes of the order"
-        assert "job-1.1" in bench.loop.core.book.picture.running
+        assert "job-1.1" in bench.loop.core.state.cluster.running
         assert (bench.reloads, bench.loop.tallies.failed_commits) == (1, 0)
 
     with_loop(test)
@@ -440,7 +440,7 @@ def test_a_new_loop_goes_on_where_the_old_one_was() -> None:
         await bench.loop.apply(a_submission(number=2, gpus=8, name="b"))
 
     async def second(bench: Bench) -> None:
-        assert bench.loop.core.book.lives.keys() == {"job-1", "job-2"}
+        assert bench.loop.core.state.jobs.keys() == {"job-1", "job-2"}
         await bench.loop.apply(Ended("job-1.1"))
         row = bench.store.job("job-2")
         assert row is not None
@@ -461,7 +461,7 @@ def test_a_task_that_was_cancelled_before_its_next_attempt_stays_so_after_a_rest
         assert states == {0: JobState.CANCELLED, 1: JobState.SCHEDULED}
 
     async def second(bench: Bench) -> None:
-        assert bench.loop.core.book.lives["job-1"].tasks.keys() == {1}
+        assert bench.loop.core.state.jobs["job-1"].tasks.keys() == {1}
         await bench.loop.apply(Ended("job-1_1.1", exit_code=0))
         row = bench.store.job("job-1")
         assert row is not None

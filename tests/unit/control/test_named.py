@@ -8,12 +8,12 @@ from gpu_scheduler.control.access.permissions import as_allowed
 from gpu_scheduler.control.messages import (
     Command,
     CreateService,
-    Series,
     Submit,
     SubmitAll,
+    SubmitSeries,
     UpdateService,
 )
-from gpu_scheduler.control.state import Book
+from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.errors import Forbidden
 from gpu_scheduler.model.launch import Launch
 from tests.builders import a_job
@@ -22,15 +22,15 @@ from tests.unit.control.test_loop import a_core
 
 ASKED, SETTLED = Launch(argv=("x",), conda="ml"), Launch(argv=("x",), conda="/opt/conda/envs/ml")
 SERVICE = replace(a_service(), launch=ASKED)
-SERIES = Series(a_job(), ASKED, None, ("a", "b"), (("x",), ("x",)))
+SERIES = SubmitSeries(a_job(), ASKED, None, ("a", "b"), (("x",), ("x",)))
 
 
-def settle(submission: Submit | Series) -> Submit | Series:
+def settle(submission: Submit | SubmitSeries) -> Submit | SubmitSeries:
     return replace(submission, launch=SETTLED)
 
 
-def book() -> Book:
-    return a_core(nodes=[]).book
+def state() -> ControlState:
+    return a_core(nodes=[]).state
 
 
 def launches(message: Command) -> list[Launch | None]:
@@ -38,7 +38,7 @@ def launches(message: Command) -> list[Launch | None]:
         return [message.service.launch]
     if isinstance(message, UpdateService):
         return [message.wanted.launch]
-    assert isinstance(message, Submit | Series | SubmitAll)
+    assert isinstance(message, Submit | SubmitSeries | SubmitAll)
     all_ = message.submissions if isinstance(message, SubmitAll) else (message,)
     return [one.launch for one in all_]
 
@@ -54,17 +54,17 @@ def launches(message: Command) -> list[Launch | None]:
     ],
 )
 def test_what_runs_is_what_the_rules_make_of_it(message: Command) -> None:
-    allowed = as_allowed(book(), message, settle)
+    allowed = as_allowed(state(), message, settle)
     assert set(launches(allowed)) == {SETTLED}
-    assert as_allowed(book(), message, lambda same: same) is message
+    assert as_allowed(state(), message, lambda same: same) is message
 
 
 def test_of_many_the_first_that_is_refused_is_named() -> None:
-    def refuse_plain(submission: Submit | Series) -> Submit | Series:
+    def refuse_plain(submission: Submit | SubmitSeries) -> Submit | SubmitSeries:
         if isinstance(submission, Submit):
             raise Forbidden("no")
         return submission
 
     with pytest.raises(Forbidden) as refusal:
-        as_allowed(book(), SubmitAll((SERIES, Submit(a_job(), ASKED))), refuse_plain)
+        as_allowed(state(), SubmitAll((SERIES, Submit(a_job(), ASKED))), refuse_plain)
     assert refusal.value.index == 2

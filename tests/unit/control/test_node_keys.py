@@ -27,7 +27,7 @@ def test_a_node_that_asks_again_with_its_key_is_answered_and_counted_once(uses: 
     core = a_core_with_a_token(uses)
     join(core, "mine", now_ms=1)
     join(core, "mine", now_ms=2)
-    keys = core.book.node_keys
+    keys = core.state.node_keys
     assert keys.tokens["t"].used == 1
     assert (keys.nodes["n7"].fingerprint, keys.nodes["n7"].expires_ms) == ("mine", 2 + DAY)
 
@@ -38,7 +38,7 @@ def test_nobody_with_another_key_takes_the_place_of_a_node_that_has_joined(uses:
     join(core, "mine")
     with pytest.raises(Forbidden):
         join(core, "theirs")
-    assert core.book.node_keys.nodes["n7"].fingerprint == "mine"
+    assert core.state.node_keys.nodes["n7"].fingerprint == "mine"
 
 
 def test_a_token_that_is_used_up_answers_no_other_node_with_that_key() -> None:

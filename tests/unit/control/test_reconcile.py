@@ -17,7 +17,7 @@ def a_placed_job() -> tuple[Core, StartOrder]:
 
 
 def compare(core: Core, held: set[Held], committed: set[str]) -> Repairs:
-    return reconcile(core.book, "n0", held, committed)
+    return reconcile(core.state, "n0", held, committed)
 
 
 def test_what_a_node_holds_as_it_should_needs_no_repair() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.messages import Ended, RunCycle, Series, SetNode, Submit, SubmitAll
+from gpu_scheduler.control.messages import Ended, RunCycle, SetNode, Submit, SubmitAll, SubmitSeries
 from gpu_scheduler.control.restore import restore
 from gpu_scheduler.engine.policy import preset
 from gpu_scheduler.model.errors import NeverFits, QueueFull
@@ -47,19 +47,19 @@ def a_job(**fields: Any) -> Job:
     return Job(**(given | fields))
 
 
-def a_series(**fields: Any) -> Series:
+def a_series(**fields: Any) -> SubmitSeries:
     launch = Launch(argv=("x",), workdir="/home/ada", captured="env-1", uid=1000)
     commands = tuple(("run", str(number)) for number in range(len(NAMES)))
     environment = EnvironmentRow("env-1", (("A", "1"),))
-    return Series(a_job(**fields), launch, environment, NAMES, commands)
+    return SubmitSeries(a_job(**fields), launch, environment, NAMES, commands)
 
 
 def everything(core: Core, store: MemoryStore) -> list[Any]:
     return [
-        core.book.picture.snapshot(),
-        core.book.queued_tasks,
-        core.book.next_number,
-        [life.row() for life in core.book.lives.values()],
+        core.state.cluster.snapshot(),
+        core.state.queued_tasks,
+        core.state.next_number,
+        [record.row() for record in core.state.jobs.values()],
         store.jobs(),
         [store.launch(row.job.id) for row in store.jobs()],
         store.environment("env-1"),
@@ -114,7 +114,7 @@ def test_jobs_that_are_restored_together_are_the_same_as_each_alone(
             each = lambda rows, _: ([row] for row in rows)  # noqa: E731
             monkeypatch.setattr("gpu_scheduler.control.restore.neighbours", each)
         again = Core(preset(policy), History())
-        restore(again.book, store, 9000)
+        restore(again.state, store, 9000)
         before = everything(again, store)
         again.apply(SetNode(a_node()), 9000)
         again.apply(RunCycle(), 9500)
@@ -125,16 +125,16 @@ def test_jobs_that_are_restored_together_are_the_same_as_each_alone(
 def test_a_series_in_a_runner_that_no_node_has_waits_for_it() -> None:
     core, store = a_core("easy")
     launch = Launch(argv=("x",), runner=Runner.TMUX)
-    series = Series(a_job(), launch, None, ("a", "b"), (("x",), ("y",)))
+    series = SubmitSeries(a_job(), launch, None, ("a", "b"), (("x",), ("y",)))
     kept(core, store, SubmitAll((series,)), 6000)
-    assert len(core.book.unplaced) == 2
+    assert len(core.state.unplaced) == 2
 
 
 def test_a_series_that_is_too_much_for_the_queue_leaves_nothing_behind() -> None:
     core, store = a_core("easy")
     before = everything(core, store)
-    core.book.queued_tasks += 999_997
+    core.state.queued_tasks += 999_997
     with pytest.raises(QueueFull, match="5 tasks"):
         core.apply(SubmitAll((a_series(),)), 6000)
-    core.book.queued_tasks -= 999_997
+    core.state.queued_tasks -= 999_997
     assert everything(core, store) == before

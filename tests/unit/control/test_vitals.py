@@ -11,14 +11,14 @@ from gpu_scheduler.control.self_monitoring import (
     REMEMBERED_S,
     SAMPLE_S,
     SHORT_BOUNDS,
-    Finding,
+    HealthFinding,
     Histogram,
-    Vitals,
+    SelfMonitor,
 )
 
 
 class Bench:
-    """Vitals on times that the test sets."""
+    """SelfMonitor on times that the test sets."""
 
     def __init__(self, directory: Path) -> None:
         self.commits = Histogram(SHORT_BOUNDS)
@@ -27,7 +27,7 @@ class Bench:
         self.ahead_s = 0.0
         self.lost = 0
         self.commit_age_s = 0.0
-        self.vitals = Vitals(
+        self.vitals = SelfMonitor(
             str(directory),
             self.commits,
             lambda: round((self.wall + self.ahead_s) * 1000),
@@ -42,7 +42,7 @@ class Bench:
         self.wall += seconds
         self.vitals.sample()
 
-    def found(self, check: str) -> list[Finding]:
+    def found(self, check: str) -> list[HealthFinding]:
         return [finding for finding in self.vitals() if finding.check == check]
 
 

@@ -14,7 +14,7 @@ from gpu_scheduler.engine.quota.rules import (
 )
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason, ReasonCode
-from gpu_scheduler.model.snapshot import PoolQuota, Standing
+from gpu_scheduler.model.snapshot import AccountUsage, PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from tests.builders import (
     HOUR,
@@ -107,7 +107,7 @@ def test_work_without_gpus_is_not_held_back_by_a_quota_of_gpus() -> None:
 def test_gpu_hours_count_what_was_spent_and_what_running_jobs_may_still_use() -> None:
     admission = an_admission(
         a_tenant(gpu_milli_ms=10 * 1000 * HOUR),
-        standings={"vision": Standing(spent_gpu_milli_ms=6 * 1000 * HOUR)},
+        standings={"vision": AccountUsage(spent_gpu_milli_ms=6 * 1000 * HOUR)},
     )
     admission.holdings.of("vision").add(Amounts(gpu_milli_ms=3 * 1000 * HOUR))
     assert refusal(admission, a_job(max_runtime_ms=HOUR)) is None
@@ -134,7 +134,7 @@ def test_what_the_owner_used_lately_is_not_lent() -> None:
         elastic("vision", 4),
         elastic("speech", 4),
         held={"vision": 4, "speech": 1},
-        standings={"speech": Standing(recent_gpu_milli=3000)},
+        standings={"speech": AccountUsage(recent_gpu_milli=3000)},
     )
     assert refusal(admission, a_job(gpus=1)) is None
     assert refusal(admission, a_job(gpus=2)) is not None

@@ -5,7 +5,7 @@ import pytest
 from gpu_scheduler.engine.placement.capacity import described, ever_fits, largest_node_gpus, offered
 from gpu_scheduler.engine.state.cluster_state import Picture
 from gpu_scheduler.engine.state.request_shape import Shape
-from gpu_scheduler.model.node import Closed, ForeignUse, Health, NodeState
+from gpu_scheduler.model.node import ForeignUse, Health, NodeClosure, NodeState
 from gpu_scheduler.model.request import Topology
 from tests.builders import (
     a_cluster,
@@ -28,7 +28,7 @@ def test_busy_broken_and_drained_nodes_could_run_it_one_day() -> None:
     node = a_node(
         gpus=2,
         state=NodeState.LOST,
-        closed=Closed(since_ms=0, drains=True),
+        closed=NodeClosure(since_ms=0, drains=True),
         device={"paused": True, "health": Health.UNHEALTHY, "foreign": ForeignUse(pid=1)},
     )
     picture = a_picture(nodes=[node])

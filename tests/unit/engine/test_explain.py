@@ -6,7 +6,7 @@ from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.engine.state.cluster_state import Picture
 from gpu_scheduler.model.errors import UnknownThing
-from gpu_scheduler.model.node import Closed, NodeState
+from gpu_scheduler.model.node import NodeClosure, NodeState
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.reasons import ReasonCode
 from tests.builders import (
@@ -34,8 +34,8 @@ def test_what_is_missing_is_named_with_the_number_of_nodes() -> None:
         a_node(ordinal=2, gpus=4, state=NodeState.LOST),
         a_node(ordinal=3, gpus=4, device={"paused": True}),
         a_node(ordinal=4, gpus=4, cpus=8),
-        a_node(ordinal=5, gpus=4, closed=Closed(since_ms=0, drains=True)),
-        a_node(ordinal=6, gpus=4, closed=Closed(since_ms=0)),
+        a_node(ordinal=5, gpus=4, closed=NodeClosure(since_ms=0, drains=True)),
+        a_node(ordinal=6, gpus=4, closed=NodeClosure(since_ms=0)),
     ]
     held = [
         running(a_job(number=9, gpus=2), on("n0", [0, 1])),

@@ -9,7 +9,7 @@ from gpu_scheduler.engine.state import node_index as index_module
 from gpu_scheduler.engine.state.node_index import Index
 from gpu_scheduler.engine.state.node_resources import Hold
 from gpu_scheduler.model.errors import InternalError, UnknownThing
-from gpu_scheduler.model.node import Closed, ForeignUse, Health, Node, NodeState
+from gpu_scheduler.model.node import ForeignUse, Health, Node, NodeClosure, NodeState
 from gpu_scheduler.model.request import Request, Topology
 from tests.builders import GPU_MB, a_cluster, a_device, a_mig_device, a_node, a_request
 
@@ -420,7 +420,7 @@ def test_a_device_that_goes_hot_while_it_is_shared_takes_no_further_share() -> N
     assert take(index, gpus=0.5) == ("n0", [0])
 
 
-@pytest.mark.parametrize("why", [{"closed": Closed(since_ms=0)}, {"state": NodeState.LOST}])
+@pytest.mark.parametrize("why", [{"closed": NodeClosure(since_ms=0)}, {"state": NodeState.LOST}])
 def test_nodes_that_take_no_work_are_passed_over(why: dict[str, Any]) -> None:
     index = an_index([a_node(ordinal=0, **why), a_node(ordinal=1)])
     assert take(index, gpus=1) == ("n1", [0])
@@ -433,7 +433,7 @@ def test_what_a_node_holds_stays_held_while_it_drains() -> None:
     hold = find(index, a_request(gpus=1))
     assert hold is not None
     index.take(hold)
-    index.add_node(a_node(gpus=2, closed=Closed(since_ms=0, drains=True)))
+    index.add_node(a_node(gpus=2, closed=NodeClosure(since_ms=0, drains=True)))
     index.give(hold)
     index.add_node(a_node(gpus=2))
     assert index.free_devices == 2

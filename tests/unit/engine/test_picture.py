@@ -8,9 +8,9 @@ from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.state.cluster_state import SPARE_SHAPES, Picture
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Pool
-from gpu_scheduler.model.node import Closed, DeviceMode, NodeState
+from gpu_scheduler.model.node import DeviceMode, NodeClosure, NodeState
 from gpu_scheduler.model.plan import DeviceShare, Placement, Reservation
-from gpu_scheduler.model.snapshot import PoolQuota, Standing
+from gpu_scheduler.model.snapshot import AccountUsage, PoolQuota
 from gpu_scheduler.model.tenant import Tier
 from tests.builders import (
     HOUR,
@@ -57,8 +57,8 @@ def a_full_picture() -> Picture:
                 placements=tuple(on(f"n{n}", range(4)) for n in range(3)),
             )
         ],
-        standings={"vision": Standing(usage=7), "speech": Standing(usage=3)},
-        user_standings={("vision", "ada"): Standing(usage=7)},
+        standings={"vision": AccountUsage(usage=7), "speech": AccountUsage(usage=3)},
+        user_standings={("vision", "ada"): AccountUsage(usage=7)},
     )
 
 
@@ -112,7 +112,7 @@ def test_all_gpus_are_counted_as_nodes_come_and_go() -> None:
 
 
 def test_gpus_that_take_no_work_and_that_nobody_holds_are_out_of_use() -> None:
-    closed = Closed(since_ms=1)
+    closed = NodeClosure(since_ms=1)
     split = {"mode": DeviceMode.MIG, "mig_slices": (("1g.10gb", 7),)}
     nodes = [a_node(), a_node(ordinal=1), a_node(ordinal=2, gpus=1, device=split)]
     a_slice = Placement(0, "n2", (DeviceShare(0, 142, 0, "1g.10gb"),), cpu_milli=0, memory_mb=0)

@@ -3,7 +3,7 @@
 from gpu_scheduler.engine.fair_share import PROJECTED_MS, Standings
 from gpu_scheduler.engine.state.cluster_state import Picture
 from gpu_scheduler.model.job import Pool
-from gpu_scheduler.model.snapshot import Standing
+from gpu_scheduler.model.snapshot import AccountUsage
 from tests.builders import DAY, HOUR, a_job, a_picture, a_policy, a_tenant
 
 A, B = ("a", "ada", Pool.BATCH), ("b", "ada", Pool.BATCH)
@@ -18,7 +18,7 @@ def a_rivalry(*, a: int, b: int, weight_a: int = 1000, policy=FAIR) -> Picture:
         policy=policy,
         tenants=[a_tenant(id="a", weight_milli=weight_a), a_tenant(id="b")],
         queue=[a_job(number=1, tenant="a"), a_job(number=2, tenant="b")],
-        standings={"a": Standing(usage=a * GPU_HOUR), "b": Standing(usage=b * GPU_HOUR)},
+        standings={"a": AccountUsage(usage=a * GPU_HOUR), "b": AccountUsage(usage=b * GPU_HOUR)},
     )
 
 
@@ -45,8 +45,8 @@ def test_users_are_compared_inside_their_tenant() -> None:
         policy=policy,
         queue=[a_job(number=1, user="ada"), a_job(number=2, user="bob")],
         user_standings={
-            ("vision", "ada"): Standing(usage=300 * GPU_HOUR),
-            ("vision", "bob"): Standing(usage=100 * GPU_HOUR),
+            ("vision", "ada"): AccountUsage(usage=300 * GPU_HOUR),
+            ("vision", "bob"): AccountUsage(usage=100 * GPU_HOUR),
         },
     )
     standings = Standings(picture)

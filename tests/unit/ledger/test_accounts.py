@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.ledger.units import DAY_MS, Period
 from gpu_scheduler.ledger.usage_interval import UsageInterval
-from gpu_scheduler.ledger.usage_totals import Accounts, Totals
+from gpu_scheduler.ledger.usage_totals import Totals, UsageTotals
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import JobState
 from tests.unit.ledger.builders import (
@@ -23,9 +23,9 @@ from tests.unit.ledger.builders import (
 ADA = ("vision", "ada")
 
 
-def charged(charges: list[UsageInterval], period: Period = Period.MONTH) -> Accounts:
-    """Accounts in which every allocation has begun where its first interval starts."""
-    accounts = Accounts(period)
+def charged(charges: list[UsageInterval], period: Period = Period.MONTH) -> UsageTotals:
+    """Totals in which every allocation has begun where its first interval starts."""
+    accounts = UsageTotals(period)
     starts: dict[str, int] = {}
     for interval in charges:
         start_ms = starts.get(interval.allocation_id, interval.start_ms)
@@ -76,13 +76,13 @@ def test_the_same_interval_twice_is_charged_once() -> None:
 
 
 def test_an_allocation_that_never_began_is_ignored() -> None:
-    accounts = Accounts()
+    accounts = UsageTotals()
     assert accounts.charge(an_interval()) is None
     assert accounts.to_rows() == ([], [])
 
 
 def test_only_running_allocations_are_remembered() -> None:
-    accounts = Accounts()
+    accounts = UsageTotals()
     accounts.begin("a1", NOV_15_2025)
     accounts.begin("a1", NOV_15_2025 + 5)
     assert accounts.charged_until("a1") == NOV_15_2025
@@ -94,7 +94,7 @@ def test_only_running_allocations_are_remembered() -> None:
 
 
 def test_what_is_returned_is_the_part_that_was_new() -> None:
-    accounts = Accounts()
+    accounts = UsageTotals()
     accounts.begin("a1", NOV_15_2025)
     first = accounts.charge(so_far(an_interval(), NOV_15_2025 + 20))
     assert first == so_far(an_interval(), NOV_15_2025 + 20)
@@ -103,7 +103,7 @@ def test_what_is_returned_is_the_part_that_was_new() -> None:
 
 
 def test_an_end_that_lies_before_what_was_charged_still_counts_as_the_end() -> None:
-    accounts = Accounts()
+    accounts = UsageTotals()
     accounts.begin("a1", NOV_15_2025)
     accounts.charge(so_far(an_interval(), NOV_15_2025 + 20))
     last = accounts.charge(an_interval(end_ms=NOV_15_2025 + 10))
@@ -166,7 +166,7 @@ def test_time_over_midnight_is_split_and_the_end_counts_on_the_later_day() -> No
 
 
 def test_jobs_that_ended_while_they_waited_are_counted() -> None:
-    accounts = Accounts()
+    accounts = UsageTotals()
     accounts.count_ended("vision", "ada", JobState.CANCELLED, at_ms=NOV_15_2025, tasks=40)
     assert accounts.total_in("vision", NOV_15_2025) == Totals(cancelled=40)
     with pytest.raises(InternalError):
@@ -179,7 +179,7 @@ def test_jobs_that_ended_while_they_waited_are_counted() -> None:
 def test_what_was_saved_is_restored(some: list[UsageInterval], period: Period) -> None:
     accounts = charged(some, period)
     accounts.begin("b1", NOV_15_2025)
-    restored = Accounts.from_rows(*accounts.to_rows(), period=period)
+    restored = UsageTotals.from_rows(*accounts.to_rows(), period=period)
     for each in (accounts, restored):
         each.charge(an_interval(allocation_id="b1"))
     assert restored.to_rows() == accounts.to_rows()
@@ -188,15 +188,15 @@ def test_what_was_saved_is_restored(some: list[UsageInterval], period: Period) -
 def test_rows_that_cannot_be_right_are_not_taken() -> None:
     sums = (0,) * len(astuple(Totals()))
     with pytest.raises(InternalError, match="cannot be right"):
-        Accounts.from_rows([(None, "vision", None, (-1, *sums[1:]))], [])
+        UsageTotals.from_rows([(None, "vision", None, (-1, *sums[1:]))], [])
     with pytest.raises(InternalError, match="cannot be right"):
-        Accounts.from_rows([(None, "vision", None, (*sums, 0))], [])
+        UsageTotals.from_rows([(None, "vision", None, (*sums, 0))], [])
     with pytest.raises(InternalError, match="no month begins"):
-        Accounts.from_rows([(NOV_15_2025, "vision", None, sums)], [])
+        UsageTotals.from_rows([(NOV_15_2025, "vision", None, sums)], [])
 
 
 def test_rows_from_before_there_was_a_sum_have_none_of_it() -> None:
-    restored = Accounts.from_rows([(None, "vision", None, (7,))], [])
+    restored = UsageTotals.from_rows([(None, "vision", None, (7,))], [])
     assert restored.total("vision") == Totals(gpu_milli_ms=7)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.ledger.decayed_usage import Account, Shares
+from gpu_scheduler.ledger.decayed_usage import Account, DecayedUsage
 from gpu_scheduler.model.errors import InternalError, InvalidRequest
 
 DAY = 86_400_000
@@ -15,8 +15,8 @@ WEEK = 7 * DAY
 ADA = ("vision", "ada")
 
 
-def some_shares(half_life_ms: int = WEEK, recent_half_life_ms: int = 600_000) -> Shares:
-    return Shares(half_life_ms=half_life_ms, recent_half_life_ms=recent_half_life_ms)
+def some_shares(half_life_ms: int = WEEK, recent_half_life_ms: int = 600_000) -> DecayedUsage:
+    return DecayedUsage(half_life_ms=half_life_ms, recent_half_life_ms=recent_half_life_ms)
 
 
 @st.composite
@@ -32,7 +32,7 @@ def histories(draw: st.DrawFn) -> list[tuple[int, int]]:
     return history
 
 
-def apply(shares: Shares, history: list[tuple[int, int]], account: Account = ADA) -> None:
+def apply(shares: DecayedUsage, history: list[tuple[int, int]], account: Account = ADA) -> None:
     for now_ms, change in history:
         if change >= 0:
             shares.hold(account, change, now_ms)
@@ -194,7 +194,9 @@ def test_what_was_saved_goes_on_exactly_as_if_nothing_had_happened(
     shares = some_shares()
     apply(shares, first, "vision")
     apply(shares, first, ADA)
-    restored = Shares.from_rows(shares.to_rows(), half_life_ms=WEEK, recent_half_life_ms=600_000)
+    restored = DecayedUsage.from_rows(
+        shares.to_rows(), half_life_ms=WEEK, recent_half_life_ms=600_000
+    )
     for each in (shares, restored):
         apply(each, second, ("vision", ""))
         apply(each, [(at_ms + DAY, max(0, change)) for at_ms, change in second], ADA)
@@ -219,7 +221,9 @@ def test_the_numbers_are_the_same_on_every_machine() -> None:
 
 def test_rows_that_cannot_be_right_are_not_taken() -> None:
     with pytest.raises(InternalError):
-        Shares.from_rows([("vision", None, 0.0, 0.0, -1, 0)], half_life_ms=1, recent_half_life_ms=1)
+        DecayedUsage.from_rows(
+            [("vision", None, 0.0, 0.0, -1, 0)], half_life_ms=1, recent_half_life_ms=1
+        )
 
 
 def test_a_half_life_of_nothing_is_refused() -> None:

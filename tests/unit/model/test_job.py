@@ -11,8 +11,8 @@ from gpu_scheduler.model.job import (
     Array,
     Dependency,
     DependencyKind,
-    over_nodes,
-    read_priority,
+    parse_priority,
+    split_over_nodes,
 )
 from gpu_scheduler.model.request import Request
 from tests.builders import a_job, a_request, an_array
@@ -64,7 +64,7 @@ def test_an_array_without_tasks_or_with_a_negative_limit_is_refused() -> None:
 
 
 def test_a_request_larger_than_a_node_becomes_whole_nodes_and_a_remainder() -> None:
-    parts = over_nodes(a_request(gpus=20, cpus=40, memory_mb=200), 8)
+    parts = split_over_nodes(a_request(gpus=20, cpus=40, memory_mb=200), 8)
     assert [(p.gpu_count, p.cpu_milli, p.memory_mb) for p in parts] == [
         (8, 16_000, 80),
         (8, 16_000, 80),
@@ -73,7 +73,7 @@ def test_a_request_larger_than_a_node_becomes_whole_nodes_and_a_remainder() -> N
 
 
 def test_a_multiple_of_the_node_leaves_no_remainder() -> None:
-    assert [part.gpu_count for part in over_nodes(a_request(gpus=16), 8)] == [8, 8]
+    assert [part.gpu_count for part in split_over_nodes(a_request(gpus=16), 8)] == [8, 8]
 
 
 @pytest.mark.parametrize(
@@ -87,17 +87,17 @@ def test_a_multiple_of_the_node_leaves_no_remainder() -> None:
     ],
 )
 def test_what_fits_a_node_or_shares_devices_stays_one(request_: Request) -> None:
-    assert over_nodes(request_, 8) == (request_,)
+    assert split_over_nodes(request_, 8) == (request_,)
 
 
 def test_without_nodes_nothing_is_divided() -> None:
-    assert over_nodes(a_request(gpus=16), 0) == (a_request(gpus=16),)
+    assert split_over_nodes(a_request(gpus=16), 0) == (a_request(gpus=16),)
 
 
 @given(st.integers(1, 200), st.integers(1, 16), st.integers(0, 500), st.integers(0, 10**6))
 def test_dividing_over_nodes_loses_nothing(gpus, node_gpus, cpus, memory_mb) -> None:
     request = a_request(gpus=gpus, cpus=cpus, memory_mb=memory_mb)
-    parts = over_nodes(request, node_gpus)
+    parts = split_over_nodes(request, node_gpus)
     assert sum(part.gpu_count for part in parts) == gpus
     assert all(part.gpu_count <= node_gpus for part in parts)
     assert sum(part.cpu_milli for part in parts) >= request.cpu_milli
@@ -120,18 +120,18 @@ def test_dividing_over_nodes_loses_nothing(gpus, node_gpus, cpus, memory_mb) -> 
     ],
 )
 def test_a_priority_is_a_name_or_a_number(written, priority) -> None:
-    assert read_priority(written) == priority
+    assert parse_priority(written) == priority
 
 
 @pytest.mark.parametrize(("written", "priority"), [(0, 0), (5, 750), ("10", 1500), (11, 11)])
 def test_the_short_scale_goes_from_0_to_10_with_5_as_normal(written, priority) -> None:
-    assert read_priority(written, short_scale=True) == priority
+    assert parse_priority(written, short_scale=True) == priority
 
 
 def test_priorities_that_are_not_known_are_refused_with_those_that_are() -> None:
     with pytest.raises(InvalidRequest, match=f"write {', '.join(PRIORITY_NAMES)} or a number"):
-        read_priority("huge")
+        parse_priority("huge")
     with pytest.raises(InvalidRequest, match="priority '-1' is not known"):
-        read_priority(-1)
+        parse_priority(-1)
     with pytest.raises(InvalidRequest, match="priority 10001 is too large; the largest is 10000"):
-        read_priority(10_001)
+        parse_priority(10_001)

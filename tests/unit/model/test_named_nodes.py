@@ -5,12 +5,12 @@ import pytest
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.node import (
     TERMINAL_LABEL,
-    asked_for,
-    in_words,
-    labels_of_names,
-    ruled_out_by,
+    describe_labels,
+    label_mismatch,
+    matches_labels,
+    node_name_labels,
     runner_label,
-    suits,
+    user_labels,
 )
 
 
@@ -27,43 +27,43 @@ from gpu_scheduler.model.node import (
 def test_a_name_is_the_whole_name_of_a_node(
     only: tuple[str, ...], excluded: tuple[str, ...], suited: list[str]
 ) -> None:
-    wanted = labels_of_names(only, excluded)
-    assert [name for name in ("a", "b", "ab") if suits(wanted, name, ())] == suited
+    wanted = node_name_labels(only, excluded)
+    assert [name for name in ("a", "b", "ab") if matches_labels(wanted, name, ())] == suited
 
 
 def test_names_and_labels_count_together() -> None:
-    wanted = (("disk", "ssd"), *labels_of_names(["a", "b"], []))
-    assert suits(wanted, "a", (("disk", "ssd"), ("zone", "1")))
-    assert not suits(wanted, "a", (("disk", "hdd"),))
-    assert not suits(wanted, "c", (("disk", "ssd"),))
-    assert in_words(wanted) == ["labels disk=ssd", "on a or b"]
+    wanted = (("disk", "ssd"), *node_name_labels(["a", "b"], []))
+    assert matches_labels(wanted, "a", (("disk", "ssd"), ("zone", "1")))
+    assert not matches_labels(wanted, "a", (("disk", "hdd"),))
+    assert not matches_labels(wanted, "c", (("disk", "ssd"),))
+    assert describe_labels(wanted) == ["labels disk=ssd", "on a or b"]
 
 
 def test_a_node_that_is_wanted_and_not_wanted_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="node 'b' is asked for and excluded as well"):
-        labels_of_names(["a", "b"], ["b"])
+        node_name_labels(["a", "b"], ["b"])
 
 
 @pytest.mark.parametrize("name", ["", "a,b", "a\nb"], ids=["empty", "list", "line"])
 def test_what_cannot_be_a_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequest, match="cannot be the name of a node"):
-        labels_of_names([name], [])
+        node_name_labels([name], [])
 
 
 def test_why_a_node_does_not_do_is_said_as_it_was_asked() -> None:
-    (only,), (excluded,) = labels_of_names(["a"], []), labels_of_names([], ["b"])
-    told = [ruled_out_by(label) for label in (only, excluded, ("disk", "ssd"))]
+    (only,), (excluded,) = node_name_labels(["a"], []), node_name_labels([], ["b"])
+    told = [label_mismatch(label) for label in (only, excluded, ("disk", "ssd"))]
     assert told == ["not named by --nodelist", "excluded by name", "without label disk=ssd"]
 
 
 def test_what_we_ask_for_in_a_job_s_name_is_told_in_words() -> None:
     engine, terminals = (runner_label("container"), "yes"), (TERMINAL_LABEL, "yes")
-    told = [ruled_out_by(label) for label in (engine, (runner_label("tmux"), "yes"), terminals)]
+    told = [label_mismatch(label) for label in (engine, (runner_label("tmux"), "yes"), terminals)]
     assert told == [
         "without a container engine",
         "without tmux",
         "without terminals through the server",
     ]
     wanted = (("disk", "ssd"), engine)
-    assert in_words(wanted) == ["labels disk=ssd", "with a container engine"]
-    assert in_words(asked_for(wanted)) == ["labels disk=ssd"]
+    assert describe_labels(wanted) == ["labels disk=ssd", "with a container engine"]
+    assert describe_labels(user_labels(wanted)) == ["labels disk=ssd"]

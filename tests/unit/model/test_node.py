@@ -11,7 +11,7 @@ from gpu_scheduler.model.node import (
     ForeignUse,
     Health,
     change_mode,
-    hot_after,
+    is_hot_after,
 )
 from tests.builders import a_device, a_mig_device, a_node
 
@@ -51,7 +51,7 @@ def test_a_device_becomes_hot_above_the_threshold_and_cool_well_below_it(
     was_hot, temperature_c, hot
 ) -> None:
     assert (
-        hot_after(was_hot=was_hot, temperature_c=temperature_c, threshold_c=85, hysteresis_c=5)
+        is_hot_after(was_hot=was_hot, temperature_c=temperature_c, threshold_c=85, hysteresis_c=5)
         is hot
     )
 
@@ -59,7 +59,7 @@ def test_a_device_becomes_hot_above_the_threshold_and_cool_well_below_it(
 def test_a_temperature_that_swings_around_the_threshold_changes_the_answer_once() -> None:
     hot, answers = False, []
     for temperature_c in (84, 86, 84, 86, 83, 86):
-        hot = hot_after(was_hot=hot, temperature_c=temperature_c, threshold_c=85, hysteresis_c=5)
+        hot = is_hot_after(was_hot=hot, temperature_c=temperature_c, threshold_c=85, hysteresis_c=5)
         answers.append(hot)
     assert answers == [False, True, True, True, True, True]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.model.advance_reservation import LONGEST_MS, Window
+from gpu_scheduler.model.advance_reservation import LONGEST_MS, AdvanceReservation
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.launch import Probe, ProbeKind
 from gpu_scheduler.model.service import RestartRule
@@ -40,7 +40,7 @@ def test_a_pause_between_restarts_must_be_one(given: dict[str, int]) -> None:
         RestartRule(**given)
 
 
-def a_window(**changes: Any) -> Window:
+def a_window(**changes: Any) -> AdvanceReservation:
     values: dict[str, Any] = {
         "id": "r1",
         "number": 1,
@@ -49,7 +49,7 @@ def a_window(**changes: Any) -> Window:
         "end_ms": 2_000,
         "devices": (("n0", (0, 1)),),
     }
-    return Window(**(values | changes))
+    return AdvanceReservation(**(values | changes))
 
 
 @pytest.mark.parametrize(

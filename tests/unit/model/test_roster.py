@@ -1,35 +1,35 @@
 """Who belongs to which tenants."""
 
 from gpu_scheduler.model.identity import Caller, Role
-from gpu_scheduler.model.tenant import Belonging, Roster, Tenant
+from gpu_scheduler.model.tenant import Tenant, TenantDirectory, TenantMembership
 
 VISION = Tenant(id="vision", linux_groups=("vision", "cameras"), admins=("ann",))
 AUDIO = Tenant(id="audio", linux_groups=("audio",), users=("ben",))
-ROSTER = Roster.of([VISION, AUDIO])
+ROSTER = TenantDirectory.of([VISION, AUDIO])
 
 
 def test_a_linux_group_leads_to_its_tenant() -> None:
-    found = ROSTER.belonging("eve", ("eve", "cameras"))
-    assert found == Belonging("vision", frozenset({"vision"}), frozenset())
+    found = ROSTER.membership("eve", ("eve", "cameras"))
+    assert found == TenantMembership("vision", frozenset({"vision"}), frozenset())
 
 
 def test_whoever_belongs_to_none_belongs_to_the_default_tenant() -> None:
-    assert ROSTER.belonging("eve", ("eve",)).tenants == {"default"}
-    assert ROSTER.belonging("eve", ()).tenant == "default"
+    assert ROSTER.membership("eve", ("eve",)).tenants == {"default"}
+    assert ROSTER.membership("eve", ()).tenant == "default"
 
 
 def test_whoever_belongs_to_one_does_not_belong_to_the_default_tenant_too() -> None:
-    assert "default" not in ROSTER.belonging("ben", ("ben",)).tenants
+    assert "default" not in ROSTER.membership("ben", ("ben",)).tenants
 
 
 def test_the_primary_group_goes_before_the_name_and_that_before_other_groups() -> None:
-    assert ROSTER.belonging("ben", ("vision", "audio")).tenant == "vision"
-    assert ROSTER.belonging("ben", ("ben", "vision")).tenant == "audio"
-    assert ROSTER.belonging("ben", ("ben", "vision")).tenants == {"audio", "vision"}
+    assert ROSTER.membership("ben", ("vision", "audio")).tenant == "vision"
+    assert ROSTER.membership("ben", ("ben", "vision")).tenant == "audio"
+    assert ROSTER.membership("ben", ("ben", "vision")).tenants == {"audio", "vision"}
 
 
 def test_a_tenants_admin_belongs_to_it() -> None:
-    found = ROSTER.belonging("ann", ("ann",))
+    found = ROSTER.membership("ann", ("ann",))
     assert (found.tenant, found.administers) == ("vision", {"vision"})
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_scheduler.model.node import ForeignUse, Health, trouble_of
+from gpu_scheduler.model.node import ForeignUse, Health, device_problem
 from tests.builders import a_device
 
 SET_ASIDE = "different jobs kept dying on it at once; resume-gpu gives it back"
@@ -40,4 +40,4 @@ LEFT = ForeignUse(pid=7, user="ada", memory_mb=900, leaked=True, job="job-12")
     ],
 )
 def test_a_device_says_why_it_takes_no_work(device: dict[str, object], told: str) -> None:
-    assert trouble_of(a_device(**device)) == told
+    assert device_problem(a_device(**device)) == told

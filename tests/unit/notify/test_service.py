@@ -496,13 +496,13 @@ def test_the_budget_of_a_user_is_told_to_that_user(tmp_path: Path, monkeypatch: 
 
 
 def test_trouble_with_the_machine_is_told(tmp_path: Path) -> None:
-    from gpu_scheduler.control.messages import DeviceRead, DevicesRead
+    from gpu_scheduler.control.messages import DeviceSample, DevicesSampled
 
     with HttpReceiver() as receiver:
 
         async def test(house: House) -> None:
             await house.loop.apply(PauseDevice("n0", 1))
-            sick = DevicesRead("n0", (DeviceRead(index=3, healthy=False),))
+            sick = DevicesSampled("n0", (DeviceSample(index=3, healthy=False),))
             await house.loop.apply(sick)
             await house.until(lambda: receiver.got, "trouble")
 

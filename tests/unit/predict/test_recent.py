@@ -1,11 +1,11 @@
 """What is remembered of groups of jobs has an end."""
 
-from gpu_scheduler.predict.history import MAX_GROUPS, History, Recent
+from gpu_scheduler.predict.history import MAX_GROUPS, History, LruGroups
 from tests.builders import HOUR, MINUTE, a_job
 
 
 def test_the_group_that_has_learnt_nothing_for_longest_is_forgotten() -> None:
-    groups: Recent[list[int]] = Recent(most=2)
+    groups: LruGroups[list[int]] = LruGroups(most=2)
     groups.learning("a", list).append(1)
     groups.learning("b", list).append(2)
     groups.learning("a", list).append(3)
@@ -14,7 +14,7 @@ def test_the_group_that_has_learnt_nothing_for_longest_is_forgotten() -> None:
 
 
 def test_to_look_at_a_group_does_not_keep_it() -> None:
-    groups: Recent[list[int]] = Recent(most=2)
+    groups: LruGroups[list[int]] = LruGroups(most=2)
     groups.learning("a", list)
     groups.learning("b", list)
     groups.get("a")

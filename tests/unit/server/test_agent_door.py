@@ -3,20 +3,22 @@
 import asyncio
 from typing import Any, cast
 
-from gpu_scheduler.model.identity import Lead, Member
+from gpu_scheduler.model.identity import LeaderLease, ServerMember
 from gpu_scheduler.server.ha.agent_gate import AgentDoor
 from gpu_scheduler.wire.handshake import leader_named
 
 LONG_S = 60.0
-ME = Member(name="a", address="http://a:1", agents="a:2")
-MY_LEAD = Lead(term=1, holder="a", address="http://a:1", agents="a:2", left_s=5)
-NEXT = Lead(term=2, holder="b", address="http://b:1", agents="b:2", left_s=5)
+ME = ServerMember(name="a", address="http://a:1", agents="a:2")
+MY_LEAD = LeaderLease(term=1, holder="a", address="http://a:1", agents="a:2", left_s=5)
+NEXT = LeaderLease(term=2, holder="b", address="http://b:1", agents="b:2", left_s=5)
 
 
 class Standing:
     """A server that has led."""
 
-    def __init__(self, lead: Lead, *, is_late: bool = False, is_leaving: bool = False) -> None:
+    def __init__(
+        self, lead: LeaderLease, *, is_late: bool = False, is_leaving: bool = False
+    ) -> None:
         self.me = ME
         self.lead = lead
         self.is_late = is_late
@@ -26,7 +28,7 @@ class Standing:
     async def changed(self) -> None:
         await self._changed.wait()
 
-    def hear(self, lead: Lead) -> None:
+    def hear(self, lead: LeaderLease) -> None:
         self.lead = lead
         self._changed.set()
 
@@ -54,7 +56,7 @@ def test_an_agent_that_waits_at_a_server_which_hands_over_is_sent_to_the_next_le
 
 
 def test_a_server_that_stops_keeps_no_agent() -> None:
-    async def play(lead: Lead, *, is_late: bool = False) -> str:
+    async def play(lead: LeaderLease, *, is_late: bool = False) -> str:
         return await said_to_an_agent(Standing(lead, is_late=is_late, is_leaving=True))
 
     assert asyncio.run(play(MY_LEAD)) == "", "anywhere else"

@@ -34,7 +34,7 @@ async def told_turns() -> tuple[int, set[str]]:
     others = asyncio.create_task(count())
     await estimator.look()
     others.cancel()
-    told = set(loop.core.book.estimates)
+    told = set(loop.core.state.estimates)
     await loop.close()
     return turns, told
 
@@ -56,7 +56,7 @@ def test_a_look_ends_when_it_has_used_its_time_and_the_next_one_goes_on() -> Non
         counts = []
         for _ in range(WAITING + 1):
             await estimator.look()
-            counts.append(len(loop.core.book.estimates))
+            counts.append(len(loop.core.state.estimates))
         await loop.close()
         return counts
 
@@ -81,7 +81,7 @@ def test_in_a_flood_of_jobs_looks_are_put_off_but_not_for_ever(
             for _ in range(4 if flood_goes_on or number == 0 else 0):
                 await loop.apply(Submit(a_job(id="")))
             await estimator.look()
-            told.append(bool(loop.core.book.estimates))
+            told.append(bool(loop.core.state.estimates))
         await loop.close()
         return told
 

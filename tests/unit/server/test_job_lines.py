@@ -69,7 +69,7 @@ def test_an_array_ends_although_somebody_writes_down_its_tasks() -> None:
         for held in loop.store.allocations():
             await loop.apply(Ended(held.id, exit_code=0))
             await until(lambda: lines[-1]["event"] == "job completed")
-        await until(lambda: not loop.core.book.lives)
+        await until(lambda: not loop.core.state.jobs)
 
     lines = lines_of(work)
     assert [line.get("task") for line in lines if line["event"] == "job completed"][-1] is None

@@ -5,9 +5,9 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from gpu_scheduler.control.writer import Committer
+from gpu_scheduler.control.writer import StoreWriter
 from gpu_scheduler.model.errors import NotLeader, StoreTooNew, StoreUnavailable
-from gpu_scheduler.model.identity import Lead, Member, Standby
+from gpu_scheduler.model.identity import LeaderLease, ServerMember, Standby
 from gpu_scheduler.server.ha.election import Leadership, Times
 
 TIMES = Times(renew_s=0.02, valid_s=0.06)
@@ -31,7 +31,7 @@ class TableLease:
     """A lease without a database."""
 
     def __init__(self, table: Table, name: str, valid_s: float) -> None:
-        self.me = Member(name=name, address=f"http://{name}:1")
+        self.me = ServerMember(name=name, address=f"http://{name}:1")
         self._table = table
         self._valid_s = valid_s
 
@@ -42,10 +42,10 @@ class TableLease:
             raise StoreUnavailable("the database is away")
         return self._table
 
-    def look(self) -> Lead:
+    def look(self) -> LeaderLease:
         table = self._check()
         left_s = table.until - table.now
-        return Lead(
+        return LeaderLease(
             term=table.term,
             holder=table.holder,
             address=f"http://{table.holder}:1",
@@ -92,7 +92,7 @@ class Candidate:
             TableLease(table, name, 6.0),
             Times(renew_s=TIMES.renew_s, valid_s=6.0),
             clock=lambda: table.now,
-            thread=None if has_helper else Committer(),
+            thread=None if has_helper else StoreWriter(),
         )
         self.told: list[str] = []
         self.wrong: Exception | None = None

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from gpu_scheduler.model.errors import NotLeader, StoreUnavailable
-from gpu_scheduler.model.identity import Member
+from gpu_scheduler.model.identity import ServerMember
 from gpu_scheduler.server.ha.election import NameTaken
 from gpu_scheduler.server.ha.lease import WRITER, PostgresLease
 from gpu_scheduler.server.ha.membership import check_term, fence
@@ -31,7 +31,7 @@ class House:
         self._leases: list[PostgresLease] = []
 
     def server(self, name: str, valid_s: float = 600.0, home: str = "") -> PostgresLease:
-        me = Member(
+        me = ServerMember(
             name=name, address=f"http://{name}:1", agents=f"{name}:2", version="1", home=home
         )
         lease = PostgresLease(partial(connect, self.address, f"lease {name}"), me, valid_s)

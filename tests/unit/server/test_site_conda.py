@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.control.messages import Series, Submit
+from gpu_scheduler.control.messages import Submit, SubmitSeries
 from gpu_scheduler.model.errors import Forbidden
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.server.site_rules import SiteRules
@@ -94,9 +94,9 @@ def test_every_job_of_many_runs_in_the_same_environment(site: Site) -> None:
     script = f"{site.allowed}/train.py"
     commands = (("python", script, "1"), ("python", script, "2"))
     asked = Launch(argv=commands[0], conda="ml", uid=BEN, gid=BEN)
-    series = Series(a_job(), asked, None, ("a", "b"), commands)
+    series = SubmitSeries(a_job(), asked, None, ("a", "b"), commands)
     allowed = site.rules().check(series)
-    assert isinstance(allowed, Series)
+    assert isinstance(allowed, SubmitSeries)
     assert [one.launch.conda for one in allowed.each() if one.launch] == [str(site.ml)] * 2
     assert allowed.commands == commands
 

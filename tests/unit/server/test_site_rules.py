@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.control.messages import Series, Submit
+from gpu_scheduler.control.messages import Submit, SubmitSeries
 from gpu_scheduler.model.errors import Forbidden
 from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.server.site_rules import SiteRules
@@ -234,7 +234,7 @@ def test_of_many_jobs_the_first_bad_one_is_named(site: Path) -> None:
     good, bad = ("/bin/sh", f"{site}/allowed/train.py"), ("/bin/sh", "-c", "id")
     captured = EnvironmentRow("c", (("PATH", "/usr/bin:/bin"),))
     launch = Launch(argv=good, captured="c")
-    many = Series(a_job(), launch, captured, ("a", "b", "c"), (good, ("sh", good[1]), bad))
+    many = SubmitSeries(a_job(), launch, captured, ("a", "b", "c"), (good, ("sh", good[1]), bad))
     with pytest.raises(Forbidden) as refusal:
         rules(allowed_script_paths=(str(site / "allowed"),)).check(many)
     assert refusal.value.index == 2

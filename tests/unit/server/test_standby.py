@@ -79,7 +79,7 @@ def test_nodes_are_shown_as_the_leader_hears_of_them(store: PostgresStore) -> No
     store.commit([node])
     standby = a_standby(store)
     asyncio.run(standby.fresh())
-    assert standby.core.book.picture.index.by_id["n1"].node.state is NodeState.ONLINE
+    assert standby.core.state.cluster.index.by_id["n1"].node.state is NodeState.ONLINE
     assert standby.age_s < 60
 
 
@@ -121,7 +121,7 @@ def test_what_was_foreseen_on_an_older_picture_is_not_said_again(store: Postgres
         seconds = 0.0
         explainer = Explainer(standby, lambda: seconds)
         await standby.fresh()
-        number = standby.core.book.lives[second].job.number
+        number = standby.core.state.jobs[second].job.number
         before = explainer.expected_start_ms(number)
         await loop.apply(Cancel(first), SYSTEM)
         await loop.close()
@@ -177,7 +177,7 @@ def test_a_token_is_known_as_soon_as_it_is_made(store: PostgresStore) -> None:
             ),
         ]
     )
-    people = Directory(0, (), lambda: standby.core.book.roster)
+    people = Directory(0, (), lambda: standby.core.state.tenant_directory)
     shown = {b"authorization": b"Bearer tgpu_secret"}
     tokens = BearerAuthenticator(standby, people)
     find = partial(tokens.caller, Peer(uid=None, gid=None, host="10.0.0.1"), shown)

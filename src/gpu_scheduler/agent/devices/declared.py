@@ -23,7 +23,7 @@ from gpu_scheduler.agent.devices.source import (
     Reading,
 )
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.model.node import MODELS, known_model
+from gpu_scheduler.model.node import MODELS, canonical_model_name
 
 EXAMPLE = "8xA100-80GB, or 4xH100-80GB,2xL4-24GB"
 CORES_PER_GPU = 8
@@ -68,7 +68,7 @@ def _parse_part(part: str, text: str) -> Declared:
             f"simulated GPUs '{text}': cannot read '{part}'; expected COUNTxMODEL-MEMORY, "
             f"such as {EXAMPLE}"
         )
-    count, name = int(match["count"]), known_model(match["model"])
+    count, name = int(match["count"]), canonical_model_name(match["model"])
     if count < 1:
         raise InvalidRequest(
             f"simulated GPUs '{text}': '{part}' asks for 0 GPUs; expected 1 or more, "

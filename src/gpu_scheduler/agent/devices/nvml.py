@@ -27,7 +27,7 @@ from gpu_scheduler.agent.devices.source import (
     join_islands,
     link_gbps,
 )
-from gpu_scheduler.model.node import short_model
+from gpu_scheduler.model.node import short_model_name
 
 MIB = 1024**2
 
@@ -290,7 +290,7 @@ def _device(handle: Any, blank: FoundDevice, host: Host) -> tuple[FoundDevice, t
         blank,
         uuid=_string(_ask(pynvml.nvmlDeviceGetUUID, handle)),
         name=name,
-        model=short_model(name),
+        model=short_model_name(name),
         memory_mb=memory.total // MIB if memory is not None else 0,
         bandwidth_gbps=bandwidth_gbps,
         mig_slices=_mig_slices(handle),

@@ -25,7 +25,7 @@ from gpu_scheduler.agent.devices.source import (
     join_islands,
     link_gbps,
 )
-from gpu_scheduler.model.node import MODELS, short_model
+from gpu_scheduler.model.node import MODELS, short_model_name
 
 MIG_MODE = "mig.mode.current"
 STATIC = ("index", "uuid", "name", "pci.bus_id", "memory.total", MIG_MODE)
@@ -260,7 +260,7 @@ def _device(
         index=number(row["index"]) or 0,
         uuid=row["uuid"],
         name=row["name"],
-        model=short_model(row["name"]),
+        model=short_model_name(row["name"]),
         memory_mb=number(row["memory.total"]) or 0,
         mig_slices=slices.get(row["uuid"], ()),
         pci_bus_id=bus_id,

@@ -25,7 +25,7 @@ import structlog
 
 from gpu_scheduler.model.errors import ClusterError
 from gpu_scheduler.model.identity import Caller, Role
-from gpu_scheduler.model.tenant import Roster
+from gpu_scheduler.model.tenant import TenantDirectory
 
 FRESH_S = 30.0
 FORGOTTEN_S = 60.0
@@ -260,7 +260,7 @@ class Directory:
         self,
         server_uid: int,
         admins: Sequence[str],
-        roster: Callable[[], Roster],
+        roster: Callable[[], TenantDirectory],
         accounts: Accounts | None = None,
     ) -> None:
         """`roster` gives the tenants as they are now."""
@@ -269,7 +269,7 @@ class Directory:
         self._roster = roster
         self._accounts = accounts or Accounts()
         self._clock = self._accounts.clock
-        self._known: dict[tuple[int, int | None, str], tuple[float, Roster, Caller]] = {}
+        self._known: dict[tuple[int, int | None, str], tuple[float, TenantDirectory, Caller]] = {}
 
     def caller(self, uid: int, gid: int | None = None, origin: str = "") -> Caller:
         """The account of a uid as a caller; the gid counts only where it has no name.
@@ -304,17 +304,17 @@ class Directory:
         """
         return await self._accounts.when_known(ask)
 
-    def _as_caller(self, account: Account, roster: Roster, origin: str) -> Caller:
-        belonging = roster.belonging(account.name, account.groups)
+    def _as_caller(self, account: Account, roster: TenantDirectory, origin: str) -> Caller:
+        membership = roster.membership(account.name, account.groups)
         is_admin = account.uid in {ROOT, self._server_uid} or account.name in self._admins
-        role = Role.TENANT_ADMIN if belonging.administers else Role.USER
+        role = Role.TENANT_ADMIN if membership.administers else Role.USER
         return Caller(
             user=account.name,
             uid=account.uid,
             gid=account.gid,
             role=Role.ADMIN if is_admin else role,
-            tenant=belonging.tenant,
-            tenants=belonging.tenants,
-            administers=belonging.administers,
+            tenant=membership.tenant,
+            tenants=membership.tenants,
+            administers=membership.administers,
             origin=origin,
         )

@@ -76,11 +76,11 @@ class BearerAuthenticator:
         )
 
     def _known(self, secret: str, peer: Peer) -> Caller:
-        book = self._service.core.book
+        state = self._service.core.state
         given = hash_secret(secret)
-        if given not in book.token_ids:
+        if given not in state.token_ids:
             self._service.look_for_tokens()
-        token = book.tokens.get(book.token_ids.get(given, ""))
+        token = state.tokens.get(state.token_ids.get(given, ""))
         if token is None or not hmac.compare_digest(token.secret_hash, given):
             raise BadToken("this token is not known here", code="token_unknown")
         if token.revoked_ms:
@@ -102,7 +102,7 @@ class BearerAuthenticator:
                 "account any more",
                 code="token_without_user",
             )
-        tenants = self._service.core.book.picture.tenants
+        tenants = self._service.core.state.cluster.tenants
         if token.tenant not in tenants and token.tenant != DEFAULT_TENANT:
             raise WrongTenant(f"token {token.id} is for tenant '{token.tenant}', which is gone")
         caller = confined_caller(account, token.role, token.tenant, peer.host, f"token {token.id}")

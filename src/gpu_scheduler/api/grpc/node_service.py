@@ -105,7 +105,7 @@ class Nodes:
         """What is known of nodes: as the leader knows it, else as it is stored."""
         service = self._door.service
         if service is not None:
-            return service.core.book.node_keys
+            return service.core.state.node_keys
         keys = NodeKeys()
         keys.keep(*self._store.identities())
         return keys
@@ -123,7 +123,7 @@ class Nodes:
 
     async def _join(self, asked: nodes.JoinRequest, origin: str) -> nodes.JoinAnswer:
         service, authority = self._leader()
-        keys, now_ms = service.core.book.node_keys, service.now_ms()
+        keys, now_ms = service.core.state.node_keys, service.now_ms()
         token_id = keys.token_ids.get(secret_hash(JoinText.read(asked.token).secret))
         if token_id is None:
             raise Forbidden("this join token is not known here; it may be of another cluster")
@@ -156,7 +156,7 @@ class Nodes:
         now_ms = service.now_ms()
         signed = renewal_text(asked.at_ms, asked.request)
         node, former = self._shown(
-            service.core.book.node_keys, asked.certificate, asked.signature, signed
+            service.core.state.node_keys, asked.certificate, asked.signature, signed
         )
         if abs(now_ms - asked.at_ms) > RENEWAL_WITHIN_MS:
             raise Forbidden("the renewal was signed at another time; are the clocks right?")
@@ -180,7 +180,7 @@ class Nodes:
             service = self._door.service
             if service is None:
                 return True  # nothing is heard or ordered here then
-            key = service.core.book.node_keys.nodes.get(hello.node)
+            key = service.core.state.node_keys.nodes.get(hello.node)
             return key is not None and key.is_good(fingerprint)
 
         async def heard() -> AsyncIterator[pb.AgentMessage]:

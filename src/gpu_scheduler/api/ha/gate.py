@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 from gpu_scheduler.api.http.request import JSON, encode
-from gpu_scheduler.model.identity import Lead, Member
+from gpu_scheduler.model.identity import LeaderLease, ServerMember
 from gpu_scheduler.wire.answers import ErrorForm
 
 HEALTH = frozenset({"/health", "/api/v1/health"})
@@ -35,7 +35,7 @@ class LeadershipStatus(Protocol):
     """Whether this server leads, and who does."""
 
     @property
-    def me(self) -> Member:
+    def me(self) -> ServerMember:
         """This server."""
         ...
 
@@ -50,7 +50,7 @@ class LeadershipStatus(Protocol):
         ...
 
     @property
-    def lead(self) -> Lead:
+    def lead(self) -> LeaderLease:
         """Who leads, as far as is known here."""
         ...
 

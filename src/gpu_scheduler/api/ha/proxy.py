@@ -46,7 +46,7 @@ from gpu_scheduler.client.websocket import (
     new_key,
 )
 from gpu_scheduler.model.errors import ClusterError, NotLeader
-from gpu_scheduler.model.identity import Lead
+from gpu_scheduler.model.identity import LeaderLease
 
 # --- A WebSocket of the leader and one of a caller of a standby, joined: messages go both ways.
 
@@ -261,7 +261,7 @@ class LeaderProxy:
 
     async def _greeted(
         self,
-        lead: Lead,
+        lead: LeaderLease,
         request: Request,
         user: str,
         reader: asyncio.StreamReader,
@@ -279,7 +279,7 @@ class LeaderProxy:
             raise _Unsent("it does not lead any more")
         return reply, body
 
-    async def _leader(self, longest_s: float) -> Lead:
+    async def _leader(self, longest_s: float) -> LeaderLease:
         """Who leads, and where; waited for, as there is one again soon."""
         lead = self.standing.lead
         try:
@@ -301,17 +301,17 @@ class LeaderProxy:
                 "this server stands by, and no leader has answered; try again in a moment"
             ) from None
 
-    def _is_of_use(self, lead: Lead) -> bool:
+    def _is_of_use(self, lead: LeaderLease) -> bool:
         """Tell whether somebody leads whom we can ask: not ourselves, if our lead is over."""
         is_past = lead.holder == self.standing.me.name and not self.standing.is_held
         return lead.is_held and bool(lead.address) and not is_past
 
-    def _is_mistaken(self, lead: Lead) -> bool:
+    def _is_mistaken(self, lead: LeaderLease) -> bool:
         """Tell whether another server gives our own address for its own."""
         me = self.standing.me
         return lead.address == me.address and lead.holder != me.name
 
-    async def _ask(self, lead: Lead, request: Request, body: bytes, user: str) -> Response:
+    async def _ask(self, lead: LeaderLease, request: Request, body: bytes, user: str) -> Response:
         reader, writer = await self._connected(lead)
         try:
             writer.write(self._request(lead, request, body, user, {"connection": "close"}))
@@ -325,7 +325,9 @@ class LeaderProxy:
             writer.close()
             raise
 
-    async def _connected(self, lead: Lead) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connected(
+        self, lead: LeaderLease
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         address = read_address(lead.address)
         tls = self.tls() if address.tls else None
         try:
@@ -339,7 +341,7 @@ class LeaderProxy:
         return reader, writer
 
     def _request(
-        self, lead: Lead, request: Request, body: bytes, user: str, more: dict[str, str]
+        self, lead: LeaderLease, request: Request, body: bytes, user: str, more: dict[str, str]
     ) -> bytes:
         """The same request, with who asks in a form that the leader can check."""
         scope = request.scope
@@ -429,7 +431,7 @@ async def _user(context: Context, request: Request) -> str:
     return account.name
 
 
-def _given_up(lead: Lead, reason: _Unsent) -> NotLeader:
+def _given_up(lead: LeaderLease, reason: _Unsent) -> NotLeader:
     text = (
         f"this server stands by, and the leader '{lead.holder}' at {lead.address} did not take the "
         f"request: {reason}; try again in a moment"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gpu_scheduler.api.http.errors import KeyReused
 from gpu_scheduler.api.http.request import Request, Response
-from gpu_scheduler.api.interfaces import Also, Service
+from gpu_scheduler.api.interfaces import ExtraWrites, Service
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import Command
 from gpu_scheduler.model.errors import CallerError, InvalidRequest
@@ -34,7 +34,7 @@ DONE = 204
 """Kept of a change whose answer is worked out anew."""
 REPLAYED = ((b"idempotency-replayed", b"true"),)
 
-Act = Callable[[Also | None], Awaitable[Outcome]]
+Act = Callable[[ExtraWrites | None], Awaitable[Outcome]]
 Tell = Callable[[Outcome], Response]
 
 
@@ -151,15 +151,17 @@ class _Noting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._service, name)
 
-    async def apply(self, message: Command, caller: Caller, *, also: Also | None = None) -> Outcome:
+    async def apply(
+        self, message: Command, caller: Caller, *, extra_writes: ExtraWrites | None = None
+    ) -> Outcome:
         """Do what the message says, and keep that it was done."""
         turn, self._turn = self._turn, None
 
         def both(outcomes: Sequence[Outcome]) -> Sequence[Write]:
             rows = [] if turn is None else [turn.row(DONE, "", self._service.now_ms())]
-            return [*(() if also is None else also(outcomes)), *rows]
+            return [*(() if extra_writes is None else extra_writes(outcomes)), *rows]
 
-        return await self._service.apply(message, caller, also=both)
+        return await self._service.apply(message, caller, extra_writes=both)
 
 
 class _Done:

@@ -8,12 +8,12 @@ from gpu_scheduler.api.nodes.reports import ReportHandler
 from gpu_scheduler.api.nodes.sessions import Sessions
 from gpu_scheduler.control.effects import (
     CommitOrder,
-    CutOrder,
+    DisconnectOrder,
     Effect,
     NodeGone,
     StartOrder,
     StopOrder,
-    TrustOrder,
+    TrustDeviceOrder,
     WarnOrder,
 )
 from gpu_scheduler.control.loop import Loop
@@ -68,15 +68,15 @@ class OrderDispatcher:
                     self.send_stop(effect)
                 case WarnOrder():
                     self._send_warning(effect)
-                case CutOrder() | TrustOrder():
+                case DisconnectOrder() | TrustDeviceOrder():
                     self._tell_node(effect)
 
-    def _tell_node(self, effect: CutOrder | TrustOrder) -> None:
+    def _tell_node(self, effect: DisconnectOrder | TrustDeviceOrder) -> None:
         """What concerns a node as a whole; one that is away is told when it comes back."""
         session = self._sessions.by_node.get(effect.node_id)
         if session is None:
             return
-        if isinstance(effect, CutOrder):
+        if isinstance(effect, DisconnectOrder):
             session.close()
         else:
             session.trust(effect.index, effect.mark)
@@ -87,7 +87,7 @@ class OrderDispatcher:
         node_id = allocation.placements[0].node_id
         if allocation.spans_nodes or node_id in self._sessions.by_node or node_id not in self._left:
             return False
-        if self._loop.core.book.picture.index.slot(node_id).node.state is NodeState.ONLINE:
+        if self._loop.core.state.cluster.index.slot(node_id).node.state is NodeState.ONLINE:
             self._suspect(node_id)
         detail = f"node {node_id} was not connected, so it was never ordered there"
         lost = Ended(allocation.id, exit_code=None, ran=False, lost=True, detail=detail)
@@ -106,7 +106,7 @@ class OrderDispatcher:
             detail = NO_LAUNCH if launch is None else NO_ENVIRONMENT
             self._hearing.tell(Ended(allocation.id, exit_code=None, ran=False, detail=detail))
             return
-        limit_ms = self._loop.core.book.picture.limit_ms(job)
+        limit_ms = self._loop.core.state.cluster.limit_ms(job)
         for placement in allocation.placements:
             session = self._sessions.by_node.get(placement.node_id)
             if session is None or only not in {None, placement.node_id}:
@@ -130,7 +130,7 @@ class OrderDispatcher:
 
     def send_stop(self, order: StopOrder) -> None:
         """Let the nodes of an attempt stop it."""
-        running = self._loop.core.book.picture.running.get(order.allocation_id)
+        running = self._loop.core.state.cluster.running.get(order.allocation_id)
         if running is not None:
             allocation = running.running.allocation
             members = [placement.member for placement in allocation.placements]
@@ -138,7 +138,7 @@ class OrderDispatcher:
             self._hearing.gangs.stopping(allocation, order.why)
 
     def _send_warning(self, order: WarnOrder) -> None:
-        running = self._loop.core.book.picture.running.get(order.allocation_id)
+        running = self._loop.core.state.cluster.running.get(order.allocation_id)
         for placement in () if running is None else running.running.allocation.placements:
             warning = warn_order(order.allocation_id, placement.member, order.text)
             self._sessions.send(placement.node_id, warning)

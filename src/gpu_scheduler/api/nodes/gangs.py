@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gpu_scheduler.control.effects import CommitOrder
-from gpu_scheduler.control.gang_status import MemberEnd, Members
+from gpu_scheduler.control.gang_status import GangStatus, MemberResult
 from gpu_scheduler.control.jobs.stop import NOT_BEGUN
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Prepared
-from gpu_scheduler.control.nodes.reconcile import Committed
+from gpu_scheduler.control.nodes.reconcile import AllocationView
 from gpu_scheduler.model.plan import Allocation, Placement
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import commit_order, rendezvous_of, stop_order
@@ -24,7 +24,7 @@ HOLD_LONGER_MS = 15_000
 """So much longer than the server waits for all members do prepared ones wait for the server: only
 where it is out of reach do they give up by themselves."""
 LONGEST_HOLD_MS = 24 * 3_600_000
-OverTold = Callable[[Allocation, int, MemberEnd], None]
+OverTold = Callable[[Allocation, int, MemberResult], None]
 
 
 class Nodes(Protocol):
@@ -45,11 +45,11 @@ class GangCoordinator:
     def __init__(
         self,
         loop: Loop,
-        members: Members,
+        members: GangStatus,
         nodes: Nodes,
         tell: Callable[[Prepared], object],
         over: OverTold,
-        committed: Committed,
+        committed: AllocationView,
     ) -> None:
         """Start with all nodes in reach."""
         self._loop = loop
@@ -82,7 +82,7 @@ class GangCoordinator:
         if not allocation.spans_nodes:
             return
         if why == NOT_BEGUN:
-            limits = self._loop.core.book.limits
+            limits = self._loop.core.state.limits
             after_ms = limits.gang_start_timeout_ms
             if allocation.is_held_back:
                 after_ms = limits.prepare_timeout_ms
@@ -94,7 +94,7 @@ class GangCoordinator:
 
     def hear_prepared(self, allocation: Allocation, member: int, port: int) -> None:
         """A member is prepared. If the commit is stored, it has not heard of it."""
-        if allocation.meeting is not None:
+        if allocation.rendezvous is not None:
             # What is only about to be committed is ordered when it is.
             if not self._stop_why(allocation) and allocation.id in self._committed.met:
                 self._commit_member(allocation, member)
@@ -127,18 +127,18 @@ class GangCoordinator:
 
     def node_gone(self, node_id: str) -> None:
         """Whatever is being stopped does not wait for a node that cannot or need not answer."""
-        picture = self._loop.core.book.picture
+        picture = self._loop.core.state.cluster
         slot = picture.index.by_id.get(node_id)
         for allocation_id in () if slot is None else list(picture.by_node.get(slot.ordinal, {})):
             self._let_go(picture.running[allocation_id].running.allocation, node_id)
 
     def _let_go(self, allocation: Allocation, node_id: str) -> None:
         why = self._stop_why(allocation)
-        is_dead = node_id in self._loop.core.book.fenced.get(allocation.id, ())
+        is_dead = node_id in self._loop.core.state.fenced.get(allocation.id, ())
         never_runs = allocation.is_held_back and node_id in self._silent
         if not why or not (is_dead or never_runs):
             return
-        end = MemberEnd(
+        end = MemberResult(
             exit_code=None,
             signal=None,
             ran=not allocation.is_held_back,
@@ -161,12 +161,12 @@ class GangCoordinator:
                 self._nodes.send(placement.node_id, commit_order(allocation, placement))
 
     def _stop_why(self, allocation: Allocation) -> str:
-        found = self._loop.core.book.running(allocation.id)
+        found = self._loop.core.state.running(allocation.id)
         return "" if found is None else found[2].stop_why
 
     def _hosts(self, allocation: Allocation) -> tuple[str, ...]:
         return tuple(self._nodes.address(placement.node_id) for placement in allocation.by_rank)
 
     def _hold_ms(self) -> int:
-        wait_ms = self._loop.core.book.limits.prepare_timeout_ms
+        wait_ms = self._loop.core.state.limits.prepare_timeout_ms
         return wait_ms + HOLD_LONGER_MS if wait_ms else LONGEST_HOLD_MS

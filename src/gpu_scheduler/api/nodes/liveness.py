@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from gpu_scheduler.control.messages import Fact, LeasesOver, NodeLost, NodeSilent
+from gpu_scheduler.control.messages import Fact, LeasesExpired, NodeLost, NodeSilent
 
 LEFT_S = 3.0
 """An agent that is started again is back by then; without one, a node gets no new work."""
@@ -84,7 +84,7 @@ class LivenessTimers:
     def _lease_timer(self, node_id: str, lease_ms: int) -> asyncio.TimerHandle:
         # Rounded up: what is waited must never be less than what is said.
         waited_ms = lease_ms + round(self._patience.margin_s * 1000)
-        fact = LeasesOver(node_id, waited_ms)
+        fact = LeasesExpired(node_id, waited_ms)
         return self._later(waited_ms / 1000 + 0.001, lambda: self._tell(fact))
 
     def _later(self, wait_s: float, act: Callable[[], object]) -> asyncio.TimerHandle:

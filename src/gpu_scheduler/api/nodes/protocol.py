@@ -21,7 +21,7 @@ from gpu_scheduler.api.nodes.sessions import NewestHellos, Session, Sessions, me
 from gpu_scheduler.api.nodes.terminals import TerminalStreams
 from gpu_scheduler.control.gang_status import GANG
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.messages import Fact, NodeFenced, NodeFound, NodeSilent
+from gpu_scheduler.control.messages import Fact, NodeFenced, NodeReported, NodeSilent
 from gpu_scheduler.control.nodes.lost_nodes import LEASE_LABEL, leases_on
 from gpu_scheduler.control.nodes.reconcile import reconcile
 from gpu_scheduler.model.errors import SchedulerError
@@ -50,14 +50,14 @@ def hello_summary(hello: pb.Hello) -> pb.Hello:
     )
 
 
-def node_found(hello: pb.Hello, inventory: pb.Inventory) -> NodeFound:
+def node_found(hello: pb.Hello, inventory: pb.Inventory) -> NodeReported:
     """The fact for the core: what the node has, by its first word or by a later one."""
     labels = {**inventory.labels, **{runner_label(runner): "yes" for runner in hello.runners}}
     if hello.boot_ms:
         labels[LEASE_LABEL] = "yes"
     if TERMINALS in hello.abilities:
         labels[TERMINAL_LABEL] = "yes"
-    return NodeFound(
+    return NodeReported(
         node_id=hello.node,
         cpu_milli=inventory.cpu_milli,
         memory_mb=inventory.memory_mb,
@@ -162,7 +162,7 @@ class Agents:
 
         What was known to be gone with a node that is dead is gone still.
         """
-        picture = self._loop.core.book.picture
+        picture = self._loop.core.state.cluster
         for node_id, slot in picture.index.by_id.items():
             if node_id in self._sessions.by_node:
                 continue
@@ -281,8 +281,8 @@ class Agents:
 
     def _leases_on(self, node_id: str) -> set[int]:
         """Also of what is placed there until the core has heard that the node is silent."""
-        book = self._loop.core.book
-        return (leases_on(book, node_id) | {book.limits.lease_ms}) - {0}
+        state = self._loop.core.state
+        return (leases_on(state, node_id) | {state.limits.lease_ms}) - {0}
 
     async def _listen(
         self, session: Session, hello: pb.Hello, requests: AsyncIterator[pb.AgentMessage]
@@ -327,7 +327,7 @@ class Agents:
 
     def _repair(self, session: Session, held: set[tuple[str, int]]) -> None:
         """What a node holds, and what it should hold by the books, become the same."""
-        repairs = reconcile(self._loop.core.book, session.node, held, self._hearing.committed.ids)
+        repairs = reconcile(self._loop.core.state, session.node, held, self._hearing.committed.ids)
         for order in repairs.starts:
             # What was decided since the agent came is on its way already.
             if order.allocation.id not in session.ordered:
@@ -350,7 +350,7 @@ class Agents:
     def _trust_again(self, session: Session) -> None:
         """Tell a node what somebody looked after while it, or a server, was away."""
         now_ms = self._loop.now_ms()
-        for device in self._loop.core.book.picture.index.slot(session.node).node.devices:
+        for device in self._loop.core.state.cluster.index.slot(session.node).node.devices:
             if device.trust_ms:
                 session.trust(device.index, device.trust_ms, max(0, now_ms - device.trust_ms))
 

@@ -12,7 +12,7 @@ import structlog
 from gpu_scheduler.api.nodes.gangs import GangCoordinator
 from gpu_scheduler.api.nodes.sessions import Session, Sessions
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.gang_status import GANG, MemberEnd, Members
+from gpu_scheduler.control.gang_status import GANG, GangStatus, MemberResult
 from gpu_scheduler.control.jobs.stop import (
     CANCELLED,
     GPU_IDLE,
@@ -26,13 +26,13 @@ from gpu_scheduler.control.jobs.stop import (
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import (
     Checkpointed,
-    DeviceRead,
-    DevicesRead,
+    DeviceSample,
+    DevicesSampled,
     Fact,
     ReplicaChecked,
     Started,
 )
-from gpu_scheduler.control.nodes.reconcile import Committed
+from gpu_scheduler.control.nodes.reconcile import AllocationView
 from gpu_scheduler.model.measurements import DeviceReading
 from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.wire import agent_pb2 as pb
@@ -47,13 +47,13 @@ GROUNDS = frozenset(
 LEASE_ENDED = "its node stopped it, as nobody had renewed its lease in time"
 
 
-def member_end(fact: pb.Fact, now_ms: int) -> MemberEnd:
+def member_end(fact: pb.Fact, now_ms: int) -> MemberResult:
     """How a member ended, as its node tells it now."""
     over = fact.over
     detail = over.detail
     if over.stopped_by == LEASE:
         detail = "; ".join(filter(None, (LEASE_ENDED, detail)))
-    return MemberEnd(
+    return MemberResult(
         exit_code=over.exit_code if over.HasField("exit_code") else None,
         signal=over.signal if over.HasField("signal") else None,
         ran=over.ran,
@@ -73,12 +73,12 @@ def _is_known(over: pb.Over) -> bool:
     return not over.ran or over.HasField("exit_code") or over.HasField("signal")
 
 
-def device_read(reading: DeviceReading, trusted: int) -> DeviceRead:
+def device_read(reading: DeviceReading, trusted: int) -> DeviceSample:
     """What the core is told of one device; what was not measured is None.
 
     `trusted` is the mark of the last order to trust it that its node has carried out.
     """
-    return DeviceRead(
+    return DeviceSample(
         index=reading.index,
         temperature_c=reading.temperature_c,
         healthy=reading.healthy,
@@ -107,15 +107,15 @@ class ReportHandler:
         self._loop = loop
         self._sessions = sessions
         self._pending: set[asyncio.Future[Outcome]] = set()
-        self.members = Members()
-        self.committed = Committed(loop, self._attempt_over)
+        self.members = GangStatus()
+        self.committed = AllocationView(loop, self._attempt_over)
         self.gangs = GangCoordinator(
             loop, self.members, sessions, self.tell, self.member_over, self.committed
         )
 
     def hear_fact(self, session: Session, fact: pb.Fact) -> None:
         """What an agent says of a member; of what nobody knows, that it may go."""
-        running = self._loop.core.book.picture.running.get(fact.allocation_id)
+        running = self._loop.core.state.cluster.running.get(fact.allocation_id)
         kind = fact.WhichOneof("fact")
         if running is None:
             self._hear_unknown(session, fact)
@@ -154,13 +154,15 @@ class ReportHandler:
 
     def member_gone(self, allocation_id: str, member: int) -> None:
         """A member ran, and its node has no record of it any more."""
-        running = self._loop.core.book.picture.running.get(allocation_id)
+        running = self._loop.core.state.cluster.running.get(allocation_id)
         if running is not None:
             detail = "the node has no record of it any more"
-            end = MemberEnd(exit_code=None, signal=None, detail=detail, at_ms=self._loop.now_ms())
+            end = MemberResult(
+                exit_code=None, signal=None, detail=detail, at_ms=self._loop.now_ms()
+            )
             self.member_over(running.running.allocation, member, end)
 
-    def member_over(self, allocation: Allocation, member: int, end: MemberEnd) -> None:
+    def member_over(self, allocation: Allocation, member: int, end: MemberResult) -> None:
         """The whole attempt is over with its last member; when one fails, the others stop."""
         ended = self.members.over(allocation, member, end)
         if ended is None:
@@ -196,7 +198,7 @@ class ReportHandler:
         self._loop.tallies.note_readings(node_id, readings)
         fresh = not readings.problem
         read = tuple(device_read(one, session.trusted(one, fresh)) for one in readings.readings)
-        self.tell(DevicesRead(node_id, read, fresh=fresh))
+        self.tell(DevicesSampled(node_id, read, fresh=fresh))
 
     def tell(self, fact: Fact) -> asyncio.Future[Outcome]:
         """Let the core have a fact; the answer comes with its commit."""

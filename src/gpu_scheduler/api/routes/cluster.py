@@ -16,13 +16,13 @@ from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.http.operations import V1, Operation, boolean_parameter
 from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.control.messages import PauseDevice, ResumeDevice, SetPools
-from gpu_scheduler.control.state import Book
+from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.state.node_resources import Slot
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.job import NORMAL_PRIORITY, JobState, Pool
 from gpu_scheduler.model.measurements import DeviceProcess, DeviceReading
-from gpu_scheduler.model.node import Device, Health, NodeState, trouble_of, trouble_of_node
+from gpu_scheduler.model.node import Device, Health, NodeState, device_problem, node_problem
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.wire.answers import (
@@ -39,9 +39,9 @@ from gpu_scheduler.wire.tenants import QuotaRequest, per
 # --- What the two kinds of work, online and batch, hold of all GPUs, and what each is sure of.
 
 
-def pool_uses(book: Book) -> list[PoolUse]:
+def pool_uses(state: ControlState) -> list[PoolUse]:
     """Both pools, online first."""
-    picture = book.picture
+    picture = state.cluster
     runs = dict.fromkeys(Pool, 0)
     for entry in picture.running.values():
         runs[entry.running.job.pool] += 1
@@ -90,7 +90,7 @@ class Use:
 def uses(context: Context) -> dict[tuple[str, int], Use]:
     """What is given out, by node and index."""
     found: dict[tuple[str, int], Use] = {}
-    for allocation_id, entry in context.service.core.book.picture.running.items():
+    for allocation_id, entry in context.service.core.state.cluster.running.items():
         running = entry.running
         name = allocation_id.rpartition(".")[0]
         for placement in running.allocation.placements:
@@ -106,7 +106,7 @@ def uses(context: Context) -> dict[tuple[str, int], Use]:
 
 def slots(context: Context) -> list[Slot]:
     """All nodes with what is free of them, by name; n2 stands before n10."""
-    by_id = context.service.core.book.picture.index.by_id
+    by_id = context.service.core.state.cluster.index.by_id
     return sorted(by_id.values(), key=lambda slot: natural_key(slot.node.id))
 
 
@@ -127,9 +127,9 @@ async def cluster_status(context: Context, request: Request) -> Response:
     counts = context.service.store.count_states()
     nodes = slots(context)
     online = [slot for slot in nodes if slot.node.state is NodeState.ONLINE]
-    book = context.service.core.book
+    state = context.service.core.state
     users: dict[str, float] = {}
-    for entry in book.picture.running.values():
+    for entry in state.cluster.running.values():
         gpus = entry.running.allocation.gpu_milli / WHOLE_MILLI
         users[entry.running.job.user] = users.get(entry.running.job.user, 0) + gpus
     status = ClusterStatus(
@@ -144,12 +144,12 @@ async def cluster_status(context: Context, request: Request) -> Response:
         completed_jobs=counts.get(JobState.COMPLETED, 0),
         failed_jobs=counts.get(JobState.FAILED, 0),
         cancelled_jobs=counts.get(JobState.CANCELLED, 0),
-        queued_tasks=book.queued_tasks,
+        queued_tasks=state.queued_tasks,
         allocated_gpus=sum(users.values()),
         usable_gpus=sum(slot.usable.bit_count() for slot in online),
         users=dict(sorted(users.items())),
         pending_by_priority=_by_priority(context) if detailed else None,
-        pools=pool_uses(book),
+        pools=pool_uses(state),
     )
     return json_response(status)
 
@@ -157,9 +157,9 @@ async def cluster_status(context: Context, request: Request) -> Response:
 def _by_priority(context: Context) -> dict[str, int]:
     """Jobs that wait, by how urgent they are."""
     found = {"high": 0, "normal": 0, "low": 0}
-    for life in context.service.core.book.lives.values():
-        if life.queued or life.waiting_on:
-            priority = life.job.priority
+    for record in context.service.core.state.jobs.values():
+        if record.queued or record.waiting_on:
+            priority = record.job.priority
             urgent = "high" if priority > NORMAL_PRIORITY else "low"
             found["normal" if priority == NORMAL_PRIORITY else urgent] += 1
     return found
@@ -177,7 +177,7 @@ async def list_gpus(context: Context, request: Request) -> Response:
 def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
     """One form for each device."""
     given = uses(context)
-    running = context.service.core.book.picture.running
+    running = context.service.core.state.cluster.running
 
     def sees(process: DeviceProcess) -> bool:
         """What strangers run is nobody's secret here; what a job runs is its owner's."""
@@ -204,7 +204,7 @@ def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
                 jobs=use.jobs,
                 users=use.users,
                 paused=device.paused,
-                why=trouble_of(device) or trouble_of_node(slot.node),
+                why=device_problem(device) or node_problem(slot.node),
                 mig=[f"{count} x {profile}" for profile, count in device.mig_slices],
             )
             _add_reading(form, readings.get(device.index), sees, running)
@@ -280,7 +280,7 @@ async def _set_paused(context: Context, request: Request, *, paused: bool) -> Re
     told = f"GPU {index} of {node_id} is {done}"
     if paused:
         told += "; what runs there goes on"
-    elif context.service.core.book.picture.index.slot(node_id).node.state is not NodeState.ONLINE:
+    elif context.service.core.state.cluster.index.slot(node_id).node.state is not NodeState.ONLINE:
         told += "; its node is away, and is told when it comes back"
     return json_response(GpuChanged(node=node_id, index=index, paused=paused, message=told))
 
@@ -304,7 +304,7 @@ def troubles(context: Context) -> dict[str, str]:
         (f"{slot.node.id}:{device.index}", trouble)
         for slot in slots(context)
         for device in slot.node.devices
-        if (trouble := trouble_of(device))
+        if (trouble := device_problem(device))
     )
     return dict(islice(found, MOST_TROUBLES))
 

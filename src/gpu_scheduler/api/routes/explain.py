@@ -24,7 +24,7 @@ from gpu_scheduler.ledger.forecast_accuracy import Judgement, judge
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import ENDED, HOLDING, JobState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
-from gpu_scheduler.model.utc import moment_text
+from gpu_scheduler.model.utc import format_utc
 from gpu_scheduler.store.rows import JobRow, TaskRow
 from gpu_scheduler.wire.answers import Explanation
 from gpu_scheduler.wire.times import write_time
@@ -66,10 +66,10 @@ async def explain_job(context: Context, request: Request) -> Response:
         form.code, form.reason = code or form.code, told or row.reason
         if job.array is not None:
             start_ms, form.reason = _of_tasks(context, row, task)
-        form.reason = form.reason or f"{state.value} since {moment_text(start_ms or 0)}"
+        form.reason = form.reason or f"{state.value} since {format_utc(start_ms or 0)}"
         _note_lost_node(form, explainer.lost_node(job.id, task))
         form.expected_start = write_time(start_ms)
-        entry = context.service.core.book.picture.running.get(f"{job.id}.{row.attempt}")
+        entry = context.service.core.state.cluster.running.get(f"{job.id}.{row.attempt}")
         if entry is not None:
             _note_end(form, end_of_running(context.service, entry.running))
             form.reason += _warned(context, entry.running.allocation.id)
@@ -83,10 +83,10 @@ async def explain_job(context: Context, request: Request) -> Response:
 
 def _note_gap(context: Context, row: JobRow) -> None:
     """The picture must know the job, and where it is if it runs."""
-    book = context.service.core.book
+    state = context.service.core.state
     is_placed = row.state not in HOLDING or row.job.array is not None
-    is_placed = is_placed or f"{row.job.id}.{row.attempt}" in book.picture.running
-    if row.state not in ENDED and not (is_placed and row.job.id in book.lives):
+    is_placed = is_placed or f"{row.job.id}.{row.attempt}" in state.cluster.running
+    if row.state not in ENDED and not (is_placed and row.job.id in state.jobs):
         note_stale(row.job.id)
 
 
@@ -105,8 +105,8 @@ def _of_tasks(context: Context, row: JobRow, task: int | None) -> tuple[int | No
     if task is not None or not starts:
         return (min(starts) if starts else None), ""
     counts = ", ".join(f"{len(numbers)} {state.value}" for state, numbers in row.tasks if numbers)
-    told = f"running since {moment_text(min(starts))}; tasks: {counts}"
-    if row.job.id in context.service.core.book.lives and any(
+    told = f"running since {format_utc(min(starts))}; tasks: {counts}"
+    if row.job.id in context.service.core.state.jobs and any(
         state is JobState.PENDING for state, numbers in row.tasks if numbers
     ):
         _, why = sentence(context.explainer.reason(row.job.id))
@@ -116,13 +116,13 @@ def _of_tasks(context: Context, row: JobRow, task: int | None) -> tuple[int | No
 
 def _warned(context: Context, allocation_id: str) -> str:
     """What a job was told that may end it, as long as that holds."""
-    gauge = context.service.core.book.gauges.attempts.get(allocation_id)
+    gauge = context.service.core.state.gauges.attempts.get(allocation_id)
     text = "" if gauge is None else gauge.standing_warning
     return f"; warned: {text}" if text else ""
 
 
 def _end_if_started(context: Context, row: JobRow, start: ExpectedTime) -> ExpectedTime:
-    entry = context.service.core.book.picture.queue.entries.get(row.job.number)
+    entry = context.service.core.state.cluster.queue.entries.get(row.job.number)
     if entry is None:
         return NOTHING
     return end_of_queued(context.explainer, entry, start)
@@ -215,7 +215,7 @@ async def get_estimates(context: Context, request: Request) -> Response:
         for row in rows
         if row.start_ms is not None
     )
-    waiting = len(context.service.core.book.estimates)
+    waiting = len(context.service.core.state.estimates)
     forms = [_form(one) for one in found]
     return json_response(EstimatesForm(write_time(since_ms), waiting, forms))
 

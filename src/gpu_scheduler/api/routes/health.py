@@ -14,10 +14,10 @@ from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import V1, Operation
 from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.api.routes.cluster import slots
-from gpu_scheduler.control.self_monitoring import DEGRADED, HEALTHY, UNHEALTHY, Finding
+from gpu_scheduler.control.self_monitoring import DEGRADED, HEALTHY, UNHEALTHY, HealthFinding
 from gpu_scheduler.engine.state.node_resources import Slot
 from gpu_scheduler.model.errors import SchedulerError
-from gpu_scheduler.model.node import Device, Health, NodeState, trouble_of
+from gpu_scheduler.model.node import Device, Health, NodeState, device_problem
 from gpu_scheduler.wire.answers import Health as HealthForm
 from gpu_scheduler.wire.answers import HealthReason, LeadershipForm, leadership_form
 
@@ -61,13 +61,13 @@ async def health(context: Context, request: Request) -> Response:
     return json_response(form, status=code)
 
 
-def worst(found: Sequence[Finding]) -> str:
+def worst(found: Sequence[HealthFinding]) -> str:
     """The status as a whole."""
     statuses = {finding.status for finding in found}
     return next((status for status in (UNHEALTHY, DEGRADED) if status in statuses), HEALTHY)
 
 
-def findings(context: Context) -> Iterator[Finding]:
+def findings(context: Context) -> Iterator[HealthFinding]:
     """All that is wrong."""
     yield from _store(context)
     yield from _lead(context)
@@ -80,12 +80,12 @@ def findings(context: Context) -> Iterator[Finding]:
         yield from context.settings.vitals()
 
 
-def _store(context: Context) -> Iterator[Finding]:
+def _store(context: Context) -> Iterator[HealthFinding]:
     try:
         context.service.store.last_event()
     except SchedulerError as error:
         if away := context.service.away:
-            yield Finding(
+            yield HealthFinding(
                 "store",
                 DEGRADED,
                 away,
@@ -93,7 +93,7 @@ def _store(context: Context) -> Iterator[Finding]:
                 "nothing that was acknowledged is lost, and it goes on by itself",
             )
             return
-        yield Finding(
+        yield HealthFinding(
             "store",
             UNHEALTHY,
             f"the database cannot be read ({error.code})",
@@ -101,7 +101,7 @@ def _store(context: Context) -> Iterator[Finding]:
         )
         return
     if context.service.trouble:
-        yield Finding(
+        yield HealthFinding(
             "store",
             DEGRADED,
             f"changes cannot be written: {context.service.trouble}",
@@ -123,26 +123,26 @@ def _leadership(context: Context) -> LeadershipForm | None:
     )
 
 
-def _lead(context: Context) -> Iterator[Finding]:
+def _lead(context: Context) -> Iterator[HealthFinding]:
     """Whether somebody leads, and this server knows it."""
     standing = context.settings.standing
     if standing is None:
         return
     if not standing.lead.is_held:
         why = standing.trouble or "none of the servers has taken the lead yet"
-        yield Finding(
+        yield HealthFinding(
             "leadership",
             DEGRADED,
             f"no server is known to lead: {why}",
             "nothing is decided until one does, and jobs run on; look after the database",
         )
     elif standing.trouble:
-        yield Finding(
+        yield HealthFinding(
             "leadership", DEGRADED, standing.trouble, "look after the database; it is asked again"
         )
 
 
-def _nodes(nodes: list[Slot]) -> Iterator[Finding]:
+def _nodes(nodes: list[Slot]) -> Iterator[HealthFinding]:
     remedy = (
         "on that machine, look at agent/agent.log in the state directory; the server starts its "
         "own agent again by itself, and jobs run on meanwhile"
@@ -154,19 +154,19 @@ def _nodes(nodes: list[Slot]) -> Iterator[Finding]:
             "agent' with it on each machine"
         )
     if len(lost) == len(nodes):
-        yield Finding("nodes", DEGRADED, "no node is online", remedy)
+        yield HealthFinding("nodes", DEGRADED, "no node is online", remedy)
     elif lost:
         online = len(nodes) - len(lost)
         detail = f"{online} of {len(nodes)} nodes are online; away: {', '.join(lost[:MOST_TOLD])}"
-        yield Finding("nodes", DEGRADED, detail, remedy)
+        yield HealthFinding("nodes", DEGRADED, detail, remedy)
     yield from _set_aside(nodes)
 
 
-def _set_aside(nodes: list[Slot]) -> Iterator[Finding]:
+def _set_aside(nodes: list[Slot]) -> Iterator[HealthFinding]:
     """What a hook wrote may be meant for admins only, so that it is not told here."""
     faulty = [slot.node.id for slot in nodes if slot.node.closed and slot.node.closed.is_fault]
     for node_id in faulty[:MOST_TOLD]:
-        yield Finding(
+        yield HealthFinding(
             "nodes",
             DEGRADED,
             f"node {node_id} was set aside, as a prolog or epilog failed there",
@@ -175,13 +175,13 @@ def _set_aside(nodes: list[Slot]) -> Iterator[Finding]:
         )
     if len(faulty) > MOST_TOLD:
         more = f"{len(faulty) - MOST_TOLD} further nodes were set aside"
-        yield Finding("nodes", DEGRADED, more, "'tgpu nodes' shows all of them")
+        yield HealthFinding("nodes", DEGRADED, more, "'tgpu nodes' shows all of them")
 
 
-def _gpus(context: Context, nodes: list[Slot]) -> Iterator[Finding]:
+def _gpus(context: Context, nodes: list[Slot]) -> Iterator[HealthFinding]:
     for node_id, found in sorted(context.service.telemetry.items()):
         if found.problem:
-            yield Finding(
+            yield HealthFinding(
                 "gpus",
                 DEGRADED,
                 found.problem if len(nodes) == 1 else f"{node_id}: {found.problem}",
@@ -189,16 +189,16 @@ def _gpus(context: Context, nodes: list[Slot]) -> Iterator[Finding]:
                 "then GPUs are used as they were last seen",
             )
     grave = [
-        (device, f"GPU {device.index} of {slot.node.id}: {trouble_of(device)}")
+        (device, f"GPU {device.index} of {slot.node.id}: {device_problem(device)}")
         for slot in nodes
         for device in slot.node.devices
         if _is_grave(device)
     ]
     for device, told in grave[:MOST_TOLD]:
-        yield Finding("gpus", DEGRADED, told, _remedy_of(device))
+        yield HealthFinding("gpus", DEGRADED, told, _remedy_of(device))
     if len(grave) > MOST_TOLD:
         more = f"{len(grave) - MOST_TOLD} further GPUs have trouble"
-        yield Finding("gpus", DEGRADED, more, "'tgpu gpus' shows all of them")
+        yield HealthFinding("gpus", DEGRADED, more, "'tgpu gpus' shows all of them")
 
 
 def _is_grave(device: Device) -> bool:
@@ -224,28 +224,28 @@ def _remedy_of(device: Device) -> str:
     return f"{end_it}; it is given out again as soon as its memory is free"
 
 
-def _queue(context: Context) -> Iterator[Finding]:
-    book = context.service.core.book
-    most = book.limits.max_queued_tasks
-    if book.queued_tasks >= most:
-        yield Finding(
+def _queue(context: Context) -> Iterator[HealthFinding]:
+    state = context.service.core.state
+    most = state.limits.max_queued_tasks
+    if state.queued_tasks >= most:
+        yield HealthFinding(
             "queue",
             DEGRADED,
-            f"the queue is full: {book.queued_tasks:,} tasks wait",
+            f"the queue is full: {state.queued_tasks:,} tasks wait",
             "submissions are refused until some have run; cancel what is not needed, or raise "
             "scheduler.max_queue_size",
         )
-    elif book.queued_tasks >= NEARLY_FULL * most:
-        yield Finding(
+    elif state.queued_tasks >= NEARLY_FULL * most:
+        yield HealthFinding(
             "queue",
             DEGRADED,
-            f"the queue is nearly full: {book.queued_tasks:,} of {most:,} tasks",
+            f"the queue is nearly full: {state.queued_tasks:,} of {most:,} tasks",
             "beyond that submissions are refused; cancel what is not needed, or raise "
             "scheduler.max_queue_size",
         )
 
 
-def _notifications(context: Context) -> Iterator[Finding]:
+def _notifications(context: Context) -> Iterator[HealthFinding]:
     notifications = context.settings.notifications
     if notifications is None:
         return
@@ -254,7 +254,7 @@ def _notifications(context: Context) -> Iterator[Finding]:
         oldest_ms = lane.oldest_ms
         if oldest_ms is not None and now_ms - oldest_ms > LATE_MS:
             minutes = (now_ms - oldest_ms) // 60_000
-            yield Finding(
+            yield HealthFinding(
                 "notifications",
                 DEGRADED,
                 f"{len(lane.waiting):,} notifications wait for {name}, for up to {minutes} minutes",

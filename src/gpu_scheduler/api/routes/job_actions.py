@@ -21,7 +21,7 @@ from gpu_scheduler.control.messages import (
 )
 from gpu_scheduler.model.errors import InvalidRequest, WrongState
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import ENDED, JobState, called, expect_tasks, read_priority
+from gpu_scheduler.model.job import ENDED, JobState, check_tasks_exist, display_name, parse_priority
 from gpu_scheduler.store.rows import JobRow
 from gpu_scheduler.wire.answers import Changed, JobForm, Retried, TaskChanged
 from gpu_scheduler.wire.job_reader import read_patch
@@ -37,7 +37,9 @@ async def update(context: Context, request: Request) -> Response:
     asked = await request.read(_PATCH, context.settings.bounds.body_bytes)
     changes = dict(read_patch(asked, row.job))
     if row.state in ENDED:
-        raise WrongState(f"{called(row.job.id)} is {row.state}; only a pending job can be changed")
+        raise WrongState(
+            f"{display_name(row.job.id)} is {row.state}; only a pending job can be changed"
+        )
     if changes:
         await context.service.apply(_change(row.job.id, changes), request.caller)
     row, _ = context.find_job(request)
@@ -72,8 +74,8 @@ async def retry_job(context: Context, request: Request) -> Response:
     launch = store.launch(row.job.id)
     if launch is not None and launch.captured and store.environment(launch.captured) is None:
         raise WrongState(
-            f"{called(row.job.id)} cannot be retried: the environment that was captured with it is "
-            "dropped by now (retention.environments_days); submit it anew"
+            f"{display_name(row.job.id)} cannot be retried: its captured environment was deleted "
+            "(retention.environments_days); submit the job again"
         )
     message = Retry(row.job.id, cancelled=query.flag("cancelled"))
     outcome = await context.service.apply(message, request.caller)
@@ -108,7 +110,7 @@ async def reprioritise(context: Context, request: Request) -> Response:
     """Give a job another place in the order."""
     row = _whole(context, request)
     asked = await request.read(_PRIORITY, context.settings.bounds.body_bytes)
-    priority = read_priority(asked.priority)
+    priority = parse_priority(asked.priority)
     _expect_living(row, "reprioritised")
     message = Reprioritise(row.job.id, priority)
     return await _changed(context, request, message, row.state.value, f"priority is now {priority}")
@@ -137,11 +139,11 @@ async def _cancelled(context: Context, request: Request) -> Changed:
         if task is not None:
             raise InvalidRequest("the path names a task, and the query names tasks; name one")
         tasks = read_tasks(chosen)
-        expect_tasks(row.job, tasks)
+        check_tasks_exist(row.job, tasks)
     if row.state in ENDED or (task is not None and task_state(row, task) in ENDED):
         ended = row.state if task is None else task_state(row, task)
         if ended is not JobState.CANCELLED:
-            raise WrongState(f"{called(request.params['job_id'])} is already {ended}")
+            raise WrongState(f"{display_name(request.params['job_id'])} is already {ended}")
     else:
         await context.service.apply(Cancel(row.job.id, tasks), request.caller)
     row, _ = context.find_job(request)
@@ -164,14 +166,14 @@ def _whole_job(context: Context, request: Request) -> JobRow:
     row, task = context.find_job(request)
     if task is not None:
         raise InvalidRequest(
-            f"this can be done only with the whole of {called(row.job.id)}, not with one task"
+            f"this can be done only with the whole of {display_name(row.job.id)}, not with one task"
         )
     return row
 
 
 def _expect_living(row: JobRow, done: str) -> None:
     if row.state in ENDED:
-        raise WrongState(f"{called(row.job.id)} is already {row.state} and cannot be {done}")
+        raise WrongState(f"{display_name(row.job.id)} is already {row.state} and cannot be {done}")
 
 
 async def _changed(

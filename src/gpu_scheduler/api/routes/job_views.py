@@ -149,15 +149,15 @@ class JobViews:
             return None
         names = [f"{row.job.id}.{row.attempt}"]
         if row.job.array is not None:
-            life = self._service.core.book.lives.get(row.job.id)
-            if life is None or life.pending:
+            record = self._service.core.state.jobs.get(row.job.id)
+            if record is None or record.pending:
                 return None
-            names = [task.allocation_id for task in life.tasks.values()]
+            names = [task.allocation_id for task in record.tasks.values()]
         return self._end_of(names)
 
     def _end_of(self, names: list[str]) -> str | None:
         """When the last of these attempts should end, if that is known of all of them."""
-        held = self._service.core.book.picture.running
+        held = self._service.core.state.cluster.running
         if not names or not all(name in held for name in names):
             return None
         ends = [end_of_running(self._service, held[name].running).at_ms for name in names]
@@ -175,8 +175,8 @@ class JobViews:
         attempts = {one.allocation_id: one for one in self._store.attempt_measures(job_id, task)}
         start = f"{job_id}." if task is None else f"{job_id}_{task}."
         name = f"{start}{self._attempt(row, task)}"
-        gauge = self._service.core.book.gauges.attempts.get(name)
-        entry = self._service.core.book.picture.running.get(name)
+        gauge = self._service.core.state.gauges.attempts.get(name)
+        entry = self._service.core.state.cluster.running.get(name)
         if gauge is not None and entry is not None and gauge.says_something:
             attempts[name] = gauge.row(entry.running.allocation)
         if not attempts:
@@ -195,7 +195,7 @@ class JobViews:
 
     def _way_in(self, job: Job, launch: Launch, allocation_id: str) -> list[str]:
         """What enters the session of a job that runs in one."""
-        running = self._service.core.book.picture.running.get(allocation_id)
+        running = self._service.core.state.cluster.running.get(allocation_id)
         if self._attach is None or running is None or launch.runner is Runner.PROCESS:
             return []
         return list(self._attach(job, launch, running.running.allocation))
@@ -277,7 +277,7 @@ class JobViews:
 
     def _time_limit(self, job: Job) -> float | None:
         """The limit in force: its own, or that of the settings; a service has none."""
-        limit_ms = 0 if job.service else self._service.core.book.picture.limit_ms(job)
+        limit_ms = 0 if job.service else self._service.core.state.cluster.limit_ms(job)
         return per(limit_ms, MINUTE_MS) or None
 
     def _belonging(self, job: Job, launch: Launch) -> dict[str, Any]:
@@ -299,21 +299,21 @@ class JobViews:
 
         Of one that runs: that its node is lost, or that it was warned.
         """
-        book = self._service.core.book
-        life = book.lives.get(row.job.id)
-        if life is None and row.state not in ENDED:
+        state = self._service.core.state
+        record = state.jobs.get(row.job.id)
+        if record is None and row.state not in ENDED:
             note_stale(row.job.id)
-        if row.state in HOLDING and life is not None:
-            lost = sentence(on_lost_node(book, life))[1]
+        if row.state in HOLDING and record is not None:
+            lost = sentence(on_lost_node(state, record))[1]
             return lost or self._warned(f"{row.job.id}.{row.attempt}")
-        if row.state is not JobState.PENDING or life is None or not life.queued:
+        if row.state is not JobState.PENDING or record is None or not record.queued:
             return ""
         if self._reasons is None:
-            self._reasons = Reasons(book.picture, self._service.last_plan or Plan())
+            self._reasons = Reasons(state.cluster, self._service.last_plan or Plan())
         return sentence(self._reasons.brief(row.job.number))[1]
 
     def _warned(self, allocation_id: str) -> str:
-        gauge = self._service.core.book.gauges.attempts.get(allocation_id)
+        gauge = self._service.core.state.gauges.attempts.get(allocation_id)
         text = "" if gauge is None else gauge.standing_warning
         return f"warned: {text}" if text else ""
 
@@ -351,7 +351,7 @@ class JobViews:
         return found
 
     def _held(self, allocation_id: str, task: int | None) -> list[Place]:
-        entry = self._service.core.book.picture.running.get(allocation_id)
+        entry = self._service.core.state.cluster.running.get(allocation_id)
         if entry is None:
             note_stale(allocation_id)
             return []

@@ -16,7 +16,7 @@ from gpu_scheduler.api.routes.job_views import JobViews, attempt_form, places, s
 from gpu_scheduler.model.errors import InvalidRequest, WrongState
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import HOLDING, JobState, called
+from gpu_scheduler.model.job import HOLDING, JobState, display_name
 from gpu_scheduler.store.contract import JobQuery, Sight, SweepCount
 from gpu_scheduler.store.rows import JobRow
 from gpu_scheduler.wire.answers import (
@@ -98,7 +98,7 @@ def _held_attempts(context: Context, row: JobRow, task: int | None) -> list[Atte
         only = IntervalSet.of([task]) if task is not None else None
         tasks = context.service.store.tasks(job_id, only=only)
         numbers = [(t.task, t.attempt, t.state) for t in tasks]
-    running = context.service.core.book.picture.running
+    running = context.service.core.state.cluster.running
     found = []
     for number, attempt, state in numbers:
         suffix = "" if number is None else f"_{number}"
@@ -135,7 +135,7 @@ async def list_array_tasks(context: Context, request: Request) -> Response:
     after = query.number("after", -1, least=-1)
     array = row.job.array
     if array is None:
-        raise WrongState(f"{called(row.job.id)} is not an array, so it has no tasks")
+        raise WrongState(f"{display_name(row.job.id)} is not an array, so it has no tasks")
     last = array.tasks.ranges[-1][1]
     only = IntervalSet(((after + 1, last),)) if after < last else IntervalSet()
     tasks = context.service.store.tasks(row.job.id, only=only) if only else []

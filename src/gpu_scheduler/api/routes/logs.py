@@ -17,7 +17,7 @@ from gpu_scheduler.api.interfaces import LogSource
 from gpu_scheduler.model.errors import ClusterError, InvalidRequest, StoreError, UnknownThing
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import ENDED, called
+from gpu_scheduler.model.job import ENDED, display_name
 from gpu_scheduler.store.rows import JobRow
 
 # --- The logs of all members of a gang as one: whole lines, each with the rank of who wrote it.
@@ -111,12 +111,14 @@ async def job_logs(context: Context, request: Request) -> Response:
     if task is None:
         task = query.optional("task")
     if row.job.array is not None and task is None:
-        raise InvalidRequest(f"{called(row.job.id)} is an array; name a task, as in 12_4 or task=4")
+        raise InvalidRequest(
+            f"{display_name(row.job.id)} is an array; name a task, as in 12_4 or task=4"
+        )
     if task is not None and (row.job.array is None or task not in row.job.array.tasks):
-        raise UnknownThing(f"{called(row.job.id)} has no task {task}")
+        raise UnknownThing(f"{display_name(row.job.id)} has no task {task}")
     member = query.number("member", 0, most=100_000)
     if member >= len(row.job.members):
-        raise UnknownThing(f"{called(row.job.id)} has no member {member}")
+        raise UnknownThing(f"{display_name(row.job.id)} has no member {member}")
     tail = query.optional("tail", most=1_000_000)
     wanted = _Wanted(
         job_id=row.job.id,

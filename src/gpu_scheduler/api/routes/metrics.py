@@ -42,8 +42,8 @@ COUNTED = (
 
 def service_metrics(scheduler: Service) -> Iterator[Metric]:
     """How many services there are, and how many replicas of each can be used."""
-    services = list(scheduler.core.book.services.values())
-    by_state = Counter(shown_state(scheduler.core.book, service) for service in services)
+    services = list(scheduler.core.state.services.values())
+    by_state = Counter(shown_state(scheduler.core.state, service) for service in services)
     states = GaugeMetricFamily(f"{PREFIX}services", "Services by state.", labels=["state"])
     for state in STATES:
         states.add_metric([state], by_state[state])
@@ -74,7 +74,7 @@ def pool_metrics(scheduler: Service) -> Iterator[Metric]:
     borrowed = GaugeMetricFamily(
         f"{PREFIX}pool_gpus_borrowed", "GPUs that it holds beyond that.", labels=["pool"]
     )
-    for use in pool_uses(scheduler.core.book):
+    for use in pool_uses(scheduler.core.state):
         held.add_metric([use.pool], use.held_gpus)
         borrowed.add_metric([use.pool], use.borrowed_gpus)
         if use.sure_of_gpus is not None:
@@ -115,21 +115,21 @@ class SchedulerCollector(Collector):
 
     def _jobs(self) -> Iterator[Metric]:
         service = self._context.service
-        book = service.core.book
+        state = service.core.state
         counted = dict(service.tallies.jobs)
         counted[JobState.PENDING.value] = counted.get("submitted", 0) + counted.get("retried", 0)
         total = _counter("jobs", "Jobs and tasks that entered a state since the start.", "state")
         current = _gauge("jobs_current", "Jobs by state now; an array counts once.", "state")
         now = service.store.count_states()
-        for state in JobState:
-            total.add_metric([state.value], counted.get(state.value, 0))
-            current.add_metric([state.value], now.get(state, 0))
+        for job_state in JobState:
+            total.add_metric([job_state.value], counted.get(job_state.value, 0))
+            current.add_metric([job_state.value], now.get(job_state, 0))
         yield total
         yield current
-        yield _gauge("queue_size", "Tasks that wait.", value=book.queued_tasks)
+        yield _gauge("queue_size", "Tasks that wait.", value=state.queued_tasks)
         by_tenant = _gauge("queue_jobs", "Jobs that could start, by tenant.", "tenant")
         sizes: dict[str, int] = {}
-        for (tenant, _, _), group in list(book.picture.queue.groups.items()):
+        for (tenant, _, _), group in list(state.cluster.queue.groups.items()):
             sizes[tenant] = sizes.get(tenant, 0) + group.size
         for tenant, size in sorted(sizes.items())[:MOST_TENANTS]:
             by_tenant.add_metric([tenant], size)
@@ -210,7 +210,7 @@ class SchedulerCollector(Collector):
 
     def _energy(self) -> Metric:
         family = _counter("gpu_energy_joules", "Energy that a GPU has drawn.", "node", "gpu")
-        gauges = self._context.service.core.book.gauges
+        gauges = self._context.service.core.state.gauges
         for (node_id, index), energy_uj in sorted(gauges.energy_uj.items()):
             family.add_metric([node_id, str(index)], energy_uj / UJ_PER_JOULE)
         return family

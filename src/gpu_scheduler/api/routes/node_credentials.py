@@ -72,7 +72,7 @@ async def list_join_tokens(context: Context, request: Request) -> Response:
     expect_admin(request.caller, "see the tokens of nodes")
     context.parse_query(request)
     tokens = sorted(
-        context.service.core.book.node_keys.tokens.values(),
+        context.service.core.state.node_keys.tokens.values(),
         key=lambda token: (-token.created_ms, token.id),
     )
     now_ms = context.service.now_ms()
@@ -92,7 +92,7 @@ async def list_node_keys(context: Context, request: Request) -> Response:
     """The keys of all nodes that have joined."""
     expect_admin(request.caller, "see the keys of nodes")
     context.parse_query(request)
-    keys = context.service.core.book.node_keys
+    keys = context.service.core.state.node_keys
     now_ms = context.service.now_ms()
     found = [_key_form(key, now_ms) for _, key in sorted(keys.nodes.items())]
     authority = "" if keys.authority is None else keys.authority.certificate
@@ -115,7 +115,7 @@ def _name(text: str, what: str) -> str:
 
 
 def _pin(context: Context) -> str:
-    authority = context.service.core.book.node_keys.authority
+    authority = context.service.core.state.node_keys.authority
     if authority is None:
         raise WrongState("there is no authority for nodes yet; try again in a moment")
     certificate = x509.load_pem_x509_certificate(authority.certificate.encode())

@@ -131,11 +131,11 @@ def _plain(reason: str) -> str:
 
 def _detail(context: Context, request: Request) -> Response:
     node_id = request.params["node"]
-    slot = context.service.core.book.picture.index.by_id.get(node_id)
+    slot = context.service.core.state.cluster.index.by_id.get(node_id)
     if slot is None:
         known = ", ".join(slot.node.id for slot in slots(context)[:20]) or "none"
         raise UnknownThing(f"node '{node_id[:63]}' is not known; known: {known}")
-    held = context.service.core.book.picture.by_node.get(slot.ordinal, {})
+    held = context.service.core.state.cluster.by_node.get(slot.ordinal, {})
     islands: dict[int, list[int]] = {}
     for device in slot.node.devices:
         islands.setdefault(device.island, []).append(device.index)
@@ -165,7 +165,7 @@ def _fields(context: Context, slot: Slot) -> dict[str, Any]:
     """What every form of a node has."""
     node = slot.node
     found = context.service.telemetry.get(node.id)
-    running = len(context.service.core.book.picture.by_node.get(node.ordinal, ()))
+    running = len(context.service.core.state.cluster.by_node.get(node.ordinal, ()))
     return {
         "id": node.id,
         "state": shown_state(node, running),

@@ -61,10 +61,10 @@ async def overview(context: Context, request: Request) -> Response:
 def _place(context: Context, order: SortedJobs, job_id: str) -> int | None:
     """Where a job stands, also beyond what was worked out of the queue."""
     place = order.places.get(job_id)
-    life = context.service.core.book.lives.get(job_id)
-    if place is not None or life is None or order.reaches(order.total):
+    record = context.service.core.state.jobs.get(job_id)
+    if place is not None or record is None or order.reaches(order.total):
         return place
-    position = context.explainer.position(life.job.number)
+    position = context.explainer.position(record.job.number)
     return order.total - 1 if position is None else order.leading + position - 1
 
 

@@ -13,7 +13,7 @@ from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import V1, Operation, Parameter, integer_parameter
 from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.ledger.cost import CSV_HEADER, UJ_PER_KWH, Bill, PriceList
-from gpu_scheduler.ledger.report import Report, Run, Spread, Sums, report
+from gpu_scheduler.ledger.report import Percentiles, Report, Run, UsageSums, report
 from gpu_scheduler.ledger.units import GPU_HOUR_MILLI_MS, HOUR_MS, decimal_text
 from gpu_scheduler.ledger.usage_interval import UsageInterval
 from gpu_scheduler.model.identity import Caller
@@ -140,7 +140,7 @@ def _tenant(found: Report, tenant: str, costs: dict[tuple[str, str], int]) -> Ac
     )
 
 
-def _sums(sums: Sums, cost_micro: int) -> SumsForm:
+def _sums(sums: UsageSums, cost_micro: int) -> SumsForm:
     mean = sums.busy_percent_ms / sums.measured_ms if sums.measured_ms else None
     return SumsForm(
         gpu_hours=round(sums.gpu_milli_ms / GPU_HOUR_MILLI_MS, 6),
@@ -159,7 +159,7 @@ def _sums(sums: Sums, cost_micro: int) -> SumsForm:
 
 
 def _spread(values: Iterable[int]) -> SpreadForm:
-    spread = Spread.of(values)
+    spread = Percentiles.of(values)
     return SpreadForm(
         count=spread.count,
         mean_seconds=round(spread.mean_ms / 1000, 3),
@@ -169,7 +169,7 @@ def _spread(values: Iterable[int]) -> SpreadForm:
     )
 
 
-def _slice(start_ms: int, sums: Sums) -> SliceForm:
+def _slice(start_ms: int, sums: UsageSums) -> SliceForm:
     return SliceForm(
         start=write_time(start_ms) or "",
         gpu_hours=round(sums.gpu_milli_ms / GPU_HOUR_MILLI_MS, 6),

@@ -7,10 +7,10 @@ import msgspec
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import V1, Operation, boolean_parameter
 from gpu_scheduler.api.http.request import JSON, Request, Response, decode, json_response
-from gpu_scheduler.api.interfaces import Also
+from gpu_scheduler.api.interfaces import ExtraWrites
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import CancelReservation, Reserve
-from gpu_scheduler.model.advance_reservation import Window
+from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.errors import InternalError, UnknownThing
 from gpu_scheduler.wire.reservations import (
     ReservationForm,
@@ -34,9 +34,9 @@ async def create_reservation(context: Context, request: Request) -> Response:
     def tell(outcome: Outcome) -> Response:
         return json_response(_made(context, outcome), status=201)
 
-    async def act(also: Also | None) -> Outcome:
+    async def act(extra_writes: ExtraWrites | None) -> Outcome:
         message = Reserve(wish, request.caller.user)
-        return await service.apply(message, request.caller, also=also)
+        return await service.apply(message, request.caller, extra_writes=extra_writes)
 
     return await context.idempotency.run_once(request, data, act, tell)
 
@@ -76,7 +76,7 @@ def _kept(context: Context, wanted: str) -> ReservationForm:
 
 
 def _made(context: Context, outcome: Outcome) -> ReservationForm:
-    window: Window | None = outcome.window
+    window: AdvanceReservation | None = outcome.window
     if window is None:
         raise InternalError("a reservation was changed and is not there")
     return write_window(window, context.service.now_ms())
@@ -111,7 +111,7 @@ OPERATIONS = (
         summary="Reservations to come and those that last now, by their start.",
         tag="reservations",
         response=ReservationList,
-        query=(boolean_parameter("all", "Also the last ones that are over."),),
+        query=(boolean_parameter("all", "ExtraWrites the last ones that are over."),),
     ),
     Operation(
         method="GET",

@@ -11,7 +11,7 @@ from gpu_scheduler.api.explainer import sentence
 from gpu_scheduler.api.ha.gate import note_stale
 from gpu_scheduler.api.http.operations import V1, Operation
 from gpu_scheduler.api.http.request import JSON, Request, Response, decode, json_response
-from gpu_scheduler.api.interfaces import Also
+from gpu_scheduler.api.interfaces import ExtraWrites
 from gpu_scheduler.api.routes.submit import reader_for
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import (
@@ -21,7 +21,7 @@ from gpu_scheduler.control.messages import (
     ServiceCommand,
     UpdateService,
 )
-from gpu_scheduler.control.state import Book
+from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.errors import InternalError, InvalidRequest, UnknownThing
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import WHOLE_MILLI
@@ -72,7 +72,7 @@ async def get_endpoints(context: Context, request: Request) -> Response:
     """Where the replicas that are ready can be reached."""
     context.parse_query(request)
     service = _named(context, request)
-    book = context.service.core.book
+    state = context.service.core.state
     found = [
         Endpoint(
             host=host_of(node),
@@ -82,7 +82,7 @@ async def get_endpoints(context: Context, request: Request) -> Response:
             node=node.id,
         )
         for replica in sorted(service.live, key=lambda replica: replica.index)
-        if (node := _node_of(book, replica)) is not None and is_reached(replica, node)
+        if (node := _node_of(state, replica)) is not None and is_reached(replica, node)
     ]
     return json_response(EndpointList(service.name, found))
 
@@ -130,8 +130,8 @@ async def _changed(
     def tell(outcome: Outcome) -> Response:
         return json_response(_form(context, _made(outcome)), status=status)
 
-    async def act(also: Also | None) -> Outcome:
-        return await context.service.apply(message, request.caller, also=also)
+    async def act(extra_writes: ExtraWrites | None) -> Outcome:
+        return await context.service.apply(message, request.caller, extra_writes=extra_writes)
 
     return await context.idempotency.run_once(request, data, act, tell)
 
@@ -173,27 +173,27 @@ def host_of(node: Node) -> str:
     return node.address or node.id
 
 
-def _node_of(book: Book, replica: Replica) -> Node | None:
+def _node_of(state: ControlState, replica: Replica) -> Node | None:
     """The node on which a replica is, if it is on one."""
-    life = book.lives.get(replica.job_id)
-    task = None if life is None else life.only_task
-    running = None if task is None else book.picture.running.get(task.allocation_id)
+    record = state.jobs.get(replica.job_id)
+    task = None if record is None else record.only_task
+    running = None if task is None else state.cluster.running.get(task.allocation_id)
     if running is None:
-        if life is None or replica.ready:
+        if record is None or replica.ready:
             note_stale(replica.job_id)
         return None
-    return book.picture.index.slot(running.running.allocation.placements[0].node_id).node
+    return state.cluster.index.slot(running.running.allocation.placements[0].node_id).node
 
 
 def _form(context: Context, service: Service) -> ServiceForm:
-    book = context.service.core.book
+    state = context.service.core.state
     job = service.job
     return ServiceForm(
         id=service.id,
         name=service.name,
         tenant_id=service.tenant,
         user=service.user,
-        state=shown_state(book, service),
+        state=shown_state(state, service),
         replicas=service.replicas,
         ready=service.ready_count,
         updated=service.updated_count,
@@ -219,11 +219,11 @@ def _form(context: Context, service: Service) -> ServiceForm:
     )
 
 
-def shown_state(book: Book, service: Service) -> str:
+def shown_state(state: ControlState, service: Service) -> str:
     """The state in a word; who begins again and again and never gets ready does not just start."""
     if service.state != "starting":
         return service.state
-    tasks = [book.lives[r.job_id].only_task for r in service.live if r.job_id in book.lives]
+    tasks = [state.jobs[r.job_id].only_task for r in service.live if r.job_id in state.jobs]
     return "failing" if any(t and t.failures >= FAILING_AFTER for t in tasks) else "starting"
 
 
@@ -231,7 +231,7 @@ def _note(context: Context, replica: Replica) -> str:
     """What is to be said of a replica: by its check, why it waits, or how it ended."""
     if replica.detail:
         return replica.detail
-    if replica.job_id in context.service.core.book.lives:
+    if replica.job_id in context.service.core.state.jobs:
         return sentence(context.explainer.reason(replica.job_id))[1]
     row = context.service.store.job(replica.job_id)
     if row is None:
@@ -242,14 +242,14 @@ def _note(context: Context, replica: Replica) -> str:
 
 
 def _replica(context: Context, service: Service, replica: Replica) -> ReplicaForm:
-    book = context.service.core.book
-    life = book.lives.get(replica.job_id)
-    node = _node_of(book, replica)
-    state = "over" if life is None else life.state.value
+    state = context.service.core.state
+    record = state.jobs.get(replica.job_id)
+    node = _node_of(state, replica)
+    replica_state = "over" if record is None else record.state.value
     return ReplicaForm(
         replica=replica.index,
         job_id=replica.job_id,
-        state="stopping" if replica.leaving else state,
+        state="stopping" if replica.leaving else replica_state,
         ready=replica.ready and node is not None and not node.silent_ms,
         is_current=replica.generation == service.generation,
         node="" if node is None else node.id,

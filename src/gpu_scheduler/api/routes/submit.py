@@ -26,7 +26,7 @@ from gpu_scheduler.api.http.request import (
 )
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.jobs.submit import cautions
-from gpu_scheduler.control.messages import Series, Submit, SubmitAll
+from gpu_scheduler.control.messages import Submit, SubmitAll, SubmitSeries
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, SchedulerError
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.store.rows import EnvironmentRow
@@ -54,7 +54,9 @@ async def submit(context: Context, request: Request) -> Response:
         )
     message = _single(context, request.caller, decode(_JOB, data))
     act = partial(context.service.apply, message, request.caller)
-    return await context.idempotency.run_once(request, data, lambda also: act(also=also), _told)
+    return await context.idempotency.run_once(
+        request, data, lambda extra_writes: act(extra_writes=extra_writes), _told
+    )
 
 
 async def submit_many(context: Context, request: Request) -> Response:
@@ -69,7 +71,7 @@ async def validate(context: Context, request: Request) -> Response:
     request.expect_media(JSON, NDJSON)
     data = await request.body(context.settings.bounds.bulk_bytes)
     context.parse_query(request)
-    submissions: tuple[Submit | Series, ...]
+    submissions: tuple[Submit | SubmitSeries, ...]
     if request.media == NDJSON or data.lstrip()[:1] == b"[":
         reader = reader_for(context, request.caller)
         most = context.settings.bounds.bulk_jobs
@@ -82,15 +84,15 @@ async def validate(context: Context, request: Request) -> Response:
 
 
 def _validated(
-    context: Context, outcome: Outcome, submissions: tuple[Submit | Series, ...], count: int
+    context: Context, outcome: Outcome, submissions: tuple[Submit | SubmitSeries, ...], count: int
 ) -> Validated:
     """What the first of them may expect, and what would let any of them wait."""
-    book = context.service.core.book
+    state = context.service.core.state
     expected = forecast_new_job(context.service, context.explainer, outcome.jobs[0])
     warnings = dict.fromkeys(
         warning
         for submission, job in zip(submissions, outcome.jobs, strict=True)
-        for warning in cautions(book, submission.job, job)
+        for warning in cautions(state, submission.job, job)
     )
     return Validated(
         count=count,
@@ -112,11 +114,11 @@ async def submit_task(context: Context, request: Request) -> Response:
     submission = reader_for(context, request.caller).read_task(decode(_TASK, data))
     act = partial(context.service.apply, _message(submission), request.caller)
     return await context.idempotency.run_once(
-        request, data, lambda also: act(also=also), _told_task
+        request, data, lambda extra_writes: act(extra_writes=extra_writes), _told_task
     )
 
 
-def _single(context: Context, caller: Caller, asked: JobRequest) -> Submit | Series:
+def _single(context: Context, caller: Caller, asked: JobRequest) -> Submit | SubmitSeries:
     """One job; what it has in common with those before is read once, and shared with them."""
     tenant_id = asked.tenant_id
     if asked.begin_at is not None or asked.deadline is not None or asked.array is not None:
@@ -130,7 +132,7 @@ def _single(context: Context, caller: Caller, asked: JobRequest) -> Submit | Ser
         reader.forget()
         asked.name, asked.command = name, list(command)
         alike, name, command = reader.read_alike(asked)
-    return Series(alike.job, alike.launch, _environment(alike), (name,), (command,))
+    return SubmitSeries(alike.job, alike.launch, _environment(alike), (name,), (command,))
 
 
 async def _submit_many(context: Context, request: Request, data: bytes) -> Response:
@@ -139,11 +141,13 @@ async def _submit_many(context: Context, request: Request, data: bytes) -> Respo
     message = SubmitAll(_read_many(reader, data, most, lines=request.media == NDJSON))
     act = partial(context.service.apply, message, request.caller)
     return await context.idempotency.run_once(
-        request, data, lambda also: act(also=also), _told_many
+        request, data, lambda extra_writes: act(extra_writes=extra_writes), _told_many
     )
 
 
-def _read_many(reader: JobReader, data: bytes, most: int, *, lines: bool) -> tuple[Series, ...]:
+def _read_many(
+    reader: JobReader, data: bytes, most: int, *, lines: bool
+) -> tuple[SubmitSeries, ...]:
     """All jobs of a request, in order."""
     if not lines:
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -183,7 +187,7 @@ def _decoded(index: int, raw: bytes) -> JobRequest:
 
 def _series(
     read: Callable[[Asked], tuple[Submission, str, tuple[str, ...]]], asked: Iterable[Asked]
-) -> tuple[Series, ...]:
+) -> tuple[SubmitSeries, ...]:
     """Neighbours that are alike together; an environment is sent along only once."""
     found: list[tuple[Submission, list[str], list[tuple[str, ...]]]] = []
     names: list[str] = []
@@ -205,7 +209,9 @@ def _series(
     for alike, names, commands in found:
         environment = _environment(alike) if alike.launch.captured not in environments else None
         environments.add(alike.launch.captured)
-        series.append(Series(alike.job, alike.launch, environment, tuple(names), tuple(commands)))
+        series.append(
+            SubmitSeries(alike.job, alike.launch, environment, tuple(names), tuple(commands))
+        )
     return tuple(series)
 
 

@@ -9,7 +9,7 @@ import msgspec
 from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.http.operations import V1, Operation
 from gpu_scheduler.api.http.request import JSON, Request, Response, decode, json_response
-from gpu_scheduler.api.interfaces import Also
+from gpu_scheduler.api.interfaces import ExtraWrites
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.jobs.submit import spent
 from gpu_scheduler.control.messages import RemoveTenant, SetTenant
@@ -49,9 +49,11 @@ async def create_tenant(context: Context, request: Request) -> Response:
         def tell(_: Outcome) -> Response:
             return json_response(_form(context, tenant), status=201)
 
-        async def act(also: Also | None) -> Outcome:
+        async def act(extra_writes: ExtraWrites | None) -> Outcome:
             _check_free(context, tenant)
-            return await context.service.apply(SetTenant(tenant), request.caller, also=also)
+            return await context.service.apply(
+                SetTenant(tenant), request.caller, extra_writes=extra_writes
+            )
 
         return await context.idempotency.run_once(request, data, act, tell)
 
@@ -147,16 +149,16 @@ def _check_name(context: Context, tenant: Tenant) -> None:
 
 
 def _form(context: Context, tenant: Tenant) -> TenantForm:
-    book = context.service.core.book
+    state = context.service.core.state
     form = write_tenant(tenant)
-    held = book.picture.holdings.tenants.get(tenant.id)
+    held = state.cluster.holdings.tenants.get(tenant.id)
     if held is not None:
         form.current_gpus = per(held.gpu_milli, 1000) or 0
         form.current_gpu_memory_mb = held.gpu_memory_mb
         form.current_cpu_cores = per(held.cpu_milli, 1000) or 0
         form.current_memory_mb = held.memory_mb
         form.current_jobs = held.jobs
-    used, _ = spent(book, tenant.id, context.service.now_ms())
+    used, _ = spent(state, tenant.id, context.service.now_ms())
     form.used_gpu_hours = round(used / GPU_HOUR, 6)
     return form
 

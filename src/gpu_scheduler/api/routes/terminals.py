@@ -27,7 +27,7 @@ from gpu_scheduler.model.errors import (
 )
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import Job, called
+from gpu_scheduler.model.job import Job, display_name
 from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.store.rows import AuditRow, JobRow
@@ -61,7 +61,7 @@ class TerminalSockets:
         node_id, asked = self._wanted(row, task, member)
         if not asked.uid and caller.user != row.job.user:
             raise Forbidden(
-                f"the terminal of {called(row.job.id)} is root's; only root may come to it"
+                f"the terminal of {display_name(row.job.id)} is root's; only root may come to it"
             )
         if context.terminals is None:
             raise ClusterError("no agent is connected that could reach terminals; try again")
@@ -74,7 +74,7 @@ class TerminalSockets:
 
     def _wanted(self, row: JobRow, task: int | None, member: int) -> tuple[str, pb.TerminalOpen]:
         """On which node it is, and what is asked of that."""
-        name = called(row.job.id) if task is None else f"{called(row.job.id)}_{task}"
+        name = display_name(row.job.id) if task is None else f"{display_name(row.job.id)}_{task}"
         launch = self._context.service.store.launch(row.job.id)
         if launch is None or launch.runner is not Runner.TERMINAL:
             raise WrongState(_without_terminal(name, launch))
@@ -91,11 +91,11 @@ class TerminalSockets:
         service, name, attempt = self._context.service, row.job.id, row.attempt
         if row.job.array is not None:
             if task is None:
-                raise InvalidRequest(f"{called(name)} is an array; name a task, as in 12_4")
+                raise InvalidRequest(f"{display_name(name)} is an array; name a task, as in 12_4")
             name, attempt = f"{name}_{task}", 0
             for found in service.store.tasks(row.job.id, only=IntervalSet.of([task])):
                 attempt = found.attempt
-        running = service.core.book.picture.running.get(f"{name}.{attempt}")
+        running = service.core.state.cluster.running.get(f"{name}.{attempt}")
         return None if running is None else running.running.allocation
 
     def _record(self, caller: Caller, asked: pb.TerminalOpen) -> None:
@@ -113,8 +113,8 @@ def _check_owner(caller: Caller, job: Job) -> None:
         raise Forbidden(f"'{caller.user}' calls as a viewer, who types nowhere")
     if caller.user != job.user and not caller.is_admin:
         raise Forbidden(
-            f"the terminal of {called(job.id)} is that of '{job.user}'; only that user and admins "
-            "may come to it"
+            f"the terminal of {display_name(job.id)} is that of '{job.user}'; only that user "
+            "and admins may come to it"
         )
 
 

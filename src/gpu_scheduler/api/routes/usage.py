@@ -14,11 +14,11 @@ from gpu_scheduler.api.http.operations import V1, Operation, Parameter
 from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.api.routes.reports import running_runs
 from gpu_scheduler.control.jobs.submit import period_of, spent, user_quota, waiting_of
-from gpu_scheduler.control.state import Book
+from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.quota.rules import Amounts
 from gpu_scheduler.ledger.decayed_usage import Account, account_of
 from gpu_scheduler.ledger.units import Period
-from gpu_scheduler.ledger.usage_totals import Accounts, TotalRow, Totals
+from gpu_scheduler.ledger.usage_totals import TotalRow, Totals, UsageTotals
 from gpu_scheduler.model.measurements import UJ_PER_WH
 from gpu_scheduler.model.tenant import Quota
 from gpu_scheduler.store.contract import Store
@@ -37,7 +37,7 @@ async def usage(context: Context, request: Request) -> Response:
     user = context.user_filter(request, query)
     period = query.text("period", "all")
     now_ms = context.service.now_ms()
-    kept = context.service.core.book.accounts.period
+    kept = context.service.core.state.accounts.period
     if period == "current":
         period = kept.name_of(now_ms)
     forms = []
@@ -56,7 +56,7 @@ async def usage(context: Context, request: Request) -> Response:
 def _rows(store: Store, kept: Period, now_ms: int) -> list[TotalRow]:
     """All totals. What ends between the two readings is missing once, and never counted twice."""
     totals = [(row.period_ms, row.tenant, row.user, row.totals) for row in store.usage()]
-    accounts = Accounts.from_rows(totals, (), period=kept)
+    accounts = UsageTotals.from_rows(totals, (), period=kept)
     for run in running_runs(store, lambda _: True, store.allocations(), now_ms):
         accounts.count_running(run.interval)
     return accounts.to_rows()[0]
@@ -115,32 +115,32 @@ async def list_limits(context: Context, request: Request) -> Response:
         raise context.unknown_tenant(query.text("tenant_id"))
     if user != caller.user and tenant not in caller.administers:
         expect_admin(caller, "see the limits of others")
-    book = context.service.core.book
+    state = context.service.core.state
     now_ms = context.service.now_ms()
-    own = book.picture.tenants.get(tenant)
+    own = state.cluster.tenants.get(tenant)
     found = [
-        *_limits(book, (tenant, user), user_quota(book, tenant), now_ms),
-        *_limits(book, (tenant, None), Quota() if own is None else own.quota, now_ms),
+        *_limits(state, (tenant, user), user_quota(state, tenant), now_ms),
+        *_limits(state, (tenant, None), Quota() if own is None else own.quota, now_ms),
     ]
     return json_response(LimitList(found))
 
 
 def _limits(
-    book: Book, owner: tuple[str, str | None], quota: Quota, now_ms: int
+    state: ControlState, owner: tuple[str, str | None], quota: Quota, now_ms: int
 ) -> Iterator[LimitForm]:
     tenant, user = owner
     account: Account = account_of(tenant, user)
-    holdings = book.picture.holdings
+    holdings = state.cluster.holdings
     held = holdings.tenants.get(tenant) if user is None else holdings.users.get((tenant, user))
     held = held or Amounts()
-    used, turns_ms = spent(book, account, now_ms)
+    used, turns_ms = spent(state, account, now_ms)
     for resource, limit, current, unit in (
         ("GPUs", quota.gpu_milli, held.gpu_milli, 1000),
         ("GPU memory MiB", quota.gpu_memory_mb, held.gpu_memory_mb, 1),
         ("CPU cores", quota.cpu_milli, held.cpu_milli, 1000),
         ("memory MiB", quota.memory_mb, held.memory_mb, 1),
         ("running jobs", quota.concurrent_jobs, held.jobs, 1),
-        ("waiting jobs", quota.pending_jobs, waiting_of(book, account), 1),
+        ("waiting jobs", quota.pending_jobs, waiting_of(state, account), 1),
         ("GPU-hours", quota.gpu_milli_ms, used + held.gpu_milli_ms, GPU_HOUR),
     ):
         if limit is None:
@@ -154,7 +154,7 @@ def _limits(
             left=round(max(0, limit - current) / unit, 6),
         )
         if resource == "GPU-hours":
-            form.period = period_of(book, tenant).value
+            form.period = period_of(state, tenant).value
             form.turns_at = write_time(turns_ms or None)
         yield form
 

@@ -23,7 +23,7 @@ from gpu_scheduler.model.errors import (
     InvalidRequest,
     SchedulerError,
     UnknownThing,
-    why_unreadable,
+    read_error_detail,
 )
 
 if TYPE_CHECKING:
@@ -370,7 +370,7 @@ def _rows(file: str) -> list[dict[str, str]]:
         with Path(file).open(newline="", encoding="utf-8-sig") as stream:
             table = [row for row in csv.reader(stream) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(f"cannot be read: {why_unreadable(error)}", file=file) from error
+        raise InvalidInput(f"cannot be read: {read_error_detail(error)}", file=file) from error
     if len(table) < 2:
         raise InvalidInput("has no rows; the first line names the parameters", file=file)
     names = [name.strip() for name in table[0]]

@@ -126,11 +126,11 @@ def priority_of(text: str) -> int:
     """A priority of the command line: a name, the short scale 0 to 10, or a large number."""
     word = text.strip()
     if word.isascii() and word.isdigit() and int(word) <= SHORT_SCALE_TOP:
-        # As `read_priority` does, without loading the model.
+        # As `parse_priority` does, without loading the model.
         return int(word) * SHORT_SCALE_STEP
-    from gpu_scheduler.model.job import read_priority
+    from gpu_scheduler.model.job import parse_priority
 
-    return read_priority(text, short_scale=True)
+    return parse_priority(text, short_scale=True)
 
 
 def pairs_of(option: str, words: list[str]) -> dict[str, str]:

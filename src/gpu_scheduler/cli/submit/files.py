@@ -21,7 +21,7 @@ from yaml.reader import ReaderError
 from gpu_scheduler.cli.submit.body import check_variable, dependencies_of, priority_of
 from gpu_scheduler.cli.text.values import duration, limit, moment, size_mb
 from gpu_scheduler.client.fields import JobFields
-from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, why_unreadable
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, read_error_detail
 
 TYPE_CHECKING = False
 
@@ -264,7 +264,7 @@ def _text(file: str) -> str:
     except FileNotFoundError:
         raise InvalidInput("there is no such file; check its name", file=file) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot be read: {why_unreadable(error)}", file=file) from error
+        raise InvalidInput(f"cannot be read: {read_error_detail(error)}", file=file) from error
     if len(text) > LARGEST:
         raise InvalidInput(f"is larger than {LARGEST:,} characters", file=file)
     return text

@@ -18,10 +18,10 @@ from gpu_scheduler.control.messages import (
     PauseDevice,
     ResumeDevice,
     ScaleService,
-    Series,
     SetTenant,
     Submit,
     SubmitAll,
+    SubmitSeries,
     Update,
 )
 from gpu_scheduler.model.identity import Caller
@@ -34,7 +34,7 @@ _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 def record(caller: Caller, message: Command | Fact, outcome: Outcome, now_ms: int) -> AuditRow:
     """The record of a command that was accepted."""
     kind = type(message)
-    if kind is Submit or kind is Series or kind is SubmitAll:
+    if kind is Submit or kind is SubmitSeries or kind is SubmitAll:
         jobs = outcome.jobs
         action, target, detail, times = "submit", jobs[0].id if jobs else "", "", len(jobs)
         if isinstance(message, SubmitAll) and message.dry_run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_scheduler.control.effects import CutOrder, Outcome
+from gpu_scheduler.control.effects import DisconnectOrder, Outcome
 from gpu_scheduler.control.messages import (
     JoinNode,
     KeepAuthority,
@@ -17,14 +17,14 @@ from gpu_scheduler.control.messages import (
     RevokeToken,
     UseToken,
 )
-from gpu_scheduler.control.state import Book, NodeKeys
+from gpu_scheduler.control.state import ControlState, NodeKeys
 from gpu_scheduler.model.errors import AlreadyExists, Forbidden, UnknownThing, WrongState
 from gpu_scheduler.model.identity import Identity, JoinToken, NodeKey, Token
 
 
-def change(book: Book, message: NodeKeyMessage, now_ms: int, outcome: Outcome) -> None:
+def change(state: ControlState, message: NodeKeyMessage, now_ms: int, outcome: Outcome) -> None:
     """Do what the message says, or refuse it."""
-    keys = book.node_keys
+    keys = state.node_keys
     changed: tuple[Identity, ...] = ()
     match message:
         case KeepAuthority(authority):
@@ -34,13 +34,13 @@ def change(book: Book, message: NodeKeyMessage, now_ms: int, outcome: Outcome) -
         case MakeJoinToken() | RevokeJoinToken():
             changed = (_changed_token(keys, message, now_ms),)
         case JoinNode():
-            changed = _joined(book, message, now_ms)
-            outcome.effects.append(CutOrder(message.node_id))
+            changed = _joined(state, message, now_ms)
+            outcome.effects.append(DisconnectOrder(message.node_id))
         case RenewNode():
             changed = (_renewed(keys, message, now_ms),)
         case RevokeNode(node_id):
             changed = (_revoked(keys, node_id, now_ms),)
-            outcome.effects.append(CutOrder(node_id))
+            outcome.effects.append(DisconnectOrder(node_id))
     keys.keep(*changed)
     outcome.writes += changed
 
@@ -83,8 +83,8 @@ def _joined_with(keys: NodeKeys, token_id: str, node_id: str) -> NodeKey | None:
     return key if key and key.token_id == token_id and not key.revoked_ms else None
 
 
-def _joined(book: Book, message: JoinNode, now_ms: int) -> tuple[Identity, ...]:
-    keys, node_id = book.node_keys, message.node_id
+def _joined(state: ControlState, message: JoinNode, now_ms: int) -> tuple[Identity, ...]:
+    keys, node_id = state.node_keys, message.node_id
     token = check_token(keys, message.token_id, node_id, now_ms)
     same = _joined_with(keys, token.id, node_id)
     if same is not None and same.fingerprint == message.fingerprint:
@@ -98,7 +98,7 @@ def _joined(book: Book, message: JoinNode, now_ms: int) -> tuple[Identity, ...]:
         )
     old = keys.nodes.get(node_id)
     has_key = old is not None and not old.revoked_ms
-    is_known = node_id in book.picture.index.by_id
+    is_known = node_id in state.cluster.index.by_id
     if not token.nodes and (has_key or (is_known and old is None)):
         raise Forbidden(
             f"there is a node '{node_id}' already, and nobody may take its place with a token that "
@@ -155,27 +155,27 @@ def _key(keys: NodeKeys, node_id: str) -> NodeKey:
 
 
 def change_token(
-    book: Book, message: MakeToken | RevokeToken | UseToken, now_ms: int, outcome: Outcome
+    state: ControlState, message: MakeToken | RevokeToken | UseToken, now_ms: int, outcome: Outcome
 ) -> None:
     """Do what the message says."""
     match message:
         case MakeToken(token):
-            if token.id in book.tokens:
+            if token.id in state.tokens:
                 raise AlreadyExists(f"token {token.id} exists; try again")
         case RevokeToken(token_id):
-            token = _known(book, token_id)
+            token = _known(state, token_id)
             if token.revoked_ms:
                 raise WrongState(f"token {token_id} has been revoked already")
             token = replace(token, revoked_ms=max(1, now_ms))
         case UseToken(token_id):
-            token = replace(_known(book, token_id), last_used_ms=now_ms)
-    book.tokens[token.id] = token
-    book.token_ids[token.secret_hash] = token.id
+            token = replace(_known(state, token_id), last_used_ms=now_ms)
+    state.tokens[token.id] = token
+    state.token_ids[token.secret_hash] = token.id
     outcome.writes.append(token)
 
 
-def _known(book: Book, token_id: str) -> Token:
-    token = book.tokens.get(token_id)
+def _known(state: ControlState, token_id: str) -> Token:
+    token = state.tokens.get(token_id)
     if token is None:
         raise UnknownThing(f"token '{token_id}' is not known; 'tgpu token list' shows yours")
     return token

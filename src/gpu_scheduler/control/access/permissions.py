@@ -21,43 +21,43 @@ from gpu_scheduler.control.messages import (
     Reprioritise,
     Retry,
     RevokeToken,
-    Series,
     ServiceCommand,
     Submit,
     SubmitAll,
+    SubmitSeries,
     Update,
     UpdateService,
 )
-from gpu_scheduler.control.state import Book
+from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, SchedulerError, UnknownThing
 from gpu_scheduler.model.identity import Caller, Role, Token
-from gpu_scheduler.model.job import Dependency, called
+from gpu_scheduler.model.job import Dependency, display_name
 from gpu_scheduler.model.service import Service
 
 
-def check(book: Book, caller: Caller, message: Command | Fact) -> None:
+def check(state: ControlState, caller: Caller, message: Command | Fact) -> None:
     """Refuse what the caller may not do."""
     if caller.is_admin:
         return
     if not caller.may_change:
         raise Forbidden(f"'{caller.user}' calls as a viewer, who changes nothing")
     if isinstance(message, ServiceCommand):
-        _check_service(book, caller, message)
+        _check_service(state, caller, message)
         return
     match message:
-        case Submit() | Series():
-            _check_own(book, caller, (message,))
+        case Submit() | SubmitSeries():
+            _check_own(state, caller, (message,))
         case SubmitAll(submissions):
-            _check_own(book, caller, submissions)
+            _check_own(state, caller, submissions)
         case Cancel() | Hold() | Release() | Reprioritise() | Update() | Retry():
-            _check_owner(book, caller, message.job_id)
-            _check_changes(book, caller, message)
+            _check_owner(state, caller, message.job_id)
+            _check_changes(state, caller, message)
         case MakeToken(token):
             _check_token(caller, token)
         case RevokeToken(token_id):
-            _check_own_token(book, caller, token_id)
+            _check_own_token(state, caller, token_id)
         case CancelReservation(reservation_id):
-            _check_giving_back(book, caller, reservation_id)
+            _check_giving_back(state, caller, reservation_id)
         case _:
             raise Forbidden(
                 f"user '{caller.user}' asked for what only an admin may do "
@@ -89,41 +89,41 @@ def sees_token(caller: Caller, token: Token) -> bool:
     return caller.is_admin or (is_own and is_near)
 
 
-def _check_own_token(book: Book, caller: Caller, token_id: str) -> None:
-    known = book.tokens.get(token_id)
+def _check_own_token(state: ControlState, caller: Caller, token_id: str) -> None:
+    known = state.tokens.get(token_id)
     if known is None or not sees_token(caller, known):
         raise UnknownThing(f"token '{token_id}' is not known; 'tgpu token list' shows yours")
 
 
-def _check_owner(book: Book, caller: Caller, job_id: str) -> None:
+def _check_owner(state: ControlState, caller: Caller, job_id: str) -> None:
     """Everybody may know of what waits or runs; what has ended is gone for others."""
-    if caller.may_touch(*owner_of(book, job_id)):
+    if caller.may_touch(*owner_of(state, job_id)):
         return
-    if job_id not in book.lives:
-        raise UnknownThing(f"{called(job_id)} is not known")
+    if job_id not in state.jobs:
+        raise UnknownThing(f"{display_name(job_id)} is not known")
     raise Forbidden(
-        f"{called(job_id)} belongs to '{book.lives[job_id].job.user}'; only that user, admins of "
-        "its tenant and admins may change it"
+        f"{display_name(job_id)} belongs to '{state.jobs[job_id].job.user}'; only that user, "
+        "admins of its tenant and admins may change it"
     )
 
 
-def _check_service(book: Book, caller: Caller, message: ServiceCommand) -> None:
+def _check_service(state: ControlState, caller: Caller, message: ServiceCommand) -> None:
     """Services of others are not there; what one runs is changed by nobody but its owner."""
     if isinstance(message, CreateService):
-        _check_own(book, caller, (Submit(message.service.job, message.service.launch),))
+        _check_own(state, caller, (Submit(message.service.job, message.service.launch),))
         return
-    service = book.services.get(message.service_id)
+    service = state.services.get(message.service_id)
     if service is None or not caller.may_touch(service.user, service.tenant):
         raise UnknownThing(
             f"service '{message.service_id}' is not known; 'tgpu service list' shows yours"
         )
     if isinstance(message, UpdateService):
-        _check_own(book, caller, (Submit(message.wanted.job, message.wanted.launch),))
+        _check_own(state, caller, (Submit(message.wanted.job, message.wanted.launch),))
 
 
-def _check_giving_back(book: Book, caller: Caller, reservation_id: str) -> None:
+def _check_giving_back(state: ControlState, caller: Caller, reservation_id: str) -> None:
     """An admin of a tenant may give back what an admin has reserved for that tenant."""
-    window = book.picture.windows.get(reservation_id)
+    window = state.cluster.windows.get(reservation_id)
     if window is None or not caller.may_touch("", window.tenant):
         raise Forbidden(
             f"user '{caller.user}' may not cancel reservation '{reservation_id}'; only admins, "
@@ -131,34 +131,38 @@ def _check_giving_back(book: Book, caller: Caller, reservation_id: str) -> None:
         )
 
 
-def _check_changes(book: Book, caller: Caller, message: Command | Fact) -> None:
+def _check_changes(state: ControlState, caller: Caller, message: Command | Fact) -> None:
     if isinstance(message, Update):
-        _check_dependencies(book, caller, dict(message.changes).get("dependencies", ()))
+        _check_dependencies(state, caller, dict(message.changes).get("dependencies", ()))
 
 
-def _check_dependencies(book: Book, caller: Caller, dependencies: tuple[Dependency, ...]) -> None:
+def _check_dependencies(
+    state: ControlState, caller: Caller, dependencies: tuple[Dependency, ...]
+) -> None:
     """To wait for a job of somebody else would tell how that one ends."""
     for dependency in dependencies:
-        if not caller.may_see(*owner_of(book, dependency.job_id)):
+        if not caller.may_see(*owner_of(state, dependency.job_id)):
             raise InvalidRequest(
-                f"the job depends on {called(dependency.job_id)}, which is not known; "
+                f"the job depends on {display_name(dependency.job_id)}, which is not known; "
                 "submit that one first"
             )
 
 
-def owner_of(book: Book, job_id: str) -> tuple[str, str]:
+def owner_of(state: ControlState, job_id: str) -> tuple[str, str]:
     """Whose job this is, and of which tenant; of a job that is not known, nobody's."""
-    life = book.lives.get(job_id)
-    if life is not None:
-        return life.job.user, life.job.tenant
-    end = book.ended.get(job_id)
+    record = state.jobs.get(job_id)
+    if record is not None:
+        return record.job.user, record.job.tenant
+    end = state.ended.get(job_id)
     return (end.user, end.tenant) if end is not None else ("", "")
 
 
-def _check_own(book: Book, caller: Caller, submissions: tuple[Submit | Series, ...]) -> None:
+def _check_own(
+    state: ControlState, caller: Caller, submissions: tuple[Submit | SubmitSeries, ...]
+) -> None:
     for submission in submissions:
         job, launch = submission.job, submission.launch
-        _check_dependencies(book, caller, job.dependencies)
+        _check_dependencies(state, caller, job.dependencies)
         if job.user != caller.user or (launch is not None and launch.uid != caller.uid):
             raise Forbidden(
                 f"user '{caller.user}' tried to submit a job as '{job.user}'; "
@@ -181,13 +185,13 @@ def not_a_member(caller: Caller, tenant: str) -> Forbidden:
 #
 # And the message as the rules of a site let it be done.
 
-Rules = Callable[[Submit | Series], Submit | Series]
+Rules = Callable[[Submit | SubmitSeries], Submit | SubmitSeries]
 """Refuses what a site does not want to run, and says what is to be run otherwise."""
 
 
 def jobs_named_in(message: Command | Fact) -> list[str]:
     """The jobs whose end may matter to it, also if that was long ago."""
-    if isinstance(message, Submit | Series):
+    if isinstance(message, Submit | SubmitSeries):
         return [dependency.job_id for dependency in message.job.dependencies]
     if isinstance(message, SubmitAll):
         return [d.job_id for s in message.submissions for d in s.job.dependencies]
@@ -199,9 +203,11 @@ def jobs_named_in(message: Command | Fact) -> list[str]:
     return []
 
 
-def submissions_in(book: Book, message: Command | Fact) -> tuple[Submit | Series, ...]:
+def submissions_in(
+    state: ControlState, message: Command | Fact
+) -> tuple[Submit | SubmitSeries, ...]:
     """What it would let run, for the rules of the site."""
-    if isinstance(message, Submit | Series):
+    if isinstance(message, Submit | SubmitSeries):
         return (message,)
     if isinstance(message, SubmitAll):
         return message.submissions
@@ -209,16 +215,16 @@ def submissions_in(book: Book, message: Command | Fact) -> tuple[Submit | Series
         return (Submit(message.service.job, message.service.launch),)
     if isinstance(message, UpdateService):
         return (Submit(message.wanted.job, message.wanted.launch),)
-    if isinstance(message, Update) and message.job_id in book.lives:
-        job = book.lives[message.job_id].job
+    if isinstance(message, Update) and message.job_id in state.jobs:
+        job = state.jobs[message.job_id].job
         return (Submit(replace(job, **dict(message.changes))),)
     return ()
 
 
-def as_allowed(book: Book, message: Command | Fact, rules: Rules) -> Command | Fact:
+def as_allowed(state: ControlState, message: Command | Fact, rules: Rules) -> Command | Fact:
     """The message as it is to be done, or a refusal that names the `index` of the first bad job."""
-    asked = submissions_in(book, message)
-    allowed: list[Submit | Series] = []
+    asked = submissions_in(state, message)
+    allowed: list[Submit | SubmitSeries] = []
     index = 0
     for submission in asked:
         try:
@@ -231,9 +237,9 @@ def as_allowed(book: Book, message: Command | Fact, rules: Rules) -> Command | F
     return message if is_same else _with(message, allowed)
 
 
-def _with(message: Command | Fact, allowed: Sequence[Submit | Series]) -> Command | Fact:
+def _with(message: Command | Fact, allowed: Sequence[Submit | SubmitSeries]) -> Command | Fact:
     """The same message, about these submissions; what changes a waiting job has none."""
-    if isinstance(message, Submit | Series):
+    if isinstance(message, Submit | SubmitSeries):
         return allowed[0]
     if isinstance(message, SubmitAll):
         return replace(message, submissions=tuple(allowed))
@@ -244,5 +250,5 @@ def _with(message: Command | Fact, allowed: Sequence[Submit | Series]) -> Comman
     return message
 
 
-def _running(service: Service, allowed: Submit | Series) -> Service:
+def _running(service: Service, allowed: Submit | SubmitSeries) -> Service:
     return replace(service, launch=allowed.launch or service.launch)

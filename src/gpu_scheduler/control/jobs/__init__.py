@@ -1,1 +1,1 @@
-"""The life of jobs: submission, queueing, commands of users, and reports about attempts."""
+"""The record of jobs: submission, queueing, commands of users, and reports about attempts."""

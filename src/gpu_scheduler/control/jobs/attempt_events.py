@@ -8,7 +8,7 @@ from functools import partial
 from gpu_scheduler.control import services
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.gangs import can_shrink, is_elastic
-from gpu_scheduler.control.job_record import JobLife, TaskLife, paused_until
+from gpu_scheduler.control.job_record import JobRecord, TaskRecord, paused_until
 from gpu_scheduler.control.jobs.lifecycle import (
     BACKOFF,
     enqueue_if_ready,
@@ -28,10 +28,10 @@ from gpu_scheduler.control.jobs.stop import (
 )
 from gpu_scheduler.control.messages import Checkpointed, Ended
 from gpu_scheduler.control.nodes import admin, inventory
-from gpu_scheduler.control.state import Book
+from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.ledger.decayed_usage import account_of
 from gpu_scheduler.ledger.usage_interval import interval_of
-from gpu_scheduler.model.job import Job, JobState, called
+from gpu_scheduler.model.job import Job, JobState, display_name
 from gpu_scheduler.model.launch import PROLOG
 from gpu_scheduler.model.measurements import AttemptMeasure
 from gpu_scheduler.model.plan import Allocation
@@ -47,26 +47,26 @@ from gpu_scheduler.store.rows import AttemptRow, EventRow, RemovedAllocation
 # fails changes nothing about how its job ended.
 
 
-def kept_from_running(task: TaskLife, fact: Ended) -> bool:
+def kept_from_running(task: TaskRecord, fact: Ended) -> bool:
     """Tell whether an attempt ended because a prolog failed, and for no other reason."""
     has_begun = fact.ran or task.state is not JobState.SCHEDULED
     return not has_begun and not task.stop_why and any(one.hook == PROLOG for one in fact.hooks)
 
 
-def state_after_hook_failure(book: Book, life: JobLife, task: TaskLife) -> JobState:
+def state_after_hook_failure(state: ControlState, record: JobRecord, task: TaskRecord) -> JobState:
     """What becomes of a task whose prolog failed: it waits again, unless that never ends.
 
     A service that is to be kept alive is never given up.
     """
     task.prolog_failures += 1
-    service = book.services.get(life.job.service)
+    service = state.services.get(record.job.service)
     if service is not None and service.restart.policy is not Restart.NEVER:
         return JobState.PENDING
-    may_help = task.prolog_failures < book.limits.max_prolog_failures
+    may_help = task.prolog_failures < state.limits.max_prolog_failures
     return JobState.PENDING if may_help else JobState.FAILED
 
 
-def with_hook_failures(task: TaskLife, fact: Ended, state: JobState) -> Ended:
+def with_hook_failures(task: TaskRecord, fact: Ended, state: JobState) -> Ended:
     """Say at the end of all attempts that there were several."""
     is_last = state is JobState.FAILED and kept_from_running(task, fact)
     if not is_last or task.prolog_failures < 2:
@@ -76,11 +76,16 @@ def with_hook_failures(task: TaskLife, fact: Ended, state: JobState) -> Ended:
 
 
 def note_hook_failure(
-    book: Book, life: JobLife, number: int | None, fact: Ended, now_ms: int, outcome: Outcome
+    state: ControlState,
+    record: JobRecord,
+    number: int | None,
+    fact: Ended,
+    now_ms: int,
+    outcome: Outcome,
 ) -> None:
     """Write down which hooks failed, and set their nodes aside."""
-    job = life.job
-    name = called(job.id) if number is None else f"{called(job.id)}, task {number}"
+    job = record.job
+    name = display_name(job.id) if number is None else f"{display_name(job.id)}, task {number}"
     for one in fact.hooks:
         data = (("node", one.node_id), ("hook", one.hook), ("detail", one.detail))
         outcome.writes.append(
@@ -93,16 +98,16 @@ def note_hook_failure(
                 data=data,
             )
         )
-        if book.limits.hook_failure_drains:
+        if state.limits.hook_failure_drains:
             why = f"the {one.hook} of {name} failed: {one.detail}"
-            admin.set_aside(book, one.node_id, why, now_ms, outcome)
+            admin.set_aside(state, one.node_id, why, now_ms, outcome)
 
 
-def goes_elsewhere(book: Book, task: TaskLife, fact: Ended) -> bool:
+def goes_elsewhere(state: ControlState, task: TaskRecord, fact: Ended) -> bool:
     """Tell whether the next attempt cannot meet the prolog that failed, and need not pause."""
     if not kept_from_running(task, fact):
         return False
-    slots = [book.picture.index.by_id.get(one.node_id) for one in fact.hooks if one.hook == PROLOG]
+    slots = [state.cluster.index.by_id.get(one.node_id) for one in fact.hooks if one.hook == PROLOG]
     return all(slot is None or not slot.node.takes_work for slot in slots)
 
 
@@ -113,129 +118,141 @@ STORED_AFTER_MS = 10_000
 """Work that was saved so much later than what is stored of it is worth a write."""
 
 
-def started(book: Book, allocation_id: str, now_ms: int, outcome: Outcome) -> None:
+def started(state: ControlState, allocation_id: str, now_ms: int, outcome: Outcome) -> None:
     """All members run. A fact about an allocation that is held no more changes nothing."""
-    found = book.running(allocation_id)
+    found = state.running(allocation_id)
     if found is None:
         return
-    life, number, task = found
+    record, number, task = found
     if task.state is JobState.SCHEDULED:
         task.move_to(JobState.RUNNING)
-        if life.job.service:
-            book.unsettled_services[life.job.service] = None
+        if record.job.service:
+            state.unsettled_services[record.job.service] = None
         if number is not None:
-            outcome.writes.append(life.task_row(number, task))
-        outcome.keep(life)
+            outcome.writes.append(record.task_row(number, task))
+        outcome.keep(record)
         outcome.writes.append(
             EventRow(
-                at_ms=now_ms, kind="running", job_id=life.job.id, task=number, user=life.job.user
+                at_ms=now_ms,
+                kind="running",
+                job_id=record.job.id,
+                task=number,
+                user=record.job.user,
             )
         )
 
 
-def saved(book: Book, fact: Checkpointed, now_ms: int, outcome: Outcome) -> None:
+def saved(state: ControlState, fact: Checkpointed, now_ms: int, outcome: Outcome) -> None:
     """An attempt has saved its work. What it saves every second is not stored every second."""
-    found = book.running(fact.allocation_id)
+    found = state.running(fact.allocation_id)
     if found is None:
         return
-    life, number, task = found
-    running = book.picture.running[fact.allocation_id].running
+    record, number, task = found
+    running = state.cluster.running[fact.allocation_id].running
     at_ms = max(running.allocation.start_ms, now_ms - fact.ago_ms)
     if at_ms <= running.checkpoint_ms:
         return
-    book.picture.revise(replace(running, checkpoint_ms=at_ms))
+    state.cluster.revise(replace(running, checkpoint_ms=at_ms))
     if not task.saved_ms or at_ms - task.saved_ms >= STORED_AFTER_MS:
         task.saved_ms = at_ms
-        outcome.writes.append(life.row() if number is None else life.task_row(number, task))
+        outcome.writes.append(record.row() if number is None else record.task_row(number, task))
 
 
-def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
+def ended(state: ControlState, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     """An attempt ended: free what it held, charge it, and decide what becomes of the task."""
-    found = book.running(fact.allocation_id)
+    found = state.running(fact.allocation_id)
     if found is None:
         return
-    life, number, task = found
-    running = book.picture.finish(fact.allocation_id)
-    del book.by_allocation[fact.allocation_id]
-    is_nodes_fault = bool(book.fenced.pop(fact.allocation_id, None)) or fact.stopped_by == LEASE
-    book.changed = True
+    record, number, task = found
+    running = state.cluster.finish(fact.allocation_id)
+    del state.by_allocation[fact.allocation_id]
+    is_nodes_fault = bool(state.fenced.pop(fact.allocation_id, None)) or fact.stopped_by == LEASE
+    state.changed = True
     ended_ms = _ended_ms(running, fact, now_ms)
     elapsed_ms = ended_ms - running.allocation.start_ms
     task.served_ms += elapsed_ms
-    task.stop_why = _why_stopped(life, task, fact)
+    task.stop_why = _why_stopped(record, task, fact)
     fact = _of_a_gang(running, task, fact)
-    state = _state_after(book, life, task, fact, elapsed_ms)
-    fact = with_hook_failures(task, fact, state)
-    is_kept = state is JobState.COMPLETED or life.job.service
+    new_state = _state_after(state, record, task, fact, elapsed_ms)
+    fact = with_hook_failures(task, fact, new_state)
+    is_kept = new_state is JobState.COMPLETED or record.job.service
     progress_ms = elapsed_ms if is_kept else min(elapsed_ms, _kept_ms(running, fact))
-    measured = _charge(book, running, state, elapsed_ms - progress_ms, ended_ms, now_ms)
+    measured = _charge(state, running, new_state, elapsed_ms - progress_ms, ended_ms, now_ms)
     why = _why_ended(task, fact, measured)
-    row = _attempt_row(book, running.allocation, fact, state, why, ended_ms)
+    row = _attempt_row(state, running.allocation, fact, new_state, why, ended_ms)
     outcome.writes += [RemovedAllocation(fact.allocation_id), row, *measured]
-    inventory.settle(book, running.allocation, now_ms, outcome)
-    note_hook_failure(book, life, number, fact, now_ms, outcome)
-    admin.ended(book, running.allocation, now_ms, outcome)
+    inventory.settle(state, running.allocation, now_ms, outcome)
+    note_hook_failure(state, record, number, fact, now_ms, outcome)
+    admin.ended(state, running.allocation, now_ms, outcome)
     inventory.note_end(
-        book, running.allocation, _died_at_once(book, life, task, fact, elapsed_ms), now_ms, outcome
+        state,
+        running.allocation,
+        _died_at_once(state, record, task, fact, elapsed_ms),
+        now_ms,
+        outcome,
     )
-    _learn(book, life, task, fact, state, elapsed_ms, now_ms)
+    _learn(state, record, task, fact, new_state, elapsed_ms, now_ms)
     task.exit_code, task.signal = fact.exit_code, fact.signal
-    services.look_again(book, life.job.service)
-    if state is JobState.PREEMPTED:
+    services.look_again(state, record.job.service)
+    if new_state is JobState.PREEMPTED:
         task.attained_ms += progress_ms
         # Only what gave way to others counts among those that its tenant allows.
         task.preemptions += not is_nodes_fault
         pauses = False
-    elif state is JobState.PENDING:
-        pauses = not fact.lost and not goes_elsewhere(book, task, fact)
-        if life.job.service and pauses:
-            services.note_restart(book, life.job.id, _how_ended(fact, why), now_ms, outcome)
+    elif new_state is JobState.PENDING:
+        pauses = not fact.lost and not goes_elsewhere(state, task, fact)
+        if record.job.service and pauses:
+            services.note_restart(state, record.job.id, _how_ended(fact, why), now_ms, outcome)
     else:
-        _end_task(book, life, number, state, why, ended_ms, now_ms, outcome)
+        _end_task(state, record, number, new_state, why, ended_ms, now_ms, outcome)
         return
-    _requeue(book, life, number, task, pauses, now_ms, outcome)
+    _requeue(state, record, number, task, pauses, now_ms, outcome)
 
 
 def _learn(  # noqa: PLR0917
-    book: Book,
-    life: JobLife,
-    task: TaskLife,
+    state: ControlState,
+    record: JobRecord,
+    task: TaskRecord,
     fact: Ended,
-    state: JobState,
+    new_state: JobState,
     elapsed_ms: int,
     now_ms: int,
 ) -> None:
     """Let the predictor know how long it ran, if it was the job that ended it."""
-    goes_on = state is JobState.PENDING and _lost_a_member(life.job, task, fact)
-    is_no_run = goes_on or task.stop_why or life.job.service or kept_from_running(task, fact)
-    book.predictor.end(life.job, None if is_no_run else task.attained_ms + elapsed_ms, now_ms)
+    goes_on = new_state is JobState.PENDING and _lost_a_member(record.job, task, fact)
+    is_no_run = goes_on or task.stop_why or record.job.service or kept_from_running(task, fact)
+    state.predictor.end(record.job, None if is_no_run else task.attained_ms + elapsed_ms, now_ms)
 
 
 def _end_task(  # noqa: PLR0917
-    book: Book,
-    life: JobLife,
+    state: ControlState,
+    record: JobRecord,
     number: int | None,
-    state: JobState,
+    new_state: JobState,
     why: Reason | None,
     ended_ms: int,
     now_ms: int,
     outcome: Outcome,
 ) -> None:
     """A task has ended for good; the job too, if it was the last one."""
-    task = life.task(number)
-    life.end_task(number, state)
+    task = record.task(number)
+    record.end_task(number, new_state)
     if number is not None:
-        outcome.writes.append(life.task_row(number, task, end_ms=ended_ms))
+        outcome.writes.append(record.task_row(number, task, end_ms=ended_ms))
     else:
-        life.reason = why
-        life.end_ms = ended_ms
-    if life.has_ended:
-        finish(book, life, now_ms, outcome)
+        record.reason = why
+        record.end_ms = ended_ms
+    if record.has_ended:
+        finish(state, record, now_ms, outcome)
     else:
-        outcome.keep(life)
+        outcome.keep(record)
         outcome.writes.append(
             EventRow(
-                at_ms=now_ms, kind=state.value, job_id=life.job.id, task=number, user=life.job.user
+                at_ms=now_ms,
+                kind=new_state.value,
+                job_id=record.job.id,
+                task=number,
+                user=record.job.user,
             )
         )
 
@@ -256,18 +273,18 @@ def _kept_ms(running: Running, fact: Ended) -> int:
     return max(fact.progress_ms, running.checkpoint_ms - running.allocation.start_ms)
 
 
-def _why_stopped(life: JobLife, task: TaskLife, fact: Ended) -> str:
+def _why_stopped(record: JobRecord, task: TaskRecord, fact: Ended) -> str:
     """Why the attempt was stopped; empty if it ended by itself.
 
     Who did all its work before the order to make way reached its node is done.
     """
     went_well = fact.ran and fact.exit_code == 0 and fact.signal is None
-    if task.stop_why == PREEMPTED and went_well and not fact.stopped_by and not life.job.service:
+    if task.stop_why == PREEMPTED and went_well and not fact.stopped_by and not record.job.service:
         return ""
     return task.stop_why or (PREEMPTED if fact.stopped_by == LEASE else fact.stopped_by)
 
 
-def _of_a_gang(running: Running, task: TaskLife, fact: Ended) -> Ended:
+def _of_a_gang(running: Running, task: TaskRecord, fact: Ended) -> Ended:
     """A gang over nodes that did not begin as a whole has not run, whoever of it was the first."""
     if task.stop_why == NOT_BEGUN and running.allocation.spans_nodes:
         return replace(fact, ran=False)
@@ -275,23 +292,23 @@ def _of_a_gang(running: Running, task: TaskLife, fact: Ended) -> Ended:
 
 
 def _state_after(
-    book: Book, life: JobLife, task: TaskLife, fact: Ended, elapsed_ms: int
+    state: ControlState, record: JobRecord, task: TaskRecord, fact: Ended, elapsed_ms: int
 ) -> JobState:
     """What became of the task; of a replica its service decides."""
     if kept_from_running(task, fact):
-        return state_after_hook_failure(book, life, task)
+        return state_after_hook_failure(state, record, task)
     if fact.ran:
         task.prolog_failures = 0
-    if fact.ran and elapsed_ms >= book.limits.max_backoff_ms:
+    if fact.ran and elapsed_ms >= state.limits.max_backoff_ms:
         # It ran for longer than any pause lasts: what goes wrong from here on is a new row.
         task.misstarts = task.most_members = 0
-    service = book.services.get(life.job.service) if life.job.service else None
+    service = state.services.get(record.job.service) if record.job.service else None
     if service is not None and task.stop_why != CANCELLED:
         return _replica_became(service, task, fact, elapsed_ms)
-    return _what_became(book, life, task, fact)
+    return _what_became(state, record, task, fact)
 
 
-def _what_became(book: Book, life: JobLife, task: TaskLife, fact: Ended) -> JobState:
+def _what_became(state: ControlState, record: JobRecord, task: TaskRecord, fact: Ended) -> JobState:
     """The state that follows from how the attempt ended and why it was stopped."""
     if task.stop_why == PREEMPTED:
         return JobState.PREEMPTED
@@ -301,30 +318,32 @@ def _what_became(book: Book, life: JobLife, task: TaskLife, fact: Ended) -> JobS
         return JobState.FAILED
     if task.stop_why == NOT_BEGUN and not fact.ran:
         task.misstarts += 1
-        may_help = task.misstarts < book.limits.max_misstarts
+        may_help = task.misstarts < state.limits.max_misstarts
         return JobState.PENDING if may_help else JobState.FAILED
     if fact.lost and task.state is JobState.SCHEDULED:
         return JobState.PENDING
     if fact.exit_code == 0 and fact.signal is None:
         return JobState.COMPLETED
-    return _after_failure(book, life, task, fact)
+    return _after_failure(state, record, task, fact)
 
 
-def _after_failure(book: Book, life: JobLife, task: TaskLife, fact: Ended) -> JobState:
+def _after_failure(
+    state: ControlState, record: JobRecord, task: TaskRecord, fact: Ended
+) -> JobState:
     """What follows when an attempt failed by itself, or lost a member."""
-    if _lost_a_member(life.job, task, fact):
+    if _lost_a_member(record.job, task, fact):
         task.misstarts += 1
-        if task.misstarts < book.limits.max_misstarts:
+        if task.misstarts < state.limits.max_misstarts:
             if _was_killed(fact):
                 task.most_members = task.members - 1
             return JobState.PENDING
-    if task.failures < life.job.retries and _may_help(life, fact):
+    if task.failures < record.job.retries and _may_help(record, fact):
         task.failures += 1
         return JobState.PENDING
     return JobState.FAILED
 
 
-def _lost_a_member(job: Job, task: TaskLife, fact: Ended) -> bool:
+def _lost_a_member(job: Job, task: TaskRecord, fact: Ended) -> bool:
     """Tell whether the others of a gang can go on without the member that is gone.
 
     It is gone with its node or its record, or was killed, though not by us.
@@ -340,7 +359,7 @@ def _was_killed(fact: Ended) -> bool:
     return fact.signal is not None or (fact.exit_code or 0) - 128 in SIGNALS
 
 
-def _replica_became(service: Service, task: TaskLife, fact: Ended, elapsed_ms: int) -> JobState:
+def _replica_became(service: Service, task: TaskRecord, fact: Ended, elapsed_ms: int) -> JobState:
     """The same for a replica of a service: its restart policy decides what follows its own end.
 
     What ends it from outside (another job, its node) is no fault of its own: it goes on elsewhere.
@@ -365,24 +384,26 @@ def _how_ended(fact: Ended, why: Reason | None) -> str:
     return f"signal {fact.signal}" if fact.signal is not None else f"exit code {fact.exit_code}"
 
 
-def _died_at_once(book: Book, life: JobLife, task: TaskLife, fact: Ended, elapsed_ms: int) -> str:
+def _died_at_once(
+    state: ControlState, record: JobRecord, task: TaskRecord, fact: Ended, elapsed_ms: int
+) -> str:
     """The command of an attempt that died as soon as it had begun, else nothing."""
     if task.stop_why or not fact.ran or (fact.exit_code == 0 and fact.signal is None):
         return ""
-    if elapsed_ms >= book.limits.quarantine_within_ms:
+    if elapsed_ms >= state.limits.quarantine_within_ms:
         return ""
-    return " ".join(life.job.command) or life.job.name or life.job.id
+    return " ".join(record.job.command) or record.job.name or record.job.id
 
 
-def _may_help(life: JobLife, fact: Ended) -> bool:
+def _may_help(record: JobRecord, fact: Ended) -> bool:
     """Tell whether another attempt can end in another way."""
     if not fact.ran:
         return False
-    chosen = life.job.retry_exit_codes
+    chosen = record.job.retry_exit_codes
     return not chosen or fact.exit_code in chosen
 
 
-def _why_ended(task: TaskLife, fact: Ended, measured: list[AttemptMeasure]) -> Reason | None:
+def _why_ended(task: TaskRecord, fact: Ended, measured: list[AttemptMeasure]) -> Reason | None:
     """Why an attempt ended, where its exit code does not say it all."""
     detail = (("detail", fact.detail),)
     if task.stop_why in {GPU_MEMORY, GPU_IDLE}:
@@ -405,10 +426,10 @@ def _why_ended(task: TaskLife, fact: Ended, measured: list[AttemptMeasure]) -> R
 
 
 def _attempt_row(
-    book: Book,
+    state: ControlState,
     allocation: Allocation,
     fact: Ended,
-    state: JobState,
+    new_state: JobState,
     why: Reason | None,
     ended_ms: int,
 ) -> AttemptRow:
@@ -420,11 +441,11 @@ def _attempt_row(
         placements=allocation.placements,
         start_ms=allocation.start_ms,
         end_ms=ended_ms,
-        state=_shown_state(fact, state),
+        state=_shown_state(fact, new_state),
         exit_code=fact.exit_code,
         signal=fact.signal,
         detail=fact.detail or ("" if why is None else str(why)),
-        gpu_models=_models_held(book, allocation),
+        gpu_models=_models_held(state, allocation),
     )
 
 
@@ -435,91 +456,96 @@ def _shown_state(fact: Ended, state: JobState) -> JobState:
     return JobState.COMPLETED if (fact.exit_code, fact.signal) == (0, None) else JobState.FAILED
 
 
-def _models_held(book: Book, allocation: Allocation) -> tuple[tuple[str, int], ...]:
+def _models_held(state: ControlState, allocation: Allocation) -> tuple[tuple[str, int], ...]:
     """How much of which GPU model, in the order of names."""
     held: dict[str, int] = {}
     for placement in allocation.placements:
         for share in placement.devices:
-            model = _model_of(book, placement.node_id, share.index)
+            model = _model_of(state, placement.node_id, share.index)
             held[model] = held.get(model, 0) + share.share_milli
     return tuple(sorted(held.items()))
 
 
-def _model_of(book: Book, node_id: str, index: int) -> str:
-    devices = book.picture.index.slot(node_id).node.devices
+def _model_of(state: ControlState, node_id: str, index: int) -> str:
+    devices = state.cluster.index.slot(node_id).node.devices
     return next(device.model for device in devices if device.index == index)
 
 
 def _requeue(  # noqa: PLR0917
-    book: Book,
-    life: JobLife,
+    state: ControlState,
+    record: JobRecord,
     number: int | None,
-    task: TaskLife,
+    task: TaskRecord,
     pauses: bool,
     now_ms: int,
     outcome: Outcome,
 ) -> None:
     """The task waits again, with what it has attained; after a failure only in a while."""
-    task.clock_ms = waiting_clock(book, life, now_ms)
+    task.clock_ms = waiting_clock(state, record, now_ms)
     task.allocation_id = ""
     was_preempted = task.stop_why == PREEMPTED
     task.stop_why = ""
-    book.count_queued(life.job, 1)
+    state.count_queued(record.job, 1)
     if pauses:
         task.move_to(JobState.FAILED)
-        task.resume_ms = now_ms + _pause_ms(book, life, task)
-        book.set_timer(task.resume_ms, BACKOFF, life.job.id, number)
+        task.resume_ms = now_ms + _pause_ms(state, record, task)
+        state.set_timer(task.resume_ms, BACKOFF, record.job.id, number)
     elif was_preempted:
         task.move_to(JobState.PREEMPTED)
     task.move_to(JobState.PENDING)
     kind = "preempted" if was_preempted else "requeued"
     outcome.writes.append(
-        EventRow(at_ms=now_ms, kind=kind, job_id=life.job.id, task=number, user=life.job.user)
+        EventRow(at_ms=now_ms, kind=kind, job_id=record.job.id, task=number, user=record.job.user)
     )
     if number is not None:
-        outcome.writes.append(life.task_row(number, task))
+        outcome.writes.append(record.task_row(number, task))
     if number is None:
         if task.resume_ms:
-            life.wait_on(BACKOFF, paused_until(task.resume_ms))
-        enqueue_if_ready(book, life, now_ms, outcome)
+            record.wait_on(BACKOFF, paused_until(task.resume_ms))
+        enqueue_if_ready(state, record, now_ms, outcome)
         return
     if not task.resume_ms:
-        life.pending = life.pending.with_number(number)
-    update_tasks(book, life, now_ms, outcome)
+        record.pending = record.pending.with_number(number)
+    update_tasks(state, record, now_ms, outcome)
 
 
-def _pause_ms(book: Book, life: JobLife, task: TaskLife) -> int:
+def _pause_ms(state: ControlState, record: JobRecord, task: TaskRecord) -> int:
     """How long to wait after a failure: twice as long each time, up to a bound."""
-    service = book.services.get(life.job.service)
+    service = state.services.get(record.job.service)
     if service is not None:
         return service.restart.pause_ms(task.failures + task.prolog_failures)
     ends = task.failures + task.misstarts + task.prolog_failures
-    delay_ms = book.limits.backoff_ms << max(0, ends - 1)
-    return min(delay_ms, book.limits.max_backoff_ms)
+    delay_ms = state.limits.backoff_ms << max(0, ends - 1)
+    return min(delay_ms, state.limits.max_backoff_ms)
 
 
 def _charge(
-    book: Book, running: Running, state: JobState, lost_ms: int, ended_ms: int, now_ms: int
+    state: ControlState,
+    running: Running,
+    new_state: JobState,
+    lost_ms: int,
+    ended_ms: int,
+    now_ms: int,
 ) -> list[AttemptMeasure]:
     """A finished interval becomes usage and the next turn's shares; says what was measured."""
-    measured = book.gauges.take(running.allocation)
+    measured = state.gauges.take(running.allocation)
     job = running.job
     allocation = running.allocation
     gpu_milli = allocation.gpu_milli
     for account in (account_of(job.tenant, None), account_of(job.tenant, job.user)):
-        book.shares.release(account, gpu_milli, now_ms, held_until_ms=ended_ms)
-    book.charged[job.tenant] = book.charged[job.tenant, job.user] = None
+        state.shares.release(account, gpu_milli, now_ms, held_until_ms=ended_ms)
+    state.charged[job.tenant] = state.charged[job.tenant, job.user] = None
 
     interval = interval_of(
         job,
         allocation,
         end_ms=ended_ms,
-        model_of=partial(_model_of, book),
-        outcome=state,
-        lost_ms=lost_ms if state in {JobState.PREEMPTED, JobState.PENDING} else 0,
+        model_of=partial(_model_of, state),
+        outcome=new_state,
+        lost_ms=lost_ms if new_state in {JobState.PREEMPTED, JobState.PENDING} else 0,
         energy_uj=sum(row.measure.energy_uj for row in measured),
     )
-    charged = book.accounts.charge(interval)
+    charged = state.accounts.charge(interval)
     if charged is not None:
-        book.weeks.add(charged)
+        state.weeks.add(charged)
     return measured

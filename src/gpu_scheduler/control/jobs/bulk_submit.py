@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.job_record import JobLife
+from gpu_scheduler.control.job_record import JobRecord
 from gpu_scheduler.control.jobs.lifecycle import protect_later
-from gpu_scheduler.control.messages import Command, Fact, Series
-from gpu_scheduler.control.state import Book
+from gpu_scheduler.control.messages import Command, Fact, SubmitSeries
+from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Runner
@@ -25,11 +25,11 @@ from gpu_scheduler.store.rows import NewJobs
 OWN = ("id", "number", "name", "command")
 
 
-def is_plain(book: Book, series: Series, now_ms: int) -> bool:
+def is_plain(state: ControlState, series: SubmitSeries, now_ms: int) -> bool:
     """Tell whether nothing can keep such jobs from the queue, and none of them is an array."""
     job = series.job
     return bool(
-        book.picture.index.by_id
+        state.cluster.index.by_id
         and series.launch.runner is Runner.PROCESS
         and not job.id
         and not job.hold
@@ -39,20 +39,22 @@ def is_plain(book: Book, series: Series, now_ms: int) -> bool:
     )
 
 
-def accept(book: Book, series: Series, job: Job, now_ms: int, outcome: Outcome) -> None:
+def accept(
+    state: ControlState, series: SubmitSeries, job: Job, now_ms: int, outcome: Outcome
+) -> None:
     """Queue plain jobs. `job` is what they have in common, checked and stamped."""
-    first = book.next_number
+    first = state.next_number
     numbers = range(first, first + len(series.names))
     ids = [f"job-{number}" for number in numbers]
     names = map(sys.intern, series.names)
     jobs = list(map(Template(job, OWN).copy, ids, numbers, names, series.commands))
-    expected = expect_alike(book.predictor, jobs, now_ms)
-    new_life = Template(JobLife(job), ("job", "expected_ms")).copy
-    lives = list(map(new_life, jobs, expected))
-    book.lives.update(zip(ids, lives, strict=True))
-    queue_alike(book, lives, now_ms)
-    book.next_number += len(jobs)
-    book.count_queued(job, len(jobs))
+    expected = expect_alike(state.predictor, jobs, now_ms)
+    new_record = Template(JobRecord(job), ("job", "expected_ms")).copy
+    records = list(map(new_record, jobs, expected))
+    state.jobs.update(zip(ids, records, strict=True))
+    queue_alike(state, records, now_ms)
+    state.next_number += len(jobs)
+    state.count_queued(job, len(jobs))
     outcome.jobs += jobs
     if series.environment is not None:
         outcome.writes.append(series.environment)
@@ -61,18 +63,20 @@ def accept(book: Book, series: Series, job: Job, now_ms: int, outcome: Outcome) 
     )
 
 
-def queue_alike(book: Book, lives: list[JobLife], now_ms: int) -> None:
+def queue_alike(state: ControlState, records: list[JobRecord], now_ms: int) -> None:
     """Queue plain jobs that nothing keeps from it, and that have waited for equally long."""
-    first = lives[0]
+    first = records[0]
     waiting = Waiting(job=first.job, expected_ms=1, since_ms=now_ms, waited_ms=first.waited_ms)
     new_waiting = Template(waiting, ("job", "expected_ms")).copy
-    book.picture.enqueue_alike([new_waiting(life.job, max(1, life.expected_ms)) for life in lives])
-    for life in lives:
-        life.queued = True
-        life.since_ms = now_ms
-    for life in lives if book.policy.feedback.protect_after_ms else ():
-        protect_later(book, life, now_ms)
-    book.changed = True
+    state.cluster.enqueue_alike(
+        [new_waiting(record.job, max(1, record.expected_ms)) for record in records]
+    )
+    for record in records:
+        record.queued = True
+        record.since_ms = now_ms
+    for record in records if state.policy.feedback.protect_after_ms else ():
+        protect_later(state, record, now_ms)
+    state.changed = True
 
 
 # --- Submissions that came one by one and are alike are accepted together, as if they were one.
@@ -102,10 +106,10 @@ def neighbours(requests: Iterable[R], kind_of: Callable[[R], Kind | None]) -> It
         yield run
 
 
-def joined(all_series: Sequence[Series]) -> Series:
+def joined(all_series: Sequence[SubmitSeries]) -> SubmitSeries:
     """One series of all jobs of several that are alike."""
     first = all_series[0]
-    return Series(
+    return SubmitSeries(
         first.job,
         first.launch,
         first.environment,
@@ -117,8 +121,8 @@ def joined(all_series: Sequence[Series]) -> Series:
 def _alike(one: Kind, other: Kind) -> bool:
     first, second = one[0], other[0]
     return (
-        isinstance(first, Series)
-        and isinstance(second, Series)
+        isinstance(first, SubmitSeries)
+        and isinstance(second, SubmitSeries)
         and first.job is second.job
         and first.launch is second.launch
         and one[1] == other[1]

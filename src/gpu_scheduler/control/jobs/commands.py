@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.job_record import HELD, JobLife
+from gpu_scheduler.control.job_record import HELD, JobRecord
 from gpu_scheduler.control.jobs.lifecycle import (
     BACKOFF,
     cancel_pending,
@@ -23,281 +23,292 @@ from gpu_scheduler.control.jobs.stop import CANCELLED, stop
 from gpu_scheduler.control.jobs.submit import NO_NODE, check_pending, check_room, revised
 from gpu_scheduler.control.messages import Cancel, Retry
 from gpu_scheduler.control.scheduling.forecast_audit import withdraw
-from gpu_scheduler.control.state import Book
+from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import Dependency, Job, JobState, called, expect_tasks
+from gpu_scheduler.model.job import Dependency, Job, JobState, check_tasks_exist, display_name
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.store.rows import EventRow, RemovedTenant
 
 
-def hold(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> None:
+def hold(state: ControlState, record: JobRecord, now_ms: int, outcome: Outcome) -> None:
     """Keep a waiting job, or the waiting tasks of an array, from starting."""
-    job = life.job
-    if not life.waits:
-        raise WrongState(f"{called(job.id)} is {life.state}; only a pending job can be held")
-    if life.is_waiting_on(HELD):
+    job = record.job
+    if not record.waits:
+        raise WrongState(
+            f"{display_name(job.id)} is {record.state}; only a pending job can be held"
+        )
+    if record.is_waiting_on(HELD):
         return
-    leave_queue(book, life, now_ms)
-    withdraw(book, job.id, outcome)
-    life.job = replace(job, hold=True)
-    life.wait_on(HELD, Reason(ReasonCode.HELD))
-    outcome.keep(life)
+    leave_queue(state, record, now_ms)
+    withdraw(state, job.id, outcome)
+    record.job = replace(job, hold=True)
+    record.wait_on(HELD, Reason(ReasonCode.HELD))
+    outcome.keep(record)
     outcome.writes.append(EventRow(at_ms=now_ms, kind="held", job_id=job.id, user=job.user))
 
 
-def release(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> None:
+def release(state: ControlState, record: JobRecord, now_ms: int, outcome: Outcome) -> None:
     """Let a held job start again; one that is not held stays as it is."""
-    if not life.is_waiting_on(HELD):
+    if not record.is_waiting_on(HELD):
         return
-    life.job = replace(life.job, hold=False)
-    life.wait_no_more(HELD)
+    record.job = replace(record.job, hold=False)
+    record.wait_no_more(HELD)
     outcome.writes.append(
-        EventRow(at_ms=now_ms, kind="released", job_id=life.job.id, user=life.job.user)
+        EventRow(at_ms=now_ms, kind="released", job_id=record.job.id, user=record.job.user)
     )
-    enqueue_if_ready(book, life, now_ms, outcome)
+    enqueue_if_ready(state, record, now_ms, outcome)
 
 
-def reprioritise(book: Book, life: JobLife, priority: int, now_ms: int, outcome: Outcome) -> None:
+def reprioritise(
+    state: ControlState, record: JobRecord, priority: int, now_ms: int, outcome: Outcome
+) -> None:
     """Give what waits of a job another place in the order; what runs of it keeps its class."""
-    if not life.waits:
+    if not record.waits:
         raise WrongState(
-            f"{called(life.job.id)} is {life.state}; the priority of a pending job can be changed"
+            f"{display_name(record.job.id)} is {record.state}; "
+            "the priority of a pending job can be changed"
         )
-    job = replace(life.job, priority=priority)
-    leave_queue(book, life, now_ms)
-    withdraw(book, job.id, outcome)
-    life.job = job
+    job = replace(record.job, priority=priority)
+    leave_queue(state, record, now_ms)
+    withdraw(state, job.id, outcome)
+    record.job = job
     data = (("priority", priority),)
     outcome.writes.append(
         EventRow(at_ms=now_ms, kind="reprioritised", job_id=job.id, user=job.user, data=data)
     )
-    enqueue_if_ready(book, life, now_ms, outcome)
+    enqueue_if_ready(state, record, now_ms, outcome)
 
 
 def update(
-    book: Book, life: JobLife, changes: dict[str, Any], now_ms: int, outcome: Outcome
+    state: ControlState, record: JobRecord, changes: dict[str, Any], now_ms: int, outcome: Outcome
 ) -> None:
     """Change what a job that has never started asks for; it keeps its age."""
-    if life.state is not JobState.PENDING or life.has_started:
+    if record.state is not JobState.PENDING or record.has_started:
         raise WrongState(
-            f"{called(life.job.id)} has started; only a job that has not can be changed "
+            f"{display_name(record.job.id)} has started; only a job that has not can be changed "
             "(the priority of what waits can be changed at any time)"
         )
-    expect_no_service(life.job, "changed")
-    job = revised(book, replace(life.job, **changes), now_ms)
-    new = [d for d in job.dependencies if d not in life.job.dependencies]
-    _check_dependencies(book, job, new)
-    leave_queue(book, life, now_ms)
-    withdraw(book, job.id, outcome)
-    life.job = job
-    life.expected_ms = 0
-    for obstacle in list(life.waiting_on or ()):
+    expect_no_service(record.job, "changed")
+    job = revised(state, replace(record.job, **changes), now_ms)
+    new = [d for d in job.dependencies if d not in record.job.dependencies]
+    _check_dependencies(state, job, new)
+    leave_queue(state, record, now_ms)
+    withdraw(state, job.id, outcome)
+    record.job = job
+    record.expected_ms = 0
+    for obstacle in list(record.waiting_on or ()):
         if isinstance(obstacle, Dependency) and obstacle not in job.dependencies:
-            life.wait_no_more(obstacle)
+            record.wait_no_more(obstacle)
     for dependency in new:
-        if dependency.job_id in book.lives:
-            wait_for_job(book, life, dependency)
-    wait_for_begin(book, life, now_ms)
+        if dependency.job_id in state.jobs:
+            wait_for_job(state, record, dependency)
+    wait_for_begin(state, record, now_ms)
     if job.hold:
-        life.wait_on(HELD, Reason(ReasonCode.HELD))
+        record.wait_on(HELD, Reason(ReasonCode.HELD))
     else:
-        life.wait_no_more(HELD)
+        record.wait_no_more(HELD)
     data = tuple((name, str(value)) for name, value in sorted(changes.items()))
     outcome.writes.append(
         EventRow(at_ms=now_ms, kind="updated", job_id=job.id, user=job.user, data=data)
     )
-    enqueue_if_ready(book, life, now_ms, outcome)
+    enqueue_if_ready(state, record, now_ms, outcome)
 
 
-def _check_dependencies(book: Book, job: Job, new: list[Dependency]) -> None:
+def _check_dependencies(state: ControlState, job: Job, new: list[Dependency]) -> None:
     """Refuse what is not known, can never be met, or waits for this job itself."""
     for dependency in new:
-        end = book.ended.get(dependency.job_id)
-        if end is None and dependency.job_id not in book.lives:
-            raise InvalidRequest(f"{called(dependency.job_id)} is not known")
+        end = state.ended.get(dependency.job_id)
+        if end is None and dependency.job_id not in state.jobs:
+            raise InvalidRequest(f"{display_name(dependency.job_id)} is not known")
         if end is not None and not is_met(dependency.kind, end.state):
             raise InvalidRequest(
-                f"{called(dependency.job_id)} is already {end.state}, so "
+                f"{display_name(dependency.job_id)} is already {end.state}, so "
                 f"{dependency.kind.value} can never be met"
             )
-        if _waits_for(book, dependency.job_id, job.id):
+        if _waits_for(state, dependency.job_id, job.id):
             raise InvalidRequest(
-                f"{called(dependency.job_id)} waits for {called(job.id)} itself; "
+                f"{display_name(dependency.job_id)} waits for {display_name(job.id)} itself; "
                 "neither could ever start"
             )
 
 
-def _waits_for(book: Book, job_id: str, other_id: str) -> bool:
+def _waits_for(state: ControlState, job_id: str, other_id: str) -> bool:
     """Tell whether a job waits for another one, directly or through others."""
     seen, look_at = set[str](), [job_id]
     while look_at:
         name = look_at.pop()
         if name == other_id:
             return True
-        life = book.lives.get(name)
-        if name in seen or life is None:
+        record = state.jobs.get(name)
+        if name in seen or record is None:
             continue
         seen.add(name)
-        look_at += [dependency.job_id for dependency in life.job.dependencies]
+        look_at += [dependency.job_id for dependency in record.job.dependencies]
     return False
 
 
-def remove_tenant(book: Book, tenant_id: str, now_ms: int, outcome: Outcome) -> None:
+def remove_tenant(state: ControlState, tenant_id: str, now_ms: int, outcome: Outcome) -> None:
     """A tenant without jobs and reservations is gone; what it used stays in the accounts."""
-    if tenant_id not in book.picture.tenants:
+    if tenant_id not in state.cluster.tenants:
         raise UnknownThing(f"tenant '{tenant_id}' is not known")
-    living = sum(1 for life in book.lives.values() if life.job.tenant == tenant_id)
+    living = sum(1 for record in state.jobs.values() if record.job.tenant == tenant_id)
     if living:
         raise WrongState(
             f"tenant '{tenant_id}' has {living} job{'s' * (living > 1)} that "
             f"{'have' if living > 1 else 'has'} not ended; cancel what is left first"
         )
-    services = [service.name for service in book.services.values() if service.tenant == tenant_id]
+    services = [service.name for service in state.services.values() if service.tenant == tenant_id]
     if services:
         raise WrongState(
             f"tenant '{tenant_id}' has services ({', '.join(services)}); delete them first"
         )
-    kept = [window.id for window in book.picture.windows.values() if window.tenant == tenant_id]
+    kept = [window.id for window in state.cluster.windows.values() if window.tenant == tenant_id]
     if kept:
         # Else its GPUs would be kept from everybody, for nobody.
         raise WrongState(
             f"GPUs are reserved for tenant '{tenant_id}' ({', '.join(kept)}); cancel that first"
         )
-    book.remove_tenant(tenant_id)
+    state.remove_tenant(tenant_id)
     outcome.writes.append(RemovedTenant(tenant_id))
     data = (("tenant", tenant_id),)
     outcome.writes.append(EventRow(at_ms=now_ms, kind="tenant_removed", data=data))
 
 
-def cancel(book: Book, command: Cancel, now_ms: int, outcome: Outcome) -> None:
+def cancel(state: ControlState, command: Cancel, now_ms: int, outcome: Outcome) -> None:
     """End what waits at once, and order what runs to stop."""
-    life = book.life(command.job_id)
-    array = life.job.array
+    record = state.job(command.job_id)
+    array = record.job.array
     chosen = command.tasks
     if chosen is not None and array is None:
-        raise WrongState(f"{called(life.job.id)} is not an array; cancel it as a whole")
+        raise WrongState(f"{display_name(record.job.id)} is not an array; cancel it as a whole")
     if chosen is not None:
-        expect_tasks(life.job, chosen)
+        check_tasks_exist(record.job, chosen)
     if array is None:
-        if life.state is JobState.PENDING:
-            cancel_pending(book, life, None, now_ms)
-        elif life.only_task is not None:
-            stop(book, life.only_task.allocation_id, CANCELLED, outcome)
+        if record.state is JobState.PENDING:
+            cancel_pending(state, record, None, now_ms)
+        elif record.only_task is not None:
+            stop(state, record.only_task.allocation_id, CANCELLED, outcome)
     else:
-        outcome.writes += cancel_pending(book, life, chosen, now_ms)
-        for number, task in life.tasks.items():
+        outcome.writes += cancel_pending(state, record, chosen, now_ms)
+        for number, task in record.tasks.items():
             if task.allocation_id and (chosen is None or number in chosen):
-                stop(book, task.allocation_id, CANCELLED, outcome)
-    if life.has_ended:
-        finish(book, life, now_ms, outcome)
+                stop(state, task.allocation_id, CANCELLED, outcome)
+    if record.has_ended:
+        finish(state, record, now_ms, outcome)
     elif array is None:
-        outcome.keep(life)
+        outcome.keep(record)
     else:
-        update_tasks(book, life, now_ms, outcome)
+        update_tasks(state, record, now_ms, outcome)
 
 
 def expect_no_service(job: Job, what: str) -> None:
     """Refuse what a service would undo."""
     if job.service:
         raise WrongState(
-            f"{called(job.id)} is a replica of a service, which makes another one itself, so it "
+            f"{display_name(job.id)} is a replica of a service, which would replace it, so it "
             f"cannot be {what}; change the service instead ('tgpu service update')"
         )
 
 
-def retry(book: Book, command: Retry, now_ms: int, outcome: Outcome) -> None:
+def retry(state: ControlState, command: Retry, now_ms: int, outcome: Outcome) -> None:
     """Let a failed or cancelled job, or such tasks of a living array, wait again.
 
     A job that has ended can be retried as long as its end is remembered.
     """
     job_id = command.job_id
-    end = book.ended.get(job_id)
+    end = state.ended.get(job_id)
     if end is None:
-        life = book.life(job_id)
-        expect_no_service(life.job, "retried")
-        outcome.retried = _retry_tasks(book, life, command.cancelled, now_ms)
-    elif end.life is None:
+        record = state.job(job_id)
+        expect_no_service(record.job, "retried")
+        outcome.retried = _retry_tasks(state, record, command.cancelled, now_ms)
+    elif end.record is None:
         raise WrongState(
-            f"{called(job_id)} has completed; only a failed or cancelled job is retried"
+            f"{display_name(job_id)} has completed; only a failed or cancelled job is retried"
         )
     else:
-        life = end.life
-        expect_no_service(life.job, "retried")
-        outcome.retried = _revive(book, life, command, now_ms)
-    outcome.writes.append(EventRow(at_ms=now_ms, kind="retried", job_id=job_id, user=life.job.user))
-    if life.job.array is None:
-        enqueue_if_ready(book, life, now_ms, outcome)
+        record = end.record
+        expect_no_service(record.job, "retried")
+        outcome.retried = _revive(state, record, command, now_ms)
+    outcome.writes.append(
+        EventRow(at_ms=now_ms, kind="retried", job_id=job_id, user=record.job.user)
+    )
+    if record.job.array is None:
+        enqueue_if_ready(state, record, now_ms, outcome)
     else:
-        update_tasks(book, life, now_ms, outcome)
+        update_tasks(state, record, now_ms, outcome)
 
 
-def _retry_tasks(book: Book, life: JobLife, cancelled: bool, now_ms: int) -> IntervalSet:
+def _retry_tasks(
+    state: ControlState, record: JobRecord, cancelled: bool, now_ms: int
+) -> IntervalSet:
     """Failed tasks of an array wait again, and cancelled ones if these are meant; says which."""
-    again = life.tasks_to_retry(cancelled=cancelled)
-    if not again and life.tasks_to_retry(cancelled=True):
+    again = record.tasks_to_retry(cancelled=cancelled)
+    if not again and record.tasks_to_retry(cancelled=True):
         raise WrongState(
-            f"{called(life.job.id)} has no failed task to retry; those that were cancelled are "
-            "retried with 'cancelled'"
+            f"{display_name(record.job.id)} has no failed task to retry; those that were "
+            "cancelled are retried with 'cancelled'"
         )
     if not again:
-        raise WrongState(f"{called(life.job.id)} has no failed or cancelled task to retry")
-    check_room(book, len(again))
-    check_pending(book, [(life.job, len(again))])
-    life.retry_tasks(again, waiting_clock(book, life, now_ms))
-    book.count_queued(life.job, len(again))
+        raise WrongState(f"{display_name(record.job.id)} has no failed or cancelled task to retry")
+    check_room(state, len(again))
+    check_pending(state, [(record.job, len(again))])
+    record.retry_tasks(again, waiting_clock(state, record, now_ms))
+    state.count_queued(record.job, len(again))
     return again
 
 
-def _revive(book: Book, life: JobLife, command: Retry, now_ms: int) -> IntervalSet | None:
+def _revive(
+    state: ControlState, record: JobRecord, command: Retry, now_ms: int
+) -> IntervalSet | None:
     """A job that has ended lives again; attempts are counted on. Says which tasks of an array."""
-    job = life.job
-    unmet = _unmet(book, life)
+    job = record.job
+    unmet = _unmet(state, record)
     again = None
     if job.array is not None:
         # Of an array that has ended without a failure only the cancelled tasks can be meant.
-        is_meant = command.cancelled or not life.tasks_to_retry(cancelled=False)
-        again = _retry_tasks(book, life, is_meant, now_ms)
+        is_meant = command.cancelled or not record.tasks_to_retry(cancelled=False)
+        again = _retry_tasks(state, record, is_meant, now_ms)
     else:
-        check_room(book, 1)
-        check_pending(book, [(job, 1)])
-        task = life.task(None)
+        check_room(state, 1)
+        check_pending(state, [(job, 1)])
+        task = record.task(None)
         task.move_to(JobState.PENDING)
         task.failures = task.misstarts = task.prolog_failures = task.most_members = 0
         task.stop_why = ""
-        book.count_queued(job, 1)
-    del book.ended[job.id]
-    book.lives[job.id] = life
-    life.end_ms = life.reason = None
-    life.expected_ms = 0
+        state.count_queued(job, 1)
+    del state.ended[job.id]
+    state.jobs[job.id] = record
+    record.end_ms = record.reason = None
+    record.expected_ms = 0
     for dependency, is_over in unmet:
         if is_over:
-            life.wait_no_more(dependency)
+            record.wait_no_more(dependency)
         else:
-            wait_for_job(book, life, dependency)
-    life.wait_no_more(BACKOFF)
-    wait_for_begin(book, life, now_ms)
-    if life.is_waiting_on(NO_NODE):
-        book.unplaced[job.id] = None
-        book.new_nodes = True
+            wait_for_job(state, record, dependency)
+    record.wait_no_more(BACKOFF)
+    wait_for_begin(state, record, now_ms)
+    if record.is_waiting_on(NO_NODE):
+        state.unplaced[job.id] = None
+        state.new_nodes = True
     return again
 
 
-def _unmet(book: Book, life: JobLife) -> list[tuple[Dependency, bool]]:
+def _unmet(state: ControlState, record: JobRecord) -> list[tuple[Dependency, bool]]:
     """What the job still waited for when it ended, and whether that is met by now.
 
     A dependency that was met once stays met, also when the other job is forgotten.
     """
     unmet = []
-    for dependency in life.job.dependencies:
-        if not life.is_waiting_on(dependency):
+    for dependency in record.job.dependencies:
+        if not record.is_waiting_on(dependency):
             continue
-        end = book.ended.get(dependency.job_id)
+        end = state.ended.get(dependency.job_id)
         is_over = end is not None and is_met(dependency.kind, end.state)
-        if not is_over and dependency.job_id not in book.lives:
+        if not is_over and dependency.job_id not in state.jobs:
             how = "is not known any more" if end is None else f"ended as {end.state}"
             raise WrongState(
-                f"{called(life.job.id)} depends on {called(dependency.job_id)} "
+                f"{display_name(record.job.id)} depends on {display_name(dependency.job_id)} "
                 f"({dependency.kind.value}), which {how}; retry that one first, or submit anew"
             )
         unmet.append((dependency, is_over))

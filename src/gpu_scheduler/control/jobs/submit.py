@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.job_record import JobLife
+from gpu_scheduler.control.job_record import JobRecord
 from gpu_scheduler.control.jobs import bulk_submit
 from gpu_scheduler.control.jobs.lifecycle import (
     enqueue_if_ready,
@@ -15,8 +15,8 @@ from gpu_scheduler.control.jobs.lifecycle import (
     leave_queue,
     make_eligible,
 )
-from gpu_scheduler.control.messages import Series, Submit
-from gpu_scheduler.control.state import Book
+from gpu_scheduler.control.messages import Submit, SubmitSeries
+from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.placement.capacity import ever_fits, largest_node_gpus
 from gpu_scheduler.engine.quota.rules import HOURS, never_admitted, user_quota_of
 from gpu_scheduler.ledger.decayed_usage import Account, tenant_and_user
@@ -30,14 +30,14 @@ from gpu_scheduler.model.errors import (
     SchedulerError,
     TooManyJobs,
 )
-from gpu_scheduler.model.job import Job, called, over_nodes
+from gpu_scheduler.model.job import Job, display_name, split_over_nodes
 from gpu_scheduler.model.launch import EVERYWHERE, Runner
 from gpu_scheduler.model.node import RUNNER_LABEL, runner_label
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.model.snapshot import Standing
+from gpu_scheduler.model.snapshot import AccountUsage
 from gpu_scheduler.model.tenant import BudgetPeriod, Quota
-from gpu_scheduler.model.utc import moment_text
+from gpu_scheduler.model.utc import format_utc
 from gpu_scheduler.store.rows import SUBMITTED, EventRow, LaunchRow
 
 # --- Caps and budgets of tenants and users: what has been spent, and what is refused at submission.
@@ -46,31 +46,31 @@ from gpu_scheduler.store.rows import SUBMITTED, EventRow, LaunchRow
 # waiting jobs than allowed, is refused at once.
 
 
-def period_of(book: Book, tenant_id: str) -> BudgetPeriod:
+def period_of(state: ControlState, tenant_id: str) -> BudgetPeriod:
     """For how long budgets in a tenant last."""
-    tenant = book.picture.tenants.get(tenant_id)
-    return (None if tenant is None else tenant.budget_period) or book.policy.budget_period
+    tenant = state.cluster.tenants.get(tenant_id)
+    return (None if tenant is None else tenant.budget_period) or state.policy.budget_period
 
 
-def spent(book: Book, account: Account, now_ms: int) -> tuple[int, int]:
+def spent(state: ControlState, account: Account, now_ms: int) -> tuple[int, int]:
     """GPU time that counts against a budget, and when it counts no more (0: never)."""
-    period = period_of(book, tenant_and_user(account)[0])
+    period = period_of(state, tenant_and_user(account)[0])
     if period is BudgetPeriod.WEEK:
-        return book.weeks.spent(account, now_ms), Period.WEEK.next_after(now_ms)
+        return state.weeks.spent(account, now_ms), Period.WEEK.next_after(now_ms)
     if period is BudgetPeriod.MONTH:
-        used = book.accounts.total_in(account, now_ms)
+        used = state.accounts.total_in(account, now_ms)
         return used.gpu_milli_ms, Period.MONTH.next_after(now_ms)
-    return book.accounts.total(account).gpu_milli_ms, 0
+    return state.accounts.total(account).gpu_milli_ms, 0
 
 
-def user_quota(book: Book, tenant_id: str) -> Quota:
+def user_quota(state: ControlState, tenant_id: str) -> Quota:
     """What each user of a tenant may hold."""
-    return user_quota_of(book.picture.tenants.get(tenant_id), book.policy.user_quota)
+    return user_quota_of(state.cluster.tenants.get(tenant_id), state.policy.user_quota)
 
 
-def check_pending(book: Book, jobs: Iterable[tuple[Job, int]]) -> None:
+def check_pending(state: ControlState, jobs: Iterable[tuple[Job, int]]) -> None:
     """Refuse more waiting jobs (tasks of arrays) than a user, or a tenant, may have."""
-    if not book.picture.has_limits:
+    if not state.cluster.has_limits:
         return
     new: dict[Account, int] = {}
     for job, tasks in jobs:
@@ -78,10 +78,10 @@ def check_pending(book: Book, jobs: Iterable[tuple[Job, int]]) -> None:
             new[account] = new.get(account, 0) + tasks
     for account, tasks in new.items():
         tenant_id, user = tenant_and_user(account)
-        tenant = book.picture.tenants.get(tenant_id)
+        tenant = state.cluster.tenants.get(tenant_id)
         own = Quota() if tenant is None else tenant.quota
-        most = (own if user is None else user_quota(book, tenant_id)).pending_jobs
-        waiting = waiting_of(book, account)
+        most = (own if user is None else user_quota(state, tenant_id)).pending_jobs
+        waiting = waiting_of(state, account)
         if most is not None and waiting + tasks > most:
             owner = f"tenant '{tenant_id}'" if user is None else f"user '{user}'"
             raise TooManyJobs(
@@ -90,21 +90,21 @@ def check_pending(book: Book, jobs: Iterable[tuple[Job, int]]) -> None:
             )
 
 
-def waiting_of(book: Book, account: Account) -> int:
+def waiting_of(state: ControlState, account: Account) -> int:
     """How many jobs (tasks of arrays) of an account wait."""
     tenant, user = tenant_and_user(account)
     if user is not None:
-        return book.queued_of.get((tenant, user), 0)
-    return sum(count for (owner, _), count in book.queued_of.items() if owner == tenant)
+        return state.queued_of.get((tenant, user), 0)
+    return sum(count for (owner, _), count in state.queued_of.items() if owner == tenant)
 
 
-def check_limits(book: Book, job: Job, now_ms: int) -> None:
+def check_limits(state: ControlState, job: Job, now_ms: int) -> None:
     """More than a whole quota, budget or pool is refused; over it just now only waits."""
-    if not book.picture.has_limits:
+    if not state.cluster.has_limits:
         return
-    used, turns_ms = spent(book, job.tenant, now_ms)
-    standing = Standing(spent_gpu_milli_ms=used, turns_ms=turns_ms)
-    refused = never_admitted(book.picture, job, standing)
+    used, turns_ms = spent(state, job.tenant, now_ms)
+    standing = AccountUsage(spent_gpu_milli_ms=used, turns_ms=turns_ms)
+    refused = never_admitted(state.cluster, job, standing)
     if refused is not None:
         error = QuotaTooSmall(_never(job, refused))
         error.data = refused.data
@@ -117,14 +117,14 @@ def _never(job: Job, refused: Reason) -> str:
     wanted, limit = refused.get("requested"), refused.get("limit")
     if refused.get("resource") == HOURS:
         return (
-            f"{called(job.id)} may use {wanted} GPU-hours (its GPUs for its whole time limit), and "
-            f"the whole budget of user '{job.user}' in tenant '{job.tenant}' is {limit}; ask for "
-            "fewer GPUs or a shorter --time, or have user_max_gpu_hours raised"
+            f"{display_name(job.id)} may use {wanted} GPU-hours (its GPUs for its whole time "
+            f"limit), and the whole budget of user '{job.user}' in tenant '{job.tenant}' is "
+            f"{limit}; ask for fewer GPUs or a shorter --time, or have user_max_gpu_hours raised"
         )
     return (
-        f"{called(job.id)} asks for {wanted} {refused.get('resource')}, and user '{job.user}' may "
-        f"hold {limit} at once in tenant '{job.tenant}'; ask for {limit} or fewer, or have the "
-        "limit raised"
+        f"{display_name(job.id)} asks for {wanted} {refused.get('resource')}, and user "
+        f"'{job.user}' may hold {limit} at once in tenant '{job.tenant}'; ask for "
+        f"{limit} or fewer, or have the limit raised"
     )
 
 
@@ -134,21 +134,23 @@ NO_NODE = "node"
 RUNNER_NAMES = {"container": "container engine (docker or podman)"}
 
 
-def submit(book: Book, message: Submit | Series, now_ms: int, outcome: Outcome) -> None:
+def submit(
+    state: ControlState, message: Submit | SubmitSeries, now_ms: int, outcome: Outcome
+) -> None:
     """Accept a job, or some that are alike, or raise and change nothing."""
     tasks = message.job_count * message.job.task_count
-    check_room(book, tasks)
-    check_pending(book, [(message.job, tasks)])
-    job = _checked(book, message, now_ms)
+    check_room(state, tasks)
+    check_pending(state, [(message.job, tasks)])
+    job = _checked(state, message, now_ms)
     if isinstance(message, Submit):
-        _accept(book, message, job, now_ms, outcome)
+        _accept(state, message, job, now_ms, outcome)
     else:
-        _accept_series(book, message, job, now_ms, outcome)
+        _accept_series(state, message, job, now_ms, outcome)
 
 
 def submit_all(
-    book: Book,
-    submissions: tuple[Submit | Series, ...],
+    state: ControlState,
+    submissions: tuple[Submit | SubmitSeries, ...],
     now_ms: int,
     outcome: Outcome,
     *,
@@ -158,13 +160,13 @@ def submit_all(
 
     A dry run changes nothing either way; its jobs are as they would be, but for their numbers.
     """
-    check_room(book, sum(s.job_count * s.job.task_count for s in submissions))
-    check_pending(book, [(s.job, s.job_count * s.job.task_count) for s in submissions])
+    check_room(state, sum(s.job_count * s.job.task_count for s in submissions))
+    check_pending(state, [(s.job, s.job_count * s.job.task_count) for s in submissions])
     checked = []
     index = 0
     for submission in submissions:
         try:
-            checked.append(_checked(book, submission, now_ms))
+            checked.append(_checked(state, submission, now_ms))
         except SchedulerError as error:
             error.index = index
             raise
@@ -174,28 +176,28 @@ def submit_all(
         return
     for submission, job in zip(submissions, checked, strict=True):
         if isinstance(submission, Submit):
-            _accept(book, submission, job, now_ms, outcome)
+            _accept(state, submission, job, now_ms, outcome)
         else:
-            _accept_series(book, submission, job, now_ms, outcome)
+            _accept_series(state, submission, job, now_ms, outcome)
 
 
-def would_accept(book: Book, message: Submit, now_ms: int) -> None:
+def would_accept(state: ControlState, message: Submit, now_ms: int) -> None:
     """Raise if the job would be refused, whatever waits already."""
-    _checked(book, message, now_ms)
+    _checked(state, message, now_ms)
 
 
-def _checked(book: Book, message: Submit | Series, now_ms: int) -> Job:
+def _checked(state: ControlState, message: Submit | SubmitSeries, now_ms: int) -> Job:
     """A job that can be accepted, over as many nodes as it needs."""
     job = message.job
-    _check_new(book, job)
+    _check_new(state, job)
     if 0 < job.deadline_ms <= now_ms:
         raise InvalidRequest(
-            f"the deadline {moment_text(job.deadline_ms)} is over; give one that is still to come"
+            f"the deadline {format_utc(job.deadline_ms)} is over; give one that is still to come"
         )
-    job = _over_nodes(book, job)
-    if book.picture.index.by_id:
-        _check_fits(book, job)
-    check_limits(book, job, now_ms)
+    job = _over_nodes(state, job)
+    if state.cluster.index.by_id:
+        _check_fits(state, job)
+    check_limits(state, job, now_ms)
     launch = message.launch
     if launch is not None and launch.runner not in EVERYWHERE:
         job = _on_nodes_with(job, launch.runner)
@@ -212,73 +214,77 @@ def _on_nodes_with(job: Job, runner: Runner) -> Job:
     return replace(job, members=members)
 
 
-def _accept_series(book: Book, message: Series, job: Job, now_ms: int, outcome: Outcome) -> None:
-    if bulk_submit.is_plain(book, message, now_ms):
-        bulk_submit.accept(book, message, _stamped(book, job, now_ms), now_ms, outcome)
+def _accept_series(
+    state: ControlState, message: SubmitSeries, job: Job, now_ms: int, outcome: Outcome
+) -> None:
+    if bulk_submit.is_plain(state, message, now_ms):
+        bulk_submit.accept(state, message, _stamped(state, job, now_ms), now_ms, outcome)
         return
     for one in message.each():
         own = replace(job, name=one.job.name, command=one.job.command)
-        _accept(book, one, own, now_ms, outcome)
+        _accept(state, one, own, now_ms, outcome)
 
 
-def _accept(book: Book, message: Submit, job: Job, now_ms: int, outcome: Outcome) -> None:
-    job = _stamped(book, job, now_ms)
-    book.next_number += 1
-    book.count_queued(job, job.task_count)
-    life = JobLife(job)
-    book.lives[job.id] = life
-    if not book.picture.index.by_id:
-        book.unplaced[job.id] = None
+def _accept(state: ControlState, message: Submit, job: Job, now_ms: int, outcome: Outcome) -> None:
+    job = _stamped(state, job, now_ms)
+    state.next_number += 1
+    state.count_queued(job, job.task_count)
+    record = JobRecord(job)
+    state.jobs[job.id] = record
+    if not state.cluster.index.by_id:
+        state.unplaced[job.id] = None
     elif message.launch is not None and message.launch.runner not in EVERYWHERE:
-        _wait_for_runner(book, life)
+        _wait_for_runner(state, record)
     outcome.jobs.append(job)
     if message.environment is not None:
         outcome.writes.append(message.environment)
     if message.launch is not None:
         outcome.writes.append(LaunchRow(job.id, message.launch))
     outcome.writes.append(EventRow(at_ms=now_ms, kind=SUBMITTED, job_id=job.id, user=job.user))
-    make_eligible(book, life, now_ms, outcome)
+    make_eligible(state, record, now_ms, outcome)
 
 
-def revised(book: Book, job: Job, now_ms: int) -> Job:
+def revised(state: ControlState, job: Job, now_ms: int) -> Job:
     """A job as it was changed, checked like a new one."""
     if not job.is_gang:
-        job = _over_nodes(book, job)
-    if book.picture.index.by_id:
-        _check_fits(book, job)
-    check_limits(book, job, now_ms)
-    return replace(job, members=book.shared_members(job.members))
+        job = _over_nodes(state, job)
+    if state.cluster.index.by_id:
+        _check_fits(state, job)
+    check_limits(state, job, now_ms)
+    return replace(job, members=state.shared_members(job.members))
 
 
-def place_again(book: Book, now_ms: int, outcome: Outcome) -> None:
+def place_again(state: ControlState, now_ms: int, outcome: Outcome) -> None:
     """Nodes came: look again at jobs that were submitted before any was known.
 
     They were accepted, so what could never run on these nodes waits, and says so.
     """
-    book.new_nodes = False
-    for job_id in list(book.unplaced):
-        life = book.lives[job_id]
-        job = _over_nodes(book, life.job)
-        missing = why_never(book, job)
+    state.new_nodes = False
+    for job_id in list(state.unplaced):
+        record = state.jobs[job_id]
+        job = _over_nodes(state, record.job)
+        missing = why_never(state, job)
         if missing is not None:
-            leave_queue(book, life, now_ms)
-            life.wait_on(NO_NODE, missing)
+            leave_queue(state, record, now_ms)
+            record.wait_on(NO_NODE, missing)
         else:
-            del book.unplaced[job_id]
-            life.wait_no_more(NO_NODE)
-            if job is not life.job:
-                leave_queue(book, life, now_ms)
-                life.job = replace(job, members=book.shared_members(job.members))
-        enqueue_if_ready(book, life, now_ms, outcome)
+            del state.unplaced[job_id]
+            record.wait_no_more(NO_NODE)
+            if job is not record.job:
+                leave_queue(state, record, now_ms)
+                record.job = replace(job, members=state.shared_members(job.members))
+        enqueue_if_ready(state, record, now_ms, outcome)
 
 
-def why_never(book: Book, job: Job) -> Reason | None:
+def why_never(state: ControlState, job: Job) -> Reason | None:
     """Why no known node could ever run an accepted job; None if one could."""
-    missing = ever_fits(book.picture, book.picture.job_shape(job))
+    missing = ever_fits(state.cluster, state.cluster.job_shape(job))
     if not missing:
         return None
     labels = {label for member in job.members for label, _ in member.node_labels}
-    offered = {label for slot in book.picture.index.by_id.values() for label, _ in slot.node.labels}
+    offered = {
+        label for slot in state.cluster.index.by_id.values() for label, _ in slot.node.labels
+    }
     for label in sorted(labels - offered):
         if label.startswith(RUNNER_LABEL):
             runner = label.removeprefix(RUNNER_LABEL)
@@ -286,62 +292,62 @@ def why_never(book: Book, job: Job) -> Reason | None:
     return Reason(ReasonCode.NEVER_FITS, (("found", missing),))
 
 
-def cautions(book: Book, asked: Job, job: Job) -> Iterator[str]:
+def cautions(state: ControlState, asked: Job, job: Job) -> Iterator[str]:
     """What the owner of a job that would be accepted should know: `asked` for, and as it is."""
-    if not book.picture.index.by_id:
+    if not state.cluster.index.by_id:
         yield "no node is known yet, so nobody can say whether it fits"
         return
-    if (reason := why_never(book, job)) is not None:
+    if (reason := why_never(state, job)) is not None:
         yield str(reason)
     if len(job.members) > len(asked.members):
         count = len(job.members)
         yield f"no node is large enough, so it becomes {count} members that start together"
     for dependency in job.dependencies:
-        end = book.ended.get(dependency.job_id)
+        end = state.ended.get(dependency.job_id)
         if end is not None and not is_met(dependency.kind, end.state):
             yield (
-                f"{called(dependency.job_id)} ended as {end.state.value}, so "
+                f"{display_name(dependency.job_id)} ended as {end.state.value}, so "
                 f"{dependency.kind.value} can never be met and the job would end at once"
             )
 
 
-def _wait_for_runner(book: Book, life: JobLife) -> None:
+def _wait_for_runner(state: ControlState, record: JobRecord) -> None:
     """It fits, but for what it is to run in: that can be installed, so it waits."""
-    reason = why_never(book, life.job)
+    reason = why_never(state, record.job)
     if reason is not None:
-        book.unplaced[life.job.id] = None
-        life.wait_on(NO_NODE, reason)
+        state.unplaced[record.job.id] = None
+        record.wait_on(NO_NODE, reason)
 
 
-def check_room(book: Book, tasks: int) -> None:
+def check_room(state: ControlState, tasks: int) -> None:
     """Refuse more tasks than the queue has room for."""
-    room = book.limits.max_queued_tasks - book.queued_tasks
+    room = state.limits.max_queued_tasks - state.queued_tasks
     if tasks > room:
         raise QueueFull(
             f"{tasks} task{'s were' if tasks > 1 else ' was'} submitted and the queue has room for "
             f"{room} of "
-            f"{book.limits.max_queued_tasks}; try again later or submit fewer"
+            f"{state.limits.max_queued_tasks}; try again later or submit fewer"
         )
 
 
-def _check_new(book: Book, job: Job) -> None:
-    if job.id and (job.id in book.lives or job.id in book.ended):
+def _check_new(state: ControlState, job: Job) -> None:
+    if job.id and (job.id in state.jobs or job.id in state.ended):
         raise AlreadyExists(f"job id '{job.id}' is taken; choose another")
     for dependency in job.dependencies:
-        if dependency.job_id not in book.lives and dependency.job_id not in book.ended:
+        if dependency.job_id not in state.jobs and dependency.job_id not in state.ended:
             raise InvalidRequest(
-                f"{called(job.id)} depends on {called(dependency.job_id)}, which is not known; "
-                "submit that one first"
+                f"{display_name(job.id)} depends on {display_name(dependency.job_id)}, which is "
+                "not known; submit that one first"
             )
 
 
-def _check_fits(book: Book, job: Job) -> None:
-    missing = ever_fits(book.picture, book.picture.job_shape(job))
+def _check_fits(state: ControlState, job: Job) -> None:
+    missing = ever_fits(state.cluster, state.cluster.job_shape(job))
     if missing:
-        raise NeverFits(f"{called(job.id)} can never run: {missing}" if job.id else missing)
+        raise NeverFits(f"{display_name(job.id)} can never run: {missing}" if job.id else missing)
 
 
-def _over_nodes(book: Book, job: Job) -> Job:
+def _over_nodes(state: ControlState, job: Job) -> Job:
     """A plain request larger than any node becomes whole nodes and a remainder.
 
     All parts are of one GPU model, if the nodes of one model are enough. A replica of a service is
@@ -350,35 +356,35 @@ def _over_nodes(book: Book, job: Job) -> Job:
     if job.is_gang or job.service:
         return job
     request = job.members[0]
-    split = _split(book, job, request)
+    split = _split(state, job, request)
     if len(split.members) == 1:
         return job
-    known = {model for kind in book.picture.index.kinds for model in kind.models}
+    known = {model for kind in state.cluster.index.kinds for model in kind.models}
     models = sorted(known & set(request.gpu_models) if request.gpu_models else known)
     if len(models) > 1:
         for model in models:
-            of_model = _split(book, job, replace(request, gpu_models=(model,)))
-            if not ever_fits(book.picture, book.picture.job_shape(of_model)):
+            of_model = _split(state, job, replace(request, gpu_models=(model,)))
+            if not ever_fits(state.cluster, state.cluster.job_shape(of_model)):
                 return of_model
     return split
 
 
-def _split(book: Book, job: Job, request: Request) -> Job:
-    members = over_nodes(request, largest_node_gpus(book.picture.index, request))
+def _split(state: ControlState, job: Job, request: Request) -> Job:
+    members = split_over_nodes(request, largest_node_gpus(state.cluster.index, request))
     if members == job.members:
         return job
     return replace(job, members=members, min_members=len(members))
 
 
-def _stamped(book: Book, job: Job, now_ms: int) -> Job:
+def _stamped(state: ControlState, job: Job, now_ms: int) -> Job:
     """The job with its number and time; equal texts and requests of many jobs are one object."""
     return replace(
         job,
-        id=job.id or f"job-{book.next_number}",
-        number=book.next_number,
+        id=job.id or f"job-{state.next_number}",
+        number=state.next_number,
         submit_ms=now_ms,
         tenant=sys.intern(job.tenant),
         user=sys.intern(job.user),
         name=sys.intern(job.name),
-        members=book.shared_members(job.members),
+        members=state.shared_members(job.members),
     )

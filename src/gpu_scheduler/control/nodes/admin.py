@@ -20,10 +20,10 @@ from gpu_scheduler.control.messages import (
     Uncordon,
 )
 from gpu_scheduler.control.nodes.inventory import OURSELVES, set_node
-from gpu_scheduler.control.state import Book
+from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.state.node_resources import Slot
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
-from gpu_scheduler.model.node import Closed, Node, NodeState, labels_with
+from gpu_scheduler.model.node import Node, NodeClosure, NodeState, merge_labels
 from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.store.rows import EventRow, RemovedNode
 
@@ -35,49 +35,49 @@ LABEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 LABEL_VALUE = re.compile(r"[A-Za-z0-9._/:@+ -]{0,63}")
 
 
-def change(book: Book, message: NodeCommand, now_ms: int, outcome: Outcome) -> None:
+def change(state: ControlState, message: NodeCommand, now_ms: int, outcome: Outcome) -> None:
     """Carry out what somebody decided about a node."""
-    slot = _slot(book, message.node_id)
+    slot = _slot(state, message.node_id)
     match message:
         case Cordon(_, by, reason):
-            closed = Closed(since_ms=now_ms, by=by, reason=reason)
-            _close(book, slot, closed, "node_cordoned", outcome)
+            closed = NodeClosure(since_ms=now_ms, by=by, reason=reason)
+            _close(state, slot, closed, "node_cordoned", outcome)
         case Drain(_, by, reason, within_ms):
             requeue_ms = None if within_ms is None else now_ms + within_ms
-            closed = Closed(
+            closed = NodeClosure(
                 since_ms=now_ms, by=by, reason=reason, drains=True, requeue_ms=requeue_ms
             )
-            _close(book, slot, closed, "node_draining", outcome)
-            watch_drain(book, slot.node)
-            on_timer(book, slot.node.id, now_ms, outcome)
-            _note_drained(book, slot, now_ms, outcome)
+            _close(state, slot, closed, "node_draining", outcome)
+            watch_drain(state, slot.node)
+            on_timer(state, slot.node.id, now_ms, outcome)
+            _note_drained(state, slot, now_ms, outcome)
         case Uncordon():
             if slot.node.closed is not None:
-                set_node(book, replace(slot.node, closed=None), outcome)
-                book.new_nodes = True
+                set_node(state, replace(slot.node, closed=None), outcome)
+                state.new_nodes = True
                 _note(now_ms, "node_uncordoned", slot.node.id, outcome)
         case LabelNode(_, labels):
-            _label(book, slot.node, dict(labels), now_ms, outcome)
+            _label(state, slot.node, dict(labels), now_ms, outcome)
         case RemoveNode():
-            _remove(book, slot, now_ms, outcome)
+            _remove(state, slot, now_ms, outcome)
 
 
-def watch_drain(book: Book, node: Node) -> None:
+def watch_drain(state: ControlState, node: Node) -> None:
     """Come back to a node when its drain is due."""
     if node.closed is not None and node.closed.requeue_ms is not None:
-        book.set_timer(node.closed.requeue_ms, DRAIN, node.id)
+        state.set_timer(node.closed.requeue_ms, DRAIN, node.id)
 
 
-def on_timer(book: Book, node_id: str, now_ms: int, outcome: Outcome) -> None:
+def on_timer(state: ControlState, node_id: str, now_ms: int, outcome: Outcome) -> None:
     """If a drain is due, stop what is left on its node; it waits again for another place."""
-    slot = book.picture.index.by_id.get(node_id)
+    slot = state.cluster.index.by_id.get(node_id)
     closed = None if slot is None else slot.node.closed
     if slot is None or closed is None or closed.requeue_ms is None or closed.requeue_ms > now_ms:
         return
-    for allocation_id, entry in list(book.picture.by_node.get(slot.ordinal, {}).items()):
+    for allocation_id, entry in list(state.cluster.by_node.get(slot.ordinal, {}).items()):
         if entry.running.stopping:
             continue
-        stop(book, allocation_id, PREEMPTED, outcome)
+        stop(state, allocation_id, PREEMPTED, outcome)
         job = entry.running.job
         data = (("ground", DRAIN), ("node", node_id))
         outcome.writes.append(
@@ -85,47 +85,53 @@ def on_timer(book: Book, node_id: str, now_ms: int, outcome: Outcome) -> None:
         )
 
 
-def ended(book: Book, allocation: Allocation, now_ms: int, outcome: Outcome) -> None:
+def ended(state: ControlState, allocation: Allocation, now_ms: int, outcome: Outcome) -> None:
     """Something has ended: a node that drains may be empty now."""
     for node_id in dict.fromkeys(placement.node_id for placement in allocation.placements):
-        slot = book.picture.index.by_id.get(node_id)
+        slot = state.cluster.index.by_id.get(node_id)
         if slot is not None:
-            _note_drained(book, slot, now_ms, outcome)
+            _note_drained(state, slot, now_ms, outcome)
 
 
-def is_drained(book: Book, slot: Slot) -> bool:
+def is_drained(state: ControlState, slot: Slot) -> bool:
     """Tell whether a node was to be drained, and is."""
     closed = slot.node.closed
-    return closed is not None and closed.drains and not book.picture.by_node.get(slot.ordinal)
+    return closed is not None and closed.drains and not state.cluster.by_node.get(slot.ordinal)
 
 
-def set_aside(book: Book, node_id: str, reason: str, now_ms: int, outcome: Outcome) -> None:
+def set_aside(
+    state: ControlState, node_id: str, reason: str, now_ms: int, outcome: Outcome
+) -> None:
     """A node does jobs no good: it is drained until somebody has looked after it.
 
     One that takes no new work already stays as people left it.
     """
-    slot = book.picture.index.by_id.get(node_id)
+    slot = state.cluster.index.by_id.get(node_id)
     if slot is not None and slot.node.closed is None:
-        closed = Closed(since_ms=now_ms, by=OURSELVES, reason=reason, drains=True, is_fault=True)
-        _close(book, slot, closed, "node_set_aside", outcome)
+        closed = NodeClosure(
+            since_ms=now_ms, by=OURSELVES, reason=reason, drains=True, is_fault=True
+        )
+        _close(state, slot, closed, "node_set_aside", outcome)
 
 
-def _slot(book: Book, node_id: str) -> Slot:
-    slot = book.picture.index.by_id.get(node_id)
+def _slot(state: ControlState, node_id: str) -> Slot:
+    slot = state.cluster.index.by_id.get(node_id)
     if slot is None:
-        known = ", ".join(sorted(book.picture.index.by_id)[:20]) or "none"
+        known = ", ".join(sorted(state.cluster.index.by_id)[:20]) or "none"
         raise UnknownThing(f"node '{node_id[:63]}' is not known; known: {known}")
     return slot
 
 
-def _close(book: Book, slot: Slot, closed: Closed, kind: str, outcome: Outcome) -> None:
+def _close(
+    state: ControlState, slot: Slot, closed: NodeClosure, kind: str, outcome: Outcome
+) -> None:
     before = slot.node.closed
     kept = closed
     if before is not None:
         # Said again, as to set a deadline: since when, and a reason that was given, still hold.
         reason = closed.reason or before.reason
         kept = replace(closed, since_ms=before.since_ms, reason=reason)
-    set_node(book, replace(slot.node, closed=kept), outcome)
+    set_node(state, replace(slot.node, closed=kept), outcome)
     data: tuple[tuple[str, str | int], ...] = (("node", slot.node.id), ("by", closed.by))
     if closed.reason:
         data += (("reason", closed.reason),)
@@ -134,13 +140,13 @@ def _close(book: Book, slot: Slot, closed: Closed, kind: str, outcome: Outcome) 
     outcome.writes.append(EventRow(at_ms=closed.since_ms, kind=kind, data=data))
 
 
-def _note_drained(book: Book, slot: Slot, now_ms: int, outcome: Outcome) -> None:
-    if is_drained(book, slot):
+def _note_drained(state: ControlState, slot: Slot, now_ms: int, outcome: Outcome) -> None:
+    if is_drained(state, slot):
         _note(now_ms, "node_drained", slot.node.id, outcome)
 
 
 def _label(
-    book: Book, node: Node, wanted: dict[str, str | None], now_ms: int, outcome: Outcome
+    state: ControlState, node: Node, wanted: dict[str, str | None], now_ms: int, outcome: Outcome
 ) -> None:
     for name, value in wanted.items():
         _check_label(name, value)
@@ -151,12 +157,12 @@ def _label(
     if len(kept) > MOST_LABELS:
         raise InvalidRequest(f"node '{node.id}' would have more than {MOST_LABELS} given labels")
     own = tuple(sorted(kept.items()))
-    labels = labels_with(node.found_labels, own)
+    labels = merge_labels(node.found_labels, own)
     changed = replace(node, given_labels=own, labels=labels)
     if changed == node:
         return
-    set_node(book, changed, outcome)
-    book.new_nodes = True
+    set_node(state, changed, outcome)
+    state.new_nodes = True
     _note(now_ms, "node_labelled", node.id, outcome)
 
 
@@ -175,10 +181,10 @@ def _check_label(name: str, value: str | None) -> None:
         )
 
 
-def _remove(book: Book, slot: Slot, now_ms: int, outcome: Outcome) -> None:
+def _remove(state: ControlState, slot: Slot, now_ms: int, outcome: Outcome) -> None:
     """Forget a node. One that is there would only come back, one that is used cannot be missed."""
     node_id = slot.node.id
-    held = sorted(book.picture.by_node.get(slot.ordinal, {}))
+    held = sorted(state.cluster.by_node.get(slot.ordinal, {}))
     if held:
         more = f" and {len(held) - 3} more" if len(held) > 3 else ""
         raise WrongState(
@@ -190,19 +196,19 @@ def _remove(book: Book, slot: Slot, now_ms: int, outcome: Outcome) -> None:
             f"node '{node_id}' cannot be removed: its agent is connected and would bring it back; "
             "stop the agent first"
         )
-    windows = [w.id for w in book.picture.windows.values() if node_id in dict(w.devices)]
+    windows = [w.id for w in state.cluster.windows.values() if node_id in dict(w.devices)]
     if windows:
         raise WrongState(
             f"node '{node_id}' cannot be removed: {', '.join(sorted(windows))} has GPUs there; "
             "cancel that reservation first"
         )
-    for promised in (book.picture.reservations, book.unheard):
+    for promised in (state.cluster.reservations, state.unheard):
         for number, reservation in list(promised.items()):
             if any(placement.node_id == node_id for placement in reservation.placements):
                 del promised[number]
-    book.unsettled.pop(node_id, None)
-    book.picture.remove_node(node_id)
-    book.changed = True
+    state.unsettled.pop(node_id, None)
+    state.cluster.remove_node(node_id)
+    state.changed = True
     outcome.writes.append(RemovedNode(node_id))
     _note(now_ms, "node_removed", node_id, outcome)
 

@@ -6,13 +6,13 @@ from collections import Counter, deque
 from dataclasses import replace
 
 from gpu_scheduler.control import gpu_enforcement
-from gpu_scheduler.control.effects import Outcome, TrustOrder, WarnOrder
+from gpu_scheduler.control.effects import Outcome, TrustDeviceOrder, WarnOrder
 from gpu_scheduler.control.gpu_enforcement import after_reading, changes
-from gpu_scheduler.control.messages import DevicesRead, NodeFound
-from gpu_scheduler.control.state import Book
+from gpu_scheduler.control.messages import DevicesSampled, NodeReported
+from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.state.node_class import same_hardware
 from gpu_scheduler.model.errors import UnknownThing
-from gpu_scheduler.model.node import Closed, Device, Health, Node, NodeState, labels_with
+from gpu_scheduler.model.node import Device, Health, Node, NodeClosure, NodeState, merge_labels
 from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.store.rows import EventRow
 
@@ -23,31 +23,31 @@ LEAST_COMMANDS = 3
 """So many different commands must have died on a device before it is blamed."""
 
 
-def set_node(book: Book, node: Node, outcome: Outcome) -> None:
+def set_node(state: ControlState, node: Node, outcome: Outcome) -> None:
     """A node appeared or changed as a whole."""
-    if node.id not in book.picture.index.by_id:
-        book.new_nodes = True
-    book.picture.set_node(node)
-    book.changed = True
+    if node.id not in state.cluster.index.by_id:
+        state.new_nodes = True
+    state.cluster.set_node(node)
+    state.changed = True
     outcome.writes.append(node)
 
 
-def found(book: Book, fact: NodeFound, now_ms: int, outcome: Outcome) -> None:
+def found(state: ControlState, fact: NodeReported, now_ms: int, outcome: Outcome) -> None:
     """An agent has come (back): its node is online. What people decided about it stays."""
-    slot = book.picture.index.by_id.get(fact.node_id)
+    slot = state.cluster.index.by_id.get(fact.node_id)
     known = None if slot is None else slot.node
     before = {} if known is None else {device.index: device for device in known.devices}
-    state = NodeState.ONLINE
+    node_state = NodeState.ONLINE
     given = () if known is None else known.given_labels
     node = Node(
         id=fact.node_id,
-        ordinal=_next_ordinal(book) if known is None else known.ordinal,
+        ordinal=_next_ordinal(state) if known is None else known.ordinal,
         cpu_milli=fact.cpu_milli,
         memory_mb=fact.memory_mb,
         devices=tuple(_as_before(device, before.get(device.index)) for device in fact.devices),
-        labels=labels_with(fact.labels, given),
+        labels=merge_labels(fact.labels, given),
         rack=fact.rack,
-        state=state,
+        state=node_state,
         closed=_closed(None if known is None else known.closed, fact.unfit, now_ms),
         found_labels=fact.labels,
         given_labels=given,
@@ -57,32 +57,32 @@ def found(book: Book, fact: NodeFound, now_ms: int, outcome: Outcome) -> None:
         direct_storage=fact.direct_storage,
         adapters=fact.adapters,
     )
-    book.unsettled.pop(fact.node_id, None)
+    state.unsettled.pop(fact.node_id, None)
     if known is not None and not same_hardware(known, node):
-        wanted, node = node, _with_what_is_held(book, known, node)
+        wanted, node = node, _with_what_is_held(state, known, node)
         if node != wanted:
-            book.unsettled[fact.node_id] = fact
+            state.unsettled[fact.node_id] = fact
     if node == known:
         return
     if known is None or same_hardware(known, node):
-        set_node(book, node, outcome)
+        set_node(state, node, outcome)
     else:
-        book.picture.change_hardware(node)
-        book.changed = True
+        state.cluster.change_hardware(node)
+        state.changed = True
         outcome.writes += [node, _node_event(now_ms, "node_changed", node.id)]
     if known is not None:
-        _warn_of_lost(book, known, node, outcome)
-    book.new_nodes = True  # it may offer more than before
-    if known is None or known.state is not state:
+        _warn_of_lost(state, known, node, outcome)
+    state.new_nodes = True  # it may offer more than before
+    if known is None or known.state is not node_state:
         kind = "node_joined" if known is None else "node_online"
         outcome.writes.append(_node_event(now_ms, kind, node.id))
     _note_fitness(known, node, now_ms, outcome)
 
 
-def _closed(before: Closed | None, unfit: str, now_ms: int) -> Closed | None:
+def _closed(before: NodeClosure | None, unfit: str, now_ms: int) -> NodeClosure | None:
     """A node that cannot begin work is set aside for as long; what people decided stays."""
     if before is None and unfit:
-        return Closed(since_ms=now_ms, by=OURSELVES, reason=unfit, is_fault=True, heals=True)
+        return NodeClosure(since_ms=now_ms, by=OURSELVES, reason=unfit, is_fault=True, heals=True)
     if before is not None and before.heals:
         return replace(before, reason=unfit) if unfit else None
     return before
@@ -97,21 +97,21 @@ def _note_fitness(known: Node | None, node: Node, now_ms: int, outcome: Outcome)
         outcome.writes.append(_node_event(now_ms, "node_uncordoned", node.id))
 
 
-def _next_ordinal(book: Book) -> int:
+def _next_ordinal(state: ControlState) -> int:
     """The first that no node has; those of nodes that were removed are given out again."""
-    used = {slot.ordinal for slot in book.picture.index.by_id.values()}
+    used = {slot.ordinal for slot in state.cluster.index.by_id.values()}
     return next(ordinal for ordinal in range(len(used) + 1) if ordinal not in used)
 
 
-def settle(book: Book, allocation: Allocation, now_ms: int, outcome: Outcome) -> None:
+def settle(state: ControlState, allocation: Allocation, now_ms: int, outcome: Outcome) -> None:
     """Something has ended on nodes whose hardware changed under it: look at them again."""
     for node_id in dict.fromkeys(placement.node_id for placement in allocation.placements):
-        fact = book.unsettled.get(node_id)
+        fact = state.unsettled.get(node_id)
         if fact is not None:
-            found(book, fact, now_ms, outcome)
+            found(state, fact, now_ms, outcome)
 
 
-def _with_what_is_held(book: Book, known: Node, node: Node) -> Node:
+def _with_what_is_held(state: ControlState, known: Node, node: Node) -> Node:
     """The new hardware, with all that running jobs hold of the old one until they have ended.
 
     A device that is gone or is another one now stays as it was, and gets no new work. One that is
@@ -121,8 +121,8 @@ def _with_what_is_held(book: Book, known: Node, node: Node) -> Node:
     before = {device.index: device for device in known.devices}
     slices: Counter[tuple[int, str]] = Counter()
     cpu_milli = memory_mb = 0
-    slot = book.picture.index.slot(known.id)
-    for entry in book.picture.by_node.get(slot.ordinal, {}).values():
+    slot = state.cluster.index.slot(known.id)
+    for entry in state.cluster.by_node.get(slot.ordinal, {}).values():
         for placement in entry.running.allocation.placements:
             if placement.node_id != known.id:
                 continue
@@ -144,19 +144,21 @@ def _with_what_is_held(book: Book, known: Node, node: Node) -> Node:
     )
 
 
-def _warn_of_lost(book: Book, known: Node, node: Node, outcome: Outcome) -> None:
+def _warn_of_lost(state: ControlState, known: Node, node: Node, outcome: Outcome) -> None:
     """Jobs that hold a device which is not there any more are told."""
     before = {device.index: device.health for device in known.devices}
     for device in node.devices:
         if device.why == GONE and before.get(device.index) is Health.HEALTHY:
-            _warn_holders(book, node.id, device.index, device.why, outcome)
+            _warn_holders(state, node.id, device.index, device.why, outcome)
 
 
-def _warn_holders(book: Book, node_id: str, index: int, why: str, outcome: Outcome) -> None:
+def _warn_holders(
+    state: ControlState, node_id: str, index: int, why: str, outcome: Outcome
+) -> None:
     """A line for the log of every job on a device that cannot be trusted any more."""
-    slot = book.picture.index.slot(node_id)
+    slot = state.cluster.index.slot(node_id)
     text = f"GPU {index} of {node_id} cannot be trusted any more: {why or 'it is unhealthy'}"
-    for allocation_id, entry in book.picture.by_node.get(slot.ordinal, {}).items():
+    for allocation_id, entry in state.cluster.by_node.get(slot.ordinal, {}).items():
         held = {
             share.index
             for placement in entry.running.allocation.placements
@@ -189,40 +191,40 @@ def _with_slices(device: Device, profile: str, least: int) -> Device:
     return replace(device, mig_slices=tuple(sorted(counts.items())))
 
 
-def read(book: Book, fact: DevicesRead, now_ms: int, outcome: Outcome) -> None:
+def read(state: ControlState, fact: DevicesSampled, now_ms: int, outcome: Outcome) -> None:
     """Readings change who may get a device; temperatures alone are not worth a write."""
-    node = book.picture.index.slot(fact.node_id).node
+    node = state.cluster.index.slot(fact.node_id).node
     by_index = {reading.index: reading for reading in fact.readings}
     devices = tuple(
         device
         if device.why == GONE
-        else after_reading(device, by_index.get(device.index), book.limits, book.by_allocation)
+        else after_reading(device, by_index.get(device.index), state.limits, state.by_allocation)
         for device in node.devices
     )
     if devices != node.devices:
-        set_node(book, replace(node, devices=devices), outcome)
+        set_node(state, replace(node, devices=devices), outcome)
         for old, new in zip(node.devices, devices, strict=True):
             xid = by_index[new.index].xid if new.index in by_index else 0
             if old.health is Health.HEALTHY and new.health is not Health.HEALTHY:
-                _warn_holders(book, node.id, new.index, new.why, outcome)
+                _warn_holders(state, node.id, new.index, new.why, outcome)
             for kind, data in changes(old, new, xid):
                 where = (("node", node.id), ("gpu", new.index))
                 outcome.writes.append(EventRow(at_ms=now_ms, kind=kind, data=(*where, *data)))
     if fact.fresh:
-        gpu_enforcement.look_after(book, node, fact.readings, now_ms, outcome)
+        gpu_enforcement.look_after(state, node, fact.readings, now_ms, outcome)
 
 
 def pause(
-    book: Book, node_id: str, index: int, now_ms: int, outcome: Outcome, *, paused: bool
+    state: ControlState, node_id: str, index: int, now_ms: int, outcome: Outcome, *, paused: bool
 ) -> None:
     """An admin takes a device out of use, or gives it back.
 
     To give it back also ends a quarantine, lets its node trust it again, and makes light of the
     process that keeps it from our jobs. Its node is told until it has said that it knows.
     """
-    slot = book.picture.index.by_id.get(node_id)
+    slot = state.cluster.index.by_id.get(node_id)
     if slot is None:
-        known = ", ".join(sorted(book.picture.index.by_id)) or "none"
+        known = ", ".join(sorted(state.cluster.index.by_id)) or "none"
         raise UnknownThing(f"node '{node_id}' is not known; known: {known}")
     devices = list(slot.node.devices)
     place = next((i for i, device in enumerate(devices) if device.index == index), None)
@@ -232,11 +234,11 @@ def pause(
     before = devices[place]
     changed = replace(before, paused=True) if paused else _given_back(before, now_ms)
     if not paused:
-        outcome.effects.append(TrustOrder(node_id, index, changed.trust_ms))
+        outcome.effects.append(TrustDeviceOrder(node_id, index, changed.trust_ms))
     if changed == before:
         return
     devices[place] = changed
-    set_node(book, replace(slot.node, devices=tuple(devices)), outcome)
+    set_node(state, replace(slot.node, devices=tuple(devices)), outcome)
     if replace(changed, trust_ms=before.trust_ms) == before:
         return
     kind = "gpu_paused" if paused else "gpu_resumed"
@@ -258,7 +260,9 @@ def _given_back(device: Device, now_ms: int) -> Device:
     )
 
 
-def note_end(book: Book, allocation: Allocation, died: str, now_ms: int, outcome: Outcome) -> None:
+def note_end(
+    state: ControlState, allocation: Allocation, died: str, now_ms: int, outcome: Outcome
+) -> None:
     """Count attempts that died at once, by device: `died` is the command of one, else empty.
 
     A device is set aside when the last few attempts on it all died at once, and of several
@@ -268,26 +272,28 @@ def note_end(book: Book, allocation: Allocation, died: str, now_ms: int, outcome
     for placement in allocation.placements:
         for share in placement.devices:
             key = (placement.node_id, share.index)
-            limit = book.limits.quarantine_after
+            limit = state.limits.quarantine_after
             if not died or not limit:
-                book.early_deaths.pop(key, None)
+                state.early_deaths.pop(key, None)
                 continue
-            deaths = book.early_deaths.setdefault(key, deque(maxlen=limit))
+            deaths = state.early_deaths.setdefault(key, deque(maxlen=limit))
             deaths.append(hash(died))
             if len(deaths) >= limit and len(set(deaths)) >= LEAST_COMMANDS:
-                del book.early_deaths[key]
-                _set_aside(book, placement.node_id, share.index, now_ms, outcome)
+                del state.early_deaths[key]
+                _set_aside(state, placement.node_id, share.index, now_ms, outcome)
 
 
-def _set_aside(book: Book, node_id: str, index: int, now_ms: int, outcome: Outcome) -> None:
-    node = book.picture.index.slot(node_id).node
+def _set_aside(
+    state: ControlState, node_id: str, index: int, now_ms: int, outcome: Outcome
+) -> None:
+    node = state.cluster.index.slot(node_id).node
     if sum(device.takes_work for device in node.devices) <= 1:
         return
     devices = tuple(
         replace(device, quarantined=True) if device.index == index else device
         for device in node.devices
     )
-    set_node(book, replace(node, devices=devices), outcome)
+    set_node(state, replace(node, devices=devices), outcome)
     data = (("node", node_id), ("gpu", index))
     outcome.writes.append(EventRow(at_ms=now_ms, kind="gpu_quarantined", data=data))
 

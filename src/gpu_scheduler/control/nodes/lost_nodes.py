@@ -11,19 +11,19 @@ from dataclasses import replace
 
 from gpu_scheduler.control.effects import NodeGone, Outcome
 from gpu_scheduler.control.gangs import is_elastic
-from gpu_scheduler.control.job_record import JobLife
+from gpu_scheduler.control.job_record import JobRecord
 from gpu_scheduler.control.jobs.attempt_events import ended
 from gpu_scheduler.control.jobs.stop import NODE_LOST, PREEMPTED, stop
 from gpu_scheduler.control.messages import (
     ConfirmDead,
     Ended,
-    LeasesOver,
+    LeasesExpired,
     NodeFenced,
     NodeLost,
     NodeSilent,
 )
 from gpu_scheduler.control.nodes.inventory import set_node
-from gpu_scheduler.control.state import Book
+from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.state.node_resources import Slot
 from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.job import Job
@@ -39,27 +39,27 @@ THEN = {
     False: "it is started again only when that node is back, or known to be dead",
     True: "it is started again when its lease is over, or that node is back or known to be dead",
 }
-LostFact = NodeSilent | NodeLost | NodeFenced | LeasesOver
+NodeLossFact = NodeSilent | NodeLost | NodeFenced | LeasesExpired
 
 
-def hear(book: Book, fact: LostFact, now_ms: int, outcome: Outcome) -> None:
+def hear(state: ControlState, fact: NodeLossFact, now_ms: int, outcome: Outcome) -> None:
     """Something about a node that is not there."""
     match fact:
         case NodeSilent():
-            _silent(book, fact, now_ms, outcome)
+            _silent(state, fact, now_ms, outcome)
         case NodeLost(node_id):
-            _lost(book, node_id, now_ms, outcome)
+            _lost(state, node_id, now_ms, outcome)
         case NodeFenced(node_id):
-            _dead(book, book.picture.index.slot(node_id), "", now_ms, outcome)
-        case LeasesOver():
-            _leases_over(book, fact, now_ms, outcome)
+            _dead(state, state.cluster.index.slot(node_id), "", now_ms, outcome)
+        case LeasesExpired():
+            _leases_over(state, fact, now_ms, outcome)
 
 
-def confirm_dead(book: Book, message: ConfirmDead, now_ms: int, outcome: Outcome) -> None:
+def confirm_dead(state: ControlState, message: ConfirmDead, now_ms: int, outcome: Outcome) -> None:
     """Believe somebody that a node is dead; not of one that is heard."""
-    slot = book.picture.index.by_id.get(message.node_id)
+    slot = state.cluster.index.by_id.get(message.node_id)
     if slot is None:
-        known = ", ".join(sorted(book.picture.index.by_id)[:20]) or "none"
+        known = ", ".join(sorted(state.cluster.index.by_id)[:20]) or "none"
         raise UnknownThing(f"node '{message.node_id[:63]}' is not known; known: {known}")
     if slot.node.state is NodeState.ONLINE:
         raise WrongState(
@@ -76,41 +76,45 @@ def confirm_dead(book: Book, message: ConfirmDead, now_ms: int, outcome: Outcome
             f"node '{message.node_id}' was heard since it was found dead, and is silent again; "
             "look again"
         )
-    _dead(book, slot, message.by, now_ms, outcome)
+    _dead(state, slot, message.by, now_ms, outcome)
 
 
-def with_leases(book: Book, job: Job, placements: tuple[Placement, ...]) -> tuple[Placement, ...]:
+def with_leases(
+    state: ControlState, job: Job, placements: tuple[Placement, ...]
+) -> tuple[Placement, ...]:
     """What a job is to hold, with leases where it wants them and its nodes keep them."""
-    lease_ms = book.limits.lease_ms
+    lease_ms = state.limits.lease_ms
     if not job.requeue_on_node_loss or not lease_ms:
         return placements
     return tuple(
         replace(placement, lease_ms=lease_ms)
-        if (LEASE_LABEL, "yes") in book.picture.index.slot(placement.node_id).node.labels
+        if (LEASE_LABEL, "yes") in state.cluster.index.slot(placement.node_id).node.labels
         else placement
         for placement in placements
     )
 
 
-def leases_on(book: Book, node_id: str) -> set[int]:
+def leases_on(state: ControlState, node_id: str) -> set[int]:
     """How long the leases are of what a node holds."""
-    slot = book.picture.index.by_id.get(node_id)
-    held = {} if slot is None else book.picture.by_node.get(slot.ordinal, {})
+    slot = state.cluster.index.by_id.get(node_id)
+    held = {} if slot is None else state.cluster.by_node.get(slot.ordinal, {})
     return {_lease_ms(entry.running, node_id) for entry in held.values()} - {0}
 
 
-def on_lost_node(book: Book, life: JobLife, number: int | None = None) -> Reason | None:
+def on_lost_node(
+    state: ControlState, record: JobRecord, number: int | None = None
+) -> Reason | None:
     """That a job, or a task of it, is on a node that is lost, and what it waits for there.
 
     With a number only that task of an array is looked at.
     """
-    tasks = [life.only_task, *life.tasks.values()]
+    tasks = [record.only_task, *record.tasks.values()]
     if number is not None:
-        tasks = [life.tasks.get(number)]
+        tasks = [record.tasks.get(number)]
     for allocation_id in [task.allocation_id for task in tasks if task is not None]:
-        entry = book.picture.running.get(allocation_id)
+        entry = state.cluster.running.get(allocation_id)
         for placement in () if entry is None else entry.running.allocation.placements:
-            slot = book.picture.index.by_id.get(placement.node_id)
+            slot = state.cluster.index.by_id.get(placement.node_id)
             if slot is not None and slot.node.state is NodeState.LOST:
                 node = slot.node
                 has_lease = placement.lease_ms > 0
@@ -119,54 +123,54 @@ def on_lost_node(book: Book, life: JobLife, number: int | None = None) -> Reason
     return None
 
 
-def _silent(book: Book, fact: NodeSilent, now_ms: int, outcome: Outcome) -> None:
+def _silent(state: ControlState, fact: NodeSilent, now_ms: int, outcome: Outcome) -> None:
     """Its jobs keep what they hold, as they may well run. It is silent since its last word."""
-    slot = book.picture.index.by_id.get(fact.node_id)
+    slot = state.cluster.index.by_id.get(fact.node_id)
     if slot is None or slot.node.silent_ms:
         return
     since_ms = max(1, now_ms - fact.for_ms)
-    set_node(book, replace(slot.node, state=NodeState.SUSPECT, silent_ms=since_ms), outcome)
+    set_node(state, replace(slot.node, state=NodeState.SUSPECT, silent_ms=since_ms), outcome)
     _note(now_ms, "node_silent", fact.node_id, outcome)
 
 
-def _lost(book: Book, node_id: str, now_ms: int, outcome: Outcome) -> None:
-    slot = book.picture.index.by_id.get(node_id)
+def _lost(state: ControlState, node_id: str, now_ms: int, outcome: Outcome) -> None:
+    slot = state.cluster.index.by_id.get(node_id)
     if slot is None or slot.node.state is not NodeState.SUSPECT:
         return
     silent_ms = slot.node.silent_ms or now_ms
-    set_node(book, replace(slot.node, state=NodeState.LOST, silent_ms=silent_ms), outcome)
-    jobs = len(book.picture.by_node.get(slot.ordinal, {}))
+    set_node(state, replace(slot.node, state=NodeState.LOST, silent_ms=silent_ms), outcome)
+    jobs = len(state.cluster.by_node.get(slot.ordinal, {}))
     _note(now_ms, "node_lost", node_id, outcome, jobs=jobs)
 
 
-def _dead(book: Book, slot: Slot, by: str, now_ms: int, outcome: Outcome) -> None:
+def _dead(state: ControlState, slot: Slot, by: str, now_ms: int, outcome: Outcome) -> None:
     """What ran there alone has ended, and may be repeated elsewhere.
 
     A gang with members on other nodes is ordered to stop there, and holds all it has until that is
     known to have happened.
     """
     node_id = slot.node.id
-    held = list(book.picture.by_node.get(slot.ordinal, {}))
+    held = list(state.cluster.by_node.get(slot.ordinal, {}))
     if slot.node.state is not NodeState.DEAD:
         silent_ms = slot.node.silent_ms or now_ms
-        set_node(book, replace(slot.node, state=NodeState.DEAD, silent_ms=silent_ms), outcome)
+        set_node(state, replace(slot.node, state=NodeState.DEAD, silent_ms=silent_ms), outcome)
         _note(now_ms, "node_dead", node_id, outcome, jobs=len(held), **({"by": by} if by else {}))
     detail = f"its node {node_id} is dead" + (f", by the word of {by}" if by else "")
     for allocation_id in held:
-        _gone(book, allocation_id, node_id, detail, now_ms, outcome)
+        _gone(state, allocation_id, node_id, detail, now_ms, outcome)
     outcome.effects.append(NodeGone(node_id))
 
 
-def _leases_over(book: Book, fact: LeasesOver, now_ms: int, outcome: Outcome) -> None:
+def _leases_over(state: ControlState, fact: LeasesExpired, now_ms: int, outcome: Outcome) -> None:
     """What holds a lease there was stopped by the node itself, or would have been renewed."""
-    slot = book.picture.index.by_id.get(fact.node_id)
+    slot = state.cluster.index.by_id.get(fact.node_id)
     if slot is None or slot.node.state is NodeState.ONLINE:
         return
     detail = f"nothing is heard of its node {fact.node_id}, and its lease is over"
-    for allocation_id, entry in list(book.picture.by_node.get(slot.ordinal, {}).items()):
+    for allocation_id, entry in list(state.cluster.by_node.get(slot.ordinal, {}).items()):
         lease_ms = _lease_ms(entry.running, fact.node_id)
-        if lease_ms and lease_ms + book.limits.lease_margin_ms <= fact.waited_ms:
-            _gone(book, allocation_id, fact.node_id, detail, now_ms, outcome)
+        if lease_ms and lease_ms + state.limits.lease_margin_ms <= fact.waited_ms:
+            _gone(state, allocation_id, fact.node_id, detail, now_ms, outcome)
     outcome.effects.append(NodeGone(fact.node_id))
 
 
@@ -178,30 +182,35 @@ def _lease_ms(running: Running, node_id: str) -> int:
 
 
 def _gone(
-    book: Book, allocation_id: str, node_id: str, detail: str, now_ms: int, outcome: Outcome
+    state: ControlState,
+    allocation_id: str,
+    node_id: str,
+    detail: str,
+    now_ms: int,
+    outcome: Outcome,
 ) -> None:
     """What an attempt had on a node runs no more."""
-    found = book.running(allocation_id)
+    found = state.running(allocation_id)
     if found is None:
         return
-    life, _, task = found
-    running = book.picture.running[allocation_id].running
-    why = PREEMPTED if _is_repeated(book, life.job) else NODE_LOST
-    gone = book.fenced.setdefault(allocation_id, set())
+    record, _, task = found
+    running = state.cluster.running[allocation_id].running
+    why = PREEMPTED if _is_repeated(state, record.job) else NODE_LOST
+    gone = state.fenced.setdefault(allocation_id, set())
     gone.add(node_id)
     if gone.issuperset(placement.node_id for placement in running.allocation.placements):
         task.stop_why = task.stop_why or why
         fact = Ended(allocation_id, exit_code=None, detail=detail)
-        ended(book, fact, now_ms, outcome)
+        ended(state, fact, now_ms, outcome)
     else:
-        stop(book, allocation_id, why, outcome)
+        stop(state, allocation_id, why, outcome)
 
 
-def _is_repeated(book: Book, job: Job) -> bool:
+def _is_repeated(state: ControlState, job: Job) -> bool:
     """Tell whether a job waits again whose node is dead."""
     if job.requeue_on_node_loss or is_elastic(job):
         return True
-    return book.limits.requeue_after_death and not job.interactive
+    return state.limits.requeue_after_death and not job.interactive
 
 
 def _note(now_ms: int, kind: str, node_id: str, outcome: Outcome, **more: str | int) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from gpu_scheduler.control.effects import StartOrder, StopOrder
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.state import Book
+from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.store.rows import RemovedAllocation, Write
@@ -40,17 +40,17 @@ class Repairs:
         return bool(self.starts or self.stops or self.gone or self.unknown)
 
 
-def reconcile(book: Book, node_id: str, held: set[Held], committed: set[str]) -> Repairs:
+def reconcile(state: ControlState, node_id: str, held: set[Held], committed: set[str]) -> Repairs:
     """Compare, for one node.
 
     What has changed since the last commit is left alone: its own orders follow with its commit.
     """
     repairs = Repairs()
-    slot = book.picture.index.by_id.get(node_id)
-    believed = {} if slot is None else book.picture.by_node.get(slot.ordinal, {})
+    slot = state.cluster.index.by_id.get(node_id)
+    believed = {} if slot is None else state.cluster.by_node.get(slot.ordinal, {})
     for allocation_id in believed:
         if allocation_id in committed:
-            _compare(book, node_id, allocation_id, held, repairs)
+            _compare(state, node_id, allocation_id, held, repairs)
     repairs.unknown = sorted(
         item for item in held if item[0] not in believed and item[0] not in committed
     )
@@ -58,27 +58,27 @@ def reconcile(book: Book, node_id: str, held: set[Held], committed: set[str]) ->
 
 
 def _compare(
-    book: Book, node_id: str, allocation_id: str, held: set[Held], repairs: Repairs
+    state: ControlState, node_id: str, allocation_id: str, held: set[Held], repairs: Repairs
 ) -> None:
-    found = book.running(allocation_id)
+    found = state.running(allocation_id)
     if found is None:
         return
-    life, _, task = found
-    allocation = book.picture.running[allocation_id].running.allocation
+    record, _, task = found
+    allocation = state.cluster.running[allocation_id].running.allocation
     members = [p.member for p in allocation.placements if p.node_id == node_id]
     missing = [member for member in members if (allocation_id, member) not in held]
-    if missing and (task.state is JobState.RUNNING or allocation.meeting is not None):
+    if missing and (task.state is JobState.RUNNING or allocation.rendezvous is not None):
         repairs.gone += [(allocation_id, member) for member in missing]
     elif task.stop_why:
         repairs.stops.append(StopOrder(allocation_id, task.stop_why))
     elif missing:
-        repairs.starts.append(StartOrder(allocation, life.job))
+        repairs.starts.append(StartOrder(allocation, record.job))
 
 
 # --- Which allocations the store has, kept along with its commits: agents ask for each of theirs.
 
 
-class Committed:
+class AllocationView:
     """The ids of all that is held, as of the last commit; `met` are gangs that may run.
 
     Whoever keeps something of attempts hears with `ended` that it can be forgotten.
@@ -98,13 +98,13 @@ class Committed:
         """A commit that failed may have been kept: just now the core is what the store has."""
         self.ids.clear()
         self.met.clear()
-        running = self._loop.core.book.picture.running.values()
+        running = self._loop.core.state.cluster.running.values()
         self._add(entry.running.allocation for entry in running)
 
     def _add(self, allocations: Iterable[Allocation]) -> None:
         for allocation in allocations:
             self.ids.add(allocation.id)
-            if allocation.meeting is not None:
+            if allocation.rendezvous is not None:
                 self.met.add(allocation.id)
 
     def _note(self, writes: list[Write]) -> None:

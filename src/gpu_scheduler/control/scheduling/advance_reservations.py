@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.jobs.stop import PREEMPTED, stop
 from gpu_scheduler.control.messages import CancelReservation, Reserve
-from gpu_scheduler.control.state import Book
+from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.reservation.advance import (
     Place,
     broken_devices,
@@ -16,9 +16,9 @@ from gpu_scheduler.engine.reservation.advance import (
     intruders,
     mended_devices,
 )
-from gpu_scheduler.model.advance_reservation import LONGEST_MS, Window, Wish
+from gpu_scheduler.model.advance_reservation import LONGEST_MS, AdvanceReservation, ReservationSpec
 from gpu_scheduler.model.errors import InvalidRequest, QuotaTooSmall, UnknownThing, WrongState
-from gpu_scheduler.model.utc import moment_text
+from gpu_scheduler.model.utc import format_utc
 from gpu_scheduler.store.rows import EventRow, RemovedWindow
 
 WINDOW = "window"
@@ -32,19 +32,21 @@ KEPT = 100
 """So many reservations that are over can still be listed."""
 
 
-def apply(book: Book, message: Reserve | CancelReservation, now_ms: int, outcome: Outcome) -> None:
+def apply(
+    state: ControlState, message: Reserve | CancelReservation, now_ms: int, outcome: Outcome
+) -> None:
     """Do what an admin asks for."""
     if isinstance(message, Reserve):
-        reserve(book, message, now_ms, outcome)
+        reserve(state, message, now_ms, outcome)
     else:
-        cancel(book, message.reservation_id, now_ms, outcome)
+        cancel(state, message.reservation_id, now_ms, outcome)
 
 
-def reserve(book: Book, message: Reserve, now_ms: int, outcome: Outcome) -> None:
+def reserve(state: ControlState, message: Reserve, now_ms: int, outcome: Outcome) -> None:
     """Keep devices, or raise and say what would fit."""
-    wish = _checked(book, message.wish, now_ms)
-    number = book.next_window
-    window = Window(
+    wish = _checked(state, message.wish, now_ms)
+    number = state.next_window
+    window = AdvanceReservation(
         id=f"res-{number}",
         number=number,
         tenant=wish.tenant,
@@ -52,7 +54,7 @@ def reserve(book: Book, message: Reserve, now_ms: int, outcome: Outcome) -> None
         name=wish.name,
         start_ms=wish.start_ms,
         end_ms=wish.end_ms,
-        devices=choose_devices(book.picture, wish),
+        devices=choose_devices(state.cluster, wish),
         preempts=wish.preempts,
         made_by=message.made_by,
         made_ms=now_ms,
@@ -60,49 +62,49 @@ def reserve(book: Book, message: Reserve, now_ms: int, outcome: Outcome) -> None
         asked_model=wish.gpu_model,
         asked_indices=wish.indices,
     )
-    keep(book, window)
+    keep(state, window)
     outcome.window = window
     _write(window, "reservation_made", now_ms, outcome)
 
 
-def keep(book: Book, window: Window) -> None:
+def keep(state: ControlState, window: AdvanceReservation) -> None:
     """Know a window, and look at it when it begins and ends."""
     if window.over_ms is not None:
-        book.past_windows[window.number] = window
+        state.past_windows[window.number] = window
         return
-    book.picture.windows[window.id] = window
-    book.changed = True
-    clear_ms = window.start_ms - book.policy.eviction_ms
+    state.cluster.windows[window.id] = window
+    state.changed = True
+    clear_ms = window.start_ms - state.policy.eviction_ms
     for at_ms in (clear_ms, window.start_ms, window.end_ms):
-        book.set_timer(at_ms, WINDOW, window.id)
+        state.set_timer(at_ms, WINDOW, window.id)
 
 
-def cancel(book: Book, window_id: str, now_ms: int, outcome: Outcome) -> None:
+def cancel(state: ControlState, window_id: str, now_ms: int, outcome: Outcome) -> None:
     """Give the devices back to everybody."""
-    window = book.picture.windows.get(window_id)
+    window = state.cluster.windows.get(window_id)
     if window is None:
-        if any(past.id == window_id for past in book.past_windows.values()):
+        if any(past.id == window_id for past in state.past_windows.values()):
             raise WrongState(f"reservation {window_id} is over")
         raise UnknownThing(f"reservation '{window_id}' is not known")
-    outcome.window = _end(book, replace(window, cancelled=True), now_ms, outcome)
+    outcome.window = _end(state, replace(window, cancelled=True), now_ms, outcome)
 
 
-def on_timer(book: Book, window_id: str, now_ms: int, outcome: Outcome) -> None:
+def on_timer(state: ControlState, window_id: str, now_ms: int, outcome: Outcome) -> None:
     """A window is about to begin, begins or ends. What is out of date by now does no harm."""
-    window = book.picture.windows.get(window_id)
+    window = state.cluster.windows.get(window_id)
     if window is None:
         return
-    book.changed = True
+    state.changed = True
     if now_ms >= window.end_ms:
-        _end(book, window, now_ms, outcome)
+        _end(state, window, now_ms, outcome)
         return
-    for entry in intruders(book.picture, window):
+    for entry in intruders(state.cluster, window):
         # Whoever is here was placed, or found, on the condition that it can be stopped for this.
         running = entry.running
         if running.stopping:
             continue
         allocation = running.allocation
-        stop(book, allocation.id, PREEMPTED, outcome)
+        stop(state, allocation.id, PREEMPTED, outcome)
         data = (("for", window.id), ("ground", "reservation"))
         outcome.writes.append(
             EventRow(
@@ -114,46 +116,46 @@ def on_timer(book: Book, window_id: str, now_ms: int, outcome: Outcome) -> None:
                 data=data,
             )
         )
-    if now_ms >= window.start_ms and window.id not in book.begun_windows:
-        book.begun_windows[window.id] = None
+    if now_ms >= window.start_ms and window.id not in state.begun_windows:
+        state.begun_windows[window.id] = None
         outcome.writes.append(_event(window, "reservation_begun", now_ms))
 
 
-def mend(book: Book, now_ms: int, outcome: Outcome) -> None:
+def mend(state: ControlState, now_ms: int, outcome: Outcome) -> None:
     """Let other devices take the place of reserved ones that broke; if none fit, say so once.
 
     It is tried again after a while: what is missing may be free by then.
     """
-    for window in sorted(book.picture.windows.values(), key=lambda window: window.number):
-        broken = broken_devices(book.picture, window)
-        told = book.short_windows.get(window.id)
+    for window in sorted(state.cluster.windows.values(), key=lambda window: window.number):
+        broken = broken_devices(state.cluster, window)
+        told = state.short_windows.get(window.id)
         if not broken:
-            book.short_windows.pop(window.id, None)
+            state.short_windows.pop(window.id, None)
             continue
         if told is not None and told[0] == broken and now_ms < told[1] + AGAIN_MS:
             continue
-        mended = mended_devices(book.picture, window, broken, now_ms)
+        mended = mended_devices(state.cluster, window, broken, now_ms)
         if mended != window.devices:
             fresh = replace(window, devices=mended)
-            keep(book, fresh)
+            keep(state, fresh)
             _write(fresh, "reservation_changed", now_ms, outcome, _moved(window, fresh))
-            on_timer(book, window.id, now_ms, outcome)
-        left = broken_devices(book.picture, book.picture.windows[window.id])
+            on_timer(state, window.id, now_ms, outcome)
+        left = broken_devices(state.cluster, state.cluster.windows[window.id])
         if left:
-            book.short_windows[window.id] = (left, now_ms)
-            book.set_timer(now_ms + AGAIN_MS, WINDOW, window.id)
+            state.short_windows[window.id] = (left, now_ms)
+            state.set_timer(now_ms + AGAIN_MS, WINDOW, window.id)
             if told is None or told[0] != left:
                 more = (("broken", places_text(left)),)
                 outcome.writes.append(_event(window, "reservation_short", now_ms, more))
 
 
-def _moved(before: Window, after: Window) -> tuple[tuple[str, str], ...]:
+def _moved(before: AdvanceReservation, after: AdvanceReservation) -> tuple[tuple[str, str], ...]:
     """Which devices went, and which came."""
     old, new = _places(before), _places(after)
     return (("from", places_text(sorted(old - new))), ("to", places_text(sorted(new - old))))
 
 
-def _places(window: Window) -> set[Place]:
+def _places(window: AdvanceReservation) -> set[Place]:
     return {(node_id, index) for node_id, indices in window.devices for index in indices}
 
 
@@ -167,23 +169,25 @@ def places_text(places: Iterable[Place]) -> str:
     )
 
 
-def _end(book: Book, window: Window, now_ms: int, outcome: Outcome) -> Window:
-    del book.picture.windows[window.id]
-    book.begun_windows.pop(window.id, None)
-    book.short_windows.pop(window.id, None)
-    book.changed = True
+def _end(
+    state: ControlState, window: AdvanceReservation, now_ms: int, outcome: Outcome
+) -> AdvanceReservation:
+    del state.cluster.windows[window.id]
+    state.begun_windows.pop(window.id, None)
+    state.short_windows.pop(window.id, None)
+    state.changed = True
     window = replace(window, over_ms=now_ms)
-    book.past_windows[window.number] = window
+    state.past_windows[window.number] = window
     kind = "reservation_cancelled" if window.cancelled else "reservation_ended"
     _write(window, kind, now_ms, outcome)
-    if len(book.past_windows) > KEPT:
-        oldest = book.past_windows.pop(min(book.past_windows))
+    if len(state.past_windows) > KEPT:
+        oldest = state.past_windows.pop(min(state.past_windows))
         outcome.writes.append(RemovedWindow(oldest.id))
     return window
 
 
-def _checked(book: Book, wish: Wish, now_ms: int) -> Wish:
-    if wish.tenant != DEFAULT_TENANT and wish.tenant not in book.picture.tenants:
+def _checked(state: ControlState, wish: ReservationSpec, now_ms: int) -> ReservationSpec:
+    if wish.tenant != DEFAULT_TENANT and wish.tenant not in state.cluster.tenants:
         raise UnknownThing(f"tenant '{wish.tenant}' is not known; create it first")
     if wish.gpus < 1:
         raise InvalidRequest("gpus is 0; a reservation is for 1 or more")
@@ -196,9 +200,9 @@ def _checked(book: Book, wish: Wish, now_ms: int) -> Wish:
         raise InvalidRequest("the duration must be more than nothing and at most a year")
     if wish.start_ms < now_ms - LATE_MS:
         raise InvalidRequest(
-            f"the start {moment_text(wish.start_ms)} has passed; write 'now' or a later time"
+            f"the start {format_utc(wish.start_ms)} has passed; write 'now' or a later time"
         )
-    tenant = book.picture.tenant(wish.tenant)
+    tenant = state.cluster.tenant(wish.tenant)
     most = tenant.quota.gpu_milli
     if most is not None and not tenant.elastic and wish.gpus * 1000 > most:
         raise QuotaTooSmall(
@@ -210,11 +214,13 @@ def _checked(book: Book, wish: Wish, now_ms: int) -> Wish:
     return wish
 
 
-def _write(window: Window, kind: str, now_ms: int, outcome: Outcome, more: More = ()) -> None:
+def _write(
+    window: AdvanceReservation, kind: str, now_ms: int, outcome: Outcome, more: More = ()
+) -> None:
     outcome.writes += [window, _event(window, kind, now_ms, more)]
 
 
-def _event(window: Window, kind: str, now_ms: int, more: More = ()) -> EventRow:
+def _event(window: AdvanceReservation, kind: str, now_ms: int, more: More = ()) -> EventRow:
     data: tuple[tuple[str, str | int], ...] = (
         ("reservation", window.id),
         ("tenant", window.tenant),

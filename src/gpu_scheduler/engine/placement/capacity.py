@@ -17,10 +17,10 @@ from gpu_scheduler.model.node import (
     Health,
     Node,
     NodeState,
-    asked_for,
-    in_words,
-    names_nodes,
-    offer_of,
+    describe_labels,
+    is_node_name_label,
+    label_feature,
+    user_labels,
 )
 from gpu_scheduler.model.request import MB_PER_GB, Request
 
@@ -53,7 +53,7 @@ def ever_fits(picture: Picture, job_shape: JobShape) -> str:
 def described(shape: Shape, *, as_asked: bool = False) -> str:
     """A request in a few words; `as_asked`, without what a node must offer to run it at all."""
     request = shape.request
-    labels = asked_for(request.node_labels) if as_asked else request.node_labels
+    labels = user_labels(request.node_labels) if as_asked else request.node_labels
     words = []
     if request.gpu_count or request.gpu_extra_milli:
         amount = f"{request.gpu_milli / 1000:g} GPU" + ("s" if request.gpu_milli > 1000 else "")
@@ -72,7 +72,7 @@ def described(shape: Shape, *, as_asked: bool = False) -> str:
         words.append(f"{request.cpu_milli / 1000:g} CPU core" + "s" * (request.cpu_milli > 1000))
     if request.memory_mb:
         words.append(f"{_size(request.memory_mb)} of memory")
-    of_node = in_words(labels)
+    of_node = describe_labels(labels)
     if of_node and not words:
         words.append("a place")
     return ", ".join([*words, *of_node]) or "nothing"
@@ -128,8 +128,8 @@ def _unlabelled(index: Index, shape: Shape) -> str:
             strange = [one for one in value.split(",") if one not in index.by_id]
             if strange:
                 return f"no node is called {' or '.join(strange[:MOST_NAMED])}; "
-        elif not names_nodes(name) and (name, value) not in known:
-            offer = offer_of(name)
+        elif not is_node_name_label(name) and (name, value) not in known:
+            offer = label_feature(name)
             if offer:
                 return f"no node has {offer}; "
             others = sorted(has for label, has in known if label == name)[:MOST_NAMED]
@@ -175,8 +175,8 @@ def _try_empty(index: Index, job_shape: JobShape) -> str:
 
 
 def _chosen_by(labels: tuple[tuple[str, str], ...], nodes: int) -> str:
-    words = ", ".join(in_words(labels))
-    if any(names_nodes(name) for name, _ in labels):
+    words = ", ".join(describe_labels(labels))
+    if any(is_node_name_label(name) for name, _ in labels):
         return f"may be used ({words})"
     return (
         f"{'has' if nodes == 1 else 'have'} {words.removeprefix('labels ').removeprefix('with ')}"

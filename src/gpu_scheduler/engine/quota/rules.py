@@ -14,7 +14,7 @@ from gpu_scheduler.engine.policy import DAY_MS, Policy
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import WHOLE_MILLI, Request, mig_memory_mb
-from gpu_scheduler.model.snapshot import PoolQuota, Standing
+from gpu_scheduler.model.snapshot import AccountUsage, PoolQuota
 from gpu_scheduler.model.tenant import Quota, Tenant
 
 if TYPE_CHECKING:
@@ -165,11 +165,11 @@ def job_amounts(job: Job, limit_ms: int, members: int | None = None) -> Amounts:
     )
 
 
-_NOTHING_SPENT = Standing()
+_NOTHING_SPENT = AccountUsage()
 
 
 def never_admitted(
-    picture: Picture, job: Job, standing: Standing = _NOTHING_SPENT
+    picture: Picture, job: Job, standing: AccountUsage = _NOTHING_SPENT
 ) -> Reason | None:
     """Why a quota or pool can never let the job start, whoever ends; None if one day it may.
 
@@ -200,10 +200,10 @@ class Admission:
         tenants: dict[str, Tenant],
         pools: dict[Pool, PoolQuota],
         holdings: Holdings,
-        standings: dict[str, Standing],
+        standings: dict[str, AccountUsage],
         dues: dict[Pool, int],
         waiting_tenants: frozenset[str] = frozenset(),
-        user_standings: dict[tuple[str, str], Standing] | None = None,
+        user_standings: dict[tuple[str, str], AccountUsage] | None = None,
         policy: Policy | None = None,
     ) -> None:
         """`waiting_tenants` want what is theirs, so they lend nothing of it.

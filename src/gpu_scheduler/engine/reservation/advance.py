@@ -18,14 +18,14 @@ from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.state.cluster_state import Picture, RunningEntry
 from gpu_scheduler.engine.state.node_class import lowest_bits
 from gpu_scheduler.engine.state.node_resources import Hold, Slot
-from gpu_scheduler.model.advance_reservation import Window, Wish
+from gpu_scheduler.model.advance_reservation import AdvanceReservation, ReservationSpec
 from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Device, Health, NodeState
 from gpu_scheduler.model.plan import Placement
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.model.utc import moment_text
+from gpu_scheduler.model.utc import format_utc
 
 Masks = dict[int, int]
 """Devices by the ordinal of their node."""
@@ -36,7 +36,9 @@ class Rule:
 
     __slots__ = ("_windows", "reach_ms")
 
-    def __init__(self, windows: tuple[tuple[Window, Masks], ...], reach_ms: int) -> None:
+    def __init__(
+        self, windows: tuple[tuple[AdvanceReservation, Masks], ...], reach_ms: int
+    ) -> None:
         """`reach_ms` after its start the job is gone for sure."""
         self._windows = windows
         self.reach_ms = reach_ms
@@ -182,7 +184,7 @@ class Windows:
         return lasts_ms + policy.eviction_ms
 
 
-def masks_of(picture: Picture, window: Window) -> Masks:
+def masks_of(picture: Picture, window: AdvanceReservation) -> Masks:
     """The devices of a window on the nodes that are known."""
     masks: Masks = {}
     for node_id, indices in window.devices:
@@ -202,7 +204,7 @@ def mask_of(slot: Slot, indices: Iterable[int]) -> int:
     return mask
 
 
-def intruders(picture: Picture, window: Window) -> list[RunningEntry]:
+def intruders(picture: Picture, window: AdvanceReservation) -> list[RunningEntry]:
     """What runs on the devices of a window, has no right to that, and may not be gone in time."""
     masks = masks_of(picture, window)
     found: dict[str, RunningEntry] = {}
@@ -227,7 +229,9 @@ def can_yield(picture: Picture, entry: RunningEntry) -> bool:
     )
 
 
-def is_barred(windows: Iterable[Window], job: Job, placements: tuple[Placement, ...]) -> bool:
+def is_barred(
+    windows: Iterable[AdvanceReservation], job: Job, placements: tuple[Placement, ...]
+) -> bool:
     """Tell whether a placement lies on devices that are somebody else's; for tests and checks."""
     held = {(p.node_id, share.index) for p in placements for share in p.devices}
     return any(
@@ -266,7 +270,7 @@ Place = tuple[str, int]
 class _Survey:
     """What stands in the way of a wish, counted by device."""
 
-    def __init__(self, picture: Picture, wish: Wish, start_ms: int) -> None:
+    def __init__(self, picture: Picture, wish: ReservationSpec, start_ms: int) -> None:
         self.out = self.reserved = self.running = self.stoppable = 0
         self.open: list[tuple[Slot, int, int]] = []
         end_ms = start_ms + wish.end_ms - wish.start_ms
@@ -290,7 +294,7 @@ class _Survey:
         return sum((free | more).bit_count() for _, free, more in self.open)
 
 
-def choose_devices(picture: Picture, wish: Wish) -> Devices:
+def choose_devices(picture: Picture, wish: ReservationSpec) -> Devices:
     """The devices to keep: on one node if one has enough, those that nobody must leave first."""
     survey = _Survey(picture, wish, wish.start_ms)
     if survey.count < wish.gpus:
@@ -319,7 +323,7 @@ def choose_devices(picture: Picture, wish: Wish) -> Devices:
     return tuple(chosen)
 
 
-def broken_devices(picture: Picture, window: Window) -> tuple[Place, ...]:
+def broken_devices(picture: Picture, window: AdvanceReservation) -> tuple[Place, ...]:
     """Devices of a window that cannot be relied on: unhealthy, set aside, gone, or of a lost node.
 
     What an admin has paused or cordoned is not broken, and comes back by the admin's word.
@@ -337,14 +341,14 @@ def broken_devices(picture: Picture, window: Window) -> tuple[Place, ...]:
 
 
 def mended_devices(
-    picture: Picture, window: Window, broken: tuple[Place, ...], now_ms: int
+    picture: Picture, window: AdvanceReservation, broken: tuple[Place, ...], now_ms: int
 ) -> Devices:
     """The devices of a window, with others in place of as many broken ones as can be.
 
     Others are what was asked for and, if no model was, of the model of those that broke; rather on
     a node of which the window has some already.
     """
-    wish = Wish(
+    wish = ReservationSpec(
         tenant=window.tenant,
         user=window.user,
         gpus=1,
@@ -370,7 +374,7 @@ def mended_devices(
     return tuple((node_id, tuple(indices)) for node_id, indices in by_node.items())
 
 
-def _other(picture: Picture, wish: Wish, places: set[Place]) -> Place | None:
+def _other(picture: Picture, wish: ReservationSpec, places: set[Place]) -> Place | None:
     """One device more, that is not among these."""
     near = {node_id for node_id, _ in places}
     found = []
@@ -394,13 +398,13 @@ def _is_broken(device: Device) -> bool:
     return device.health is not Health.HEALTHY or device.quarantined
 
 
-def _nodes(picture: Picture, wish: Wish) -> list[Slot]:
+def _nodes(picture: Picture, wish: ReservationSpec) -> list[Slot]:
     if wish.node:
         return [picture.index.slot(wish.node)]
     return sorted(picture.index.by_id.values(), key=lambda slot: slot.ordinal)
 
 
-def _wanted(slot: Slot, wish: Wish) -> int:
+def _wanted(slot: Slot, wish: ReservationSpec) -> int:
     devices = slot.kind.devices
     if wish.indices:
         unknown = sorted(set(wish.indices) - {device.index for device in devices})
@@ -433,7 +437,7 @@ def _in_windows(picture: Picture, slot: Slot, start_ms: int, end_ms: int) -> int
     return mask
 
 
-def _running(picture: Picture, wish: Wish, slot: Slot, start_ms: int) -> tuple[int, int]:
+def _running(picture: Picture, wish: ReservationSpec, slot: Slot, start_ms: int) -> tuple[int, int]:
     """Devices of a node that may still be held at the start: for good, and by who can yield."""
     stays = yields = 0
     for entry in picture.by_node.get(slot.ordinal, {}).values():
@@ -464,7 +468,7 @@ def _indices(slot: Slot, mask: int) -> tuple[int, ...]:
     return tuple(sorted(device.index for place, device in devices if mask >> place & 1))
 
 
-def _refusal(picture: Picture, wish: Wish, survey: _Survey) -> str:
+def _refusal(picture: Picture, wish: ReservationSpec, survey: _Survey) -> str:
     """What was asked, what was found, and what would fit."""
     total = sum(_wanted(slot, wish).bit_count() for slot in _nodes(picture, wish))
     found = [
@@ -482,15 +486,15 @@ def _refusal(picture: Picture, wish: Wish, survey: _Survey) -> str:
         advice.append("let them be stopped for it (--preempt)")
     later_ms = _first_time(picture, wish)
     if later_ms is not None:
-        advice.append(f"begin at {moment_text(later_ms)}")
+        advice.append(f"begin at {format_utc(later_ms)}")
     return (
-        f"{wish.gpus} GPUs cannot be free at {moment_text(wish.start_ms)}: of {total} that could "
+        f"{wish.gpus} GPUs cannot be free at {format_utc(wish.start_ms)}: of {total} that could "
         f"be meant, {survey.count} can" + (f" ({', '.join(found)})" if found else "") + "; "
         f"{', or '.join(advice) or 'choose other GPUs'}"
     )
 
 
-def _first_time(picture: Picture, wish: Wish) -> int | None:
+def _first_time(picture: Picture, wish: ReservationSpec) -> int | None:
     """The first later moment at which the wish could be granted; of many only some are tried."""
     eviction_ms = picture.policy.eviction_ms
     moments = {entry.running.limit_end_ms + eviction_ms for entry in picture.running.values()}

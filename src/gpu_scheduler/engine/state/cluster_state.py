@@ -20,14 +20,14 @@ from gpu_scheduler.engine.quota.rules import Amounts, Holdings, dues_of, job_amo
 from gpu_scheduler.engine.state.node_index import NO_SLOT, Index
 from gpu_scheduler.engine.state.node_resources import Hold, Slot
 from gpu_scheduler.engine.state.request_shape import Shape
-from gpu_scheduler.model.advance_reservation import Window
+from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Plan, Reservation
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.service import ENDLESS_MS
-from gpu_scheduler.model.snapshot import PoolQuota, Running, Snapshot, Standing, Waiting
+from gpu_scheduler.model.snapshot import AccountUsage, PoolQuota, Running, Snapshot, Waiting
 from gpu_scheduler.model.tenant import Quota, Tenant
 
 EndKey = tuple[int, int, int, str]
@@ -120,9 +120,9 @@ class Picture:
         self.running_tasks: dict[int, int] = {}
         self.apart = Apart()
         self.reservations: dict[int, Reservation] = {}
-        self.windows: dict[str, Window] = {}
-        self.tenant_standings: dict[str, Standing] = {}
-        self.user_standings: dict[tuple[str, str], Standing] = {}
+        self.windows: dict[str, AdvanceReservation] = {}
+        self.tenant_standings: dict[str, AccountUsage] = {}
+        self.user_standings: dict[tuple[str, str], AccountUsage] = {}
         self.total_gpu_milli = 0
         self._out_of_use: dict[int, int] = {}
         self.stopping: dict[str, None] = {}

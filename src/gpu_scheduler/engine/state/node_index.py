@@ -20,7 +20,7 @@ from gpu_scheduler.engine.state.node_class import Kind
 from gpu_scheduler.engine.state.node_resources import Hold, Slot, Vector, usable_mask
 from gpu_scheduler.engine.state.request_shape import CPU_LEVELS, Fit, Shape
 from gpu_scheduler.model.errors import InternalError, UnknownThing
-from gpu_scheduler.model.node import Node, suits
+from gpu_scheduler.model.node import Node, matches_labels
 from gpu_scheduler.model.request import SHARE_STEP_MILLI, WHOLE_MILLI, Request
 
 # --- Which nodes have partly used devices with how much left: one bitmap for every hundredth.
@@ -220,7 +220,7 @@ class Index:
         if bits is None:
             bits = 0
             for slot in self.by_id.values():
-                if suits(request.node_labels, slot.node.id, slot.node.labels):
+                if matches_labels(request.node_labels, slot.node.id, slot.node.labels):
                     bits |= slot.bit
             self._selected[request.node_labels] = bits
         return bits
@@ -349,7 +349,7 @@ class Index:
     # --- change
 
     def take(self, hold: Hold) -> None:
-        """Book what a member holds."""
+        """ControlState what a member holds."""
         slot = hold.slot
         slot.busy |= hold.mask
         slot.free_cpu -= hold.cpu

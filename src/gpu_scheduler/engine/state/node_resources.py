@@ -220,7 +220,7 @@ class Slot:
         )
 
     def take_parts(self, parts: tuple[Part, ...]) -> None:
-        """Book shares of devices; a free device becomes a shared one."""
+        """ControlState shares of devices; a free device becomes a shared one."""
         for position, share, memory_mb in parts:
             entry = self.shared.get(position)
             if entry is None:

@@ -41,7 +41,7 @@ class Estimator:
         """Jobs from now on are told; those before have been."""
         self._loop = loop
         self._explainer = Explainer(loop)
-        self._next = loop.core.book.next_number
+        self._next = loop.core.state.next_number
         self._new: deque[int] = deque()
         self._put_off = 0
 
@@ -57,8 +57,8 @@ class Estimator:
 
     async def look(self) -> float:
         """Tell the next few of the new jobs that wait; returns the CPU time that it took."""
-        book = self._loop.core.book
-        came = book.next_number - self._next
+        state = self._loop.core.state
+        came = state.next_number - self._next
         self._new.extend(range(self._next, self._next + min(came, MOST_WAITING)))
         self._next += came
         while len(self._new) > MOST_WAITING:
@@ -68,7 +68,7 @@ class Estimator:
             return 0.0
         self._put_off = 0
         chosen = [self._new.popleft() for _ in range(min(AT_ONCE, len(self._new)))]
-        entries = book.picture.queue.entries
+        entries = state.cluster.queue.entries
         queued = [(n, entries[n].waiting.job.id) for n in chosen if n in entries]
         estimates = []
         used_s = 0.0

@@ -84,7 +84,7 @@ def _last_written_ms(directory: Path) -> float:
 
 
 def _ended(loop: Loop, job_id: str, before_ms: int) -> bool:
-    if job_id in loop.core.book.lives:
+    if job_id in loop.core.state.jobs:
         return False
     row = loop.store.job(job_id)
     return row is None or (row.end_ms is not None and row.end_ms < before_ms)

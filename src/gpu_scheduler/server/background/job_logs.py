@@ -12,7 +12,7 @@ from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.model.errors import ClusterError, UnknownThing
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.plan import Placement
-from gpu_scheduler.model.utc import moment_text
+from gpu_scheduler.model.utc import format_utc
 from gpu_scheduler.store.rows import EventRow, Write
 from gpu_scheduler.wire import agent_pb2 as pb
 
@@ -48,14 +48,14 @@ class JobLogs:
 
     def _check_reachable(self, node_id: str, allocation_id: str) -> None:
         """Say what is known of a node that is not there, and when its logs can be read again."""
-        slot = self._loop.core.book.picture.index.by_id.get(node_id)
+        slot = self._loop.core.state.cluster.index.by_id.get(node_id)
         if slot is not None and not slot.node.silent_ms:
             return
         attempt = allocation_id.rpartition(".")[2]
         where = f"the output of attempt {attempt} is on node '{node_id}', which"
         if slot is None:
             raise UnknownThing(f"{where} was removed, so it cannot be read any more")
-        since = moment_text(slot.node.silent_ms)
+        since = format_utc(slot.node.silent_ms)
         if slot.node.state is not NodeState.DEAD:
             raise ClusterError(
                 f"{where} is {slot.node.state.value}: nothing is heard of it since {since}; it can "
@@ -73,7 +73,7 @@ class JobLogs:
         raise UnknownThing(f"attempt {allocation_id} has no member {member}")
 
     def _placements(self, job_id: str, allocation_id: str) -> tuple[Placement, ...]:
-        running = self._loop.core.book.picture.running.get(allocation_id)
+        running = self._loop.core.state.cluster.running.get(allocation_id)
         if running is not None:
             return running.running.allocation.placements
         # An end that is being committed is in neither, so the last look is at what was committed.
@@ -148,19 +148,19 @@ class JobLines:
         facts: dict[str, Any] = {"job_id": event.job_id, "user": event.user}
         if event.task is not None:
             facts["task"] = event.task
-        book = self._loop.core.book
-        life = book.lives.get(event.job_id)
-        if life is None:
+        state = self._loop.core.state
+        record = state.jobs.get(event.job_id)
+        if record is None:
             return facts
-        # Only looked at: to ask a life for a task that is over would begin it anew.
-        task = life.only_task if event.task is None else life.tasks.get(event.task)
+        # Only looked at: to ask a record for a task that is over would begin it anew.
+        task = record.only_task if event.task is None else record.tasks.get(event.task)
         if task is None:
             return facts
         facts["attempt"] = task.attempt
-        entry = book.picture.running.get(task.allocation_id)
+        entry = state.cluster.running.get(task.allocation_id)
         if entry is not None:
             placements = entry.running.allocation.placements
             facts["node"] = ",".join(dict.fromkeys(place.node_id for place in placements))
             facts["gpu_ids"] = [share.index for place in placements for share in place.devices]
-            facts["required_gpus"] = life.job.gpu_milli / 1000
+            facts["required_gpus"] = record.job.gpu_milli / 1000
         return facts

@@ -62,7 +62,7 @@ class JobsFile:
         """Nothing is read yet. Its jobs run in `runner`; None means the environment of a login."""
         self._loop = loop
         self._runner = Runner(runner)
-        self._people = Directory(os.geteuid(), admins, lambda: loop.core.book.roster)
+        self._people = Directory(os.geteuid(), admins, lambda: loop.core.state.tenant_directory)
         self._path = Path(settings.jobs_file).expanduser().absolute()
         self._models = settings.llm_config_file
         self.interval_s = settings.monitor_interval_s
@@ -174,7 +174,7 @@ class JobsFile:
         if submission.environment is not None:
             environment = EnvironmentRow(submission.launch.captured, submission.environment)
         message = Submit(submission.job, submission.launch, environment)
-        await self._loop.apply(message, caller, also=remember)
+        await self._loop.apply(message, caller, extra_writes=remember)
         return 1
 
     def _owner(self, status: os.stat_result) -> Caller:

@@ -41,45 +41,45 @@ class LoopForNotices:
 
     async def keep(self, rows: Sequence[Write], events: Sequence[EventRow] = ()) -> None:
         """Commit rows and events together, in the order of everything else."""
-        await self._loop.apply(Record(tuple(events)), also=lambda _: rows)
+        await self._loop.apply(Record(tuple(events)), extra_writes=lambda _: rows)
 
     def free_gpus(self) -> int | None:
         """GPUs that are wholly free and take work; None while there is no node that does."""
-        slots = self._loop.core.book.picture.index.by_id.values()
+        slots = self._loop.core.state.cluster.index.by_id.values()
         free = [slot.free_mask.bit_count() for slot in slots if slot.node.takes_work]
         return sum(free) if free else None
 
     def budgets(self) -> Iterator[BudgetUse]:
         """Tenants and users with a budget: what was charged, and what runs has used since."""
-        book = self._loop.core.book
-        if not book.picture.has_limits:
+        state = self._loop.core.state
+        if not state.cluster.has_limits:
             return
         now_ms = self._loop.now_ms()
         running = self._running(now_ms)
-        for tenant in list(book.picture.tenants.values()):
+        for tenant in list(state.cluster.tenants.values()):
             yield from self._budget(tenant.id, tenant.quota.gpu_milli_ms, running, now_ms)
         # Whoever neither runs nor has run since the start of the server uses up nothing.
         self._users.update(account for account in running if isinstance(account, tuple))
         for account in sorted(self._users):
-            limit = user_quota(book, account[0]).gpu_milli_ms
+            limit = user_quota(state, account[0]).gpu_milli_ms
             yield from self._budget(account, limit, running, now_ms)
 
     def _budget(
         self, account: Account, limit: int | None, running: dict[Account, int], now_ms: int
     ) -> Iterator[BudgetUse]:
         if limit:
-            used, _ = spent(self._loop.core.book, account, now_ms)
+            used, _ = spent(self._loop.core.state, account, now_ms)
             tenant, user = tenant_and_user(account)
             hours = (used + running.get(account, 0)) / GPU_HOUR_MILLI_MS
             yield BudgetUse(tenant, user or "", hours, limit / GPU_HOUR_MILLI_MS)
 
     def _running(self, now_ms: int) -> dict[Account, int]:
         """GPU time of what runs and is charged only at its end, by account, in the period."""
-        book = self._loop.core.book
+        state = self._loop.core.state
         found: dict[Account, int] = {}
-        for entry in list(book.picture.running.values()):
+        for entry in list(state.cluster.running.values()):
             allocation, job = entry.running.allocation, entry.running.job
-            period = _PERIODS.get(period_of(book, job.tenant))
+            period = _PERIODS.get(period_of(state, job.tenant))
             since_ms = max(allocation.start_ms, period.start_of(now_ms) if period else 0)
             used = max(0, now_ms - since_ms) * allocation.gpu_milli
             for account in (job.tenant, (job.tenant, job.user)):

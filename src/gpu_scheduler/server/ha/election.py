@@ -19,9 +19,9 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from gpu_scheduler.control.writer import Committer, Writer
+from gpu_scheduler.control.writer import CommitExecutor, StoreWriter
 from gpu_scheduler.model.errors import ClusterError, NotLeader, SchedulerError
-from gpu_scheduler.model.identity import Lead, Member
+from gpu_scheduler.model.identity import LeaderLease, ServerMember
 
 T = TypeVar("T")
 DRIFT = 0.1
@@ -51,11 +51,11 @@ class Lease(Protocol):
     """The lead, kept somewhere that all servers reach. Calls block."""
 
     @property
-    def me(self) -> Member:
+    def me(self) -> ServerMember:
         """Who asks."""
         ...
 
-    def look(self) -> Lead:
+    def look(self) -> LeaderLease:
         """Say that we are here, and read who leads; `NameTaken` if a namesake is there."""
         ...
 
@@ -107,7 +107,7 @@ class Leadership:
         times: Times,
         *,
         clock: Callable[[], float] = boot_s,
-        thread: Writer | None = None,
+        thread: CommitExecutor | None = None,
     ) -> None:
         """`clock` must never stand still, not even while the process does.
 
@@ -116,10 +116,10 @@ class Leadership:
         self._lease = lease
         self._times = times
         self._clock = clock
-        self._thread: Writer = thread or Committer()
+        self._thread: CommitExecutor = thread or StoreWriter()
         self._has_helper = thread is None
         self._awake = clock()
-        self._lead = Lead()
+        self._lead = LeaderLease()
         self._looked = -1e9
         self._believed_until = -1e9
         self._changed = asyncio.Event()
@@ -137,7 +137,7 @@ class Leadership:
     # --- for others
 
     @property
-    def me(self) -> Member:
+    def me(self) -> ServerMember:
         """This server."""
         return self._lease.me
 
@@ -147,7 +147,7 @@ class Leadership:
         return self.term > 0 and self._clock() < self._believed_until
 
     @property
-    def lead(self) -> Lead:
+    def lead(self) -> LeaderLease:
         """Who leads, as far as is known here, with the time since it was read taken off."""
         if self.term:
             return replace(

@@ -17,7 +17,7 @@ from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import SetTenant
-from gpu_scheduler.control.self_monitoring import Vitals
+from gpu_scheduler.control.self_monitoring import SelfMonitor
 from gpu_scheduler.control.writer import SteadyClock
 from gpu_scheduler.logging_setup.structured import lost_lines
 from gpu_scheduler.model.identity import DEFAULT_TENANT
@@ -72,7 +72,7 @@ class Leading:
             sweep_ms=settings.scheduler.scheduling_interval_ms,
             rules=SiteRules(settings).check,
         )
-        self.vitals = Vitals(
+        self.vitals = SelfMonitor(
             paths.state,
             self.loop.tallies.commit_seconds,
             clock.now_ms,
@@ -80,7 +80,7 @@ class Leading:
             commit_age_s=self.loop.commit_age_s,
         )
         self.loop.on_committed(JobLines(self.loop).note)
-        self._collector = Collector(lambda: len(self.loop.core.book.lives))
+        self._collector = Collector(lambda: len(self.loop.core.state.jobs))
         self.loop.on_committed(self._collector.note)
         self.agents = Agents(
             self.loop,

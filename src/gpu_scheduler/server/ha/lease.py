@@ -18,7 +18,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from gpu_scheduler.model.errors import StoreUnavailable
-from gpu_scheduler.model.identity import Lead, Member, Standby
+from gpu_scheduler.model.identity import LeaderLease, ServerMember, Standby
 from gpu_scheduler.server.ha.election import NameTaken
 
 if TYPE_CHECKING:
@@ -97,12 +97,12 @@ class PostgresLease:
     """
 
     connect: Callable[[], psycopg.Connection[Any]]
-    me: Member
+    me: ServerMember
     valid_s: float
     _connection: psycopg.Connection[Any] | None = field(default=None, init=False)
     _lock: Lock = field(default_factory=Lock, init=False)
 
-    def look(self) -> Lead:
+    def look(self) -> LeaderLease:
         """Say that we are here, and read who leads."""
         with self._transaction() as cursor:
             self._be_seen(cursor)
@@ -110,9 +110,9 @@ class PostgresLease:
             servers = cursor.fetchall()
             row = cursor.execute(_LOOK, (NAME,)).fetchone()
         if row is None:
-            return Lead()
+            return LeaderLease()
         term, holder, address, agents, left_s, database_ms = row
-        return Lead(
+        return LeaderLease(
             term=term,
             holder=holder,
             address=address,

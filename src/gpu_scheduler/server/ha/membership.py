@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from gpu_scheduler import __version__
 from gpu_scheduler.api.http.listeners import BoundSockets
 from gpu_scheduler.model.errors import NotLeader
-from gpu_scheduler.model.identity import Member
+from gpu_scheduler.model.identity import ServerMember
 from gpu_scheduler.server.access import ANY_ADDRESS
 from gpu_scheduler.server.ha.election import Leadership, Times
 from gpu_scheduler.server.ha.lease import CHECK_TERM, PostgresLease
@@ -26,7 +26,7 @@ LEAST_PATIENCE_S = 1.0
 STANDBY = "standby"
 
 
-def leadership_of(settings: Settings, address: Address, me: Member) -> Leadership:
+def leadership_of(settings: Settings, address: Address, me: ServerMember) -> Leadership:
     """This server's part in who leads, by a lease on PostgreSQL."""
     replication = settings.replication
     times = Times(
@@ -64,7 +64,9 @@ def check_term(term: int, connection: psycopg.Connection[Any]) -> None:
         )
 
 
-def member_of(settings: Settings, listening: BoundSockets, agents_at: str, home: str) -> Member:
+def member_of(
+    settings: Settings, listening: BoundSockets, agents_at: str, home: str
+) -> ServerMember:
     """Who this server is to the others; `home` is where it runs."""
     api, server = settings.api, settings.server
     host = socket.gethostname() if api.host in ANY_ADDRESS else api.host
@@ -73,7 +75,7 @@ def member_of(settings: Settings, listening: BoundSockets, agents_at: str, home:
     address = server.address or f"{scheme}://{host}:{listening.http_port}"
     check_server_address(address)
     port = agents_at.rpartition(":")[2]
-    return Member(
+    return ServerMember(
         name=server.name or f"{socket.gethostname()}:{listening.http_port}",
         address=address,
         agents=server.agents_address or (f"{host}:{port}" if port else ""),

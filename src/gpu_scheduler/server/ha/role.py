@@ -156,7 +156,7 @@ class OneOfSeveral:
         self.door.open(leading.agents)
         if self._standby is not None:
             self._standby.close()
-        log.info("leading", term=term, nodes=len(leading.loop.core.book.picture.index.by_id))
+        log.info("leading", term=term, nodes=len(leading.loop.core.state.cluster.index.by_id))
         leadership.announce()
 
     async def _lost(self) -> None:

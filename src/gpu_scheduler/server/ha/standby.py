@@ -29,7 +29,7 @@ from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import Command
 from gpu_scheduler.control.restore import restore
 from gpu_scheduler.control.scheduling.cycle import correct_expectations, refresh_standings
-from gpu_scheduler.control.self_monitoring import Tallies
+from gpu_scheduler.control.self_monitoring import LoopMetrics
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.model.errors import NotLeader, SchedulerError
 from gpu_scheduler.model.identity import Caller
@@ -70,7 +70,7 @@ class StandbyService:
         """Nothing is read yet."""
         self.store = store
         self.core = new_core()
-        self.tallies = Tallies()
+        self.tallies = LoopMetrics()
         self.last_plan: Plan | None = None
         self.telemetry: Mapping[str, NodeReadings] = {}
         self.trouble = ""
@@ -100,13 +100,13 @@ class StandbyService:
         if now < self._tokens_after:
             return
         self._tokens_after = now + LOOK_FOR_TOKENS_S
-        book = self.core.book
+        state = self.core.state
         for tenant in self.store.tenants():
-            if tenant.id not in book.picture.tenants:
-                book.set_tenant(tenant)
+            if tenant.id not in state.cluster.tenants:
+                state.set_tenant(tenant)
         for token in self.store.tokens():
-            book.tokens[token.id] = token
-            book.token_ids[token.secret_hash] = token.id
+            state.tokens[token.id] = token
+            state.token_ids[token.secret_hash] = token.id
 
     def note(self, row: AuditRow) -> None:
         """Only the leader keeps records; here a refusal goes into the log."""
@@ -167,11 +167,11 @@ class StandbyService:
     def _read_all(self) -> tuple[Core, Plan]:
         """The state, and what would be decided on it."""
         core = self._read_core()
-        book, now_ms = core.book, self._now_ms()
+        state, now_ms = core.state, self._now_ms()
         try:
-            correct_expectations(book, now_ms)
-            refresh_standings(book, now_ms)
-            return core, decide(book.picture, book.policy, now_ms)
+            correct_expectations(state, now_ms)
+            refresh_standings(state, now_ms)
+            return core, decide(state.cluster, state.policy, now_ms)
         except Exception:
             # A bug must cost reasons, not the way to the leader.
             log.exception("what the leader decides is not known here")
@@ -185,9 +185,9 @@ class StandbyService:
 
     def _core_from(self, store: Any) -> Core:
         core = self._new_core()
-        restore(core.book, store, self._now_ms())
+        restore(core.state, store, self._now_ms())
         for node in store.nodes():
-            core.book.picture.set_node(node)  # as the leader sees it, who hears of it
+            core.state.cluster.set_node(node)  # as the leader sees it, who hears of it
         return core
 
     def close(self) -> None:

@@ -190,7 +190,7 @@ class LocalScheduler:
         self._events: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
 
-    # --- life
+    # --- record
 
     def start(self) -> bool:
         """Start; returns when it works. False if it runs already; raises if it cannot."""
@@ -472,10 +472,10 @@ def _at_exit(scheduler: LocalScheduler) -> None:
 def _picture(engine: LocalEngine) -> dict[str, Any]:
     counts = engine.store.count_states()
     waiting = {"total": 0, "high": 0, "normal": 0, "low": 0}
-    for life in engine.loop.core.book.lives.values():
-        if life.queued or life.waiting_on:
+    for record in engine.loop.core.state.jobs.values():
+        if record.queued or record.waiting_on:
             waiting["total"] += 1
-            waiting[_class_of(life.job.priority)] += 1
+            waiting[_class_of(record.job.priority)] += 1
     holding = JobQuery(states=(JobState.SCHEDULED, JobState.RUNNING), limit=SUMMARY)
     return {
         "jobs_processed": sum(counts.get(state, 0) for state in ENDED),

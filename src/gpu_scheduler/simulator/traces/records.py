@@ -18,8 +18,8 @@ from gpu_scheduler.model.job import (
     DependencyKind,
     Job,
     Pool,
-    over_nodes,
-    read_priority,
+    parse_priority,
+    split_over_nodes,
 )
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import Request, Topology
@@ -175,7 +175,7 @@ def _pool(text: str, name: str) -> Pool:
 
 
 def _priority(text: str, _name: str) -> int:
-    return read_priority(text)
+    return parse_priority(text)
 
 
 def _text(text: str, _name: str) -> str:
@@ -343,7 +343,9 @@ def _split_record(job: Job) -> dict[str, str]:
         topology=first.topology,
         min_bandwidth_gbps=first.min_bandwidth_gbps,
     )
-    if over_nodes(whole, first.gpu_count) != job.members or job.min_members != len(job.members):
+    if split_over_nodes(whole, first.gpu_count) != job.members or job.min_members != len(
+        job.members
+    ):
         raise InvalidRequest(
             f"job {job.id} is a gang of different members, which CSV cannot hold; write JSON"
         )

@@ -9,7 +9,7 @@ from gpu_scheduler.agent.devices.declared import DeclaredSource, parse_declared
 from gpu_scheduler.agent.devices.host import Host
 from gpu_scheduler.agent.devices.source import DevicesUnreadable
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.model.node import known_model, short_model
+from gpu_scheduler.model.node import canonical_model_name, short_model_name
 
 SMALL = Host(root=Path("/nowhere"), cores=2)
 
@@ -141,9 +141,9 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_a_product_is_called_as_people_call_it(name: str, model: str) -> None:
-    assert short_model(name) == model
+    assert short_model_name(name) == model
 
 
 def test_a_model_can_be_written_in_several_ways() -> None:
-    assert known_model("rtx-4090") == known_model("RTX 4090") == "RTX4090"
-    assert known_model("Other") == "Other"
+    assert canonical_model_name("rtx-4090") == canonical_model_name("RTX 4090") == "RTX4090"
+    assert canonical_model_name("Other") == "Other"
