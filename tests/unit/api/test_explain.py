@@ -17,7 +17,7 @@ HOUR = 3_600_000
 
 def an_explainer(picture: Picture, **changes: Any) -> Explainer:
     service = SimpleNamespace(
-        core=SimpleNamespace(state=SimpleNamespace(picture=picture, predictor=Stated())),
+        core=SimpleNamespace(state=SimpleNamespace(cluster=picture, predictor=Stated())),
         tallies=SimpleNamespace(messages=1),
         now_ms=lambda: 1_000,
     )
