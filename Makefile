@@ -4,12 +4,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-# Extra arguments and worker processes for pytest. Workers cost about two seconds to start:
-# worth it only once the suite takes longer than that on one core.
+# Extra arguments and worker processes for pytest. Many tests wait for real processes, so there are
+# more workers than cores; those of 'test-all' compute more.
 PYTEST_ARGS ?=
-PYTEST_WORKERS ?= 2
-# A file is run by one worker, and files in the order in which they come (see tests/conftest.py).
-PYTEST_SHARED := -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST_WORKERS ?= 4
+# One worker runs all tests of a file; files start in the order of collection (tests/conftest.py).
+PYTEST_SHARED = -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations=20
 
 # The version of $(PYTHON), and the interpreter behind it also when $(VENV) itself is active.
 PYTHON_FACTS := $(shell $(PYTHON) -c 'import sys; print("%d.%d %s" % (sys.version_info[:2] + (getattr(sys, "_base_executable", sys.executable),)))' 2>/dev/null)
@@ -26,7 +26,7 @@ export UV_SYSTEM_CERTS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test pytest parts chaos test-coverage lint fmt bench build docker-build proto pins clean
+.PHONY: help venv demo test test-all soak pytest parts test-coverage lint fmt bench build docker-build proto pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,15 +36,18 @@ venv: $(READY) ## make the environment in .venv (every target that needs it does
 demo: $(READY) ## real jobs of three tenants on declared GPUs, in less than a minute
 	$(BIN)/tgpu demo
 
-test: lint pytest ## lint, then every test
+test: lint $(READY) parts ## lint, then every short test: within ten minutes on two cores
+	TEST_EFFORT=short $(BIN)/python -m pytest $(PYTEST_SHARED) -m "not slow" $(PYTEST_ARGS)
 
-pytest: $(READY) parts ## every test, without lint
-	$(BIN)/python -m pytest $(PYTEST_SHARED) $(PYTEST_ARGS)
+test-all: lint pytest ## lint, then every test, also golden traces, fault injection and kills
 
-chaos: $(READY) ## 20,000 simulated worlds of faults (CHAOS_WORLDS), then 500 real kills and a real fleet
-	$(BIN)/python -m tests.faults 0-$$(($${CHAOS_WORLDS:-20000} - 1)) --jobs $(PYTEST_WORKERS)
+soak: $(READY) parts ## without a time limit: simulated faults, real kills, a real fleet (docs/reference/soak.md)
+	$(BIN)/python -m tests.faults 0-$$(($${CHAOS_WORLDS:-20000} - 1)) --jobs 2
 	CHAOS_KILLS=$${CHAOS_KILLS:-500} FLEET_AGENTS=$${FLEET_AGENTS:-20} FLEET_FAULTS=$${FLEET_FAULTS:-100} \
 		$(BIN)/python -m pytest -s tests/chaos
+
+pytest: $(READY) parts ## every test, without lint; PYTEST_ARGS="tests/unit -k gang" runs some
+	$(BIN)/python -m pytest $(PYTEST_SHARED) $(PYTEST_ARGS)
 
 parts: ## the programs that some tests use (as root, by apt-get; PARTS=no does without)
 	@sh requirements/parts.sh
@@ -58,8 +61,9 @@ test-coverage: $(READY) parts ## every test, with 90 % of all lines and 100 % of
 lint: $(READY) ## style, format, types and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	@echo "$(BIN)/lint-imports & $(BIN)/mypy"; $(BIN)/lint-imports >$(VENV)/lint-imports.log 2>&1 & pid=$$!; \
+	$(BIN)/mypy; types=$$?; wait $$pid; imports=$$?; tail -3 $(VENV)/lint-imports.log; \
+	if [ $$imports != 0 ]; then cat $(VENV)/lint-imports.log; fi; exit $$((types | imports))
 
 fmt: $(READY) ## format, and repair what can be repaired
 	$(BIN)/ruff check --fix .

@@ -1,11 +1,15 @@
 """Settings that hold for every test.
 
-Hypothesis searches the same cases on every run, so that a red build is red for everyone.
+Hypothesis searches the same cases on every run, so that a failure can be repeated everywhere.
 HYPOTHESIS_PROFILE=explore searches at random, longer, and remembers what failed;
-HYPOTHESIS_PROFILE=blunt shows the first case that failed, without making it smaller.
+HYPOTHESIS_PROFILE=blunt shows the first failing case without shrinking it. `tests.effort` sets how
+many cases a run searches.
 """
 
 import os
+import shlex
+import sys
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -33,9 +37,31 @@ settings.register_profile(
     settings.get_profile("steady"),
     phases=[Phase.explicit, Phase.generate],
 )
+REPEATED = ("TEST_EFFORT", "HYPOTHESIS_PROFILE", "TGPU_TRACES_DIR")
+"""Variables that change what a test does, and so belong to the command that repeats it."""
+
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
+LONGEST_FILES = ("test_golden_openb.py", "test_golden_forecasts.py", "test_golden_kth.py")
+"""Files that compute longest start first, so that all workers finish at about the same time."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The file that computes longest comes first, beside what mostly waits: all end together."""
-    items.sort(key=lambda item: item.path.name != "test_golden_openb.py")
+    """Start with the files that take longest."""
+    items.sort(key=lambda item: item.path.name not in LONGEST_FILES)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print, for each failed test, the one command that repeats it."""
+    failed = [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]
+    names = dict.fromkeys(report.nodeid for report in failed)
+    if not names:
+        return
+    variables = " ".join(
+        f"{name}={shlex.quote(os.environ[name])}" for name in REPEATED if name in os.environ
+    )
+    terminalreporter.section("repeat a failure with")
+    for name in names:
+        command = f"{variables} {sys.executable} -m pytest {shlex.quote(name)}"
+        terminalreporter.write_line(command.strip())

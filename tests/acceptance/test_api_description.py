@@ -26,6 +26,8 @@ from gpu_scheduler.api.http.openapi import describe
 from tests.unit.api.lab import ApiLab
 
 SCHEMA = schemathesis.openapi.from_dict(describe(DOCUMENTED_OPERATIONS, "0"))
+
+pytestmark = pytest.mark.slow
 OPERATIONS = {
     operation.label: operation
     for operation in (result.ok() for result in SCHEMA.get_all_operations())

@@ -284,6 +284,7 @@ def test_the_machine_can_be_looked_at(server: RealServer) -> None:
         server.tgpu(*words)
 
 
+@pytest.mark.slow
 def test_the_examples_run(server: RealServer, tmp_path: Path) -> None:
     job = server.submit(EXAMPLES / "sleep_job.sh", "0.1")
     assert server.output(job).endswith("done\n")

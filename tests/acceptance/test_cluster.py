@@ -91,6 +91,7 @@ def test_a_second_agent_of_the_same_name_is_refused_and_says_why(cluster: Cluste
     cluster.tgpu("wait", cluster.submit("--gpus", "8", "--", "true"))
 
 
+@pytest.mark.slow
 def test_agents_work_on_while_the_server_is_away_and_tell_all_when_it_is_back(
     cluster: Cluster,
 ) -> None:

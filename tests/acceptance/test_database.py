@@ -83,6 +83,7 @@ def test_while_the_database_is_away_jobs_run_requests_are_refused_and_all_is_exa
     house.tgpu("down", "--state-dir", house.state_dir)
 
 
+@pytest.mark.slow
 def test_a_server_stops_although_the_database_went_away_during_a_commit(
     house: RealServer, postgres: OwnPostgres
 ) -> None:

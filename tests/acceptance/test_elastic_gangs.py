@@ -6,6 +6,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.acceptance.test_lost_nodes import QUICK
 from tests.cluster import Cluster, a_cluster, kill_all_that_name
 from tests.launching import is_alive
@@ -38,6 +40,7 @@ def three_members(cluster: Cluster, place: Path) -> tuple[str, dict[int, list[in
     return job, began(place, f"{job}.1")
 
 
+@pytest.mark.slow
 def test_an_elastic_gang_goes_on_with_fewer_members_when_a_node_has_died(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with a_cluster("n0", "n1", "n2", gpus="1xH100", **QUICK) as cluster:

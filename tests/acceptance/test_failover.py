@@ -189,6 +189,7 @@ def test_a_killed_leader_is_replaced_and_its_jobs_go_on(cluster: Servers) -> Non
     cluster.until(lambda: cluster.leadership(leader)["role"] == "standby", "it stands by")
 
 
+@pytest.mark.slow
 def test_a_leader_that_was_frozen_answers_nothing_as_the_leader_when_it_thaws(
     cluster: Servers,
 ) -> None:
@@ -278,6 +279,7 @@ def test_who_follows_output_through_a_standby_that_stops_goes_on_elsewhere(
     cluster.start(standby)
 
 
+@pytest.mark.slow
 def test_a_second_server_of_the_same_name_is_refused_and_the_first_one_is_not_disturbed(
     cluster: Servers,
 ) -> None:
@@ -325,6 +327,7 @@ class Submitter(threading.Thread):
         self.join()
 
 
+@pytest.mark.slow
 def test_a_rolling_restart_loses_no_job_and_no_acknowledged_request() -> None:
     with several_servers("a", "b", "c", agents=("n1", "n2")) as cluster:
         notes = cluster.directory / "notes"

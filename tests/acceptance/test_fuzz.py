@@ -28,6 +28,8 @@ from gpu_scheduler.wire.orders import SESSION_METHOD
 from tests.launching import with_launcher
 from tests.unit.api.lab import ApiLab
 
+pytestmark = pytest.mark.slow
+
 BOUNDED = settings(
     max_examples=25,
     deadline=None,

@@ -305,6 +305,7 @@ def test_a_gang_that_is_cancelled_while_it_waits_never_runs(stage: Stage) -> Non
     assert stage.ran(job) == []
 
 
+@pytest.mark.slow
 def test_an_agent_killed_during_prepare_costs_one_attempt_of_which_nothing_ran(
     stage: Stage,
 ) -> None:
@@ -331,6 +332,7 @@ def test_an_agent_killed_during_prepare_costs_one_attempt_of_which_nothing_ran(
     assert stage.ran(job) == [f"{last}.{member}" for member in range(3)]
 
 
+@pytest.mark.slow
 def test_a_frozen_agent_costs_one_attempt_and_the_gang_is_tried_until_it_thaws(
     stage: Stage,
 ) -> None:

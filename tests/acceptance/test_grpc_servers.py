@@ -61,6 +61,7 @@ class Program:
         return call(pb.WatchEventsRequest(after=after), metadata=self._who, timeout=LONGEST_S)
 
 
+@pytest.mark.slow
 def test_a_program_that_only_knows_the_standby_gets_all_its_work_done(cluster: Servers) -> None:
     _, standby = places(cluster)
     program = Program(cluster, standby)

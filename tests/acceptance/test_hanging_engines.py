@@ -18,6 +18,8 @@ from gpu_scheduler.agent.work import Over, Work
 from tests.contract.test_runners import NAME, command, why_no_containers, work_of
 from tests.launching import Rig, is_alive, log_line, with_launcher
 
+pytestmark = pytest.mark.slow
+
 SOON_MS = 1_000
 REAL_MS = 4_000
 """A real engine that works must answer so soon, also on a busy machine."""

@@ -104,6 +104,7 @@ def test_a_node_stays_set_aside_when_the_server_dies_and_works_again_when_it_is_
     site.cluster.until(lambda: site.cluster.states(pinned) == {"completed"}, "it runs there")
 
 
+@pytest.mark.slow
 def test_a_prolog_that_hangs_is_stopped_and_its_job_runs_elsewhere(site: Site) -> None:
     site.break_hook("prolog", "hangs")
     job = site.run()

@@ -14,7 +14,10 @@ import pytest
 
 from tests.launching import Rig, is_alive, log_line, with_launcher
 
-pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed"),
+]
 
 # The launcher as it is, but the user has exchanged the shim before it began.
 EXCHANGED = """

@@ -409,6 +409,7 @@ def test_a_stopped_process_hears_the_stop_too() -> None:
     with_launcher(scenario)
 
 
+@pytest.mark.slow
 def test_a_limit_holds_across_the_death_of_the_launcher() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.launcher.start(rig.work("job-1.1", "sleep", "1000", limit_ms=4_000))
@@ -782,6 +783,7 @@ sys.exit(main(["--dir", sys.argv[1]]))
 """
 
 
+@pytest.mark.slow
 @root_only
 def test_a_launcher_without_rights_still_keeps_every_promise() -> None:
     """No control groups: what detaches is found by ancestry, and other users are refused."""

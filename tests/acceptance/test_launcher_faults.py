@@ -30,6 +30,8 @@ from tests.contract.test_runners import NAME, command, needs, why_no_containers,
 from tests.hanging import hanging_directory
 from tests.launching import AS_ROOT, NOBODY, Rig, is_alive, start_until, with_launcher
 
+pytestmark = pytest.mark.slow
+
 
 async def until(true: Callable[[], object], seconds: float = 30) -> None:
     async with asyncio.timeout(seconds):

@@ -121,6 +121,7 @@ def test_a_job_is_asked_to_end_before_its_lease_does() -> None:
     with_launcher(scenario)
 
 
+@pytest.mark.slow
 def test_a_long_grace_does_not_outlast_the_lease() -> None:
     async def scenario(rig: Rig) -> None:
         work = leased(rig, "job-1.1", 3_000, grace_ms=600_000)
@@ -145,6 +146,7 @@ def test_jobs_without_a_lease_run_on_beside_one_that_ends() -> None:
     with_launcher(scenario)
 
 
+@pytest.mark.slow
 def test_a_frozen_launcher_does_not_let_a_job_outlive_its_lease() -> None:
     async def scenario(rig: Rig) -> None:
         asked_ms = await running(rig, leased(rig, "job-1.1", 3_000))
@@ -196,6 +198,7 @@ def test_the_next_launcher_keeps_the_leases_of_the_former() -> None:
     with_launcher(scenario)
 
 
+@pytest.mark.slow
 def test_a_guard_that_is_killed_or_frozen_is_not_missed() -> None:
     async def scenario(rig: Rig) -> None:
         await running(rig, leased(rig, "job-1.1", 6_000))

@@ -21,6 +21,8 @@ from tests.acceptance.test_hanging_engines import (
 from tests.contract.test_runners import NAME, command, why_no_containers, work_of
 from tests.launching import Rig, a_rig, is_alive, log_line, with_launcher
 
+pytestmark = pytest.mark.slow
+
 
 async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):

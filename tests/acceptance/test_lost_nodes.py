@@ -6,6 +6,8 @@ from collections import Counter
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
+import pytest
+
 from tests.cluster import Cluster, a_cluster
 
 QUICK = {
@@ -64,6 +66,7 @@ def reason(cluster: Cluster, job: str) -> str:
         return str(client.get(job)["reason"])
 
 
+@pytest.mark.slow
 def test_a_leased_job_of_a_frozen_agent_runs_elsewhere_and_never_twice_at_a_time() -> None:
     with two_nodes() as cluster:
         job, notes = witness(cluster, "--requeue-on-node-loss")
@@ -168,6 +171,7 @@ def test_the_fencing_command_of_the_site_says_that_a_node_is_dead(tmp_path: Path
         cluster.agents[lost].kill()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away_stops_only_what_has_a_lease() -> None:
     with two_nodes() as cluster:
         plain, notes = witness(cluster)

@@ -309,6 +309,7 @@ def test_only_who_has_the_key_can_renew_it(cluster: Cluster, tmp_path: Path) -> 
         run(Keeper(forged, tmp_path, [cluster.nodes_address]).renew())
 
 
+@pytest.mark.slow
 def test_an_agent_renews_its_key_by_itself() -> None:
     """Keys of a few seconds, of which two thirds are waited for."""
     with a_cluster("n1", grpc_tls="on", grpc_node_key_days="0.00015") as quick:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.acceptance.conftest import RealServer
 from tests.acceptance.nvml_box import a_box, box, fake_nvml, fake_nvml_library
 from tests.fakes.nvml import FakeNvml
@@ -121,6 +123,7 @@ def _status(pid: int) -> str:
         return ""
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_given_back_just_before_all_is_killed_is_trusted_again(
     box: tuple[RealServer, FakeNvml],
 ) -> None:
@@ -142,6 +145,7 @@ def test_a_gpu_that_is_given_back_just_before_all_is_killed_is_trusted_again(
     assert gpu(server, 5)["state"] == "unhealthy", "what it did later is not forgiven"
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_loaded_after_the_agent_needs_no_restart(fake_nvml: FakeNvml) -> None:
     fake_nvml.a100s(8)
     fake_nvml.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)

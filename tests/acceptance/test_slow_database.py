@@ -11,6 +11,8 @@ import pytest
 from gpu_scheduler.model.errors import StoreUnavailable
 from tests.servers import Servers, several_servers
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = "cd $0; echo $$ >> runs; while [ ! -e go ]; do sleep 0.05; done; exit 7"
 SAID = "a commit has been under way for"
 READ_ANEW = ("orders are given when the store can be read", "commit failed, nothing of it was done")

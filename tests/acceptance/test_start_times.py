@@ -16,6 +16,8 @@ from gpu_scheduler.agent.work import Over, Prepared, Work
 from tests.hanging import hanging_directory, stuck_directory
 from tests.launching import NOBODY, Rig, log_line, with_launcher
 
+pytestmark = pytest.mark.slow
+
 SOON_MS = 1_500
 """Enough for a busy machine to bring a job as far as to what hangs."""
 

@@ -70,7 +70,8 @@ def test_a_shell_on_any_node_has_its_size_its_signals_and_its_exit_code(
     assert cluster.node_of(job["id"]) == node
     terminal.resize(120, 40)
     terminal.until(lambda _: terminal.answer("stty size") == "40 120", "the new size")
-    terminal.enter("echo begins; sleep 1000")
+    # The foreground process itself says that it runs: a ^C now reaches it, not the shell.
+    terminal.enter("sh -c 'echo begins; exec sleep 1000'")
     terminal.see("begins\n")
     terminal.press("C-c")
     assert terminal.answer("echo $?") == "130"

@@ -21,6 +21,8 @@ from gpu_scheduler.client.websocket import Frames
 from tests.chaos.fleet import Cable, can_cut_cables
 from tests.unit.client.fake_server import FakeServer, a_server
 
+pytestmark = pytest.mark.slow
+
 RELAY = """
 import asyncio, sys
 async def pump(reader, writer):

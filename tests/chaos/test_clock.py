@@ -8,9 +8,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
+
 from tests.chaos.audit import ENDED, read_notes
 from tests.chaos.house import House, a_house, compile_c
 from tests.chaos.workload import Workload
+
+pytestmark = pytest.mark.slow
 
 HOUR_S = 3600
 

@@ -1,6 +1,6 @@
 """Three servers, PostgreSQL and agents are broken at random, and the books are held to the truth.
 
-FLEET_AGENTS, FLEET_FAULTS and CHAOS_SEED make it larger, longer or different: see `make chaos`.
+FLEET_AGENTS, FLEET_FAULTS and CHAOS_SEED make it larger, longer or different: see `make soak`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,12 @@ import os
 import sys
 import time
 
+import pytest
+
 from tests.chaos.audit import read_notes
 from tests.chaos.fleet import FleetChaos, a_fleet, can_cut_cables, can_mount
+
+pytestmark = pytest.mark.slow
 
 AGENTS = int(os.environ.get("FLEET_AGENTS", "4"))
 FAULTS = int(os.environ.get("FLEET_FAULTS", "5"))

@@ -16,6 +16,8 @@ from tests.chaos.audit import ENDED
 from tests.chaos.house import House, a_house
 from tests.chaos.workload import Workload
 
+pytestmark = pytest.mark.slow
+
 SIZE_MB = 24
 STATE_UNUSABLE = 8
 

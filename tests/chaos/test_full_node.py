@@ -14,6 +14,8 @@ import pytest
 from tests.chaos.test_full_disk import fill_directory
 from tests.cluster import Cluster, a_cluster
 
+pytestmark = pytest.mark.slow
+
 SIZE_MB = 16
 MANY = 150
 

@@ -9,9 +9,13 @@ import os
 import sys
 import time
 
+import pytest
+
 from tests.chaos.audit import read_notes
 from tests.chaos.house import a_house
 from tests.chaos.killing import Chaos
+
+pytestmark = pytest.mark.slow
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "20"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))

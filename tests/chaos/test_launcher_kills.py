@@ -13,6 +13,8 @@ from tests.chaos.house import House, a_house
 from tests.chaos.killing import Chaos
 from tests.chaos.workload import Plan, Workload
 
+pytestmark = pytest.mark.slow
+
 KILLS = int(os.environ.get("CHAOS_KILLS", "20")) * 2 // 5
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 TARGETS = ("launcher", "launcher", "launcher", "agent", "server", "both")

@@ -6,9 +6,13 @@ import os
 import signal
 from random import Random
 
+import pytest
+
 from tests.chaos.audit import ENDED, read_notes
 from tests.chaos.house import House, a_house
 from tests.chaos.workload import Workload
+
+pytestmark = pytest.mark.slow
 
 SOON = {"agent_heartbeat_interval_s": "0.3", "nodes_suspect_after_s": "2"}
 

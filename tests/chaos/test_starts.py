@@ -16,6 +16,8 @@ import pytest
 from tests.chaos.house import House, a_house
 from tests.chaos.workload import Workload
 
+pytestmark = pytest.mark.slow
+
 CANNOT_LISTEN, DAMAGED, NEWER, IN_USE, NO_PLACE = 3, 5, 6, 7, 8
 
 

@@ -46,6 +46,7 @@ from gpu_scheduler.store.rows import (
 from tests.builders import a_job, a_node, a_tenant, on, running
 from tests.contract.row_strategies import INTERVALS, ROWS, STATE, job_rows
 from tests.contract.stores import STORES
+from tests.effort import examples
 
 PENDING, RUNNING = JobState.PENDING, JobState.RUNNING
 COMPLETED, FAILED, CANCELLED = JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED
@@ -282,7 +283,7 @@ READERS: dict[str, Callable[[Store, Any], list[Any]]] = {
 def test_every_row_comes_back_as_it_was(kind: str, store: Store) -> None:
     store.commit([a_row()])
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=examples(30), deadline=None)
     @given(row=ROWS[kind])
     def check(row: Any) -> None:
         store.commit([row])
@@ -466,7 +467,7 @@ QUERIES = st.builds(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(data=st.data())
 def test_all_stores_find_and_count_the_same(data: st.DataObject) -> None:
     rows = [

@@ -5,6 +5,8 @@ import pytest
 from tests.faults.variants import VARIANTS
 from tests.faults.world import run_world
 
+pytestmark = pytest.mark.slow
+
 CLIMATES = {
     "acknowledge-before-commit": ("server killed", "database slow"),
     "forget-before-commit": ("server killed", "database fails"),

@@ -10,6 +10,8 @@ import pytest
 from tests.faults.kept_seeds import KEPT
 from tests.faults.world import Verdict, run_world
 
+pytestmark = pytest.mark.slow
+
 WORLDS = 200
 AT_ONCE = 20
 SEEDS = [*range(WORLDS), *sorted(KEPT)]

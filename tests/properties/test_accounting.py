@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from gpu_scheduler.ledger.decayed_usage import account_of
 from gpu_scheduler.model.job import ENDED
 from gpu_scheduler.model.plan import Plan
+from tests.effort import examples
 from tests.properties.rig import Rig
 from tests.properties.strategies import (
     TENANTS,
@@ -24,7 +25,7 @@ def finished(scenario: Scenario, policy: str) -> Rig:
     return rig
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(scenario=scenarios(limits=False), policy=policies())
 def test_when_all_is_over_nothing_is_left_behind(scenario: Scenario, policy: str) -> None:
     rig = finished(scenario, policy)
@@ -52,7 +53,7 @@ def test_when_all_is_over_nothing_is_left_behind(scenario: Scenario, policy: str
         assert all(state.shares.held(account_of(tenant, user)) == 0 for user in USERS)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(scenario=scenarios(limits=False), policy=policies())
 def test_the_ledger_has_the_gpu_time_of_every_attempt(scenario: Scenario, policy: str) -> None:
     rig = finished(scenario, policy)
@@ -66,7 +67,7 @@ def test_the_ledger_has_the_gpu_time_of_every_attempt(scenario: Scenario, policy
         assert by_user == charged
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(scenario=scenarios(limits=False), policy=policies())
 def test_after_every_plan_picture_store_and_plan_agree(scenario: Scenario, policy: str) -> None:
     seen: Counter[str] = Counter()

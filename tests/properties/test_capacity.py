@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_scheduler.model.plan import Plan
+from tests.effort import examples
 from tests.properties.rig import Physics, Rig
 from tests.properties.strategies import Scenario, policies, scenarios
 
@@ -17,7 +18,7 @@ def go(rig: Rig) -> None:
             return
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(scenario=scenarios(limits=False), policy=policies(), stop_ms=st.sampled_from((0, 90_000)))
 def test_no_device_or_node_bears_more_than_it_has_and_every_gang_is_whole(
     scenario: Scenario, policy: str, stop_ms: int
@@ -25,7 +26,7 @@ def test_no_device_or_node_bears_more_than_it_has_and_every_gang_is_whole(
     go(Rig(scenario, policy, Physics(stop_ms=stop_ms)))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(scenario=scenarios(changes=False), policy=policies())
 def test_a_strict_quota_is_never_exceeded(scenario: Scenario, policy: str) -> None:
     def check(rig: Rig, plan: Plan) -> None:
@@ -35,7 +36,7 @@ def test_a_strict_quota_is_never_exceeded(scenario: Scenario, policy: str) -> No
     go(Rig(scenario, policy, watch=check))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(scenario=scenarios(changes=False), policy=policies())
 def test_over_its_guarantee_a_tenant_holds_only_what_was_lent_when_it_started(
     scenario: Scenario, policy: str
@@ -48,7 +49,7 @@ def test_over_its_guarantee_a_tenant_holds_only_what_was_lent_when_it_started(
     go(Rig(scenario, policy, watch=check))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(scenario=scenarios(changes=False), policy=policies())
 def test_a_pool_stays_within_its_part_and_what_the_other_leaves(
     scenario: Scenario, policy: str
@@ -62,7 +63,7 @@ def test_a_pool_stays_within_its_part_and_what_the_other_leaves(
     go(Rig(scenario, policy, watch=check))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(scenario=scenarios(changes=False), policy=policies())
 def test_a_budget_of_gpu_time_is_never_exceeded(scenario: Scenario, policy: str) -> None:
     rig = Rig(scenario, policy)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.tenant import Quota
+from tests.effort import examples
 from tests.properties.rig import Rig
 from tests.properties.strategies import BRISK, STEP_MS, Scenario, policies, scenarios
 
@@ -43,7 +44,7 @@ class Witness:
                 assert used <= quota.gpu_milli_ms, f"{account} has used {used}"
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(scenario=scenarios(most_jobs=7), policy=policies(), quota=st.sampled_from(CAPS))
 def test_no_user_goes_beyond_a_cap_or_a_budget(
     scenario: Scenario, policy: str, quota: Quota

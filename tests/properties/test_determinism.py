@@ -13,6 +13,7 @@ from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.forecast import forecast
 from gpu_scheduler.engine.state.cluster_state import Picture
 from gpu_scheduler.model.snapshot import Snapshot
+from tests.effort import examples
 from tests.properties.dump import dump_of
 from tests.properties.rig import Rig
 from tests.properties.strategies import Scenario, policies, scenarios
@@ -49,7 +50,7 @@ def shuffled(snapshot: Snapshot, seed: int) -> Snapshot:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(scenario=scenarios(), policy=policies(), most=st.integers(1, 12))
 def test_deciding_twice_gives_the_same_plan_and_leaves_the_picture_as_it_was(
     scenario: Scenario, policy: str, most: int
@@ -64,7 +65,7 @@ def test_deciding_twice_gives_the_same_plan_and_leaves_the_picture_as_it_was(
     assert decide(picture, picture.policy, now_ms).to_json() == first.to_json()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(scenario=scenarios(), policy=policies(), most=st.integers(1, 12))
 def test_a_picture_kept_through_a_history_decides_like_one_built_afresh(
     scenario: Scenario, policy: str, most: int
@@ -79,7 +80,7 @@ def test_a_picture_kept_through_a_history_decides_like_one_built_afresh(
     assert forecast(picture, now_ms) == forecast(fresh, now_ms)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(scenario=scenarios(), policy=policies(), most=st.integers(1, 12))
 def test_a_kept_picture_and_a_fresh_one_give_the_same_bytes(
     scenario: Scenario, policy: str, most: int
@@ -92,7 +93,7 @@ def test_a_kept_picture_and_a_fresh_one_give_the_same_bytes(
     assert kept_plan.to_json() == decide(fresh, picture.policy, now_ms).to_json()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(scenario=scenarios(), policy=policies(), most=st.integers(1, 12), seed=st.integers(0, 1_000))
 def test_the_order_in_which_things_were_told_does_not_matter(
     scenario: Scenario, policy: str, most: int, seed: int
@@ -110,6 +111,7 @@ def test_the_order_in_which_things_were_told_does_not_matter(
 CHILD = """
 import sys
 from tests.properties.generated import plans_of_some_histories
+from tests.effort import examples
 sys.stdout.write(plans_of_some_histories())
 """
 

@@ -8,6 +8,7 @@ from gpu_scheduler.engine.state.node_resources import Hold
 from gpu_scheduler.engine.state.transaction import Draft
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import Request
+from tests.effort import examples
 from tests.properties.dump import index_values
 from tests.properties.strategies import ANY_REQUEST, nodes
 
@@ -16,7 +17,7 @@ TRIALS = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     machines=nodes(), held=TRIALS, tried=TRIALS, watch=st.sampled_from(("no", "vectors", "sizes"))
 )
@@ -55,7 +56,7 @@ def attempt(draft: Draft, trials: list[tuple[Request, bool, int]], holds: list[H
     return holds
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(machines=nodes(), held=TRIALS)
 def test_an_index_kept_through_changes_is_like_one_built_from_what_is_held(
     machines: tuple[Node, ...], held: list[tuple[Request, bool, int]]

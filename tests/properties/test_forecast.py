@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from gpu_scheduler.engine.forecast import forecast, forecast_start
 from gpu_scheduler.engine.policy import Queueing
 from gpu_scheduler.model.node import NodeState
+from tests.effort import examples
 from tests.properties.dump import dump_of
 from tests.properties.rig import Rig
 from tests.properties.strategies import Scenario, policies, scenarios
@@ -19,7 +20,7 @@ def some_way(scenario: Scenario, policy: str, most: int) -> Rig:
     return rig
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(scenario=scenarios(), policy=policies(), most=st.integers(1, 12))
 def test_a_forecast_leaves_the_picture_as_it_was(
     scenario: Scenario, policy: str, most: int
@@ -46,7 +47,7 @@ def lasting_refusals(rig: Rig) -> set[int]:
     }
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(scenario=scenarios(changes=False), policy=policies(), most=st.integers(1, 12))
 def test_a_forecast_has_an_answer_for_every_job_that_can_run(
     scenario: Scenario, policy: str, most: int

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.plan import Plan
+from tests.effort import examples
 from tests.properties.rig import Physics, Rig
 from tests.properties.strategies import BRISK, Scenario, Step, Work, scenarios
 
@@ -59,7 +60,7 @@ class Witness:
             assert held + job.gpu_milli <= CAP_MILLI, f"{job.id} is over the cap with {held}"
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(scenario=shared(), keeps=st.booleans())
 def test_interactive_work_stops_only_what_it_may_and_everything_ends(
     scenario: Scenario, keeps: bool

@@ -17,6 +17,7 @@ from gpu_scheduler.model.plan import Eviction, Plan
 from gpu_scheduler.model.request import mig_memory_mb
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Quota, Tenant
+from tests.effort import examples
 from tests.properties.rig import Physics, Rig
 from tests.properties.strategies import (
     BRISK,
@@ -216,7 +217,7 @@ PHYSICS = {
 }
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(scenario=shared(), physics=st.sampled_from(tuple(PHYSICS)))
 def test_for_a_limit_of_its_own_only_batch_work_of_the_tenant_is_stopped_and_never_in_vain(
     scenario: Scenario, physics: str

@@ -24,6 +24,7 @@ from tests.builders import (
     on,
     running,
 )
+from tests.effort import examples
 
 NOW = 10 * HOUR
 CLASS = a_policy(name="easy", preemption=Preemption.CLASS, class_point_ms=MINUTE)
@@ -64,7 +65,7 @@ def a_world(dice: Random) -> World:
     return World(a_cluster(nodes=count, gpus=gpus), tuple(held), gang)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(dice=st.integers(0, 1 << 32).map(Random))
 def test_a_gang_starts_when_its_victims_are_gone_and_not_if_any_of_them_stays(dice: Random) -> None:
     world = a_world(dice)

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Plan
+from tests.effort import examples
 from tests.properties.rig import Rig
 from tests.properties.strategies import Scenario, policies, scenarios
 
@@ -26,7 +27,7 @@ def plainly_fits(rig: Rig, job: Job, node: Node) -> bool:
     )
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(scenario=scenarios(limits=False), policy=policies())
 def test_a_job_alone_in_the_queue_does_not_wait_beside_an_empty_node_that_fits_it(
     scenario: Scenario, policy: str
@@ -47,7 +48,7 @@ def test_a_job_alone_in_the_queue_does_not_wait_beside_an_empty_node_that_fits_i
             return
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(scenario=scenarios(limits=False, changes=False), policy=policies())
 def test_when_nothing_runs_something_starts(scenario: Scenario, policy: str) -> None:
     def check(rig: Rig, plan: Plan) -> None:

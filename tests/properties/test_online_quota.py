@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.plan import Eviction
 from gpu_scheduler.model.snapshot import PoolQuota
+from tests.effort import examples
 from tests.properties.rig import Rig
 from tests.properties.strategies import Scenario
 from tests.properties.test_interactive_quota import (
@@ -66,7 +67,7 @@ class PoolWitness(Witness):
             assert victim.pool is not job.pool
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(scenario=shared(), physics=st.sampled_from(tuple(PHYSICS)))
 def test_for_a_limit_of_its_own_online_work_stops_only_what_was_lent_and_never_in_vain(
     scenario: Scenario, physics: str

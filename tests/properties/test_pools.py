@@ -11,6 +11,7 @@ from gpu_scheduler.model.errors import QuotaTooSmall
 from gpu_scheduler.model.job import Job, JobState, Pool
 from gpu_scheduler.model.snapshot import PoolQuota
 from tests.builders import MINUTE, SECOND, a_cluster, a_job
+from tests.effort import examples
 from tests.scenarios.lab import Lab
 
 NODES, GPUS = 3, 4
@@ -36,7 +37,7 @@ def batch_jobs(draw: st.DrawFn) -> list[Job]:
     ]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     batch=batch_jobs(),
     later=batch_jobs(),

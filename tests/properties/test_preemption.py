@@ -5,6 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.effort import examples
 from tests.properties.rig import Physics, Rig
 from tests.properties.strategies import PREEMPTING, Scenario, policies, scenarios
 
@@ -23,7 +24,7 @@ def some_way(rig: Rig) -> Rig:
     return rig
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     scenario=scenarios(limits=False, changes=False),
     policy=policies(PREEMPTING),
@@ -39,7 +40,7 @@ def test_a_finite_set_of_jobs_drains_under_every_preempting_policy(
     assert rig.waiting() == []
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(scenario=scenarios(changes=False), policy=policies(PREEMPTING))
 def test_nobody_is_evicted_twice_at_one_moment(scenario: Scenario, policy: str) -> None:
     rig = some_way(Rig(scenario, policy))
@@ -51,7 +52,7 @@ def test_nobody_is_evicted_twice_at_one_moment(scenario: Scenario, policy: str) 
     assert max(counts.values(), default=0) <= 1
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(scenario=scenarios(changes=False), policy=policies(PREEMPTING))
 def test_whoever_others_are_evicted_for_starts_as_soon_as_they_are_gone(
     scenario: Scenario, policy: str
@@ -63,7 +64,7 @@ def test_whoever_others_are_evicted_for_starts_as_soon_as_they_are_gone(
     assert wanted <= started
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(scenario=scenarios(limits=False, changes=False))
 def test_by_class_nobody_is_evicted_more_often_than_its_tenant_allows(scenario: Scenario) -> None:
     rig = some_way(Rig(scenario, "fair"))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gpu_scheduler.engine.policy import ALL_RESERVATIONS, Policy, Preemption
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.request import Request
+from tests.effort import examples
 from tests.properties.rig import Rig
 from tests.properties.strategies import (
     ANY_REQUEST,
@@ -94,13 +95,13 @@ def holds_for(scenario: Scenario, policy: Policy) -> None:
     Rig(scenario, policy, watch=Witness()).run()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(scenario=streams(WHOLE, gangs=False), policy=st.sampled_from(tuple(CALM)))
 def test_jobs_of_whole_gpus_do_not_push_back_a_reservation(scenario: Scenario, policy: str) -> None:
     holds_for(scenario, CALM[policy])
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(scenario=streams(ANY_REQUEST, gangs=False), policy=st.sampled_from(tuple(CALM)))
 def test_shares_and_picky_jobs_do_not_push_back_a_reservation(
     scenario: Scenario, policy: str
@@ -108,7 +109,7 @@ def test_shares_and_picky_jobs_do_not_push_back_a_reservation(
     holds_for(scenario, CALM[policy])
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(scenario=streams(WHOLE, gangs=True), policy=st.sampled_from(tuple(CALM)))
 def test_gangs_do_not_push_back_a_reservation_and_keep_their_own(
     scenario: Scenario, policy: str
@@ -116,7 +117,7 @@ def test_gangs_do_not_push_back_a_reservation_and_keep_their_own(
     holds_for(scenario, CALM[policy])
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     scenario=streams(WHOLE, gangs=False, arrays=True, priorities=(750,)),
     policy=st.sampled_from(tuple(CALM)),

@@ -10,6 +10,7 @@ from gpu_scheduler.control.messages import SetNode
 from gpu_scheduler.control.restore import recall, restore
 from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.model.job import ENDED
+from tests.effort import examples
 from tests.properties.rig import Physics, Rig
 from tests.properties.strategies import Scenario, policies, scenarios
 
@@ -67,7 +68,7 @@ def known(core: Core, now_ms: int) -> dict[str, object]:
     }
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     scenario=scenarios(),
     policy=policies(),
@@ -85,7 +86,7 @@ def test_a_restored_scheduler_knows_all_that_it_knew(
             rig.crash()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(scenario=scenarios(limits=False), policy=policies(), every=st.integers(1, 4))
 def test_every_job_ends_although_the_scheduler_is_killed_all_the_time(
     scenario: Scenario, policy: str, every: int

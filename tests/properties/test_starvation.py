@@ -14,6 +14,7 @@ from gpu_scheduler.engine.priority import largest_gap_ms
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import Request
+from tests.effort import examples
 from tests.properties.rig import Rig
 from tests.properties.strategies import (
     ANY_REQUEST,
@@ -93,7 +94,7 @@ def holds_for(scenario: Scenario, policy: Policy) -> None:
     assert waited_ms <= longest_wait_ms(rig, scenario, policy)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(scenario=siege(WHOLE, PRIORITIES[:1]), policy=st.sampled_from(NAMES))
 def test_a_job_starts_in_time_under_a_stream_of_its_own_class(
     scenario: Scenario, policy: str
@@ -101,7 +102,7 @@ def test_a_job_starts_in_time_under_a_stream_of_its_own_class(
     holds_for(scenario, POLICIES[policy])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(scenario=siege(ANY_REQUEST, PRIORITIES), policy=st.sampled_from(NAMES))
 def test_a_job_starts_in_time_under_a_stream_of_higher_classes(
     scenario: Scenario, policy: str

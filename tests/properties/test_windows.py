@@ -11,6 +11,7 @@ from gpu_scheduler.engine.forecast import forecast
 from gpu_scheduler.engine.reservation.advance import is_barred
 from gpu_scheduler.engine.state.cluster_state import Picture
 from gpu_scheduler.model.advance_reservation import ReservationSpec
+from tests.effort import examples
 from tests.properties.dump import dump_of
 from tests.properties.rig import Physics, Rig
 from tests.properties.strategies import (
@@ -82,7 +83,7 @@ def intruders(rig: Rig) -> list[str]:
     ]
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(scenario=reserved(), policy=policies(), stop_ms=st.sampled_from((0, EVICTION_MS // 2)))
 def test_nobody_without_a_right_runs_on_reserved_gpus(
     scenario: Scenario, policy: str, stop_ms: int
@@ -92,7 +93,7 @@ def test_nobody_without_a_right_runs_on_reserved_gpus(
         assert intruders(rig) == [], f"at {rig.now_ms}: {rig.core.state.cluster.windows}"
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(scenario=reserved(), policy=policies(), most=st.integers(1, 12))
 def test_around_reservations_a_decision_is_repeatable_and_changes_nothing(
     scenario: Scenario, policy: str, most: int
@@ -114,7 +115,7 @@ def test_around_reservations_a_decision_is_repeatable_and_changes_nothing(
     assert forecast(fresh, rig.now_ms) == starts
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(scenario=reserved(), policy=policies())
 def test_reservations_hold_nobody_up_for_ever(scenario: Scenario, policy: str) -> None:
     rig = a_rig(scenario, policy)

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from gpu_scheduler.engine.policy import preset
 from gpu_scheduler.predict.history import History
 from gpu_scheduler.simulator.fairness import (
@@ -14,6 +16,8 @@ from gpu_scheduler.simulator.generator import WorkShape, generate
 from gpu_scheduler.simulator.outcomes import Run
 from gpu_scheduler.simulator.workload import Partition, TraceJob, cluster_of
 from gpu_scheduler.simulator.world import Physics, World
+
+pytestmark = pytest.mark.slow
 
 DEMAND = {"large": (2.0, 1_600), "middle": (0.8, 640), "small": (0.5, 400)}
 HOUR_MS = 3_600_000

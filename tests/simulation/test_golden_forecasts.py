@@ -17,7 +17,7 @@ from gpu_scheduler.simulator.world import Physics, World
 from tests.simulation.exact_record import check_forecasts
 from tests.simulation.golden import needs_traces, trace, venus
 
-pytestmark = needs_traces
+pytestmark = [needs_traces, pytest.mark.slow]
 KTH_JOBS = 6_000
 """The first three months; the whole log takes minutes and says the same."""
 

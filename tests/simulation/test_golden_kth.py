@@ -8,7 +8,7 @@ from gpu_scheduler.simulator.traces.swf import read_swf
 from tests.simulation.exact_record import check_run
 from tests.simulation.golden import needs_traces, shown, trace
 
-pytestmark = needs_traces
+pytestmark = [needs_traces, pytest.mark.slow]
 
 
 @pytest.mark.parametrize(

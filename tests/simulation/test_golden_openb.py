@@ -13,7 +13,7 @@ from gpu_scheduler.simulator.traces.openb import Pod, read_nodes, read_pods
 from tests.simulation.exact_record import check_fillings
 from tests.simulation.golden import needs_traces, trace
 
-pytestmark = needs_traces
+pytestmark = [needs_traces, pytest.mark.slow]
 SEEDS = range(42, 52)
 PUBLISHED = {
     "random": 86.30,

@@ -15,7 +15,7 @@ from tests.simulation.golden import (
     venus,
 )
 
-pytestmark = needs_traces
+pytestmark = [needs_traces, pytest.mark.slow]
 TIRESIAS_JCT_S = 14_700
 TIRESIAS_P999_S = 195_846
 
