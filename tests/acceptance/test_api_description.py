@@ -25,9 +25,9 @@ from gpu_scheduler.api.application import DOCUMENTED_OPERATIONS
 from gpu_scheduler.api.http.openapi import describe
 from tests.unit.api.lab import ApiLab
 
-SCHEMA = schemathesis.openapi.from_dict(describe(DOCUMENTED_OPERATIONS, "0"))
-
 pytestmark = pytest.mark.slow
+
+SCHEMA = schemathesis.openapi.from_dict(describe(DOCUMENTED_OPERATIONS, "0"))
 OPERATIONS = {
     operation.label: operation
     for operation in (result.ok() for result in SCHEMA.get_all_operations())
