@@ -6,7 +6,7 @@ from random import Random
 
 from benchmarks.cluster import any_request, distinct, drawn, large_cluster, whole_request
 from gpu_scheduler.engine.policy import HOUR_MS, MINUTE_MS, Policy
-from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import PRIORITY_NAMES, Job
 from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.request import WHOLE_MILLI, Request
@@ -23,24 +23,24 @@ PRIORITIES = (("low", 12), ("normal", 76), ("high", 10), ("urgent", 2))
 
 
 class Backlog:
-    """A picture that is filled, emptied a little and loaded with waiting jobs."""
+    """A cluster state that is filled, emptied a little and loaded with waiting jobs."""
 
     def __init__(self, policy: Policy, seed: int, *, nodes: int = 10_000) -> None:
         """Nodes and tenants with some past use; nothing runs and nothing waits."""
         self.chance = Random(seed)
-        self.picture = Picture(policy)
+        self.state = ClusterState(policy)
         self._requests = distinct(lambda: any_request(self.chance), SHAPES)
         self._next_filler = FILLER
         self._next_number = 1
         for node in large_cluster(nodes):
-            self.picture.set_node(node)
+            self.state.set_node(node)
         for number in range(TENANTS):
             tenant = f"tenant-{number}"
-            self.picture.set_tenant(Tenant(id=tenant))
-            self.picture.tenant_standings[tenant] = AccountUsage(usage=self._some_usage())
+            self.state.set_tenant(Tenant(id=tenant))
+            self.state.tenant_standings[tenant] = AccountUsage(usage=self._some_usage())
             for user in range(USERS_PER_TENANT):
                 account = (tenant, f"user-{user}")
-                self.picture.user_standings[account] = AccountUsage(usage=self._some_usage())
+                self.state.user_standings[account] = AccountUsage(usage=self._some_usage())
 
     def fill(self) -> None:
         """Let work run until no GPU is free, whole or in part."""
@@ -56,21 +56,21 @@ class Backlog:
     def free_gpus(self, count: int) -> None:
         """End running jobs with whole GPUs, chosen by chance, until so many GPUs are free."""
         sizes: dict[int, list[str]] = {}
-        for allocation_id, entry in self.picture.running.items():
+        for allocation_id, entry in self.state.running.items():
             milli = entry.running.job.gpu_milli
             if milli % WHOLE_MILLI == 0:
                 sizes.setdefault(milli // WHOLE_MILLI, []).append(allocation_id)
         while count:
             size = self.chance.choice([size for size in sizes if size <= count])
             chosen = sizes[size].pop(self.chance.randrange(len(sizes[size])))
-            self.picture.finish(chosen)
+            self.state.finish(chosen)
             count -= size
 
     def wait(self, count: int, *, gpus: int = 0) -> None:
         """So many more jobs wait, of any shape or of one GPU count."""
         first = whole_request(self.chance, gpus) if gpus else None
         for _ in range(count):
-            self.picture.enqueue(self._waiting(first or self.chance.choice(self._requests)))
+            self.state.enqueue(self._waiting(first or self.chance.choice(self._requests)))
 
     def _waiting(self, request: Request) -> Waiting:
         number = self._next_number
@@ -80,7 +80,7 @@ class Backlog:
         return Waiting(job=job, expected_ms=self._some_run_ms(), since_ms=submit_ms)
 
     def _run(self, request: Request) -> bool:
-        index = self.picture.index
+        index = self.state.index
         hold = index.find(index.shape(request))
         if hold is None:
             return False
@@ -97,7 +97,7 @@ class Backlog:
             start_ms=start_ms,
         )
         end_ms = NOW_MS + self._some_run_ms()
-        self.picture.start(Running(job=job, allocation=allocation, expected_end_ms=end_ms))
+        self.state.start(Running(job=job, allocation=allocation, expected_end_ms=end_ms))
         return True
 
     def _job(self, number: int, request: Request, submit_ms: int) -> Job:

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-from gpu_scheduler.engine.state.node_index import Index
-from gpu_scheduler.engine.state.node_resources import Hold
+from gpu_scheduler.engine.state.node_index import NodeIndex
+from gpu_scheduler.engine.state.node_resources import Grant
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import WHOLE_MILLI, Request
 from gpu_scheduler.simulator.workload import NodeGroup, nodes_of
@@ -73,36 +73,36 @@ def distinct(draw: Callable[[], Request], count: int) -> list[Request]:
     return list(found)
 
 
-def used_index(nodes: tuple[Node, ...], percent: int, seed: int) -> Index:
+def used_index(nodes: tuple[Node, ...], percent: int, seed: int) -> NodeIndex:
     """An index with this much of all GPUs held, as after long use.
 
     Filled to 95 %, then emptied in random order, then a fifth of the work replaced by other work,
     so that nodes are left free in many different ways.
     """
     chance = Random(seed)
-    index = Index()
+    index = NodeIndex()
     for node in nodes:
         index.add_node(node)
     total = sum(node.gpu_count for node in nodes) * WHOLE_MILLI
     requests = [any_request(chance, cpu_heavy=True) for _ in range(2_000)]
-    holds: list[Hold] = []
-    held = _take_until(index, chance, requests, holds, 0, total * 95 // 100)
+    grants: list[Grant] = []
+    held = _take_until(index, chance, requests, grants, 0, total * 95 // 100)
     for _ in range(5):
-        chance.shuffle(holds)
-        held = _give_until(index, holds, held, total * percent * 96 // 10_000)
-        held = _take_until(index, chance, requests, holds, held, total * percent // 100)
+        chance.shuffle(grants)
+        held = _give_until(index, grants, held, total * percent * 96 // 10_000)
+        held = _take_until(index, chance, requests, grants, held, total * percent // 100)
     return index
 
 
-def free_devices_histogram(index: Index) -> dict[int, int]:
+def free_devices_histogram(index: NodeIndex) -> dict[int, int]:
     """How many nodes have so many wholly free devices."""
-    counts = Counter(slot.free_mask.bit_count() for slot in index.by_id.values())
+    counts = Counter(resources.free_mask.bit_count() for resources in index.by_id.values())
     return dict(sorted(counts.items()))
 
 
-def gpu_milli(hold: Hold) -> int:
+def gpu_milli(grant: Grant) -> int:
     """What a hold has of GPUs."""
-    return hold.mask.bit_count() * WHOLE_MILLI + sum(share for _, share, _ in hold.parts)
+    return grant.mask.bit_count() * WHOLE_MILLI + sum(share for _, share, _ in grant.parts)
 
 
 def drawn(chance: Random, weights: tuple[tuple[int, int], ...]) -> int:
@@ -117,23 +117,28 @@ def _models(chance: Random) -> tuple[str, ...]:
 
 
 def _take_until(
-    index: Index, chance: Random, requests: list[Request], holds: list[Hold], held: int, wanted: int
+    index: NodeIndex,
+    chance: Random,
+    requests: list[Request],
+    grants: list[Grant],
+    held: int,
+    wanted: int,
 ) -> int:
     misses = 0
     while held < wanted and misses < 1_000:
-        hold = index.find(index.shape(chance.choice(requests)))
-        if hold is None:
+        grant = index.find(index.shape(chance.choice(requests)))
+        if grant is None:
             misses += 1
             continue
-        index.take(hold)
-        holds.append(hold)
-        held += gpu_milli(hold)
+        index.take(grant)
+        grants.append(grant)
+        held += gpu_milli(grant)
     return held
 
 
-def _give_until(index: Index, holds: list[Hold], held: int, wanted: int) -> int:
+def _give_until(index: NodeIndex, grants: list[Grant], held: int, wanted: int) -> int:
     while held > wanted:
-        hold = holds.pop()
-        index.give(hold)
-        held -= gpu_milli(hold)
+        grant = grants.pop()
+        index.give(grant)
+        held -= gpu_milli(grant)
     return held

@@ -1,7 +1,7 @@
 """One cycle with 100,000 waiting jobs when 100 GPUs of a full cluster become free.
 
 The jobs are of 500 shapes and 100 tenants; the cluster has 10,000 nodes with 8 GPUs each. `decide`
-must give out all 100 devices. Timed is the call of `decide` alone, which leaves the picture as it
+must give out all 100 devices. Timed is the call of `decide` alone, which leaves the state as it
 was, so it can be repeated. The value is that of `fair`; `easy` and `fifo` stand beside it, and to
 meet the target all three must, by CPU time, also in the ratio of many jobs to few.
 """
@@ -14,8 +14,8 @@ from benchmarks.result import LESS, Result, result, rounded
 from benchmarks.stopwatch import Stopwatch, timed
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.policy import preset
-from gpu_scheduler.engine.state.cluster_state import Picture
-from gpu_scheduler.engine.state.transaction import Draft
+from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.request import WHOLE_MILLI
 
@@ -57,18 +57,18 @@ def _figure(name: str, repeats: int) -> dict[str, float]:
     backlog = Backlog(policy, SEED)
     backlog.fill()
     backlog.free_gpus(FREE_GPUS)
-    picture = backlog.picture
+    state = backlog.state
     if name == "fifo":
         # Nothing passes a blocked job there, so all GPUs are given out only if the first jobs fit.
         backlog.wait(FREE_GPUS, gpus=1)
-    backlog.wait(FEW - len(picture.queue))
-    few, _ = _timed_decide(picture, repeats, f"cycle: {name}, {FEW} jobs")
+    backlog.wait(FEW - len(state.queue))
+    few, _ = _timed_decide(state, repeats, f"cycle: {name}, {FEW} jobs")
     backlog.wait(MANY - FEW)
-    many, plan = _timed_decide(picture, repeats, f"cycle: {name}, {MANY} jobs")
+    many, plan = _timed_decide(state, repeats, f"cycle: {name}, {MANY} jobs")
     touched = len(given_devices(plan))
     if touched != FREE_GPUS:
         raise AssertionError(f"{name} gave out {touched} of {FREE_GPUS} free GPUs")
-    floor = timed(lambda: _place_again(picture, plan), repeats)
+    floor = timed(lambda: _place_again(state, plan), repeats)
     return {
         "ms": rounded(many.wall * 1000),
         "cpu_ms": rounded(many.cpu * 1000),
@@ -83,7 +83,7 @@ def _figure(name: str, repeats: int) -> dict[str, float]:
         "starts": len(plan.starts),
         "evictions": len(plan.evictions),
         "examined": plan.examined,
-        "running": len(picture.running),
+        "running": len(state.running),
     }
 
 
@@ -103,24 +103,24 @@ def given_gpus(plan: Plan) -> float:
     return milli / WHOLE_MILLI
 
 
-def _timed_decide(picture: Picture, repeats: int, text: str) -> tuple[Stopwatch, Plan]:
+def _timed_decide(state: ClusterState, repeats: int, text: str) -> tuple[Stopwatch, Plan]:
     watch = Stopwatch()
     plan = Plan()
     for lap in range(repeats):
         show(f"{text}, {lap + 1} of {repeats}")
         with watch.lap():
-            plan = decide(picture, picture.policy, NOW_MS)
+            plan = decide(state, state.policy, NOW_MS)
     return watch, plan
 
 
-def _place_again(picture: Picture, plan: Plan) -> None:
+def _place_again(state: ClusterState, plan: Plan) -> None:
     """The floor: place the same jobs in the same order, without asking who is next, and undo it."""
-    draft = Draft(picture.index)
+    transaction = Transaction(state.index)
     numbers = {start.job_id: int(start.job_id[1:]) for start in plan.starts}
     for start in plan.starts:
-        entry = picture.queue.entries[numbers[start.job_id]]
-        hold = picture.index.find(entry.shape.members[0])
+        entry = state.queue.entries[numbers[start.job_id]]
+        hold = state.index.find(entry.shape.members[0])
         if hold is None:
             raise AssertionError(f"no place for {start.job_id}")
-        draft.take(hold)
-    draft.undo()
+        transaction.take(hold)
+    transaction.undo()

@@ -20,9 +20,9 @@ from benchmarks.cluster import (
 from benchmarks.progress import show
 from benchmarks.result import Result, result, rounded
 from benchmarks.stopwatch import Stopwatch
-from gpu_scheduler.engine.state.node_index import Index
-from gpu_scheduler.engine.state.node_resources import Hold
-from gpu_scheduler.engine.state.request_shape import Shape
+from gpu_scheduler.engine.state.node_index import NodeIndex
+from gpu_scheduler.engine.state.node_resources import Grant
+from gpu_scheduler.engine.state.request_shape import RequestShape
 from gpu_scheduler.model.request import Request
 
 TARGET = 200_000
@@ -43,12 +43,12 @@ def measure(repeats: int) -> Result:
     free_before = index.free_devices
     histogram = free_devices_histogram(index)
     figures: dict[str, dict[str, float]] = {}
-    for kind, batch in BATCHES.items():
+    for node_class, batch in BATCHES.items():
         chance = Random(SEED)
-        shapes = [index.shape(request) for request in _requests(kind, chance)]
+        shapes = [index.shape(request) for request in _requests(node_class, chance)]
         work = [chance.choice(shapes) for _ in range(LAP)]
-        figures[f"{kind}_pair"] = _figure(_pairs(index, work, repeats * LAPS))
-        figures[f"{kind}_churn"] = _figure(_churn(index, work, batch, chance, repeats * LAPS))
+        figures[f"{node_class}_pair"] = _figure(_pairs(index, work, repeats * LAPS))
+        figures[f"{node_class}_churn"] = _figure(_churn(index, work, batch, chance, repeats * LAPS))
     if index.free_devices != free_before:
         raise AssertionError("not everything was given back")
     floor = _figure(_empty_calls(repeats * LAPS))
@@ -67,46 +67,48 @@ def measure(repeats: int) -> Result:
     )
 
 
-def _requests(kind: str, chance: Random) -> list[Request]:
-    if kind == "fraction":
+def _requests(node_class: str, chance: Random) -> list[Request]:
+    if node_class == "fraction":
         return distinct(lambda: fraction_request(chance), SHAPES)
-    gpus = 1 if kind == "one_gpu" else 8
+    gpus = 1 if node_class == "one_gpu" else 8
     return distinct(lambda: whole_request(chance, gpus), SHAPES)
 
 
-def _pairs(index: Index, work: list[Shape], laps: int) -> Stopwatch:
+def _pairs(index: NodeIndex, work: list[RequestShape], laps: int) -> Stopwatch:
     watch = Stopwatch()
     for lap in range(laps):
         show(f"placement: pairs, {lap + 1} of {laps}")
         with watch.lap():
             for shape in work:
-                hold = index.find(shape)
-                if hold is None:
+                grant = index.find(shape)
+                if grant is None:
                     raise AssertionError(f"no place for {shape.request}")
-                index.take(hold)
-                index.give(hold)
+                index.take(grant)
+                index.give(grant)
     return watch
 
 
-def _churn(index: Index, work: list[Shape], batch: int, chance: Random, laps: int) -> Stopwatch:
+def _churn(
+    index: NodeIndex, work: list[RequestShape], batch: int, chance: Random, laps: int
+) -> Stopwatch:
     """The shuffle between placing and giving back is not timed."""
     watch = Stopwatch()
     for lap in range(laps):
         show(f"placement: churn, {lap + 1} of {laps}")
         parts = Stopwatch()
         for first in range(0, len(work), batch):
-            holds: list[Hold] = []
+            grants: list[Grant] = []
             with parts.lap():
                 for shape in work[first : first + batch]:
-                    hold = index.find(shape)
-                    if hold is None:
+                    grant = index.find(shape)
+                    if grant is None:
                         raise AssertionError(f"no place for {shape.request}")
-                    index.take(hold)
-                    holds.append(hold)
-            chance.shuffle(holds)
+                    index.take(grant)
+                    grants.append(grant)
+            chance.shuffle(grants)
             with parts.lap():
-                for hold in holds:
-                    index.give(hold)
+                for grant in grants:
+                    index.give(grant)
         watch.walls.append(sum(parts.walls))
         watch.cpus.append(sum(parts.cpus))
     return watch

@@ -46,12 +46,12 @@ def measure(repeats: int) -> Result:
 
 
 def _entries() -> list[Entry]:
-    """Entries as the picture makes them, before their groups hold anything."""
+    """Entries as the cluster state makes them, before their groups hold anything."""
     backlog = Backlog(preset("fair"), SEED, nodes=10)
     backlog.wait(JOBS)
-    entries = list(backlog.picture.queue.entries.values())
+    entries = list(backlog.state.queue.entries.values())
     for entry in entries:
-        backlog.picture.queue.remove(entry.number)
+        backlog.state.queue.remove(entry.number)
     return entries
 
 

@@ -11,7 +11,7 @@ from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import SetNode, SetPools, SetTenant
 from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.engine.policy import Order, Policy, preset
-from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job
 from gpu_scheduler.model.node import Device, DeviceMode, Node
@@ -201,7 +201,7 @@ def a_policy(*, name: str = "easy", **changes: Any) -> Policy:
     return replace(policy, order=replace(policy.order, **weights), **changes)
 
 
-def a_picture(
+def a_state(
     *,
     policy: Policy | None = None,
     nodes: Iterable[Node] = (),
@@ -212,22 +212,22 @@ def a_picture(
     reservations: Iterable[Reservation] = (),
     standings: Mapping[str, AccountUsage] | None = None,
     user_standings: Mapping[tuple[str, str], AccountUsage] | None = None,
-) -> Picture:
-    """A picture in which the jobs of `queue` wait and those of `held` run."""
-    picture = Picture(policy or a_policy())
+) -> ClusterState:
+    """A cluster state in which the jobs of `queue` wait and those of `held` run."""
+    cluster = ClusterState(policy or a_policy())
     for node in nodes:
-        picture.set_node(node)
+        cluster.set_node(node)
     for tenant in tenants:
-        picture.set_tenant(tenant)
-    picture.set_pools(pools)
-    picture.tenant_standings.update(standings or {})
-    picture.user_standings.update(user_standings or {})
+        cluster.set_tenant(tenant)
+    cluster.set_pools(pools)
+    cluster.tenant_standings.update(standings or {})
+    cluster.user_standings.update(user_standings or {})
     for allocation in held:
-        picture.start(allocation)
+        cluster.start(allocation)
     for job in queue:
-        picture.enqueue(waiting(job) if isinstance(job, Job) else job)
-    picture.set_reservations(tuple(reservations))
-    return picture
+        cluster.enqueue(waiting(job) if isinstance(job, Job) else job)
+    cluster.set_reservations(tuple(reservations))
+    return cluster
 
 
 def a_core(

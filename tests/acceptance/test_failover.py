@@ -61,7 +61,7 @@ def test_a_standby_reads_by_itself_and_passes_changes_on(cluster: Servers) -> No
         return made if headers["x-tgpu-role"] == "leader" else None
 
     # The standby may have read anew just between the two.
-    made = cluster.until(made_and_not_read_yet, "the picture is older than the job")
+    made = cluster.until(made_and_not_read_yet, "the cluster state is older than the job")
     path = f"/api/v1/jobs/{made['job_id']}"
 
     def read_here() -> tuple[int, dict[str, str], Any] | None:

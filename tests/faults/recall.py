@@ -45,16 +45,16 @@ class Recall:
 
 def _known(state: ControlState) -> dict[str, Any]:
     """All that decides what happens next, as far as it does not depend on who is connected."""
-    picture = state.cluster
+    cluster = state.cluster
     return {
         "jobs": {job_id: _of_job(record) for job_id, record in state.jobs.items()},
         "counts": (state.queued_tasks, dict(state.queued_of), state.next_number),
-        "queue": {n: str(entry.waiting.tasks) for n, entry in picture.queue.entries.items()},
-        "held": {name: entry.running.stopping for name, entry in picture.running.items()},
+        "queue": {n: str(entry.waiting.tasks) for n, entry in cluster.queue.entries.items()},
+        "held": {name: entry.running.stopping for name, entry in cluster.running.items()},
         "dependents": {name: set(others) for name, others in state.dependents.items()},
         "promises": set(state.promises),
         "services": dict(state.services),
-        "reservations": set(picture.windows),
+        "reservations": set(cluster.advance_reservations),
     }
 
 

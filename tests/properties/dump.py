@@ -1,26 +1,33 @@
-"""Everything an index and a picture know, as plain values that can be compared."""
+"""Everything an index and a cluster state know, as plain values that can be compared."""
 
 from typing import Any
 
-from gpu_scheduler.engine.state.cluster_state import Picture
-from gpu_scheduler.engine.state.node_index import NO_SLOT, Index
-from gpu_scheduler.engine.state.node_resources import Slot
+from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.engine.state.node_index import NO_NODE, NodeIndex
+from gpu_scheduler.engine.state.node_resources import NodeResources
 
 
-def slot_values(slot: Slot) -> dict[str, Any]:
+def resource_values(resources: NodeResources) -> dict[str, Any]:
     """Every field of a slot; the node and kind by name."""
-    values = {name: getattr(slot, name) for name in Slot.__slots__ if name not in {"node", "kind"}}
-    values["shared"] = {place: tuple(entry) for place, entry in sorted(slot.shared.items())}
-    values["mig"] = dict(slot.mig)
-    values["sizes"] = dict(slot.sizes)
-    return {"node": slot.node.id, "kind": slot.kind.id, **values}
+    values = {
+        name: getattr(resources, name)
+        for name in NodeResources.__slots__
+        if name not in {"node", "node_class"}
+    }
+    values["shared"] = {place: tuple(entry) for place, entry in sorted(resources.shared.items())}
+    values["mig"] = dict(resources.mig)
+    values["sizes"] = dict(resources.sizes)
+    return {"node": resources.node.id, "node_class": resources.node_class.id, **values}
 
 
-def index_values(index: Index) -> dict[str, Any]:
+def index_values(index: NodeIndex) -> dict[str, Any]:
     """Slots, buckets, rows and vectors."""
     index.settle()
     return {
-        "slots": [None if slot is NO_SLOT else slot_values(slot) for slot in index.slots],
+        "slots": [
+            None if resources is NO_NODE else resource_values(resources)
+            for resources in index.nodes
+        ],
         "free_devices": index.free_devices,
         "rows": list(index._rows),
         "buckets": {place: bits for place, bits in enumerate(index._buckets) if bits},
@@ -30,20 +37,20 @@ def index_values(index: Index) -> dict[str, Any]:
     }
 
 
-def dump_of(picture: Picture) -> dict[str, Any]:
+def dump_of(cluster: ClusterState) -> dict[str, Any]:
     """All that a decision must leave as it was."""
     return {
-        "index": index_values(picture.index),
-        "running": sorted(picture.running),
-        "ends": list(picture.ends),
-        "by_node": {node: sorted(entries) for node, entries in picture.by_node.items()},
-        "by_class": {level: sorted(entries) for level, entries in picture.by_class.items()},
-        "reservations": dict(picture.reservations),
-        "queue": sorted(picture.queue.entries),
-        "heads": {key: list(group.heads) for key, group in picture.queue.groups.items()},
+        "index": index_values(cluster.index),
+        "running": sorted(cluster.running),
+        "ends": list(cluster.ends),
+        "by_node": {node: sorted(entries) for node, entries in cluster.by_node.items()},
+        "by_class": {level: sorted(entries) for level, entries in cluster.by_class.items()},
+        "reservations": dict(cluster.reservations),
+        "queue": sorted(cluster.queue.entries),
+        "heads": {key: list(group.heads) for key, group in cluster.queue.groups.items()},
         "holdings": {
             tenant: [getattr(amounts, name) for name in amounts.__slots__]
-            for tenant, amounts in picture.holdings.tenants.items()
+            for tenant, amounts in cluster.holdings.tenants.items()
         },
-        "pools": {pool: held for pool, held in picture.holdings.pools.items() if held},
+        "pools": {pool: held for pool, held in cluster.holdings.pools.items() if held},
     }

@@ -230,7 +230,7 @@ class Rig:
                     self.audit.end(allocation_id, self.now_ms)
                     del self.attempts[allocation_id]
         self.apply(NodeFenced(node_id))
-        self.audit.nodes[node_id] = self.core.state.cluster.index.slot(node_id).node
+        self.audit.nodes[node_id] = self.core.state.cluster.index.resources(node_id).node
 
     # --- orders
 

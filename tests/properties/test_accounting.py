@@ -29,7 +29,7 @@ def finished(scenario: Scenario, policy: str) -> Rig:
 @given(scenario=scenarios(limits=False), policy=policies())
 def test_when_all_is_over_nothing_is_left_behind(scenario: Scenario, policy: str) -> None:
     rig = finished(scenario, policy)
-    state, picture = rig.core.state, rig.core.state.cluster
+    state, cluster = rig.core.state, rig.core.state.cluster
 
     assert rig.waiting() == []
     assert all(row.state in ENDED for row in rig.store.jobs())
@@ -37,16 +37,16 @@ def test_when_all_is_over_nothing_is_left_behind(scenario: Scenario, policy: str
     assert not rig.store.allocations()
     assert not state.by_allocation
     assert not state.dependents
-    assert not len(picture.queue)
-    assert not picture.queue.groups
-    assert not picture.running
-    assert not picture.ends
-    assert not picture.reservations
-    assert not picture.running_tasks
-    assert not picture.by_class
-    assert not any(picture.by_node.values())
-    assert not any(picture.holdings.pools.values())
-    for amounts in picture.holdings.tenants.values():
+    assert not len(cluster.queue)
+    assert not cluster.queue.groups
+    assert not cluster.running
+    assert not cluster.ends
+    assert not cluster.reservations
+    assert not cluster.running_tasks
+    assert not cluster.by_class
+    assert not any(cluster.by_node.values())
+    assert not any(cluster.holdings.pools.values())
+    for amounts in cluster.holdings.tenants.values():
         assert not any(getattr(amounts, name) for name in amounts.__slots__)
     for tenant in TENANTS:
         assert state.shares.held(account_of(tenant, None)) == 0
@@ -69,24 +69,24 @@ def test_the_ledger_has_the_gpu_time_of_every_attempt(scenario: Scenario, policy
 
 @settings(max_examples=examples(100))
 @given(scenario=scenarios(limits=False), policy=policies())
-def test_after_every_plan_picture_store_and_plan_agree(scenario: Scenario, policy: str) -> None:
+def test_after_every_plan_state_store_and_plan_agree(scenario: Scenario, policy: str) -> None:
     seen: Counter[str] = Counter()
 
     def check(rig: Rig, plan: Plan) -> None:
-        picture = rig.core.state.cluster
+        cluster = rig.core.state.cluster
         held = {a.id: a for a in rig.store.allocations()}
-        assert held.keys() == picture.running.keys() == rig.audit.held.keys()
-        for allocation_id, entry in picture.running.items():
+        assert held.keys() == cluster.running.keys() == rig.audit.held.keys()
+        for allocation_id, entry in cluster.running.items():
             assert entry.running.allocation == held[allocation_id]
-            placements = tuple(hold.placement() for hold in entry.holds)
+            placements = tuple(grant.placement() for grant in entry.grants)
             assert placements == held[allocation_id].placements
         newest = [a for a in held.values() if a.start_ms == rig.now_ms and a.id not in seen]
         seen.update(a.id for a in newest)
         assert sorted((a.job_id, str(a.task), a.placements) for a in newest) == sorted(
             (start.job_id, str(start.task), start.placements) for start in plan.starts
         )
-        assert tuple(r for _, r in sorted(picture.reservations.items())) == plan.reservations
+        assert tuple(r for _, r in sorted(cluster.reservations.items())) == plan.reservations
         for eviction in plan.evictions:
-            assert picture.running[eviction.allocation_id].running.stopping
+            assert cluster.running[eviction.allocation_id].running.stopping
 
     Rig(scenario, policy, watch=check).run()

@@ -1,4 +1,4 @@
-"""Promise: the same picture gives the same plan, byte for byte, whatever led to it."""
+"""Promise: the same cluster state gives the same plan, byte for byte, whatever led to it."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.forecast import forecast
-from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.snapshot import Snapshot
 from tests.effort import examples
 from tests.properties.dump import dump_of
@@ -21,8 +21,8 @@ from tests.properties.strategies import Scenario, policies, scenarios
 ROOT = Path(__file__).parents[2]
 
 
-def after(scenario: Scenario, policy: str, most: int) -> tuple[int, Picture]:
-    """The time, and the picture as it was kept through so many moments."""
+def after(scenario: Scenario, policy: str, most: int) -> tuple[int, ClusterState]:
+    """The time, and the cluster state as it was kept through so many moments."""
     rig = Rig(scenario, policy)
     for _ in range(most):
         if not rig.advance():
@@ -31,7 +31,7 @@ def after(scenario: Scenario, policy: str, most: int) -> tuple[int, Picture]:
 
 
 def shuffled(snapshot: Snapshot, seed: int) -> Snapshot:
-    """The same picture told in another order."""
+    """The same cluster state told in another order."""
     chance = Random(seed)
 
     def mixed(items: tuple) -> tuple:  # type: ignore[type-arg]
@@ -46,51 +46,51 @@ def shuffled(snapshot: Snapshot, seed: int) -> Snapshot:
         tenant_standings=mixed(snapshot.tenant_standings),
         user_standings=mixed(snapshot.user_standings),
         pools=mixed(snapshot.pools),
-        windows=mixed(snapshot.windows),
+        advance_reservations=mixed(snapshot.advance_reservations),
     )
 
 
 @settings(max_examples=examples(60))
 @given(scenario=scenarios(), policy=policies(), most=st.integers(1, 12))
-def test_deciding_twice_gives_the_same_plan_and_leaves_the_picture_as_it_was(
+def test_deciding_twice_gives_the_same_plan_and_leaves_the_state_unchanged(
     scenario: Scenario, policy: str, most: int
 ) -> None:
-    now_ms, picture = after(scenario, policy, most)
-    before, snapshot = dump_of(picture), picture.snapshot()
+    now_ms, cluster = after(scenario, policy, most)
+    before, snapshot = dump_of(cluster), cluster.snapshot()
 
-    first = decide(picture, picture.policy, now_ms)
+    first = decide(cluster, cluster.policy, now_ms)
 
-    assert picture.snapshot() == snapshot
-    assert dump_of(picture) == before
-    assert decide(picture, picture.policy, now_ms).to_json() == first.to_json()
+    assert cluster.snapshot() == snapshot
+    assert dump_of(cluster) == before
+    assert decide(cluster, cluster.policy, now_ms).to_json() == first.to_json()
 
 
 @settings(max_examples=examples(60))
 @given(scenario=scenarios(), policy=policies(), most=st.integers(1, 12))
-def test_a_picture_kept_through_a_history_decides_like_one_built_afresh(
+def test_an_incrementally_updated_state_decides_like_a_rebuilt_one(
     scenario: Scenario, policy: str, most: int
 ) -> None:
-    now_ms, picture = after(scenario, policy, most)
-    fresh = Picture.from_snapshot(picture.snapshot(), picture.policy)
+    now_ms, cluster = after(scenario, policy, most)
+    fresh = ClusterState.from_snapshot(cluster.snapshot(), cluster.policy)
 
-    kept_plan = decide(picture, picture.policy, now_ms)
-    fresh_plan = decide(fresh, picture.policy, now_ms)
+    kept_plan = decide(cluster, cluster.policy, now_ms)
+    fresh_plan = decide(fresh, cluster.policy, now_ms)
 
     assert kept_plan.to_json() == fresh_plan.to_json()
-    assert forecast(picture, now_ms) == forecast(fresh, now_ms)
+    assert forecast(cluster, now_ms) == forecast(fresh, now_ms)
 
 
 @settings(max_examples=examples(60))
 @given(scenario=scenarios(), policy=policies(), most=st.integers(1, 12))
-def test_a_kept_picture_and_a_fresh_one_give_the_same_bytes(
+def test_an_updated_state_and_a_rebuilt_one_give_the_same_bytes(
     scenario: Scenario, policy: str, most: int
 ) -> None:
-    now_ms, picture = after(scenario, policy, most)
-    fresh = Picture.from_snapshot(picture.snapshot(), picture.policy)
+    now_ms, cluster = after(scenario, policy, most)
+    fresh = ClusterState.from_snapshot(cluster.snapshot(), cluster.policy)
 
-    kept_plan = decide(picture, picture.policy, now_ms)
+    kept_plan = decide(cluster, cluster.policy, now_ms)
 
-    assert kept_plan.to_json() == decide(fresh, picture.policy, now_ms).to_json()
+    assert kept_plan.to_json() == decide(fresh, cluster.policy, now_ms).to_json()
 
 
 @settings(max_examples=examples(60))
@@ -98,10 +98,10 @@ def test_a_kept_picture_and_a_fresh_one_give_the_same_bytes(
 def test_the_order_in_which_things_were_told_does_not_matter(
     scenario: Scenario, policy: str, most: int, seed: int
 ) -> None:
-    now_ms, picture = after(scenario, policy, most)
-    snapshot = picture.snapshot()
-    one = Picture.from_snapshot(snapshot, picture.policy)
-    other = Picture.from_snapshot(shuffled(snapshot, seed), picture.policy)
+    now_ms, cluster = after(scenario, policy, most)
+    snapshot = cluster.snapshot()
+    one = ClusterState.from_snapshot(snapshot, cluster.policy)
+    other = ClusterState.from_snapshot(shuffled(snapshot, seed), cluster.policy)
 
     plan, other_plan = (decide(p, p.policy, now_ms) for p in (one, other))
 

@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.engine.state.node_index import Index
-from gpu_scheduler.engine.state.node_resources import Hold
-from gpu_scheduler.engine.state.transaction import Draft
+from gpu_scheduler.engine.state.node_index import NodeIndex
+from gpu_scheduler.engine.state.node_resources import Grant
+from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import Request
 from tests.effort import examples
@@ -27,33 +27,35 @@ def test_undo_restores_every_bucket_row_part_slot_and_vector(
     tried: list[tuple[Request, bool, int]],
     watch: str,
 ) -> None:
-    index = Index()
+    index = NodeIndex()
     if watch != "no":
         index.watch(sizes=watch == "sizes")
     for node in machines:
         index.add_node(node)
-    kept = Draft(index)
-    holds = attempt(kept, held, [])
+    kept = Transaction(index)
+    grants = attempt(kept, held, [])
     before = index_values(index)
 
-    draft = Draft(index)
-    attempt(draft, tried, holds)
-    draft.undo()
+    transaction = Transaction(index)
+    attempt(transaction, tried, grants)
+    transaction.undo()
 
     assert index_values(index) == before
 
 
-def attempt(draft: Draft, trials: list[tuple[Request, bool, int]], holds: list[Hold]) -> list[Hold]:
+def attempt(
+    transaction: Transaction, trials: list[tuple[Request, bool, int]], grants: list[Grant]
+) -> list[Grant]:
     """Take a place for each request, or let one go that was taken before."""
     for request, gives, which in trials:
-        if gives and holds:
-            draft.give(holds.pop(which % len(holds)))
+        if gives and grants:
+            transaction.give(grants.pop(which % len(grants)))
             continue
-        hold = draft.index.find(draft.index.shape(request))
-        if hold is not None:
-            draft.take(hold)
-            holds.append(hold)
-    return holds
+        grant = transaction.index.find(transaction.index.shape(request))
+        if grant is not None:
+            transaction.take(grant)
+            grants.append(grant)
+    return grants
 
 
 @settings(max_examples=examples(100))
@@ -61,12 +63,12 @@ def attempt(draft: Draft, trials: list[tuple[Request, bool, int]], holds: list[H
 def test_an_index_kept_through_changes_is_like_one_built_from_what_is_held(
     machines: tuple[Node, ...], held: list[tuple[Request, bool, int]]
 ) -> None:
-    index, fresh = Index(), Index()
+    index, fresh = NodeIndex(), NodeIndex()
     for node in machines:
         index.add_node(node)
         fresh.add_node(node)
 
-    for hold in attempt(Draft(index), held, []):
-        fresh.take(hold.on(fresh.slot(hold.slot.node.id)))
+    for grant in attempt(Transaction(index), held, []):
+        fresh.take(grant.on(fresh.resources(grant.resources.node.id)))
 
     assert index_values(index) == index_values(fresh)

@@ -22,18 +22,16 @@ def some_way(scenario: Scenario, policy: str, most: int) -> Rig:
 
 @settings(max_examples=examples(60))
 @given(scenario=scenarios(), policy=policies(), most=st.integers(1, 12))
-def test_a_forecast_leaves_the_picture_as_it_was(
-    scenario: Scenario, policy: str, most: int
-) -> None:
+def test_a_forecast_leaves_the_state_unchanged(scenario: Scenario, policy: str, most: int) -> None:
     rig = some_way(scenario, policy, most)
-    picture = rig.core.state.cluster
-    before, snapshot = dump_of(picture), picture.snapshot()
+    cluster = rig.core.state.cluster
+    before, snapshot = dump_of(cluster), cluster.snapshot()
 
-    first = forecast(picture, rig.now_ms)
+    first = forecast(cluster, rig.now_ms)
 
-    assert picture.snapshot() == snapshot
-    assert dump_of(picture) == before
-    assert forecast(picture, rig.now_ms) == first
+    assert cluster.snapshot() == snapshot
+    assert dump_of(cluster) == before
+    assert forecast(cluster, rig.now_ms) == first
 
 
 def lasting_refusals(rig: Rig) -> set[int]:
@@ -53,18 +51,20 @@ def test_a_forecast_has_an_answer_for_every_job_that_can_run(
     scenario: Scenario, policy: str, most: int
 ) -> None:
     rig = some_way(scenario, policy, most)
-    picture = rig.core.state.cluster
-    if any(slot.node.state is not NodeState.ONLINE for slot in picture.index.by_id.values()):
+    cluster = rig.core.state.cluster
+    if any(
+        resources.node.state is not NodeState.ONLINE for resources in cluster.index.by_id.values()
+    ):
         return
-    if not all(d.takes_work for s in picture.index.by_id.values() for d in s.node.devices):
+    if not all(d.takes_work for s in cluster.index.by_id.values() for d in s.node.devices):
         return
-    if picture.pools or (lasting_refusals(rig) and picture.policy.queueing is Queueing.BLOCKING):
+    if cluster.pools or (lasting_refusals(rig) and cluster.policy.queueing is Queueing.BLOCKING):
         return
 
-    answers = forecast(picture, rig.now_ms)
+    answers = forecast(cluster, rig.now_ms)
 
-    expected = set(picture.queue.entries) - lasting_refusals(rig)
+    expected = set(cluster.queue.entries) - lasting_refusals(rig)
     assert expected <= set(answers)
     for number in expected:
         assert answers[number] >= rig.now_ms
-        assert forecast_start(picture, rig.now_ms, number) == answers[number]
+        assert forecast_start(cluster, rig.now_ms, number) == answers[number]

@@ -9,7 +9,7 @@ from gpu_scheduler.control.messages import Cancel, Retry
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.forecast import forecast
 from gpu_scheduler.engine.policy import Preemption
-from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.errors import NeverFits
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Job, Pool
@@ -297,7 +297,7 @@ def test_an_older_reservation_that_starts_early_does_not_push_a_younger_one_back
 # --- determinism
 
 
-def picture_after(scenario: Scenario, policy: str, moments: int = 1) -> tuple[int, Picture]:
+def state_after(scenario: Scenario, policy: str, moments: int = 1) -> tuple[int, ClusterState]:
     rig = Rig(scenario, policy)
     for _ in range(moments):
         rig.advance()
@@ -307,21 +307,21 @@ def picture_after(scenario: Scenario, policy: str, moments: int = 1) -> tuple[in
 @pytest.mark.parametrize("policy", ["easy", "best_fit"])
 def test_two_shares_that_leave_at_once_leave_nothing_in_the_index(policy: str) -> None:
     pair = Request(gpu_count=2, gpu_share_milli=500)
-    _, empty = picture_after(story([node(PAIR)]), policy, 0)
+    _, empty = state_after(story([node(PAIR)]), policy, 0)
     before = dump_of(empty)["index"]["part_rows"]
 
-    _, after = picture_after(story([node(PAIR)], work("j", pair)), policy, 2)
+    _, after = state_after(story([node(PAIR)], work("j", pair)), policy, 2)
 
     assert dump_of(after)["index"]["part_rows"] == before
 
 
-def test_random_places_depend_on_the_picture_alone() -> None:
+def test_random_placement_depends_only_on_the_state() -> None:
     nodes = [node(PAIR, ordinal) for ordinal in range(8)]
     rig = Rig(story(nodes), "random")
     rig.submit(work("j", ONE))
-    picture = rig.core.state.cluster
+    cluster = rig.core.state.cluster
 
-    plans = {decide(picture, picture.policy, 0).to_json() for _ in range(8)}
+    plans = {decide(cluster, cluster.policy, 0).to_json() for _ in range(8)}
 
     assert len(plans) == 1
 
@@ -343,10 +343,10 @@ def test_the_numbers_of_shapes_in_a_plan_do_not_depend_on_the_past() -> None:
     rig.run()
     for name in ("a", "b"):
         rig.submit(work(name, TWO))
-    picture = rig.core.state.cluster
-    fresh = Picture.from_snapshot(picture.snapshot(), picture.policy)
+    cluster = rig.core.state.cluster
+    fresh = ClusterState.from_snapshot(cluster.snapshot(), cluster.policy)
 
-    plans = {decide(p, p.policy, rig.now_ms).to_json() for p in (picture, fresh)}
+    plans = {decide(p, p.policy, rig.now_ms).to_json() for p in (cluster, fresh)}
 
     assert len(plans) == 1
 
@@ -357,16 +357,16 @@ def test_the_numbers_of_shapes_in_a_plan_do_not_depend_on_the_past() -> None:
 def test_a_forecast_counts_on_quotas_being_given_back() -> None:
     tenant = Tenant(id="t1", quota=Quota(gpu_milli=1_000))
     jobs = [work(name, ONE, tenant="t1") for name in ("a", "b")]
-    now_ms, picture = picture_after(story([node(PAIR)], *jobs, tenants=(tenant,)), "easy")
+    now_ms, cluster = state_after(story([node(PAIR)], *jobs, tenants=(tenant,)), "easy")
 
-    assert set(forecast(picture, now_ms)) == set(picture.queue.entries)
+    assert set(forecast(cluster, now_ms)) == set(cluster.queue.entries)
 
 
 def test_a_forecast_counts_on_tasks_of_an_array_ending() -> None:
     tasks = work("j", ONE, array=array(3, max_running=1))
-    now_ms, picture = picture_after(story([node(PAIR)], tasks), "easy")
+    now_ms, cluster = state_after(story([node(PAIR)], tasks), "easy")
 
-    assert set(forecast(picture, now_ms)) == set(picture.queue.entries)
+    assert set(forecast(cluster, now_ms)) == set(cluster.queue.entries)
 
 
 def test_every_calm_policy_really_evicts_nobody() -> None:

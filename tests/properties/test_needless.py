@@ -18,9 +18,9 @@ from tests.builders import (
     MINUTE,
     a_cluster,
     a_job,
-    a_picture,
     a_policy,
     a_request,
+    a_state,
     on,
     running,
 )
@@ -40,8 +40,8 @@ class World:
 
     def decided(self, *, without: set[str]) -> Plan:
         left = [held for held in self.held if held.allocation.id not in without]
-        picture = a_picture(policy=CLASS, nodes=self.nodes, held=left, queue=[self.job])
-        return decide(picture, CLASS, NOW)
+        cluster = a_state(policy=CLASS, nodes=self.nodes, held=left, queue=[self.job])
+        return decide(cluster, CLASS, NOW)
 
 
 def a_world(dice: Random) -> World:

@@ -9,7 +9,7 @@ from gpu_scheduler.control.messages import CancelReservation, Reserve
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.forecast import forecast
 from gpu_scheduler.engine.reservation.advance import is_barred
-from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.advance_reservation import ReservationSpec
 from tests.effort import examples
 from tests.properties.dump import dump_of
@@ -72,7 +72,7 @@ def intruders(rig: Rig) -> list[str]:
     """
     windows = [
         window
-        for window in rig.core.state.cluster.windows.values()
+        for window in rig.core.state.cluster.advance_reservations.values()
         if window.start_ms <= rig.now_ms < window.end_ms
         and rig.now_ms >= window.made_ms + EVICTION_MS
     ]
@@ -90,7 +90,9 @@ def test_nobody_without_a_right_runs_on_reserved_gpus(
 ) -> None:
     rig = a_rig(scenario, policy, stop_ms)
     while rig.advance():
-        assert intruders(rig) == [], f"at {rig.now_ms}: {rig.core.state.cluster.windows}"
+        assert intruders(rig) == [], (
+            f"at {rig.now_ms}: {rig.core.state.cluster.advance_reservations}"
+        )
 
 
 @settings(max_examples=examples(40))
@@ -102,16 +104,16 @@ def test_around_reservations_a_decision_is_repeatable_and_changes_nothing(
     for _ in range(most):
         if not rig.advance():
             break
-    picture = rig.core.state.cluster
-    before, snapshot = dump_of(picture), picture.snapshot()
-    fresh = Picture.from_snapshot(snapshot, picture.policy)
+    cluster = rig.core.state.cluster
+    before, snapshot = dump_of(cluster), cluster.snapshot()
+    fresh = ClusterState.from_snapshot(snapshot, cluster.policy)
 
-    plan = decide(picture, picture.policy, rig.now_ms)
-    starts = forecast(picture, rig.now_ms)
+    plan = decide(cluster, cluster.policy, rig.now_ms)
+    starts = forecast(cluster, rig.now_ms)
 
-    assert picture.snapshot() == snapshot
-    assert dump_of(picture) == before
-    assert decide(fresh, picture.policy, rig.now_ms).to_json() == plan.to_json()
+    assert cluster.snapshot() == snapshot
+    assert dump_of(cluster) == before
+    assert decide(fresh, cluster.policy, rig.now_ms).to_json() == plan.to_json()
     assert forecast(fresh, rig.now_ms) == starts
 
 
@@ -120,4 +122,6 @@ def test_around_reservations_a_decision_is_repeatable_and_changes_nothing(
 def test_reservations_hold_nobody_up_for_ever(scenario: Scenario, policy: str) -> None:
     rig = a_rig(scenario, policy)
     rig.run()
-    assert not rig.core.state.cluster.windows or not rig.core.state.cluster.queue.entries
+    assert (
+        not rig.core.state.cluster.advance_reservations or not rig.core.state.cluster.queue.entries
+    )

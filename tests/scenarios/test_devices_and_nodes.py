@@ -33,7 +33,7 @@ def found(gpus: int = 2, **changes: object) -> NodeReported:
 
 
 def device(lab: Lab, index: int, node: str = "box") -> Device:
-    return lab.core.state.cluster.index.slot(node).node.devices[index]
+    return lab.core.state.cluster.index.resources(node).node.devices[index]
 
 
 def test_a_job_waits_until_an_agent_brings_a_node() -> None:
@@ -200,7 +200,7 @@ def test_a_device_that_is_gone_stays_with_its_job_and_then_goes() -> None:
     assert lab.running() == ["j1"]
     assert not device(lab, 1).takes_work
     lab.ends("j1")
-    assert len(lab.core.state.cluster.index.slot("box").node.devices) == 1
+    assert len(lab.core.state.cluster.index.resources("box").node.devices) == 1
     lab.submit(a_job(number=2, gpus=1))
     assert lab.running() == ["j2"]
 
@@ -214,7 +214,7 @@ def test_jobs_run_on_while_a_node_gets_less_memory() -> None:
     assert lab.running() == ["j1"]
     lab.ends("j1")
     assert lab.running() == ["j2"]
-    assert lab.core.state.cluster.index.slot("box").node.memory_mb == 32_000
+    assert lab.core.state.cluster.index.resources("box").node.memory_mb == 32_000
 
 
 def test_a_node_that_is_drained_and_silent_is_still_drained_when_it_is_back() -> None:

@@ -26,7 +26,7 @@ from tests.scenarios.lab import Lab
 
 
 def node(lab: Lab, node_id: str) -> Node:
-    return lab.core.state.cluster.index.slot(node_id).node
+    return lab.core.state.cluster.index.resources(node_id).node
 
 
 def kinds(lab: Lab) -> list[str]:

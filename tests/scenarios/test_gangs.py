@@ -224,7 +224,7 @@ def test_a_gang_that_fits_into_one_rack_passes_over_racks_that_are_partly_taken(
     """Three racks of two nodes; one node is taken in the first."""
     lab = Lab(nodes=a_cluster(nodes=6, racks=3, gpus=8))
     lab.submit(a_job(number=1, gpus=8), a_job(number=2, gpus=8, members=2))
-    racks = {lab.core.state.cluster.index.slot(n).node.rack for n in lab.nodes_of("j2")}
+    racks = {lab.core.state.cluster.index.resources(n).node.rack for n in lab.nodes_of("j2")}
     assert racks == {"r1"}
 
 
@@ -233,7 +233,9 @@ def test_members_of_a_gang_in_one_rack_are_each_kept_on_one_nvlink_island() -> N
     lab = Lab(nodes=nodes)
     lab.submit(a_job(number=1, gpus=2), a_job(number=2, gpus=4, members=4))
     placements = lab.allocation("j2").placements
-    assert {lab.core.state.cluster.index.slot(p.node_id).node.rack for p in placements} == {"r1"}
+    assert {lab.core.state.cluster.index.resources(p.node_id).node.rack for p in placements} == {
+        "r1"
+    }
     for placement in placements:
         devices = [share.index for share in placement.devices]
         assert devices in ([0, 1, 2, 3], [4, 5, 6, 7]), "one island for each member"
@@ -248,7 +250,7 @@ def test_a_gang_that_needs_one_rack_is_refused_where_no_rack_is_large_enough() -
 
 
 def racks_of(lab: Lab, job_id: str) -> set[str]:
-    return {lab.core.state.cluster.index.slot(name).node.rack for name in lab.nodes_of(job_id)}
+    return {lab.core.state.cluster.index.resources(name).node.rack for name in lab.nodes_of(job_id)}
 
 
 def test_a_gang_that_no_rack_can_hold_goes_over_as_few_as_it_can() -> None:

@@ -44,7 +44,9 @@ class Bench:
         self.limits = limits or CoreLimits(backoff_ms=1_000)
         self.core = a_core(nodes=a_cluster(nodes=nodes, gpus=1), limits=self.limits)
         self.store = MemoryStore()
-        self.store.commit([slot.node for slot in self.core.state.cluster.index.by_id.values()])
+        self.store.commit(
+            [resources.node for resources in self.core.state.cluster.index.by_id.values()]
+        )
         self.now_ms = 0
         self.submit(a_job(number=1, **job))
 
@@ -73,8 +75,8 @@ class Bench:
         """The server is started again, or another one takes over, and the nodes come back."""
         self.core = Core(self.core.state.policy, self.core.state.predictor, self.limits)
         restore(self.core.state, self.store, self.now_ms)
-        for slot in list(self.core.state.cluster.index.by_id.values()):
-            self.core.state.cluster.set_node(replace(slot.node, state=NodeState.ONLINE))
+        for resources in list(self.core.state.cluster.index.by_id.values()):
+            self.core.state.cluster.set_node(replace(resources.node, state=NodeState.ONLINE))
         self.cycle()
 
     def prolog_fails(self, *members: int) -> str:

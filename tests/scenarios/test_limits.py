@@ -335,8 +335,8 @@ def test_a_forecast_foresees_the_limit_of_an_array() -> None:
 def test_a_plan_that_was_not_committed_can_be_made_again() -> None:
     lab = Lab(nodes=[a_node(gpus=4)], tenants=[a_tenant(gpus=2)])
     lab.submit(a_job(number=1, gpus=2), a_job(number=2, gpus=1))
-    picture = lab.core.state.cluster
-    one, two = (decide(picture, picture.policy, 0) for _ in range(2))
+    cluster = lab.core.state.cluster
+    one, two = (decide(cluster, cluster.policy, 0) for _ in range(2))
     assert one.to_json() == two.to_json()
     assert evicted(one) == []
 
@@ -351,10 +351,10 @@ def test_what_is_only_tried_out_changes_nothing_for_those_who_wait() -> None:
     lab.at(40 * DAY)
     short = {"max_runtime_ms": 20 * HOUR, "estimate_ms": 5 * HOUR}
     lab.submit(a_job(number=2, **short), a_job(number=3, **short))
-    picture = lab.core.state.cluster
-    before = dict(picture.tenant_standings)
-    expected = forecast_start(picture, lab.now_ms, 3)
+    cluster = lab.core.state.cluster
+    before = dict(cluster.tenant_standings)
+    expected = forecast_start(cluster, lab.now_ms, 3)
     assert expected is not None
     lab.tell(SubmitAll((Submit(a_job(number=9, id="", **short)),), dry_run=True))
-    assert picture.tenant_standings == before
-    assert forecast_start(picture, lab.now_ms, 3) == expected
+    assert cluster.tenant_standings == before
+    assert forecast_start(cluster, lab.now_ms, 3) == expected

@@ -47,7 +47,7 @@ def two_nodes(**more: bool) -> Lab:
 
 
 def node_state(lab: Lab, node_id: str = "n0") -> NodeState:
-    return lab.core.state.cluster.index.slot(node_id).node.state
+    return lab.core.state.cluster.index.resources(node_id).node.state
 
 
 def restart(lab: Lab, limits: CoreLimits = LIMITS) -> None:
@@ -75,7 +75,7 @@ def test_a_node_is_silent_since_its_last_word_and_not_since_that_was_noticed() -
     lab = two_nodes()
     lab.at(MINUTE)
     lab.do(NodeSilent("n0", 15_000))
-    assert lab.core.state.cluster.index.slot("n0").node.silent_ms == MINUTE - 15_000
+    assert lab.core.state.cluster.index.resources("n0").node.silent_ms == MINUTE - 15_000
 
 
 def test_a_job_on_a_lost_node_keeps_its_devices_and_is_not_started_again() -> None:
@@ -159,7 +159,7 @@ def test_a_drained_node_can_be_lost_and_dead_too_and_stays_drained() -> None:
     assert node_state(lab) is NodeState.LOST
     lab.do(ConfirmDead("n0", "ann"), found("n0"))
     assert lab.nodes_of("j1") == ["n1"]
-    assert lab.core.state.cluster.index.slot("n0").node.closed is not None
+    assert lab.core.state.cluster.index.resources("n0").node.closed is not None
 
 
 def test_facts_of_an_attempt_that_was_given_up_change_nothing() -> None:

@@ -194,9 +194,9 @@ def test_a_forecast_says_until_when_a_job_waits() -> None:
         a_job(number=2, gpus=4, estimate_ms=3 * HOUR),
         a_job(number=3, gpus=4),
     )
-    picture = lab.core.state.cluster
-    assert forecast_start(picture, 0, 2) == 2 * HOUR
-    assert forecast_start(picture, 0, 3) == 5 * HOUR
+    cluster = lab.core.state.cluster
+    assert forecast_start(cluster, 0, 2) == 2 * HOUR
+    assert forecast_start(cluster, 0, 3) == 5 * HOUR
 
 
 def test_a_small_job_is_not_starved_by_a_stream_of_jobs_that_cannot_start() -> None:

@@ -591,7 +591,7 @@ def test_a_server_that_has_just_begun_takes_no_endpoint_away() -> None:
 
     def is_endpoint() -> bool:
         (replica,) = lab.service().live
-        return is_reached(replica, lab.core.state.cluster.index.slot("n0").node)
+        return is_reached(replica, lab.core.state.cluster.index.resources("n0").node)
 
     assert is_endpoint()
     lab.restart()

@@ -20,7 +20,7 @@ from gpu_scheduler.control.restore import restore
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.engine.forecast import forecast
 from gpu_scheduler.engine.reservation import advance
-from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.advance_reservation import ReservationSpec
 from gpu_scheduler.model.errors import Forbidden, QuotaTooSmall, UnknownThing, WrongState
 from gpu_scheduler.model.identity import Caller
@@ -214,7 +214,7 @@ def test_two_reservations_do_not_share_a_gpu_at_one_time() -> None:
     with pytest.raises(WrongState, match="3 reserved already"):
         keep(lab, gpus=2, at_h=3)
     keep(lab, gpus=4, at_h=4)
-    assert list(lab.core.state.cluster.windows) == ["res-1", "res-2"]
+    assert list(lab.core.state.cluster.advance_reservations) == ["res-1", "res-2"]
 
 
 def test_paused_gpus_are_not_reserved() -> None:
@@ -241,7 +241,7 @@ def test_reservations_are_known_again_after_a_restart() -> None:
     lab.do(CancelReservation(done))
     core = Core(FAIR, Stated())
     restore(core.state, lab.store, lab.now_ms)
-    assert core.state.cluster.windows == lab.core.state.cluster.windows
+    assert core.state.cluster.advance_reservations == lab.core.state.cluster.advance_reservations
     assert core.state.past_windows == lab.core.state.past_windows
     assert core.state.next_window == 3
     assert core.next_timer_ms() is not None
@@ -294,9 +294,9 @@ def test_a_refusal_says_when_it_would_fit_and_tries_only_some_of_many_moments(
     looks: list[int] = []
     survey = advance._Survey
 
-    def looked(picture: Picture, wish: ReservationSpec, start_ms: int) -> object:
+    def looked(cluster: ClusterState, wish: ReservationSpec, start_ms: int) -> object:
         looks.append(start_ms)
-        return survey(picture, wish, start_ms)
+        return survey(cluster, wish, start_ms)
 
     monkeypatch.setattr(advance, "_Survey", looked)
     with pytest.raises(WrongState, match="begin at 1970-01-01 02:36"):
@@ -332,7 +332,7 @@ def two_nodes(**changes: object) -> Lab:
 
 
 def kept(lab: Lab) -> dict[str, tuple[int, ...]]:
-    (window,) = lab.core.state.cluster.windows.values()
+    (window,) = lab.core.state.cluster.advance_reservations.values()
     assert [window] == lab.store.windows()
     return dict(window.devices)
 

@@ -126,19 +126,19 @@ def _before_the_queue(service: Service, explainer: Explainer, job: Job) -> Expec
 def _told(
     service: Service, explainer: Explainer, entry: Entry, outlook: StartForecast
 ) -> ExpectedTime:
-    picture = service.core.state.cluster
+    cluster = service.core.state.cluster
     if outlook.guesses:
         return ExpectedTime(None, "", _hangs_on(service, outlook.guesses))
     if outlook.start_ms is not None:
         return ExpectedTime(outlook.start_ms, RESERVED if outlook.is_reserved else FORECAST)
-    if not open_room(picture, entry.shape):
+    if not open_room(cluster, entry.shape):
         return ExpectedTime(None, "", _too_few_open(entry))
     if outlook.is_never:
         return ExpectedTime(None, "", "nothing that is expected to end lets it start")
-    guesses = guesses_ahead(picture, entry.number, service.now_ms(), explainer.is_guess)
+    guesses = guesses_ahead(cluster, entry.number, service.now_ms(), explainer.is_guess)
     if guesses:
         return ExpectedTime(None, "", _hangs_on(service, guesses, sampled=True))
-    rough_ms = rough_start_ms(picture, entry.number, service.now_ms())
+    rough_ms = rough_start_ms(cluster, entry.number, service.now_ms())
     if rough_ms is None or rough_ms - service.now_ms() >= BEYOND_MS:
         return NOTHING
     return ExpectedTime(max(rough_ms, explainer.foreseen_until_ms()), ROUGH)
@@ -175,8 +175,10 @@ def end_of_running(service: Service, running: Running) -> ExpectedTime:
 def _is_heard_of(service: Service, running: Running) -> bool:
     """Tell whether all nodes of an allocation answer."""
     by_id = service.core.state.cluster.index.by_id
-    slots = [by_id.get(placement.node_id) for placement in running.allocation.placements]
-    return all(slot is None or slot.node.state is not NodeState.LOST for slot in slots)
+    nodes = [by_id.get(placement.node_id) for placement in running.allocation.placements]
+    return all(
+        resources is None or resources.node.state is not NodeState.LOST for resources in nodes
+    )
 
 
 def _hangs_on(service: Service, numbers: frozenset[int], *, sampled: bool = False) -> str:

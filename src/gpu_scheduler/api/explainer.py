@@ -23,7 +23,7 @@ from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.engine.fair_share import Standings
 from gpu_scheduler.engine.forecast import Foresight, foresee, guesses_before
 from gpu_scheduler.engine.queue import Entry
-from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.plan import Plan, Reservation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
@@ -95,14 +95,14 @@ class Explainer:
 
     def position(self, number: int) -> int | None:
         """How many jobs stand before it, plus one: 1 is the head of the queue."""
-        picture = self._service.core.state.cluster
-        entry = picture.queue.entries.get(number)
-        return None if entry is None else _place(picture, entry)
+        cluster = self._service.core.state.cluster
+        entry = cluster.queue.entries.get(number)
+        return None if entry is None else _place(cluster, entry)
 
     def outlook(self, number: int) -> StartForecast:
         """When a queued job should start by its reservation, else by a forecast."""
-        picture = self._service.core.state.cluster
-        if number not in picture.queue.entries:
+        cluster = self._service.core.state.cluster
+        if number not in cluster.queue.entries:
             return NOTHING
         reserved = self._reserved(number)
         if reserved is not None:
@@ -120,8 +120,8 @@ class Explainer:
 
     def expected_starts(self, numbers: list[int]) -> dict[int, int]:
         """The same for a screen of jobs in their order. What is shown may be a little older."""
-        picture = self._service.core.state.cluster
-        queued = [number for number in numbers if number in picture.queue.entries]
+        cluster = self._service.core.state.cluster
+        queued = [number for number in numbers if number in cluster.queue.entries]
         unknown = [number for number in queued if self._reserved(number) is None]
         began = self._clock()
         found = self._forecast.found
@@ -151,17 +151,17 @@ class Explainer:
 
         The queue is left as it was. Whoever asks often is told less.
         """
-        picture = self._service.core.state.cluster
+        cluster = self._service.core.state.cluster
         number = waiting.job.number
-        entry = picture.enqueue(waiting)
+        entry = cluster.enqueue(waiting)
         try:
-            place = _place(picture, entry)
+            place = _place(cluster, entry)
             if self._clock() < self._trial_after:
                 return NOTHING, place
             found, began, ended = self._look(number)
             self._trial_after = ended + PAUSE_FACTOR * (ended - began)
         finally:
-            picture.dequeue(number)
+            cluster.dequeue(number)
         return _outlook_in(found, number), place
 
     def is_guess(self, job: Job, ran_ms: int = 0) -> bool:
@@ -176,8 +176,8 @@ class Explainer:
 
     def _of_reservation(self, reserved: Reservation) -> StartForecast:
         now_ms = self._service.now_ms()
-        picture = self._service.core.state.cluster
-        guesses = guesses_before(picture, reserved, now_ms, self.is_guess)
+        cluster = self._service.core.state.cluster
+        guesses = guesses_before(cluster, reserved, now_ms, self.is_guess)
         return StartForecast(max(reserved.at_ms, now_ms), is_reserved=True, guesses=guesses)
 
     def _current(self, number: int) -> _Forecast:
@@ -195,7 +195,7 @@ class Explainer:
 
     def _look(self, number: int) -> tuple[Foresight, float, float]:
         """Roll out until a job starts, for a tenth of a second at most; and when that was."""
-        picture = self._service.core.state.cluster
+        cluster = self._service.core.state.cluster
         began = self._clock()
         give_up = began + MOST_FORECAST_S
         state, now_ms = self._service.core.state, self._service.now_ms()
@@ -204,7 +204,7 @@ class Explainer:
         with suppress(_OutOfTime):
             # What was found in time is as good as ever; the rest starts later than that.
             foresee(
-                picture,
+                cluster,
                 run_times.now_ms,
                 found,
                 run_ms_of=run_times,
@@ -262,12 +262,12 @@ class _RunTimes:
         return ran_ms if entry is None else entry.waiting.expected_ms
 
 
-def _place(picture: Picture, entry: Entry) -> int:
+def _place(cluster: ClusterState, entry: Entry) -> int:
     """Count what goes before, by binary search in the line of every account and shape."""
-    standings = Standings(picture)
+    standings = Standings(cluster)
     value = entry.key + standings.penalty_ms(entry.group.key)
     before = 0
-    for group in picture.queue.groups.values():
+    for group in cluster.queue.groups.values():
         bound = (value - standings.penalty_ms(group.key), entry.number)
         before += sum(bisect_left(line, bound) for line in group.by_shape.values())
     return before + 1

@@ -41,7 +41,7 @@ class Service(Protocol):
 
     @property
     def core(self) -> Core:
-        """State as of the last accepted message: for reasons, forecasts and the picture."""
+        """State as of the last accepted message: for reasons, forecasts and the cluster state."""
         ...
 
     @property

@@ -161,8 +161,8 @@ class _Keys:
     """What jobs are sorted by. Every key has the same form and ends with the number."""
 
     def __init__(self, service: Service, sort: str) -> None:
-        self._picture = service.core.state.cluster
-        self._standings = Standings(self._picture)
+        self._cluster = service.core.state.cluster
+        self._standings = Standings(self._cluster)
         self._sort = sort
 
     def of(self, record: JobRecord, state: JobState, sees: bool) -> Key:
@@ -190,7 +190,7 @@ class _Keys:
         """What runs first, then the queue as the engine merges it, then what is not in it."""
         if state in HOLDING:
             return 0, 0
-        entry = self._picture.queue.entries.get(record.job.number)
+        entry = self._cluster.queue.entries.get(record.job.number)
         if entry is None:
             return 2, 0
         return 1, entry.key + self._standings.penalty_ms(entry.group.key)

@@ -135,8 +135,8 @@ def _holders(
 ) -> dict[int, list[_Holder]]:
     """Who holds what on each device of a node."""
     found: dict[int, list[_Holder]] = {}
-    slot = state.cluster.index.slot(node.id)
-    for entry in state.cluster.by_node.get(slot.ordinal, {}).values():
+    resources = state.cluster.index.resources(node.id)
+    for entry in state.cluster.by_node.get(resources.ordinal, {}).values():
         for share in _shares(entry.running, node.id):
             holder = _Holder(entry.running, share, weight_of(share, devices[share.index]))
             found.setdefault(share.index, []).append(holder)

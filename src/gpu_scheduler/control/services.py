@@ -293,7 +293,7 @@ def _move(state: ControlState, service: Service, outcome: Outcome) -> None:
         if task is None or not task.allocation_id or task.stop_why:
             continue
         placements = state.cluster.running[task.allocation_id].running.allocation.placements
-        nodes = (state.cluster.index.slot(placement.node_id).node for placement in placements)
+        nodes = (state.cluster.index.resources(placement.node_id).node for placement in placements)
         if not any(node.closed is not None and node.closed.drains for node in nodes):
             continue
         if not replica.ready or spare > 0:

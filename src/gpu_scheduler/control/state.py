@@ -10,7 +10,7 @@ from gpu_scheduler.control.gpu_metering import NO_RULES, GpuMeter, GpuRules
 from gpu_scheduler.control.job_record import JobRecord, TaskRecord
 from gpu_scheduler.control.messages import NodeReported
 from gpu_scheduler.engine.policy import DAY_MS, HOUR_MS, MINUTE_MS, Policy
-from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.ledger.decayed_usage import Account, DecayedUsage
 from gpu_scheduler.ledger.usage_totals import UsageTotals, WeeklyUsage
 from gpu_scheduler.model.advance_reservation import AdvanceReservation
@@ -115,7 +115,7 @@ class EndedJob:
 
 
 class ControlState:
-    """Lives of jobs, the engine's picture, the ledger and the timers.
+    """Lives of jobs, the engine's cluster state, the ledger and the timers.
 
     `unplaced` jobs have not been found to fit the known nodes, and are looked at again when
     `new_nodes` came. `fenced` has the dead nodes of allocations that still hold others. `lenders`
@@ -137,7 +137,7 @@ class ControlState:
         self.policy = policy
         self.predictor = predictor
         self.limits = limits
-        self.cluster = Picture(policy)
+        self.cluster = ClusterState(policy)
         self.shares = DecayedUsage(
             half_life_ms=limits.usage_half_life_ms, recent_half_life_ms=limits.recent_half_life_ms
         )
@@ -209,7 +209,7 @@ class ControlState:
     @property
     def next_window(self) -> int:
         """The number of the next reservation; the last one is always remembered."""
-        live = (window.number for window in self.cluster.windows.values())
+        live = (window.number for window in self.cluster.advance_reservations.values())
         return 1 + max((*live, *self.past_windows), default=0)
 
     def count_queued(self, job: Job, tasks: int) -> None:
@@ -269,7 +269,7 @@ class ControlState:
             if not timer[2]
             or timer[2] in self.by_allocation
             or timer[2] in self.jobs
-            or timer[2] in self.cluster.windows
+            or timer[2] in self.cluster.advance_reservations
             or timer[2] in self.services
             or timer[2] in self.cluster.index.by_id
         ]

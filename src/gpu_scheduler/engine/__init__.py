@@ -1,7 +1,7 @@
-"""Decide: a picture of the cluster and the queue in, a plan out.
+"""Decide: the cluster state in, a plan out.
 
-Pure: no clock, no chance, no I/O, no logging, no async. The same picture, policy and `now` give
-the same plan, byte for byte, in any process. Nothing here changes anything that outlives the call.
+Pure: no clock, no chance, no I/O, no logging, no async. The same state, policy and `now` give the
+same plan, byte for byte, in any process. Nothing here changes anything that outlives the call.
 
 The way of a decision: `queue` and `order` say who is next, `admit` whether it may hold more,
 `index` and `gang` where it fits, `reserve` what must be kept free for whom, `preempt` who must

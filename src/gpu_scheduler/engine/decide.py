@@ -1,9 +1,9 @@
-"""`decide(picture, policy, now) -> Plan`: one cycle.
+"""`decide(state, policy, now) -> Plan`: one cycle.
 
 Goes through the waiting jobs in order. A job starts if its tenant may hold more and it fits
 without pushing back a reservation. If it does not fit, it may clear a place (preempt), it may get
-a reservation, and its whole shape is skipped for the rest of the cycle. The picture is left as it
-was: everything that was tried is undone, and somebody else applies the plan.
+a reservation, and its whole shape is skipped for the rest of the cycle. The state is left
+unchanged: everything that was tried is undone, and the caller applies the plan.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from gpu_scheduler.engine.quota.usage import Limits
 from gpu_scheduler.engine.reservation.advance import Windows
 from gpu_scheduler.engine.reservation.backfill import Holders, PassedOver
 from gpu_scheduler.engine.reservation.calendar import Calendar
-from gpu_scheduler.engine.state.cluster_state import Picture
-from gpu_scheduler.engine.state.node_resources import Hold
-from gpu_scheduler.engine.state.transaction import Draft
+from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.engine.state.node_resources import Grant
+from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
@@ -34,35 +34,37 @@ from gpu_scheduler.model.plan import Plan, Reservation, Start
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
 
-def decide(picture: Picture, policy: Policy, now_ms: int) -> Plan:
+def decide(state: ClusterState, policy: Policy, now_ms: int) -> Plan:
     """Propose what to start, stop and reserve now."""
-    if policy != picture.policy:
+    if policy != state.policy:
         raise InternalError(
-            f"the picture was built for policy '{picture.policy.name}', not '{policy.name}'; "
+            f"the cluster state was built for policy '{state.policy.name}', not '{policy.name}'; "
             "rebuild it from its snapshot"
         )
-    draft = Draft(picture.index)
-    cycle = Cycle(picture, draft)
+    transaction = Transaction(state.index)
+    cycle = Cycle(state, transaction)
     try:
         cycle.run(now_ms)
     finally:
-        draft.undo()
+        transaction.undo()
     return cycle.plan()
 
 
 class Cycle:
     """One pass over the queue (or several, when a forecast rolls time forward)."""
 
-    def __init__(self, picture: Picture, draft: Draft, *, looking_ahead: bool = False) -> None:
+    def __init__(
+        self, state: ClusterState, transaction: Transaction, *, looking_ahead: bool = False
+    ) -> None:
         """`looking_ahead` leaves out evictions, which a forecast does not count on."""
-        self._picture = picture
-        self._policy = picture.policy
-        self._draft = draft
-        self._places = Places(picture, draft)
-        self._limits = Limits(picture)
+        self._state = state
+        self._policy = state.policy
+        self._transaction = transaction
+        self._places = Places(state, transaction)
+        self._limits = Limits(state)
         self._preempts = self._policy.preemption is not Preemption.NONE and not looking_ahead
         self.gone: set[str] = set()
-        self.started: list[tuple[int, list[Hold]]] = []
+        self.started: list[tuple[int, list[Grant]]] = []
         self.found = Findings()
         self._left: dict[int, IntervalSet] = {}
         self._used_up: set[int] = set()
@@ -87,8 +89,8 @@ class Cycle:
         merge = self._merge
         budget = self._policy.max_examined
         done = 0
-        skip_to = self._picture.resume_after
-        if skip_to not in self._picture.queue.entries:
+        skip_to = self._state.resume_after
+        if skip_to not in self._state.queue.entries:
             skip_to = 0
         entry = merge.next()
         while entry is not None:
@@ -117,44 +119,44 @@ class Cycle:
     def plan(self) -> Plan:
         """What this cycle found, in a fixed order."""
         return self.found.plan(
-            self._picture,
+            self._state,
             self._calendar.kept,
             complete=self.complete,
             resume_after=self._resume_after,
         )
 
-    def end(self, allocation_id: str, holds: list[Hold]) -> None:
+    def end(self, allocation_id: str, grants: list[Grant]) -> None:
         """Looking ahead: something that runs (or was started here) ends."""
-        for hold in holds:
-            self._draft.give(hold)
+        for grant in grants:
+            self._transaction.give(grant)
         if allocation_id:
             self.gone.add(allocation_id)
-            entry = self._picture.running[allocation_id]
+            entry = self._state.running[allocation_id]
             job, amounts = entry.running.job, entry.amounts
         else:
-            self.started[:] = [item for item in self.started if item[1] is not holds]
-            job, amounts = self.job_of.pop(id(holds))
+            self.started[:] = [item for item in self.started if item[1] is not grants]
+            job, amounts = self.job_of.pop(id(grants))
         self._limits.note_task(job, -1)
         self._limits.let_go(job, amounts)
 
     # --- one pass
 
     def _begin(self, now_ms: int) -> None:
-        picture = self._picture
+        state = self._state
         self._now_ms = now_ms
         self._blocked = 0
         self._tries = Tries(self._policy.max_preempt_tries)
-        self._others_wait = picture.others_wait()
+        self._others_wait = state.others_wait()
         self._served: set[int] = set()
-        self._holders = Holders(picture, self._used_up)
-        self._windows = Windows(picture, now_ms) if picture.windows else None
+        self._holders = Holders(state, self._used_up)
+        self._windows = Windows(state, now_ms) if state.advance_reservations else None
         self._closure = 0
         self._window_reasons: dict[tuple[int, int], Reason] = {}
-        self._standings = Standings(picture)
-        self._merge = Merge(picture.queue, self._standings.penalty_ms)
+        self._standings = Standings(state)
+        self._merge = Merge(state.queue, self._standings.penalty_ms)
         self._calendar = Calendar(
-            picture,
-            self._draft,
+            state,
+            self._transaction,
             now_ms,
             gone=self.gone,
             started=self.started,
@@ -165,8 +167,8 @@ class Cycle:
         limits = self._limits
         limits.begin(leaving=self._calendar.leaving, gone=self.gone)
         self._comes_first = self._calendar.comes_first = limits.comes_first
-        self._preemptor = Preemptor(picture, self._calendar, limits, now_ms)
-        self._own_work = OwnWork(picture, limits, self._preemptor)
+        self._preemptor = Preemptor(state, self._calendar, limits, now_ms)
+        self._own_work = OwnWork(state, limits, self._preemptor)
         self._no_room: set[tuple[int, int]] = set()
         self._gave_up_gpus = False
 
@@ -180,7 +182,7 @@ class Cycle:
         if chosen == [before]:
             return  # It is looked at now, and nobody else's place is at stake.
         for entry in chosen:
-            self._keep_promise(entry, self._picture.reservations[entry.number])
+            self._keep_promise(entry, self._state.reservations[entry.number])
         for entry in chosen:
             self._start_as_promised(entry)
 
@@ -215,13 +217,13 @@ class Cycle:
             return
         self._reservation(entry)
         self._turn_to(entry)
-        holds, duration_ms = None, self._duration_ms(entry)
+        grants, duration_ms = None, self._duration_ms(entry)
         if self._refusal(entry, kept) is None:
-            holds = self._calendar.place_as_reserved(self._admitted(entry, kept), duration_ms)
-        if holds is None:
+            grants = self._calendar.place_as_reserved(self._admitted(entry, kept), duration_ms)
+        if grants is None:
             self._keep_promise(entry, kept)
         else:
-            self._start(entry, holds, duration_ms)
+            self._start(entry, grants, duration_ms)
 
     def _admitted(self, entry: Entry, reservation: Reservation) -> Reservation:
         """The reservation for no more members of a gang than quotas let it start with now."""
@@ -237,7 +239,7 @@ class Cycle:
         self._limits.turn_to(entry)
         kept = self._calendar.withdraw(entry.number)
         if kept is None:
-            return self._picture.reservations.get(entry.number)
+            return self._state.reservations.get(entry.number)
         self._blocked -= self._may_reserve(entry)
         return kept
 
@@ -281,45 +283,47 @@ class Cycle:
         allowed = None
         if (entry.shape.base, self._closure) not in self._no_room:
             allowed = self._calendar.allowed(entry, duration_ms, self._value(entry))
-            holds = self._free_place(entry, duration_ms, allowed)
-            if holds is not None:
-                return self._start(entry, holds, duration_ms)
+            grants = self._free_place(entry, duration_ms, allowed)
+            if grants is not None:
+                return self._start(entry, grants, duration_ms)
         if self._limits.borrows_in_vain(entry):
             with self._limits.within_part():
                 return self._start_or_wait(entry, old, duration_ms)
         self._no_place(entry, duration_ms, allowed, old)
         return False
 
-    def _free_place(self, entry: Entry, duration_ms: int, allowed: int | None) -> list[Hold] | None:
+    def _free_place(
+        self, entry: Entry, duration_ms: int, allowed: int | None
+    ) -> list[Grant] | None:
         """Devices that are free and that nobody counts on; the draft has them then."""
         if self._windows is not None:
             own = self._place_in_own(entry, duration_ms)
             if own is not None:
                 return own
-        mark = self._draft.mark()
-        holds = self._places.place_apart(entry.waiting.job, self._limits.admitted(entry), allowed)
-        if holds is None:
+        mark = self._transaction.mark()
+        grants = self._places.place_apart(entry.waiting.job, self._limits.admitted(entry), allowed)
+        if grants is None:
             return None
-        fitted = self._calendar.fitted(entry, holds, duration_ms, self._value(entry))
-        if self._limits.is_sure_of_more(entry, len(holds)):
+        fitted = self._calendar.fitted(entry, grants, duration_ms, self._value(entry))
+        if self._limits.is_sure_of_more(entry, len(grants)):
             return self._larger_place(entry, duration_ms, fitted, mark)
-        if fitted is not holds:
-            self._draft.take_instead(mark, fitted)
+        if fitted is not grants:
+            self._transaction.take_instead(mark, fitted)
         return fitted
 
     def _larger_place(
-        self, entry: Entry, duration_ms: int, holds: list[Hold], mark: int
-    ) -> list[Hold]:
+        self, entry: Entry, duration_ms: int, grants: list[Grant], mark: int
+    ) -> list[Grant]:
         """A place for more members: within its part it passes over what batch work reserved."""
         with self._limits.within_part():
-            self._draft.undo(mark)
+            self._transaction.undo(mark)
             allowed = self._calendar.allowed(entry, duration_ms, self._value(entry))
-            larger = self._free_place(entry, duration_ms, allowed) or holds
-        best = max(holds, larger, key=len)
-        self._draft.take_instead(mark, best)
+            larger = self._free_place(entry, duration_ms, allowed) or grants
+        best = max(grants, larger, key=len)
+        self._transaction.take_instead(mark, best)
         return best
 
-    def _place_in_own(self, entry: Entry, duration_ms: int) -> list[Hold] | None:
+    def _place_in_own(self, entry: Entry, duration_ms: int) -> list[Grant] | None:
         """A place on devices that are reserved for the job itself: it goes there first.
 
         What others count on after the window is no obstacle there.
@@ -331,14 +335,14 @@ class Cycle:
         inside_ms = min(duration_ms, until_ms - self._now_ms)
         allowed = self._calendar.allowed(entry, inside_ms, self._value(entry))
         windows.close(outside)
-        mark = self._draft.mark()
-        holds = self._places.place(
+        mark = self._transaction.mark()
+        grants = self._places.place(
             self._limits.admitted(entry), within if allowed is None else within & allowed
         )
         self._turn_to(entry)
-        if holds is None or self._calendar.can_begin(holds, inside_ms):
-            return holds
-        self._draft.undo(mark)
+        if grants is None or self._calendar.can_begin(grants, inside_ms):
+            return grants
+        self._transaction.undo(mark)
         return None
 
     def _is_too_long(self, entry: Entry) -> bool:
@@ -347,7 +351,7 @@ class Cycle:
         Asked first, as most jobs that a cycle looks at on a full cluster are of this sort.
         """
         passed_over = self._passed_over
-        if entry.shape.id not in passed_over.shapes or entry.number in self._picture.reservations:
+        if entry.shape.id not in passed_over.shapes or entry.number in self._state.reservations:
             return False
         return passed_over.is_too_long(entry, self._duration_ms(entry))
 
@@ -407,9 +411,9 @@ class Cycle:
         allowed = self._calendar.allowed(entry, duration_ms, self._value(entry))
         place = None
         if (entry.shape.base, self._closure) not in self._no_room:
-            mark = self._draft.mark()
+            mark = self._transaction.mark()
             place = self._free_place(entry, duration_ms, allowed)
-            self._draft.undo(mark)
+            self._transaction.undo(mark)
         search = self._search(entry, duration_ms, allowed, entry.shape.min_members)
         found = self._own_work.find(entry, relief, place, search)
         if found is None:
@@ -417,7 +421,7 @@ class Cycle:
         self._claim(entry, duration_ms, found, None)
         return None
 
-    def _start(self, entry: Entry, holds: list[Hold], duration_ms: int) -> bool:
+    def _start(self, entry: Entry, grants: list[Grant], duration_ms: int) -> bool:
         job = entry.waiting.job
         task: int | None = None
         again = False
@@ -431,15 +435,15 @@ class Cycle:
             again = bool(self._left[job.number])
         else:
             self._left[job.number] = _NONE_LEFT
-        placements = tuple(hold.placement() for hold in holds)
+        placements = tuple(grant.placement() for grant in grants)
         self._places.started += 1
         self.found.starts.append(Start(job.id, task, placements, self._blocked > 0))
         self.found.of_jobs.pop(entry.number, None)
         self._used_up.add(entry.number)
         self._served.discard(entry.number)
         self._limits.note_task(job, 1)
-        self._count(job, holds, duration_ms)
-        self._calendar.note_start(holds, duration_ms)
+        self._count(job, grants, duration_ms)
+        self._calendar.note_start(grants, duration_ms)
         return again
 
     def _no_place(
@@ -489,12 +493,12 @@ class Cycle:
         self._merge.drop_shape(job_shape.id)
         if self._preempts and (self._tries.are_left() or self._others_wait):
             return
-        for alike in self._picture.shapes_of_base[job_shape.base]:
+        for alike in self._state.shapes_of_base[job_shape.base]:
             self._merge.drop_shape(alike.id)
             self.found.of_shapes.setdefault(alike.id, _NO_ROOM)
-        if not self._gave_up_gpus and self._picture.index.is_full:
+        if not self._gave_up_gpus and self._state.index.is_full:
             self._gave_up_gpus = True
-            for other in self._picture.job_shapes.values():
+            for other in self._state.job_shapes.values():
                 if all(member.share for member in other.members) and other.needs_gpus:
                     self._merge.drop_shape(other.id)
                     self.found.of_shapes.setdefault(other.id, _NO_ROOM)
@@ -539,7 +543,7 @@ class Cycle:
 
     def _clears_alone(self, entry: Entry) -> bool:
         """Tell whether others that need the same room may stop other work than this job may."""
-        tenant = self._picture.tenant(entry.waiting.job.tenant)
+        tenant = self._state.tenant(entry.waiting.job.tenant)
         own_grounds = entry.shape.interactive or not tenant.can_preempt_others
         return own_grounds or self._limits.is_sure(entry)
 
@@ -550,18 +554,18 @@ class Cycle:
 
     def _claim(self, entry: Entry, duration_ms: int, found: Found, old: Reservation | None) -> None:
         """Let the victims leave, and keep the place for the job."""
-        holds, evictions = found
+        grants, evictions = found
         self.found.evictions += evictions
         victims = [eviction.allocation_id for eviction in evictions]
-        self._calendar.claim(entry, duration_ms, holds, victims, old, self._value(entry))
+        self._calendar.claim(entry, duration_ms, grants, victims, old, self._value(entry))
         self.found.of_jobs[entry.number] = claimed(evictions)
-        self._count(entry.waiting.job, holds, duration_ms)
+        self._count(entry.waiting.job, grants, duration_ms)
 
     def _block_lane(self, entry: Entry) -> None:
         """Nobody of the same kind passes: GPU jobs wait for GPU jobs, CPU-only for CPU-only."""
         behind = Reason(ReasonCode.BEHIND, (("job", entry.waiting.job.id),))
         self.found.of_jobs[entry.number] = _NO_ROOM
-        for shape in self._picture.job_shapes.values():
+        for shape in self._state.job_shapes.values():
             if shape.uses_gpus == entry.shape.uses_gpus:
                 self._merge.drop_shape(shape.id)
                 self.found.of_shapes[shape.id] = behind
@@ -572,7 +576,7 @@ class Cycle:
         """The expected rest of the run, within the limit."""
         waiting = entry.waiting
         left_ms = waiting.expected_ms - waiting.attained_ms
-        return max(1, min(left_ms, self._picture.limit_ms(waiting.job)))
+        return max(1, min(left_ms, self._state.limit_ms(waiting.job)))
 
     def _may_reserve(self, entry: Entry) -> bool:
         """Tell whether the job has waited long enough to get a reservation."""
@@ -583,13 +587,13 @@ class Cycle:
         left = self._left.get(job.number)
         return None if left is None else len(left)
 
-    def _count(self, job: Job, holds: list[Hold], duration_ms: int) -> None:
+    def _count(self, job: Job, grants: list[Grant], duration_ms: int) -> None:
         """What starts now counts at once against quotas and shares."""
-        amounts = job_amounts(job, self._picture.limit_ms(job), len(holds))
-        self.job_of[id(holds)] = (job, amounts)
-        self._limits.hold(job, amounts)
+        amounts = job_amounts(job, self._state.limit_ms(job), len(grants))
+        self.job_of[id(grants)] = (job, amounts)
+        self._limits.grant(job, amounts)
         self._standings.note_start(job, amounts.gpu_milli, duration_ms)
-        self._places.distance.note(job, holds)
+        self._places.distance.note(job, grants)
         if job.interactive:
             self._preemptor.note_start(job, amounts.gpu_milli)
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from gpu_scheduler.engine.placement.capacity import described
 from gpu_scheduler.engine.placement.placer import most_members, place_gang
 from gpu_scheduler.engine.queue import Entry
-from gpu_scheduler.engine.state.cluster_state import Picture
-from gpu_scheduler.engine.state.node_resources import Slot
-from gpu_scheduler.engine.state.request_shape import Shape
-from gpu_scheduler.engine.state.transaction import Draft
+from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.engine.state.node_resources import NodeResources
+from gpu_scheduler.engine.state.request_shape import RequestShape
+from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.errors import UnknownThing
 from gpu_scheduler.model.node import Node, NodeState, label_mismatch, matches_labels
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
 
-def explain(picture: Picture, plan: Plan, number: int) -> Reason:
-    """The reason of one queued job, from the last plan and the picture as it is now."""
-    return Reasons(picture, plan).of(number)
+def explain(state: ClusterState, plan: Plan, number: int) -> Reason:
+    """The reason of one queued job, from the last plan and the cluster state as it is now."""
+    return Reasons(state, plan).of(number)
 
 
 OFFLINE = "not online"
@@ -27,21 +27,21 @@ _NO_ROOM = Reason(ReasonCode.RESOURCES)
 class Reasons:
     """The reasons of a plan, for whoever asks about many jobs."""
 
-    def __init__(self, picture: Picture, plan: Plan) -> None:
+    def __init__(self, state: ClusterState, plan: Plan) -> None:
         """Prepare the look-ups once."""
-        self._picture = picture
+        self._state = state
         self._of_jobs = dict(plan.job_reasons)
         self._of_shapes = dict(plan.shape_reasons)
         self._of_tenants: dict[tuple[str, str], list[Reason]] = {}
         for tenant, shape, reason in plan.tenant_reasons:
             self._of_tenants.setdefault((tenant, shape), []).append(reason)
-        self._is_up = any(slot.bucket >= 0 for slot in picture.index.by_id.values())
+        self._is_up = any(resources.bucket >= 0 for resources in state.index.by_id.values())
 
     def of(self, number: int) -> Reason:
         """The whole reason: what is missing on how many nodes."""
         entry, found = self._found(number)
         if found.code is ReasonCode.RESOURCES:
-            return _expanded(self._picture, entry)
+            return _expanded(self._state, entry)
         return found
 
     def brief(self, number: int) -> Reason:
@@ -52,7 +52,7 @@ class Reasons:
         return Reason(ReasonCode.RESOURCES, (("found", ""), ("needs", _needs(entry))))
 
     def _found(self, number: int) -> tuple[Entry, Reason]:
-        entry = self._picture.queue.entries.get(number)
+        entry = self._state.queue.entries.get(number)
         if entry is None:
             raise UnknownThing(f"job number {number} does not wait")
         if not self._is_up:
@@ -66,14 +66,14 @@ class Reasons:
 
     def _has_room(self, entry: Entry) -> bool:
         """Tell whether a job of which the plan says nothing would have a place now."""
-        draft = Draft(self._picture.index)
-        found = place_gang(entry.shape, draft, self._picture.index.find) is not None
-        draft.undo()
+        transaction = Transaction(self._state.index)
+        found = place_gang(entry.shape, transaction, self._state.index.find) is not None
+        transaction.undo()
         return found
 
     def _nobody_works(self) -> Reason:
         """Why no node at all takes work."""
-        whys = [_why_closed(slot.node) for slot in self._picture.index.by_id.values()]
+        whys = [_why_closed(resources.node) for resources in self._state.index.by_id.values()]
         if all(why == OFFLINE for why in whys):
             return Reason(ReasonCode.NO_NODES)
         found = ", ".join(f"{whys.count(why)} x {why}" for why in sorted(set(whys)))
@@ -89,19 +89,19 @@ class Reasons:
         return None
 
 
-def _expanded(picture: Picture, entry: Entry) -> Reason:
+def _expanded(state: ClusterState, entry: Entry) -> Reason:
     """Name what is missing on how many nodes, for the member that fits least."""
     for shape in dict.fromkeys(entry.shape.members):
-        misses = _misses(picture, shape)
+        misses = _misses(state, shape)
         if misses.get("nothing", 0) == 0:
             break
-    found = _sentence(picture, misses, entry.shape.min_members)
+    found = _sentence(state, misses, entry.shape.min_members)
     if entry.shape.same_rack and entry.shape.min_members > 1:
-        found += f"{'; ' if found else ''}{_by_rack(picture, entry)}"
+        found += f"{'; ' if found else ''}{_by_rack(state, entry)}"
     return Reason(ReasonCode.RESOURCES, (("found", found), ("needs", _needs(entry, shape))))
 
 
-def _needs(entry: Entry, shape: Shape | None = None) -> str:
+def _needs(entry: Entry, shape: RequestShape | None = None) -> str:
     """What is wanted, and for how many members in how many places."""
     job_shape = entry.shape
     needs = described(shape or job_shape.members[0], as_asked=True)
@@ -113,14 +113,14 @@ def _needs(entry: Entry, shape: Shape | None = None) -> str:
     return f"{needs} for each of {many}" + (" in one rack" * job_shape.same_rack)
 
 
-def _by_rack(picture: Picture, entry: Entry) -> str:
+def _by_rack(state: ClusterState, entry: Entry) -> str:
     """How many members the rack with the most room could take now."""
-    draft = Draft(picture.index)
+    transaction = Transaction(state.index)
     least = entry.shape.min_members
     wanted = entry.shape.members[:least]
     rooms = [
-        (-most_members(draft, wanted, picture.index.find, bits), name)
-        for name, bits in picture.index.racks().items()
+        (-most_members(transaction, wanted, state.index.find, bits), name)
+        for name, bits in state.index.racks().items()
     ]
     room, name = min(rooms, default=(0, ""))
     return (
@@ -128,37 +128,37 @@ def _by_rack(picture: Picture, entry: Entry) -> str:
     )
 
 
-def _misses(picture: Picture, shape: Shape) -> dict[str, int]:
+def _misses(state: ClusterState, shape: RequestShape) -> dict[str, int]:
     """How many nodes fail first at what."""
-    selected = picture.index.selected(shape.request)
+    selected = state.index.selected(shape.request)
     misses: dict[str, int] = {}
-    for slot in picture.index.by_id.values():
-        miss = _first_miss(slot, shape, selected)
+    for resources in state.index.by_id.values():
+        miss = _first_miss(resources, shape, selected)
         misses[miss] = misses.get(miss, 0) + 1
     return misses
 
 
-def _first_miss(slot: Slot, shape: Shape, selected: int | None) -> str:
-    if slot.bucket < 0:
-        return _why_closed(slot.node)
-    if selected is not None and not selected & slot.bit:
-        return _why_not_chosen(slot.node, shape)
-    fits = shape.by_kind.get(slot.kind.id)
+def _first_miss(resources: NodeResources, shape: RequestShape, selected: int | None) -> str:
+    if resources.bucket < 0:
+        return _why_closed(resources.node)
+    if selected is not None and not selected & resources.bit:
+        return _why_not_chosen(resources.node, shape)
+    fits = shape.by_node_class.get(resources.node_class.id)
     if not fits:
         return "too small or of another model"
-    if slot.free_cpu < shape.cpu:
+    if resources.free_cpu < shape.cpu:
         return "too little free CPU"
-    if slot.free_memory < shape.memory:
+    if resources.free_memory < shape.memory:
         return "too little free memory"
-    if slot.choose_any(shape) is None:
+    if resources.choose_any(shape) is None:
         allowed = fits[0].allowed
-        if (allowed & slot.usable).bit_count() < shape.request.device_count:
+        if (allowed & resources.usable).bit_count() < shape.request.device_count:
             return "GPUs paused, hot, unhealthy or in foreign use"
         return "too few free GPUs"
     return "nothing"
 
 
-def _why_not_chosen(node: Node, shape: Shape) -> str:
+def _why_not_chosen(node: Node, shape: RequestShape) -> str:
     """By its name, or by the first label that is asked for and that the node does not have."""
     for label in shape.request.node_labels:
         if not matches_labels((label,), node.id, node.labels):
@@ -177,9 +177,9 @@ def _why_closed(node: Node) -> str:
     return "being drained" if node.closed.drains else "cordoned"
 
 
-def _sentence(picture: Picture, misses: dict[str, int], members: int) -> str:
+def _sentence(state: ClusterState, misses: dict[str, int], members: int) -> str:
     fits = misses.pop("nothing", 0)
-    nodes = len(picture.index.by_id)
+    nodes = len(state.index.by_id)
     parts = [f"{count} x {miss}" if nodes > 1 else miss for miss, count in sorted(misses.items())]
     where = f"of {nodes} nodes" if nodes > 1 else "the one node"
     text = f"{where}: {', '.join(parts)}" if parts else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu_scheduler.engine.policy import HOUR_MS
 from gpu_scheduler.engine.priority import MILLI, fair_ratio_milli
 from gpu_scheduler.engine.queue import GroupKey
-from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI
@@ -19,19 +19,19 @@ LEAST_USAGE = WHOLE_MILLI * HOUR_MS
 class Standings:
     """Decayed usage of the tenants and users that wait, as milliseconds for the merge."""
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, state: ClusterState) -> None:
         """Look at the accounts that wait; their standings only grow from here."""
-        order = picture.policy.order
+        order = state.policy.order
         self._order = order
-        self._picture = picture
+        self._state = state
         self._on = bool(order.fair_ms or order.user_fair_ms)
         self._added: dict[str | tuple[str, str], int] = {}
         self._cache: dict[tuple[str, str], int] = {}
         if not self._on:
             return
-        accounts = dict.fromkeys((key[0], key[1]) for key in picture.queue.groups)
+        accounts = dict.fromkeys((key[0], key[1]) for key in state.queue.groups)
         active = dict.fromkeys(tenant for tenant, _ in accounts)
-        self._total_weight = sum(picture.tenant(tenant).weight_milli for tenant in active)
+        self._total_weight = sum(state.tenant(tenant).weight_milli for tenant in active)
         usage = sum(self._tenant_usage(tenant) for tenant in active)
         self._total_usage = max(usage, LEAST_USAGE * len(active))
         self._user_totals: dict[str, tuple[int, int]] = {}
@@ -61,11 +61,11 @@ class Standings:
             del self._cache[known]
 
     def _tenant_usage(self, tenant: str) -> int:
-        standing = self._picture.tenant_standings.get(tenant)
+        standing = self._state.tenant_standings.get(tenant)
         return self._added.get(tenant, 0) + (standing.usage if standing else 0)
 
     def _user_usage(self, tenant: str, user: str) -> int:
-        standing = self._picture.user_standings.get((tenant, user))
+        standing = self._state.user_standings.get((tenant, user))
         return self._added.get((tenant, user), 0) + (standing.usage if standing else 0)
 
     def _penalty(self, tenant: str, user: str) -> int:
@@ -74,7 +74,7 @@ class Standings:
         if order.fair_ms:
             ratio = fair_ratio_milli(
                 self._tenant_usage(tenant),
-                self._picture.tenant(tenant).weight_milli,
+                self._state.tenant(tenant).weight_milli,
                 self._total_usage,
                 self._total_weight,
             )

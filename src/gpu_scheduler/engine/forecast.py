@@ -1,4 +1,4 @@
-"""Until when: roll the picture forward with expected run times, purely, and see who starts when.
+"""Expected start times: roll the cluster state forward with expected run times.
 
 The roll-out uses the engine's own cycle: decisions are made with what the scheduler believes
 (limits, expectations), while jobs run as long as `run_ms_of` says. What will be submitted later is
@@ -19,9 +19,9 @@ from gpu_scheduler.engine.decide import Cycle
 from gpu_scheduler.engine.fair_share import Standings
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.quota.rules import user_quota_of
-from gpu_scheduler.engine.state.cluster_state import Picture
-from gpu_scheduler.engine.state.node_resources import Hold
-from gpu_scheduler.engine.state.transaction import Draft
+from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.engine.state.node_resources import Grant
+from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.plan import Reservation
@@ -53,7 +53,7 @@ class Foresight:
 
 
 def forecast(
-    picture: Picture,
+    state: ClusterState,
     now_ms: int,
     *,
     run_ms_of: RunTime | None = None,
@@ -67,12 +67,12 @@ def forecast(
     forecast looks, or needs something that no expected end brings.
     """
     found = Foresight() if into is None else Foresight(starts=into)
-    foresee(picture, now_ms, found, run_ms_of=run_ms_of, until=until)
+    foresee(state, now_ms, found, run_ms_of=run_ms_of, until=until)
     return found.starts
 
 
 def foresee(
-    picture: Picture,
+    state: ClusterState,
     now_ms: int,
     found: Foresight,
     *,
@@ -81,18 +81,18 @@ def foresee(
     until: int | None = None,
 ) -> None:
     """Roll out, and note in `found` what is seen, as it is seen."""
-    draft = Draft(picture.index)
+    transaction = Transaction(state.index)
     try:
-        _Roll(picture, draft, now_ms, run_ms_of, is_guess).run(found, until)
+        _Roll(state, transaction, now_ms, run_ms_of, is_guess).run(found, until)
     finally:
-        draft.undo()
+        transaction.undo()
 
 
 def forecast_start(
-    picture: Picture, now_ms: int, number: int, run_ms_of: RunTime | None = None
+    state: ClusterState, now_ms: int, number: int, run_ms_of: RunTime | None = None
 ) -> int | None:
     """The expected start of one waiting job, if it can be foreseen."""
-    return forecast(picture, now_ms, run_ms_of=run_ms_of, until=number).get(number)
+    return forecast(state, now_ms, run_ms_of=run_ms_of, until=number).get(number)
 
 
 class _End(NamedTuple):
@@ -104,7 +104,7 @@ class _End(NamedTuple):
     end_ms: int
     order: int
     allocation_id: str
-    holds: list[Hold]
+    grants: list[Grant]
     guesses: frozenset[int]
 
 
@@ -113,39 +113,39 @@ class _Roll:
 
     def __init__(
         self,
-        picture: Picture,
-        draft: Draft,
+        state: ClusterState,
+        transaction: Transaction,
         now_ms: int,
         run_ms_of: RunTime | None,
         is_guess: Guess | None,
     ) -> None:
-        self._picture = picture
+        self._state = state
         self._now_ms = now_ms
         self._run_ms_of = run_ms_of
         self._is_guess = is_guess
-        self._cycle = Cycle(picture, draft, looking_ahead=True)
+        self._cycle = Cycle(state, transaction, looking_ahead=True)
         self._freed: dict[int, frozenset[int]] = {}
         self._ends = self._of_what_runs()
-        self._order = len(picture.ends)
+        self._order = len(state.ends)
 
     def run(self, found: Foresight, until: int | None) -> None:
         """Decide, jump to the next end, decide again."""
         cycle, ends = self._cycle, self._ends
-        waiting_jobs = len(self._picture.queue.entries)
-        turns = sorted({window.end_ms for window in self._picture.windows.values()})
+        waiting_jobs = len(self._state.queue.entries)
+        turns = sorted({window.end_ms for window in self._state.advance_reservations.values()})
         at_ms = self._now_ms
         just_ended = _NOBODY
         for _ in range(MAX_PASSES):
             before = len(cycle.found.starts)
             cycle.run(at_ms)
             new = len(cycle.found.starts) - before
-            for end_ms, holds in cycle.started[len(cycle.started) - new :]:
-                number = cycle.job_of[id(holds)][0].number
-                guesses = self._hangs_on(at_ms, holds, just_ended)
+            for end_ms, grants in cycle.started[len(cycle.started) - new :]:
+                number = cycle.job_of[id(grants)][0].number
+                guesses = self._hangs_on(at_ms, grants, just_ended)
                 if number not in found.starts:
                     found.guesses[number] = guesses
                     found.starts[number] = at_ms
-                self._will_end(number, at_ms, end_ms, holds, guesses)
+                self._will_end(number, at_ms, end_ms, grants, guesses)
             if len(found.starts) == waiting_jobs or (until is not None and until in found.starts):
                 return
             turns = [end_ms for end_ms in turns if end_ms > at_ms]
@@ -160,8 +160,8 @@ class _Roll:
         """What runs now, by when it should end; what does not is left out."""
         ends: list[_End] = []
         now_ms = self._now_ms
-        for order, key in enumerate(self._picture.ends):
-            entry = self._picture.running[key[3]]
+        for order, key in enumerate(self._state.ends):
+            entry = self._state.running[key[3]]
             running = entry.running
             ran_ms = running.attained_ms + max(0, now_ms - running.allocation.start_ms)
             end_ms = running.expected_end_ms
@@ -169,44 +169,44 @@ class _Roll:
                 end_ms = now_ms
             elif self._run_ms_of is not None:
                 end_ms = now_ms + self._run_ms_of(running.job, ran_ms) - ran_ms
-            if end_ms - now_ms < BEYOND_MS and not _is_out_of_reach(entry.holds):
+            if end_ms - now_ms < BEYOND_MS and not _is_out_of_reach(entry.grants):
                 guesses = _NOBODY if running.stopping else self._guessed(running.job, ran_ms)
-                ends.append(_End(max(end_ms, now_ms + 1), order, key[3], entry.holds, guesses))
+                ends.append(_End(max(end_ms, now_ms + 1), order, key[3], entry.grants, guesses))
         heapify(ends)
         return ends
 
     def _will_end(
-        self, number: int, at_ms: int, end_ms: int, holds: list[Hold], guesses: frozenset[int]
+        self, number: int, at_ms: int, end_ms: int, grants: list[Grant], guesses: frozenset[int]
     ) -> None:
         """Note when a job should end that starts in the roll-out."""
-        waiting = self._picture.queue.entries[number].waiting
+        waiting = self._state.queue.entries[number].waiting
         if self._run_ms_of is not None:
             left_ms = self._run_ms_of(waiting.job, waiting.attained_ms) - waiting.attained_ms
             end_ms = at_ms + max(1, left_ms)
         if end_ms - at_ms < BEYOND_MS:
             own = self._guessed(waiting.job, waiting.attained_ms)
             self._order += 1
-            heappush(self._ends, _End(end_ms, self._order, "", holds, _both(guesses, own)))
+            heappush(self._ends, _End(end_ms, self._order, "", grants, _both(guesses, own)))
 
     def _end_all(self, at_ms: int) -> frozenset[int]:
         """Let end what is due; on whose guessed run times that hangs."""
         ended = _NOBODY
         while self._ends and self._ends[0].end_ms <= at_ms:
             end = heappop(self._ends)
-            self._cycle.end(end.allocation_id, end.holds)
+            self._cycle.end(end.allocation_id, end.grants)
             if end.guesses:
                 ended = _both(ended, end.guesses)
-                for ordinal in _ordinals(end.holds):
+                for ordinal in _ordinals(end.grants):
                     self._freed[ordinal] = _both(self._freed.get(ordinal, _NOBODY), end.guesses)
         return ended
 
     def _hangs_on(
-        self, at_ms: int, holds: list[Hold], just_ended: frozenset[int]
+        self, at_ms: int, grants: list[Grant], just_ended: frozenset[int]
     ) -> frozenset[int]:
         """The guessed ends behind a start: those at this moment, and those on its nodes before."""
         if self._is_guess is None or at_ms == self._now_ms:
             return _NOBODY
-        for ordinal in _ordinals(holds):
+        for ordinal in _ordinals(grants):
             just_ended = _both(just_ended, self._freed.get(ordinal, _NOBODY))
         return just_ended
 
@@ -217,12 +217,12 @@ class _Roll:
         return frozenset((job.number,))
 
 
-def _is_out_of_reach(holds: Iterable[Hold]) -> bool:
-    return any(hold.slot.node.state in {NodeState.LOST, NodeState.DEAD} for hold in holds)
+def _is_out_of_reach(grants: Iterable[Grant]) -> bool:
+    return any(grant.resources.node.state in {NodeState.LOST, NodeState.DEAD} for grant in grants)
 
 
-def _ordinals(holds: Iterable[Hold]) -> list[int]:
-    return sorted({hold.slot.ordinal for hold in holds})
+def _ordinals(grants: Iterable[Grant]) -> list[int]:
+    return sorted({grant.resources.ordinal for grant in grants})
 
 
 def _both(one: frozenset[int], other: frozenset[int]) -> frozenset[int]:
@@ -244,51 +244,51 @@ SAMPLED = 32
 """So many jobs of each line are looked at."""
 
 
-def rough_start_ms(picture: Picture, number: int, now_ms: int) -> int | None:
+def rough_start_ms(state: ClusterState, number: int, now_ms: int) -> int | None:
     """About when a waiting job may start; None if it does not wait."""
-    entry = picture.queue.entries.get(number)
+    entry = state.queue.entries.get(number)
     if entry is None:
         return None
     waits_ms = [1]
-    for tenant, user, at_once_milli in _shares_of(picture, entry):
-        work = _running_work(picture, now_ms, tenant, user)
-        work += _work_before(picture, entry, tenant, user)
+    for tenant, user, at_once_milli in _shares_of(state, entry):
+        work = _running_work(state, now_ms, tenant, user)
+        work += _work_before(state, entry, tenant, user)
         waits_ms.append(work // max(WHOLE_MILLI, at_once_milli))
     return now_ms + max(waits_ms)
 
 
-def _shares_of(picture: Picture, entry: Entry) -> Iterator[tuple[str, str, int]]:
+def _shares_of(state: ClusterState, entry: Entry) -> Iterator[tuple[str, str, int]]:
     """How much is done at once of all work, and of that of the tenant and user who are limited."""
-    yield "", "", picture.total_gpu_milli
+    yield "", "", state.total_gpu_milli
     job = entry.waiting.job
-    tenant = picture.tenants.get(job.tenant)
+    tenant = state.tenants.get(job.tenant)
     if tenant is not None and tenant.quota.gpu_milli is not None and not tenant.elastic:
         yield job.tenant, "", tenant.quota.gpu_milli
-    of_user = user_quota_of(tenant, picture.policy.user_quota).gpu_milli
+    of_user = user_quota_of(tenant, state.policy.user_quota).gpu_milli
     if of_user is not None:
         yield job.tenant, job.user, of_user
 
 
-def _running_work(picture: Picture, now_ms: int, tenant: str, user: str) -> int:
+def _running_work(state: ClusterState, now_ms: int, tenant: str, user: str) -> int:
     return sum(
         entry.amounts.gpu_milli * max(0, entry.running.expected_end_ms - now_ms)
-        for entry in picture.running.values()
+        for entry in state.running.values()
         if not entry.running.stopping
         and tenant in {"", entry.running.job.tenant}
         and user in {"", entry.running.job.user}
     )
 
 
-def guesses_ahead(picture: Picture, number: int, now_ms: int, is_guess: Guess) -> frozenset[int]:
+def guesses_ahead(state: ClusterState, number: int, now_ms: int, is_guess: Guess) -> frozenset[int]:
     """Jobs of unknown run time among those that run and, sampled, among those that go before."""
     found = set()
-    for entry in picture.running.values():
+    for entry in state.running.values():
         running = entry.running
         ran_ms = running.attained_ms + max(0, now_ms - running.allocation.start_ms)
         if not running.stopping and is_guess(running.job, ran_ms):
             found.add(running.job.number)
-    entries = picture.queue.entries
-    for sample, _ in _samples_before(picture, entries[number]):
+    entries = state.queue.entries
+    for sample, _ in _samples_before(state, entries[number]):
         for before in sample:
             waiting = entries[before].waiting
             if is_guess(waiting.job, waiting.attained_ms):
@@ -296,22 +296,22 @@ def guesses_ahead(picture: Picture, number: int, now_ms: int, is_guess: Guess) -
     return frozenset(found)
 
 
-def _work_before(picture: Picture, entry: Entry, tenant: str, user: str) -> int:
+def _work_before(state: ClusterState, entry: Entry, tenant: str, user: str) -> int:
     """GPU time of all that goes before, line by line of every account and shape."""
     work = 0
-    for sample, before in _samples_before(picture, entry, tenant, user):
-        seen = sum(_work_of(picture, number) for number in sample)
+    for sample, before in _samples_before(state, entry, tenant, user):
+        seen = sum(_work_of(state, number) for number in sample)
         work += seen * before // len(sample)
     return work
 
 
 def _samples_before(
-    picture: Picture, entry: Entry, tenant: str = "", user: str = ""
+    state: ClusterState, entry: Entry, tenant: str = "", user: str = ""
 ) -> Iterator[tuple[list[int], int]]:
     """Of every line (of a tenant, or user) some jobs that go before, and how many do."""
-    standings = Standings(picture)
+    standings = Standings(state)
     value = entry.key + standings.penalty_ms(entry.group.key)
-    for group in picture.queue.groups.values():
+    for group in state.queue.groups.values():
         if tenant not in {"", group.key[0]} or user not in {"", group.key[1]}:
             continue
         bound = (value - standings.penalty_ms(group.key), entry.number)
@@ -322,11 +322,11 @@ def _samples_before(
                 yield [line[place][1] for place in range(0, before, step)], before
 
 
-def _work_of(picture: Picture, number: int) -> int:
-    waiting = picture.queue.entries[number].waiting
+def _work_of(state: ClusterState, number: int) -> int:
+    waiting = state.queue.entries[number].waiting
     left_ms = max(1, waiting.expected_ms - waiting.attained_ms)
     tasks = 1 if waiting.tasks is None else len(waiting.tasks)
-    return waiting.job.gpu_milli * min(left_ms, picture.limit_ms(waiting.job)) * tasks
+    return waiting.job.gpu_milli * min(left_ms, state.limit_ms(waiting.job)) * tasks
 
 
 # --- On whose unknown run times the time of a reservation hangs.
@@ -337,7 +337,7 @@ def _work_of(picture: Picture, number: int) -> int:
 
 
 def guesses_before(
-    picture: Picture, reservation: Reservation, now_ms: int, is_guess: Guess
+    state: ClusterState, reservation: Reservation, now_ms: int, is_guess: Guess
 ) -> frozenset[int]:
     """The numbers of those jobs; none if the reservation is due."""
     found: set[int] = set()
@@ -347,26 +347,26 @@ def guesses_before(
         one = left.pop()
         if one.at_ms <= now_ms + 1:
             continue
-        found |= _running_before(picture, one, now_ms, is_guess)
+        found |= _running_before(state, one, now_ms, is_guess)
         nodes = _nodes(one)
-        for other in picture.reservations.values():
+        for other in state.reservations.values():
             if other.job_number in seen or other.until_ms > one.at_ms or not nodes & _nodes(other):
                 continue
             seen.add(other.job_number)
             left.append(other)
-            waiting = picture.queue.entries[other.job_number].waiting
+            waiting = state.queue.entries[other.job_number].waiting
             if is_guess(waiting.job, waiting.attained_ms):
                 found.add(other.job_number)
     return frozenset(found)
 
 
 def _running_before(
-    picture: Picture, reservation: Reservation, now_ms: int, is_guess: Guess
+    state: ClusterState, reservation: Reservation, now_ms: int, is_guess: Guess
 ) -> set[int]:
     found = set()
     for node_id in sorted(_nodes(reservation)):
-        slot = picture.index.by_id.get(node_id)
-        entries = {} if slot is None else picture.by_node.get(slot.ordinal, {})
+        resources = state.index.by_id.get(node_id)
+        entries = {} if resources is None else state.by_node.get(resources.ordinal, {})
         for entry in entries.values():
             running = entry.running
             if running.stopping or running.expected_end_ms > reservation.at_ms:

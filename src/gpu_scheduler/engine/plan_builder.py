@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.plan import Eviction, Plan, Reservation, Start
 from gpu_scheduler.model.reasons import Reason
 
@@ -26,11 +26,16 @@ class Findings:
         self.examined = 0
 
     def plan(
-        self, picture: Picture, kept: dict[int, Reservation], *, complete: bool, resume_after: int
+        self,
+        state: ClusterState,
+        kept: dict[int, Reservation],
+        *,
+        complete: bool,
+        resume_after: int,
     ) -> Plan:
         """All of it in a fixed order, with the reservations that are `kept`."""
-        entries = picture.queue.entries
-        shapes = picture.job_shapes
+        entries = state.queue.entries
+        shapes = state.job_shapes
         return Plan(
             starts=tuple(self.starts),
             evictions=tuple(self.evictions),
@@ -43,7 +48,7 @@ class Findings:
                 sorted(
                     (shapes[shape].name, reason)
                     for shape, reason in self.of_shapes.items()
-                    if shape in picture.queue.of_shape
+                    if shape in state.queue.of_shape
                 )
             ),
             tenant_reasons=tuple(

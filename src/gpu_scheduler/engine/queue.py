@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 from operator import lt
 
-from gpu_scheduler.engine.state.request_shape import Shape
+from gpu_scheduler.engine.state.request_shape import RequestShape
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.snapshot import Waiting
 
@@ -36,7 +36,7 @@ class JobShape:
     def __init__(
         self,
         shape_id: int,
-        members: tuple[Shape, ...],
+        members: tuple[RequestShape, ...],
         min_members: int,
         *,
         same_rack: bool,

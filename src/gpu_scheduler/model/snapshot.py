@@ -1,4 +1,4 @@
-"""The whole picture as one frozen value: it can be saved, compared and rebuilt from."""
+"""The whole cluster state as one frozen value: it can be saved, compared and rebuilt from."""
 
 from __future__ import annotations
 
@@ -91,5 +91,5 @@ class Snapshot:
     tenant_standings: tuple[tuple[str, AccountUsage], ...] = ()
     user_standings: tuple[tuple[tuple[str, str], AccountUsage], ...] = ()
     pools: tuple[PoolQuota, ...] = ()
-    windows: tuple[AdvanceReservation, ...] = ()
+    advance_reservations: tuple[AdvanceReservation, ...] = ()
     resume_after: int = 0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.policy import Policy, TypicalShape
-from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Allocation
@@ -38,15 +38,15 @@ def fill(
     on_progress: Callable[[int], None] | None = None,
 ) -> Filling:
     """Let the jobs arrive in order, each deciding at once."""
-    picture = Picture(policy)
+    cluster = ClusterState(policy)
     for node in nodes:
-        picture.set_node(node)
+        cluster.set_node(node)
     arrived = allocated = dropped = placed = 0
     bins: dict[int, tuple[int, int]] = {}
     for now_ms, job in enumerate(jobs):
-        picture.enqueue(Waiting(job=job, expected_ms=FOR_EVER_MS))
-        plan = decide(picture, policy, now_ms)
-        picture.dequeue(job.number)
+        cluster.enqueue(Waiting(job=job, expected_ms=FOR_EVER_MS))
+        plan = decide(cluster, policy, now_ms)
+        cluster.dequeue(job.number)
         arrived += job.gpu_milli
         if plan.starts:
             start = plan.starts[0]
@@ -58,19 +58,19 @@ def fill(
                 placements=start.placements,
                 start_ms=now_ms,
             )
-            picture.start(Running(job=job, allocation=allocation, expected_end_ms=FOR_EVER_MS))
+            cluster.start(Running(job=job, allocation=allocation, expected_end_ms=FOR_EVER_MS))
             allocated += job.gpu_milli
             placed += 1
         else:
             dropped += 1
-        percent = (arrived * 200 // picture.total_gpu_milli + 1) // 2
+        percent = (arrived * 200 // cluster.total_gpu_milli + 1) // 2
         total, count = bins.get(percent, (0, 0))
         bins[percent] = (total + allocated, count + 1)
         if on_progress is not None:
             on_progress(1)
     return Filling(
         allocated_percent={
-            percent: 100 * total / count / picture.total_gpu_milli
+            percent: 100 * total / count / cluster.total_gpu_milli
             for percent, (total, count) in sorted(bins.items())
         },
         dropped=dropped,

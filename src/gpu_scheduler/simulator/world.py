@@ -301,9 +301,9 @@ class World:
 
         Then it is over for them, and for those that wait for them.
         """
-        picture = self.core.state.cluster
-        reasons = Reasons(picture, decide(picture, self._policy, now_ms))
-        waiting = [reasons.brief(number) for number in picture.queue.entries]
+        cluster = self.core.state.cluster
+        reasons = Reasons(cluster, decide(cluster, self._policy, now_ms))
+        waiting = [reasons.brief(number) for number in cluster.queue.entries]
         if not waiting or any(reason.get("resource") != HOURS for reason in waiting):
             return False
         self._never_ran(len(self._flights))
@@ -321,8 +321,8 @@ class World:
         for job in arrived:
             record = self.core.state.jobs.get(job.id)
             if record is not None and record.queued and job.array is None:
-                picture = self.core.state.cluster
-                at_ms = forecast_start(picture, now_ms, record.job.number, run_ms_of)
+                cluster = self.core.state.cluster
+                at_ms = forecast_start(cluster, now_ms, record.job.number, run_ms_of)
                 if at_ms is not None:
                     self._flights[job.id, None].promised_ms = at_ms
 
@@ -330,17 +330,17 @@ class World:
         """Keep a bounded number of samples: when there are too many, every second one goes."""
         if now_ms < self._next_sample_ms:
             return
-        picture = self.core.state.cluster
-        allocated = sum(held for held in picture.holdings.pools.values())
-        free = picture.total_gpu_milli - allocated
+        cluster = self.core.state.cluster
+        allocated = sum(held for held in cluster.holdings.pools.values())
+        free = cluster.total_gpu_milli - allocated
         # Who waits for a time, another job or CPUs alone has no use for a free GPU.
-        wanted = any(entry.waiting.job.gpu_milli for entry in picture.queue.entries.values())
+        wanted = any(entry.waiting.job.gpu_milli for entry in cluster.queue.entries.values())
         self._samples.append(
             Sample(
                 at_ms=now_ms,
-                waiting_jobs=len(picture.queue),
+                waiting_jobs=len(cluster.queue),
                 waiting_gpu_milli=self._waiting_gpu_milli,
-                running_jobs=len(picture.running),
+                running_jobs=len(cluster.running),
                 allocated_gpu_milli=allocated,
                 fragmented_gpu_milli=free if wanted else 0,
             )

@@ -193,7 +193,7 @@ def test_a_server_that_was_frozen_listens_before_it_calls_anybody_silent() -> No
             await asyncio.sleep(0.001)  # whoever was due has had a turn
         said.put_nowait(pb.AgentMessage(heartbeat=pb.Heartbeat()))
         await loop.apply(SetTenant(a_tenant()))
-        assert loop.core.state.cluster.index.slot("n0").node.state is NodeState.ONLINE
+        assert loop.core.state.cluster.index.resources("n0").node.state is NodeState.ONLINE
         await stream.aclose()  # type: ignore[attr-defined]
         await loop.close()
 

@@ -9,22 +9,22 @@ import pytest
 
 from gpu_scheduler.api.explainer import MOST_FORECAST_S, Explainer
 from gpu_scheduler.engine.forecast import forecast
-from gpu_scheduler.engine.state.cluster_state import Picture
-from tests.builders import Stated, a_job, a_node, a_picture, on, running
+from gpu_scheduler.engine.state.cluster_state import ClusterState
+from tests.builders import Stated, a_job, a_node, a_state, on, running
 
 HOUR = 3_600_000
 
 
-def an_explainer(picture: Picture, **changes: Any) -> Explainer:
+def an_explainer(cluster: ClusterState, **changes: Any) -> Explainer:
     service = SimpleNamespace(
-        core=SimpleNamespace(state=SimpleNamespace(cluster=picture, predictor=Stated())),
+        core=SimpleNamespace(state=SimpleNamespace(cluster=cluster, predictor=Stated())),
         tallies=SimpleNamespace(messages=1),
         now_ms=lambda: 1_000,
     )
     return Explainer(service, **changes)  # type: ignore[arg-type]
 
 
-def a_queue(jobs: int) -> Picture:
+def a_queue(jobs: int) -> ClusterState:
     chance = random.Random(3)
     queue = [
         a_job(
@@ -35,42 +35,42 @@ def a_queue(jobs: int) -> Picture:
         for number in range(1, jobs + 1)
     ]
     held = [running(a_job(number=9_000), on("n0", [0, 1, 2]), end_ms=5 * HOUR)]
-    return a_picture(nodes=[a_node()], queue=queue, held=held)
+    return a_state(nodes=[a_node()], queue=queue, held=held)
 
 
 @pytest.mark.parametrize("number", [1, 5, 12])
 def test_a_forecast_on_request_is_the_engines_own(number: int) -> None:
-    picture = a_queue(12)
-    expected = forecast(picture, 1_000, until=number).get(number)
-    explainer = an_explainer(picture, clock=lambda: 0.0)
+    cluster = a_queue(12)
+    expected = forecast(cluster, 1_000, until=number).get(number)
+    explainer = an_explainer(cluster, clock=lambda: 0.0)
     assert explainer.expected_start_ms(number) == expected
     assert expected is not None
 
 
 def test_a_forecast_that_takes_too_long_is_given_up_and_leaves_everything_as_it_was() -> None:
-    picture = a_queue(3_000)
-    before = picture.snapshot()
+    cluster = a_queue(3_000)
+    before = cluster.snapshot()
     times = (number * MOST_FORECAST_S / 10 for number in itertools.count())
-    assert an_explainer(picture, clock=lambda: next(times)).expected_start_ms(3_000) is None
+    assert an_explainer(cluster, clock=lambda: next(times)).expected_start_ms(3_000) is None
     assert next(times) < 3 * MOST_FORECAST_S, "it goes on after its time"
-    assert picture.snapshot() == before
-    assert an_explainer(picture, clock=lambda: 0.0).expected_start_ms(1) is not None
+    assert cluster.snapshot() == before
+    assert an_explainer(cluster, clock=lambda: 0.0).expected_start_ms(1) is not None
 
 
 def test_a_forecast_is_not_made_again_at_once() -> None:
-    picture = a_queue(12)
+    cluster = a_queue(12)
     now = [0.0]
-    explainer = an_explainer(picture, clock=lambda: now[0])
+    explainer = an_explainer(cluster, clock=lambda: now[0])
     first = explainer.expected_start_ms(12)
-    picture.dequeue(1)
+    cluster.dequeue(1)
     assert explainer.expected_start_ms(12) == first
     now[0] += 10
     assert explainer.expected_start_ms(12) is not None
 
 
 def test_the_head_of_the_queue_has_position_one() -> None:
-    picture = a_queue(30)
-    explainer = an_explainer(picture)
-    order = [entry.number for entry in picture.queue.in_order()]
+    cluster = a_queue(30)
+    explainer = an_explainer(cluster)
+    order = [entry.number for entry in cluster.queue.in_order()]
     assert [explainer.position(number) for number in order] == list(range(1, 31))
     assert explainer.position(9_000) is None

@@ -121,7 +121,7 @@ class Asking:
 
 @asynccontextmanager
 async def a_standby(standing: Standing, *later: Write) -> AsyncIterator[Asking]:
-    """One whose picture is a minute old; `later` is what was committed since."""
+    """One whose cluster state is a minute old; `later` is what was committed since."""
     store = MemoryStore()
     loop = Loop(store, a_core, lambda: NOW_MS)
     loop.start()
@@ -276,11 +276,11 @@ def test_who_has_changed_something_through_a_standby_sees_it_there() -> None:
 
     own, other = play(leader, change_and_read)
     assert own == (200, {"nodes": ["n1"]}), "the leader's word"
-    assert other == (200, {"nodes": []}), "for others the picture is not too old"
+    assert other == (200, {"nodes": []}), "for others the cluster state is not too old"
     assert len(leader.heads) == 2
 
 
-def test_what_the_picture_does_not_know_yet_is_asked_of_the_leader() -> None:
+def test_the_leader_answers_what_the_state_does_not_know_yet() -> None:
     leader = Leader(said(200, {"id": "job-1", "allocation": ["n1"]}))
     started = JobRow(job=a_job(id="job-1", user="12345"), state=JobState.RUNNING, attempt=1)
     told = play(leader, lambda ask: ask("GET", f"{JOBS}/job-1"), Standing, started)

@@ -28,14 +28,14 @@ def test_what_runs_comes_first_then_the_queue_in_its_order_then_what_is_held(lab
     )
     lab.start(runs)
     assert ids(lab) == [runs, high, normal, low, held]
-    picture = lab.get("/overview").json
-    assert picture["counts"] == {"running": 1, "scheduled": 0, "pending": 3, "held": 1}
-    assert picture["total"] == 5
-    first, second = picture["jobs"][:2]
+    cluster = lab.get("/overview").json
+    assert cluster["counts"] == {"running": 1, "scheduled": 0, "pending": 3, "held": 1}
+    assert cluster["total"] == 5
+    first, second = cluster["jobs"][:2]
     assert (first["state"], len(first["places"]), first["may_change"]) == ("running", 1, True)
     assert (second["position"], second["reason"] != "") == (1, True)
     assert second["expected_start"] > first["started_at"]
-    assert [gpu["index"] for gpu in picture["gpus"]] == list(range(8))
+    assert [gpu["index"] for gpu in cluster["gpus"]] == list(range(8))
 
 
 def test_a_window_moves_over_the_queue_and_a_job_is_found_in_it(lab: ApiLab) -> None:

@@ -29,8 +29,8 @@ def seconds(text: str) -> float:
 
 
 def test_what_would_start_now_is_told_so_and_nothing_is_stored(lab: ApiLab) -> None:
-    events, picture = lab.store.last_event(), lab.loop.core.state.cluster
-    before = replace(picture.snapshot(), tenants=())
+    events, cluster = lab.store.last_event(), lab.loop.core.state.cluster
+    before = replace(cluster.snapshot(), tenants=())
     reply = lab.post("/jobs/validate", job(max_runtime_minutes=60))
     assert reply.status == 200
     told = reply.json
@@ -39,7 +39,7 @@ def test_what_would_start_now_is_told_so_and_nothing_is_stored(lab: ApiLab) -> N
     assert seconds(told["expected_end"]) - seconds(told["expected_start"]) == HOUR_S
     assert lab.get("/jobs").json["total"] == 0
     assert lab.store.last_event() == events
-    assert replace(picture.snapshot(), tenants=()) == before
+    assert replace(cluster.snapshot(), tenants=()) == before
     assert lab.submit(**job()) == "job-1"
 
 

@@ -21,7 +21,7 @@ from tests.builders import (
     a_cluster,
     a_job,
     a_node,
-    a_picture,
+    a_state,
     a_tenant,
     on,
     running,
@@ -330,14 +330,14 @@ def test_a_plain_job_has_one_member_or_none() -> None:
 )
 def test_what_no_ending_job_makes_room_for_is_never_admitted(tenant, job, never) -> None:
     held = [running(a_job(number=9, gpus=2), on("n0", [0, 1]))]
-    picture = a_picture(nodes=a_cluster(nodes=2), tenants=[tenant, elastic("speech", 8)], held=held)
-    assert (never_admitted(picture, a_job(**job)) is not None) == never
+    state = a_state(nodes=a_cluster(nodes=2), tenants=[tenant, elastic("speech", 8)], held=held)
+    assert (never_admitted(state, a_job(**job)) is not None) == never
 
 
 def test_what_is_never_admitted_is_said_with_what_is_held() -> None:
     held = [running(a_job(number=9, gpus=2), on("n0", [0, 1]))]
-    picture = a_picture(nodes=[a_node()], tenants=[elastic("vision", 4)], held=held)
-    assert str(never_admitted(picture, a_job(gpus=5, preemptible=False))) == (
+    state = a_state(nodes=[a_node()], tenants=[elastic("vision", 4)], held=held)
+    assert str(never_admitted(state, a_job(gpus=5, preemptible=False))) == (
         "quota exceeded for tenant vision: GPUs requested=5, quota=4, current=2"
     )
 
@@ -353,10 +353,10 @@ def test_what_is_never_admitted_is_said_with_what_is_held() -> None:
 )
 def test_more_than_a_pool_can_ever_hold_is_never_admitted(elastic_pools, job, never) -> None:
     halves = pools(online=50, batch=50, elastic=elastic_pools)
-    reason = never_admitted(a_picture(nodes=[a_node()], pools=halves), a_job(**job))
+    reason = never_admitted(a_state(nodes=[a_node()], pools=halves), a_job(**job))
     assert (reason is not None) == never
     assert reason is None or reason.code is ReasonCode.POOL
-    assert never_admitted(a_picture(pools=halves), a_job(**job)) is None, "no node is known yet"
+    assert never_admitted(a_state(pools=halves), a_job(**job)) is None, "no node is known yet"
 
 
 # --- amounts

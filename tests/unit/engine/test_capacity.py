@@ -3,8 +3,8 @@
 import pytest
 
 from gpu_scheduler.engine.placement.capacity import described, ever_fits, largest_node_gpus, offered
-from gpu_scheduler.engine.state.cluster_state import Picture
-from gpu_scheduler.engine.state.request_shape import Shape
+from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.engine.state.request_shape import RequestShape
 from gpu_scheduler.model.node import ForeignUse, Health, NodeClosure, NodeState
 from gpu_scheduler.model.request import Topology
 from tests.builders import (
@@ -13,15 +13,15 @@ from tests.builders import (
     a_job,
     a_mig_device,
     a_node,
-    a_picture,
     a_request,
+    a_state,
     on,
     running,
 )
 
 
-def why_never(picture: Picture, **wishes) -> str:
-    return ever_fits(picture, picture.job_shape(a_job(**wishes)))
+def why_never(state: ClusterState, **wishes) -> str:
+    return ever_fits(state, state.job_shape(a_job(**wishes)))
 
 
 def test_busy_broken_and_drained_nodes_could_run_it_one_day() -> None:
@@ -31,9 +31,9 @@ def test_busy_broken_and_drained_nodes_could_run_it_one_day() -> None:
         closed=NodeClosure(since_ms=0, drains=True),
         device={"paused": True, "health": Health.UNHEALTHY, "foreign": ForeignUse(pid=1)},
     )
-    picture = a_picture(nodes=[node])
-    assert why_never(picture, gpus=2) == ""
-    busy = a_picture(nodes=[a_node(gpus=2)], held=[running(a_job(gpus=2), on("n0", [0, 1]))])
+    state = a_state(nodes=[node])
+    assert why_never(state, gpus=2) == ""
+    busy = a_state(nodes=[a_node(gpus=2)], held=[running(a_job(gpus=2), on("n0", [0, 1]))])
     assert why_never(busy, gpus=2) == ""
     assert why_never(busy, gpus=1, members=2) == ""
 
@@ -56,94 +56,94 @@ def test_busy_broken_and_drained_nodes_could_run_it_one_day() -> None:
     ids=str,
 )
 def test_what_no_node_offers_can_never_run(wishes) -> None:
-    picture = a_picture(nodes=a_cluster(nodes=2, gpus=8, islands=2))
-    assert why_never(picture, **wishes)
+    state = a_state(nodes=a_cluster(nodes=2, gpus=8, islands=2))
+    assert why_never(state, **wishes)
 
 
 def test_the_labels_and_the_hardware_must_be_on_the_same_node() -> None:
     small = a_node(ordinal=0, gpus=1, labels=(("zone", "a"),))
-    picture = a_picture(nodes=[small, a_node(ordinal=1, gpus=8)])
-    assert why_never(picture, gpus=8) == ""
-    assert why_never(picture, gpus=1, node_labels=(("zone", "a"),)) == ""
-    assert why_never(picture, gpus=8, node_labels=(("zone", "a"),))
+    state = a_state(nodes=[small, a_node(ordinal=1, gpus=8)])
+    assert why_never(state, gpus=8) == ""
+    assert why_never(state, gpus=1, node_labels=(("zone", "a"),)) == ""
+    assert why_never(state, gpus=8, node_labels=(("zone", "a"),))
 
 
 def test_a_node_that_is_gone_for_good_counts_no_more() -> None:
-    picture = a_picture(nodes=[a_node(ordinal=0, gpus=8), a_node(ordinal=1, gpus=1)])
-    picture.remove_node("n0")
-    assert why_never(picture, gpus=8)
-    assert largest_node_gpus(picture.index, a_request(gpus=8)) == 1
+    state = a_state(nodes=[a_node(ordinal=0, gpus=8), a_node(ordinal=1, gpus=1)])
+    state.remove_node("n0")
+    assert why_never(state, gpus=8)
+    assert largest_node_gpus(state.index, a_request(gpus=8)) == 1
 
 
 def test_a_gang_that_did_not_fit_may_fit_when_a_node_comes() -> None:
-    picture = a_picture(nodes=[a_node(ordinal=0, gpus=4)])
-    assert why_never(picture, gpus=4, members=2).startswith(
+    state = a_state(nodes=[a_node(ordinal=0, gpus=4)])
+    assert why_never(state, gpus=4, members=2).startswith(
         "8 GPUs requested, but the largest node has 4 "
     )
-    picture.set_node(a_node(ordinal=1, gpus=4))
-    assert why_never(picture, gpus=4, members=2) == ""
+    state.set_node(a_node(ordinal=1, gpus=4))
+    assert why_never(state, gpus=4, members=2) == ""
 
 
 def test_an_elastic_gang_needs_only_its_minimum() -> None:
-    picture = a_picture(nodes=[a_node(gpus=4)])
-    assert why_never(picture, gpus=4, members=3, min_members=1) == ""
+    state = a_state(nodes=[a_node(gpus=4)])
+    assert why_never(state, gpus=4, members=3, min_members=1) == ""
 
 
 def test_the_largest_node_counts_allowed_models_only() -> None:
     mixed = [a_device(index=i, model="A100" if i < 3 else "V100") for i in range(8)]
-    picture = a_picture(nodes=[a_node(devices=mixed)])
-    assert largest_node_gpus(picture.index, a_request(gpu_models=("A100",))) == 3
-    assert largest_node_gpus(a_picture().index, a_request()) == 0
+    state = a_state(nodes=[a_node(devices=mixed)])
+    assert largest_node_gpus(state.index, a_request(gpu_models=("A100",))) == 3
+    assert largest_node_gpus(a_state().index, a_request()) == 0
 
 
 def test_the_largest_node_does_not_count_devices_that_are_split() -> None:
     devices = [a_mig_device(index=0), a_device(index=1), a_device(index=2)]
-    picture = a_picture(nodes=[a_node(devices=devices)])
-    assert largest_node_gpus(picture.index, a_request(gpus=4)) == 2
+    state = a_state(nodes=[a_node(devices=devices)])
+    assert largest_node_gpus(state.index, a_request(gpus=4)) == 2
 
 
 def test_the_largest_node_counts_the_devices_of_one_model() -> None:
     mixed = [a_device(index=i, model="A100" if i < 3 else "V100") for i in range(8)]
-    picture = a_picture(nodes=[a_node(devices=mixed)])
-    assert largest_node_gpus(picture.index, a_request(gpus=8)) == 5
+    state = a_state(nodes=[a_node(devices=mixed)])
+    assert largest_node_gpus(state.index, a_request(gpus=8)) == 5
 
 
 def test_the_largest_node_counts_the_devices_that_are_large_and_allowed() -> None:
     mixed = [a_device(index=i, memory_mb=80_000 if i < 3 else 40_000) for i in range(8)]
-    picture = a_picture(nodes=[a_node(devices=mixed)])
-    index = picture.index
+    state = a_state(nodes=[a_node(devices=mixed)])
+    index = state.index
     assert largest_node_gpus(index, a_request(gpus=8, gpu_memory_mb_per_gpu=60_000)) == 3
     assert largest_node_gpus(index, a_request(gpus=2, device_ids=(0, 7))) == 2
 
 
 def test_the_largest_node_is_known_at_once_when_it_comes_and_when_it_goes() -> None:
-    picture = a_picture(nodes=[a_node(ordinal=0, gpus=2)])
+    state = a_state(nodes=[a_node(ordinal=0, gpus=2)])
     request = a_request(gpus=16)
-    assert largest_node_gpus(picture.index, request) == 2
-    picture.set_node(a_node(ordinal=1, gpus=8))
-    picture.set_node(a_node(ordinal=2, gpus=8))
-    assert largest_node_gpus(picture.index, request) == 8
-    picture.remove_node("n1")
-    assert largest_node_gpus(picture.index, request) == 8
-    picture.remove_node("n2")
-    assert largest_node_gpus(picture.index, request) == 2
-    picture.set_node(a_node(ordinal=3, gpus=8))
-    assert largest_node_gpus(picture.index, request) == 8
-    assert "the largest node has 8" in why_never(picture, gpus=9)
+    assert largest_node_gpus(state.index, request) == 2
+    state.set_node(a_node(ordinal=1, gpus=8))
+    state.set_node(a_node(ordinal=2, gpus=8))
+    assert largest_node_gpus(state.index, request) == 8
+    state.remove_node("n1")
+    assert largest_node_gpus(state.index, request) == 8
+    state.remove_node("n2")
+    assert largest_node_gpus(state.index, request) == 2
+    state.set_node(a_node(ordinal=3, gpus=8))
+    assert largest_node_gpus(state.index, request) == 8
+    assert "the largest node has 8" in why_never(state, gpus=9)
 
 
 def test_a_share_of_a_further_device_needs_room_in_a_required_island() -> None:
-    picture = a_picture(nodes=[a_node(gpus=4, islands=2)])
-    assert why_never(picture, gpus=1.5, topology=Topology.REQUIRE_ISLAND) == ""
-    assert why_never(picture, gpus=2.5, topology=Topology.REQUIRE_ISLAND)
+    state = a_state(nodes=[a_node(gpus=4, islands=2)])
+    assert why_never(state, gpus=1.5, topology=Topology.REQUIRE_ISLAND) == ""
+    assert why_never(state, gpus=2.5, topology=Topology.REQUIRE_ISLAND)
 
 
 def test_a_node_with_the_labels_may_come_later() -> None:
-    picture = a_picture(nodes=[a_node(ordinal=0)])
+    state = a_state(nodes=[a_node(ordinal=0)])
     wishes = {"gpus": 8, "node_labels": (("zone", "a"),)}
-    assert why_never(picture, **wishes)
-    picture.set_node(a_node(ordinal=1, labels=(("zone", "a"),)))
-    assert why_never(picture, **wishes) == ""
+    assert why_never(state, **wishes)
+    state.set_node(a_node(ordinal=1, labels=(("zone", "a"),)))
+    assert why_never(state, **wishes) == ""
 
 
 @pytest.mark.parametrize(
@@ -167,15 +167,15 @@ def test_a_node_with_the_labels_may_come_later() -> None:
     ],
 )
 def test_a_request_in_a_few_words(wishes, words) -> None:
-    assert described(Shape(0, a_request(**wishes))) == words
+    assert described(RequestShape(0, a_request(**wishes))) == words
 
 
 def test_the_largest_node_in_a_few_words() -> None:
-    picture = a_picture(nodes=[a_node(ordinal=0, gpus=2), a_node(ordinal=1, gpus=4, cpus=32)])
-    assert offered(picture.index) == (
+    state = a_state(nodes=[a_node(ordinal=0, gpus=2), a_node(ordinal=1, gpus=4, cpus=32)])
+    assert offered(state.index) == (
         "the largest node has 4 A100 GPUs, 32 CPU cores and 500 GB of memory"
     )
-    assert offered(a_picture(nodes=[a_node(gpus=0, cpus=2)]).index) == (
+    assert offered(a_state(nodes=[a_node(gpus=0, cpus=2)]).index) == (
         "the largest node has no GPU, 2 CPU cores and 500 GB of memory"
     )
-    assert offered(a_picture().index) == "no node is known"
+    assert offered(a_state().index) == "no node is known"

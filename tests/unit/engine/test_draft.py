@@ -1,29 +1,35 @@
 """Try, then undo: nothing of what was tried remains."""
 
-from gpu_scheduler.engine.state.node_index import Index, vector_of
-from gpu_scheduler.engine.state.transaction import Draft
+from gpu_scheduler.engine.state.node_index import NodeIndex, vector_of
+from gpu_scheduler.engine.state.transaction import Transaction
 from tests.builders import a_cluster, a_device, a_mig_device, a_node, a_request
 
 
-def an_index() -> Index:
-    index = Index()
+def an_index() -> NodeIndex:
+    index = NodeIndex()
     for node in a_cluster(nodes=2, gpus=4):
         index.add_node(node)
     index.add_node(a_node(ordinal=2, devices=[a_mig_device(), a_device(index=1)]))
     return index
 
 
-def state_of(index: Index) -> list[object]:
+def state_of(index: NodeIndex) -> list[object]:
     index.settle()
     return [
-        (vector_of(slot), slot.bucket, slot.steps, dict(slot.mig), index.free_devices)
-        for slot in index.by_id.values()
+        (
+            vector_of(resources),
+            resources.bucket,
+            resources.steps,
+            dict(resources.mig),
+            index.free_devices,
+        )
+        for resources in index.by_id.values()
     ]
 
 
 def test_undo_restores_the_index_exactly() -> None:
     index = an_index()
-    draft = Draft(index)
+    transaction = Transaction(index)
     before = state_of(index)
     for request in (
         a_request(gpus=2, cpus=3),
@@ -32,34 +38,34 @@ def test_undo_restores_the_index_exactly() -> None:
         a_request(mig_profile="1g.10gb"),
         a_request(gpus=0, cpus=5),
     ):
-        hold = index.find(index.shape(request))
-        assert hold is not None
-        draft.take(hold)
+        grant = index.find(index.shape(request))
+        assert grant is not None
+        transaction.take(grant)
     assert state_of(index) != before
-    draft.undo()
+    transaction.undo()
     assert state_of(index) == before
 
 
 def test_undo_to_a_mark_keeps_what_came_before() -> None:
     index = an_index()
-    draft = Draft(index)
+    transaction = Transaction(index)
     shape = index.shape(a_request(gpus=3))
     kept = index.find(shape)
-    draft.take(kept)
+    transaction.take(kept)
     after_first = state_of(index)
-    mark = draft.mark()
-    draft.give(kept)
-    draft.take(index.find(shape))
-    draft.take(index.find(shape))
-    draft.undo(mark)
+    mark = transaction.mark()
+    transaction.give(kept)
+    transaction.take(index.find(shape))
+    transaction.take(index.find(shape))
+    transaction.undo(mark)
     assert state_of(index) == after_first
 
 
 def test_what_was_committed_stays() -> None:
     index = an_index()
-    draft = Draft(index)
-    draft.take(index.find(index.shape(a_request(gpus=3))))
+    transaction = Transaction(index)
+    transaction.take(index.find(index.shape(a_request(gpus=3))))
     committed = state_of(index)
-    draft.commit()
-    draft.undo()
+    transaction.commit()
+    transaction.undo()
     assert state_of(index) == committed

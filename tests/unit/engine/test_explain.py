@@ -4,7 +4,7 @@ import pytest
 
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.explain import explain
-from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.errors import UnknownThing
 from gpu_scheduler.model.node import NodeClosure, NodeState
 from gpu_scheduler.model.plan import Plan
@@ -15,16 +15,16 @@ from tests.builders import (
     a_cluster,
     a_job,
     a_node,
-    a_picture,
     a_policy,
+    a_state,
     a_tenant,
     on,
     running,
 )
 
 
-def why(picture: Picture, number: int) -> str:
-    return str(explain(picture, decide(picture, picture.policy, 0), number))
+def why(state: ClusterState, number: int) -> str:
+    return str(explain(state, decide(state, state.policy, 0), number))
 
 
 def test_what_is_missing_is_named_with_the_number_of_nodes() -> None:
@@ -41,8 +41,8 @@ def test_what_is_missing_is_named_with_the_number_of_nodes() -> None:
         running(a_job(number=9, gpus=2), on("n0", [0, 1])),
         running(a_job(number=8, gpus=0, cpus=6), on("n4")),
     ]
-    picture = a_picture(nodes=nodes, held=held, queue=[a_job(number=1, gpus=3, cpus=4)])
-    assert why(picture, 1) == (
+    state = a_state(nodes=nodes, held=held, queue=[a_job(number=1, gpus=3, cpus=4)])
+    assert why(state, 1) == (
         "waiting for 3 GPUs, 4 CPU cores; of 7 nodes: "
         "1 x GPUs paused, hot, unhealthy or in foreign use, 1 x being drained, "
         "1 x cordoned, 1 x not online, "
@@ -57,18 +57,18 @@ def test_other_labels_and_too_little_memory_are_named() -> None:
     ]
     held = [running(a_job(number=9, gpus=0, memory_mb=500), on("n1"))]
     job = a_job(number=1, memory_mb=600, node_labels=(("zone", "a"),))
-    picture = a_picture(nodes=nodes, held=held, queue=[job])
-    assert why(picture, 1).endswith(
+    state = a_state(nodes=nodes, held=held, queue=[job])
+    assert why(state, 1).endswith(
         "of 2 nodes: 1 x too little free memory, 1 x without label zone=a"
     )
 
 
 def test_a_gang_says_how_many_members_would_have_a_node() -> None:
     held = [running(a_job(number=9, gpus=4), on("n0", range(4)))]
-    picture = a_picture(
+    state = a_state(
         nodes=a_cluster(nodes=2, gpus=4), held=held, queue=[a_job(number=1, gpus=4, members=2)]
     )
-    assert why(picture, 1) == (
+    assert why(state, 1) == (
         "waiting for 4 GPUs for each of 2 members; of 2 nodes: 1 x too few free GPUs; "
         "1 node could take a member, 2 are wanted"
     )
@@ -77,8 +77,8 @@ def test_a_gang_says_how_many_members_would_have_a_node() -> None:
 def test_a_gang_for_one_rack_says_how_much_the_best_rack_could_take() -> None:
     held = [running(a_job(number=9, gpus=4), on("n0", range(4)))]
     job = a_job(number=1, gpus=4, members=2, same_rack=True)
-    picture = a_picture(nodes=a_cluster(nodes=2, racks=1, gpus=4), held=held, queue=[job])
-    assert why(picture, 1) == (
+    state = a_state(nodes=a_cluster(nodes=2, racks=1, gpus=4), held=held, queue=[job])
+    assert why(state, 1) == (
         "waiting for 4 GPUs for each of 2 members in one rack; of 2 nodes: 1 x too few free GPUs; "
         "1 node could take a member, 2 are wanted; "
         "the rack with the most room, r0, could take 1 of 2"
@@ -89,21 +89,21 @@ def test_a_job_that_no_plan_has_looked_at_says_what_is_missing() -> None:
     """As on a standby, or in the moments after a start."""
     held = [running(a_job(number=9, gpus=4), on("n0", range(4)))]
     queue = [a_job(number=1, requeue_on_node_loss=True), a_job(number=2, gpus=4, members=2)]
-    picture = a_picture(nodes=[a_node(gpus=4)], held=held, queue=queue)
-    told = str(explain(picture, Plan(), 1))
+    state = a_state(nodes=[a_node(gpus=4)], held=held, queue=queue)
+    told = str(explain(state, Plan(), 1))
     assert told == "waiting for 1 GPU; the one node: too few free GPUs"
-    assert "for each of 2 members" in str(explain(picture, Plan(), 2))
-    before = a_picture(nodes=[a_node(gpus=4)], held=held, queue=queue).snapshot()
-    assert picture.snapshot() == before
+    assert "for each of 2 members" in str(explain(state, Plan(), 2))
+    before = a_state(nodes=[a_node(gpus=4)], held=held, queue=queue).snapshot()
+    assert state.snapshot() == before
 
 
 def test_without_a_node_online_that_is_the_reason() -> None:
-    picture = a_picture(nodes=[a_node(state=NodeState.LOST)], queue=[a_job(number=1)])
-    assert why(picture, 1) == "no node is online"
+    state = a_state(nodes=[a_node(state=NodeState.LOST)], queue=[a_job(number=1)])
+    assert why(state, 1) == "no node is online"
 
 
 def test_a_reservation_in_the_way_is_named_for_every_job_of_the_shape() -> None:
-    picture = a_picture(
+    state = a_state(
         nodes=[a_node(gpus=4)],
         held=[running(a_job(number=9, gpus=3), on("n0", [0, 1, 2]), end_ms=HOUR)],
         queue=[
@@ -113,34 +113,34 @@ def test_a_reservation_in_the_way_is_named_for_every_job_of_the_shape() -> None:
         ],
     )
     said = "starting now would push back the reservation of job j1"
-    assert (why(picture, 2), why(picture, 3)) == (said, said)
+    assert (why(state, 2), why(state, 3)) == (said, said)
 
 
 def test_a_blocked_queue_names_the_first_in_line() -> None:
-    picture = a_picture(
+    state = a_state(
         policy=a_policy(name="fifo"),
         nodes=[a_node(gpus=4)],
         queue=[a_job(number=n, gpus=g) for n, g in enumerate((3, 2, 1), start=1)],
     )
-    assert why(picture, 3) == "waiting behind job j2, which is first in line"
+    assert why(state, 3) == "waiting behind job j2, which is first in line"
 
 
 def test_a_quota_explains_every_job_that_it_holds_back() -> None:
-    picture = a_picture(
+    state = a_state(
         nodes=[a_node()],
         tenants=[a_tenant(gpus=1)],
         queue=[a_job(number=n) for n in (1, 2, 3)],
     )
-    plan = decide(picture, picture.policy, 0)
+    plan = decide(state, state.policy, 0)
     for number in (2, 3):
-        assert explain(picture, plan, number).code is ReasonCode.QUOTA
+        assert explain(state, plan, number).code is ReasonCode.QUOTA
 
 
 def test_a_job_that_was_not_looked_at_says_so() -> None:
-    picture = a_picture(nodes=[a_node()], queue=[a_job(number=1)])
-    assert explain(picture, Plan(), 1).code is ReasonCode.NOT_EXAMINED
+    state = a_state(nodes=[a_node()], queue=[a_job(number=1)])
+    assert explain(state, Plan(), 1).code is ReasonCode.NOT_EXAMINED
 
 
 def test_a_job_that_does_not_wait_has_no_reason() -> None:
     with pytest.raises(UnknownThing, match="job number 7 does not wait"):
-        explain(a_picture(), Plan(), 7)
+        explain(a_state(), Plan(), 7)

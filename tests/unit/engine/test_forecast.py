@@ -1,4 +1,4 @@
-"""Until when: the picture rolled forward, and left as it was."""
+"""Until when: the cluster state rolled forward, and left as it was."""
 
 from gpu_scheduler.engine.forecast import Foresight, forecast, forecast_start, foresee
 from gpu_scheduler.model.node import NodeState
@@ -8,8 +8,8 @@ from tests.builders import (
     MINUTE,
     a_job,
     a_node,
-    a_picture,
     a_policy,
+    a_state,
     a_tenant,
     an_array,
     on,
@@ -19,7 +19,7 @@ from tests.builders import (
 
 
 def test_one_job_after_the_other() -> None:
-    picture = a_picture(
+    state = a_state(
         nodes=[a_node(gpus=4)],
         held=[running(a_job(number=9, gpus=4), on("n0", range(4)), end_ms=HOUR)],
         queue=[
@@ -28,92 +28,92 @@ def test_one_job_after_the_other() -> None:
             a_job(number=3, gpus=4),
         ],
     )
-    assert forecast(picture, 0) == {1: HOUR, 2: 3 * HOUR, 3: 4 * HOUR}
+    assert forecast(state, 0) == {1: HOUR, 2: 3 * HOUR, 3: 4 * HOUR}
 
 
 def test_what_fits_now_starts_now() -> None:
-    picture = a_picture(nodes=[a_node(gpus=4)], queue=[a_job(number=1), a_job(number=2)])
-    assert forecast(picture, MINUTE) == {1: MINUTE, 2: MINUTE}
+    state = a_state(nodes=[a_node(gpus=4)], queue=[a_job(number=1), a_job(number=2)])
+    assert forecast(state, MINUTE) == {1: MINUTE, 2: MINUTE}
 
 
 def test_a_job_that_is_overdue_is_expected_to_end_at_any_moment() -> None:
-    picture = a_picture(
+    state = a_state(
         nodes=[a_node(gpus=1)],
         held=[running(a_job(number=9), on("n0", [0]), end_ms=HOUR)],
         queue=[a_job(number=1)],
     )
-    assert forecast_start(picture, 2 * HOUR, 1) == 2 * HOUR + 1
+    assert forecast_start(state, 2 * HOUR, 1) == 2 * HOUR + 1
 
 
 def test_nothing_is_expected_of_a_node_that_is_lost() -> None:
     nodes = [a_node(gpus=1, state=NodeState.LOST), a_node(ordinal=1, gpus=1)]
     stopping = running(a_job(number=9), on("n0", [0]), end_ms=HOUR, stopping=True)
-    picture = a_picture(nodes=nodes, tenants=[a_tenant(gpus=1)], held=[stopping])
-    picture.enqueue(waiting(a_job(number=1)))
+    state = a_state(nodes=nodes, tenants=[a_tenant(gpus=1)], held=[stopping])
+    state.enqueue(waiting(a_job(number=1)))
     found = Foresight()
-    foresee(picture, 0, found)
+    foresee(state, 0, found)
     assert (found.starts, found.is_whole) == ({}, True)
 
 
 def test_a_job_that_no_end_helps_has_no_answer() -> None:
     nodes = [a_node(gpus=1, device={"paused": True})]
-    picture = a_picture(nodes=nodes, queue=[a_job(number=1)])
-    assert forecast_start(picture, 0, 1) is None
+    state = a_state(nodes=nodes, queue=[a_job(number=1)])
+    assert forecast_start(state, 0, 1) is None
 
 
 def test_of_an_array_the_next_task_is_foreseen() -> None:
-    picture = a_picture(
+    state = a_state(
         nodes=[a_node(gpus=1)],
         held=[running(a_job(number=9), on("n0", [0]), end_ms=HOUR)],
         queue=[an_array(number=1, tasks="0-2"), a_job(number=2, submit_ms=5)],
     )
-    starts = forecast(picture, 0)
+    starts = forecast(state, 0)
     assert starts == {1: HOUR, 2: 4 * HOUR}
 
 
 def test_a_quota_that_becomes_free_is_foreseen() -> None:
-    picture = a_picture(
+    state = a_state(
         nodes=[a_node(gpus=8)],
         tenants=[a_tenant(gpus=2)],
         held=[running(a_job(number=9, gpus=2), on("n0", [0, 1]), end_ms=HOUR)],
         queue=[a_job(number=1, gpus=1, estimate_ms=HOUR), a_job(number=2, gpus=2)],
     )
-    assert forecast(picture, 0) == {1: HOUR, 2: 2 * HOUR}
+    assert forecast(state, 0) == {1: HOUR, 2: 2 * HOUR}
 
 
 def test_other_run_times_can_be_asked_for() -> None:
-    picture = a_picture(
+    state = a_state(
         nodes=[a_node(gpus=1)],
         held=[running(a_job(number=9), on("n0", [0]), end_ms=HOUR)],
         queue=[a_job(number=1), a_job(number=2)],
     )
-    starts = forecast(picture, 10 * MINUTE, run_ms_of=lambda job, ran_ms: 3 * HOUR)
+    starts = forecast(state, 10 * MINUTE, run_ms_of=lambda job, ran_ms: 3 * HOUR)
     assert starts == {1: 3 * HOUR, 2: 6 * HOUR}
 
 
 def test_a_forecast_changes_nothing() -> None:
-    picture = a_picture(
+    state = a_state(
         nodes=[a_node(gpus=2)],
         policy=a_policy(name="fair"),
         tenants=[a_tenant(gpus=2)],
         held=[running(a_job(number=9, gpus=1.5), on("n0", {0: 1000, 1: 500}))],
         queue=[a_job(number=n, gpus=g) for n, g in enumerate((2, 0.5, 1), start=1)],
     )
-    before = picture.snapshot()
-    held = picture.holdings.of("vision").gpu_milli
-    assert forecast(picture, 0) == forecast(picture, 0)
-    assert picture.snapshot() == before
-    assert picture.holdings.of("vision").gpu_milli == held
+    before = state.snapshot()
+    held = state.holdings.of("vision").gpu_milli
+    assert forecast(state, 0) == forecast(state, 0)
+    assert state.snapshot() == before
+    assert state.holdings.of("vision").gpu_milli == held
 
 
 def test_what_runs_for_ever_lets_nobody_start() -> None:
-    picture = a_picture(
+    state = a_state(
         nodes=[a_node(gpus=1)],
         held=[running(a_job(number=9), on("n0", [0]), end_ms=ENDLESS_MS)],
         queue=[a_job(number=1)],
     )
     found = Foresight()
-    foresee(picture, 0, found, until=1)
+    foresee(state, 0, found, until=1)
     assert found.starts == {}
     assert found.is_whole
 
@@ -124,7 +124,7 @@ def test_a_start_names_every_guess_that_it_hangs_on() -> None:
         running(a_job(number=9), on("n0", [1]), end_ms=2 * HOUR),
     ]
     queue = [a_job(number=1, gpus=2), a_job(number=2, gpus=2), a_job(number=3, gpus=2)]
-    picture = a_picture(nodes=[a_node(gpus=2)], held=held, queue=queue)
+    state = a_state(nodes=[a_node(gpus=2)], held=held, queue=queue)
     found = Foresight()
-    foresee(picture, 0, found, is_guess=lambda job, _: job.number in {8, 2})
+    foresee(state, 0, found, is_guess=lambda job, _: job.number in {8, 2})
     assert found.guesses == {1: {8}, 2: {8}, 3: {8, 2}}

@@ -1,67 +1,67 @@
 """All members of the minimum get a place, or the draft is as it was."""
 
 from gpu_scheduler.engine.placement import placer
-from gpu_scheduler.engine.state.cluster_state import Picture
-from gpu_scheduler.engine.state.transaction import Draft
+from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.job import Job
-from tests.builders import a_cluster, a_job, a_mig_device, a_node, a_picture, on, running
+from tests.builders import a_cluster, a_job, a_mig_device, a_node, a_state, on, running
 
 
-def place(picture: Picture, job: Job, **changes) -> list[str] | None:
+def place(state: ClusterState, job: Job, **changes) -> list[str] | None:
     """On which nodes the members get a place; the draft is kept."""
-    draft = Draft(picture.index)
-    holds = placer.place_gang(picture.job_shape(job), draft, picture.index.find, **changes)
-    assert holds is None or [hold.member for hold in holds] == list(range(len(holds)))
-    return None if holds is None else [hold.slot.node.id for hold in holds]
+    transaction = Transaction(state.index)
+    grants = placer.place_gang(state.job_shape(job), transaction, state.index.find, **changes)
+    assert grants is None or [grant.member for grant in grants] == list(range(len(grants)))
+    return None if grants is None else [grant.resources.node.id for grant in grants]
 
 
 def test_members_may_share_a_node() -> None:
-    picture = a_picture(nodes=a_cluster(nodes=2, gpus=4))
-    assert place(picture, a_job(gpus=2, members=3)) == ["n0", "n0", "n1"]
+    state = a_state(nodes=a_cluster(nodes=2, gpus=4))
+    assert place(state, a_job(gpus=2, members=3)) == ["n0", "n0", "n1"]
 
 
 def test_a_gang_that_does_not_fit_takes_nothing() -> None:
-    picture = a_picture(nodes=a_cluster(nodes=2, gpus=4))
-    assert place(picture, a_job(gpus=3, members=3)) is None
-    assert picture.index.free_devices == 8
+    state = a_state(nodes=a_cluster(nodes=2, gpus=4))
+    assert place(state, a_job(gpus=3, members=3)) is None
+    assert state.index.free_devices == 8
 
 
 def test_an_elastic_gang_takes_between_its_minimum_and_all() -> None:
-    picture = a_picture(nodes=a_cluster(nodes=2, gpus=4))
-    assert place(picture, a_job(gpus=4, members=5, min_members=2)) == ["n0", "n1"]
-    assert place(picture, a_job(gpus=4, members=5, min_members=1)) is None
+    state = a_state(nodes=a_cluster(nodes=2, gpus=4))
+    assert place(state, a_job(gpus=4, members=5, min_members=2)) == ["n0", "n1"]
+    assert place(state, a_job(gpus=4, members=5, min_members=1)) is None
 
 
 def test_one_rack_is_preferred_and_the_tightest_first() -> None:
     held = [running(a_job(number=9, gpus=4), on("n2", [0, 1, 2, 3]))]
-    picture = a_picture(nodes=a_cluster(nodes=6, racks=2, gpus=4), held=held)
+    state = a_state(nodes=a_cluster(nodes=6, racks=2, gpus=4), held=held)
     assert [node.rack for node in a_cluster(nodes=6, racks=2)] == ["r0"] * 3 + ["r1"] * 3
-    assert place(picture, a_job(gpus=4, members=2)) == ["n0", "n1"]
+    assert place(state, a_job(gpus=4, members=2)) == ["n0", "n1"]
 
 
 def test_without_room_in_one_rack_a_gang_goes_over_racks() -> None:
-    picture = a_picture(nodes=a_cluster(nodes=4, racks=2, gpus=4))
-    assert place(picture, a_job(gpus=4, members=3)) == ["n0", "n1", "n2"]
+    state = a_state(nodes=a_cluster(nodes=4, racks=2, gpus=4))
+    assert place(state, a_job(gpus=4, members=3)) == ["n0", "n1", "n2"]
 
 
 def test_a_required_rack_is_never_left() -> None:
-    picture = a_picture(nodes=a_cluster(nodes=4, racks=2, gpus=4))
-    assert place(picture, a_job(gpus=4, members=3, same_rack=True)) is None
-    assert picture.index.free_devices == 16
-    assert place(picture, a_job(gpus=4, members=2, same_rack=True)) == ["n0", "n1"]
+    state = a_state(nodes=a_cluster(nodes=4, racks=2, gpus=4))
+    assert place(state, a_job(gpus=4, members=3, same_rack=True)) is None
+    assert state.index.free_devices == 16
+    assert place(state, a_job(gpus=4, members=2, same_rack=True)) == ["n0", "n1"]
 
 
 def test_an_elastic_gang_stays_in_its_required_rack_with_fewer_members() -> None:
-    picture = a_picture(nodes=a_cluster(nodes=4, racks=2, gpus=4))
+    state = a_state(nodes=a_cluster(nodes=4, racks=2, gpus=4))
     elastic = {"gpus": 4, "members": 4, "min_members": 2}
-    assert place(picture, a_job(**elastic, same_rack=True)) == ["n0", "n1"]
-    fresh = a_picture(nodes=a_cluster(nodes=4, racks=2, gpus=4))
+    assert place(state, a_job(**elastic, same_rack=True)) == ["n0", "n1"]
+    fresh = a_state(nodes=a_cluster(nodes=4, racks=2, gpus=4))
     assert place(fresh, a_job(**elastic)) == ["n0", "n1", "n2", "n3"]
 
 
 def test_one_rack_only_is_no_limit() -> None:
-    picture = a_picture(nodes=a_cluster(nodes=2, gpus=4))
-    assert place(picture, a_job(gpus=4, members=2, same_rack=True)) == ["n0", "n1"]
+    state = a_state(nodes=a_cluster(nodes=2, gpus=4))
+    assert place(state, a_job(gpus=4, members=2, same_rack=True)) == ["n0", "n1"]
 
 
 def test_a_rack_has_room_for_slices_as_well() -> None:
@@ -69,7 +69,7 @@ def test_a_rack_has_room_for_slices_as_well() -> None:
         a_node(ordinal=ordinal, rack=f"r{ordinal}", devices=[a_mig_device()]) for ordinal in (0, 1)
     ]
     gang_of_slices = a_job(mig_profile="1g.10gb", members=2, same_rack=True)
-    assert place(a_picture(nodes=nodes), gang_of_slices) == ["n0", "n0"]
+    assert place(a_state(nodes=nodes), gang_of_slices) == ["n0", "n0"]
 
 
 def test_a_rack_is_too_small_for_more_slices_than_it_has() -> None:
@@ -77,30 +77,30 @@ def test_a_rack_is_too_small_for_more_slices_than_it_has() -> None:
         a_node(ordinal=ordinal, rack=f"r{ordinal}", devices=[a_mig_device(slices={"3g.40gb": 2})])
         for ordinal in (0, 1)
     ]
-    picture = a_picture(nodes=nodes)
-    assert place(picture, a_job(mig_profile="3g.40gb", members=3, same_rack=True)) is None
-    assert place(picture, a_job(mig_profile="3g.40gb", members=3)) == ["n0", "n0", "n1"]
+    state = a_state(nodes=nodes)
+    assert place(state, a_job(mig_profile="3g.40gb", members=3, same_rack=True)) is None
+    assert place(state, a_job(mig_profile="3g.40gb", members=3)) == ["n0", "n0", "n1"]
 
 
 def test_shares_of_a_gang_go_to_the_tightest_rack() -> None:
     held = [running(a_job(number=9, gpus=0.5), on("n1", {0: 500}))]
     nodes = a_cluster(nodes=2, racks=2, gpus=1)
     shares = a_job(gpus=0.25, members=2, same_rack=True)
-    assert place(a_picture(nodes=nodes, held=held), shares) == ["n1", "n1"]
+    assert place(a_state(nodes=nodes, held=held), shares) == ["n1", "n1"]
     more = a_job(gpus=0.3, members=2, same_rack=True)
-    assert place(a_picture(nodes=nodes, held=held), more) == ["n0", "n0"]
+    assert place(a_state(nodes=nodes, held=held), more) == ["n0", "n0"]
 
 
 def test_nodes_that_are_not_allowed_are_left_out() -> None:
-    picture = a_picture(nodes=a_cluster(nodes=3, gpus=4))
-    without_first = ~picture.index.slot("n0").bit
-    assert place(picture, a_job(gpus=4, members=2), within=without_first) == ["n1", "n2"]
+    state = a_state(nodes=a_cluster(nodes=3, gpus=4))
+    without_first = ~state.index.resources("n0").bit
+    assert place(state, a_job(gpus=4, members=2), within=without_first) == ["n1", "n2"]
 
 
 def test_a_remainder_can_go_to_the_freest_node() -> None:
     nodes = a_cluster(nodes=4, gpus=8)
     held = [running(a_job(number=9, gpus=4), on("n3", [0, 1, 2, 3]))]
-    picture = a_picture(nodes=nodes, held=held)
+    state = a_state(nodes=nodes, held=held)
     job = Job(
         id="j1",
         number=1,
@@ -109,8 +109,8 @@ def test_a_remainder_can_go_to_the_freest_node() -> None:
     )
 
     def freest(shape, within):
-        return picture.index.find(shape, within, spread=True)
+        return state.index.find(shape, within, spread=True)
 
-    assert place(picture, job, find_remainder=freest) == ["n0", "n1"]
-    fresh = a_picture(nodes=nodes, held=held)
+    assert place(state, job, find_remainder=freest) == ["n0", "n1"]
+    fresh = a_state(nodes=nodes, held=held)
     assert place(fresh, job) == ["n0", "n3"]

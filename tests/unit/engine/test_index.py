@@ -6,32 +6,32 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.engine.state import node_index as index_module
-from gpu_scheduler.engine.state.node_index import Index
-from gpu_scheduler.engine.state.node_resources import Hold
+from gpu_scheduler.engine.state.node_index import NodeIndex
+from gpu_scheduler.engine.state.node_resources import Grant
 from gpu_scheduler.model.errors import InternalError, UnknownThing
 from gpu_scheduler.model.node import ForeignUse, Health, Node, NodeClosure, NodeState
 from gpu_scheduler.model.request import Request, Topology
 from tests.builders import GPU_MB, a_cluster, a_device, a_mig_device, a_node, a_request
 
 
-def an_index(nodes: Iterable[Node]) -> Index:
-    index = Index()
+def an_index(nodes: Iterable[Node]) -> NodeIndex:
+    index = NodeIndex()
     for node in nodes:
         index.add_node(node)
     return index
 
 
-def find(index: Index, request: Request, *, spread: bool = False) -> Hold | None:
+def find(index: NodeIndex, request: Request, *, spread: bool = False) -> Grant | None:
     return index.find(index.shape(request), spread=spread)
 
 
-def take(index: Index, *, spread: bool = False, **wishes) -> tuple[str, list[int]] | None:
+def take(index: NodeIndex, *, spread: bool = False, **wishes) -> tuple[str, list[int]] | None:
     """Place a request and keep it there: the node, and its devices by index."""
-    hold = find(index, a_request(**wishes), spread=spread)
-    if hold is None:
+    grant = find(index, a_request(**wishes), spread=spread)
+    if grant is None:
         return None
-    index.take(hold)
-    placement = hold.placement()
+    index.take(grant)
+    placement = grant.placement()
     return (placement.node_id, [share.index for share in placement.devices])
 
 
@@ -85,7 +85,7 @@ def test_spreading_gives_every_share_of_a_request_a_free_device_first() -> None:
     take(index, gpus=0.5)
     two_halves = Request(gpu_count=2, gpu_share_milli=500)
     placed = [find(index, two_halves, spread=spread) for spread in (False, True)]
-    assert [[part[0] for part in hold.parts] for hold in placed if hold] == [[0, 1], [1, 2]]
+    assert [[part[0] for part in grant.parts] for grant in placed if grant] == [[0, 1], [1, 2]]
 
 
 def test_spreading_passes_over_free_devices_of_another_model() -> None:
@@ -110,7 +110,10 @@ def test_bitmaps_move_up_when_a_node_with_a_high_ordinal_comes() -> None:
     index.watch()
     take(index, gpus=0.5)
     index.add_node(a_node(ordinal=1000, gpus=1))
-    assert [slot.ordinal for slot in index.slots_in(index.of_kinds(index.shape(a_request())))] == [
+    assert [
+        resources.ordinal
+        for resources in index.nodes_in(index.of_node_classes(index.shape(a_request())))
+    ] == [
         *(0, 1, 2),
         1000,
     ]
@@ -126,13 +129,13 @@ def test_the_number_of_a_vector_is_forgotten_when_there_are_many_and_never_given
     index.watch()
     meaning: dict[int, object] = {}
     for share in [*range(1, 40), *range(1, 40)]:
-        hold = find(index, a_request(gpus=share / 100))
-        assert hold is not None
-        index.take(hold)
+        grant = find(index, a_request(gpus=share / 100))
+        assert grant is not None
+        index.take(grant)
         for number, bits in index.vectors.items():
-            (vector,) = {slot.vector for slot in index.slots_in(bits)}
+            (vector,) = {resources.vector for resources in index.nodes_in(bits)}
             assert meaning.setdefault(number, vector) == vector
-        index.give(hold)
+        index.give(grant)
     assert len(index._numbers) <= 3 + 2 * 2 + 1
 
 
@@ -145,11 +148,11 @@ def test_the_lowest_ordinal_wins_a_tie_whatever_the_order_of_registration() -> N
 
 def test_what_is_given_back_can_be_taken_again() -> None:
     index = an_index([a_node(gpus=2)])
-    hold = find(index, a_request(gpus=2, cpus=64))
-    assert hold is not None
-    index.take(hold)
+    grant = find(index, a_request(gpus=2, cpus=64))
+    assert grant is not None
+    index.take(grant)
     assert take(index, gpus=1) is None
-    index.give(hold)
+    index.give(grant)
     assert take(index, gpus=2, cpus=64) == ("n0", [0, 1])
 
 
@@ -208,9 +211,9 @@ def test_the_memory_of_a_device_is_never_given_out_twice() -> None:
 
 
 def test_a_share_without_a_stated_memory_gets_the_same_share_of_the_memory() -> None:
-    hold = find(an_index([a_node(gpus=1)]), a_request(gpus=0.25))
-    assert hold is not None
-    assert hold.placement().devices[0].memory_mb == GPU_MB // 4
+    grant = find(an_index([a_node(gpus=1)]), a_request(gpus=0.25))
+    assert grant is not None
+    assert grant.placement().devices[0].memory_mb == GPU_MB // 4
 
 
 def test_memory_alone_can_be_taken_of_a_device_whose_shares_are_all_taken() -> None:
@@ -218,9 +221,9 @@ def test_memory_alone_can_be_taken_of_a_device_whose_shares_are_all_taken() -> N
     for _ in range(2):
         assert take(index, gpus=0.5, gpu_memory_mb=10_000) is not None
     only_memory = Request(gpu_count=1, gpu_share_milli=0, gpu_memory_mb=50_000)
-    hold = find(index, only_memory)
-    assert hold is not None
-    index.take(hold)
+    grant = find(index, only_memory)
+    assert grant is not None
+    index.take(grant)
     assert find(index, only_memory) is None
 
 
@@ -242,15 +245,15 @@ def test_one_and_a_half_gpus_wait_while_only_halves_are_free() -> None:
 
 def test_a_shared_device_is_whole_again_when_its_last_share_is_gone() -> None:
     index = an_index([a_node(gpus=1)])
-    holds = []
+    grants = []
     for _ in range(2):
-        hold = find(index, a_request(gpus=0.5))
-        assert hold is not None
-        index.take(hold)
-        holds.append(hold)
-    index.give(holds[0])
+        grant = find(index, a_request(gpus=0.5))
+        assert grant is not None
+        index.take(grant)
+        grants.append(grant)
+    index.give(grants[0])
     assert take(index, gpus=1) is None
-    index.give(holds[1])
+    index.give(grants[1])
     assert take(index, gpus=1) == ("n0", [0])
 
 
@@ -430,11 +433,11 @@ def test_nodes_that_take_no_work_are_passed_over(why: dict[str, Any]) -> None:
 
 def test_what_a_node_holds_stays_held_while_it_drains() -> None:
     index = an_index([a_node(gpus=2)])
-    hold = find(index, a_request(gpus=1))
-    assert hold is not None
-    index.take(hold)
+    grant = find(index, a_request(gpus=1))
+    assert grant is not None
+    index.take(grant)
     index.add_node(a_node(gpus=2, closed=NodeClosure(since_ms=0, drains=True)))
-    index.give(hold)
+    index.give(grant)
     index.add_node(a_node(gpus=2))
     assert index.free_devices == 2
 
@@ -447,7 +450,7 @@ def test_a_removed_node_takes_no_work_and_its_ordinal_is_free_again() -> None:
     index.remove_node("n0")
     assert take(index, gpus=1) == ("n1", [0])
     with pytest.raises(UnknownThing, match="node 'n0' is not known"):
-        index.slot("n0")
+        index.resources("n0")
     index.add_node(a_node(ordinal=0, gpus=1))
     assert take(index, gpus=1) == ("n0", [0])
 

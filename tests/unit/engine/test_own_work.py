@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.engine.decide import decide
-from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.reasons import Reason, ReasonCode
@@ -17,8 +17,8 @@ from tests.builders import (
     a_cluster,
     a_job,
     a_node,
-    a_picture,
     a_policy,
+    a_state,
     a_tenant,
     evicted,
     on,
@@ -30,8 +30,8 @@ NOW = 10 * HOUR
 POLICY = a_policy(name="fair", interactive_gpu_milli=8_000)
 
 
-def decided(picture: Picture) -> Plan:
-    return decide(picture, picture.policy, NOW)
+def decided(state: ClusterState) -> Plan:
+    return decide(state, state.policy, NOW)
 
 
 def batch(number: int, *places: Any, start_ms: int = 0, **changes: Any) -> Running:
@@ -44,9 +44,9 @@ def shell(number: int = 1, **changes: Any) -> Job:
     return a_job(**({"number": number, "interactive": True, "submit_ms": NOW} | changes))
 
 
-def a_full_tenant(*held: Running, limit: dict[str, Any], **changes: Any) -> Picture:
+def a_full_tenant(*held: Running, limit: dict[str, Any], **changes: Any) -> ClusterState:
     values = {"policy": POLICY, "nodes": a_cluster(nodes=2, gpus=4), "queue": [shell()]}
-    return a_picture(**(values | {"tenants": [a_tenant(**limit)], "held": held} | changes))
+    return a_state(**(values | {"tenants": [a_tenant(**limit)], "held": held} | changes))
 
 
 def test_a_free_place_is_kept_and_the_cheapest_leaves_wherever_it_runs() -> None:
@@ -109,28 +109,28 @@ def test_hopeless_ones_do_not_use_up_the_chances_of_others() -> None:
     assert evicted(plan) == ["j99"]
 
 
-def test_the_same_picture_gives_the_same_plan_and_is_left_as_it_was() -> None:
+def test_the_same_state_gives_the_same_plan_and_is_unchanged() -> None:
     held = [batch(n, on("n0", [n - 6]), user=f"u{n % 2}") for n in (6, 7, 8, 9)]
     queue = [shell(1, gpus=2), shell(2, user="eve"), a_job(number=3, user="ben")]
-    picture = a_full_tenant(*held, limit={"gpus": 4}, queue=queue)
-    before = picture.snapshot()
-    plan = decided(picture)
+    state = a_full_tenant(*held, limit={"gpus": 4}, queue=queue)
+    before = state.snapshot()
+    plan = decided(state)
     assert len(evicted(plan)) == 3
-    assert picture.snapshot() == before
-    assert decided(picture).to_json() == plan.to_json()
-    assert decided(Picture.from_snapshot(before, POLICY)).to_json() == plan.to_json()
-    assert picture.holdings.of("vision").gpu_milli == 4_000
+    assert state.snapshot() == before
+    assert decided(state).to_json() == plan.to_json()
+    assert decided(ClusterState.from_snapshot(before, POLICY)).to_json() == plan.to_json()
+    assert state.holdings.of("vision").gpu_milli == 4_000
 
 
 def test_a_place_is_not_cleared_again_while_the_first_victim_leaves() -> None:
     held = [batch(8, on("n0", [0])), batch(9, on("n0", [1]))]
-    picture = a_full_tenant(*held, limit={"gpus": 2})
-    plan = decided(picture)
-    picture.set_reservations(plan.reservations)
-    leaving = picture.running[plan.evictions[0].allocation_id].running
-    picture.finish(leaving.allocation.id)
-    picture.start(running(leaving.job, *leaving.allocation.placements, stopping=True))
-    again = decide(picture, POLICY, NOW + MINUTE)
+    state = a_full_tenant(*held, limit={"gpus": 2})
+    plan = decided(state)
+    state.set_reservations(plan.reservations)
+    leaving = state.running[plan.evictions[0].allocation_id].running
+    state.finish(leaving.allocation.id)
+    state.start(running(leaving.job, *leaving.allocation.placements, stopping=True))
+    again = decide(state, POLICY, NOW + MINUTE)
     assert evicted(again) == []
     assert [kept.claim for kept in again.reservations] == [True]
     assert dict(again.job_reasons)["j1"] == Reason(

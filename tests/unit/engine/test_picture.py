@@ -1,11 +1,11 @@
-"""The picture: every change keeps its indexes true, and it can be rebuilt from its snapshot."""
+"""The cluster state: every change updates its indexes, and its snapshot rebuilds it."""
 
 from dataclasses import replace
 
 import pytest
 
 from gpu_scheduler.engine.decide import decide
-from gpu_scheduler.engine.state.cluster_state import SPARE_SHAPES, Picture
+from gpu_scheduler.engine.state.cluster_state import SPARE_SHAPES, ClusterState
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.node import DeviceMode, NodeClosure, NodeState
@@ -18,8 +18,8 @@ from tests.builders import (
     a_cluster,
     a_job,
     a_node,
-    a_picture,
     a_policy,
+    a_state,
     a_tenant,
     an_array,
     on,
@@ -31,8 +31,8 @@ from tests.builders import (
 FAIR = a_policy(name="fair")
 
 
-def a_full_picture() -> Picture:
-    return a_picture(
+def a_full_state() -> ClusterState:
+    return a_state(
         policy=FAIR,
         nodes=a_cluster(nodes=3, racks=2, gpus=4),
         tenants=[a_tenant(gpus=8, elastic=True), a_tenant(id="speech", tier=Tier.HIGH)],
@@ -62,53 +62,53 @@ def a_full_picture() -> Picture:
     )
 
 
-def test_a_picture_rebuilt_from_its_snapshot_decides_the_same() -> None:
-    picture = a_full_picture()
-    rebuilt = Picture.from_snapshot(picture.snapshot(), FAIR)
-    assert rebuilt.snapshot() == picture.snapshot()
+def test_a_state_rebuilt_from_its_snapshot_gives_the_same_plan() -> None:
+    state = a_full_state()
+    rebuilt = ClusterState.from_snapshot(state.snapshot(), FAIR)
+    assert rebuilt.snapshot() == state.snapshot()
     for now_ms in (0, MINUTE, HOUR):
-        assert decide(rebuilt, FAIR, now_ms).to_json() == decide(picture, FAIR, now_ms).to_json()
+        assert decide(rebuilt, FAIR, now_ms).to_json() == decide(state, FAIR, now_ms).to_json()
 
 
 def test_what_ends_is_held_no_more() -> None:
-    picture = a_full_picture()
+    state = a_full_state()
     for allocation in ("j90.1", "j91.1", "j92.1"):
-        picture.finish(allocation)
-    assert picture.index.free_devices == 12
-    assert (len(picture.ends), picture.running, picture.by_class) == (0, {}, {})
-    assert picture.running_tasks == {}
-    assert picture.holdings.of("vision").gpu_milli == 0
+        state.finish(allocation)
+    assert state.index.free_devices == 12
+    assert (len(state.ends), state.running, state.by_class) == (0, {}, {})
+    assert state.running_tasks == {}
+    assert state.holdings.of("vision").gpu_milli == 0
 
 
 def test_an_allocation_cannot_be_held_twice() -> None:
     held = running(a_job(number=9), on("n0", [0]))
-    picture = a_picture(nodes=[a_node()], held=[held])
+    state = a_state(nodes=[a_node()], held=[held])
     with pytest.raises(InternalError, match=r"allocation j9\.1 is held twice"):
-        picture.start(held)
+        state.start(held)
 
 
 def test_an_allocation_that_is_refused_changes_nothing() -> None:
     held = running(a_job(number=9), on("n0", [0]))
-    picture = a_picture(nodes=[a_node()], held=[held])
-    before = (picture.index.free_devices, picture.index.slot("n0").busy)
+    state = a_state(nodes=[a_node()], held=[held])
+    before = (state.index.free_devices, state.index.resources("n0").busy)
     with pytest.raises(InternalError):
-        picture.start(running(a_job(number=9), on("n0", [1])))
-    assert (picture.index.free_devices, picture.index.slot("n0").busy) == before
+        state.start(running(a_job(number=9), on("n0", [1])))
+    assert (state.index.free_devices, state.index.resources("n0").busy) == before
 
 
 def test_a_node_that_is_refused_does_not_count() -> None:
-    picture = a_picture(nodes=[a_node()])
+    state = a_state(nodes=[a_node()])
     with pytest.raises(InternalError, match="two nodes have the ordinal 0"):
-        picture.set_node(a_node(id="other"))
-    assert picture.total_gpu_milli == 8000
+        state.set_node(a_node(id="other"))
+    assert state.total_gpu_milli == 8000
 
 
 def test_all_gpus_are_counted_as_nodes_come_and_go() -> None:
-    picture = a_picture(nodes=a_cluster(nodes=2))
-    picture.set_node(a_node(ordinal=0, labels=(("zone", "a"),)))
-    assert picture.total_gpu_milli == 16_000
-    picture.remove_node("n1")
-    assert picture.total_gpu_milli == 8000
+    state = a_state(nodes=a_cluster(nodes=2))
+    state.set_node(a_node(ordinal=0, labels=(("zone", "a"),)))
+    assert state.total_gpu_milli == 16_000
+    state.remove_node("n1")
+    assert state.total_gpu_milli == 8000
 
 
 def test_gpus_that_take_no_work_and_that_nobody_holds_are_out_of_use() -> None:
@@ -121,48 +121,48 @@ def test_gpus_that_take_no_work_and_that_nobody_holds_are_out_of_use() -> None:
         running(a_job(number=2, gpus=0.3), on("n0", {2: 300})),
         running(a_job(number=3, mig_profile="1g.10gb"), a_slice),
     ]
-    picture = a_picture(nodes=nodes, held=held)
-    assert picture.usable_gpu_milli == picture.total_gpu_milli == 17_000
-    picture.set_node(replace(nodes[1], state=NodeState.SUSPECT))
-    assert picture.usable_gpu_milli == 17_000, "it may be back in a moment"
-    picture.set_node(replace(nodes[1], state=NodeState.LOST))
-    assert picture.usable_gpu_milli == 9000
-    picture.set_node(replace(nodes[2], closed=closed))
-    assert picture.usable_gpu_milli == 8142
-    picture.set_node(replace(nodes[0], closed=closed))
-    assert picture.usable_gpu_milli == 2442
-    assert Picture.from_snapshot(picture.snapshot(), picture.policy).usable_gpu_milli == 2442
-    for entry in list(picture.running):
-        picture.finish(entry)
-    assert picture.usable_gpu_milli == 0
-    picture.remove_node("n1")
-    picture.set_node(nodes[0])
-    assert (picture.usable_gpu_milli, picture.total_gpu_milli) == (8000, 9000)
+    state = a_state(nodes=nodes, held=held)
+    assert state.usable_gpu_milli == state.total_gpu_milli == 17_000
+    state.set_node(replace(nodes[1], state=NodeState.SUSPECT))
+    assert state.usable_gpu_milli == 17_000, "it may be back in a moment"
+    state.set_node(replace(nodes[1], state=NodeState.LOST))
+    assert state.usable_gpu_milli == 9000
+    state.set_node(replace(nodes[2], closed=closed))
+    assert state.usable_gpu_milli == 8142
+    state.set_node(replace(nodes[0], closed=closed))
+    assert state.usable_gpu_milli == 2442
+    assert ClusterState.from_snapshot(state.snapshot(), state.policy).usable_gpu_milli == 2442
+    for entry in list(state.running):
+        state.finish(entry)
+    assert state.usable_gpu_milli == 0
+    state.remove_node("n1")
+    state.set_node(nodes[0])
+    assert (state.usable_gpu_milli, state.total_gpu_milli) == (8000, 9000)
 
 
 def test_victims_are_still_found_after_a_node_with_a_high_ordinal_came() -> None:
     held = running(a_job(number=9, priority=250), on("n0", range(8)))
     wanted = a_job(number=1, gpus=8, priority=2500)
-    picture = a_picture(policy=FAIR, nodes=[a_node()], held=[held], queue=[wanted])
-    picture.set_node(a_node(ordinal=1000, gpus=1))
-    assert [eviction.allocation_id for eviction in decide(picture, FAIR, 0).evictions] == ["j9.1"]
+    state = a_state(policy=FAIR, nodes=[a_node()], held=[held], queue=[wanted])
+    state.set_node(a_node(ordinal=1000, gpus=1))
+    assert [eviction.allocation_id for eviction in decide(state, FAIR, 0).evictions] == ["j9.1"]
 
 
 def test_shapes_that_no_job_waits_with_are_forgotten() -> None:
-    picture = a_picture(policy=FAIR, nodes=[a_node(gpus=1)], queue=[a_job(number=1, gpus=2)])
-    shape = picture.queue.entries[1].shape
+    state = a_state(policy=FAIR, nodes=[a_node(gpus=1)], queue=[a_job(number=1, gpus=2)])
+    shape = state.queue.entries[1].shape
     for number in range(2, 3 * SPARE_SHAPES):
-        picture.enqueue(waiting(a_job(number=number, memory_mb=number)))
-        picture.dequeue(number)
-    assert len(picture.job_shapes) + picture.index.shape_count <= SPARE_SHAPES + 8
-    assert picture.job_shapes[shape.id] is shape
-    fresh = Picture.from_snapshot(picture.snapshot(), FAIR)
-    assert decide(fresh, FAIR, 0).to_json() == decide(picture, FAIR, 0).to_json()
+        state.enqueue(waiting(a_job(number=number, memory_mb=number)))
+        state.dequeue(number)
+    assert len(state.job_shapes) + state.index.shape_count <= SPARE_SHAPES + 8
+    assert state.job_shapes[shape.id] is shape
+    fresh = ClusterState.from_snapshot(state.snapshot(), FAIR)
+    assert decide(fresh, FAIR, 0).to_json() == decide(state, FAIR, 0).to_json()
 
 
 def test_a_change_of_tier_moves_waiting_jobs_and_keeps_reservations() -> None:
     policy = a_policy(name="easy", class_point_ms=MINUTE)
-    picture = a_picture(
+    state = a_state(
         policy=policy,
         nodes=[a_node(gpus=1)],
         tenants=[a_tenant(), a_tenant(id="speech")],
@@ -171,45 +171,45 @@ def test_a_change_of_tier_moves_waiting_jobs_and_keeps_reservations() -> None:
     kept = Reservation(
         job_id="j2", job_number=2, at_ms=HOUR, until_ms=2 * HOUR, placements=(on("n0", [0]),)
     )
-    picture.set_reservations((kept,))
-    assert [entry.number for entry in picture.queue.in_order()] == [1, 2]
-    picture.set_tenant(a_tenant(id="speech", tier=Tier.CRITICAL))
-    assert [entry.number for entry in picture.queue.in_order()] == [2, 1]
-    assert picture.reservations == {2: kept}
+    state.set_reservations((kept,))
+    assert [entry.number for entry in state.queue.in_order()] == [1, 2]
+    state.set_tenant(a_tenant(id="speech", tier=Tier.CRITICAL))
+    assert [entry.number for entry in state.queue.in_order()] == [2, 1]
+    assert state.reservations == {2: kept}
 
 
 def test_a_change_of_tier_counts_for_running_jobs_as_well() -> None:
-    picture = a_picture(
+    state = a_state(
         nodes=[a_node()], tenants=[a_tenant()], held=[running(a_job(number=9), on("n0", [0]))]
     )
-    picture.set_tenant(a_tenant(tier=Tier.LOW))
-    assert list(picture.by_class) == [750]
-    assert picture.index.free_devices == 7
+    state.set_tenant(a_tenant(tier=Tier.LOW))
+    assert list(state.by_class) == [750]
+    assert state.index.free_devices == 7
 
 
 def test_a_reservation_of_a_job_that_no_longer_waits_is_dropped() -> None:
-    picture = a_full_picture()
-    assert list(picture.reservations) == [3]
-    picture.dequeue(3)
-    assert picture.reservations == {}
+    state = a_full_state()
+    assert list(state.reservations) == [3]
+    state.dequeue(3)
+    assert state.reservations == {}
 
 
-def test_a_picture_answers_only_to_the_policy_it_was_built_for() -> None:
-    picture = a_picture(nodes=[a_node()])
+def test_decide_rejects_another_policy_than_the_state_was_built_for() -> None:
+    state = a_state(nodes=[a_node()])
     with pytest.raises(InternalError, match="built for policy 'easy', not 'fair'"):
-        decide(picture, FAIR, 0)
+        decide(state, FAIR, 0)
 
 
 def test_a_cycle_looks_at_no_more_jobs_than_its_budget() -> None:
     policy = a_policy(name="skip", max_examined=3)
     jobs = [a_job(number=n, submit_ms=n) for n in range(1, 9)]
-    plan = decide(a_picture(policy=policy, nodes=[a_node()], queue=jobs), policy, 10)
+    plan = decide(a_state(policy=policy, nodes=[a_node()], queue=jobs), policy, 10)
     assert (plan.examined, plan.complete, started(plan)) == (3, False, ["j1", "j2", "j3"])
 
 
 def test_a_cycle_looks_once_at_all_jobs_that_are_alike() -> None:
     policy = a_policy(name="skip")
     jobs = [a_job(number=n, gpus=8, submit_ms=n) for n in range(1, 100)]
-    plan = decide(a_picture(policy=policy, nodes=[a_node()], queue=jobs), policy, 100)
+    plan = decide(a_state(policy=policy, nodes=[a_node()], queue=jobs), policy, 100)
     assert started(plan) == ["j1"]
     assert plan.examined == 2

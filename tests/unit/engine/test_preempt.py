@@ -6,7 +6,7 @@ import pytest
 
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.policy import Feedback, Policy, Preemption
-from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.plan import Plan, Reservation
 from gpu_scheduler.model.reasons import ReasonCode
@@ -19,8 +19,8 @@ from tests.builders import (
     a_cluster,
     a_job,
     a_node,
-    a_picture,
     a_policy,
+    a_state,
     a_tenant,
     evicted,
     on,
@@ -36,8 +36,8 @@ PARTS = {Pool.ONLINE: 60, Pool.BATCH: 40}
 CLASS = a_policy(name="easy", preemption=Preemption.CLASS, class_point_ms=MINUTE)
 
 
-def decided(picture: Picture) -> Plan:
-    return decide(picture, picture.policy, NOW)
+def decided(state: ClusterState) -> Plan:
+    return decide(state, state.policy, NOW)
 
 
 def low(number: int, *places, **changes) -> Running:
@@ -65,7 +65,7 @@ def urgent(**changes):
 
 def victims(*held: Running, job=None, policy: Policy = CLASS, **changes) -> list[str]:
     values = {"nodes": [a_node(gpus=2)], "queue": [job or urgent()]}
-    return evicted(decided(a_picture(policy=policy, held=held, **(values | changes))))
+    return evicted(decided(a_state(policy=policy, held=held, **(values | changes))))
 
 
 # --- grounds
@@ -88,13 +88,13 @@ def test_age_is_no_ground() -> None:
 
 
 def test_an_eviction_names_its_ground_and_keeps_the_place() -> None:
-    picture = a_picture(
+    state = a_state(
         policy=CLASS,
         nodes=[a_node(gpus=2)],
         held=[low(8, on("n0", [0, 1]), gpus=2)],
         queue=[urgent(gpus=2)],
     )
-    plan = decided(picture)
+    plan = decided(state)
     eviction = plan.evictions[0]
     assert (eviction.allocation_id, eviction.for_job_id, eviction.ground) == ("j8.1", "j1", "class")
     assert [(r.job_id, r.claim) for r in plan.reservations] == [("j1", True)]
@@ -106,14 +106,14 @@ def test_an_eviction_names_its_ground_and_keeps_the_place() -> None:
 def test_a_place_that_was_lent_is_taken_back_within_the_same_class() -> None:
     tenants = [a_tenant(id=name, gpus=2, elastic=True) for name in ("vision", "speech")]
     held = [low(n, on("n0", [n - 10]), tenant="speech") for n in range(10, 14)]
-    picture = a_picture(
+    state = a_state(
         policy=CLASS,
         nodes=[a_node(gpus=4)],
         tenants=tenants,
         held=held,
         queue=[a_job(number=1, priority=250)],
     )
-    plan = decided(picture)
+    plan = decided(state)
     assert len(plan.evictions) == 1
     assert plan.evictions[0].ground == "lent"
     told = str(dict(plan.job_reasons)["j1"])
@@ -169,7 +169,7 @@ def test_who_finds_nobody_to_stop_is_in_nobodys_way_who_does(first: Tenant, prio
         a_job(number=2, priority=priority, submit_ms=NOW),
     ]
     nodes = [a_node(gpus=4)]
-    plan = decided(a_picture(policy=CLASS, nodes=nodes, tenants=tenants, held=held, queue=queue))
+    plan = decided(a_state(policy=CLASS, nodes=nodes, tenants=tenants, held=held, queue=queue))
     assert [eviction.for_job_id for eviction in plan.evictions] == ["j2"]
 
 
@@ -179,7 +179,7 @@ def test_jobs_that_find_nobody_to_stop_do_not_use_up_the_tries_of_those_who_are_
     others = [a_job(number=n, tenant="open", priority=250, cpus=n) for n in range(1, 9)]
     queue = [*others, a_job(number=9, priority=250, submit_ms=NOW)]
     nodes = [a_node(gpus=4)]
-    plan = decided(a_picture(policy=CLASS, nodes=nodes, tenants=tenants, held=held, queue=queue))
+    plan = decided(a_state(policy=CLASS, nodes=nodes, tenants=tenants, held=held, queue=queue))
     assert [eviction.for_job_id for eviction in plan.evictions] == ["j9"]
 
 
@@ -250,20 +250,20 @@ def test_nobody_is_stopped_if_that_would_not_be_enough() -> None:
 
 def test_a_node_that_was_no_help_is_searched_again_when_something_has_changed_there() -> None:
     held = [low(8, on("n0", [0])), low(9, on("n0", [1]), preemptible=False)]
-    picture = a_picture(
+    state = a_state(
         policy=CLASS, nodes=[a_node(gpus=2)], held=held, queue=[waiting(urgent(gpus=2))]
     )
-    assert evicted(decided(picture)) == []
-    picture.finish("j9.1")
-    picture.start(low(7, on("n0", [1])))
-    assert sorted(evicted(decided(picture))) == ["j7", "j8"]
+    assert evicted(decided(state)) == []
+    state.finish("j9.1")
+    state.start(low(7, on("n0", [1])))
+    assert sorted(evicted(decided(state))) == ["j7", "j8"]
 
 
 def test_nobody_is_stopped_if_the_job_fits_anyway() -> None:
-    picture = a_picture(
+    state = a_state(
         policy=CLASS, nodes=[a_node(gpus=2)], held=[low(8, on("n0", [0]))], queue=[urgent()]
     )
-    plan = decided(picture)
+    plan = decided(state)
     assert (started(plan), evicted(plan)) == (["j1"], [])
 
 
@@ -335,8 +335,8 @@ def test_no_victim_is_needless() -> None:
 def test_a_gang_is_stopped_as_a_whole() -> None:
     nodes = a_cluster(nodes=2, gpus=2)
     held = low(8, on("n0", [0, 1]), on("n1", [0, 1]), gpus=2)
-    picture = a_picture(policy=CLASS, nodes=nodes, held=[held], queue=[urgent(gpus=2)])
-    assert [e.allocation_id for e in decided(picture).evictions] == ["j8.1"]
+    state = a_state(policy=CLASS, nodes=nodes, held=[held], queue=[urgent(gpus=2)])
+    assert [e.allocation_id for e in decided(state).evictions] == ["j8.1"]
 
 
 def test_a_gang_gets_every_place_it_needs_or_stops_nobody() -> None:
@@ -351,7 +351,7 @@ def test_a_gang_gets_every_place_it_needs_or_stops_nobody() -> None:
 def two_urgent_jobs() -> Plan:
     held = [low(8, on("n0", [0])), low(9, on("n0", [1]))]
     jobs = [urgent(number=1), urgent(number=2)]
-    return decided(a_picture(policy=CLASS, nodes=[a_node(gpus=2)], held=held, queue=jobs))
+    return decided(a_state(policy=CLASS, nodes=[a_node(gpus=2)], held=held, queue=jobs))
 
 
 def test_who_left_for_one_member_stays_if_others_leave_room_for_all() -> None:
@@ -388,14 +388,14 @@ def test_a_due_reservation_does_not_take_what_was_claimed_in_the_same_cycle() ->
     due = Reservation(
         job_id="j2", job_number=2, at_ms=NOW, until_ms=NOW + HOUR, placements=(on("n1", [0]),)
     )
-    picture = a_picture(
+    state = a_state(
         policy=CLASS,
         nodes=a_cluster(nodes=2, gpus=2),
         held=[low(8, on("n0", [0, 1]), gpus=2)],
         queue=[urgent(gpus=2, members=2), a_job(number=2, gpus=1, priority=250, submit_ms=NOW)],
         reservations=[due],
     )
-    plan = decided(picture)
+    plan = decided(state)
     assert (evicted(plan), started(plan)) == (["j8"], [])
 
 

@@ -5,7 +5,7 @@ import pytest
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.policy import PRESETS, preset
 from gpu_scheduler.model.errors import UnknownThing
-from tests.builders import a_job, a_node, a_picture, started
+from tests.builders import a_job, a_node, a_state, started
 
 
 @pytest.mark.parametrize("name", list(PRESETS))
@@ -13,7 +13,7 @@ def test_every_policy_starts_what_fits_an_empty_cluster(name: str) -> None:
     policy = preset(name)
     assert policy.name == name
     jobs = [a_job(number=n, gpus=g) for n, g in enumerate((2, 0.5, 0, 1), start=1)]
-    plan = decide(a_picture(policy=policy, nodes=[a_node()], queue=jobs), policy, 0)
+    plan = decide(a_state(policy=policy, nodes=[a_node()], queue=jobs), policy, 0)
     assert sorted(started(plan)) == ["j1", "j2", "j3", "j4"]
     assert plan.complete
 

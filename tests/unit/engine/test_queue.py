@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_scheduler.engine.queue import GroupKey, Merge
-from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import Pool
-from tests.builders import a_job, a_picture
+from tests.builders import a_job, a_state
 
 
 def numbers(merge: Merge) -> list[int]:
@@ -20,8 +20,8 @@ def numbers(merge: Merge) -> list[int]:
     return found
 
 
-def merged(picture: Picture, penalty_ms: Callable[[GroupKey], int] = lambda _: 0) -> Merge:
-    return Merge(picture.queue, penalty_ms)
+def merged(state: ClusterState, penalty_ms: Callable[[GroupKey], int] = lambda _: 0) -> Merge:
+    return Merge(state.queue, penalty_ms)
 
 
 def test_jobs_of_all_accounts_come_up_by_submission_then_number() -> None:
@@ -31,19 +31,19 @@ def test_jobs_of_all_accounts_come_up_by_submission_then_number() -> None:
         a_job(number=3, tenant="a", user="eve", submit_ms=20, gpus=2),
         a_job(number=4, tenant="b", submit_ms=10, pool=Pool.ONLINE),
     ]
-    assert numbers(merged(a_picture(queue=jobs))) == [2, 4, 3, 1]
+    assert numbers(merged(a_state(queue=jobs))) == [2, 4, 3, 1]
 
 
 def test_what_an_account_has_used_puts_all_of_its_jobs_back() -> None:
     jobs = [a_job(number=n, tenant="ab"[n % 2], submit_ms=n) for n in range(1, 5)]
-    merge = merged(a_picture(queue=jobs), lambda key: 100 if key[0] == "b" else 0)
+    merge = merged(a_state(queue=jobs), lambda key: 100 if key[0] == "b" else 0)
     assert numbers(merge) == [2, 4, 1, 3]
 
 
 def test_use_that_grows_during_the_cycle_counts_from_then_on() -> None:
     jobs = [a_job(number=n, tenant="a" if n < 4 else "b", submit_ms=n) for n in range(1, 6)]
     used = {"a": 0, "b": 0}
-    merge = merged(a_picture(queue=jobs), lambda key: used[key[0]])
+    merge = merged(a_state(queue=jobs), lambda key: used[key[0]])
     found = []
     while (entry := merge.next()) is not None:
         found.append(entry.number)
@@ -53,7 +53,7 @@ def test_use_that_grows_during_the_cycle_counts_from_then_on() -> None:
 
 
 def test_a_job_comes_up_again_until_it_is_left() -> None:
-    merge = merged(a_picture(queue=[a_job(number=1), a_job(number=2)]))
+    merge = merged(a_state(queue=[a_job(number=1), a_job(number=2)]))
     assert [merge.next().number for _ in range(2)] == [1, 1]
     merge.leave()
     assert merge.next().number == 2
@@ -61,30 +61,30 @@ def test_a_job_comes_up_again_until_it_is_left() -> None:
 
 def test_a_shape_that_does_not_fit_is_passed_over_for_the_rest_of_the_cycle() -> None:
     jobs = [a_job(number=n, gpus=1 + n % 2, submit_ms=n) for n in range(1, 7)]
-    picture = a_picture(queue=jobs)
-    merge = merged(picture)
-    merge.drop_shape(picture.queue.entries[1].shape.id)
+    state = a_state(queue=jobs)
+    merge = merged(state)
+    merge.drop_shape(state.queue.entries[1].shape.id)
     assert numbers(merge) == [2, 4, 6]
 
 
 def test_a_shape_can_be_passed_over_in_one_tenant_only() -> None:
     jobs = [a_job(number=n, tenant="ab"[n % 2], submit_ms=n) for n in range(1, 5)]
-    picture = a_picture(queue=jobs)
-    merge = merged(picture)
-    merge.dead_here.add((("a", "", Pool.BATCH), picture.queue.entries[1].shape.id))
+    state = a_state(queue=jobs)
+    merge = merged(state)
+    merge.dead_here.add((("a", "", Pool.BATCH), state.queue.entries[1].shape.id))
     assert numbers(merge) == [1, 3]
 
 
 def test_a_job_can_leave_the_middle_of_a_queue() -> None:
-    picture = a_picture(queue=[a_job(number=n, submit_ms=n) for n in range(1, 5)])
-    picture.dequeue(2)
-    picture.dequeue(1)
-    assert numbers(merged(picture)) == [3, 4]
-    assert picture.queue.peek().number == 3
-    picture.dequeue(3)
-    picture.dequeue(4)
-    assert picture.queue.peek() is None
-    assert picture.queue.groups == {}
+    state = a_state(queue=[a_job(number=n, submit_ms=n) for n in range(1, 5)])
+    state.dequeue(2)
+    state.dequeue(1)
+    assert numbers(merged(state)) == [3, 4]
+    assert state.queue.peek().number == 3
+    state.dequeue(3)
+    state.dequeue(4)
+    assert state.queue.peek() is None
+    assert state.queue.groups == {}
 
 
 @given(
@@ -102,13 +102,13 @@ def test_the_merge_is_the_sorted_order(drawn, used, removed) -> None:
         a_job(number=number, tenant=tenant, user=user, gpus=gpus, submit_ms=submit_ms)
         for number, (tenant, user, gpus, submit_ms) in enumerate(drawn, start=1)
     ]
-    picture = a_picture(queue=jobs)
+    state = a_state(queue=jobs)
     for number in removed & {job.number for job in jobs}:
-        picture.dequeue(number)
+        state.dequeue(number)
     left = [job for job in jobs if job.number not in removed]
     expected = sorted(left, key=lambda job: (job.submit_ms + used.get(job.tenant, 0), job.number))
-    merge = merged(picture, lambda key: used.get(key[0], 0))
+    merge = merged(state, lambda key: used.get(key[0], 0))
     assert numbers(merge) == [job.number for job in expected]
-    assert [e.number for e in picture.queue.in_order()] == [
+    assert [e.number for e in state.queue.in_order()] == [
         job.number for job in sorted(left, key=lambda job: (job.submit_ms, job.number))
     ]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.engine.decide import decide
-from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.plan import Placement, Plan, Reservation
 from gpu_scheduler.model.reasons import ReasonCode
 from gpu_scheduler.model.request import Topology
@@ -17,8 +17,8 @@ from tests.builders import (
     a_cluster,
     a_job,
     a_node,
-    a_picture,
     a_policy,
+    a_state,
     an_array,
     on,
     running,
@@ -30,8 +30,8 @@ EASY = a_policy(name="easy")
 CONSERVATIVE = a_policy(name="conservative")
 
 
-def decided(picture: Picture, now_ms: int = 0) -> Plan:
-    return decide(picture, picture.policy, now_ms)
+def decided(state: ClusterState, now_ms: int = 0) -> Plan:
+    return decide(state, state.policy, now_ms)
 
 
 def reserved(plan: Plan) -> dict[str, tuple[int, list[str]]]:
@@ -48,22 +48,22 @@ def busy(gpus: int, *, until: int, node: str = "n0", number: int = 99, first: in
 
 
 def test_the_first_blocked_job_gets_the_place_that_is_free_first() -> None:
-    picture = a_picture(
+    state = a_state(
         nodes=a_cluster(nodes=2, gpus=4),
         held=[busy(3, until=2 * HOUR), busy(4, until=HOUR, node="n1", number=98)],
         queue=[a_job(number=1, gpus=4)],
     )
-    assert reserved(decided(picture)) == {"j1": (HOUR, ["n1"])}
+    assert reserved(decided(state)) == {"j1": (HOUR, ["n1"])}
 
 
 def test_a_later_job_passes_only_if_it_does_not_push_the_head_back() -> None:
     def passes(gpus: int, estimate_ms: int) -> bool:
-        picture = a_picture(
+        state = a_state(
             nodes=[a_node(gpus=8)],
             held=[busy(4, until=HOUR)],
             queue=[a_job(number=1, gpus=6), a_job(number=2, gpus=gpus, estimate_ms=estimate_ms)],
         )
-        return "j2" in started(decided(picture))
+        return "j2" in started(decided(state))
 
     assert passes(gpus=4, estimate_ms=HOUR), "it ends in time"
     assert not passes(gpus=4, estimate_ms=HOUR + 1), "it would be in the way"
@@ -72,7 +72,7 @@ def test_a_later_job_passes_only_if_it_does_not_push_the_head_back() -> None:
 
 
 def test_two_jobs_do_not_both_get_the_room_beside_the_head() -> None:
-    picture = a_picture(
+    state = a_state(
         nodes=[a_node(gpus=8)],
         held=[busy(4, until=HOUR)],
         queue=[
@@ -82,7 +82,7 @@ def test_two_jobs_do_not_both_get_the_room_beside_the_head() -> None:
             a_job(number=4, gpus=1, estimate_ms=DAY),
         ],
     )
-    plan = decided(picture)
+    plan = decided(state)
     assert started(plan) == ["j2", "j4"]
     reasons = dict(plan.job_reasons)
     assert reasons["j3"].code is ReasonCode.RESERVED
@@ -90,7 +90,7 @@ def test_two_jobs_do_not_both_get_the_room_beside_the_head() -> None:
 
 
 def test_starts_in_front_of_a_reservation_are_marked_as_backfilled() -> None:
-    picture = a_picture(
+    state = a_state(
         nodes=[a_node(gpus=8)],
         held=[busy(2, until=HOUR)],
         queue=[
@@ -99,7 +99,7 @@ def test_starts_in_front_of_a_reservation_are_marked_as_backfilled() -> None:
             a_job(number=3, gpus=1, estimate_ms=MINUTE),
         ],
     )
-    assert [(s.job_id, s.backfilled) for s in decided(picture).starts] == [
+    assert [(s.job_id, s.backfilled) for s in decided(state).starts] == [
         ("j1", False),
         ("j3", True),
     ]
@@ -109,7 +109,7 @@ def test_easy_protects_the_head_and_conservative_protects_everyone() -> None:
     """j3 would leave j1 its 3 GPUs at one o'clock, and keep j2 from its 4 at two."""
 
     def starts(policy) -> list[str]:
-        picture = a_picture(
+        state = a_state(
             policy=policy,
             nodes=[a_node(gpus=4)],
             held=[busy(2, until=HOUR)],
@@ -119,14 +119,14 @@ def test_easy_protects_the_head_and_conservative_protects_everyone() -> None:
                 a_job(number=3, gpus=1, estimate_ms=3 * HOUR),
             ],
         )
-        return started(decided(picture))
+        return started(decided(state))
 
     assert starts(EASY) == ["j3"]
     assert starts(CONSERVATIVE) == []
 
 
 def test_conservative_puts_one_behind_the_other() -> None:
-    picture = a_picture(
+    state = a_state(
         policy=CONSERVATIVE,
         nodes=[a_node(gpus=4)],
         held=[busy(4, until=HOUR)],
@@ -136,12 +136,12 @@ def test_conservative_puts_one_behind_the_other() -> None:
             a_job(number=3, gpus=2, estimate_ms=HOUR),
         ],
     )
-    times = {job: at_ms for job, (at_ms, _) in reserved(decided(picture)).items()}
+    times = {job: at_ms for job, (at_ms, _) in reserved(decided(state)).items()}
     assert times == {"j1": HOUR, "j2": 3 * HOUR, "j3": 4 * HOUR}
 
 
 def test_conservative_finds_the_hole_between_two_reservations() -> None:
-    picture = a_picture(
+    state = a_state(
         policy=CONSERVATIVE,
         nodes=[a_node(gpus=4)],
         held=[busy(4, until=HOUR)],
@@ -151,7 +151,7 @@ def test_conservative_finds_the_hole_between_two_reservations() -> None:
             a_job(number=3, gpus=1, estimate_ms=2 * HOUR),
         ],
     )
-    assert reserved(decided(picture))["j3"] == (HOUR, ["n0"])
+    assert reserved(decided(state))["j3"] == (HOUR, ["n0"])
 
 
 def test_a_reservation_stays_where_it_is_although_another_place_would_be_free_as_soon() -> None:
@@ -160,10 +160,8 @@ def test_a_reservation_stays_where_it_is_although_another_place_would_be_free_as
     kept = Reservation(
         job_id="j1", job_number=1, at_ms=HOUR, until_ms=2 * HOUR, placements=(on("n1", range(4)),)
     )
-    picture = a_picture(
-        nodes=nodes, held=held, queue=[a_job(number=1, gpus=4)], reservations=[kept]
-    )
-    plan = decided(picture, MINUTE)
+    state = a_state(nodes=nodes, held=held, queue=[a_job(number=1, gpus=4)], reservations=[kept])
+    plan = decided(state, MINUTE)
     assert reserved(plan) == {"j1": (HOUR, ["n1"])}
     assert plan.reservations[0].slips == 0
 
@@ -174,10 +172,8 @@ def test_a_reservation_that_slips_looks_for_a_better_place_and_counts_it() -> No
     kept = Reservation(
         job_id="j1", job_number=1, at_ms=HOUR, until_ms=2 * HOUR, placements=(on("n0", range(4)),)
     )
-    picture = a_picture(
-        nodes=nodes, held=held, queue=[a_job(number=1, gpus=4)], reservations=[kept]
-    )
-    plan = decided(picture, HOUR)
+    state = a_state(nodes=nodes, held=held, queue=[a_job(number=1, gpus=4)], reservations=[kept])
+    plan = decided(state, HOUR)
     assert reserved(plan) == {"j1": (2 * HOUR, ["n1"])}
     assert plan.reservations[0].slips == 1
 
@@ -186,14 +182,14 @@ def test_a_job_that_comes_first_by_now_does_not_take_the_place_of_a_reservation(
     kept = Reservation(
         job_id="j2", job_number=2, at_ms=HOUR, until_ms=2 * HOUR, placements=(on("n0", range(4)),)
     )
-    picture = a_picture(
+    state = a_state(
         nodes=[a_node(gpus=4)],
         held=[busy(4, until=HOUR)],
         queue=[a_job(number=1, gpus=4), a_job(number=2, gpus=4, submit_ms=5)],
         reservations=[kept],
     )
-    picture.finish("j99.1")
-    assert started(decided(picture, HOUR)) == ["j2"]
+    state.finish("j99.1")
+    assert started(decided(state, HOUR)) == ["j2"]
 
 
 def promised(number: int, at_ms: int, *places: Placement, **changes: Any) -> Reservation:
@@ -210,7 +206,7 @@ def promised(number: int, at_ms: int, *places: Placement, **changes: Any) -> Res
 
 def test_an_older_holder_that_could_start_sooner_leaves_a_younger_one_its_place() -> None:
     whole = on("n0", range(4))
-    picture = a_picture(
+    state = a_state(
         policy=a_policy(name="easy", reservations=2),
         nodes=[a_node(gpus=4)],
         held=[busy(2, until=HOUR)],
@@ -223,37 +219,37 @@ def test_an_older_holder_that_could_start_sooner_leaves_a_younger_one_its_place(
             promised(2, HOUR, whole, made_ms=1),
         ],
     )
-    plan = decided(picture, MINUTE)
+    plan = decided(state, MINUTE)
     assert started(plan) == []
     assert reserved(plan) == {"j1": (2 * HOUR, ["n0"]), "j2": (HOUR, ["n0"])}
 
 
 def test_a_reservation_serves_one_task_of_an_array() -> None:
     place = on("n0", [0])
-    picture = a_picture(
+    state = a_state(
         policy=a_policy(name="easy", reservations=2),
         nodes=[a_node(gpus=1)],
         queue=[an_array(number=1, estimate_ms=HOUR), a_job(number=2, estimate_ms=HOUR)],
         reservations=[promised(1, MINUTE, place), promised(2, HOUR + MINUTE, place, made_ms=1)],
     )
-    plan = decided(picture, MINUTE)
+    plan = decided(state, MINUTE)
     assert started(plan) == ["j1_0"]
     assert reserved(plan) == {"j1": (2 * HOUR + MINUTE, ["n0"]), "j2": (HOUR + MINUTE, ["n0"])}
 
 
 def test_a_place_that_was_cleared_is_kept_from_higher_classes_as_well() -> None:
-    picture = a_picture(
+    state = a_state(
         policy=a_policy(name="easy", class_point_ms=MINUTE),
         nodes=[a_node(gpus=4)],
         queue=[a_job(number=1, gpus=4, priority=750), a_job(number=2, gpus=4, priority=2500)],
         reservations=[promised(1, MINUTE, on("n0", range(4)), claim=True)],
     )
-    assert started(decided(picture, MINUTE)) == ["j1"]
+    assert started(decided(state, MINUTE)) == ["j1"]
 
 
 @pytest.mark.parametrize(("priority", "starts"), [(2500, ["j2"]), (750, []), (250, [])])
 def test_only_a_higher_class_may_push_a_reservation_back(priority: int, starts: list[str]) -> None:
-    picture = a_picture(
+    state = a_state(
         policy=a_policy(name="easy", class_point_ms=MINUTE),
         nodes=[a_node(gpus=4)],
         held=[busy(2, until=HOUR)],
@@ -263,7 +259,7 @@ def test_only_a_higher_class_may_push_a_reservation_back(priority: int, starts: 
         ],
         reservations=[promised(1, HOUR, on("n0", range(4)))],
     )
-    assert started(decided(picture)) == starts
+    assert started(decided(state)) == starts
 
 
 def test_a_gang_gets_a_reservation_when_enough_has_ended() -> None:
@@ -273,17 +269,17 @@ def test_a_gang_gets_a_reservation_when_enough_has_ended() -> None:
         busy(4, until=HOUR, node="n1", number=98),
         busy(4, until=2 * HOUR, node="n2", number=97),
     ]
-    picture = a_picture(nodes=nodes, held=held, queue=[a_job(number=1, gpus=4, members=2)])
-    assert reserved(decided(picture)) == {"j1": (2 * HOUR, ["n1", "n2"])}
+    state = a_state(nodes=nodes, held=held, queue=[a_job(number=1, gpus=4, members=2)])
+    assert reserved(decided(state)) == {"j1": (2 * HOUR, ["n1", "n2"])}
 
 
 def test_a_gang_with_two_members_on_one_node_keeps_its_reservation() -> None:
     nodes = a_cluster(nodes=2, gpus=4)
     held = [busy(4, until=HOUR), busy(4, until=HOUR, node="n1", number=98)]
-    picture = a_picture(nodes=nodes, held=held, queue=[a_job(number=1, gpus=2, members=2)])
-    first = decided(picture)
-    picture.set_reservations(first.reservations)
-    second = decided(picture, MINUTE)
+    state = a_state(nodes=nodes, held=held, queue=[a_job(number=1, gpus=2, members=2)])
+    first = decided(state)
+    state.set_reservations(first.reservations)
+    second = decided(state, MINUTE)
     assert reserved(second) == reserved(first)
     assert second.reservations[0].made_ms == 0
 
@@ -292,63 +288,63 @@ def test_a_labelled_job_waits_for_a_node_with_its_labels() -> None:
     nodes = [a_node(ordinal=0, gpus=4), a_node(ordinal=1, gpus=4, labels=(("zone", "a"),))]
     held = [busy(4, until=HOUR), busy(4, until=2 * HOUR, node="n1", number=98)]
     job = a_job(number=1, gpus=4, node_labels=(("zone", "a"),))
-    picture = a_picture(nodes=nodes, held=held, queue=[job])
-    assert reserved(decided(picture)) == {"j1": (2 * HOUR, ["n1"])}
+    state = a_state(nodes=nodes, held=held, queue=[job])
+    assert reserved(decided(state)) == {"j1": (2 * HOUR, ["n1"])}
 
 
 def test_a_job_that_needs_an_island_is_reserved_a_whole_one() -> None:
     held = [busy(4, until=2 * HOUR), busy(1, until=HOUR, number=98, first=4)]
     job = a_job(number=1, gpus=4, topology=Topology.REQUIRE_ISLAND)
-    picture = a_picture(nodes=[a_node(gpus=8, islands=2)], held=held, queue=[job])
-    plan = decided(picture)
+    state = a_state(nodes=[a_node(gpus=8, islands=2)], held=held, queue=[job])
+    plan = decided(state)
     assert reserved(plan) == {"j1": (HOUR, ["n0"])}
     assert [d.index for d in plan.reservations[0].placements[0].devices] == [4, 5, 6, 7]
 
 
 def test_no_reservation_where_no_expected_end_helps() -> None:
     nodes = [a_node(gpus=4, device={"paused": True})]
-    plan = decided(a_picture(nodes=nodes, queue=[a_job(number=1, gpus=1)]))
+    plan = decided(a_state(nodes=nodes, queue=[a_job(number=1, gpus=1)]))
     assert plan.reservations == ()
     assert [reason.code for _, reason in plan.shape_reasons] == [ReasonCode.RESOURCES]
 
 
 def test_a_job_that_has_not_waited_long_enough_gets_no_reservation_yet() -> None:
     policy = a_policy(name="easy", reserve_after_ms=HOUR)
-    picture = a_picture(
+    state = a_state(
         policy=policy,
         nodes=[a_node(gpus=4)],
         held=[busy(3, until=5 * HOUR)],
         queue=[a_job(number=1, gpus=4)],
     )
-    assert reserved(decided(picture, HOUR - 1)) == {}
-    assert list(reserved(decided(picture, HOUR))) == ["j1"]
+    assert reserved(decided(state, HOUR - 1)) == {}
+    assert list(reserved(decided(state, HOUR))) == ["j1"]
 
 
 def test_run_times_beyond_the_limit_are_not_believed() -> None:
     job = a_job(number=2, gpus=1, max_runtime_ms=HOUR)
-    picture = a_picture(
+    state = a_state(
         nodes=[a_node(gpus=4)],
         held=[busy(3, until=HOUR)],
         queue=[a_job(number=1, gpus=4), waiting(job, expected_ms=DAY)],
     )
-    assert started(decided(picture)) == ["j2"]
+    assert started(decided(state)) == ["j2"]
 
 
 def test_what_is_stopping_is_expected_to_be_gone_at_once() -> None:
     stopping = replace(busy(4, until=DAY), stopping=True)
-    picture = a_picture(nodes=[a_node(gpus=4)], held=[stopping], queue=[a_job(number=1, gpus=4)])
-    at_ms, _ = reserved(decided(picture))["j1"]
+    state = a_state(nodes=[a_node(gpus=4)], held=[stopping], queue=[a_job(number=1, gpus=4)])
+    at_ms, _ = reserved(decided(state))["j1"]
     assert at_ms <= MINUTE
 
 
-def test_deciding_leaves_the_picture_as_it_was() -> None:
-    picture = a_picture(
+def test_deciding_leaves_the_state_unchanged() -> None:
+    state = a_state(
         nodes=a_cluster(nodes=2, gpus=4),
         held=[busy(3, until=HOUR)],
         queue=[a_job(number=n, gpus=g) for n, g in enumerate((4, 4, 1, 0.5, 1.5, 6), start=1)],
     )
-    before = picture.snapshot()
-    free = picture.index.free_devices
-    assert decided(picture).to_json() == decided(picture).to_json()
-    assert picture.snapshot() == before
-    assert picture.index.free_devices == free
+    before = state.snapshot()
+    free = state.index.free_devices
+    assert decided(state).to_json() == decided(state).to_json()
+    assert state.snapshot() == before
+    assert state.index.free_devices == free

@@ -4,23 +4,23 @@ from contextlib import suppress
 
 from gpu_scheduler.engine.forecast import SAMPLED, forecast, rough_start_ms
 from gpu_scheduler.model.tenant import Quota, Tenant
-from tests.builders import a_job, a_node, a_picture, a_policy, a_tenant, an_array, on, running
+from tests.builders import a_job, a_node, a_policy, a_state, a_tenant, an_array, on, running
 
 H = 3_600_000
 
 
 def test_the_work_ahead_is_divided_among_all_gpus() -> None:
     jobs = [a_job(number=n, gpus=4, submit_ms=n) for n in range(1, 9)]
-    picture = a_picture(policy=a_policy(), nodes=[a_node(gpus=8)], queue=jobs)
-    assert rough_start_ms(picture, 1, 0) == 1
-    assert rough_start_ms(picture, 8, 0) == 7 * 4 * H // 8
-    assert rough_start_ms(picture, 99, 0) is None
+    state = a_state(policy=a_policy(), nodes=[a_node(gpus=8)], queue=jobs)
+    assert rough_start_ms(state, 1, 0) == 1
+    assert rough_start_ms(state, 8, 0) == 7 * 4 * H // 8
+    assert rough_start_ms(state, 99, 0) is None
 
 
 def test_what_runs_counts_with_what_is_left_of_it() -> None:
     held = running(a_job(number=1, gpus=8), on("n0", range(8)), end_ms=2 * H)
-    picture = a_picture(nodes=[a_node(gpus=8)], held=[held], queue=[a_job(number=2)])
-    assert rough_start_ms(picture, 2, H) == 2 * H
+    state = a_state(nodes=[a_node(gpus=8)], held=[held], queue=[a_job(number=2)])
+    assert rough_start_ms(state, 2, H) == 2 * H
 
 
 def test_a_tenant_and_a_user_do_no_more_at_once_than_they_may() -> None:
@@ -29,7 +29,7 @@ def test_a_tenant_and_a_user_do_no_more_at_once_than_they_may() -> None:
     nodes = [a_node(gpus=8), a_node(ordinal=1)]
 
     def rough(tenant: Tenant) -> int | None:
-        return rough_start_ms(a_picture(nodes=nodes, queue=jobs, tenants=[tenant]), 8, 0)
+        return rough_start_ms(a_state(nodes=nodes, queue=jobs, tenants=[tenant]), 8, 0)
 
     by_cluster = (8 + 7) * H // 16
     assert rough(a_tenant()) == by_cluster
@@ -40,22 +40,22 @@ def test_a_tenant_and_a_user_do_no_more_at_once_than_they_may() -> None:
 
 def test_an_array_counts_with_all_its_tasks() -> None:
     jobs = [an_array(number=1, tasks="0-15", gpus=1), a_job(number=2, submit_ms=1, cpus=1)]
-    picture = a_picture(nodes=[a_node(gpus=8)], queue=jobs)
-    assert rough_start_ms(picture, 2, 0) == 2 * H
+    state = a_state(nodes=[a_node(gpus=8)], queue=jobs)
+    assert rough_start_ms(state, 2, 0) == 2 * H
 
 
 def test_a_long_line_is_sampled_and_the_answer_stays_near() -> None:
     count = 40 * SAMPLED
     jobs = [a_job(number=n, gpus=1, submit_ms=n) for n in range(1, count + 1)]
-    picture = a_picture(nodes=[a_node(gpus=8)], queue=jobs)
-    rough = rough_start_ms(picture, count, 0)
+    state = a_state(nodes=[a_node(gpus=8)], queue=jobs)
+    rough = rough_start_ms(state, count, 0)
     assert rough is not None
     assert abs(rough - (count - 1) * H // 8) < 0.05 * rough
 
 
 def test_an_interrupted_forecast_leaves_what_it_has_found() -> None:
     jobs = [a_job(number=n, gpus=8, submit_ms=n) for n in range(1, 9)]
-    picture = a_picture(nodes=[a_node(gpus=8)], queue=jobs)
+    state = a_state(nodes=[a_node(gpus=8)], queue=jobs)
     asked = 0
 
     def until_the_third(job: object, ran_ms: int) -> int:
@@ -67,6 +67,6 @@ def test_an_interrupted_forecast_leaves_what_it_has_found() -> None:
 
     found: dict[int, int] = {}
     with suppress(TimeoutError):
-        forecast(picture, 0, run_ms_of=until_the_third, into=found)
+        forecast(state, 0, run_ms_of=until_the_third, into=found)
     assert found == {1: 0, 2: H, 3: 2 * H, 4: 3 * H}
-    assert forecast(picture, 0)[1] == 0
+    assert forecast(state, 0)[1] == 0

@@ -26,9 +26,9 @@ from gpu_scheduler.engine.placement.scoring import (
     packing,
 )
 from gpu_scheduler.engine.policy import Ranking, TypicalShape
-from gpu_scheduler.engine.state.node_class import Kind
+from gpu_scheduler.engine.state.node_class import NodeClass
 from gpu_scheduler.engine.state.node_resources import Vector
-from gpu_scheduler.engine.state.request_shape import Shape
+from gpu_scheduler.engine.state.request_shape import RequestShape
 from tests.builders import (
     GPU_MB,
     a_cluster,
@@ -36,9 +36,9 @@ from tests.builders import (
     a_job,
     a_mig_device,
     a_node,
-    a_picture,
     a_policy,
     a_request,
+    a_state,
     on,
     places,
     running,
@@ -57,8 +57,8 @@ SCORED = [
 EMPTY = (1000,) * 8
 
 
-def a_shape(**wishes) -> Shape:
-    return Shape(0, a_request(**wishes))
+def a_shape(**wishes) -> RequestShape:
+    return RequestShape(0, a_request(**wishes))
 
 
 def a_vector(left=EMPTY, *, cpus: int = 64, sizes: tuple[int, ...] = ()) -> Vector:
@@ -76,7 +76,7 @@ def typical(gpus: int = 1, share: int = 1000, count: int = 1, cpus: int = 0, mod
     )
 
 
-KINDS = [Kind(0, a_node(gpus=8), 0)]
+KINDS = [NodeClass(0, a_node(gpus=8), 0)]
 
 
 # --- four scores of a node
@@ -248,8 +248,8 @@ def test_whatever_fits_is_found(ranking: Ranking) -> None:
     jobs = [
         a_job(number=n, gpus=g) for n, g in enumerate((8, 0.5, 0.5, 4, 1.5, 1.5, 0, 1), start=1)
     ]
-    picture = a_picture(policy=policy, nodes=a_cluster(nodes=3), queue=jobs)
-    assert started(decide(picture, policy, 0)) == [job.id for job in jobs]
+    state = a_state(policy=policy, nodes=a_cluster(nodes=3), queue=jobs)
+    assert started(decide(state, policy, 0)) == [job.id for job in jobs]
 
 
 @pytest.mark.parametrize("ranking", SCORED)
@@ -260,13 +260,13 @@ def test_nodes_with_the_same_shares_left_may_differ_in_memory(ranking: Ranking) 
         running(a_job(number=8, gpus=0.5), on("n0", {0: 500}, gpu_memory_mb=GPU_MB - 1000)),
         running(a_job(number=9, gpus=0.5), on("n1", {0: 500}, gpu_memory_mb=1000)),
     ]
-    picture = a_picture(
+    state = a_state(
         policy=policy,
         nodes=a_cluster(nodes=2, gpus=1),
         held=held,
         queue=[a_job(number=1, gpus=0.5, gpu_memory_mb=40_000)],
     )
-    assert places(decide(picture, policy, 0), "j1") == {"n1": [0]}
+    assert places(decide(state, policy, 0), "j1") == {"n1": [0]}
 
 
 @pytest.mark.parametrize("ranking", SCORED)
@@ -276,13 +276,13 @@ def test_devices_with_the_same_share_left_may_differ_in_memory(ranking: Ranking)
         running(a_job(number=8, gpus=0.5), on("n0", {0: 500}, gpu_memory_mb=GPU_MB - 1000)),
         running(a_job(number=9, gpus=0.5), on("n0", {1: 500}, gpu_memory_mb=1000)),
     ]
-    picture = a_picture(
+    state = a_state(
         policy=policy,
         nodes=[a_node(gpus=2)],
         held=held,
         queue=[a_job(number=1, gpus=0.5, gpu_memory_mb=40_000)],
     )
-    assert places(decide(picture, policy, 0), "j1") == {"n0": [1]}
+    assert places(decide(state, policy, 0), "j1") == {"n0": [1]}
 
 
 @pytest.mark.parametrize("ranking", SCORED)
@@ -290,34 +290,34 @@ def test_nodes_that_look_alike_may_differ_in_slices(ranking: Ranking) -> None:
     policy = a_policy(name=ranking.value, typical_shapes=(typical(),))
     nodes = [a_node(ordinal=n, devices=[a_mig_device(slices={"3g.40gb": 1})]) for n in range(2)]
     jobs = [a_job(number=n, mig_profile="3g.40gb") for n in (1, 2)]
-    picture = a_picture(policy=policy, nodes=nodes, queue=jobs)
-    assert started(decide(picture, policy, 0)) == ["j1", "j2"]
+    state = a_state(policy=policy, nodes=nodes, queue=jobs)
+    assert started(decide(state, policy, 0)) == ["j1", "j2"]
 
 
 @pytest.mark.parametrize("ranking", SCORED)
 def test_a_share_keeps_to_the_devices_that_it_allows(ranking: Ranking) -> None:
     policy = a_policy(name=ranking.value, typical_shapes=(typical(share=500),))
     held = [running(a_job(number=9, gpus=0.5), on("n0", {0: 500}))]
-    picture = a_picture(
+    state = a_state(
         policy=policy,
         nodes=[a_node(gpus=4)],
         held=held,
         queue=[a_job(number=1, gpus=0.5, device_ids=(2,))],
     )
-    assert places(decide(picture, policy, 0), "j1") == {"n0": [2]}
+    assert places(decide(state, policy, 0), "j1") == {"n0": [2]}
 
 
 @pytest.mark.parametrize("ranking", SCORED)
 def test_a_device_of_which_memory_is_held_is_not_wholly_free(ranking: Ranking) -> None:
     policy = a_policy(name=ranking.value, typical_shapes=(typical(),))
     held = [running(a_job(number=9, gpus=0, gpu_memory_mb=4), on("n0", {0: 0}, gpu_memory_mb=4))]
-    picture = a_picture(
+    state = a_state(
         policy=policy,
         nodes=a_cluster(nodes=2, gpus=1),
         held=held,
         queue=[a_job(number=1), a_job(number=2, gpus=0.99)],
     )
-    plan = decide(picture, policy, 0)
+    plan = decide(state, policy, 0)
     assert (places(plan, "j1"), places(plan, "j2")) == ({"n1": [0]}, {"n0": [0]})
 
 
@@ -326,7 +326,7 @@ def test_a_device_of_which_memory_is_held_is_not_wholly_free(ranking: Ranking) -
 def test_a_place_is_found_if_and_only_if_there_is_one(ranking: Ranking, seed: int) -> None:
     """Against asking every node, while shares, memory, slices and whole devices come and go."""
     chance = Random(seed)
-    picture = a_picture(
+    state = a_state(
         policy=a_policy(name=ranking.value, typical_shapes=(typical(), typical(share=500))),
         nodes=[
             a_node(
@@ -352,19 +352,19 @@ def test_a_place_is_found_if_and_only_if_there_is_one(ranking: Ranking, seed: in
         {"gpus": 3, "mig_profile": "1g.10gb"},
         {"gpus": 0, "cpus": 5},
     ]
-    index = picture.index
+    index = state.index
     shapes = [index.shape(a_request(**wish)) for wish in wishes]
-    scorer = Scorer(picture)
+    scorer = Scorer(state)
     held = []
     for _ in range(300):
         shape = chance.choice(shapes)
-        hold = scorer.find(shape, None)
-        fits = any(slot.choose_any(shape) is not None for slot in index.by_id.values())
-        assert (hold is not None) == fits
-        if hold is not None:
-            index.take(hold)
-            held.append(hold)
-        if held and (hold is None or chance.random() < 0.3):
+        grant = scorer.find(shape, None)
+        fits = any(resources.choose_any(shape) is not None for resources in index.by_id.values())
+        assert (grant is not None) == fits
+        if grant is not None:
+            index.take(grant)
+            held.append(grant)
+        if held and (grant is None or chance.random() < 0.3):
             index.give(held.pop(chance.randrange(len(held))))
 
 
@@ -373,8 +373,8 @@ def test_labels_hold_for_scored_rankings(ranking: Ranking) -> None:
     policy = a_policy(name=ranking.value, typical_shapes=(typical(),))
     nodes = [a_node(ordinal=0), a_node(ordinal=1, labels=(("zone", "a"),))]
     jobs = [a_job(number=n, gpus=4, node_labels=(("zone", "a"),)) for n in (1, 2, 3)]
-    picture = a_picture(policy=policy, nodes=nodes, queue=jobs)
-    plan = decide(picture, policy, 0)
+    state = a_state(policy=policy, nodes=nodes, queue=jobs)
+    plan = decide(state, policy, 0)
     assert started(plan) == ["j1", "j2"]
     assert list(places(plan, "j1")) == ["n1"]
 
@@ -393,10 +393,10 @@ def test_labels_hold_for_scored_rankings(ranking: Ranking) -> None:
 def test_a_small_job_joins_the_used_node(ranking: Ranking, node: str) -> None:
     policy = a_policy(name=ranking.value, typical_shapes=(typical(gpus=8), typical(gpus=1)))
     held = [running(a_job(number=9, gpus=1), on("n1", [0]))]
-    picture = a_picture(
+    state = a_state(
         policy=policy, nodes=a_cluster(nodes=2), held=held, queue=[a_job(number=1, gpus=1)]
     )
-    assert list(places(decide(picture, policy, 0), "j1")) == [node]
+    assert list(places(decide(state, policy, 0), "j1")) == [node]
 
 
 def test_the_order_of_registration_does_not_matter() -> None:
@@ -404,7 +404,7 @@ def test_the_order_of_registration_does_not_matter() -> None:
     jobs = [a_job(number=n, gpus=g) for n, g in enumerate((0.5, 1, 2, 0.5, 4), start=1)]
     nodes = a_cluster(nodes=3, gpus=4)
     plans = [
-        decide(a_picture(policy=policy, nodes=order, queue=jobs), policy, 0).to_json()
+        decide(a_state(policy=policy, nodes=order, queue=jobs), policy, 0).to_json()
         for order in (nodes, nodes[::-1])
     ]
     assert plans[0] == plans[1]

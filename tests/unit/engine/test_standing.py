@@ -1,10 +1,10 @@
 """What an account's use adds to the keys of its jobs."""
 
 from gpu_scheduler.engine.fair_share import PROJECTED_MS, Standings
-from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.snapshot import AccountUsage
-from tests.builders import DAY, HOUR, a_job, a_picture, a_policy, a_tenant
+from tests.builders import DAY, HOUR, a_job, a_policy, a_state, a_tenant
 
 A, B = ("a", "ada", Pool.BATCH), ("b", "ada", Pool.BATCH)
 FAIR = a_policy(name="fair", fair_ms=DAY, user_fair_ms=0, fair_cap=4)
@@ -13,8 +13,8 @@ FAIR = a_policy(name="fair", fair_ms=DAY, user_fair_ms=0, fair_cap=4)
 GPU_HOUR = 1000 * 3_600_000
 
 
-def a_rivalry(*, a: int, b: int, weight_a: int = 1000, policy=FAIR) -> Picture:
-    return a_picture(
+def a_rivalry(*, a: int, b: int, weight_a: int = 1000, policy=FAIR) -> ClusterState:
+    return a_state(
         policy=policy,
         tenants=[a_tenant(id="a", weight_milli=weight_a), a_tenant(id="b")],
         queue=[a_job(number=1, tenant="a"), a_job(number=2, tenant="b")],
@@ -41,7 +41,7 @@ def test_the_cost_is_capped() -> None:
 
 def test_users_are_compared_inside_their_tenant() -> None:
     policy = a_policy(name="fair", fair_ms=0, user_fair_ms=HOUR)
-    picture = a_picture(
+    state = a_state(
         policy=policy,
         queue=[a_job(number=1, user="ada"), a_job(number=2, user="bob")],
         user_standings={
@@ -49,7 +49,7 @@ def test_users_are_compared_inside_their_tenant() -> None:
             ("vision", "bob"): AccountUsage(usage=100 * GPU_HOUR),
         },
     )
-    standings = Standings(picture)
+    standings = Standings(state)
     assert standings.penalty_ms(("vision", "ada", Pool.BATCH)) == 1.5 * HOUR
     assert standings.penalty_ms(("vision", "bob", Pool.BATCH)) == 0.5 * HOUR
 

@@ -112,7 +112,7 @@ def test_a_standby_says_why_a_job_waits_as_the_leader_does(store: PostgresStore)
     asyncio.run(play())
 
 
-def test_what_was_foreseen_on_an_older_picture_is_not_said_again(store: PostgresStore) -> None:
+def test_a_forecast_of_an_older_state_is_not_repeated(store: PostgresStore) -> None:
     async def play() -> None:
         loop, standby = await a_leader(store), a_standby(store)
         await submit(loop, gpus=2)

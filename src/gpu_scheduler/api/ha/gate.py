@@ -210,9 +210,9 @@ async def _starting(scope: Scope, receive: Receive, send: Send) -> None:  # noqa
     await refuse(scope, send, ErrorForm(error="this server is starting", code="not_leader"))
 
 
-# --- What an answer should tell and the picture does not know: noted by who makes the answer.
+# --- What an answer should tell and the cluster state does not know: noted by who makes the answer.
 #
-# Rows are read as they are now; places and reasons come from the picture, which is older on a
+# Rows are read as they are now; places and reasons come from the cluster state, which is older on a
 # server
 # that stands by. There the leader is asked instead. Where nobody wants to know, noting does
 # nothing.
@@ -221,7 +221,7 @@ _noted: ContextVar[list[str] | None] = ContextVar("gaps", default=None)
 
 
 def note_stale(name: str) -> None:
-    """The picture does not know this job or attempt, and by its row it should."""
+    """The cluster state does not know this job or attempt, and by its row it should."""
     gaps = _noted.get()
     if gaps is not None:
         gaps.append(name)

@@ -4,7 +4,7 @@ The caller is known, and the request was checked, before it comes here. While no
 kept waiting for a while. It is sent again only if the leader cannot have done it, or if doing it
 twice is doing it once: a read, or a change whose Idempotency-Key is heeded.
 
-Reads are answered here, and asked of the leader where the picture is behind: the caller has changed
+Reads are answered here, and asked of the leader where this state is behind: the caller has changed
 something since it was read, or it does not know what a row tells of. Nobody waits for a leader for
 that.
 
@@ -154,9 +154,9 @@ class LeaderProxy:
     secret: bytes
     tls: Callable[[], ssl.SSLContext]
     age_s: Callable[[], float] = lambda: 0.0
-    """How old the picture is from which this server answers."""
+    """How old the cluster state is from which this server answers."""
     _changed: dict[str, float] = field(default_factory=dict, init=False)
-    """When each user has last changed something through this server, if the picture is older."""
+    """When each user has last changed something through this server, if its state is older."""
 
     def wants(self, operation: Operation, headers: dict[bytes, bytes]) -> bool:
         """Tell whether this is for the leader: changes, logs, and what is asked for so."""
@@ -181,7 +181,7 @@ class LeaderProxy:
         return asyncio.get_running_loop().time() - self.age_s()
 
     def _note_change(self, user: str) -> None:
-        """Forget those whom the picture has caught up with, so that this stays small."""
+        """Forget those whom the cluster state has caught up with, so that this stays small."""
         read_at = self._read_at
         for known in [one for one, at in self._changed.items() if at < read_at]:
             del self._changed[known]

@@ -87,7 +87,7 @@ class OrderDispatcher:
         node_id = allocation.placements[0].node_id
         if allocation.spans_nodes or node_id in self._sessions.by_node or node_id not in self._left:
             return False
-        if self._loop.core.state.cluster.index.slot(node_id).node.state is NodeState.ONLINE:
+        if self._loop.core.state.cluster.index.resources(node_id).node.state is NodeState.ONLINE:
             self._suspect(node_id)
         detail = f"node {node_id} was not connected, so it was never ordered there"
         lost = Ended(allocation.id, exit_code=None, ran=False, lost=True, detail=detail)

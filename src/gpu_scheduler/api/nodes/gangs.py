@@ -127,10 +127,12 @@ class GangCoordinator:
 
     def node_gone(self, node_id: str) -> None:
         """Whatever is being stopped does not wait for a node that cannot or need not answer."""
-        picture = self._loop.core.state.cluster
-        slot = picture.index.by_id.get(node_id)
-        for allocation_id in () if slot is None else list(picture.by_node.get(slot.ordinal, {})):
-            self._let_go(picture.running[allocation_id].running.allocation, node_id)
+        cluster = self._loop.core.state.cluster
+        resources = cluster.index.by_id.get(node_id)
+        for allocation_id in (
+            () if resources is None else list(cluster.by_node.get(resources.ordinal, {}))
+        ):
+            self._let_go(cluster.running[allocation_id].running.allocation, node_id)
 
     def _let_go(self, allocation: Allocation, node_id: str) -> None:
         why = self._stop_why(allocation)

@@ -162,13 +162,13 @@ class Agents:
 
         What was known to be gone with a node that is dead is gone still.
         """
-        picture = self._loop.core.state.cluster
-        for node_id, slot in picture.index.by_id.items():
+        cluster = self._loop.core.state.cluster
+        for node_id, resources in cluster.index.by_id.items():
             if node_id in self._sessions.by_node:
                 continue
             self._silence.end(node_id)
             self._silence.begin(node_id)
-            if slot.node.state is NodeState.DEAD and picture.by_node.get(slot.ordinal):
+            if resources.node.state is NodeState.DEAD and cluster.by_node.get(resources.ordinal):
                 self._hearing.tell(NodeFenced(node_id))
 
     def reconnect_all(self) -> None:
@@ -350,7 +350,7 @@ class Agents:
     def _trust_again(self, session: Session) -> None:
         """Tell a node what somebody looked after while it, or a server, was away."""
         now_ms = self._loop.now_ms()
-        for device in self._loop.core.state.cluster.index.slot(session.node).node.devices:
+        for device in self._loop.core.state.cluster.index.resources(session.node).node.devices:
             if device.trust_ms:
                 session.trust(device.index, device.trust_ms, max(0, now_ms - device.trust_ms))
 

@@ -17,7 +17,7 @@ from gpu_scheduler.api.http.operations import V1, Operation, boolean_parameter
 from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.control.messages import PauseDevice, ResumeDevice, SetPools
 from gpu_scheduler.control.state import ControlState
-from gpu_scheduler.engine.state.node_resources import Slot
+from gpu_scheduler.engine.state.node_resources import NodeResources
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.job import NORMAL_PRIORITY, JobState, Pool
@@ -41,18 +41,18 @@ from gpu_scheduler.wire.tenants import QuotaRequest, per
 
 def pool_uses(state: ControlState) -> list[PoolUse]:
     """Both pools, online first."""
-    picture = state.cluster
+    cluster = state.cluster
     runs = dict.fromkeys(Pool, 0)
-    for entry in picture.running.values():
+    for entry in cluster.running.values():
         runs[entry.running.job.pool] += 1
     waits = dict.fromkeys(Pool, 0)
-    for (_, _, pool), group in list(picture.queue.groups.items()):
+    for (_, _, pool), group in list(cluster.queue.groups.items()):
         waits[pool] += group.size
     found = []
-    dues = picture.dues()
+    dues = cluster.dues()
     for pool in Pool:
-        quota = picture.pools.get(pool)
-        held_milli = picture.holdings.pools.get(pool, 0)
+        quota = cluster.pools.get(pool)
+        held_milli = cluster.holdings.pools.get(pool, 0)
         due_milli = dues.get(pool)
         borrowed = 0 if due_milli is None else max(0, held_milli - due_milli)
         found.append(
@@ -104,10 +104,10 @@ def uses(context: Context) -> dict[tuple[str, int], Use]:
     return found
 
 
-def slots(context: Context) -> list[Slot]:
+def node_resources(context: Context) -> list[NodeResources]:
     """All nodes with what is free of them, by name; n2 stands before n10."""
     by_id = context.service.core.state.cluster.index.by_id
-    return sorted(by_id.values(), key=lambda slot: natural_key(slot.node.id))
+    return sorted(by_id.values(), key=lambda resources: natural_key(resources.node.id))
 
 
 def natural_key(name: str) -> tuple[list[tuple[int, str]], str]:
@@ -116,17 +116,17 @@ def natural_key(name: str) -> tuple[list[tuple[int, str]], str]:
     return [(int(part), "") if place % 2 else (-1, part) for place, part in parts], name
 
 
-def free_gpus(slot: Slot) -> int:
+def free_gpus(resources: NodeResources) -> int:
     """Devices of a node that are wholly free and take work."""
-    return slot.free_mask.bit_count() if slot.node.takes_work else 0
+    return resources.free_mask.bit_count() if resources.node.takes_work else 0
 
 
 async def cluster_status(context: Context, request: Request) -> Response:
     """The cluster in numbers."""
     detailed = context.parse_query(request, "detailed").flag("detailed")
     counts = context.service.store.count_states()
-    nodes = slots(context)
-    online = [slot for slot in nodes if slot.node.state is NodeState.ONLINE]
+    nodes = node_resources(context)
+    online = [resources for resources in nodes if resources.node.state is NodeState.ONLINE]
     state = context.service.core.state
     users: dict[str, float] = {}
     for entry in state.cluster.running.values():
@@ -135,7 +135,7 @@ async def cluster_status(context: Context, request: Request) -> Response:
     status = ClusterStatus(
         total_nodes=len(nodes),
         online_nodes=len(online),
-        total_gpus=sum(slot.node.gpu_count for slot in nodes),
+        total_gpus=sum(resources.node.gpu_count for resources in nodes),
         available_gpus=sum(map(free_gpus, nodes)),
         total_jobs=sum(counts.values()),
         running_jobs=counts.get(JobState.RUNNING, 0),
@@ -146,7 +146,7 @@ async def cluster_status(context: Context, request: Request) -> Response:
         cancelled_jobs=counts.get(JobState.CANCELLED, 0),
         queued_tasks=state.queued_tasks,
         allocated_gpus=sum(users.values()),
-        usable_gpus=sum(slot.usable.bit_count() for slot in online),
+        usable_gpus=sum(resources.usable.bit_count() for resources in online),
         users=dict(sorted(users.items())),
         pending_by_priority=_by_priority(context) if detailed else None,
         pools=pool_uses(state),
@@ -186,11 +186,11 @@ def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
         entry = running.get(process.allocation_id)
         return caller.may_see(process.user, "" if entry is None else entry.running.job.tenant)
 
-    for slot in slots(context):
-        node_id = slot.node.id
+    for resources in node_resources(context):
+        node_id = resources.node.id
         found = context.service.telemetry.get(node_id)
         readings = {} if found is None else {reading.index: reading for reading in found.readings}
-        for device in slot.node.devices:
+        for device in resources.node.devices:
             use = given.get((node_id, device.index), Use())
             form = GpuForm(
                 node=node_id,
@@ -204,7 +204,7 @@ def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
                 jobs=use.jobs,
                 users=use.users,
                 paused=device.paused,
-                why=device_problem(device) or node_problem(slot.node),
+                why=device_problem(device) or node_problem(resources.node),
                 mig=[f"{count} x {profile}" for profile, count in device.mig_slices],
             )
             _add_reading(form, readings.get(device.index), sees, running)
@@ -280,13 +280,16 @@ async def _set_paused(context: Context, request: Request, *, paused: bool) -> Re
     told = f"GPU {index} of {node_id} is {done}"
     if paused:
         told += "; what runs there goes on"
-    elif context.service.core.state.cluster.index.slot(node_id).node.state is not NodeState.ONLINE:
+    elif (
+        context.service.core.state.cluster.index.resources(node_id).node.state
+        is not NodeState.ONLINE
+    ):
         told += "; its node is away, and is told when it comes back"
     return json_response(GpuChanged(node=node_id, index=index, paused=paused, message=told))
 
 
 def _only_node(context: Context) -> str:
-    nodes = slots(context)
+    nodes = node_resources(context)
     if len(nodes) != 1:
         raise InvalidRequest(
             f"there are {len(nodes)} nodes, so a number alone names no GPU; write NODE:INDEX, as "
@@ -301,9 +304,9 @@ def _only_node(context: Context) -> str:
 def troubles(context: Context) -> dict[str, str]:
     """Why devices take no work, by node and index; of many, the first ones."""
     found = (
-        (f"{slot.node.id}:{device.index}", trouble)
-        for slot in slots(context)
-        for device in slot.node.devices
+        (f"{resources.node.id}:{device.index}", trouble)
+        for resources in node_resources(context)
+        for device in resources.node.devices
         if (trouble := device_problem(device))
     )
     return dict(islice(found, MOST_TROUBLES))

@@ -82,7 +82,7 @@ async def explain_job(context: Context, request: Request) -> Response:
 
 
 def _note_gap(context: Context, row: JobRow) -> None:
-    """The picture must know the job, and where it is if it runs."""
+    """The cluster state must know the job, and where it is if it runs."""
     state = context.service.core.state
     is_placed = row.state not in HOLDING or row.job.array is not None
     is_placed = is_placed or f"{row.job.id}.{row.attempt}" in state.cluster.running

@@ -13,9 +13,9 @@ from gpu_scheduler.api.auth.peer_credentials import UNKNOWN
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import V1, Operation
 from gpu_scheduler.api.http.request import Request, Response, json_response
-from gpu_scheduler.api.routes.cluster import slots
+from gpu_scheduler.api.routes.cluster import node_resources
 from gpu_scheduler.control.self_monitoring import DEGRADED, HEALTHY, UNHEALTHY, HealthFinding
-from gpu_scheduler.engine.state.node_resources import Slot
+from gpu_scheduler.engine.state.node_resources import NodeResources
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.model.node import Device, Health, NodeState, device_problem
 from gpu_scheduler.wire.answers import Health as HealthForm
@@ -71,7 +71,7 @@ def findings(context: Context) -> Iterator[HealthFinding]:
     """All that is wrong."""
     yield from _store(context)
     yield from _lead(context)
-    nodes = slots(context)
+    nodes = node_resources(context)
     yield from _nodes(nodes)
     yield from _gpus(context, nodes)
     yield from _queue(context)
@@ -142,12 +142,14 @@ def _lead(context: Context) -> Iterator[HealthFinding]:
         )
 
 
-def _nodes(nodes: list[Slot]) -> Iterator[HealthFinding]:
+def _nodes(nodes: list[NodeResources]) -> Iterator[HealthFinding]:
     remedy = (
         "on that machine, look at agent/agent.log in the state directory; the server starts its "
         "own agent again by itself, and jobs run on meanwhile"
     )
-    lost = [slot.node.id for slot in nodes if slot.node.state is not NodeState.ONLINE]
+    lost = [
+        resources.node.id for resources in nodes if resources.node.state is not NodeState.ONLINE
+    ]
     if not nodes:
         remedy = (
             "none has joined yet: make a token with 'tgpu node token create', and start 'tgpu "
@@ -162,9 +164,13 @@ def _nodes(nodes: list[Slot]) -> Iterator[HealthFinding]:
     yield from _set_aside(nodes)
 
 
-def _set_aside(nodes: list[Slot]) -> Iterator[HealthFinding]:
+def _set_aside(nodes: list[NodeResources]) -> Iterator[HealthFinding]:
     """What a hook wrote may be meant for admins only, so that it is not told here."""
-    faulty = [slot.node.id for slot in nodes if slot.node.closed and slot.node.closed.is_fault]
+    faulty = [
+        resources.node.id
+        for resources in nodes
+        if resources.node.closed and resources.node.closed.is_fault
+    ]
     for node_id in faulty[:MOST_TOLD]:
         yield HealthFinding(
             "nodes",
@@ -178,7 +184,7 @@ def _set_aside(nodes: list[Slot]) -> Iterator[HealthFinding]:
         yield HealthFinding("nodes", DEGRADED, more, "'tgpu nodes' shows all of them")
 
 
-def _gpus(context: Context, nodes: list[Slot]) -> Iterator[HealthFinding]:
+def _gpus(context: Context, nodes: list[NodeResources]) -> Iterator[HealthFinding]:
     for node_id, found in sorted(context.service.telemetry.items()):
         if found.problem:
             yield HealthFinding(
@@ -189,9 +195,9 @@ def _gpus(context: Context, nodes: list[Slot]) -> Iterator[HealthFinding]:
                 "then GPUs are used as they were last seen",
             )
     grave = [
-        (device, f"GPU {device.index} of {slot.node.id}: {device_problem(device)}")
-        for slot in nodes
-        for device in slot.node.devices
+        (device, f"GPU {device.index} of {resources.node.id}: {device_problem(device)}")
+        for resources in nodes
+        for device in resources.node.devices
         if _is_grave(device)
     ]
     for device, told in grave[:MOST_TOLD]:

@@ -22,7 +22,7 @@ from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import Operation
 from gpu_scheduler.api.http.request import Request, Response
 from gpu_scheduler.api.interfaces import Service
-from gpu_scheduler.api.routes.cluster import free_gpus, pool_uses, slots, uses
+from gpu_scheduler.api.routes.cluster import free_gpus, node_resources, pool_uses, uses
 from gpu_scheduler.api.routes.health import CHECKS, findings, worst
 from gpu_scheduler.api.routes.services import shown_state
 from gpu_scheduler.control.self_monitoring import DEGRADED, HEALTHY, UNHEALTHY, Histogram
@@ -155,12 +155,12 @@ class SchedulerCollector(Collector):
             yield _histogram(name, text, found)
 
     def _nodes(self) -> Iterator[Metric]:
-        nodes = slots(self._context)
+        nodes = node_resources(self._context)
         connected = _gauge("agent_connected", "Whether a node's agent is heard (1) or not.", "node")
-        for slot in nodes:
-            connected.add_metric([slot.node.id], slot.node.state is NodeState.ONLINE)
+        for resources in nodes:
+            connected.add_metric([resources.node.id], resources.node.state is NodeState.ONLINE)
         yield connected
-        total = sum(slot.node.gpu_count for slot in nodes)
+        total = sum(resources.node.gpu_count for resources in nodes)
         yield _gauge("gpus", "All GPUs.", value=total)
         free = sum(map(free_gpus, nodes))
         yield _gauge("gpus_free", "GPUs that are wholly free and take work.", value=free)
@@ -181,8 +181,8 @@ class SchedulerCollector(Collector):
             "condition",
         )
         given = uses(self._context)
-        for slot in slots(self._context):
-            node = slot.node
+        for resources in node_resources(self._context):
+            node = resources.node
             for device in node.devices:
                 place = [node.id, str(device.index)]
                 use = given.get((node.id, device.index))

@@ -9,7 +9,7 @@ import msgspec
 from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.http.operations import V1, Operation
 from gpu_scheduler.api.http.request import JSON, Asked, Request, Response, decode, json_response
-from gpu_scheduler.api.routes.cluster import free_gpus, slots
+from gpu_scheduler.api.routes.cluster import free_gpus, node_resources
 from gpu_scheduler.control.messages import (
     ConfirmDead,
     Cordon,
@@ -18,7 +18,7 @@ from gpu_scheduler.control.messages import (
     RemoveNode,
     Uncordon,
 )
-from gpu_scheduler.engine.state.node_resources import Slot
+from gpu_scheduler.engine.state.node_resources import NodeResources
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
 from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.wire.nodes import (
@@ -43,7 +43,9 @@ _PATCH = msgspec.json.Decoder(NodePatch)
 async def list_nodes(context: Context, request: Request) -> Response:
     """All nodes, with what is free of them."""
     context.parse_query(request)
-    return json_response(NodeList([NodeForm(**_fields(context, slot)) for slot in slots(context)]))
+    return json_response(
+        NodeList([NodeForm(**_fields(context, resources)) for resources in node_resources(context)])
+    )
 
 
 async def get_node(context: Context, request: Request) -> Response:
@@ -131,21 +133,21 @@ def _plain(reason: str) -> str:
 
 def _detail(context: Context, request: Request) -> Response:
     node_id = request.params["node"]
-    slot = context.service.core.state.cluster.index.by_id.get(node_id)
-    if slot is None:
-        known = ", ".join(slot.node.id for slot in slots(context)[:20]) or "none"
+    resources = context.service.core.state.cluster.index.by_id.get(node_id)
+    if resources is None:
+        known = ", ".join(resources.node.id for resources in node_resources(context)[:20]) or "none"
         raise UnknownThing(f"node '{node_id[:63]}' is not known; known: {known}")
-    held = context.service.core.state.cluster.by_node.get(slot.ordinal, {})
+    held = context.service.core.state.cluster.by_node.get(resources.ordinal, {})
     islands: dict[int, list[int]] = {}
-    for device in slot.node.devices:
+    for device in resources.node.devices:
         islands.setdefault(device.island, []).append(device.index)
     return json_response(
         NodeDetail(
-            **_fields(context, slot),
+            **_fields(context, resources),
             jobs=sorted(allocation_id.rpartition(".")[0] for allocation_id in held),
             islands=[indices for _, indices in sorted(islands.items())],
-            numa_nodes=slot.node.numa_nodes,
-            direct_storage=slot.node.direct_storage,
+            numa_nodes=resources.node.numa_nodes,
+            direct_storage=resources.node.direct_storage,
             adapters=[
                 AdapterForm(
                     name=adapter.name,
@@ -155,26 +157,26 @@ def _detail(context: Context, request: Request) -> Response:
                     numa_node=adapter.numa_node,
                     active=adapter.active,
                 )
-                for adapter in slot.node.adapters
+                for adapter in resources.node.adapters
             ],
         )
     )
 
 
-def _fields(context: Context, slot: Slot) -> dict[str, Any]:
+def _fields(context: Context, resources: NodeResources) -> dict[str, Any]:
     """What every form of a node has."""
-    node = slot.node
+    node = resources.node
     found = context.service.telemetry.get(node.id)
     running = len(context.service.core.state.cluster.by_node.get(node.ordinal, ()))
     return {
         "id": node.id,
         "state": shown_state(node, running),
         "gpus": node.gpu_count,
-        "free_gpus": free_gpus(slot),
+        "free_gpus": free_gpus(resources),
         "cpu_cores": per(node.cpu_milli, 1000) or 0,
-        "free_cpu_cores": per(slot.free_cpu, 1000) or 0,
+        "free_cpu_cores": per(resources.free_cpu, 1000) or 0,
         "memory_mb": node.memory_mb,
-        "free_memory_mb": slot.free_memory,
+        "free_memory_mb": resources.free_memory,
         "gpu_models": sorted({device.model for device in node.devices}),
         "labels": dict(node.labels),
         "rack": node.rack,

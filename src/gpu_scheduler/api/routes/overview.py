@@ -11,7 +11,7 @@ from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import V1, Operation, Parameter, integer_parameter
 from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.api.queue_order import SORTS, SortedJobs
-from gpu_scheduler.api.routes.cluster import gpu_forms, slots
+from gpu_scheduler.api.routes.cluster import gpu_forms, node_resources
 from gpu_scheduler.api.routes.job_views import JobViews
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.identity import Caller
@@ -39,14 +39,14 @@ async def overview(context: Context, request: Request) -> Response:
     user = context.user_filter(request, query)
     order = context.sorted_jobs.find(request.caller, sort, words, user, offset + limit)
     offset = min(offset, max(0, order.total - limit))
-    nodes = slots(context)
+    nodes = node_resources(context)
     return json_response(
         Overview(
             version=context.settings.version,
             now=write_time(context.service.now_ms()),
             uptime_seconds=round(time.monotonic() - context.started, 3),
             nodes=len(nodes),
-            online_nodes=sum(slot.node.state is NodeState.ONLINE for slot in nodes),
+            online_nodes=sum(resources.node.state is NodeState.ONLINE for resources in nodes),
             problem=_problem(context),
             counts=order.counts,
             gpus=list(gpu_forms(context, request.caller)),

@@ -182,7 +182,7 @@ def _node_of(state: ControlState, replica: Replica) -> Node | None:
         if record is None or replica.ready:
             note_stale(replica.job_id)
         return None
-    return state.cluster.index.slot(running.running.allocation.placements[0].node_id).node
+    return state.cluster.index.resources(running.running.allocation.placements[0].node_id).node
 
 
 def _form(context: Context, service: Service) -> ServiceForm:

@@ -123,7 +123,7 @@ def _check_service(state: ControlState, caller: Caller, message: ServiceCommand)
 
 def _check_giving_back(state: ControlState, caller: Caller, reservation_id: str) -> None:
     """An admin of a tenant may give back what an admin has reserved for that tenant."""
-    window = state.cluster.windows.get(reservation_id)
+    window = state.cluster.advance_reservations.get(reservation_id)
     if window is None or not caller.may_touch("", window.tenant):
         raise Forbidden(
             f"user '{caller.user}' may not cancel reservation '{reservation_id}'; only admins, "

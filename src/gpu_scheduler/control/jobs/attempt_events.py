@@ -107,8 +107,8 @@ def goes_elsewhere(state: ControlState, task: TaskRecord, fact: Ended) -> bool:
     """Tell whether the next attempt cannot meet the prolog that failed, and need not pause."""
     if not kept_from_running(task, fact):
         return False
-    slots = [state.cluster.index.by_id.get(one.node_id) for one in fact.hooks if one.hook == PROLOG]
-    return all(slot is None or not slot.node.takes_work for slot in slots)
+    nodes = [state.cluster.index.by_id.get(one.node_id) for one in fact.hooks if one.hook == PROLOG]
+    return all(resources is None or not resources.node.takes_work for resources in nodes)
 
 
 # --- Facts come back by one door: what started, what ended and how, what is gone.
@@ -467,7 +467,7 @@ def _models_held(state: ControlState, allocation: Allocation) -> tuple[tuple[str
 
 
 def _model_of(state: ControlState, node_id: str, index: int) -> str:
-    devices = state.cluster.index.slot(node_id).node.devices
+    devices = state.cluster.index.resources(node_id).node.devices
     return next(device.model for device in devices if device.index == index)
 
 

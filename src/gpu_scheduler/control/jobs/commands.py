@@ -163,7 +163,11 @@ def remove_tenant(state: ControlState, tenant_id: str, now_ms: int, outcome: Out
         raise WrongState(
             f"tenant '{tenant_id}' has services ({', '.join(services)}); delete them first"
         )
-    kept = [window.id for window in state.cluster.windows.values() if window.tenant == tenant_id]
+    kept = [
+        window.id
+        for window in state.cluster.advance_reservations.values()
+        if window.tenant == tenant_id
+    ]
     if kept:
         # Else its GPUs would be kept from everybody, for nobody.
         raise WrongState(

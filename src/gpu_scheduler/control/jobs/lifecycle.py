@@ -71,13 +71,13 @@ def queue_if_ready(state: ControlState, record: JobRecord, now_ms: int) -> None:
 def update_tasks(state: ControlState, record: JobRecord, now_ms: int, outcome: Outcome) -> None:
     """The pending tasks of an array changed; in the queue it keeps its age and its reservation."""
     if record.queued and record.pending:
-        picture = state.cluster
+        cluster = state.cluster
         number = record.job.number
-        reservation = picture.reservations.get(number)
-        waiting = picture.dequeue(number)
-        picture.enqueue(with_tasks(waiting, record))
+        reservation = cluster.reservations.get(number)
+        waiting = cluster.dequeue(number)
+        cluster.enqueue(with_tasks(waiting, record))
         if reservation is not None:
-            picture.reservations[number] = reservation
+            cluster.reservations[number] = reservation
         state.changed = True
         outcome.keep(record)
         return

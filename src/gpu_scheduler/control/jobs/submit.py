@@ -283,7 +283,9 @@ def why_never(state: ControlState, job: Job) -> Reason | None:
         return None
     labels = {label for member in job.members for label, _ in member.node_labels}
     offered = {
-        label for slot in state.cluster.index.by_id.values() for label, _ in slot.node.labels
+        label
+        for resources in state.cluster.index.by_id.values()
+        for label, _ in resources.node.labels
     }
     for label in sorted(labels - offered):
         if label.startswith(RUNNER_LABEL):
@@ -359,7 +361,7 @@ def _over_nodes(state: ControlState, job: Job) -> Job:
     split = _split(state, job, request)
     if len(split.members) == 1:
         return job
-    known = {model for kind in state.cluster.index.kinds for model in kind.models}
+    known = {model for kind in state.cluster.index.node_classes for model in kind.models}
     models = sorted(known & set(request.gpu_models) if request.gpu_models else known)
     if len(models) > 1:
         for model in models:

@@ -21,7 +21,7 @@ from gpu_scheduler.control.messages import (
 )
 from gpu_scheduler.control.nodes.inventory import OURSELVES, set_node
 from gpu_scheduler.control.state import ControlState
-from gpu_scheduler.engine.state.node_resources import Slot
+from gpu_scheduler.engine.state.node_resources import NodeResources
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
 from gpu_scheduler.model.node import Node, NodeClosure, NodeState, merge_labels
 from gpu_scheduler.model.plan import Allocation
@@ -37,29 +37,29 @@ LABEL_VALUE = re.compile(r"[A-Za-z0-9._/:@+ -]{0,63}")
 
 def change(state: ControlState, message: NodeCommand, now_ms: int, outcome: Outcome) -> None:
     """Carry out what somebody decided about a node."""
-    slot = _slot(state, message.node_id)
+    resources = _resources(state, message.node_id)
     match message:
         case Cordon(_, by, reason):
             closed = NodeClosure(since_ms=now_ms, by=by, reason=reason)
-            _close(state, slot, closed, "node_cordoned", outcome)
+            _close(state, resources, closed, "node_cordoned", outcome)
         case Drain(_, by, reason, within_ms):
             requeue_ms = None if within_ms is None else now_ms + within_ms
             closed = NodeClosure(
                 since_ms=now_ms, by=by, reason=reason, drains=True, requeue_ms=requeue_ms
             )
-            _close(state, slot, closed, "node_draining", outcome)
-            watch_drain(state, slot.node)
-            on_timer(state, slot.node.id, now_ms, outcome)
-            _note_drained(state, slot, now_ms, outcome)
+            _close(state, resources, closed, "node_draining", outcome)
+            watch_drain(state, resources.node)
+            on_timer(state, resources.node.id, now_ms, outcome)
+            _note_drained(state, resources, now_ms, outcome)
         case Uncordon():
-            if slot.node.closed is not None:
-                set_node(state, replace(slot.node, closed=None), outcome)
+            if resources.node.closed is not None:
+                set_node(state, replace(resources.node, closed=None), outcome)
                 state.new_nodes = True
-                _note(now_ms, "node_uncordoned", slot.node.id, outcome)
+                _note(now_ms, "node_uncordoned", resources.node.id, outcome)
         case LabelNode(_, labels):
-            _label(state, slot.node, dict(labels), now_ms, outcome)
+            _label(state, resources.node, dict(labels), now_ms, outcome)
         case RemoveNode():
-            _remove(state, slot, now_ms, outcome)
+            _remove(state, resources, now_ms, outcome)
 
 
 def watch_drain(state: ControlState, node: Node) -> None:
@@ -70,11 +70,16 @@ def watch_drain(state: ControlState, node: Node) -> None:
 
 def on_timer(state: ControlState, node_id: str, now_ms: int, outcome: Outcome) -> None:
     """If a drain is due, stop what is left on its node; it waits again for another place."""
-    slot = state.cluster.index.by_id.get(node_id)
-    closed = None if slot is None else slot.node.closed
-    if slot is None or closed is None or closed.requeue_ms is None or closed.requeue_ms > now_ms:
+    resources = state.cluster.index.by_id.get(node_id)
+    closed = None if resources is None else resources.node.closed
+    if (
+        resources is None
+        or closed is None
+        or closed.requeue_ms is None
+        or closed.requeue_ms > now_ms
+    ):
         return
-    for allocation_id, entry in list(state.cluster.by_node.get(slot.ordinal, {}).items()):
+    for allocation_id, entry in list(state.cluster.by_node.get(resources.ordinal, {}).items()):
         if entry.running.stopping:
             continue
         stop(state, allocation_id, PREEMPTED, outcome)
@@ -88,15 +93,15 @@ def on_timer(state: ControlState, node_id: str, now_ms: int, outcome: Outcome) -
 def ended(state: ControlState, allocation: Allocation, now_ms: int, outcome: Outcome) -> None:
     """Something has ended: a node that drains may be empty now."""
     for node_id in dict.fromkeys(placement.node_id for placement in allocation.placements):
-        slot = state.cluster.index.by_id.get(node_id)
-        if slot is not None:
-            _note_drained(state, slot, now_ms, outcome)
+        resources = state.cluster.index.by_id.get(node_id)
+        if resources is not None:
+            _note_drained(state, resources, now_ms, outcome)
 
 
-def is_drained(state: ControlState, slot: Slot) -> bool:
+def is_drained(state: ControlState, resources: NodeResources) -> bool:
     """Tell whether a node was to be drained, and is."""
-    closed = slot.node.closed
-    return closed is not None and closed.drains and not state.cluster.by_node.get(slot.ordinal)
+    closed = resources.node.closed
+    return closed is not None and closed.drains and not state.cluster.by_node.get(resources.ordinal)
 
 
 def set_aside(
@@ -106,33 +111,33 @@ def set_aside(
 
     One that takes no new work already stays as people left it.
     """
-    slot = state.cluster.index.by_id.get(node_id)
-    if slot is not None and slot.node.closed is None:
+    resources = state.cluster.index.by_id.get(node_id)
+    if resources is not None and resources.node.closed is None:
         closed = NodeClosure(
             since_ms=now_ms, by=OURSELVES, reason=reason, drains=True, is_fault=True
         )
-        _close(state, slot, closed, "node_set_aside", outcome)
+        _close(state, resources, closed, "node_set_aside", outcome)
 
 
-def _slot(state: ControlState, node_id: str) -> Slot:
-    slot = state.cluster.index.by_id.get(node_id)
-    if slot is None:
+def _resources(state: ControlState, node_id: str) -> NodeResources:
+    resources = state.cluster.index.by_id.get(node_id)
+    if resources is None:
         known = ", ".join(sorted(state.cluster.index.by_id)[:20]) or "none"
         raise UnknownThing(f"node '{node_id[:63]}' is not known; known: {known}")
-    return slot
+    return resources
 
 
 def _close(
-    state: ControlState, slot: Slot, closed: NodeClosure, kind: str, outcome: Outcome
+    state: ControlState, resources: NodeResources, closed: NodeClosure, kind: str, outcome: Outcome
 ) -> None:
-    before = slot.node.closed
+    before = resources.node.closed
     kept = closed
     if before is not None:
         # Said again, as to set a deadline: since when, and a reason that was given, still hold.
         reason = closed.reason or before.reason
         kept = replace(closed, since_ms=before.since_ms, reason=reason)
-    set_node(state, replace(slot.node, closed=kept), outcome)
-    data: tuple[tuple[str, str | int], ...] = (("node", slot.node.id), ("by", closed.by))
+    set_node(state, replace(resources.node, closed=kept), outcome)
+    data: tuple[tuple[str, str | int], ...] = (("node", resources.node.id), ("by", closed.by))
     if closed.reason:
         data += (("reason", closed.reason),)
     if closed.requeue_ms is not None:
@@ -140,9 +145,11 @@ def _close(
     outcome.writes.append(EventRow(at_ms=closed.since_ms, kind=kind, data=data))
 
 
-def _note_drained(state: ControlState, slot: Slot, now_ms: int, outcome: Outcome) -> None:
-    if is_drained(state, slot):
-        _note(now_ms, "node_drained", slot.node.id, outcome)
+def _note_drained(
+    state: ControlState, resources: NodeResources, now_ms: int, outcome: Outcome
+) -> None:
+    if is_drained(state, resources):
+        _note(now_ms, "node_drained", resources.node.id, outcome)
 
 
 def _label(
@@ -181,22 +188,24 @@ def _check_label(name: str, value: str | None) -> None:
         )
 
 
-def _remove(state: ControlState, slot: Slot, now_ms: int, outcome: Outcome) -> None:
+def _remove(state: ControlState, resources: NodeResources, now_ms: int, outcome: Outcome) -> None:
     """Forget a node. One that is there would only come back, one that is used cannot be missed."""
-    node_id = slot.node.id
-    held = sorted(state.cluster.by_node.get(slot.ordinal, {}))
+    node_id = resources.node.id
+    held = sorted(state.cluster.by_node.get(resources.ordinal, {}))
     if held:
         more = f" and {len(held) - 3} more" if len(held) > 3 else ""
         raise WrongState(
             f"node '{node_id}' cannot be removed: {', '.join(held[:3])}{more} may still run there; "
             "drain it first, or confirm that it is dead"
         )
-    if slot.node.state is NodeState.ONLINE:
+    if resources.node.state is NodeState.ONLINE:
         raise WrongState(
             f"node '{node_id}' cannot be removed: its agent is connected and would bring it back; "
             "stop the agent first"
         )
-    windows = [w.id for w in state.cluster.windows.values() if node_id in dict(w.devices)]
+    windows = [
+        w.id for w in state.cluster.advance_reservations.values() if node_id in dict(w.devices)
+    ]
     if windows:
         raise WrongState(
             f"node '{node_id}' cannot be removed: {', '.join(sorted(windows))} has GPUs there; "

@@ -34,8 +34,8 @@ def set_node(state: ControlState, node: Node, outcome: Outcome) -> None:
 
 def found(state: ControlState, fact: NodeReported, now_ms: int, outcome: Outcome) -> None:
     """An agent has come (back): its node is online. What people decided about it stays."""
-    slot = state.cluster.index.by_id.get(fact.node_id)
-    known = None if slot is None else slot.node
+    resources = state.cluster.index.by_id.get(fact.node_id)
+    known = None if resources is None else resources.node
     before = {} if known is None else {device.index: device for device in known.devices}
     node_state = NodeState.ONLINE
     given = () if known is None else known.given_labels
@@ -99,7 +99,7 @@ def _note_fitness(known: Node | None, node: Node, now_ms: int, outcome: Outcome)
 
 def _next_ordinal(state: ControlState) -> int:
     """The first that no node has; those of nodes that were removed are given out again."""
-    used = {slot.ordinal for slot in state.cluster.index.by_id.values()}
+    used = {resources.ordinal for resources in state.cluster.index.by_id.values()}
     return next(ordinal for ordinal in range(len(used) + 1) if ordinal not in used)
 
 
@@ -121,8 +121,8 @@ def _with_what_is_held(state: ControlState, known: Node, node: Node) -> Node:
     before = {device.index: device for device in known.devices}
     slices: Counter[tuple[int, str]] = Counter()
     cpu_milli = memory_mb = 0
-    slot = state.cluster.index.slot(known.id)
-    for entry in state.cluster.by_node.get(slot.ordinal, {}).values():
+    resources = state.cluster.index.resources(known.id)
+    for entry in state.cluster.by_node.get(resources.ordinal, {}).values():
         for placement in entry.running.allocation.placements:
             if placement.node_id != known.id:
                 continue
@@ -156,9 +156,9 @@ def _warn_holders(
     state: ControlState, node_id: str, index: int, why: str, outcome: Outcome
 ) -> None:
     """A line for the log of every job on a device that cannot be trusted any more."""
-    slot = state.cluster.index.slot(node_id)
+    resources = state.cluster.index.resources(node_id)
     text = f"GPU {index} of {node_id} cannot be trusted any more: {why or 'it is unhealthy'}"
-    for allocation_id, entry in state.cluster.by_node.get(slot.ordinal, {}).items():
+    for allocation_id, entry in state.cluster.by_node.get(resources.ordinal, {}).items():
         held = {
             share.index
             for placement in entry.running.allocation.placements
@@ -193,7 +193,7 @@ def _with_slices(device: Device, profile: str, least: int) -> Device:
 
 def read(state: ControlState, fact: DevicesSampled, now_ms: int, outcome: Outcome) -> None:
     """Readings change who may get a device; temperatures alone are not worth a write."""
-    node = state.cluster.index.slot(fact.node_id).node
+    node = state.cluster.index.resources(fact.node_id).node
     by_index = {reading.index: reading for reading in fact.readings}
     devices = tuple(
         device
@@ -222,11 +222,11 @@ def pause(
     To give it back also ends a quarantine, lets its node trust it again, and makes light of the
     process that keeps it from our jobs. Its node is told until it has said that it knows.
     """
-    slot = state.cluster.index.by_id.get(node_id)
-    if slot is None:
+    resources = state.cluster.index.by_id.get(node_id)
+    if resources is None:
         known = ", ".join(sorted(state.cluster.index.by_id)) or "none"
         raise UnknownThing(f"node '{node_id}' is not known; known: {known}")
-    devices = list(slot.node.devices)
+    devices = list(resources.node.devices)
     place = next((i for i, device in enumerate(devices) if device.index == index), None)
     if place is None:
         indices = ", ".join(str(device.index) for device in devices) or "none"
@@ -238,7 +238,7 @@ def pause(
     if changed == before:
         return
     devices[place] = changed
-    set_node(state, replace(slot.node, devices=tuple(devices)), outcome)
+    set_node(state, replace(resources.node, devices=tuple(devices)), outcome)
     if replace(changed, trust_ms=before.trust_ms) == before:
         return
     kind = "gpu_paused" if paused else "gpu_resumed"
@@ -286,7 +286,7 @@ def note_end(
 def _set_aside(
     state: ControlState, node_id: str, index: int, now_ms: int, outcome: Outcome
 ) -> None:
-    node = state.cluster.index.slot(node_id).node
+    node = state.cluster.index.resources(node_id).node
     if sum(device.takes_work for device in node.devices) <= 1:
         return
     devices = tuple(

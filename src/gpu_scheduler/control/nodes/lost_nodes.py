@@ -24,7 +24,7 @@ from gpu_scheduler.control.messages import (
 )
 from gpu_scheduler.control.nodes.inventory import set_node
 from gpu_scheduler.control.state import ControlState
-from gpu_scheduler.engine.state.node_resources import Slot
+from gpu_scheduler.engine.state.node_resources import NodeResources
 from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import NodeState
@@ -50,33 +50,33 @@ def hear(state: ControlState, fact: NodeLossFact, now_ms: int, outcome: Outcome)
         case NodeLost(node_id):
             _lost(state, node_id, now_ms, outcome)
         case NodeFenced(node_id):
-            _dead(state, state.cluster.index.slot(node_id), "", now_ms, outcome)
+            _dead(state, state.cluster.index.resources(node_id), "", now_ms, outcome)
         case LeasesExpired():
             _leases_over(state, fact, now_ms, outcome)
 
 
 def confirm_dead(state: ControlState, message: ConfirmDead, now_ms: int, outcome: Outcome) -> None:
     """Believe somebody that a node is dead; not of one that is heard."""
-    slot = state.cluster.index.by_id.get(message.node_id)
-    if slot is None:
+    resources = state.cluster.index.by_id.get(message.node_id)
+    if resources is None:
         known = ", ".join(sorted(state.cluster.index.by_id)[:20]) or "none"
         raise UnknownThing(f"node '{message.node_id[:63]}' is not known; known: {known}")
-    if slot.node.state is NodeState.ONLINE:
+    if resources.node.state is NodeState.ONLINE:
         raise WrongState(
             f"node '{message.node_id}' is connected, so it is not dead; "
             "to empty it, drain it with 'tgpu nodes drain'"
         )
-    if not slot.node.silent_ms:
+    if not resources.node.silent_ms:
         raise WrongState(
             f"node '{message.node_id}' has not had the time to come back since the server began; "
             "try again when 'tgpu nodes' says since when it is silent"
         )
-    if message.silent_ms not in {0, slot.node.silent_ms}:
+    if message.silent_ms not in {0, resources.node.silent_ms}:
         raise WrongState(
             f"node '{message.node_id}' was heard since it was found dead, and is silent again; "
             "look again"
         )
-    _dead(state, slot, message.by, now_ms, outcome)
+    _dead(state, resources, message.by, now_ms, outcome)
 
 
 def with_leases(
@@ -88,7 +88,7 @@ def with_leases(
         return placements
     return tuple(
         replace(placement, lease_ms=lease_ms)
-        if (LEASE_LABEL, "yes") in state.cluster.index.slot(placement.node_id).node.labels
+        if (LEASE_LABEL, "yes") in state.cluster.index.resources(placement.node_id).node.labels
         else placement
         for placement in placements
     )
@@ -96,8 +96,8 @@ def with_leases(
 
 def leases_on(state: ControlState, node_id: str) -> set[int]:
     """How long the leases are of what a node holds."""
-    slot = state.cluster.index.by_id.get(node_id)
-    held = {} if slot is None else state.cluster.by_node.get(slot.ordinal, {})
+    resources = state.cluster.index.by_id.get(node_id)
+    held = {} if resources is None else state.cluster.by_node.get(resources.ordinal, {})
     return {_lease_ms(entry.running, node_id) for entry in held.values()} - {0}
 
 
@@ -114,9 +114,9 @@ def on_lost_node(
     for allocation_id in [task.allocation_id for task in tasks if task is not None]:
         entry = state.cluster.running.get(allocation_id)
         for placement in () if entry is None else entry.running.allocation.placements:
-            slot = state.cluster.index.by_id.get(placement.node_id)
-            if slot is not None and slot.node.state is NodeState.LOST:
-                node = slot.node
+            resources = state.cluster.index.by_id.get(placement.node_id)
+            if resources is not None and resources.node.state is NodeState.LOST:
+                node = resources.node
                 has_lease = placement.lease_ms > 0
                 data = (("node", node.id), ("silent_ms", node.silent_ms), ("then", THEN[has_lease]))
                 return Reason(ReasonCode.ON_LOST_NODE, data)
@@ -125,35 +125,37 @@ def on_lost_node(
 
 def _silent(state: ControlState, fact: NodeSilent, now_ms: int, outcome: Outcome) -> None:
     """Its jobs keep what they hold, as they may well run. It is silent since its last word."""
-    slot = state.cluster.index.by_id.get(fact.node_id)
-    if slot is None or slot.node.silent_ms:
+    resources = state.cluster.index.by_id.get(fact.node_id)
+    if resources is None or resources.node.silent_ms:
         return
     since_ms = max(1, now_ms - fact.for_ms)
-    set_node(state, replace(slot.node, state=NodeState.SUSPECT, silent_ms=since_ms), outcome)
+    set_node(state, replace(resources.node, state=NodeState.SUSPECT, silent_ms=since_ms), outcome)
     _note(now_ms, "node_silent", fact.node_id, outcome)
 
 
 def _lost(state: ControlState, node_id: str, now_ms: int, outcome: Outcome) -> None:
-    slot = state.cluster.index.by_id.get(node_id)
-    if slot is None or slot.node.state is not NodeState.SUSPECT:
+    resources = state.cluster.index.by_id.get(node_id)
+    if resources is None or resources.node.state is not NodeState.SUSPECT:
         return
-    silent_ms = slot.node.silent_ms or now_ms
-    set_node(state, replace(slot.node, state=NodeState.LOST, silent_ms=silent_ms), outcome)
-    jobs = len(state.cluster.by_node.get(slot.ordinal, {}))
+    silent_ms = resources.node.silent_ms or now_ms
+    set_node(state, replace(resources.node, state=NodeState.LOST, silent_ms=silent_ms), outcome)
+    jobs = len(state.cluster.by_node.get(resources.ordinal, {}))
     _note(now_ms, "node_lost", node_id, outcome, jobs=jobs)
 
 
-def _dead(state: ControlState, slot: Slot, by: str, now_ms: int, outcome: Outcome) -> None:
+def _dead(
+    state: ControlState, resources: NodeResources, by: str, now_ms: int, outcome: Outcome
+) -> None:
     """What ran there alone has ended, and may be repeated elsewhere.
 
     A gang with members on other nodes is ordered to stop there, and holds all it has until that is
     known to have happened.
     """
-    node_id = slot.node.id
-    held = list(state.cluster.by_node.get(slot.ordinal, {}))
-    if slot.node.state is not NodeState.DEAD:
-        silent_ms = slot.node.silent_ms or now_ms
-        set_node(state, replace(slot.node, state=NodeState.DEAD, silent_ms=silent_ms), outcome)
+    node_id = resources.node.id
+    held = list(state.cluster.by_node.get(resources.ordinal, {}))
+    if resources.node.state is not NodeState.DEAD:
+        silent_ms = resources.node.silent_ms or now_ms
+        set_node(state, replace(resources.node, state=NodeState.DEAD, silent_ms=silent_ms), outcome)
         _note(now_ms, "node_dead", node_id, outcome, jobs=len(held), **({"by": by} if by else {}))
     detail = f"its node {node_id} is dead" + (f", by the word of {by}" if by else "")
     for allocation_id in held:
@@ -163,11 +165,11 @@ def _dead(state: ControlState, slot: Slot, by: str, now_ms: int, outcome: Outcom
 
 def _leases_over(state: ControlState, fact: LeasesExpired, now_ms: int, outcome: Outcome) -> None:
     """What holds a lease there was stopped by the node itself, or would have been renewed."""
-    slot = state.cluster.index.by_id.get(fact.node_id)
-    if slot is None or slot.node.state is NodeState.ONLINE:
+    resources = state.cluster.index.by_id.get(fact.node_id)
+    if resources is None or resources.node.state is NodeState.ONLINE:
         return
     detail = f"nothing is heard of its node {fact.node_id}, and its lease is over"
-    for allocation_id, entry in list(state.cluster.by_node.get(slot.ordinal, {}).items()):
+    for allocation_id, entry in list(state.cluster.by_node.get(resources.ordinal, {}).items()):
         lease_ms = _lease_ms(entry.running, fact.node_id)
         if lease_ms and lease_ms + state.limits.lease_margin_ms <= fact.waited_ms:
             _gone(state, allocation_id, fact.node_id, detail, now_ms, outcome)

@@ -46,8 +46,8 @@ def reconcile(state: ControlState, node_id: str, held: set[Held], committed: set
     What has changed since the last commit is left alone: its own orders follow with its commit.
     """
     repairs = Repairs()
-    slot = state.cluster.index.by_id.get(node_id)
-    believed = {} if slot is None else state.cluster.by_node.get(slot.ordinal, {})
+    resources = state.cluster.index.by_id.get(node_id)
+    believed = {} if resources is None else state.cluster.by_node.get(resources.ordinal, {})
     for allocation_id in believed:
         if allocation_id in committed:
             _compare(state, node_id, allocation_id, held, repairs)

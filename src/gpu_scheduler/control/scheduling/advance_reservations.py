@@ -72,7 +72,7 @@ def keep(state: ControlState, window: AdvanceReservation) -> None:
     if window.over_ms is not None:
         state.past_windows[window.number] = window
         return
-    state.cluster.windows[window.id] = window
+    state.cluster.advance_reservations[window.id] = window
     state.changed = True
     clear_ms = window.start_ms - state.policy.eviction_ms
     for at_ms in (clear_ms, window.start_ms, window.end_ms):
@@ -81,7 +81,7 @@ def keep(state: ControlState, window: AdvanceReservation) -> None:
 
 def cancel(state: ControlState, window_id: str, now_ms: int, outcome: Outcome) -> None:
     """Give the devices back to everybody."""
-    window = state.cluster.windows.get(window_id)
+    window = state.cluster.advance_reservations.get(window_id)
     if window is None:
         if any(past.id == window_id for past in state.past_windows.values()):
             raise WrongState(f"reservation {window_id} is over")
@@ -91,7 +91,7 @@ def cancel(state: ControlState, window_id: str, now_ms: int, outcome: Outcome) -
 
 def on_timer(state: ControlState, window_id: str, now_ms: int, outcome: Outcome) -> None:
     """A window is about to begin, begins or ends. What is out of date by now does no harm."""
-    window = state.cluster.windows.get(window_id)
+    window = state.cluster.advance_reservations.get(window_id)
     if window is None:
         return
     state.changed = True
@@ -126,7 +126,9 @@ def mend(state: ControlState, now_ms: int, outcome: Outcome) -> None:
 
     It is tried again after a while: what is missing may be free by then.
     """
-    for window in sorted(state.cluster.windows.values(), key=lambda window: window.number):
+    for window in sorted(
+        state.cluster.advance_reservations.values(), key=lambda window: window.number
+    ):
         broken = broken_devices(state.cluster, window)
         told = state.short_windows.get(window.id)
         if not broken:
@@ -140,7 +142,7 @@ def mend(state: ControlState, now_ms: int, outcome: Outcome) -> None:
             keep(state, fresh)
             _write(fresh, "reservation_changed", now_ms, outcome, _moved(window, fresh))
             on_timer(state, window.id, now_ms, outcome)
-        left = broken_devices(state.cluster, state.cluster.windows[window.id])
+        left = broken_devices(state.cluster, state.cluster.advance_reservations[window.id])
         if left:
             state.short_windows[window.id] = (left, now_ms)
             state.set_timer(now_ms + AGAIN_MS, WINDOW, window.id)
@@ -172,7 +174,7 @@ def places_text(places: Iterable[Place]) -> str:
 def _end(
     state: ControlState, window: AdvanceReservation, now_ms: int, outcome: Outcome
 ) -> AdvanceReservation:
-    del state.cluster.windows[window.id]
+    del state.cluster.advance_reservations[window.id]
     state.begun_windows.pop(window.id, None)
     state.short_windows.pop(window.id, None)
     state.changed = True

@@ -1,4 +1,4 @@
-"""Ask the engine and commit its plan: all of it, and only against the picture it was made from."""
+"""Ask the engine and commit its plan: all of it, and only against the state it was made from."""
 
 from __future__ import annotations
 
@@ -81,19 +81,24 @@ def _is_possible(state: ControlState, reservation: Reservation) -> bool:
     """Tell whether the nodes and devices are known."""
     by_id = state.cluster.index.by_id
     for placement in reservation.placements:
-        slot = by_id.get(placement.node_id)
-        known = () if slot is None else tuple(device.index for device in slot.node.devices)
-        if slot is None or any(share.index not in known for share in placement.devices):
+        resources = by_id.get(placement.node_id)
+        known = (
+            () if resources is None else tuple(device.index for device in resources.node.devices)
+        )
+        if resources is None or any(share.index not in known for share in placement.devices):
             return False
     return True
 
 
 def _is_missing_nodes(state: ControlState, reservation: Reservation) -> bool:
-    slots = [state.cluster.index.by_id.get(p.node_id) for p in reservation.placements]
-    return any(slot is not None and slot.node.state is not NodeState.ONLINE for slot in slots)
+    nodes = [state.cluster.index.by_id.get(p.node_id) for p in reservation.placements]
+    return any(
+        resources is not None and resources.node.state is not NodeState.ONLINE
+        for resources in nodes
+    )
 
 
-# --- Ask the engine and commit its plan: all of it, and only against the picture it was made from.
+# --- Ask the engine and commit its plan: all of it, and only against the state it was made from.
 
 LIMIT = "limit"
 TICK = "tick"
@@ -104,7 +109,7 @@ def run_cycle(state: ControlState, now_ms: int, outcome: Outcome) -> None:
     _handle_timers(state, now_ms, outcome)
     if state.new_nodes:
         place_again(state, now_ms, outcome)
-    if state.changed and state.cluster.windows:
+    if state.changed and state.cluster.advance_reservations:
         advance_reservations.mend(state, now_ms, outcome)
     if correct_expectations(state, now_ms):
         state.changed = True
@@ -120,7 +125,7 @@ def run_cycle(state: ControlState, now_ms: int, outcome: Outcome) -> None:
 
 
 def commit(state: ControlState, plan: Plan, now_ms: int, outcome: Outcome) -> None:
-    """Apply a plan to the picture, and write and order what follows from it."""
+    """Apply a plan to the cluster state, and write and order what follows from it."""
     for start in plan.starts:
         _commit_start(state, start, now_ms, outcome)
     for eviction in plan.evictions:
@@ -140,28 +145,28 @@ def refresh_standings(state: ControlState, now_ms: int) -> None:
     order = state.policy.order
     if not (order.fair_ms or order.user_fair_ms or state.cluster.has_limits):
         return
-    picture = state.cluster
+    cluster = state.cluster
     shares = state.shares
     tenants = dict.fromkeys(state.lenders)
     users = {}
-    for tenant, user, _ in picture.queue.groups:
+    for tenant, user, _ in cluster.queue.groups:
         tenants[tenant] = None
         account = account_of(tenant, user)
-        used, turns_ms = spent(state, account, now_ms) if picture.has_limits else (0, 0)
+        used, turns_ms = spent(state, account, now_ms) if cluster.has_limits else (0, 0)
         users[tenant, user] = AccountUsage(
             usage=shares.usage_at(account, now_ms), spent_gpu_milli_ms=used, turns_ms=turns_ms
         )
-    picture.user_standings = users
-    if not picture.has_limits:
+    cluster.user_standings = users
+    if not cluster.has_limits:
         # What was spent and what is lent matters to limits alone.
-        picture.tenant_standings = {
+        cluster.tenant_standings = {
             tenant: AccountUsage(usage=shares.usage_at(tenant, now_ms)) for tenant in tenants
         }
         return
-    picture.tenant_standings = {}
+    cluster.tenant_standings = {}
     for tenant in tenants:
         used, turns_ms = spent(state, tenant, now_ms)
-        picture.tenant_standings[tenant] = AccountUsage(
+        cluster.tenant_standings[tenant] = AccountUsage(
             usage=shares.usage_at(tenant, now_ms),
             recent_gpu_milli=shares.recent_at(tenant, now_ms),
             spent_gpu_milli_ms=used,
@@ -280,11 +285,11 @@ def _set_wake(state: ControlState) -> None:
 
     There is one such time, and every look moves the ends that have passed, so it moves on.
     """
-    picture = state.cluster
+    cluster = state.cluster
     state.wake_ms = None
-    if picture.reservations and picture.ends:
-        due_ms = min(reservation.at_ms for reservation in picture.reservations.values())
-        state.wake_ms = max(due_ms, picture.ends[0][0] + 1)
+    if cluster.reservations and cluster.ends:
+        due_ms = min(reservation.at_ms for reservation in cluster.reservations.values())
+        state.wake_ms = max(due_ms, cluster.ends[0][0] + 1)
 
 
 def _handle_timers(state: ControlState, now_ms: int, outcome: Outcome) -> None:
@@ -316,7 +321,7 @@ def _give_up_start(state: ControlState, timer: Timer, now_ms: int, outcome: Outc
         give_up(state, allocation_id, timer.kind, outcome)
         return
     placements = allocation.placements
-    nodes = [state.cluster.index.slot(placement.node_id).node for placement in placements]
+    nodes = [state.cluster.index.resources(placement.node_id).node for placement in placements]
     if all(node.state is NodeState.ONLINE for node in nodes):
         stop(state, allocation_id, NOT_BEGUN, outcome)
     else:
@@ -341,12 +346,12 @@ def correct_expectations(state: ControlState, now_ms: int) -> bool:
     Says whether that can matter to a job that waits: where nothing is reserved and nobody is
     stopped, expectations decide nothing.
     """
-    picture = state.cluster
+    cluster = state.cluster
     is_revised = False
-    while picture.ends and picture.ends[0][0] < now_ms:
-        running = picture.running[picture.ends[0][3]].running
+    while cluster.ends and cluster.ends[0][0] < now_ms:
+        running = cluster.running[cluster.ends[0][3]].running
         end_ms = corrected_end_ms(state.predictor, running, now_ms)
-        picture.revise(replace(running, expected_end_ms=end_ms, overrun=True))
+        cluster.revise(replace(running, expected_end_ms=end_ms, overrun=True))
         is_revised = True
     policy = state.policy
     return is_revised and (

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gpu_scheduler.engine.state.node_index import Index
-from gpu_scheduler.engine.state.node_resources import Hold
+from gpu_scheduler.engine.state.node_index import NodeIndex
+from gpu_scheduler.engine.state.node_resources import Grant
 from gpu_scheduler.model.job import Job
 
 Key = str | int
@@ -27,12 +27,12 @@ class Apart:
         """Tell whether there are any."""
         return bool(self._counts)
 
-    def add(self, job: Job, holds: Iterable[Hold], sign: int = 1) -> None:
+    def add(self, job: Job, grants: Iterable[Grant], sign: int = 1) -> None:
         """A job is on these nodes from now on (or no more)."""
         for key in _keys(job):
             counts = self._counts.setdefault(key, {})
-            for hold in holds:
-                ordinal = hold.slot.ordinal
+            for grant in grants:
+                ordinal = grant.resources.ordinal
                 counts[ordinal] = counts.get(ordinal, 0) + sign
                 if not counts[ordinal]:
                     del counts[ordinal]
@@ -47,16 +47,16 @@ class Apart:
 class Distance:
     """The same for one cycle: what runs, and what the cycle has started or cleared a place for."""
 
-    def __init__(self, running: Apart, index: Index) -> None:
+    def __init__(self, running: Apart, index: NodeIndex) -> None:
         """Begin with what runs."""
         self._running = running
         self._index = index
         self._started = Apart()
 
-    def note(self, job: Job, holds: list[Hold]) -> None:
+    def note(self, job: Job, grants: list[Grant]) -> None:
         """A job will be on these nodes."""
         if job.service or job.port:
-            self._started.add(job, holds)
+            self._started.add(job, grants)
 
     def closed(self, job: Job) -> int:
         """The nodes that the job may not have, as a bitmap: its port is taken there."""
@@ -79,7 +79,7 @@ class Distance:
     def _bits(self, ordinals: Iterable[int]) -> int:
         bits = 0
         for ordinal in ordinals:
-            bits |= self._index.slots[ordinal].bit
+            bits |= self._index.nodes[ordinal].bit
         return bits
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from gpu_scheduler.engine.placement import placer
 from gpu_scheduler.engine.queue import JobShape
-from gpu_scheduler.engine.state.cluster_state import Picture
-from gpu_scheduler.engine.state.node_class import Kind
-from gpu_scheduler.engine.state.node_index import Index
-from gpu_scheduler.engine.state.node_resources import Slot
-from gpu_scheduler.engine.state.request_shape import Shape
-from gpu_scheduler.engine.state.transaction import Draft
+from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.engine.state.node_class import NodeClass
+from gpu_scheduler.engine.state.node_index import NodeIndex
+from gpu_scheduler.engine.state.node_resources import NodeResources
+from gpu_scheduler.engine.state.request_shape import RequestShape
+from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.node import (
     ONLY,
     Health,
@@ -27,21 +27,21 @@ from gpu_scheduler.model.request import MB_PER_GB, Request
 MOST_NAMED = 5
 
 
-def largest_node_gpus(index: Index, request: Request) -> int:
+def largest_node_gpus(index: NodeIndex, request: Request) -> int:
     """The most GPUs of one model on one known node that the request may use."""
-    for count, kind in index.shape(request).widths(index.kinds):
-        if _is_present(index, kind):
+    for count, node_class in index.shape(request).widths(index.node_classes):
+        if _is_present(index, node_class):
             return count
     return 0
 
 
-def ever_fits(picture: Picture, job_shape: JobShape) -> str:
+def ever_fits(state: ClusterState, job_shape: JobShape) -> str:
     """Why the job could never run, even on the empty cluster; an empty text if it could."""
-    index = picture.index
+    index = state.index
     first = job_shape.members[0]
     if job_shape.min_members == 1 and not first.labelled:
         return _lone_verdict(index, first)
-    verdicts = picture.gang_verdicts
+    verdicts = state.gang_verdicts
     verdict = verdicts.get((job_shape.id, index.version))
     if verdict is None:
         if verdicts and next(iter(verdicts))[1] != index.version:
@@ -50,7 +50,7 @@ def ever_fits(picture: Picture, job_shape: JobShape) -> str:
     return verdict
 
 
-def described(shape: Shape, *, as_asked: bool = False) -> str:
+def described(shape: RequestShape, *, as_asked: bool = False) -> str:
     """A request in a few words; `as_asked`, without what a node must offer to run it at all."""
     request = shape.request
     labels = user_labels(request.node_labels) if as_asked else request.node_labels
@@ -84,13 +84,15 @@ def _size(memory_mb: int) -> str:
     return f"{memory_mb} MiB" if rest else f"{whole:,} GB"
 
 
-def offered(index: Index) -> str:
+def offered(index: NodeIndex) -> str:
     """The largest node in a few words."""
-    present = [kind for kind in index.kinds if _is_present(index, kind)]
-    kinds = sorted(present, key=lambda kind: (-kind.size, -kind.cpu_milli, kind.id))
-    if not kinds:
+    present = [node_class for node_class in index.node_classes if _is_present(index, node_class)]
+    node_classes = sorted(
+        present, key=lambda node_class: (-node_class.size, -node_class.cpu_milli, node_class.id)
+    )
+    if not node_classes:
         return "no node is known"
-    best = kinds[0]
+    best = node_classes[0]
     gpus = f"{best.size} {'/'.join(best.models)} GPUs" if best.size else "no GPU"
     return (
         f"the largest node has {gpus}, {best.cpu_milli / 1000:g} CPU cores and "
@@ -98,7 +100,7 @@ def offered(index: Index) -> str:
     )
 
 
-def _verdict(index: Index, job_shape: JobShape) -> str:
+def _verdict(index: NodeIndex, job_shape: JobShape) -> str:
     for shape in dict.fromkeys(job_shape.members[: job_shape.min_members]):
         missing = _lone_verdict(index, shape)
         if missing:
@@ -106,23 +108,25 @@ def _verdict(index: Index, job_shape: JobShape) -> str:
     return "" if job_shape.min_members == 1 else _try_empty(index, job_shape)
 
 
-def _lone_verdict(index: Index, shape: Shape) -> str:
+def _lone_verdict(index: NodeIndex, shape: RequestShape) -> str:
     """One and the same node must have the labels and the hardware."""
-    if shape.kinds_seen != len(index.kinds):
-        shape.learn(index.kinds)
+    if shape.node_classes_seen != len(index.node_classes):
+        shape.learn(index.node_classes)
     selected = index.selected(shape.request)
     if selected is None:
-        found = any(_is_present(index, fit.kind) for fit in shape.fits)
+        found = any(_is_present(index, fit.node_class) for fit in shape.fits)
     else:
-        found = any(slot.kind.id in shape.by_kind for slot in index.slots_in(selected))
+        found = any(
+            resources.node_class.id in shape.by_node_class for resources in index.nodes_in(selected)
+        )
     if found:
         return ""
     return f"no node offers {described(shape)}; {_unlabelled(index, shape)}{offered(index)}"
 
 
-def _unlabelled(index: Index, shape: Shape) -> str:
+def _unlabelled(index: NodeIndex, shape: RequestShape) -> str:
     """Which of the labels no node has, if it is that."""
-    known = {label for slot in index.by_id.values() for label in slot.node.labels}
+    known = {label for resources in index.by_id.values() for label in resources.node.labels}
     for name, value in shape.request.node_labels:
         if name == ONLY:
             strange = [one for one in value.split(",") if one not in index.by_id]
@@ -138,34 +142,34 @@ def _unlabelled(index: Index, shape: Shape) -> str:
     return ""
 
 
-def _is_present(index: Index, kind: Kind) -> bool:
+def _is_present(index: NodeIndex, node_class: NodeClass) -> bool:
     """Tell whether a node of the kind is there: kinds stay known when their nodes are gone."""
-    example = index.by_id.get(kind.example)
-    if example is not None and example.kind is kind:
+    example = index.by_id.get(node_class.example)
+    if example is not None and example.node_class is node_class:
         return True
-    if kind.absent_at == index.version:
+    if node_class.absent_at == index.version:
         return False
-    for slot in index.by_id.values():
-        if slot.kind is kind:
-            kind.example = slot.node.id
+    for resources in index.by_id.values():
+        if resources.node_class is node_class:
+            node_class.example = resources.node.id
             return True
-    kind.absent_at = index.version
+    node_class.absent_at = index.version
     return False
 
 
-def _try_empty(index: Index, job_shape: JobShape) -> str:
-    empty = Index()
-    for slot in sorted(index.by_id.values(), key=lambda slot: slot.ordinal):
-        empty.add_node(_at_its_best(slot.node))
+def _try_empty(index: NodeIndex, job_shape: JobShape) -> str:
+    empty = NodeIndex()
+    for resources in sorted(index.by_id.values(), key=lambda resources: resources.ordinal):
+        empty.add_node(_at_its_best(resources.node))
     shapes = tuple(empty.shape(member.request) for member in job_shape.members)
     twin = JobShape(0, shapes, job_shape.min_members, same_rack=job_shape.same_rack)
-    if placer.place_gang(twin, Draft(empty), empty.find) is not None:
+    if placer.place_gang(twin, Transaction(empty), empty.find) is not None:
         return ""
     where = _where_it_fails(empty, twin)
     members = job_shape.members[: job_shape.min_members]
     requested = sum(member.request.gpu_milli for member in members) / 1000
     count = len(index.by_id)
-    existing = sum(slot.node.gpu_count for slot in index.by_id.values())
+    existing = sum(resources.node.gpu_count for resources in index.by_id.values())
     if requested <= existing:
         nodes = "the only node does" if count == 1 else f"the {count} nodes do"
         members_text = f"{len(members)} members with {requested:g} GPUs in total requested"
@@ -183,21 +187,21 @@ def _chosen_by(labels: tuple[tuple[str, str], ...], nodes: int) -> str:
     )
 
 
-def _where_it_fails(empty: Index, job_shape: JobShape) -> str:
+def _where_it_fails(empty: NodeIndex, job_shape: JobShape) -> str:
     """What a gang asks for that leaves it too few places: one rack, or labels."""
-    draft = Draft(empty)
+    transaction = Transaction(empty)
     least = job_shape.min_members
     wanted = job_shape.members[:least]
     labels = wanted[0].request.node_labels
     told = ""
     if labels:
         count = (empty.selected(wanted[0].request) or 0).bit_count()
-        room = placer.most_members(draft, wanted, empty.find, None)
+        room = placer.most_members(transaction, wanted, empty.find, None)
         nodes = f"{count} node{'s' * (count != 1)}"
         told = f"{nodes} {_chosen_by(labels, count)}, with room for {room} of {least}; "
     if job_shape.same_rack:
         rooms = [
-            (-placer.most_members(draft, wanted, empty.find, bits), name)
+            (-placer.most_members(transaction, wanted, empty.find, bits), name)
             for name, bits in empty.racks().items()
         ]
         room, name = min(rooms)
@@ -207,34 +211,34 @@ def _where_it_fails(empty: Index, job_shape: JobShape) -> str:
     return told
 
 
-def open_room(picture: Picture, job_shape: JobShape) -> bool:
+def open_room(state: ClusterState, job_shape: JobShape) -> bool:
     """Tell whether the nodes that take work now could run a job, if they were empty."""
     least = job_shape.members[: job_shape.min_members]
     nodes = [
-        slot.node
-        for slot in sorted(picture.index.by_id.values(), key=lambda slot: slot.ordinal)
-        if slot.bucket >= 0
-        and any(_is_able(picture.index, slot, shape) for shape in dict.fromkeys(least))
+        resources.node
+        for resources in sorted(state.index.by_id.values(), key=lambda resources: resources.ordinal)
+        if resources.bucket >= 0
+        and any(_is_able(state.index, resources, shape) for shape in dict.fromkeys(least))
     ]
     if len(least) == 1 or not nodes:
         return bool(nodes)
-    opened = Index()
+    opened = NodeIndex()
     for node in nodes:
         opened.add_node(node)
     shapes = tuple(opened.shape(member.request) for member in job_shape.members)
     twin = JobShape(0, shapes, job_shape.min_members, same_rack=job_shape.same_rack)
-    return placer.place_gang(twin, Draft(opened), opened.find) is not None
+    return placer.place_gang(twin, Transaction(opened), opened.find) is not None
 
 
-def _is_able(index: Index, slot: Slot, shape: Shape) -> bool:
+def _is_able(index: NodeIndex, resources: NodeResources, shape: RequestShape) -> bool:
     """Tell whether a node, as it is but empty, could run one member."""
     selected = index.selected(shape.request)
-    if selected is not None and not selected & slot.bit:
+    if selected is not None and not selected & resources.bit:
         return False
     wanted = shape.request.device_count
     return any(
-        (fit.allowed & slot.usable).bit_count() >= wanted
-        for fit in shape.by_kind.get(slot.kind.id, ())
+        (fit.allowed & resources.usable).bit_count() >= wanted
+        for fit in shape.by_node_class.get(resources.node_class.id, ())
     )
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 
 from gpu_scheduler.engine.policy import TypicalShape
-from gpu_scheduler.engine.state.node_class import Kind
+from gpu_scheduler.engine.state.node_class import NodeClass
 from gpu_scheduler.engine.state.node_resources import Vector
-from gpu_scheduler.engine.state.request_shape import Shape
+from gpu_scheduler.engine.state.request_shape import RequestShape
 from gpu_scheduler.model.request import WHOLE_MILLI
 
 SIGMOID_SCALE = 1000.0
@@ -24,19 +24,19 @@ MOST_KNOWN = 100_000
 class Fragments:
     """Expected fragments of free vectors; many are remembered."""
 
-    def __init__(self, typical: tuple[TypicalShape, ...], kinds: list[Kind]) -> None:
+    def __init__(self, typical: tuple[TypicalShape, ...], node_classes: list[NodeClass]) -> None:
         """Take the typical shapes and their weights."""
         total = sum(shape.count for shape in typical)
         self._typical = [(shape, shape.count / total) for shape in typical]
-        self._kinds = kinds
+        self._kinds = node_classes
         self._known: dict[tuple[int, int, tuple[int, ...]], float] = {}
 
-    def of(self, kind_id: int, cpu_milli: int, left: tuple[int, ...]) -> float:
+    def of(self, class_id: int, cpu_milli: int, left: tuple[int, ...]) -> float:
         """The expected fragment of a node in milli-GPU."""
-        key = (kind_id, cpu_milli, left)
+        key = (class_id, cpu_milli, left)
         fragment = self._known.get(key)
         if fragment is None:
-            models = self._kinds[kind_id].models
+            models = self._kinds[class_id].models
             fragment = 0.0
             for shape, weight in self._typical:
                 fragment += weight * _fragment_for(shape, cpu_milli, left, models)
@@ -45,21 +45,21 @@ class Fragments:
             self._known[key] = fragment
         return fragment
 
-    def gradient(self, vector: Vector, shape: Shape, devices: int = -1) -> tuple[int, int]:
+    def gradient(self, vector: Vector, shape: RequestShape, devices: int = -1) -> tuple[int, int]:
         """FGD's score of the best place on such a node, and the device for a share (else -1).
 
         `devices` are the positions that the request may use, as a mask.
         """
-        kind_id, cpu, left = vector[0], vector[1], vector[3]
-        before = self.of(kind_id, cpu, left)
+        class_id, cpu, left = vector[0], vector[1], vector[3]
+        before = self.of(class_id, cpu, left)
         if not shape.one_part:
             changed = _without_whole(left, shape.least, devices)
-            return (_sigmoid(before - self.of(kind_id, cpu - shape.cpu, changed)), -1)
+            return (_sigmoid(before - self.of(class_id, cpu - shape.cpu, changed)), -1)
         best = (-1, -1)
         for device, rest in enumerate(left):
             if rest >= shape.share and devices >> device & 1:
                 changed = (*left[:device], rest - shape.share, *left[device + 1 :])
-                score = _sigmoid(before - self.of(kind_id, cpu - shape.cpu, changed))
+                score = _sigmoid(before - self.of(class_id, cpu - shape.cpu, changed))
                 if score > best[0]:
                     best = (score, device)
         return best
@@ -121,18 +121,18 @@ Cost = tuple[int, tuple[int, int, tuple[int, ...], tuple[str, ...]], int]
 class Worth:
     """Costs of places, given what is usually asked for."""
 
-    def __init__(self, typical: tuple[TypicalShape, ...], kinds: list[Kind]) -> None:
+    def __init__(self, typical: tuple[TypicalShape, ...], node_classes: list[NodeClass]) -> None:
         """Learn what the rests of GPUs are good for, and how much CPU a GPU usually wants."""
-        self._kinds = kinds
+        self._kinds = node_classes
         self._usable = usable_rests(typical)
         self._cpu_per_gpu = usual_cpu_milli(typical)
 
-    def cost(self, vector: Vector, shape: Shape, devices: int = -1) -> Cost:
+    def cost(self, vector: Vector, shape: RequestShape, devices: int = -1) -> Cost:
         """What it costs to place a request that fits on a node with this free vector.
 
         `devices` are the positions that the request may use, as a mask.
         """
-        kind_id, cpu, memory, left = vector[:4]
+        class_id, cpu, memory, left = vector[:4]
         rests = tuple(sorted(rest for rest in left if rest > 0))
         idle = sum(rests)
         asked = 0 if shape.request.mig_profile else shape.request.gpu_milli
@@ -145,7 +145,7 @@ class Worth:
         if shape.one_part:
             rest_cost, device = self._best_rest(left, shape.share, devices)
             cost += rest_cost
-        return cost, (cpu, memory, rests, self._kinds[kind_id].models), device
+        return cost, (cpu, memory, rests, self._kinds[class_id].models), device
 
     def _stranded(self, cpu_milli: int, idle_milli: int) -> int:
         """Idle milli-GPU that lack the CPU that usually goes with them."""

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from gpu_scheduler.engine.placement.fragmentation import Fragments, Worth
 from gpu_scheduler.engine.policy import Ranking
-from gpu_scheduler.engine.state.node_resources import Hold, Vector
-from gpu_scheduler.engine.state.request_shape import Shape
+from gpu_scheduler.engine.state.node_resources import Grant, Vector
+from gpu_scheduler.engine.state.request_shape import RequestShape
 from gpu_scheduler.model.request import WHOLE_MILLI
 
 if TYPE_CHECKING:
-    from gpu_scheduler.engine.state.cluster_state import Picture
+    from gpu_scheduler.engine.state.cluster_state import ClusterState
 
 CPU_NORM = 128_000
 GPU_NORM = 8_000
-Score = Callable[[Vector, Shape], int]
+Score = Callable[[Vector, RequestShape], int]
 Place = tuple[int, tuple[object, ...], int]
 SPARE_PLACES = 1_000
 NO_PLACE: Place = (0, (), -1)
@@ -35,28 +35,28 @@ def needs_vectors(ranking: Ranking) -> bool:
 
 
 class Scorer:
-    """Finds the best place by score for one cycle; what it learns is kept in the picture."""
+    """Finds the best place by score for one cycle; what it learns is kept in the cluster state."""
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, state: ClusterState) -> None:
         """Choose the policy's score."""
-        self._index = picture.index
-        self._ranking = picture.policy.ranking
-        self._seed = picture.policy.seed
+        self._index = state.index
+        self._ranking = state.policy.ranking
+        self._seed = state.policy.seed
         self._draw = 0
         if self._ranking is Ranking.RANDOM:
-            self._draw = len(picture.running) + sum(picture.queue.entries)
-        self._memory = picture.score_memory
+            self._draw = len(state.running) + sum(state.queue.entries)
+        self._memory = state.score_memory
         if self._memory.fragments is None:
-            typical = picture.policy.typical_shapes
-            self._memory.fragments = Fragments(typical, picture.index.kinds)
-            self._memory.worth = Worth(typical, picture.index.kinds)
+            typical = state.policy.typical_shapes
+            self._memory.fragments = Fragments(typical, state.index.node_classes)
+            self._memory.worth = Worth(typical, state.index.node_classes)
         self._fragments = self._memory.fragments
         self._worth = self._memory.worth
 
-    def find(self, shape: Shape, within: int | None, starts: int = 0) -> Hold | None:
+    def find(self, shape: RequestShape, within: int | None, starts: int = 0) -> Grant | None:
         """The place with the lowest cost. `starts` tells random draws of one cycle apart."""
-        if shape.kinds_seen != len(self._index.kinds):
-            shape.learn(self._index.kinds)
+        if shape.node_classes_seen != len(self._index.node_classes):
+            shape.learn(self._index.node_classes)
         if shape.labelled:
             selected = self._index.selected(shape.request) or 0
             within = selected if within is None else within & selected
@@ -80,25 +80,27 @@ class Scorer:
                 best, chosen = place, ordinal
         if best is None:
             return None
-        slot = self._index.slots[chosen]
-        return slot.choose_any(shape) if best[2] < 0 else slot.choose_device(shape, best[2])
+        resources = self._index.nodes[chosen]
+        return (
+            resources.choose_any(shape) if best[2] < 0 else resources.choose_device(shape, best[2])
+        )
 
-    def _place(self, bits: int, shape: Shape) -> Place:
+    def _place(self, bits: int, shape: RequestShape) -> Place:
         """Cost, tie rule and device for a share (or -1) on these nodes of one free vector."""
-        slot = self._index.slots[self._index.first_in(bits)]
-        vector = slot.vector
-        if vector is None or slot.choose_any(shape) is None:
+        resources = self._index.nodes[self._index.first_in(bits)]
+        vector = resources.vector
+        if vector is None or resources.choose_any(shape) is None:
             return NO_PLACE
         if self._ranking is Ranking.BALANCE:
-            return self._worth.cost(vector, shape, slot.devices_for(shape))
+            return self._worth.cost(vector, shape, resources.devices_for(shape))
         if self._ranking is Ranking.FGD:
-            score, device = self._fragments.gradient(vector, shape, slot.devices_for(shape))
+            score, device = self._fragments.gradient(vector, shape, resources.devices_for(shape))
             return (-score, (), device)
         if self._ranking is Ranking.RANDOM:
             return SOME_PLACE
         return (-_SCORES[self._ranking](vector, shape), (), -1)
 
-    def _find_random(self, shape: Shape, within: int | None, starts: int) -> Hold | None:
+    def _find_random(self, shape: RequestShape, within: int | None, starts: int) -> Grant | None:
         """A feasible node, and for a share a feasible device, by a fixed pseudo-random draw."""
         feasible = 0
         vectors = self._index.vectors
@@ -116,15 +118,15 @@ class Scorer:
         draw = mixed(self._seed, self._draw + starts)
         count = feasible.bit_count()
         bit = nth_bit(feasible, count - 1 - draw % count)
-        slot = self._index.slots[self._index.first_in(1 << bit)]
+        resources = self._index.nodes[self._index.first_in(1 << bit)]
         if not shape.one_part:
-            return slot.choose_any(shape)
+            return resources.choose_any(shape)
         devices = [
             position
-            for position in range(slot.kind.size)
-            if slot.choose_device(shape, position) is not None
+            for position in range(resources.node_class.size)
+            if resources.choose_device(shape, position) is not None
         ]
-        return slot.choose_device(shape, devices[(draw >> 32) % len(devices)])
+        return resources.choose_device(shape, devices[(draw >> 32) % len(devices)])
 
 
 class ScoreMemory:
@@ -140,7 +142,7 @@ class ScoreMemory:
         self.places: dict[int, dict[int, Place]] = {}
         self.fragments = None
 
-    def places_of(self, shape: Shape, vectors: dict[int, int]) -> dict[int, Place]:
+    def places_of(self, shape: RequestShape, vectors: dict[int, int]) -> dict[int, Place]:
         """What is known of a shape; of vectors that no node has now, not more than of others."""
         places = self.places.setdefault(shape.id, {})
         if len(places) > SPARE_PLACES + 2 * len(vectors):
@@ -181,7 +183,7 @@ def nth_bit(bits: int, number: int) -> int:
 _MASK = (1 << 64) - 1
 
 
-def dot_product(vector: Vector, shape: Shape) -> int:
+def dot_product(vector: Vector, shape: RequestShape) -> int:
     """Small if the free vector points where the request points."""
     gpu_left = sum(left for left in vector[3] if left > 0)
     cpu = vector[1] * shape.cpu / CPU_NORM**2
@@ -189,7 +191,7 @@ def dot_product(vector: Vector, shape: Shape) -> int:
     return int(100 * (1 - (cpu + gpu) / 2))
 
 
-def best_fit(vector: Vector, shape: Shape) -> int:
+def best_fit(vector: Vector, shape: RequestShape) -> int:
     """High if little CPU and GPU is left over."""
     gpu_left = sum(left for left in vector[3] if left > 0)
     cpu = (vector[1] - shape.cpu) / CPU_NORM
@@ -197,7 +199,7 @@ def best_fit(vector: Vector, shape: Shape) -> int:
     return int(100 * (1 - 0.5 * cpu - 0.5 * gpu))
 
 
-def packing(vector: Vector, shape: Shape) -> int:
+def packing(vector: Vector, shape: RequestShape) -> int:
     """Devices in use first, then free devices of used nodes, then empty nodes."""
     if not shape.uses_gpus:
         return 0
@@ -212,7 +214,7 @@ def packing(vector: Vector, shape: Shape) -> int:
     return max(33 - free, free)
 
 
-def clustering(vector: Vector, shape: Shape) -> int:
+def clustering(vector: Vector, shape: RequestShape) -> int:
     """Requests of the same size keep together."""
     if not shape.uses_gpus:
         return 0
@@ -224,7 +226,7 @@ def clustering(vector: Vector, shape: Shape) -> int:
     return kinship + 25 * (GPU_NORM - gpu_left) // GPU_NORM
 
 
-def size_of(shape: Shape) -> int:
+def size_of(shape: RequestShape) -> int:
     """Shares are one size; whole devices are a size by their number."""
     return 0 if shape.one_part else shape.count
 

@@ -21,9 +21,9 @@ from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.quota.rules import job_amounts
 from gpu_scheduler.engine.quota.usage import Limits
 from gpu_scheduler.engine.reservation.calendar import Calendar
-from gpu_scheduler.engine.state.cluster_state import Picture, RunningEntry
-from gpu_scheduler.engine.state.node_resources import Slot
-from gpu_scheduler.engine.state.request_shape import Shape
+from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
+from gpu_scheduler.engine.state.node_resources import NodeResources
+from gpu_scheduler.engine.state.request_shape import RequestShape
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.request import WHOLE_MILLI
 
@@ -31,15 +31,17 @@ from gpu_scheduler.model.request import WHOLE_MILLI
 class Preemptor:
     """Looks for victims in one cycle."""
 
-    def __init__(self, picture: Picture, calendar: Calendar, limits: Limits, now_ms: int) -> None:
+    def __init__(
+        self, state: ClusterState, calendar: Calendar, limits: Limits, now_ms: int
+    ) -> None:
         """`calendar.leaving` has those who have been chosen already."""
-        self._picture = picture
-        self._policy = picture.policy
+        self._state = state
+        self._policy = state.policy
         self._calendar = calendar
         self._limits = limits
         self._admission = limits.admission
         self._now_ms = now_ms
-        self._by_class = picture.policy.preemption is Preemption.CLASS
+        self._by_class = state.policy.preemption is Preemption.CLASS
         self._interactive = self._would_borrow = False
         self._others = True
         self._started_milli: dict[tuple[str, str], int] = {}
@@ -58,10 +60,10 @@ class Preemptor:
         self._lent_milli = 0
         if self._by_class:
             job = entry.waiting.job
-            self._others = self._picture.tenant(job.tenant).can_preempt_others
+            self._others = self._state.tenant(job.tenant).can_preempt_others
             self._interactive = entry.shape.interactive and self.is_within_cap(job)
-            if self._picture.has_limits:
-                wanted = job_amounts(job, self._picture.limit_ms(job), job.min_members)
+            if self._state.has_limits:
+                wanted = job_amounts(job, self._state.limit_ms(job), job.min_members)
                 self._reclaims = self._others and self._admission.is_within_guarantee(job, wanted)
                 self._reclaims_pool = self._admission.is_within_pool(job, wanted)
                 self._would_borrow = self._admission.would_borrow(job, wanted)
@@ -89,7 +91,7 @@ class Preemptor:
             taken = self.taken()
             victims = [
                 victim
-                for victim in self._picture.running.values()
+                for victim in self._state.running.values()
                 if victim.running.job.tenant == job.tenant
                 and user in {"", victim.running.job.user}
                 and self.ground(entry, victim, taken)
@@ -131,7 +133,7 @@ class Preemptor:
             return self._policy.preemption.value if self._is_worse(entry, victim) else ""
         ground = self._class_ground(entry, victim, taken)
         if ground:
-            tenant = self._picture.tenant(running.job.tenant)
+            tenant = self._state.tenant(running.job.tenant)
             if not tenant.allow_preemption or running.preemptions >= tenant.max_preemptions:
                 return ""
         return ground
@@ -146,37 +148,37 @@ class Preemptor:
         gpu_milli = max(WHOLE_MILLI, victim.amounts.gpu_milli)
         return lost_ms * gpu_milli // WHOLE_MILLI * (1 + running.preemptions)
 
-    def shadow(self, ordinal: int) -> Slot:
+    def shadow(self, ordinal: int) -> NodeResources:
         """A node as it will be when those who were chosen before have left."""
-        return self._calendar.shadow(self._picture.index.slots[ordinal])
+        return self._calendar.shadow(self._state.index.nodes[ordinal])
 
     def victims_on(self, entry: Entry, ordinal: int, taken: dict[str | Pool, int]) -> Victims:
         """Everyone on a node who may be stopped, the cheapest first."""
         found = []
-        for victim in self._picture.by_node.get(ordinal, {}).values():
+        for victim in self._state.by_node.get(ordinal, {}).values():
             ground = self.ground(entry, victim, taken)
             if ground:
                 found.append((self.cost(victim), victim.end_key, victim, ground))
         found.sort(key=itemgetter(0, 1))
         return [(victim, ground) for _, _, victim, ground in found]
 
-    def barren_nodes(self, entry: Entry, shape: Shape) -> int:
+    def barren_nodes(self, entry: Entry, shape: RequestShape) -> int:
         """Nodes on which there is nothing to be had for the job, as was found before."""
         if not self._can_remember(entry):
             return 0
-        barren = self._picture.barren_nodes.of((shape.id, entry.static_class, self._due))
+        barren = self._state.barren_nodes.of((shape.id, entry.static_class, self._due))
         return barren & ~self._calendar.unsettled
 
-    def note_barren(self, entry: Entry, shape: Shape, nodes: int) -> None:
+    def note_barren(self, entry: Entry, shape: RequestShape, nodes: int) -> None:
         """Remember nodes on which there is nothing to be had, as far as they are like that."""
         nodes &= ~self._calendar.unsettled
         if nodes and self._can_remember(entry) and self._calendar.rule is None:
-            self._picture.barren_nodes.add((shape.id, entry.static_class, self._due), nodes)
+            self._state.barren_nodes.add((shape.id, entry.static_class, self._due), nodes)
 
     @property
-    def picture(self) -> Picture:
-        """The picture that is looked at."""
-        return self._picture
+    def state(self) -> ClusterState:
+        """The cluster state that is looked at."""
+        return self._state
 
     def _turn_to_own(self, only: Candidates | None, lent_milli: int) -> None:
         """From here on what was lent is the only ground, or else an interactive job.
@@ -196,7 +198,7 @@ class Preemptor:
         nodes &= ~search.promised
         if not nodes:
             return None
-        racks = self._picture.index.racks()
+        racks = self._state.index.racks()
         if entry.shape.same_rack and len(racks) > 1:
             for bits in racks.values():
                 found = Clearing(self, entry, search, relief, bits).run(nodes & bits)
@@ -218,7 +220,7 @@ class Preemptor:
             worst = entry.static_class if self._due else entry.static_class - gap
             bits |= self._nodes_of_classes(worst)
         if self._interactive:
-            own = self._picture.account_nodes.get((entry.waiting.job.tenant, Pool.BATCH))
+            own = self._state.account_nodes.get((entry.waiting.job.tenant, Pool.BATCH))
             if own is not None:
                 bits |= own.bits & self._nodes_of_classes(_above_batch(entry, gap) - 1)
         if self._reclaims or self._reclaims_pool:
@@ -228,7 +230,7 @@ class Preemptor:
     def _nodes_of_classes(self, highest: int | None) -> int:
         """Where work of these classes runs, up to the `highest`."""
         bits = 0
-        for static_class, nodes in self._picture.class_nodes.items():
+        for static_class, nodes in self._state.class_nodes.items():
             if highest is None or static_class <= highest:
                 bits |= nodes.bits
         return bits
@@ -237,7 +239,7 @@ class Preemptor:
         """Where work of those runs who hold more than they are sure of."""
         bits = 0
         admission = self._admission
-        for (tenant_id, other), nodes in self._picture.account_nodes.items():
+        for (tenant_id, other), nodes in self._state.account_nodes.items():
             by_pool = self._reclaims_pool and other is not pool and admission.pool_borrows(other)
             if by_pool or (self._reclaims and admission.borrows(tenant_id)):
                 bits |= nodes.bits
@@ -309,13 +311,13 @@ class Preemptor:
     def is_within_cap(self, job: Job) -> bool:
         """Tell whether the user may have this much more of interactive work by stopping others."""
         held = job.gpu_milli + self._started_milli.get((job.tenant, job.user), 0)
-        for running in self._picture.running.values():
+        for running in self._state.running.values():
             other = running.running.job
             if other.interactive and (other.tenant, other.user) == (job.tenant, job.user):
                 held += running.amounts.gpu_milli
-        for number, reservation in self._picture.reservations.items():
+        for number, reservation in self._state.reservations.items():
             if reservation.claim and number != job.number:
-                other = self._picture.queue.entries[number].waiting.job
+                other = self._state.queue.entries[number].waiting.job
                 if other.interactive and (other.tenant, other.user) == (job.tenant, job.user):
                     held += other.gpu_milli
         return held <= self._policy.interactive_gpu_milli
@@ -340,7 +342,7 @@ class Preemptor:
         gpu_milli = victim.amounts.gpu_milli
         if not self._reclaims_pool or job.pool is entry.waiting.job.pool or not gpu_milli:
             return False
-        if not self._picture.tenant(job.tenant).allow_preemption:
+        if not self._state.tenant(job.tenant).allow_preemption:
             return False
         # While a relief is worked out, those who leave are not in the sums.
         lent_milli = self._lent_milli or self._admission.pool_borrowed_milli(job.pool)

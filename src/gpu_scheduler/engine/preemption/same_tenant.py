@@ -14,8 +14,8 @@ from gpu_scheduler.engine.preemption.victims import Found, Search, evictions_for
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.quota.rules import job_amounts
 from gpu_scheduler.engine.quota.usage import Limits
-from gpu_scheduler.engine.state.cluster_state import Picture
-from gpu_scheduler.engine.state.node_resources import Hold
+from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.engine.state.node_resources import Grant
 from gpu_scheduler.model.plan import Eviction
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import WHOLE_MILLI
@@ -43,9 +43,9 @@ _WHOSE = {
 class OwnWork:
     """Answers for one cycle, against limits that change as it goes on."""
 
-    def __init__(self, picture: Picture, limits: Limits, preemptor: Preemptor) -> None:
+    def __init__(self, state: ClusterState, limits: Limits, preemptor: Preemptor) -> None:
         """Nobody has been looked at yet."""
-        self._picture = picture
+        self._state = state
         self._limits = limits
         self._preemptor = preemptor
 
@@ -53,7 +53,7 @@ class OwnWork:
         """Who may leave for a job that was refused, or why it waits all the same."""
         job = entry.waiting.job
         admission = self._limits.admission
-        wanted = job_amounts(job, self._picture.limit_ms(job), job.min_members)
+        wanted = job_amounts(job, self._state.limit_ms(job), job.min_members)
         over_budget = admission.over_budget(job, wanted)
         if over_budget is not None:
             return over_budget
@@ -63,7 +63,7 @@ class OwnWork:
             of_user = admission.is_over_user_limit(job, wanted)
         lent_milli = self._limits.lent_milli(entry)
         if not lent_milli and not self._preemptor.is_within_cap(job):
-            cap = self._picture.policy.interactive_gpu_milli / WHOLE_MILLI
+            cap = self._state.policy.interactive_gpu_milli / WHOLE_MILLI
             return refused.besides(OVER_CAP.format(user=job.user, cap=cap))
         candidates = self._preemptor.own_batch(entry, of_user=of_user, lent_milli=lent_milli)
         relief = Relief(admission, job, wanted, candidates, of_user=of_user, lent_milli=lent_milli)
@@ -76,7 +76,7 @@ class OwnWork:
         return refused.besides(why.format(all=all_of_them, whose=relief.whose))
 
     def find(
-        self, entry: Entry, relief: Relief, place: list[Hold] | None, search: Search
+        self, entry: Entry, relief: Relief, place: list[Grant] | None, search: Search
     ) -> Found | None:
         """Who leaves, for a free `place` if there is one, else for one that they leave."""
         with relief.tried(self._limits.of_leaving()):

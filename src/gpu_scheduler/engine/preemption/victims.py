@@ -16,9 +16,9 @@ from gpu_scheduler.engine.preemption.candidates import LENT, Relief
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.state.cluster_state import RunningEntry
 from gpu_scheduler.engine.state.node_class import lowest_bits
-from gpu_scheduler.engine.state.node_index import Index
-from gpu_scheduler.engine.state.node_resources import Hold, Slot
-from gpu_scheduler.engine.state.request_shape import Part, Shape
+from gpu_scheduler.engine.state.node_index import NodeIndex
+from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
+from gpu_scheduler.engine.state.request_shape import Part, RequestShape
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.plan import Eviction
 from gpu_scheduler.model.request import WHOLE_MILLI
@@ -40,49 +40,49 @@ Room = tuple[int, Victims]
 class Shadows:
     """Shadows by ordinal; `touched` are their nodes, as a bitmap."""
 
-    def __init__(self, index: Index, shadow_of: Callable[[int], Slot]) -> None:
+    def __init__(self, index: NodeIndex, shadow_of: Callable[[int], NodeResources]) -> None:
         """`shadow_of` makes a copy of a node as it will be before anything is tried."""
         self._index = index
         self._shadow_of = shadow_of
-        self._slots: dict[int, Slot] = {}
+        self._nodes: dict[int, NodeResources] = {}
         self._full: dict[int, int] = {}
         self._rooms: dict[int, dict[int, Room]] = {}
         self.touched = 0
 
-    def at(self, ordinal: int) -> Slot:
+    def at(self, ordinal: int) -> NodeResources:
         """The shadow of a node, which counts as touched from now on."""
-        shadow = self._slots.get(ordinal)
+        shadow = self._nodes.get(ordinal)
         if shadow is None:
-            shadow = self._slots[ordinal] = self._shadow_of(ordinal)
+            shadow = self._nodes[ordinal] = self._shadow_of(ordinal)
             self.touched |= shadow.bit
         return shadow
 
-    def copy_of(self, ordinal: int) -> Slot:
+    def copy_of(self, ordinal: int) -> NodeResources:
         """The node as it is now, to try something on."""
-        shadow = self._slots.get(ordinal)
+        shadow = self._nodes.get(ordinal)
         return self._shadow_of(ordinal) if shadow is None else shadow.copy()
 
-    def take(self, hold: Hold) -> None:
+    def take(self, grant: Grant) -> None:
         """A member gets this."""
-        shadow = self.at(hold.slot.ordinal)
-        self._index.take(hold.on(shadow))
+        shadow = self.at(grant.resources.ordinal)
+        self._index.take(grant.on(shadow))
         self._note_change(shadow.bit)
 
     def leave(self, victim: RunningEntry) -> None:
         """A running job leaves all its nodes."""
-        for held in victim.holds:
-            self._index.give(held.on(self.at(held.slot.ordinal)))
+        for held in victim.grants:
+            self._index.give(held.on(self.at(held.resources.ordinal)))
         self._note_change(victim.nodes)
 
-    def full_for(self, shape: Shape) -> int:
+    def full_for(self, shape: RequestShape) -> int:
         """Nodes that are known to have no room for the shape, whoever leaves."""
         return self._full.get(shape.id, 0)
 
-    def note_full(self, shape: Shape, nodes: int) -> None:
+    def note_full(self, shape: RequestShape, nodes: int) -> None:
         """There is no room for the shape on these nodes."""
         self._full[shape.id] = self.full_for(shape) | nodes
 
-    def rooms_for(self, shape: Shape) -> dict[int, Room]:
+    def rooms_for(self, shape: RequestShape) -> dict[int, Room]:
         """Who must leave for the shape, by ordinal, as far as that is known; others are added."""
         return self._rooms.setdefault(shape.id, {})
 
@@ -91,13 +91,13 @@ class Shadows:
         for shape_id in self._full:
             self._full[shape_id] &= ~nodes
         for known in self._rooms.values():
-            for slot in self._index.slots_in(nodes):
-                known.pop(slot.ordinal, None)
+            for resources in self._index.nodes_in(nodes):
+                known.pop(resources.ordinal, None)
 
 
 # --- One search for a place and for those who must leave it, member by member.
 
-Found = tuple[list[Hold], list[Eviction]]
+Found = tuple[list[Grant], list[Eviction]]
 """A place, and who must leave for it."""
 MOST_FINDS = 4_000
 """So many places are looked for at most to see who need not leave for a gang."""
@@ -135,10 +135,10 @@ class Clearing:
         self._relief = relief
         self._preemptor = preemptor
         self._entry = entry
-        self._draft = search.places.draft
+        self._transaction = search.places.transaction
         self._find = search.places.find
         self._members = search.members
-        self._index = preemptor.picture.index
+        self._index = preemptor.state.index
         self._shadows = Shadows(self._index, preemptor.shadow)
         self._chosen: dict[str, tuple[RunningEntry, str]] = {}
         self._taken = preemptor.taken()
@@ -150,54 +150,58 @@ class Clearing:
         chosen who must leave for a limit.
         """
         shape = self._entry.shape
-        holds: list[Hold] = []
+        grants: list[Grant] = []
         if self._relief is not None:
             self._relief.reset()
         for member, request in enumerate(shape.members[: self._members]):
             self._is_last = member == shape.min_members - 1
-            hold = self._on_free_node(request)
-            if hold is None and member < shape.min_members:
-                hold = self._where_victims_leave(request, nodes)
-            if hold is None:
+            grant = self._on_free_node(request)
+            if grant is None and member < shape.min_members:
+                grant = self._where_victims_leave(request, nodes)
+            if grant is None:
                 if member < shape.min_members:
                     return None
                 break
-            hold.member = member
-            holds.append(hold)
+            grant.member = member
+            grants.append(grant)
         if not self._relieve() or not self._chosen:
             return None
-        if len(holds) > 1:
-            holds = self._spare(holds)
-        return holds, evictions_for(self._entry, list(self._chosen.values()))
+        if len(grants) > 1:
+            grants = self._spare(grants)
+        return grants, evictions_for(self._entry, list(self._chosen.values()))
 
-    def _spare(self, holds: list[Hold]) -> list[Hold]:
+    def _spare(self, grants: list[Grant]) -> list[Grant]:
         """Let stay, the dearest first, without whom all members have places as well.
 
         Who leaves for one member may have become needless by those who leave for another.
         """
-        shape, draft = self._entry.shape, self._draft
+        shape, transaction = self._entry.shape, self._transaction
         cost = self._preemptor.cost
         dearest = sorted(self._chosen.values(), key=lambda item: (-cost(item[0]), item[0].end_key))
-        mark = draft.mark()
+        mark = transaction.mark()
         for victim, _ in dearest:
-            for held in victim.holds:
-                draft.give(held)
-        for victim, _ in dearest[: MOST_FINDS // len(holds)]:
+            for held in victim.grants:
+                transaction.give(held)
+        for victim, _ in dearest[: MOST_FINDS // len(grants)]:
             if len(self._chosen) == 1:
                 break
-            before = draft.mark()
-            for held in victim.holds:
-                draft.take(held)
+            before = transaction.mark()
+            for held in victim.grants:
+                transaction.take(held)
             others = placer.try_all(
-                shape.members[: self._members], shape.min_members, draft, self._find, self._within
+                shape.members[: self._members],
+                shape.min_members,
+                transaction,
+                self._find,
+                self._within,
             )
             if others is not None and (self._relief is None or self._relief.can_stay(victim)):
-                holds = others
+                grants = others
                 del self._chosen[victim.running.allocation.id]
             else:
-                draft.undo(before)
-        draft.undo(mark)
-        return holds
+                transaction.undo(before)
+        transaction.undo(mark)
+        return grants
 
     def _relieve(self) -> bool:
         """Let further work leave if those who make room are not enough for the limit."""
@@ -208,37 +212,37 @@ class Clearing:
             return more is not None
         return True
 
-    def _on_free_node(self, shape: Shape) -> Hold | None:
+    def _on_free_node(self, shape: RequestShape) -> Grant | None:
         """A place that needs no victim, off the nodes that are being cleared."""
         allowed = self._within
         touched = self._shadows.touched
         if touched:
             allowed = ~touched if allowed is None else allowed & ~touched
-        hold = self._find(shape, allowed)
-        if hold is not None:
-            self._shadows.take(hold)
-        return hold
+        grant = self._find(shape, allowed)
+        if grant is not None:
+            self._shadows.take(grant)
+        return grant
 
-    def _where_victims_leave(self, shape: Shape, nodes: int) -> Hold | None:
+    def _where_victims_leave(self, shape: RequestShape, nodes: int) -> Grant | None:
         """The node where the least is lost, among a bounded number."""
         touched, fresh = self._candidates(shape, nodes)
         preemptor = self._preemptor
         barren = preemptor.barren_nodes(self._entry, shape) & ~touched
         found_barren = 0
         best: tuple[int, int, Victims] | None = None
-        for slot in self._index.slots_in(touched | fresh & ~barren):
-            found = self._cheapest_room(slot.ordinal, shape)
+        for resources in self._index.nodes_in(touched | fresh & ~barren):
+            found = self._cheapest_room(resources.ordinal, shape)
             if found is None:
-                found_barren |= slot.bit
+                found_barren |= resources.bit
             elif best is None or found[0] < best[0]:
-                best = (found[0], slot.ordinal, found[1])
+                best = (found[0], resources.ordinal, found[1])
         self._shadows.note_full(shape, found_barren)
         preemptor.note_barren(self._entry, shape, found_barren & ~touched)
         if best is None:
             return None
         return self._take(best[1], shape, best[2])
 
-    def _cheapest_room(self, ordinal: int, shape: Shape) -> Room | None:
+    def _cheapest_room(self, ordinal: int, shape: RequestShape) -> Room | None:
         """Who must leave one node and what that costs, as was found for another member or anew."""
         known = self._shadows.rooms_for(shape)
         is_at_limit = self._relief is not None and self._is_last
@@ -254,35 +258,37 @@ class Clearing:
             known[ordinal] = found
         return found
 
-    def _candidates(self, shape: Shape, nodes: int) -> tuple[int, int]:
+    def _candidates(self, shape: RequestShape, nodes: int) -> tuple[int, int]:
         """The nodes that are being cleared already, and others: of each up to the bound.
 
         Where another member of the shape had no room there is none, unless more has left since.
         """
-        eligible = self._bounds & self._index.of_kinds(shape) & ~self._shadows.full_for(shape)
+        eligible = (
+            self._bounds & self._index.of_node_classes(shape) & ~self._shadows.full_for(shape)
+        )
         selected = self._index.selected(shape.request)
         if selected is not None:
             eligible &= selected
-        most = self._preemptor.picture.policy.max_victim_nodes
+        most = self._preemptor.state.policy.max_victim_nodes
         touched = self._shadows.touched
         return (
             lowest_bits(eligible & touched, most),
             lowest_bits(eligible & nodes & ~touched, most),
         )
 
-    def _take(self, ordinal: int, shape: Shape, room: Victims) -> Hold | None:
+    def _take(self, ordinal: int, shape: RequestShape, room: Victims) -> Grant | None:
         for victim, ground in room:
             self._chosen[victim.running.allocation.id] = (victim, ground)
             _take_back(self._taken, victim)
             if self._relief is not None:
                 self._relief.leave(victim)
             self._shadows.leave(victim)
-        hold = self._shadows.at(ordinal).choose_any(shape)
-        if hold is not None:
-            self._shadows.take(hold)
-        return hold
+        grant = self._shadows.at(ordinal).choose_any(shape)
+        if grant is not None:
+            self._shadows.take(grant)
+        return grant
 
-    def _room_on(self, ordinal: int, shape: Shape) -> Victims | None:
+    def _room_on(self, ordinal: int, shape: RequestShape) -> Victims | None:
         """The cheapest victims on one node that make room, none of them needless."""
         if self._shadows.copy_of(ordinal).choose_any(shape) is not None:
             return []
@@ -293,7 +299,9 @@ class Clearing:
             room = self._room_without(self._whole_first(victims, ordinal), ordinal, shape)
         return room
 
-    def _room_within_limits(self, room: Victims, ordinal: int, shape: Shape) -> Victims | None:
+    def _room_within_limits(
+        self, room: Victims, ordinal: int, shape: RequestShape
+    ) -> Victims | None:
         """Those who make room on one node, and further work so that the limit is kept."""
         relief, index = self._relief, self._index
         leaving = [victim for victim, _ in room]
@@ -302,17 +310,17 @@ class Clearing:
         else:
             shadow = self._shadows.copy_of(ordinal)
             for victim in leaving:
-                for hold in _on_node(victim, ordinal):
-                    index.give(hold.on(shadow))
+                for grant in _on_node(victim, ordinal):
+                    index.give(grant.on(shadow))
             relief.spare(leaving, lambda victim: self._is_needed(victim, shadow, shape))
             found = [(victim, relief.ground) for victim in leaving]
         if relief is not None:
             relief.stay_all(leaving)
         return found
 
-    def _is_needed(self, victim: RunningEntry, shadow: Slot, shape: Shape) -> bool:
+    def _is_needed(self, victim: RunningEntry, shadow: NodeResources, shape: RequestShape) -> bool:
         """Tell whether there is no room unless this one leaves; if there is, it stays there."""
-        parts = [hold.on(shadow) for hold in _on_node(victim, shadow.ordinal)]
+        parts = [grant.on(shadow) for grant in _on_node(victim, shadow.ordinal)]
         for part in parts:
             self._index.take(part)
         if shadow.choose_any(shape) is not None:
@@ -326,7 +334,7 @@ class Clearing:
         leaving = {victim.running.allocation.id for victim, _ in victims}
         shared: dict[int, int] = {}
         stays: set[int] = set()
-        for other in self._preemptor.picture.by_node.get(ordinal, {}).values():
+        for other in self._preemptor.state.by_node.get(ordinal, {}).values():
             for position, share, _ in _parts_on(other, ordinal):
                 shared[position] = shared.get(position, 0) + share
                 if other.running.allocation.id not in leaving:
@@ -339,7 +347,7 @@ class Clearing:
 
         return sorted(victims, key=rank)
 
-    def _room_without(self, victims: Victims, ordinal: int, shape: Shape) -> Victims | None:
+    def _room_without(self, victims: Victims, ordinal: int, shape: RequestShape) -> Victims | None:
         """Let one after the other leave until there is room."""
         index = self._index
         shadow = self._shadows.copy_of(ordinal)
@@ -355,14 +363,16 @@ class Clearing:
                 if not ground:
                     continue
             _take_back(taken, victim)
-            for hold in _on_node(victim, ordinal):
-                index.give(hold.on(shadow))
+            for grant in _on_node(victim, ordinal):
+                index.give(grant.on(shadow))
             leaving.append((victim, ground))
             if shadow.choose_any(shape) is not None:
                 return self._without_needless(leaving, shadow, shape)
         return None
 
-    def _without_needless(self, leaving: Victims, shadow: Slot, shape: Shape) -> Victims:
+    def _without_needless(
+        self, leaving: Victims, shadow: NodeResources, shape: RequestShape
+    ) -> Victims:
         """Spare whoever need not leave, the dearest first; the last one made the room."""
         for item in reversed(leaving[:-1]):
             if not self._is_needed(item[0], shadow, shape):
@@ -385,8 +395,8 @@ def _take_back(taken: dict[str | Pool, int], victim: RunningEntry) -> None:
 
 
 def _parts_on(entry: RunningEntry, ordinal: int) -> list[Part]:
-    return [part for hold in _on_node(entry, ordinal) for part in hold.parts]
+    return [part for grant in _on_node(entry, ordinal) for part in grant.parts]
 
 
-def _on_node(victim: RunningEntry, ordinal: int) -> list[Hold]:
-    return [hold for hold in victim.holds if hold.slot.ordinal == ordinal]
+def _on_node(victim: RunningEntry, ordinal: int) -> list[Grant]:
+    return [grant for grant in victim.grants if grant.resources.ordinal == ordinal]

@@ -18,7 +18,7 @@ from gpu_scheduler.model.snapshot import AccountUsage, PoolQuota
 from gpu_scheduler.model.tenant import Quota, Tenant
 
 if TYPE_CHECKING:
-    from gpu_scheduler.engine.state.cluster_state import Picture
+    from gpu_scheduler.engine.state.cluster_state import ClusterState
 
 # --- What each pool is due of all GPUs, while some of them are out of use.
 #
@@ -169,26 +169,26 @@ _NOTHING_SPENT = AccountUsage()
 
 
 def never_admitted(
-    picture: Picture, job: Job, standing: AccountUsage = _NOTHING_SPENT
+    state: ClusterState, job: Job, standing: AccountUsage = _NOTHING_SPENT
 ) -> Reason | None:
     """Why a quota or pool can never let the job start, whoever ends; None if one day it may.
 
-    `standing` is that of its tenant; the picture has only those of tenants that wait.
+    `standing` is that of its tenant; the cluster state has only those of tenants that wait.
     """
-    if not picture.has_limits:
+    if not state.has_limits:
         return None
-    total_milli = picture.total_gpu_milli
-    pools = picture.pools if total_milli else {}
+    total_milli = state.total_gpu_milli
+    pools = state.pools if total_milli else {}
     admission = Admission(
-        tenants=picture.tenants,
+        tenants=state.tenants,
         pools=pools,
-        holdings=picture.holdings,
+        holdings=state.holdings,
         standings={job.tenant: standing},
         dues=dues_of(pools, total_milli=total_milli, usable_milli=total_milli),
-        user_standings=picture.user_standings,
-        policy=picture.policy,
+        user_standings=state.user_standings,
+        policy=state.policy,
     )
-    return admission.never_admitted(job, job_amounts(job, picture.limit_ms(job), job.min_members))
+    return admission.never_admitted(job, job_amounts(job, state.limit_ms(job), job.min_members))
 
 
 class Admission:

@@ -1,8 +1,8 @@
 """What counts against limits in one cycle: what runs, what the cycle starts, what was promised.
 
 While a place is being cleared for a job, what the job will hold counts as held, so that nobody is
-stopped in vain because somebody else has used up the quota meanwhile. The picture's own sums are
-left as they are; the cycle has a copy.
+stopped in vain because somebody else has used up the quota meanwhile. The sums of the cluster
+state are not changed; the cycle has a copy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from gpu_scheduler.engine.preemption.candidates import Sums, summed, without
 from gpu_scheduler.engine.queue import Entry, JobShape
 from gpu_scheduler.engine.quota.rules import Admission, Amounts, job_amounts
-from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
@@ -26,10 +26,10 @@ class Limits:
 
     admission: Admission
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, state: ClusterState) -> None:
         """Begin with what runs; where nothing is limited, nothing is counted."""
-        self._picture = picture
-        self._holdings = picture.holdings.copy() if picture.has_limits else picture.holdings
+        self._state = state
+        self._holdings = state.holdings.copy() if state.has_limits else state.holdings
         self._tasks_running: dict[int, int] = {}
         self._promised: dict[int, tuple[Job, Amounts]] = {}
         self._only_part = False
@@ -40,41 +40,41 @@ class Limits:
         Allocations that are `leaving` are being stopped by this cycle, and `gone` ones hold nothing
         any more.
         """
-        picture = self._picture
+        state = self._state
         self._leaving = leaving
         self._gone = gone
         self._sums_of_leaving: tuple[int, Sums] = (-1, [])
         self.admission = Admission(
-            tenants=picture.tenants,
-            pools=picture.pools,
+            tenants=state.tenants,
+            pools=state.pools,
             holdings=self._holdings,
-            standings=picture.tenant_standings,
-            dues=picture.dues(),
-            waiting_tenants=picture.waiting_tenants(),
-            user_standings=picture.user_standings,
-            policy=picture.policy,
+            standings=state.tenant_standings,
+            dues=state.dues(),
+            waiting_tenants=state.waiting_tenants(),
+            user_standings=state.user_standings,
+            policy=state.policy,
         )
-        self.admission.online_waits_milli = picture.online_waits_milli() if picture.pools else 0
+        self.admission.online_waits_milli = state.online_waits_milli() if state.pools else 0
 
     def refusal(self, entry: Entry) -> Reason | None:
         """Why a limit keeps the job from starting now, with as few members as it can, or None."""
         job = entry.waiting.job
         if job.array is not None and job.array.max_running:
-            running = self._picture.running_tasks.get(job.number, 0)
+            running = self._state.running_tasks.get(job.number, 0)
             running += self._tasks_running.get(job.number, 0)
             if running >= job.array.max_running:
                 return Reason(ReasonCode.ARRAY_LIMIT, (("running", running),))
-        if not self._picture.has_limits:
+        if not self._state.has_limits:
             return None
-        amounts = job_amounts(job, self._picture.limit_ms(job), job.min_members)
+        amounts = job_amounts(job, self._state.limit_ms(job), job.min_members)
         return self.admission.refusal(job, amounts)
 
     def is_sure(self, entry: Entry) -> bool:
         """Tell whether the tenant would hold no more GPUs than it is sure of (elastic quota)."""
         job = entry.waiting.job
-        if not self._picture.tenant(job.tenant).elastic:
+        if not self._state.tenant(job.tenant).elastic:
             return False
-        amounts = job_amounts(job, self._picture.limit_ms(job), job.min_members)
+        amounts = job_amounts(job, self._state.limit_ms(job), job.min_members)
         return self.admission.is_within_guarantee(job, amounts)
 
     def lent_milli(self, entry: Entry) -> int:
@@ -83,9 +83,9 @@ class Limits:
         Interactive work has a ground of its own.
         """
         job = entry.waiting.job
-        if job.pool is not Pool.ONLINE or entry.shape.interactive or not self._picture.pools:
+        if job.pool is not Pool.ONLINE or entry.shape.interactive or not self._state.pools:
             return 0
-        amounts = job_amounts(job, self._picture.limit_ms(job), job.min_members)
+        amounts = job_amounts(job, self._state.limit_ms(job), job.min_members)
         if not self.admission.is_within_pool(job, amounts):
             return 0
         return self.admission.pool_borrowed_milli(Pool.BATCH)
@@ -112,30 +112,30 @@ class Limits:
 
     def of_leaving(self) -> Sums:
         """What is held by those who are being stopped."""
-        if not self._picture.has_limits:
+        if not self._state.has_limits:
             return []
         count = len(self._leaving)
         if self._sums_of_leaving[0] != count:
-            ids = {*self._leaving, *self._picture.stopping} - self._gone
-            sums = summed(self._picture.running[allocation_id] for allocation_id in sorted(ids))
+            ids = {*self._leaving, *self._state.stopping} - self._gone
+            sums = summed(self._state.running[allocation_id] for allocation_id in sorted(ids))
             self._sums_of_leaving = (count, sums)
         return self._sums_of_leaving[1]
 
     def names_of_leaving(self, tenant: str) -> list[str]:
         """The jobs and tasks of a tenant that are being stopped, by number."""
-        ids = {*self._leaving, *self._picture.stopping} - self._gone
-        found = [self._picture.running[allocation_id] for allocation_id in ids]
+        ids = {*self._leaving, *self._state.stopping} - self._gone
+        found = [self._state.running[allocation_id] for allocation_id in ids]
         own = [entry for entry in found if entry.running.job.tenant == tenant]
         own.sort(key=lambda entry: (entry.running.job.number, entry.end_key))
         return [entry.running.allocation.id.rsplit(".", 1)[0] for entry in own]
 
     def promise(self, entry: Entry, members: int) -> None:
         """A place is being cleared for the job: what it will hold is nobody else's."""
-        if self._picture.has_limits:
+        if self._state.has_limits:
             job = entry.waiting.job
-            amounts = job_amounts(job, self._picture.limit_ms(job), members)
+            amounts = job_amounts(job, self._state.limit_ms(job), members)
             self._promised[entry.number] = (job, amounts)
-            self.hold(job, amounts)
+            self.grant(job, amounts)
 
     def turn_to(self, entry: Entry) -> None:
         """The job is looked at: what was promised to it is not in its own way."""
@@ -148,13 +148,13 @@ class Limits:
     def admitted(self, entry: Entry) -> JobShape:
         """The job with as many members as quotas and pools let it start with now."""
         job = entry.waiting.job
-        if not self._picture.has_limits or job.min_members == len(job.members):
+        if not self._state.has_limits or job.min_members == len(job.members):
             return entry.shape
-        return self._picture.job_shape(job, members=self._members(job))
+        return self._state.job_shape(job, members=self._members(job))
 
     def _members(self, job: Job) -> int:
         """With how many members an elastic gang would start; at least with its minimum."""
-        most = self.admission.most_members(job, self._picture.limit_ms(job))
+        most = self.admission.most_members(job, self._state.limit_ms(job))
         if self._only_part:
             most = min(most, self.admission.members_in_part(job))
         return max(most, job.min_members)
@@ -195,13 +195,13 @@ class Limits:
         """One more task of the job runs, or one less."""
         self._tasks_running[job.number] = self._tasks_running.get(job.number, 0) + change
 
-    def hold(self, job: Job, amounts: Amounts) -> None:
+    def grant(self, job: Job, amounts: Amounts) -> None:
         """This is held from now on, or will be."""
-        if self._picture.has_limits:
+        if self._state.has_limits:
             self._holdings.add(job, amounts)
             self.admission.online_waits_milli -= amounts.gpu_milli * (job.pool is Pool.ONLINE)
 
     def let_go(self, job: Job, amounts: Amounts) -> None:
         """This is held no more."""
-        if self._picture.has_limits:
+        if self._state.has_limits:
             self._holdings.add(job, amounts, -1)

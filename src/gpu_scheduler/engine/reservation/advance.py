@@ -15,9 +15,9 @@ from dataclasses import replace
 
 from gpu_scheduler.engine.policy import Preemption
 from gpu_scheduler.engine.queue import Entry
-from gpu_scheduler.engine.state.cluster_state import Picture, RunningEntry
+from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
 from gpu_scheduler.engine.state.node_class import lowest_bits
-from gpu_scheduler.engine.state.node_resources import Hold, Slot
+from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
 from gpu_scheduler.model.advance_reservation import AdvanceReservation, ReservationSpec
 from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.job import Job
@@ -74,18 +74,18 @@ class Rule:
         """When windows on a node end."""
         return [window.end_ms for window, masks in self._windows if ordinal in masks]
 
-    def narrowed(self, slot: Slot, at_ms: int) -> Slot:
+    def narrowed(self, resources: NodeResources, at_ms: int) -> NodeResources:
         """A node as the job may use it from that moment on."""
-        closed = self.closed_at(slot.ordinal, at_ms) & slot.usable
+        closed = self.closed_at(resources.ordinal, at_ms) & resources.usable
         if not closed:
-            return slot
-        twin = slot.copy()
+            return resources
+        twin = resources.copy()
         twin.usable &= ~closed
         return twin
 
-    def bars(self, hold: Hold, at_ms: int) -> bool:
+    def bars(self, grant: Grant, at_ms: int) -> bool:
         """Tell whether the job must not take certain devices at that moment."""
-        return bool(touched(hold) & self.closed_at(hold.slot.ordinal, at_ms))
+        return bool(touched(grant) & self.closed_at(grant.resources.ordinal, at_ms))
 
     def reason_at(self, at_ms: int) -> Reason:
         """The window that is first in the way, as a reason."""
@@ -106,14 +106,15 @@ class Rule:
 class Windows:
     """The windows of one pass, and what is closed on the index for the job that is looked at."""
 
-    def __init__(self, picture: Picture, now_ms: int) -> None:
+    def __init__(self, state: ClusterState, now_ms: int) -> None:
         """Look at all windows that are not over."""
-        self._picture = picture
+        self._state = state
         self._now_ms = now_ms
         self._all = tuple(
-            (window, masks_of(picture, window))
+            (window, masks_of(state, window))
             for window in sorted(
-                picture.windows.values(), key=lambda window: (window.start_ms, window.number)
+                state.advance_reservations.values(),
+                key=lambda window: (window.start_ms, window.number),
             )
             if now_ms < window.end_ms
         )
@@ -134,17 +135,17 @@ class Windows:
     def close(self, masks: Masks) -> int:
         """Have just these devices closed on the index; returns a number for this very choice."""
         key = tuple(sorted(item for item in masks.items() if item[1]))
-        index = self._picture.index
+        index = self._state.index
         for ordinal in sorted({*self._open, *masks}):
-            slot = index.slots[ordinal]
-            usable = self._open.setdefault(ordinal, slot.usable) & ~masks.get(ordinal, 0)
-            if usable != slot.usable:
-                index.set_usable(slot, usable)
+            resources = index.nodes[ordinal]
+            usable = self._open.setdefault(ordinal, resources.usable) & ~masks.get(ordinal, 0)
+            if usable != resources.usable:
+                index.set_usable(resources, usable)
         return self._closures.setdefault(key, len(self._closures))
 
-    def usable_of(self, slot: Slot) -> int:
+    def usable_of(self, resources: NodeResources) -> int:
         """The devices that take work, closed or not."""
-        return self._open.get(slot.ordinal, slot.usable)
+        return self._open.get(resources.ordinal, resources.usable)
 
     def own_of(self, entry: Entry, rule: Rule | None) -> tuple[Masks, int, int] | None:
         """The job's own windows now: what to close besides them, their nodes, and until when.
@@ -162,17 +163,17 @@ class Windows:
         if not own:
             return None
         closed = {} if rule is None else rule.closed(self._now_ms)
-        slots = self._picture.index.slots
-        outside = {o: self.usable_of(slots[o]) & ~own[o] | closed.get(o, 0) for o in own}
+        all_nodes = self._state.index.nodes
+        outside = {o: self.usable_of(all_nodes[o]) & ~own[o] | closed.get(o, 0) for o in own}
         nodes = 0
         for ordinal in own:
-            nodes |= slots[ordinal].bit
+            nodes |= all_nodes[ordinal].bit
         return outside, nodes, until_ms
 
     def _reach_ms(self, entry: Entry, duration_ms: int) -> int:
-        policy = self._picture.policy
+        policy = self._state.policy
         waiting = entry.waiting
-        tenant = self._picture.tenant(waiting.job.tenant)
+        tenant = self._state.tenant(waiting.job.tenant)
         yields = (
             policy.fills_gaps
             and policy.preemption is not Preemption.NONE
@@ -180,48 +181,48 @@ class Windows:
             and tenant.allow_preemption
             and waiting.preemptions < tenant.max_preemptions
         )
-        lasts_ms = duration_ms if yields else self._picture.limit_ms(waiting.job)
+        lasts_ms = duration_ms if yields else self._state.limit_ms(waiting.job)
         return lasts_ms + policy.eviction_ms
 
 
-def masks_of(picture: Picture, window: AdvanceReservation) -> Masks:
+def masks_of(state: ClusterState, window: AdvanceReservation) -> Masks:
     """The devices of a window on the nodes that are known."""
     masks: Masks = {}
     for node_id, indices in window.devices:
-        slot = picture.index.by_id.get(node_id)
-        if slot is not None:
-            masks[slot.ordinal] = masks.get(slot.ordinal, 0) | mask_of(slot, indices)
+        resources = state.index.by_id.get(node_id)
+        if resources is not None:
+            masks[resources.ordinal] = masks.get(resources.ordinal, 0) | mask_of(resources, indices)
     return masks
 
 
-def mask_of(slot: Slot, indices: Iterable[int]) -> int:
+def mask_of(resources: NodeResources, indices: Iterable[int]) -> int:
     """Devices of a node by their positions."""
     wanted = set(indices)
     mask = 0
-    for position, device in enumerate(slot.kind.devices):
+    for position, device in enumerate(resources.node_class.devices):
         if device.index in wanted:
             mask |= 1 << position
     return mask
 
 
-def intruders(picture: Picture, window: AdvanceReservation) -> list[RunningEntry]:
+def intruders(state: ClusterState, window: AdvanceReservation) -> list[RunningEntry]:
     """What runs on the devices of a window, has no right to that, and may not be gone in time."""
-    masks = masks_of(picture, window)
+    masks = masks_of(state, window)
     found: dict[str, RunningEntry] = {}
     for ordinal, mask in sorted(masks.items()):
-        for allocation_id, entry in sorted(picture.by_node.get(ordinal, {}).items()):
+        for allocation_id, entry in sorted(state.by_node.get(ordinal, {}).items()):
             running = entry.running
             if window.admits(running.job) or running.limit_end_ms <= window.start_ms:
                 continue
-            if any(touched(h) & mask for h in entry.holds if h.slot.ordinal == ordinal):
+            if any(touched(h) & mask for h in entry.grants if h.resources.ordinal == ordinal):
                 found[allocation_id] = entry
     return list(found.values())
 
 
-def can_yield(picture: Picture, entry: RunningEntry) -> bool:
+def can_yield(state: ClusterState, entry: RunningEntry) -> bool:
     """Tell whether a running job may be stopped for a window."""
     running = entry.running
-    tenant = picture.tenant(running.job.tenant)
+    tenant = state.tenant(running.job.tenant)
     return (
         running.job.preemptible
         and tenant.allow_preemption
@@ -243,12 +244,12 @@ def is_barred(
     )
 
 
-def touched(hold: Hold) -> int:
+def touched(grant: Grant) -> int:
     """All devices that a hold takes any part of."""
-    mask = hold.mask
-    for position, _, _ in hold.parts:
+    mask = grant.mask
+    for position, _, _ in grant.parts:
         mask |= 1 << position
-    for position, _ in hold.slices:
+    for position, _ in grant.slices:
         mask |= 1 << position
     return mask
 
@@ -270,15 +271,15 @@ Place = tuple[str, int]
 class _Survey:
     """What stands in the way of a wish, counted by device."""
 
-    def __init__(self, picture: Picture, wish: ReservationSpec, start_ms: int) -> None:
+    def __init__(self, state: ClusterState, wish: ReservationSpec, start_ms: int) -> None:
         self.out = self.reserved = self.running = self.stoppable = 0
-        self.open: list[tuple[Slot, int, int]] = []
+        self.open: list[tuple[NodeResources, int, int]] = []
         end_ms = start_ms + wish.end_ms - wish.start_ms
-        for slot in _nodes(picture, wish):
-            wanted = _wanted(slot, wish)
-            out = wanted & ~_trusted(slot)
-            reserved = wanted & ~out & _in_windows(picture, slot, start_ms, end_ms)
-            stays, yields = _running(picture, wish, slot, start_ms)
+        for resources in _nodes(state, wish):
+            wanted = _wanted(resources, wish)
+            out = wanted & ~_trusted(resources)
+            reserved = wanted & ~out & _in_windows(state, resources, start_ms, end_ms)
+            stays, yields = _running(state, wish, resources, start_ms)
             running = wanted & ~out & ~reserved & stays
             stoppable = wanted & ~out & ~reserved & ~running & yields
             self.out += out.bit_count()
@@ -286,7 +287,7 @@ class _Survey:
             self.running += running.bit_count()
             self.stoppable += stoppable.bit_count()
             free = wanted & ~out & ~reserved & ~running & ~stoppable
-            self.open.append((slot, free, stoppable if wish.preempts else 0))
+            self.open.append((resources, free, stoppable if wish.preempts else 0))
 
     @property
     def count(self) -> int:
@@ -294,15 +295,15 @@ class _Survey:
         return sum((free | more).bit_count() for _, free, more in self.open)
 
 
-def choose_devices(picture: Picture, wish: ReservationSpec) -> Devices:
+def choose_devices(state: ClusterState, wish: ReservationSpec) -> Devices:
     """The devices to keep: on one node if one has enough, those that nobody must leave first."""
-    survey = _Survey(picture, wish, wish.start_ms)
+    survey = _Survey(state, wish, wish.start_ms)
     if survey.count < wish.gpus:
-        raise WrongState(_refusal(picture, wish, survey))
+        raise WrongState(_refusal(state, wish, survey))
     enough = [item for item in survey.open if (item[1] | item[2]).bit_count() >= wish.gpus]
     if enough:
         # Who must stop for it counts first, then the tightest node.
-        slot, free, more = min(
+        resources, free, more = min(
             enough,
             key=lambda item: (
                 max(0, wish.gpus - item[1].bit_count()),
@@ -310,29 +311,31 @@ def choose_devices(picture: Picture, wish: ReservationSpec) -> Devices:
                 item[0].ordinal,
             ),
         )
-        return ((slot.node.id, _indices(slot, _pick(slot, free, more, wish.gpus))),)
+        return ((resources.node.id, _indices(resources, _pick(resources, free, more, wish.gpus))),)
     chosen: list[tuple[str, tuple[int, ...]]] = []
     left = wish.gpus
-    for slot, free, more in sorted(
+    for resources, free, more in sorted(
         survey.open, key=lambda item: (-(item[1] | item[2]).bit_count(), item[0].ordinal)
     ):
         count = min(left, (free | more).bit_count())
         if count:
-            chosen.append((slot.node.id, _indices(slot, _pick(slot, free, more, count))))
+            chosen.append(
+                (resources.node.id, _indices(resources, _pick(resources, free, more, count)))
+            )
             left -= count
     return tuple(chosen)
 
 
-def broken_devices(picture: Picture, window: AdvanceReservation) -> tuple[Place, ...]:
+def broken_devices(state: ClusterState, window: AdvanceReservation) -> tuple[Place, ...]:
     """Devices of a window that cannot be relied on: unhealthy, set aside, gone, or of a lost node.
 
     What an admin has paused or cordoned is not broken, and comes back by the admin's word.
     """
     broken = []
     for node_id, indices in window.devices:
-        slot = picture.index.by_id.get(node_id)
-        is_lost = slot is None or slot.node.state in {NodeState.LOST, NodeState.DEAD}
-        devices = {} if slot is None else {one.index: one for one in slot.node.devices}
+        resources = state.index.by_id.get(node_id)
+        is_lost = resources is None or resources.node.state in {NodeState.LOST, NodeState.DEAD}
+        devices = {} if resources is None else {one.index: one for one in resources.node.devices}
         for index in indices:
             device = devices.get(index)
             if is_lost or device is None or _is_broken(device):
@@ -341,7 +344,7 @@ def broken_devices(picture: Picture, window: AdvanceReservation) -> tuple[Place,
 
 
 def mended_devices(
-    picture: Picture, window: AdvanceReservation, broken: tuple[Place, ...], now_ms: int
+    state: ClusterState, window: AdvanceReservation, broken: tuple[Place, ...], now_ms: int
 ) -> Devices:
     """The devices of a window, with others in place of as many broken ones as can be.
 
@@ -358,13 +361,13 @@ def mended_devices(
         indices=window.asked_indices,
         preempts=window.preempts,
     )
-    if wish.end_ms <= wish.start_ms or (wish.node and wish.node not in picture.index.by_id):
+    if wish.end_ms <= wish.start_ms or (wish.node and wish.node not in state.index.by_id):
         return window.devices
     places = {(node_id, index) for node_id, indices in window.devices for index in indices}
     taken: set[Place] = set()
     for place in broken:
-        model = window.asked_model or _model_of(picture, place)
-        found = _other(picture, replace(wish, gpu_model=model), places | taken)
+        model = window.asked_model or _model_of(state, place)
+        found = _other(state, replace(wish, gpu_model=model), places | taken)
         if found is not None:
             places.remove(place)
             taken.add(found)
@@ -374,23 +377,26 @@ def mended_devices(
     return tuple((node_id, tuple(indices)) for node_id, indices in by_node.items())
 
 
-def _other(picture: Picture, wish: ReservationSpec, places: set[Place]) -> Place | None:
+def _other(state: ClusterState, wish: ReservationSpec, places: set[Place]) -> Place | None:
     """One device more, that is not among these."""
     near = {node_id for node_id, _ in places}
     found = []
-    for slot, free, more in _Survey(picture, wish, wish.start_ms).open:
+    for resources, free, more in _Survey(state, wish, wish.start_ms).open:
         for is_held, mask in ((False, free), (True, more)):
             found += [
-                ((is_held, slot.node.id not in near, slot.ordinal, index), (slot.node.id, index))
-                for index in _indices(slot, mask)
-                if (slot.node.id, index) not in places
+                (
+                    (is_held, resources.node.id not in near, resources.ordinal, index),
+                    (resources.node.id, index),
+                )
+                for index in _indices(resources, mask)
+                if (resources.node.id, index) not in places
             ]
     return min(found)[1] if found else None
 
 
-def _model_of(picture: Picture, place: Place) -> str:
-    slot = picture.index.by_id.get(place[0])
-    devices = () if slot is None else slot.node.devices
+def _model_of(state: ClusterState, place: Place) -> str:
+    resources = state.index.by_id.get(place[0])
+    devices = () if resources is None else resources.node.devices
     return next((device.model for device in devices if device.index == place[1]), "")
 
 
@@ -398,79 +404,83 @@ def _is_broken(device: Device) -> bool:
     return device.health is not Health.HEALTHY or device.quarantined
 
 
-def _nodes(picture: Picture, wish: ReservationSpec) -> list[Slot]:
+def _nodes(state: ClusterState, wish: ReservationSpec) -> list[NodeResources]:
     if wish.node:
-        return [picture.index.slot(wish.node)]
-    return sorted(picture.index.by_id.values(), key=lambda slot: slot.ordinal)
+        return [state.index.resources(wish.node)]
+    return sorted(state.index.by_id.values(), key=lambda resources: resources.ordinal)
 
 
-def _wanted(slot: Slot, wish: ReservationSpec) -> int:
-    devices = slot.kind.devices
+def _wanted(resources: NodeResources, wish: ReservationSpec) -> int:
+    devices = resources.node_class.devices
     if wish.indices:
         unknown = sorted(set(wish.indices) - {device.index for device in devices})
         if unknown and wish.node:
             raise UnknownThing(f"node '{wish.node}' has no GPU {', '.join(map(str, unknown))}")
-        mask = mask_of(slot, wish.indices)
+        mask = mask_of(resources, wish.indices)
     else:
         mask = (1 << len(devices)) - 1
     if wish.gpu_model:
-        mask &= mask_of(slot, (d.index for d in devices if d.model == wish.gpu_model))
+        mask &= mask_of(resources, (d.index for d in devices if d.model == wish.gpu_model))
     return mask
 
 
-def _trusted(slot: Slot) -> int:
+def _trusted(resources: NodeResources) -> int:
     """Devices that should be there then: heat and other people's programs pass."""
-    if not slot.takes_work:
+    if not resources.takes_work:
         return 0
-    return mask_of(slot, (device.index for device in slot.node.devices if _is_sound(device)))
+    return mask_of(
+        resources, (device.index for device in resources.node.devices if _is_sound(device))
+    )
 
 
 def _is_sound(device: Device) -> bool:
     return device.health is Health.HEALTHY and not device.paused and not device.quarantined
 
 
-def _in_windows(picture: Picture, slot: Slot, start_ms: int, end_ms: int) -> int:
+def _in_windows(state: ClusterState, resources: NodeResources, start_ms: int, end_ms: int) -> int:
     mask = 0
-    for window in picture.windows.values():
+    for window in state.advance_reservations.values():
         if window.overlaps(start_ms, end_ms):
-            mask |= masks_of(picture, window).get(slot.ordinal, 0)
+            mask |= masks_of(state, window).get(resources.ordinal, 0)
     return mask
 
 
-def _running(picture: Picture, wish: ReservationSpec, slot: Slot, start_ms: int) -> tuple[int, int]:
+def _running(
+    state: ClusterState, wish: ReservationSpec, resources: NodeResources, start_ms: int
+) -> tuple[int, int]:
     """Devices of a node that may still be held at the start: for good, and by who can yield."""
     stays = yields = 0
-    for entry in picture.by_node.get(slot.ordinal, {}).values():
+    for entry in state.by_node.get(resources.ordinal, {}).values():
         running = entry.running
-        gone_ms = running.limit_end_ms + picture.policy.eviction_ms
+        gone_ms = running.limit_end_ms + state.policy.eviction_ms
         if wish.admits(running.job) or running.stopping or gone_ms <= start_ms:
             continue
         mask = 0
-        for hold in entry.holds:
-            if hold.slot is slot:
-                mask |= touched(hold)
-        if can_yield(picture, entry):
+        for grant in entry.grants:
+            if grant.resources is resources:
+                mask |= touched(grant)
+        if can_yield(state, entry):
             yields |= mask
         else:
             stays |= mask
     return stays, yields
 
 
-def _pick(slot: Slot, free: int, more: int, count: int) -> int:
+def _pick(resources: NodeResources, free: int, more: int, count: int) -> int:
     """Neighbours on one island if possible, and no more of those in use than needed."""
     wanted = min(count, free.bit_count())
-    mask = slot.kind.pick(free, Request(gpu_count=wanted)) if wanted else 0
+    mask = resources.node_class.pick(free, Request(gpu_count=wanted)) if wanted else 0
     return mask | lowest_bits(more & ~mask, count - wanted)
 
 
-def _indices(slot: Slot, mask: int) -> tuple[int, ...]:
-    devices = enumerate(slot.kind.devices)
+def _indices(resources: NodeResources, mask: int) -> tuple[int, ...]:
+    devices = enumerate(resources.node_class.devices)
     return tuple(sorted(device.index for place, device in devices if mask >> place & 1))
 
 
-def _refusal(picture: Picture, wish: ReservationSpec, survey: _Survey) -> str:
+def _refusal(state: ClusterState, wish: ReservationSpec, survey: _Survey) -> str:
     """What was asked, what was found, and what would fit."""
-    total = sum(_wanted(slot, wish).bit_count() for slot in _nodes(picture, wish))
+    total = sum(_wanted(resources, wish).bit_count() for resources in _nodes(state, wish))
     found = [
         f"{count} {what}"
         for count, what in (
@@ -484,7 +494,7 @@ def _refusal(picture: Picture, wish: ReservationSpec, survey: _Survey) -> str:
     advice = [f"ask for {survey.count} or fewer"] if survey.count else []
     if not wish.preempts and survey.count + survey.stoppable >= wish.gpus:
         advice.append("let them be stopped for it (--preempt)")
-    later_ms = _first_time(picture, wish)
+    later_ms = _first_time(state, wish)
     if later_ms is not None:
         advice.append(f"begin at {format_utc(later_ms)}")
     return (
@@ -494,13 +504,13 @@ def _refusal(picture: Picture, wish: ReservationSpec, survey: _Survey) -> str:
     )
 
 
-def _first_time(picture: Picture, wish: ReservationSpec) -> int | None:
+def _first_time(state: ClusterState, wish: ReservationSpec) -> int | None:
     """The first later moment at which the wish could be granted; of many only some are tried."""
-    eviction_ms = picture.policy.eviction_ms
-    moments = {entry.running.limit_end_ms + eviction_ms for entry in picture.running.values()}
-    moments |= {window.end_ms for window in picture.windows.values()}
+    eviction_ms = state.policy.eviction_ms
+    moments = {entry.running.limit_end_ms + eviction_ms for entry in state.running.values()}
+    moments |= {window.end_ms for window in state.advance_reservations.values()}
     later = sorted((moment for moment in moments if moment > wish.start_ms), reverse=True)
     # Backwards, so that the last one, when all have gone, is among those that are tried.
     tried = later[:: 1 + len(later) // MOST_TRIED][::-1]
-    fitting = (at_ms for at_ms in tried if _Survey(picture, wish, at_ms).count >= wish.gpus)
+    fitting = (at_ms for at_ms in tried if _Survey(state, wish, at_ms).count >= wish.gpus)
     return next(fitting, None)

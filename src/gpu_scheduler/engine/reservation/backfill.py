@@ -12,7 +12,7 @@ from gpu_scheduler.engine.plan_builder import Findings
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.engine.queue import Entry, Merge
 from gpu_scheduler.engine.reservation.calendar import Calendar
-from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
 _PORT_TAKEN = Reason(ReasonCode.PORT_TAKEN)
@@ -75,10 +75,10 @@ class PassedOver:
 class Holders:
     """Places that are being cleared first, then the oldest promise first. For one pass."""
 
-    def __init__(self, picture: Picture, used_up: set[int]) -> None:
+    def __init__(self, state: ClusterState, used_up: set[int]) -> None:
         """Reservations of jobs with `used_up` numbers are of no matter."""
-        reservations = picture.reservations
-        entries = picture.queue.entries
+        reservations = state.reservations
+        entries = state.queue.entries
         self._reservations = reservations
         self.everyone = self._rest = sorted(
             (entries[number] for number in reservations if number not in used_up),

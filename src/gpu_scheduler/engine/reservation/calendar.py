@@ -12,15 +12,15 @@ from gpu_scheduler.engine.placement.anti_affinity import Distance
 from gpu_scheduler.engine.queue import Entry, JobShape
 from gpu_scheduler.engine.reservation.advance import Rule, Windows
 from gpu_scheduler.engine.reservation.timeline import Booking, Outlook, Upcoming, least_release
-from gpu_scheduler.engine.state.cluster_state import Picture
-from gpu_scheduler.engine.state.node_resources import Hold, Slot
-from gpu_scheduler.engine.state.request_shape import Shape
-from gpu_scheduler.engine.state.transaction import Draft
+from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
+from gpu_scheduler.engine.state.request_shape import RequestShape
+from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.service import BEYOND_MS
 
-Placer = Callable[[JobShape, int | None], list[Hold] | None]
+Placer = Callable[[JobShape, int | None], list[Grant] | None]
 NOBODY_PASSES = 1 << 62
 """The class of a place that was cleared: others have left for it, so it is kept from everybody."""
 
@@ -30,25 +30,24 @@ class Calendar:
 
     def __init__(
         self,
-        picture: Picture,
-        draft: Draft,
+        state: ClusterState,
+        transaction: Transaction,
         now_ms: int,
         *,
         gone: set[str],
-        started: list[tuple[int, list[Hold]]],
+        started: list[tuple[int, list[Grant]]],
         windows: Windows | None = None,
         distance: Distance | None = None,
     ) -> None:
         """`gone` allocations hold nothing in the draft any more, `started` jobs already do.
 
         `leaving` allocations are being evicted: they hold what they hold, but not for long.
-        `unsettled` nodes, as a bitmap, are not just as the picture shows them: something starts
-        there in this cycle, or something is booked. `windows` are what people have reserved, and
-        `rule` is what that means for the job that is looked at. `distance` knows where ports are
-        taken.
+        `unsettled` nodes, as a bitmap, differ from the cluster state: something starts there in
+        this cycle, or something is booked. `windows` are what people have reserved, and `rule` is
+        what that means for the job that is considered. `distance` knows where ports are taken.
         """
-        self._picture = picture
-        self._draft = draft
+        self._state = state
+        self._transaction = transaction
         self._now_ms = now_ms
         self._gone = gone
         self._started = started
@@ -56,36 +55,38 @@ class Calendar:
         self._bookings: dict[int, list[Booking]] = {}
         self._booked = 0
         self._windows = windows
-        self._distance = distance or Distance(picture.apart, picture.index)
+        self._distance = distance or Distance(state.apart, state.index)
         self.rule: Rule | None = None
         self.comes_first: Callable[[Entry], bool] = lambda _: False
         self.leaving: set[str] = set()
         self.unsettled = 0
         self.kept: dict[int, Reservation] = {}
 
-    def note_start(self, holds: list[Hold], duration_ms: int) -> None:
+    def note_start(self, grants: list[Grant], duration_ms: int) -> None:
         """A job starts now; what it takes is not there for a booking until it ends."""
         end_ms = self._now_ms + duration_ms
-        self._started.append((end_ms, holds))
-        for hold in holds:
-            self.unsettled |= hold.slot.bit
-            outlook = self._outlooks.get(hold.slot.ordinal)
+        self._started.append((end_ms, grants))
+        for grant in grants:
+            self.unsettled |= grant.resources.bit
+            outlook = self._outlooks.get(grant.resources.ordinal)
             if outlook is not None:
-                outlook.occupy(hold, self._now_ms, end_ms)
+                outlook.occupy(grant, self._now_ms, end_ms)
 
-    def fitted(self, entry: Entry, holds: list[Hold], duration_ms: int, value: int) -> list[Hold]:
+    def fitted(
+        self, entry: Entry, grants: list[Grant], duration_ms: int, value: int
+    ) -> list[Grant]:
         """The same place, on devices that no booking counts on."""
-        if len(holds) != 1:
-            return holds
-        ordinal = holds[0].slot.ordinal
+        if len(grants) != 1:
+            return grants
+        ordinal = grants[0].resources.ordinal
         outlook = self._outlooks.get(ordinal)
         if outlook is None or not self._respects(
             entry, value, ordinal, comes_first=self.comes_first(entry)
         ):
-            return holds
+            return grants
         end_ms = self._now_ms + duration_ms
-        hold = outlook.choose(entry.shape.members[0], self._now_ms, end_ms, self.rule)
-        return holds if hold is None else [hold.on(holds[0].slot)]
+        grant = outlook.choose(entry.shape.members[0], self._now_ms, end_ms, self.rule)
+        return grants if grant is None else [grant.on(grants[0].resources)]
 
     def allowed(self, entry: Entry, duration_ms: int, value: int) -> int | None:
         """The nodes on which the job would push nobody back; None for all.
@@ -112,7 +113,7 @@ class Calendar:
                 found = outlook.choose(members[0], self._now_ms, end_ms, self.rule)
                 is_free = found is not None
             if not is_free:
-                forbidden |= self._picture.index.slots[ordinal].bit
+                forbidden |= self._state.index.nodes[ordinal].bit
         return ~forbidden if forbidden else None
 
     def booked_later(self, entry: Entry, duration_ms: int, value: int) -> int:
@@ -127,7 +128,7 @@ class Calendar:
             if self._respects(entry, value, ordinal, comes_first=comes_first) and any(
                 self._now_ms + 1 < drop < end_ms for drop in outlook.drops
             ):
-                bits |= self._picture.index.slots[ordinal].bit
+                bits |= self._state.index.nodes[ordinal].bit
         return bits
 
     def keep(
@@ -178,7 +179,7 @@ class Calendar:
         self,
         entry: Entry,
         duration_ms: int,
-        holds: list[Hold],
+        grants: list[Grant],
         victims: list[str],
         old: Reservation | None,
         value: int,
@@ -186,57 +187,62 @@ class Calendar:
         """Keep a place that victims are leaving; it is due as soon as they are gone."""
         self.leaving.update(victims)
         for allocation_id in victims:
-            for hold in self._picture.running[allocation_id].holds:
-                if hold.slot.ordinal in self._outlooks:
-                    self._rebuild(hold.slot.ordinal)
+            for grant in self._state.running[allocation_id].grants:
+                if grant.resources.ordinal in self._outlooks:
+                    self._rebuild(grant.resources.ordinal)
         self._book(
-            entry, duration_ms, (self._now_ms + 1, holds), old, value, exact=True, claim=True
+            entry, duration_ms, (self._now_ms + 1, grants), old, value, exact=True, claim=True
         )
 
-    def place_as_reserved(self, reservation: Reservation, duration_ms: int) -> list[Hold] | None:
+    def place_as_reserved(self, reservation: Reservation, duration_ms: int) -> list[Grant] | None:
         """The very place that was reserved, if it is due and free; the draft has it then.
 
         Others may count on it by now: a place that is being cleared is not taken in the draft.
         """
         if reservation.at_ms > self._now_ms + 1 or not self.has_room(reservation, duration_ms):
             return None
-        mark = self._draft.mark()
-        holds: list[Hold] = []
-        entry = self._picture.queue.entries[reservation.job_number]
+        mark = self._transaction.mark()
+        grants: list[Grant] = []
+        entry = self._state.queue.entries[reservation.job_number]
         closed = self._distance.closed(entry.waiting.job)
         for placement in reservation.placements:
-            slot = self._picture.index.by_id.get(placement.node_id)
-            hold = None if slot is None else slot.hold_from(placement)
-            if slot is None or hold is None or closed & slot.bit or not _can_take(slot, hold):
-                self._draft.undo(mark)
+            resources = self._state.index.by_id.get(placement.node_id)
+            grant = None if resources is None else resources.grant_for(placement)
+            if (
+                resources is None
+                or grant is None
+                or closed & resources.bit
+                or not _can_take(resources, grant)
+            ):
+                self._transaction.undo(mark)
                 return None
-            self._draft.take(hold)
-            holds.append(hold)
-        return holds
+            self._transaction.take(grant)
+            grants.append(grant)
+        return grants
 
-    def can_begin(self, holds: list[Hold], duration_ms: int) -> bool:
+    def can_begin(self, grants: list[Grant], duration_ms: int) -> bool:
         """Tell whether a place that is free now stays free of everything that is booked."""
-        outlooks = [self._outlooks.get(hold.slot.ordinal) for hold in holds]
+        outlooks = [self._outlooks.get(grant.resources.ordinal) for grant in grants]
         return all(
             outlook is None
             or not outlook.drops
-            or outlook.has_room(holds, self._now_ms, self._now_ms + duration_ms)
+            or outlook.has_room(grants, self._now_ms, self._now_ms + duration_ms)
             for outlook in outlooks
         )
 
-    def shadow(self, slot: Slot) -> Slot:
+    def shadow(self, resources: NodeResources) -> NodeResources:
         """A copy of a node as it will be when everybody who is being stopped has left."""
-        outlook = self._outlooks.get(slot.ordinal)
+        outlook = self._outlooks.get(resources.ordinal)
         if outlook is not None:
             soon = outlook.at(self._now_ms + 1)
             return soon if self.rule is None else self.rule.narrowed(soon, self._now_ms)
-        twin = slot.copy()
-        for allocation_id in (*self.leaving, *self._picture.stopping):
+        twin = resources.copy()
+        for allocation_id in (*self.leaving, *self._state.stopping):
             if allocation_id in self._gone:
                 continue
-            for hold in self._picture.running[allocation_id].holds:
-                if hold.slot is slot:
-                    self._picture.index.give(hold.on(twin))
+            for grant in self._state.running[allocation_id].grants:
+                if grant.resources is resources:
+                    self._state.index.give(grant.on(twin))
         return twin
 
     def holder_other_than(self, job_number: int) -> str:
@@ -248,7 +254,7 @@ class Calendar:
 
     def earliest(
         self, entry: Entry, duration_ms: int, place: Placer
-    ) -> tuple[int, list[Hold]] | None:
+    ) -> tuple[int, list[Grant]] | None:
         """The first time at which the job fits somewhere, and where."""
         if len(entry.shape.members) == 1:
             closed = self._distance.closed(entry.waiting.job)
@@ -264,38 +270,38 @@ class Calendar:
         """
         outlook = self._outlooks[ordinal]
         if outlook.top_class < NOBODY_PASSES and comes_first:
-            entries = self._picture.queue.entries
+            entries = self._state.queue.entries
             numbers = (booking.number for booking in self._bookings.get(ordinal, ()))
             if all(entries[number].waiting.job.pool is Pool.BATCH for number in numbers):
                 return False
         return entry.static_class <= outlook.top_class or value >= outlook.first_value
 
     def _earliest_single(
-        self, shape: Shape, duration_ms: int, closed: int
-    ) -> tuple[int, list[Hold]] | None:
+        self, shape: RequestShape, duration_ms: int, closed: int
+    ) -> tuple[int, list[Grant]] | None:
         """Walk through the expected ends; only the node that was just freed can newly fit."""
-        index = self._picture.index
+        index = self._state.index
         selected = index.selected(shape.request)
         if closed:
             selected = ~closed if selected is None else selected & ~closed
         self._look_at_windows()
         best = self._earliest_booked(shape, duration_ms, selected)
-        shadows: dict[int, Slot] = {}
-        for end_ms, holds in self._ends():
+        shadows: dict[int, NodeResources] = {}
+        for end_ms, grants in self._ends():
             at_ms = max(end_ms, self._now_ms + 1)
             if best is not None and at_ms >= best[0]:
                 break
-            for hold in holds:
-                slot = hold.slot
-                ordinal = slot.ordinal
-                if ordinal in self._outlooks or slot.bucket < 0:
+            for grant in grants:
+                resources = grant.resources
+                ordinal = resources.ordinal
+                if ordinal in self._outlooks or resources.bucket < 0:
                     continue
-                if selected is not None and not selected & slot.bit:
+                if selected is not None and not selected & resources.bit:
                     continue
                 shadow = shadows.get(ordinal)
                 if shadow is None:
-                    shadow = shadows[ordinal] = slot.copy()
-                index.give(hold.on(shadow))
+                    shadow = shadows[ordinal] = resources.copy()
+                index.give(grant.on(shadow))
                 chosen = shadow.choose_any(shape)
                 if chosen is not None:
                     return at_ms, [chosen]
@@ -304,31 +310,31 @@ class Calendar:
     def _look_at_windows(self) -> None:
         """Have an outlook for nodes where what is closed to the job changes with time."""
         if self.rule is not None:
-            slots = [self._picture.index.slots[ordinal] for ordinal in self.rule.ordinals]
-            for slot in slots:
-                if slot.bucket >= 0:
-                    self._outlook(slot)
+            nodes = [self._state.index.nodes[ordinal] for ordinal in self.rule.ordinals]
+            for resources in nodes:
+                if resources.bucket >= 0:
+                    self._outlook(resources)
 
     def _earliest_booked(
-        self, shape: Shape, duration_ms: int, selected: int | None
-    ) -> tuple[int, list[Hold]] | None:
+        self, shape: RequestShape, duration_ms: int, selected: int | None
+    ) -> tuple[int, list[Grant]] | None:
         """The same among the nodes that have an outlook already."""
-        best: tuple[int, list[Hold]] | None = None
+        best: tuple[int, list[Grant]] | None = None
         for ordinal, outlook in self._outlooks.items():
-            if selected is not None and not selected & self._picture.index.slots[ordinal].bit:
+            if selected is not None and not selected & self._state.index.nodes[ordinal].bit:
                 continue
             found = outlook.earliest(shape, duration_ms, self._now_ms + 1, self.rule)
             if found is not None and (best is None or found[0] < best[0]):
                 best = (found[0], [found[1]])
         return best
 
-    def _earliest_gang(self, job_shape: JobShape, place: Placer) -> tuple[int, list[Hold]] | None:
+    def _earliest_gang(self, job_shape: JobShape, place: Placer) -> tuple[int, list[Grant]] | None:
         """When enough has ended on nodes without bookings; else after all that is booked."""
         ends = Upcoming(self._ends())
         booked = self._booked
         within = ~booked if booked else None
         self._close(None)  # A place without any such device is good at any time.
-        found = least_release(self._draft, ends, lambda: self._try(job_shape, place, within))
+        found = least_release(self._transaction, ends, lambda: self._try(job_shape, place, within))
         not_before_ms = self._now_ms + 1
         if found is None and (booked or self.rule is not None):
             after_ms = self._booked_until_ms()
@@ -339,7 +345,9 @@ class Calendar:
             if at_once is not None:
                 found = (after_ms, at_once)  # Nothing has to end but a window.
             else:
-                found = least_release(self._draft, ends, lambda: self._try(job_shape, place, None))
+                found = least_release(
+                    self._transaction, ends, lambda: self._try(job_shape, place, None)
+                )
             not_before_ms = max(not_before_ms, after_ms)
         self._close(self._now_ms)
         return None if found is None else (max(found[0], not_before_ms), found[1])
@@ -349,116 +357,122 @@ class Calendar:
         if self._windows is not None and self.rule is not None:
             self._windows.close(self.rule.closed(at_ms))
 
-    def _try(self, job_shape: JobShape, place: Placer, within: int | None) -> list[Hold] | None:
-        mark = self._draft.mark()
-        holds = place(job_shape, within)
-        self._draft.undo(mark)
-        return holds
+    def _try(self, job_shape: JobShape, place: Placer, within: int | None) -> list[Grant] | None:
+        mark = self._transaction.mark()
+        grants = place(job_shape, within)
+        self._transaction.undo(mark)
+        return grants
 
     def _same_place(
         self, entry: Entry, duration_ms: int, old: Reservation
-    ) -> tuple[int, list[Hold]] | None:
+    ) -> tuple[int, list[Grant]] | None:
         """When the job could start on the nodes that it has reserved."""
         at_ms = self._now_ms + 1
-        index = self._picture.index
-        places: list[tuple[Slot, int]] = []
+        index = self._state.index
+        places: list[tuple[NodeResources, int]] = []
         for placement in old.placements:
-            slot = index.by_id.get(placement.node_id)
-            if slot is None or slot.bucket < 0:
+            resources = index.by_id.get(placement.node_id)
+            if resources is None or resources.bucket < 0:
                 return None
-            places.append((slot, placement.member))
-        if len({slot.ordinal for slot, _ in places}) < len(places):
+            places.append((resources, placement.member))
+        if len({resources.ordinal for resources, _ in places}) < len(places):
             return self._same_devices(duration_ms, old)
-        holds: list[Hold] = []
-        while len(holds) < len(places):
-            holds = []
-            for slot, member in places:
+        grants: list[Grant] = []
+        while len(grants) < len(places):
+            grants = []
+            for resources, member in places:
                 shape = entry.shape.members[member]
-                found = self._outlook(slot).earliest(shape, duration_ms, at_ms, self.rule)
+                found = self._outlook(resources).earliest(shape, duration_ms, at_ms, self.rule)
                 if found is None:
                     return None
-                if found[0] > at_ms and holds:
+                if found[0] > at_ms and grants:
                     at_ms = found[0]
                     break
                 at_ms = found[0]
-                hold = found[1].on(slot)
-                hold.member = member
-                holds.append(hold)
-        return at_ms, holds
+                grant = found[1].on(resources)
+                grant.member = member
+                grants.append(grant)
+        return at_ms, grants
 
-    def _same_devices(self, duration_ms: int, old: Reservation) -> tuple[int, list[Hold]] | None:
+    def _same_devices(self, duration_ms: int, old: Reservation) -> tuple[int, list[Grant]] | None:
         """When the very devices of a reservation are free, for members that share a node."""
-        slots = [self._picture.index.slot(placement.node_id) for placement in old.placements]
-        holds = [
-            slot.hold_from(placement) for slot, placement in zip(slots, old.placements, strict=True)
+        nodes = [self._state.index.resources(placement.node_id) for placement in old.placements]
+        grants = [
+            resources.grant_for(placement)
+            for resources, placement in zip(nodes, old.placements, strict=True)
         ]
-        outlooks = [self._outlook(slot) for slot in dict.fromkeys(slots)]
+        outlooks = [self._outlook(resources) for resources in dict.fromkeys(nodes)]
         times = sorted({at_ms for outlook in outlooks for at_ms in outlook.times})
         if self.rule is not None:
-            times = sorted({*times, *(end for s in slots for end in self.rule.ends_on(s.ordinal))})
+            times = sorted({*times, *(end for s in nodes for end in self.rule.ends_on(s.ordinal))})
         for at_ms in [self._now_ms + 1, *times]:
-            if at_ms > self._now_ms and self._have_room(outlooks, holds, at_ms, duration_ms):
-                return at_ms, holds
+            if at_ms > self._now_ms and self._have_room(outlooks, grants, at_ms, duration_ms):
+                return at_ms, grants
         return None
 
-    def _as_promised(self, duration_ms: int, old: Reservation) -> tuple[int, list[Hold]] | None:
+    def _as_promised(self, duration_ms: int, old: Reservation) -> tuple[int, list[Grant]] | None:
         """The very devices of a reservation at its time, if they are free then."""
         at_ms = max(old.at_ms, self._now_ms)
-        holds: list[Hold] = []
+        grants: list[Grant] = []
         for placement in old.placements:
-            slot = self._picture.index.by_id.get(placement.node_id)
-            if slot is None or slot.bucket < 0:
+            resources = self._state.index.by_id.get(placement.node_id)
+            if resources is None or resources.bucket < 0:
                 return None
-            holds.append(slot.hold_from(placement))
-        outlooks = [self._outlook(slot) for slot in dict.fromkeys(hold.slot for hold in holds)]
-        if self._have_room(outlooks, holds, at_ms, duration_ms):
-            return at_ms, holds
+            grants.append(resources.grant_for(placement))
+        outlooks = [
+            self._outlook(resources)
+            for resources in dict.fromkeys(grant.resources for grant in grants)
+        ]
+        if self._have_room(outlooks, grants, at_ms, duration_ms):
+            return at_ms, grants
         return None
 
     def _have_room(
-        self, outlooks: list[Outlook], holds: list[Hold], at_ms: int, duration_ms: int
+        self, outlooks: list[Outlook], grants: list[Grant], at_ms: int, duration_ms: int
     ) -> bool:
         """Tell whether certain devices are free for a while, and open to the job."""
         rule = self.rule
-        if rule is not None and any(rule.bars(hold, at_ms) for hold in holds):
+        if rule is not None and any(rule.bars(grant, at_ms) for grant in grants):
             return False
-        return all(outlook.has_room(holds, at_ms, at_ms + duration_ms) for outlook in outlooks)
+        return all(outlook.has_room(grants, at_ms, at_ms + duration_ms) for outlook in outlooks)
 
     def _book(
         self,
         entry: Entry,
         duration_ms: int,
-        found: tuple[int, list[Hold]],
+        found: tuple[int, list[Grant]],
         old: Reservation | None,
         value: int,
         *,
         exact: bool = False,
         claim: bool = False,
     ) -> None:
-        at_ms, holds = found
+        at_ms, grants = found
         if at_ms - self._now_ms >= BEYOND_MS:
             return  # It waits for something that has no end, which is nothing to keep a place for.
         end_ms = at_ms + duration_ms
-        index = self._picture.index
-        if len(holds) == 1 and not exact:
-            slot = index.slots[holds[0].slot.ordinal]
-            late = self._outlook(slot).choose_late(entry.shape.members[0], at_ms, end_ms, self.rule)
-            holds = holds if late is None else [late]
+        index = self._state.index
+        if len(grants) == 1 and not exact:
+            resources = index.nodes[grants[0].resources.ordinal]
+            late = self._outlook(resources).choose_late(
+                entry.shape.members[0], at_ms, end_ms, self.rule
+            )
+            grants = grants if late is None else [late]
         claim = claim or (old is not None and old.claim and at_ms <= self._now_ms + 1)
         static_class = NOBODY_PASSES if claim else entry.static_class
-        for hold in holds:
-            slot = index.slots[hold.slot.ordinal]
-            booking = Booking(entry.number, hold, at_ms, end_ms, static_class, value)
-            self._outlook(slot).book(booking)
-            self._bookings.setdefault(slot.ordinal, []).append(booking)
-            self._booked |= slot.bit
+        for grant in grants:
+            resources = index.nodes[grant.resources.ordinal]
+            booking = Booking(entry.number, grant, at_ms, end_ms, static_class, value)
+            self._outlook(resources).book(booking)
+            self._bookings.setdefault(resources.ordinal, []).append(booking)
+            self._booked |= resources.bit
         slipped = old is not None and at_ms > max(old.at_ms, self._now_ms + 1)
         self.kept[entry.number] = Reservation(
             job_id=entry.waiting.job.id,
             job_number=entry.number,
             at_ms=at_ms,
             until_ms=end_ms,
-            placements=tuple(hold.placement() for hold in holds),
+            placements=tuple(grant.placement() for grant in grants),
             made_ms=self._now_ms if old is None else old.made_ms,
             claim=claim,
             slips=(0 if old is None else old.slips) + slipped,
@@ -467,14 +481,14 @@ class Calendar:
 
     def _rebuild(self, ordinal: int, *, without: int = -1) -> None:
         """Look at a node afresh, with all its bookings but those of one job."""
-        slot = self._picture.index.slots[ordinal]
+        resources = self._state.index.nodes[ordinal]
         self._outlooks.pop(ordinal, None)
         bookings = [item for item in self._bookings.pop(ordinal, ()) if item.number != without]
         if not bookings:
-            self._booked &= ~slot.bit
+            self._booked &= ~resources.bit
             return
         self._bookings[ordinal] = bookings
-        outlook = self._outlook(slot)
+        outlook = self._outlook(resources)
         for booking in bookings:
             outlook.book(booking)
 
@@ -483,48 +497,50 @@ class Calendar:
         ends = (booking.end_ms for bookings in self._bookings.values() for booking in bookings)
         return max(ends, default=self._now_ms)
 
-    def _outlook(self, slot: Slot) -> Outlook:
-        outlook = self._outlooks.get(slot.ordinal)
+    def _outlook(self, resources: NodeResources) -> Outlook:
+        outlook = self._outlooks.get(resources.ordinal)
         if outlook is None:
-            ends: list[tuple[int, Hold]] = []
-            for allocation_id, entry in self._picture.by_node.get(slot.ordinal, {}).items():
+            ends: list[tuple[int, Grant]] = []
+            for allocation_id, entry in self._state.by_node.get(resources.ordinal, {}).items():
                 if allocation_id not in self._gone:
                     end_ms = self._end_ms(allocation_id)
-                    ends += [(end_ms, hold) for hold in entry.holds if hold.slot is slot]
-            for end_ms, holds in self._started:
-                ends += [(end_ms, hold) for hold in holds if hold.slot is slot]
-            outlook = Outlook(self._picture.index, slot, self._now_ms, ends)
+                    ends += [
+                        (end_ms, grant) for grant in entry.grants if grant.resources is resources
+                    ]
+            for end_ms, grants in self._started:
+                ends += [(end_ms, grant) for grant in grants if grant.resources is resources]
+            outlook = Outlook(self._state.index, resources, self._now_ms, ends)
             if self._windows is not None:
                 # All jobs share the outlook, so nothing is closed there.
                 for state in outlook.states:
-                    state.usable = self._windows.usable_of(slot)
-            self._outlooks[slot.ordinal] = outlook
-            self.unsettled |= slot.bit
+                    state.usable = self._windows.usable_of(resources)
+            self._outlooks[resources.ordinal] = outlook
+            self.unsettled |= resources.bit
         return outlook
 
     def _end_ms(self, allocation_id: str) -> int:
         """When a running allocation is expected to end; at once if it is being stopped."""
-        running = self._picture.running[allocation_id].running
+        running = self._state.running[allocation_id].running
         if running.stopping or allocation_id in self.leaving:
             return self._now_ms
         return running.expected_end_ms
 
-    def _ends(self) -> Iterator[tuple[int, list[Hold]]]:
+    def _ends(self) -> Iterator[tuple[int, list[Grant]]]:
         """What runs or has just been started, by expected end."""
-        stopping = [*self.leaving, *self._picture.stopping]
+        stopping = [*self.leaving, *self._state.stopping]
         for allocation_id in sorted(set(stopping) - self._gone):
-            yield self._now_ms, self._picture.running[allocation_id].holds
+            yield self._now_ms, self._state.running[allocation_id].grants
         started = sorted(self._started, key=lambda item: item[0])
         place = 0
         skipped = {*self._gone, *stopping}
-        for end_key in self._picture.ends:
+        for end_key in self._state.ends:
             while place < len(started) and started[place][0] < end_key[0]:
                 yield started[place]
                 place += 1
             if end_key[3] not in skipped:
-                yield end_key[0], self._picture.running[end_key[3]].holds
+                yield end_key[0], self._state.running[end_key[3]].grants
         yield from started[place:]
 
 
-def _can_take(slot: Slot, hold: Hold) -> bool:
-    return slot.bucket >= 0 and slot.can_take(hold)
+def _can_take(resources: NodeResources, grant: Grant) -> bool:
+    return resources.bucket >= 0 and resources.can_take(grant)

@@ -8,10 +8,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpu_scheduler.engine.state.node_class import lowest_bits
-from gpu_scheduler.engine.state.node_index import Index
-from gpu_scheduler.engine.state.node_resources import Hold, Slot
-from gpu_scheduler.engine.state.request_shape import Shape
-from gpu_scheduler.engine.state.transaction import Draft
+from gpu_scheduler.engine.state.node_index import NodeIndex
+from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
+from gpu_scheduler.engine.state.request_shape import RequestShape
+from gpu_scheduler.engine.state.transaction import Transaction
 
 if TYPE_CHECKING:
     from gpu_scheduler.engine.reservation.advance import Rule
@@ -23,7 +23,7 @@ class Booking(NamedTuple):
     """A part of a reservation on one node: whose, what, from when until when, and its rank."""
 
     number: int
-    hold: Hold
+    grant: Grant
     at_ms: int
     end_ms: int
     static_class: int
@@ -49,26 +49,28 @@ class Outlook:
         "top_class",
     )
 
-    def __init__(self, index: Index, slot: Slot, now_ms: int, ends: list[tuple[int, Hold]]) -> None:
+    def __init__(
+        self, index: NodeIndex, resources: NodeResources, now_ms: int, ends: list[tuple[int, Grant]]
+    ) -> None:
         """Roll the node forward through the expected ends of what it runs."""
         self._index = index
         self._fits: dict[tuple[int, int], bool] = {}
-        self._free_now: dict[int, Slot] = {}
-        state = slot.copy()
+        self._free_now: dict[int, NodeResources] = {}
+        state = resources.copy()
         self.times = [now_ms]
         self.states = [state]
         self.drops: list[int] = []
         self.top_class = -1
         self.first_value = NEVER_FIRST
-        for end_ms, hold in sorted(ends, key=_by_end):
+        for end_ms, grant in sorted(ends, key=_by_end):
             at_ms = max(end_ms, now_ms + 1)
             if at_ms != self.times[-1]:
                 state = state.copy()
                 self.times.append(at_ms)
                 self.states.append(state)
-            index.give(hold.on(state))
+            index.give(grant.on(state))
 
-    def fits(self, shape: Shape, end_ms: int) -> bool:
+    def fits(self, shape: RequestShape, end_ms: int) -> bool:
         """Tell whether a request fits from now until a moment, next to everything that is booked.
 
         That depends only on which bookings begin before: many jobs of a shape share an answer, and
@@ -85,8 +87,8 @@ class Outlook:
         return answer
 
     def choose(
-        self, shape: Shape, start_ms: int, end_ms: int, rule: Rule | None = None
-    ) -> Hold | None:
+        self, shape: RequestShape, start_ms: int, end_ms: int, rule: Rule | None = None
+    ) -> Grant | None:
         """Devices that are free from start to end, next to everything that is booked."""
         common = self._common(start_ms, end_ms)
         if rule is not None:
@@ -94,8 +96,8 @@ class Outlook:
         return common.choose_any(shape)
 
     def choose_late(
-        self, shape: Shape, start_ms: int, end_ms: int, rule: Rule | None = None
-    ) -> Hold | None:
+        self, shape: RequestShape, start_ms: int, end_ms: int, rule: Rule | None = None
+    ) -> Grant | None:
         """The same, but rather devices that are in use now, so that free ones stay of use."""
         common = self._common(start_ms, end_ms)
         if rule is not None:
@@ -108,22 +110,22 @@ class Outlook:
         later.busy |= now_free & ~kept
         return later.choose_any(shape) or common.choose_any(shape)
 
-    def has_room(self, holds: list[Hold], start_ms: int, end_ms: int) -> bool:
+    def has_room(self, grants: list[Grant], start_ms: int, end_ms: int) -> bool:
         """Tell whether certain devices on this node are free for a while, all of them together."""
         moments = [start_ms, *(drop for drop in self.drops if start_ms < drop < end_ms)]
         for moment in moments:
             state = self.at(moment)
-            for hold in holds:
-                if hold.slot.ordinal == state.ordinal:
-                    held = hold.on(state)
+            for grant in grants:
+                if grant.resources.ordinal == state.ordinal:
+                    held = grant.on(state)
                     if not state.can_take(held):
                         return False
                     self._index.take(held)
         return True
 
     def earliest(
-        self, shape: Shape, duration_ms: int, from_ms: int, rule: Rule | None = None
-    ) -> tuple[int, Hold] | None:
+        self, shape: RequestShape, duration_ms: int, from_ms: int, rule: Rule | None = None
+    ) -> tuple[int, Grant] | None:
         """The first time from which the request fits for its duration."""
         place = bisect_right(self.times, from_ms)
         times = [from_ms, *self.times[place:]]
@@ -132,19 +134,19 @@ class Outlook:
             times = sorted({*times, *opened})
         for at_ms in times:
             if self._state_at(at_ms).choose_any(shape) is not None:
-                hold = self.choose(shape, at_ms, at_ms + duration_ms, rule)
-                if hold is not None:
-                    return at_ms, hold
+                grant = self.choose(shape, at_ms, at_ms + duration_ms, rule)
+                if grant is not None:
+                    return at_ms, grant
         return None
 
     def book(self, booking: Booking) -> None:
         """Keep devices for a reservation of a job of its class and place in the order."""
-        self.occupy(booking.hold, booking.at_ms, booking.end_ms)
+        self.occupy(booking.grant, booking.at_ms, booking.end_ms)
         insort(self.drops, booking.at_ms)
         self.top_class = max(self.top_class, booking.static_class)
         self.first_value = min(self.first_value, booking.value)
 
-    def occupy(self, hold: Hold, start_ms: int, end_ms: int) -> None:
+    def occupy(self, grant: Grant, start_ms: int, end_ms: int) -> None:
         """Take certain devices for a while, wherever they are free."""
         self._fits.clear()
         self._free_now.clear()
@@ -153,15 +155,15 @@ class Outlook:
         first = bisect_left(self.times, start_ms)
         last = bisect_left(self.times, end_ms)
         for state in self.states[first:last]:
-            held = hold.on(state)
+            held = grant.on(state)
             if state.can_take(held):
                 self._index.take(held)
 
-    def at(self, at_ms: int) -> Slot:
+    def at(self, at_ms: int) -> NodeResources:
         """A copy of the node as it will be at a moment."""
         return self._state_at(at_ms).copy()
 
-    def _common(self, start_ms: int, end_ms: int) -> Slot:
+    def _common(self, start_ms: int, end_ms: int) -> NodeResources:
         """What is free at the start and at every drop until the end."""
         common = self._state_at(start_ms)
         for drop in self.drops[bisect_right(self.drops, start_ms) :]:
@@ -170,7 +172,7 @@ class Outlook:
             common = _narrower(common, self._state_at(drop))
         return common
 
-    def _state_at(self, at_ms: int) -> Slot:
+    def _state_at(self, at_ms: int) -> NodeResources:
         return self.states[max(0, bisect_right(self.times, at_ms) - 1)]
 
     def _split(self, at_ms: int) -> None:
@@ -181,11 +183,11 @@ class Outlook:
         self.states.insert(place, self.states[place - 1].copy())
 
 
-def _by_end(item: tuple[int, Hold]) -> int:
+def _by_end(item: tuple[int, Grant]) -> int:
     return item[0]
 
 
-def _narrower(one: Slot, other: Slot) -> Slot:
+def _narrower(one: NodeResources, other: NodeResources) -> NodeResources:
     """A shadow on which only that is free which is free on both."""
     both = one.copy()
     both.busy |= other.busy
@@ -210,7 +212,7 @@ def _narrower(one: Slot, other: Slot) -> Slot:
 #
 # Everything is tried in the draft, which is left as it was.
 
-End = tuple[int, list[Hold]]
+End = tuple[int, list[Grant]]
 """When something is expected to end, and what it holds until then."""
 
 
@@ -229,40 +231,40 @@ class Upcoming:
 
 
 def least_release(
-    draft: Draft, ends: Upcoming, place: Callable[[], list[Hold] | None]
-) -> tuple[int, list[Hold]] | None:
+    transaction: Transaction, ends: Upcoming, place: Callable[[], list[Grant] | None]
+) -> tuple[int, list[Grant]] | None:
     """The first end after which `place` finds a place in the draft, and that place.
 
     Doubles what is released until there is one, then halves the last step. Between two tries the
     draft stands at `low`, where there is none yet.
     """
-    start = mark = draft.mark()
+    start = mark = transaction.mark()
     low = high = 0
     step = 1
-    found: list[Hold] | None = None
+    found: list[Grant] | None = None
     while found is None:
-        low, mark = high, draft.mark()
+        low, mark = high, transaction.mark()
         high = ends.draw(low + step)
         if high == low:
-            draft.undo(start)
+            transaction.undo(start)
             return None
         step *= 2
-        _release(draft, ends.seen[low:high])
+        _release(transaction, ends.seen[low:high])
         found = place()
     while high - low > 1:
-        draft.undo(mark)
+        transaction.undo(mark)
         middle = (low + high) // 2
-        _release(draft, ends.seen[low:middle])
-        holds = place()
-        if holds is None:
-            low, mark = middle, draft.mark()
+        _release(transaction, ends.seen[low:middle])
+        grants = place()
+        if grants is None:
+            low, mark = middle, transaction.mark()
         else:
-            high, found = middle, holds
-    draft.undo(start)
+            high, found = middle, grants
+    transaction.undo(start)
     return ends.seen[high - 1][0], found
 
 
-def _release(draft: Draft, ends: list[End]) -> None:
-    for _, holds in ends:
-        for hold in holds:
-            draft.give(hold)
+def _release(transaction: Transaction, ends: list[End]) -> None:
+    for _, grants in ends:
+        for grant in grants:
+            transaction.give(grant)

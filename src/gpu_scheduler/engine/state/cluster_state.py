@@ -1,7 +1,7 @@
-"""The picture that decisions are made from, with its indexes kept true by every change.
+"""The cluster state that decisions are made from, with its indexes kept true by every change.
 
-`control` tells the picture what happened; `decide` only reads it (what it tries, it undoes).
-A picture rebuilt from its own snapshot gives the same plan.
+`control` tells the cluster state what happened; `decide` only reads it (what it tries, it undoes).
+A cluster state rebuilt from its own snapshot gives the same plan.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from gpu_scheduler.engine.preemption.cache import BarrenNodes
 from gpu_scheduler.engine.priority import LEVEL_MS, level_of, order_key, static_class
 from gpu_scheduler.engine.queue import Entry, JobShape, Queue
 from gpu_scheduler.engine.quota.rules import Amounts, Holdings, dues_of, job_amounts
-from gpu_scheduler.engine.state.node_index import NO_SLOT, Index
-from gpu_scheduler.engine.state.node_resources import Hold, Slot
-from gpu_scheduler.engine.state.request_shape import Shape
+from gpu_scheduler.engine.state.node_index import NO_NODE, NodeIndex
+from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
+from gpu_scheduler.engine.state.request_shape import RequestShape
 from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Job, Pool
@@ -39,14 +39,14 @@ SPARE_SHAPES = 1_000
 class RunningEntry:
     """A running allocation with its holds on the slots."""
 
-    __slots__ = ("amounts", "holds", "running", "static_class")
+    __slots__ = ("amounts", "grants", "running", "static_class")
 
     def __init__(
-        self, running: Running, holds: list[Hold], amounts: Amounts, static_class: int
+        self, running: Running, grants: list[Grant], amounts: Amounts, static_class: int
     ) -> None:
         """Bind an allocation to what it holds."""
         self.running = running
-        self.holds = holds
+        self.grants = grants
         self.amounts = amounts
         self.static_class = static_class
 
@@ -54,8 +54,8 @@ class RunningEntry:
     def nodes(self) -> int:
         """Where it runs, as a bitmap."""
         bits = 0
-        for hold in self.holds:
-            bits |= hold.slot.bit
+        for grant in self.grants:
+            bits |= grant.resources.bit
         return bits
 
     @property
@@ -76,36 +76,36 @@ class WorkNodes:
         self.bits = 0
         self._counts: dict[int, int] = {}
 
-    def add(self, holds: list[Hold]) -> None:
+    def add(self, grants: list[Grant]) -> None:
         """Such work runs here from now on."""
-        for hold in holds:
-            ordinal = hold.slot.ordinal
+        for grant in grants:
+            ordinal = grant.resources.ordinal
             count = self._counts.get(ordinal, 0)
             self._counts[ordinal] = count + 1
             if not count:
-                self.bits |= hold.slot.bit
+                self.bits |= grant.resources.bit
 
-    def remove(self, holds: list[Hold]) -> None:
+    def remove(self, grants: list[Grant]) -> None:
         """It runs here no more."""
-        for hold in holds:
-            ordinal = hold.slot.ordinal
+        for grant in grants:
+            ordinal = grant.resources.ordinal
             self._counts[ordinal] -= 1
             if not self._counts[ordinal]:
                 del self._counts[ordinal]
-                self.bits ^= hold.slot.bit
+                self.bits ^= grant.resources.bit
 
     def widen(self, growth: int) -> None:
         """Bitmaps of nodes have so many more bits from now on."""
         self.bits <<= growth
 
 
-class Picture:
+class ClusterState:
     """Nodes, tenants, waiting and running jobs, reservations and standings, all indexed."""
 
     def __init__(self, policy: Policy) -> None:
         """Start empty; the policy decides how the queue is keyed."""
         self.policy = policy
-        self.index = Index()
+        self.index = NodeIndex()
         if needs_vectors(policy.ranking):
             self.index.watch(sizes=policy.ranking is Ranking.CLUSTERING)
         self.score_memory = ScoreMemory()
@@ -120,7 +120,7 @@ class Picture:
         self.running_tasks: dict[int, int] = {}
         self.apart = Apart()
         self.reservations: dict[int, Reservation] = {}
-        self.windows: dict[str, AdvanceReservation] = {}
+        self.advance_reservations: dict[str, AdvanceReservation] = {}
         self.tenant_standings: dict[str, AccountUsage] = {}
         self.user_standings: dict[tuple[str, str], AccountUsage] = {}
         self.total_gpu_milli = 0
@@ -140,29 +140,31 @@ class Picture:
         self._most_shapes = SPARE_SHAPES
 
     @classmethod
-    def from_snapshot(cls, snapshot: Snapshot, policy: Policy) -> Picture:
+    def from_snapshot(cls, snapshot: Snapshot, policy: Policy) -> ClusterState:
         """Build every index afresh."""
-        picture = cls(policy)
+        state = cls(policy)
         for node in snapshot.nodes:
-            picture.set_node(node)
+            state.set_node(node)
         for tenant in snapshot.tenants:
-            picture.set_tenant(tenant)
-        picture.set_pools(snapshot.pools)
-        picture.tenant_standings.update(snapshot.tenant_standings)
-        picture.user_standings.update(snapshot.user_standings)
+            state.set_tenant(tenant)
+        state.set_pools(snapshot.pools)
+        state.tenant_standings.update(snapshot.tenant_standings)
+        state.user_standings.update(snapshot.user_standings)
         for running in snapshot.running:
-            picture.start(running)
+            state.start(running)
         for waiting in snapshot.waiting:
-            picture.enqueue(waiting)
-        picture.set_reservations(snapshot.reservations)
-        picture.windows = {window.id: window for window in snapshot.windows}
-        picture.resume_after = snapshot.resume_after
-        return picture
+            state.enqueue(waiting)
+        state.set_reservations(snapshot.reservations)
+        state.advance_reservations = {window.id: window for window in snapshot.advance_reservations}
+        state.resume_after = snapshot.resume_after
+        return state
 
     def snapshot(self) -> Snapshot:
-        """The same picture as one frozen value."""
+        """The same cluster state as one frozen value."""
         return Snapshot(
-            nodes=tuple(slot.node for slot in self.index.slots if slot is not NO_SLOT),
+            nodes=tuple(
+                resources.node for resources in self.index.nodes if resources is not NO_NODE
+            ),
             tenants=tuple(tenant for _, tenant in sorted(self.tenants.items())),
             waiting=tuple(entry.waiting for _, entry in sorted(self.queue.entries.items())),
             running=tuple(self.running[key[3]].running for key in self.ends),
@@ -170,7 +172,9 @@ class Picture:
             tenant_standings=tuple(sorted(self.tenant_standings.items())),
             user_standings=tuple(sorted(self.user_standings.items())),
             pools=tuple(pool for _, pool in sorted(self.pools.items())),
-            windows=tuple(sorted(self.windows.values(), key=lambda window: window.number)),
+            advance_reservations=tuple(
+                sorted(self.advance_reservations.values(), key=lambda window: window.number)
+            ),
             resume_after=self.resume_after,
         )
 
@@ -181,8 +185,8 @@ class Picture:
 
         Places that were reserved there are given up: they are found anew.
         """
-        slot = self.index.slot(node.id)
-        runs = [entry.running for entry in self.by_node.get(slot.ordinal, {}).values()]
+        resources = self.index.resources(node.id)
+        runs = [entry.running for entry in self.by_node.get(resources.ordinal, {}).values()]
         for running in runs:
             self.finish(running.allocation.id)
         for number, reservation in list(self.reservations.items()):
@@ -197,13 +201,13 @@ class Picture:
         """A node appeared or changed."""
         is_new = node.id not in self.index.by_id
         width = self.index.width
-        slot = self.index.add_node(node)
+        resources = self.index.add_node(node)
         if self.index.width > width:
             self._widen(self.index.width - width)
-        self.barren_nodes.note_change(slot.bit)
+        self.barren_nodes.note_change(resources.bit)
         if is_new:
             self.total_gpu_milli += node.gpu_count * WHOLE_MILLI
-        self._note_out_of_use(slot)
+        self._note_out_of_use(resources)
 
     def _widen(self, growth: int) -> None:
         """Bitmaps of nodes have so many more bits; those that outlive a cycle have to follow."""
@@ -213,10 +217,10 @@ class Picture:
 
     def remove_node(self, node_id: str) -> None:
         """A node that holds nothing is gone for good."""
-        slot = self.index.slot(node_id)
+        resources = self.index.resources(node_id)
         self.index.remove_node(node_id)
-        self._out_of_use.pop(slot.ordinal, None)
-        self.total_gpu_milli -= slot.node.gpu_count * WHOLE_MILLI
+        self._out_of_use.pop(resources.ordinal, None)
+        self.total_gpu_milli -= resources.node.gpu_count * WHOLE_MILLI
 
     @property
     def usable_gpu_milli(self) -> int:
@@ -229,13 +233,13 @@ class Picture:
             self.pools, total_milli=self.total_gpu_milli, usable_milli=self.usable_gpu_milli
         )
 
-    def _note_out_of_use(self, slot: Slot) -> None:
+    def _note_out_of_use(self, resources: NodeResources) -> None:
         """A node has changed, or what is held there has."""
-        devices = slot.out_of_use
+        devices = resources.out_of_use
         if devices:
-            self._out_of_use[slot.ordinal] = slot.idle_milli(devices)
+            self._out_of_use[resources.ordinal] = resources.idle_milli(devices)
         else:
-            self._out_of_use.pop(slot.ordinal, None)
+            self._out_of_use.pop(resources.ordinal, None)
 
     def set_tenant(self, tenant: Tenant) -> None:
         """A tenant appeared or changed; its waiting jobs get their new place in the order."""
@@ -323,7 +327,7 @@ class Picture:
         interactive: bool = False,
     ) -> JobShape:
         """The shape of all members (or the first few); jobs of another rank have another one."""
-        shapes: tuple[Shape, ...] = tuple(
+        shapes: tuple[RequestShape, ...] = tuple(
             self.index.shape(member) for member in job.members[:members]
         )
         room: tuple[object, ...]
@@ -442,56 +446,56 @@ class Picture:
         allocation = running.allocation
         if allocation.id in self.running:
             raise InternalError(f"allocation {allocation.id} is held twice")
-        holds = []
+        grants = []
         for placement in allocation.placements:
-            hold = index.slot(placement.node_id).hold_from(placement)
-            index.take(hold)
-            holds.append(hold)
-            if hold.slot.ordinal in self._out_of_use:
-                self._note_out_of_use(hold.slot)
+            grant = index.resources(placement.node_id).grant_for(placement)
+            index.take(grant)
+            grants.append(grant)
+            if grant.resources.ordinal in self._out_of_use:
+                self._note_out_of_use(grant.resources)
         amounts = job_amounts(job, self.limit_ms(job), len(allocation.placements))
         tenant = self.tenant(job.tenant)
-        entry = RunningEntry(running, holds, amounts, static_class(job, tenant))
+        entry = RunningEntry(running, grants, amounts, static_class(job, tenant))
         self.running[allocation.id] = entry
         self.ends.add(entry.end_key)
-        for hold in holds:
-            self.by_node.setdefault(hold.slot.ordinal, {})[allocation.id] = entry
+        for grant in grants:
+            self.by_node.setdefault(grant.resources.ordinal, {})[allocation.id] = entry
         self.by_class.setdefault(entry.static_class, {})[allocation.id] = entry
-        self.class_nodes.setdefault(entry.static_class, WorkNodes()).add(holds)
-        self.account_nodes.setdefault((job.tenant, job.pool), WorkNodes()).add(holds)
+        self.class_nodes.setdefault(entry.static_class, WorkNodes()).add(grants)
+        self.account_nodes.setdefault((job.tenant, job.pool), WorkNodes()).add(grants)
         self.barren_nodes.note_change(entry.nodes)
         if running.stopping:
             self.stopping[allocation.id] = None
         self.holdings.add(job, amounts)
         self.running_tasks[job.number] = self.running_tasks.get(job.number, 0) + 1
         if job.service or job.port:
-            self.apart.add(job, holds)
+            self.apart.add(job, grants)
 
     def finish(self, allocation_id: str) -> Running:
         """An allocation is held no more."""
         entry = self.running.pop(allocation_id)
         job = entry.running.job
-        for hold in entry.holds:
-            self.index.give(hold)
-            self.by_node[hold.slot.ordinal].pop(allocation_id, None)
-            if hold.slot.ordinal in self._out_of_use:
-                self._note_out_of_use(hold.slot)
+        for grant in entry.grants:
+            self.index.give(grant)
+            self.by_node[grant.resources.ordinal].pop(allocation_id, None)
+            if grant.resources.ordinal in self._out_of_use:
+                self._note_out_of_use(grant.resources)
         self.ends.remove(entry.end_key)
         alike = self.by_class[entry.static_class]
         del alike[allocation_id]
-        self.class_nodes[entry.static_class].remove(entry.holds)
+        self.class_nodes[entry.static_class].remove(entry.grants)
         if not alike:
             del self.by_class[entry.static_class]
             del self.class_nodes[entry.static_class]
         account = self.account_nodes[job.tenant, job.pool]
-        account.remove(entry.holds)
+        account.remove(entry.grants)
         if not account.bits:
             del self.account_nodes[job.tenant, job.pool]
         self.barren_nodes.note_change(entry.nodes)
         self.stopping.pop(allocation_id, None)
         self.holdings.add(job, entry.amounts, -1)
         if job.service or job.port:
-            self.apart.add(job, entry.holds, -1)
+            self.apart.add(job, entry.grants, -1)
         left = self.running_tasks[job.number] - 1
         if left:
             self.running_tasks[job.number] = left

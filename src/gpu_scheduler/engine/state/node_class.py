@@ -9,7 +9,7 @@ from gpu_scheduler.model.plan import DeviceShare
 from gpu_scheduler.model.request import WHOLE_MILLI, Request, Topology
 
 
-class Kind:
+class NodeClass:
     """The hardware of a group of alike nodes. Positions number the devices by rising index.
 
     `example` is a node of this kind, as far as is known; `absent_at` is the version of the index
@@ -35,15 +35,15 @@ class Kind:
         "split",
     )
 
-    def __init__(self, kind_id: int, node: Node, row: int) -> None:
+    def __init__(self, class_id: int, node: Node, row: int) -> None:
         """Take the hardware of any node of this kind."""
-        self.id = kind_id
+        self.id = class_id
         self.row = row
         self.example = node.id
         self.absent_at = -1
         self.devices = tuple(sorted(node.devices, key=_by_index))
         self.size = len(self.devices)
-        self.name = repr(Kind.signature(node))
+        self.name = repr(NodeClass.signature(node))
         self.cpu_milli = node.cpu_milli
         self.cpu_unit = node.cpu_milli or 1
         self.memory_mb = node.memory_mb
@@ -168,4 +168,4 @@ def _run(mask: int, count: int) -> int:
 
 def same_hardware(one: Node, other: Node) -> bool:
     """Tell whether two nodes, or one before and after, are of one kind."""
-    return Kind.signature(one) == Kind.signature(other)
+    return NodeClass.signature(one) == NodeClass.signature(other)

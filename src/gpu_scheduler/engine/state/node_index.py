@@ -5,20 +5,20 @@ nodes with partly used devices by what is left of them. A search walks the bucke
 one on; the first node that passes the exact check wins, the lowest ordinal on a tie. So the
 answer depends only on what is free, never on the way that led there.
 
-A slot says at once what is free; buckets and rows follow when a search needs them, so what is tried
-and undone between two searches costs nothing there. In a bitmap of nodes the lowest ordinal stands
-at the highest bit, because the highest bit of a long integer is known at once and its lowest one
-has to be worked out. Others combine such bitmaps with `slot.bit` and read them by `first_in` and
-`slots_in`; they hold until a node makes them wider.
+`NodeResources` always says what is free; buckets and rows follow when a search needs them, so what
+is tried and undone between two searches costs nothing there. In a bitmap of nodes the lowest
+ordinal is the highest bit, because the highest bit of a long integer is known at once and its
+lowest one has to be worked out. Other modules combine such bitmaps with `resources.bit` and read
+them by `first_in` and `nodes_in`; a bitmap is valid until a new node makes the bitmaps wider.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpu_scheduler.engine.state.node_class import Kind
-from gpu_scheduler.engine.state.node_resources import Hold, Slot, Vector, usable_mask
-from gpu_scheduler.engine.state.request_shape import CPU_LEVELS, Fit, Shape
+from gpu_scheduler.engine.state.node_class import NodeClass
+from gpu_scheduler.engine.state.node_resources import Grant, NodeResources, Vector, usable_mask
+from gpu_scheduler.engine.state.request_shape import CPU_LEVELS, Fit, RequestShape
 from gpu_scheduler.model.errors import InternalError, UnknownThing
 from gpu_scheduler.model.node import Node, matches_labels
 from gpu_scheduler.model.request import SHARE_STEP_MILLI, WHOLE_MILLI, Request
@@ -34,19 +34,21 @@ _BIT_OF_REST = tuple(1 << rest // SHARE_STEP_MILLI for rest in range(WHOLE_MILLI
 """The bit of a rest's row, by the rest: looked up for every device at every change."""
 
 
-class Parts:
+class PartialDevices:
     """The rows, and in `steps` which of them are not empty, the smallest rest at the lowest bit."""
 
-    __slots__ = ("_slots", "changed", "rows", "steps")
+    __slots__ = ("_nodes", "changed", "rows", "steps")
 
-    def __init__(self, slots: list[Slot]) -> None:
-        """Start without partly used devices; `slots` is the list of the index itself."""
-        self._slots = slots
-        self.changed: list[Slot] = []
+    def __init__(self, nodes: list[NodeResources]) -> None:
+        """Start without partly used devices; `nodes` is the list of the index itself."""
+        self._nodes = nodes
+        self.changed: list[NodeResources] = []
         self.rows = [0] * STEPS
         self.steps = 0
 
-    def find(self, shape: Shape, within: int | None, *, spread: bool = False) -> Hold | None:
+    def find(
+        self, shape: RequestShape, within: int | None, *, spread: bool = False
+    ) -> Grant | None:
         """The device with the smallest rest that is enough; spreading, with the largest one.
 
         The lowest ordinal wins a tie.
@@ -58,7 +60,7 @@ class Parts:
             nodes = within if nodes is None else nodes & within
         cpu = shape.cpu
         memory = shape.memory
-        slots = self._slots
+        all_nodes = self._nodes
         least = shape.step
         steps = self.steps >> least
         while steps:
@@ -69,35 +71,35 @@ class Parts:
             if nodes is not None:
                 bits &= nodes
             while bits:
-                slot = slots[-bits.bit_length()]
-                if slot.free_cpu >= cpu and slot.free_memory >= memory:
-                    hold = slot.choose_part(shape, step)
-                    if hold is not None:
-                        return hold
-                bits ^= slot.bit
+                resources = all_nodes[-bits.bit_length()]
+                if resources.free_cpu >= cpu and resources.free_memory >= memory:
+                    grant = resources.choose_part(shape, step)
+                    if grant is not None:
+                        return grant
+                bits ^= resources.bit
         return None
 
     def settle(self) -> None:
         """Let the rows follow every slot that changed."""
-        for slot in self.changed:
-            slot.in_rows = True
-            self.follow(slot)
+        for resources in self.changed:
+            resources.in_rows = True
+            self.follow(resources)
         self.changed.clear()
 
-    def follow(self, slot: Slot) -> None:
+    def follow(self, resources: NodeResources) -> None:
         """Put a slot into the rows where it belongs now; into none if no bucket has it."""
         steps = 0
-        if slot.bucket >= 0:
-            usable = slot.usable
-            for position, entry in slot.shared.items():
+        if resources.bucket >= 0:
+            usable = resources.usable
+            for position, entry in resources.shared.items():
                 if usable >> position & 1:
                     steps |= _BIT_OF_REST[entry[0]]
-        changed = steps ^ slot.steps
-        slot.steps = steps
+        changed = steps ^ resources.steps
+        resources.steps = steps
         while changed:
             step = changed.bit_length() - 1
             changed ^= 1 << step
-            bits = self.rows[step] ^ slot.bit
+            bits = self.rows[step] ^ resources.bit
             self.rows[step] = bits
             if not bits:
                 self.steps ^= 1 << step
@@ -119,31 +121,31 @@ SPARE_NUMBERS = 10_000
 
 
 FEWEST_BITS = 64
-NO_SLOT = Slot.__new__(Slot)
+NO_NODE = NodeResources.__new__(NodeResources)
 """Stands where no node has the ordinal; no bucket ever points at it."""
-NO_SLOT.bucket = -1
+NO_NODE.bucket = -1
 
 
-class Index:
+class NodeIndex:
     """All slots, and the buckets that find them."""
 
     def __init__(self) -> None:
         """Start without nodes."""
-        self.slots: list[Slot] = []
+        self.nodes: list[NodeResources] = []
         """By ordinal, as many as a bitmap has bits: `slots[-bits.bit_length()]` is its first."""
-        self.by_id: dict[str, Slot] = {}
-        self.kinds: list[Kind] = []
+        self.by_id: dict[str, NodeResources] = {}
+        self.node_classes: list[NodeClass] = []
         self.version = 0
         self._free_devices = 0
-        self._kind_of: dict[tuple[object, ...], Kind] = {}
-        self._shape_of: dict[Request, Shape] = {}
+        self._class_of: dict[tuple[object, ...], NodeClass] = {}
+        self._shape_of: dict[Request, RequestShape] = {}
         self._next_shape = 0
         self._counts: list[range] = []
         self._rows: list[int] = []
         self._buckets: list[int] = []
-        self._parts = Parts(self.slots)
-        self._changed: list[Slot] = []
-        self._kind_bits: list[int] = []
+        self._parts = PartialDevices(self.nodes)
+        self._changed: list[NodeResources] = []
+        self._class_bits: list[int] = []
         self._selected: dict[tuple[tuple[str, str], ...], int] = {}
         self._racks: dict[str, int] | None = None
         self.watch_vectors = False
@@ -154,52 +156,52 @@ class Index:
 
     # --- nodes
 
-    def add_node(self, node: Node) -> Slot:
+    def add_node(self, node: Node) -> NodeResources:
         """Add a node, empty, or change one that is known; what it holds stays held."""
         known = self.by_id.get(node.id)
         if known is not None:
             return self._change_node(known, node)
-        kind = self._kind(node)
-        slot = Slot(node, kind)
+        node_class = self._node_class(node)
+        resources = NodeResources(node, node_class)
         if node.ordinal >= self.width:
             self._widen(width_for(node.ordinal))
-        if self.slots[node.ordinal] is not NO_SLOT:
+        if self.nodes[node.ordinal] is not NO_NODE:
             raise InternalError(f"two nodes have the ordinal {node.ordinal}")
-        slot.bit = 1 << self.width - 1 - node.ordinal
-        self.slots[node.ordinal] = slot
-        self.by_id[node.id] = slot
-        while len(self._counts) <= kind.size:
+        resources.bit = 1 << self.width - 1 - node.ordinal
+        self.nodes[node.ordinal] = resources
+        self.by_id[node.id] = resources
+        while len(self._counts) <= node_class.size:
             self._counts.append(range(0))
             self._counts = [range(c, len(self._counts)) for c in range(len(self._counts))]
         self._forget_selections()
-        self._place(slot)
-        return slot
+        self._place(resources)
+        return resources
 
     def remove_node(self, node_id: str) -> None:
         """Forget a node that holds nothing."""
-        slot = self.slot(node_id)
-        if not slot.is_empty:
+        resources = self.resources(node_id)
+        if not resources.is_empty:
             raise InternalError(f"node {node_id} is still in use")
-        self._unplace(slot)
+        self._unplace(resources)
         del self.by_id[node_id]
-        self.slots[slot.ordinal] = NO_SLOT
+        self.nodes[resources.ordinal] = NO_NODE
         self._forget_selections()
 
-    def slot(self, node_id: str) -> Slot:
+    def resources(self, node_id: str) -> NodeResources:
         """The slot of a node."""
-        slot = self.by_id.get(node_id)
-        if slot is None:
+        resources = self.by_id.get(node_id)
+        if resources is None:
             raise UnknownThing(f"node '{node_id}' is not known")
-        return slot
+        return resources
 
-    def shape(self, request: Request) -> Shape:
+    def shape(self, request: Request) -> RequestShape:
         """The shape of a request, with every kind of node that came up since."""
         shape = self._shape_of.get(request)
         if shape is None:
-            shape = self._shape_of[request] = Shape(self._next_shape, request)
+            shape = self._shape_of[request] = RequestShape(self._next_shape, request)
             self._next_shape += 1
-        if shape.kinds_seen != len(self.kinds):
-            shape.learn(self.kinds)
+        if shape.node_classes_seen != len(self.node_classes):
+            shape.learn(self.node_classes)
         return shape
 
     @property
@@ -219,9 +221,9 @@ class Index:
         bits = self._selected.get(request.node_labels)
         if bits is None:
             bits = 0
-            for slot in self.by_id.values():
-                if matches_labels(request.node_labels, slot.node.id, slot.node.labels):
-                    bits |= slot.bit
+            for resources in self.by_id.values():
+                if matches_labels(request.node_labels, resources.node.id, resources.node.labels):
+                    bits |= resources.bit
             self._selected[request.node_labels] = bits
         return bits
 
@@ -229,24 +231,24 @@ class Index:
         """The nodes of every rack, by the rack's name."""
         if self._racks is None:
             racks: dict[str, int] = {}
-            for slot in self.by_id.values():
-                racks[slot.node.rack] = racks.get(slot.node.rack, 0) | slot.bit
+            for resources in self.by_id.values():
+                racks[resources.node.rack] = racks.get(resources.node.rack, 0) | resources.bit
             self._racks = dict(sorted(racks.items()))
         return self._racks
 
-    def of_kinds(self, shape: Shape) -> int:
+    def of_node_classes(self, shape: RequestShape) -> int:
         """The nodes that take work and could run a request when empty, as a bitmap."""
         bits = 0
-        for kind_id in shape.by_kind:
-            bits |= self._kind_bits[kind_id]
+        for class_id in shape.by_node_class:
+            bits |= self._class_bits[class_id]
         return bits
 
-    def slots_in(self, bits: int) -> Iterator[Slot]:
+    def nodes_in(self, bits: int) -> Iterator[NodeResources]:
         """The slots of a bitmap, by rising ordinal."""
         while bits:
-            slot = self.slots[-bits.bit_length()]
-            yield slot
-            bits ^= slot.bit
+            resources = self.nodes[-bits.bit_length()]
+            yield resources
+            bits ^= resources.bit
 
     def first_in(self, bits: int) -> int:
         """The lowest ordinal of a bitmap."""
@@ -276,11 +278,13 @@ class Index:
     @property
     def width(self) -> int:
         """How many bits a bitmap of nodes has."""
-        return len(self.slots)
+        return len(self.nodes)
 
     # --- search
 
-    def find(self, shape: Shape, within: int | None = None, *, spread: bool = False) -> Hold | None:
+    def find(
+        self, shape: RequestShape, within: int | None = None, *, spread: bool = False
+    ) -> Grant | None:
         """The best place for a request by packing (or spreading), or None."""
         if shape.version != self.version:
             self._renew(shape)
@@ -290,13 +294,13 @@ class Index:
         if not shape.one_part:
             return self._find_whole(shape, shape.least, within, spread=spread)
         if spread:
-            hold = self._find_whole(shape, 1, within, spread=True)
-            return hold or self._parts.find(shape, within, spread=True)
+            grant = self._find_whole(shape, 1, within, spread=True)
+            return grant or self._parts.find(shape, within, spread=True)
         return self._parts.find(shape, within) or self._find_whole(shape, 1, within)
 
     def _find_whole(
-        self, shape: Shape, least: int, within: int | None, *, spread: bool = False
-    ) -> Hold | None:
+        self, shape: RequestShape, least: int, within: int | None, *, spread: bool = False
+    ) -> Grant | None:
         """Walk the buckets from the fewest free devices on (spreading: from the most)."""
         if self._changed:
             self._settle()
@@ -305,98 +309,98 @@ class Index:
         rows = self._rows
         for count in self._counts[least] if not spread else reversed(self._counts[least]):
             for fit in shape.fits:
-                kind = fit.kind
-                if count > kind.size:
+                node_class = fit.node_class
+                if count > node_class.size:
                     continue
-                levels = rows[kind.row + count] >> fit.level
+                levels = rows[node_class.row + count] >> fit.level
                 while levels:
                     step = (
                         levels.bit_length() - 1 if spread else (levels & -levels).bit_length() - 1
                     )
                     levels ^= 1 << step
-                    bits = self._buckets[(kind.row + count) * WIDTH + fit.level + step]
+                    bits = self._buckets[(node_class.row + count) * WIDTH + fit.level + step]
                     if within is not None:
                         bits &= within
-                    hold = self._choose(shape, fit, bits, spread=spread)
-                    if hold is not None:
-                        return hold
+                    grant = self._choose(shape, fit, bits, spread=spread)
+                    if grant is not None:
+                        return grant
         return None
 
-    def _choose(self, shape: Shape, fit: Fit, bits: int, *, spread: bool) -> Hold | None:
+    def _choose(self, shape: RequestShape, fit: Fit, bits: int, *, spread: bool) -> Grant | None:
         """The first node of a bitmap that passes the exact check.
 
         One share is looked for here only to open a device; those in use are found by their rest.
         """
         while bits:
-            slot = self.slots[-bits.bit_length()]
+            resources = self.nodes[-bits.bit_length()]
             if shape.one_part:
-                hold = slot.open_device(shape, fit)
+                grant = resources.open_device(shape, fit)
             else:
-                hold = slot.choose(shape, fit, spread=spread)
-            if hold is not None:
-                return hold
-            bits ^= slot.bit
+                grant = resources.choose(shape, fit, spread=spread)
+            if grant is not None:
+                return grant
+            bits ^= resources.bit
         return None
 
-    def _renew(self, shape: Shape) -> None:
+    def _renew(self, shape: RequestShape) -> None:
         """Tell a shape which kinds of nodes there are now, and which nodes are of its kinds."""
-        if shape.kinds_seen != len(self.kinds):
-            shape.learn(self.kinds)
-        fits_all = len(shape.by_kind) == len(self.kinds)
-        shape.nodes = None if fits_all else self.of_kinds(shape)
+        if shape.node_classes_seen != len(self.node_classes):
+            shape.learn(self.node_classes)
+        fits_all = len(shape.by_node_class) == len(self.node_classes)
+        shape.nodes = None if fits_all else self.of_node_classes(shape)
         shape.version = self.version
 
     # --- change
 
-    def take(self, hold: Hold) -> None:
+    def take(self, grant: Grant) -> None:
         """ControlState what a member holds."""
-        slot = hold.slot
-        slot.busy |= hold.mask
-        slot.free_cpu -= hold.cpu
-        slot.free_memory -= hold.memory
-        if hold.parts:
-            slot.take_parts(hold.parts)
-            if slot.in_rows:
-                slot.in_rows = False
-                self._parts.changed.append(slot)
-        elif hold.slices:
-            for key in hold.slices:
-                slot.mig[key] -= 1
+        resources = grant.resources
+        resources.busy |= grant.mask
+        resources.free_cpu -= grant.cpu
+        resources.free_memory -= grant.memory
+        if grant.parts:
+            resources.take_parts(grant.parts)
+            if resources.in_rows:
+                resources.in_rows = False
+                self._parts.changed.append(resources)
+        elif grant.slices:
+            for key in grant.slices:
+                resources.mig[key] -= 1
         if self.watch_sizes:
-            _count_size(slot, hold, 1)
-        if slot.in_place:
-            slot.in_place = False
-            self._changed.append(slot)
+            _count_size(resources, grant, 1)
+        if resources.in_place:
+            resources.in_place = False
+            self._changed.append(resources)
 
-    def give(self, hold: Hold) -> None:
+    def give(self, grant: Grant) -> None:
         """Return what a member held."""
-        slot = hold.slot
-        slot.busy ^= hold.mask
-        slot.free_cpu += hold.cpu
-        slot.free_memory += hold.memory
-        if hold.parts:
-            slot.give_parts(hold.parts)
-            if slot.in_rows:
-                slot.in_rows = False
-                self._parts.changed.append(slot)
-        elif hold.slices:
-            for key in hold.slices:
-                slot.mig[key] += 1
+        resources = grant.resources
+        resources.busy ^= grant.mask
+        resources.free_cpu += grant.cpu
+        resources.free_memory += grant.memory
+        if grant.parts:
+            resources.give_parts(grant.parts)
+            if resources.in_rows:
+                resources.in_rows = False
+                self._parts.changed.append(resources)
+        elif grant.slices:
+            for key in grant.slices:
+                resources.mig[key] += 1
         if self.watch_sizes:
-            _count_size(slot, hold, -1)
-        if slot.in_place:
-            slot.in_place = False
-            self._changed.append(slot)
+            _count_size(resources, grant, -1)
+        if resources.in_place:
+            resources.in_place = False
+            self._changed.append(resources)
 
-    def set_usable(self, slot: Slot, usable: int) -> None:
+    def set_usable(self, resources: NodeResources, usable: int) -> None:
         """Give out just these devices of a node from now on; its holds stay."""
-        slot.usable = usable
-        if slot.in_place:
-            slot.in_place = False
-            self._changed.append(slot)
-        if slot.in_rows:
-            slot.in_rows = False
-            self._parts.changed.append(slot)
+        resources.usable = usable
+        if resources.in_place:
+            resources.in_place = False
+            self._changed.append(resources)
+        if resources.in_rows:
+            resources.in_rows = False
+            self._parts.changed.append(resources)
 
     def settle(self) -> None:
         """Let buckets and rows follow all that changed; searches do that by themselves."""
@@ -408,101 +412,101 @@ class Index:
     def _settle(self) -> None:
         """Move every slot that changed to the bucket where it belongs now."""
         buckets = self._buckets
-        for slot in self._changed:
-            slot.in_place = True
-            kind = slot.kind
-            row = kind.row + (slot.usable & ~slot.busy).bit_count()
-            level = slot.free_cpu * CPU_LEVELS // kind.cpu_unit
-            old, new = slot.bucket, row * WIDTH + level
+        for resources in self._changed:
+            resources.in_place = True
+            node_class = resources.node_class
+            row = node_class.row + (resources.usable & ~resources.busy).bit_count()
+            level = resources.free_cpu * CPU_LEVELS // node_class.cpu_unit
+            old, new = resources.bucket, row * WIDTH + level
             if new != old:
                 old_row = old // WIDTH
-                bits = buckets[old] ^ slot.bit
+                bits = buckets[old] ^ resources.bit
                 buckets[old] = bits
                 if not bits:
                     self._rows[old_row] ^= 1 << old % WIDTH
                 bits = buckets[new]
-                buckets[new] = bits | slot.bit
+                buckets[new] = bits | resources.bit
                 if not bits:
                     self._rows[row] |= 1 << level
-                slot.bucket = new
+                resources.bucket = new
                 self._free_devices += row - old_row
             if self.watch_vectors:
-                self._replace_vector(slot)
+                self._replace_vector(resources)
         self._changed.clear()
 
-    def _place(self, slot: Slot) -> None:
+    def _place(self, resources: NodeResources) -> None:
         """Put a slot that takes work into its bucket."""
-        if not slot.takes_work:
+        if not resources.takes_work:
             return
-        kind = slot.kind
-        count = (slot.usable & ~slot.busy).bit_count()
-        level = slot.free_cpu * CPU_LEVELS // kind.cpu_unit
-        slot.bucket = (kind.row + count) * WIDTH + level
-        slot.in_place = slot.in_rows = True
-        self._buckets[slot.bucket] |= slot.bit
-        self._kind_bits[kind.id] |= slot.bit
-        self._rows[kind.row + count] |= 1 << level
+        node_class = resources.node_class
+        count = (resources.usable & ~resources.busy).bit_count()
+        level = resources.free_cpu * CPU_LEVELS // node_class.cpu_unit
+        resources.bucket = (node_class.row + count) * WIDTH + level
+        resources.in_place = resources.in_rows = True
+        self._buckets[resources.bucket] |= resources.bit
+        self._class_bits[node_class.id] |= resources.bit
+        self._rows[node_class.row + count] |= 1 << level
         self._free_devices += count
-        self._parts.follow(slot)
+        self._parts.follow(resources)
         if self.watch_vectors:
-            self._replace_vector(slot)
+            self._replace_vector(resources)
 
-    def _unplace(self, slot: Slot) -> None:
+    def _unplace(self, resources: NodeResources) -> None:
         """Take a slot out of all buckets."""
-        if slot.bucket < 0:
+        if resources.bucket < 0:
             return
         self.settle()
-        row, level = divmod(slot.bucket, WIDTH)
-        self._buckets[slot.bucket] ^= slot.bit
-        if not self._buckets[slot.bucket]:
+        row, level = divmod(resources.bucket, WIDTH)
+        self._buckets[resources.bucket] ^= resources.bit
+        if not self._buckets[resources.bucket]:
             self._rows[row] ^= 1 << level
-        self._free_devices -= row - slot.kind.row
-        slot.bucket = -1
-        slot.in_place = slot.in_rows = False
-        self._kind_bits[slot.kind.id] ^= slot.bit
-        self._parts.follow(slot)
+        self._free_devices -= row - resources.node_class.row
+        resources.bucket = -1
+        resources.in_place = resources.in_rows = False
+        self._class_bits[resources.node_class.id] ^= resources.bit
+        self._parts.follow(resources)
         if self.watch_vectors:
-            self._replace_vector(slot)
+            self._replace_vector(resources)
 
     def _widen(self, width: int) -> None:
         """Make place for higher ordinals: they stand below, so every bitmap moves up."""
         growth = width - self.width
-        self.slots += [NO_SLOT] * growth
-        for slot in self.by_id.values():
-            slot.bit <<= growth
+        self.nodes += [NO_NODE] * growth
+        for resources in self.by_id.values():
+            resources.bit <<= growth
         self._buckets = [bits << growth for bits in self._buckets]
-        self._kind_bits = [bits << growth for bits in self._kind_bits]
+        self._class_bits = [bits << growth for bits in self._class_bits]
         self._parts.widen(growth)
         self._vectors = {number: bits << growth for number, bits in self._vectors.items()}
 
-    def _change_node(self, slot: Slot, node: Node) -> Slot:
-        if node.ordinal != slot.ordinal:
+    def _change_node(self, resources: NodeResources, node: Node) -> NodeResources:
+        if node.ordinal != resources.ordinal:
             raise InternalError(f"node {node.id} cannot change its ordinal")
-        if Kind.signature(node) != Kind.signature(slot.node):
+        if NodeClass.signature(node) != NodeClass.signature(resources.node):
             raise InternalError(f"node {node.id} changed its hardware; remove and add it")
-        self._unplace(slot)
-        slot.node = node
-        slot.usable = usable_mask(node, slot.kind)
+        self._unplace(resources)
+        resources.node = node
+        resources.usable = usable_mask(node, resources.node_class)
         self._forget_selections()
-        self._place(slot)
-        return slot
+        self._place(resources)
+        return resources
 
     def _forget_selections(self) -> None:
         self._selected.clear()
         self._racks = None
         self.version += 1
 
-    def _kind(self, node: Node) -> Kind:
-        signature = Kind.signature(node)
-        kind = self._kind_of.get(signature)
-        if kind is None:
-            kind = Kind(len(self.kinds), node, len(self._rows))
-            self._kind_of[signature] = kind
-            self.kinds.append(kind)
-            self._rows.extend([0] * (kind.size + 1))
-            self._buckets.extend([0] * ((kind.size + 1) * WIDTH))
-            self._kind_bits.append(0)
-        return kind
+    def _node_class(self, node: Node) -> NodeClass:
+        signature = NodeClass.signature(node)
+        node_class = self._class_of.get(signature)
+        if node_class is None:
+            node_class = NodeClass(len(self.node_classes), node, len(self._rows))
+            self._class_of[signature] = node_class
+            self.node_classes.append(node_class)
+            self._rows.extend([0] * (node_class.size + 1))
+            self._buckets.extend([0] * ((node_class.size + 1) * WIDTH))
+            self._class_bits.append(0)
+        return node_class
 
     # --- vectors: nodes that are free in exactly the same way, for scored rankings
 
@@ -510,25 +514,25 @@ class Index:
         """From now on keep nodes with the same free vector (and sizes of work) together."""
         self.watch_vectors = True
         self.watch_sizes = sizes
-        for slot in self.by_id.values():
-            self._replace_vector(slot)
+        for resources in self.by_id.values():
+            self._replace_vector(resources)
 
-    def _replace_vector(self, slot: Slot) -> None:
-        old = slot.vector
-        new = vector_of(slot) if slot.bucket >= 0 else None
+    def _replace_vector(self, resources: NodeResources) -> None:
+        old = resources.vector
+        new = vector_of(resources) if resources.bucket >= 0 else None
         if old == new:
             return
         if old is not None:
-            number = slot.vector_number
-            rest = self._vectors[number] ^ slot.bit
+            number = resources.vector_number
+            rest = self._vectors[number] ^ resources.bit
             if rest:
                 self._vectors[number] = rest
             else:
                 del self._vectors[number]
         if new is not None:
-            slot.vector_number = number = self._number_of(new)
-            self._vectors[number] = self._vectors.get(number, 0) | slot.bit
-        slot.vector = new
+            resources.vector_number = number = self._number_of(new)
+            self._vectors[number] = self._vectors.get(number, 0) | resources.bit
+        resources.vector = new
 
     def _number_of(self, vector: Vector) -> int:
         """Whoever looks at all vectors would hash each of them; numbers cost next to nothing."""
@@ -552,34 +556,34 @@ def width_for(ordinal: int) -> int:
     return width
 
 
-def _count_size(slot: Slot, hold: Hold, change: int) -> None:
+def _count_size(resources: NodeResources, grant: Grant, change: int) -> None:
     """Remember which sizes of GPU requests are on a node: 0 for shares, else whole devices."""
-    if hold.mask or hold.parts:
-        size = hold.mask.bit_count()
-        count = slot.sizes.get(size, 0) + change
+    if grant.mask or grant.parts:
+        size = grant.mask.bit_count()
+        count = resources.sizes.get(size, 0) + change
         if count:
-            slot.sizes[size] = count
+            resources.sizes[size] = count
         else:
-            del slot.sizes[size]
+            del resources.sizes[size]
 
 
-def vector_of(slot: Slot) -> Vector:
+def vector_of(resources: NodeResources) -> Vector:
     """Everything that tells nodes of one kind apart; see `Vector`."""
-    kind = slot.kind
-    shared = slot.shared
+    node_class = resources.node_class
+    shared = resources.shared
     left = []
-    for position in range(kind.size):
-        if not slot.usable >> position & 1:
+    for position in range(node_class.size):
+        if not resources.usable >> position & 1:
             left.append(-1)
         elif position in shared:
             left.append(min(shared[position][0], MOST_SHARED_MILLI))
         else:
-            left.append(0 if slot.busy >> position & 1 else WHOLE_MILLI)
-    sizes = tuple(sorted(slot.sizes))
-    plain = (kind.id, slot.free_cpu, slot.free_memory, tuple(left), sizes)
+            left.append(0 if resources.busy >> position & 1 else WHOLE_MILLI)
+    sizes = tuple(sorted(resources.sizes))
+    plain = (node_class.id, resources.free_cpu, resources.free_memory, tuple(left), sizes)
     rests: tuple[int, ...] = ()
-    if shared and kind.has_memory:
-        rests = tuple(shared[p][1] if p in shared else -1 for p in range(kind.size))
-    if slot.mig:
-        rests += tuple(slot.mig.values())
+    if shared and node_class.has_memory:
+        rests = tuple(shared[p][1] if p in shared else -1 for p in range(node_class.size))
+    if resources.mig:
+        rests += tuple(resources.mig.values())
     return (*plain, rests) if rests else plain

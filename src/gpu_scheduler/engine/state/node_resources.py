@@ -1,12 +1,12 @@
 """What is free on one node at this moment, and what one member holds of it.
 
-Only `Index` changes a slot, because its buckets have to follow.
+Only `NodeIndex` changes a slot, because its buckets have to follow.
 """
 
 from __future__ import annotations
 
-from gpu_scheduler.engine.state.node_class import Kind
-from gpu_scheduler.engine.state.request_shape import Fit, Part, Shape
+from gpu_scheduler.engine.state.node_class import NodeClass
+from gpu_scheduler.engine.state.request_shape import Fit, Part, RequestShape
 from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.plan import DeviceShare, Placement
 from gpu_scheduler.model.request import SHARE_STEP_MILLI, WHOLE_MILLI, Topology, mig_share_milli
@@ -23,14 +23,14 @@ nothing to say, because vectors are hashed with every change.
 """
 
 
-class Hold:
+class Grant:
     """What one member takes of one node: whole devices by mask, shares and MIG slices apart."""
 
-    __slots__ = ("cpu", "mask", "member", "memory", "parts", "slices", "slot")
+    __slots__ = ("cpu", "mask", "member", "memory", "parts", "resources", "slices")
 
     def __init__(  # noqa: PLR0917 - made millions of times, so positional
         self,
-        slot: Slot,
+        resources: NodeResources,
         mask: int,
         cpu: int,
         memory: int,
@@ -39,7 +39,7 @@ class Hold:
         member: int = 0,
     ) -> None:
         """`parts` are (position, share, memory), `slices` are (position, profile)."""
-        self.slot = slot
+        self.resources = resources
         self.mask = mask
         self.cpu = cpu
         self.memory = memory
@@ -47,26 +47,28 @@ class Hold:
         self.slices = slices
         self.member = member
 
-    def on(self, slot: Slot) -> Hold:
+    def on(self, resources: NodeResources) -> Grant:
         """The same amounts on a shadow of the node."""
-        return Hold(slot, self.mask, self.cpu, self.memory, self.parts, self.slices, self.member)
+        return Grant(
+            resources, self.mask, self.cpu, self.memory, self.parts, self.slices, self.member
+        )
 
     def placement(self) -> Placement:
         """Write it in the model's words."""
-        kind = self.slot.kind
-        shares = kind.whole_shares(self.mask)
+        node_class = self.resources.node_class
+        shares = node_class.whole_shares(self.mask)
         if self.parts or self.slices:
-            devices = kind.devices
+            devices = node_class.devices
             split = [DeviceShare(devices[p].index, milli, mb) for p, milli, mb in self.parts]
             split += [
                 DeviceShare(devices[p].index, mig_share_milli(profile), 0, profile)
                 for p, profile in self.slices
             ]
             shares = tuple(sorted((*shares, *split), key=lambda share: share.index))
-        return Placement(self.member, self.slot.node.id, shares, self.cpu, self.memory)
+        return Placement(self.member, self.resources.node.id, shares, self.cpu, self.memory)
 
 
-class Slot:
+class NodeResources:
     """The free amounts of one node.
 
     `usable` are devices that take work, `busy` those that are in any use or split by MIG. A device
@@ -83,9 +85,9 @@ class Slot:
         "free_memory",
         "in_place",
         "in_rows",
-        "kind",
         "mig",
         "node",
+        "node_class",
         "ordinal",
         "shared",
         "sizes",
@@ -95,20 +97,20 @@ class Slot:
         "vector_number",
     )
 
-    def __init__(self, node: Node, kind: Kind) -> None:
+    def __init__(self, node: Node, node_class: NodeClass) -> None:
         """Start empty."""
         self.node = node
-        self.kind = kind
+        self.node_class = node_class
         self.ordinal = node.ordinal
         self.bit = 0
         self.free_cpu = node.cpu_milli
         self.free_memory = node.memory_mb
-        self.busy = kind.split
-        self.usable = usable_mask(node, kind)
+        self.busy = node_class.split
+        self.usable = usable_mask(node, node_class)
         self.shared: dict[int, list[int]] = {}
         self.mig: dict[tuple[int, str], int] = {
             (position, profile): count
-            for position, device in enumerate(kind.devices)
+            for position, device in enumerate(node_class.devices)
             for profile, count in device.mig_slices
         }
         self.bucket = -1
@@ -132,9 +134,9 @@ class Slot:
     @property
     def is_empty(self) -> bool:
         """Tell whether nobody holds anything of the node."""
-        slices = [count for device in self.kind.devices for _, count in device.mig_slices]
+        slices = [count for device in self.node_class.devices for _, count in device.mig_slices]
         return (
-            self.busy == self.kind.split
+            self.busy == self.node_class.split
             and self.free_cpu == self.node.cpu_milli
             and self.free_memory == self.node.memory_mb
             and list(self.mig.values()) == slices
@@ -153,15 +155,15 @@ class Slot:
         """The devices that take no work; all if the node is closed, or silent for long."""
         node = self.node
         if node.closed is not None or node.state in {NodeState.LOST, NodeState.DEAD}:
-            return self.kind.everything
-        return self.kind.everything & ~self.usable
+            return self.node_class.everything
+        return self.node_class.everything & ~self.usable
 
     def idle_milli(self, devices: int) -> int:
         """What nobody holds of these devices, whether it can be used or not."""
-        idle = (devices & ~(self.busy & ~self.kind.split)).bit_count() * WHOLE_MILLI
+        idle = (devices & ~(self.busy & ~self.node_class.split)).bit_count() * WHOLE_MILLI
         for position, (share, _, _) in self.shared.items():
             idle += share * (devices >> position & 1)
-        for position, device in enumerate(self.kind.devices):
+        for position, device in enumerate(self.node_class.devices):
             for profile, count in device.mig_slices if devices >> position & 1 else ():
                 idle -= (count - self.mig[position, profile]) * mig_share_milli(profile)
         return idle
@@ -174,11 +176,11 @@ class Slot:
             if name == profile and self.usable >> position & 1
         )
 
-    def copy(self) -> Slot:
+    def copy(self) -> NodeResources:
         """A shadow that no bucket knows, to try things on."""
-        twin = Slot.__new__(Slot)
+        twin = NodeResources.__new__(NodeResources)
         twin.node = self.node
-        twin.kind = self.kind
+        twin.node_class = self.node_class
         twin.ordinal = self.ordinal
         twin.bit = self.bit
         twin.free_cpu = self.free_cpu
@@ -195,9 +197,11 @@ class Slot:
         twin.sizes = dict(self.sizes)
         return twin
 
-    def hold_from(self, placement: Placement) -> Hold:
+    def grant_for(self, placement: Placement) -> Grant:
         """Read a placement back into positions of this node."""
-        place_of = {device.index: position for position, device in enumerate(self.kind.devices)}
+        place_of = {
+            device.index: position for position, device in enumerate(self.node_class.devices)
+        }
         mask = 0
         parts: list[Part] = []
         slices: list[tuple[int, str]] = []
@@ -209,7 +213,7 @@ class Slot:
                 mask |= 1 << position
             else:
                 parts.append((position, share.share_milli, share.memory_mb))
-        return Hold(
+        return Grant(
             self,
             mask,
             placement.cpu_milli,
@@ -224,7 +228,7 @@ class Slot:
         for position, share, memory_mb in parts:
             entry = self.shared.get(position)
             if entry is None:
-                device_mb = self.kind.devices[position].memory_mb
+                device_mb = self.node_class.devices[position].memory_mb
                 self.shared[position] = [WHOLE_MILLI - share, device_mb - memory_mb, 1]
                 self.busy |= 1 << position
             else:
@@ -245,8 +249,8 @@ class Slot:
                 entry[2] -= 1
 
     def choose(
-        self, shape: Shape, fit: Fit, *, member: int = 0, spread: bool = False
-    ) -> Hold | None:
+        self, shape: RequestShape, fit: Fit, *, member: int = 0, spread: bool = False
+    ) -> Grant | None:
         """Find devices on this node for the request, or None.
 
         With `spread`, shares go to free devices first, else to those with the largest rest.
@@ -257,21 +261,21 @@ class Slot:
             free = self.usable & ~self.busy & fit.allowed
             mask = fit.picks.get(free)
             if mask is None:
-                mask = fit.picks[free] = fit.kind.pick(free, shape.request)
-            return Hold(self, mask, shape.cpu, shape.memory, (), (), member) if mask else None
+                mask = fit.picks[free] = fit.node_class.pick(free, shape.request)
+            return Grant(self, mask, shape.cpu, shape.memory, (), (), member) if mask else None
         if not shape.uses_gpus:
-            return Hold(self, 0, shape.cpu, shape.memory, (), (), member)
+            return Grant(self, 0, shape.cpu, shape.memory, (), (), member)
         if shape.request.mig_profile:
             return self._choose_slices(shape, fit, member)
         return self._choose_parts(shape, fit, member, spread=spread)
 
-    def can_take(self, hold: Hold) -> bool:
+    def can_take(self, grant: Grant) -> bool:
         """Tell whether certain devices and amounts are free."""
-        if self.free_cpu < hold.cpu or self.free_memory < hold.memory:
+        if self.free_cpu < grant.cpu or self.free_memory < grant.memory:
             return False
-        if hold.mask & ~(self.usable & ~self.busy):
+        if grant.mask & ~(self.usable & ~self.busy):
             return False
-        for position, share, memory_mb in hold.parts:
+        for position, share, memory_mb in grant.parts:
             entry = self.shared.get(position)
             if not self.usable >> position & 1:
                 return False
@@ -281,59 +285,60 @@ class Slot:
             elif entry[0] < share or entry[1] < memory_mb:
                 return False
         return all(
-            self.mig[key] >= hold.slices.count(key) and self.usable >> key[0] & 1
-            for key in hold.slices
+            self.mig[key] >= grant.slices.count(key) and self.usable >> key[0] & 1
+            for key in grant.slices
         )
 
-    def choose_any(self, shape: Shape) -> Hold | None:
+    def choose_any(self, shape: RequestShape) -> Grant | None:
         """Find devices of any model that the request allows."""
-        for fit in shape.by_kind.get(self.kind.id, ()):
-            hold = self.choose(shape, fit)
-            if hold is not None:
-                return hold
+        for fit in shape.by_node_class.get(self.node_class.id, ()):
+            grant = self.choose(shape, fit)
+            if grant is not None:
+                return grant
         return None
 
-    def devices_for(self, shape: Shape) -> int:
+    def devices_for(self, shape: RequestShape) -> int:
         """The devices that a request may use; one share: not those taken whole or out of memory.
 
         How much of them is left is not looked at.
         """
         mask = 0
-        for fit in shape.by_kind.get(self.kind.id, ()):
+        for fit in shape.by_node_class.get(self.node_class.id, ()):
             mask |= fit.allowed
         mask &= self.usable
         if shape.one_part:
             taken = self.busy
             for position, entry in self.shared.items():
-                need_mb = shape.part_mb or part_memory_mb(self.kind, position, shape.share)
+                need_mb = shape.part_mb or part_memory_mb(self.node_class, position, shape.share)
                 if need_mb <= entry[1]:
                     taken ^= 1 << position
             mask &= ~taken
         return mask
 
-    def choose_device(self, shape: Shape, position: int) -> Hold | None:
+    def choose_device(self, shape: RequestShape, position: int) -> Grant | None:
         """A share of one certain device."""
         if self.free_cpu < shape.cpu or self.free_memory < shape.memory:
             return None
         if not any(
-            (fit.allowed & self.usable) >> position & 1 for fit in shape.by_kind[self.kind.id]
+            (fit.allowed & self.usable) >> position & 1
+            for fit in shape.by_node_class[self.node_class.id]
         ):
             return None
-        need_mb = shape.part_mb or part_memory_mb(self.kind, position, shape.share)
+        need_mb = shape.part_mb or part_memory_mb(self.node_class, position, shape.share)
         entry = self.shared.get(position)
         if entry is None:
             if self.busy >> position & 1:
                 return None
         elif entry[0] < shape.share or entry[1] < need_mb:
             return None
-        return Hold(self, 0, shape.cpu, shape.memory, ((position, shape.share, need_mb),))
+        return Grant(self, 0, shape.cpu, shape.memory, ((position, shape.share, need_mb),))
 
-    def choose_part(self, shape: Shape, step: int) -> Hold | None:
+    def choose_part(self, shape: RequestShape, step: int) -> Grant | None:
         """A partly used device with just this much left, for a request of one share.
 
         The index has seen to CPU and memory.
         """
-        for fit in shape.by_kind[self.kind.id]:
+        for fit in shape.by_node_class[self.node_class.id]:
             allowed = self.usable & fit.allowed
             found = -1
             for position, entry in self.shared.items():
@@ -345,10 +350,10 @@ class Slot:
                 ):
                     found = position
             if found >= 0:
-                return Hold(self, 0, shape.cpu, shape.memory, fit.parts[found])
+                return Grant(self, 0, shape.cpu, shape.memory, fit.parts[found])
         return None
 
-    def open_device(self, shape: Shape, fit: Fit) -> Hold | None:
+    def open_device(self, shape: RequestShape, fit: Fit) -> Grant | None:
         """A device that is wholly free, for a request of one share."""
         if self.free_cpu < shape.cpu or self.free_memory < shape.memory:
             return None
@@ -356,29 +361,33 @@ class Slot:
         if not free:
             return None
         if shape.request.topology is Topology.REQUIRE_ISLAND:
-            free = min((i & free for i in fit.kind.islands if i & free), key=int.bit_count)
+            free = min((i & free for i in fit.node_class.islands if i & free), key=int.bit_count)
         position = (free & -free).bit_length() - 1
-        return Hold(self, 0, shape.cpu, shape.memory, fit.parts[position])
+        return Grant(self, 0, shape.cpu, shape.memory, fit.parts[position])
 
-    def _choose_parts(self, shape: Shape, fit: Fit, member: int, *, spread: bool) -> Hold | None:
+    def _choose_parts(
+        self, shape: RequestShape, fit: Fit, member: int, *, spread: bool
+    ) -> Grant | None:
         """Whole devices for a request such as 1.5, and the tightest device for each share."""
         if shape.request.topology is not Topology.REQUIRE_ISLAND:
             return self._choose_parts_in(fit.allowed, shape, fit, member, spread=spread)
         free = self.usable & ~self.busy & fit.allowed
-        for island in sorted(fit.kind.islands, key=lambda island: (island & free).bit_count()):
-            hold = self._choose_parts_in(island & fit.allowed, shape, fit, member, spread=spread)
-            if hold is not None:
-                return hold
+        for island in sorted(
+            fit.node_class.islands, key=lambda island: (island & free).bit_count()
+        ):
+            grant = self._choose_parts_in(island & fit.allowed, shape, fit, member, spread=spread)
+            if grant is not None:
+                return grant
         return None
 
     def _choose_parts_in(
-        self, allowed: int, shape: Shape, fit: Fit, member: int, *, spread: bool
-    ) -> Hold | None:
+        self, allowed: int, shape: RequestShape, fit: Fit, member: int, *, spread: bool
+    ) -> Grant | None:
         mask = 0
         shares: list[tuple[int, int]]
         if shape.extra:
             if shape.count:
-                mask = fit.kind.pick(self.usable & ~self.busy & allowed, shape.request)
+                mask = fit.node_class.pick(self.usable & ~self.busy & allowed, shape.request)
                 if not mask:
                     return None
             shares = [(shape.extra, shape.request.gpu_extra_memory_mb)]
@@ -392,7 +401,7 @@ class Slot:
                 return None
             taken |= 1 << part[0]
             parts.append(part)
-        return Hold(self, mask, shape.cpu, shape.memory, tuple(parts), (), member)
+        return Grant(self, mask, shape.cpu, shape.memory, tuple(parts), (), member)
 
     def _choose_part(
         self, share: int, memory_mb: int, allowed: int, *, spread: bool
@@ -409,7 +418,7 @@ class Slot:
         best_left = 0
         for position in sorted(self.shared):
             share_left, memory_left, _ = self.shared[position]
-            need_mb = memory_mb or part_memory_mb(self.kind, position, share)
+            need_mb = memory_mb or part_memory_mb(self.node_class, position, share)
             if not allowed >> position & 1 or share > share_left or need_mb > memory_left:
                 continue
             if best is None or (share_left > best_left if spread else share_left < best_left):
@@ -420,9 +429,9 @@ class Slot:
 
     def _part_of_free(self, free: int, share: int, memory_mb: int) -> Part:
         position = (free & -free).bit_length() - 1
-        return (position, share, memory_mb or part_memory_mb(self.kind, position, share))
+        return (position, share, memory_mb or part_memory_mb(self.node_class, position, share))
 
-    def _choose_slices(self, shape: Shape, fit: Fit, member: int) -> Hold | None:
+    def _choose_slices(self, shape: RequestShape, fit: Fit, member: int) -> Grant | None:
         """Slices of one profile, from the devices with the fewest left."""
         profile = shape.request.mig_profile
         offers = sorted(
@@ -435,19 +444,19 @@ class Slot:
             slices += [(position, profile)] * min(left, shape.count - len(slices))
         if len(slices) < shape.count:
             return None
-        return Hold(self, 0, shape.cpu, shape.memory, (), tuple(slices), member)
+        return Grant(self, 0, shape.cpu, shape.memory, (), tuple(slices), member)
 
 
-def part_memory_mb(kind: Kind, position: int, share: int) -> int:
+def part_memory_mb(node_class: NodeClass, position: int, share: int) -> int:
     """A share without a stated memory gets the same share of the device's memory."""
-    return kind.devices[position].memory_mb * share // WHOLE_MILLI
+    return node_class.devices[position].memory_mb * share // WHOLE_MILLI
 
 
-def usable_mask(node: Node, kind: Kind) -> int:
+def usable_mask(node: Node, node_class: NodeClass) -> int:
     """The devices that take whole or shared work now, and those that MIG divides."""
     taking = {device.index for device in node.devices if device.takes_work}
     mask = 0
-    for position, device in enumerate(kind.devices):
+    for position, device in enumerate(node_class.devices):
         if device.index in taking:
             mask |= 1 << position
     return mask

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpu_scheduler.model.request import SHARE_STEP_MILLI, WHOLE_MILLI, Request, Topology
 
 if TYPE_CHECKING:
-    from gpu_scheduler.engine.state.node_class import Kind
+    from gpu_scheduler.engine.state.node_class import NodeClass
 
 Part = tuple[int, int, int]
 """A share of a device: its position, the share and the memory."""
@@ -27,7 +27,7 @@ class Fit:
     one share holds of it; made once, because every search needs it.
     """
 
-    kind: Kind
+    node_class: NodeClass
     allowed: int
     level: int
     part_mb: tuple[int, ...] = ()
@@ -36,7 +36,7 @@ class Fit:
 
 
 @dataclass(slots=True, eq=False)
-class Shape:
+class RequestShape:
     """One distinct request, with the kinds of nodes that could run it when empty.
 
     `nodes` are the nodes of these kinds at a `version` of the index; None for all.
@@ -45,8 +45,8 @@ class Shape:
     id: int
     request: Request
     fits: list[Fit] = field(default_factory=list)
-    by_kind: dict[int, list[Fit]] = field(default_factory=dict)
-    kinds_seen: int = 0
+    by_node_class: dict[int, list[Fit]] = field(default_factory=dict)
+    node_classes_seen: int = 0
     nodes: int | None = None
     version: int = -1
     count: int = 0
@@ -60,7 +60,7 @@ class Shape:
     whole_only: bool = False
     one_part: bool = False
     labelled: bool = False
-    _widths: list[tuple[int, Kind]] | None = None
+    _widths: list[tuple[int, NodeClass]] | None = None
 
     def __post_init__(self) -> None:
         """Copy what the hot path reads, so that it reads one attribute."""
@@ -89,71 +89,73 @@ class Shape:
         """Tell GPU work from CPU-only work."""
         return self.count > 0 or self.extra > 0
 
-    def learn(self, kinds: list[Kind]) -> None:
+    def learn(self, node_classes: list[NodeClass]) -> None:
         """Add the kinds that came up since the last search."""
-        for kind in kinds[self.kinds_seen :]:
-            fits = _fits_of(self.request, kind)
+        for node_class in node_classes[self.node_classes_seen :]:
+            fits = _fits_of(self.request, node_class)
             if fits:
                 self.fits.extend(fits)
-                self.by_kind[kind.id] = fits
+                self.by_node_class[node_class.id] = fits
         # By what the nodes are, so that the order in which they came has no say.
-        self.fits.sort(key=lambda fit: fit.kind.name)
-        self.kinds_seen = len(kinds)
+        self.fits.sort(key=lambda fit: fit.node_class.name)
+        self.node_classes_seen = len(node_classes)
         self._widths = None
 
-    def widths(self, kinds: list[Kind]) -> list[tuple[int, Kind]]:
+    def widths(self, node_classes: list[NodeClass]) -> list[tuple[int, NodeClass]]:
         """Most first: how many devices of one model the request may use on nodes of every kind."""
-        if self.kinds_seen != len(kinds):
-            self.learn(kinds)
+        if self.node_classes_seen != len(node_classes):
+            self.learn(node_classes)
         if self._widths is None:
-            widths = [(_width(self.request, kind), kind) for kind in kinds]
+            widths = [(_width(self.request, node_class), node_class) for node_class in node_classes]
             self._widths = sorted(widths, key=lambda width: (-width[0], width[1].id))
         return self._widths
 
 
-def _width(request: Request, kind: Kind) -> int:
-    models = [m for m in kind.models if not request.gpu_models or m in request.gpu_models]
-    return max((kind.allowed_mask(request, model).bit_count() for model in models), default=0)
+def _width(request: Request, node_class: NodeClass) -> int:
+    models = [m for m in node_class.models if not request.gpu_models or m in request.gpu_models]
+    return max((node_class.allowed_mask(request, model).bit_count() for model in models), default=0)
 
 
-def _fits_of(request: Request, kind: Kind) -> list[Fit]:
+def _fits_of(request: Request, node_class: NodeClass) -> list[Fit]:
     """One fit per model of the kind that could run the request on an empty node."""
-    if request.cpu_milli > kind.cpu_milli or request.memory_mb > kind.memory_mb:
+    if request.cpu_milli > node_class.cpu_milli or request.memory_mb > node_class.memory_mb:
         return []
-    level = request.cpu_milli * CPU_LEVELS // kind.cpu_milli if kind.cpu_milli else 0
+    level = request.cpu_milli * CPU_LEVELS // node_class.cpu_milli if node_class.cpu_milli else 0
     if not request.device_count:
-        return [Fit(kind, 0, level)]
+        return [Fit(node_class, 0, level)]
     fits = []
-    for model in kind.models:
+    for model in node_class.models:
         if request.gpu_models and model not in request.gpu_models:
             continue
-        allowed = kind.allowed_mask(request, model)
-        if not _could_ever_fit(request, kind, allowed):
+        allowed = node_class.allowed_mask(request, model)
+        if not _could_ever_fit(request, node_class, allowed):
             continue
         part_mb = tuple(
             request.gpu_memory_mb or device.memory_mb * request.gpu_share_milli // WHOLE_MILLI
-            for device in kind.devices
+            for device in node_class.devices
         )
         parts = tuple(
             ((position, request.gpu_share_milli, memory_mb),)
             for position, memory_mb in enumerate(part_mb)
         )
-        fits.append(Fit(kind, allowed, level, part_mb, parts))
+        fits.append(Fit(node_class, allowed, level, part_mb, parts))
     return fits
 
 
-def _could_ever_fit(request: Request, kind: Kind, allowed: int) -> bool:
+def _could_ever_fit(request: Request, node_class: NodeClass, allowed: int) -> bool:
     """Judge against an empty, healthy node."""
     if request.mig_profile:
-        return kind.mig_count(request.mig_profile, allowed) >= request.gpu_count
+        return node_class.mig_count(request.mig_profile, allowed) >= request.gpu_count
     if request.topology is Topology.REQUIRE_ISLAND:
-        return any(_has_room(request, kind, allowed & island) for island in kind.islands)
-    return _has_room(request, kind, allowed)
+        return any(
+            _has_room(request, node_class, allowed & island) for island in node_class.islands
+        )
+    return _has_room(request, node_class, allowed)
 
 
-def _has_room(request: Request, kind: Kind, allowed: int) -> bool:
+def _has_room(request: Request, node_class: NodeClass, allowed: int) -> bool:
     if allowed.bit_count() < request.device_count:
         return False
     if request.contiguous and request.gpu_count:
-        return kind.pick(allowed, request) != 0
+        return node_class.pick(allowed, request) != 0
     return True

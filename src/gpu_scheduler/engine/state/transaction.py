@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpu_scheduler.engine.state.node_index import Index
-from gpu_scheduler.engine.state.node_resources import Hold
+from gpu_scheduler.engine.state.node_index import NodeIndex
+from gpu_scheduler.engine.state.node_resources import Grant
 
 
-class Draft:
+class Transaction:
     """A log of takes and gives. `undo` restores the index exactly."""
 
     __slots__ = ("_log", "index")
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: NodeIndex) -> None:
         """Start with nothing tried."""
         self.index = index
-        self._log: list[tuple[bool, Hold]] = []
+        self._log: list[tuple[bool, Grant]] = []
 
-    def take(self, hold: Hold) -> None:
+    def take(self, grant: Grant) -> None:
         """Try holding something."""
-        self.index.take(hold)
-        self._log.append((True, hold))
+        self.index.take(grant)
+        self._log.append((True, grant))
 
-    def give(self, hold: Hold) -> None:
+    def give(self, grant: Grant) -> None:
         """Try letting something go."""
-        self.index.give(hold)
-        self._log.append((False, hold))
+        self.index.give(grant)
+        self._log.append((False, grant))
 
     def mark(self) -> int:
         """A point to which one can return."""
@@ -37,17 +37,17 @@ class Draft:
         log = self._log
         index = self.index
         while len(log) > mark:
-            taken, hold = log.pop()
+            taken, grant = log.pop()
             if taken:
-                index.give(hold)
+                index.give(grant)
             else:
-                index.take(hold)
+                index.take(grant)
 
-    def take_instead(self, mark: int, holds: Iterable[Hold]) -> None:
+    def take_instead(self, mark: int, grants: Iterable[Grant]) -> None:
         """Try holding this in place of everything since the mark."""
         self.undo(mark)
-        for hold in holds:
-            self.take(hold)
+        for grant in grants:
+            self.take(grant)
 
     def commit(self) -> None:
         """Keep everything."""

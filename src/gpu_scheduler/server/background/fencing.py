@@ -72,7 +72,7 @@ class Fencing:
             self._changed.set()
 
     def _nodes(self) -> Iterable[Node]:
-        return [slot.node for slot in self._loop.core.state.cluster.index.by_id.values()]
+        return [resources.node for resources in self._loop.core.state.cluster.index.by_id.values()]
 
     def _lost(self, node_id: str) -> Node | None:
         found = [node for node in self._nodes() if node.id == node_id]

@@ -48,18 +48,18 @@ class JobLogs:
 
     def _check_reachable(self, node_id: str, allocation_id: str) -> None:
         """Say what is known of a node that is not there, and when its logs can be read again."""
-        slot = self._loop.core.state.cluster.index.by_id.get(node_id)
-        if slot is not None and not slot.node.silent_ms:
+        resources = self._loop.core.state.cluster.index.by_id.get(node_id)
+        if resources is not None and not resources.node.silent_ms:
             return
         attempt = allocation_id.rpartition(".")[2]
         where = f"the output of attempt {attempt} is on node '{node_id}', which"
-        if slot is None:
+        if resources is None:
             raise UnknownThing(f"{where} was removed, so it cannot be read any more")
-        since = format_utc(slot.node.silent_ms)
-        if slot.node.state is not NodeState.DEAD:
+        since = format_utc(resources.node.silent_ms)
+        if resources.node.state is not NodeState.DEAD:
             raise ClusterError(
-                f"{where} is {slot.node.state.value}: nothing is heard of it since {since}; it can "
-                "be read when the node is back"
+                f"{where} is {resources.node.state.value}: nothing is heard of it since {since}; "
+                "it can be read when the node is back"
             )
         raise ClusterError(
             f"{where} is dead (silent since {since}), so that attempt is over; its output can be "

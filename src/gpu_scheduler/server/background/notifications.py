@@ -45,8 +45,8 @@ class LoopForNotices:
 
     def free_gpus(self) -> int | None:
         """GPUs that are wholly free and take work; None while there is no node that does."""
-        slots = self._loop.core.state.cluster.index.by_id.values()
-        free = [slot.free_mask.bit_count() for slot in slots if slot.node.takes_work]
+        nodes = self._loop.core.state.cluster.index.by_id.values()
+        free = [resources.free_mask.bit_count() for resources in nodes if resources.node.takes_work]
         return sum(free) if free else None
 
     def budgets(self) -> Iterator[BudgetUse]:

@@ -347,16 +347,16 @@ def standing_bars(
     """
     top = max((value for _, values in series for value in values), default=0.0) * HEADROOM or 1.0
     bottom = HEIGHT - BOTTOM
-    slot = (WIDTH - LEFT - RIGHT) / (len(edges) + 1)
+    resources = (WIDTH - LEFT - RIGHT) / (len(edges) + 1)
     parts = list(_percent_axis(top))
     for place, (policy, values) in enumerate(series):
-        width = (slot - 8) / len(series)
+        width = (resources - 8) / len(series)
         for column, value in enumerate(values):
             height = (bottom - TOP) * value / top
             parts.append(
                 tag(
                     "rect",
-                    x=LEFT + slot * column + 4 + width * place,
+                    x=LEFT + resources * column + 4 + width * place,
                     y=bottom - height,
                     width=max(1.0, width - 1.5),
                     height=height,
@@ -366,7 +366,7 @@ def standing_bars(
                 )
             )
     for place, edge in enumerate(edges, start=1):
-        x = LEFT + slot * place
+        x = LEFT + resources * place
         parts.append(tag("line", x1=x, x2=x, y1=bottom, y2=bottom + 5, class_="axis"))
         parts.append(tag("text", edge, x=x, y=bottom + 20, class_="x"))
     parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=bottom, y2=bottom, class_="axis"))
