@@ -20,8 +20,8 @@ import pytest
 
 from gpu_scheduler.agent import launcher_client
 from gpu_scheduler.agent.config import AgentConfig
-from gpu_scheduler.agent.devices.source import Found
-from gpu_scheduler.agent.jobs.orders import Orders
+from gpu_scheduler.agent.devices.source import NodeInventory
+from gpu_scheduler.agent.jobs.orders import OrderTranslator
 from gpu_scheduler.agent.launcher_client import Launcher
 from gpu_scheduler.agent.runners.container import container_name
 from gpu_scheduler.agent.work import Work
@@ -345,7 +345,7 @@ def test_a_home_that_hangs_holds_up_no_order() -> None:
     directory = Path(tempfile.mkdtemp(prefix="tgpu-"))
     places = {"dir": str(directory), "logs_dir": str(directory), "scratch_dir": str(directory)}
     config = AgentConfig(node="n0", targets=("unix:/nowhere",), **places)
-    orders = Orders(config, Found(cpu_milli=1_000, memory_mb=1_000))
+    orders = OrderTranslator(config, NodeInventory(cpu_milli=1_000, memory_mb=1_000))
     with hanging_directory(directory / "home") as home:
         variables = {"HOME": str(home), "PATH": f"{home}/bin:/usr/bin"}
         start = pb.Start(job_id="job-1", argv=["true"], conda="ml", environment=variables)

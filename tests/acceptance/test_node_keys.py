@@ -12,7 +12,7 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from gpu_scheduler.agent.identity import Identity, Keeper, NotJoined, join
+from gpu_scheduler.agent.identity import Identity, KeyRenewer, NotJoined, join
 from gpu_scheduler.agent.server_link import Credentials, grpc_stream, open_channel
 from gpu_scheduler.api.grpc.certificate_authority import NodeAuthority, new_authority
 from gpu_scheduler.wire import agent_pb2 as pb
@@ -291,7 +291,7 @@ def test_a_key_is_renewed_and_the_one_before_is_good_until_the_next_renewal(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     first = joined(cluster, "renewing")
-    keeper = Keeper(first, tmp_path, [cluster.nodes_address])
+    keeper = KeyRenewer(first, tmp_path, [cluster.nodes_address])
     run(keeper.renew())
     second = keeper.identity
     assert second.key != first.key
@@ -306,7 +306,7 @@ def test_only_who_has_the_key_can_renew_it(cluster: Cluster, tmp_path: Path) -> 
     mine, other = joined(cluster, "mine"), joined(cluster, "theirs")
     forged = Forged(**asdict(replace(mine, key=other.key)))
     with pytest.raises(NotJoined, match="not by the key of the certificate"):
-        run(Keeper(forged, tmp_path, [cluster.nodes_address]).renew())
+        run(KeyRenewer(forged, tmp_path, [cluster.nodes_address]).renew())
 
 
 @pytest.mark.slow

@@ -13,9 +13,14 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.agent.devices.declared import DeclaredSource
-from gpu_scheduler.agent.devices.discovery import Bounded, NoDevices, Wanted, detect
+from gpu_scheduler.agent.devices.discovery import (
+    DiscoveryOptions,
+    EmptySource,
+    TimeLimitedSource,
+    detect,
+)
 from gpu_scheduler.agent.devices.host import Host
-from gpu_scheduler.agent.devices.monitor import Rescan, Watcher
+from gpu_scheduler.agent.devices.monitor import DeviceMonitor, HotplugScan
 from gpu_scheduler.agent.devices.nvml import NvmlSource
 from gpu_scheduler.agent.devices.smi import SmiSource
 from gpu_scheduler.agent.devices.source import DeviceSource, DevicesUnreadable
@@ -50,12 +55,12 @@ def nvml_case(request: pytest.FixtureRequest) -> Case:
 
 def bounded_case(request: pytest.FixtureRequest) -> Case:
     case = nvml_case(request)
-    return dataclasses.replace(case, source=Bounded(case.source, deadline_s=30))
+    return dataclasses.replace(case, source=TimeLimitedSource(case.source, deadline_s=30))
 
 
 def given_case(request: pytest.FixtureRequest) -> Case:
     case = nvml_case(request)
-    return dataclasses.replace(case, source=detect(Wanted(cpu_milli=1), host=HOST))
+    return dataclasses.replace(case, source=detect(DiscoveryOptions(cpu_milli=1), host=HOST))
 
 
 def smi_case(request: pytest.FixtureRequest) -> Case:
@@ -82,7 +87,7 @@ def declared_case(request: pytest.FixtureRequest) -> Case:
 
 
 def none_case(request: pytest.FixtureRequest) -> Case:
-    return Case(source=NoDevices(HOST, "there are none"))
+    return Case(source=EmptySource(HOST, "there are none"))
 
 
 @pytest.fixture(
@@ -178,7 +183,7 @@ def test_everything_survives_json(case: Case) -> None:
 
 def test_a_watcher_serves_every_source(case: Case) -> None:
     found = case.source.find()
-    telemetry = Watcher(case.source, found, lambda pid: None).look()
+    telemetry = DeviceMonitor(case.source, found, lambda pid: None).look()
     assert telemetry.problem == ""
     assert [reading.index for reading in telemetry.readings] == list(range(len(found.devices)))
     assert all(reading.healthy for reading in telemetry.readings)
@@ -274,8 +279,8 @@ def test_a_foreign_process_is_seen_with_its_user_and_a_job_of_ours_is_not_foreig
     busy: tuple[FakeNvml, list[int]],
 ) -> None:
     _, (ours, theirs) = busy
-    source = detect(Wanted(), host=HOST)
-    watcher = Watcher(source, source.find(), {ours: "job-1.1"}.get)
+    source = detect(DiscoveryOptions(), host=HOST)
+    watcher = DeviceMonitor(source, source.find(), {ours: "job-1.1"}.get)
     processes = {p.pid: p for p in watcher.look().readings[1].processes}
     source.close()
     assert processes[ours].allocation_id == "job-1.1"
@@ -308,8 +313,8 @@ def test_the_binding_and_gpustat_see_the_same_while_mig_is_divided_anew(
 ) -> None:
     source = NvmlSource(HOST)
     found = source.find()
-    watcher = Watcher(source, found, lambda _: None)
-    watcher.rescan = Rescan(source.find, found, tuple)
+    watcher = DeviceMonitor(source, found, lambda _: None)
+    watcher.rescan = HotplugScan(source.find, found, tuple)
 
     def seen_by(*words: str) -> Any:
         command = [sys.executable, *words]

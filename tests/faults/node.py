@@ -14,9 +14,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gpu_scheduler.agent.accounts import Login
+from gpu_scheduler.agent.accounts import Account
 from gpu_scheduler.agent.config import AgentConfig
-from gpu_scheduler.agent.devices.source import Found, FoundDevice
+from gpu_scheduler.agent.devices.source import DetectedDevice, NodeInventory
 from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.agent.work import Work
 from tests.faults.audit import Audit, Run
@@ -53,13 +53,13 @@ class VirtualMachine:
     def boot_id(self) -> str:
         return f"boot-{self.boots}"
 
-    def known_login(self, uid: int) -> Login:
-        return Login(name=f"user-{uid}")
+    def cached_account(self, uid: int) -> Account:
+        return Account(name=f"user-{uid}")
 
-    async def login(self, uid: int) -> Login:
-        return self.known_login(uid)
+    async def account(self, uid: int) -> Account:
+        return self.cached_account(uid)
 
-    async def trouble(self, directory: Path, *, is_suspect: bool) -> str:
+    async def disk_problem(self, directory: Path, *, test_write: bool) -> str:
         return ""
 
 
@@ -167,10 +167,12 @@ class VirtualNode:
             prolog=self.prolog,
         )
         devices = tuple(
-            FoundDevice(index=index, uuid=f"{self.name}-{index}", model="A100", memory_mb=GPU_MB)
+            DetectedDevice(index=index, uuid=f"{self.name}-{index}", model="A100", memory_mb=GPU_MB)
             for index in range(self.gpus)
         )
-        found = Found(cpu_milli=64_000, memory_mb=512_000, devices=devices, detection="declared")
+        found = NodeInventory(
+            cpu_milli=64_000, memory_mb=512_000, devices=devices, detection="declared"
+        )
         launcher: Any = client
         connect = partial(self._site.connect, self.name)
         agent = Agent(config, launcher, found, None, connect, machine=self.machine)

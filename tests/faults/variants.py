@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from gpu_scheduler.agent.jobs.orders import Chosen
+from gpu_scheduler.agent.jobs.orders import Assignments
 from gpu_scheduler.api.nodes.liveness import LivenessTimers
 from gpu_scheduler.api.nodes.reports import ReportHandler
 from gpu_scheduler.control import restore as restoring
@@ -246,7 +246,7 @@ def pauses_end_with_a_restart() -> Iterator[None]:
 def ports_are_not_remembered() -> Iterator[None]:
     """An agent gives out any port on which nobody listens yet."""
     with (
-        patch.object(Chosen, "set_port", lambda *_, **__: None),
+        patch.object(Assignments, "set_port", lambda *_, **__: None),
         patch("gpu_scheduler.agent.jobs.orders.free_port", lambda _: 20_000),
     ):
         yield

@@ -21,7 +21,7 @@ from unittest.mock import patch
 
 import structlog
 
-from gpu_scheduler.agent.jobs.probes import Watched
+from gpu_scheduler.agent.jobs.probes import ProbeTarget
 from gpu_scheduler.control.jobs.stop import NOT_BEGUN
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.model.job import Job
@@ -167,7 +167,7 @@ class World:
         """What an agent sees of a port of its node."""
         return not self._node().listens(port)
 
-    async def check(self, asked: Watched) -> str:
+    async def check(self, asked: ProbeTarget) -> str:
         """What a replica answers to its agent."""
         node = self._node()
         await asyncio.sleep(0.002)
@@ -311,7 +311,7 @@ def _own_network(world: World) -> Iterator[None]:
         patch("gpu_scheduler.agent.jobs.network._first_ephemeral", lambda: 0),
         patch("gpu_scheduler.agent.jobs.network._is_free", world.is_free),
         patch("gpu_scheduler.agent.jobs.orders.is_free", world.is_free),
-        patch("gpu_scheduler.agent.jobs.probes.check", world.check),
+        patch("gpu_scheduler.agent.jobs.probes.probe", world.check),
     ):
         yield
 

@@ -9,7 +9,7 @@ import structlog
 import uvloop
 
 from gpu_scheduler.agent.config import AGENT_LOG, AgentConfig
-from gpu_scheduler.agent.main import AgentRuns, alone, run_agent
+from gpu_scheduler.agent.main import AgentAlreadyRuns, exclusive_lock, run_agent
 from gpu_scheduler.logging_setup.structured import Diary, configure
 from gpu_scheduler.model.errors import SchedulerError
 
@@ -18,10 +18,10 @@ log = structlog.get_logger("agent")
 
 
 def main(arguments: list[str]) -> int:
-    """Run until told to stop. Jobs are left alone."""
+    """Run until told to stop. Running jobs continue."""
     config = AgentConfig.read(Path(arguments[0]))
     try:
-        with alone(config):
+        with exclusive_lock(config):
             # Only who has the lock may rotate the log.
             configure(
                 Diary(
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
                 )
             )
             uvloop.run(run_agent(config))
-    except AgentRuns:
+    except AgentAlreadyRuns:
         return EXIT_ALREADY_RUNS
     except SchedulerError as error:
         log.error("the agent cannot start", error=str(error))  # noqa: TRY400 - for people

@@ -1,9 +1,9 @@
-"""What a login of a user would have: name, home and shell, from the accounts of this machine.
+"""User accounts (name, home directory, shell) by uid, and look-ups that may hang.
 
-Those may live in a directory service that hangs, and a look-up cannot be ended. So each has a
-thread of its own, is waited for only so long, and is not repeated while it hangs; what was found is
-remembered for a while, and longer if nobody answers. The agent's loop never waits for any of it:
-one account that is slow delays the starts of its own user, in their order, and nobody else's.
+The accounts may come from a directory service (SSSD, LDAP, NIS) and a home directory may be on a
+file server. Either can hang, and a hanging system call cannot be cancelled. So each look-up runs in
+a thread of its own with a timeout, and is not repeated while the thread hangs. A slow account
+delays only the jobs of that user; the agent's event loop never blocks.
 """
 
 from __future__ import annotations
@@ -17,118 +17,115 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-PATIENCE_S = 10.0
-FRESH_S = 60.0
-MOST_KNOWN = 10_000
+LOOKUP_TIMEOUT_S = 10.0
+CACHE_TTL_S = 60.0
+MAX_CACHED = 10_000
+STAT_TIMEOUT_S = 0.5
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Login:
-    """An account. Without a name nobody knows one for that uid."""
+class Account:
+    """A user account. The name is empty if the uid has no account."""
 
     name: str = ""
     home: str = "/"
     shell: str = "/bin/sh"
 
 
-class NoAnswer(Exception):
-    """The accounts of this machine could not be asked; the text says what to do."""
+class AccountLookupTimeout(Exception):
+    """The account could not be looked up in time; the message says what to check."""
 
 
-class Logins:
-    """Accounts by uid."""
+class AccountCache:
+    """Accounts by uid. An expired entry is still used when the directory service hangs."""
 
     def __init__(
         self,
-        look_up: Callable[[int], Login] | None = None,
+        look_up: Callable[[int], Account] | None = None,
         *,
-        patience_s: float | None = None,
+        timeout_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`look_up` may take as long as it likes."""
-        self._look_up = look_up or login_of
-        self._patience_s = PATIENCE_S if patience_s is None else patience_s
+        """`look_up` may block; it runs in a thread."""
+        self._look_up = look_up or look_up_account
+        self._timeout_s = LOOKUP_TIMEOUT_S if timeout_s is None else timeout_s
         self._clock = clock
-        self._known: dict[int, tuple[float, Login]] = {}
-        self._asked: dict[int, asyncio.Future[None]] = {}
+        self._cached: dict[int, tuple[float, Account]] = {}
+        self._pending: dict[int, asyncio.Future[None]] = {}
 
-    def known(self, uid: int) -> Login | None:
-        """What was found a short time ago."""
-        found = self._known.get(uid)
-        return found[1] if found is not None and found[0] > self._clock() else None
+    def cached(self, uid: int) -> Account | None:
+        """The account of a uid, if its cache entry has not expired."""
+        entry = self._cached.get(uid)
+        return entry[1] if entry is not None and entry[0] > self._clock() else None
 
-    async def of(self, uid: int) -> Login:
-        """The account of a uid; an older answer if there is none now, NoAnswer without one."""
-        if (login := self.known(uid)) is not None:
-            return login
-        asked = self._asked.get(uid)
-        if asked is None or asked.done():
-            asked = self._asked[uid] = self._ask(uid)
-        await asyncio.wait([asked], timeout=self._patience_s)
-        found = self._known.get(uid)
-        if found is None:
-            raise NoAnswer(
-                f"the account of uid {uid} could not be looked up within {self._patience_s:g} s on "
+    async def get(self, uid: int) -> Account:
+        """The account of a uid, an expired entry on timeout; raises AccountLookupTimeout."""
+        if (account := self.cached(uid)) is not None:
+            return account
+        pending = self._pending.get(uid)
+        if pending is None or pending.done():
+            pending = self._pending[uid] = self._start_lookup(uid)
+        await asyncio.wait([pending], timeout=self._timeout_s)
+        entry = self._cached.get(uid)
+        if entry is None:
+            raise AccountLookupTimeout(
+                f"the account of uid {uid} could not be looked up within {self._timeout_s:g} s on "
                 "this node; does its directory service (SSSD, LDAP, NIS) answer?"
             )
-        return found[1]
+        return entry[1]
 
-    def _ask(self, uid: int) -> asyncio.Future[None]:
+    def _start_lookup(self, uid: int) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[None] = loop.create_future()
+        finished: asyncio.Future[None] = loop.create_future()
 
-        def hear(login: Login | None) -> None:
-            if login is not None:
-                if len(self._known) >= MOST_KNOWN:
-                    self._known.clear()
-                self._known[uid] = (self._clock() + FRESH_S, login)
-            self._asked.pop(uid, None)
-            if not answer.done():
-                answer.set_result(None)
+        def store(account: Account | None) -> None:
+            if account is not None:
+                if len(self._cached) >= MAX_CACHED:
+                    self._cached.clear()
+                self._cached[uid] = (self._clock() + CACHE_TTL_S, account)
+            self._pending.pop(uid, None)
+            if not finished.done():
+                finished.set_result(None)
 
-        def ask() -> None:
-            login = None
+        def look_up() -> None:
+            account = None
             with contextlib.suppress(OSError):
-                login = self._look_up(uid)
-            # A loop that has ended hears nothing more, and need not.
+                account = self._look_up(uid)
+            # The event loop may have been closed in the meantime.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(hear, login)
+                loop.call_soon_threadsafe(store, account)
 
-        threading.Thread(target=ask, name="login", daemon=True).start()
-        return answer
+        threading.Thread(target=look_up, name="account", daemon=True).start()
+        return finished
 
 
-def login_of(uid: int) -> Login:
-    """What the system says, for as long as that takes."""
+def look_up_account(uid: int) -> Account:
+    """Ask the system for an account; this may block."""
     try:
-        found = pwd.getpwuid(uid)
+        entry = pwd.getpwuid(uid)
     except KeyError:
-        return Login()
-    return Login(name=found.pw_name, home=found.pw_dir, shell=found.pw_shell or Login().shell)
+        return Account()
+    return Account(name=entry.pw_name, home=entry.pw_dir, shell=entry.pw_shell or Account().shell)
 
 
-# --- Looking at directories of users, which may be on a file server that is gone.
-#
-# Such a look never comes back and cannot be ended. So it has a thread of its own and is waited for
-# only shortly; while it hangs the same is not looked for again. One user's dead server then costs
-# that user's jobs a moment, and nobody else anything.
-
-STAT_TIMEOUT_S = 0.5
-T = TypeVar("T")
 _hanging: dict[str, threading.Thread] = {}
 
 
-def looked(place: str, look: Callable[[], T], otherwise: T) -> T:
-    """What a look at a place finds, or `otherwise` if that takes too long."""
-    before = _hanging.get(place)
-    if before is not None and before.is_alive():
-        return otherwise
-    found: list[T] = []
-    thread = threading.Thread(target=lambda: found.append(look()), name="look", daemon=True)
+def call_with_timeout(key: str, call: Callable[[], T], default: T) -> T:
+    """The result of a call that may hang, or `default` after a short timeout.
+
+    While an earlier call with the same key hangs, no other one is made.
+    """
+    earlier = _hanging.get(key)
+    if earlier is not None and earlier.is_alive():
+        return default
+    results: list[T] = []
+    thread = threading.Thread(target=lambda: results.append(call()), name="stat", daemon=True)
     thread.start()
     thread.join(STAT_TIMEOUT_S)
     if thread.is_alive():
-        _hanging[place] = thread
-        return otherwise
-    _hanging.pop(place, None)
-    return found[0] if found else otherwise
+        _hanging[key] = thread
+        return default
+    _hanging.pop(key, None)
+    return results[0] if results else default

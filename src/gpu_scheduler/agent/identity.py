@@ -128,7 +128,7 @@ class Identity:
         due_ms = self.issued_ms + RENEW_AT * (self.expires_ms - self.issued_ms)
         return (due_ms - _now_ms()) / 1000
 
-    def may_follow_to(self, target: str) -> bool:
+    def may_redirect_to(self, target: str) -> bool:
         """Tell whether this may be shown at an address that only another server has named.
 
         Over TLS whoever answers there proves first that it is a server of this cluster.
@@ -169,7 +169,7 @@ class Identity:
             raise InvalidInput(f"not the identity of a node: {error}", file=str(file)) from error
 
 
-async def identity_of(
+async def load_or_join(
     node: str,
     targets: Sequence[str],
     directory: Path,
@@ -193,11 +193,11 @@ async def identity_of(
         )
     key = joining_key(directory, known)
     identity = await _until_joined(node, targets, token, key, client, waits_s)
-    keep_joined(identity, directory)
+    save_joined(identity, directory)
     return identity
 
 
-def keep_joined(identity: Identity, directory: Path) -> None:
+def save_joined(identity: Identity, directory: Path) -> None:
     """Keep what a machine has become by joining."""
     identity.write(directory)
     (directory / JOINING_FILE).unlink(missing_ok=True)
@@ -275,11 +275,11 @@ async def join(
     except NotJoined as error:
         told = f"node '{node}' could not join; {error}"
         raise NotJoined(told, is_final=error.is_final) from None
-    identity = identity_by(answer, key, plain=text.plain)
+    identity = identity_from(answer, key, plain=text.plain)
     return replace(identity, token=secret_hash(token.strip()))
 
 
-def identity_by(
+def identity_from(
     answer: nodes.JoinAnswer, key: ec.EllipticCurvePrivateKey, *, plain: bool
 ) -> Identity:
     """Who a node is by the answer to its key."""
@@ -334,7 +334,7 @@ async def renewed(
     credentials = identity.channel_credentials()
 
     async def ask(target: str) -> nodes.JoinAnswer:
-        if target not in targets and not identity.may_follow_to(target):
+        if target not in targets and not identity.may_redirect_to(target):
             raise NotJoined(f"it was sent to {target}, and without TLS it goes nowhere else")
         return await _ask(target, credentials, method, identity.renewal(key))
 
@@ -482,17 +482,17 @@ JOINED_ANEW = "it has joined anew, and has another key now"
 Client = tuple[bytes, bytes]
 
 
-async def keeper_of(config: AgentConfig) -> Keeper | None:
+async def key_renewer_for(config: AgentConfig) -> KeyRenewer | None:
     """The identity of an agent and its keeper; None where the socket's owner vouches for it."""
     if all(target.startswith("unix:") for target in config.targets):
         return None
     directory, client = Path(config.dir), _client(config)
     token = config.token or token_in(config.token_file)
     waits_s = (config.retry_interval_s, config.max_retry_interval_s)
-    identity = await identity_of(
+    identity = await load_or_join(
         config.node, config.targets, directory, token, client=client, waits_s=waits_s
     )
-    return Keeper(
+    return KeyRenewer(
         identity,
         directory,
         config.targets,
@@ -502,7 +502,7 @@ async def keeper_of(config: AgentConfig) -> Keeper | None:
     )
 
 
-class Keeper:
+class KeyRenewer:
     """The identity of a running agent, as it is renewed. Whoever opens a stream asks for it."""
 
     def __init__(
@@ -546,13 +546,13 @@ class Keeper:
         answer = await renewed(old, self._targets, key)
         if self.identity is not old:
             return  # it has joined anew meanwhile, and that key counts
-        new = identity_by(answer, key, plain=old.plain)
+        new = identity_from(answer, key, plain=old.plain)
         new = replace(new, authority=old.authority, token=old.token)
         new.write(self._directory)
         self.identity = new
         log.info("the node has a new key", node=new.node)
 
-    async def join_anew(self, *, is_refused: bool) -> str:
+    async def rejoin(self, *, is_refused: bool) -> str:
         """Join with a new token if the key is good for nothing, and say what came of it.
 
         Servers that refuse the key have said so; those of another cluster cannot even be asked,
@@ -595,7 +595,7 @@ class Keeper:
         identity = await join(node, self._targets, token, key=key, client=client)
         used = [*self.identity.token.split(), *identity.token.split()][-MOST_TOKENS:]
         identity = replace(identity, token=" ".join(dict.fromkeys(used)))
-        keep_joined(identity, self._directory)
+        save_joined(identity, self._directory)
         self.identity = identity
 
     def _advice(self) -> str:

@@ -1,7 +1,9 @@
-"""What an agent asks of the machine that it runs on, apart from devices: its clocks,
-its name and its accounts.
+"""The agent's machine apart from its GPUs: clocks, boot id, user accounts and disk health.
 
-A protocol, so that one program can hold many agents whose machines differ.
+`Machine` is a protocol, so that one test process can run many agents on machines that differ.
+`DiskHealth` checks whether jobs can start on this node. While the disk is full or broken the server
+is informed and places jobs elsewhere; running jobs are not touched. A job that could not start
+because of the disk is reported as a failure of the node, not of the job.
 """
 
 from __future__ import annotations
@@ -18,176 +20,147 @@ from typing import Protocol
 
 import structlog
 
-from gpu_scheduler.agent.accounts import Login, Logins
+from gpu_scheduler.agent.accounts import Account, AccountCache
 from gpu_scheduler.agent.work import NOT_BEGUN, Over
 
-# --- Room on the disk of a node: without, no work can begin there, whatever it is.
-#
-# A directory comes in, a reason why nothing can be written there goes out.
-
-LEAST_BYTES = 4 << 20
-LEAST_FILES = 64
-"""A job needs a few of each before it runs: its records, its log, its scratch directory."""
-TRIED_BYTES = 256 << 10
-
+MIN_FREE_BYTES = 4 << 20
+MIN_FREE_INODES = 64
+"""A job needs a few of each before it runs: journal records, log, scratch directory."""
+TEST_WRITE_BYTES = 256 << 10
+DISK_TIMEOUT_S = 5.0
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _DISK_ERRORS = tuple(
     os.strerror(number).lower() for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 )
-
-
-def is_about_disk(detail: str) -> bool:
-    """Tell whether an error may come from a disk that is full or broken, be it which it may."""
-    said = detail.lower()
-    return any(one in said for one in _DISK_ERRORS)
-
-
-def disk_trouble(directory: Path, *, is_suspect: bool) -> str:
-    """Why nothing can be written; empty if it can. Where it is suspect, that is tried."""
-    try:
-        free = os.statvfs(directory)
-        if free.f_bavail * free.f_frsize < LEAST_BYTES:
-            return f"the disk of {directory} is full: less than {LEAST_BYTES >> 20} MiB are free"
-        if free.f_files and free.f_favail < LEAST_FILES:
-            return f"the disk of {directory} is full: it can hold no more files"
-        if is_suspect:
-            _try_to_write(directory)
-    except OSError as error:
-        return f"nothing can be written to {directory}: {error.strerror}"
-    return ""
-
-
-def _try_to_write(directory: Path) -> None:
-    """As a job would; nothing of it stays."""
-    with tempfile.TemporaryFile(dir=directory) as file:
-        file.write(bytes(TRIED_BYTES))
-        file.flush()
-        os.fsync(file.fileno())
-
-
-# --- What an agent asks of the machine that it runs on, apart from devices: its clocks,
-
-PATIENCE_S = 5.0
-"""So long a disk may take to answer."""
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+log = structlog.get_logger("agent")
 
 
 class Machine(Protocol):
-    """The clocks of a node, and which of its runs this is."""
+    """The clocks, boot id, accounts and disk of one node."""
 
     def wall_ms(self) -> int:
-        """The time of day, which can be set."""
+        """The time of day; an administrator can set it."""
         ...
 
     def boot_ms(self) -> int:
-        """Since the machine was started, also while it was suspended; it cannot be set."""
+        """Time since boot, including suspend; it cannot be set."""
         ...
 
     def boot_id(self) -> str:
-        """Names this run of the machine; empty if nobody knows."""
+        """Identifies this boot of the machine; empty if unknown."""
         ...
 
-    def known_login(self, uid: int) -> Login | None:
-        """The account of a uid, if that can be said without asking."""
+    def cached_account(self, uid: int) -> Account | None:
+        """The account of a uid, if it is cached."""
         ...
 
-    async def login(self, uid: int) -> Login:
-        """The account of a uid; NoAnswer if nobody says."""
+    async def account(self, uid: int) -> Account:
+        """The account of a uid; raises AccountLookupTimeout."""
         ...
 
-    async def trouble(self, directory: Path, *, is_suspect: bool) -> str:
-        """Why nothing can be written there; one that is suspect is tried, not only asked."""
+    async def disk_problem(self, directory: Path, *, test_write: bool) -> str:
+        """Why nothing can be written to the directory; empty if it can."""
         ...
 
 
-class ThisMachine:
+class LocalMachine:
     """The machine of this process."""
 
     def __init__(self) -> None:
-        self._logins = Logins()
-        self._look: asyncio.Task[str] | None = None
+        self._accounts = AccountCache()
+        self._disk_check: asyncio.Task[str] | None = None
 
     def wall_ms(self) -> int:
-        """The time of day."""
         return time.time_ns() // 1_000_000
 
     def boot_ms(self) -> int:
-        """Since the machine was started."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
     def boot_id(self) -> str:
-        """Names this run of the machine."""
         try:
             return BOOT_ID.read_text(encoding="ascii").strip()
         except OSError:
             return ""
 
-    def known_login(self, uid: int) -> Login | None:
-        """The account of a uid, if it was looked up a short time ago."""
-        return self._logins.known(uid)
+    def cached_account(self, uid: int) -> Account | None:
+        return self._accounts.cached(uid)
 
-    async def login(self, uid: int) -> Login:
-        """The account of a uid, also from a directory service."""
-        return await self._logins.of(uid)
+    async def account(self, uid: int) -> Account:
+        return await self._accounts.get(uid)
 
-    async def trouble(self, directory: Path, *, is_suspect: bool) -> str:
-        """Why nothing can be written there."""
+    async def disk_problem(self, directory: Path, *, test_write: bool) -> str:
+        """Check in a thread with a timeout; while a check hangs, no other one is started."""
         hangs = f"{directory} does not answer"
-        if self._look is not None and not await _is_done(self._look):
-            return hangs  # one more would only hang as well
-        look = asyncio.to_thread(disk_trouble, directory, is_suspect=is_suspect)
-        self._look = task = asyncio.create_task(look)
+        if self._disk_check is not None and not await _is_done(self._disk_check):
+            return hangs
+        check = asyncio.to_thread(disk_problem, directory, test_write=test_write)
+        self._disk_check = task = asyncio.create_task(check)
         return task.result() if await _is_done(task) else hangs
 
 
 async def _is_done(task: asyncio.Task[str]) -> bool:
-    await asyncio.wait({task}, timeout=PATIENCE_S)
+    await asyncio.wait({task}, timeout=DISK_TIMEOUT_S)
     return task.done()
 
 
-# --- Whether work can begin on this node at all: not while its disk is full or broken.
-#
-# Servers are told, and place work elsewhere until it is mended; what runs here is not touched. Work
-# that met the full disk before anybody knew of it is the node's failure and not its own.
+def disk_problem(directory: Path, *, test_write: bool) -> str:
+    """Why nothing can be written to a directory; empty if it can. `test_write` writes a file."""
+    try:
+        free = os.statvfs(directory)
+        if free.f_bavail * free.f_frsize < MIN_FREE_BYTES:
+            return f"the disk of {directory} is full: less than {MIN_FREE_BYTES >> 20} MiB are free"
+        if free.f_files and free.f_favail < MIN_FREE_INODES:
+            return f"the disk of {directory} is full: it can hold no more files"
+        if test_write:
+            with tempfile.TemporaryFile(dir=directory) as file:
+                file.write(bytes(TEST_WRITE_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+    except OSError as error:
+        return f"nothing can be written to {directory}: {error.strerror}"
+    return ""
 
-log = structlog.get_logger("agent")
 
+class DiskHealth:
+    """Whether jobs can start on this node. `problem` says why not; empty if they can."""
 
-class Fitness:
-    """Of one node. `unfit` says why no work can begin; empty if it can."""
-
-    def __init__(self, machine: Machine, directory: Path, changed: Callable[[], None]) -> None:
-        """`changed` is called when it has become fit or unfit."""
-        self.unfit = ""
+    def __init__(self, machine: Machine, directory: Path, on_change: Callable[[], None]) -> None:
+        """`on_change` is called when `problem` changes."""
+        self.problem = ""
         self._machine = machine
         self._directory = directory
-        self._changed = changed
+        self._on_change = on_change
 
-    async def watch(self, every_s: float) -> None:
-        """Look now and then, until cancelled: before any work has to find out."""
+    async def watch(self, interval_s: float) -> None:
+        """Check the disk periodically until cancelled."""
         while True:
-            await self._look(is_suspect=bool(self.unfit))
-            await asyncio.sleep(every_s)
+            await self._check(test_write=bool(self.problem))
+            await asyncio.sleep(interval_s)
 
-    async def blame(self, over: Over) -> Over:
-        """How work that could not begin ended: by the node, if that is so, to be tried again."""
-        await self._look(is_suspect=True)
-        if not self.unfit:
+    async def blame_node_for(self, over: Over) -> Over:
+        """The report of a job that could not start, as a node failure if the disk is the cause.
+
+        The server retries a job that ended by a node failure.
+        """
+        await self._check(test_write=True)
+        if not self.problem:
             return over
-        return replace(over, stopped_by=NOT_BEGUN, detail=f"{over.detail}; {self.unfit}")
+        return replace(over, stopped_by=NOT_BEGUN, detail=f"{over.detail}; {self.problem}")
 
-    async def _look(self, *, is_suspect: bool) -> None:
-        unfit = await self._machine.trouble(self._directory, is_suspect=is_suspect)
-        if unfit == self.unfit:
+    async def _check(self, *, test_write: bool) -> None:
+        problem = await self._machine.disk_problem(self._directory, test_write=test_write)
+        if problem == self.problem:
             return
-        if unfit:
-            log.warning("no work can begin here", reason=unfit)
+        if problem:
+            log.warning("jobs cannot start on this node", reason=problem)
         else:
-            log.info("work can begin here again")
-        self.unfit = unfit
-        self._changed()
+            log.info("jobs can start on this node again")
+        self.problem = problem
+        self._on_change()
 
 
-def may_be_the_disk(over: Over) -> bool:
-    """Tell whether work could not begin for a reason that a disk can be to blame for."""
-    is_refused = not over.ran and not over.stopped_by and not over.prolog_failed
-    return is_refused and is_about_disk(over.detail)
+def may_be_disk_failure(over: Over) -> bool:
+    """Tell whether a job could not start, with an error that a full or broken disk causes."""
+    failed_to_start = not over.ran and not over.stopped_by and not over.prolog_failed
+    detail = over.detail.lower()
+    return failed_to_start and any(error in detail for error in _DISK_ERRORS)

@@ -1,6 +1,6 @@
 """One agent from start to stop, for whoever starts it: its lock, its devices, its end.
 
-Jobs are left alone, however it ends.
+Running jobs continue after it ends.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from pathlib import Path
 import structlog
 
 from gpu_scheduler.agent.config import AGENT_LOCK, AgentConfig
-from gpu_scheduler.agent.devices.discovery import Seeking, Wanted, seek
+from gpu_scheduler.agent.devices.discovery import DiscoveryOptions, RetryingSource, open_source
 from gpu_scheduler.agent.devices.host import Host, find_fabric
-from gpu_scheduler.agent.devices.monitor import Rescan, Watcher, WatchSettings
-from gpu_scheduler.agent.devices.processes import ForeignRule, Owners
-from gpu_scheduler.agent.devices.source import DeviceSource, Found
-from gpu_scheduler.agent.identity import keeper_of
-from gpu_scheduler.agent.jobs.logs import keep_logs
+from gpu_scheduler.agent.devices.monitor import DeviceMonitor, HotplugScan, MonitorSettings
+from gpu_scheduler.agent.devices.processes import ForeignRule, ProcessOwners
+from gpu_scheduler.agent.devices.source import DeviceSource, NodeInventory
+from gpu_scheduler.agent.identity import key_renewer_for
+from gpu_scheduler.agent.jobs.logs import enforce_log_retention
 from gpu_scheduler.agent.jobs.network import own_address
 from gpu_scheduler.agent.launcher_client import Launcher
-from gpu_scheduler.agent.machine import ThisMachine
-from gpu_scheduler.agent.server_link import Servers
+from gpu_scheduler.agent.machine import LocalMachine
+from gpu_scheduler.agent.server_link import ServerConnector
 from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.model.errors import ClusterError, SchedulerError
 
 # --- From an agent's configuration to its devices: what to look for, and how to watch it.
 
 
-def wanted_devices(config: AgentConfig) -> Wanted:
+def discovery_options(config: AgentConfig) -> DiscoveryOptions:
     """How devices are to be found."""
     method = "declared" if config.simulate else config.detection_method
-    return Wanted(
+    return DiscoveryOptions(
         method=method,
         declared=config.simulate,
         node=config.node,
@@ -48,7 +48,7 @@ def wanted_devices(config: AgentConfig) -> Wanted:
     )
 
 
-def as_configured(found: Found, config: AgentConfig) -> Found:
+def apply_config(found: NodeInventory, config: AgentConfig) -> NodeInventory:
     """What was found, as far as it is to be used, and what people say about the node."""
     most = config.most_devices
     return replace(
@@ -60,9 +60,11 @@ def as_configured(found: Found, config: AgentConfig) -> Found:
     )
 
 
-def watcher_of(config: AgentConfig, source: DeviceSource, found: Found) -> Watcher | None:
+def device_monitor_for(
+    config: AgentConfig, source: DeviceSource, found: NodeInventory
+) -> DeviceMonitor | None:
     """Who looks at the devices from now on; nobody where there are none and none can come."""
-    if not found.devices and not isinstance(source, Seeking):
+    if not found.devices and not isinstance(source, RetryingSource):
         return None
     rule = ForeignRule(
         memory_threshold=config.memory_threshold,
@@ -70,7 +72,7 @@ def watcher_of(config: AgentConfig, source: DeviceSource, found: Found) -> Watch
         ignore_names=ForeignRule().ignore_names + config.ignore_programs,
         ignore_users=config.ignore_users,
     )
-    settings = WatchSettings(
+    settings = MonitorSettings(
         monitor_interval_s=config.monitor_interval_s,
         utilization_window_s=config.utilization_window_s,
         foreign=rule,
@@ -80,17 +82,17 @@ def watcher_of(config: AgentConfig, source: DeviceSource, found: Found) -> Watch
         breaker_backoff_s=config.breaker_backoff_s,
     )
     memory = Path(config.dir) / "devices.json"
-    owner_of = Owners(config.scratch_dir).owner_of
+    owner_of = ProcessOwners(config.scratch_dir).owner_of
 
-    def find() -> Found:
+    def find() -> NodeInventory:
         # Drivers tell of new devices only to who comes anew.
         source.close()
-        return as_configured(source.find(), config)
+        return apply_config(source.find(), config)
 
-    watcher = Watcher(
-        source, found, owner_of, settings=settings, memory=memory, boot_id=ThisMachine().boot_id()
+    watcher = DeviceMonitor(
+        source, found, owner_of, settings=settings, memory=memory, boot_id=LocalMachine().boot_id()
     )
-    watcher.rescan = Rescan(find, found, Host().gpus, seeks=isinstance(source, Seeking))
+    watcher.rescan = HotplugScan(find, found, Host().gpus, seeks=isinstance(source, RetryingSource))
     return watcher
 
 
@@ -99,7 +101,7 @@ def watcher_of(config: AgentConfig, source: DeviceSource, found: Found) -> Watch
 log = structlog.get_logger("agent")
 
 
-class AgentRuns(ClusterError):
+class AgentAlreadyRuns(ClusterError):
     """Another agent works with the same directory."""
 
     code = "agent_runs"
@@ -107,7 +109,7 @@ class AgentRuns(ClusterError):
 
 
 @contextmanager
-def alone(config: AgentConfig) -> Iterator[None]:
+def exclusive_lock(config: AgentConfig) -> Iterator[None]:
     """Be the only agent of a directory, or say who is.
 
     In the lock stands the pid, and below it what this agent was told, as a digest.
@@ -118,7 +120,7 @@ def alone(config: AgentConfig) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             pid = os.read(lock, 20).decode("ascii", "replace").partition("\n")[0]
-            raise AgentRuns(
+            raise AgentAlreadyRuns(
                 f"another agent (pid {pid or 'unknown'}) works with {config.dir}; stop it, or "
                 "choose another directory"
             ) from None
@@ -130,19 +132,21 @@ def alone(config: AgentConfig) -> Iterator[None]:
 
 
 async def _work(
-    config: AgentConfig, launcher: Launcher, found: Found, watcher: Watcher | None
+    config: AgentConfig, launcher: Launcher, found: NodeInventory, watcher: DeviceMonitor | None
 ) -> None:
     """Become a node if this is none yet; then the agent, and the renewal of its key beside it."""
     if not config.address:
         config = replace(config, address=await asyncio.to_thread(own_address, config.targets))
-    keeper = await keeper_of(config)
-    connect = None if keeper is None else Servers(config.targets, keeper)
+    keeper = await key_renewer_for(config)
+    connect = None if keeper is None else ServerConnector(config.targets, keeper)
     agent = Agent(config, launcher, found, watcher, connect)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, agent.look_again)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(agent.run())
         if config.logs_days:
-            tasks.create_task(keep_logs(launcher, Path(config.logs_dir), config.logs_days))
+            tasks.create_task(
+                enforce_log_retention(launcher, Path(config.logs_dir), config.logs_days)
+            )
         if keeper is not None:
             tasks.create_task(keeper.run())
 
@@ -150,9 +154,9 @@ async def _work(
 async def run_agent(config: AgentConfig) -> None:
     """Work until told to stop by a signal, or sent away for good."""
     launcher = await Launcher.connect(config.dir)
-    source = await asyncio.to_thread(seek, wanted_devices(config))
-    found = as_configured(await asyncio.to_thread(source.find), config)
-    watcher = watcher_of(config, source, found)
+    source = await asyncio.to_thread(open_source, discovery_options(config))
+    found = apply_config(await asyncio.to_thread(source.find), config)
+    watcher = device_monitor_for(config, source, found)
     agent = asyncio.ensure_future(_work(config, launcher, found, watcher))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.agent.devices.source import Found
+from gpu_scheduler.agent.devices.source import NodeInventory
 from gpu_scheduler.agent.work import Began, Over, Prepared, Report, Saved
 from gpu_scheduler.model.measurements import NodeReadings
 from gpu_scheduler.wire import agent_pb2 as pb
 
 
-def fact_of(report: Report, now_ms: int) -> pb.Fact:
+def fact_from(report: Report, now_ms: int) -> pb.Fact:
     """What happened to one member, told at `now_ms` by the node's clock."""
     fact = pb.Fact(at_ms=report.at_ms, allocation_id=report.allocation_id, member=report.member)
     if isinstance(report, Prepared):
@@ -34,7 +34,7 @@ def fact_of(report: Report, now_ms: int) -> pb.Fact:
     return fact
 
 
-def with_report(known: list[Report], report: Report) -> bool:
+def add_report(known: list[Report], report: Report) -> bool:
     """Add a report to what is known of a member, in the order it is to be told; True if it is new.
 
     Everything happens once, but for saving: of that the last time counts.
@@ -49,13 +49,13 @@ def with_report(known: list[Report], report: Report) -> bool:
     return True
 
 
-def still_true(reports: list[Report]) -> list[Report]:
+def reports_to_repeat(reports: list[Report]) -> list[Report]:
     """What a server must hear that may know nothing: who has begun is not held back any more."""
     is_on = any(not isinstance(report, Prepared) for report in reports)
     return [report for report in reports if not (is_on and isinstance(report, Prepared))]
 
 
-def inventory_of(found: Found, unfit: str = "") -> pb.Inventory:
+def inventory_of(found: NodeInventory, unfit: str = "") -> pb.Inventory:
     """What the node has, and why no work can begin there now, if so."""
     return pb.Inventory(
         cpu_milli=found.cpu_milli,
@@ -99,7 +99,7 @@ def inventory_of(found: Found, unfit: str = "") -> pb.Inventory:
     )
 
 
-def lost_slice(node: str, index: int, profile: str) -> str:
+def lost_slice_message(node: str, index: int, profile: str) -> str:
     """What a job is told whose MIG slice was destroyed under it, in the words of a lost GPU."""
     return (
         f"GPU {index} of {node} cannot be trusted any more: its MIG slice {profile} is not there "

@@ -86,7 +86,7 @@ Connect = Callable[[], AbstractAsyncContextManager[Stream]]
 """Opens a stream, for as long as its block lasts."""
 
 
-class SentAway(ClusterError):
+class ServerRejected(ClusterError):
     """The server does not take this agent in; the text says why."""
 
     code = "agent_refused"
@@ -98,7 +98,7 @@ class SentAway(ClusterError):
         self.ask = leader_named(reason)
 
 
-class Shown(Protocol):
+class IdentityHolder(Protocol):
     """What a node shows of itself; it may be renewed between two streams."""
 
     @property
@@ -107,7 +107,7 @@ class Shown(Protocol):
         ...
 
 
-class Kept(Protocol):
+class RenewableIdentity(Protocol):
     """The same, of a node that can have another key if this one is refused; see `agent.keeper`."""
 
     @property
@@ -115,7 +115,7 @@ class Kept(Protocol):
         """Who it is at the moment."""
         ...
 
-    async def join_anew(self, *, is_refused: bool) -> str:
+    async def rejoin(self, *, is_refused: bool) -> str:
         """Join anew if there is need and a way; say what came of it, or what is to be done."""
         ...
 
@@ -135,15 +135,17 @@ class NodeIdentity(Protocol):
 class FollowingIdentity(NodeIdentity, Protocol):
     """The same, of a node that may be sent to servers which it was not told of."""
 
-    def may_follow_to(self, target: str) -> bool:
+    def may_redirect_to(self, target: str) -> bool:
         """Tell whether nobody but a server of its cluster can be believed there."""
         ...
 
 
-class Servers:
+class ServerConnector:
     """Opens streams to several servers, to the next one each time."""
 
-    def __init__(self, targets: Sequence[str], credentials: Kept | None = None) -> None:
+    def __init__(
+        self, targets: Sequence[str], credentials: RenewableIdentity | None = None
+    ) -> None:
         """Their gRPC addresses; there must be one. Over a network there must be credentials."""
         self._targets = tuple(targets)
         self._turn = 0
@@ -169,21 +171,21 @@ class Servers:
         """
         if target in self._targets:
             self._turn = self._targets.index(target)
-        elif self._credentials is not None and self._credentials.identity.may_follow_to(target):
+        elif self._credentials is not None and self._credentials.identity.may_redirect_to(target):
             self._sent_to = target
 
     async def hear(self, error: Exception) -> str:
         """What went wrong with a stream; a node whose key is refused joins anew if it can."""
-        words = words_of(error)
+        words = error_text(error)
         if self._credentials is None:
             return words
         code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
         is_refused = code is grpc.StatusCode.UNAUTHENTICATED
-        told = await self._credentials.join_anew(is_refused=is_refused)
+        told = await self._credentials.rejoin(is_refused=is_refused)
         return f"{words}; {told}" if told else words
 
 
-def words_of(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """What went wrong with a stream, without the library's own notes."""
     if isinstance(error, grpc.aio.AioRpcError):
         return error.details() or error.code().name.lower()
@@ -210,7 +212,9 @@ async def _explained(call: Any) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def grpc_stream(target: str, credentials: Shown | None = None) -> AsyncIterator[Stream]:
+async def grpc_stream(
+    target: str, credentials: IdentityHolder | None = None
+) -> AsyncIterator[Stream]:
     """A stream to the server at a gRPC address such as `unix:/path` or `host:port`."""
     if credentials is None:
         async with open_channel(target) as channel:
@@ -254,7 +258,7 @@ class _ProvenStream:
 FILE = "term"
 
 
-class Terms:
+class LeaderTerm:
     """The terms that one node has seen."""
 
     def __init__(self, directory: Path | None) -> None:
@@ -266,9 +270,9 @@ class Terms:
             self.newest = int(text) if text.isdecimal() else 0
 
     def check(self, term: int) -> None:
-        """Go on only if there is no newer one; raises `SentAway`."""
+        """Go on only if there is no newer one; raises `ServerRejected`."""
         if term < self.newest:
-            raise SentAway(
+            raise ServerRejected(
                 f"the server leads in term {term}, and this node has obeyed term {self.newest}; if "
                 f"that is over for good, remove {self._file}"
             )
@@ -276,7 +280,9 @@ class Terms:
             try:
                 self._keep(term)
             except OSError as error:
-                raise SentAway(f"term {term} cannot be written to {self._file}: {error}") from error
+                raise ServerRejected(
+                    f"term {term} cannot be written to {self._file}: {error}"
+                ) from error
             self.newest = term
 
     def _keep(self, term: int) -> None:

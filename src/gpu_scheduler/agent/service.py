@@ -18,35 +18,35 @@ from pathlib import Path
 import structlog
 
 from gpu_scheduler import __version__
-from gpu_scheduler.agent.accounts import Login, NoAnswer
+from gpu_scheduler.agent.accounts import Account, AccountLookupTimeout
 from gpu_scheduler.agent.config import AgentConfig
-from gpu_scheduler.agent.devices.monitor import Watcher
-from gpu_scheduler.agent.devices.poller import Looker
-from gpu_scheduler.agent.devices.source import Found
+from gpu_scheduler.agent.devices.monitor import DeviceMonitor
+from gpu_scheduler.agent.devices.poller import DevicePoller
+from gpu_scheduler.agent.devices.source import NodeInventory
 from gpu_scheduler.agent.jobs.environment import rendezvous_environment, rendezvous_files
-from gpu_scheduler.agent.jobs.logs import LogServing
-from gpu_scheduler.agent.jobs.mps import MpsFailed, mps_of
-from gpu_scheduler.agent.jobs.orders import NoSlice, Orders, PortTaken
-from gpu_scheduler.agent.jobs.probes import Prober
+from gpu_scheduler.agent.jobs.logs import LogServer
+from gpu_scheduler.agent.jobs.mps import MpsError, mps_for
+from gpu_scheduler.agent.jobs.orders import NoFreeSlice, OrderTranslator, PortTaken
+from gpu_scheduler.agent.jobs.probes import ReadinessProber
 from gpu_scheduler.agent.jobs.terminals import Terminals
 from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
-from gpu_scheduler.agent.machine import Fitness, Machine, ThisMachine, may_be_the_disk
+from gpu_scheduler.agent.machine import DiskHealth, LocalMachine, Machine, may_be_disk_failure
 from gpu_scheduler.agent.messages import (
-    fact_of,
+    add_report,
+    fact_from,
     inventory_of,
-    lost_slice,
-    still_true,
+    lost_slice_message,
+    reports_to_repeat,
     telemetry_of,
-    with_report,
 )
 from gpu_scheduler.agent.server_link import (
     BROKEN,
     Connect,
-    SentAway,
-    Servers,
+    LeaderTerm,
+    ServerConnector,
+    ServerRejected,
     Stream,
-    Terms,
-    words_of,
+    error_text,
 )
 from gpu_scheduler.agent.work import NOT_BEGUN, Began, Over, Prepared, Report, Work
 from gpu_scheduler.model.measurements import NodeReadings
@@ -71,37 +71,37 @@ class Agent:
         self,
         config: AgentConfig,
         launcher: Launcher,
-        found: Found,
-        watcher: Watcher | None,
+        found: NodeInventory,
+        watcher: DeviceMonitor | None,
         connect: Connect | None = None,
         *,
         machine: Machine | None = None,
-        terms: Terms | None = None,
+        terms: LeaderTerm | None = None,
     ) -> None:
         """`watcher` is None on a node that never has devices; without `connect` it is gRPC.
 
         `terms` are what leaders it has obeyed; without, they are kept in its directory.
         """
-        self._terms = terms or Terms(Path(config.dir))
+        self._terms = terms or LeaderTerm(Path(config.dir))
         self._config = config
-        self._machine: Machine = machine or ThisMachine()
-        self._fitness = Fitness(self._machine, Path(config.dir), self._offer)
-        self._connect = connect or Servers(config.targets)
+        self._machine: Machine = machine or LocalMachine()
+        self._disk_health = DiskHealth(self._machine, Path(config.dir), self._offer)
+        self._connect = connect or ServerConnector(config.targets)
         self._launcher = launcher
         self._looker = (
-            None if watcher is None else Looker(watcher, self._hear_devices, self._hear_found)
+            None if watcher is None else DevicePoller(watcher, self._hear_devices, self._hear_found)
         )
-        self._mps = mps_of(config, launcher, is_real=found.detection != DECLARED)
+        self._mps = mps_for(config, launcher, is_real=found.detection != DECLARED)
         self._has_sensors = found.detection != DECLARED
         self._indices: dict[Key, tuple[int, ...]] = {}
         self._clearing: set[Key] = set()
-        self._orders = Orders(config, found)
+        self._orders = OrderTranslator(config, found)
         self._found = self._orders.offered()
         self._terminals = Terminals(self._orders.scratch_dir, self._runs, self._send)
-        self._prober = Prober(Path(config.dir), self._tell_ready, self._machine.wall_ms)
+        self._prober = ReadinessProber(Path(config.dir), self._tell_ready, self._machine.wall_ms)
         self._known: dict[Key, list[Report]] = {}
         self._outbox: asyncio.Queue[pb.AgentMessage | pb.Fact] | None = None
-        self._logs = LogServing(self._orders.log_path, self._is_over, self._send)
+        self._logs = LogServer(self._orders.log_path, self._is_over, self._send)
         self._telemetry: pb.AgentMessage | None = None
         self._starts = asyncio.Semaphore(config.most_starts)
         self._starting: set[Key] = set()
@@ -122,7 +122,7 @@ class Agent:
             tasks.create_task(self._hear_launcher())
             tasks.create_task(self._serve())
             tasks.create_task(self._beat())
-            tasks.create_task(self._fitness.watch(self._config.heartbeat_interval_s))
+            tasks.create_task(self._disk_health.watch(self._config.heartbeat_interval_s))
             if self._looker is not None:
                 tasks.create_task(self._looker.run())
 
@@ -143,7 +143,7 @@ class Agent:
         key = (over.allocation_id, over.member)
         if self._mps.is_used_by(key):
             self._in_background(self._mps.leave(key))
-        if may_be_the_disk(over):
+        if may_be_disk_failure(over):
             self._in_background(self._blame(over))
             return
         indices = self._indices.get(key)
@@ -162,9 +162,9 @@ class Agent:
             self._in_background(self._clear(self._looker, over, indices or ()))
 
     async def _blame(self, over: Over) -> None:
-        self._note(await self._fitness.blame(over))
+        self._note(await self._disk_health.blame_node_for(over))
 
-    async def _clear(self, looker: Looker, over: Over, indices: tuple[int, ...]) -> None:
+    async def _clear(self, looker: DevicePoller, over: Over, indices: tuple[int, ...]) -> None:
         key = (over.allocation_id, over.member)
         if not await looker.released(over.allocation_id, indices):
             log.warning("a job is over and its devices are not free", allocation=key[0])
@@ -173,7 +173,7 @@ class Agent:
 
     def _note(self, report: Report) -> None:
         """Remember a report until the server lets us forget it, and tell it if that is new."""
-        if not with_report(
+        if not add_report(
             self._known.setdefault((report.allocation_id, report.member), []), report
         ):
             return
@@ -196,7 +196,7 @@ class Agent:
         self._send(self._fact_of(report))
 
     def _fact_of(self, report: Report) -> pb.Fact:
-        return fact_of(report, self._machine.wall_ms())
+        return fact_from(report, self._machine.wall_ms())
 
     def _tell_ready(self, fact: pb.Fact) -> None:
         self._tell_began()
@@ -212,7 +212,7 @@ class Agent:
         if self._looker is not None:
             self._looker.look_again()
 
-    def _hear_found(self, found: Found) -> None:
+    def _hear_found(self, found: NodeInventory) -> None:
         """Devices have come or gone: from now on work is done with what is there."""
         self._orders.set_found(found)
         self._offer_if_changed()
@@ -221,7 +221,7 @@ class Agent:
     def _tell_lost(self) -> None:
         """Work whose MIG slice was destroyed under it is told, once."""
         for key, index, lost in self._orders.newly_lost():
-            text = lost_slice(self._config.node, index, lost.profile)
+            text = lost_slice_message(self._config.node, index, lost.profile)
             self._in_background(self._launcher.warn(*key, text))
 
     def _offer_if_changed(self) -> None:
@@ -235,7 +235,7 @@ class Agent:
         self._send(pb.AgentMessage(inventory=self._inventory()))
 
     def _inventory(self) -> pb.Inventory:
-        return inventory_of(self._found, self._fitness.unfit)
+        return inventory_of(self._found, self._disk_health.problem)
 
     def _hear_devices(self, telemetry: NodeReadings) -> None:
         if not self._found.devices and not telemetry.readings:
@@ -270,11 +270,11 @@ class Agent:
             try:
                 await self._session()
                 self._note_trouble("the server has closed the stream")
-            except SentAway as error:
+            except ServerRejected as error:
                 if error.is_final:
                     raise
                 self._note_trouble(str(error))
-                if error.ask and isinstance(self._connect, Servers):
+                if error.ask and isinstance(self._connect, ServerConnector):
                     self._connect.prefer(error.ask)
             except TimeoutError:
                 self._note_trouble("the server does not answer")
@@ -289,9 +289,9 @@ class Agent:
             self._wait_s = min(longest_s, self._wait_s * LONGER_EACH_TIME)
 
     async def _told_by(self, error: Exception) -> str:
-        if isinstance(self._connect, Servers):
+        if isinstance(self._connect, ServerConnector):
             return await self._connect.hear(error)
-        return words_of(error)
+        return error_text(error)
 
     def _note_trouble(self, trouble: str) -> None:
         """Said once, not each time: it can last for days."""
@@ -308,7 +308,7 @@ class Agent:
                 await call.write(pb.AgentMessage(hello=await self._hello()))
                 self._outbox = asyncio.Queue()
                 for reports in self._known.values():
-                    for report in still_true(reports):
+                    for report in reports_to_repeat(reports):
                         self._send(self._fact_of(report))
                 for fact in self._prober.facts():
                     self._send(fact)
@@ -426,7 +426,7 @@ class Agent:
                 self._is_welcome, self._trouble = True, ""
                 log.info("connected", node=self._config.node, server=message.welcome.version)
             case "goodbye":
-                raise SentAway(message.goodbye.reason, is_final=message.goodbye.final)
+                raise ServerRejected(message.goodbye.reason, is_final=message.goodbye.final)
 
     def _trust(self, order: pb.Trust) -> None:
         """Somebody has looked after a device."""
@@ -471,7 +471,7 @@ class Agent:
         uid, key = order.start.uid, (order.allocation_id, order.member)
         # By the time of its turn the server may have given it up, and grant other leases.
         self._unknown.setdefault(uid, {})[key] = (order, self._granted_ms)
-        if (login := self._machine.known_login(uid)) is not None:
+        if (login := self._machine.cached_account(uid)) is not None:
             self._prepare_all(uid, login)
         else:
             self._in_background(self._prepare_later(uid, key))
@@ -479,31 +479,31 @@ class Agent:
     async def _prepare_later(self, uid: int, key: Key) -> None:
         """An account that cannot be looked up costs the work of its user, which is tried again."""
         try:
-            self._prepare_all(uid, await self._machine.login(uid))
-        except NoAnswer as error:
+            self._prepare_all(uid, await self._machine.account(uid))
+        except AccountLookupTimeout as error:
             waits = self._unknown.get(uid, {}).pop(key, None)
             if waits is not None and key in self._starting:
                 log.warning("order refused", allocation=key[0], error=str(error))
                 self._starting.discard(key)
                 self._refused(key, str(error), NOT_BEGUN)
 
-    def _prepare_all(self, uid: int, login: Login) -> None:
+    def _prepare_all(self, uid: int, login: Account) -> None:
         """Now that this user is known; but for what was forgotten meanwhile."""
         for key, (order, granted_ms) in self._unknown.pop(uid, {}).items():
             if key in self._starting:
                 self._prepare(order, login, granted_ms)
 
-    def _prepare(self, order: pb.Order, login: Login, granted_ms: int) -> None:
+    def _prepare(self, order: pb.Order, login: Account, granted_ms: int) -> None:
         """An order that cannot be carried out costs its own work, and nothing else."""
         try:
             work = self._orders.work(order, login)
             if work.lease_ms:
                 work = replace(work, leased_ms=granted_ms)
-        except (NoSlice, PortTaken) as error:
+        except (NoFreeSlice, PortTaken) as error:
             log.warning("order refused", allocation=order.allocation_id, error=str(error))
             self._cannot_prepare(order, error)
         except Exception as error:
-            # Orders are repeated: what escaped would kill us again and again.
+            # OrderTranslator are repeated: what escaped would kill us again and again.
             log.exception("order not understood", allocation=order.allocation_id)
             self._cannot_prepare(order, error)
         else:
@@ -528,7 +528,7 @@ class Agent:
                     work = await self._mps.join(work)
                 if key in self._starting:
                     await self._launcher.start(work)
-        except (OrderRefused, MpsFailed) as error:
+        except (OrderRefused, MpsError) as error:
             self._refused(key, str(error))
         finally:
             self._starting.discard(key)

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from gpu_scheduler.agent import identity as join
-from gpu_scheduler.agent.identity import Identity, NotJoined, identity_of
+from gpu_scheduler.agent.identity import Identity, NotJoined, load_or_join
 from gpu_scheduler.wire import nodes_pb2 as nodes
 from gpu_scheduler.wire.handshake import JoinText, not_the_leader
 
@@ -50,7 +50,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
 
 
 def ask(directory: Path, token: str = "token") -> Identity:
-    return asyncio.run(identity_of("n0", ["server:9090"], directory, token))
+    return asyncio.run(load_or_join("n0", ["server:9090"], directory, token))
 
 
 def test_a_machine_that_was_restarted_while_it_joined_shows_the_same_key(
@@ -90,7 +90,7 @@ def test_a_machine_that_joins_waits_as_it_is_set_before_it_asks_again(
 
     monkeypatch.setattr(join.asyncio, "sleep", slept)
     monkeypatch.setattr(join.random, "uniform", lambda _, most: most)
-    asked = identity_of("n0", ["server:9090"], tmp_path, "token", waits_s=(2, 5))
+    asked = load_or_join("n0", ["server:9090"], tmp_path, "token", waits_s=(2, 5))
     assert asyncio.run(asked).node == "n0"
     assert waits == [2, 4, 5, 5]
 
@@ -156,7 +156,7 @@ def test_a_key_without_tls_is_not_shown_to_other_machines(
     identity = Identity(
         node="n0", key="", certificate="", authority="", expires_ms=1, issued_ms=0, plain=plain
     )
-    assert identity.may_follow_to(target) is may
+    assert identity.may_redirect_to(target) is may
 
 
 class SpeaksHttp(http.server.BaseHTTPRequestHandler):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.agent.jobs.mps import Mps, MpsFailed
+from gpu_scheduler.agent.jobs.mps import Mps, MpsError
 from gpu_scheduler.agent.launcher_client import OrderRefused
 from gpu_scheduler.agent.work import Work, WorkDevice
 
@@ -131,10 +131,10 @@ def test_where_the_driver_offers_nothing_time_is_sliced(control: Control, tmp_pa
 
 
 def test_a_site_that_wants_mps_hears_why_there_is_none(control: Control, tmp_path: Path) -> None:
-    with pytest.raises(MpsFailed, match="nvidia-cuda-mps-control is not on the agent's PATH"):
+    with pytest.raises(MpsError, match="nvidia-cuda-mps-control is not on the agent's PATH"):
         sharing(an_mps(control, tmp_path, program=None, sharing="mps"), a_share("a"))
     control.fails = {"get_server_list"}
-    with pytest.raises(MpsFailed, match="does not answer"):
+    with pytest.raises(MpsError, match="does not answer"):
         sharing(an_mps(control, tmp_path, sharing="mps"), a_share("a"))
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from gpu_scheduler.agent.devices.source import Found, FoundDevice
+from gpu_scheduler.agent.devices.source import DetectedDevice, NodeInventory
 from gpu_scheduler.agent.jobs.mps import PROGRAM
 from gpu_scheduler.agent.launcher_client import Launcher
 from gpu_scheduler.agent.service import Agent
@@ -65,8 +65,8 @@ def with_shared_gpu(directory: Path, monkeypatch: pytest.MonkeyPatch, test: Any)
     async def run() -> None:
         server, launcher = OneServer(), Control()
         listening = await serving(directory, server)
-        devices = (FoundDevice(index=0, uuid="GPU-0"),)
-        found = Found(cpu_milli=1000, memory_mb=1000, devices=devices, detection="nvml")
+        devices = (DetectedDevice(index=0, uuid="GPU-0"),)
+        found = NodeInventory(cpu_milli=1000, memory_mb=1000, devices=devices, detection="nvml")
         places = {"scratch_dir": str(directory / "scratch"), "max_retry_interval_s": 0.05}
         config = replace(a_config(directory), **places)
         agent = Agent(config, cast(Launcher, launcher), found, None)

@@ -6,11 +6,11 @@ from typing import cast
 
 import pytest
 
-from gpu_scheduler.agent.devices.source import Found
+from gpu_scheduler.agent.devices.source import NodeInventory
 from gpu_scheduler.agent.jobs import network
 from gpu_scheduler.agent.jobs.network import own_address
 from gpu_scheduler.agent.launcher_client import Launcher
-from gpu_scheduler.agent.server_link import SentAway
+from gpu_scheduler.agent.server_link import ServerRejected
 from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.wire import agent_pb2 as pb
 from tests.unit.agent.test_service import OneServer, QuietLauncher, a_config, directory, serving
@@ -42,12 +42,12 @@ def test_an_agent_that_is_sent_away_for_good_ends_and_says_why(directory: Path) 
         server = OneServer()
         listening = await serving(directory, server)
         server.says.put_nowait(pb.ServerMessage(goodbye=pb.Goodbye(reason="revoked", final=True)))
-        found = Found(cpu_milli=1000, memory_mb=1000)
+        found = NodeInventory(cpu_milli=1000, memory_mb=1000)
         agent = Agent(a_config(directory), cast(Launcher, QuietLauncher()), found, None)
         try:
             with pytest.raises(BaseExceptionGroup) as raised:
                 await asyncio.wait_for(agent.run(), 60)
-            assert raised.value.subgroup(SentAway) is not None
+            assert raised.value.subgroup(ServerRejected) is not None
             assert "revoked" in str(raised.value.exceptions[0])
         finally:
             await listening.stop(None)

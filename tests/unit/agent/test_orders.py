@@ -6,17 +6,19 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.agent.config import AgentConfig
-from gpu_scheduler.agent.devices.source import Found, FoundDevice, FoundSlice
+from gpu_scheduler.agent.devices.source import DetectedDevice, DetectedSlice, NodeInventory
 from gpu_scheduler.agent.jobs.environment import PLAIN_PATH
 from gpu_scheduler.agent.jobs.network import free_port
-from gpu_scheduler.agent.jobs.orders import NAME, NoSlice, Orders, PortTaken
+from gpu_scheduler.agent.jobs.orders import NAME, NoFreeSlice, OrderTranslator, PortTaken
 from gpu_scheduler.wire import agent_pb2 as pb
 
 PROFILE = "1g.10gb"
-SPLIT = FoundDevice(index=0, mig_slices=(FoundSlice(profile=PROFILE, uuids=("MIG-a", "MIG-b")),))
+SPLIT = DetectedDevice(
+    index=0, mig_slices=(DetectedSlice(profile=PROFILE, uuids=("MIG-a", "MIG-b")),)
+)
 
 
-def an_agent(directory: Path, *devices: FoundDevice) -> Orders:
+def an_agent(directory: Path, *devices: DetectedDevice) -> OrderTranslator:
     config = AgentConfig(
         node="n0",
         targets=("unix:/nowhere",),
@@ -24,8 +26,8 @@ def an_agent(directory: Path, *devices: FoundDevice) -> Orders:
         logs_dir=str(directory),
         scratch_dir=str(directory),
     )
-    found = Found(cpu_milli=1000, memory_mb=1000, devices=devices or (SPLIT,))
-    return Orders(config, found)
+    found = NodeInventory(cpu_milli=1000, memory_mb=1000, devices=devices or (SPLIT,))
+    return OrderTranslator(config, found)
 
 
 def a_member(member: int) -> pb.Order:
@@ -40,7 +42,7 @@ def of_a_slice(name: str) -> pb.Order:
     return pb.Order(allocation_id=f"{name}.1", start=start)
 
 
-def slices(orders: Orders, name: str) -> list[str]:
+def slices(orders: OrderTranslator, name: str) -> list[str]:
     return [device.mig_uuid for device in orders.work(of_a_slice(name)).devices]
 
 
@@ -70,13 +72,13 @@ def test_a_slice_is_free_again_when_its_work_is_forgotten_or_no_longer_held(tmp_
 def test_a_slice_is_free_for_the_next_as_soon_as_its_work_is_over(tmp_path: Path) -> None:
     orders = an_agent(tmp_path)
     assert [*slices(orders, "job-1"), *slices(orders, "job-2")] == ["MIG-a", "MIG-b"]
-    with pytest.raises(NoSlice, match="of GPU 0 is free on this node"):
+    with pytest.raises(NoFreeSlice, match="of GPU 0 is free on this node"):
         slices(orders, "job-3")
     orders.released("job-1.1", 0)
     assert slices(orders, "job-3") == ["MIG-a"]
 
 
-def port(orders: Orders, job: str, **asked: Any) -> int:
+def port(orders: OrderTranslator, job: str, **asked: Any) -> int:
     """The port that a replica is given."""
     start = pb.Start(job_id=job, attempt=1, argv=["true"], **asked)
     work = orders.work(pb.Order(allocation_id=f"{job}.1", start=start))
@@ -141,7 +143,7 @@ def test_an_output_file_is_sought_from_the_directory_of_the_job(
 
 def test_a_job_gets_the_cpus_near_all_its_gpus_if_they_are_known(tmp_path: Path) -> None:
     near = {0: (0, 1), 1: (2, 3), 2: ()}
-    devices = tuple(FoundDevice(index=index, cpus=cpus) for index, cpus in near.items())
+    devices = tuple(DetectedDevice(index=index, cpus=cpus) for index, cpus in near.items())
     orders = an_agent(tmp_path, *devices)
 
     def cpus(*held: int) -> tuple[int, ...]:
@@ -155,7 +157,7 @@ def test_a_job_gets_the_cpus_near_all_its_gpus_if_they_are_known(tmp_path: Path)
     assert cpus(0, 2) == cpus() == ()
 
 
-def in_conda(directory: Path, home: Path, **variables: str) -> tuple[str, ...]:
+def conda_command(directory: Path, home: Path, **variables: str) -> tuple[str, ...]:
     given = {"HOME": str(home), "PATH": str(home / "bin")} | variables
     start = pb.Start(job_id="job-1", attempt=1, argv=["python", "train.py"], conda="ml")
     start.environment.update(given)
@@ -168,12 +170,12 @@ def test_conda_is_the_one_of_the_shell_of_the_path_or_of_its_installer(tmp_path:
     home = tmp_path / "home"
     for place in ("bin", "miniforge3/bin"):
         (home / place).mkdir(parents=True)
-    assert in_conda(tmp_path, home)[0] == "conda", "there is none, and its start will say so"
+    assert conda_command(tmp_path, home)[0] == "conda", "there is none, and its start will say so"
     (home / "miniforge3/bin/conda").touch(0o755)
-    assert in_conda(tmp_path, home)[0] == f"{home}/miniforge3/bin/conda"
+    assert conda_command(tmp_path, home)[0] == f"{home}/miniforge3/bin/conda"
     (home / "bin/conda").touch(0o755)
-    assert in_conda(tmp_path, home)[0] == "conda"
-    assert in_conda(tmp_path, home, CONDA_EXE="/c/bin/conda")[0] == "/c/bin/conda"
+    assert conda_command(tmp_path, home)[0] == "conda"
+    assert conda_command(tmp_path, home, CONDA_EXE="/c/bin/conda")[0] == "/c/bin/conda"
 
 
 def test_where_the_site_names_conda_nothing_of_the_users_conda_counts(tmp_path: Path) -> None:

@@ -16,14 +16,14 @@ import grpc
 import pytest
 
 from gpu_scheduler.agent import accounts
-from gpu_scheduler.agent.accounts import Login
+from gpu_scheduler.agent.accounts import Account
 from gpu_scheduler.agent.config import AgentConfig
-from gpu_scheduler.agent.devices.source import Found
+from gpu_scheduler.agent.devices.source import NodeInventory
 from gpu_scheduler.agent.jobs.logs import CHUNK
 from gpu_scheduler.agent.jobs.mps import Mps
-from gpu_scheduler.agent.jobs.orders import Orders
+from gpu_scheduler.agent.jobs.orders import OrderTranslator
 from gpu_scheduler.agent.launcher_client import Held, Launcher
-from gpu_scheduler.agent.machine import Machine, ThisMachine
+from gpu_scheduler.agent.machine import LocalMachine, Machine
 from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.agent.work import Began, Report, Saved, Work
 from gpu_scheduler.wire import agent_pb2 as pb
@@ -156,7 +156,7 @@ def with_agent(directory: Path, test: Any, machine: Machine | None = None, **set
     async def run() -> None:
         server, launcher = OneServer(), QuietLauncher()
         listening = await serving(directory, server)
-        found = Found(cpu_milli=1000, memory_mb=1000, devices=())
+        found = NodeInventory(cpu_milli=1000, memory_mb=1000, devices=())
         config = replace(a_config(directory), **settings)
         agent = Agent(config, cast(Launcher, launcher), found, None, machine=machine)
         running = asyncio.create_task(agent.run())
@@ -180,14 +180,14 @@ def a_start(name: str, **environment: str) -> pb.ServerMessage:
 def test_an_order_that_cannot_be_prepared_costs_only_its_own_work(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare = Orders.work
+    prepare = OrderTranslator.work
 
-    def work(self: Orders, order: pb.Order, login: Login) -> Work:
+    def work(self: OrderTranslator, order: pb.Order, login: Account) -> Work:
         if order.allocation_id == "job-1.1":
             raise OSError("no room for that")
         return prepare(self, order, login)
 
-    monkeypatch.setattr(Orders, "work", work)
+    monkeypatch.setattr(OrderTranslator, "work", work)
 
     async def test(server: OneServer, launcher: QuietLauncher) -> None:
         server.says.put_nowait(a_start("job-1"))
@@ -224,7 +224,7 @@ def a_start_of_lost_user(name: str) -> pb.ServerMessage:
 def test_a_user_who_cannot_be_looked_up_costs_only_the_work_of_that_user(
     directory: Path, answers: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accounts, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(accounts, "LOOKUP_TIMEOUT_S", 1.0)
 
     async def test(server: OneServer, launcher: QuietLauncher) -> None:
         server.says.put_nowait(a_start_of_lost_user("job-1"))
@@ -243,7 +243,7 @@ def test_a_user_who_cannot_be_looked_up_costs_only_the_work_of_that_user(
     with_agent(directory, test)
 
 
-class SlowToTell(ThisMachine):
+class SlowToTell(LocalMachine):
     """Its accounts are known at some moment, and who waits for one hears of that later."""
 
     def __init__(self) -> None:
@@ -252,10 +252,10 @@ class SlowToTell(ThisMachine):
         self.tells = asyncio.Event()
         self.is_known = False
 
-    def known_login(self, uid: int) -> Login | None:
-        return Login() if self.is_known or uid != LOST_USER else None
+    def cached_account(self, uid: int) -> Account | None:
+        return Account() if self.is_known or uid != LOST_USER else None
 
-    async def login(self, uid: int) -> Login:
+    async def account(self, uid: int) -> Account:
         self.asked.set()
         await self.tells.wait()
         return await super().login(uid)
@@ -395,7 +395,9 @@ def test_the_last_save_is_told_to_a_server_that_comes_back_with_its_age(director
 
 
 def test_a_home_that_cannot_be_looked_up_is_none(directory: Path) -> None:
-    orders = Orders(a_config(directory), Found(cpu_milli=1, memory_mb=1, devices=()))
+    orders = OrderTranslator(
+        a_config(directory), NodeInventory(cpu_milli=1, memory_mb=1, devices=())
+    )
     order = a_start("job-1", HOME="/" + "a" * 300).orders.orders[0]
     assert orders.work(order).workdir == "/"
 
@@ -454,7 +456,7 @@ def test_work_that_is_refused_leaves_the_daemon_that_it_joined(
         left.append(key)
 
     async def run() -> None:
-        found = Found(cpu_milli=1000, memory_mb=1000, devices=())
+        found = NodeInventory(cpu_milli=1000, memory_mb=1000, devices=())
         agent = Agent(a_config(directory), cast(Launcher, QuietLauncher()), found, None)
         monkeypatch.setattr(agent._mps, "is_used_by", lambda key: key == ("job-1.1", 0))
         monkeypatch.setattr(agent._mps, "leave", leave)

@@ -9,7 +9,7 @@ import json
 import sys
 from dataclasses import asdict
 
-from gpu_scheduler.agent.devices.discovery import Wanted, detect
+from gpu_scheduler.agent.devices.discovery import DiscoveryOptions, detect
 from gpu_scheduler.model.errors import SchedulerError
 
 
@@ -17,7 +17,7 @@ def main(arguments: list[str]) -> int:
     """Write one JSON object, or the error and its exit code."""
     method, declared, *_ = [*arguments, "", ""]
     try:
-        source = detect(Wanted(method=method or "auto", declared=declared))
+        source = detect(DiscoveryOptions(method=method or "auto", declared=declared))
         found, readings = source.find(), source.read()
         source.close()
     except SchedulerError as error:

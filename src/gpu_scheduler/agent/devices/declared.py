@@ -16,9 +16,9 @@ from typing import Any
 
 from gpu_scheduler.agent.devices.host import Host
 from gpu_scheduler.agent.devices.source import (
+    DetectedDevice,
     DevicesUnreadable,
-    Found,
-    FoundDevice,
+    NodeInventory,
     Process,
     Reading,
 )
@@ -97,12 +97,12 @@ def _memory_mb(size: str, unit: str) -> int:
     return int(size) * (1024 if unit.upper().startswith("G") else 1)
 
 
-def declared_devices(groups: tuple[Declared, ...], *, node: str) -> tuple[FoundDevice, ...]:
+def declared_devices(groups: tuple[Declared, ...], *, node: str) -> tuple[DetectedDevice, ...]:
     """The devices, with UUIDs that are the same on every start of this node.
 
     Eight in a row of a model with NVLink are one island; others stand alone.
     """
-    devices: list[FoundDevice] = []
+    devices: list[DetectedDevice] = []
     island = 0
     for group in groups:
         for place in range(group.count):
@@ -111,7 +111,7 @@ def declared_devices(groups: tuple[Declared, ...], *, node: str) -> tuple[FoundD
             if devices and not (joined and place % ISLAND_SIZE):
                 island += 1
             devices.append(
-                FoundDevice(
+                DetectedDevice(
                     index=index,
                     uuid=f"GPU-{uuid.uuid5(_NAMES, f'{node}/{index}')}",
                     name=f"{group.model}-{round(group.memory_mb / 1024)}GB (declared)",
@@ -151,12 +151,12 @@ class DeclaredSource:
         self._readings_file = readings_file
         self._told = ""
 
-    def find(self) -> Found:
+    def find(self) -> NodeInventory:
         """The node that was declared; CPU and memory to match, but never less than there are."""
         now = str(self._file().get(GPUS, self._text))
         self._devices = declared_devices(parse_declared(now), node=self._node)
         gpu_memory_mb = sum(device.memory_mb for device in self._devices)
-        return Found(
+        return NodeInventory(
             cpu_milli=self._cpu_milli
             if self._cpu_milli is not None
             else max(self._host.cpu_milli(), len(self._devices) * CORES_PER_GPU * 1000),

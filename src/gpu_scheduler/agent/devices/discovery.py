@@ -17,7 +17,12 @@ from typing import Generic, TypeVar
 from gpu_scheduler.agent.devices.declared import EXAMPLE, DeclaredSource
 from gpu_scheduler.agent.devices.host import Host
 from gpu_scheduler.agent.devices.smi import SmiSource
-from gpu_scheduler.agent.devices.source import DeviceSource, DevicesUnreadable, Found, Reading
+from gpu_scheduler.agent.devices.source import (
+    DeviceSource,
+    DevicesUnreadable,
+    NodeInventory,
+    Reading,
+)
 from gpu_scheduler.model.errors import InvalidRequest
 
 # --- A limit on how long a source may take.
@@ -30,12 +35,12 @@ NAME = "devices"
 """Of the threads that ask a driver."""
 
 
-def a_call_hangs() -> bool:
+def driver_call_hangs() -> bool:
     """Tell whether some source of this process has left a call behind that is not back."""
     return any(thread.name == NAME for thread in threading.enumerate())
 
 
-class Bounded:
+class TimeLimitedSource:
     """A source whose calls end after a deadline, with DevicesUnreadable if need be."""
 
     def __init__(
@@ -52,7 +57,7 @@ class Bounded:
         self._clock = clock
         self._left_behind: tuple[threading.Thread, float] | None = None
 
-    def find(self) -> Found:
+    def find(self) -> NodeInventory:
         return self._call(self._source.find, self._find_deadline_s)
 
     def read(self) -> list[Reading]:
@@ -118,7 +123,7 @@ OFFER = "to try without a GPU, declare some: --simulate 8xA100-80GB"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DiscoveryOptions:
     """What was asked for: a method, and what each method needs.
 
     `declared` alone chooses that method; `simulated` is another name for it. CPU and memory replace
@@ -137,7 +142,7 @@ class Wanted:
     find_deadline_s: float = 30.0
 
 
-def detect(wanted: Wanted, *, host: Host | None = None) -> DeviceSource:
+def detect(wanted: DiscoveryOptions, *, host: Host | None = None) -> DeviceSource:
     """The source to use. Raises only for a wish that no machine could grant."""
     host = host or Host()
     method = "declared" if wanted.method == "auto" and wanted.declared else wanted.method
@@ -148,21 +153,23 @@ def detect(wanted: Wanted, *, host: Host | None = None) -> DeviceSource:
     if method in {"declared", "simulated"}:
         return _declared(wanted, host)
     if method == "none":
-        return _given(NoDevices(host, "GPUs are switched off by gpu.detection_method"), wanted)
+        return _with_overrides(
+            EmptySource(host, "GPUs are switched off by gpu.detection_method"), wanted
+        )
     tries = {"nvml": lambda: _nvml(wanted, host), "nvidia-smi": lambda: _smi(wanted, host)}
     names = tuple(tries) if method == "auto" else (method,)
-    return _given(_first(names, tries, host), wanted)
+    return _with_overrides(_first(names, tries, host), wanted)
 
 
-class NoDevices:
+class EmptySource:
     """A node without GPUs, and why that is so."""
 
     def __init__(self, host: Host, problem: str) -> None:
         self._host = host
         self._problem = problem
 
-    def find(self) -> Found:
-        return Found(
+    def find(self) -> NodeInventory:
+        return NodeInventory(
             cpu_milli=self._host.cpu_milli(),
             memory_mb=self._host.memory_mb(),
             problem=self._problem,
@@ -175,7 +182,7 @@ class NoDevices:
         """Nothing is held."""
 
 
-class _Given:
+class _OverriddenSource:
     """A source whose CPU and memory are as somebody said."""
 
     def __init__(self, source: DeviceSource, cpu_milli: int | None, memory_mb: int | None) -> None:
@@ -183,9 +190,9 @@ class _Given:
         self._cpu_milli = cpu_milli
         self._memory_mb = memory_mb
 
-    def find(self) -> Found:
+    def find(self) -> NodeInventory:
         found = self._source.find()
-        return Found(
+        return NodeInventory(
             cpu_milli=found.cpu_milli if self._cpu_milli is None else self._cpu_milli,
             memory_mb=found.memory_mb if self._memory_mb is None else self._memory_mb,
             devices=found.devices,
@@ -201,10 +208,10 @@ class _Given:
         self._source.close()
 
 
-def _given(source: DeviceSource, wanted: Wanted) -> DeviceSource:
+def _with_overrides(source: DeviceSource, wanted: DiscoveryOptions) -> DeviceSource:
     if wanted.cpu_milli is None and wanted.memory_mb is None:
         return source
-    return _Given(source, wanted.cpu_milli, wanted.memory_mb)
+    return _OverriddenSource(source, wanted.cpu_milli, wanted.memory_mb)
 
 
 def _first(
@@ -222,10 +229,10 @@ def _first(
             return source
         source.close()
         told.append(f"{name}: it works, and there is no GPU")
-    return NoDevices(host, f"no GPU was found ({'; '.join(told)}); {OFFER}")
+    return EmptySource(host, f"no GPU was found ({'; '.join(told)}); {OFFER}")
 
 
-def _declared(wanted: Wanted, host: Host) -> DeviceSource:
+def _declared(wanted: DiscoveryOptions, host: Host) -> DeviceSource:
     if not wanted.declared:
         raise InvalidRequest(
             f"gpu.detection_method is '{wanted.method}', but no GPUs are declared; "
@@ -241,7 +248,7 @@ def _declared(wanted: Wanted, host: Host) -> DeviceSource:
     )
 
 
-def _nvml(wanted: Wanted, host: Host) -> DeviceSource:
+def _nvml(wanted: DiscoveryOptions, host: Host) -> DeviceSource:
     """The binding is large, so it is imported only where the library loads."""
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
@@ -250,7 +257,7 @@ def _nvml(wanted: Wanted, host: Host) -> DeviceSource:
     from gpu_scheduler.agent.devices.nvml import NvmlSource  # noqa: PLC0415
 
     return _tried(
-        Bounded(
+        TimeLimitedSource(
             NvmlSource(host),
             deadline_s=wanted.deadline_s,
             find_deadline_s=wanted.find_deadline_s,
@@ -258,11 +265,11 @@ def _nvml(wanted: Wanted, host: Host) -> DeviceSource:
     )
 
 
-def _smi(wanted: Wanted, host: Host) -> DeviceSource:
+def _smi(wanted: DiscoveryOptions, host: Host) -> DeviceSource:
     source = SmiSource(wanted.nvidia_smi, host=host, timeout_s=wanted.find_deadline_s)
     # Every run wakes up the devices. One that the kernel does not let die needs the second limit.
     limit_s = 2 * wanted.find_deadline_s
-    return _tried(Bounded(source, deadline_s=limit_s, find_deadline_s=2 * limit_s))
+    return _tried(TimeLimitedSource(source, deadline_s=limit_s, find_deadline_s=2 * limit_s))
 
 
 def _tried(source: DeviceSource) -> DeviceSource:
@@ -273,12 +280,12 @@ def _tried(source: DeviceSource) -> DeviceSource:
 # --- Devices that are not there yet: at boot an agent may be up before the driver is.
 #
 # Until a device was seen, the way to see them is chosen anew with each `find`; who asks how often
-# decides `Rescan`. From the first device on this source is the one that was chosen then.
+# decides `HotplugScan`. From the first device on this source is the one that was chosen then.
 
 SOUGHT = ("auto", "nvml", "nvidia-smi")
 
 
-class Seeking:
+class RetryingSource:
     """A source that is chosen again for as long as it sees nothing."""
 
     def __init__(self, choose: Callable[[], DeviceSource]) -> None:
@@ -287,10 +294,10 @@ class Seeking:
         self._source = choose()
         self._is_chosen = True
 
-    def find(self) -> Found:
+    def find(self) -> NodeInventory:
         """What is there now; a driver that hangs since the last time is not asked once more."""
         if not self._is_chosen:
-            if a_call_hangs():
+            if driver_call_hangs():
                 raise DevicesUnreadable("the GPU driver has not answered an earlier question yet")
             self._source.close()
             self._source = self._choose()
@@ -307,9 +314,9 @@ class Seeking:
         self._source.close()
 
 
-def seek(wanted: Wanted) -> DeviceSource:
+def open_source(wanted: DiscoveryOptions) -> DeviceSource:
     """The source to use; devices that can still come are looked for again."""
     is_declared = wanted.method == "auto" and wanted.declared
     if is_declared or wanted.method not in SOUGHT:
         return detect(wanted)
-    return Seeking(lambda: detect(wanted))
+    return RetryingSource(lambda: detect(wanted))

@@ -72,7 +72,7 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trust:
+class DeviceHealth:
     """What is remembered of a device from one look to the next. Survives JSON.
 
     `why` says what is wrong, `until` when it is over if nothing new happens. `standing` means that
@@ -97,7 +97,9 @@ def is_fatal(xid: int) -> bool:
     return xid not in APPLICATION_XIDS and xid not in NOTED_XIDS
 
 
-def after_look(trust: Trust, reading: Reading, now: float, rule: Recovery) -> Trust:
+def updated_health(
+    trust: DeviceHealth, reading: Reading, now: float, rule: Recovery
+) -> DeviceHealth:
     """The trust in a device after one more reading."""
     error = _new_error(trust, reading)
     was_reset = _was_reset(trust, reading)
@@ -117,7 +119,7 @@ def after_look(trust: Trust, reading: Reading, now: float, rule: Recovery) -> Tr
     return trust
 
 
-def _new_error(trust: Trust, reading: Reading) -> str:
+def _new_error(trust: DeviceHealth, reading: Reading) -> str:
     for xid in reading.xids:
         if is_fatal(xid):
             return f"XID {xid}: {FATAL_XIDS.get(xid, 'an error that is in no table')}"
@@ -127,14 +129,14 @@ def _new_error(trust: Trust, reading: Reading) -> str:
     return ""
 
 
-def _was_reset(trust: Trust, reading: Reading) -> bool:
+def _was_reset(trust: DeviceHealth, reading: Reading) -> bool:
     """A fault that only a reset ends is over, or a counter began anew."""
     over = trust.standing and trust.needs_reset and not reading.fault
     before, after = trust.ecc_errors, reading.ecc_errors
     return over or (before is not None and after is not None and after < before)
 
 
-def _on_trial(trust: Trust, error: str, now: float, rule: Recovery) -> Trust:
+def _on_trial(trust: DeviceHealth, error: str, now: float, rule: Recovery) -> DeviceHealth:
     """Unhealthy for a time, twice as long as the last if that was not long ago."""
     again = trust.error_at is not None and now - trust.error_at < rule.forget_s
     hold_s = min(trust.hold_s * 2, rule.most_s) if again else rule.after_error_s
@@ -143,7 +145,9 @@ def _on_trial(trust: Trust, error: str, now: float, rule: Recovery) -> Trust:
     )
 
 
-def _after_fault(trust: Trust, now: float, rule: Recovery, *, was_reset: bool) -> Trust:
+def _after_fault(
+    trust: DeviceHealth, now: float, rule: Recovery, *, was_reset: bool
+) -> DeviceHealth:
     """A short look at what came back, and the rest of a trial if there was no reset to end it."""
     soon = now + rule.after_fault_s
     return replace(

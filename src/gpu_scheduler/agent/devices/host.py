@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_scheduler.agent.accounts import looked
+from gpu_scheduler.agent.accounts import call_with_timeout
 from gpu_scheduler.model.node import Adapter
 
 MOST_NAMES = 1024
@@ -169,7 +169,7 @@ _names: dict[int, str] = {}
 def _user_name(uid: int) -> str:
     """Its number while nobody says: a directory service that hangs must not hold up a reading."""
     name = _names.get(uid, "")
-    if not name and (name := looked(f"uid {uid}", lambda: _asked_name(uid), "")):
+    if not name and (name := call_with_timeout(f"uid {uid}", lambda: _asked_name(uid), "")):
         if len(_names) >= MOST_NAMES:
             _names.clear()
         _names[uid] = name

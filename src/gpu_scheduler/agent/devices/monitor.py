@@ -18,12 +18,12 @@ from threading import Lock
 
 import structlog
 
-from gpu_scheduler.agent.devices.health import Recovery, Trust, after_look
-from gpu_scheduler.agent.devices.processes import Attribution, ForeignRule
+from gpu_scheduler.agent.devices.health import DeviceHealth, Recovery, updated_health
+from gpu_scheduler.agent.devices.processes import ForeignRule, ProcessAttribution
 from gpu_scheduler.agent.devices.source import (
     DeviceSource,
     DevicesUnreadable,
-    Found,
+    NodeInventory,
     Process,
     Reading,
 )
@@ -47,7 +47,7 @@ class BreakerState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class BreakerResult:
     """The newest readings there are. Stale ones come with the problem."""
 
     readings: tuple[Reading, ...] = ()
@@ -86,7 +86,7 @@ class Breaker:
             return BreakerState.CLOSED
         return BreakerState.OPEN if self._clock() < self._open_until else BreakerState.HALF_OPEN
 
-    def read(self) -> Held:
+    def read(self) -> BreakerResult:
         """The newest readings, by asking the source if it may be asked."""
         if self.state is BreakerState.OPEN:
             return self._held()
@@ -98,7 +98,7 @@ class Breaker:
             return self._held()
         self._failures, self._backoff_s, self._open_until = 0, self._first_backoff_s, None
         self._read_at = self._clock()
-        return Held(readings=self._last)
+        return BreakerResult(readings=self._last)
 
     def _count_failure(self) -> None:
         now = self._clock()
@@ -108,14 +108,14 @@ class Breaker:
         if self._failures >= self._most_failures:
             self._open_until = now + self._backoff_s
 
-    def _held(self) -> Held:
+    def _held(self) -> BreakerResult:
         now = self._clock()
         parts = [f"GPUs cannot be read: {self._problem}"]
         if self._read_at is not None:
             parts.append(f"the last readings are {now - self._read_at:.0f} s old")
         if self._open_until is not None and now < self._open_until:
             parts.append(f"next try in {self._open_until - now:.0f} s")
-        return Held(readings=self._last, stale=True, problem="; ".join(parts))
+        return BreakerResult(readings=self._last, stale=True, problem="; ".join(parts))
 
 
 # --- Whether the memory of a device came back after our jobs.
@@ -186,13 +186,13 @@ LONGEST_PAUSE_S = 300.0
 log = structlog.get_logger("agent")
 
 
-class Rescan:
+class HotplugScan:
     """What was found last, and whether it may have changed."""
 
     def __init__(
         self,
-        find: Callable[[], Found],
-        found: Found,
+        find: Callable[[], NodeInventory],
+        found: NodeInventory,
         gpus: Callable[[], tuple[str, ...]],
         *,
         seeks: bool = False,
@@ -221,7 +221,7 @@ class Rescan:
         """Tell whether somebody waits for it."""
         return self._asked
 
-    def look(self) -> Found | None:
+    def look(self) -> NodeInventory | None:
         """What is there now, if that is not what was there; may take as long as a driver takes."""
         gpus = self._gpus()
         is_told = gpus != self._known or self._asked
@@ -256,7 +256,7 @@ class Rescan:
         self._due_s = self._clock() + self._pause_s
 
 
-def _with_known(found: Found, before: Found) -> Found:
+def _with_known(found: NodeInventory, before: NodeInventory) -> NodeInventory:
     """A device that is there and does not say who it is stays as it was: its readings say why."""
     known = {device.index: device for device in before.devices}
     devices = tuple(
@@ -267,16 +267,16 @@ def _with_known(found: Found, before: Found) -> Found:
 
 # --- From readings to telemetry: what to tell the server about the devices.
 
-OwnerOf = Callable[[int], str | None]
+OwnerLookup = Callable[[int], str | None]
 
 
-def since_boot() -> float:
+def boot_clock() -> float:
     """Seconds since this machine started, its sleep included. Nobody can set this clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WatchSettings:
+class MonitorSettings:
     """The settings of group `gpu` that concern watching."""
 
     monitor_interval_s: float = 5.0
@@ -290,7 +290,7 @@ class WatchSettings:
     breaker_most_backoff_s: float = 300.0
 
 
-class Watcher:
+class DeviceMonitor:
     """Looks at the devices that were found, and remembers what one look alone cannot tell.
 
     `look` may take as long as the source's deadline: call it from a thread, never from an event
@@ -301,18 +301,18 @@ class Watcher:
     def __init__(
         self,
         source: DeviceSource,
-        found: Found,
-        owner_of: OwnerOf,
+        found: NodeInventory,
+        owner_of: OwnerLookup,
         *,
-        settings: WatchSettings | None = None,
+        settings: MonitorSettings | None = None,
         memory: Path | None = None,
         boot_id: str = "",
-        clock: Callable[[], float] = since_boot,
+        clock: Callable[[], float] = boot_clock,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self.settings = settings or WatchSettings()
+        self.settings = settings or MonitorSettings()
         self._found = {device.index: device for device in found.devices}
-        self.rescan: Rescan | None = None
+        self.rescan: HotplugScan | None = None
         self._clock = clock
         self._wall_clock = wall_clock
         self._breaker = Breaker(
@@ -322,7 +322,7 @@ class Watcher:
             most_backoff_s=self.settings.breaker_most_backoff_s,
             clock=clock,
         )
-        self._attribution = Attribution(owner_of, self.settings.foreign)
+        self._attribution = ProcessAttribution(owner_of, self.settings.foreign)
         self._releases = Releases(self.settings.release_tolerance_mb)
         self._loads: dict[int, deque[tuple[float, int]]] = {}
         self._xids: dict[int, int] = {}
@@ -332,8 +332,8 @@ class Watcher:
         self._begun: set[int] = set()
         self._ours_at: dict[int, float] = {}
         self._last: tuple[DeviceReading, ...] = ()
-        self._memory = _Memory(memory, boot_id)
-        self._trust: dict[int, Trust] = self._memory.recall(self._found_uuids())
+        self._memory = _HealthFile(memory, boot_id)
+        self._trust: dict[int, DeviceHealth] = self._memory.recall(self._found_uuids())
 
     def look(self) -> NodeReadings:
         """Read all devices once. Never raises because of a device."""
@@ -350,7 +350,7 @@ class Watcher:
         self._memory.keep(self._trust, self._found_uuids())
         return NodeReadings(at_ms=at_ms, readings=self._last)
 
-    def find_again(self) -> Found | None:
+    def find_again(self) -> NodeInventory | None:
         """What is there now, if devices came or went since the last time; not during a look."""
         found = None if self.rescan is None else self.rescan.look()
         if found is None:
@@ -402,12 +402,12 @@ class Watcher:
         self._releases.begin(begun)
         self._ours_at.update(dict.fromkeys(begun, self._clock()))
         for index, (mark, at) in forgiven.items():
-            before = self._trust.get(index, Trust())
+            before = self._trust.get(index, DeviceHealth())
             self._trusted[index] = mark
             if before.error_at is not None and before.error_at > at:
                 continue
             self._releases.forgive(index)
-            self._trust[index] = Trust(ecc_errors=before.ecc_errors)
+            self._trust[index] = DeviceHealth(ecc_errors=before.ecc_errors)
             self._xids.pop(index, None)
 
     def _found_uuids(self) -> dict[int, str]:
@@ -415,8 +415,8 @@ class Watcher:
 
     def _report(self, reading: Reading) -> DeviceReading:
         index = reading.index
-        trust = after_look(
-            self._trust.get(index, Trust()), reading, self._clock(), self.settings.recovery
+        trust = updated_health(
+            self._trust.get(index, DeviceHealth()), reading, self._clock(), self.settings.recovery
         )
         self._trust[index] = trust
         load = self._average_load(reading)
@@ -462,7 +462,7 @@ class Watcher:
         window_s = self.settings.utilization_window_s
         return load if ours_at is None or self._clock() - ours_at > window_s else None
 
-    def _shown_xid(self, index: int, trust: Trust) -> int:
+    def _shown_xid(self, index: int, trust: DeviceHealth) -> int:
         """The last error: told once, or for as long as the device is unhealthy."""
         return self._xids.get(index, 0) if not trust.healthy else self._xids.pop(index, 0)
 
@@ -477,7 +477,7 @@ class Watcher:
         return round(sum(load for _, load in loads) / len(loads)) if loads else None
 
 
-class _Memory:
+class _HealthFile:
     """Distrust on disk, by UUID. A reboot resets every device, so it holds for one boot only."""
 
     def __init__(self, path: Path | None, boot_id: str) -> None:
@@ -485,7 +485,7 @@ class _Memory:
         self._boot_id = boot_id
         self._written = ""
 
-    def recall(self, uuids: dict[int, str]) -> dict[int, Trust]:
+    def recall(self, uuids: dict[int, str]) -> dict[int, DeviceHealth]:
         """What was kept. A file that cannot be used is as good as none."""
         if self._path is None:
             return {}
@@ -493,12 +493,12 @@ class _Memory:
             kept = json.loads(self._path.read_text(encoding="utf-8"))
             if kept["boot_id"] != self._boot_id:
                 return {}
-            trusts = {uuid: Trust(**values) for uuid, values in kept["devices"].items()}
+            trusts = {uuid: DeviceHealth(**values) for uuid, values in kept["devices"].items()}
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return {}
         return {index: trusts[uuid] for index, uuid in uuids.items() if uuid in trusts}
 
-    def keep(self, trusts: dict[int, Trust], uuids: dict[int, str]) -> None:
+    def keep(self, trusts: dict[int, DeviceHealth], uuids: dict[int, str]) -> None:
         """Write what changed. A disk that is full costs only the memory."""
         if self._path is None:
             return

@@ -18,10 +18,10 @@ import pynvml  # type: ignore[import-untyped]
 
 from gpu_scheduler.agent.devices.host import Host, plain_bus_id
 from gpu_scheduler.agent.devices.source import (
+    DetectedDevice,
+    DetectedSlice,
     DevicesUnreadable,
-    Found,
-    FoundDevice,
-    FoundSlice,
+    NodeInventory,
     Process,
     Reading,
     join_islands,
@@ -88,7 +88,7 @@ class _FaultyError(Exception):
 class _Card:
     """A device and the handle by which NVML knows it; None while it cannot be opened."""
 
-    device: FoundDevice
+    device: DetectedDevice
     place: int
     handle: Any
     remotes: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class NvmlSource:
         self._started = False
         self._found = False
 
-    def find(self) -> Found:
+    def find(self) -> NodeInventory:
         """Ask for everything that does not change by itself."""
         with_driver = self._start()
         try:
@@ -118,7 +118,7 @@ class NvmlSource:
             raise
         self._found = True
         problems = [f"GPU {c.device.index}: {c.fault}" for c in self._cards if c.fault]
-        return Found(
+        return NodeInventory(
             cpu_milli=self._host.cpu_milli(),
             memory_mb=self._host.memory_mb(),
             devices=tuple(card.device for card in self._cards),
@@ -263,7 +263,7 @@ def _address(handle: Any) -> int | None:
 
 
 def _card(place: int, host: Host) -> _Card:
-    blank = FoundDevice(index=place)
+    blank = DetectedDevice(index=place)
     try:
         handle = _handle(place)
         device, remotes = _device(handle, blank, host)
@@ -279,7 +279,9 @@ def _handle(place: int) -> Any:
     return handle
 
 
-def _device(handle: Any, blank: FoundDevice, host: Host) -> tuple[FoundDevice, tuple[str, ...]]:
+def _device(
+    handle: Any, blank: DetectedDevice, host: Host
+) -> tuple[DetectedDevice, tuple[str, ...]]:
     pci = _ask(pynvml.nvmlDeviceGetPciInfo, handle)
     bus_id = plain_bus_id(_string(pci.busId)) if pci is not None else ""
     name = _string(_ask(pynvml.nvmlDeviceGetName, handle))
@@ -370,7 +372,7 @@ def _bits(words: Any) -> tuple[int, ...]:
     )
 
 
-def _mig_slices(handle: Any) -> tuple[FoundSlice, ...]:
+def _mig_slices(handle: Any) -> tuple[DetectedSlice, ...]:
     if not _mig_is_on(handle):
         return ()
     slices: dict[str, list[str]] = defaultdict(list)
@@ -379,7 +381,8 @@ def _mig_slices(handle: Any) -> tuple[FoundSlice, ...]:
         profile = name.partition(" MIG ")[2].strip() or _profile(part, handle)
         slices[profile].append(_string(_ask(pynvml.nvmlDeviceGetUUID, part)))
     return tuple(
-        FoundSlice(profile=profile, uuids=tuple(uuids)) for profile, uuids in sorted(slices.items())
+        DetectedSlice(profile=profile, uuids=tuple(uuids))
+        for profile, uuids in sorted(slices.items())
     )
 
 

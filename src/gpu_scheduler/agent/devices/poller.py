@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Container, Iterable
 
-from gpu_scheduler.agent.devices.monitor import Watcher
-from gpu_scheduler.agent.devices.source import Found
+from gpu_scheduler.agent.devices.monitor import DeviceMonitor
+from gpu_scheduler.agent.devices.source import NodeInventory
 from gpu_scheduler.model.measurements import NodeReadings
 from gpu_scheduler.wire import agent_pb2 as pb
 
@@ -20,14 +20,14 @@ LEAST_PAUSE_S = 0.01
 LOOK_AGAIN_S = 0.1
 
 
-class Looker:
+class DevicePoller:
     """One watcher, asked by one task at a time."""
 
     def __init__(
         self,
-        watcher: Watcher,
+        watcher: DeviceMonitor,
         heard: Callable[[NodeReadings], None],
-        changed: Callable[[Found], None] | None = None,
+        changed: Callable[[NodeInventory], None] | None = None,
     ) -> None:
         """`heard` is told of every look, before anybody who waits for it.
 

@@ -64,7 +64,7 @@ class _Ours:
     process: Process
 
 
-class Attribution:
+class ProcessAttribution:
     """Finds the owner of each process, by a callable that knows our work.
 
     A process that was ours stays ours for as long as it is on the device, also when its job is over
@@ -146,7 +146,7 @@ MEMBER = b"TGPU_MEMBER"
 MOST_PARENTS = 64
 
 
-class Owners:
+class ProcessOwners:
     """Finds our work behind processes of this machine."""
 
     def __init__(self, scratch_dir: str, processes: Path = Path("/proc")) -> None:

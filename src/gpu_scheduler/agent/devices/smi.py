@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 
 from gpu_scheduler.agent.devices.host import Host, cpu_list, plain_bus_id
 from gpu_scheduler.agent.devices.source import (
+    DetectedDevice,
+    DetectedSlice,
     DevicesUnreadable,
-    Found,
-    FoundDevice,
-    FoundSlice,
+    NodeInventory,
     Process,
     Reading,
     join_islands,
@@ -69,10 +69,10 @@ class SmiSource:
         self._host = host or Host()
         self._timeout_s = timeout_s
         self._fields: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self._devices: tuple[FoundDevice, ...] | None = None
+        self._devices: tuple[DetectedDevice, ...] | None = None
         self._can_split = False
 
-    def find(self) -> Found:
+    def find(self) -> NodeInventory:
         rows = self._query_gpus((*STATIC, *STATIC_ONCE))
         modes = {row.get(MIG_MODE) for row in rows}
         self._can_split = bool(modes & {"Enabled", "Disabled"})
@@ -82,7 +82,7 @@ class SmiSource:
         topology = self._topology() if len(devices) > 1 else {}
         self._devices = tuple(_placed(devices, topology))
         drivers = sorted({row["driver_version"] for row in rows if row.get("driver_version")})
-        return Found(
+        return NodeInventory(
             cpu_milli=self._host.cpu_milli(),
             memory_mb=self._host.memory_mb(),
             devices=self._devices,
@@ -144,7 +144,7 @@ class SmiSource:
                 )
         return found
 
-    def _slices(self) -> dict[str, tuple[FoundSlice, ...]] | None:
+    def _slices(self) -> dict[str, tuple[DetectedSlice, ...]] | None:
         """By device; None if that cannot be learnt now."""
         code, text = self._run("-L")
         return None if code else parse_slices(text)
@@ -197,7 +197,7 @@ def number(text: str | None) -> int | None:
         return None
 
 
-def parse_slices(text: str) -> dict[str, tuple[FoundSlice, ...]]:
+def parse_slices(text: str) -> dict[str, tuple[DetectedSlice, ...]]:
     """MIG slices by the UUID of their device, from `nvidia-smi -L`."""
     found: dict[str, dict[str, list[str]]] = {}
     device = ""
@@ -207,7 +207,7 @@ def parse_slices(text: str) -> dict[str, tuple[FoundSlice, ...]]:
         elif (part := _SLICE.search(line)) and device:
             found.setdefault(device, {}).setdefault(part[1], []).append(part[2])
     return {
-        uuid: tuple(FoundSlice(profile=p, uuids=tuple(u)) for p, u in sorted(profiles.items()))
+        uuid: tuple(DetectedSlice(profile=p, uuids=tuple(u)) for p, u in sorted(profiles.items()))
         for uuid, profiles in found.items()
     }
 
@@ -244,7 +244,7 @@ def _topology_row(words: list[str], gpus: list[str], tail: list[str]) -> Topolog
     )
 
 
-def _mig_uuids(pieces: Iterable[FoundSlice]) -> tuple[str, ...]:
+def _mig_uuids(pieces: Iterable[DetectedSlice]) -> tuple[str, ...]:
     return tuple(uuid for piece in pieces for uuid in piece.uuids)
 
 
@@ -253,10 +253,10 @@ def _first_line(text: str) -> str:
 
 
 def _device(
-    row: dict[str, str], slices: dict[str, tuple[FoundSlice, ...]], host: Host
-) -> FoundDevice:
+    row: dict[str, str], slices: dict[str, tuple[DetectedSlice, ...]], host: Host
+) -> DetectedDevice:
     bus_id = plain_bus_id(row["pci.bus_id"])
-    return FoundDevice(
+    return DetectedDevice(
         index=number(row["index"]) or 0,
         uuid=row["uuid"],
         name=row["name"],
@@ -270,7 +270,7 @@ def _device(
     )
 
 
-def _placed(devices: list[FoundDevice], topology: dict[int, Topology]) -> list[FoundDevice]:
+def _placed(devices: list[DetectedDevice], topology: dict[int, Topology]) -> list[DetectedDevice]:
     """Number the devices in bus order, and add what the topology says."""
     rows = [topology.get(device.index, Topology()) for device in devices]
     islands = join_islands(
@@ -296,7 +296,7 @@ def _bandwidth(model: str, links: int) -> int:
     return (known or links * 2 * link_gbps(None)) if links else 0
 
 
-def _reading(device: FoundDevice, row: dict[str, str], processes: list[Process]) -> Reading:
+def _reading(device: DetectedDevice, row: dict[str, str], processes: list[Process]) -> Reading:
     lost = any("lost" in value.lower() for value in row.values())
     power, limit = row.get("power.draw"), row.get("enforced.power.limit")
     return Reading(

@@ -22,7 +22,7 @@ class DevicesUnreadable(ClusterError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundSlice:
+class DetectedSlice:
     """The MIG slices of one profile on one device, by UUID."""
 
     profile: str
@@ -30,7 +30,7 @@ class FoundSlice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundDevice:
+class DetectedDevice:
     """One GPU. `index` counts in PCI bus order, as CUDA does with CUDA_DEVICE_ORDER=PCI_BUS_ID.
 
     `model` is the short name that jobs ask for, `name` the product's own. A device that NVLink does
@@ -44,7 +44,7 @@ class FoundDevice:
     memory_mb: int = 0
     island: int = 0
     bandwidth_gbps: int = 0
-    mig_slices: tuple[FoundSlice, ...] = ()
+    mig_slices: tuple[DetectedSlice, ...] = ()
     pci_bus_id: str = ""
     path: str = ""
     numa_node: int = -1
@@ -57,12 +57,12 @@ class FoundDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class NodeInventory:
     """A node as it was found. `problem` says in a sentence why it is not more."""
 
     cpu_milli: int
     memory_mb: int
-    devices: tuple[FoundDevice, ...] = ()
+    devices: tuple[DetectedDevice, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     rack: str = ""
     detection: str = "none"
@@ -125,7 +125,7 @@ class DeviceSource(Protocol):
     found, in the order of the indices. `close` may be called twice.
     """
 
-    def find(self) -> Found: ...
+    def find(self) -> NodeInventory: ...
 
     def read(self) -> list[Reading]: ...
 

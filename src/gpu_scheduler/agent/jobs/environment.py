@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from gpu_scheduler.agent.accounts import Login, looked
-from gpu_scheduler.agent.devices.source import FoundDevice
+from gpu_scheduler.agent.accounts import Account, call_with_timeout
+from gpu_scheduler.agent.devices.source import DetectedDevice
 from gpu_scheduler.agent.work import WorkDevice
 from gpu_scheduler.wire import agent_pb2 as pb
 
@@ -127,7 +127,7 @@ NEVER_PASSED = (
 
 def job_environment(
     order: pb.Order,
-    login: Login,
+    login: Account,
     devices: tuple[WorkDevice, ...],
     scratch_dir: str,
     master_port: int,
@@ -157,12 +157,12 @@ def job_environment(
 
 
 def work_devices(
-    held: Mapping[int, pb.HeldDevice], found: Mapping[int, FoundDevice], mig: dict[int, str]
+    held: Mapping[int, pb.HeldDevice], found: Mapping[int, DetectedDevice], mig: dict[int, str]
 ) -> tuple[WorkDevice, ...]:
     """The devices of a member, with what only this node knows of them."""
     devices = []
     for index, share in sorted(held.items()):
-        device = found.get(index, FoundDevice(index=index))
+        device = found.get(index, DetectedDevice(index=index))
         devices.append(
             WorkDevice(
                 index=index,
@@ -176,15 +176,15 @@ def work_devices(
     return tuple(devices)
 
 
-def home_in(environment: Mapping[str, str]) -> str:
+def home_directory(environment: Mapping[str, str]) -> str:
     """The user's home, if there is one; service accounts often have none."""
     home = environment.get("HOME", "")
     # A name that cannot even be looked up is none; pathlib would raise.
-    is_there = bool(home) and looked(home, lambda: os.path.isdir(home), True)  # noqa: PTH112
+    is_there = bool(home) and call_with_timeout(home, lambda: os.path.isdir(home), True)  # noqa: PTH112
     return home if is_there else "/"
 
 
-def _login(login: Login, user: str) -> dict[str, str]:
+def _login(login: Account, user: str) -> dict[str, str]:
     """What a fresh login would have."""
     name = login.name or user
     return {
@@ -244,7 +244,7 @@ OF_CONDA = ("CONDA", "_CONDA", "_CE_", "MAMBA", "_MAMBA")
 """How the names of variables begin that tell conda what is active, and where things are."""
 
 
-def in_conda(start: pb.Start, environment: dict[str, str]) -> tuple[str, ...]:
+def conda_command(start: pb.Start, environment: dict[str, str]) -> tuple[str, ...]:
     """The command, inside its conda environment if it has one; `environment` is made to fit."""
     argv = tuple(start.argv)
     if not start.conda:
@@ -267,7 +267,7 @@ def _conda(environment: dict[str, str]) -> str:
     named = environment.get("CONDA_EXE", "")
     if named:
         return named
-    path, home = environment["PATH"], home_in(environment)
+    path, home = environment["PATH"], home_directory(environment)
     places = [place.replace("~", home, 1) + "/bin/conda" for place in CONDA_PLACES]
 
     def find() -> str:
@@ -275,4 +275,4 @@ def _conda(environment: dict[str, str]) -> str:
             return "conda"
         return next((place for place in places if os.access(place, os.X_OK)), "conda")
 
-    return looked(f"{path} {home}", find, "conda")
+    return call_with_timeout(f"{path} {home}", find, "conda")

@@ -200,7 +200,7 @@ ON_ITS_WAY_S = 5.0
 Key = tuple[str, int]
 
 
-class LogServing:
+class LogServer:
     """The readers of one stream."""
 
     def __init__(
@@ -288,18 +288,18 @@ DAY_S = 86_400.0
 log = structlog.get_logger("agent")
 
 
-async def keep_logs(launcher: Launcher, logs_dir: Path, days: float) -> None:
+async def enforce_log_retention(launcher: Launcher, logs_dir: Path, days: float) -> None:
     """Until cancelled: drop what is older than that."""
     while True:
         jobs = {job_of(allocation_id) for allocation_id, _, _ in await launcher.held()}
         before_s = time.time() - days * DAY_S
-        dropped = await asyncio.to_thread(drop_old_logs, logs_dir, jobs, before_s)
+        dropped = await asyncio.to_thread(delete_expired_logs, logs_dir, jobs, before_s)
         if dropped:
             log.info("old logs are dropped", jobs=dropped)
         await asyncio.sleep(PAUSE_S)
 
 
-def drop_old_logs(logs_dir: Path, held: Container[str], before_s: float) -> int:
+def delete_expired_logs(logs_dir: Path, held: Container[str], before_s: float) -> int:
     """Remove the logs of jobs that were last held, or last written, before then; how many."""
     dropped = 0
     for directory in _directories(logs_dir):

@@ -37,11 +37,11 @@ Key = tuple[str, int]
 log = structlog.get_logger("mps")
 
 
-class MpsFailed(Exception):
+class MpsError(Exception):
     """The daemon cannot be had; the text says why."""
 
 
-class Messenger(Protocol):
+class CommandRunner(Protocol):
     """Who runs short commands as users: the launcher, as nobody should fork beside threads."""
 
     async def errand(
@@ -87,7 +87,7 @@ class Mps:
 
     def __init__(
         self,
-        messenger: Messenger,
+        messenger: CommandRunner,
         *,
         program: str | None,
         sharing: str,
@@ -113,7 +113,7 @@ class Mps:
             async with self._lock:
                 try:
                     daemon = await self._joined(work, device)
-                except MpsFailed as error:
+                except MpsError as error:
                     if self._sharing == ALWAYS:
                         raise
                     log.warning("no MPS, time is sliced", device=device.index, error=str(error))
@@ -143,7 +143,7 @@ class Mps:
         """The daemon of the device, if it is or can be this user's."""
         if self._program is None:
             if self._sharing == ALWAYS:
-                raise MpsFailed(f"gpu.sharing is mps, and {PROGRAM} is not on the agent's PATH")
+                raise MpsError(f"gpu.sharing is mps, and {PROGRAM} is not on the agent's PATH")
             return None
         key = (work.allocation_id, work.member)
         daemon = self._daemons.get(device.uuid)
@@ -178,7 +178,7 @@ class Mps:
         self._make_directories(daemon)
         await self._tell(daemon, START, self._program or PROGRAM)
         if not await self._answers(daemon):
-            raise MpsFailed(f"{PROGRAM} -d was started and does not answer; see {daemon.log}")
+            raise MpsError(f"{PROGRAM} -d was started and does not answer; see {daemon.log}")
 
     def _make_directories(self, daemon: Daemon) -> None:
         """Pipe and log are the user's alone, in a directory that nobody else can change."""
@@ -191,12 +191,12 @@ class Mps:
                 if os.geteuid() == 0:
                     os.chown(path, daemon.uid, daemon.gid)
         except OSError as error:
-            raise MpsFailed(f"its directory cannot be made: {error}") from error
+            raise MpsError(f"its directory cannot be made: {error}") from error
 
     async def _answers(self, daemon: Daemon) -> bool:
         try:
             await self._tell(daemon, COMMAND, self._program or PROGRAM, "get_server_list")
-        except MpsFailed:
+        except MpsError:
             return False
         return True
 
@@ -204,7 +204,7 @@ class Mps:
         """Ask it; what does not go is killed: nobody uses it any more."""
         try:
             await self._tell(daemon, COMMAND, self._program or PROGRAM, "quit")
-        except MpsFailed as error:
+        except MpsError as error:
             log.warning("an MPS daemon did not quit", device=daemon.device, error=str(error))
         self._clean(daemon)
 
@@ -222,7 +222,7 @@ class Mps:
             await self._messenger.errand(argv, environment, (daemon.uid, daemon.gid, daemon.user))
         except OrderRefused as error:
             what = words[-1] if len(words) > 1 else "-d"
-            raise MpsFailed(f"{PROGRAM} {what}: {error}") from error
+            raise MpsError(f"{PROGRAM} {what}: {error}") from error
 
     def _remember(self) -> None:
         """On a full disk it is only remembered, which is better than no job at all."""
@@ -233,7 +233,7 @@ class Mps:
             fresh.replace(self._state)
 
 
-def mps_of(config: AgentConfig, launcher: Messenger, *, is_real: bool) -> Mps:
+def mps_for(config: AgentConfig, launcher: CommandRunner, *, is_real: bool) -> Mps:
     """Those of one agent. Devices that are not real have no driver, and so no service of it."""
     return Mps(
         launcher,

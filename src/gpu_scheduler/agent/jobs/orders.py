@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpu_scheduler.agent.accounts import Login
+from gpu_scheduler.agent.accounts import Account
 from gpu_scheduler.agent.config import AgentConfig
-from gpu_scheduler.agent.devices.source import Found, FoundDevice, FoundSlice
+from gpu_scheduler.agent.devices.source import DetectedDevice, DetectedSlice, NodeInventory
 from gpu_scheduler.agent.jobs.environment import (
-    home_in,
-    in_conda,
+    conda_command,
+    home_directory,
     job_environment,
     nccl_hints,
     rendezvous_files,
@@ -47,7 +47,7 @@ Held = Mapping[Key, Mapping[int, Slice]]
 """Slices by work and device."""
 
 
-def lost_slices(found: Found, held: Held) -> Iterator[tuple[Key, int, Slice]]:
+def lost_slices(found: NodeInventory, held: Held) -> Iterator[tuple[Key, int, Slice]]:
     """Who holds a slice that is not there, and of which device."""
     there = {device.index: device.mig_uuids for device in found.devices}
     for key, slices in held.items():
@@ -56,7 +56,7 @@ def lost_slices(found: Found, held: Held) -> Iterator[tuple[Key, int, Slice]]:
                 yield key, index, one
 
 
-def offered(found: Found, held: Held) -> Found:
+def offered(found: NodeInventory, held: Held) -> NodeInventory:
     """What the server may count on. A device that is gone as a whole stays gone."""
     missing: dict[int, list[Slice]] = {}
     for _, index, one in lost_slices(found, held):
@@ -68,11 +68,11 @@ def offered(found: Found, held: Held) -> Found:
     return replace(found, devices=devices)
 
 
-def _with(device: FoundDevice, missing: list[Slice]) -> FoundDevice:
+def _with(device: DetectedDevice, missing: list[Slice]) -> DetectedDevice:
     uuids = {piece.profile: piece.uuids for piece in device.mig_slices}
     for one in sorted(missing, key=lambda one: one.uuid):
         uuids[one.profile] = (*uuids.get(one.profile, ()), one.uuid)
-    slices = tuple(FoundSlice(profile=name, uuids=uuids[name]) for name in sorted(uuids))
+    slices = tuple(DetectedSlice(profile=name, uuids=uuids[name]) for name in sorted(uuids))
     return replace(device, mig_slices=slices)
 
 
@@ -85,7 +85,7 @@ def _with(device: FoundDevice, missing: list[Slice]) -> FoundDevice:
 NAME = "chosen.json"
 
 
-class Chosen:
+class Assignments:
     """Ports by allocation, which of them are of services, and slices by work and device."""
 
     def __init__(self, directory: Path) -> None:
@@ -183,11 +183,11 @@ class Chosen:
 
 # --- An order from the server becomes work for the launcher.
 
-NO_ACCOUNT = Login()
+NO_ACCOUNT = Account()
 _MARK = re.compile("%([jAax%])")
 
 
-class NoSlice(Exception):
+class NoFreeSlice(Exception):
     """What the server gave out is not there; the text says what."""
 
 
@@ -195,23 +195,23 @@ class PortTaken(Exception):
     """The port that a service asks for is not free on this node."""
 
 
-class Orders:
+class OrderTranslator:
     """Translates orders, with what this node knows: device nodes, MIG slices, free ports."""
 
-    def __init__(self, config: AgentConfig, found: Found) -> None:
+    def __init__(self, config: AgentConfig, found: NodeInventory) -> None:
         """Take orders for one node."""
         self._config = config
         self.set_found(found)
-        self._chosen = Chosen(Path(config.dir))
+        self._chosen = Assignments(Path(config.dir))
         self._told_lost: list[tuple[Key, int, Slice]] = []
 
-    def set_found(self, found: Found) -> None:
+    def set_found(self, found: NodeInventory) -> None:
         """What the node has, now that it has changed; work that is under way keeps what it has."""
         self._found = found
         self._devices = {device.index: device for device in found.devices}
         self._adapters = found.fabric.adapters
 
-    def work(self, order: pb.Order, login: Login = NO_ACCOUNT) -> Work:
+    def work(self, order: pb.Order, login: Account = NO_ACCOUNT) -> Work:
         """What the launcher needs to run one member; `login` is the account of its user."""
         config, start = self._config, order.start
         scratch = self.scratch_dir(order.allocation_id, order.member)
@@ -224,7 +224,7 @@ class Orders:
         service_port = self._service_port(order)
         if service_port:
             environment |= {"PORT": str(service_port), "TGPU_SERVICE_PORT": str(service_port)}
-        workdir = start.workdir or home_in(environment)
+        workdir = start.workdir or home_directory(environment)
         closed = tuple(
             device.path
             for index, device in sorted(self._devices.items())
@@ -237,7 +237,7 @@ class Orders:
             task=start.task if start.HasField("task") else None,
             attempt=start.attempt,
             name=start.name,
-            argv=in_conda(start, environment),
+            argv=conda_command(start, environment),
             script=start.script,
             workdir=workdir,
             environment=environment,
@@ -298,7 +298,7 @@ class Orders:
         self._chosen.free_port_of_service(allocation_id)
         return self._chosen.free_slices(allocation_id, member)
 
-    def offered(self) -> Found:
+    def offered(self) -> NodeInventory:
         """What the server may count on: what there is, and slices that are held and gone."""
         return offered(self._found, self._chosen.slices)
 
@@ -384,7 +384,7 @@ class Orders:
                     if uuid not in taken
                 ]
                 if not free:
-                    raise NoSlice(
+                    raise NoFreeSlice(
                         f"no slice {held.mig_profile} of GPU {held.index} is free on this node"
                     )
                 mine[held.index] = Slice(free[0], held.mig_profile)

@@ -37,12 +37,12 @@ SPARE_MS = 5_000
 Key = tuple[str, int]
 """Allocation id and member."""
 CHILD = Path(__file__).with_name("probe_child.py")
-_RUNNERS = ThreadPoolExecutor(max_workers=16, thread_name_prefix="check")
+_RUNNERS = ThreadPoolExecutor(max_workers=16, thread_name_prefix="probe")
 """Apart from the threads in which devices are read: commands that hang must not hold those up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class ProbeTarget:
     """One replica and how it is asked; `kind` is empty if nobody asks. `pid` is 0 until it runs."""
 
     allocation_id: str
@@ -68,11 +68,11 @@ class Watched:
         return self.allocation_id, self.member
 
 
-async def check(asked: Watched) -> str:
+async def probe(asked: ProbeTarget) -> str:
     """Ask once, for as long as the answer may take."""
     ask = {"http": _http, "tcp": _tcp, "command": _command}.get(asked.kind)
     if ask is None:
-        return f"this agent cannot check by {asked.kind}; update it"
+        return f"this agent cannot probe by {asked.kind}; update it"
     # A command is told to end by itself, and may take a moment for that.
     patience_ms = asked.timeout_ms + (SPARE_MS if asked.kind == "command" else 0)
     try:
@@ -95,13 +95,13 @@ async def _connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
     raise refused or OSError("no address")
 
 
-async def _tcp(asked: Watched) -> str:
+async def _tcp(asked: ProbeTarget) -> str:
     _, writer = await _connect(asked.port)
     writer.close()
     return ""
 
 
-async def _http(asked: Watched) -> str:
+async def _http(asked: ProbeTarget) -> str:
     reader, writer = await _connect(asked.port)
     try:
         request = (
@@ -123,7 +123,7 @@ async def _http(asked: Watched) -> str:
     return "" if 200 <= status < 400 else f"GET {asked.path} was answered with {status}"
 
 
-async def _command(asked: Watched) -> str:
+async def _command(asked: ProbeTarget) -> str:
     """Run it in a process of its own that becomes the job's user first.
 
     Begun in a thread, where Python starts it without a copy of this process, which is large and
@@ -132,7 +132,7 @@ async def _command(asked: Watched) -> str:
     return await asyncio.get_running_loop().run_in_executor(_RUNNERS, _run, asked)
 
 
-def _run(asked: Watched) -> str:
+def _run(asked: ProbeTarget) -> str:
     who = {
         "pid": asked.pid,
         "uid": asked.uid,
@@ -176,7 +176,7 @@ BEFORE_READY_MS = 1_000
 log = structlog.get_logger("agent")
 
 
-class Prober:
+class ReadinessProber:
     """All replicas on this node."""
 
     def __init__(
@@ -186,7 +186,7 @@ class Prober:
         self._file = directory / NAME
         self._tell = tell
         self._now_ms = now_ms
-        self._watched: dict[Key, Watched] = {found.key: found for found in _read(self._file)}
+        self._watched: dict[Key, ProbeTarget] = {found.key: found for found in _read(self._file)}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._told: dict[Key, pb.Fact] = {}
 
@@ -196,7 +196,7 @@ class Prober:
         port = int(work.environment.get("TGPU_SERVICE_PORT", 0))
         if not port and not start.HasField("probe"):
             return
-        watched = Watched(
+        watched = ProbeTarget(
             allocation_id=order.allocation_id,
             member=order.member,
             port=port,
@@ -255,13 +255,13 @@ class Prober:
         """How all replicas stand, for a server that may not know."""
         return list(self._told.values())
 
-    async def _ask(self, watched: Watched) -> None:
+    async def _ask(self, watched: ProbeTarget) -> None:
         clock = asyncio.get_running_loop().time
         patient_until = clock() + watched.grace_ms / 1000
         is_ready, failures = False, 0
         complaint = ""
         while True:
-            problem = await check(watched)
+            problem = await probe(watched)
             if not problem:
                 failures, complaint = 0, ""
                 if not is_ready:
@@ -280,7 +280,7 @@ class Prober:
                 pause_ms = min(pause_ms, BEFORE_READY_MS)
             await asyncio.sleep(pause_ms / 1000)
 
-    def _say(self, watched: Watched, *, is_ready: bool, detail: str = "") -> None:
+    def _say(self, watched: ProbeTarget, *, is_ready: bool, detail: str = "") -> None:
         ready = pb.Ready(is_ready=is_ready, detail=detail, port=watched.port)
         fact = pb.Fact(
             at_ms=self._now_ms(),
@@ -302,12 +302,12 @@ class Prober:
             fresh.replace(self._file)
 
 
-def _read(file: Path) -> list[Watched]:
+def _read(file: Path) -> list[ProbeTarget]:
     """A file that makes no sense is like none: jobs come first."""
     try:
         known = json.loads(file.read_text(encoding="utf-8"))
         return [
-            Watched(
+            ProbeTarget(
                 **values
                 | {
                     "argv": tuple(values["argv"]),

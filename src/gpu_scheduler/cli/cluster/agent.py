@@ -61,7 +61,7 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Work until told to stop; jobs are left alone."""
+    """Work until told to stop; running jobs continue."""
     from gpu_scheduler.settings.sources import load
 
     flags: dict[str, object] = {key: getattr(args, name) for name, key in FLAGS.items()}
@@ -158,13 +158,13 @@ def _work(settings: Settings, config: AgentConfig, notices: tuple[str, ...]) -> 
     import structlog
     import uvloop
 
-    from gpu_scheduler.agent.main import alone, run_agent
+    from gpu_scheduler.agent.main import exclusive_lock, run_agent
     from gpu_scheduler.cli.admin.up import open_log
     from gpu_scheduler.server.state_directory import prepare
     from gpu_scheduler.settings.file_paths import agent_paths
 
     prepare(agent_paths(settings.agent.work_directory, config.node))
-    with alone(config):
+    with exclusive_lock(config):
         open_log(settings, "")
         log = structlog.get_logger("agent")
         for notice in notices:

@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 
 from gpu_scheduler import __version__
-from gpu_scheduler.agent.devices.discovery import seek
+from gpu_scheduler.agent.devices.discovery import open_source
 from gpu_scheduler.agent.devices.source import DeviceSource
 from gpu_scheduler.agent.launcher_client import Launcher
-from gpu_scheduler.agent.main import as_configured, wanted_devices, watcher_of
+from gpu_scheduler.agent.main import apply_config, device_monitor_for, discovery_options
 from gpu_scheduler.agent.server_link import Stream
 from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.api.context import Context
@@ -102,10 +102,10 @@ class LocalEngine:
         self._launcher = await Launcher.connect(self._config.dir)
         config = self._config
         if self._source is None:
-            self._source = await asyncio.to_thread(seek, wanted_devices(config))
+            self._source = await asyncio.to_thread(open_source, discovery_options(config))
         source = self._source
-        found = as_configured(await asyncio.to_thread(source.find), config)
-        watcher = watcher_of(config, source, found)
+        found = apply_config(await asyncio.to_thread(source.find), config)
+        watcher = device_monitor_for(config, source, found)
         connect = partial(_joined, self.agents)
         agent = Agent(config, self._launcher, found, watcher, connect)
         self._agent = asyncio.create_task(agent.run())

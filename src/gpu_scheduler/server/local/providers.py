@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from gpu_scheduler.agent.devices.host import Host
-from gpu_scheduler.agent.devices.source import DevicesUnreadable, Found, FoundDevice, Reading
+from gpu_scheduler.agent.devices.source import (
+    DetectedDevice,
+    DevicesUnreadable,
+    NodeInventory,
+    Reading,
+)
 
 OK = "ok"
 
@@ -128,11 +133,11 @@ class ProvidedDevices:
         """Nothing is asked yet."""
         self._provider = provider
 
-    def find(self) -> Found:
+    def find(self) -> NodeInventory:
         """What there is."""
         host = Host()
         devices = tuple(
-            FoundDevice(
+            DetectedDevice(
                 index=stats.index,
                 uuid=f"GPU-provided-{stats.index}",
                 name=stats.model,
@@ -141,7 +146,7 @@ class ProvidedDevices:
             )
             for stats in self._asked()
         )
-        return Found(
+        return NodeInventory(
             cpu_milli=host.cpu_milli(),
             memory_mb=host.memory_mb(),
             devices=devices,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.agent.devices.discovery import Wanted, detect
+from gpu_scheduler.agent.devices.discovery import DiscoveryOptions, detect
 from gpu_scheduler.agent.devices.host import Host
 from gpu_scheduler.model.errors import InvalidRequest
 from tests.fakes.nvml import FakeNvml
@@ -19,7 +19,7 @@ DRIVER_NOT_LOADED = 9
 
 
 def test_nvml_comes_first(fake_nvml: FakeNvml) -> None:
-    source = detect(Wanted(), host=HOST)
+    source = detect(DiscoveryOptions(), host=HOST)
     assert source.find().detection == "nvml"
     assert len(source.read()) == 8
     source.close()
@@ -29,14 +29,14 @@ def test_nvidia_smi_comes_second(fake_nvml: FakeNvml, tmp_path: Path) -> None:
     fake_nvml.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)
     smi = FakeSmi(tmp_path / "bin")
     smi.sample("desktop")
-    source = detect(Wanted(nvidia_smi=smi.command), host=HOST)
+    source = detect(DiscoveryOptions(nvidia_smi=smi.command), host=HOST)
     assert source.find().detection == "nvidia-smi"
     assert len(source.read()) == 2
 
 
 def test_with_neither_the_node_has_cores_and_a_sentence(fake_nvml: FakeNvml) -> None:
     fake_nvml.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)
-    source = detect(Wanted(nvidia_smi="no-such-smi"), host=HOST)
+    source = detect(DiscoveryOptions(nvidia_smi="no-such-smi"), host=HOST)
     found = source.find()
     assert found.detection == "none"
     assert found.devices == ()
@@ -51,51 +51,53 @@ def test_with_neither_the_node_has_cores_and_a_sentence(fake_nvml: FakeNvml) -> 
 
 def test_a_method_that_works_and_sees_nothing_says_so(fake_nvml: FakeNvml) -> None:
     fake_nvml.set(count=0)
-    found = detect(Wanted(method="nvml"), host=HOST).find()
+    found = detect(DiscoveryOptions(method="nvml"), host=HOST).find()
     assert found.detection == "none"
     assert "nvml: it works, and there is no GPU" in found.problem
 
 
 def test_a_named_method_is_not_replaced_by_another(fake_nvml: FakeNvml) -> None:
-    found = detect(Wanted(method="nvidia-smi", nvidia_smi="no-such-smi"), host=HOST).find()
+    found = detect(
+        DiscoveryOptions(method="nvidia-smi", nvidia_smi="no-such-smi"), host=HOST
+    ).find()
     assert found.detection == "none"
     assert "nvml" not in found.problem
 
 
 def test_a_declaration_chooses_its_method_and_can_be_named(fake_nvml: FakeNvml) -> None:
     for method in ("auto", "declared", "simulated"):
-        found = detect(Wanted(method=method, declared="2xL4"), host=HOST).find()
+        found = detect(DiscoveryOptions(method=method, declared="2xL4"), host=HOST).find()
         assert found.detection == "declared"
         assert len(found.devices) == 2
 
 
 def test_gpus_can_be_switched_off(fake_nvml: FakeNvml) -> None:
-    found = detect(Wanted(method="none"), host=HOST).find()
+    found = detect(DiscoveryOptions(method="none"), host=HOST).find()
     assert (found.detection, found.devices) == ("none", ())
 
 
 def test_cores_and_memory_can_be_given_with_every_method(fake_nvml: FakeNvml) -> None:
-    for wanted in (Wanted(method="none", cpu_milli=500), Wanted(cpu_milli=500)):
+    for wanted in (DiscoveryOptions(method="none", cpu_milli=500), DiscoveryOptions(cpu_milli=500)):
         source = detect(wanted, host=HOST)
         assert source.find().cpu_milli == 500
         assert source.find().memory_mb == HOST.memory_mb()
         source.read()
         source.close()
-    assert detect(Wanted(memory_mb=77), host=HOST).find().memory_mb == 77
+    assert detect(DiscoveryOptions(memory_mb=77), host=HOST).find().memory_mb == 77
 
 
 @pytest.mark.parametrize(
     ("wanted", "told"),
     [
         (
-            Wanted(method="cuda"),
+            DiscoveryOptions(method="cuda"),
             "expected one of auto, nvml, nvidia-smi, declared, simulated, none",
         ),
-        (Wanted(method="declared"), "no GPUs are declared"),
-        (Wanted(declared="many"), "cannot read 'many'"),
+        (DiscoveryOptions(method="declared"), "no GPUs are declared"),
+        (DiscoveryOptions(declared="many"), "cannot read 'many'"),
     ],
 )
-def test_a_wish_that_no_machine_could_grant_is_refused(wanted: Wanted, told: str) -> None:
+def test_a_wish_that_no_machine_could_grant_is_refused(wanted: DiscoveryOptions, told: str) -> None:
     with pytest.raises(InvalidRequest, match=told):
         detect(wanted, host=HOST)
 

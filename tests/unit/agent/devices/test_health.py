@@ -8,20 +8,22 @@ from gpu_scheduler.agent.devices.health import (
     APPLICATION_XIDS,
     FATAL_XIDS,
     NOTED_XIDS,
+    DeviceHealth,
     Recovery,
-    Trust,
-    after_look,
     is_fatal,
+    updated_health,
 )
 from gpu_scheduler.agent.devices.source import Reading
 
 RULE = Recovery(after_fault_s=60, after_error_s=600, most_s=2000, forget_s=86_400)
 
 
-def looked(looks: Sequence[tuple[float, Reading]], trust: Trust | None = None) -> Trust:
-    trust = trust or Trust()
+def looked(
+    looks: Sequence[tuple[float, Reading]], trust: DeviceHealth | None = None
+) -> DeviceHealth:
+    trust = trust or DeviceHealth()
     for now, reading in looks:
-        trust = after_look(trust, reading, now, RULE)
+        trust = updated_health(trust, reading, now, RULE)
     return trust
 
 

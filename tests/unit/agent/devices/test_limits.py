@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from gpu_scheduler.agent.devices.discovery import Bounded
+from gpu_scheduler.agent.devices.discovery import TimeLimitedSource
 from gpu_scheduler.agent.devices.monitor import Breaker, BreakerState
 from gpu_scheduler.agent.devices.nvml import NvmlSource
-from gpu_scheduler.agent.devices.source import DevicesUnreadable, Found, Reading
+from gpu_scheduler.agent.devices.source import DevicesUnreadable, NodeInventory, Reading
 from tests.fakes.nvml import FakeNvml
 
 
@@ -30,8 +30,8 @@ class Flaky:
         self.gate = threading.Event()
         self.gate.set()
 
-    def find(self) -> Found:
-        return Found(cpu_milli=1, memory_mb=1)
+    def find(self) -> NodeInventory:
+        return NodeInventory(cpu_milli=1, memory_mb=1)
 
     def read(self) -> list[Reading]:
         self.reads += 1
@@ -51,7 +51,7 @@ def wait_for_stuck_calls() -> None:
 
 
 def test_a_call_that_comes_in_time_is_passed_on() -> None:
-    bounded = Bounded(Flaky(), deadline_s=30)
+    bounded = TimeLimitedSource(Flaky(), deadline_s=30)
     assert bounded.find().cpu_milli == 1
     assert bounded.read()[0].temperature_c == 1
     bounded.close()
@@ -60,7 +60,7 @@ def test_a_call_that_comes_in_time_is_passed_on() -> None:
 def test_finding_is_given_more_time_than_reading() -> None:
     source = Flaky()
     source.gate.clear()
-    bounded = Bounded(source, deadline_s=0.01, find_deadline_s=30)
+    bounded = TimeLimitedSource(source, deadline_s=0.01, find_deadline_s=30)
     assert bounded.find().cpu_milli == 1
     with pytest.raises(DevicesUnreadable, match=r"within 0\.01 s"):
         bounded.read()
@@ -72,12 +72,12 @@ def test_errors_of_the_source_are_passed_on() -> None:
     source = Flaky()
     source.error = DevicesUnreadable("no")
     with pytest.raises(DevicesUnreadable, match="no"):
-        Bounded(source, deadline_s=30).read()
+        TimeLimitedSource(source, deadline_s=30).read()
 
 
 def test_a_call_that_hangs_is_left_behind_and_not_repeated_until_it_is_back() -> None:
     clock, source = Clock(), Flaky()
-    bounded = Bounded(source, deadline_s=1, clock=clock)
+    bounded = TimeLimitedSource(source, deadline_s=1, clock=clock)
     source.gate.clear()
     with pytest.raises(DevicesUnreadable, match="did not answer within 1 s"):
         bounded.read()
@@ -94,9 +94,9 @@ def test_a_call_that_hangs_is_left_behind_and_not_repeated_until_it_is_back() ->
 
 
 def test_a_hanging_driver_does_not_hang_the_reader(fake_nvml: FakeNvml) -> None:
-    bounded = Bounded(NvmlSource(), deadline_s=60)
+    bounded = TimeLimitedSource(NvmlSource(), deadline_s=60)
     bounded.find()
-    impatient = Bounded(bounded, deadline_s=2)
+    impatient = TimeLimitedSource(bounded, deadline_s=2)
     fake_nvml.hang("nvmlDeviceGetPowerUsage")
     with pytest.raises(DevicesUnreadable, match="may be hanging"):
         impatient.read()

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_scheduler.agent.devices.monitor import Rescan, Watcher
+from gpu_scheduler.agent.devices.monitor import DeviceMonitor, HotplugScan
 from gpu_scheduler.agent.devices.nvml import NvmlSource
-from gpu_scheduler.agent.devices.source import DevicesUnreadable, Found, FoundSlice
+from gpu_scheduler.agent.devices.source import DetectedSlice, DevicesUnreadable, NodeInventory
 from tests.fakes.nvml import FakeNvml
 
 NOT_SUPPORTED, GPU_IS_LOST, DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND, UNKNOWN = 3, 15, 9, 13, 999
@@ -82,14 +82,14 @@ def test_mig_slices_are_found_by_profile_with_their_uuids(
     whole, split = source.find().devices[1:3]
     assert whole.mig_slices == ()
     assert split.mig_slices == (
-        FoundSlice(
+        DetectedSlice(
             profile="1g.10gb",
             uuids=(
                 "MIG-00020001-58ce-5a9a-8f9a-dbc22a66a000",
                 "MIG-00020002-58ce-5a9a-8f9a-dbc22a66a000",
             ),
         ),
-        FoundSlice(profile="3g.40gb", uuids=("MIG-00020000-58ce-5a9a-8f9a-dbc22a66a000",)),
+        DetectedSlice(profile="3g.40gb", uuids=("MIG-00020000-58ce-5a9a-8f9a-dbc22a66a000",)),
     )
     reading = source.read()[2]
     assert reading.utilisation_percent is None
@@ -332,14 +332,14 @@ def test_a_machine_with_a_driver_and_no_gpu_has_no_devices(
     assert source.read() == []
 
 
-def watched(source: NvmlSource) -> Watcher:
+def watched(source: NvmlSource) -> DeviceMonitor:
     found = source.find()
-    watcher = Watcher(source, found, lambda _: None)
-    watcher.rescan = Rescan(source.find, found, tuple)
+    watcher = DeviceMonitor(source, found, lambda _: None)
+    watcher.rescan = HotplugScan(source.find, found, tuple)
     return watcher
 
 
-def profiles(found: Found | None, index: int) -> dict[str, int]:
+def profiles(found: NodeInventory | None, index: int) -> dict[str, int]:
     assert found is not None
     return {piece.profile: len(piece.uuids) for piece in found.devices[index].mig_slices}
 

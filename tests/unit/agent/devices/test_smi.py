@@ -7,7 +7,7 @@ import pytest
 
 from gpu_scheduler.agent.devices.host import Host
 from gpu_scheduler.agent.devices.smi import SmiSource, number, parse_rows, parse_topology
-from gpu_scheduler.agent.devices.source import DevicesUnreadable, FoundSlice
+from gpu_scheduler.agent.devices.source import DetectedSlice, DevicesUnreadable
 from tests.fakes.smi import FakeSmi
 
 
@@ -71,7 +71,7 @@ def test_mig_slices_are_taken_from_the_list(smi: FakeSmi) -> None:
     smi.sample("mig")
     split, whole = a_source(smi).find().devices
     assert [(s.profile, len(s.uuids)) for s in split.mig_slices] == [("1g.10gb", 2), ("3g.40gb", 1)]
-    assert split.mig_slices[1] == FoundSlice(
+    assert split.mig_slices[1] == DetectedSlice(
         profile="3g.40gb", uuids=("MIG-ce861fb0-a248-58ce-a9a8-f9adbc22a66a",)
     )
     assert whole.mig_slices == ()

@@ -5,27 +5,27 @@ from typing import Any, cast
 
 import pytest
 
-from gpu_scheduler.agent.server_link import SentAway, Servers, Terms
+from gpu_scheduler.agent.server_link import LeaderTerm, ServerConnector, ServerRejected
 from gpu_scheduler.wire.handshake import not_the_leader
 
 
 def test_an_older_term_is_refused_also_after_a_restart(tmp_path: Path) -> None:
-    terms = Terms(tmp_path)
+    terms = LeaderTerm(tmp_path)
     terms.check(0)
     terms.check(4)
     terms.check(4)
-    with pytest.raises(SentAway, match="term 3"):
+    with pytest.raises(ServerRejected, match="term 3"):
         terms.check(3)
-    again = Terms(tmp_path)
+    again = LeaderTerm(tmp_path)
     assert again.newest == 4
-    with pytest.raises(SentAway, match="has obeyed term 4"):
+    with pytest.raises(ServerRejected, match="has obeyed term 4"):
         again.check(3)
     again.check(5)
 
 
 def test_a_term_that_cannot_be_kept_is_not_obeyed(tmp_path: Path) -> None:
-    terms = Terms(tmp_path / "gone")
-    with pytest.raises(SentAway, match="cannot be written"):
+    terms = LeaderTerm(tmp_path / "gone")
+    with pytest.raises(ServerRejected, match="cannot be written"):
         terms.check(1)
     assert terms.newest == 0
 
@@ -37,19 +37,19 @@ class AKeeper:
         self.identity: Any = self
         self._prefix = prefix
 
-    def may_follow_to(self, target: str) -> bool:
+    def may_redirect_to(self, target: str) -> bool:
         return target.startswith(self._prefix)
 
 
-def turns_of(servers: Servers, count: int) -> list[str]:
+def turns_of(servers: ServerConnector, count: int) -> list[str]:
     return [servers._next() for _ in range(count)]
 
 
 def test_an_agent_asks_the_server_that_it_is_sent_to_if_that_is_one_of_its_own() -> None:
-    servers = Servers(["a:1", "b:1", "c:1"])
-    assert SentAway(not_the_leader("c:1")).ask == "c:1"
-    assert SentAway(not_the_leader("")).ask == ""
-    assert SentAway("too old").ask == ""
+    servers = ServerConnector(["a:1", "b:1", "c:1"])
+    assert ServerRejected(not_the_leader("c:1")).ask == "c:1"
+    assert ServerRejected(not_the_leader("")).ask == ""
+    assert ServerRejected("too old").ask == ""
     assert turns_of(servers, 2) == ["a:1", "b:1"]
     servers.prefer("b:1")
     assert turns_of(servers, 1) == ["b:1"]
@@ -58,7 +58,7 @@ def test_an_agent_asks_the_server_that_it_is_sent_to_if_that_is_one_of_its_own()
 
 
 def test_an_agent_follows_once_to_a_server_that_must_prove_that_it_is_of_the_cluster() -> None:
-    servers = Servers(["standby:1"], cast(Any, AKeeper("leader")))
+    servers = ServerConnector(["standby:1"], cast(Any, AKeeper("leader")))
     assert turns_of(servers, 1) == ["standby:1"]
     servers.prefer("leader:1")
     assert turns_of(servers, 2) == ["leader:1", "standby:1"]

@@ -5,7 +5,13 @@ import threading
 import pytest
 
 from gpu_scheduler.agent.devices.declared import DeclaredSource
-from gpu_scheduler.agent.devices.discovery import NoDevices, Seeking, Wanted, detect, seek
+from gpu_scheduler.agent.devices.discovery import (
+    DiscoveryOptions,
+    EmptySource,
+    RetryingSource,
+    detect,
+    open_source,
+)
 from gpu_scheduler.agent.devices.host import Host
 from gpu_scheduler.agent.devices.source import DevicesUnreadable
 from tests.fakes.nvml import FakeNvml
@@ -14,14 +20,14 @@ HOST = Host(cores=4)
 DRIVER_NOT_LOADED = 9
 
 
-def seeking(wanted: Wanted) -> Seeking:
-    return Seeking(lambda: detect(wanted, host=HOST))
+def seeking(wanted: DiscoveryOptions) -> RetryingSource:
+    return RetryingSource(lambda: detect(wanted, host=HOST))
 
 
 @pytest.mark.parametrize("method", ["auto", "nvml"])
 def test_gpus_are_seen_when_their_driver_has_come(fake_nvml: FakeNvml, method: str) -> None:
     fake_nvml.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)
-    source = seeking(Wanted(method=method, nvidia_smi="no-such-smi"))
+    source = seeking(DiscoveryOptions(method=method, nvidia_smi="no-such-smi"))
     first = source.find()
     assert (first.devices, first.detection) == ((), "none")
     assert source.read() == []
@@ -34,7 +40,7 @@ def test_gpus_are_seen_when_their_driver_has_come(fake_nvml: FakeNvml, method: s
 
 def test_gpus_that_come_to_a_driver_that_had_none_are_seen(fake_nvml: FakeNvml) -> None:
     fake_nvml.set(count=0)
-    source = seeking(Wanted(nvidia_smi="no-such-smi"))
+    source = seeking(DiscoveryOptions(nvidia_smi="no-such-smi"))
     assert source.find().devices == ()
     fake_nvml.set(count=8)
     assert len(source.find().devices) == 8
@@ -45,7 +51,7 @@ def test_a_driver_that_hangs_costs_one_thread_however_often_it_is_looked_for(
     fake_nvml: FakeNvml,
 ) -> None:
     fake_nvml.hang("nvmlInitWithFlags")
-    source = seeking(Wanted(method="nvml", find_deadline_s=2))
+    source = seeking(DiscoveryOptions(method="nvml", find_deadline_s=2))
     assert source.find().devices == ()
     for _ in range(3):
         with pytest.raises(DevicesUnreadable, match="earlier question"):
@@ -58,6 +64,9 @@ def test_a_driver_that_hangs_costs_one_thread_however_often_it_is_looked_for(
 
 
 def test_only_devices_that_can_come_are_looked_for_again() -> None:
-    assert isinstance(seek(Wanted(method="none")), NoDevices)
-    for wanted in (Wanted(declared="2xL4"), Wanted(method="declared", declared="2xL4")):
-        assert isinstance(seek(wanted), DeclaredSource)
+    assert isinstance(open_source(DiscoveryOptions(method="none")), EmptySource)
+    for wanted in (
+        DiscoveryOptions(declared="2xL4"),
+        DiscoveryOptions(method="declared", declared="2xL4"),
+    ):
+        assert isinstance(open_source(wanted), DeclaredSource)

@@ -1,12 +1,12 @@
 """Devices that come and go while an agent runs."""
 
-from gpu_scheduler.agent.devices.monitor import Rescan
-from gpu_scheduler.agent.devices.source import DevicesUnreadable, Found, FoundDevice
+from gpu_scheduler.agent.devices.monitor import HotplugScan
+from gpu_scheduler.agent.devices.source import DetectedDevice, DevicesUnreadable, NodeInventory
 
 
-def found(*uuids: str) -> Found:
-    devices = tuple(FoundDevice(index=i, uuid=uuid) for i, uuid in enumerate(uuids))
-    return Found(cpu_milli=1000, memory_mb=1000, devices=devices)
+def found(*uuids: str) -> NodeInventory:
+    devices = tuple(DetectedDevice(index=i, uuid=uuid) for i, uuid in enumerate(uuids))
+    return NodeInventory(cpu_milli=1000, memory_mb=1000, devices=devices)
 
 
 class Machine:
@@ -14,15 +14,15 @@ class Machine:
 
     def __init__(self) -> None:
         self.gpus = ("a",)
-        self.found: Found | None = found("A")
+        self.found: NodeInventory | None = found("A")
         self.asked = 0
         self.now_s = 0.0
-        self.rescan = Rescan(self.find, found("A"), lambda: self.gpus)
+        self.rescan = HotplugScan(self.find, found("A"), lambda: self.gpus)
 
     def without_devices(self) -> None:
         """A machine whose driver is not loaded yet."""
         self.gpus, self.found = (), found()
-        self.rescan = Rescan(
+        self.rescan = HotplugScan(
             self.find, found(), lambda: self.gpus, seeks=True, clock=lambda: self.now_s
         )
 
@@ -34,7 +34,7 @@ class Machine:
             self.rescan.look()
         return self.asked - before
 
-    def find(self) -> Found:
+    def find(self) -> NodeInventory:
         self.asked += 1
         if self.found is None:
             raise DevicesUnreadable("the driver is being loaded")

@@ -11,8 +11,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from gpu_scheduler.agent import identity as join
-from gpu_scheduler.agent.identity import JOINED_ANEW, Identity, Keeper, NotJoined
-from gpu_scheduler.agent.server_link import Servers
+from gpu_scheduler.agent.identity import JOINED_ANEW, Identity, KeyRenewer, NotJoined
+from gpu_scheduler.agent.server_link import ServerConnector
 from gpu_scheduler.api.grpc.certificate_authority import NodeAuthority, new_authority
 from gpu_scheduler.wire import nodes_pb2 as nodes
 from gpu_scheduler.wire.handshake import JoinText, pin_of, secret_hash
@@ -27,7 +27,7 @@ def an_identity(authority: NodeAuthority, *, expires_ms: int = FAR_MS, token: st
     answer = nodes.JoinAnswer(
         node="n0", certificate=certificate, authority=authority.certificate, expires_ms=expires_ms
     )
-    identity = join.identity_by(answer, key, plain=False)
+    identity = join.identity_from(answer, key, plain=False)
     return replace(identity, token=secret_hash(token.strip()))
 
 
@@ -61,9 +61,9 @@ class Site:
             raise self.refusal
         return an_identity(self.authority, token=token)
 
-    def keeper(self, token: str = "") -> Keeper:
+    def keeper(self, token: str = "") -> KeyRenewer:
         file = str(self.token_file)
-        return Keeper(self.identity, self.directory, ["a:1"], token=token, token_file=file)
+        return KeyRenewer(self.identity, self.directory, ["a:1"], token=token, token_file=file)
 
 
 @pytest.fixture
@@ -71,11 +71,11 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     return Site(tmp_path, monkeypatch)
 
 
-def told(kept: Keeper, code: grpc.StatusCode, words: str = REVOKED) -> str:
+def told(kept: KeyRenewer, code: grpc.StatusCode, words: str = REVOKED) -> str:
     """What an agent says of a stream that has ended like this."""
     none = grpc.aio.Metadata()
     error = grpc.aio.AioRpcError(code, none, none, words)
-    return asyncio.run(Servers(["a:1"], kept).hear(error))
+    return asyncio.run(ServerConnector(["a:1"], kept).hear(error))
 
 
 def test_a_running_agent_whose_key_is_refused_takes_the_token_that_is_in_the_file_by_now(
@@ -135,7 +135,7 @@ def test_each_token_that_was_not_used_yet_is_tried(site: Site) -> None:
 
 
 def test_without_a_file_an_agent_is_to_be_started_with_the_new_token(site: Site) -> None:
-    kept = Keeper(site.identity, site.directory, ["a:1"])
+    kept = KeyRenewer(site.identity, site.directory, ["a:1"])
     said = told(kept, grpc.StatusCode.UNAUTHENTICATED)
     assert "--node n0' on the server and start this agent again with --token" in said
 
@@ -177,7 +177,7 @@ def test_a_renewal_that_is_answered_late_does_not_undo_a_join(
     kept = site.keeper()
 
     async def late(*_: Any) -> nodes.JoinAnswer:
-        await kept.join_anew(is_refused=True)
+        await kept.rejoin(is_refused=True)
         return nodes.JoinAnswer()
 
     monkeypatch.setattr(join, "renewed", late)
@@ -204,7 +204,7 @@ def test_an_agent_whose_new_key_cannot_be_kept_goes_on_with_the_old_one(
             )
 
         old = an_identity(authority, expires_ms=1)
-        kept = Keeper(old, tmp_path / "no such directory", [])
+        kept = KeyRenewer(old, tmp_path / "no such directory", [])
         monkeypatch.setattr(join, "renewed", signed)
         monkeypatch.setattr(join, "TRY_AGAIN_S", 0.01)
         running = asyncio.create_task(kept.run())

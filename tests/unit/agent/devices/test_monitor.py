@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import gpu_scheduler
-from gpu_scheduler.agent.devices.monitor import Watcher, WatchSettings, since_boot
-from gpu_scheduler.agent.devices.processes import Attribution, ForeignRule
+from gpu_scheduler.agent.devices.monitor import DeviceMonitor, MonitorSettings, boot_clock
+from gpu_scheduler.agent.devices.processes import ForeignRule, ProcessAttribution
 from gpu_scheduler.agent.devices.source import (
+    DetectedDevice,
     DevicesUnreadable,
-    Found,
-    FoundDevice,
+    NodeInventory,
     Process,
     Reading,
 )
@@ -22,10 +22,10 @@ from gpu_scheduler.model.measurements import DeviceProcess, DeviceReading, NodeR
 
 NOBODY = 2**22 + 1
 """No process has this number."""
-FOUND = Found(
+FOUND = NodeInventory(
     cpu_milli=1,
     memory_mb=1,
-    devices=(FoundDevice(index=0, uuid="GPU-a", memory_mb=80_000),),
+    devices=(DetectedDevice(index=0, uuid="GPU-a", memory_mb=80_000),),
 )
 
 
@@ -36,18 +36,18 @@ class Bench:
         self.now = 10_000.0
         self.next: Reading | Exception = Reading(index=0)
         self.owners: dict[int, str] = {}
-        self.watcher = Watcher(
+        self.watcher = DeviceMonitor(
             self,
             FOUND,
             self.owners.get,
-            settings=WatchSettings(foreign=ForeignRule(ignore_users=("gdm",), ignore_pids=(99,))),
+            settings=MonitorSettings(foreign=ForeignRule(ignore_users=("gdm",), ignore_pids=(99,))),
             memory=memory,
             boot_id=boot_id,
             clock=lambda: self.now,
             wall_clock=lambda: 1_700_000_000.5,
         )
 
-    def find(self) -> Found:
+    def find(self) -> NodeInventory:
         return FOUND
 
     def read(self) -> list[Reading]:
@@ -184,7 +184,7 @@ def test_a_number_that_is_used_again_is_another_process() -> None:
     bench.owners.clear()
     assert bench.processes(Process(pid=os.getpid()))[0].allocation_id == "job-1.1"
     began = start_ticks(os.getpid())
-    attribution = Attribution(bench.owners.get, ForeignRule(), lambda _: next(ticks))
+    attribution = ProcessAttribution(bench.owners.get, ForeignRule(), lambda _: next(ticks))
     ticks = iter((began, began + 1))
     bench.owners[7] = "job-1.1"
     reading = Reading(index=0, processes=(Process(pid=7),))
@@ -343,4 +343,4 @@ def test_a_memory_that_cannot_be_written_costs_only_the_memory(tmp_path: Path) -
 
 
 def test_the_clock_counts_from_boot() -> None:
-    assert 0 < since_boot() <= since_boot()
+    assert 0 < boot_clock() <= boot_clock()

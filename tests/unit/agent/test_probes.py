@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from gpu_scheduler.agent.jobs import probes
-from gpu_scheduler.agent.jobs.probes import Watched, check
+from gpu_scheduler.agent.jobs.probes import ProbeTarget, probe
 
 MANY = 40
 """More than Python has threads for whoever asks, on any machine."""
@@ -17,7 +17,7 @@ def test_commands_that_hang_do_not_hold_up_those_who_read_devices(
 ) -> None:
     let_go = threading.Event()
 
-    def hangs(asked: Watched) -> str:
+    def hangs(asked: ProbeTarget) -> str:
         let_go.wait(120)
         return asked.allocation_id
 
@@ -25,10 +25,10 @@ def test_commands_that_hang_do_not_hold_up_those_who_read_devices(
 
     async def scenario() -> list[str]:
         asked = [
-            Watched(allocation_id=f"{n}", member=0, port=1, kind="command", timeout_ms=60_000)
+            ProbeTarget(allocation_id=f"{n}", member=0, port=1, kind="command", timeout_ms=60_000)
             for n in range(MANY)
         ]
-        answers = [asyncio.create_task(check(each)) for each in asked]
+        answers = [asyncio.create_task(probe(each)) for each in asked]
         try:
             await asyncio.sleep(0)
             async with asyncio.timeout(60):

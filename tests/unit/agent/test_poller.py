@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from gpu_scheduler.agent.devices.monitor import Watcher, WatchSettings
-from gpu_scheduler.agent.devices.poller import Looker
-from gpu_scheduler.agent.devices.source import Found
+from gpu_scheduler.agent.devices.monitor import DeviceMonitor, MonitorSettings
+from gpu_scheduler.agent.devices.poller import DevicePoller
+from gpu_scheduler.agent.devices.source import NodeInventory
 from gpu_scheduler.model.measurements import DeviceProcess, DeviceReading, NodeReadings
 
 
@@ -14,15 +14,15 @@ class Scene:
     """A watcher that sees what the test says next, and then always the last of it."""
 
     def __init__(self, *sights: NodeReadings, timeout_s: float = 10.0) -> None:
-        self.settings = WatchSettings(monitor_interval_s=3600, release_timeout_s=timeout_s)
+        self.settings = MonitorSettings(monitor_interval_s=3600, release_timeout_s=timeout_s)
         self._sights = list(sights)
-        self.changed: Found | None = None
+        self.changed: NodeInventory | None = None
         self.must_find = False
         self.looks = 0
         self.heard: list[NodeReadings] = []
-        self.found: list[Found] = []
+        self.found: list[NodeInventory] = []
 
-    def find_again(self) -> Found | None:
+    def find_again(self) -> NodeInventory | None:
         found, self.changed = self.changed, None
         return found
 
@@ -30,11 +30,11 @@ class Scene:
         self.looks += 1
         return self._sights.pop(0) if len(self._sights) > 1 else self._sights[0]
 
-    def during(self, test: Callable[[Looker], Awaitable[Any]]) -> Any:
+    def during(self, test: Callable[[DevicePoller], Awaitable[Any]]) -> Any:
         """Run a test while somebody looks."""
 
         async def run() -> Any:
-            looker = Looker(cast(Watcher, self), self.heard.append, self.found.append)
+            looker = DevicePoller(cast(DeviceMonitor, self), self.heard.append, self.found.append)
             running = asyncio.create_task(looker.run())
             try:
                 return await asyncio.wait_for(test(looker), 60)
@@ -77,7 +77,7 @@ def test_devices_that_cannot_be_read_are_not_waited_for() -> None:
 def test_many_ends_at_once_share_their_looks() -> None:
     scene = Scene(sight())
 
-    async def many(looker: Looker) -> list[bool]:
+    async def many(looker: DevicePoller) -> list[bool]:
         return await asyncio.gather(*(looker.released(f"{n}.1", (3,)) for n in range(100)))
 
     assert scene.during(many) == [True] * 100
@@ -86,17 +86,17 @@ def test_many_ends_at_once_share_their_looks() -> None:
 
 def test_devices_that_came_or_went_are_told_before_anything_is_read_of_them() -> None:
     scene = Scene(sight())
-    scene.changed = Found(cpu_milli=1000, memory_mb=1000)
+    scene.changed = NodeInventory(cpu_milli=1000, memory_mb=1000)
 
-    async def after_a_look(looker: Looker) -> None:
+    async def after_a_look(looker: DevicePoller) -> None:
         await looker.released("a.1", ())
 
     scene.during(after_a_look)
-    assert scene.found == [Found(cpu_milli=1000, memory_mb=1000)]
+    assert scene.found == [NodeInventory(cpu_milli=1000, memory_mb=1000)]
 
 
 def test_a_look_that_shows_other_slices_is_followed_by_a_search_at_once() -> None:
-    new = Found(cpu_milli=1, memory_mb=1)
+    new = NodeInventory(cpu_milli=1, memory_mb=1)
 
     class Divided(Scene):
         def look(self) -> NodeReadings:
@@ -104,9 +104,11 @@ def test_a_look_that_shows_other_slices_is_followed_by_a_search_at_once() -> Non
             self.changed = new if self.must_find else None
             return super().look()
 
-    async def run() -> Found:
-        told: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
-        looker = Looker(cast(Watcher, Divided(sight())), lambda _: None, told.set_result)
+    async def run() -> NodeInventory:
+        told: asyncio.Future[NodeInventory] = asyncio.get_running_loop().create_future()
+        looker = DevicePoller(
+            cast(DeviceMonitor, Divided(sight())), lambda _: None, told.set_result
+        )
         running = asyncio.create_task(looker.run())
         try:
             return await asyncio.wait_for(told, 60)

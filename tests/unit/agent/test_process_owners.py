@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.agent.devices.processes import Owners
+from gpu_scheduler.agent.devices.processes import ProcessOwners
 
 ANN, BOB = 1000, 1001
 
@@ -31,7 +31,7 @@ class Machine:
         (self._processes / str(pid) / "cgroup").write_text(f"4:pids:/\n0::{path}\n")
 
     def owner(self, pid: int) -> str | None:
-        return Owners(str(self._scratch), self._processes).owner_of(pid)
+        return ProcessOwners(str(self._scratch), self._processes).owner_of(pid)
 
     def work(self, name: str, monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
         (self._scratch / name).mkdir()

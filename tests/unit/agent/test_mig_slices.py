@@ -1,18 +1,19 @@
 """MIG slices that are destroyed while a job holds them."""
 
-from gpu_scheduler.agent.devices.source import Found, FoundDevice, FoundSlice
+from gpu_scheduler.agent.devices.source import DetectedDevice, DetectedSlice, NodeInventory
 from gpu_scheduler.agent.jobs.orders import Slice, lost_slices, offered
 
 JOB, OTHER = ("job-1.1", 0), ("job-2.1", 0)
 
 
-def a_node(**uuids: str) -> Found:
+def a_node(**uuids: str) -> NodeInventory:
     """Devices 0 (whole) and 1, with slices by profile: `p1g='a b'`."""
     slices = tuple(
-        FoundSlice(profile=profile, uuids=tuple(names.split())) for profile, names in uuids.items()
+        DetectedSlice(profile=profile, uuids=tuple(names.split()))
+        for profile, names in uuids.items()
     )
-    devices = (FoundDevice(index=0), FoundDevice(index=1, mig_slices=slices))
-    return Found(cpu_milli=1000, memory_mb=1000, devices=devices)
+    devices = (DetectedDevice(index=0), DetectedDevice(index=1, mig_slices=slices))
+    return NodeInventory(cpu_milli=1000, memory_mb=1000, devices=devices)
 
 
 def test_what_is_there_is_offered_as_it_is() -> None:

@@ -1,4 +1,4 @@
-"""A node whose disk is full says so, takes the blame for what met it, and is fit again later."""
+"""Disk health: a full disk is reported, and jobs that failed because of it are node failures."""
 
 import asyncio
 import os
@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from gpu_scheduler.agent import machine as room
-from gpu_scheduler.agent.machine import Fitness, Machine, ThisMachine, may_be_the_disk
+from gpu_scheduler.agent import machine
+from gpu_scheduler.agent.machine import DiskHealth, LocalMachine, Machine, may_be_disk_failure
 from gpu_scheduler.agent.work import NOT_BEGUN, Over
 
 FULL = "cannot write /state/attempts: No space left on device"
@@ -34,28 +34,28 @@ class Disk:
     """A machine whose disk is as the test says."""
 
     def __init__(self) -> None:
-        self.trouble_is = ""
+        self.problem = ""
         self.tried: list[bool] = []
 
-    async def trouble(self, directory: Path, *, is_suspect: bool) -> str:
-        self.tried.append(is_suspect)
-        return self.trouble_is
+    async def disk_problem(self, directory: Path, *, test_write: bool) -> str:
+        self.tried.append(test_write)
+        return self.problem
 
 
-def with_disk(work: Callable[[Disk, Fitness, list[str]], object]) -> None:
+def with_disk(work: Callable[[Disk, DiskHealth, list[str]], object]) -> None:
     disk, said = Disk(), list[str]()
-    fitness = Fitness(cast(Machine, disk), Path("/state"), lambda: said.append(fitness.unfit))
+    health = DiskHealth(cast(Machine, disk), Path("/state"), lambda: said.append(health.problem))
 
     async def run() -> None:
-        await cast("asyncio.Future[None]", work(disk, fitness, said))
+        await cast("asyncio.Future[None]", work(disk, health, said))
 
     asyncio.run(run())
 
 
-def test_who_met_a_full_disk_is_to_be_tried_elsewhere() -> None:
-    async def work(disk: Disk, fitness: Fitness, said: list[str]) -> None:
-        disk.trouble_is = "the disk is full"
-        blamed = await fitness.blame(an_over())
+def test_job_that_failed_on_a_full_disk_is_a_node_failure() -> None:
+    async def work(disk: Disk, health: DiskHealth, said: list[str]) -> None:
+        disk.problem = "the disk is full"
+        blamed = await health.blame_node_for(an_over())
         assert blamed.stopped_by == NOT_BEGUN
         assert blamed.detail == f"{FULL}; the disk is full"
         assert (said, disk.tried) == (["the disk is full"], [True])
@@ -63,29 +63,29 @@ def test_who_met_a_full_disk_is_to_be_tried_elsewhere() -> None:
     with_disk(work)
 
 
-def test_who_met_another_full_disk_than_that_of_the_node_keeps_its_failure() -> None:
-    async def work(disk: Disk, fitness: Fitness, said: list[str]) -> None:
-        assert await fitness.blame(an_over()) == an_over()
+def test_job_that_failed_on_another_disk_keeps_its_failure() -> None:
+    async def work(disk: Disk, health: DiskHealth, said: list[str]) -> None:
+        assert await health.blame_node_for(an_over()) == an_over()
         assert said == []
 
     with_disk(work)
 
 
-def test_a_node_becomes_unfit_and_fit_again_and_says_each_once(
+def test_each_change_of_disk_health_is_reported_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def work(disk: Disk, fitness: Fitness, said: list[str]) -> None:
+    async def work(disk: Disk, health: DiskHealth, said: list[str]) -> None:
         states = ["", "", "the disk is full", "the disk is full", ""]
-        disk.trouble_is = states.pop(0)
+        disk.problem = states.pop(0)
 
         async def pass_time(_: float) -> None:
             if not states:
                 raise TimeoutError
-            disk.trouble_is = states.pop(0)
+            disk.problem = states.pop(0)
 
         monkeypatch.setattr(asyncio, "sleep", pass_time)
         with pytest.raises(TimeoutError):
-            await fitness.watch(5)
+            await health.watch(5)
         assert said == ["the disk is full", ""]
         # As long as nothing is wrong it is only asked how much is free.
         assert disk.tried == [False, False, False, True, True]
@@ -103,12 +103,12 @@ def test_a_node_becomes_unfit_and_fit_again_and_says_each_once(
         (an_over(stopped_by="cancelled"), False),
     ],
 )
-def test_only_what_never_began_may_have_met_a_full_disk(over: Over, may_be: bool) -> None:
-    assert may_be_the_disk(over) == may_be
+def test_only_a_job_that_never_started_may_be_a_disk_failure(over: Over, may_be: bool) -> None:
+    assert may_be_disk_failure(over) == may_be
 
 
-def test_a_disk_with_room_is_no_trouble_and_nothing_stays_on_it(tmp_path: Path) -> None:
-    assert asyncio.run(ThisMachine().trouble(tmp_path, is_suspect=True)) == ""
+def test_disk_with_free_space_has_no_problem_and_the_test_file_is_removed(tmp_path: Path) -> None:
+    assert asyncio.run(LocalMachine().disk_problem(tmp_path, test_write=True)) == ""
     assert list(tmp_path.iterdir()) == []
 
 
@@ -120,38 +120,36 @@ def test_a_disk_with_room_is_no_trouble_and_nothing_stays_on_it(tmp_path: Path) 
         ({"f_files": 0, "f_favail": 0}, ""),
     ],
 )
-def test_a_disk_without_room_says_what_is_missing(
+def test_full_disk_reports_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: dict[str, int], said: str
 ) -> None:
     facts = {"f_bavail": 1 << 20, "f_frsize": 4096, "f_files": 1000, "f_favail": 900} | free
     answer = namedtuple("Free", facts)(**facts)
     monkeypatch.setattr(os, "statvfs", lambda _: answer)
-    found = room.disk_trouble(tmp_path, is_suspect=False)
+    found = machine.disk_problem(tmp_path, test_write=False)
     assert found.endswith(said)
     assert bool(found) == bool(said)
 
 
-def test_a_directory_that_is_gone_is_a_trouble(tmp_path: Path) -> None:
-    found = room.disk_trouble(tmp_path / "gone", is_suspect=True)
+def test_missing_directory_is_a_problem(tmp_path: Path) -> None:
+    found = machine.disk_problem(tmp_path / "gone", test_write=True)
     assert found == f"nothing can be written to {tmp_path / 'gone'}: No such file or directory"
 
 
-def test_a_disk_that_hangs_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpu_scheduler.agent.machine.PATIENCE_S", 0.02)
+def test_check_of_a_hanging_disk_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_scheduler.agent.machine.DISK_TIMEOUT_S", 0.02)
     looks: list[Path] = []
 
-    async def hang(_: object, directory: Path, *, is_suspect: bool) -> str:
+    async def hang(_: object, directory: Path, *, test_write: bool) -> str:
         looks.append(directory)
         await asyncio.Event().wait()
         return ""
 
     async def run() -> None:
-        machine = ThisMachine()
+        local = LocalMachine()
         monkeypatch.setattr(asyncio, "to_thread", hang)
         for _ in range(3):
-            said = await machine.trouble(tmp_path, is_suspect=False)
+            said = await local.disk_problem(tmp_path, test_write=False)
             assert said == f"{tmp_path} does not answer"
 
     asyncio.run(run())
