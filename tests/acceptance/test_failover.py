@@ -288,7 +288,7 @@ def test_a_second_server_of_the_same_name_is_refused_and_the_first_one_is_not_di
     second.environment = second.environment | {"GPU_SCHEDULER_SERVER_NAME": name}
     second.start("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
     assert second.ended() == 7
-    assert f"this server is called '{name}', and so is another one" in second.log()
+    assert f"the server name '{name}' is already used" in second.log()
     assert cluster.address(name) in second.log()
     assert cluster.leadership(name)["role"] == "leader"
     until_standing_by(cluster, name, *(one for one in cluster.servers if one != name))

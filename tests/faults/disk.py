@@ -125,7 +125,7 @@ class DiskLease:
         self._disk = disk
         self._valid_s = valid_s
 
-    def look(self) -> LeaderLease:
+    def heartbeat(self) -> LeaderLease:
         row, now_s = self._disk.lead, self._disk.loop.time()
         return LeaderLease(
             term=row.term,
@@ -136,7 +136,7 @@ class DiskLease:
             database_ms=round(now_s * 1000),
         )
 
-    def take(self) -> int | None:
+    def acquire(self) -> int | None:
         row, now_s = self._disk.lead, self._disk.loop.time()
         if row.holder and row.until_s > now_s:
             return None
@@ -155,10 +155,10 @@ class DiskLease:
         if (row.term, row.holder) == (term, self.me.name):
             row.holder, row.until_s = "", self._disk.loop.time()
 
-    def leave(self) -> None:
+    def unregister(self) -> None:
         """There is no list of servers here."""
 
-    def secret(self) -> bytes:
+    def cluster_secret(self) -> bytes:
         return b""
 
     def close(self) -> None:

@@ -19,10 +19,15 @@ from gpu_scheduler.control.writer import SteadyClock
 from gpu_scheduler.model.errors import ClusterError, SchedulerError
 from gpu_scheduler.model.identity import Caller, ServerMember
 from gpu_scheduler.predict.history import History
-from gpu_scheduler.server.from_settings import check_patience, limits_of, patience_of, policy_of
-from gpu_scheduler.server.ha.agent_gate import AgentDoor
-from gpu_scheduler.server.ha.election import Leadership, Times
-from gpu_scheduler.server.ha.leader import last_time
+from gpu_scheduler.server.from_settings import (
+    check_node_timeouts,
+    limits_of,
+    node_timeouts_of,
+    policy_of,
+)
+from gpu_scheduler.server.grpc import AgentGate
+from gpu_scheduler.server.ha.election import LeaderElector, LeaseTimes
+from gpu_scheduler.server.ha.leader import last_event_time
 from gpu_scheduler.settings.groups.cluster import NodeSettings
 from gpu_scheduler.settings.schema import Settings
 from tests.faults.audit import Audit
@@ -56,8 +61,8 @@ class VirtualServer:
         self._agents: Agents | None = None
         self._repeats: IdempotencyStore | None = None
         self._holds: Callable[[], bool] = lambda: True
-        self._door: AgentDoor | None = None
-        self._leadership: Leadership | None = None
+        self._gate: AgentGate | None = None
+        self._elector: LeaderElector | None = None
         self._writers: list[DiskWriter] = []
         self._is_alone = is_alone
         self._events = loop
@@ -76,7 +81,7 @@ class VirtualServer:
 
     async def _live(self) -> None:
         """The only server leads from its start to its end."""
-        self._door = AgentDoor()
+        self._gate = AgentGate()
         while True:
             try:
                 await self._begin(0)
@@ -86,16 +91,16 @@ class VirtualServer:
 
     async def _compete(self) -> None:
         """One of several leads when it can."""
-        door = self._door = AgentDoor()
-        times = Times()
+        gate = self._gate = AgentGate()
+        times = LeaseTimes()
         me = ServerMember(name=self.name, address=self.name, agents=self.name)
-        self._leadership = door.standing = Leadership(
+        self._elector = gate.election = LeaderElector(
             DiskLease(self._disk, me, times.valid_s),
             times,
             clock=lambda: self.machine.boot_ms() / 1000,
             thread=self._new_writer(),
         )
-        await self._leadership.run(self._begin, self._end)
+        await self._elector.run(self._begin, self._end)
 
     async def _begin(self, term: int) -> None:
         try:
@@ -108,28 +113,28 @@ class VirtualServer:
 
     async def _lead(self, term: int) -> None:
         rows: Any = self._rows
-        if self._leadership is not None:
+        if self._elector is not None:
             rows.fence(term)
         clock = SteadyClock(wall_ms=self.machine.wall_ms, monotonic_ms=self.machine.monotonic_ms)
-        clock.not_before(last_time(rows))
+        clock.not_before(last_event_time(rows))
         loop = Loop(rows, new_core, clock.now_ms, writer=self._new_writer())
-        leadership = self._leadership
+        elector = self._elector
 
         def holds() -> bool:
-            return leadership is None or (leadership.term == term and leadership.is_held)
+            return elector is None or (elector.term == term and elector.is_held)
 
-        if leadership is not None:
-            loop.on_deposed(leadership.lose)
-            loop.on_written(leadership.note_commit)
+        if elector is not None:
+            loop.on_deposed(elector.step_down)
+            loop.on_written(elector.on_commit)
             self._audit.note("leads", self.name, term)
-        agents = Agents(loop, patience=patience_of(SETTINGS.nodes), term=term, may_order=holds)
+        agents = Agents(loop, patience=node_timeouts_of(SETTINGS.nodes), term=term, may_order=holds)
         loop.start()
         agents.expect_nodes()
         service: Any = loop
         self.loop, self._agents, self._repeats = loop, agents, IdempotencyStore(service)
         self._holds = holds
-        if self._door is not None:
-            self._door.open(agents)
+        if self._gate is not None:
+            self._gate.open(agents)
 
     async def _end(self) -> None:
         """It leads no more, and goes on as a standby."""
@@ -137,8 +142,8 @@ class VirtualServer:
         self._rows.fence(0)
         loop, agents = self.loop, self._agents
         self.loop = self._agents = self._repeats = None
-        if self._door is not None:
-            self._door.shut()
+        if self._gate is not None:
+            self._gate.shut()
         if agents is not None:
             agents.close()
         if loop is not None:
@@ -153,7 +158,7 @@ class VirtualServer:
         if not self.part.is_dead:
             self._audit.note("server dies", self.name)
             self._events.kill(self.part)
-            self.loop = self._agents = self._repeats = self._door = self._leadership = None
+            self.loop = self._agents = self._repeats = self._gate = self._elector = None
             for writer in self._writers:
                 writer.die()
             self._writers.clear()
@@ -162,7 +167,7 @@ class VirtualServer:
 
     @property
     def is_listening(self) -> bool:
-        return self._door is not None
+        return self._gate is not None
 
     def accept(self, connection: Connection) -> None:
         """An agent has connected."""
@@ -170,11 +175,11 @@ class VirtualServer:
         connection.on_server_end = task.cancel
 
     async def _serve(self, connection: Connection) -> None:
-        if self._door is None:
+        if self._gate is None:
             return
         context: Any = NoContext()
         try:
-            async for message in self._door.session(connection.requests(), context):
+            async for message in self._gate.session(connection.requests(), context):
                 connection.answer(message)
         except SchedulerError as error:
             self._audit.note("session refused", self.name, connection.link[0], error)
@@ -197,8 +202,8 @@ class VirtualServer:
             scope={"method": "POST", "path": "/", "query_string": b""},
         )
 
-        def act(extra_writes: Any) -> Awaitable[Outcome]:
-            return loop.apply(command, caller, extra_writes=extra_writes)
+        def act(also: Any) -> Awaitable[Outcome]:
+            return loop.apply(command, caller, extra_writes=also)
 
         def tell(outcome: Outcome) -> Response:
             if outcome.service is not None:
@@ -214,7 +219,7 @@ class VirtualServer:
 
 SETTINGS = Settings(nodes=NodeSettings(lease_s=80.0, lease_margin_s=10.0))
 """As usual, but for leases that end within a fault."""
-check_patience(SETTINGS.nodes, SETTINGS.agent)
+check_node_timeouts(SETTINGS.nodes, SETTINGS.agent)
 LIMITS = replace(limits_of(SETTINGS), quarantine_after=0)
 """GPUs are not set aside, as there is no admin to look at them."""
 

@@ -35,7 +35,7 @@ from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import Service
-from gpu_scheduler.server.ha.election import Leadership
+from gpu_scheduler.server.ha.election import LeaderElector
 from gpu_scheduler.store.rows import JobRow, TaskRow
 from tests.faults.disk import Disk, DiskWriter
 from tests.faults.launcher import Attempt, ModelLauncher
@@ -136,7 +136,7 @@ def no_fencing() -> Iterator[None]:
     """Commits, orders and answers of a server whose lead has run out are taken all the same."""
     with (
         patch.object(Disk, "check_term", lambda self, term: None),
-        patch.object(Leadership, "is_held", property(lambda self: self.term > 0)),
+        patch.object(LeaderElector, "is_held", property(lambda self: self.term > 0)),
     ):
         yield
 

@@ -1,4 +1,4 @@
-"""Where the server may be reached from, by whom, and with which keys: checked before it listens."""
+"""Access to the server, checked before it listens: addresses, TLS certificate, token issuer."""
 
 from __future__ import annotations
 
@@ -20,49 +20,52 @@ from gpu_scheduler.api.auth.tokens import Verifier
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, SchedulerError
 from gpu_scheduler.model.identity import Role
-from gpu_scheduler.settings.fields import Mistakes
+from gpu_scheduler.settings.fields import ErrorCollector
 from gpu_scheduler.settings.groups.network import ApiSettings, AuthSettings
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.settings.trusted_files import read_trusted
 
 LARGEST_FILE = 1 << 20
-LOOK_AT_FILES_S = 10.0
+FILE_POLL_S = 10.0
 ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared with, not listened on
 log = structlog.get_logger("server")
 
 
 def check_access(settings: Settings) -> tuple[str, ...]:
-    """Refuse what would let strangers in; what is allowed and risky is said."""
+    """Reject unsafe settings; return warnings about settings that are allowed but risky."""
     api, auth = settings.api, settings.auth
     local = is_loopback(api.host)
     warnings = []
-    mistakes = Mistakes()
+    errors = ErrorCollector()
     if bool(api.tls_certificate) != bool(api.tls_key):
-        told = "TLS needs both api.tls_certificate and api.tls_key; one is missing"
-        mistakes.add(InvalidRequest(told))
+        errors.add(
+            InvalidRequest("TLS needs both api.tls_certificate and api.tls_key; one is missing")
+        )
     if not auth.enabled and local:
         warnings.append("auth is off: every user of this machine may do everything")
     elif not auth.enabled:
-        told = (
-            f"auth is off and api.host is {api.host}: whoever reaches that address could do "
-            "everything; switch auth on, or listen on 127.0.0.1"
+        errors.add(
+            InvalidRequest(
+                f"auth is off and api.host is {api.host}: everyone who reaches that address could "
+                "do everything; switch auth on, or listen on 127.0.0.1"
+            )
         )
-        mistakes.add(InvalidRequest(told))
     if not local and not api.tls_certificate:
         if not api.allow_plain_http:
-            told = (
-                f"api.host is {api.host}, where others could read tokens on their way; set "
-                "api.tls_certificate and api.tls_key, or api.allow_plain_http if something before "
-                "the server encrypts"
+            errors.add(
+                InvalidRequest(
+                    f"api.host is {api.host} without TLS, so that others on the network could read "
+                    "tokens; set api.tls_certificate and api.tls_key, or api.allow_plain_http if a "
+                    "proxy in front of the server encrypts"
+                )
             )
-            mistakes.add(InvalidRequest(told))
-        warnings.append(f"api.host is {api.host} without TLS: tokens can be read on their way")
-    mistakes.check()
+        warnings.append(f"api.host is {api.host} without TLS: tokens are sent unencrypted")
+    errors.raise_if_any()
     return tuple(warnings)
 
 
 def host_names(api: ApiSettings) -> tuple[str, ...]:
-    """The names by which browsers may call the server."""
+    """The host names that browsers may use for the server."""
     if is_loopback(api.host):
         return api.host_names
     own = () if api.host in ANY_ADDRESS else (api.host, f"[{api.host}]")
@@ -70,7 +73,7 @@ def host_names(api: ApiSettings) -> tuple[str, ...]:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches an address."""
+    """Whether an address can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -79,52 +82,51 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def on_reload(act: Callable[[], None]) -> None:
-    """Act on SIGHUP, as services do; on a terminal it means that the person has gone."""
+def on_reload(callback: Callable[[], None]) -> None:
+    """Call back on SIGHUP, except on a terminal, where SIGHUP means that it was closed."""
     if not sys.stdin.isatty():
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, act)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, callback)
 
 
 class Certificate:
-    """The server's certificate; connections that are made after a change get the new one."""
+    """The server's TLS certificate; after a change new connections use the new one."""
 
     def __init__(self, api: ApiSettings) -> None:
-        """Read it, or say why it cannot be."""
         self._files = (api.tls_certificate, api.tls_key)
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._stamps = self._current_stamps()
         self._load(self.context)
 
-    async def watch(self, also: Callable[[], None] = lambda: None) -> None:
-        """Until cancelled: read it again when it has changed, or at once when told by SIGHUP.
+    async def watch(self, on_check: Callable[[], None] = lambda: None) -> None:
+        """Reload the files when they change, and on SIGHUP, until cancelled.
 
-        Others who use the same files do so too, by `also`.
+        `on_check` lets other users of the same files do the same.
         """
-        told = asyncio.Event()
-        on_reload(told.set)
+        requested = asyncio.Event()
+        on_reload(requested.set)
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_AT_FILES_S):
-                    await told.wait()
-            self.refresh(at_once=told.is_set())
-            also()
-            told.clear()
+                async with asyncio.timeout(FILE_POLL_S):
+                    await requested.wait()
+            self.refresh(force=requested.is_set())
+            on_check()
+            requested.clear()
 
-    def refresh(self, *, at_once: bool = False) -> None:
-        """Take over files that have changed; those that cannot be read change nothing."""
+    def refresh(self, *, force: bool = False) -> None:
+        """Load changed files; if that fails, keep the current certificate."""
         stamps = self._current_stamps()
-        if stamps == self._stamps and not at_once:
+        if stamps == self._stamps and not force:
             return
         self._stamps = stamps
         try:
-            # First into another context: a key that does not fit must not spoil the one in use.
+            # Try another context first: a wrong key must not damage the context in use.
             self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
             self._load(self.context)
         except SchedulerError as error:
-            log.warning("the new certificate is not used", error=str(error))
+            log.warning("new certificate rejected; keeping the old one", error=str(error))
         else:
-            log.info("the certificate was read again", file=self._files[0])
+            log.info("certificate reloaded", file=self._files[0])
 
     def _load(self, context: ssl.SSLContext) -> None:
         certificate, key = self._files
@@ -145,17 +147,17 @@ class Certificate:
 
 
 def load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    """Let a context use a certificate, or say why it is none or the key is not its own."""
+    """Load a certificate and its key into a context."""
     try:
         context.load_cert_chain(certificate, key, password=_no_password)
     except (OSError, ssl.SSLError, ValueError) as error:
         raise InvalidInput(
-            f"and {key} are no certificate with its key: {error}", file=certificate
+            f"and {key} are not a certificate and its key: {error}", file=certificate
         ) from None
 
 
 def verifier_of(auth: AuthSettings) -> Callable[[Context], Verifier] | None:
-    """What believes the issuer that the settings name; None if they name none."""
+    """The verifier of JWTs for the issuer in the settings; None without an issuer."""
     if not auth.jwt_key_file and not auth.jwt_jwks_file:
         return None
     if auth.jwt_key_file and auth.jwt_jwks_file:
@@ -163,7 +165,7 @@ def verifier_of(auth: AuthSettings) -> Callable[[Context], Verifier] | None:
     for name in ("jwt_issuer", "jwt_audience"):
         if not getattr(auth, name):
             raise InvalidRequest(
-                f"auth.{name} is missing: without it a token for another service would be believed"
+                f"auth.{name} is missing: without it a token for another service would be accepted"
             )
     issuer = Issuer(
         algorithm=auth.jwt_algorithm,
@@ -176,24 +178,19 @@ def verifier_of(auth: AuthSettings) -> Callable[[Context], Verifier] | None:
         roles=_roles(auth.jwt_roles),
         default_role=Role(auth.jwt_default_role),
     )
-    is_secret = auth.jwt_algorithm == "HS256"
     keys = Keys(
         auth.jwt_key_file or auth.jwt_jwks_file,
-        partial(_read_key, is_secret=is_secret),
+        partial(read_trusted, most_bytes=LARGEST_FILE, secret=auth.jwt_algorithm == "HS256"),
         auth.jwt_algorithm,
         is_set=bool(auth.jwt_jwks_file),
     )
     return lambda context: JwtVerifier(issuer, keys, context.directory, context.resolve_tenant)
 
 
-def _read_key(file: str, *, is_secret: bool) -> bytes:
-    return read_trusted(file, LARGEST_FILE, secret=is_secret)
-
-
 def _roles(pairs: tuple[str, ...]) -> dict[str, Role]:
-    if not pairs:
-        return {role.value: role for role in Role}
     known = {role.value: role for role in Role}
+    if not pairs:
+        return known
     roles = {}
     for pair in pairs:
         word, equals, role = pair.rpartition("=")

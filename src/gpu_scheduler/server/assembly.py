@@ -1,7 +1,6 @@
-"""All parts of the server joined: store, control loop, agents, HTTP, and the agent of this machine.
+"""One server process: store, control loop, agents, HTTP and gRPC, and this machine's agent.
 
-Settings and paths come in. What can fail before anybody depends on it fails first: directories,
-lock, database, ports.
+Settings and paths come in. Whatever can fail early fails first: directories, lock, database, ports.
 """
 
 from __future__ import annotations
@@ -25,29 +24,29 @@ from gpu_scheduler.api.nodes.sessions import add_agent_service
 from gpu_scheduler.control.writer import SteadyClock
 from gpu_scheduler.server.access import Certificate, on_reload, verifier_of
 from gpu_scheduler.server.agent_process import AgentProcess, agent_config_of, node_name
-from gpu_scheduler.server.grpc import GrpcServer
-from gpu_scheduler.server.ha.agent_gate import AgentDoor
-from gpu_scheduler.server.ha.components import Parts
-from gpu_scheduler.server.ha.membership import Guarded, fence, leadership_of, member_of
-from gpu_scheduler.server.ha.role import Alone, OneOfSeveral, Roles
-from gpu_scheduler.server.runtime import calm_collector, lasting
+from gpu_scheduler.server.background import supervise
+from gpu_scheduler.server.background.housekeeping import tune_gc
+from gpu_scheduler.server.grpc import AgentGate, GrpcServer
+from gpu_scheduler.server.ha.leader import Components
+from gpu_scheduler.server.ha.lease import FencedStore, elector_of, fence, member_of
+from gpu_scheduler.server.ha.role import ReplicatedRole, Role, StandaloneRole
 from gpu_scheduler.server.start_rules import check_settings
 from gpu_scheduler.server.state_directory import (
     Lock,
-    announce,
-    home_of,
+    installation_id,
     prepare,
     private_files,
-    renounce,
-    started_at,
+    process_start,
+    remove_server_file,
+    write_server_file,
 )
 from gpu_scheduler.server.storage import open_store, postgres_address
 from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.store.contract import Store
 
-FIRST_AGENT_S = 15.0
-FIRST_LEADER_S = 15.0
+AGENT_WAIT_S = 15.0
+LEADER_WAIT_S = 15.0
 MESSAGE_BYTES = 64 << 20
 log = structlog.get_logger("server")
 
@@ -63,9 +62,9 @@ class Server:
         has_agent: bool = True,
         has_nodes: bool = False,
     ) -> None:
-        """Take the directories; no second server can from now on.
+        """Lock the state directory, open the database and bind the ports.
 
-        With `has_agent` it runs jobs on this machine, with `has_nodes` agents come over TCP.
+        With `has_agent` it runs jobs on this machine; with `has_nodes` agents connect over TCP.
         """
         self._warnings = check_settings(settings, has_nodes=has_nodes)
         for warning in self._warnings:
@@ -73,7 +72,6 @@ class Server:
         self._has_agent = has_agent
         self._has_nodes = has_nodes
         self._network: GrpcServer | None = None
-        self._nodes_at = ""
         self._certificate = Certificate(settings.api) if settings.api.tls_certificate else None
         self._signed = verifier_of(settings.auth)
         prepare(paths)
@@ -84,63 +82,64 @@ class Server:
         self._store = open_store(settings, paths)
         self._listening = BoundSockets(_addresses(settings, paths))
 
-    async def run(self, stop: asyncio.Event, ready: Callable[[dict[str, Any]], None]) -> None:
-        """Serve until told to stop. `ready` hears where, once everything answers."""
-        door = AgentDoor()
+    async def run(self, stop: asyncio.Event, on_ready: Callable[[dict[str, Any]], None]) -> None:
+        """Serve until `stop` is set. `on_ready` gets the addresses once everything answers."""
+        gate = AgentGate()
         try:
-            async with self._grpc(door) as network:
+            async with self._grpc(gate) as network:
                 self._network = network
-                roles = self._roles(door, network)
+                role = self._make_role(gate)
                 try:
-                    applications = await roles.begin()
+                    applications = await role.start()
                     async with self._http(applications):
                         if network is not None:
                             await network.serve(applications.main)
-                        await self._serve(roles, stop, ready)
+                        await self._serve(role, stop, on_ready)
                 finally:
-                    await self._end(roles)
+                    await self._stop(role)
         finally:
             self._listening.close()
             self._store.close()
-            renounce(self._paths)
+            remove_server_file(self._paths)
             self._lock.release()
 
     async def _serve(
-        self, roles: Roles, stop: asyncio.Event, ready: Callable[[dict[str, Any]], None]
+        self, role: Role, stop: asyncio.Event, on_ready: Callable[[dict[str, Any]], None]
     ) -> None:
-        tasks = [self._watch_files()]
-        door, node = roles.door, node_name(self._settings)
-        await _either(stop.wait(), roles.settle(), FIRST_LEADER_S)
+        tasks = [self._watch_certificate()]
+        gate, node = role.gate, node_name(self._settings)
+        # The first submission should find a leader and a node, so wait for both for a while.
+        await _first_of(stop.wait(), role.wait_for_leader(), LEADER_WAIT_S)
         local_agent = None
         if self._has_agent:
             config = agent_config_of(self._settings, self._paths)
-            local_agent = AgentProcess(config, lambda: door.has(node))
-            tasks.append(asyncio.create_task(lasting("agent", local_agent.run)))
-            await _either(stop.wait(), door.wait_for(node), FIRST_AGENT_S)
-        facts = self._facts(node, door.problem(node))
-        announce(self._paths, facts)
-        calm_collector()
-        ready(facts)
+            local_agent = AgentProcess(config, lambda: gate.has(node))
+            tasks.append(asyncio.create_task(supervise("agent", local_agent.run)))
+            await _first_of(stop.wait(), gate.wait_for(node), AGENT_WAIT_S)
+        facts = self._facts(node, gate.problem(node))
+        write_server_file(self._paths, facts)
+        tune_gc()
+        on_ready(facts)
         try:
-            await _until(stop, roles)
+            await _wait_for_stop(stop, role)
         finally:
-            log.info("stopping; jobs go on")
+            log.info("stopping; jobs keep running")
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             if local_agent is not None:
                 await local_agent.stop()
-            await self._end(roles)
+            await self._stop(role)
 
-    async def _end(self, roles: Roles) -> None:
-        """Finish what can be finished: not what waits for a database that is away."""
-        if isinstance(self._store, Guarded):
+    async def _stop(self, role: Role) -> None:
+        """Finish what can be finished, but do not wait for a database that is down."""
+        if isinstance(self._store, FencedStore):
             self._store.hurry()
-        await roles.end()
+        await role.stop()
 
-    def _roles(self, door: AgentDoor, network: GrpcServer | None) -> Roles:
-        """Alone with a file; one of several on PostgreSQL."""
-        parts = Parts(
+    def _make_role(self, gate: AgentGate) -> Role:
+        """Standalone with SQLite; with PostgreSQL one of several servers."""
+        components = Components(
             settings=self._settings,
             paths=self._paths,
             store=self._store,
@@ -149,21 +148,24 @@ class Server:
             warnings=self._warnings,
             node=node_name(self._settings) if self._has_agent else "",
         )
-        if not isinstance(self._store, Guarded):
-            return Alone(parts, door)
-        nodes_at = "" if network is None else network.address
-        me = member_of(self._settings, self._listening, nodes_at, home_of(self._paths))
-        address = postgres_address(self._settings.database)
-        leadership = leadership_of(self._settings, address, me)
-        return OneOfSeveral(parts, door, leadership, partial(fence, self._store))
+        if not isinstance(self._store, FencedStore):
+            return StandaloneRole(components, gate)
+        home = installation_id(self._paths)
+        me = member_of(self._settings, self._listening, self._nodes_address, home)
+        election = elector_of(self._settings, postgres_address(self._settings.database), me)
+        return ReplicatedRole(components, gate, election, partial(fence, self._store))
 
-    def _watch_files(self) -> asyncio.Task[None]:
-        """Read certificates again when they change, or when told by SIGHUP."""
+    @property
+    def _nodes_address(self) -> str:
+        return "" if self._network is None else self._network.address
+
+    def _watch_certificate(self) -> asyncio.Task[None]:
+        """Reload certificates when they change, and on SIGHUP."""
         if self._certificate is not None:
-            also = self._network.refresh if self._network is not None else _nothing
-            watch = partial(self._certificate.watch, also)
-            return asyncio.create_task(lasting("certificate", watch))
-        on_reload(partial(log.info, "told to reload; there is no certificate to read"))
+            on_change = self._network.refresh if self._network is not None else lambda: None
+            watch = partial(self._certificate.watch, on_change)
+            return asyncio.create_task(supervise("certificate", watch))
+        on_reload(partial(log.info, "reload requested; there is no certificate to reload"))
         return asyncio.create_task(asyncio.sleep(0))
 
     @asynccontextmanager
@@ -181,22 +183,21 @@ class Server:
             await server.close(self._settings.scheduler.graceful_shutdown_timeout_s)
 
     @asynccontextmanager
-    async def _grpc(self, door: AgentDoor) -> AsyncIterator[GrpcServer | None]:
-        """The private socket of this machine's agent, and the port for everybody else."""
+    async def _grpc(self, gate: AgentGate) -> AsyncIterator[GrpcServer | None]:
+        """Open the private socket for this machine's agent, and the gRPC port if there is one."""
         server = grpc.aio.server(
             options=(
                 ("grpc.max_receive_message_length", MESSAGE_BYTES),
                 ("grpc.max_send_message_length", MESSAGE_BYTES),
             )
         )
-        add_agent_service(server, door)
+        add_agent_service(server, gate)
         with private_files():
             server.add_insecure_port(f"unix:{self._paths.agent_socket}")
         await server.start()
         try:
             if self._has_nodes:
-                network = GrpcServer(self._settings, door, self._store)
-                self._nodes_at = network.address
+                network = GrpcServer(self._settings, gate, self._store)
                 async with network.listening():
                     yield network
             else:
@@ -211,12 +212,12 @@ class Server:
         scheme = "http" if self._certificate is None else "https"
         return {
             "pid": pid,
-            "process_start": started_at(pid),
+            "process_start": process_start(pid),
             "started": time.time(),
             "version": __version__,
             "node": node if self._has_agent else "",
             "hardware": _hardware(self._store, node, problem) if self._has_agent else {},
-            "nodes": self._nodes_at,
+            "nodes": self._nodes_address,
             "http": f"{scheme}://{host}:{self._listening.http_port}",
             "metrics": f"{scheme}://{host}:{metrics_port}" if metrics_port else "",
             "socket": self._paths.server_socket,
@@ -224,13 +225,9 @@ class Server:
         }
 
 
-def _nothing() -> None:
-    """There is nobody else to tell."""
-
-
-async def _until(stop: asyncio.Event, roles: Roles) -> None:
-    """Wait until we are told to stop; raise if there is no sense in going on."""
-    stopping, watching = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(roles.watch())
+async def _wait_for_stop(stop: asyncio.Event, role: Role) -> None:
+    """Wait for `stop`; raise if the server cannot continue in its role."""
+    stopping, watching = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(role.watch())
     try:
         await asyncio.wait({stopping, watching}, return_when=asyncio.FIRST_COMPLETED)
         if watching.done():
@@ -240,12 +237,12 @@ async def _until(stop: asyncio.Event, roles: Roles) -> None:
         watching.cancel()
 
 
-async def _either(
-    stop: Coroutine[Any, Any, Any], agent: Coroutine[Any, Any, None], longest_s: float
+async def _first_of(
+    stop: Coroutine[Any, Any, Any], event: Coroutine[Any, Any, None], timeout_s: float
 ) -> None:
-    """Wait, so that the first submission finds a leader and a node; not if we are to stop."""
-    waits = [asyncio.ensure_future(stop), asyncio.ensure_future(agent)]
-    await asyncio.wait(waits, timeout=longest_s, return_when=asyncio.FIRST_COMPLETED)
+    """Wait until one of the two is done, or the timeout has passed."""
+    waits = [asyncio.ensure_future(stop), asyncio.ensure_future(event)]
+    await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
         wait.cancel()
 
@@ -260,10 +257,10 @@ def _addresses(settings: Settings, paths: Paths) -> Addresses:
 
 
 def _hardware(store: Store, node_id: str, problem: str) -> dict[str, Any]:
-    """What this machine has, in a few words."""
+    """A short description of this machine."""
     node = next((node for node in store.nodes() if node.id == node_id), None)
     if node is None:
-        return {"summary": "its agent has not answered yet; see agent/agent.log", "problem": ""}
+        return {"summary": "the agent has not connected yet; see agent/agent.log", "problem": ""}
     models: dict[tuple[str, int], int] = {}
     for device in node.devices:
         key = (device.model, device.memory_mb)

@@ -107,14 +107,14 @@ LEAST_BEATS = 3
 """A node that is well may lose so many heartbeats less one, and nobody takes offence."""
 
 
-def patience_of(nodes: NodeSettings) -> NodeTimeouts:
+def node_timeouts_of(nodes: NodeSettings) -> NodeTimeouts:
     """The deadlines of the settings, as the session layer counts with them."""
     return NodeTimeouts(
         suspect_s=nodes.suspect_after_s, lost_s=nodes.lost_after_s, margin_s=nodes.lease_margin_s
     )
 
 
-def check_patience(nodes: NodeSettings, agent: AgentSettings) -> None:
+def check_node_timeouts(nodes: NodeSettings, agent: AgentSettings) -> None:
     """Refuse deadlines that contradict each other, with what would do."""
     beat_s, suspect_s, lost_s = (
         agent.heartbeat_interval_s,

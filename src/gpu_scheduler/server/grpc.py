@@ -1,7 +1,8 @@
-"""The gRPC port: SchedulerService for programs, NodeService and AgentService for nodes.
+"""gRPC of one server: its port, certificates and node authority, and the gate for agents.
 
-Beside them health and reflection. It listens from the start of a server to its end, whatever the
-server's role is at the moment.
+The port offers SchedulerService for programs, NodeService and AgentService for nodes, health and
+reflection. It stays open for the life of the server, in every role. On a standby the gate
+redirects agents to the leader or lets them wait.
 """
 
 from __future__ import annotations
@@ -24,55 +25,66 @@ from grpc_reflection.v1alpha import reflection
 from gpu_scheduler.api.grpc.certificate_authority import NodeAuthority, Pair, new_authority
 from gpu_scheduler.api.grpc.node_service import Nodes, add_node_service
 from gpu_scheduler.api.grpc.scheduler_service import SERVICE, Scheduler, add_scheduler_service
+from gpu_scheduler.api.ha.gate import LeadershipStatus
 from gpu_scheduler.api.http.listeners import CannotListen
+from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import KeepAuthority
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, SchedulerError
 from gpu_scheduler.model.identity import Authority
-from gpu_scheduler.server.access import LARGEST_FILE, LOOK_AT_FILES_S, is_loopback, load_pair
-from gpu_scheduler.server.ha.agent_gate import AgentDoor
-from gpu_scheduler.server.runtime import lasting
+from gpu_scheduler.server.access import FILE_POLL_S, LARGEST_FILE, is_loopback, load_pair
+from gpu_scheduler.server.background import supervise
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.settings.trusted_files import read_trusted
 from gpu_scheduler.store.contract import Store
+from gpu_scheduler.wire import agent_pb2 as pb
+from gpu_scheduler.wire.handshake import not_the_leader
 
-# --- The certificates of the gRPC port: that of the site for programs, our own for agents.
-#
-# Which of them a caller gets is settled by the name it asks for. Files are read again when they
-# change; connections that are made afterwards get the new ones.
-
-RENEW_AFTER_S = 10 * 86_400.0
+NODE_SERVICE = "gpu_scheduler.v1.NodeService"
+AGENT_SERVICE = "gpu_scheduler.v1.AgentService"
+SERVICES = (SERVICE, NODE_SERVICE, AGENT_SERVICE)
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+SHUTDOWN_GRACE_S = 1.0
+CERTIFICATE_RENEWAL_S = 10 * 86_400.0
+AUTHORITY_POLL_S = 0.5
+AGENT_WAIT_S = 8.0
+"""How long an agent may wait at a standby: less than it waits for its welcome."""
 log = structlog.get_logger("server")
 
 
 class GrpcCertificates:
-    """What the gRPC port shows, and whom it asks to show something."""
+    """The certificates of the port: the site's for programs, our own for agents.
+
+    The name that a client asks for selects one of them. Files are read again when they change;
+    new connections get the new certificates.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        """Read the files; until the authority is known, one for nobody stands in for it."""
+        """Read the files; a temporary authority is used until the cluster's is known."""
         self._files = (settings.api.tls_certificate, settings.api.tls_key)
         self._client_ca = settings.grpc.client_ca
         self.authority: NodeAuthority | None = None
-        self._own = self._new_pair(NodeAuthority(new_authority(_now_ms())))
-        self._own_since = time.monotonic()
+        self._own = NodeAuthority(new_authority(_now_ms())).server_pair(_now_ms())
+        self._own_made_at = time.monotonic()
         self._stamps = self._current_stamps()
         self._site, self._clients = self._read()
-        self._current = self._made()
+        self._current = self._configuration()
 
     def use(self, authority: NodeAuthority) -> None:
-        """Vouch for this server with the cluster's authority from now on."""
+        """Sign this server's own certificate with the cluster's authority from now on."""
         self.authority = authority
-        self._own = self._new_pair(authority)
-        self._own_since = time.monotonic()
-        self._current = self._made()
+        self._own = authority.server_pair(_now_ms())
+        self._own_made_at = time.monotonic()
+        self._current = self._configuration()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """For one port; every new connection gets what holds then."""
+        """Credentials of one port; every new connection gets the current certificates."""
         shown = self._current
 
         def changed() -> grpc.ServerCertificateConfiguration | None:
-            # gRPC asks with every handshake, and replaces what it has by each answer without
-            # regard to handshakes under way: answered with what it has, it crashes under many.
+            # gRPC calls this at every handshake and replaces its configuration by each result,
+            # even during other handshakes. Returning the same one again crashes it under load.
             nonlocal shown
             if shown is self._current:
                 return None
@@ -81,32 +93,32 @@ class GrpcCertificates:
 
         return grpc.dynamic_ssl_server_credentials(
             shown,
-            changed,  # type: ignore[arg-type] # None is for "as before", which its types forgot
+            changed,  # type: ignore[arg-type] # its types omit None, which means "unchanged"
             require_client_authentication=bool(self._client_ca),
         )
 
     async def watch(self) -> None:
-        """Until cancelled: read files again when they change, and renew our own in time."""
+        """Read changed files and renew our own certificate in time, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_AT_FILES_S)
+            await asyncio.sleep(FILE_POLL_S)
             self.refresh()
 
     def refresh(self) -> None:
-        """Take over what has changed; files that cannot be read change nothing."""
+        """Use changed files; unreadable files leave the current certificates in use."""
         stamps = self._current_stamps()
-        is_old = time.monotonic() - self._own_since > RENEW_AFTER_S
+        is_old = time.monotonic() - self._own_made_at > CERTIFICATE_RENEWAL_S
         if stamps == self._stamps and not is_old:
             return
         self._stamps = stamps
         try:
             self._site, self._clients = self._read()
         except SchedulerError as error:
-            log.warning("the new certificate is not used for gRPC", error=str(error))
+            log.warning("new gRPC certificate rejected; keeping the old one", error=str(error))
         if is_old and self.authority is not None:
             self.use(self.authority)
-        self._current = self._made()
+        self._current = self._configuration()
 
-    def _made(self) -> grpc.ServerCertificateConfiguration:
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
         pairs = [self._own] if self._site is None else [self._site, self._own]
         roots = None
         if self._client_ca:
@@ -127,9 +139,6 @@ class GrpcCertificates:
         private = read_trusted(key, LARGEST_FILE, secret=True, group_may_read=True)
         load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key)
         return (private, chain), clients
-
-    def _new_pair(self, authority: NodeAuthority) -> Pair:
-        return authority.server_pair(_now_ms())
 
     def _current_stamps(self) -> list[tuple[int, int]]:
         stamps = []
@@ -153,11 +162,8 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-# --- Where gRPC may listen, and whether it is encrypted there: checked before it does.
-
-
 def speaks_tls(settings: Settings) -> bool:
-    """Tell whether the gRPC port is encrypted."""
+    """Whether the gRPC port is encrypted."""
     tls = settings.grpc.tls
     if tls == "auto":
         return bool(settings.api.tls_certificate) or not is_loopback(grpc_host(settings))
@@ -170,58 +176,135 @@ def grpc_host(settings: Settings) -> str:
 
 
 def check_grpc(settings: Settings) -> None:
-    """Refuse what would let secrets be read on their way."""
+    """Reject settings that would send secrets unencrypted."""
     host = grpc_host(settings)
     if speaks_tls(settings):
         return
     if settings.grpc.client_ca:
-        raise InvalidRequest("grpc.client_ca wants certificates and grpc.tls is off; switch it on")
+        raise InvalidRequest("grpc.client_ca needs TLS, but grpc.tls is off; switch it on")
     if not is_loopback(host) and not settings.api.allow_plain_http:
         raise InvalidRequest(
-            f"gRPC would listen on {host} without TLS, where others could read tokens on their "
-            "way; leave grpc.tls at auto, or listen on 127.0.0.1 (grpc.host)"
+            f"gRPC would listen on {host} without TLS, so that others on the network could read "
+            "tokens; leave grpc.tls at auto, or listen on 127.0.0.1 (grpc.host)"
         )
 
 
-# --- The authority for nodes: made by the first leader, kept in the store, read by every server.
-
-LOOK_AGAIN_S = 0.5
-
-
 async def ensure_authority(loop: Loop) -> None:
-    """Make the authority if there is none yet."""
+    """Create the certificate authority of the nodes if the store has none yet."""
     if loop.core.state.node_keys.authority is None:
         await loop.apply(KeepAuthority(new_authority(loop.now_ms())))
 
 
 async def stored_authority(store: Store) -> NodeAuthority:
-    """The authority of this database; a standby may have to wait for the first leader."""
+    """The authority in the database; a standby may have to wait for the first leader."""
     while True:
         try:
             for found in await asyncio.to_thread(store.identities):
                 if isinstance(found, Authority):
                     return NodeAuthority(found)
         except SchedulerError as error:
-            log.warning("the authority for nodes cannot be read yet", error=str(error))
-        await asyncio.sleep(LOOK_AGAIN_S)
+            log.warning("cannot read the node authority; will retry", error=str(error))
+        await asyncio.sleep(AUTHORITY_POLL_S)
 
 
-# --- The gRPC port: SchedulerService for programs, NodeService and AgentService for nodes.
+class AgentGate:
+    """Accepts agents while this server leads; otherwise redirects them or lets them wait.
 
-NODE_SERVICE = "gpu_scheduler.v1.NodeService"
-AGENT_SERVICE = "gpu_scheduler.v1.AgentService"
-SERVICES = (SERVICE, NODE_SERVICE, AGENT_SERVICE)
-GRACE_S = 1.0
-MB = 1 << 20
-SERVING = health_pb2.HealthCheckResponse.SERVING
-NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+    While there is no leader, or the leader is late with its renewal, an agent that connected to a
+    standby waits with its stream open. If this server becomes the leader, it serves the agent at
+    once; if another server does, the agent is redirected there. No agent waits at a server that
+    shuts down.
+    """
+
+    def __init__(self) -> None:
+        """Accept no agent yet. Without an `election`, this is the only server."""
+        self.election: LeadershipStatus | None = None
+        self._agents: Agents | None = None
+        self._opened = asyncio.Event()
+
+    @property
+    def service(self) -> Loop | None:
+        """The control loop of the leader; None if this server does not lead."""
+        return None if self._agents is None else self._agents.loop
+
+    @property
+    def leader_at(self) -> str:
+        """Agent address of the leader; empty if unknown, or if this server leads."""
+        return self.election.lead.agents if self.election and self._another_leads() else ""
+
+    def _another_leads(self) -> bool:
+        if self.election is None:
+            return False
+        lead = self.election.lead
+        return lead.is_held and lead.holder != self.election.me.name
+
+    def has(self, node: str) -> bool:
+        """Whether the agent of a node is connected."""
+        return self._agents is not None and node in self._agents.connected
+
+    def problem(self, node: str) -> str:
+        """What limits the agent of a node, such as missing drivers; empty if nothing does."""
+        return "" if self._agents is None else self._agents.problems.get(node, "")
+
+    async def wait_for(self, node: str) -> None:
+        """Return when this server leads and the agent of a node is connected."""
+        await self._opened.wait()
+        if self._agents is not None:
+            await self._agents.wait_for(node)
+
+    def open(self, agents: Agents) -> None:
+        """Accept agents: this server leads."""
+        self._agents = agents
+        self._opened.set()
+
+    def shut(self) -> None:
+        """Redirect agents: this server no longer leads."""
+        self._agents = None
+        self._opened.clear()
+
+    async def session(
+        self,
+        requests: AsyncIterator[pb.AgentMessage],
+        context: grpc.aio.ServicerContext[pb.AgentMessage, pb.ServerMessage],
+    ) -> AsyncIterator[pb.ServerMessage]:
+        """Serve one agent's stream."""
+        deadline = asyncio.get_running_loop().time() + AGENT_WAIT_S
+        while (agents := self._agents) is None:
+            target = self._redirect_target(deadline)
+            if target is not None:
+                goodbye = pb.Goodbye(reason=not_the_leader(target))
+                yield pb.ServerMessage(goodbye=goodbye)
+                return
+            await self._wait_for_change(deadline)
+        async for message in agents.session(requests, context):
+            yield message
+
+    def _redirect_target(self, deadline: float) -> str | None:
+        """Where the agent should go; empty: to any other server. None: it may wait here."""
+        if self.election is not None:
+            another_leads = self._another_leads()
+            if self.election.is_leaving or (another_leads and not self.election.is_late):
+                return self.election.lead.agents if another_leads else ""
+        return "" if asyncio.get_running_loop().time() >= deadline else None
+
+    async def _wait_for_change(self, deadline: float) -> None:
+        """Wait until this server or another one leads."""
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._opened.wait())]
+        if self.election is not None:
+            waits.append(asyncio.ensure_future(self.election.changed()))
+        left_s = deadline - asyncio.get_running_loop().time()
+        try:
+            await asyncio.wait(waits, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
 
 class GrpcServer:
-    """The port, from its opening to its end. `address` is where."""
+    """The port, from opening to closing. `address` is where it listens."""
 
-    def __init__(self, settings: Settings, door: AgentDoor, store: Store) -> None:
-        """Take the port; nothing is answered yet."""
+    def __init__(self, settings: Settings, gate: AgentGate, store: Store) -> None:
+        """Bind the port; requests are not answered yet."""
         check_grpc(settings)
         self._settings = settings
         self._store = store
@@ -230,7 +313,7 @@ class GrpcServer:
         self._application: Any = None
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=_options(settings))
-        nodes = Nodes(door, store, lambda: self._authority, key_days=settings.grpc.node_key_days)
+        nodes = Nodes(gate, store, lambda: self._authority, key_days=settings.grpc.node_key_days)
         add_node_service(self._server, nodes)
         add_scheduler_service(self._server, Scheduler(self._answer))
         add_HealthServicer_to_server(self._health, self._server)
@@ -254,20 +337,20 @@ class GrpcServer:
             port = 0
         if not port:
             raise CannotListen(
-                f"gRPC cannot listen at {address}, as something else listens there; stop that, or "
-                "choose another port with api.grpc_port or --grpc-port"
+                f"gRPC cannot listen at {address}: the address is in use; stop the other program, "
+                "or choose another port with api.grpc_port or --grpc-port"
             )
         return f"{host}:{port}"
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
-        """Answer for as long as the block lasts; health says that nothing serves yet."""
+        """Listen while the block lasts; the health service reports NOT_SERVING at first."""
         for name in ("", *SERVICES):
             await self._health.set(name, NOT_SERVING)
         await self._server.start()
-        tasks = [asyncio.create_task(lasting("authority", self._vouch))]
+        tasks = [asyncio.create_task(supervise("authority", self._load_authority))]
         if self._certificates is not None:
-            watch = lasting("certificates", self._certificates.watch)
+            watch = supervise("certificates", self._certificates.watch)
             tasks.append(asyncio.create_task(watch))
         try:
             yield
@@ -276,7 +359,7 @@ class GrpcServer:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._server.stop(GRACE_S)
+            await self._server.stop(SHUTDOWN_GRACE_S)
 
     def refresh(self) -> None:
         """Read certificates again if they have changed."""
@@ -284,32 +367,32 @@ class GrpcServer:
             self._certificates.refresh()
 
     async def serve(self, application: Any) -> None:
-        """Answer with this application (ASGI) from now on."""
+        """Pass calls to this ASGI application from now on."""
         self._application = application
         for name in ("", *SERVICES):
             await self._health.set(name, SERVING)
 
-    async def _vouch(self) -> None:
-        """Take over the cluster's authority as soon as it is there."""
+    async def _load_authority(self) -> None:
+        """Use the cluster's authority as soon as it is stored."""
         authority = self._authority = await stored_authority(self._store)
         if self._certificates is not None:
             self._certificates.use(authority)
 
 
 def _options(settings: Settings) -> tuple[tuple[str, int], ...]:
-    asked = settings.grpc
-    message_bytes = round(asked.max_message_mb * MB)
-    keepalive_ms = round(asked.keepalive_s * 1000)
+    grpc_settings = settings.grpc
+    message_bytes = round(grpc_settings.max_message_mb * (1 << 20))
+    keepalive_ms = round(grpc_settings.keepalive_s * 1000)
     return (
         ("grpc.max_receive_message_length", message_bytes),
         ("grpc.max_send_message_length", message_bytes),
-        ("grpc.max_concurrent_streams", asked.max_streams),
+        ("grpc.max_concurrent_streams", grpc_settings.max_streams),
         ("grpc.keepalive_time_ms", keepalive_ms),
         ("grpc.keepalive_timeout_ms", keepalive_ms),
-        # Agents ask too, more often than gRPC allows by itself.
+        # Agents send pings more often than gRPC allows by default.
         ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
         ("grpc.keepalive_permit_without_calls", 1),
-        # Two servers must not share a port without knowing it.
+        # A second server on the same port must fail instead of sharing it.
         ("grpc.so_reuseport", 0),
     )

@@ -1,8 +1,8 @@
-"""The rules that settings have to keep together before a server starts: one list for all who ask.
+"""Rules across settings, checked before a server starts.
 
-Settings come in; warnings go out, or the refusal of every rule that is broken. A server that
-starts and `tgpu config check` go by the same list, so that one never accepts what the other does
-not. Nothing is opened or made here but files that the settings name, for reading.
+Settings come in; warnings go out, or one error with every rule that is broken. `tgpu config check`
+uses the same rules as a starting server, so that both always agree. The rules only read files that
+the settings name; they create nothing.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.notify.delivery import Senders
 from gpu_scheduler.notify.event_rules import unheard
 from gpu_scheduler.server.access import Certificate, check_access, verifier_of
-from gpu_scheduler.server.from_settings import check_patience, prices_of
+from gpu_scheduler.server.from_settings import check_node_timeouts, prices_of
 from gpu_scheduler.server.grpc import check_grpc
 from gpu_scheduler.server.storage import check_database
-from gpu_scheduler.settings.fields import Mistakes
+from gpu_scheduler.settings.fields import ErrorCollector
 from gpu_scheduler.settings.schema import Settings
 
 Rule = Callable[[Settings], Iterable[str] | None]
-"""Refuses, or gives warnings."""
+"""Raises an error, or returns warnings."""
 
 
 def check_settings(
@@ -33,125 +33,108 @@ def check_settings(
     is_onlooker: bool = False,
     unread: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Refuse settings with which no server would start; what is allowed and risky is said.
+    """Reject settings with which a server would not start; return warnings about risky ones.
 
-    With `has_nodes` agents come over TCP, as to `tgpu server`. An onlooker is told of files that
-    only the server's user can read; a server is refused. Rules about groups that are `unread`, as
-    something in them is wrong by itself, are passed over.
+    With `has_nodes` agents connect over TCP, as with `tgpu server`. With `is_onlooker` a file that
+    only the server's user can read is a warning instead of an error. Rules about `unread` groups
+    are skipped, because a value of these groups is already wrong.
     """
     warnings: list[str] = []
-    mistakes = Mistakes()
-    for groups, rule in (*RULES, *(RULES_OF_NODES if has_nodes else ())):
+    errors = ErrorCollector()
+    for groups, rule in (*RULES, *(NODE_RULES if has_nodes else ())):
         if not unread or not set(groups.split()) & set(unread):
-            with mistakes.gathered():
-                warnings += _applied(rule, settings, is_onlooker)
-    mistakes.check()
+            with errors.collect():
+                warnings += _apply(rule, settings, is_onlooker)
+    errors.raise_if_any()
     return tuple(warnings)
 
 
-def _applied(rule: Rule, settings: Settings, is_onlooker: bool) -> Iterable[str]:
+def _apply(rule: Rule, settings: Settings, is_onlooker: bool) -> Iterable[str]:
     try:
         return rule(settings) or ()
     except InvalidInput as error:
         if not (is_onlooker and isinstance(error.__cause__, PermissionError)):
             raise
-        return (f"{error}, so it was not checked; the server's user must be able to",)
+        return (f"{error}, so it was not checked; the server's user must be able to read it",)
 
 
-def _patience(settings: Settings) -> None:
-    check_patience(settings.nodes, settings.agent)
-
-
-def _agent(settings: Settings) -> None:
-    settings.agent.check()
-
-
-def _pools(settings: Settings) -> None:
-    settings.policy.check()
-
-
-def _fencing(settings: Settings) -> Iterable[str]:
-    """The server's user may see and run what an onlooker cannot, so that is only a warning."""
+def _check_fencing(settings: Settings) -> Iterable[str]:
+    """Only warn: the server's user may see and run programs that the caller cannot."""
     command = settings.nodes.fencing_command
     if not command or shutil.which(command[0]) is not None:
         return ()
-    told = (
-        f"nodes.fencing_command begins with '{command[0]}', and there is no such program here that "
-        "may be run; no lost node would be known to be dead by it"
+    warning = (
+        f"nodes.fencing_command begins with '{command[0]}', which is not an executable program "
+        "here; without it no lost node can be declared dead"
     )
-    return (told,)
+    return (warning,)
 
 
-def _replication(settings: Settings) -> None:
-    settings.replication.check()
-
-
-def _address(settings: Settings) -> None:
+def _check_address(settings: Settings) -> None:
     if settings.server.address:
         check_server_address(settings.server.address)
 
 
 def check_server_address(address: str) -> None:
-    """Refuse an address by which no other server could reach this one."""
+    """Reject an address that other servers could not use."""
     try:
         read_address(address)
     except InvalidRequest as error:
         raise InvalidRequest(f"server.address cannot be used: {error}") from None
 
 
-def _database(settings: Settings) -> None:
-    check_database(settings.database)
-
-
-def _declared(settings: Settings) -> None:
+def _check_declared_gpus(settings: Settings) -> None:
     if settings.gpu.simulate:
         parse_declared(settings.gpu.simulate)
 
 
-def _certificate(settings: Settings) -> None:
+def _check_certificate(settings: Settings) -> None:
     if settings.api.tls_certificate and settings.api.tls_key:
         Certificate(settings.api)
 
 
-def _issuer(settings: Settings) -> None:
-    verifier_of(settings.auth)
-
-
-def _notifications(settings: Settings) -> Iterable[str]:
+def _check_notifications(settings: Settings) -> Iterable[str]:
     Senders(settings.notifications)
     return unheard(settings.notifications)
 
 
-def _script_places(settings: Settings) -> None:
-    security = settings.security
-    mistakes = Mistakes()
+def _check_directories(settings: Settings) -> None:
+    errors = ErrorCollector()
     for name in ("allowed_script_paths", "conda_roots"):
-        for path in getattr(security, name):
+        for path in getattr(settings.security, name):
             if not path.startswith("/") or ".." in path.split("/"):
-                told = f"security.{name} has '{path}', and each must be a whole path, such as /data"
-                mistakes.add(InvalidRequest(told))
-    mistakes.check()
+                errors.add(
+                    InvalidRequest(
+                        f"security.{name} has '{path}'; each entry must be an absolute path "
+                        "without '..', such as /data"
+                    )
+                )
+    errors.raise_if_any()
 
 
-def _prices(settings: Settings) -> None:
+def _check_issuer(settings: Settings) -> None:
+    verifier_of(settings.auth)
+
+
+def _check_prices(settings: Settings) -> None:
     prices_of(settings.costs)
 
 
 RULES: tuple[tuple[str, Rule], ...] = (
     ("api auth", check_access),
-    ("nodes agent", _patience),
-    ("agent", _agent),
-    ("nodes", _fencing),
-    ("policy", _pools),
-    ("replication", _replication),
-    ("server", _address),
-    ("database", _database),
-    ("gpu", _declared),
-    ("api", _certificate),
-    ("auth", _issuer),
-    ("notifications", _notifications),
-    ("security", _script_places),
-    ("costs", _prices),
+    ("nodes agent", lambda settings: check_node_timeouts(settings.nodes, settings.agent)),
+    ("agent", lambda settings: settings.agent.check()),
+    ("nodes", _check_fencing),
+    ("policy", lambda settings: settings.policy.check()),
+    ("replication", lambda settings: settings.replication.check()),
+    ("server", _check_address),
+    ("database", lambda settings: check_database(settings.database)),
+    ("gpu", _check_declared_gpus),
+    ("api", _check_certificate),
+    ("auth", _check_issuer),
+    ("notifications", _check_notifications),
+    ("security", _check_directories),
+    ("costs", _check_prices),
 )
-"""Each with the groups of settings that it reads."""
-RULES_OF_NODES: tuple[tuple[str, Rule], ...] = (("api grpc", check_grpc),)
+"""Each rule with the groups of settings that it reads."""
+NODE_RULES: tuple[tuple[str, Rule], ...] = (("api grpc", check_grpc),)

@@ -1,4 +1,4 @@
-"""The server's own directories, and the lock that keeps a second server away from them."""
+"""The state directory: its sub-directories, the lock against a second server, the server file."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from gpu_scheduler.settings.file_paths import Paths
 
 PRIVATE = 0o700
 PUBLIC = 0o755
-PASSABLE = 0o711
-"""For the state directory of root if users must get through it to the socket and to scratch."""
+TRAVERSABLE = 0o711
+"""For root's state directory if users need the socket and the scratch directory in it."""
 PRIVATE_UMASK = 0o177
-MOST_SOCKET_BYTES = 107
-HOME_FILE = "server.id"
+MAX_SOCKET_PATH = 107
+ID_FILE = "server.id"
 
 
 class StateInUse(ClusterError):
-    """Another server works on the same state."""
+    """Another server uses the same state directory."""
 
     code = "state_in_use"
     exit_code = 7
 
 
 class StateUnusable(ClusterError):
-    """The state directory cannot be used as it is."""
+    """The state directory cannot be used."""
 
     code = "state_unusable"
     exit_code = 8
 
 
 def prepare(paths: Paths) -> None:
-    """Make all directories, each for whom it is meant."""
+    """Create all directories with their permissions."""
     state = Path(paths.state)
-    if len(os.fsencode(paths.launcher_socket)) > MOST_SOCKET_BYTES:
+    if len(os.fsencode(paths.launcher_socket)) > MAX_SOCKET_PATH:
         raise StateUnusable(
-            f"{paths.launcher_socket} is longer than the {MOST_SOCKET_BYTES} bytes that the path "
-            "of a socket may have; choose a shorter directory with --state-dir"
+            f"{paths.launcher_socket} is longer than {MAX_SOCKET_PATH} bytes, the limit for the "
+            "path of a socket; choose a shorter directory with --state-dir"
         )
     try:
         state.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def prepare(paths: Paths) -> None:
                 f"{os.geteuid()}; choose another with --state-dir"
             )
         is_shared = os.geteuid() == 0 and paths.runtime == paths.state
-        state.chmod(PASSABLE if is_shared else PRIVATE)
+        state.chmod(TRAVERSABLE if is_shared else PRIVATE)
         for private in (paths.agent, paths.attempts, paths.logs):
             Path(private).mkdir(mode=PRIVATE, exist_ok=True)
             Path(private).chmod(PRIVATE)
@@ -68,8 +68,8 @@ def prepare(paths: Paths) -> None:
         probe.unlink()
     except (FileExistsError, NotADirectoryError) as error:
         raise StateUnusable(
-            f"{error.filename or state} cannot be used: it, or a part of its path, is a file and "
-            "no directory; choose another with --state-dir"
+            f"{error.filename or state} cannot be used: it, or a part of its path, is not a "
+            "directory; choose another with --state-dir"
         ) from error
     except OSError as error:
         what = error.filename or state
@@ -81,7 +81,7 @@ def prepare(paths: Paths) -> None:
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """What is made in here is for the server's user alone, also where others can pass."""
+    """Files made in the block are private to the server's user."""
     before = os.umask(PRIVATE_UMASK)
     try:
         yield
@@ -90,10 +90,10 @@ def private_files() -> Iterator[None]:
 
 
 class Lock:
-    """Held for as long as the process lives; the kernel lets go of it when it dies."""
+    """The lock of the state directory; the kernel releases it when the process dies."""
 
     def __init__(self, paths: Paths) -> None:
-        """Take the lock, or say who has it."""
+        """Take the lock; raise `StateInUse` if another server holds it."""
         self._file = os.open(paths.server_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,32 +102,32 @@ class Lock:
             other = running(paths)
             who = f" (pid {other['pid']})" if other else ""
             raise StateInUse(
-                f"another server{who} works with {paths.state}; stop it with 'tgpu down', or "
+                f"another server{who} uses {paths.state}; stop it with 'tgpu down', or "
                 "choose another directory with --state-dir"
             ) from None
 
     def release(self) -> None:
-        """Let another server come."""
+        """Let another server take the lock."""
         os.close(self._file)
 
 
-def home_of(paths: Paths) -> str:
-    """A name for this installation that no other has: made once, and kept with the state."""
-    file = Path(paths.state) / HOME_FILE
+def installation_id(paths: Paths) -> str:
+    """A unique id of this installation, stored in the state directory."""
+    file = Path(paths.state) / ID_FILE
     with suppress(OSError):
-        known = file.read_text(encoding="ascii", errors="replace").strip()
-        if known:
-            return f"{socket.gethostname()}/{known}"
-    made = secrets.token_hex(16)
-    fresh = file.with_name(f"{HOME_FILE}.new")
+        stored = file.read_text(encoding="ascii", errors="replace").strip()
+        if stored:
+            return f"{socket.gethostname()}/{stored}"
+    fresh_id = secrets.token_hex(16)
+    fresh = file.with_name(f"{ID_FILE}.new")
     with private_files():
-        fresh.write_text(f"{made}\n", encoding="ascii")
+        fresh.write_text(f"{fresh_id}\n", encoding="ascii")
     fresh.replace(file)
-    return f"{socket.gethostname()}/{made}"
+    return f"{socket.gethostname()}/{fresh_id}"
 
 
-def announce(paths: Paths, facts: dict[str, Any]) -> None:
-    """Write down what runs, for `tgpu down` and `tgpu status`."""
+def write_server_file(paths: Paths, facts: dict[str, Any]) -> None:
+    """Write the pid and addresses of this server, for `tgpu down` and `tgpu status`."""
     target = Path(paths.server_file)
     fresh = target.with_name(f"{target.name}.new")
     with private_files():
@@ -135,22 +135,22 @@ def announce(paths: Paths, facts: dict[str, Any]) -> None:
     fresh.replace(target)
 
 
-def renounce(paths: Paths) -> None:
-    """Nothing runs here any more."""
+def remove_server_file(paths: Paths) -> None:
+    """Remove the file when the server stops."""
     Path(paths.server_file).unlink(missing_ok=True)
 
 
 def running(paths: Paths) -> dict[str, Any] | None:
-    """What a server wrote down, if that one still runs."""
+    """The contents of the server file, if that server still runs."""
     try:
         facts: dict[str, Any] = json.loads(Path(paths.server_file).read_text(encoding="utf-8"))
-        began = started_at(facts["pid"])
+        start = process_start(facts["pid"])
     except (OSError, ValueError, KeyError):
         return None
-    return facts if began == facts.get("process_start") else None
+    return facts if start == facts.get("process_start") else None
 
 
-def started_at(pid: int) -> str:
-    """When a process started, in the kernel's ticks: with the pid, that names it for good."""
+def process_start(pid: int) -> str:
+    """Start time of a process in clock ticks: with the pid, a unique id of the process."""
     status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     return status.rpartition(")")[2].split()[19]

@@ -1,26 +1,34 @@
-"""Which store the settings mean, opened: an SQLite file on this machine, or PostgreSQL.
+"""The database: open the one that the settings name; upgrade, check, back up and copy databases.
 
-PostgreSQL's driver is loaded only where PostgreSQL is used.
+Settings or URLs come in. A database is an SQLite file or PostgreSQL; PostgreSQL's driver is loaded
+only where PostgreSQL is used.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, StoreUnavailable
 from gpu_scheduler.settings.file_paths import Paths
-from gpu_scheduler.settings.groups.cluster import DatabaseSettings
+from gpu_scheduler.settings.groups.cluster import POSTGRESQL_SCHEMES, DatabaseSettings
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.settings.trusted_files import read_trusted
 from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.copy import sqlite
+from gpu_scheduler.store.copy.copier import Copied, Side, copy, problems, sizes
 from gpu_scheduler.store.postgres.connection import Address
+from gpu_scheduler.store.sql_files import migrations
 from gpu_scheduler.store.sqlite.store import SqliteStore
 
 LARGEST_PASSWORD = 4096
+Database = Path | Address
+"""An SQLite file, or a PostgreSQL database."""
 
 
 def open_store(settings: Settings, paths: Paths) -> Store:
-    """The store, of the newest form; it is made if it is not there."""
+    """Open the store; create it or upgrade its schema if needed."""
     if not settings.database.is_postgresql:
         return SqliteStore(sqlite_file(settings, paths))
     from gpu_scheduler.store.postgres.store import PostgresStore  # noqa: PLC0415
@@ -29,7 +37,7 @@ def open_store(settings: Settings, paths: Paths) -> Store:
 
 
 def sqlite_file(settings: Settings, paths: Paths) -> Path:
-    """The file that the settings name, by a URL or by a name in the state directory."""
+    """The file that the settings name by URL, or by name in the state directory."""
     if not settings.database.url:
         return Path(paths.state) / settings.files.state_file
     return file_of_url(settings.database.url)
@@ -40,20 +48,20 @@ def file_of_url(url: str) -> Path:
     scheme, _, path = url.partition("://")
     if scheme != "sqlite" or not path.startswith("/"):
         raise InvalidRequest(
-            f"the database begins with '{scheme[:20]}'; write sqlite:///path/of/the/file or "
+            f"the database URL begins with '{scheme[:20]}'; write sqlite:///path/of/the/file or "
             "postgresql://user@host:port/database"
         )
-    # Some write an absolute path with one slash more.
+    # An absolute path may have one more slash.
     return Path("/" + path.lstrip("/"))
 
 
 def postgres_address(settings: DatabaseSettings) -> Address:
-    """Where PostgreSQL is: what the URL says, and what it leaves open as it is set."""
-    given: dict[str, str | int] = {
+    """Connection parameters of PostgreSQL; the URL takes precedence over single settings."""
+    parameters: dict[str, str | int] = {
         "host": settings.host,
         "port": settings.port,
         "user": settings.user,
-        "password": settings.password or _password_in(settings.password_file),
+        "password": settings.password or _read_password(settings.password_file),
         "dbname": settings.database,
         "sslmode": settings.sslmode,
         "sslrootcert": settings.sslrootcert,
@@ -63,11 +71,11 @@ def postgres_address(settings: DatabaseSettings) -> Address:
     if settings.url:
         from gpu_scheduler.store.postgres.connection import parameters_in  # noqa: PLC0415
 
-        given |= parameters_in(settings.url)
-    if "," in str(given.get("host", "")):
-        given.setdefault("target_session_attrs", "read-write")
+        parameters |= parameters_in(settings.url)
+    if "," in str(parameters.get("host", "")):
+        parameters.setdefault("target_session_attrs", "read-write")
     return Address(
-        parameters={name: value for name, value in given.items() if value != ""},
+        parameters={name: value for name, value in parameters.items() if value != ""},
         pool_min=min(settings.pool_min, settings.pool_max),
         pool_max=settings.pool_max,
         connect_timeout_s=settings.connect_timeout_s,
@@ -76,7 +84,7 @@ def postgres_address(settings: DatabaseSettings) -> Address:
 
 
 def check_database(settings: DatabaseSettings) -> None:
-    """Refuse settings that cannot be read, contradict each other, or name two databases."""
+    """Reject settings that are unreadable, contradict each other, or name two databases."""
     settings.check()
     named = ""
     if settings.is_postgresql:
@@ -90,7 +98,7 @@ def check_database(settings: DatabaseSettings) -> None:
         )
 
 
-def _password_in(file: str) -> str:
+def _read_password(file: str) -> str:
     if not file:
         return ""
     raw = read_trusted(file, LARGEST_PASSWORD, secret=True)
@@ -98,3 +106,96 @@ def _password_in(file: str) -> str:
         return raw.decode().rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise InvalidInput("is not UTF-8 text", file=file) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Result of a check: facts, rows by table, and problems."""
+
+    place: str
+    form: int
+    facts: dict[str, str] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+
+def database_of(settings: Settings, paths: Paths, url: str = "") -> Database:
+    """The database of a URL; without one, the database of the settings."""
+    if url.startswith(POSTGRESQL_SCHEMES):
+        return postgres_address(replace(settings.database, url=url))
+    if url:
+        return file_of_url(url)
+    if settings.database.is_postgresql:
+        return postgres_address(settings.database)
+    return sqlite_file(settings, paths)
+
+
+def upgrade(database: Database) -> int:
+    """Upgrade to the newest schema version and return it; an empty database is created."""
+    if isinstance(database, Path):
+        SqliteStore(database).close()
+        return migrations()[-1][0]
+    from gpu_scheduler.store.postgres.store import upgrade as upgrade_postgres  # noqa: PLC0415
+
+    upgrade_postgres(database)
+    return migrations("postgres")[-1][0]
+
+
+def check(database: Database) -> Checked:
+    """Check consistency without changing anything; needs the newest schema version."""
+    with _open_for_reading(database) as side:
+        form = int(side.ask("SELECT schema_version FROM meta")[0][0])
+        facts = _facts(database, side)
+        return Checked(side.name, form, facts, sizes(side), tuple(problems(side)))
+
+
+def back_up(database: Database, target: Path) -> None:
+    """Write a snapshot into a new SQLite file, also while a server runs.
+
+    An SQLite file is copied as it is; PostgreSQL must have the newest schema version.
+    """
+    if isinstance(database, Path):
+        sqlite.back_up(database, target)
+        return
+    with sqlite.draft_of(target) as draft:
+        draft.unlink()
+        with _open_for_reading(database) as source, sqlite.writing_side(draft) as copied:
+            copy(source, copied)
+        sqlite.finish_backup(draft)
+
+
+def copy_between(source: Database, target: Database) -> list[Copied]:
+    """Copy a database into an empty one, and compare both row by row."""
+    if source == target:
+        raise InvalidRequest(f"source and target are both {source}; name two databases")
+    with _open_for_reading(source) as ours, _open_for_writing(target) as theirs:
+        return copy(ours, theirs)
+
+
+def _facts(database: Database, side: Side) -> dict[str, str]:
+    if isinstance(database, Path):
+        return {"sqlite": str(side.ask("PRAGMA integrity_check")[0][0])}
+    names = ("server_version", "fsync", "full_page_writes", "synchronous_commit")
+    facts = {name: str(side.ask(f"SHOW {name}")[0][0]) for name in names}
+    encrypted = side.ask("SELECT ssl, version FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
+    facts["encrypted"] = str(encrypted[0][1]) if encrypted and encrypted[0][0] else "no"
+    return facts
+
+
+def _open_for_reading(database: Database) -> AbstractContextManager[Side]:
+    """Open a database of the newest schema version read-only."""
+    if isinstance(database, Path):
+        if not database.exists():
+            raise StoreUnavailable(f"there is no file {database}; name the database to read")
+        return sqlite.looking_side(database)
+    from gpu_scheduler.store.copy.postgres import looking_side  # noqa: PLC0415
+
+    return looking_side(database)
+
+
+def _open_for_writing(database: Database) -> AbstractContextManager[Side]:
+    if isinstance(database, Path):
+        return sqlite.writing_side(database)
+    from gpu_scheduler.store.copy.postgres import writing_side  # noqa: PLC0415
+
+    return writing_side(database)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.settings.fields import Mistakes
+from gpu_scheduler.settings.fields import ErrorCollector
 from gpu_scheduler.settings.schema import GROUPS
 from gpu_scheduler.wire.validation import misfit
 
@@ -125,12 +125,12 @@ class Item:
         if not isinstance(value, dict):
             return None
         read = {}
-        mistakes = Mistakes()
+        errors = ErrorCollector()
         for name, entry in value.items():
-            with mistakes.gathered():
+            with errors.collect():
                 checked = self._name(name)
                 read[checked] = self._entry(checked, entry)
-        mistakes.check()
+        errors.raise_if_any()
         return read
 
     def _name(self, name: object) -> str:

@@ -1,4 +1,4 @@
-"""One setting: a field of a dataclass with its meaning and range beside it."""
+"""How settings are declared: fields with a description and range, tables, and their errors."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def setting(
     note: str = "",
     secret: bool = False,
 ) -> T:
-    """A field with its meaning; `note` says which of several wishes the default follows.
+    """A dataclass field with its description and range; `note` explains the default.
 
-    The value of a `secret` is shown to nobody.
+    The value of a `secret` is never shown.
     """
     return field(
         default=default,
@@ -47,23 +47,22 @@ def setting(
 
 
 def table(form: Any, about: str, *, note: str = "") -> dict[str, Any]:
-    """A field with entries of the reader's own naming, each of them read as `form` (msgspec)."""
+    """A field with named entries, each of them read as `form` (msgspec)."""
     return field(default_factory=dict, metadata={"about": about, "form": form, "note": note})
 
-
-# --- What the entries of tables look like. Values come in from a file; what is wrong is said.
 
 Price = Annotated[float, Meta(ge=0, le=1_000_000)]
 
 
 class PriceChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """New prices from some day on. What is not named costs what it did before."""
+    """New prices from a given day on. A price that is not named stays the same."""
 
     since: Annotated[
-        date, Meta(description="The first day of the new prices, as 2027-01-01; days are of UTC.")
+        date, Meta(description="First day of the new prices, such as 2027-01-01 (UTC).")
     ] = msgspec.field(name="from")
     gpu_hour: Annotated[
-        dict[str, Price], Meta(description="Models whose price changes, with their new prices.")
+        dict[str, Price],
+        Meta(description="New prices by GPU model, where they change."),
     ] = {}
     other_gpu_hour: Annotated[Price | None, Meta(description="The new `costs.other_gpu_hour`.")] = (
         None
@@ -75,56 +74,57 @@ class PriceChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     kwh: Annotated[Price | None, Meta(description="The new `costs.kwh`.")] = None
 
 
-Told = Literal[
+EventName = Literal[
     "start", "end", "fail", "preempted", "idle", "memory", "gpu_free", "budget", "trouble"
 ]
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Somebody who can be told."""
+    """A receiver of notifications."""
 
     kind: Annotated[
         Literal["webhook", "email", "command"],
         Meta(
-            description="A JSON document by HTTP (as Slack, Mattermost and others take it), a mail "
-            "by SMTP, or a program that the server's user runs."
+            description="How to deliver: a JSON document by HTTP (the format of Slack, Mattermost "
+            "and others), an e-mail by SMTP, or a program that runs as the server's user."
         ),
     ]
     events: Annotated[
-        tuple[Told, ...],
-        Meta(description="What is told about every job, and about the machine."),
+        tuple[EventName, ...],
+        Meta(description="Events of all jobs and of the cluster that are sent to this target."),
     ] = ()
     tenants: Annotated[
-        tuple[str, ...], Meta(description="Only for jobs of these tenants; empty: of all.")
+        tuple[str, ...], Meta(description="Only jobs of these tenants; empty: all tenants.")
     ] = ()
     for_jobs: Annotated[
-        bool, Meta(description="Jobs may name this target: `tgpu submit --notify end:NAME`.")
+        bool,
+        Meta(description="Jobs may name this target: `tgpu submit --notify end:NAME`."),
     ] = False
-    url: Annotated[str, Meta(description="Of a webhook: its address, http or https.")] = ""
+    url: Annotated[str, Meta(description="URL of a webhook, http or https.")] = ""
     url_file: Annotated[
         str,
-        Meta(description="A file with the address, as it is a secret of its own with some."),
+        Meta(description="File with the URL of a webhook, where the URL itself is a secret."),
     ] = ""
     secret_file: Annotated[
-        str, Meta(description="A file with a key; the body of a webhook is then signed.")
+        str, Meta(description="File with a key that signs the body of a webhook.")
     ] = ""
     to: Annotated[
         str,
         Meta(
-            description="Of an e-mail: addresses, separated by commas; `{user}` and `{tenant}` are "
-            "filled in."
+            description="E-mail addresses, separated by commas; `{user}` and `{tenant}` are "
+            "replaced."
         ),
     ] = ""
     command: Annotated[
         tuple[str, ...],
         Meta(
-            description="Program and arguments; it gets the document on its standard input and "
-            "`TGPU_NOTICE_...` variables."
+            description="Program and arguments; the program reads the JSON document from standard "
+            "input and gets `TGPU_NOTICE_...` variables."
         ),
     ] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a target that lacks what its kind needs, or has what another kind has."""
+        """Reject a target without the fields of its kind, or with fields of another kind."""
         needed = {"webhook": ("url", "url_file"), "email": ("to",), "command": ("command",)}
         own = needed[self.kind]
         if not any(getattr(self, name) for name in own):
@@ -138,45 +138,39 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.url and not self.url.startswith(("http://", "https://")):
             raise ValueError(f"url is '{self.url[:60]}'; it must begin with http:// or https://")
         if self.command and not self.command[0].startswith("/"):
-            raise ValueError(f"command is '{self.command[0][:60]}'; give the whole path")
+            raise ValueError(f"command is '{self.command[0][:60]}'; give an absolute path")
 
 
-# --- What is wrong with settings, gathered so that all of it is told at once.
-#
-# One mistake is raised as it is. Several become one error with a line for each, in the order in
-# which
-# they were found.
+class SettingErrors(InvalidRequest):
+    """Several errors; `messages` has one sentence with its place for each."""
+
+    def __init__(self, messages: tuple[str, ...]) -> None:
+        lines = "".join(f"\n  {message}" for message in messages)
+        super().__init__(f"{len(messages)} errors in the settings:{lines}")
+        self.messages = messages
 
 
-class SeveralMistakes(InvalidRequest):
-    """More than one thing is wrong; `mistakes` are the sentences, each with its place."""
+class ErrorCollector:
+    """Collects errors so that all are reported at once, in the order they were found.
 
-    def __init__(self, mistakes: tuple[str, ...]) -> None:
-        """Say how many, then each on a line of its own."""
-        lines = "".join(f"\n  {mistake}" for mistake in mistakes)
-        super().__init__(f"{len(mistakes)} mistakes in the settings:{lines}")
-        self.mistakes = mistakes
-
-
-class Mistakes:
-    """What was found so far. `groups` are those of which some value could not be read."""
+    `groups` are the groups in which some value could not be read.
+    """
 
     def __init__(self) -> None:
-        """Nothing yet."""
         self.groups: set[str] = set()
         self._found: list[tuple[str, CallerError]] = []
 
     def __bool__(self) -> bool:
-        """Tell whether anything is wrong."""
+        """Whether there is any error."""
         return bool(self._found)
 
     def add(self, error: CallerError, *, place: str = "") -> None:
-        """Note a mistake; `place` is for those that do not say where they are."""
+        """Add an error; `place` is for errors that do not name their place."""
         self._found.append((place, error))
 
     @contextmanager
-    def gathered(self, *, place: str = "", group: str = "") -> Iterator[None]:
-        """Note what is refused in the block, and go on behind it."""
+    def collect(self, *, place: str = "", group: str = "") -> Iterator[None]:
+        """Add the error that the block raises, and continue after the block."""
         try:
             yield
         except (InvalidRequest, InvalidInput) as error:
@@ -184,20 +178,20 @@ class Mistakes:
             if group:
                 self.groups.add(group)
 
-    def check(self) -> None:
-        """Raise what was found, if anything was."""
-        if len(self._found) == 1 and not isinstance(self._found[0][1], SeveralMistakes):
+    def raise_if_any(self) -> None:
+        """Raise a single error as it is, several as one `SettingErrors`."""
+        if len(self._found) == 1 and not isinstance(self._found[0][1], SettingErrors):
             raise self._found[0][1]
         if self._found:
-            raise SeveralMistakes(
+            raise SettingErrors(
                 tuple(
-                    f"{place}: {told}" if place else told
+                    f"{place}: {message}" if place else message
                     for place, error in self._found
-                    for told in told_by(error)
+                    for message in messages_of(error)
                 )
             )
 
 
-def told_by(error: CallerError) -> tuple[str, ...]:
-    """The sentences of an error, one for each mistake."""
-    return error.mistakes if isinstance(error, SeveralMistakes) else (str(error),)
+def messages_of(error: CallerError) -> tuple[str, ...]:
+    """The messages of an error, one for each problem."""
+    return error.messages if isinstance(error, SettingErrors) else (str(error),)

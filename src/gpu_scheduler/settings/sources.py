@@ -22,7 +22,7 @@ from gpu_scheduler.client.address import CLIENT_VARIABLES
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.settings.catalogue import ITEMS, PREFIX, Value, unknown_key
-from gpu_scheduler.settings.fields import Mistakes, told_by
+from gpu_scheduler.settings.fields import ErrorCollector, messages_of
 from gpu_scheduler.settings.file_paths import STATE_VARIABLE, config_candidates
 from gpu_scheduler.settings.groups.network import TenantEntry
 from gpu_scheduler.settings.schema import GROUPS, Settings
@@ -198,8 +198,8 @@ def load(
     environ: Mapping[str, str] | None = None,
 ) -> Loaded:
     """Read all sources. `flags` has values by key, as `{"api.http_port": 0}`; None is no value."""
-    loaded, mistakes = read_all(config, flags=flags, environ=environ)
-    mistakes.check()
+    loaded, errors = read_all(config, flags=flags, environ=environ)
+    errors.raise_if_any()
     return loaded
 
 
@@ -208,18 +208,18 @@ def read_all(
     *,
     flags: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
-) -> tuple[Loaded, Mistakes]:
+) -> tuple[Loaded, ErrorCollector]:
     """The same, with what is wrong; in the place of a wrong value stands the default."""
-    mistakes = Mistakes()
+    errors = ErrorCollector()
     variables = os.environ if environ is None else environ
     file = config_file(config, variables)
     found = {key: Found(value=item.default, origin="default") for key, item in ITEMS.items()}
     tenants: tuple[TenantEntry, ...] = ()
     if file is not None:
-        values, tenants = read_file(file, mistakes)
+        values, tenants = read_file(file, errors)
         found.update(values)
-    found.update(read_variables(variables, mistakes))
-    found.update(read_flags(flags or {}, mistakes))
+    found.update(read_variables(variables, errors))
+    found.update(read_flags(flags or {}, errors))
     groups = {
         group: kind(**{item.name: found[item.key].value for item in _items_of(group)})
         for group, kind in GROUPS.items()
@@ -231,7 +231,7 @@ def read_all(
         file=file,
         notices=tuple(_of_no_use(found, settings)),
     )
-    return loaded, mistakes
+    return loaded, errors
 
 
 def _of_no_use(found: Mapping[str, Found], settings: Settings) -> Iterable[str]:
@@ -253,14 +253,16 @@ def config_file(config: str | None, variables: Mapping[str, str]) -> str | None:
     return next((path for path in config_candidates(variables) if Path(path).is_file()), None)
 
 
-def read_file(file: str, mistakes: Mistakes) -> tuple[dict[str, Found], tuple[TenantEntry, ...]]:
+def read_file(
+    file: str, errors: ErrorCollector
+) -> tuple[dict[str, Found], tuple[TenantEntry, ...]]:
     """The values of a YAML or JSON file. YAML reads both, and knows the line of every value."""
-    with mistakes.gathered():
+    with errors.collect():
         loader = _loader(file)
         try:
             root = loader.get_single_node()
             if root is not None:
-                reader = _Reader(file, loader, mistakes)
+                reader = _Reader(file, loader, errors)
                 return _groups(reader, root), reader.tenants()
         except yaml.YAMLError as error:
             raise _not_yaml(file, error) from error
@@ -269,7 +271,7 @@ def read_file(file: str, mistakes: Mistakes) -> tuple[dict[str, Found], tuple[Te
     return {}, ()
 
 
-def read_variables(variables: Mapping[str, str], mistakes: Mistakes) -> dict[str, Found]:
+def read_variables(variables: Mapping[str, str], errors: ErrorCollector) -> dict[str, Found]:
     """The values of GPU_SCHEDULER_<GROUP>_<NAME>; an unknown one is refused, as a typo would be."""
     by_variable = {item.variable: item for item in ITEMS.values()}
     found = {}
@@ -279,27 +281,27 @@ def read_variables(variables: Mapping[str, str], mistakes: Mistakes) -> dict[str
         if name not in by_variable:
             near = get_close_matches(name, by_variable, n=1)
             advice = f"did you mean {near[0]}?" if near else "'tgpu config show' lists all settings"
-            mistakes.add(InvalidRequest(f"variable {name} names no setting; {advice}"))
+            errors.add(InvalidRequest(f"variable {name} names no setting; {advice}"))
             continue
         item = by_variable[name]
         try:
             value = item.from_text(variables[name])
         except InvalidRequest as error:
-            mistakes.groups.add(item.group)
-            for told in told_by(error):
-                mistakes.add(InvalidRequest(f"variable {name}: {told}"))
+            errors.groups.add(item.group)
+            for told in messages_of(error):
+                errors.add(InvalidRequest(f"variable {name}: {told}"))
         else:
             found[item.key] = Found(value=value, origin=f"variable {name}")
     return found
 
 
-def read_flags(flags: Mapping[str, object], mistakes: Mistakes) -> dict[str, Found]:
+def read_flags(flags: Mapping[str, object], errors: ErrorCollector) -> dict[str, Found]:
     """The values of flags by key; a text is read like a variable."""
     found = {}
     for key, value in flags.items():
         if value is None:
             continue
-        with mistakes.gathered(place="command line", group=key.partition(".")[0]):
+        with errors.collect(place="command line", group=key.partition(".")[0]):
             if key not in ITEMS:
                 raise InvalidRequest(unknown_key(key))
             item = ITEMS[key]
@@ -314,7 +316,7 @@ class _Reader:
 
     file: str
     loader: yaml.SafeLoader
-    mistakes: Mistakes
+    errors: ErrorCollector
     tenant_nodes: list[yaml.Node] = field(default_factory=list)
 
     def tenants(self) -> tuple[TenantEntry, ...]:
@@ -324,7 +326,7 @@ class _Reader:
     def refuse(self, message: str, node: yaml.Node) -> None:
         """Note a mistake, and read on."""
         line = node.start_mark.line + 1
-        self.mistakes.add(InvalidInput(message, file=self.file, line=line))
+        self.errors.add(InvalidInput(message, file=self.file, line=line))
 
     def value(self, node: yaml.Node) -> Any:
         return self.loader.construct_object(node, deep=True)
@@ -367,9 +369,9 @@ def _groups(reader: _Reader, root: yaml.Node) -> dict[str, Found]:
             try:
                 values = _values(f"{group}.{name}", reader.value(node))
             except InvalidRequest as error:
-                reader.mistakes.groups.add(group)
+                reader.errors.groups.add(group)
                 place = name_node if isinstance(error, _UnknownKey) else node
-                for told in told_by(error):
+                for told in messages_of(error):
                     reader.refuse(told, place)
                 continue
             if f"{group}.{name}" in TOGETHER:

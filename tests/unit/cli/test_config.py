@@ -10,7 +10,7 @@ import pytest
 from gpu_scheduler.cli.main import main
 from gpu_scheduler.model.launch import Runner
 from gpu_scheduler.server.agent_process import agent_config_of
-from gpu_scheduler.server.start_rules import RULES, RULES_OF_NODES, Rule
+from gpu_scheduler.server.start_rules import NODE_RULES, RULES, Rule
 from gpu_scheduler.settings import Paths, Settings, sample
 from gpu_scheduler.settings.catalogue import ITEMS
 
@@ -109,7 +109,7 @@ def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
         pytest.param(
             "replication: {heartbeat_timeout_s: 3}", "at least twice the interval", id="replication"
         ),
-        pytest.param("api: {host: 0.0.0.0}", "where others could read tokens", id="plain"),
+        pytest.param("api: {host: 0.0.0.0}", "others on the network could read tokens", id="plain"),
         pytest.param("api: {tls_key: k.pem}", "needs both", id="half-a-certificate"),
         pytest.param("grpc: {host: 0.0.0.0, tls: 'off'}", "without TLS", id="grpc"),
         pytest.param("server: {address: ftp://a}", "server.address cannot be used", id="address"),
@@ -158,7 +158,7 @@ def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
             "notifications: {ca_file: /none.pem}", "notifications.ca_file", id="notifications"
         ),
         pytest.param(
-            "security: {allowed_script_paths: [data]}", "has 'data', and each", id="scripts"
+            "security: {allowed_script_paths: [data]}", "has 'data'; each entry", id="scripts"
         ),
         pytest.param(
             "security: {conda_roots: [/opt/../home]}", "has '/opt/../home'", id="conda-roots"
@@ -219,7 +219,7 @@ def test_check_tells_that_the_fencing_command_is_not_there(
     path.write_text("nodes: {fencing_command: [/opt/fence, now]}")
     assert main(["config", "check", str(path)]) == 0
     told = capsys.readouterr().err
-    assert "note: nodes.fencing_command begins with '/opt/fence', and there is no such" in told
+    assert "note: nodes.fencing_command begins with '/opt/fence', which is not an" in told
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_all_that_is_wrong_is_told_at_once_by_check_and_by_every_start(
     assert main(["config", "check", str(path)]) == 2
     told = capsys.readouterr().err
     head, *lines = told.rstrip().split("\n")
-    assert head == "tgpu: error: 6 mistakes in the settings:"
+    assert head == "tgpu: error: 6 errors in the settings:"
     places = [line.partition(": ")[0].strip() for line in lines]
     assert places == [f"{path}, line {number}" for number in (1, 7, 2, 3, 5, 6)]
     state = str(tmp_path / "s")
@@ -282,7 +282,7 @@ def test_all_that_is_wrong_is_told_at_once_by_check_and_by_every_start(
 
 @pytest.mark.parametrize(
     ("groups", "rule"),
-    [pytest.param(*row, id=row[1].__name__) for row in (*RULES, *RULES_OF_NODES)],
+    [pytest.param(*row, id=row[1].__name__) for row in (*RULES, *NODE_RULES)],
 )
 def test_a_rule_reads_the_groups_that_it_says(groups: str, rule: Rule) -> None:
     settings: Any = Reading()

@@ -27,7 +27,7 @@ from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.notify import service
 from gpu_scheduler.notify.event_rules import Reader
 from gpu_scheduler.notify.service import DROPPED, Notifications
-from gpu_scheduler.server.background.notifications import LoopForNotices
+from gpu_scheduler.server.ha.leader import NotificationSource
 from gpu_scheduler.settings.fields import Target
 from gpu_scheduler.settings.groups.operations import NotificationSettings
 from gpu_scheduler.store.contract import Store
@@ -66,7 +66,7 @@ class House:
         self.ahead_ms = 0
         self.loop = Loop(store, lambda: a_core(nodes=[]), self.now_ms, sweep_ms=5)
         self.loop.start()
-        self.notifications = Notifications(settings, LoopForNotices(self.loop))
+        self.notifications = Notifications(settings, NotificationSource(self.loop))
         self.task = asyncio.create_task(self.notifications.run())
 
     def now_ms(self) -> int:

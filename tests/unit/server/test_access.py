@@ -76,7 +76,7 @@ def test_a_key_that_everybody_may_read_is_refused(tmp_path: Path) -> None:
 def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
     certificate, _ = make_certificate(tmp_path, "one")
     _, key = make_certificate(tmp_path, "two")
-    with pytest.raises(InvalidInput, match="are no certificate with its key"):
+    with pytest.raises(InvalidInput, match="are not a certificate and its key"):
         Certificate(ApiSettings(tls_certificate=str(certificate), tls_key=str(key)))
 
 

@@ -30,14 +30,14 @@ def test_grpc_can_listen_elsewhere_than_http() -> None:
 
 
 def test_secrets_never_travel_in_the_open_unless_somebody_insists() -> None:
-    with pytest.raises(SchedulerError, match="without TLS, where others could read tokens"):
+    with pytest.raises(SchedulerError, match="without TLS, so that others"):
         check_grpc(settings_of(grpc__tls="off", grpc__host="0.0.0.0"))
     check_grpc(settings_of(grpc__tls="off", grpc__host="0.0.0.0", api__allow_plain_http=True))
     check_grpc(settings_of(grpc__tls="off"))
 
 
 def test_certificates_of_callers_are_wanted_only_over_tls() -> None:
-    with pytest.raises(SchedulerError, match="wants certificates and"):
+    with pytest.raises(SchedulerError, match="needs TLS, but"):
         check_grpc(settings_of(grpc__client_ca="/ca.pem"))
 
 
@@ -55,5 +55,5 @@ def test_a_key_that_is_not_of_the_certificate_is_refused(tmp_path: Path) -> None
     tmp_path.chmod(0o700)
     certificate, _ = make_certificate(tmp_path, "one")
     _, key = make_certificate(tmp_path, "other")
-    with pytest.raises(SchedulerError, match="no certificate with its key"):
+    with pytest.raises(SchedulerError, match="not a certificate and its key"):
         GrpcCertificates(settings_of(api__tls_certificate=str(certificate), api__tls_key=str(key)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Ended, SetNode, Started, Submit
-from gpu_scheduler.server.background.housekeeping import DAY_MS, drop_logs
+from gpu_scheduler.server.background.housekeeping import DAY_MS, delete_logs
 from gpu_scheduler.store.memory import MemoryStore
 from tests.builders import a_core, a_job, a_node
 
@@ -38,7 +38,7 @@ def test_logs_go_by_the_end_of_the_job_and_stay_while_it_runs(tmp_path: Path) ->
         await loop.apply(Ended("job-2.1", exit_code=0))
         for name in ("job-1", "job-2", "job-3", "job-99"):
             an_old_log(tmp_path, name)
-        assert drop_logs(loop, tmp_path, now[0] - 7 * DAY_MS) == 2
+        assert delete_logs(loop, tmp_path, now[0] - 7 * DAY_MS) == 2
         await loop.close()
 
     asyncio.run(run())

@@ -10,9 +10,8 @@ import pytest
 
 from gpu_scheduler.model.errors import NotLeader, StoreUnavailable
 from gpu_scheduler.model.identity import ServerMember
-from gpu_scheduler.server.ha.election import NameTaken
-from gpu_scheduler.server.ha.lease import WRITER, PostgresLease
-from gpu_scheduler.server.ha.membership import check_term, fence
+from gpu_scheduler.server.ha.election import ServerNameTaken
+from gpu_scheduler.server.ha.lease import WRITER, PostgresLease, check_term, fence
 from gpu_scheduler.store.contract import Cutoffs
 from gpu_scheduler.store.postgres.connection import connect
 from gpu_scheduler.store.postgres.store import PostgresStore
@@ -64,23 +63,25 @@ def an_event() -> EventRow:
 
 def test_one_server_leads_and_the_others_wait_until_its_lease_has_run_out(house: House) -> None:
     a, b = house.server("a"), house.server("b")
-    first = a.take()
+    first = a.acquire()
     assert first
-    assert b.take() is None
-    lead = b.look()
+    assert b.acquire() is None
+    lead = b.heartbeat()
     assert (lead.holder, lead.address, lead.agents) == ("a", "http://a:1", "a:2")
     assert lead.is_held
     assert 590 < lead.left_s <= 600
     house.let_it_run_out()
-    assert not b.look().is_held
-    assert (b.take() or 0) > first
+    assert not b.heartbeat().is_held
+    assert (b.acquire() or 0) > first
     assert not a.renew(first), "its term is over"
 
 
 def test_of_many_that_try_at_once_exactly_one_takes_the_lead(house: House) -> None:
     servers = [house.server(f"s{number}") for number in range(8)]
     taken: list[int | None] = []
-    threads = [threading.Thread(target=lambda one=one: taken.append(one.take())) for one in servers]
+    threads = [
+        threading.Thread(target=lambda one=one: taken.append(one.acquire())) for one in servers
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -92,11 +93,11 @@ def test_a_renewal_keeps_the_term_and_a_lead_that_is_given_back_is_free_at_once(
     house: House,
 ) -> None:
     a, b = house.server("a"), house.server("b")
-    first = a.take() or 0
+    first = a.acquire() or 0
     assert a.renew(first)
-    assert a.look().term == first
+    assert a.heartbeat().term == first
     a.release(first)
-    second = b.take() or 0
+    second = b.acquire() or 0
     assert second > first
     a.release(first)
     assert b.renew(second), "who has lost it cannot give it back"
@@ -104,37 +105,37 @@ def test_a_renewal_keeps_the_term_and_a_lead_that_is_given_back_is_free_at_once(
 
 def test_terms_go_on_rising_in_a_database_that_was_restored_from_a_backup(house: House) -> None:
     a = house.server("a")
-    term = a.take() or 0
+    term = a.acquire() or 0
     a.release(term)
     with house.connection() as connection:
         connection.execute("UPDATE leadership SET term = 0")
-    assert (a.take() or 0) >= term
+    assert (a.acquire() or 0) >= term
 
 
 def test_the_servers_that_stand_by_are_known_until_they_leave(house: House) -> None:
     a, b, c = house.server("a"), house.server("b"), house.server("c")
-    a.take()
+    a.acquire()
     for one in (a, b, c):
-        one.look()
-    assert [one.name for one in a.look().standbys] == ["b", "c"]
-    c.leave()
-    assert [one.name for one in b.look().standbys] == ["b"]
+        one.heartbeat()
+    assert [one.name for one in a.heartbeat().standbys] == ["b", "c"]
+    c.unregister()
+    assert [one.name for one in b.heartbeat().standbys] == ["b"]
 
 
 def test_all_servers_have_one_secret(house: House) -> None:
-    first = house.server("a").secret()
+    first = house.server("a").cluster_secret()
     assert len(first) == 32
-    assert house.server("b").secret() == first
+    assert house.server("b").cluster_secret() == first
 
 
 def test_a_commit_is_made_in_its_term_and_never_after_it(house: House) -> None:
     a, b = house.server("a"), house.server("b")
-    fence(house.store, a.take() or 0)
+    fence(house.store, a.acquire() or 0)
     assert house.store.commit([an_event()]) == 1
     house.let_it_run_out()
     assert house.store.commit([an_event()]) == 2, "nobody else leads yet"
-    second = b.take() or 0
-    with pytest.raises(NotLeader, match="another server leads"):
+    second = b.acquire() or 0
+    with pytest.raises(NotLeader, match="another server is the leader"):
         house.store.commit([an_event()])
     for housekeeping in (
         lambda: house.store.archive(ended_before_ms=1),
@@ -149,7 +150,7 @@ def test_a_commit_is_made_in_its_term_and_never_after_it(house: House) -> None:
 
 def test_a_server_that_does_not_lead_commits_nothing(house: House) -> None:
     fence(house.store, 0)
-    with pytest.raises(NotLeader, match="does not lead"):
+    with pytest.raises(NotLeader, match="is not the leader"):
         house.store.commit([an_event()])
 
 
@@ -157,13 +158,13 @@ def test_a_take_over_waits_for_a_commit_under_way_and_the_next_commit_finds_it(
     house: House,
 ) -> None:
     a, b = house.server("a"), house.server("b")
-    term = a.take() or 0
+    term = a.acquire() or 0
     house.let_it_run_out()
     found: list[int | None] = []
     with house.connection("somebody else") as commit:
         with commit.transaction():
             check_term(term, commit)
-            taking = threading.Thread(target=lambda: found.append(b._take()))
+            taking = threading.Thread(target=lambda: found.append(b._try_acquire()))
             taking.start()
             taking.join(0.2)
             assert not found, "the term cannot end within a commit"
@@ -175,7 +176,7 @@ def test_a_take_over_waits_for_a_commit_under_way_and_the_next_commit_finds_it(
 
 def test_a_renewal_does_not_wait_for_a_long_commit(house: House) -> None:
     a = house.server("a")
-    term = a.take() or 0
+    term = a.acquire() or 0
     with house.connection() as commit, commit.transaction():
         check_term(term, commit)
         assert a.renew(term)
@@ -183,12 +184,12 @@ def test_a_renewal_does_not_wait_for_a_long_commit(house: House) -> None:
 
 def test_a_writer_that_froze_within_a_commit_is_cut_off(house: House) -> None:
     a, b = house.server("a"), house.server("b")
-    term = a.take() or 0
+    term = a.acquire() or 0
     frozen = house.connection(f"{WRITER} of a")
     frozen.execute("BEGIN")
     check_term(term, frozen)
     house.let_it_run_out()
-    assert (b.take() or 0) > term
+    assert (b.acquire() or 0) > term
     with pytest.raises(psycopg.OperationalError):
         frozen.execute("COMMIT")
     frozen.close()
@@ -196,36 +197,36 @@ def test_a_writer_that_froze_within_a_commit_is_cut_off(house: House) -> None:
 
 def test_a_writer_whose_lease_still_holds_is_left_alone(house: House) -> None:
     a, b = house.server("a"), house.server("b")
-    term = a.take() or 0
+    term = a.acquire() or 0
     with house.connection(f"{WRITER} of a") as busy, busy.transaction():
         check_term(term, busy)
-        assert b.take() is None
+        assert b.acquire() is None
         assert busy.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_a_row_that_somebody_holds_is_said_so_and_asked_for_again(house: House) -> None:
     a = house.server("a")
-    term = a.take() or 0
+    term = a.acquire() or 0
     a.close()
     with house.connection() as operator:
         name = operator.info.dbname
         operator.execute(f'ALTER DATABASE "{name}" SET lock_timeout = 50'.encode())
         with operator.transaction():
             operator.execute("SELECT * FROM leadership FOR UPDATE")
-            with pytest.raises(StoreUnavailable, match="held by somebody"):
+            with pytest.raises(StoreUnavailable, match="has locked the lease row"):
                 a.renew(term)
     assert a.renew(term)
 
 
 def test_a_database_that_is_away_is_said_so_and_asked_again(house: House) -> None:
     a = house.server("a")
-    term = a.take() or 0
+    term = a.acquire() or 0
     with house.connection() as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE application_name = 'lease a'"
         )
-    with pytest.raises(StoreUnavailable, match="does not say who leads"):
+    with pytest.raises(StoreUnavailable, match="cannot read the lease"):
         a.renew(term)
     assert a.renew(term)
 
@@ -234,29 +235,29 @@ def test_a_second_server_of_one_name_is_refused_until_the_first_has_been_silent_
     house: House,
 ) -> None:
     first, second = house.server("a", home="one"), house.server("a", home="two")
-    first.look()
-    with pytest.raises(NameTaken, match=r"called 'a', and so is another one .* at http://a:1"):
-        second.look()
+    first.heartbeat()
+    with pytest.raises(ServerNameTaken, match=r"name 'a' is already used .* at http://a:1"):
+        second.heartbeat()
     with house.connection() as connection:
         connection.execute("UPDATE servers SET seen = seen - interval '1801 s'")
-    second.look()
-    with pytest.raises(NameTaken):
-        first.look()
+    second.heartbeat()
+    with pytest.raises(ServerNameTaken):
+        first.heartbeat()
 
 
 def test_a_server_that_is_started_again_has_its_name_back_at_once(house: House) -> None:
-    house.server("a", home="one").look()
-    house.server("a", home="one").look()
+    house.server("a", home="one").heartbeat()
+    house.server("a", home="one").heartbeat()
 
 
 def test_a_server_that_was_refused_does_not_take_the_other_ones_name_away(house: House) -> None:
     first, second = house.server("a", home="one"), house.server("a", home="two")
-    first.look()
-    second.leave()
-    with pytest.raises(NameTaken):
-        second.look()
+    first.heartbeat()
+    second.unregister()
+    with pytest.raises(ServerNameTaken):
+        second.heartbeat()
 
 
 def test_a_server_of_an_older_version_gives_its_name_to_who_comes_after_it(house: House) -> None:
-    house.server("a").look()
-    house.server("a", home="two").look()
+    house.server("a").heartbeat()
+    house.server("a", home="two").heartbeat()

@@ -6,28 +6,28 @@ from typing import Any, cast
 import pytest
 
 from gpu_scheduler.model.errors import InternalError
-from gpu_scheduler.server.assembly import _until
-from gpu_scheduler.server.ha.agent_gate import AgentDoor
-from gpu_scheduler.server.ha.role import OneOfSeveral
+from gpu_scheduler.server.assembly import _wait_for_stop
+from gpu_scheduler.server.grpc import AgentGate
+from gpu_scheduler.server.ha.role import ReplicatedRole
 
 
-def a_role(work: asyncio.Event) -> OneOfSeveral:
+def a_role(work: asyncio.Event) -> ReplicatedRole:
     """One that takes part in who leads until something happens."""
-    roles = OneOfSeveral(cast(Any, None), AgentDoor(), cast(Any, None), lambda _: None)
+    role = ReplicatedRole(cast(Any, None), AgentGate(), cast(Any, None), lambda _: None)
 
     async def take_part() -> None:
         await work.wait()
         raise ZeroDivisionError("a mistake of ours")
 
-    roles._role = asyncio.create_task(take_part())
-    return roles
+    role._election_task = asyncio.create_task(take_part())
+    return role
 
 
 def test_a_server_that_takes_no_part_in_who_leads_any_more_ends_and_says_so() -> None:
     async def play() -> None:
         broken = asyncio.Event()
-        roles = a_role(broken)
-        serving = asyncio.create_task(_until(asyncio.Event(), roles))
+        role = a_role(broken)
+        serving = asyncio.create_task(_wait_for_stop(asyncio.Event(), role))
         await asyncio.sleep(0)
         broken.set()
         async with asyncio.timeout(60):
@@ -40,11 +40,11 @@ def test_a_server_that_takes_no_part_in_who_leads_any_more_ends_and_says_so() ->
 def test_a_server_that_is_told_to_stop_just_stops() -> None:
     async def play() -> None:
         stop = asyncio.Event()
-        roles = a_role(asyncio.Event())
+        role = a_role(asyncio.Event())
         stop.set()
         async with asyncio.timeout(60):
-            await _until(stop, roles)
-        assert roles._role is not None
-        assert not roles._role.done(), "it is ended in order, later"
+            await _wait_for_stop(stop, role)
+        assert role._election_task is not None
+        assert not role._election_task.done(), "it is ended in order, later"
 
     asyncio.run(play())

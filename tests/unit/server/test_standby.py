@@ -46,7 +46,7 @@ def an_event(number: int) -> EventRow:
     return EventRow(at_ms=number, kind="test", job_id=f"job-{number}")
 
 
-def test_what_is_read_at_one_moment_does_not_see_later_commits(store: PostgresStore) -> None:
+def test_what_is_loaded_at_one_moment_does_not_see_later_commits(store: PostgresStore) -> None:
     store.commit([an_event(1)])
 
     def twice(reads: PostgresStore) -> tuple[int, int]:
@@ -125,7 +125,7 @@ def test_a_forecast_of_an_older_state_is_not_repeated(store: PostgresStore) -> N
         before = explainer.expected_start_ms(number)
         await loop.apply(Cancel(first), SYSTEM)
         await loop.close()
-        standby._read_at, seconds = -1e9, 60.0
+        standby._loaded_at, seconds = -1e9, 60.0
         await standby.fresh()
         after = explainer.expected_start_ms(number)
         assert before is not None
@@ -205,5 +205,5 @@ def test_events_that_the_leader_commits_come_and_end_when_the_standby_leads(
 
 
 def test_nothing_is_changed_through_a_standby(store: PostgresStore) -> None:
-    with pytest.raises(NotLeader, match="does not lead"):
+    with pytest.raises(NotLeader, match="is a standby"):
         asyncio.run(a_standby(store).apply(RunCycle(), SYSTEM))

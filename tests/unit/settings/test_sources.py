@@ -8,7 +8,7 @@ import pytest
 
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.settings import load
-from gpu_scheduler.settings.fields import SeveralMistakes
+from gpu_scheduler.settings.fields import SettingErrors
 from gpu_scheduler.settings.sources import config_file
 
 
@@ -262,9 +262,9 @@ def test_all_mistakes_of_a_file_variables_and_flags_are_told_each_with_its_place
         "notifications:\n  targets: {a: {kind: 3}, b: 4}\n",
     )
     environ = {"GPU_SCHEDULER_JOBS_GRACE_S": "long", "GPU_SCHEDULER_API_PROT": "1"}
-    with pytest.raises(SeveralMistakes) as caught:
+    with pytest.raises(SettingErrors) as caught:
         load(file, flags={"logging.level": "LOUD", "x.y": 1}, environ=environ)
-    places = [told.replace(file, "f").partition(": ")[0] for told in caught.value.mistakes]
+    places = [told.replace(file, "f").partition(": ")[0] for told in caught.value.messages]
     assert places == [
         *(f"f, line {line}" for line in (2, 3, 4, 5, 6, 11, 11, 8, 9)),
         "variable GPU_SCHEDULER_API_PROT names no setting; did you mean GPU_SCHEDULER_API_HOST?",
@@ -272,15 +272,15 @@ def test_all_mistakes_of_a_file_variables_and_flags_are_told_each_with_its_place
         *("command line", "command line"),
     ]
     first, *lines = str(caught.value).split("\n")
-    assert first == "13 mistakes in the settings:"
-    assert [line.strip() for line in lines] == list(caught.value.mistakes)
+    assert first == "13 errors in the settings:"
+    assert [line.strip() for line in lines] == list(caught.value.messages)
     assert caught.value.exit_code == 2
 
 
 def test_variables_are_read_also_if_the_file_cannot_be(tmp_path: Path) -> None:
-    with pytest.raises(SeveralMistakes) as caught:
+    with pytest.raises(SettingErrors) as caught:
         load(str(tmp_path / "none.yaml"), environ={"GPU_SCHEDULER_JOBS_GRACE_S": "long"})
-    assert len(caught.value.mistakes) == 2
+    assert len(caught.value.messages) == 2
 
 
 def test_one_mistake_is_told_as_it_always_was(config: Path) -> None:

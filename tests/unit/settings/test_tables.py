@@ -37,7 +37,7 @@ def test_entries_have_names_of_their_own(tmp_path: Path) -> None:
         ("{kind: webhook}", "needs url or url_file"),
         ("{kind: webhook, url: 'ftp://x'}", "http:// or https://"),
         ("{kind: email, to: x, url: 'https://x'}", "email has no url"),
-        ("{kind: command, command: [page]}", "give the whole path"),
+        ("{kind: command, command: [page]}", "give an absolute path"),
         ("{kind: email, to: x, event: [end]}", "unknown field `event`"),
         ("{kind: email, to: x, events: [lunch]}", "lunch"),
         ("5", "entry 'a'"),

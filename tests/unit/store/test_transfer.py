@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from gpu_scheduler.model.errors import AlreadyExists, InvalidRequest, StoreDamaged, StoreUnavailable
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.server.database_admin import (
-    Place,
+from gpu_scheduler.server.storage import (
+    Database,
     back_up,
     check,
     copy_between,
-    place_of,
+    database_of,
     upgrade,
 )
 from gpu_scheduler.settings.file_paths import Paths
@@ -159,7 +159,7 @@ def test_a_copy_that_is_not_the_same_keeps_nothing(
     store = SqliteStore(tmp_path / "a.db")
     filled(store, [])
     store.close()
-    target: Place = address_of(postgres) if to_postgres else tmp_path / "b.db"
+    target: Database = address_of(postgres) if to_postgres else tmp_path / "b.db"
     read = sqlite.SqliteSide.rows
     reads = iter(range(1_000))
 
@@ -388,12 +388,12 @@ def test_what_does_not_fit_together_is_found(tmp_path: Path, postgres: str) -> N
 
 def test_a_url_names_a_file_or_postgresql(tmp_path: Path) -> None:
     where = Paths(str(tmp_path), str(tmp_path))
-    assert place_of(Settings(), where) == tmp_path / "scheduler.db"
-    assert place_of(Settings(), where, "sqlite:////var/x.db") == Path("/var/x.db")
-    named = place_of(Settings(), where, "postgresql://ann:secret@db.example:5433/gpus")
+    assert database_of(Settings(), where) == tmp_path / "scheduler.db"
+    assert database_of(Settings(), where, "sqlite:////var/x.db") == Path("/var/x.db")
+    named = database_of(Settings(), where, "postgresql://ann:secret@db.example:5433/gpus")
     assert str(named) == "'gpus' at db.example:5433"
     assert "secret" not in repr(named)
     with pytest.raises(InvalidRequest, match="sqlite:///"):
-        place_of(Settings(), where, "mysql://x")
+        database_of(Settings(), where, "mysql://x")
     with pytest.raises(InvalidRequest, match="cannot be read"):
-        place_of(Settings(), where, "postgresql://[::1")
+        database_of(Settings(), where, "postgresql://[::1")

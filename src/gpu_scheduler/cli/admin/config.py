@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from gpu_scheduler.cli.connection import warn
 from gpu_scheduler.cli.text.tables import print_json, print_table
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
-from gpu_scheduler.settings.fields import Mistakes, told_by
+from gpu_scheduler.settings.fields import ErrorCollector, messages_of
 from gpu_scheduler.settings.sources import Loaded, read_all
 
 HIDDEN = "(hidden)"
@@ -120,7 +120,7 @@ def _text(value: object) -> str:
     return "-" if value == "" else str(value)
 
 
-# --- Settings for who starts a server, or asks whether one would start: all mistakes at once.
+# --- Settings for who starts a server, or asks whether one would start: all errors at once.
 
 _KEY = re.compile(r"[a-z]+\.[a-z_]+")
 _SAID_SO = ("simulated GPUs", "gpu.simulate")
@@ -140,19 +140,19 @@ def checked_settings(
     to another process leaves the rules to that one, as long as nothing is wrong: they take a second
     to load.
     """
-    loaded, mistakes = read_all(config, flags=flags)
-    if hands_over and not mistakes and _declares_well(loaded.settings.gpu.simulate):
+    loaded, errors = read_all(config, flags=flags)
+    if hands_over and not errors and _declares_well(loaded.settings.gpu.simulate):
         return loaded, ()
     from gpu_scheduler.server.start_rules import check_settings
 
     warnings: tuple[str, ...] = ()
     try:
         warnings = check_settings(
-            loaded.settings, has_nodes=has_nodes, is_onlooker=True, unread=mistakes.groups
+            loaded.settings, has_nodes=has_nodes, is_onlooker=True, unread=errors.groups
         )
     except (InvalidInput, InvalidRequest) as error:
-        _add(mistakes, error, loaded.origins)
-    mistakes.check()
+        _add(errors, error, loaded.origins)
+    errors.raise_if_any()
     return loaded, warnings
 
 
@@ -170,15 +170,15 @@ def _declares_well(gpus: str) -> bool:
 
 
 def _add(
-    mistakes: Mistakes, error: InvalidInput | InvalidRequest, origins: Mapping[str, str]
+    errors: ErrorCollector, error: InvalidInput | InvalidRequest, origins: Mapping[str, str]
 ) -> None:
     """Note the rules that are broken, with the place of a setting that each one names."""
-    sentences = told_by(error)
-    if len(sentences) == 1 and not mistakes:
-        mistakes.add(error)
+    sentences = messages_of(error)
+    if len(sentences) == 1 and not errors:
+        errors.add(error)
         return
     for told in sentences:
         keys = _KEY.findall(told.replace(*_SAID_SO))
         places = (origins.get(key, "default") for key in keys)
         place = next((place for place in places if place != "default"), "")
-        mistakes.add(InvalidRequest(told), place="command line" if place == "flag" else place)
+        errors.add(InvalidRequest(told), place="command line" if place == "flag" else place)

@@ -11,7 +11,7 @@ from gpu_scheduler.cli.text.tables import print_json, print_pairs, print_table
 from gpu_scheduler.model.errors import InvalidRequest, StoreDamaged
 
 if TYPE_CHECKING:
-    from gpu_scheduler.server.database_admin import Place
+    from gpu_scheduler.server.storage import Database
 
 ACTIONS = ("upgrade", "check", "backup", "copy")
 
@@ -44,22 +44,22 @@ def run(args: Namespace) -> int:
         raise InvalidRequest("'backup' needs the name of a new file, and no other word takes one")
     if bool(args.target) != (args.action == "copy"):
         raise InvalidRequest("'copy' needs --to with the URL of an empty database")
-    from gpu_scheduler.server.database_admin import place_of
+    from gpu_scheduler.server.storage import database_of
     from gpu_scheduler.settings.file_paths import paths
     from gpu_scheduler.settings.sources import load
 
     settings = load(args.config).settings
     where = paths(args.state_dir or settings.files.state_dir or None)
-    source = place_of(settings, where, args.source)
+    source = database_of(settings, where, args.source)
     if args.action == "copy":
-        return _copy(args, source, place_of(settings, where, args.target))
+        return _copy(args, source, database_of(settings, where, args.target))
     if args.action == "backup":
         return _back_up(args, source)
     return _check(args, source) if args.action == "check" else _upgrade(args, source)
 
 
-def _upgrade(args: Namespace, place: Place) -> int:
-    from gpu_scheduler.server.database_admin import upgrade
+def _upgrade(args: Namespace, place: Database) -> int:
+    from gpu_scheduler.server.storage import upgrade
 
     form = upgrade(place)
     if args.json:
@@ -69,8 +69,8 @@ def _upgrade(args: Namespace, place: Place) -> int:
     return 0
 
 
-def _check(args: Namespace, place: Place) -> int:
-    from gpu_scheduler.server.database_admin import check
+def _check(args: Namespace, place: Database) -> int:
+    from gpu_scheduler.server.storage import check
 
     found = check(place)
     if args.json:
@@ -92,8 +92,8 @@ def _check(args: Namespace, place: Place) -> int:
     return StoreDamaged.exit_code if found.problems else 0
 
 
-def _back_up(args: Namespace, place: Place) -> int:
-    from gpu_scheduler.server.database_admin import back_up
+def _back_up(args: Namespace, place: Database) -> int:
+    from gpu_scheduler.server.storage import back_up
 
     target = Path(args.file)
     back_up(place, target)
@@ -105,8 +105,8 @@ def _back_up(args: Namespace, place: Place) -> int:
     return 0
 
 
-def _copy(args: Namespace, source: Place, target: Place) -> int:
-    from gpu_scheduler.server.database_admin import copy_between
+def _copy(args: Namespace, source: Database, target: Database) -> int:
+    from gpu_scheduler.server.storage import copy_between
 
     copied = copy_between(source, target)
     if args.json:

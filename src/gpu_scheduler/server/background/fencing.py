@@ -1,9 +1,9 @@
-"""The fencing command: for every lost node a program of the site says whether it is dead.
+"""The fencing command: a program of the site confirms that a lost node is dead.
 
-It may power the node off, ask a management board, or a hypervisor. Exit code 0 means that nothing
-runs there any more; everything else means that nobody knows, and it is asked again later, less and
-less often, for as long as the node is lost. Each run stands in the log and among the events. Only
-the leader runs it.
+It may power the node off, or ask a management board or hypervisor. Exit code 0 means that nothing
+runs on the node any more. Any other result means "unknown": the command is run again with back-off
+for as long as the node is lost. Each run is logged and recorded as an event. Only the leader runs
+the command.
 """
 
 from __future__ import annotations
@@ -24,86 +24,83 @@ from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.settings.groups.cluster import NodeSettings
 from gpu_scheduler.store.rows import EventRow, Write
 
-LONGEST_WAIT_S = 3_600.0
-MOST_WORDS = 300
-MOST_OUTPUT = 64 * 1024
-BY = "the fencing command"
+LONGEST_RETRY_S = 3_600.0
+MAX_LINE = 300
+MAX_OUTPUT = 64 * 1024
+CONFIRMED_BY = "the fencing command"
 log = structlog.get_logger("fencing")
 
 
 class Fencing:
-    """Looks after all lost nodes of one loop, one run at a time for each."""
+    """Runs the command for every lost node, one run at a time per node."""
 
     def __init__(self, loop: Loop, settings: NodeSettings) -> None:
-        """Listen for nodes that become lost."""
+        """Subscribe to commits, to see nodes that become lost."""
         self._loop = loop
         self._settings = settings
         self._changed = asyncio.Event()
-        self._under_way: dict[str, asyncio.Task[None]] = {}
-        loop.on_committed(self._note)
+        self._running: dict[str, asyncio.Task[None]] = {}
+        loop.on_committed(self._on_commit)
 
     async def run(self) -> None:
-        """Work until cancelled; without a command there is nothing to do."""
+        """Run until cancelled; without a command return at once."""
         if not self._settings.fencing_command:
             return
         try:
             while True:
                 self._changed.clear()
                 for node in self._nodes():
-                    if node.state is NodeState.LOST and node.id not in self._under_way:
-                        self._under_way[node.id] = asyncio.create_task(self._look_after(node.id))
+                    if node.state is NodeState.LOST and node.id not in self._running:
+                        self._running[node.id] = asyncio.create_task(self._fence(node.id))
                 await self._changed.wait()
         finally:
-            tasks = list(self._under_way.values())
+            tasks = list(self._running.values())
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _note(self, writes: list[Write]) -> None:
+    def _on_commit(self, writes: list[Write]) -> None:
         if any(isinstance(write, Node) and write.state is NodeState.LOST for write in writes):
-            self._changed.set()
-
-    async def _look_after(self, node_id: str) -> None:
-        try:
-            await self._fence(node_id)
-        finally:
-            del self._under_way[node_id]
-            # It may have been back for a moment only.
             self._changed.set()
 
     def _nodes(self) -> Iterable[Node]:
         return [resources.node for resources in self._loop.core.state.cluster.index.by_id.values()]
 
-    def _lost(self, node_id: str) -> Node | None:
+    def _lost_node(self, node_id: str) -> Node | None:
         found = [node for node in self._nodes() if node.id == node_id]
         return found[0] if found and found[0].state is NodeState.LOST else None
 
     async def _fence(self, node_id: str) -> None:
-        """Ask about one node until it is known, or the node is back."""
+        """Run the command with back-off until the node is confirmed dead or is back."""
         wait_s = self._settings.fencing_retry_s
         run = 0
-        while (node := self._lost(node_id)) is not None:
-            run += 1
-            code, words = await self._ask(node)
-            await self._record(node_id, run, code, words)
-            if code == 0:
-                # Refused if the node came back meanwhile: then it is not dead, whoever says so.
-                with contextlib.suppress(SchedulerError):
-                    await self._loop.apply(ConfirmDead(node_id, BY, node.silent_ms))
-                    return
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+        try:
+            while (node := self._lost_node(node_id)) is not None:
+                run += 1
+                code, output = await self._run_command(node)
+                await self._record(node_id, run, code, output)
+                if code == 0:
+                    # Rejected if the node came back meanwhile: then it is not dead.
+                    with contextlib.suppress(SchedulerError):
+                        await self._loop.apply(ConfirmDead(node_id, CONFIRMED_BY, node.silent_ms))
+                        return
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, LONGEST_RETRY_S)
+        finally:
+            del self._running[node_id]
+            # Check again: the node may have been back for a moment only.
+            self._changed.set()
 
-    async def _ask(self, node: Node) -> tuple[int, str]:
-        """Run the command once: its exit code and its last words."""
+    async def _run_command(self, node: Node) -> tuple[int, str]:
+        """Run the command once; return its exit code and its last line of output."""
         since = datetime.fromtimestamp(node.silent_ms / 1000, UTC).isoformat(timespec="seconds")
-        told = {
+        variables = {
             "TGPU_NODE": node.id,
             "TGPU_NODE_ADDRESS": node.address,
             "TGPU_SILENT_SINCE": since,
         }
         try:
-            child = Child(self._settings.fencing_command, {**os.environ, **told})
+            child = Child(self._settings.fencing_command, {**os.environ, **variables})
         except OSError as error:
             return -1, f"cannot be run: {error.strerror}"
         try:
@@ -113,28 +110,28 @@ class Fencing:
             return -1, f"took longer than {self._settings.fencing_timeout_s:g} s and was killed"
         finally:
             child.close()
-        return code, _last_words(child.output)
+        return code, _last_line(child.output)
 
-    async def _record(self, node_id: str, run: int, code: int, words: str) -> None:
-        say = log.info if code == 0 else log.warning
-        say("fencing command was run", node=node_id, run=run, exit_code=code, output=words)
-        data = (("exit_code", code), ("node", node_id), ("output", words), ("run", run))
+    async def _record(self, node_id: str, run: int, code: int, output: str) -> None:
+        write = log.info if code == 0 else log.warning
+        write("fencing command finished", node=node_id, run=run, exit_code=code, output=output)
+        data = (("exit_code", code), ("node", node_id), ("output", output), ("run", run))
         event = EventRow(at_ms=0, kind="node_fencing", data=data)
         with contextlib.suppress(SchedulerError):
             await self._loop.apply(Record((event,)))
 
 
 class Child:
-    """A command in a session of its own, and the last of what it wrote.
+    """A command in its own session, and the last part of its output.
 
-    By posix_spawn: a fork beside the threads of gRPC can end in a crash of the child.
+    It is started with posix_spawn, because a fork beside the threads of gRPC can crash the child.
     """
 
     def __init__(self, argv: tuple[str, ...], environment: dict[str, str]) -> None:
-        """Start it; OSError if that cannot be."""
+        """Start it; raises OSError on failure."""
         self.output = b""
         self._reader, writer = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._reader, False)  # our end only: the command may write as it likes
+        os.set_blocking(self._reader, False)  # only our end; the command's end stays blocking
         try:
             self._pid = os.posix_spawnp(
                 argv[0],
@@ -154,26 +151,26 @@ class Child:
         finally:
             os.close(writer)
         self._handle = os.pidfd_open(self._pid)
-        self._over = asyncio.Event()
+        self._exited = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.add_reader(self._reader, self._read)
-        loop.add_reader(self._handle, self._over.set)
+        loop.add_reader(self._handle, self._exited.set)
 
     async def ended(self) -> int:
-        """Wait for its end: its exit code, or minus the signal."""
-        await self._over.wait()
+        """Wait for its exit; return the exit code, or minus the signal."""
+        await self._exited.wait()
         asyncio.get_running_loop().remove_reader(self._handle)
         self._read()
-        return self._bury()
+        return self._reap()
 
-    def _bury(self) -> int:
-        """It has ended, so that takes no time."""
+    def _reap(self) -> int:
+        """Collect the exit status; the process has exited, so this does not block."""
         _, status = os.waitpid(self._pid, 0)
         self._pid = 0
         return os.waitstatus_to_exitcode(status)
 
     def close(self) -> None:
-        """Leave nothing: what still runs is killed, with all that it has started."""
+        """Kill the command and its child processes if they still run, and free all resources."""
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._reader)
         loop.remove_reader(self._handle)
@@ -183,23 +180,23 @@ class Child:
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)
-        # One that hangs in the kernel dies much later, and nobody may wait for that.
-        loop.add_reader(self._handle, self._bury_late)
+        # A process blocked in the kernel dies much later; do not wait for it.
+        loop.add_reader(self._handle, self._reap_later)
 
-    def _bury_late(self) -> None:
+    def _reap_later(self) -> None:
         asyncio.get_running_loop().remove_reader(self._handle)
         os.close(self._handle)
-        self._bury()
+        self._reap()
 
     def _read(self) -> None:
-        """All there is; whoever has inherited the pipe may keep it open for as long as it likes."""
+        """Read what is available; child processes may keep the pipe open."""
         with contextlib.suppress(BlockingIOError):
             while part := os.read(self._reader, 65_536):
-                self.output = (self.output + part)[-MOST_OUTPUT:]
+                self.output = (self.output + part)[-MAX_OUTPUT:]
             asyncio.get_running_loop().remove_reader(self._reader)
 
 
-def _last_words(output: bytes) -> str:
+def _last_line(output: bytes) -> str:
     lines = output.decode(errors="replace").strip().splitlines()
     text = lines[-1] if lines else ""
-    return "".join(char if char.isprintable() else "?" for char in text)[:MOST_WORDS]
+    return "".join(char if char.isprintable() else "?" for char in text)[:MAX_LINE]

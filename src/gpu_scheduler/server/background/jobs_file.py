@@ -1,9 +1,9 @@
-"""Watches a jobs.txt: every new line becomes a job, once, however often the file is read.
+"""Watches a jobs.txt: every new line becomes one job, however often the file is read.
 
-A line that was submitted is remembered in the same commit as its job. Jobs run as the owner of the
-file; a file that others may write to is not read, and neither is a link: whose it is, is asked of
-the very file that is read. Jobs of the server's own user have the environment that it was started
-in, as if they were submitted there; those of others have that of a login.
+A submitted line is recorded in the same commit as its job. Jobs run as the owner of the file. A
+file that others may write is not read, and neither is a symbolic link; the owner is taken from the
+open file. Jobs of the server's own user get the environment that the server was started in, jobs
+of other users that of a login.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from gpu_scheduler.store.rows import AnswerRow, EnvironmentRow, Write
 from gpu_scheduler.wire.job_reader import JobReader
 from gpu_scheduler.wire.jobs import JobRequest
 
-FOR_EVER_MS = 1 << 52
-"""Answers are dropped by age; a line of a file must never be submitted again."""
+NEVER_EXPIRES_MS = 1 << 52
+"""Idempotency keys expire by age, but a line must never be submitted again."""
 OTHERS_MAY_WRITE = 0o022
-OF_A_SERVER = ("GPU_SCHEDULER_", "LISTEN_", "SYSTEMD_", "WATCHDOG_", "MEMORY_PRESSURE_")
-"""Variables that are meant for a server, and can hold its secrets."""
-OF_A_SERVICE = frozenset(
+SERVER_PREFIXES = ("GPU_SCHEDULER_", "LISTEN_", "SYSTEMD_", "WATCHDOG_", "MEMORY_PRESSURE_")
+"""Variables for the server itself, which may hold its secrets."""
+SERVICE_VARIABLES = frozenset(
     ("NOTIFY_SOCKET", "INVOCATION_ID", "JOURNAL_STREAM", "CREDENTIALS_DIRECTORY", "MAINPID")
 )
 log = structlog.get_logger("jobs_file")
 
 
 class JobsFile:
-    """One file, looked at now and then."""
+    """One file, read at intervals."""
 
     def __init__(
         self,
@@ -59,30 +59,30 @@ class JobsFile:
         runner: str = "process",
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Nothing is read yet. Its jobs run in `runner`; None means the environment of a login."""
+        """Its jobs run in `runner`; `environment` None means the environment of a login."""
         self._loop = loop
         self._runner = Runner(runner)
         self._people = Directory(os.geteuid(), admins, lambda: loop.core.state.tenant_directory)
         self._path = Path(settings.jobs_file).expanduser().absolute()
         self._models = settings.llm_config_file
         self.interval_s = settings.monitor_interval_s
-        self._complained: set[str] = set()
-        self._last_look = (0, 0)
-        self._own = None if environment is None else _carried(environment)
+        self._reported: set[str] = set()
+        self._last_stamp = (0, 0)
+        self._own = None if environment is None else _inherited(environment)
 
     async def watch(self) -> None:
-        """Until cancelled."""
+        """Read the file at intervals until cancelled."""
         while True:
             try:
                 count = await self.read()
                 if count:
-                    log.info("submitted", file=str(self._path), jobs=count)
+                    log.info("jobs file submitted", file=str(self._path), jobs=count)
             except (SchedulerError, OSError) as error:
-                self._complain(str(error))
+                self._report(str(error))
             await asyncio.sleep(self.interval_s)
 
     async def read(self) -> int:
-        """Submit the lines that are new; says how many. A bad line costs only itself."""
+        """Submit new lines and return their number. A bad line is skipped."""
         found = await self._people.when_known(self._open)
         if found is None:
             return 0
@@ -98,12 +98,12 @@ class JobsFile:
             try:
                 count += await self._submit(text, number, seen[text], caller, models)
             except (SchedulerError, msgspec.MsgspecError, ValueError) as error:
-                self._complain(f"line {number} is left out: {error}")
+                self._report(f"line {number} skipped: {error}")
         return count
 
     def _open(self) -> tuple[list[str], Caller] | None:
-        """What the file says and whose it is; None while there is none."""
-        # Without O_NONBLOCK a pipe of that name would hold up the whole server.
+        """The lines of the file and its owner; None if there is no file."""
+        # Without O_NONBLOCK a pipe of that name would block the whole server.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             file = os.fdopen(os.open(self._path, flags), "rb")
@@ -121,20 +121,21 @@ class JobsFile:
             return text.splitlines(), caller
 
     def _settled(self, data: bytes, status: os.stat_result) -> bytes:
-        """Leave out a last line without an end while somebody may be writing it.
+        """Omit a last line without a newline while it may still be written.
 
-        Half a command would be another job. One that is the same at the next look is whole.
+        Half a command would be a different job. If the file is unchanged at the next read, the
+        line is complete.
         """
-        look = (status.st_mtime_ns, len(data))
-        is_settled = look == self._last_look
-        self._last_look = look
+        stamp = (status.st_mtime_ns, len(data))
+        is_settled = stamp == self._last_stamp
+        self._last_stamp = stamp
         return data if is_settled else data[: data.rfind(b"\n") + 1]
 
     def _gpus_by_model(self) -> dict[str, Any]:
         return llm_config(self._models) if Path(self._models).is_file() else {}
 
     def _kinds(self) -> dict[str, tuple[int, int]]:
-        """The GPUs that there are, for models that the file does not name."""
+        """The GPUs of the cluster, for models that the file does not name."""
         return gpu_kinds(
             {"model": device.model, "memory_mb": device.memory_mb}
             for node in self._loop.store.nodes()
@@ -144,7 +145,7 @@ class JobsFile:
     async def _submit(
         self, text: str, number: int, nth: int, caller: Caller, models: dict[str, Any]
     ) -> int:
-        """The same line twice means two jobs, so it counts which one this is."""
+        """Submit one line; `nth` tells equal lines apart, because each of them is a job."""
         key = hashlib.sha256(f"{self._path}\0{nth}\0{text}".encode()).hexdigest()
         if self._loop.store.answer(caller.user, key) is not None:
             return 0
@@ -166,7 +167,7 @@ class JobsFile:
                     request_hash=key,
                     status=201,
                     body=job_id,
-                    at_ms=FOR_EVER_MS,
+                    at_ms=NEVER_EXPIRES_MS,
                 )
             ]
 
@@ -182,26 +183,25 @@ class JobsFile:
             raise InvalidInput("is not a file", file=str(self._path))
         if status.st_mode & OTHERS_MAY_WRITE:
             raise InvalidInput(
-                "others may write to it, so whoever can would run jobs as its owner; "
-                "use 'chmod go-w'",
+                "others may write to it, so they could run jobs as its owner; use 'chmod go-w'",
                 file=str(self._path),
             )
         if os.geteuid() not in {0, status.st_uid}:
             raise Forbidden(
-                f"{self._path} belongs to uid {status.st_uid}, and a server that is not root runs "
-                f"jobs only as itself (uid {os.geteuid()})"
+                f"{self._path} belongs to uid {status.st_uid}; a server that is not root runs jobs "
+                f"only as its own user (uid {os.geteuid()})"
             )
         return self._people.caller(status.st_uid, status.st_gid, str(self._path))
 
-    def _complain(self, problem: str) -> None:
-        """Once: the same line is read again and again."""
-        if problem not in self._complained:
-            self._complained.add(problem)
-            log.warning("not read", file=str(self._path), problem=problem)
+    def _report(self, problem: str) -> None:
+        """Log a problem once, because the same line is read again and again."""
+        if problem not in self._reported:
+            self._reported.add(problem)
+            log.warning("jobs file problem", file=str(self._path), problem=problem)
 
 
-def _carried(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a job takes over from where its server was started; a service has less than a login."""
+def _inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a job gets from the server's environment, completed with a login's."""
     try:
         entry = pwd.getpwuid(os.geteuid())
     except KeyError:
@@ -214,9 +214,9 @@ def _carried(environment: Mapping[str, str]) -> dict[str, str]:
             "SHELL": entry.pw_shell or "/bin/sh",
             "LANG": "C.UTF-8",
         }
-    carried = exported(None, environment)[0]
+    inherited = exported(None, environment)[0]
     return login | {
         name: value
-        for name, value in carried.items()
-        if name not in OF_A_SERVICE and not name.startswith(OF_A_SERVER)
+        for name, value in inherited.items()
+        if name not in SERVICE_VARIABLES and not name.startswith(SERVER_PREFIXES)
     }

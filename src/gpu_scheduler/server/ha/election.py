@@ -1,10 +1,11 @@
-"""Whether this server leads: tries to, holds the lead while it can, and notices when it cannot.
+"""Leader election: acquire the lease, renew it, and notice when it is lost.
 
-One task asks the lease again and again, in a thread, and tells its owner to begin and to end. What
-may be done as the leader hangs on two things. Writes hang on the term alone, which the database
-checks in each commit. Answers and orders also hang on time: a lease is believed for a little less
-than it was given, counted by this machine's own boot-time clock from before it was asked for, so
-that a server which was frozen knows it at the moment it thaws, before it has asked anybody.
+One task polls the lease in a thread and calls back when this server becomes or stops being the
+leader. Two rules limit what a leader may do. A write depends on the term alone, which the database
+checks in each commit. A response or an order also depends on time: the server trusts its lease for
+slightly less than the granted time, measured with the local boot-time clock from before the
+request. So a process that was suspended knows on resume that its lease has expired, before it asks
+the database.
 """
 
 from __future__ import annotations
@@ -24,69 +25,73 @@ from gpu_scheduler.model.errors import ClusterError, NotLeader, SchedulerError
 from gpu_scheduler.model.identity import LeaderLease, ServerMember
 
 T = TypeVar("T")
-DRIFT = 0.1
-"""Part of a lease that is not used: clocks may run at slightly different speeds."""
-SOONEST_S = 0.05
-LATE = 1.25
-"""So many intervals after the last renewal the event loop is late with the next."""
+CLOCK_DRIFT = 0.1
+"""Fraction of a lease that is not used, because clocks run at slightly different speeds."""
+SHORTEST_PAUSE_S = 0.05
+LATE_INTERVALS = 1.25
+"""A renewal is late when this many intervals have passed since the previous one."""
 STUCK_S = 30.0
-"""An event loop that has not come round for so long will not do so again: let another lead."""
-log = structlog.get_logger("leadership")
+"""An event loop blocked for this long is considered stuck: its lease is no longer renewed."""
+NEVER = -1e9
+log = structlog.get_logger("election")
 
 
-class NameTaken(ClusterError):
-    """A server of another installation bears the same name."""
+class ServerNameTaken(ClusterError):
+    """A server of another installation uses the same name."""
 
     code = "name_taken"
     exit_code = 7
 
     def __init__(self, message: str, *, seen_at: float, free_in_s: float) -> None:
-        """`seen_at` grows while that one lives; if it does not, the name is free some time."""
+        """`seen_at` is the other server's last heartbeat; without a new one the name expires."""
         super().__init__(message)
         self.seen_at = seen_at
         self.free_in_s = free_in_s
 
 
 class Lease(Protocol):
-    """The lead, kept somewhere that all servers reach. Calls block."""
+    """The leader's lease in a place that all servers reach. Calls block."""
 
     @property
     def me(self) -> ServerMember:
-        """Who asks."""
+        """This server."""
         ...
 
-    def look(self) -> LeaderLease:
-        """Say that we are here, and read who leads; `NameTaken` if a namesake is there."""
+    def heartbeat(self) -> LeaderLease:
+        """Record that this server is alive; return the current lease.
+
+        Raises `ServerNameTaken` if a live server of another installation has the same name.
+        """
         ...
 
-    def take(self) -> int | None:
-        """Take the lead if nobody has it: the new term."""
+    def acquire(self) -> int | None:
+        """Take the lease if it is free; return the new term."""
         ...
 
     def renew(self, term: int) -> bool:
-        """Hold it for longer; False if the term is over."""
+        """Extend the lease; False if the term has ended."""
         ...
 
     def release(self, term: int) -> None:
-        """Give it back."""
+        """Give the lease back."""
         ...
 
-    def leave(self) -> None:
-        """This server goes away."""
+    def unregister(self) -> None:
+        """Remove this server from the list of servers."""
         ...
 
-    def secret(self) -> bytes:
-        """What only the servers know."""
+    def cluster_secret(self) -> bytes:
+        """The secret that only the servers of this cluster share."""
         ...
 
     def close(self) -> None:
-        """Nothing more will be asked."""
+        """Close the connection."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """How often the lease is renewed, for how long it holds, and who waits before taking it."""
+class LeaseTimes:
+    """How often the lease is renewed, how long it is valid, and the delay of a first attempt."""
 
     renew_s: float = 2.0
     valid_s: float = 6.0
@@ -94,47 +99,45 @@ class Times:
 
 
 def boot_s() -> float:
-    """Seconds since the machine was started; goes on while it is suspended."""
+    """Seconds since boot, including the time that the machine was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Leadership:
-    """This server's part in it. `term` is 0 while it does not lead."""
+class LeaderElector:
+    """This server's part in the election. `term` is 0 while it is not the leader."""
 
     def __init__(
         self,
         lease: Lease,
-        times: Times,
+        times: LeaseTimes,
         *,
         clock: Callable[[], float] = boot_s,
         thread: CommitExecutor | None = None,
     ) -> None:
-        """`clock` must never stand still, not even while the process does.
+        """`clock` must keep running while the process is suspended.
 
-        Questions to the lease block, and are asked in a thread of their own.
+        Lease calls block, so they run in a thread of their own.
         """
-        self._lease = lease
-        self._times = times
-        self._clock = clock
-        self._thread: CommitExecutor = thread or StoreWriter()
-        self._has_helper = thread is None
-        self._awake = clock()
-        self._lead = LeaderLease()
-        self._looked = -1e9
-        self._believed_until = -1e9
-        self._changed = asyncio.Event()
-        self._lost = asyncio.Event()
-        self._has_seen_one = False
-        self._began = clock()
-        self._rest_until = -1e9
-        self._failing_since: float | None = None
-        self._unable: SchedulerError | None = None
-        self._last_term = 0
+        self.times = times
         self.term = 0
         self.trouble = ""
         self.is_leaving = False
-
-    # --- for others
+        self._lease = lease
+        self._clock = clock
+        self._thread: CommitExecutor = thread or StoreWriter()
+        self._uses_renewal_thread = thread is None
+        self._loop_active_at = clock()
+        self._lead = LeaderLease()
+        self._lead_read_at = NEVER
+        self._valid_until = NEVER
+        self._changed = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._has_seen_leader = False
+        self._started_at = clock()
+        self._rest_until = NEVER
+        self._failing_since: float | None = None
+        self._fatal_error: SchedulerError | None = None
+        self._last_term = 0
 
     @property
     def me(self) -> ServerMember:
@@ -143,12 +146,12 @@ class Leadership:
 
     @property
     def is_held(self) -> bool:
-        """Tell whether this server may answer and order as the leader at this very moment."""
-        return self.term > 0 and self._clock() < self._believed_until
+        """Whether this server may respond and send orders as the leader right now."""
+        return self.term > 0 and self._clock() < self._valid_until
 
     @property
     def lead(self) -> LeaderLease:
-        """Who leads, as far as is known here, with the time since it was read taken off."""
+        """The current leader as known here, minus the time since it was read."""
         if self.term:
             return replace(
                 self._lead,
@@ -156,34 +159,38 @@ class Leadership:
                 holder=self.me.name,
                 address=self.me.address,
                 agents=self.me.agents,
-                left_s=self._believed_until - self._clock(),
+                left_s=self._valid_until - self._clock(),
             )
-        return replace(self._lead, left_s=self._lead.left_s - self._age_s)
+        return replace(self._lead, left_s=self._lead.left_s - self._lead_age_s)
 
     @property
     def is_late(self) -> bool:
-        """Tell whether the leader should have renewed its lease by now, so that it may be gone."""
-        return self.lead.left_s < self._times.valid_s - 2 * self._times.renew_s
+        """Whether the leader has missed a renewal, so that it may have failed."""
+        return self.lead.left_s < self.times.valid_s - 2 * self.times.renew_s
 
     @property
-    def _age_s(self) -> float:
-        return self._clock() - self._looked
+    def _lead_age_s(self) -> float:
+        return self._clock() - self._lead_read_at
 
     def database_ms(self) -> int:
-        """The database's time, by which all servers can go."""
-        return self._lead.database_ms + round(self._age_s * 1000)
+        """The database's clock, which all servers share."""
+        return self._lead.database_ms + round(self._lead_age_s * 1000)
 
-    async def secret(self) -> bytes:
-        """What only the servers of this cluster know."""
-        return await self._ask(self._lease.secret)
+    async def cluster_secret(self) -> bytes:
+        """The secret that only the servers of this cluster share."""
+        return await self._thread.run(self._lease.cluster_secret)
 
-    async def arrive(self) -> None:
-        """Look for the first time. A namesake that lives is refused, one that died waited out."""
+    async def register(self) -> None:
+        """Send the first heartbeat.
+
+        Fails if a live server has the same name. If that server has died, wait until its name
+        expires.
+        """
         seen_at = None
         while True:
             try:
-                await self.look()
-            except NameTaken as error:
+                await self.refresh()
+            except ServerNameTaken as error:
                 if seen_at is not None and error.seen_at > seen_at:
                     raise
                 if seen_at is None:
@@ -193,250 +200,240 @@ class Leadership:
                         longest_s=round(error.free_in_s, 1),
                     )
                 seen_at = error.seen_at
-                await asyncio.sleep(self._times.renew_s / 2)
+                await asyncio.sleep(self.times.renew_s / 2)
             else:
                 return
 
     async def changed(self) -> None:
-        """Return when somebody else leads than before, or nobody, or it is clear again who does."""
+        """Return when the leader changes, or when a late leader has renewed its lease."""
         await self._changed.wait()
 
-    def lose(self, error: SchedulerError) -> None:
-        """A commit has found that nothing more may be said or ordered in this term.
+    def step_down(self, error: SchedulerError) -> None:
+        """Stop leading after a commit failed with `error`.
 
-        Either it is over, or this server cannot lead: then it gives the lead back.
+        Either the term has ended, or this server cannot lead: then it releases the lease.
         """
         if not isinstance(error, NotLeader):
-            self._unable = error
-        self._believed_until = -1e9
+            self._fatal_error = error
+        self._valid_until = NEVER
         self._lost.set()
 
-    def note_commit(self, error: SchedulerError | None) -> None:
-        """A commit was kept, or failed.
+    def on_commit(self, error: SchedulerError | None) -> None:
+        """Record the result of a commit.
 
-        Who can renew its lease, but has committed nothing for a whole lease, is in the way of
-        whoever stands by.
+        A leader that can renew its lease but has committed nothing for a whole lease steps down
+        if there is a standby.
         """
         now = self._clock()
         if error is None:
             self._failing_since = None
         elif self._failing_since is None:
             self._failing_since = now
-        elif now - self._failing_since > self._times.valid_s and self._lead.standbys:
-            self.lose(error)
-
-    # --- life
+        elif now - self._failing_since > self.times.valid_s and self._lead.standbys:
+            self.step_down(error)
 
     async def run(
-        self, begin: Callable[[int], Awaitable[None]], end: Callable[[], Awaitable[None]]
+        self,
+        on_elected: Callable[[int], Awaitable[None]],
+        on_deposed: Callable[[], Awaitable[None]],
     ) -> None:
-        """Until cancelled: stand by, lead, stand by. `begin` hears the term."""
+        """Alternate between standby and leader until cancelled. `on_elected` gets the term."""
         while True:
             try:
-                await self._lead_once(begin, end)
+                await self._run_one_term(on_elected, on_deposed)
             except Exception as error:
-                # A bug must cost one term, not this server's part in who leads.
-                log.exception("this server had to begin anew with who leads")
+                # A bug costs one term. It must not end this server's part in the election.
+                log.exception("leader election failed; will retry")
                 self.trouble = repr(error)
-                await asyncio.sleep(self._times.renew_s)
+                await asyncio.sleep(self.times.renew_s)
 
-    async def _lead_once(
-        self, begin: Callable[[int], Awaitable[None]], end: Callable[[], Awaitable[None]]
+    async def _run_one_term(
+        self,
+        on_elected: Callable[[int], Awaitable[None]],
+        on_deposed: Callable[[], Awaitable[None]],
     ) -> None:
-        """Stand by until the lead is taken, and lead until it is lost."""
-        term = await self._obtain()
-        self._set_out(term)
-        log.info("this server leads", term=term, name=self.me.name)
-        holding = asyncio.create_task(self._hold(term))
-        helper = _Helper(self, term) if self._has_helper else None
-        beginning = asyncio.ensure_future(begin(term))
+        """Wait for the lease, then lead until it is lost."""
+        term = await self._acquire()
+        self._begin_term(term)
+        renewing = asyncio.create_task(self._renew_until_lost(term))
+        thread = _RenewalThread(self, term) if self._uses_renewal_thread else None
+        starting = asyncio.ensure_future(on_elected(term))
         try:
-            await asyncio.wait({holding, beginning}, return_when=asyncio.FIRST_COMPLETED)
-            if not holding.done() and beginning.exception() is not None:
-                await self._give_up(term, beginning.exception())
+            await asyncio.wait({renewing, starting}, return_when=asyncio.FIRST_COMPLETED)
+            if not renewing.done() and starting.exception() is not None:
+                await self._resign(term, starting.exception())
                 return
-            await holding
-            if self._unable is not None:
-                await self._give_up(term, self._unable)
+            await renewing
+            if self._fatal_error is not None:
+                await self._resign(term, self._fatal_error)
         finally:
-            holding.cancel()
-            beginning.cancel()
-            if helper is not None:
-                helper.stop()
-            self._believed_until = -1e9
+            renewing.cancel()
+            starting.cancel()
+            if thread is not None:
+                thread.stop()
+            self._valid_until = NEVER
             self.term = 0
-            self.announce()
-            log.warning("this server does not lead any more", term=term)
-            await asyncio.gather(beginning, return_exceptions=True)
-            await end()
+            self.notify_waiters()
+            log.warning("no longer the leader", term=term)
+            await asyncio.gather(starting, return_exceptions=True)
+            await on_deposed()
 
-    def _set_out(self, term: int) -> None:
-        """Lead in a new term; what was wrong in the last one does not count."""
+    def _begin_term(self, term: int) -> None:
         self.term = self._last_term = term
         self._lost.clear()
-        self._unable = self._failing_since = None
-        self.announce()
+        self._fatal_error = self._failing_since = None
+        self.notify_waiters()
+        log.info("elected as leader", term=term, name=self.me.name)
 
     async def release(self) -> None:
-        """Give the lead back at the end, if it was held, and say goodbye.
+        """Release the lease on shutdown, if this server held it, and unregister.
 
-        Whoever waits here meanwhile hears of the next leader, and nobody waits here after that.
+        Agents that wait here are redirected to the next leader. After that no agent waits here.
         """
         term, self._last_term = self._last_term, 0
         try:
-            if term:  # does nothing if another one has it by now
-                await self._ask(lambda: self._lease.release(term))
-                await self._see_the_next_one()
-            await self._ask(self._lease.leave)
+            if term:  # has no effect if another server has the lease by now
+                await self._thread.run(lambda: self._lease.release(term))
+                await self._wait_for_successor()
+            await self._thread.run(self._lease.unregister)
         except SchedulerError as error:
-            log.warning("the lead runs out by itself", error=str(error))
+            log.warning("lease not released; it will expire", error=str(error))
         finally:
             self.is_leaving = True
-            self.announce()
+            self.notify_waiters()
 
-    async def _see_the_next_one(self) -> None:
-        """Look until another server leads, for as long as one that lives takes to notice."""
+    async def _wait_for_successor(self) -> None:
+        """Wait until another server leads, for as long as a live standby needs to notice."""
         clock = asyncio.get_running_loop().time
-        give_up = clock() + self._times.renew_s
-        while clock() < give_up:
-            await self.look()
+        deadline = clock() + self.times.renew_s
+        while clock() < deadline:
+            await self.refresh()
             has_others = any(one.name != self.me.name for one in self._lead.standbys)
             if self._lead.is_held or not has_others:
                 return
-            await asyncio.sleep(SOONEST_S)
+            await asyncio.sleep(SHORTEST_PAUSE_S)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop the thread of the lease."""
         self._thread.close()
 
-    async def _give_up(self, term: int, error: BaseException | None) -> None:
-        """What leads could not begin: let another server try, and not this one again at once."""
-        log.error("this server cannot lead", term=term, error=str(error))
+    async def _resign(self, term: int, error: BaseException | None) -> None:
+        """Release the lease because this server cannot lead, and do not compete for a while."""
+        log.error("cannot lead", term=term, error=str(error))
         self._lost.set()
-        self._believed_until = -1e9
+        self._valid_until = NEVER
         try:
-            await self._ask(lambda: self._lease.release(term))
+            await self._thread.run(lambda: self._lease.release(term))
         except SchedulerError:
-            log.warning("the lead runs out by itself", term=term)
-        self._rest_until = self._clock() + self._times.valid_s
+            log.warning("lease not released; it will expire", term=term)
+        self._rest_until = self._clock() + self.times.valid_s
 
-    async def _obtain(self) -> int:
-        """Stand by until nobody leads and the lead could be taken."""
+    async def _acquire(self) -> int:
+        """Stand by until the lease is free and this server has taken it."""
         while True:
-            pause_s = self._times.renew_s / 2
+            pause_s = self.times.renew_s / 2
             try:
-                await self.look()
-                if not self._lead.is_held and self._may_take():
-                    asked = self._clock()
-                    term = await self._ask(self._lease.take)
+                await self.refresh()
+                if not self._lead.is_held and self._may_compete():
+                    asked_at = self._clock()
+                    term = await self._thread.run(self._lease.acquire)
                     if term is not None:
-                        self._believe(asked)
+                        self._extend(asked_at)
                         return term
                 elif self._lead.is_held:
-                    # Wake up when it could be over, not a whole pause later.
-                    pause_s = min(pause_s, max(SOONEST_S, self._lead.left_s + SOONEST_S))
+                    # Wake up when the lease may have expired, not a whole pause later.
+                    pause_s = min(
+                        pause_s, max(SHORTEST_PAUSE_S, self._lead.left_s + SHORTEST_PAUSE_S)
+                    )
             except SchedulerError as error:
-                self._note(str(error))
+                self._report_trouble(str(error))
             await asyncio.sleep(pause_s * random.uniform(0.9, 1.0))
 
-    def _may_take(self) -> bool:
-        """At the start, and after it could not lead, a server lets the others try first."""
+    def _may_compete(self) -> bool:
+        """A preferred standby waits after its start; a server that resigned waits one lease."""
         now = self._clock()
-        is_shy = not self._has_seen_one and now - self._began < self._times.hesitate_s
-        return now >= self._rest_until and not is_shy
+        hesitates = not self._has_seen_leader and now - self._started_at < self.times.hesitate_s
+        return now >= self._rest_until and not hesitates
 
-    async def _hold(self, term: int) -> None:
-        """Renew until the term is over. While the database does not answer, nobody else leads."""
+    async def _renew_until_lost(self, term: int) -> None:
+        """Renew until the term ends. While the database is down, no other server can lead."""
         while True:
-            pause_s = self._times.renew_s
-            asked = self._awake = self._clock()
+            pause_s = self.times.renew_s
+            asked_at = self._loop_active_at = self._clock()
             try:
-                if not await self._ask(lambda: self._lease.renew(term)):
+                if not await self._thread.run(lambda: self._lease.renew(term)):
                     return
-                self._believe(asked)
-                await self.look()
+                self._extend(asked_at)
+                await self.refresh()
             except SchedulerError as error:
-                self._note(str(error))
-                self._failing_since = None  # nobody reaches the database
+                self._report_trouble(str(error))
+                self._failing_since = None  # no server reaches the database
                 pause_s /= 4
-            if await self._is_lost_within(pause_s * random.uniform(0.9, 1.0)):
-                return
+            try:
+                async with asyncio.timeout(pause_s * random.uniform(0.9, 1.0)):
+                    await self._lost.wait()
+            except TimeoutError:
+                continue
+            return
 
-    def renew_late(self, term: int) -> None:
-        """Renew from another thread while the event loop is busy; not if it is stuck for good."""
+    def renew_if_late(self, term: int) -> None:
+        """Renew from another thread while the event loop is busy, unless the loop is stuck."""
         now = self._clock()
-        believed_s = self._believed_until - self._times.valid_s * (1 - DRIFT)
-        is_late = now - believed_s > LATE * self._times.renew_s
-        if not is_late or not self._is_in(term) or now - self._awake > STUCK_S:
+        renewed_at = self._valid_until - self.times.valid_s * (1 - CLOCK_DRIFT)
+        is_late = now - renewed_at > LATE_INTERVALS * self.times.renew_s
+        if not is_late or not self._leads_in(term) or now - self._loop_active_at > STUCK_S:
             return
         try:
-            if self._lease.renew(term) and self._is_in(term):
-                self._believe(now)
-        except Exception as error:  # noqa: BLE001 - the thread is needed for as long as the term
-            self._note(str(error))
+            if self._lease.renew(term) and self._leads_in(term):
+                self._extend(now)
+        except Exception as error:  # noqa: BLE001 - the thread must last as long as the term
+            self._report_trouble(str(error))
 
-    def _is_in(self, term: int) -> bool:
-        """Tell whether it leads in this term, and has not given it up."""
+    def _leads_in(self, term: int) -> bool:
         return self.term == term and not self._lost.is_set()
 
-    @property
-    def times(self) -> Times:
-        """How often, and for how long."""
-        return self._times
-
-    async def _is_lost_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._lost.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    async def look(self) -> None:
-        """Read who leads."""
+    async def refresh(self) -> None:
+        """Send a heartbeat and read the current leader."""
         before, was_late = self._lead, self.is_late
-        asked = self._clock()
-        self._lead = await self._ask(self._lease.look)
-        self._looked = asked
+        asked_at = self._clock()
+        self._lead = await self._thread.run(self._lease.heartbeat)
+        self._lead_read_at = asked_at
         self.trouble = ""
-        self._has_seen_one = self._has_seen_one or self._lead.is_held
-        is_another = (before.term, before.is_held) != (self._lead.term, self._lead.is_held)
-        if is_another or (was_late and not self.is_late):
-            self.announce()
+        self._has_seen_leader = self._has_seen_leader or self._lead.is_held
+        has_changed = (before.term, before.is_held) != (self._lead.term, self._lead.is_held)
+        if has_changed or (was_late and not self.is_late):
+            self.notify_waiters()
 
-    def _believe(self, asked: float) -> None:
-        self._believed_until = asked + self._times.valid_s * (1 - DRIFT)
+    def _extend(self, asked_at: float) -> None:
+        self._valid_until = asked_at + self.times.valid_s * (1 - CLOCK_DRIFT)
         self.trouble = ""
 
-    def _note(self, trouble: str) -> None:
+    def _report_trouble(self, trouble: str) -> None:
         if not self.trouble:
-            log.warning("the lead is not certain", error=trouble)
+            log.warning("cannot confirm the lease", error=trouble)
         self.trouble = trouble
 
-    def announce(self) -> None:
-        """Wake all who wait for a change; later ones wait for the next."""
+    def notify_waiters(self) -> None:
+        """Wake every caller of `changed`; later callers wait for the next change."""
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _ask(self, question: Callable[[], T]) -> T:
-        return await self._thread.run(question)
 
+class _RenewalThread(Thread):
+    """Renews when the event loop is too busy: a large submission must not cost the lease."""
 
-class _Helper(Thread):
-    """Renews when the event loop is too busy to: a large submission must not cost the lead."""
-
-    def __init__(self, leadership: Leadership, term: int) -> None:
+    def __init__(self, elector: LeaderElector, term: int) -> None:
         super().__init__(name="lease", daemon=True)
-        self._leadership = leadership
+        self._elector = elector
         self._term = term
-        self._over = Event()
+        self._stopped = Event()
         self.start()
 
     def run(self) -> None:
-        """Look twice in every interval."""
-        while not self._over.wait(self._leadership.times.renew_s / 2):
-            self._leadership.renew_late(self._term)
+        """Check twice per interval."""
+        while not self._stopped.wait(self._elector.times.renew_s / 2):
+            self._elector.renew_if_late(self._term)
 
     def stop(self) -> None:
-        """Renew no more."""
-        self._over.set()
+        """End the thread after its current check."""
+        self._stopped.set()

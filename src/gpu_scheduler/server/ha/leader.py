@@ -1,70 +1,93 @@
-"""What only the server does that leads: decide, order, notify, estimate, keep house.
+"""The leader's work: decide, send orders, notify, record forecasts, clean up.
 
-It begins when a server takes the lead and ends when it loses it, without the process in between;
-a server that is alone leads from its start to its stop. Nothing of it may outlive the lead: whoever
-ends it must be able to begin another one on the same store.
+It starts when a server becomes the leader and stops when it loses the lease, while the process
+goes on; the only server of a database leads from start to stop. No part of it may outlive the
+leader: after `stop` another `Leader` can start on the same store.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from gpu_scheduler.api.auth.tokens import Verifier
+from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.jobs.submit import period_of, spent, user_quota
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.messages import SetTenant
+from gpu_scheduler.control.messages import Record, SetTenant
 from gpu_scheduler.control.self_monitoring import SelfMonitor
 from gpu_scheduler.control.writer import SteadyClock
+from gpu_scheduler.ledger.decayed_usage import Account, tenant_and_user
+from gpu_scheduler.ledger.units import GPU_HOUR_MILLI_MS, Period
 from gpu_scheduler.logging_setup.structured import lost_lines
 from gpu_scheduler.model.identity import DEFAULT_TENANT
-from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.notify.service import Notifications
+from gpu_scheduler.model.tenant import BudgetPeriod, Tenant
+from gpu_scheduler.notify.service import BudgetUse, Notifications
 from gpu_scheduler.predict.history import History
+from gpu_scheduler.server.background import supervise
 from gpu_scheduler.server.background.fencing import Fencing
-from gpu_scheduler.server.background.forecast_recorder import Estimator
-from gpu_scheduler.server.background.housekeeping import keep_house
-from gpu_scheduler.server.background.job_logs import JobLines, JobLogs
+from gpu_scheduler.server.background.forecast_recorder import ForecastRecorder
+from gpu_scheduler.server.background.housekeeping import GcTuner, run_housekeeping
+from gpu_scheduler.server.background.job_logs import JobLog, JobLogs
 from gpu_scheduler.server.background.jobs_file import JobsFile
-from gpu_scheduler.server.background.notifications import LoopForNotices
 from gpu_scheduler.server.from_settings import (
     limits_of,
-    patience_of,
+    node_timeouts_of,
     policy_of,
     set_up_pools,
     set_up_tenants,
 )
 from gpu_scheduler.server.grpc import ensure_authority
-from gpu_scheduler.server.runtime import Collector, lasting
 from gpu_scheduler.server.site_rules import SiteRules
 from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.rows import EventRow, Write
 
 
-class Leading:
-    """The parts of a leader, from `begin` to `end`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Components:
+    """What a server is made of, in every role.
+
+    `signed` verifies tokens of an outside issuer. `node` is this machine, if the server runs jobs
+    here. `started` is the start of the process by the monotonic clock, for the uptime.
+    """
+
+    settings: Settings
+    paths: Paths
+    store: Store
+    clock: SteadyClock
+    signed: Callable[[Context], Verifier] | None = None
+    warnings: tuple[str, ...] = ()
+    node: str = ""
+    started: float = field(default_factory=time.monotonic)
+
+
+class Leader:
+    """The control loop, the agents and the background tasks of a leader."""
 
     def __init__(
         self,
-        settings: Settings,
-        paths: Paths,
-        store: Store,
-        clock: SteadyClock,
+        components: Components,
         *,
         term: int = 0,
         may_order: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Read everything from the store, which takes a while if there is much.
+        """Read all state from the store, which can take a while.
 
-        `may_order` is asked before anything is told to an agent.
+        `may_order` is checked before each message to an agent.
         """
-        clock.not_before(last_time(store))
+        settings, store, clock = components.settings, components.store, components.clock
+        clock.not_before(last_event_time(store))
         self._settings = settings
-        self._paths = paths
+        self._paths = components.paths
         self.loop = Loop(
             store,
             new_core(settings),
@@ -73,27 +96,27 @@ class Leading:
             rules=SiteRules(settings).check,
         )
         self.vitals = SelfMonitor(
-            paths.state,
+            components.paths.state,
             self.loop.tallies.commit_seconds,
             clock.now_ms,
             lost_lines=lost_lines,
             commit_age_s=self.loop.commit_age_s,
         )
-        self.loop.on_committed(JobLines(self.loop).note)
-        self._collector = Collector(lambda: len(self.loop.core.state.jobs))
-        self.loop.on_committed(self._collector.note)
+        self.loop.on_committed(JobLog(self.loop).on_commit)
+        self._gc_tuner = GcTuner(lambda: len(self.loop.core.state.jobs))
+        self.loop.on_committed(self._gc_tuner.on_commit)
         self.agents = Agents(
             self.loop,
-            patience=patience_of(settings.nodes),
+            patience=node_timeouts_of(settings.nodes),
             term=term,
             may_order=may_order,
         )
-        self.notifications = Notifications(settings.notifications, LoopForNotices(self.loop))
+        self.notifications = Notifications(settings.notifications, NotificationSource(self.loop))
         self.logs = JobLogs(self.loop, self.agents)
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def begin(self) -> None:
-        """Work: what every server has comes first, the default tenant and the pools as set."""
+    async def start(self) -> None:
+        """Create the default tenant, apply the settings of tenants and pools, start all tasks."""
         self.loop.start()
         tenants = {tenant.id for tenant in self.loop.store.tenants()}
         if DEFAULT_TENANT not in tenants:
@@ -102,53 +125,119 @@ class Leading:
         await set_up_pools(self.loop, self._settings.policy)
         await ensure_authority(self.loop)
         self.agents.expect_nodes()
-        for part, work in self._works().items():
-            self._tasks.append(asyncio.create_task(lasting(part, work)))
-
-    def _works(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        """What goes on beside the loop for as long as it does."""
         settings, loop = self._settings, self.loop
-        works: dict[str, Callable[[], Awaitable[None]]] = {
+        tasks: dict[str, Callable[[], Awaitable[None]]] = {
             "notifications": self.notifications.run,
             "vitals": self.vitals.watch,
-            "estimates": Estimator(loop).run,
+            "forecasts": ForecastRecorder(loop).run,
             "fencing": Fencing(loop, settings.nodes).run,
-            "housekeeping": partial(keep_house, loop, settings.retention, Path(self._paths.logs)),
-            "collector": self._collector.run,
+            "housekeeping": partial(
+                run_housekeeping, loop, settings.retention, Path(self._paths.logs)
+            ),
+            "gc": self._gc_tuner.run,
         }
         if settings.files.jobs_file:
-            works["jobs file"] = self._jobs_file().watch
-        return works
+            security = settings.security
+            # Where rules restrict variables, the server's own must not get its jobs rejected.
+            has_rules = security.allowed_script_paths or security.forbidden_environment
+            tasks["jobs file"] = JobsFile(
+                loop,
+                settings.files,
+                security.admins,
+                runner=settings.jobs.runner,
+                environment=None if has_rules else os.environ,
+            ).watch
+        for name, work in tasks.items():
+            self._tasks.append(asyncio.create_task(supervise(name, work)))
 
-    def _jobs_file(self) -> JobsFile:
-        security = self._settings.security
-        # Where rules judge variables, those of the server are not the fault of the file.
-        is_judged = security.allowed_script_paths or security.forbidden_environment
-        return JobsFile(
-            self.loop,
-            self._settings.files,
-            security.admins,
-            runner=self._settings.jobs.runner,
-            environment=None if is_judged else os.environ,
-        )
-
-    async def end(self) -> None:
-        """Finish what has come, and stop. Agents are sent away; what they run goes on."""
+    async def stop(self) -> None:
+        """Finish accepted commands and stop. Agents are disconnected; their jobs keep running."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         self.agents.close()
         await self.loop.close()
-        self._collector.end()
+        self._gc_tuner.close()
+
+
+class NotificationSource:
+    """The control loop as the notification service needs it."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._users: set[tuple[str, str]] = set()
+
+    @property
+    def store(self) -> Store:
+        """The committed state."""
+        return self._loop.store
+
+    def now_ms(self) -> int:
+        """The time of the control loop."""
+        return self._loop.now_ms()
+
+    def subscribe(self, after: int | None) -> AsyncIterator[tuple[int, EventRow]]:
+        """Events after a sequence number."""
+        return self._loop.subscribe(after)
+
+    async def keep(self, rows: Sequence[Write], events: Sequence[EventRow] = ()) -> None:
+        """Commit rows and events together."""
+        await self._loop.apply(Record(tuple(events)), extra_writes=lambda _: rows)
+
+    def free_gpus(self) -> int | None:
+        """Number of idle GPUs on nodes that take work; None without such a node."""
+        slots = self._loop.core.state.cluster.index.by_id.values()
+        free = [resources.free_mask.bit_count() for resources in slots if resources.node.takes_work]
+        return sum(free) if free else None
+
+    def budgets(self) -> Iterator[BudgetUse]:
+        """Use of budgets by tenants and users, including the jobs that run now."""
+        state = self._loop.core.state
+        if not state.cluster.has_limits:
+            return
+        now_ms = self._loop.now_ms()
+        running = self._running_use(now_ms)
+        for tenant in list(state.cluster.tenants.values()):
+            yield from self._budget(tenant.id, tenant.quota.gpu_milli_ms, running, now_ms)
+        # A user who has run no job since the server started uses no budget.
+        self._users.update(account for account in running if isinstance(account, tuple))
+        for account in sorted(self._users):
+            limit = user_quota(state, account[0]).gpu_milli_ms
+            yield from self._budget(account, limit, running, now_ms)
+
+    def _budget(
+        self, account: Account, limit: int | None, running: dict[Account, int], now_ms: int
+    ) -> Iterator[BudgetUse]:
+        if limit:
+            used, _ = spent(self._loop.core.state, account, now_ms)
+            tenant, user = tenant_and_user(account)
+            used_hours = (used + running.get(account, 0)) / GPU_HOUR_MILLI_MS
+            yield BudgetUse(tenant, user or "", used_hours, limit / GPU_HOUR_MILLI_MS)
+
+    def _running_use(self, now_ms: int) -> dict[Account, int]:
+        """GPU time of running jobs in the current period, by account."""
+        state = self._loop.core.state
+        found: dict[Account, int] = {}
+        for entry in list(state.cluster.running.values()):
+            allocation, job = entry.running.allocation, entry.running.job
+            period = _PERIODS.get(period_of(state, job.tenant))
+            since_ms = max(allocation.start_ms, period.start_of(now_ms) if period else 0)
+            used = max(0, now_ms - since_ms) * allocation.gpu_milli
+            for account in (job.tenant, (job.tenant, job.user)):
+                found[account] = found.get(account, 0) + used
+        return found
+
+
+_PERIODS = {BudgetPeriod.WEEK: Period.WEEK, BudgetPeriod.MONTH: Period.MONTH}
 
 
 def new_core(settings: Settings) -> Callable[[], Core]:
-    """Makes empty cores with the policy and the limits of this site."""
+    """A factory of empty cores with the policy and the limits of the settings."""
     return lambda: Core(policy_of(settings), History(), limits_of(settings))
 
 
-def last_time(store: Store) -> int:
-    """The newest time that was written; a clock that is behind must not go behind it."""
+def last_event_time(store: Store) -> int:
+    """The newest time in the store; the clock must not go back behind it."""
     events = store.events(max(0, store.last_event() - 1))
     return events[-1][1].at_ms if events else 0

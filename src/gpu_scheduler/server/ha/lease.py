@@ -1,45 +1,54 @@
-"""The lead as a row of the database: who has it, until when, in which term.
+"""The leader's lease and the list of servers, as rows of PostgreSQL; fencing of commits by term.
 
-All times are the database's. Terms rise with the clock, so that they also rise when a backup is
-restored: agents remember the newest. A take-over changes the term, a renewal does not. Both `name`
-and `term` are in a unique index, so that PostgreSQL lets a renewal pass while commits hold the row
-with `FOR KEY SHARE`, and lets a take-over wait for them: a commit that has checked its term is
-finished before the term can change, and one that comes later finds the new term. Nothing here waits
-for long, and nothing here decides when to act: see `leadership`.
+All times are the database's. Terms grow with the clock, so that they also grow after a backup is
+restored: agents remember the newest term. A take-over changes the term, a renewal does not. Both
+`name` and `term` are in a unique index. So PostgreSQL lets a renewal pass while commits hold the
+row with `FOR KEY SHARE`, and makes a take-over wait for them: a commit that has checked its term
+finishes before the term can change, and a later commit finds the new term. No call here blocks for
+long. `election` decides when to acquire and renew.
 """
 
 from __future__ import annotations
 
 import secrets
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from gpu_scheduler.model.errors import StoreUnavailable
+from gpu_scheduler import __version__
+from gpu_scheduler.api.http.listeners import BoundSockets
+from gpu_scheduler.model.errors import NotLeader, StoreUnavailable
 from gpu_scheduler.model.identity import LeaderLease, ServerMember, Standby
-from gpu_scheduler.server.ha.election import NameTaken
+from gpu_scheduler.server.access import ANY_ADDRESS
+from gpu_scheduler.server.ha.election import LeaderElector, LeaseTimes, ServerNameTaken
+from gpu_scheduler.server.start_rules import check_server_address
+from gpu_scheduler.settings.schema import Settings
+from gpu_scheduler.store.postgres.connection import Address
 
 if TYPE_CHECKING:
     import psycopg
 
 NAME = "scheduler"
-LOCK_MS = 500
-FORGET_SERVERS_AFTER_S = 3_600.0
+LOCK_TIMEOUT_MS = 500
+SERVER_RETENTION_S = 3_600.0
 WRITER = "gpu-scheduler writer"
-"""How a connection that commits calls itself, so that one which is stuck can be told."""
+"""AsgiApp name of a connection that commits, so that a stuck one can be found."""
 CHECK_TERM = "SELECT 1 FROM leadership WHERE name = 'scheduler' AND term = %s FOR KEY SHARE"
-"""The first statement of every commit: no row means that the term is over."""
+"""The first statement of every commit. No row means that the term has ended."""
+SHORTEST_TIMEOUT_S = 1.0
 
 
-_LOOK = """
+_READ_LEASE = """
 SELECT term, holder, address, agents,
        extract(epoch FROM until - clock_timestamp())::float8,
        (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 FROM leadership WHERE name = %s
 """
-_TAKE = """
+_ACQUIRE = """
 UPDATE leadership
 SET term = greatest(term + 1, extract(epoch FROM clock_timestamp())::bigint),
     holder = %(holder)s, address = %(address)s, agents = %(agents)s,
@@ -55,7 +64,7 @@ _RELEASE = """
 UPDATE leadership SET holder = '', until = clock_timestamp()
 WHERE name = %s AND term = %s AND holder = %s
 """
-_SEEN = """
+_HEARTBEAT = """
 INSERT INTO servers (name, address, version, home, seen)
 VALUES (%(name)s, %(address)s, %(version)s, %(home)s, clock_timestamp())
 ON CONFLICT (name) DO UPDATE
@@ -64,7 +73,7 @@ SET address = excluded.address, version = excluded.version, home = excluded.home
 WHERE servers.home IN ('', excluded.home)
    OR servers.seen < clock_timestamp() - make_interval(secs => %(window_s)s)
 """
-_NAMESAKE = """
+_SAME_NAME = """
 SELECT address, extract(epoch FROM seen)::float8,
        extract(epoch FROM clock_timestamp() - seen)::float8
 FROM servers WHERE name = %s
@@ -73,7 +82,7 @@ _SERVERS = """
 SELECT name, address, version, extract(epoch FROM clock_timestamp() - seen)::float8
 FROM servers WHERE seen > clock_timestamp() - make_interval(secs => %s) ORDER BY name
 """
-_CUT_OFF = """
+_TERMINATE_WRITERS = """
 SELECT pg_terminate_backend(activity.pid)
 FROM pg_stat_activity AS activity, leadership
 WHERE leadership.name = 'scheduler' AND leadership.until <= clock_timestamp()
@@ -81,19 +90,19 @@ WHERE leadership.name = 'scheduler' AND leadership.until <= clock_timestamp()
   AND activity.pid <> pg_backend_pid() AND activity.datname = current_database()
   AND activity.xact_start < clock_timestamp() - make_interval(secs => %s)
 """
-_GONE = "DELETE FROM servers WHERE name = %s AND home = %s"
-_OLD = "DELETE FROM servers WHERE seen < clock_timestamp() - make_interval(secs => %s)"
+_UNREGISTER = "DELETE FROM servers WHERE name = %s AND home = %s"
+_DELETE_STALE = "DELETE FROM servers WHERE seen < clock_timestamp() - make_interval(secs => %s)"
 
 
-class RowHeld(StoreUnavailable):
-    """Somebody has held the row for longer than we wait."""
+class LeaseRowLocked(StoreUnavailable):
+    """Another transaction has locked the lease row for longer than the lock timeout."""
 
 
 @dataclass(slots=True)
 class PostgresLease:
-    """The row, by a connection of its own: a long commit must not keep a renewal waiting.
+    """The lease, on a connection of its own: a long commit must not delay a renewal.
 
-    Threads take turns. A connection that has failed is opened again by the next call.
+    Threads take turns. After a failure the next call opens a new connection.
     """
 
     connect: Callable[[], psycopg.Connection[Any]]
@@ -102,13 +111,13 @@ class PostgresLease:
     _connection: psycopg.Connection[Any] | None = field(default=None, init=False)
     _lock: Lock = field(default_factory=Lock, init=False)
 
-    def look(self) -> LeaderLease:
-        """Say that we are here, and read who leads."""
+    def heartbeat(self) -> LeaderLease:
+        """Record that this server is alive; return the current lease."""
         with self._transaction() as cursor:
-            self._be_seen(cursor)
-            cursor.execute(_SERVERS, (self._window_s,))
+            self._record_heartbeat(cursor)
+            cursor.execute(_SERVERS, (self._liveness_s,))
             servers = cursor.fetchall()
-            row = cursor.execute(_LOOK, (NAME,)).fetchone()
+            row = cursor.execute(_READ_LEASE, (NAME,)).fetchone()
         if row is None:
             return LeaderLease()
         term, holder, address, agents, left_s, database_ms = row
@@ -127,47 +136,46 @@ class PostgresLease:
         )
 
     @property
-    def _window_s(self) -> float:
-        """Who was not seen for so long is not there any more."""
+    def _liveness_s(self) -> float:
+        """A server without a heartbeat for this long counts as dead."""
         return 3 * self.valid_s
 
-    def _be_seen(self, cursor: psycopg.Cursor[Any]) -> None:
-        """Keep our name for ourselves; refused while a server from elsewhere bears it."""
+    def _record_heartbeat(self, cursor: psycopg.Cursor[Any]) -> None:
+        """Claim this server's name; fail while a live server of another installation has it."""
         me = self.me
         values = {"name": me.name, "address": me.address, "version": me.version, "home": me.home}
-        cursor.execute(_SEEN, values | {"window_s": self._window_s})
+        cursor.execute(_HEARTBEAT, values | {"window_s": self._liveness_s})
         if cursor.rowcount == 1:
             return
-        row = cursor.execute(_NAMESAKE, (me.name,)).fetchone()
+        row = cursor.execute(_SAME_NAME, (me.name,)).fetchone()
         address, seen_at, ago_s = row or ("", 0.0, 0.0)
-        raise NameTaken(
-            f"this server is called '{me.name}', and so is another one on the same database, at "
-            f"{address}, which was there {ago_s:.0f} s ago; give each server.name a name of its "
-            "own",
+        raise ServerNameTaken(
+            f"the server name '{me.name}' is already used by a server on the same database, at "
+            f"{address}, last seen {ago_s:.0f} s ago; give each server its own server.name",
             seen_at=seen_at,
-            free_in_s=self._window_s - ago_s,
+            free_in_s=self._liveness_s - ago_s,
         )
 
-    def take(self) -> int | None:
-        """Take the lead if nobody has it: the new term, or None.
+    def acquire(self) -> int | None:
+        """Take the lease if it is free: the new term, or None.
 
-        Commits under way are waited for, but not for long: one that a frozen server has left open
-        would hold the row for ever, so that server's writer is cut off. What it had not committed
-        was not acknowledged.
+        The take-over waits for commits in progress, but not for long: a suspended server can leave
+        a transaction open for ever, so its writer connection is terminated. What it had not
+        committed was not acknowledged either.
         """
         try:
-            return self._take()
-        except RowHeld:
+            return self._try_acquire()
+        except LeaseRowLocked:
             with self._transaction() as cursor:
-                cursor.execute(_CUT_OFF, (WRITER, WRITER, LOCK_MS / 1000))
+                cursor.execute(_TERMINATE_WRITERS, (WRITER, WRITER, LOCK_TIMEOUT_MS / 1000))
         try:
-            return self._take()
-        except RowHeld:
+            return self._try_acquire()
+        except LeaseRowLocked:
             return None
 
-    def _take(self) -> int | None:
+    def _try_acquire(self) -> int | None:
         with self._transaction() as cursor:
-            cursor.execute(f"SET LOCAL lock_timeout = {LOCK_MS}")
+            cursor.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}")
             values = {
                 "holder": self.me.name,
                 "address": self.me.address,
@@ -175,28 +183,28 @@ class PostgresLease:
                 "valid_s": self.valid_s,
                 "name": NAME,
             }
-            row = cursor.execute(_TAKE, values).fetchone()
-            cursor.execute(_OLD, (FORGET_SERVERS_AFTER_S,))
+            row = cursor.execute(_ACQUIRE, values).fetchone()
+            cursor.execute(_DELETE_STALE, (SERVER_RETENTION_S,))
         return None if row is None else int(row[0])
 
     def renew(self, term: int) -> bool:
-        """Hold it for longer; False if the term is over."""
+        """Extend the lease; False if the term has ended."""
         with self._transaction() as cursor:
             cursor.execute(_RENEW, (self.valid_s, NAME, term, self.me.name))
             return cursor.rowcount == 1
 
     def release(self, term: int) -> None:
-        """Give it back, so that the next one need not wait."""
+        """Give the lease back, so that the next leader need not wait for it to expire."""
         with self._transaction() as cursor:
             cursor.execute(_RELEASE, (NAME, term, self.me.name))
 
-    def leave(self) -> None:
-        """This server goes away."""
+    def unregister(self) -> None:
+        """Remove this server from the list of servers."""
         with self._transaction() as cursor:
-            cursor.execute(_GONE, (self.me.name, self.me.home))
+            cursor.execute(_UNREGISTER, (self.me.name, self.me.home))
 
-    def secret(self) -> bytes:
-        """What the servers of this cluster, and nobody else, know; the first of them makes it."""
+    def cluster_secret(self) -> bytes:
+        """The secret that only the servers of this cluster share; the first server makes it."""
         with self._transaction() as cursor:
             cursor.execute(
                 "INSERT INTO cluster_secrets (name, secret) VALUES (%s, %s) ON CONFLICT DO NOTHING",
@@ -206,11 +214,11 @@ class PostgresLease:
                 "SELECT secret FROM cluster_secrets WHERE name = %s", (NAME,)
             ).fetchone()
         if row is None:
-            raise StoreUnavailable("the secret of the cluster has vanished from the database")
+            raise StoreUnavailable("the cluster secret is missing from the database")
         return bytes(row[0])
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._connection is not None:
             with suppress(Exception):
                 self._connection.close()
@@ -218,7 +226,7 @@ class PostgresLease:
 
     @contextmanager
     def _transaction(self) -> Iterator[psycopg.Cursor[Any]]:
-        """Some statements, kept together; whatever fails is `StoreUnavailable`."""
+        """Run statements in one transaction; any failure becomes `StoreUnavailable`."""
         import psycopg  # noqa: PLC0415 - only where PostgreSQL is used
 
         with self._lock:
@@ -228,8 +236,76 @@ class PostgresLease:
                 with self._connection.transaction(), self._connection.cursor() as cursor:
                     yield cursor
             except psycopg.errors.LockNotAvailable as error:
-                raise RowHeld("the row of who leads is held by somebody else") from error
+                raise LeaseRowLocked("another transaction has locked the lease row") from error
             except psycopg.Error as error:
-                self.close()  # a new connection knows nothing of what went wrong
-                told = " ".join(str(error).split())
-                raise StoreUnavailable(f"the database does not say who leads: {told}") from error
+                self.close()  # the state of the connection is unknown
+                reason = " ".join(str(error).split())
+                raise StoreUnavailable(f"cannot read the lease: {reason}") from error
+
+
+@runtime_checkable
+class FencedStore(Protocol):
+    """A store that several servers share: it checks in every commit whether it may write."""
+
+    guard: Callable[[Any], None] | None
+
+    def hurry(self) -> None:
+        """Stop waiting for the database to come back."""
+        ...
+
+
+def fence(store: FencedStore, term: int) -> None:
+    """Bind all further commits to a term; with 0 every commit fails."""
+    store.guard = partial(check_term, term)
+
+
+def check_term(term: int, connection: psycopg.Connection[Any]) -> None:
+    """Continue a commit only in this term; until it ends no other term can begin."""
+    if not term or connection.execute(CHECK_TERM, (term,)).fetchone() is None:
+        raise NotLeader(
+            f"term {term} has ended: another server is the leader"
+            if term
+            else "this server is not the leader, so it writes nothing"
+        )
+
+
+def elector_of(settings: Settings, address: Address, me: ServerMember) -> LeaderElector:
+    """The election among the servers of one PostgreSQL database."""
+    replication = settings.replication
+    is_standby = settings.server.role == "standby"
+    times = LeaseTimes(
+        renew_s=replication.heartbeat_interval_s,
+        valid_s=replication.heartbeat_timeout_s,
+        hesitate_s=replication.heartbeat_interval_s if is_standby else 0.0,
+    )
+    lease = PostgresLease(partial(_connect, address, times.valid_s), me, times.valid_s)
+    return LeaderElector(lease, times)
+
+
+def member_of(
+    settings: Settings, listening: BoundSockets, agents_at: str, home: str
+) -> ServerMember:
+    """The name and addresses of this server; `home` identifies its installation."""
+    api, server = settings.api, settings.server
+    host = socket.gethostname() if api.host in ANY_ADDRESS else api.host
+    host = f"[{host}]" if ":" in host else host
+    scheme = "https" if api.tls_certificate else "http"
+    address = server.address or f"{scheme}://{host}:{listening.http_port}"
+    check_server_address(address)
+    port = agents_at.rpartition(":")[2]
+    return ServerMember(
+        name=server.name or f"{socket.gethostname()}:{listening.http_port}",
+        address=address,
+        agents=server.agents_address or (f"{host}:{port}" if port else ""),
+        version=__version__,
+        home=home,
+    )
+
+
+def _connect(address: Address, valid_s: float) -> psycopg.Connection[Any]:
+    """A connection with short timeouts: a late answer about the lease is useless."""
+    from gpu_scheduler.store.postgres.connection import connect  # noqa: PLC0415 - loads the driver
+
+    limit_s = max(SHORTEST_TIMEOUT_S, valid_s / 4)
+    impatient = replace(address, connect_timeout_s=limit_s, statement_timeout_s=limit_s)
+    return connect(impatient, "gpu-scheduler lease")

@@ -40,9 +40,9 @@ from gpu_scheduler.model.launch import Runner
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.predict.history import History
 from gpu_scheduler.server.agent_process import agent_config_of
-from gpu_scheduler.server.background.housekeeping import keep_house
+from gpu_scheduler.server.background.housekeeping import run_housekeeping
 from gpu_scheduler.server.background.job_logs import JobLogs
-from gpu_scheduler.server.from_settings import limits_of, patience_of, policy_of
+from gpu_scheduler.server.from_settings import limits_of, node_timeouts_of, policy_of
 from gpu_scheduler.server.site_rules import SiteRules
 from gpu_scheduler.server.state_directory import Lock, prepare
 from gpu_scheduler.settings.file_paths import Paths
@@ -87,7 +87,7 @@ class LocalEngine:
             sweep_ms=settings.scheduler.scheduling_interval_ms,
             rules=SiteRules(settings).check,
         )
-        self.agents = Agents(self.loop, patience=patience_of(settings.nodes))
+        self.agents = Agents(self.loop, patience=node_timeouts_of(settings.nodes))
         self.context = Context(
             self.loop,
             ApiSettings(server_uid=os.geteuid(), version=__version__),
@@ -111,7 +111,7 @@ class LocalEngine:
         self._agent = asyncio.create_task(agent.run())
         if self._durable:
             self._housekeeping = asyncio.create_task(
-                keep_house(self.loop, self._settings.retention, Path(config.logs_dir))
+                run_housekeeping(self.loop, self._settings.retention, Path(config.logs_dir))
             )
         await self._first_connection(self._agent)
 

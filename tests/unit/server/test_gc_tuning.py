@@ -9,7 +9,7 @@ import pytest
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.server.runtime import FEW_JOBS, MANY_JOBS, Collector
+from gpu_scheduler.server.background.housekeeping import FEW_JOBS, MANY_JOBS, GcTuner
 from gpu_scheduler.store.rows import NewJobs
 
 
@@ -50,7 +50,7 @@ def is_searched(job: Job) -> bool:
 def test_many_jobs_are_put_aside_and_go_when_nobody_holds_them() -> None:
     new = jobs_of(MANY_JOBS)
     assert is_searched(new.jobs[0])
-    Collector(lambda: 0).note([new])
+    GcTuner(lambda: 0).on_commit([new])
     assert not is_searched(new.jobs[0])
     aside = gc.get_freeze_count()
     del new
@@ -59,28 +59,28 @@ def test_many_jobs_are_put_aside_and_go_when_nobody_holds_them() -> None:
 
 def test_a_few_jobs_stay_where_they_are() -> None:
     new = jobs_of(MANY_JOBS - 1)
-    Collector(lambda: 0).note([new])
+    GcTuner(lambda: 0).on_commit([new])
     assert is_searched(new.jobs[0])
 
 
 def test_a_cycle_that_was_put_aside_is_found_later() -> None:
-    mine, knot = Collector(lambda: FEW_JOBS), Knot()
-    mine.note([jobs_of(MANY_JOBS)])
+    tuner, knot = GcTuner(lambda: FEW_JOBS), Knot()
+    tuner.on_commit([jobs_of(MANY_JOBS)])
     gone = weakref.ref(knot)
     del knot
     gc.collect()
     assert gone() is not None, "or the test would show nothing"
-    mine.look_again()
+    tuner.collect_if_few()
     assert gone() is None
 
 
 def test_not_while_there_is_too_much_to_search() -> None:
-    mine, knot = Collector(lambda: FEW_JOBS + 1), Knot()
-    mine.note([jobs_of(MANY_JOBS)])
+    tuner, knot = GcTuner(lambda: FEW_JOBS + 1), Knot()
+    tuner.on_commit([jobs_of(MANY_JOBS)])
     gone = weakref.ref(knot)
     del knot
-    mine.look_again()
+    tuner.collect_if_few()
     assert gone() is not None
-    mine.end()  # whoever led and does not lead any more
+    tuner.close()  # as when a leader stops
     gc.collect()
     assert gone() is None

@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from gpu_scheduler.control.writer import StoreWriter
 from gpu_scheduler.model.errors import NotLeader, StoreTooNew, StoreUnavailable
 from gpu_scheduler.model.identity import LeaderLease, ServerMember, Standby
-from gpu_scheduler.server.ha.election import Leadership, Times
+from gpu_scheduler.server.ha.election import LeaderElector, LeaseTimes
 
-TIMES = Times(renew_s=0.02, valid_s=0.06)
+TIMES = LeaseTimes(renew_s=0.02, valid_s=0.06)
 LONG_S = 60.0
 
 
@@ -42,7 +42,7 @@ class TableLease:
             raise StoreUnavailable("the database is away")
         return self._table
 
-    def look(self) -> LeaderLease:
+    def heartbeat(self) -> LeaderLease:
         table = self._check()
         left_s = table.until - table.now
         return LeaderLease(
@@ -54,7 +54,7 @@ class TableLease:
             standbys=table.standbys,
         )
 
-    def take(self) -> int | None:
+    def acquire(self) -> int | None:
         table = self._check()
         if table.holder and table.until > table.now:
             return None
@@ -74,10 +74,10 @@ class TableLease:
         if (table.term, table.holder) == (term, self.me.name):
             table.holder, table.until = "", 0.0
 
-    def leave(self) -> None:
+    def unregister(self) -> None:
         """Nobody counts."""
 
-    def secret(self) -> bytes:
+    def cluster_secret(self) -> bytes:
         return b"s" * 32
 
     def close(self) -> None:
@@ -87,12 +87,12 @@ class TableLease:
 class Candidate:
     """A server that takes part."""
 
-    def __init__(self, table: Table, name: str, *, has_helper: bool = False) -> None:
-        self.leadership = Leadership(
+    def __init__(self, table: Table, name: str, *, uses_renewal_thread: bool = False) -> None:
+        self.elector = LeaderElector(
             TableLease(table, name, 6.0),
-            Times(renew_s=TIMES.renew_s, valid_s=6.0),
+            LeaseTimes(renew_s=TIMES.renew_s, valid_s=6.0),
             clock=lambda: table.now,
-            thread=None if has_helper else StoreWriter(),
+            thread=None if uses_renewal_thread else StoreWriter(),
         )
         self.told: list[str] = []
         self.wrong: Exception | None = None
@@ -108,7 +108,7 @@ class Candidate:
 
 @asynccontextmanager
 async def taking_part(*candidates: Candidate) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(one.leadership.run(one.begin, one.end)) for one in candidates]
+    tasks = [asyncio.create_task(one.elector.run(one.begin, one.end)) for one in candidates]
     try:
         yield
     finally:
@@ -116,7 +116,7 @@ async def taking_part(*candidates: Candidate) -> AsyncIterator[None]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for one in candidates:
-            one.leadership.close()
+            one.elector.close()
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -132,8 +132,8 @@ def test_one_leads_and_the_next_begins_when_it_is_gone() -> None:
         async with AsyncExitStack() as later:
             async with taking_part(a):
                 await until(lambda: bool(a.told))
-                assert a.leadership.is_held
-                assert a.leadership.lead.holder == a.leadership.me.name
+                assert a.elector.is_held
+                assert a.elector.lead.holder == a.elector.me.name
                 await later.enter_async_context(taking_part(b))
             assert a.told == ["begin 1", "end"]
             assert not b.told, "its lease still holds"
@@ -170,10 +170,10 @@ def test_a_lead_that_is_given_back_is_taken_at_once() -> None:
         a, b = Candidate(table, "a"), Candidate(table, "b")
         async with taking_part(a):
             await until(lambda: a.told == ["begin 1"])
-        a.leadership._thread.close()
+        a.elector._thread.close()
         async with taking_part(b):
-            await b.leadership.look()
-            await a.leadership.release()
+            await b.elector.refresh()
+            await a.elector.release()
             await until(lambda: b.told == ["begin 2"])
 
     asyncio.run(play())
@@ -185,7 +185,9 @@ def test_who_waits_at_a_server_that_stops_hears_of_the_next_leader_and_then_nobo
         table.term, table.holder, table.until = 1, "a", table.now + 6.0
         table.standbys = (Standby(name="b", address="http://b:1", version="1", seen_s=0.0),)
         b = Candidate(table, "b")
-        a = Leadership(TableLease(table, "a", 6.0), Times(renew_s=LONG_S), clock=lambda: table.now)
+        a = LeaderElector(
+            TableLease(table, "a", 6.0), LeaseTimes(renew_s=LONG_S), clock=lambda: table.now
+        )
         a._last_term = 1
         heard: list[tuple[str, bool]] = []
 
@@ -195,7 +197,7 @@ def test_who_waits_at_a_server_that_stops_hears_of_the_next_leader_and_then_nobo
                 heard.append((a.lead.holder, a.is_leaving))
 
         async with taking_part(b):
-            await b.leadership.look()
+            await b.elector.refresh()
             waiting = asyncio.create_task(wait_at_a())
             await a.release()
             await asyncio.wait_for(waiting, LONG_S)
@@ -209,13 +211,13 @@ def test_a_server_that_is_alone_waits_for_no_next_leader() -> None:
     async def play() -> None:
         table = Table()
         a = Candidate(table, "a")
-        a.leadership = Leadership(
-            TableLease(table, "a", 6.0), Times(renew_s=600.0), clock=lambda: table.now
+        a.elector = LeaderElector(
+            TableLease(table, "a", 6.0), LeaseTimes(renew_s=600.0), clock=lambda: table.now
         )
         async with taking_part(a):
             await until(lambda: a.told == ["begin 1"])
-            await asyncio.wait_for(a.leadership.release(), LONG_S)
-        assert a.leadership.is_leaving
+            await asyncio.wait_for(a.elector.release(), LONG_S)
+        assert a.elector.is_leaving
 
     asyncio.run(play())
 
@@ -226,14 +228,14 @@ def test_who_was_frozen_does_not_believe_in_its_lease_before_it_has_asked_again(
         a = Candidate(table, "a")
         async with taking_part(a):
             await until(lambda: a.told == ["begin 1"])
-            assert a.leadership.is_held
+            assert a.elector.is_held
             # Frozen: time goes on, and nothing else does.
             table.now += 5.5
-            assert not a.leadership.is_held, "a little earlier than the lease really ends"
+            assert not a.elector.is_held, "a little earlier than the lease really ends"
             table.term, table.holder, table.until = 2, "b", table.now + 6
             await until(lambda: a.told == ["begin 1", "end"])
-            assert a.leadership.term == 0
-            await until(lambda: a.leadership.lead.holder == "b")
+            assert a.elector.term == 0
+            await until(lambda: a.elector.lead.holder == "b")
 
     asyncio.run(play())
 
@@ -245,13 +247,13 @@ def test_while_the_database_is_away_the_leader_falls_silent_and_goes_on_in_the_s
         async with taking_part(a):
             await until(lambda: a.told == ["begin 1"])
             table.is_away = True
-            await until(lambda: bool(a.leadership.trouble))
+            await until(lambda: bool(a.elector.trouble))
             table.now += 60
-            assert not a.leadership.is_held
+            assert not a.elector.is_held
             table.is_away = False
-            await until(lambda: a.leadership.is_held)
+            await until(lambda: a.elector.is_held)
             assert a.told == ["begin 1"], "nobody else could take it"
-            assert a.leadership.trouble == ""
+            assert a.elector.trouble == ""
 
     asyncio.run(play())
 
@@ -263,8 +265,8 @@ def test_a_commit_that_finds_another_term_ends_the_lead_at_once() -> None:
         async with taking_part(a):
             await until(lambda: a.told == ["begin 1"])
             table.term, table.holder, table.until = 2, "b", table.now + 6
-            a.leadership.lose(NotLeader("term 1 is over"))
-            assert not a.leadership.is_held
+            a.elector.step_down(NotLeader("term 1 is over"))
+            assert not a.elector.is_held
             await until(lambda: a.told == ["begin 1", "end"])
 
     asyncio.run(play())
@@ -291,7 +293,7 @@ def test_what_nobody_has_expected_costs_the_term_and_not_the_server() -> None:
             await until(lambda: a.told == ["begin 1"])
             table.bug = ZeroDivisionError("a mistake of ours")
             await until(lambda: a.told == ["begin 1", "end"])
-            await until(lambda: "a mistake of ours" in a.leadership.trouble)
+            await until(lambda: "a mistake of ours" in a.elector.trouble)
             table.bug = None
             table.now += 6.1
             await until(lambda: a.told == ["begin 1", "end", "begin 2"])
@@ -305,7 +307,7 @@ def test_a_server_that_finds_that_it_cannot_write_lets_another_one_lead() -> Non
         a, b = Candidate(table, "a"), Candidate(table, "b")
         async with taking_part(a):
             await until(lambda: a.told == ["begin 1"])
-            a.leadership.lose(StoreTooNew("a newer program has changed it"))
+            a.elector.step_down(StoreTooNew("a newer program has changed it"))
             await until(lambda: a.told == ["begin 1", "end"])
             async with taking_part(b):
                 await until(lambda: b.told == ["begin 2"])
@@ -323,17 +325,17 @@ def test_a_leader_that_has_kept_nothing_for_a_whole_lease_lets_one_lead_that_sta
             await until(lambda: a.told == ["begin 1"])
 
             async def fail_for(seconds: float) -> None:
-                a.leadership.note_commit(wrong)
+                a.elector.on_commit(wrong)
                 table.now += seconds
                 table.until = table.now + 6.0
-                await a.leadership.look()
-                a.leadership.note_commit(wrong)
+                await a.elector.refresh()
+                a.elector.on_commit(wrong)
 
             await fail_for(6.5)
-            a.leadership.note_commit(None)
+            a.elector.on_commit(None)
             table.standbys = (Standby(name="b", address="http://b:1", version="1", seen_s=0.0),)
             await fail_for(5.0)
-            assert not a.leadership._lost.is_set(), "alone, or for less than a lease, it goes on"
+            assert not a.elector._lost.is_set(), "alone, or for less than a lease, it goes on"
             await fail_for(1.5)
             await until(lambda: a.told == ["begin 1", "end"])
             assert not table.holder, "it is given back"
@@ -346,18 +348,18 @@ def test_who_waits_at_a_standby_hears_of_a_leader_that_was_only_late() -> None:
         table = Table()
         table.term, table.holder, table.until = 1, "a", table.now + 6.0
         b = Candidate(table, "b")
-        await b.leadership.look()
+        await b.elector.refresh()
         table.now += 5.0
-        await b.leadership.look()
-        assert b.leadership.is_late
-        waiting = asyncio.create_task(b.leadership.changed())
+        await b.elector.refresh()
+        assert b.elector.is_late
+        waiting = asyncio.create_task(b.elector.changed())
         await asyncio.sleep(0)
         table.until = table.now + 6.0
-        await b.leadership.look()
+        await b.elector.refresh()
         async with asyncio.timeout(LONG_S):
             await waiting
-        assert not b.leadership.is_late
-        b.leadership.close()
+        assert not b.elector.is_late
+        b.elector.close()
 
     asyncio.run(play())
 
@@ -366,9 +368,9 @@ def test_a_standby_hesitates_only_until_it_has_seen_a_leader() -> None:
     async def play() -> None:
         table = Table()
         shy = Candidate(table, "shy")
-        shy.leadership = Leadership(
+        shy.elector = LeaderElector(
             TableLease(table, "shy", 6.0),
-            Times(renew_s=0.02, valid_s=6.0, hesitate_s=2.0),
+            LeaseTimes(renew_s=0.02, valid_s=6.0, hesitate_s=2.0),
             clock=lambda: table.now,
         )
         async with taking_part(shy):
@@ -391,13 +393,13 @@ def busy_until(true: Callable[[], bool], seconds: float) -> bool:
 def test_a_busy_event_loop_does_not_cost_the_lead_and_a_stuck_one_does() -> None:
     async def play() -> None:
         table = Table()
-        a = Candidate(table, "a", has_helper=True)
+        a = Candidate(table, "a", uses_renewal_thread=True)
         async with taking_part(a):
             await until(lambda: a.told == ["begin 1"])
             table.now += 5.0
             renewed = busy_until(lambda: table.until == table.now + 6.0, LONG_S)
             assert renewed, "by another thread"
-            assert a.leadership.is_held
+            assert a.elector.is_held
             table.now += 40.0
             assert not busy_until(lambda: table.until > table.now, 1.0), "let another one lead"
 

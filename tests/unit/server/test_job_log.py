@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Ended, Record, SetNode, Started, Submit
-from gpu_scheduler.server.background.job_logs import MOST_PER_SECOND, JobLines
+from gpu_scheduler.server.background.job_logs import MAX_LINES_PER_SECOND, JobLog
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import EventRow
 from tests.builders import a_core, a_job, a_node, an_array
@@ -33,7 +33,7 @@ def lines_of(work: Callable[[Loop, Lines, Clock], Any]) -> Lines:
         clock = Clock()
         loop = Loop(MemoryStore(), lambda: a_core(nodes=[]), lambda: clock.now_ms, sweep_ms=5)
         loop.start()
-        loop.on_committed(JobLines(loop).note)
+        loop.on_committed(JobLog(loop).on_commit)
         await loop.apply(SetNode(a_node()))
         try:
             await work(loop, lines, clock)
@@ -84,7 +84,7 @@ def test_a_burst_is_cut_short_and_counted() -> None:
         await until(lambda: lines and lines[-1]["event"] == "job cancelled")
 
     lines = lines_of(work)
-    assert sum(line["event"] == "job failed" for line in lines) == MOST_PER_SECOND
-    assert [line["events"] for line in lines if line["event"] == "more happened to jobs"] == [
-        100 - MOST_PER_SECOND
+    assert sum(line["event"] == "job failed" for line in lines) == MAX_LINES_PER_SECOND
+    assert [line["events"] for line in lines if line["event"] == "further job events omitted"] == [
+        100 - MAX_LINES_PER_SECOND
     ]

@@ -8,7 +8,7 @@ import pytest
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import SetNode, Submit
 from gpu_scheduler.server.background import forecast_recorder
-from gpu_scheduler.server.background.forecast_recorder import MOST_PUT_OFF, Estimator
+from gpu_scheduler.server.background.forecast_recorder import MAX_POSTPONED, ForecastRecorder
 from gpu_scheduler.store.memory import MemoryStore
 from tests.builders import a_core, a_job, a_node
 
@@ -20,7 +20,7 @@ async def told_turns() -> tuple[int, set[str]]:
     loop = Loop(MemoryStore(), a_core, lambda: 0)
     loop.start()
     await loop.apply(SetNode(a_node(gpus=1)))
-    estimator = Estimator(loop)
+    recorder = ForecastRecorder(loop)
     for _ in range(WAITING + 1):
         await loop.apply(Submit(a_job(id="")))
     turns = 0
@@ -32,7 +32,7 @@ async def told_turns() -> tuple[int, set[str]]:
             await asyncio.sleep(0)
 
     others = asyncio.create_task(count())
-    await estimator.look()
+    await recorder.record_next()
     others.cancel()
     told = set(loop.core.state.estimates)
     await loop.close()
@@ -50,41 +50,41 @@ def test_a_look_ends_when_it_has_used_its_time_and_the_next_one_goes_on() -> Non
         loop = Loop(MemoryStore(), a_core, lambda: 0)
         loop.start()
         await loop.apply(SetNode(a_node(gpus=1)))
-        estimator = Estimator(loop)
+        recorder = ForecastRecorder(loop)
         for _ in range(WAITING + 1):
             await loop.apply(Submit(a_job(id="")))
         counts = []
         for _ in range(WAITING + 1):
-            await estimator.look()
+            await recorder.record_next()
             counts.append(len(loop.core.state.estimates))
         await loop.close()
         return counts
 
-    with patch.object(forecast_recorder, "LONGEST_LOOK_S", 0.0):
+    with patch.object(forecast_recorder, "CPU_LIMIT_S", 0.0):
         counts = asyncio.run(told_after_each_look())
     assert counts == [1, 2, 3, 4, 5, 5]
 
 
-@pytest.mark.parametrize("flood_goes_on", [False, True])
+@pytest.mark.parametrize("burst_goes_on", [False, True])
 def test_in_a_flood_of_jobs_looks_are_put_off_but_not_for_ever(
-    monkeypatch: pytest.MonkeyPatch, flood_goes_on: bool
+    monkeypatch: pytest.MonkeyPatch, burst_goes_on: bool
 ) -> None:
-    monkeypatch.setattr("gpu_scheduler.server.background.forecast_recorder.FLOOD", 3)
+    monkeypatch.setattr("gpu_scheduler.server.background.forecast_recorder.BURST", 3)
 
     async def told_after_each_look() -> list[bool]:
         loop = Loop(MemoryStore(), a_core, lambda: 0)
         loop.start()
         await loop.apply(SetNode(a_node(gpus=1)))
-        estimator = Estimator(loop)
+        recorder = ForecastRecorder(loop)
         told = []
-        for number in range(MOST_PUT_OFF + 1):
-            for _ in range(4 if flood_goes_on or number == 0 else 0):
+        for number in range(MAX_POSTPONED + 1):
+            for _ in range(4 if burst_goes_on or number == 0 else 0):
                 await loop.apply(Submit(a_job(id="")))
-            await estimator.look()
+            await recorder.record_next()
             told.append(bool(loop.core.state.estimates))
         await loop.close()
         return told
 
     assert asyncio.run(told_after_each_look()) == (
-        [False] * MOST_PUT_OFF + [True] if flood_goes_on else [False] + [True] * MOST_PUT_OFF
+        [False] * MAX_POSTPONED + [True] if burst_goes_on else [False] + [True] * MAX_POSTPONED
     )

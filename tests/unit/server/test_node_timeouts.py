@@ -3,13 +3,13 @@
 import pytest
 
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.server.from_settings import check_patience, patience_of
+from gpu_scheduler.server.from_settings import check_node_timeouts, node_timeouts_of
 from gpu_scheduler.settings.groups.cluster import AgentSettings, NodeSettings
 
 
 def test_the_defaults_agree() -> None:
-    check_patience(NodeSettings(), AgentSettings())
-    patience = patience_of(NodeSettings())
+    check_node_timeouts(NodeSettings(), AgentSettings())
+    patience = node_timeouts_of(NodeSettings())
     assert (patience.suspect_s, patience.lost_s, patience.margin_s) == (15, 60, 30)
 
 
@@ -26,8 +26,8 @@ def test_deadlines_that_contradict_each_other_are_refused_with_what_would_do(
     nodes: dict[str, float], refusal: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=refusal):
-        check_patience(NodeSettings(**nodes), AgentSettings())
+        check_node_timeouts(NodeSettings(**nodes), AgentSettings())
 
 
 def test_no_leases_need_no_margin() -> None:
-    check_patience(NodeSettings(lease_s=0), AgentSettings())
+    check_node_timeouts(NodeSettings(lease_s=0), AgentSettings())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.server.state_directory import StateUnusable, announce, prepare
+from gpu_scheduler.server.state_directory import StateUnusable, prepare, write_server_file
 from gpu_scheduler.settings.file_paths import Paths
 
 
@@ -36,7 +36,7 @@ def test_root_lets_others_through_to_what_is_theirs(
     before = os.umask(0)
     try:
         prepare(paths)
-        announce(paths, {"pid": 1})
+        write_server_file(paths, {"pid": 1})
     finally:
         os.umask(before)
     assert modes(paths.state, paths.scratch) == [mode, "755"]
@@ -48,5 +48,5 @@ def test_a_file_where_the_state_should_be_is_called_one(tmp_path: Path) -> None:
     file = tmp_path / "state"
     file.touch()
     for state in (str(file), f"{file}/below"):
-        with pytest.raises(StateUnusable, match=r"is a file and no directory; choose another"):
+        with pytest.raises(StateUnusable, match=r"is not a directory; choose another"):
             prepare(Paths(state, state))

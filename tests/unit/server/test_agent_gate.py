@@ -4,7 +4,7 @@ import asyncio
 from typing import Any, cast
 
 from gpu_scheduler.model.identity import LeaderLease, ServerMember
-from gpu_scheduler.server.ha.agent_gate import AgentDoor
+from gpu_scheduler.server.grpc import AgentGate
 from gpu_scheduler.wire.handshake import leader_named
 
 LONG_S = 60.0
@@ -13,7 +13,7 @@ MY_LEAD = LeaderLease(term=1, holder="a", address="http://a:1", agents="a:2", le
 NEXT = LeaderLease(term=2, holder="b", address="http://b:1", agents="b:2", left_s=5)
 
 
-class Standing:
+class LeadershipStatus:
     """A server that has led."""
 
     def __init__(
@@ -33,19 +33,19 @@ class Standing:
         self._changed.set()
 
 
-async def said_to_an_agent(standing: Standing) -> str:
+async def said_to_an_agent(standing: LeadershipStatus) -> str:
     """Where it is sent."""
-    door = AgentDoor()
-    door.standing = cast(Any, standing)
+    gate = AgentGate()
+    gate.election = cast(Any, standing)
     async with asyncio.timeout(LONG_S):
-        async for message in door.session(cast(Any, None), cast(Any, None)):
+        async for message in gate.session(cast(Any, None), cast(Any, None)):
             return leader_named(message.goodbye.reason)
     raise AssertionError("it was told nothing")
 
 
 def test_an_agent_that_waits_at_a_server_which_hands_over_is_sent_to_the_next_leader() -> None:
     async def play() -> str:
-        standing = Standing(MY_LEAD)
+        standing = LeadershipStatus(MY_LEAD)
         asked = asyncio.create_task(said_to_an_agent(standing))
         await asyncio.sleep(0.01)
         assert not asked.done()
@@ -57,7 +57,7 @@ def test_an_agent_that_waits_at_a_server_which_hands_over_is_sent_to_the_next_le
 
 def test_a_server_that_stops_keeps_no_agent() -> None:
     async def play(lead: LeaderLease, *, is_late: bool = False) -> str:
-        return await said_to_an_agent(Standing(lead, is_late=is_late, is_leaving=True))
+        return await said_to_an_agent(LeadershipStatus(lead, is_late=is_late, is_leaving=True))
 
     assert asyncio.run(play(MY_LEAD)) == "", "anywhere else"
     assert asyncio.run(play(NEXT, is_late=True)) == "b:2"

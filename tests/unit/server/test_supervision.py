@@ -1,4 +1,4 @@
-"""Parts of a server that nobody waits for outlive their mistakes."""
+"""Background tasks of a server are restarted after an error."""
 
 import asyncio
 from pathlib import Path
@@ -6,33 +6,36 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.control.writer import SteadyClock
-from gpu_scheduler.server.ha.leader import Leading
+from gpu_scheduler.server.ha.leader import Components, Leader
 from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.store.memory import MemoryStore
 
 
-def test_a_part_of_the_leader_that_fails_begins_anew(
+def test_background_task_of_the_leader_restarts_after_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpu_scheduler.server.runtime.PAUSE_S", 0.0)
+    monkeypatch.setattr("gpu_scheduler.server.background.RESTART_PAUSE_S", 0.0)
 
     async def run() -> None:
         begun = asyncio.Event()
         mistakes = iter([KeyError("a"), ZeroDivisionError()])
 
-        async def keep_house(*_: object) -> None:
+        async def fail_twice(*_: object) -> None:
             for mistake in mistakes:
                 raise mistake
             begun.set()
             await asyncio.Event().wait()
 
-        monkeypatch.setattr("gpu_scheduler.server.ha.leader.keep_house", keep_house)
+        monkeypatch.setattr("gpu_scheduler.server.ha.leader.run_housekeeping", fail_twice)
         paths = Paths(str(tmp_path), str(tmp_path))
-        leading = Leading(Settings(), paths, MemoryStore(), SteadyClock())
-        await leading.begin()
+        components = Components(
+            settings=Settings(), paths=paths, store=MemoryStore(), clock=SteadyClock()
+        )
+        leader = Leader(components)
+        await leader.start()
         async with asyncio.timeout(60):
             await begun.wait()
-        await leading.end()
+        await leader.stop()
 
     asyncio.run(run())
