@@ -157,9 +157,7 @@ class ReplicatedRole:
         applications = leader_api(components, leader, election)
         verifier = IdentityVerifier(self._secret, term)
         most_bytes = round(components.settings.api.max_body_mb * (1 << 20))
-        main = ForwardedIdentityMiddleware(
-            applications.main, IdentityVerifier(self._secret, term), election, most_bytes
-        )
+        main = ForwardedIdentityMiddleware(applications.main, verifier, election, most_bytes)
         self._answer_gate = self._main.application = LeaderGate(main, election, term)
         self._metrics.application = LeaderGate(applications.metrics, election, term)
         self.gate.open(leader.agents)
