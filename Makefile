@@ -21,6 +21,9 @@ UV_READY := $(VENV)/.uv-$(PYTHON_TAG)
 PINS_READY := $(VENV)/.pins-$(PYTHON_TAG)
 READY := $(VENV)/.ready-$(PYTHON_TAG)
 
+# Tests start thousands of Python processes; without cached byte code each would compile the package.
+unexport PYTHONDONTWRITEBYTECODE
+
 # uv trusts the certificates that the system trusts, as pip does: some labs have their own.
 export UV_SYSTEM_CERTS ?= 1
 

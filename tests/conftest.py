@@ -16,6 +16,10 @@ from hypothesis import HealthCheck, Phase, settings
 
 pytest_plugins = ["tests.postgres"]
 
+# Tests start thousands of Python processes; without cached byte code each compiles the package.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 settings.register_profile(
     "steady",
     derandomize=True,
