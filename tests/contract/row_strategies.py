@@ -5,7 +5,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gpu_scheduler.model.advance_reservation import LONGEST_MS, AdvanceReservation
 from gpu_scheduler.model.identity import Authority, JoinToken, NodeKey, Role, Token
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job, JobState, Pool
@@ -22,7 +21,15 @@ from gpu_scheduler.model.node import (
     NodeState,
 )
 from gpu_scheduler.model.notification import Notice, NotifyRule
-from gpu_scheduler.model.plan import Allocation, DeviceShare, Placement, Rendezvous, Reservation
+from gpu_scheduler.model.plan import (
+    LONGEST_MS,
+    AdvanceReservation,
+    Allocation,
+    DeviceShare,
+    Placement,
+    Rendezvous,
+    Reservation,
+)
 from gpu_scheduler.model.request import Request, Topology
 from gpu_scheduler.model.service import Replica, Restart, RestartRule, Service
 from gpu_scheduler.model.snapshot import PoolQuota

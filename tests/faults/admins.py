@@ -20,10 +20,9 @@ from gpu_scheduler.control.messages import (
     Retry,
     Uncordon,
 )
-from gpu_scheduler.model.advance_reservation import Window
-from gpu_scheduler.model.advance_reservation import Wish as Wanted
 from gpu_scheduler.model.job import Job, JobState
-from gpu_scheduler.model.plan import Allocation
+from gpu_scheduler.model.plan import Allocation, Window
+from gpu_scheduler.model.plan import Wish as Wanted
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.store.contract import Store
 from tests.faults.workload import TENANTS, Wish

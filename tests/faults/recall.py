@@ -52,7 +52,7 @@ def _known(state: ControlState) -> dict[str, Any]:
         "queue": {n: str(entry.waiting.tasks) for n, entry in cluster.queue.entries.items()},
         "held": {name: entry.running.stopping for name, entry in cluster.running.items()},
         "dependents": {name: set(others) for name, others in state.dependents.items()},
-        "promises": set(state.promises),
+        "promises": set(state.stored_reservations),
         "services": dict(state.services),
         "reservations": set(cluster.advance_reservations),
     }

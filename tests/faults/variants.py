@@ -18,21 +18,21 @@ from gpu_scheduler.api.nodes.liveness import LivenessTimers
 from gpu_scheduler.api.nodes.reports import ReportHandler
 from gpu_scheduler.control import restore as restoring
 from gpu_scheduler.control import services
+from gpu_scheduler.control.core import HANDLERS
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.gang_status import GangStatus
+from gpu_scheduler.control.gangs import GangStatus
 from gpu_scheduler.control.job_record import TaskRecord
 from gpu_scheduler.control.jobs import attempt_events, commands
-from gpu_scheduler.control.jobs.stop import NOT_BEGUN
+from gpu_scheduler.control.jobs.lifecycle import NOT_BEGUN
 from gpu_scheduler.control.messages import Cancel, NodeFenced
 from gpu_scheduler.control.nodes import admin
 from gpu_scheduler.control.nodes.reconcile import Repairs
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.decide import Cycle
 from gpu_scheduler.engine.quota.rules import Admission
-from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.job import ENDED
 from gpu_scheduler.model.node import Node, NodeState
-from gpu_scheduler.model.plan import Allocation
+from gpu_scheduler.model.plan import AdvanceReservation, Allocation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.server.ha.election import LeaderElector
@@ -184,7 +184,7 @@ def what_is_late_is_not_cancelled() -> Iterator[None]:
         if task is None or task.stop_why != NOT_BEGUN:
             cancel(state, command, *rest)
 
-    with patch.object(commands, "cancel", forget):
+    with patch.dict(HANDLERS, {Cancel: forget}):
         yield
 
 

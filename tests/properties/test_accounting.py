@@ -49,8 +49,8 @@ def test_when_all_is_over_nothing_is_left_behind(scenario: Scenario, policy: str
     for amounts in cluster.holdings.tenants.values():
         assert not any(getattr(amounts, name) for name in amounts.__slots__)
     for tenant in TENANTS:
-        assert state.shares.held(account_of(tenant, None)) == 0
-        assert all(state.shares.held(account_of(tenant, user)) == 0 for user in USERS)
+        assert state.decayed_usage.held(account_of(tenant, None)) == 0
+        assert all(state.decayed_usage.held(account_of(tenant, user)) == 0 for user in USERS)
 
 
 @settings(max_examples=examples(100))
@@ -59,10 +59,11 @@ def test_the_ledger_has_the_gpu_time_of_every_attempt(scenario: Scenario, policy
     rig = finished(scenario, policy)
 
     for tenant in TENANTS:
-        charged = rig.core.state.accounts.total(account_of(tenant, None)).gpu_milli_ms
+        charged = rig.core.state.usage_totals.total(account_of(tenant, None)).gpu_milli_ms
         assert charged == rig.audit.gpu_milli_ms[tenant]
         by_user = sum(
-            rig.core.state.accounts.total(account_of(tenant, user)).gpu_milli_ms for user in USERS
+            rig.core.state.usage_totals.total(account_of(tenant, user)).gpu_milli_ms
+            for user in USERS
         )
         assert by_user == charged
 

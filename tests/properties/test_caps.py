@@ -40,7 +40,7 @@ class Witness:
             assert max(jobs.values(), default=0) <= quota.concurrent_jobs
         if quota.gpu_milli_ms is not None:
             for account in gpu_milli:
-                used = rig.core.state.accounts.total(account).gpu_milli_ms
+                used = rig.core.state.usage_totals.total(account).gpu_milli_ms
                 assert used <= quota.gpu_milli_ms, f"{account} has used {used}"
 
 

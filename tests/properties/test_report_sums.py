@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.ledger.cost import PriceList, Prices
 from gpu_scheduler.ledger.report import Percentiles, Run, report
-from gpu_scheduler.ledger.usage_interval import UsageInterval
+from gpu_scheduler.ledger.usage import UsageInterval
 from gpu_scheduler.model.job import JobState
 
 SECOND = 1000

@@ -63,8 +63,8 @@ def known(core: Core, now_ms: int) -> dict[str, object]:
         "queued_tasks": state.queued_tasks,
         "next_number": state.next_number,
         "dependents": {job_id: set(others) for job_id, others in state.dependents.items()},
-        "shares": state.shares.to_rows(),
-        "accounts": state.accounts.to_rows()[0],
+        "shares": state.decayed_usage.to_rows(),
+        "accounts": state.usage_totals.to_rows()[0],
     }
 
 

@@ -10,7 +10,7 @@ from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.forecast import forecast
 from gpu_scheduler.engine.reservation.advance import is_barred
 from gpu_scheduler.engine.state.cluster_state import ClusterState
-from gpu_scheduler.model.advance_reservation import ReservationSpec
+from gpu_scheduler.model.plan import ReservationSpec
 from tests.effort import examples
 from tests.properties.dump import dump_of
 from tests.properties.rig import Physics, Rig

@@ -54,7 +54,7 @@ def test_the_ledger_sums_equal_the_simulated_gpu_time(name: str) -> None:
     for outcome in run.outcomes:
         spent = outcome.gpu_milli * (outcome.run_ms + outcome.lost_ms)
         used[outcome.tenant] = used.get(outcome.tenant, 0) + spent
-    accounts = world.core.state.accounts
+    accounts = world.core.state.usage_totals
     assert {tenant: accounts.total(tenant).gpu_milli_ms for tenant in used} == used
     for tenant, spent in used.items():
         users = [accounts.total((tenant, user)) for user in ("ada", "bob")]
@@ -70,7 +70,7 @@ def test_when_all_has_ended_nothing_is_held_waited_for_or_remembered(name: str) 
     assert state.cluster.index.free_devices == 24
     held = state.cluster.holdings.of("vision")
     assert (held.gpu_milli, held.cpu_milli, held.jobs) == (0, 0, 0)
-    assert state.shares.held("vision") == 0
+    assert state.decayed_usage.held("vision") == 0
 
 
 def test_a_simulation_gives_the_same_result_twice() -> None:
@@ -87,7 +87,7 @@ def test_every_attempt_is_charged_also_those_that_failed() -> None:
     lab.at(2 * HOUR)
     start_ms = lab.allocation("j1").start_ms
     lab.ends("j1")
-    totals = lab.core.state.accounts.total(("vision", "ada"))
+    totals = lab.core.state.usage_totals.total(("vision", "ada"))
     assert totals.gpu_milli_ms == 2000 * (HOUR + 2 * HOUR - start_ms)
     assert (totals.completed, totals.failed) == (1, 0)
 
@@ -98,7 +98,7 @@ def test_an_end_that_is_told_after_an_outage_is_not_charged_for_the_outage() -> 
     lab.at(60 * HOUR)
     lab.ends("j1", "j2_0", at_ms=HOUR, run_ms=HOUR - MINUTE)
     lab.ends("j2_1")
-    accounts = lab.core.state.accounts
+    accounts = lab.core.state.usage_totals
     assert accounts.total("vision").gpu_milli_ms == 3000 * HOUR + 1000 * 60 * HOUR
     assert lab.row("j1").end_ms == HOUR
     assert [task.end_ms for task in lab.store.tasks("j2")] == [HOUR, 60 * HOUR]
@@ -129,7 +129,7 @@ def test_a_job_that_never_ran_is_counted_and_costs_nothing() -> None:
     lab = Lab(nodes=[a_node(gpus=1)])
     lab.submit(a_job(number=1), an_array(number=2, tasks="0-9"))
     lab.do(Cancel("j2"))
-    totals = lab.core.state.accounts.total("vision")
+    totals = lab.core.state.usage_totals.total("vision")
     assert (totals.cancelled, totals.gpu_milli_ms) == (10, 0)
 
 
@@ -138,6 +138,6 @@ def test_shares_of_a_gpu_are_charged_as_shares() -> None:
     lab.submit(a_job(number=1, gpus=0.25), replace(a_job(number=2, gpus=1.5), user="bob"))
     lab.at(HOUR)
     lab.ends("j1", "j2")
-    accounts = lab.core.state.accounts
+    accounts = lab.core.state.usage_totals
     assert accounts.total(("vision", "ada")).gpu_milli_ms == 250 * HOUR
     assert accounts.total(("vision", "bob")).gpu_milli_ms == 1500 * HOUR

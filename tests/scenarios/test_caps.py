@@ -125,7 +125,7 @@ def test_a_weekly_budget_counts_from_monday_and_outlives_a_restart() -> None:
     lab.store.commit(lab.core.ledger_writes())
     core = Core(lab.core.state.policy, Stated())
     restore(core.state, lab.store, lab.now_ms)
-    assert core.state.weeks.spent(("vision", "ann"), lab.now_ms) == 8 * GPU_HOUR
+    assert core.state.weekly_usage.spent(("vision", "ann"), lab.now_ms) == 8 * GPU_HOUR
     lab.submit(job("a2", gpus=3))
     assert lab.running() == []
     monday = Period.WEEK.next_after(lab.now_ms)

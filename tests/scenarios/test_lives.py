@@ -107,7 +107,7 @@ def test_a_clock_that_steps_back_does_no_harm() -> None:
     assert row.waited_ms == 0, "a wait is never negative"
     lab.now_ms = 2 * HOUR
     lab.ends("j2")
-    assert lab.core.state.accounts.total("vision").gpu_milli_ms == 70 * MINUTE * 1000
+    assert lab.core.state.usage_totals.total("vision").gpu_milli_ms == 70 * MINUTE * 1000
 
 
 # --- cancel

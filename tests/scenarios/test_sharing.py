@@ -278,7 +278,7 @@ def test_energy_is_divided_by_share_and_adds_up_to_that_of_the_device() -> None:
     assert (one.energy_uj, two.energy_uj) == (300_000 * 30 * S, 100_000 * 30 * S)
     assert one.mean_percent == two.mean_percent == 80
     assert (one.peak_memory_mb, two.peak_memory_mb) == (1_000, 0)
-    account = lab.core.state.accounts.total(("vision", "ada"))
+    account = lab.core.state.usage_totals.total(("vision", "ada"))
     assert account.energy_uj == 400_000 * 30 * S
 
 

@@ -21,10 +21,10 @@ from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.engine.forecast import forecast
 from gpu_scheduler.engine.reservation import advance
 from gpu_scheduler.engine.state.cluster_state import ClusterState
-from gpu_scheduler.model.advance_reservation import ReservationSpec
 from gpu_scheduler.model.errors import Forbidden, QuotaTooSmall, UnknownThing, WrongState
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.job import Job, JobState
+from gpu_scheduler.model.plan import ReservationSpec
 from tests.builders import Stated, a_job, a_node, a_policy, a_tenant
 from tests.scenarios.lab import Lab
 

@@ -1,127 +1,66 @@
-"""`Core.apply(command or fact, now) -> writes, effects`: the synchronous heart of every driver."""
+"""The synchronous core: `Core.apply(message, now_ms)` returns writes and effects.
+
+A message is a command of a user or a fact from a node. `HANDLERS` maps each message type to the
+one function that handles it. The server and the simulator drive the same core. It does no I/O: the
+caller stores the writes, and carries out the effects only after that.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from gpu_scheduler.control import gangs, services
+from gpu_scheduler.control import messages as m
 from gpu_scheduler.control.access import credentials
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.jobs import attempt_events, commands
-from gpu_scheduler.control.jobs.submit import submit, submit_all
-from gpu_scheduler.control.messages import (
-    Cancel,
-    CancelReservation,
-    Checkpointed,
-    Command,
-    ConfirmDead,
-    Cordon,
-    CreateService,
-    DeleteService,
-    DevicesSampled,
-    Drain,
-    Ended,
-    Fact,
-    Hold,
-    JoinNode,
-    KeepAuthority,
-    LabelNode,
-    LeasesExpired,
-    MakeJoinToken,
-    MakeToken,
-    NodeFenced,
-    NodeLost,
-    NodeReported,
-    NodeSilent,
-    NoteEstimates,
-    PauseDevice,
-    Prepared,
-    Record,
-    Release,
-    RemoveNode,
-    RemoveTenant,
-    RenewNode,
-    ReplicaChecked,
-    Reprioritise,
-    Reserve,
-    ResumeDevice,
-    Retry,
-    RevokeJoinToken,
-    RevokeNode,
-    RevokeToken,
-    RunCycle,
-    ScaleService,
-    SetNode,
-    SetPools,
-    SetTenant,
-    Started,
-    Submit,
-    SubmitAll,
-    SubmitSeries,
-    Uncordon,
-    Update,
-    UpdateService,
-    UseToken,
-)
+from gpu_scheduler.control.jobs import attempt_events, commands, submit
 from gpu_scheduler.control.nodes import admin, inventory, lost_nodes
-from gpu_scheduler.control.nodes.lost_nodes import NodeLossFact
-from gpu_scheduler.control.scheduling import advance_reservations, forecast_audit
-from gpu_scheduler.control.scheduling.cycle import run_cycle, store_reservations
+from gpu_scheduler.control.scheduling import advance_reservations, cycle, forecast_audit
 from gpu_scheduler.control.state import ControlState, CoreLimits
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.store.rows import ShareRow, UsageRow, WeekUsageRow, Write
 
+Handler = Callable[[ControlState, Any, int, Outcome], None]
+"""Takes the state, the message, the time and the outcome to add to; raises before any change."""
+
 
 class Core:
-    """One writer. An error leaves everything as it was before the message."""
+    """The only writer of the control state. A rejected message leaves the state unchanged."""
 
     def __init__(
         self, policy: Policy, predictor: Predictor, limits: CoreLimits | None = None
     ) -> None:
-        """Start empty."""
+        """Start without nodes and jobs."""
         self.state = ControlState(policy, predictor, limits or CoreLimits())
 
-    def apply(self, message: Command | Fact, now_ms: int) -> Outcome:
-        """Take in one message."""
+    def apply(self, message: m.Command | m.Fact, now_ms: int) -> Outcome:
+        """Apply one message and return everything to write for it."""
         outcome = self.apply_in_batch(message, now_ms)
         outcome.settle()
         return outcome
 
-    def apply_in_batch(self, message: Command | Fact, now_ms: int) -> Outcome:
-        """One of many messages that are kept together: whoever does that settles them together."""
+    def apply_in_batch(self, message: m.Command | m.Fact, now_ms: int) -> Outcome:
+        """Apply one of several messages of a commit; the caller settles the joined outcome."""
+        kind = type(message)
+        handler = HANDLERS.get(kind)
+        if handler is None:
+            raise InternalError(f"the core has no handler for {kind.__name__}")
         outcome = Outcome()
-        match message:
-            case Submit() | SubmitSeries():
-                submit(self.state, message, now_ms, outcome)
-            case SubmitAll(submissions, dry_run):
-                submit_all(self.state, submissions, now_ms, outcome, dry_run=dry_run)
-            case RunCycle():
-                run_cycle(self.state, now_ms, outcome)
-            case Prepared() | Started() | Ended() | Checkpointed() | ReplicaChecked():
-                self._hear_of_attempt(message, now_ms, outcome)
-            case (
-                NodeReported()
-                | DevicesSampled()
-                | NodeSilent()
-                | NodeLost()
-                | NodeFenced()
-                | LeasesExpired()
-            ):
-                self._hear_of_node(message, now_ms, outcome)
-            case SetNode() | SetTenant() | RemoveTenant() | SetPools():
-                self._set(message, now_ms, outcome)
-            case _:
-                self._command(message, now_ms, outcome)
+        handler(self.state, message, now_ms, outcome)
+        if kind in CHANGES_NODES:
+            services.nodes_changed(self.state)
         services.settle(self.state, now_ms, outcome)
-        if len(self.state.promises) != len(self.state.cluster.reservations):
-            # A job that was promised a place waits for it no more.
-            store_reservations(self.state, outcome)
+        if len(self.state.stored_reservations) != len(self.state.cluster.reservations):
+            # A job that had a reservation left the queue.
+            cycle.store_reservations(self.state, outcome)
         return outcome
 
     def next_timer_ms(self) -> int | None:
-        """When `RunCycle` should come at the latest."""
+        """When `RunCycle` must be applied at the latest; None if no timer is set."""
         return self.state.next_timer_ms()
 
     @property
@@ -133,115 +72,96 @@ class Core:
         return state.changed and len(state.cluster.queue) > 0
 
     def ledger_writes(self) -> list[Write]:
-        """What became of the accounts since this was last asked, for a store that keeps them."""
+        """The rows of accounts that changed since the last call."""
         state = self.state
-        writes: list[Write] = [UsageRow(*row) for row in state.accounts.take_changed()]
-        writes += [WeekUsageRow(*row) for row in state.weeks.take_changed()]
-        writes += [ShareRow(*state.shares.row_of(account)) for account in state.charged]
+        writes: list[Write] = [UsageRow(*row) for row in state.usage_totals.take_changed()]
+        writes += [WeekUsageRow(*row) for row in state.weekly_usage.take_changed()]
+        writes += [ShareRow(*state.decayed_usage.row_of(account)) for account in state.charged]
         state.charged.clear()
         return writes
 
-    def _hear_of_attempt(
-        self,
-        message: Prepared | Started | Ended | Checkpointed | ReplicaChecked,
-        now_ms: int,
-        outcome: Outcome,
-    ) -> None:
-        match message:
-            case Prepared():
-                gangs.commit(self.state, message, now_ms, outcome)
-            case Started(allocation_id):
-                attempt_events.started(self.state, allocation_id, now_ms, outcome)
-            case Ended():
-                attempt_events.ended(self.state, message, now_ms, outcome)
-            case Checkpointed():
-                attempt_events.saved(self.state, message, now_ms, outcome)
-            case ReplicaChecked():
-                services.checked(self.state, message, now_ms, outcome)
 
-    def _hear_of_node(
-        self,
-        message: NodeReported | DevicesSampled | NodeLossFact,
-        now_ms: int,
-        outcome: Outcome,
-    ) -> None:
-        match message:
-            case NodeReported():
-                inventory.found(self.state, message, now_ms, outcome)
-            case DevicesSampled():
-                inventory.read(self.state, message, now_ms, outcome)
-            case _:
-                lost_nodes.hear(self.state, message, now_ms, outcome)
-        if not isinstance(message, DevicesSampled):
-            services.nodes_changed(self.state)
+def _set_tenant(state: ControlState, message: m.SetTenant, _now: int, outcome: Outcome) -> None:
+    state.set_tenant(message.tenant)
+    state.changed = True
+    outcome.writes.append(message.tenant)
 
-    def _set(
-        self, message: SetNode | SetTenant | RemoveTenant | SetPools, now_ms: int, outcome: Outcome
-    ) -> None:
-        """What the cluster is made of, and who may have how much of it."""
-        state = self.state
-        match message:
-            case SetNode(node):
-                inventory.set_node(state, node, outcome)
-                services.nodes_changed(state)
-            case SetTenant(tenant):
-                state.set_tenant(tenant)
-                outcome.writes.append(tenant)
-            case RemoveTenant(tenant_id):
-                commands.remove_tenant(state, tenant_id, now_ms, outcome)
-            case SetPools(pools):
-                state.cluster.set_pools(pools)
-                outcome.writes += pools
-        state.changed = True
 
-    def _command(self, message: Command | Fact, now_ms: int, outcome: Outcome) -> None:
-        state = self.state
-        match message:
-            case Hold(job_id):
-                commands.hold(state, state.job(job_id), now_ms, outcome)
-            case Release(job_id):
-                commands.release(state, state.job(job_id), now_ms, outcome)
-            case Reprioritise(job_id, priority):
-                commands.reprioritise(state, state.job(job_id), priority, now_ms, outcome)
-            case Update(job_id, changes):
-                commands.update(state, state.job(job_id), dict(changes), now_ms, outcome)
-            case Cancel():
-                commands.cancel(state, message, now_ms, outcome)
-            case Retry():
-                commands.retry(state, message, now_ms, outcome)
-            case _:
-                self._not_about_a_job(message, now_ms, outcome)
+def _set_pools(state: ControlState, message: m.SetPools, _now: int, outcome: Outcome) -> None:
+    state.cluster.set_pools(message.pools)
+    state.changed = True
+    outcome.writes += message.pools
 
-    def _not_about_a_job(self, message: Command | Fact, now_ms: int, outcome: Outcome) -> None:
-        match message:
-            case PauseDevice(node_id, index):
-                inventory.pause(self.state, node_id, index, now_ms, outcome, paused=True)
-            case ResumeDevice(node_id, index):
-                inventory.pause(self.state, node_id, index, now_ms, outcome, paused=False)
-            case CreateService() | UpdateService() | ScaleService() | DeleteService():
-                services.apply(self.state, message, now_ms, outcome)
-            case Cordon() | Drain() | Uncordon() | LabelNode() | RemoveNode():
-                admin.change(self.state, message, now_ms, outcome)
-                services.nodes_changed(self.state)
-            case ConfirmDead():
-                lost_nodes.confirm_dead(self.state, message, now_ms, outcome)
-                services.nodes_changed(self.state)
-            case Reserve() | CancelReservation():
-                advance_reservations.apply(self.state, message, now_ms, outcome)
-            case NoteEstimates(found):
-                forecast_audit.note(self.state, found, now_ms, outcome)
-            case MakeToken() | RevokeToken() | UseToken():
-                credentials.change_token(self.state, message, now_ms, outcome)
-            case Record(events):
-                outcome.writes += [replace(event, at_ms=now_ms) for event in events]
-            case _:
-                self._keys_of_nodes(message, now_ms, outcome)
 
-    def _keys_of_nodes(self, message: Command | Fact, now_ms: int, outcome: Outcome) -> None:
-        match message:
-            case KeepAuthority() | MakeJoinToken() | RevokeJoinToken():
-                credentials.change(self.state, message, now_ms, outcome)
-            case JoinNode() | RenewNode() | RevokeNode():
-                credentials.change(self.state, message, now_ms, outcome)
-            case _:
-                raise InternalError(f"the core does not know {type(message).__name__}")
+def _record(_state: ControlState, message: m.Record, now_ms: int, outcome: Outcome) -> None:
+    outcome.writes += [replace(event, at_ms=now_ms) for event in message.events]
+
+
+HANDLERS: dict[type, Handler] = {
+    # jobs
+    m.Submit: submit.submit,
+    m.SubmitSeries: submit.submit,
+    m.SubmitAll: submit.submit_all,
+    m.Hold: commands.hold,
+    m.Release: commands.release,
+    m.Reprioritise: commands.reprioritise,
+    m.Update: commands.update,
+    m.Cancel: commands.cancel,
+    m.Retry: commands.retry,
+    # attempts, as nodes report them
+    m.Prepared: gangs.on_prepared,
+    m.Started: attempt_events.on_started,
+    m.Ended: attempt_events.on_ended,
+    m.Checkpointed: attempt_events.on_checkpointed,
+    m.ReplicaChecked: services.on_replica_checked,
+    # scheduling
+    m.RunCycle: cycle.run_cycle,
+    m.Reserve: advance_reservations.reserve,
+    m.CancelReservation: advance_reservations.cancel,
+    m.NoteEstimates: forecast_audit.note,
+    # services
+    m.CreateService: services.apply,
+    m.UpdateService: services.apply,
+    m.ScaleService: services.apply,
+    m.DeleteService: services.apply,
+    # nodes
+    m.SetNode: inventory.on_set_node,
+    m.NodeReported: inventory.on_node_reported,
+    m.DevicesSampled: inventory.on_devices_sampled,
+    m.PauseDevice: inventory.pause_device,
+    m.ResumeDevice: inventory.resume_device,
+    m.Cordon: admin.apply,
+    m.Drain: admin.apply,
+    m.Uncordon: admin.apply,
+    m.LabelNode: admin.apply,
+    m.RemoveNode: admin.apply,
+    m.NodeSilent: lost_nodes.on_node_silent,
+    m.NodeLost: lost_nodes.on_node_lost,
+    m.NodeFenced: lost_nodes.on_node_fenced,
+    m.LeasesExpired: lost_nodes.on_leases_expired,
+    m.ConfirmDead: lost_nodes.confirm_dead,
+    # tenants and pools
+    m.SetTenant: _set_tenant,
+    m.RemoveTenant: commands.remove_tenant,
+    m.SetPools: _set_pools,
+    # credentials
+    m.MakeToken: credentials.change_token,
+    m.RevokeToken: credentials.change_token,
+    m.UseToken: credentials.change_token,
+    m.KeepAuthority: credentials.change_node_credentials,
+    m.MakeJoinToken: credentials.change_node_credentials,
+    m.RevokeJoinToken: credentials.change_node_credentials,
+    m.JoinNode: credentials.change_node_credentials,
+    m.RenewNode: credentials.change_node_credentials,
+    m.RevokeNode: credentials.change_node_credentials,
+    m.Record: _record,
+}
+"""The function that handles each message type."""
+
+CHANGES_NODES = frozenset(
+    {
+        *(m.SetNode, m.NodeReported, m.NodeSilent, m.NodeLost, m.NodeFenced, m.LeasesExpired),
+        *(m.Cordon, m.Drain, m.Uncordon, m.LabelNode, m.RemoveNode, m.ConfirmDead),
+    }
+)
+"""After these messages every service checks where its replicas may run."""

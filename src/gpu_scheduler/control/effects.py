@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpu_scheduler.control.job_record import JobRecord
-from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.plan import Allocation, Plan
+from gpu_scheduler.model.plan import AdvanceReservation, Allocation, Plan
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.store.rows import Write
 

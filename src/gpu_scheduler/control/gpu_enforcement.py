@@ -17,7 +17,7 @@ from gpu_scheduler.control.gpu_metering import (
     weight_of,
     with_reading,
 )
-from gpu_scheduler.control.jobs.stop import GPU_IDLE, GPU_MEMORY, stop
+from gpu_scheduler.control.jobs.lifecycle import GPU_IDLE, GPU_MEMORY, stop
 from gpu_scheduler.control.messages import DeviceSample
 from gpu_scheduler.control.state import ControlState, CoreLimits
 from gpu_scheduler.model.job import Job
@@ -97,17 +97,17 @@ def look_after(
     """Take in new readings of a node."""
     devices = {device.index: device for device in node.devices}
     by_index = {reading.index: reading for reading in readings if reading.index in devices}
-    span_ms = state.gauges.span_ms(node.id, now_ms, state.limits.gpu_rules.longest_gap_ms)
+    span_ms = state.gpu_meter.span_ms(node.id, now_ms, state.limits.gpu_rules.longest_gap_ms)
     holders = _holders(state, node, devices)
     cases: dict[str, _Case] = {}
     for index, reading in by_index.items():
         here = holders.get(index, [])
         if span_ms:
             held_milli = min(WHOLE_MILLI, sum(holder.weight for holder in here))
-            state.gauges.add_device(node.id, reading, held_milli, span_ms, now_ms)
+            state.gpu_meter.add_device(node.id, reading, held_milli, span_ms, now_ms)
         for holder in here:
             running = holder.running
-            gauge = state.gauges.of(running.allocation)
+            gauge = state.gpu_meter.of(running.allocation)
             new = _Case(state, node, running, gauge, now_ms, outcome)
             case = cases.setdefault(running.allocation.id, new)
             own = _own_part(reading, running.allocation.id) if len(here) > 1 else reading
@@ -287,7 +287,7 @@ def _all_read(case: _Case) -> bool:
 def _write(
     state: ControlState, node_id: str, cases: dict[str, _Case], now_ms: int, outcome: Outcome
 ) -> None:
-    hours = state.gauges.due_hours(node_id, now_ms)
+    hours = state.gpu_meter.due_hours(node_id, now_ms)
     if hours is None:
         return
     outcome.writes += hours

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpu_scheduler.model.advance_reservation import ReservationSpec
 from gpu_scheduler.model.identity import Authority, JoinToken, Token
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import HookFailure, Launch
 from gpu_scheduler.model.measurements import DeviceProcess
 from gpu_scheduler.model.node import Adapter, Device, Node
+from gpu_scheduler.model.plan import ReservationSpec
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant

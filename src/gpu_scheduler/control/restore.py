@@ -15,7 +15,6 @@ from operator import attrgetter
 
 from gpu_scheduler.control.gangs import is_elastic
 from gpu_scheduler.control.job_record import HELD, JobRecord, TaskRecord, paused_until
-from gpu_scheduler.control.jobs.bulk_submit import OWN, queue_alike
 from gpu_scheduler.control.jobs.lifecycle import (
     BACKOFF,
     queue_if_ready,
@@ -23,25 +22,27 @@ from gpu_scheduler.control.jobs.lifecycle import (
     wait_for_job,
     waits_for,
 )
-from gpu_scheduler.control.jobs.submit import NO_NODE, why_never
+from gpu_scheduler.control.jobs.submit import NO_NODE, OWN, queue_alike, why_never
 from gpu_scheduler.control.nodes.admin import watch_drain
 from gpu_scheduler.control.scheduling.advance_reservations import keep
 from gpu_scheduler.control.scheduling.cycle import restore_reservations, set_attempt_timers
 from gpu_scheduler.control.state import ControlState, EndedJob
 from gpu_scheduler.ledger.decayed_usage import DecayedUsage
-from gpu_scheduler.ledger.usage_totals import UsageTotals, WeeklyUsage
+from gpu_scheduler.ledger.usage import UsageTotals, WeeklyUsage
 from gpu_scheduler.model.job import ENDED, Job, JobState
 from gpu_scheduler.model.measurements import HOUR_MS
 from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
+from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.service import ENDLESS_MS
 from gpu_scheduler.model.snapshot import Running
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.job_values import Template
 from gpu_scheduler.store.rows import JobRow, TaskRow
 
-Verdicts = dict[tuple[int, int, bool], Reason | None]
+Verdicts = dict[tuple[tuple[Request, ...], int, bool], Reason | None]
+"""Why no node could ever run jobs with these members, minimum and rack rule."""
 LEARNT_FROM = 5_000
 """From so many of the last ends expected run times are learnt again."""
 
@@ -132,7 +133,7 @@ def _not_heard_of_yet(node: Node) -> Node:
 
 def _restore_ledger(state: ControlState, store: Store) -> None:
     limits = state.limits
-    state.shares = DecayedUsage.from_rows(
+    state.decayed_usage = DecayedUsage.from_rows(
         (
             (row.tenant, row.user, row.usage, row.recent, row.rate, row.as_of_ms)
             for row in store.shares()
@@ -140,13 +141,13 @@ def _restore_ledger(state: ControlState, store: Store) -> None:
         half_life_ms=limits.usage_half_life_ms,
         recent_half_life_ms=limits.recent_half_life_ms,
     )
-    state.weeks = WeeklyUsage.from_rows(
+    state.weekly_usage = WeeklyUsage.from_rows(
         (row.tenant, row.user, row.week_ms, row.gpu_milli_ms) for row in store.week_usage()
     )
-    state.accounts = UsageTotals.from_rows(
+    state.usage_totals = UsageTotals.from_rows(
         ((row.period_ms, row.tenant, row.user, row.totals) for row in store.usage()),
         ((allocation.id, allocation.start_ms) for allocation in store.allocations()),
-        period=state.accounts.period,
+        period=state.usage_totals.period,
     )
 
 
@@ -159,7 +160,7 @@ def _restore_gauges(state: ControlState, store: Store, now_ms: int) -> None:
         for row in store.attempt_measures(job_id)
         if row.allocation_id in held
     ]
-    state.gauges.recall(rows, store.device_hours(now_ms - now_ms % HOUR_MS, now_ms + 1))
+    state.gpu_meter.recall(rows, store.device_hours(now_ms - now_ms % HOUR_MS, now_ms + 1))
 
 
 def _learn(state: ControlState, store: Store) -> None:
@@ -253,8 +254,8 @@ _in_common = attrgetter(*(name for name in Job.__slots__ if name not in {*OWN, "
 
 
 def _kind(row: JobRow) -> tuple[object, ...]:
-    """What must be the same for jobs to be queued together; members by identity, for speed."""
-    return id(row.job.members), row.waited_ms, row.since_ms, _in_common(row.job)
+    """What must be equal for jobs to be queued together."""
+    return row.job.members, row.waited_ms, row.since_ms, _in_common(row.job)
 
 
 def _restore_life(state: ControlState, row: JobRow, store: Store, now_ms: int) -> None:
@@ -390,7 +391,7 @@ def _restore_running(state: ControlState, allocation: Allocation, now_ms: int) -
 
 def _why_never(state: ControlState, job: Job, verdicts: Verdicts) -> Reason | None:
     """Asked once for all jobs that ask for the same."""
-    key = (id(job.members), job.min_members, job.same_rack)
+    key = (job.members, job.min_members, job.same_rack)
     if key not in verdicts:
         verdicts[key] = why_never(state, job)
     return verdicts[key]

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.jobs.commands import cancel
-from gpu_scheduler.control.jobs.stop import PREEMPTED, stop
+from gpu_scheduler.control.jobs.lifecycle import PREEMPTED, stop
 from gpu_scheduler.control.jobs.submit import check_pending, check_room, submit, would_accept
 from gpu_scheduler.control.messages import (
     Cancel,
@@ -64,7 +64,9 @@ def apply(state: ControlState, message: ServiceCommand, now_ms: int, outcome: Ou
     outcome.service = state.services.get(service.id, service)
 
 
-def checked(state: ControlState, fact: ReplicaChecked, now_ms: int, outcome: Outcome) -> None:
+def on_replica_checked(
+    state: ControlState, fact: ReplicaChecked, now_ms: int, outcome: Outcome
+) -> None:
     """A node has asked a replica whether it can be used. An old answer changes nothing."""
     found = state.running(fact.allocation_id)
     if found is None or found[2].state is not JobState.RUNNING or found[2].stop_why:

@@ -1,4 +1,7 @@
-"""Everything the core knows, in one place. Only the modules of this package change it."""
+"""The state of the control core: jobs, cluster, usage, reservations, credentials and timers.
+
+Only the modules of this package change it; other packages may read it.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,26 @@ from gpu_scheduler.control.messages import NodeReported
 from gpu_scheduler.engine.policy import DAY_MS, HOUR_MS, MINUTE_MS, Policy
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.ledger.decayed_usage import Account, DecayedUsage
-from gpu_scheduler.ledger.usage_totals import UsageTotals, WeeklyUsage
-from gpu_scheduler.model.advance_reservation import AdvanceReservation
+from gpu_scheduler.ledger.usage import UsageTotals, WeeklyUsage
 from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.identity import Authority, Identity, JoinToken, NodeKey, Token
 from gpu_scheduler.model.job import Job, JobState, display_name
-from gpu_scheduler.model.plan import Reservation
+from gpu_scheduler.model.plan import AdvanceReservation, Reservation
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.tenant import Tenant, TenantDirectory
 from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.store.rows import EstimateRow
 
-# --- The keys of nodes as the core knows them.
+FEW_TIMERS = 1_000
+"""Below this number of timers, stale ones are not worth removing."""
+MANY_MEMBERS = 10_000
+"""Below this number of cached requests, unused ones are not worth removing."""
 
 
 @dataclass(slots=True)
 class NodeKeys:
-    """All that is known of the keys of nodes."""
+    """Credentials of nodes: the certificate authority, join tokens, and one key per node."""
 
     authority: Authority | None = None
     tokens: dict[str, JoinToken] = field(default_factory=dict)
@@ -37,7 +42,7 @@ class NodeKeys:
     nodes: dict[str, NodeKey] = field(default_factory=dict)
 
     def keep(self, *identities: Identity) -> None:
-        """Take in what is kept, or is about to be."""
+        """Add or replace these credentials."""
         for found in identities:
             match found:
                 case Authority():
@@ -49,55 +54,53 @@ class NodeKeys:
                     self.nodes[found.node] = found
 
 
-# --- Everything the core knows, in one place. Only the modules of this package change it.
-
-FEW_TIMERS = 1_000
-MANY_MEMBERS = 10_000
-"""Up to so many timers are not worth looking through."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreLimits:
-    """Numbers that bound the core, not the policy.
+    """Limits and timeouts of the core. The scheduling policy is separate.
 
-    With `nodes_keep_limits` the nodes themselves stop jobs at their time limits, also while nobody
-    reaches them; else the core orders it. An attempt that has not begun after `start_timeout_ms`
-    (0: any time) is given up and tried again, `max_misstarts` times; one whose prolog failed
-    `max_prolog_failures` times in a row, and with `hook_failure_drains` its node is drained. A gang
-    over several nodes has `prepare_timeout_ms` until all its members are prepared, then
-    `gang_start_timeout_ms` to begin. A device above `hot_above_c` (0: never) gets no new work until
-    it is `hot_hysteresis_c` below. One on which `quarantine_after` (0: never) attempts in a row
-    died within `quarantine_within_ms` is set aside. Jobs that ask for it get leases of `lease_ms`
-    (0: none) on nodes that keep them; what ran on a node that is dead waits again, interactive jobs
-    apart, if `requeue_after_death`.
+    With `nodes_keep_limits` the nodes stop jobs at their time limits, even without a connection to
+    the server; otherwise the core orders the stop.
     """
 
     max_queued_tasks: int = 1_000_000
     remembered_ends: int = 100_000
+    """How many ended jobs stay in memory, for retries and dependencies."""
     nodes_keep_limits: bool = False
     start_timeout_ms: int = 0
+    """An attempt that has not started after this time is stopped and tried again (0: never)."""
     prepare_timeout_ms: int = 0
+    """All members of a gang over several nodes must be prepared within this time."""
     gang_start_timeout_ms: int = 0
+    """After the commit, all members of such a gang must start within this time."""
     max_misstarts: int = 5
+    """A job fails after this many attempts that did not start in time."""
     max_prolog_failures: int = 3
+    """A job fails after this many failed prologs in a row."""
     hook_failure_drains: bool = True
+    """Drain a node on which a prolog or epilog failed."""
     backoff_ms: int = 10_000
     max_backoff_ms: int = 10 * MINUTE_MS
     hot_above_c: int = 0
+    """A device above this temperature gets no new work (0: never) ..."""
     hot_hysteresis_c: int = 5
+    """... until it is this much cooler."""
     quarantine_after: int = 5
+    """A device is quarantined after this many early deaths of attempts in a row (0: never)."""
     quarantine_within_ms: int = 10_000
+    """An attempt that fails within this time counts as an early death."""
     gpu_rules: GpuRules = NO_RULES
     lease_ms: int = 0
+    """Lease of jobs that ask for one, on nodes that support leases (0: none)."""
     lease_margin_ms: int = 30_000
     requeue_after_death: bool = False
+    """Requeue jobs of a dead node, except interactive ones."""
     usage_half_life_ms: int = 7 * DAY_MS
     recent_half_life_ms: int = 6 * HOUR_MS
 
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """What is due: `name` is a job or an allocation, `task` a task of an array."""
+    """A due timer. `name` is the id of a job, allocation, node, service or reservation."""
 
     kind: str
     name: str
@@ -115,22 +118,7 @@ class EndedJob:
 
 
 class ControlState:
-    """Lives of jobs, the engine's cluster state, the ledger and the timers.
-
-    `unplaced` jobs have not been found to fit the known nodes, and are looked at again when
-    `new_nodes` came. `fenced` has the dead nodes of allocations that still hold others. `lenders`
-    are the tenants whose recent use decides what others may borrow. `charged` are the accounts that
-    changed since they were last written, `early_deaths` the commands that died on a device at once,
-    `unsettled` what was found on nodes where jobs still hold hardware that is gone. `promises` are
-    the reservations as they were last written, `unheard` those on nodes that have not come back.
-    `queued_of` is how much waits of each tenant and user, `weeks` what they used since Monday, and
-    `turn_ms` when the next budget begins. Of what people reserved, `past_windows` are over, by
-    number, and `begun_windows` have begun, `short_windows` lack devices that broke: which, and when
-    others were looked for. `estimates` are what waiting jobs were told first.
-    `unsettled_services` are to be looked at, as something of theirs has changed.
-    """
-
-    unheard_until_ms = 0
+    """Job records, the engine's cluster state, the ledger and the timers."""
 
     def __init__(self, policy: Policy, predictor: Predictor, limits: CoreLimits) -> None:
         """Start empty."""
@@ -138,37 +126,71 @@ class ControlState:
         self.predictor = predictor
         self.limits = limits
         self.cluster = ClusterState(policy)
-        self.shares = DecayedUsage(
-            half_life_ms=limits.usage_half_life_ms, recent_half_life_ms=limits.recent_half_life_ms
-        )
-        self.accounts = UsageTotals()
-        self.gauges = GpuMeter()
+        self.changed = False
+        """Whether something changed since the last cycle that may let a job start."""
+        self.new_nodes = False
+        """Whether nodes joined or changed, so that `unplaced` jobs must be checked again."""
+
+        # Jobs.
         self.jobs: dict[str, JobRecord] = {}
+        """All jobs that have not ended, by id."""
         self.by_allocation: dict[str, tuple[JobRecord, int | None]] = {}
+        """Job and task that hold an allocation."""
         self.dependents: dict[str, dict[str, None]] = {}
+        """Jobs that wait for the end of a job."""
         self.ended: OrderedDict[str, EndedJob] = OrderedDict()
         self.unplaced: dict[str, None] = {}
+        """Jobs for which no suitable node has been found yet."""
+        self.next_number = 1
+        self.queued_tasks = 0
+        self.queued_of: dict[tuple[str, str], int] = {}
+        """Waiting tasks by tenant and user."""
+        self.estimates: dict[str, EstimateRow] = {}
+        """The first start estimate that was shown for each waiting job."""
+        self.services: dict[str, Service] = {}
+        self.unsettled_services: dict[str, None] = {}
+        """Services that must be checked, because something of theirs changed."""
+
+        # Nodes.
         self.fenced: dict[str, set[str]] = {}
-        self.lenders: dict[str, None] = {}
+        """Dead nodes of allocations that still hold other nodes."""
         self.early_deaths: dict[tuple[str, int], deque[int]] = {}
-        self.unsettled: dict[str, NodeReported] = {}
+        """Hashes of the commands that failed at once, by device."""
+        self.pending_reports: dict[str, NodeReported] = {}
+        """Reports of nodes where jobs still hold hardware that is gone."""
+        self.gpu_meter = GpuMeter()
+
+        # Usage. `charged` are the accounts that changed since they were last written.
+        self.decayed_usage = DecayedUsage(
+            half_life_ms=limits.usage_half_life_ms, recent_half_life_ms=limits.recent_half_life_ms
+        )
+        self.usage_totals = UsageTotals()
+        self.weekly_usage = WeeklyUsage()
         self.charged: dict[Account, None] = {}
-        self.promises: dict[int, Reservation] = {}
-        self.unheard: dict[int, Reservation] = {}
-        self.tokens: dict[str, Token] = {}
-        self.token_ids: dict[str, str] = {}
-        self.node_keys = NodeKeys()
+        self.lenders: dict[str, None] = {}
+        """Tenants with an elastic quota: their recent usage decides what others may borrow."""
+        self.budget_reset_ms = 0
+        """When the next budget period begins."""
+
+        # Reservations of the engine: as last written, and those on nodes that have not reconnected
+        # since the restart (kept until `unconfirmed_until_ms`).
+        self.stored_reservations: dict[int, Reservation] = {}
+        self.unconfirmed_reservations: dict[int, Reservation] = {}
+        self.unconfirmed_until_ms = 0
+
+        # Advance reservations that have ended (by number), have begun, and lack broken devices
+        # (which, and when replacements were last searched).
         self.past_windows: dict[int, AdvanceReservation] = {}
         self.begun_windows: dict[str, None] = {}
         self.short_windows: dict[str, tuple[tuple[tuple[str, int], ...], int]] = {}
-        self.estimates: dict[str, EstimateRow] = {}
-        self.services: dict[str, Service] = {}
-        self.unsettled_services: dict[str, None] = {}
-        self.next_number, self.queued_tasks = 1, 0
-        self.queued_of: dict[tuple[str, str], int] = {}
-        self.weeks = WeeklyUsage()
-        self.turn_ms, self.tick_ms = 0, -1
-        self.changed = self.new_nodes = False
+
+        # Credentials.
+        self.tokens: dict[str, Token] = {}
+        self.token_ids: dict[str, str] = {}
+        self.node_keys = NodeKeys()
+
+        # Timers. `wake_ms` is set by each cycle, `tick_ms` is the next feedback tick.
+        self.tick_ms = -1
         self.wake_ms: int | None = None
         self._timers: list[tuple[int, str, str, int]] = []
         self._sweep_timers_at = FEW_TIMERS
@@ -177,7 +199,7 @@ class ControlState:
         self._tenant_directory: TenantDirectory | None = None
 
     def job(self, job_id: str) -> JobRecord:
-        """A job that has not ended."""
+        """The record of a job that has not ended; raise if there is none."""
         record = self.jobs.get(job_id)
         if record is None:
             if job_id in self.ended:
@@ -186,7 +208,7 @@ class ControlState:
         return record
 
     def running(self, allocation_id: str) -> tuple[JobRecord, int | None, TaskRecord] | None:
-        """Whose allocation this is, if it is still held."""
+        """Job, task number and task record of an allocation; None once it has ended."""
         found = self.by_allocation.get(allocation_id)
         if found is None:
             return None
@@ -194,11 +216,11 @@ class ControlState:
         return record, task, record.task(task)
 
     def shared_members(self, members: tuple[Request, ...]) -> tuple[Request, ...]:
-        """The same requests as one object for all jobs that ask for them."""
+        """Equal requests as one shared object, which saves memory."""
         shared = self._members.get(members)
         if shared is None:
             if len(self._members) >= self._sweep_members_at:
-                # What no living job asks for any more is forgotten.
+                # Drop requests of jobs that have ended.
                 self._members = {
                     record.job.members: record.job.members for record in self.jobs.values()
                 }
@@ -208,12 +230,12 @@ class ControlState:
 
     @property
     def next_window(self) -> int:
-        """The number of the next reservation; the last one is always remembered."""
+        """The number of the next advance reservation."""
         live = (window.number for window in self.cluster.advance_reservations.values())
         return 1 + max((*live, *self.past_windows), default=0)
 
     def count_queued(self, job: Job, tasks: int) -> None:
-        """So many more tasks of a job wait, or fewer."""
+        """Add to the number of waiting tasks; negative to subtract."""
         self.queued_tasks += tasks
         owner = (job.tenant, job.user)
         count = self.queued_of.get(owner, 0) + tasks
@@ -223,7 +245,7 @@ class ControlState:
             self.queued_of.pop(owner, None)
 
     def set_tenant(self, tenant: Tenant) -> None:
-        """A tenant appeared or changed."""
+        """Add or replace a tenant."""
         self.cluster.set_tenant(tenant)
         self._tenant_directory = None
         if tenant.elastic and tenant.quota.gpu_milli is not None:
@@ -232,26 +254,26 @@ class ControlState:
             self.lenders.pop(tenant.id, None)
 
     def remove_tenant(self, tenant_id: str) -> None:
-        """A tenant is gone."""
+        """Remove a tenant."""
         self.cluster.remove_tenant(tenant_id)
         self._tenant_directory = None
         self.lenders.pop(tenant_id, None)
 
     @property
     def tenant_directory(self) -> TenantDirectory:
-        """Who belongs to which tenants; another object whenever that may have changed."""
+        """Tenants by user and group; a new object after each change of a tenant."""
         if self._tenant_directory is None:
             self._tenant_directory = TenantDirectory.of(self.cluster.tenants.values())
         return self._tenant_directory
 
     def set_timer(self, at_ms: int, kind: str, name: str, task: int | None = None) -> None:
-        """Look at something at a later time."""
+        """Set a timer; the next cycle at or after `at_ms` handles it."""
         if len(self._timers) >= self._sweep_timers_at:
             self._sweep_timers()
         heappush(self._timers, (at_ms, kind, name, -1 if task is None else task))
 
     def due_timers(self, now_ms: int) -> list[Timer]:
-        """What should be looked at now."""
+        """Remove and return the timers that are due."""
         due = []
         while self._timers and self._timers[0][0] <= now_ms:
             _, kind, name, task = heappop(self._timers)
@@ -259,9 +281,10 @@ class ControlState:
         return due
 
     def _sweep_timers(self) -> None:
-        """Drop the timers of what is gone: limits lie far ahead, and most jobs end long before.
+        """Remove timers of jobs, nodes, services and reservations that are gone.
 
-        Done when there are twice as many as were left the last time, so that it costs little.
+        Time limits lie far ahead and most jobs end long before. Called when the number of timers
+        has doubled since the last call, so the cost per timer is constant.
         """
         self._timers = [
             timer
@@ -277,14 +300,14 @@ class ControlState:
         self._sweep_timers_at = max(FEW_TIMERS, 2 * len(self._timers))
 
     def next_timer_ms(self) -> int | None:
-        """When something is due, if anything is."""
+        """When the next timer is due; None if there is none."""
         if not self._timers:
             return self.wake_ms
         at_ms = self._timers[0][0]
         return at_ms if self.wake_ms is None else min(at_ms, self.wake_ms)
 
     def forget(self, record: JobRecord, state: JobState) -> None:
-        """A job has ended; only how it ended is remembered, and not for ever."""
+        """Move a job to `ended`, and drop the oldest entry if there are too many."""
         job_id = record.job.id
         del self.jobs[job_id]
         self.unplaced.pop(job_id, None)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpu_scheduler.ledger.units import HOUR_MS, decimal_text, half_up
-from gpu_scheduler.ledger.usage_interval import UsageInterval
+from gpu_scheduler.ledger.usage import UsageInterval
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
 
 CSV_HEADER = (

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.node import Node
-from gpu_scheduler.model.plan import Allocation, Reservation
+from gpu_scheduler.model.plan import AdvanceReservation, Allocation, Reservation
 from gpu_scheduler.model.tenant import Tenant
 
 

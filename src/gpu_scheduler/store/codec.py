@@ -13,12 +13,11 @@ from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 
-from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.identity import Authority, Identity, JoinToken, NodeKey
 from gpu_scheduler.model.job import Job, JobState
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.node import Node
-from gpu_scheduler.model.plan import Placement, Rendezvous, Reservation
+from gpu_scheduler.model.plan import AdvanceReservation, Placement, Rendezvous, Reservation
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.rows import SUBMITTED, EventRow, JobRow, NewJobs, TaskRow

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.identity import Identity, Token
 from gpu_scheduler.model.intervals import IntervalSet
@@ -14,7 +13,7 @@ from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measurements import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Node
-from gpu_scheduler.model.plan import Allocation, Reservation
+from gpu_scheduler.model.plan import AdvanceReservation, Allocation, Reservation
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant

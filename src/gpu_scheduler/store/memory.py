@@ -11,7 +11,6 @@ from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.identity import Authority, Identity, JoinToken, NodeKey, Token
 from gpu_scheduler.model.intervals import IntervalSet
@@ -19,7 +18,7 @@ from gpu_scheduler.model.job import ENDED, JobState, Pool
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measurements import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Node
-from gpu_scheduler.model.plan import Allocation, Reservation
+from gpu_scheduler.model.plan import AdvanceReservation, Allocation, Reservation
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant

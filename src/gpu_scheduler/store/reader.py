@@ -10,14 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.identity import Identity, Token
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import ENDED, JobState
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measurements import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Node
-from gpu_scheduler.model.plan import Allocation, Reservation
+from gpu_scheduler.model.plan import AdvanceReservation, Allocation, Reservation
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.identity import Authority, JoinToken, NodeKey, Token
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job, JobState
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measurements import AttemptMeasure, DeviceHour
 from gpu_scheduler.model.node import Node
-from gpu_scheduler.model.plan import Allocation, Placement, Reservation
+from gpu_scheduler.model.plan import AdvanceReservation, Allocation, Placement, Reservation
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.identity import Authority, JoinToken, NodeKey, Token
 from gpu_scheduler.model.measurements import AttemptMeasure, DeviceHour
 from gpu_scheduler.model.node import Node
-from gpu_scheduler.model.plan import Allocation
+from gpu_scheduler.model.plan import AdvanceReservation, Allocation
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant

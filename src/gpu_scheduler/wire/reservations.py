@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from gpu_scheduler.model.advance_reservation import AdvanceReservation, ReservationSpec
 from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.plan import AdvanceReservation, ReservationSpec
 from gpu_scheduler.wire.times import read_time, write_time
 
 Name = Annotated[str, Meta(max_length=256)]

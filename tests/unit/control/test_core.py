@@ -56,8 +56,8 @@ def state_of(core: Core) -> object:
         state.next_number,
         state.cluster.index.free_devices,
         state.cluster.total_gpu_milli,
-        state.accounts.to_rows(),
-        state.shares.to_rows(),
+        state.usage_totals.to_rows(),
+        state.decayed_usage.to_rows(),
     )
 
 
@@ -152,7 +152,7 @@ def test_an_error_leaves_everything_as_it_was(message) -> None:
 
 
 def test_a_message_of_another_kind_is_refused() -> None:
-    with pytest.raises(InternalError, match="the core does not know str"):
+    with pytest.raises(InternalError, match="the core has no handler for str"):
         a_core().apply("hello", 0)  # type: ignore[arg-type]
 
 

@@ -634,7 +634,7 @@ def test_every_event_of_a_job_says_whose_it_is() -> None:
 
 
 def test_a_subscriber_that_falls_behind_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_scheduler.control.event_stream.LARGEST_BACKLOG", 3)
+    monkeypatch.setattr("gpu_scheduler.control.loop.LARGEST_BACKLOG", 3)
 
     async def test(bench: Bench) -> None:
         events = bench.loop.subscribe()

@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gpu_scheduler.ledger.usage_interval import UsageInterval
+from gpu_scheduler.ledger.usage import UsageInterval
 from gpu_scheduler.model.job import JobState
 
 NOV_15_2025 = 1_763_164_800_000

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_scheduler.ledger.units import DAY_MS, Period
-from gpu_scheduler.ledger.usage_interval import UsageInterval
-from gpu_scheduler.ledger.usage_totals import Totals, UsageTotals
+from gpu_scheduler.ledger.usage import Totals, UsageInterval, UsageTotals
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import JobState
 from tests.unit.ledger.builders import (

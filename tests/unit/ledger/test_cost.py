@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.ledger.cost import CSV_HEADER, Bill, Item, Prices, bill, cost
 from gpu_scheduler.ledger.units import Period
-from gpu_scheduler.ledger.usage_interval import UsageInterval
+from gpu_scheduler.ledger.usage import UsageInterval
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
 from tests.unit.ledger.builders import HOUR, NOV_15_2025, an_interval, intervals, many_intervals
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_scheduler.ledger.forecast_accuracy import judge, tolerance_ms
+from gpu_scheduler.ledger.report import judge, tolerance_ms
 
 MINUTE = 60_000
 H = 60 * MINUTE

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_scheduler.ledger.units import Period
-from gpu_scheduler.ledger.usage_interval import UsageInterval, interval_of
+from gpu_scheduler.ledger.usage import UsageInterval, interval_of
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Job, JobState
 from gpu_scheduler.model.plan import Allocation, DeviceShare, Placement

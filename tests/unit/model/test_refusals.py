@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.model.advance_reservation import LONGEST_MS, AdvanceReservation
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.launch import Probe, ProbeKind
+from gpu_scheduler.model.plan import LONGEST_MS, AdvanceReservation
 from gpu_scheduler.model.service import RestartRule
 
 

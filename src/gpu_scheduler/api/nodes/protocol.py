@@ -19,7 +19,7 @@ from gpu_scheduler.api.nodes.logs import LogStreams
 from gpu_scheduler.api.nodes.reports import ReportHandler
 from gpu_scheduler.api.nodes.sessions import NewestHellos, Session, Sessions, messages_for
 from gpu_scheduler.api.nodes.terminals import TerminalStreams
-from gpu_scheduler.control.gang_status import GANG
+from gpu_scheduler.control.gangs import GANG
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Fact, NodeFenced, NodeReported, NodeSilent
 from gpu_scheduler.control.nodes.lost_nodes import LEASE_LABEL, leases_on

@@ -12,8 +12,8 @@ import structlog
 from gpu_scheduler.api.nodes.gangs import GangCoordinator
 from gpu_scheduler.api.nodes.sessions import Session, Sessions
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.gang_status import GANG, GangStatus, MemberResult
-from gpu_scheduler.control.jobs.stop import (
+from gpu_scheduler.control.gangs import GANG, GangStatus, MemberResult
+from gpu_scheduler.control.jobs.lifecycle import (
     CANCELLED,
     GPU_IDLE,
     GPU_MEMORY,

@@ -20,7 +20,7 @@ from gpu_scheduler.api.http.operations import V1, Operation, integer_parameter
 from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.api.routes.cluster import troubles
 from gpu_scheduler.api.routes.job_views import task_state
-from gpu_scheduler.ledger.forecast_accuracy import Judgement, judge
+from gpu_scheduler.ledger.report import Judgement, judge
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import ENDED, HOLDING, JobState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
@@ -116,7 +116,7 @@ def _of_tasks(context: Context, row: JobRow, task: int | None) -> tuple[int | No
 
 def _warned(context: Context, allocation_id: str) -> str:
     """What a job was told that may end it, as long as that holds."""
-    gauge = context.service.core.state.gauges.attempts.get(allocation_id)
+    gauge = context.service.core.state.gpu_meter.attempts.get(allocation_id)
     text = "" if gauge is None else gauge.standing_warning
     return f"; warned: {text}" if text else ""
 

@@ -175,7 +175,7 @@ class JobViews:
         attempts = {one.allocation_id: one for one in self._store.attempt_measures(job_id, task)}
         start = f"{job_id}." if task is None else f"{job_id}_{task}."
         name = f"{start}{self._attempt(row, task)}"
-        gauge = self._service.core.state.gauges.attempts.get(name)
+        gauge = self._service.core.state.gpu_meter.attempts.get(name)
         entry = self._service.core.state.cluster.running.get(name)
         if gauge is not None and entry is not None and gauge.says_something:
             attempts[name] = gauge.row(entry.running.allocation)
@@ -313,7 +313,7 @@ class JobViews:
         return sentence(self._reasons.brief(row.job.number))[1]
 
     def _warned(self, allocation_id: str) -> str:
-        gauge = self._service.core.state.gauges.attempts.get(allocation_id)
+        gauge = self._service.core.state.gpu_meter.attempts.get(allocation_id)
         text = "" if gauge is None else gauge.standing_warning
         return f"warned: {text}" if text else ""
 

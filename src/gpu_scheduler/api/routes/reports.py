@@ -15,7 +15,7 @@ from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.ledger.cost import CSV_HEADER, UJ_PER_KWH, Bill, PriceList
 from gpu_scheduler.ledger.report import Percentiles, Report, Run, UsageSums, report
 from gpu_scheduler.ledger.units import GPU_HOUR_MILLI_MS, HOUR_MS, decimal_text
-from gpu_scheduler.ledger.usage_interval import UsageInterval
+from gpu_scheduler.ledger.usage import UsageInterval
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job, JobState

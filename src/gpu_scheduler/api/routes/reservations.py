@@ -10,8 +10,8 @@ from gpu_scheduler.api.http.request import JSON, Request, Response, decode, json
 from gpu_scheduler.api.interfaces import ExtraWrites
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import CancelReservation, Reserve
-from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.errors import InternalError, UnknownThing
+from gpu_scheduler.model.plan import AdvanceReservation
 from gpu_scheduler.wire.reservations import (
     ReservationForm,
     ReservationList,

@@ -18,7 +18,7 @@ from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.quota.rules import Amounts
 from gpu_scheduler.ledger.decayed_usage import Account, account_of
 from gpu_scheduler.ledger.units import Period
-from gpu_scheduler.ledger.usage_totals import TotalRow, Totals, UsageTotals
+from gpu_scheduler.ledger.usage import TotalRow, Totals, UsageTotals
 from gpu_scheduler.model.measurements import UJ_PER_WH
 from gpu_scheduler.model.tenant import Quota
 from gpu_scheduler.store.contract import Store
@@ -37,7 +37,7 @@ async def usage(context: Context, request: Request) -> Response:
     user = context.user_filter(request, query)
     period = query.text("period", "all")
     now_ms = context.service.now_ms()
-    kept = context.service.core.state.accounts.period
+    kept = context.service.core.state.usage_totals.period
     if period == "current":
         period = kept.name_of(now_ms)
     forms = []

@@ -22,7 +22,9 @@ from gpu_scheduler.model.errors import AlreadyExists, Forbidden, UnknownThing, W
 from gpu_scheduler.model.identity import Identity, JoinToken, NodeKey, Token
 
 
-def change(state: ControlState, message: NodeKeyMessage, now_ms: int, outcome: Outcome) -> None:
+def change_node_credentials(
+    state: ControlState, message: NodeKeyMessage, now_ms: int, outcome: Outcome
+) -> None:
     """Do what the message says, or refuse it."""
     keys = state.node_keys
     changed: tuple[Identity, ...] = ()

@@ -11,12 +11,6 @@ from gpu_scheduler.control.gangs import can_shrink, is_elastic
 from gpu_scheduler.control.job_record import JobRecord, TaskRecord, paused_until
 from gpu_scheduler.control.jobs.lifecycle import (
     BACKOFF,
-    enqueue_if_ready,
-    finish,
-    update_tasks,
-    waiting_clock,
-)
-from gpu_scheduler.control.jobs.stop import (
     CANCELLED,
     GPU_IDLE,
     GPU_MEMORY,
@@ -25,12 +19,16 @@ from gpu_scheduler.control.jobs.stop import (
     NOT_BEGUN,
     PREEMPTED,
     TIMEOUT,
+    enqueue_if_ready,
+    finish,
+    update_tasks,
+    waiting_clock,
 )
-from gpu_scheduler.control.messages import Checkpointed, Ended
+from gpu_scheduler.control.messages import Checkpointed, Ended, Started
 from gpu_scheduler.control.nodes import admin, inventory
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.ledger.decayed_usage import account_of
-from gpu_scheduler.ledger.usage_interval import interval_of
+from gpu_scheduler.ledger.usage import interval_of
 from gpu_scheduler.model.job import Job, JobState, display_name
 from gpu_scheduler.model.launch import PROLOG
 from gpu_scheduler.model.measurements import AttemptMeasure
@@ -118,9 +116,9 @@ STORED_AFTER_MS = 10_000
 """Work that was saved so much later than what is stored of it is worth a write."""
 
 
-def started(state: ControlState, allocation_id: str, now_ms: int, outcome: Outcome) -> None:
-    """All members run. A fact about an allocation that is held no more changes nothing."""
-    found = state.running(allocation_id)
+def on_started(state: ControlState, fact: Started, now_ms: int, outcome: Outcome) -> None:
+    """Every member of an attempt runs. A report about an attempt that has ended is ignored."""
+    found = state.running(fact.allocation_id)
     if found is None:
         return
     record, number, task = found
@@ -142,7 +140,7 @@ def started(state: ControlState, allocation_id: str, now_ms: int, outcome: Outco
         )
 
 
-def saved(state: ControlState, fact: Checkpointed, now_ms: int, outcome: Outcome) -> None:
+def on_checkpointed(state: ControlState, fact: Checkpointed, now_ms: int, outcome: Outcome) -> None:
     """An attempt has saved its work. What it saves every second is not stored every second."""
     found = state.running(fact.allocation_id)
     if found is None:
@@ -158,7 +156,7 @@ def saved(state: ControlState, fact: Checkpointed, now_ms: int, outcome: Outcome
         outcome.writes.append(record.row() if number is None else record.task_row(number, task))
 
 
-def ended(state: ControlState, fact: Ended, now_ms: int, outcome: Outcome) -> None:
+def on_ended(state: ControlState, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     """An attempt ended: free what it held, charge it, and decide what becomes of the task."""
     found = state.running(fact.allocation_id)
     if found is None:
@@ -305,10 +303,10 @@ def _state_after(
     service = state.services.get(record.job.service) if record.job.service else None
     if service is not None and task.stop_why != CANCELLED:
         return _replica_became(service, task, fact, elapsed_ms)
-    return _what_became(state, record, task, fact)
+    return _next_state(state, record, task, fact)
 
 
-def _what_became(state: ControlState, record: JobRecord, task: TaskRecord, fact: Ended) -> JobState:
+def _next_state(state: ControlState, record: JobRecord, task: TaskRecord, fact: Ended) -> JobState:
     """The state that follows from how the attempt ended and why it was stopped."""
     if task.stop_why == PREEMPTED:
         return JobState.PREEMPTED
@@ -528,12 +526,12 @@ def _charge(
     now_ms: int,
 ) -> list[AttemptMeasure]:
     """A finished interval becomes usage and the next turn's shares; says what was measured."""
-    measured = state.gauges.take(running.allocation)
+    measured = state.gpu_meter.take(running.allocation)
     job = running.job
     allocation = running.allocation
     gpu_milli = allocation.gpu_milli
     for account in (account_of(job.tenant, None), account_of(job.tenant, job.user)):
-        state.shares.release(account, gpu_milli, now_ms, held_until_ms=ended_ms)
+        state.decayed_usage.release(account, gpu_milli, now_ms, held_until_ms=ended_ms)
     state.charged[job.tenant] = state.charged[job.tenant, job.user] = None
 
     interval = interval_of(
@@ -545,7 +543,7 @@ def _charge(
         lost_ms=lost_ms if new_state in {JobState.PREEMPTED, JobState.PENDING} else 0,
         energy_uj=sum(row.measure.energy_uj for row in measured),
     )
-    charged = state.accounts.charge(interval)
+    charged = state.usage_totals.charge(interval)
     if charged is not None:
-        state.weeks.add(charged)
+        state.weekly_usage.add(charged)
     return measured

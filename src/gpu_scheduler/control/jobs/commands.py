@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.job_record import HELD, JobRecord
 from gpu_scheduler.control.jobs.lifecycle import (
     BACKOFF,
+    CANCELLED,
     cancel_pending,
     enqueue_if_ready,
     finish,
     is_met,
     leave_queue,
+    stop,
     update_tasks,
     wait_for_begin,
     wait_for_job,
     waiting_clock,
 )
-from gpu_scheduler.control.jobs.stop import CANCELLED, stop
 from gpu_scheduler.control.jobs.submit import NO_NODE, check_pending, check_room, revised
-from gpu_scheduler.control.messages import Cancel, Retry
+from gpu_scheduler.control.messages import (
+    Cancel,
+    Hold,
+    Release,
+    RemoveTenant,
+    Reprioritise,
+    Retry,
+    Update,
+)
 from gpu_scheduler.control.scheduling.forecast_audit import withdraw
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
@@ -31,8 +39,9 @@ from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.store.rows import EventRow, RemovedTenant
 
 
-def hold(state: ControlState, record: JobRecord, now_ms: int, outcome: Outcome) -> None:
+def hold(state: ControlState, message: Hold, now_ms: int, outcome: Outcome) -> None:
     """Keep a waiting job, or the waiting tasks of an array, from starting."""
+    record = state.job(message.job_id)
     job = record.job
     if not record.waits:
         raise WrongState(
@@ -48,8 +57,9 @@ def hold(state: ControlState, record: JobRecord, now_ms: int, outcome: Outcome) 
     outcome.writes.append(EventRow(at_ms=now_ms, kind="held", job_id=job.id, user=job.user))
 
 
-def release(state: ControlState, record: JobRecord, now_ms: int, outcome: Outcome) -> None:
-    """Let a held job start again; one that is not held stays as it is."""
+def release(state: ControlState, message: Release, now_ms: int, outcome: Outcome) -> None:
+    """Let a held job start; a job that is not held is left unchanged."""
+    record = state.job(message.job_id)
     if not record.is_waiting_on(HELD):
         return
     record.job = replace(record.job, hold=False)
@@ -60,10 +70,9 @@ def release(state: ControlState, record: JobRecord, now_ms: int, outcome: Outcom
     enqueue_if_ready(state, record, now_ms, outcome)
 
 
-def reprioritise(
-    state: ControlState, record: JobRecord, priority: int, now_ms: int, outcome: Outcome
-) -> None:
-    """Give what waits of a job another place in the order; what runs of it keeps its class."""
+def reprioritise(state: ControlState, message: Reprioritise, now_ms: int, outcome: Outcome) -> None:
+    """Change the priority of a waiting job, or of the waiting tasks of an array."""
+    record, priority = state.job(message.job_id), message.priority
     if not record.waits:
         raise WrongState(
             f"{display_name(record.job.id)} is {record.state}; "
@@ -80,10 +89,9 @@ def reprioritise(
     enqueue_if_ready(state, record, now_ms, outcome)
 
 
-def update(
-    state: ControlState, record: JobRecord, changes: dict[str, Any], now_ms: int, outcome: Outcome
-) -> None:
-    """Change what a job that has never started asks for; it keeps its age."""
+def update(state: ControlState, message: Update, now_ms: int, outcome: Outcome) -> None:
+    """Change the request of a job that has never started; its waiting time is kept."""
+    record, changes = state.job(message.job_id), dict(message.changes)
     if record.state is not JobState.PENDING or record.has_started:
         raise WrongState(
             f"{display_name(record.job.id)} has started; only a job that has not can be changed "
@@ -148,8 +156,11 @@ def _waits_for(state: ControlState, job_id: str, other_id: str) -> bool:
     return False
 
 
-def remove_tenant(state: ControlState, tenant_id: str, now_ms: int, outcome: Outcome) -> None:
-    """A tenant without jobs and reservations is gone; what it used stays in the accounts."""
+def remove_tenant(
+    state: ControlState, message: RemoveTenant, now_ms: int, outcome: Outcome
+) -> None:
+    """Remove a tenant that has no jobs, services and reservations; its usage stays recorded."""
+    tenant_id = message.tenant_id
     if tenant_id not in state.cluster.tenants:
         raise UnknownThing(f"tenant '{tenant_id}' is not known")
     living = sum(1 for record in state.jobs.values() if record.job.tenant == tenant_id)
@@ -174,6 +185,7 @@ def remove_tenant(state: ControlState, tenant_id: str, now_ms: int, outcome: Out
             f"GPUs are reserved for tenant '{tenant_id}' ({', '.join(kept)}); cancel that first"
         )
     state.remove_tenant(tenant_id)
+    state.changed = True
     outcome.writes.append(RemovedTenant(tenant_id))
     data = (("tenant", tenant_id),)
     outcome.writes.append(EventRow(at_ms=now_ms, kind="tenant_removed", data=data))

@@ -5,17 +5,51 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.gangs import effective_job
+from gpu_scheduler.control.effects import Outcome, StopOrder
 from gpu_scheduler.control.job_record import HELD, JobRecord, TaskRecord
 from gpu_scheduler.control.scheduling.forecast_audit import withdraw
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import ENDED, Dependency, DependencyKind, JobState
+from gpu_scheduler.model.job import ENDED, Dependency, DependencyKind, Job, JobState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import ENDLESS_MS
 from gpu_scheduler.model.snapshot import Waiting
 from gpu_scheduler.store.rows import EventRow, TaskRow
+
+PREEMPTED = "preempted"
+CANCELLED = "cancelled"
+TIMEOUT = "timeout"
+NODE_LOST = "node_lost"
+NOT_BEGUN = "not_begun"
+GPU_MEMORY = "gpu_memory"
+GPU_IDLE = "gpu_idle"
+LEASE = "lease"
+"""A node has stopped it by itself, because it reached no server for so long."""
+
+
+def stop(state: ControlState, allocation_id: str, why: str, outcome: Outcome) -> None:
+    """Order an attempt to stop, once.
+
+    The first reason counts, but a cancel beats those after which there would be another attempt.
+    """
+    found = state.running(allocation_id)
+    if found is None:
+        return
+    record, number, task = found
+    if not task.stop_why:
+        running = state.cluster.running[allocation_id].running
+        state.cluster.revise(replace(running, stopping=True))
+        outcome.effects.append(StopOrder(allocation_id, why))
+        task.stop_why = why
+        if record.job.service:
+            state.unsettled_services[record.job.service] = None
+    elif why == CANCELLED and (task.stop_why in {PREEMPTED, NOT_BEGUN} or record.job.service):
+        task.stop_why = CANCELLED
+    else:
+        return
+    # Remembered, so that a restart between the order and the end does not forget why.
+    outcome.writes.append(record.row() if number is None else record.task_row(number, task))
+
 
 BEGIN = "begin"
 BACKOFF = "backoff"
@@ -157,7 +191,9 @@ def cancel_pending(
     else:
         count, rows = record.cancel_waiting(job.array.tasks if chosen is None else chosen, now_ms)
     state.count_queued(job, -count)
-    state.accounts.count_ended(job.tenant, job.user, JobState.CANCELLED, at_ms=now_ms, tasks=count)
+    state.usage_totals.count_ended(
+        job.tenant, job.user, JobState.CANCELLED, at_ms=now_ms, tasks=count
+    )
     return rows
 
 
@@ -195,7 +231,7 @@ def _enqueue(
         record.expected_ms = expected_ms
     state.cluster.enqueue(
         Waiting(
-            job=effective_job(state, job, task),
+            job=_effective_job(state, job, task),
             expected_ms=max(1, expected_ms),
             tasks=tasks,
             since_ms=now_ms,
@@ -211,6 +247,14 @@ def _enqueue(
     record.queued = True
     record.since_ms = now_ms
     state.changed = True
+
+
+def _effective_job(state: ControlState, job: Job, task: TaskRecord) -> Job:
+    """What the engine is asked for: those beyond the minimum come last, and are left out first."""
+    most = task.most_members
+    if not most or most >= len(job.members):
+        return job
+    return replace(job, members=state.shared_members(job.members[:most]))
 
 
 def _finish_one(

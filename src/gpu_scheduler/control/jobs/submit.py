@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.job_record import JobRecord
-from gpu_scheduler.control.jobs import bulk_submit
 from gpu_scheduler.control.jobs.lifecycle import (
     enqueue_if_ready,
     is_met,
     leave_queue,
     make_eligible,
+    protect_later,
 )
-from gpu_scheduler.control.messages import Submit, SubmitSeries
+from gpu_scheduler.control.messages import Command, Fact, Submit, SubmitAll, SubmitSeries
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.placement.capacity import ever_fits, largest_node_gpus
 from gpu_scheduler.engine.quota.rules import HOURS, never_admitted, user_quota_of
@@ -30,15 +31,18 @@ from gpu_scheduler.model.errors import (
     SchedulerError,
     TooManyJobs,
 )
+from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.job import Job, display_name, split_over_nodes
 from gpu_scheduler.model.launch import EVERYWHERE, Runner
 from gpu_scheduler.model.node import RUNNER_LABEL, runner_label
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.model.snapshot import AccountUsage
+from gpu_scheduler.model.snapshot import AccountUsage, Waiting
 from gpu_scheduler.model.tenant import BudgetPeriod, Quota
 from gpu_scheduler.model.utc import format_utc
-from gpu_scheduler.store.rows import SUBMITTED, EventRow, LaunchRow
+from gpu_scheduler.predict.interface import expect_alike
+from gpu_scheduler.store.job_values import Template
+from gpu_scheduler.store.rows import SUBMITTED, EventRow, LaunchRow, NewJobs
 
 # --- Caps and budgets of tenants and users: what has been spent, and what is refused at submission.
 #
@@ -56,11 +60,11 @@ def spent(state: ControlState, account: Account, now_ms: int) -> tuple[int, int]
     """GPU time that counts against a budget, and when it counts no more (0: never)."""
     period = period_of(state, tenant_and_user(account)[0])
     if period is BudgetPeriod.WEEK:
-        return state.weeks.spent(account, now_ms), Period.WEEK.next_after(now_ms)
+        return state.weekly_usage.spent(account, now_ms), Period.WEEK.next_after(now_ms)
     if period is BudgetPeriod.MONTH:
-        used = state.accounts.total_in(account, now_ms)
+        used = state.usage_totals.total_in(account, now_ms)
         return used.gpu_milli_ms, Period.MONTH.next_after(now_ms)
-    return state.accounts.total(account).gpu_milli_ms, 0
+    return state.usage_totals.total(account).gpu_milli_ms, 0
 
 
 def user_quota(state: ControlState, tenant_id: str) -> Quota:
@@ -148,18 +152,12 @@ def submit(
         _accept_series(state, message, job, now_ms, outcome)
 
 
-def submit_all(
-    state: ControlState,
-    submissions: tuple[Submit | SubmitSeries, ...],
-    now_ms: int,
-    outcome: Outcome,
-    *,
-    dry_run: bool = False,
-) -> None:
+def submit_all(state: ControlState, message: SubmitAll, now_ms: int, outcome: Outcome) -> None:
     """Accept many jobs, or raise (with the `index` of the first bad one) and change nothing.
 
-    A dry run changes nothing either way; its jobs are as they would be, but for their numbers.
+    A dry run only checks; the outcome has the jobs as they would be accepted, without numbers.
     """
+    submissions = message.submissions
     check_room(state, sum(s.job_count * s.job.task_count for s in submissions))
     check_pending(state, [(s.job, s.job_count * s.job.task_count) for s in submissions])
     checked = []
@@ -171,7 +169,7 @@ def submit_all(
             error.index = index
             raise
         index += submission.job_count
-    if dry_run:
+    if message.dry_run:
         outcome.jobs += checked
         return
     for submission, job in zip(submissions, checked, strict=True):
@@ -217,8 +215,8 @@ def _on_nodes_with(job: Job, runner: Runner) -> Job:
 def _accept_series(
     state: ControlState, message: SubmitSeries, job: Job, now_ms: int, outcome: Outcome
 ) -> None:
-    if bulk_submit.is_plain(state, message, now_ms):
-        bulk_submit.accept(state, message, _stamped(state, job, now_ms), now_ms, outcome)
+    if _is_plain(state, message, now_ms):
+        _accept_plain_series(state, message, _stamped(state, job, now_ms), now_ms, outcome)
         return
     for one in message.each():
         own = replace(job, name=one.job.name, command=one.job.command)
@@ -389,4 +387,111 @@ def _stamped(state: ControlState, job: Job, now_ms: int) -> Job:
         user=sys.intern(job.user),
         name=sys.intern(job.name),
         members=state.shared_members(job.members),
+    )
+
+
+OWN = ("id", "number", "name", "command")
+
+
+def _is_plain(state: ControlState, series: SubmitSeries, now_ms: int) -> bool:
+    """Tell whether nothing can keep such jobs from the queue, and none of them is an array."""
+    job = series.job
+    return bool(
+        state.cluster.index.by_id
+        and series.launch.runner is Runner.PROCESS
+        and not job.id
+        and not job.hold
+        and not job.dependencies
+        and job.array is None
+        and job.begin_ms <= now_ms
+    )
+
+
+def _accept_plain_series(
+    state: ControlState, series: SubmitSeries, job: Job, now_ms: int, outcome: Outcome
+) -> None:
+    """Queue plain jobs. `job` is what they have in common, checked and stamped."""
+    first = state.next_number
+    numbers = range(first, first + len(series.names))
+    ids = [f"job-{number}" for number in numbers]
+    names = map(sys.intern, series.names)
+    jobs = list(map(Template(job, OWN).copy, ids, numbers, names, series.commands))
+    expected = expect_alike(state.predictor, jobs, now_ms)
+    new_record = Template(JobRecord(job), ("job", "expected_ms")).copy
+    records = list(map(new_record, jobs, expected))
+    state.jobs.update(zip(ids, records, strict=True))
+    queue_alike(state, records, now_ms)
+    state.next_number += len(jobs)
+    state.count_queued(job, len(jobs))
+    outcome.jobs += jobs
+    if series.environment is not None:
+        outcome.writes.append(series.environment)
+    outcome.writes.append(
+        NewJobs(at_ms=now_ms, jobs=tuple(jobs), expected_ms=tuple(expected), launch=series.launch)
+    )
+
+
+def queue_alike(state: ControlState, records: list[JobRecord], now_ms: int) -> None:
+    """Queue plain jobs that nothing keeps from it, and that have waited for equally long."""
+    first = records[0]
+    waiting = Waiting(job=first.job, expected_ms=1, since_ms=now_ms, waited_ms=first.waited_ms)
+    new_waiting = Template(waiting, ("job", "expected_ms")).copy
+    state.cluster.enqueue_alike(
+        [new_waiting(record.job, max(1, record.expected_ms)) for record in records]
+    )
+    for record in records:
+        record.queued = True
+        record.since_ms = now_ms
+    for record in records if state.policy.feedback.protect_after_ms else ():
+        protect_later(state, record, now_ms)
+    state.changed = True
+
+
+# --- Submissions that came one by one and are alike are accepted together, as if they were one.
+#
+# Many callers, or one with many connections, submit the same but for names and commands. What such
+# jobs have in common is then worked out and written once for all that share a commit.
+
+R = TypeVar("R")
+Kind = tuple[Command | Fact, Caller]
+
+
+def neighbours(requests: Iterable[R], kind_of: Callable[[R], Kind | None]) -> Iterator[list[R]]:
+    """Requests in their order: those that can be applied together in one list, others alone.
+
+    `kind_of` says the message of a request and its caller, or None for one that stays alone.
+    """
+    run: list[R] = []
+    before: Kind | None = None
+    for request in requests:
+        kind = kind_of(request)
+        if run and not (before is not None and kind is not None and _alike(before, kind)):
+            yield run
+            run = []
+        run.append(request)
+        before = kind
+    if run:
+        yield run
+
+
+def joined(all_series: Sequence[SubmitSeries]) -> SubmitSeries:
+    """One series of all jobs of several that are alike."""
+    first = all_series[0]
+    return SubmitSeries(
+        first.job,
+        first.launch,
+        first.environment,
+        tuple(name for series in all_series for name in series.names),
+        tuple(command for series in all_series for command in series.commands),
+    )
+
+
+def _alike(one: Kind, other: Kind) -> bool:
+    first, second = one[0], other[0]
+    return (
+        isinstance(first, SubmitSeries)
+        and isinstance(second, SubmitSeries)
+        and first.job is second.job
+        and first.launch is second.launch
+        and one[1] == other[1]
     )

@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.jobs.stop import PREEMPTED, stop
+from gpu_scheduler.control.jobs.lifecycle import PREEMPTED, stop
 from gpu_scheduler.control.messages import (
     Cordon,
     Drain,
@@ -35,7 +35,7 @@ LABEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 LABEL_VALUE = re.compile(r"[A-Za-z0-9._/:@+ -]{0,63}")
 
 
-def change(state: ControlState, message: NodeCommand, now_ms: int, outcome: Outcome) -> None:
+def apply(state: ControlState, message: NodeCommand, now_ms: int, outcome: Outcome) -> None:
     """Carry out what somebody decided about a node."""
     resources = _resources(state, message.node_id)
     match message:
@@ -211,11 +211,11 @@ def _remove(state: ControlState, resources: NodeResources, now_ms: int, outcome:
             f"node '{node_id}' cannot be removed: {', '.join(sorted(windows))} has GPUs there; "
             "cancel that reservation first"
         )
-    for promised in (state.cluster.reservations, state.unheard):
+    for promised in (state.cluster.reservations, state.unconfirmed_reservations):
         for number, reservation in list(promised.items()):
             if any(placement.node_id == node_id for placement in reservation.placements):
                 del promised[number]
-    state.unsettled.pop(node_id, None)
+    state.pending_reports.pop(node_id, None)
     state.cluster.remove_node(node_id)
     state.changed = True
     outcome.writes.append(RemovedNode(node_id))

@@ -8,7 +8,13 @@ from dataclasses import replace
 from gpu_scheduler.control import gpu_enforcement
 from gpu_scheduler.control.effects import Outcome, TrustDeviceOrder, WarnOrder
 from gpu_scheduler.control.gpu_enforcement import after_reading, changes
-from gpu_scheduler.control.messages import DevicesSampled, NodeReported
+from gpu_scheduler.control.messages import (
+    DevicesSampled,
+    NodeReported,
+    PauseDevice,
+    ResumeDevice,
+    SetNode,
+)
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.state.node_class import same_hardware
 from gpu_scheduler.model.errors import UnknownThing
@@ -32,7 +38,14 @@ def set_node(state: ControlState, node: Node, outcome: Outcome) -> None:
     outcome.writes.append(node)
 
 
-def found(state: ControlState, fact: NodeReported, now_ms: int, outcome: Outcome) -> None:
+def on_set_node(state: ControlState, message: SetNode, _now_ms: int, outcome: Outcome) -> None:
+    """The simulator or a test adds or replaces a node."""
+    set_node(state, message.node, outcome)
+
+
+def on_node_reported(
+    state: ControlState, fact: NodeReported, now_ms: int, outcome: Outcome
+) -> None:
     """An agent has come (back): its node is online. What people decided about it stays."""
     resources = state.cluster.index.by_id.get(fact.node_id)
     known = None if resources is None else resources.node
@@ -57,11 +70,11 @@ def found(state: ControlState, fact: NodeReported, now_ms: int, outcome: Outcome
         direct_storage=fact.direct_storage,
         adapters=fact.adapters,
     )
-    state.unsettled.pop(fact.node_id, None)
+    state.pending_reports.pop(fact.node_id, None)
     if known is not None and not same_hardware(known, node):
         wanted, node = node, _with_what_is_held(state, known, node)
         if node != wanted:
-            state.unsettled[fact.node_id] = fact
+            state.pending_reports[fact.node_id] = fact
     if node == known:
         return
     if known is None or same_hardware(known, node):
@@ -106,9 +119,9 @@ def _next_ordinal(state: ControlState) -> int:
 def settle(state: ControlState, allocation: Allocation, now_ms: int, outcome: Outcome) -> None:
     """Something has ended on nodes whose hardware changed under it: look at them again."""
     for node_id in dict.fromkeys(placement.node_id for placement in allocation.placements):
-        fact = state.unsettled.get(node_id)
+        fact = state.pending_reports.get(node_id)
         if fact is not None:
-            found(state, fact, now_ms, outcome)
+            on_node_reported(state, fact, now_ms, outcome)
 
 
 def _with_what_is_held(state: ControlState, known: Node, node: Node) -> Node:
@@ -191,7 +204,9 @@ def _with_slices(device: Device, profile: str, least: int) -> Device:
     return replace(device, mig_slices=tuple(sorted(counts.items())))
 
 
-def read(state: ControlState, fact: DevicesSampled, now_ms: int, outcome: Outcome) -> None:
+def on_devices_sampled(
+    state: ControlState, fact: DevicesSampled, now_ms: int, outcome: Outcome
+) -> None:
     """Readings change who may get a device; temperatures alone are not worth a write."""
     node = state.cluster.index.resources(fact.node_id).node
     by_index = {reading.index: reading for reading in fact.readings}
@@ -214,14 +229,25 @@ def read(state: ControlState, fact: DevicesSampled, now_ms: int, outcome: Outcom
         gpu_enforcement.look_after(state, node, fact.readings, now_ms, outcome)
 
 
-def pause(
+def pause_device(state: ControlState, message: PauseDevice, now_ms: int, outcome: Outcome) -> None:
+    """An admin takes a device out of use; jobs on it keep running."""
+    _set_paused(state, message.node_id, message.index, now_ms, outcome, paused=True)
+
+
+def resume_device(
+    state: ControlState, message: ResumeDevice, now_ms: int, outcome: Outcome
+) -> None:
+    """An admin puts a device back into use.
+
+    This also ends a quarantine, ignores the foreign process that blocked the device, and orders
+    the node to trust the device again. The order is repeated until the node confirms it.
+    """
+    _set_paused(state, message.node_id, message.index, now_ms, outcome, paused=False)
+
+
+def _set_paused(
     state: ControlState, node_id: str, index: int, now_ms: int, outcome: Outcome, *, paused: bool
 ) -> None:
-    """An admin takes a device out of use, or gives it back.
-
-    To give it back also ends a quarantine, lets its node trust it again, and makes light of the
-    process that keeps it from our jobs. Its node is told until it has said that it knows.
-    """
     resources = state.cluster.index.by_id.get(node_id)
     if resources is None:
         known = ", ".join(sorted(state.cluster.index.by_id)) or "none"

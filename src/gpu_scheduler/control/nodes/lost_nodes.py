@@ -12,8 +12,8 @@ from dataclasses import replace
 from gpu_scheduler.control.effects import NodeGone, Outcome
 from gpu_scheduler.control.gangs import is_elastic
 from gpu_scheduler.control.job_record import JobRecord
-from gpu_scheduler.control.jobs.attempt_events import ended
-from gpu_scheduler.control.jobs.stop import NODE_LOST, PREEMPTED, stop
+from gpu_scheduler.control.jobs.attempt_events import on_ended
+from gpu_scheduler.control.jobs.lifecycle import NODE_LOST, PREEMPTED, stop
 from gpu_scheduler.control.messages import (
     ConfirmDead,
     Ended,
@@ -39,20 +39,6 @@ THEN = {
     False: "it is started again only when that node is back, or known to be dead",
     True: "it is started again when its lease is over, or that node is back or known to be dead",
 }
-NodeLossFact = NodeSilent | NodeLost | NodeFenced | LeasesExpired
-
-
-def hear(state: ControlState, fact: NodeLossFact, now_ms: int, outcome: Outcome) -> None:
-    """Something about a node that is not there."""
-    match fact:
-        case NodeSilent():
-            _silent(state, fact, now_ms, outcome)
-        case NodeLost(node_id):
-            _lost(state, node_id, now_ms, outcome)
-        case NodeFenced(node_id):
-            _dead(state, state.cluster.index.resources(node_id), "", now_ms, outcome)
-        case LeasesExpired():
-            _leases_over(state, fact, now_ms, outcome)
 
 
 def confirm_dead(state: ControlState, message: ConfirmDead, now_ms: int, outcome: Outcome) -> None:
@@ -76,7 +62,7 @@ def confirm_dead(state: ControlState, message: ConfirmDead, now_ms: int, outcome
             f"node '{message.node_id}' was heard since it was found dead, and is silent again; "
             "look again"
         )
-    _dead(state, resources, message.by, now_ms, outcome)
+    _mark_dead(state, resources, message.by, now_ms, outcome)
 
 
 def with_leases(
@@ -123,7 +109,7 @@ def on_lost_node(
     return None
 
 
-def _silent(state: ControlState, fact: NodeSilent, now_ms: int, outcome: Outcome) -> None:
+def on_node_silent(state: ControlState, fact: NodeSilent, now_ms: int, outcome: Outcome) -> None:
     """Its jobs keep what they hold, as they may well run. It is silent since its last word."""
     resources = state.cluster.index.by_id.get(fact.node_id)
     if resources is None or resources.node.silent_ms:
@@ -133,7 +119,9 @@ def _silent(state: ControlState, fact: NodeSilent, now_ms: int, outcome: Outcome
     _note(now_ms, "node_silent", fact.node_id, outcome)
 
 
-def _lost(state: ControlState, node_id: str, now_ms: int, outcome: Outcome) -> None:
+def on_node_lost(state: ControlState, fact: NodeLost, now_ms: int, outcome: Outcome) -> None:
+    """A node has been silent for longer than the timeout: it is lost, its jobs are kept."""
+    node_id = fact.node_id
     resources = state.cluster.index.by_id.get(node_id)
     if resources is None or resources.node.state is not NodeState.SUSPECT:
         return
@@ -143,7 +131,12 @@ def _lost(state: ControlState, node_id: str, now_ms: int, outcome: Outcome) -> N
     _note(now_ms, "node_lost", node_id, outcome, jobs=jobs)
 
 
-def _dead(
+def on_node_fenced(state: ControlState, fact: NodeFenced, now_ms: int, outcome: Outcome) -> None:
+    """A fencing agent has powered the node off: its jobs have ended."""
+    _mark_dead(state, state.cluster.index.resources(fact.node_id), "", now_ms, outcome)
+
+
+def _mark_dead(
     state: ControlState, resources: NodeResources, by: str, now_ms: int, outcome: Outcome
 ) -> None:
     """What ran there alone has ended, and may be repeated elsewhere.
@@ -163,7 +156,9 @@ def _dead(
     outcome.effects.append(NodeGone(node_id))
 
 
-def _leases_over(state: ControlState, fact: LeasesExpired, now_ms: int, outcome: Outcome) -> None:
+def on_leases_expired(
+    state: ControlState, fact: LeasesExpired, now_ms: int, outcome: Outcome
+) -> None:
     """What holds a lease there was stopped by the node itself, or would have been renewed."""
     resources = state.cluster.index.by_id.get(fact.node_id)
     if resources is None or resources.node.state is NodeState.ONLINE:
@@ -203,7 +198,7 @@ def _gone(
     if gone.issuperset(placement.node_id for placement in running.allocation.placements):
         task.stop_why = task.stop_why or why
         fact = Ended(allocation_id, exit_code=None, detail=detail)
-        ended(state, fact, now_ms, outcome)
+        on_ended(state, fact, now_ms, outcome)
     else:
         stop(state, allocation_id, why, outcome)
 

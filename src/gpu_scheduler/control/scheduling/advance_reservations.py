@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.jobs.stop import PREEMPTED, stop
+from gpu_scheduler.control.jobs.lifecycle import PREEMPTED, stop
 from gpu_scheduler.control.messages import CancelReservation, Reserve
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.reservation.advance import (
@@ -16,8 +16,8 @@ from gpu_scheduler.engine.reservation.advance import (
     intruders,
     mended_devices,
 )
-from gpu_scheduler.model.advance_reservation import LONGEST_MS, AdvanceReservation, ReservationSpec
 from gpu_scheduler.model.errors import InvalidRequest, QuotaTooSmall, UnknownThing, WrongState
+from gpu_scheduler.model.plan import LONGEST_MS, AdvanceReservation, ReservationSpec
 from gpu_scheduler.model.utc import format_utc
 from gpu_scheduler.store.rows import EventRow, RemovedWindow
 
@@ -30,16 +30,6 @@ AGAIN_MS = 60_000
 More = tuple[tuple[str, str], ...]
 KEPT = 100
 """So many reservations that are over can still be listed."""
-
-
-def apply(
-    state: ControlState, message: Reserve | CancelReservation, now_ms: int, outcome: Outcome
-) -> None:
-    """Do what an admin asks for."""
-    if isinstance(message, Reserve):
-        reserve(state, message, now_ms, outcome)
-    else:
-        cancel(state, message.reservation_id, now_ms, outcome)
 
 
 def reserve(state: ControlState, message: Reserve, now_ms: int, outcome: Outcome) -> None:
@@ -79,8 +69,9 @@ def keep(state: ControlState, window: AdvanceReservation) -> None:
         state.set_timer(at_ms, WINDOW, window.id)
 
 
-def cancel(state: ControlState, window_id: str, now_ms: int, outcome: Outcome) -> None:
-    """Give the devices back to everybody."""
+def cancel(state: ControlState, message: CancelReservation, now_ms: int, outcome: Outcome) -> None:
+    """End a reservation before its end time, so that any job may use its devices."""
+    window_id = message.reservation_id
     window = state.cluster.advance_reservations.get(window_id)
     if window is None:
         if any(past.id == window_id for past in state.past_windows.values()):

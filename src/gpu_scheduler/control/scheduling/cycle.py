@@ -10,15 +10,19 @@ from gpu_scheduler.control.gangs import BEGUN, PREPARED, give_up, resized, set_s
 from gpu_scheduler.control.jobs.lifecycle import (
     BACKOFF,
     BEGIN,
+    NOT_BEGUN,
+    PREEMPTED,
     PROTECT,
+    TIMEOUT,
     enqueue_if_ready,
     protect,
     resume,
+    stop,
     wait_for_begin,
     with_tasks,
 )
-from gpu_scheduler.control.jobs.stop import NOT_BEGUN, PREEMPTED, TIMEOUT, stop
 from gpu_scheduler.control.jobs.submit import place_again, spent
+from gpu_scheduler.control.messages import RunCycle
 from gpu_scheduler.control.nodes import admin
 from gpu_scheduler.control.nodes.lost_nodes import with_leases
 from gpu_scheduler.control.scheduling import advance_reservations
@@ -47,32 +51,32 @@ def store_reservations(state: ControlState, outcome: Outcome) -> None:
     """Write what has changed since the last time."""
     held = state.cluster.reservations
     for number, reservation in held.items():
-        if state.promises.get(number) != reservation:
+        if state.stored_reservations.get(number) != reservation:
             outcome.writes.append(PromiseRow(reservation.job_id, reservation))
-    for number, reservation in state.promises.items():
+    for number, reservation in state.stored_reservations.items():
         if number not in held:
             outcome.writes.append(RemovedPromise(reservation.job_id))
-    state.promises = dict(held)
+    state.stored_reservations = dict(held)
 
 
 def restore_reservations(state: ControlState, store: Store, now_ms: int) -> None:
     """Give waiting jobs what they were promised by a former process."""
     rows = store.promises()
-    state.promises = {reservation.job_number: reservation for reservation in rows}
+    state.stored_reservations = {reservation.job_number: reservation for reservation in rows}
     state.cluster.set_reservations(tuple(row for row in rows if _is_possible(state, row)))
-    state.unheard = dict(state.cluster.reservations)
-    state.unheard_until_ms = now_ms + RETURN_MS
+    state.unconfirmed_reservations = dict(state.cluster.reservations)
+    state.unconfirmed_until_ms = now_ms + RETURN_MS
 
 
 def keep_unconfirmed_reservations(state: ControlState, now_ms: int) -> None:
     """After a cycle: what could not be planned, as nodes are still missing, stays as it was."""
-    for number, reservation in list(state.unheard.items()):
+    for number, reservation in list(state.unconfirmed_reservations.items()):
         if (
             number not in state.cluster.queue.entries
-            or now_ms >= state.unheard_until_ms
+            or now_ms >= state.unconfirmed_until_ms
             or not _is_missing_nodes(state, reservation)
         ):
-            del state.unheard[number]
+            del state.unconfirmed_reservations[number]
         else:
             state.cluster.reservations[number] = reservation
 
@@ -104,7 +108,7 @@ LIMIT = "limit"
 TICK = "tick"
 
 
-def run_cycle(state: ControlState, now_ms: int, outcome: Outcome) -> None:
+def run_cycle(state: ControlState, _message: RunCycle, now_ms: int, outcome: Outcome) -> None:
     """Handle what is due; decide and commit if anything has changed."""
     _handle_timers(state, now_ms, outcome)
     if state.new_nodes:
@@ -146,7 +150,7 @@ def refresh_standings(state: ControlState, now_ms: int) -> None:
     if not (order.fair_ms or order.user_fair_ms or state.cluster.has_limits):
         return
     cluster = state.cluster
-    shares = state.shares
+    shares = state.decayed_usage
     tenants = dict.fromkeys(state.lenders)
     users = {}
     for tenant, user, _ in cluster.queue.groups:
@@ -179,8 +183,8 @@ def _wait_for_turn(state: ControlState, now_ms: int) -> None:
     """Look again when the next budget of somebody who waits begins."""
     standings = (*state.cluster.tenant_standings.values(), *state.cluster.user_standings.values())
     turn_ms = min((s.turns_ms for s in standings if s.turns_ms), default=0)
-    if turn_ms and not now_ms < state.turn_ms <= turn_ms:
-        state.turn_ms = turn_ms
+    if turn_ms and not now_ms < state.budget_reset_ms <= turn_ms:
+        state.budget_reset_ms = turn_ms
         state.set_timer(turn_ms, TICK, "")
 
 
@@ -236,9 +240,9 @@ def _commit_start(state: ControlState, start: Start, now_ms: int, outcome: Outco
     set_attempt_timers(state, allocation, limit_ms, now_ms)
     state.count_queued(job, -1)
     for account in (account_of(job.tenant, None), account_of(job.tenant, job.user)):
-        state.shares.hold(account, allocation.gpu_milli, now_ms)
+        state.decayed_usage.hold(account, allocation.gpu_milli, now_ms)
     state.charged[job.tenant] = state.charged[job.tenant, job.user] = None
-    state.accounts.begin(allocation.id, now_ms)
+    state.usage_totals.begin(allocation.id, now_ms)
     state.predictor.begin(job, now_ms)
     if start.task is not None:
         outcome.writes.append(record.task_row(start.task, task))

@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.messages import Estimate
+from gpu_scheduler.control.messages import NoteEstimates
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.snapshot import Running
 from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.store.rows import EstimateRow, RemovedEstimate
 
 
-def note(
-    state: ControlState, estimates: tuple[Estimate, ...], now_ms: int, outcome: Outcome
-) -> None:
+def note(state: ControlState, message: NoteEstimates, now_ms: int, outcome: Outcome) -> None:
     """Keep the first estimate of each job that still waits for its first start."""
-    for estimate in estimates:
+    for estimate in message.estimates:
         record = state.jobs.get(estimate.job_id)
         if record is None or not record.queued or record.has_started:
             continue

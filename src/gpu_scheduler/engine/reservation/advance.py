@@ -18,11 +18,10 @@ from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
 from gpu_scheduler.engine.state.node_class import lowest_bits
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
-from gpu_scheduler.model.advance_reservation import AdvanceReservation, ReservationSpec
 from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Device, Health, NodeState
-from gpu_scheduler.model.plan import Placement
+from gpu_scheduler.model.plan import AdvanceReservation, Placement, ReservationSpec
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.utc import format_utc

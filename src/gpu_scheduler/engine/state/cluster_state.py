@@ -20,11 +20,10 @@ from gpu_scheduler.engine.quota.rules import Amounts, Holdings, dues_of, job_amo
 from gpu_scheduler.engine.state.node_index import NO_NODE, NodeIndex
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
 from gpu_scheduler.engine.state.request_shape import RequestShape
-from gpu_scheduler.model.advance_reservation import AdvanceReservation
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.node import Node
-from gpu_scheduler.model.plan import Plan, Reservation
+from gpu_scheduler.model.plan import AdvanceReservation, Plan, Reservation
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.service import ENDLESS_MS
 from gpu_scheduler.model.snapshot import AccountUsage, PoolQuota, Running, Snapshot, Waiting
