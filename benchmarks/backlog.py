@@ -37,10 +37,10 @@ class Backlog:
         for number in range(TENANTS):
             tenant = f"tenant-{number}"
             self.state.set_tenant(Tenant(id=tenant))
-            self.state.tenant_standings[tenant] = AccountUsage(usage=self._some_usage())
+            self.state.tenant_usage[tenant] = AccountUsage(usage=self._some_usage())
             for user in range(USERS_PER_TENANT):
                 account = (tenant, f"user-{user}")
-                self.state.user_standings[account] = AccountUsage(usage=self._some_usage())
+                self.state.user_usage[account] = AccountUsage(usage=self._some_usage())
 
     def fill(self) -> None:
         """Let work run until no GPU is free, whole or in part."""

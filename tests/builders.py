@@ -210,8 +210,8 @@ def a_state(
     queue: Iterable[Job | Waiting] = (),
     held: Iterable[Running] = (),
     reservations: Iterable[Reservation] = (),
-    standings: Mapping[str, AccountUsage] | None = None,
-    user_standings: Mapping[tuple[str, str], AccountUsage] | None = None,
+    tenant_usage: Mapping[str, AccountUsage] | None = None,
+    user_usage: Mapping[tuple[str, str], AccountUsage] | None = None,
 ) -> ClusterState:
     """A cluster state in which the jobs of `queue` wait and those of `held` run."""
     cluster = ClusterState(policy or a_policy())
@@ -220,8 +220,8 @@ def a_state(
     for tenant in tenants:
         cluster.set_tenant(tenant)
     cluster.set_pools(pools)
-    cluster.tenant_standings.update(standings or {})
-    cluster.user_standings.update(user_standings or {})
+    cluster.tenant_usage.update(tenant_usage or {})
+    cluster.user_usage.update(user_usage or {})
     for allocation in held:
         cluster.start(allocation)
     for job in queue:

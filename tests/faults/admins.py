@@ -21,8 +21,8 @@ from gpu_scheduler.control.messages import (
     Uncordon,
 )
 from gpu_scheduler.model.job import Job, JobState
-from gpu_scheduler.model.plan import Allocation, Window
-from gpu_scheduler.model.plan import Wish as Wanted
+from gpu_scheduler.model.plan import AdvanceReservation, Allocation
+from gpu_scheduler.model.plan import ReservationSpec as Wanted
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.store.contract import Store
 from tests.faults.workload import TENANTS, Wish
@@ -139,7 +139,7 @@ def forbidden(world: World, allocation: Allocation, job: Job | None) -> str:
     return ""
 
 
-def _has_moved(rows: Store, window: Window, since_ms: int) -> bool:
+def _has_moved(rows: Store, window: AdvanceReservation, since_ms: int) -> bool:
     """Tell whether it was given other devices since, and so had others then."""
     return any(
         event.kind == "reservation_changed"
@@ -149,7 +149,7 @@ def _has_moved(rows: Store, window: Window, since_ms: int) -> bool:
     )
 
 
-def _is_kept_from(window: Window, allocation: Allocation, job: Job) -> bool:
+def _is_kept_from(window: AdvanceReservation, allocation: Allocation, job: Job) -> bool:
     at_ms = allocation.start_ms
     is_on = window.over_ms is None and window.start_ms <= at_ms < window.end_ms
     if not is_on or window.made_ms >= at_ms or window.tenant == job.tenant:

@@ -43,8 +43,8 @@ def shuffled(snapshot: Snapshot, seed: int) -> Snapshot:
         waiting=mixed(snapshot.waiting),
         running=mixed(snapshot.running),
         reservations=mixed(snapshot.reservations),
-        tenant_standings=mixed(snapshot.tenant_standings),
-        user_standings=mixed(snapshot.user_standings),
+        tenant_usage=mixed(snapshot.tenant_usage),
+        user_usage=mixed(snapshot.user_usage),
         pools=mixed(snapshot.pools),
         advance_reservations=mixed(snapshot.advance_reservations),
     )

@@ -352,9 +352,9 @@ def test_what_is_only_tried_out_changes_nothing_for_those_who_wait() -> None:
     short = {"max_runtime_ms": 20 * HOUR, "estimate_ms": 5 * HOUR}
     lab.submit(a_job(number=2, **short), a_job(number=3, **short))
     cluster = lab.core.state.cluster
-    before = dict(cluster.tenant_standings)
+    before = dict(cluster.tenant_usage)
     expected = forecast_start(cluster, lab.now_ms, 3)
     assert expected is not None
     lab.tell(SubmitAll((Submit(a_job(number=9, id="", **short)),), dry_run=True))
-    assert cluster.tenant_standings == before
+    assert cluster.tenant_usage == before
     assert forecast_start(cluster, lab.now_ms, 3) == expected

@@ -20,7 +20,7 @@ from gpu_scheduler.control.nodes.lost_nodes import on_lost_node
 from gpu_scheduler.control.scheduling.forecast_audit import expected_end_ms
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.explain import explain
-from gpu_scheduler.engine.fair_share import Standings
+from gpu_scheduler.engine.fair_share import FairShare
 from gpu_scheduler.engine.forecast import Foresight, foresee, guesses_before
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.state.cluster_state import ClusterState
@@ -264,7 +264,7 @@ class _RunTimes:
 
 def _place(cluster: ClusterState, entry: Entry) -> int:
     """Count what goes before, by binary search in the line of every account and shape."""
-    standings = Standings(cluster)
+    standings = FairShare(cluster)
     value = entry.key + standings.penalty_ms(entry.group.key)
     before = 0
     for group in cluster.queue.groups.values():

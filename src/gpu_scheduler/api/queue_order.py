@@ -15,7 +15,7 @@ from heapq import merge
 
 from gpu_scheduler.api.interfaces import Service
 from gpu_scheduler.control.job_record import JobRecord
-from gpu_scheduler.engine.fair_share import Standings
+from gpu_scheduler.engine.fair_share import FairShare
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.job import HOLDING, JobState
 
@@ -122,7 +122,7 @@ class SortedJobsCache:
     def _queue(self) -> Iterator[str]:
         """The waiting jobs as the engine would take them, one by one."""
         queue = self._service.core.state.cluster.queue
-        standings = Standings(self._service.core.state.cluster)
+        standings = FairShare(self._service.core.state.cluster)
         lines = []
         for group in queue.groups.values():
             penalty = standings.penalty_ms(group.key)
@@ -162,7 +162,7 @@ class _Keys:
 
     def __init__(self, service: Service, sort: str) -> None:
         self._cluster = service.core.state.cluster
-        self._standings = Standings(self._cluster)
+        self._standings = FairShare(self._cluster)
         self._sort = sort
 
     def of(self, record: JobRecord, state: JobState, sees: bool) -> Key:

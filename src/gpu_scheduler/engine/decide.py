@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_scheduler.engine.fair_share import Standings
-from gpu_scheduler.engine.placement.placer import Places
-from gpu_scheduler.engine.plan_builder import Findings
+from gpu_scheduler.engine.fair_share import FairShare
+from gpu_scheduler.engine.placement.placer import Placer
+from gpu_scheduler.engine.plan_builder import PlanBuilder
 from gpu_scheduler.engine.policy import Policy, Preemption, Queueing
-from gpu_scheduler.engine.preemption.cache import Lane, Tries
+from gpu_scheduler.engine.preemption.cache import AttemptBudget, AttemptClass
 from gpu_scheduler.engine.preemption.preemptor import Preemptor
-from gpu_scheduler.engine.preemption.same_tenant import OwnWork, claimed, stopping
-from gpu_scheduler.engine.preemption.victims import Found, Search
+from gpu_scheduler.engine.preemption.same_tenant import SameTenantPreemption, claimed, stopping
+from gpu_scheduler.engine.preemption.victims import SearchSpace, VictimsFound
 from gpu_scheduler.engine.queue import Entry, JobShape, Merge
 from gpu_scheduler.engine.quota.rules import HOURS, Amounts, job_amounts
-from gpu_scheduler.engine.quota.usage import Limits
-from gpu_scheduler.engine.reservation.advance import Windows
-from gpu_scheduler.engine.reservation.backfill import Holders, PassedOver
+from gpu_scheduler.engine.quota.usage import QuotaUsage
+from gpu_scheduler.engine.reservation.advance import AdvanceReservations
+from gpu_scheduler.engine.reservation.backfill import BackfillRejects, ReservationOrder
 from gpu_scheduler.engine.reservation.calendar import Calendar
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.engine.state.node_resources import Grant
@@ -60,12 +60,12 @@ class Cycle:
         self._state = state
         self._policy = state.policy
         self._transaction = transaction
-        self._places = Places(state, transaction)
-        self._limits = Limits(state)
+        self._places = Placer(state, transaction)
+        self._limits = QuotaUsage(state)
         self._preempts = self._policy.preemption is not Preemption.NONE and not looking_ahead
         self.gone: set[str] = set()
         self.started: list[tuple[int, list[Grant]]] = []
-        self.found = Findings()
+        self.found = PlanBuilder()
         self._left: dict[int, IntervalSet] = {}
         self._used_up: set[int] = set()
         self.job_of: dict[int, tuple[Job, Amounts]] = {}
@@ -145,15 +145,15 @@ class Cycle:
         state = self._state
         self._now_ms = now_ms
         self._blocked = 0
-        self._tries = Tries(self._policy.max_preempt_tries)
+        self._attempts = AttemptBudget(self._policy.max_preempt_tries)
         self._others_wait = state.others_wait()
         self._served: set[int] = set()
-        self._holders = Holders(state, self._used_up)
-        self._windows = Windows(state, now_ms) if state.advance_reservations else None
+        self._holders = ReservationOrder(state, self._used_up)
+        self._windows = AdvanceReservations(state, now_ms) if state.advance_reservations else None
         self._closure = 0
         self._window_reasons: dict[tuple[int, int], Reason] = {}
-        self._standings = Standings(state)
-        self._merge = Merge(state.queue, self._standings.penalty_ms)
+        self._fair_share = FairShare(state)
+        self._merge = Merge(state.queue, self._fair_share.penalty_ms)
         self._calendar = Calendar(
             state,
             self._transaction,
@@ -161,14 +161,14 @@ class Cycle:
             gone=self.gone,
             started=self.started,
             windows=self._windows,
-            distance=self._places.distance,
+            anti_affinity=self._places.anti_affinity,
         )
-        self._passed_over = PassedOver(self._policy, self._calendar, self._merge, self.found)
+        self._passed_over = BackfillRejects(self._policy, self._calendar, self._merge, self.found)
         limits = self._limits
         limits.begin(leaving=self._calendar.leaving, gone=self.gone)
-        self._comes_first = self._calendar.comes_first = limits.comes_first
+        self._comes_first = self._calendar.within_pool_guarantee = limits.within_pool_guarantee
         self._preemptor = Preemptor(state, self._calendar, limits, now_ms)
-        self._own_work = OwnWork(state, limits, self._preemptor)
+        self._own_work = SameTenantPreemption(state, limits, self._preemptor)
         self._no_room: set[tuple[int, int]] = set()
         self._gave_up_gpus = False
 
@@ -253,7 +253,7 @@ class Cycle:
 
     def _value(self, entry: Entry) -> int:
         """The place in the order now: the static key and what use adds to it."""
-        return entry.key + self._standings.penalty_ms(entry.group.key)
+        return entry.key + self._fair_share.penalty_ms(entry.group.key)
 
     def _consider(self, entry: Entry) -> bool:
         """Start, clear a place, reserve or pass over one job; True if it may come up again."""
@@ -301,7 +301,9 @@ class Cycle:
             if own is not None:
                 return own
         mark = self._transaction.mark()
-        grants = self._places.place_apart(entry.waiting.job, self._limits.admitted(entry), allowed)
+        grants = self._places.place_with_anti_affinity(
+            entry.waiting.job, self._limits.admitted(entry), allowed
+        )
         if grants is None:
             return None
         fitted = self._calendar.fitted(entry, grants, duration_ms, self._value(entry))
@@ -404,10 +406,10 @@ class Cycle:
         relief = self._own_work.relief(entry, refused)
         if isinstance(relief, Reason):
             return relief
-        lane = Lane.OWN_LENT if relief.lent_milli else Lane.OWN_WORK
-        if not self._tries.are_left(lane):
+        lane = AttemptClass.OWN_LENT if relief.lent_milli else AttemptClass.OWN_WORK
+        if not self._attempts.are_left(lane):
             return refused
-        self._tries.count(lane)
+        self._attempts.count(lane)
         allowed = self._calendar.allowed(entry, duration_ms, self._value(entry))
         place = None
         if (entry.shape.base, self._closure) not in self._no_room:
@@ -491,7 +493,7 @@ class Cycle:
     def _drop(self, job_shape: JobShape) -> None:
         """Look at no more jobs that need this room; at no more GPU jobs if nothing is left."""
         self._merge.drop_shape(job_shape.id)
-        if self._preempts and (self._tries.are_left() or self._others_wait):
+        if self._preempts and (self._attempts.are_left() or self._others_wait):
             return
         for alike in self._state.shapes_of_base[job_shape.base]:
             self._merge.drop_shape(alike.id)
@@ -511,15 +513,15 @@ class Cycle:
     def _clear_place(self, entry: Entry, duration_ms: int, old: Reservation | None) -> bool:
         """Choose victims, if the policy has a ground for that."""
         lane = self._lane(entry)
-        if not self._preempts or not self._tries.are_left(lane):
+        if not self._preempts or not self._attempts.are_left(lane):
             return False
         if old is not None and old.claim and old.at_ms + self._policy.eviction_ms > self._now_ms:
             return False
         alone = self._clears_alone(entry)
         sort = (alone, entry.shape.id if alone else entry.shape.base, self._closure)
-        if self._tries.is_in_vain(sort, entry.static_class):
+        if self._attempts.is_in_vain(sort, entry.static_class):
             return False
-        self._tries.count(lane)
+        self._attempts.count(lane)
         value = self._value(entry)
         allowed = self._calendar.allowed(entry, duration_ms, value)
         members = len(self._limits.admitted(entry).members)
@@ -528,31 +530,35 @@ class Cycle:
         found = self._preemptor.clear_place(entry, search, is_due=is_due)
         if found is None:
             if self._policy.preemption is Preemption.CLASS and old is None:
-                self._tries.note_in_vain(sort, entry.static_class)
+                self._attempts.note_in_vain(sort, entry.static_class)
             return False
         self._claim(entry, duration_ms, found, old)
         return True
 
-    def _lane(self, entry: Entry) -> Lane:
+    def _lane(self, entry: Entry) -> AttemptClass:
         """Whatever waits before it, online work is looked at: it is sure of its part."""
         if self._comes_first(entry):
-            return Lane.ONLINE
+            return AttemptClass.ONLINE
         if entry.shape.interactive:
-            return Lane.INTERACTIVE
-        return Lane.SURE if self._limits.is_sure(entry) else Lane.BATCH
+            return AttemptClass.INTERACTIVE
+        return AttemptClass.SURE if self._limits.is_guaranteed(entry) else AttemptClass.BATCH
 
     def _clears_alone(self, entry: Entry) -> bool:
         """Tell whether others that need the same room may stop other work than this job may."""
         tenant = self._state.tenant(entry.waiting.job.tenant)
         own_grounds = entry.shape.interactive or not tenant.can_preempt_others
-        return own_grounds or self._limits.is_sure(entry)
+        return own_grounds or self._limits.is_guaranteed(entry)
 
-    def _search(self, entry: Entry, duration_ms: int, allowed: int | None, members: int) -> Search:
+    def _search(
+        self, entry: Entry, duration_ms: int, allowed: int | None, members: int
+    ) -> SearchSpace:
         """Where a place may be cleared: not where others count on it before the job would end."""
         promised = self._calendar.booked_later(entry, duration_ms, self._value(entry))
-        return Search(places=self._places, within=allowed, promised=promised, members=members)
+        return SearchSpace(places=self._places, within=allowed, promised=promised, members=members)
 
-    def _claim(self, entry: Entry, duration_ms: int, found: Found, old: Reservation | None) -> None:
+    def _claim(
+        self, entry: Entry, duration_ms: int, found: VictimsFound, old: Reservation | None
+    ) -> None:
         """Let the victims leave, and keep the place for the job."""
         grants, evictions = found
         self.found.evictions += evictions
@@ -592,8 +598,8 @@ class Cycle:
         amounts = job_amounts(job, self._state.limit_ms(job), len(grants))
         self.job_of[id(grants)] = (job, amounts)
         self._limits.grant(job, amounts)
-        self._standings.note_start(job, amounts.gpu_milli, duration_ms)
-        self._places.distance.note(job, grants)
+        self._fair_share.note_start(job, amounts.gpu_milli, duration_ms)
+        self._places.anti_affinity.note(job, grants)
         if job.interactive:
             self._preemptor.note_start(job, amounts.gpu_milli)
 

@@ -16,7 +16,7 @@ LEAST_USAGE = WHOLE_MILLI * HOUR_MS
 """Shares are measured against at least a GPU-hour each, so that a cold start is fair as well."""
 
 
-class Standings:
+class FairShare:
     """Decayed usage of the tenants and users that wait, as milliseconds for the merge."""
 
     def __init__(self, state: ClusterState) -> None:
@@ -61,12 +61,12 @@ class Standings:
             del self._cache[known]
 
     def _tenant_usage(self, tenant: str) -> int:
-        standing = self._state.tenant_standings.get(tenant)
-        return self._added.get(tenant, 0) + (standing.usage if standing else 0)
+        usage = self._state.tenant_usage.get(tenant)
+        return self._added.get(tenant, 0) + (usage.usage if usage else 0)
 
     def _user_usage(self, tenant: str, user: str) -> int:
-        standing = self._state.user_standings.get((tenant, user))
-        return self._added.get((tenant, user), 0) + (standing.usage if standing else 0)
+        usage = self._state.user_usage.get((tenant, user))
+        return self._added.get((tenant, user), 0) + (usage.usage if usage else 0)
 
     def _penalty(self, tenant: str, user: str) -> int:
         order = self._order

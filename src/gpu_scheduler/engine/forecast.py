@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from gpu_scheduler.engine.decide import Cycle
-from gpu_scheduler.engine.fair_share import Standings
+from gpu_scheduler.engine.fair_share import FairShare
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.quota.rules import user_quota_of
 from gpu_scheduler.engine.state.cluster_state import ClusterState
@@ -309,12 +309,12 @@ def _samples_before(
     state: ClusterState, entry: Entry, tenant: str = "", user: str = ""
 ) -> Iterator[tuple[list[int], int]]:
     """Of every line (of a tenant, or user) some jobs that go before, and how many do."""
-    standings = Standings(state)
-    value = entry.key + standings.penalty_ms(entry.group.key)
+    fair_share = FairShare(state)
+    value = entry.key + fair_share.penalty_ms(entry.group.key)
     for group in state.queue.groups.values():
         if tenant not in {"", group.key[0]} or user not in {"", group.key[1]}:
             continue
-        bound = (value - standings.penalty_ms(group.key), entry.number)
+        bound = (value - fair_share.penalty_ms(group.key), entry.number)
         for line in group.by_shape.values():
             before = bisect_left(line, bound)
             if before:

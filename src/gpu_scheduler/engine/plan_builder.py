@@ -7,7 +7,7 @@ from gpu_scheduler.model.plan import Eviction, Plan, Reservation, Start
 from gpu_scheduler.model.reasons import Reason
 
 
-class Findings:
+class PlanBuilder:
     """Starts and evictions in the order in which they were decided, and reasons.
 
     Reasons are kept `of_jobs` by number, `of_shapes` by the id of a job shape, and `of_tenants` by

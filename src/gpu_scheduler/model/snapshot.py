@@ -87,8 +87,8 @@ class Snapshot:
     waiting: tuple[Waiting, ...] = ()
     running: tuple[Running, ...] = ()
     reservations: tuple[Reservation, ...] = ()
-    tenant_standings: tuple[tuple[str, AccountUsage], ...] = ()
-    user_standings: tuple[tuple[tuple[str, str], AccountUsage], ...] = ()
+    tenant_usage: tuple[tuple[str, AccountUsage], ...] = ()
+    user_usage: tuple[tuple[tuple[str, str], AccountUsage], ...] = ()
     pools: tuple[PoolQuota, ...] = ()
     advance_reservations: tuple[AdvanceReservation, ...] = ()
     resume_after: int = 0

@@ -232,7 +232,7 @@ def test_standings_are_kept_only_of_accounts_that_wait_or_lend() -> None:
     core.apply(RunCycle(), 0)
     core.apply(Cancel("j3"), 1)
     core.apply(RunCycle(), 1)
-    assert sorted(core.state.cluster.tenant_standings) == ["lender", "t2", "t4", "t5"]
+    assert sorted(core.state.cluster.tenant_usage) == ["lender", "t2", "t4", "t5"]
 
 
 def test_an_array_has_no_task_without_a_number() -> None:

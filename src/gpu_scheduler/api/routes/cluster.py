@@ -49,19 +49,19 @@ def pool_uses(state: ControlState) -> list[PoolUse]:
     for (_, _, pool), group in list(cluster.queue.groups.items()):
         waits[pool] += group.size
     found = []
-    dues = cluster.dues()
+    guarantees = cluster.pool_guarantees()
     for pool in Pool:
         quota = cluster.pools.get(pool)
         held_milli = cluster.holdings.pools.get(pool, 0)
-        due_milli = dues.get(pool)
-        borrowed = 0 if due_milli is None else max(0, held_milli - due_milli)
+        guaranteed_milli = guarantees.get(pool)
+        borrowed = 0 if guaranteed_milli is None else max(0, held_milli - guaranteed_milli)
         found.append(
             PoolUse(
                 pool=pool.value,
                 percent=None if quota is None else quota.percent,
                 elastic=quota is None or quota.elastic,
                 held_gpus=held_milli / WHOLE_MILLI,
-                sure_of_gpus=None if due_milli is None else due_milli / WHOLE_MILLI,
+                sure_of_gpus=None if guaranteed_milli is None else guaranteed_milli / WHOLE_MILLI,
                 borrowed_gpus=borrowed / WHOLE_MILLI,
                 running_jobs=runs[pool],
                 waiting_jobs=waits[pool],

@@ -160,17 +160,17 @@ def refresh_standings(state: ControlState, now_ms: int) -> None:
         users[tenant, user] = AccountUsage(
             usage=shares.usage_at(account, now_ms), spent_gpu_milli_ms=used, turns_ms=turns_ms
         )
-    cluster.user_standings = users
+    cluster.user_usage = users
     if not cluster.has_limits:
         # What was spent and what is lent matters to limits alone.
-        cluster.tenant_standings = {
+        cluster.tenant_usage = {
             tenant: AccountUsage(usage=shares.usage_at(tenant, now_ms)) for tenant in tenants
         }
         return
-    cluster.tenant_standings = {}
+    cluster.tenant_usage = {}
     for tenant in tenants:
         used, turns_ms = spent(state, tenant, now_ms)
-        cluster.tenant_standings[tenant] = AccountUsage(
+        cluster.tenant_usage[tenant] = AccountUsage(
             usage=shares.usage_at(tenant, now_ms),
             recent_gpu_milli=shares.recent_at(tenant, now_ms),
             spent_gpu_milli_ms=used,
@@ -181,7 +181,7 @@ def refresh_standings(state: ControlState, now_ms: int) -> None:
 
 def _wait_for_turn(state: ControlState, now_ms: int) -> None:
     """Look again when the next budget of somebody who waits begins."""
-    standings = (*state.cluster.tenant_standings.values(), *state.cluster.user_standings.values())
+    standings = (*state.cluster.tenant_usage.values(), *state.cluster.user_usage.values())
     turn_ms = min((s.turns_ms for s in standings if s.turns_ms), default=0)
     if turn_ms and not now_ms < state.budget_reset_ms <= turn_ms:
         state.budget_reset_ms = turn_ms

@@ -16,7 +16,7 @@ Key = str | int
 """A service, or a port."""
 
 
-class Apart:
+class AntiAffinityCounts:
     """How many jobs of each service and port are on which node, by ordinal."""
 
     def __init__(self) -> None:
@@ -44,14 +44,14 @@ class Apart:
         return self._counts.get(key, _NOWHERE)
 
 
-class Distance:
+class AntiAffinity:
     """The same for one cycle: what runs, and what the cycle has started or cleared a place for."""
 
-    def __init__(self, running: Apart, index: NodeIndex) -> None:
+    def __init__(self, running: AntiAffinityCounts, index: NodeIndex) -> None:
         """Begin with what runs."""
         self._running = running
         self._index = index
-        self._started = Apart()
+        self._started = AntiAffinityCounts()
 
     def note(self, job: Job, grants: list[Grant]) -> None:
         """A job will be on these nodes."""

@@ -21,7 +21,7 @@ MOST_KNOWN = 100_000
 """So many fragments are remembered; then it starts anew, as old ones seldom come again."""
 
 
-class Fragments:
+class Fragmentation:
     """Expected fragments of free vectors; many are remembered."""
 
     def __init__(self, typical: tuple[TypicalShape, ...], node_classes: list[NodeClass]) -> None:
@@ -118,7 +118,7 @@ Cost = tuple[int, tuple[int, int, tuple[int, ...], tuple[str, ...]], int]
 """Cost, a tie rule that depends only on what is free, and the device for a share (or -1)."""
 
 
-class Worth:
+class BalanceCost:
     """Costs of places, given what is usually asked for."""
 
     def __init__(self, typical: tuple[TypicalShape, ...], node_classes: list[NodeClass]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gpu_scheduler.engine.placement.anti_affinity import Distance
+from gpu_scheduler.engine.placement.anti_affinity import AntiAffinity
 from gpu_scheduler.engine.placement.scoring import Scorer, needs_vectors
 from gpu_scheduler.engine.policy import Ranking
 from gpu_scheduler.engine.queue import JobShape
@@ -245,7 +245,7 @@ def _give_back(transaction: Transaction, grants: list[Grant]) -> None:
 # --- Where a job goes among the places that it may have: by the policy's ranking, member by member.
 
 
-class Places:
+class Placer:
     """Finds places for one cycle. `started` counts its starts, for rankings that go by chance."""
 
     def __init__(self, state: ClusterState, transaction: Transaction) -> None:
@@ -257,11 +257,13 @@ class Places:
         self._spread = policy.ranking is Ranking.SPREAD
         self._remainder = self._find_freest if policy.remainder_on_freest else None
         self.started = 0
-        self.distance = Distance(state.apart, state.index)
+        self.anti_affinity = AntiAffinity(state.anti_affinity_counts, state.index)
 
-    def place_apart(self, job: Job, shape: JobShape, within: int | None) -> list[Grant] | None:
+    def place_with_anti_affinity(
+        self, job: Job, shape: JobShape, within: int | None
+    ) -> list[Grant] | None:
         """The same as `place`, where the fewest other replicas of the job's service are."""
-        for nodes in self.distance.choices(job, within):
+        for nodes in self.anti_affinity.choices(job, within):
             grants = self.place(shape, nodes)
             if grants is not None:
                 return grants

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gpu_scheduler.engine.placement.fragmentation import Fragments, Worth
+from gpu_scheduler.engine.placement.fragmentation import BalanceCost, Fragmentation
 from gpu_scheduler.engine.policy import Ranking
 from gpu_scheduler.engine.state.node_resources import Grant, Vector
 from gpu_scheduler.engine.state.request_shape import RequestShape
@@ -48,8 +48,8 @@ class Scorer:
         self._memory = state.score_memory
         if self._memory.fragments is None:
             typical = state.policy.typical_shapes
-            self._memory.fragments = Fragments(typical, state.index.node_classes)
-            self._memory.worth = Worth(typical, state.index.node_classes)
+            self._memory.fragments = Fragmentation(typical, state.index.node_classes)
+            self._memory.worth = BalanceCost(typical, state.index.node_classes)
         self._fragments = self._memory.fragments
         self._worth = self._memory.worth
 
@@ -134,8 +134,8 @@ class ScoreMemory:
 
     __slots__ = ("fragments", "places", "worth")
 
-    fragments: Fragments | None
-    worth: Worth
+    fragments: Fragmentation | None
+    worth: BalanceCost
 
     def __init__(self) -> None:
         """Start with nothing known."""

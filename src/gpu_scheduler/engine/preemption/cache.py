@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-Search = tuple[int, int, bool]
+CacheKey = tuple[int, int, bool]
 """The id of the shape of a request, the static class of the job that wants a place for it, and
 whether that job has a reservation that is due."""
 
 
-class BarrenNodes:
+class NegativeCache:
     """Bitmaps of nodes by search. Only for preemption by class.
 
     Whether a class may stop somebody is fixed while nothing is told of that one, except that nobody
@@ -24,18 +24,18 @@ class BarrenNodes:
 
     def __init__(self) -> None:
         """Start knowing nothing."""
-        self._nodes: dict[Search, int] = {}
+        self._nodes: dict[CacheKey, int] = {}
         self._changed = 0
 
-    def of(self, search: Search) -> int:
+    def of(self, key: CacheKey) -> int:
         """The nodes where there is nothing to be had."""
         self._forget_changed()
-        return self._nodes.get(search, 0)
+        return self._nodes.get(key, 0)
 
-    def add(self, search: Search, nodes: int) -> None:
+    def add(self, key: CacheKey, nodes: int) -> None:
         """These nodes were searched in vain, as they are now."""
         self._forget_changed()
-        self._nodes[search] = self._nodes.get(search, 0) | nodes
+        self._nodes[key] = self._nodes.get(key, 0) | nodes
 
     def note_change(self, nodes: int) -> None:
         """Something has started, ended or changed on these nodes."""
@@ -48,8 +48,8 @@ class BarrenNodes:
         unchanged = ~self._changed
         self._changed = 0
         nodes = self._nodes
-        for search in nodes:
-            nodes[search] &= unchanged
+        for key in nodes:
+            nodes[key] &= unchanged
 
 
 # --- How many searches for victims a cycle may still make, and which are known to be in vain.
@@ -61,7 +61,7 @@ Sort = tuple[bool, int, int]
 """A shape alone or all that need the same room, its id, and what is closed to it."""
 
 
-class Lane(Enum):
+class AttemptClass(Enum):
     """Jobs whose tries are counted together."""
 
     BATCH = auto()
@@ -76,20 +76,20 @@ class Lane(Enum):
     """Work within what its tenant is sure of, which may have been lent."""
 
 
-class Tries:
+class AttemptBudget:
     """What one pass over the queue has tried so far."""
 
     def __init__(self, most: int) -> None:
         """At most so many tries in every lane."""
         self._most = most
-        self._made = dict.fromkeys(Lane, 0)
+        self._made = dict.fromkeys(AttemptClass, 0)
         self._in_vain: dict[Sort, int] = {}
 
-    def are_left(self, lane: Lane = Lane.BATCH) -> bool:
+    def are_left(self, lane: AttemptClass = AttemptClass.BATCH) -> bool:
         """Tell whether there may be another one."""
         return self._made[lane] < self._most
 
-    def count(self, lane: Lane) -> None:
+    def count(self, lane: AttemptClass) -> None:
         """One is made."""
         self._made[lane] += 1
 

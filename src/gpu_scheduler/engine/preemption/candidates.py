@@ -61,7 +61,7 @@ class Candidates:
             self.nodes |= entry.nodes
 
 
-class Relief:
+class SameTenantVictims:
     """Who leaves for one job, and whether it is within its limits then."""
 
     def __init__(

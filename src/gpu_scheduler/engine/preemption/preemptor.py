@@ -14,12 +14,17 @@ from __future__ import annotations
 from operator import itemgetter
 
 from gpu_scheduler.engine.policy import Preemption
-from gpu_scheduler.engine.preemption.candidates import INTERACTIVE, LENT, Candidates, Relief
-from gpu_scheduler.engine.preemption.victims import Clearing, Found, Search, Victims
+from gpu_scheduler.engine.preemption.candidates import (
+    INTERACTIVE,
+    LENT,
+    Candidates,
+    SameTenantVictims,
+)
+from gpu_scheduler.engine.preemption.victims import SearchSpace, Victims, VictimSearch, VictimsFound
 from gpu_scheduler.engine.priority import level_of
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.quota.rules import job_amounts
-from gpu_scheduler.engine.quota.usage import Limits
+from gpu_scheduler.engine.quota.usage import QuotaUsage
 from gpu_scheduler.engine.reservation.calendar import Calendar
 from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
 from gpu_scheduler.engine.state.node_resources import NodeResources
@@ -32,7 +37,7 @@ class Preemptor:
     """Looks for victims in one cycle."""
 
     def __init__(
-        self, state: ClusterState, calendar: Calendar, limits: Limits, now_ms: int
+        self, state: ClusterState, calendar: Calendar, limits: QuotaUsage, now_ms: int
     ) -> None:
         """`calendar.leaving` has those who have been chosen already."""
         self._state = state
@@ -49,7 +54,9 @@ class Preemptor:
         self._lent_milli = 0
         self._own_batch: dict[tuple[str, str, int, int], Candidates] = {}
 
-    def clear_place(self, entry: Entry, search: Search, *, is_due: bool) -> Found | None:
+    def clear_place(
+        self, entry: Entry, search: SearchSpace, *, is_due: bool
+    ) -> VictimsFound | None:
         """Find who must leave so that the job fits, or None.
 
         `is_due` says that the job has a reservation whose time has come, as first promised.
@@ -71,7 +78,9 @@ class Preemptor:
                 return None
         return self._cleared(entry, search, self._nodes_with_victims(entry))
 
-    def clear_own(self, entry: Entry, search: Search, relief: Relief) -> Found | None:
+    def clear_own(
+        self, entry: Entry, search: SearchSpace, relief: SameTenantVictims
+    ) -> VictimsFound | None:
         """The same for a job over a limit: nobody leaves but the candidates."""
         self._turn_to_own(relief.candidates, relief.lent_milli)
         return self._cleared(entry, search, relief.candidates.nodes, relief)
@@ -166,14 +175,14 @@ class Preemptor:
         """Nodes on which there is nothing to be had for the job, as was found before."""
         if not self._can_remember(entry):
             return 0
-        barren = self._state.barren_nodes.of((shape.id, entry.static_class, self._due))
+        barren = self._state.preemption_cache.of((shape.id, entry.static_class, self._due))
         return barren & ~self._calendar.unsettled
 
     def note_barren(self, entry: Entry, shape: RequestShape, nodes: int) -> None:
         """Remember nodes on which there is nothing to be had, as far as they are like that."""
         nodes &= ~self._calendar.unsettled
         if nodes and self._can_remember(entry) and self._calendar.rule is None:
-            self._state.barren_nodes.add((shape.id, entry.static_class, self._due), nodes)
+            self._state.preemption_cache.add((shape.id, entry.static_class, self._due), nodes)
 
     @property
     def state(self) -> ClusterState:
@@ -192,8 +201,8 @@ class Preemptor:
         self._only = only
 
     def _cleared(
-        self, entry: Entry, search: Search, nodes: int, relief: Relief | None = None
-    ) -> Found | None:
+        self, entry: Entry, search: SearchSpace, nodes: int, relief: SameTenantVictims | None = None
+    ) -> VictimsFound | None:
         """Look for victims on `nodes`, rack by rack if all members must be in one."""
         nodes &= ~search.promised
         if not nodes:
@@ -201,11 +210,11 @@ class Preemptor:
         racks = self._state.index.racks()
         if entry.shape.same_rack and len(racks) > 1:
             for bits in racks.values():
-                found = Clearing(self, entry, search, relief, bits).run(nodes & bits)
+                found = VictimSearch(self, entry, search, relief, bits).run(nodes & bits)
                 if found is not None:
                     return found
             return None
-        return Clearing(self, entry, search, relief).run(nodes)
+        return VictimSearch(self, entry, search, relief).run(nodes)
 
     def _nodes_with_victims(self, entry: Entry) -> int:
         """The nodes where it is worth to look, as a bitmap.
@@ -292,7 +301,7 @@ class Preemptor:
         if job.pool is Pool.BATCH and not self._would_borrow:
             return False
         gpu_milli, taken_milli = victim.amounts.gpu_milli, taken.get(job.pool, 0)
-        return self._admission.is_sure(job, gpu_milli, taken_milli)
+        return self._admission.is_guaranteed(job, gpu_milli, taken_milli)
 
     def is_lasting(self, victim: RunningEntry, ground: str) -> bool:
         """Tell whether a ground does not depend on what is taken back from others."""

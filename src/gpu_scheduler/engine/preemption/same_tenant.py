@@ -8,12 +8,12 @@ if all of it were not enough, nor for a budget, which does not grow by stopping 
 
 from __future__ import annotations
 
-from gpu_scheduler.engine.preemption.candidates import INTERACTIVE, LENT, Relief
+from gpu_scheduler.engine.preemption.candidates import INTERACTIVE, LENT, SameTenantVictims
 from gpu_scheduler.engine.preemption.preemptor import Preemptor
-from gpu_scheduler.engine.preemption.victims import Found, Search, evictions_for
+from gpu_scheduler.engine.preemption.victims import SearchSpace, VictimsFound, evictions_for
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.quota.rules import job_amounts
-from gpu_scheduler.engine.quota.usage import Limits
+from gpu_scheduler.engine.quota.usage import QuotaUsage
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.engine.state.node_resources import Grant
 from gpu_scheduler.model.plan import Eviction
@@ -40,16 +40,16 @@ _WHOSE = {
 """What is said of jobs that leave, by the ground for it."""
 
 
-class OwnWork:
+class SameTenantPreemption:
     """Answers for one cycle, against limits that change as it goes on."""
 
-    def __init__(self, state: ClusterState, limits: Limits, preemptor: Preemptor) -> None:
+    def __init__(self, state: ClusterState, limits: QuotaUsage, preemptor: Preemptor) -> None:
         """Nobody has been looked at yet."""
         self._state = state
         self._limits = limits
         self._preemptor = preemptor
 
-    def relief(self, entry: Entry, refused: Reason) -> Relief | Reason:
+    def relief(self, entry: Entry, refused: Reason) -> SameTenantVictims | Reason:
         """Who may leave for a job that was refused, or why it waits all the same."""
         job = entry.waiting.job
         admission = self._limits.admission
@@ -66,7 +66,9 @@ class OwnWork:
             cap = self._state.policy.interactive_gpu_milli / WHOLE_MILLI
             return refused.besides(OVER_CAP.format(user=job.user, cap=cap))
         candidates = self._preemptor.own_batch(entry, of_user=of_user, lent_milli=lent_milli)
-        relief = Relief(admission, job, wanted, candidates, of_user=of_user, lent_milli=lent_milli)
+        relief = SameTenantVictims(
+            admission, job, wanted, candidates, of_user=of_user, lent_milli=lent_milli
+        )
         count = len(relief.candidates.entries)
         with relief.tried(self._limits.of_leaving()):
             if count and relief.would_be_enough():
@@ -76,8 +78,12 @@ class OwnWork:
         return refused.besides(why.format(all=all_of_them, whose=relief.whose))
 
     def find(
-        self, entry: Entry, relief: Relief, place: list[Grant] | None, search: Search
-    ) -> Found | None:
+        self,
+        entry: Entry,
+        relief: SameTenantVictims,
+        place: list[Grant] | None,
+        search: SearchSpace,
+    ) -> VictimsFound | None:
         """Who leaves, for a free `place` if there is one, else for one that they leave."""
         with relief.tried(self._limits.of_leaving()):
             if place is None:
@@ -85,7 +91,7 @@ class OwnWork:
             victims = [(victim, relief.ground) for victim in relief.cheapest() or ()]
             return (place, evictions_for(entry, victims)) if victims else None
 
-    def no_room(self, refused: Reason, relief: Relief) -> Reason:
+    def no_room(self, refused: Reason, relief: SameTenantVictims) -> Reason:
         """Why the job waits though its limits would be kept."""
         return refused.besides(NO_ROOM.format(whose=relief.whose))
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpu_scheduler.engine.placement import placer
-from gpu_scheduler.engine.placement.placer import Places
-from gpu_scheduler.engine.preemption.candidates import LENT, Relief
+from gpu_scheduler.engine.placement.placer import Placer
+from gpu_scheduler.engine.preemption.candidates import LENT, SameTenantVictims
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.state.cluster_state import RunningEntry
 from gpu_scheduler.engine.state.node_class import lowest_bits
@@ -37,7 +37,7 @@ Room = tuple[int, Victims]
 """What it costs to make room on a node, and who must leave."""
 
 
-class Shadows:
+class WhatIfNodes:
     """Shadows by ordinal; `touched` are their nodes, as a bitmap."""
 
     def __init__(self, index: NodeIndex, shadow_of: Callable[[int], NodeResources]) -> None:
@@ -97,34 +97,34 @@ class Shadows:
 
 # --- One search for a place and for those who must leave it, member by member.
 
-Found = tuple[list[Grant], list[Eviction]]
+VictimsFound = tuple[list[Grant], list[Eviction]]
 """A place, and who must leave for it."""
 MOST_FINDS = 4_000
 """So many places are looked for at most to see who need not leave for a gang."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class SearchSpace:
     """Where a job may go: free places `within` some nodes, cleared ones not on `promised` ones.
 
     It gets no more than so many `members`. The draft is left as it is.
     """
 
-    places: Places
+    places: Placer
     within: int | None
     promised: int
     members: int
 
 
-class Clearing:
+class VictimSearch:
     """Places and victims for one job."""
 
     def __init__(
         self,
         preemptor: Preemptor,
         entry: Entry,
-        search: Search,
-        relief: Relief | None,
+        search: SearchSpace,
+        relief: SameTenantVictims | None,
         bounds: int | None = None,
     ) -> None:
         """With `relief` the job is over a limit; with `bounds` all members go to these nodes."""
@@ -139,11 +139,11 @@ class Clearing:
         self._find = search.places.find
         self._members = search.members
         self._index = preemptor.state.index
-        self._shadows = Shadows(self._index, preemptor.shadow)
+        self._what_if = WhatIfNodes(self._index, preemptor.shadow)
         self._chosen: dict[str, tuple[RunningEntry, str]] = {}
         self._taken = preemptor.taken()
 
-    def run(self, nodes: int) -> Found | None:
+    def run(self, nodes: int) -> VictimsFound | None:
         """Look for victims on `nodes`; nobody is stopped for nothing.
 
         Members beyond the minimum stop nobody. With the last member of the minimum everybody is
@@ -215,12 +215,12 @@ class Clearing:
     def _on_free_node(self, shape: RequestShape) -> Grant | None:
         """A place that needs no victim, off the nodes that are being cleared."""
         allowed = self._within
-        touched = self._shadows.touched
+        touched = self._what_if.touched
         if touched:
             allowed = ~touched if allowed is None else allowed & ~touched
         grant = self._find(shape, allowed)
         if grant is not None:
-            self._shadows.take(grant)
+            self._what_if.take(grant)
         return grant
 
     def _where_victims_leave(self, shape: RequestShape, nodes: int) -> Grant | None:
@@ -236,7 +236,7 @@ class Clearing:
                 found_barren |= resources.bit
             elif best is None or found[0] < best[0]:
                 best = (found[0], resources.ordinal, found[1])
-        self._shadows.note_full(shape, found_barren)
+        self._what_if.note_full(shape, found_barren)
         preemptor.note_barren(self._entry, shape, found_barren & ~touched)
         if best is None:
             return None
@@ -244,7 +244,7 @@ class Clearing:
 
     def _cheapest_room(self, ordinal: int, shape: RequestShape) -> Room | None:
         """Who must leave one node and what that costs, as was found for another member or anew."""
-        known = self._shadows.rooms_for(shape)
+        known = self._what_if.rooms_for(shape)
         is_at_limit = self._relief is not None and self._is_last
         if ordinal in known and not is_at_limit:
             return known[ordinal]
@@ -264,13 +264,13 @@ class Clearing:
         Where another member of the shape had no room there is none, unless more has left since.
         """
         eligible = (
-            self._bounds & self._index.of_node_classes(shape) & ~self._shadows.full_for(shape)
+            self._bounds & self._index.of_node_classes(shape) & ~self._what_if.full_for(shape)
         )
         selected = self._index.selected(shape.request)
         if selected is not None:
             eligible &= selected
         most = self._preemptor.state.policy.max_victim_nodes
-        touched = self._shadows.touched
+        touched = self._what_if.touched
         return (
             lowest_bits(eligible & touched, most),
             lowest_bits(eligible & nodes & ~touched, most),
@@ -282,15 +282,15 @@ class Clearing:
             _take_back(self._taken, victim)
             if self._relief is not None:
                 self._relief.leave(victim)
-            self._shadows.leave(victim)
-        grant = self._shadows.at(ordinal).choose_any(shape)
+            self._what_if.leave(victim)
+        grant = self._what_if.at(ordinal).choose_any(shape)
         if grant is not None:
-            self._shadows.take(grant)
+            self._what_if.take(grant)
         return grant
 
     def _room_on(self, ordinal: int, shape: RequestShape) -> Victims | None:
         """The cheapest victims on one node that make room, none of them needless."""
-        if self._shadows.copy_of(ordinal).choose_any(shape) is not None:
+        if self._what_if.copy_of(ordinal).choose_any(shape) is not None:
             return []
         victims = self._preemptor.victims_on(self._entry, ordinal, self._taken)
         room = self._room_without(victims, ordinal, shape)
@@ -308,7 +308,7 @@ class Clearing:
         if relief is None or not relief.complete(leaving):
             found = None
         else:
-            shadow = self._shadows.copy_of(ordinal)
+            shadow = self._what_if.copy_of(ordinal)
             for victim in leaving:
                 for grant in _on_node(victim, ordinal):
                     index.give(grant.on(shadow))
@@ -350,7 +350,7 @@ class Clearing:
     def _room_without(self, victims: Victims, ordinal: int, shape: RequestShape) -> Victims | None:
         """Let one after the other leave until there is room."""
         index = self._index
-        shadow = self._shadows.copy_of(ordinal)
+        shadow = self._what_if.copy_of(ordinal)
         taken = dict(self._taken)
         leaving: Victims = []
         for victim, first_ground in victims:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 WHOLE_PERCENT = 100
 
 
-def dues_of(
+def pool_guarantees(
     pools: Mapping[Pool, PoolQuota], *, total_milli: int, usable_milli: int
 ) -> dict[Pool, int]:
     """What the pools with a part are due; `usable_milli` is what can be used or is held."""
@@ -169,11 +169,11 @@ _NOTHING_SPENT = AccountUsage()
 
 
 def never_admitted(
-    state: ClusterState, job: Job, standing: AccountUsage = _NOTHING_SPENT
+    state: ClusterState, job: Job, usage: AccountUsage = _NOTHING_SPENT
 ) -> Reason | None:
     """Why a quota or pool can never let the job start, whoever ends; None if one day it may.
 
-    `standing` is that of its tenant; the cluster state has only those of tenants that wait.
+    `usage` is that of its tenant; the cluster state has only those of tenants that wait.
     """
     if not state.has_limits:
         return None
@@ -183,9 +183,9 @@ def never_admitted(
         tenants=state.tenants,
         pools=pools,
         holdings=state.holdings,
-        standings={job.tenant: standing},
-        dues=dues_of(pools, total_milli=total_milli, usable_milli=total_milli),
-        user_standings=state.user_standings,
+        tenant_usage={job.tenant: usage},
+        guarantees=pool_guarantees(pools, total_milli=total_milli, usable_milli=total_milli),
+        user_usage=state.user_usage,
         policy=state.policy,
     )
     return admission.never_admitted(job, job_amounts(job, state.limit_ms(job), job.min_members))
@@ -200,23 +200,23 @@ class Admission:
         tenants: dict[str, Tenant],
         pools: dict[Pool, PoolQuota],
         holdings: Holdings,
-        standings: dict[str, AccountUsage],
-        dues: dict[Pool, int],
+        tenant_usage: dict[str, AccountUsage],
+        guarantees: dict[Pool, int],
         waiting_tenants: frozenset[str] = frozenset(),
-        user_standings: dict[tuple[str, str], AccountUsage] | None = None,
+        user_usage: dict[tuple[str, str], AccountUsage] | None = None,
         policy: Policy | None = None,
     ) -> None:
         """`waiting_tenants` want what is theirs, so they lend nothing of it.
 
-        `dues` is what each pool is sure of.
+        `pool_guarantees` is what each pool is sure of.
         """
-        self._user_standings = user_standings or {}
+        self._user_standings = user_usage or {}
         self._policy = policy or Policy()
         self._user_quotas: dict[str, Quota] = {}
         self._tenants = tenants
         self._pools = pools
-        self._standings = standings
-        self._dues = dues
+        self._tenant_usage = tenant_usage
+        self._guarantees = guarantees
         self._waiting = waiting_tenants
         self.holdings = holdings
         self.online_waits_milli = 0
@@ -317,7 +317,7 @@ class Admission:
         held = self.holdings.pools.get(job.pool, 0)
         return held + wanted.gpu_milli <= self._due(quota)
 
-    def comes_first(self, job: Job, members: int) -> bool:
+    def within_pool_guarantee(self, job: Job, members: int) -> bool:
         """Tell whether the job is online work within the part of all GPUs that is sure for it.
 
         An elastic gang with so many members.
@@ -328,7 +328,7 @@ class Admission:
         gpu_milli = sum(request.gpu_milli for request in job.members[:members])
         return self.holdings.pools.get(job.pool, 0) + gpu_milli <= self._due(quota)
 
-    def members_in_part(self, job: Job) -> int:
+    def members_within_guarantee(self, job: Job) -> int:
         """How many members of an elastic gang are within the part that is sure for online work."""
         quota = self._pools.get(job.pool) if job.pool is Pool.ONLINE else None
         if quota is None:
@@ -340,7 +340,7 @@ class Admission:
                 return count
         return len(job.members)
 
-    def is_sure(self, job: Job, gpu_milli: int, taken_milli: int) -> bool:
+    def is_guaranteed(self, job: Job, gpu_milli: int, taken_milli: int) -> bool:
         """Tell whether a running job is part of what is sure for its pool."""
         if job.pool not in self._pools:
             return False
@@ -367,7 +367,7 @@ class Admission:
             may_borrow = resource == GPUS and tenant.elastic and job.preemptible
             if not (may_borrow and self._can_borrow(tenant, request)):
                 numbers = (request, limit, current)
-                turns_ms = self._standings.get(tenant.id, _NOTHING_SPENT).turns_ms
+                turns_ms = self._tenant_usage.get(tenant.id, _NOTHING_SPENT).turns_ms
                 if resource == HOURS and turns_ms:
                     return self._budget_reason(f"tenant {tenant.id}", tenant, numbers, turns_ms)
                 return _quota_reason(tenant.id, resource, numbers, unit)
@@ -386,9 +386,9 @@ class Admission:
             quota = self._user_quotas[job.tenant] = user_quota_of(tenant, self._policy.user_quota)
         if quota is _NO_QUOTA:
             return ()
-        standing = self._user_standings.get((job.tenant, job.user), _NOTHING_SPENT)
+        usage = self._user_standings.get((job.tenant, job.user), _NOTHING_SPENT)
         held = self.holdings.of_user(job.tenant, job.user)
-        return _checks_of(quota, held, standing.spent_gpu_milli_ms, wanted)
+        return _checks_of(quota, held, usage.spent_gpu_milli_ms, wanted)
 
     def _user_reason(
         self, job: Job, resource: str, numbers: tuple[int, int, int], unit: int
@@ -427,7 +427,7 @@ class Admission:
         return Reason(ReasonCode.BUDGET, data)
 
     def _checks(self, tenant: Tenant, wanted: Amounts) -> tuple[Check, ...]:
-        spent = self._standings.get(tenant.id, _NOTHING_SPENT).spent_gpu_milli_ms
+        spent = self._tenant_usage.get(tenant.id, _NOTHING_SPENT).spent_gpu_milli_ms
         return _checks_of(tenant.quota, self.holdings.of(tenant.id), spent, wanted)
 
     def _can_borrow(self, tenant: Tenant, wanted_milli: int) -> bool:
@@ -442,7 +442,7 @@ class Admission:
                 continue
             if other.id in self._waiting:
                 continue
-            recent = self._standings.get(other.id, _NOTHING_SPENT).recent_gpu_milli
+            recent = self._tenant_usage.get(other.id, _NOTHING_SPENT).recent_gpu_milli
             lendable += max(0, other.quota.gpu_milli - max(held, recent))
         held = self.holdings.of(tenant.id).gpu_milli
         more = held + wanted_milli - max(held, tenant.quota.gpu_milli or 0)
@@ -486,7 +486,7 @@ class Admission:
         return max(0, self.online_waits_milli) if quota.pool is Pool.ONLINE else 0
 
     def _due(self, quota: PoolQuota) -> int:
-        return self._dues[quota.pool]
+        return self._guarantees[quota.pool]
 
     def _lending_pools(self, pool: Pool) -> list[PoolQuota]:
         return [other for other in self._pools.values() if other.pool is not pool and other.elastic]

@@ -18,7 +18,7 @@ from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
 
-class Limits:
+class QuotaUsage:
     """Limits of arrays, users, tenants and pools, against what is held as the cycle goes on.
 
     `admission` answers for one pass; it is there from when that begins.
@@ -48,10 +48,10 @@ class Limits:
             tenants=state.tenants,
             pools=state.pools,
             holdings=self._holdings,
-            standings=state.tenant_standings,
-            dues=state.dues(),
+            tenant_usage=state.tenant_usage,
+            guarantees=state.pool_guarantees(),
             waiting_tenants=state.waiting_tenants(),
-            user_standings=state.user_standings,
+            user_usage=state.user_usage,
             policy=state.policy,
         )
         self.admission.online_waits_milli = state.online_waits_milli() if state.pools else 0
@@ -69,7 +69,7 @@ class Limits:
         amounts = job_amounts(job, self._state.limit_ms(job), job.min_members)
         return self.admission.refusal(job, amounts)
 
-    def is_sure(self, entry: Entry) -> bool:
+    def is_guaranteed(self, entry: Entry) -> bool:
         """Tell whether the tenant would hold no more GPUs than it is sure of (elastic quota)."""
         job = entry.waiting.job
         if not self._state.tenant(job.tenant).elastic:
@@ -156,31 +156,31 @@ class Limits:
         """With how many members an elastic gang would start; at least with its minimum."""
         most = self.admission.most_members(job, self._state.limit_ms(job))
         if self._only_part:
-            most = min(most, self.admission.members_in_part(job))
+            most = min(most, self.admission.members_within_guarantee(job))
         return max(most, job.min_members)
 
-    def comes_first(self, entry: Entry) -> bool:
+    def within_pool_guarantee(self, entry: Entry) -> bool:
         """Tell whether it is online work within its part, with the members it would start with."""
         job = entry.waiting.job
         if job.pool is not Pool.ONLINE:
             return False
         most = len(job.members)
         members = most if job.min_members == most else self._members(job)
-        return self.admission.comes_first(job, members)
+        return self.admission.within_pool_guarantee(job, members)
 
     def borrows_in_vain(self, entry: Entry) -> bool:
         """Tell whether an elastic gang would come first if only it had fewer members."""
         job = entry.waiting.job
         if job.pool is not Pool.ONLINE or job.min_members == len(job.members):
             return False
-        fewest = self.admission.comes_first(job, job.min_members)
-        return fewest and not self.comes_first(entry)
+        fewest = self.admission.within_pool_guarantee(job, job.min_members)
+        return fewest and not self.within_pool_guarantee(entry)
 
     def is_sure_of_more(self, entry: Entry, members: int) -> bool:
         """Tell whether an elastic gang that borrows in vain has more members within its part."""
         if not self.borrows_in_vain(entry):
             return False
-        return members < self.admission.members_in_part(entry.waiting.job)
+        return members < self.admission.members_within_guarantee(entry.waiting.job)
 
     @contextmanager
     def within_part(self) -> Iterator[None]:

@@ -30,7 +30,7 @@ Masks = dict[int, int]
 """Devices by the ordinal of their node."""
 
 
-class Rule:
+class ExclusionRule:
     """The windows that one job has no right to, and how far ahead it must look."""
 
     __slots__ = ("_windows", "reach_ms")
@@ -102,7 +102,7 @@ class Rule:
         return Reason(ReasonCode.RESOURCES)
 
 
-class Windows:
+class AdvanceReservations:
     """The windows of one pass, and what is closed on the index for the job that is looked at."""
 
     def __init__(self, state: ClusterState, now_ms: int) -> None:
@@ -117,18 +117,18 @@ class Windows:
             )
             if now_ms < window.end_ms
         )
-        self._rules: dict[tuple[str, str, int], Rule | None] = {}
+        self._rules: dict[tuple[str, str, int], ExclusionRule | None] = {}
         self._open: Masks = {}
         self._closures: dict[tuple[tuple[int, int], ...], int] = {(): 0}
 
-    def rule_for(self, entry: Entry, duration_ms: int) -> Rule | None:
+    def rule_for(self, entry: Entry, duration_ms: int) -> ExclusionRule | None:
         """What a waiting job must keep to; None if it may go everywhere at any time."""
         job = entry.waiting.job
         reach_ms = self._reach_ms(entry, duration_ms)
         key = (job.tenant, job.user, reach_ms)
         if key not in self._rules:
             windows = tuple(item for item in self._all if not item[0].admits(job))
-            self._rules[key] = Rule(windows, reach_ms) if windows else None
+            self._rules[key] = ExclusionRule(windows, reach_ms) if windows else None
         return self._rules[key]
 
     def close(self, masks: Masks) -> int:
@@ -146,7 +146,7 @@ class Windows:
         """The devices that take work, closed or not."""
         return self._open.get(resources.ordinal, resources.usable)
 
-    def own_of(self, entry: Entry, rule: Rule | None) -> tuple[Masks, int, int] | None:
+    def own_of(self, entry: Entry, rule: ExclusionRule | None) -> tuple[Masks, int, int] | None:
         """The job's own windows now: what to close besides them, their nodes, and until when.
 
         None if it has none, or needs no GPU.

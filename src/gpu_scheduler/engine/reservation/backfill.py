@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpu_scheduler.engine.plan_builder import Findings
+from gpu_scheduler.engine.plan_builder import PlanBuilder
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.engine.queue import Entry, Merge
 from gpu_scheduler.engine.reservation.calendar import Calendar
@@ -18,13 +18,15 @@ from gpu_scheduler.model.reasons import Reason, ReasonCode
 _PORT_TAKEN = Reason(ReasonCode.PORT_TAKEN)
 
 
-class PassedOver:
+class BackfillRejects:
     """What one pass over the queue knows of them.
 
     `shapes` has, by id, the shortest run that was too long, and how many jobs were.
     """
 
-    def __init__(self, policy: Policy, calendar: Calendar, merge: Merge, found: Findings) -> None:
+    def __init__(
+        self, policy: Policy, calendar: Calendar, merge: Merge, found: PlanBuilder
+    ) -> None:
         """Nobody was too long yet."""
         self._most = policy.max_passed_over
         self._calendar = calendar
@@ -72,7 +74,7 @@ class PassedOver:
 # --- The jobs that hold a reservation, in the order in which their promises are booked.
 
 
-class Holders:
+class ReservationOrder:
     """Places that are being cleared first, then the oldest promise first. For one pass."""
 
     def __init__(self, state: ClusterState, used_up: set[int]) -> None:

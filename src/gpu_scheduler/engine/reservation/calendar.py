@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gpu_scheduler.engine.placement.anti_affinity import Distance
+from gpu_scheduler.engine.placement.anti_affinity import AntiAffinity
 from gpu_scheduler.engine.queue import Entry, JobShape
-from gpu_scheduler.engine.reservation.advance import Rule, Windows
-from gpu_scheduler.engine.reservation.timeline import Booking, Outlook, Upcoming, least_release
+from gpu_scheduler.engine.reservation.advance import AdvanceReservations, ExclusionRule
+from gpu_scheduler.engine.reservation.timeline import Booking, NodeTimeline, Upcoming, least_release
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
 from gpu_scheduler.engine.state.request_shape import RequestShape
@@ -20,7 +20,7 @@ from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.service import BEYOND_MS
 
-Placer = Callable[[JobShape, int | None], list[Grant] | None]
+PlaceJob = Callable[[JobShape, int | None], list[Grant] | None]
 NOBODY_PASSES = 1 << 62
 """The class of a place that was cleared: others have left for it, so it is kept from everybody."""
 
@@ -36,28 +36,28 @@ class Calendar:
         *,
         gone: set[str],
         started: list[tuple[int, list[Grant]]],
-        windows: Windows | None = None,
-        distance: Distance | None = None,
+        windows: AdvanceReservations | None = None,
+        anti_affinity: AntiAffinity | None = None,
     ) -> None:
         """`gone` allocations hold nothing in the draft any more, `started` jobs already do.
 
         `leaving` allocations are being evicted: they hold what they hold, but not for long.
         `unsettled` nodes, as a bitmap, differ from the cluster state: something starts there in
         this cycle, or something is booked. `windows` are what people have reserved, and `rule` is
-        what that means for the job that is considered. `distance` knows where ports are taken.
+        what that means for the job that is considered. `anti_affinity` knows where ports are taken.
         """
         self._state = state
         self._transaction = transaction
         self._now_ms = now_ms
         self._gone = gone
         self._started = started
-        self._outlooks: dict[int, Outlook] = {}
+        self._timelines: dict[int, NodeTimeline] = {}
         self._bookings: dict[int, list[Booking]] = {}
         self._booked = 0
         self._windows = windows
-        self._distance = distance or Distance(state.apart, state.index)
-        self.rule: Rule | None = None
-        self.comes_first: Callable[[Entry], bool] = lambda _: False
+        self._anti_affinity = anti_affinity or AntiAffinity(state.anti_affinity_counts, state.index)
+        self.rule: ExclusionRule | None = None
+        self.within_pool_guarantee: Callable[[Entry], bool] = lambda _: False
         self.leaving: set[str] = set()
         self.unsettled = 0
         self.kept: dict[int, Reservation] = {}
@@ -68,9 +68,9 @@ class Calendar:
         self._started.append((end_ms, grants))
         for grant in grants:
             self.unsettled |= grant.resources.bit
-            outlook = self._outlooks.get(grant.resources.ordinal)
-            if outlook is not None:
-                outlook.occupy(grant, self._now_ms, end_ms)
+            timeline = self._timelines.get(grant.resources.ordinal)
+            if timeline is not None:
+                timeline.occupy(grant, self._now_ms, end_ms)
 
     def fitted(
         self, entry: Entry, grants: list[Grant], duration_ms: int, value: int
@@ -79,13 +79,13 @@ class Calendar:
         if len(grants) != 1:
             return grants
         ordinal = grants[0].resources.ordinal
-        outlook = self._outlooks.get(ordinal)
-        if outlook is None or not self._respects(
-            entry, value, ordinal, comes_first=self.comes_first(entry)
+        timeline = self._timelines.get(ordinal)
+        if timeline is None or not self._respects(
+            entry, value, ordinal, within_pool_guarantee=self.within_pool_guarantee(entry)
         ):
             return grants
         end_ms = self._now_ms + duration_ms
-        grant = outlook.choose(entry.shape.members[0], self._now_ms, end_ms, self.rule)
+        grant = timeline.choose(entry.shape.members[0], self._now_ms, end_ms, self.rule)
         return grants if grant is None else [grant.on(grants[0].resources)]
 
     def allowed(self, entry: Entry, duration_ms: int, value: int) -> int | None:
@@ -96,21 +96,23 @@ class Calendar:
 
         A gang of several members is kept off every node where a booking begins before its end.
         """
-        forbidden = self._distance.closed(entry.waiting.job)
-        if not self._outlooks:
+        forbidden = self._anti_affinity.closed(entry.waiting.job)
+        if not self._timelines:
             return ~forbidden if forbidden else None
         end_ms = self._now_ms + duration_ms
         members = entry.shape.members
-        comes_first = self.comes_first(entry)
-        for ordinal, outlook in self._outlooks.items():
-            if not self._respects(entry, value, ordinal, comes_first=comes_first):
+        within_pool_guarantee = self.within_pool_guarantee(entry)
+        for ordinal, timeline in self._timelines.items():
+            if not self._respects(
+                entry, value, ordinal, within_pool_guarantee=within_pool_guarantee
+            ):
                 continue
             if len(members) > 1:
-                is_free = not outlook.drops or outlook.drops[0] >= end_ms
+                is_free = not timeline.drops or timeline.drops[0] >= end_ms
             elif self.rule is None:
-                is_free = outlook.fits(members[0], end_ms)
+                is_free = timeline.fits(members[0], end_ms)
             else:
-                found = outlook.choose(members[0], self._now_ms, end_ms, self.rule)
+                found = timeline.choose(members[0], self._now_ms, end_ms, self.rule)
                 is_free = found is not None
             if not is_free:
                 forbidden |= self._state.index.nodes[ordinal].bit
@@ -122,17 +124,17 @@ class Calendar:
         A place that is being cleared at this moment counts in `shadow` instead.
         """
         end_ms = self._now_ms + duration_ms
-        bits = self._distance.closed(entry.waiting.job)
-        comes_first = self.comes_first(entry)
-        for ordinal, outlook in self._outlooks.items():
-            if self._respects(entry, value, ordinal, comes_first=comes_first) and any(
-                self._now_ms + 1 < drop < end_ms for drop in outlook.drops
-            ):
+        bits = self._anti_affinity.closed(entry.waiting.job)
+        within_pool_guarantee = self.within_pool_guarantee(entry)
+        for ordinal, timeline in self._timelines.items():
+            if self._respects(
+                entry, value, ordinal, within_pool_guarantee=within_pool_guarantee
+            ) and any(self._now_ms + 1 < drop < end_ms for drop in timeline.drops):
                 bits |= self._state.index.nodes[ordinal].bit
         return bits
 
     def keep(
-        self, entry: Entry, duration_ms: int, old: Reservation, place: Placer, value: int
+        self, entry: Entry, duration_ms: int, old: Reservation, place: PlaceJob, value: int
     ) -> None:
         """Book a reservation just as it was promised; if it slips, the best that there is."""
         promised = self._as_promised(duration_ms, old)
@@ -146,7 +148,7 @@ class Calendar:
             self._book(entry, duration_ms, min(choices, key=lambda choice: choice[0]), old, value)
 
     def renew(
-        self, entry: Entry, duration_ms: int, old: Reservation, place: Placer, value: int
+        self, entry: Entry, duration_ms: int, old: Reservation, place: PlaceJob, value: int
     ) -> None:
         """Book a reservation on the same nodes, sooner than it was promised if that can be."""
         same = self._same_place(entry, duration_ms, old)
@@ -168,7 +170,7 @@ class Calendar:
                     self._rebuild(ordinal, without=number)
         return reservation
 
-    def reserve(self, entry: Entry, duration_ms: int, place: Placer, value: int) -> bool:
+    def reserve(self, entry: Entry, duration_ms: int, place: PlaceJob, value: int) -> bool:
         """Give a blocked job a place and a time; False if none can be foreseen."""
         found = self.earliest(entry, duration_ms, place)
         if found is not None:
@@ -188,7 +190,7 @@ class Calendar:
         self.leaving.update(victims)
         for allocation_id in victims:
             for grant in self._state.running[allocation_id].grants:
-                if grant.resources.ordinal in self._outlooks:
+                if grant.resources.ordinal in self._timelines:
                     self._rebuild(grant.resources.ordinal)
         self._book(
             entry, duration_ms, (self._now_ms + 1, grants), old, value, exact=True, claim=True
@@ -204,7 +206,7 @@ class Calendar:
         mark = self._transaction.mark()
         grants: list[Grant] = []
         entry = self._state.queue.entries[reservation.job_number]
-        closed = self._distance.closed(entry.waiting.job)
+        closed = self._anti_affinity.closed(entry.waiting.job)
         for placement in reservation.placements:
             resources = self._state.index.by_id.get(placement.node_id)
             grant = None if resources is None else resources.grant_for(placement)
@@ -222,19 +224,19 @@ class Calendar:
 
     def can_begin(self, grants: list[Grant], duration_ms: int) -> bool:
         """Tell whether a place that is free now stays free of everything that is booked."""
-        outlooks = [self._outlooks.get(grant.resources.ordinal) for grant in grants]
+        timelines = [self._timelines.get(grant.resources.ordinal) for grant in grants]
         return all(
-            outlook is None
-            or not outlook.drops
-            or outlook.has_room(grants, self._now_ms, self._now_ms + duration_ms)
-            for outlook in outlooks
+            timeline is None
+            or not timeline.drops
+            or timeline.has_room(grants, self._now_ms, self._now_ms + duration_ms)
+            for timeline in timelines
         )
 
     def shadow(self, resources: NodeResources) -> NodeResources:
         """A copy of a node as it will be when everybody who is being stopped has left."""
-        outlook = self._outlooks.get(resources.ordinal)
-        if outlook is not None:
-            soon = outlook.at(self._now_ms + 1)
+        timeline = self._timelines.get(resources.ordinal)
+        if timeline is not None:
+            soon = timeline.at(self._now_ms + 1)
             return soon if self.rule is None else self.rule.narrowed(soon, self._now_ms)
         twin = resources.copy()
         for allocation_id in (*self.leaving, *self._state.stopping):
@@ -253,28 +255,30 @@ class Calendar:
         return ""
 
     def earliest(
-        self, entry: Entry, duration_ms: int, place: Placer
+        self, entry: Entry, duration_ms: int, place: PlaceJob
     ) -> tuple[int, list[Grant]] | None:
         """The first time at which the job fits somewhere, and where."""
         if len(entry.shape.members) == 1:
-            closed = self._distance.closed(entry.waiting.job)
+            closed = self._anti_affinity.closed(entry.waiting.job)
             return self._earliest_single(entry.shape.members[0], duration_ms, closed)
         return self._earliest_gang(entry.shape, place)
 
     # --- inside
 
-    def _respects(self, entry: Entry, value: int, ordinal: int, *, comes_first: bool) -> bool:
+    def _respects(
+        self, entry: Entry, value: int, ordinal: int, *, within_pool_guarantee: bool
+    ) -> bool:
         """A job passes over bookings only if it is of a higher class than all and before them all.
 
         Online work within its part passes over those of batch work, but for cleared places.
         """
-        outlook = self._outlooks[ordinal]
-        if outlook.top_class < NOBODY_PASSES and comes_first:
+        timeline = self._timelines[ordinal]
+        if timeline.top_class < NOBODY_PASSES and within_pool_guarantee:
             entries = self._state.queue.entries
             numbers = (booking.number for booking in self._bookings.get(ordinal, ()))
             if all(entries[number].waiting.job.pool is Pool.BATCH for number in numbers):
                 return False
-        return entry.static_class <= outlook.top_class or value >= outlook.first_value
+        return entry.static_class <= timeline.top_class or value >= timeline.first_value
 
     def _earliest_single(
         self, shape: RequestShape, duration_ms: int, closed: int
@@ -294,7 +298,7 @@ class Calendar:
             for grant in grants:
                 resources = grant.resources
                 ordinal = resources.ordinal
-                if ordinal in self._outlooks or resources.bucket < 0:
+                if ordinal in self._timelines or resources.bucket < 0:
                     continue
                 if selected is not None and not selected & resources.bit:
                     continue
@@ -313,22 +317,24 @@ class Calendar:
             nodes = [self._state.index.nodes[ordinal] for ordinal in self.rule.ordinals]
             for resources in nodes:
                 if resources.bucket >= 0:
-                    self._outlook(resources)
+                    self._timeline(resources)
 
     def _earliest_booked(
         self, shape: RequestShape, duration_ms: int, selected: int | None
     ) -> tuple[int, list[Grant]] | None:
         """The same among the nodes that have an outlook already."""
         best: tuple[int, list[Grant]] | None = None
-        for ordinal, outlook in self._outlooks.items():
+        for ordinal, timeline in self._timelines.items():
             if selected is not None and not selected & self._state.index.nodes[ordinal].bit:
                 continue
-            found = outlook.earliest(shape, duration_ms, self._now_ms + 1, self.rule)
+            found = timeline.earliest(shape, duration_ms, self._now_ms + 1, self.rule)
             if found is not None and (best is None or found[0] < best[0]):
                 best = (found[0], [found[1]])
         return best
 
-    def _earliest_gang(self, job_shape: JobShape, place: Placer) -> tuple[int, list[Grant]] | None:
+    def _earliest_gang(
+        self, job_shape: JobShape, place: PlaceJob
+    ) -> tuple[int, list[Grant]] | None:
         """When enough has ended on nodes without bookings; else after all that is booked."""
         ends = Upcoming(self._ends())
         booked = self._booked
@@ -357,7 +363,7 @@ class Calendar:
         if self._windows is not None and self.rule is not None:
             self._windows.close(self.rule.closed(at_ms))
 
-    def _try(self, job_shape: JobShape, place: Placer, within: int | None) -> list[Grant] | None:
+    def _try(self, job_shape: JobShape, place: PlaceJob, within: int | None) -> list[Grant] | None:
         mark = self._transaction.mark()
         grants = place(job_shape, within)
         self._transaction.undo(mark)
@@ -382,7 +388,7 @@ class Calendar:
             grants = []
             for resources, member in places:
                 shape = entry.shape.members[member]
-                found = self._outlook(resources).earliest(shape, duration_ms, at_ms, self.rule)
+                found = self._timeline(resources).earliest(shape, duration_ms, at_ms, self.rule)
                 if found is None:
                     return None
                 if found[0] > at_ms and grants:
@@ -401,12 +407,12 @@ class Calendar:
             resources.grant_for(placement)
             for resources, placement in zip(nodes, old.placements, strict=True)
         ]
-        outlooks = [self._outlook(resources) for resources in dict.fromkeys(nodes)]
-        times = sorted({at_ms for outlook in outlooks for at_ms in outlook.times})
+        timelines = [self._timeline(resources) for resources in dict.fromkeys(nodes)]
+        times = sorted({at_ms for timeline in timelines for at_ms in timeline.times})
         if self.rule is not None:
             times = sorted({*times, *(end for s in nodes for end in self.rule.ends_on(s.ordinal))})
         for at_ms in [self._now_ms + 1, *times]:
-            if at_ms > self._now_ms and self._have_room(outlooks, grants, at_ms, duration_ms):
+            if at_ms > self._now_ms and self._have_room(timelines, grants, at_ms, duration_ms):
                 return at_ms, grants
         return None
 
@@ -419,22 +425,22 @@ class Calendar:
             if resources is None or resources.bucket < 0:
                 return None
             grants.append(resources.grant_for(placement))
-        outlooks = [
-            self._outlook(resources)
+        timelines = [
+            self._timeline(resources)
             for resources in dict.fromkeys(grant.resources for grant in grants)
         ]
-        if self._have_room(outlooks, grants, at_ms, duration_ms):
+        if self._have_room(timelines, grants, at_ms, duration_ms):
             return at_ms, grants
         return None
 
     def _have_room(
-        self, outlooks: list[Outlook], grants: list[Grant], at_ms: int, duration_ms: int
+        self, timelines: list[NodeTimeline], grants: list[Grant], at_ms: int, duration_ms: int
     ) -> bool:
         """Tell whether certain devices are free for a while, and open to the job."""
         rule = self.rule
         if rule is not None and any(rule.bars(grant, at_ms) for grant in grants):
             return False
-        return all(outlook.has_room(grants, at_ms, at_ms + duration_ms) for outlook in outlooks)
+        return all(timeline.has_room(grants, at_ms, at_ms + duration_ms) for timeline in timelines)
 
     def _book(
         self,
@@ -454,7 +460,7 @@ class Calendar:
         index = self._state.index
         if len(grants) == 1 and not exact:
             resources = index.nodes[grants[0].resources.ordinal]
-            late = self._outlook(resources).choose_late(
+            late = self._timeline(resources).choose_late(
                 entry.shape.members[0], at_ms, end_ms, self.rule
             )
             grants = grants if late is None else [late]
@@ -463,7 +469,7 @@ class Calendar:
         for grant in grants:
             resources = index.nodes[grant.resources.ordinal]
             booking = Booking(entry.number, grant, at_ms, end_ms, static_class, value)
-            self._outlook(resources).book(booking)
+            self._timeline(resources).book(booking)
             self._bookings.setdefault(resources.ordinal, []).append(booking)
             self._booked |= resources.bit
         slipped = old is not None and at_ms > max(old.at_ms, self._now_ms + 1)
@@ -482,24 +488,24 @@ class Calendar:
     def _rebuild(self, ordinal: int, *, without: int = -1) -> None:
         """Look at a node afresh, with all its bookings but those of one job."""
         resources = self._state.index.nodes[ordinal]
-        self._outlooks.pop(ordinal, None)
+        self._timelines.pop(ordinal, None)
         bookings = [item for item in self._bookings.pop(ordinal, ()) if item.number != without]
         if not bookings:
             self._booked &= ~resources.bit
             return
         self._bookings[ordinal] = bookings
-        outlook = self._outlook(resources)
+        timeline = self._timeline(resources)
         for booking in bookings:
-            outlook.book(booking)
+            timeline.book(booking)
 
     def _booked_until_ms(self) -> int:
         """When the last booking ends."""
         ends = (booking.end_ms for bookings in self._bookings.values() for booking in bookings)
         return max(ends, default=self._now_ms)
 
-    def _outlook(self, resources: NodeResources) -> Outlook:
-        outlook = self._outlooks.get(resources.ordinal)
-        if outlook is None:
+    def _timeline(self, resources: NodeResources) -> NodeTimeline:
+        timeline = self._timelines.get(resources.ordinal)
+        if timeline is None:
             ends: list[tuple[int, Grant]] = []
             for allocation_id, entry in self._state.by_node.get(resources.ordinal, {}).items():
                 if allocation_id not in self._gone:
@@ -509,14 +515,14 @@ class Calendar:
                     ]
             for end_ms, grants in self._started:
                 ends += [(end_ms, grant) for grant in grants if grant.resources is resources]
-            outlook = Outlook(self._state.index, resources, self._now_ms, ends)
+            timeline = NodeTimeline(self._state.index, resources, self._now_ms, ends)
             if self._windows is not None:
                 # All jobs share the outlook, so nothing is closed there.
-                for state in outlook.states:
+                for state in timeline.states:
                     state.usable = self._windows.usable_of(resources)
-            self._outlooks[resources.ordinal] = outlook
+            self._timelines[resources.ordinal] = timeline
             self.unsettled |= resources.bit
-        return outlook
+        return timeline
 
     def _end_ms(self, allocation_id: str) -> int:
         """When a running allocation is expected to end; at once if it is being stopped."""

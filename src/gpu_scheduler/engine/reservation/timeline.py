@@ -14,7 +14,7 @@ from gpu_scheduler.engine.state.request_shape import RequestShape
 from gpu_scheduler.engine.state.transaction import Transaction
 
 if TYPE_CHECKING:
-    from gpu_scheduler.engine.reservation.advance import Rule
+    from gpu_scheduler.engine.reservation.advance import ExclusionRule
 
 NEVER_FIRST = 1 << 62
 
@@ -30,7 +30,7 @@ class Booking(NamedTuple):
     value: int
 
 
-class Outlook:
+class NodeTimeline:
     """Steps in time, each with a shadow of the node. Only bookings make anything scarcer.
 
     `drops` are the moments when a booking begins. Between them room only grows, so whether
@@ -87,7 +87,7 @@ class Outlook:
         return answer
 
     def choose(
-        self, shape: RequestShape, start_ms: int, end_ms: int, rule: Rule | None = None
+        self, shape: RequestShape, start_ms: int, end_ms: int, rule: ExclusionRule | None = None
     ) -> Grant | None:
         """Devices that are free from start to end, next to everything that is booked."""
         common = self._common(start_ms, end_ms)
@@ -96,7 +96,7 @@ class Outlook:
         return common.choose_any(shape)
 
     def choose_late(
-        self, shape: RequestShape, start_ms: int, end_ms: int, rule: Rule | None = None
+        self, shape: RequestShape, start_ms: int, end_ms: int, rule: ExclusionRule | None = None
     ) -> Grant | None:
         """The same, but rather devices that are in use now, so that free ones stay of use."""
         common = self._common(start_ms, end_ms)
@@ -124,7 +124,7 @@ class Outlook:
         return True
 
     def earliest(
-        self, shape: RequestShape, duration_ms: int, from_ms: int, rule: Rule | None = None
+        self, shape: RequestShape, duration_ms: int, from_ms: int, rule: ExclusionRule | None = None
     ) -> tuple[int, Grant] | None:
         """The first time from which the request fits for its duration."""
         place = bisect_right(self.times, from_ms)

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 
 from sortedcontainers import SortedList
 
-from gpu_scheduler.engine.placement.anti_affinity import Apart
+from gpu_scheduler.engine.placement.anti_affinity import AntiAffinityCounts
 from gpu_scheduler.engine.placement.scoring import ScoreMemory, needs_vectors
 from gpu_scheduler.engine.policy import Policy, Preemption, Ranking
-from gpu_scheduler.engine.preemption.cache import BarrenNodes
+from gpu_scheduler.engine.preemption.cache import NegativeCache
 from gpu_scheduler.engine.priority import LEVEL_MS, level_of, order_key, static_class
 from gpu_scheduler.engine.queue import Entry, JobShape, Queue
-from gpu_scheduler.engine.quota.rules import Amounts, Holdings, dues_of, job_amounts
+from gpu_scheduler.engine.quota.rules import Amounts, Holdings, job_amounts, pool_guarantees
 from gpu_scheduler.engine.state.node_index import NO_NODE, NodeIndex
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
 from gpu_scheduler.engine.state.request_shape import RequestShape
@@ -117,17 +117,17 @@ class ClusterState:
         self.by_node: dict[int, dict[str, RunningEntry]] = {}
         self.by_class: dict[int, dict[str, RunningEntry]] = {}
         self.running_tasks: dict[int, int] = {}
-        self.apart = Apart()
+        self.anti_affinity_counts = AntiAffinityCounts()
         self.reservations: dict[int, Reservation] = {}
         self.advance_reservations: dict[str, AdvanceReservation] = {}
-        self.tenant_standings: dict[str, AccountUsage] = {}
-        self.user_standings: dict[tuple[str, str], AccountUsage] = {}
+        self.tenant_usage: dict[str, AccountUsage] = {}
+        self.user_usage: dict[tuple[str, str], AccountUsage] = {}
         self.total_gpu_milli = 0
         self._out_of_use: dict[int, int] = {}
         self.stopping: dict[str, None] = {}
         self.class_nodes: dict[int, WorkNodes] = {}
         self.account_nodes: dict[tuple[str, Pool], WorkNodes] = {}
-        self.barren_nodes = BarrenNodes()
+        self.preemption_cache = NegativeCache()
         self.resume_after = 0
         self.has_limits = policy.max_running > 0 or policy.user_quota != _NO_LIMITS
         self.gang_verdicts: dict[tuple[int, int], str] = {}
@@ -147,8 +147,8 @@ class ClusterState:
         for tenant in snapshot.tenants:
             state.set_tenant(tenant)
         state.set_pools(snapshot.pools)
-        state.tenant_standings.update(snapshot.tenant_standings)
-        state.user_standings.update(snapshot.user_standings)
+        state.tenant_usage.update(snapshot.tenant_usage)
+        state.user_usage.update(snapshot.user_usage)
         for running in snapshot.running:
             state.start(running)
         for waiting in snapshot.waiting:
@@ -168,8 +168,8 @@ class ClusterState:
             waiting=tuple(entry.waiting for _, entry in sorted(self.queue.entries.items())),
             running=tuple(self.running[key[3]].running for key in self.ends),
             reservations=tuple(reservation for _, reservation in sorted(self.reservations.items())),
-            tenant_standings=tuple(sorted(self.tenant_standings.items())),
-            user_standings=tuple(sorted(self.user_standings.items())),
+            tenant_usage=tuple(sorted(self.tenant_usage.items())),
+            user_usage=tuple(sorted(self.user_usage.items())),
             pools=tuple(pool for _, pool in sorted(self.pools.items())),
             advance_reservations=tuple(
                 sorted(self.advance_reservations.values(), key=lambda window: window.number)
@@ -203,7 +203,7 @@ class ClusterState:
         resources = self.index.add_node(node)
         if self.index.width > width:
             self._widen(self.index.width - width)
-        self.barren_nodes.note_change(resources.bit)
+        self.preemption_cache.note_change(resources.bit)
         if is_new:
             self.total_gpu_milli += node.gpu_count * WHOLE_MILLI
         self._note_out_of_use(resources)
@@ -212,7 +212,7 @@ class ClusterState:
         """Bitmaps of nodes have so many more bits; those that outlive a cycle have to follow."""
         for nodes in (*self.class_nodes.values(), *self.account_nodes.values()):
             nodes.widen(growth)
-        self.barren_nodes = BarrenNodes()
+        self.preemption_cache = NegativeCache()
 
     def remove_node(self, node_id: str) -> None:
         """A node that holds nothing is gone for good."""
@@ -226,9 +226,9 @@ class ClusterState:
         """The GPUs that can be used or are held now: all but those that are of use to nobody."""
         return self.total_gpu_milli - sum(self._out_of_use.values())
 
-    def dues(self) -> dict[Pool, int]:
+    def pool_guarantees(self) -> dict[Pool, int]:
         """What each pool with a part is sure of now."""
-        return dues_of(
+        return pool_guarantees(
             self.pools, total_milli=self.total_gpu_milli, usable_milli=self.usable_gpu_milli
         )
 
@@ -372,7 +372,7 @@ class ClusterState:
         self.index.forget_shapes(members)
         self.score_memory.forget_shapes(members)
         self.gang_verdicts.clear()
-        self.barren_nodes = BarrenNodes()
+        self.preemption_cache = NegativeCache()
         self._most_shapes = SPARE_SHAPES + 2 * (len(kept) + len(members))
 
     def limit_ms(self, job: Job) -> int:
@@ -462,13 +462,13 @@ class ClusterState:
         self.by_class.setdefault(entry.static_class, {})[allocation.id] = entry
         self.class_nodes.setdefault(entry.static_class, WorkNodes()).add(grants)
         self.account_nodes.setdefault((job.tenant, job.pool), WorkNodes()).add(grants)
-        self.barren_nodes.note_change(entry.nodes)
+        self.preemption_cache.note_change(entry.nodes)
         if running.stopping:
             self.stopping[allocation.id] = None
         self.holdings.add(job, amounts)
         self.running_tasks[job.number] = self.running_tasks.get(job.number, 0) + 1
         if job.service or job.port:
-            self.apart.add(job, grants)
+            self.anti_affinity_counts.add(job, grants)
 
     def finish(self, allocation_id: str) -> Running:
         """An allocation is held no more."""
@@ -490,11 +490,11 @@ class ClusterState:
         account.remove(entry.grants)
         if not account.bits:
             del self.account_nodes[job.tenant, job.pool]
-        self.barren_nodes.note_change(entry.nodes)
+        self.preemption_cache.note_change(entry.nodes)
         self.stopping.pop(allocation_id, None)
         self.holdings.add(job, entry.amounts, -1)
         if job.service or job.port:
-            self.apart.add(job, entry.grants, -1)
+            self.anti_affinity_counts.add(job, entry.grants, -1)
         left = self.running_tasks[job.number] - 1
         if left:
             self.running_tasks[job.number] = left
@@ -508,7 +508,7 @@ class ClusterState:
         self.ends.remove(entry.end_key)
         entry.running = running
         self.ends.add(entry.end_key)
-        self.barren_nodes.note_change(entry.nodes)
+        self.preemption_cache.note_change(entry.nodes)
         if running.stopping:
             self.stopping[running.allocation.id] = None
 

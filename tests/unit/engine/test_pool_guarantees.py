@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_scheduler.engine.quota.rules import dues_of
+from gpu_scheduler.engine.quota.rules import pool_guarantees
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.snapshot import PoolQuota
 
@@ -13,7 +13,7 @@ def due(online: int, batch: int, usable: int, *, elastic: bool = True) -> tuple[
         Pool.ONLINE: PoolQuota(pool=Pool.ONLINE, percent=online, elastic=elastic),
         Pool.BATCH: PoolQuota(pool=Pool.BATCH, percent=batch, elastic=elastic),
     }
-    found = dues_of(pools, total_milli=32_000, usable_milli=usable * 1000)
+    found = pool_guarantees(pools, total_milli=32_000, usable_milli=usable * 1000)
     return found[Pool.ONLINE] // 1000, found[Pool.BATCH] // 1000
 
 
@@ -40,5 +40,5 @@ def test_where_nothing_is_lent_batch_work_keeps_its_part_of_what_is_left() -> No
 
 def test_a_pool_without_the_other_has_its_part_as_far_as_there_is_so_much() -> None:
     pools = {Pool.BATCH: PoolQuota(pool=Pool.BATCH, percent=50)}
-    assert dues_of(pools, total_milli=32_000, usable_milli=24_000) == {Pool.BATCH: 16_000}
-    assert dues_of({}, total_milli=32_000, usable_milli=24_000) == {}
+    assert pool_guarantees(pools, total_milli=32_000, usable_milli=24_000) == {Pool.BATCH: 16_000}
+    assert pool_guarantees({}, total_milli=32_000, usable_milli=24_000) == {}

@@ -57,8 +57,8 @@ def a_full_state() -> ClusterState:
                 placements=tuple(on(f"n{n}", range(4)) for n in range(3)),
             )
         ],
-        standings={"vision": AccountUsage(usage=7), "speech": AccountUsage(usage=3)},
-        user_standings={("vision", "ada"): AccountUsage(usage=7)},
+        tenant_usage={"vision": AccountUsage(usage=7), "speech": AccountUsage(usage=3)},
+        user_usage={("vision", "ada"): AccountUsage(usage=7)},
     )
 
 

@@ -1,6 +1,6 @@
 """What an account's use adds to the keys of its jobs."""
 
-from gpu_scheduler.engine.fair_share import PROJECTED_MS, Standings
+from gpu_scheduler.engine.fair_share import PROJECTED_MS, FairShare
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.snapshot import AccountUsage
@@ -18,25 +18,25 @@ def a_rivalry(*, a: int, b: int, weight_a: int = 1000, policy=FAIR) -> ClusterSt
         policy=policy,
         tenants=[a_tenant(id="a", weight_milli=weight_a), a_tenant(id="b")],
         queue=[a_job(number=1, tenant="a"), a_job(number=2, tenant="b")],
-        standings={"a": AccountUsage(usage=a * GPU_HOUR), "b": AccountUsage(usage=b * GPU_HOUR)},
+        tenant_usage={"a": AccountUsage(usage=a * GPU_HOUR), "b": AccountUsage(usage=b * GPU_HOUR)},
     )
 
 
 def test_a_fair_share_costs_the_weight_and_twice_the_share_twice_that() -> None:
-    standings = Standings(a_rivalry(a=100, b=100))
-    assert (standings.penalty_ms(A), standings.penalty_ms(B)) == (DAY, DAY)
-    standings = Standings(a_rivalry(a=200, b=0))
-    assert (standings.penalty_ms(A), standings.penalty_ms(B)) == (2 * DAY, 0)
+    fair_share = FairShare(a_rivalry(a=100, b=100))
+    assert (fair_share.penalty_ms(A), fair_share.penalty_ms(B)) == (DAY, DAY)
+    fair_share = FairShare(a_rivalry(a=200, b=0))
+    assert (fair_share.penalty_ms(A), fair_share.penalty_ms(B)) == (2 * DAY, 0)
 
 
 def test_a_heavier_tenant_may_use_more() -> None:
-    standings = Standings(a_rivalry(a=200, b=100, weight_a=2000))
-    assert standings.penalty_ms(A) == standings.penalty_ms(B)
+    fair_share = FairShare(a_rivalry(a=200, b=100, weight_a=2000))
+    assert fair_share.penalty_ms(A) == fair_share.penalty_ms(B)
 
 
 def test_the_cost_is_capped() -> None:
     policy = a_policy(name="fair", fair_ms=DAY, user_fair_ms=0, fair_cap=1)
-    assert Standings(a_rivalry(a=200, b=0, policy=policy)).penalty_ms(A) == DAY
+    assert FairShare(a_rivalry(a=200, b=0, policy=policy)).penalty_ms(A) == DAY
 
 
 def test_users_are_compared_inside_their_tenant() -> None:
@@ -44,33 +44,33 @@ def test_users_are_compared_inside_their_tenant() -> None:
     state = a_state(
         policy=policy,
         queue=[a_job(number=1, user="ada"), a_job(number=2, user="bob")],
-        user_standings={
+        user_usage={
             ("vision", "ada"): AccountUsage(usage=300 * GPU_HOUR),
             ("vision", "bob"): AccountUsage(usage=100 * GPU_HOUR),
         },
     )
-    standings = Standings(state)
-    assert standings.penalty_ms(("vision", "ada", Pool.BATCH)) == 1.5 * HOUR
-    assert standings.penalty_ms(("vision", "bob", Pool.BATCH)) == 0.5 * HOUR
+    fair_share = FairShare(state)
+    assert fair_share.penalty_ms(("vision", "ada", Pool.BATCH)) == 1.5 * HOUR
+    assert fair_share.penalty_ms(("vision", "bob", Pool.BATCH)) == 0.5 * HOUR
 
 
 def test_a_start_counts_at_once_as_up_to_an_hour() -> None:
     assert GPU_HOUR == 1000 * PROJECTED_MS
-    standings = Standings(a_rivalry(a=1, b=1))
-    standings.note_start(a_job(tenant="a"), 1000, DAY)
-    assert standings.penalty_ms(A) == 2 * DAY
-    assert standings.penalty_ms(B) == DAY
+    fair_share = FairShare(a_rivalry(a=1, b=1))
+    fair_share.note_start(a_job(tenant="a"), 1000, DAY)
+    assert fair_share.penalty_ms(A) == 2 * DAY
+    assert fair_share.penalty_ms(B) == DAY
 
 
 def test_a_start_counts_also_when_nobody_has_used_anything() -> None:
-    standings = Standings(a_rivalry(a=0, b=0))
-    assert standings.penalty_ms(A) == standings.penalty_ms(B) == 0
-    standings.note_start(a_job(tenant="a"), 1000, HOUR)
-    assert standings.penalty_ms(A) > standings.penalty_ms(B)
+    fair_share = FairShare(a_rivalry(a=0, b=0))
+    assert fair_share.penalty_ms(A) == fair_share.penalty_ms(B) == 0
+    fair_share.note_start(a_job(tenant="a"), 1000, HOUR)
+    assert fair_share.penalty_ms(A) > fair_share.penalty_ms(B)
 
 
 def test_without_weights_use_costs_nothing() -> None:
     policy = a_policy(name="easy")
-    standings = Standings(a_rivalry(a=200, b=0, policy=policy))
-    standings.note_start(a_job(tenant="a"), 1000, HOUR)
-    assert standings.penalty_ms(A) == 0
+    fair_share = FairShare(a_rivalry(a=200, b=0, policy=policy))
+    fair_share.note_start(a_job(tenant="a"), 1000, HOUR)
+    assert fair_share.penalty_ms(A) == 0

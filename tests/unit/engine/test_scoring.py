@@ -8,8 +8,8 @@ from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.placement.fragmentation import (
     CPU_STEP_MILLI,
     USUAL_CPU_MILLI,
-    Fragments,
-    Worth,
+    BalanceCost,
+    Fragmentation,
     usable_rests,
     usual_cpu_milli,
 )
@@ -155,7 +155,7 @@ def test_places_on_nodes_as_they_were_long_ago_are_forgotten() -> None:
 
 
 def test_a_rest_that_is_too_small_is_a_fragment() -> None:
-    fragments = Fragments((typical(share=1000), typical(share=500)), KINDS)
+    fragments = Fragmentation((typical(share=1000), typical(share=500)), KINDS)
     # For a whole GPU the half is lost, for a half nothing is.
     assert fragments.of(0, 64_000, (500, 1000)) == 250
     # Neither fits anywhere: all 600 are lost to both.
@@ -165,27 +165,27 @@ def test_a_rest_that_is_too_small_is_a_fragment() -> None:
 
 def test_all_that_is_idle_is_lost_to_what_cannot_run_there() -> None:
     idle = (500, 1000)
-    assert Fragments((typical(cpus=65),), KINDS).of(0, 64_000, idle) == 1500
-    assert Fragments((typical(models=("H100",)),), KINDS).of(0, 64_000, idle) == 1500
-    assert Fragments((typical(models=("A100",)),), KINDS).of(0, 64_000, idle) == 500
-    assert Fragments((typical(gpus=0, share=0),), KINDS).of(0, 64_000, idle) == 1500
-    assert Fragments((typical(gpus=2),), KINDS).of(0, 64_000, idle) == 1500
+    assert Fragmentation((typical(cpus=65),), KINDS).of(0, 64_000, idle) == 1500
+    assert Fragmentation((typical(models=("H100",)),), KINDS).of(0, 64_000, idle) == 1500
+    assert Fragmentation((typical(models=("A100",)),), KINDS).of(0, 64_000, idle) == 500
+    assert Fragmentation((typical(gpus=0, share=0),), KINDS).of(0, 64_000, idle) == 1500
+    assert Fragmentation((typical(gpus=2),), KINDS).of(0, 64_000, idle) == 1500
 
 
 def test_typical_shapes_weigh_by_how_often_they_came() -> None:
-    often = Fragments((typical(share=1000, count=3), typical(share=500, count=1)), KINDS)
+    often = Fragmentation((typical(share=1000, count=3), typical(share=500, count=1)), KINDS)
     assert often.of(0, 64_000, (500, 1000)) == 375
 
 
 def test_a_share_goes_where_fragments_grow_the_least() -> None:
-    fragments = Fragments((typical(share=1000), typical(share=500)), KINDS)
+    fragments = Fragmentation((typical(share=1000), typical(share=500)), KINDS)
     # On the half: 250 -> 0, sigmoid(0.25) = 0.562; on the whole one: 250 -> 500, 0.437.
     assert fragments.gradient(a_vector((500, 1000)), a_shape(gpus=0.5)) == (56, 0)
     assert fragments.gradient(a_vector((300, 1000)), a_shape(gpus=0.5))[1] == 1
 
 
 def test_whole_devices_have_one_score_for_the_node() -> None:
-    fragments = Fragments((typical(share=1000), typical(share=500)), KINDS)
+    fragments = Fragmentation((typical(share=1000), typical(share=500)), KINDS)
     # (500, 1000) -> (500, 0): for a whole GPU and for a half 500 and 0 are lost, so 250 as before.
     assert fragments.gradient(a_vector((500, 1000)), a_shape(gpus=1)) == (50, -1)
 
@@ -217,14 +217,14 @@ def test_a_large_share_counts_as_the_whole_device() -> None:
 
 
 def test_the_cost_of_a_share_by_hand() -> None:
-    cost, _, device = Worth((), KINDS).cost(a_vector((500, 1000)), a_shape(gpus=0.5))
+    cost, _, device = BalanceCost((), KINDS).cost(a_vector((500, 1000)), a_shape(gpus=0.5))
     # 1,000 milli-GPU are left over; stranded go from 171 to 79; the half of the used GPU costs
     # 40 x 500, where a fresh one would cost 20,000 + 3 x 500 + 4,000.
     assert (cost, device) == (1000 + 40 * (79 - 171) + 40 * 500, 0)
 
 
 def test_breaking_an_empty_node_costs_a_little() -> None:
-    worth = Worth((), KINDS)
+    worth = BalanceCost((), KINDS)
     fresh, _, _ = worth.cost(a_vector(EMPTY, cpus=0), a_shape(gpus=1))
     used, _, _ = worth.cost(a_vector((0, *EMPTY[1:]), cpus=0), a_shape(gpus=1))
     # Without CPU everything idle is stranded before and after: only what is left over differs.
@@ -234,8 +234,8 @@ def test_breaking_an_empty_node_costs_a_little() -> None:
 
 
 def test_the_tie_rule_depends_only_on_what_is_free() -> None:
-    one = Worth((), KINDS).cost(a_vector((500, 1000)), a_shape(gpus=1))
-    other = Worth((), KINDS).cost(a_vector((1000, 500)), a_shape(gpus=1))
+    one = BalanceCost((), KINDS).cost(a_vector((500, 1000)), a_shape(gpus=1))
+    other = BalanceCost((), KINDS).cost(a_vector((1000, 500)), a_shape(gpus=1))
     assert one == other
 
 

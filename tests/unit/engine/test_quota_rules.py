@@ -8,9 +8,9 @@ from gpu_scheduler.engine.quota.rules import (
     Admission,
     Amounts,
     Holdings,
-    dues_of,
     job_amounts,
     never_admitted,
+    pool_guarantees,
 )
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason, ReasonCode
@@ -44,10 +44,12 @@ def an_admission(
         "tenants": {tenant.id: tenant for tenant in tenants},
         "pools": {pool.pool: pool for pool in pools},
         "holdings": holdings,
-        "standings": {},
+        "tenant_usage": {},
     }
     total_milli = round(total * 1000)
-    values["dues"] = dues_of(values["pools"], total_milli=total_milli, usable_milli=total_milli)
+    values["guarantees"] = pool_guarantees(
+        values["pools"], total_milli=total_milli, usable_milli=total_milli
+    )
     return Admission(**(values | changes))
 
 
@@ -107,7 +109,7 @@ def test_work_without_gpus_is_not_held_back_by_a_quota_of_gpus() -> None:
 def test_gpu_hours_count_what_was_spent_and_what_running_jobs_may_still_use() -> None:
     admission = an_admission(
         a_tenant(gpu_milli_ms=10 * 1000 * HOUR),
-        standings={"vision": AccountUsage(spent_gpu_milli_ms=6 * 1000 * HOUR)},
+        tenant_usage={"vision": AccountUsage(spent_gpu_milli_ms=6 * 1000 * HOUR)},
     )
     admission.holdings.of("vision").add(Amounts(gpu_milli_ms=3 * 1000 * HOUR))
     assert refusal(admission, a_job(max_runtime_ms=HOUR)) is None
@@ -134,7 +136,7 @@ def test_what_the_owner_used_lately_is_not_lent() -> None:
         elastic("vision", 4),
         elastic("speech", 4),
         held={"vision": 4, "speech": 1},
-        standings={"speech": AccountUsage(recent_gpu_milli=3000)},
+        tenant_usage={"speech": AccountUsage(recent_gpu_milli=3000)},
     )
     assert refusal(admission, a_job(gpus=1)) is None
     assert refusal(admission, a_job(gpus=2)) is not None
@@ -298,10 +300,10 @@ def test_so_many_members_of_an_online_gang_are_within_its_part(held: float, memb
     admission = an_admission(
         pools=pools(online=25, batch=75, elastic=True), held_by_pool={Pool.ONLINE: held}, total=16
     )
-    assert admission.members_in_part(gang) == members
-    assert admission.comes_first(gang, 2) is (members >= 2)
-    assert admission.comes_first(gang, members + 1) is False
-    assert admission.members_in_part(replace(gang, pool=Pool.BATCH)) == 0
+    assert admission.members_within_guarantee(gang) == members
+    assert admission.within_pool_guarantee(gang, 2) is (members >= 2)
+    assert admission.within_pool_guarantee(gang, members + 1) is False
+    assert admission.members_within_guarantee(replace(gang, pool=Pool.BATCH)) == 0
 
 
 def test_a_plain_job_has_one_member_or_none() -> None:
