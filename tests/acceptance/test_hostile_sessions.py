@@ -31,8 +31,8 @@ from gpu_scheduler.agent.launcher.__main__ import main
 sys.exit(main(["--dir", sys.argv[1]]))
 """
 FAILING = """
-from gpu_scheduler.agent.launcher import {module} as module
-before = module.{name}
+from gpu_scheduler.agent.launcher.{module} import {owner}
+before = {owner}.{name}
 left = ["job-1.1"]
 def failing(*values, **more):
     for value in values:
@@ -41,7 +41,7 @@ def failing(*values, **more):
             left.clear()
             raise RuntimeError("never expected")
     return before(*values, **more)
-module.{name} = failing
+{owner}.{name} = failing
 """
 HEAD = """
 import json, os, socket, subprocess, sys, time
@@ -256,22 +256,22 @@ except (IndexError, OSError):
 
 
 @pytest.mark.parametrize(
-    ("module", "name"),
+    ("module", "owner", "name"),
     [
-        ("logs", "open_log"),
-        ("starting", "Starter.record"),
-        ("starting", "Starter.began"),
-        ("starting", "Starter._child_ended"),
-        ("stopping", "Stopper.arm"),
-        ("closing", "Closer._sweep"),
-        ("closing", "Closer._over"),
+        ("lifecycle.start", "logs", "open_log"),
+        ("lifecycle.gate", "StartGate", "record_start"),
+        ("lifecycle.gate", "StartGate", "set_running"),
+        ("lifecycle.start", "Starter", "_child_ended"),
+        ("lifecycle.stop", "Stopper", "watch_limits"),
+        ("lifecycle.cleanup", "Cleanup", "_end_processes"),
+        ("lifecycle.cleanup", "Cleanup", "_finish"),
     ],
 )
 @pytest.mark.parametrize("runner", ["process", "tmux"])
 def test_a_fault_in_the_launcher_costs_one_job_and_leaves_nothing(
-    module: str, name: str, runner: str
+    module: str, owner: str, name: str, runner: str
 ) -> None:
-    if (runner, name) == ("tmux", "Starter._child_ended"):
+    if (runner, name) == ("tmux", "_child_ended"):
         pytest.skip("only children of the launcher end there")
 
     async def scenario(rig: Rig) -> None:
@@ -285,4 +285,4 @@ def test_a_fault_in_the_launcher_costs_one_job_and_leaves_nothing(
         await rig.launcher.stop("job-2.1", 0, "cancelled", 0)
         assert (await rig.over("job-2.1")).stopped_by == "cancelled"
 
-    with_changed_launcher(FAILING.format(module=module, name=name), scenario)
+    with_changed_launcher(FAILING.format(module=module, owner=owner, name=name), scenario)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.agent.launcher.scratch import MOST, PREFIX
+from gpu_scheduler.agent.launcher.scratch import FREE_PREFIX, MAX_FREE
 from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
 from gpu_scheduler.agent.work import Over, Saved
 from tests.launching import AS_ROOT, NOBODY, Rig, is_alive, log_line, start_until, with_launcher
@@ -149,7 +149,7 @@ async def _only_spares(rig: Rig) -> None:
     async with asyncio.timeout(20):
         while True:
             left = list((rig.directory / "scratch").iterdir())
-            if len(left) <= MOST and all(path.name.startswith(PREFIX) for path in left):
+            if len(left) <= MAX_FREE and all(path.name.startswith(FREE_PREFIX) for path in left):
                 break
             await asyncio.sleep(0.05)
     assert not [inside for path in left for inside in path.iterdir()]

@@ -13,8 +13,8 @@ from tests.launching import Rig, with_launcher
 IMPATIENT = """
 import sys
 from gpu_scheduler.agent.launcher import loop, service
-loop.LONGEST_WAIT_MS = 50
-service.ALONE_MS = 2_000
+loop.MAX_WAIT_MS = 50
+service.IDLE_EXIT_MS = 2_000
 service.serve(sys.argv[1], None)
 """
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.agent.cgroups.groups import PREFIX
-from gpu_scheduler.agent.spawn.prefork import MOST
+from gpu_scheduler.agent.spawn.prefork import MAX_FREE
 from tests.launching import AS_ROOT, Rig, with_launcher
 
 CPU = Path("/sys/fs/cgroup/cpu")
@@ -45,7 +45,7 @@ def waiting(rig: Rig, kind: str = "cpu") -> dict[int, Path]:
 async def all_wait(rig: Rig, kind: str = "cpu") -> dict[int, Path]:
     """Wait until all seats are taken, with limits of this kind, and the launcher knows it."""
     async with asyncio.timeout(30):
-        while len(found := waiting(rig, kind)) < MOST:
+        while len(found := waiting(rig, kind)) < MAX_FREE:
             await asyncio.sleep(0.02)
     await rig.launcher.held()  # it has heard of all of them when it answers
     return found

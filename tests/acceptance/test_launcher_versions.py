@@ -18,7 +18,12 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler import __version__
-from gpu_scheduler.agent.launcher.messages import FIRST_FIELDS, understood, work_form, work_from
+from gpu_scheduler.agent.launcher.messages import (
+    PROTOCOL_1_FIELDS,
+    decode_work,
+    encode_work,
+    split_known_fields,
+)
 from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
 from gpu_scheduler.agent.work import Work, WorkDevice
 from tests.launching import Rig
@@ -130,17 +135,17 @@ def test_a_launcher_of_today_is_left_where_it_is() -> None:
 
 def test_what_an_old_launcher_does_not_know_is_named() -> None:
     work = Work(allocation_id="job-1.1", argv=("true",), lease_ms=5)
-    form, unknown = understood(work_form(work), FIRST_FIELDS)
+    form, unknown = split_known_fields(encode_work(work), PROTOCOL_1_FIELDS)
     assert (unknown, form) == (
         ["lease_ms"],
-        work_form(Work(allocation_id="job-1.1", argv=("true",))),
+        encode_work(Work(allocation_id="job-1.1", argv=("true",))),
     )
 
 
 def test_records_of_a_later_launcher_are_read_without_what_is_new_in_them() -> None:
     work = Work(allocation_id="job-1.1", argv=("true",), devices=(WorkDevice(index=1),))
-    form = work_form(work) | {"from_the_future": 1}
+    form = encode_work(work) | {"from_the_future": 1}
     form["devices"][0]["colour"] = "green"
-    assert work_from(form, lenient=True) == work
-    with pytest.raises(ValueError, match="this is no work"):
-        work_from(form)
+    assert decode_work(form, lenient=True) == work
+    with pytest.raises(ValueError, match="not a valid work"):
+        decode_work(form)

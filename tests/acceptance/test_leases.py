@@ -18,7 +18,7 @@ import pytest
 
 from gpu_scheduler.agent.launcher import lease_files, processes
 from gpu_scheduler.agent.launcher.loop import now_ms
-from gpu_scheduler.agent.launcher.watchdog import PID_FILE, Guard
+from gpu_scheduler.agent.launcher.watchdog import PID_FILE, Watchdog
 from gpu_scheduler.agent.launcher_client import OrderRefused
 from gpu_scheduler.agent.work import Work
 from tests.launching import Rig, is_alive, with_launcher
@@ -46,12 +46,12 @@ def belonging(rig: Rig, name: str) -> set[int]:
 
 
 def until_ms(rig: Rig) -> int:
-    """Until when the one job with a lease may run, as its guard reads it."""
+    """Until when the one job with a lease may run, as its watchdog reads it."""
     (lease,) = lease_files.read_all(str(rig.directory / "agent"))
     return lease.until_ms
 
 
-def guard_pid(rig: Rig) -> int:
+def watchdog_pid(rig: Rig) -> int:
     try:
         return int((rig.directory / "agent" / PID_FILE).read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -59,14 +59,14 @@ def guard_pid(rig: Rig) -> int:
 
 
 async def running(rig: Rig, work: Work) -> int:
-    """Start it, and wait until all its processes and the guard are there; when its lease began.
+    """Start it, and wait until all its processes and the watchdog are there; when its lease began.
 
     The lease is renewed meanwhile: a busy machine may take longer than that for all of them.
     """
 
     def is_there() -> bool:
         log = Path(work.log_path)
-        return log.exists() and "ready" in rig.log(work) and is_alive(guard_pid(rig))
+        return log.exists() and "ready" in rig.log(work) and is_alive(watchdog_pid(rig))
 
     await rig.launcher.start(work)
     await rig.began(work.allocation_id)
@@ -170,7 +170,7 @@ def test_a_dead_launcher_and_no_agent_do_not_let_a_job_outlive_its_lease() -> No
         os.kill(pid, signal.SIGKILL)
         assert len(belonging(rig, "job-1.1")) >= 3
         await until(lambda: not belonging(rig, "job-1.1"))
-        await until(lambda: not is_alive(guard_pid(rig)))
+        await until(lambda: not is_alive(watchdog_pid(rig)))
         await rig.open()
         over = await rig.over("job-1.1")
         assert (over.exit_code, over.stopped_by) == (None, "lease")
@@ -183,12 +183,12 @@ def test_the_next_launcher_keeps_the_leases_of_the_former() -> None:
     async def scenario(rig: Rig) -> None:
         work = leased(rig, "job-1.1", 60_000)
         await running(rig, work)
-        first, former = guard_pid(rig), rig.launcher.pid
+        first, former = watchdog_pid(rig), rig.launcher.pid
         asked_ms = now_ms()
         await rig.launcher.renew(asked_ms)
         assert until_ms(rig) == asked_ms + 60_000
         await rig.kill_launcher()
-        await until(lambda: guard_pid(rig) != first and not is_alive(first))
+        await until(lambda: watchdog_pid(rig) != first and not is_alive(first))
         assert (until_ms(rig), rig.launcher.pid == former) == (asked_ms + 60_000, False)
         renewed_ms = now_ms()
         await rig.launcher.renew(renewed_ms)
@@ -199,13 +199,13 @@ def test_the_next_launcher_keeps_the_leases_of_the_former() -> None:
 
 
 @pytest.mark.slow
-def test_a_guard_that_is_killed_or_frozen_is_not_missed() -> None:
+def test_leases_hold_when_the_watchdog_is_killed_or_frozen() -> None:
     async def scenario(rig: Rig) -> None:
         await running(rig, leased(rig, "job-1.1", 6_000))
-        first = guard_pid(rig)
+        first = watchdog_pid(rig)
         os.kill(first, signal.SIGKILL)
-        await until(lambda: guard_pid(rig) not in {0, first})
-        with frozen(guard_pid(rig)):
+        await until(lambda: watchdog_pid(rig) not in {0, first})
+        with frozen(watchdog_pid(rig)):
             over = await rig.over("job-1.1")
         assert over.stopped_by == "lease"
 
@@ -213,13 +213,13 @@ def test_a_guard_that_is_killed_or_frozen_is_not_missed() -> None:
 
 
 def test_a_launcher_that_thaws_after_the_end_of_a_lease_renews_it_no_more() -> None:
-    """As when the whole machine stood still: launcher, guard and job."""
+    """As when the whole machine stood still: launcher, watchdog and job."""
 
     async def scenario(rig: Rig) -> None:
         work = leased(rig, "job-1.1", 2_000, "echo ready; exec sleep 600")
         asked_ms = await running(rig, work)
         job = next(iter(belonging(rig, "job-1.1")))
-        with frozen(rig.launcher.pid, guard_pid(rig)):
+        with frozen(rig.launcher.pid, watchdog_pid(rig)):
             await until(lambda: now_ms() > asked_ms + 2_100)
             assert is_alive(job)
             # The renewal waits at the launcher's door when it thaws, and comes before any alarm.
@@ -250,18 +250,18 @@ def test_a_renewal_from_the_future_is_refused() -> None:
     with_launcher(scenario)
 
 
-def test_the_guard_spares_whoever_has_the_number_of_a_process_that_is_gone(tmp_path: Path) -> None:
+def test_the_watchdog_spares_a_process_that_reuses_a_pid(tmp_path: Path) -> None:
     stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
         form = {"boot": processes.boot_id(), "pid": stranger.pid, "ticks": 1, "uid": os.getuid()}
         for number, boot in enumerate((processes.boot_id(), "another run of the machine")):
             groups = {"groups": (), "kill": (), **form, "boot": boot}
             lease_files.write(str(tmp_path), (f"job-{number}.1", 0), 1, groups)
-        guard = Guard(str(tmp_path), "mark")
+        watchdog = Watchdog(str(tmp_path), "mark")
         for _ in range(5):
-            guard.look()
+            watchdog.check()
         assert stranger.poll() is None
-        assert guard.look()[1] == 0, "nothing is left to guard"
+        assert watchdog.check()[1] == 0, "nothing is left to watch"
     finally:
         stranger.kill()
         stranger.wait()

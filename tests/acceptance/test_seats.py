@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.agent.spawn.prefork import MOST
+from gpu_scheduler.agent.spawn.prefork import MAX_FREE
 from tests.launching import Rig, is_alive, with_launcher
 
 LIMIT = {"memory_mb": 256}
@@ -65,7 +65,7 @@ async def a_full_house(rig: Rig, name: str = "job-1.1") -> dict[int, list[Path]]
     assert (await rig.run(rig.work(name, "true", **LIMIT))).exit_code == 0
     if rig.launcher.capabilities["memory"] != "cgroup v1":
         pytest.skip("nobody has to wait where processes can begin in their groups")
-    await until(lambda: len(waiting(rig)) >= MOST)
+    await until(lambda: len(waiting(rig)) >= MAX_FREE)
     await rig.launcher.held()  # it has heard of all of them when it answers
     return waiting(rig)
 

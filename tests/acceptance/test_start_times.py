@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.agent.launcher import processes
-from gpu_scheduler.agent.launcher.messages import NOT_NEEDED, understood, work_form, work_from
+from gpu_scheduler.agent.launcher.messages import (
+    OPTIONAL_FIELDS,
+    decode_work,
+    encode_work,
+    split_known_fields,
+)
 from gpu_scheduler.agent.work import Over, Prepared, Work
 from tests.hanging import hanging_directory, stuck_directory
 from tests.launching import NOBODY, Rig, log_line, with_launcher
@@ -148,7 +153,7 @@ def test_a_prepared_member_that_was_stopped_and_cannot_run_is_given_up() -> None
         (child,) = gate_children(rig)
         os.kill(child, signal.SIGSTOP)
         await rig.launcher.commit("job-1.1", 0, {}, {})
-        assert_given_up(await rig.over("job-1.1"), "somebody has stopped its process")
+        assert_given_up(await rig.over("job-1.1"), "its process was stopped by a signal")
         assert not ran.exists()
         assert not processes.is_running(child)
 
@@ -192,7 +197,7 @@ def test_a_child_that_cannot_be_killed_keeps_its_devices_and_holds_up_nobody_els
 
 def test_an_older_launcher_does_without_these_times() -> None:
     work = Work(allocation_id="a", argv=("true",), start_timeout_ms=1, engine_timeout_ms=2)
-    known = frozenset(Work.__slots__) - set(NOT_NEEDED)
-    form, unknown = understood(work_form(work), known)
+    known = frozenset(Work.__slots__) - set(OPTIONAL_FIELDS)
+    form, unknown = split_known_fields(encode_work(work), known)
     assert unknown == []
-    assert work_from(form) == Work(allocation_id="a", argv=("true",))
+    assert decode_work(form) == Work(allocation_id="a", argv=("true",))

@@ -21,15 +21,15 @@ import msgspec
 
 from gpu_scheduler import __version__
 from gpu_scheduler.agent.launcher.messages import (
-    FIRST_FIELDS,
-    MOST_LINE_BYTES,
-    Form,
-    line,
-    over_from,
-    parsed,
-    report_from,
-    understood,
-    work_form,
+    MAX_LINE_BYTES,
+    PROTOCOL_1_FIELDS,
+    Message,
+    decode_line,
+    decode_over,
+    decode_report,
+    encode_line,
+    encode_work,
+    split_known_fields,
 )
 from gpu_scheduler.agent.work import Over, Report, Work
 
@@ -60,7 +60,7 @@ class Launcher:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._reports: asyncio.Queue[Report] = asyncio.Queue()
-        self._answers: dict[int, tuple[Form, asyncio.Future[Form]]] = {}
+        self._answers: dict[int, tuple[Message, asyncio.Future[Message]]] = {}
         self._number = 0
         self._unsent = bytearray()
         self._sending = False
@@ -68,7 +68,7 @@ class Launcher:
         self._keeper: asyncio.Task[None] | None = None
         self._child = 0
         self._holds_back = False
-        self._known_fields = FIRST_FIELDS
+        self._known_fields = PROTOCOL_1_FIELDS
         self._introduced = asyncio.Event()
         self.pid = 0
         self.version = __version__
@@ -97,7 +97,7 @@ class Launcher:
     async def start(self, work: Work) -> None:
         """Start this work, unless it was started or stopped before. Returns when it is recorded."""
         await self._introduced.wait()
-        form, unknown = understood(work_form(work), self._known_fields)
+        form, unknown = split_known_fields(encode_work(work), self._known_fields)
         if unknown:
             raise OrderRefused(
                 f"the launcher of this node is of version {self.version} and does not know "
@@ -190,7 +190,7 @@ class Launcher:
         """Everything that was started and not forgotten, with its end if it has one."""
         answer = await self._ask({"do": "held"})
         return [
-            (str(item["allocation_id"]), int(item["member"]), over_from(item["over"]))
+            (str(item["allocation_id"]), int(item["member"]), decode_over(item["over"]))
             for item in answer["held"]
         ]
 
@@ -221,13 +221,13 @@ class Launcher:
     def _tell_to_leave(self) -> bool:
         if self._writer is None:
             return False
-        self._writer.write(line({"n": 0, "do": "leave"}))
+        self._writer.write(encode_line({"n": 0, "do": "leave"}))
         return True
 
-    async def _ask(self, order: Form) -> Form:
+    async def _ask(self, order: Message) -> Message:
         self._number += 1
         number = self._number
-        answer: asyncio.Future[Form] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._answers[number] = ({"n": number, **order}, answer)
         self._send(self._answers[number][0])
         try:
@@ -238,7 +238,7 @@ class Launcher:
             raise OrderRefused(found["error"])
         return found
 
-    def _send(self, order: Form) -> None:
+    def _send(self, order: Message) -> None:
         """Orders given in one turn of the event loop leave in one write."""
         self._unsent += _encoded(order)
         if not self._sending:
@@ -284,20 +284,20 @@ class Launcher:
                     self._heard(_decoded(text))
             else:
                 partial += rest
-            if not data or len(partial) > MOST_LINE_BYTES:
+            if not data or len(partial) > MAX_LINE_BYTES:
                 return
 
-    def _heard(self, form: Form) -> None:
+    def _heard(self, form: Message) -> None:
         if "report" in form:
             # A kind that a later launcher has, and that nobody here asked for, is passed over.
             with contextlib.suppress(ValueError):
-                self._reports.put_nowait(report_from(form))
+                self._reports.put_nowait(decode_report(form))
             return
         if "capabilities" in form:
             self.pid = int(form["pid"])
             self.capabilities = form["capabilities"]
             self.version = str(form.get("version", FIRST_VERSION))
-            self._known_fields = frozenset(form.get("work_fields", FIRST_FIELDS))
+            self._known_fields = frozenset(form.get("work_fields", PROTOCOL_1_FIELDS))
             self._introduced.set()
         order = self._answers.get(form.get("n") or 0)
         if order is not None and not order[1].done():
@@ -316,9 +316,9 @@ class Launcher:
         self._writer = writer
         self._holds_back = False
         self._unsent.clear()
-        writer.write(line({"n": 0, "do": "watch"}))
+        writer.write(encode_line({"n": 0, "do": "watch"}))
         for order, _ in self._answers.values():
-            writer.write(line(order))
+            writer.write(encode_line(order))
         return reader
 
     async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -328,7 +328,7 @@ class Launcher:
         problem, pause = "", RETRY_SECONDS
         while asyncio.get_running_loop().time() < give_up:
             try:
-                return await asyncio.open_unix_connection(path, limit=MOST_LINE_BYTES)
+                return await asyncio.open_unix_connection(path, limit=MAX_LINE_BYTES)
             except (FileNotFoundError, ConnectionRefusedError):
                 if not started or self._child_is_gone():
                     problem = self._try_to_start()
@@ -384,20 +384,20 @@ class Launcher:
         )
 
 
-def _encoded(order: Form) -> bytes:
-    """Like `line`, but fast; it does not know texts that are no UTF-8."""
+def _encoded(order: Message) -> bytes:
+    """Like `encode_line`, but fast; it does not know texts that are no UTF-8."""
     try:
         return msgspec.json.encode(order) + b"\n"
     except UnicodeEncodeError:
-        return line(order)
+        return encode_line(order)
 
 
-def _decoded(text: bytes) -> Form:
-    """Like `parsed`, but fast."""
+def _decoded(text: bytes) -> Message:
+    """Like `decode_line`, but fast."""
     try:
-        form: Form = msgspec.json.decode(text, type=dict)
+        form: Message = msgspec.json.decode(text, type=dict)
     except msgspec.DecodeError:
-        return parsed(text)
+        return decode_line(text)
     return form
 
 

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from gpu_scheduler.agent.jobs.logs import read_log
-from gpu_scheduler.agent.launcher.logs import cap
+from gpu_scheduler.agent.launcher.logs import rotate
 from gpu_scheduler.agent.work import Work
 
 BLOCK = 100
@@ -51,7 +51,7 @@ def test_what_is_cut_between_two_looks_is_read_from_where_it_was_kept(
         got = await anext(pieces)
         write(path, block(0)[40:])
         for data in later:
-            cap(a_work(path))
+            rotate(a_work(path))
             write(path, data)
         return got + b"".join([piece async for piece in pieces])
 
@@ -66,12 +66,12 @@ def test_a_log_that_grew_past_the_place_again_is_not_taken_for_the_same(
 
     async def scenario() -> bytes:
         write(path, block(0))
-        cap(a_work(path, log_files))
+        rotate(a_work(path, log_files))
         write(path, block(1)[:10])
         pieces = reading(path)
         got = await anext(pieces) + await anext(pieces)
         write(path, block(1)[10:])
-        cap(a_work(path, log_files))
+        rotate(a_work(path, log_files))
         write(path, block(2)[:50])
         return got + b"".join([piece async for piece in pieces])
 
@@ -84,11 +84,11 @@ def test_old_parts_that_move_on_while_they_are_read_are_read_to_their_ends(tmp_p
     async def scenario() -> bytes:
         for number in (0, 1):
             write(path, block(number))
-            cap(a_work(path))
+            rotate(a_work(path))
         write(path, block(2))
         pieces = reading(path, follow=False)
         got = await anext(pieces)
-        cap(a_work(path))
+        rotate(a_work(path))
         write(path, b"after")
         return got + b"".join([piece async for piece in pieces])
 
@@ -102,7 +102,7 @@ def test_a_log_of_which_nothing_is_kept_goes_on_at_its_new_beginning(tmp_path: P
         write(path, block(0))
         pieces = reading(path)
         got = await anext(pieces)
-        cap(a_work(path, log_files=0))
+        rotate(a_work(path, log_files=0))
         write(path, b"after")
         return got + b"".join([piece async for piece in pieces])
 
@@ -117,11 +117,11 @@ def test_nothing_comes_twice_of_a_log_that_was_cut_before_without_a_copy(tmp_pat
         write(path, block(0))
         pieces = reading(path)
         got = await anext(pieces)
-        cap(a_work(path, log_files=0))
+        rotate(a_work(path, log_files=0))
         write(path, b"after")
         got += await anext(pieces)
         write(path, block(1))
-        cap(a_work(path))
+        rotate(a_work(path))
         write(path, b"end")
         return got + b"".join([piece async for piece in pieces])
 
@@ -143,7 +143,7 @@ def test_offsets_count_over_rotated_files(
 ) -> None:
     path = tmp_path / "log"
     write(path, block(0))
-    cap(a_work(path))
+    rotate(a_work(path))
     write(path, block(1))
 
     async def scenario() -> bytes:

@@ -1,5 +1,5 @@
-"""Keeping a job within its CPUs, memory, processes and devices, by whatever the host offers.
+"""Control groups: limits for CPUs, memory, processes and devices of a job, in v1 and v2.
 
-Detected by file system type and controllers, never by trial: on a hybrid host a directory below
-/sys/fs/cgroup may be nothing but a directory on a tmpfs.
+What the host offers is detected by file system type and controllers, never by trial: on a hybrid
+host a directory below /sys/fs/cgroup may be an ordinary directory on a tmpfs.
 """

@@ -1,7 +1,7 @@
-"""Closing device nodes to a v2 control group, by a small eBPF program.
+"""Deny devices to a v2 control group by a small eBPF program.
 
-Pairs of device numbers in, a program attached to the group out. It goes away with the group. v2
-has no file for this; the raw system call needs no library.
+Device numbers come in; a program is attached to the group and goes away with it. v2 has no file
+for this, and the raw system call needs no library.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KINDS = {"b": 1, "c": 2}
 
 
 def devices(paths: Iterable[str]) -> list[Device]:
-    """The device numbers behind paths; what is missing or no device is left out."""
+    """The device numbers of paths; paths that are missing or no device are left out."""
     found: list[Device] = []
     for path in paths:
         try:
@@ -37,7 +37,7 @@ def devices(paths: Iterable[str]) -> list[Device]:
 
 
 def instructions(closed: Iterable[Device]) -> bytes:
-    """Refuse the closed ones, allow all others."""
+    """The program: deny these devices, allow all others."""
     code = [
         _step(_LOAD_WORD, 2, 1, 0),
         _step(_AND, 2, 0, 0, 0xFFFF),

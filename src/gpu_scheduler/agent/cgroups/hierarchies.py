@@ -1,7 +1,7 @@
-"""Which control group trees this host has, and where in them the launcher may work.
+"""Which control group hierarchies this host has, and where in them the launcher may make groups.
 
-The kernel's tables come in as text, places to work in come out. Both kinds can be there at once
-(hybrid hosts): a v2 tree that can track and kill, beside v1 controllers that limit.
+The kernel's tables come in as text, paths come out. A hybrid host has both versions: a v2 hierarchy
+that can track and kill processes, and v1 controllers with limits.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 
 CONTROLLERS = ("cpu", "memory", "pids", "devices")
 SUPERVISORS = "supervisors"
-"""The leaf for the scheduler's own processes inside a delegated v2 group."""
+"""The leaf group for the scheduler's own processes inside a delegated v2 group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mounts:
-    """Where the trees are mounted: one for v2 or "", one for each v1 controller."""
+    """Mount points: that of v2 or "", and one for each v1 controller."""
 
     v2: str = ""
     v1: dict[str, str] = field(default_factory=dict)
 
 
 def mounts(mountinfo: str) -> Mounts:
-    """Read a `/proc/self/mountinfo`."""
+    """Parse `/proc/self/mountinfo`."""
     v2, v1 = "", {}
     for text in mountinfo.splitlines():
         before, _, after = text.partition(" - ")
@@ -41,7 +41,7 @@ def mounts(mountinfo: str) -> Mounts:
 
 
 def own_groups(text: str) -> dict[str, str]:
-    """Read a `/proc/self/cgroup`: the group by controller, that of v2 under ""."""
+    """Parse `/proc/self/cgroup`: the group by controller, that of v2 under ""."""
     found = {}
     for entry in text.splitlines():
         _, controllers, path = entry.split(":", 2)
@@ -50,17 +50,18 @@ def own_groups(text: str) -> dict[str, str]:
 
 
 def place_v1(mount: str, own: str) -> str:
-    """Below our own group, so that limits that already hold for us go on holding."""
+    """Below our own group, so that the limits on us also hold for jobs."""
     inside = mount + own.rstrip("/")
     return inside if os.path.isdir(inside) else mount
 
 
 def place_v2(mount: str, own: str) -> str:
-    """A delegated group in whose leaf we were started; for root else the top of the tree; else "".
+    """A delegated group in whose leaf we were started; for root else the top of the hierarchy.
 
-    A group that hands controllers on takes no processes. If root's service were divided without
-    such a leaf (`DelegateSubgroup=`), systemd could not start it again while jobs run: it puts
-    the new process into the service's own group, and the kernel refuses that.
+    "" if there is none. A group that enables controllers for its children takes no processes. If
+    root's service were divided without such a leaf (`DelegateSubgroup=`), systemd could not start
+    it again while jobs run: it puts the new process into the service's own group, and the kernel
+    refuses that.
     """
     inside = mount + own.rstrip("/")
     if os.path.basename(inside) == SUPERVISORS and _delegated(os.path.dirname(inside)):
@@ -73,9 +74,9 @@ def place_v2(mount: str, own: str) -> str:
 
 
 def make_v2(place: str, mount: str, parts: tuple[str, ...]) -> tuple[str, frozenset[str]]:
-    """The groups below `place`, and the controllers that reach the last one."""
+    """Make the groups below `place`; returns the last one and its controllers."""
     if place != mount:
-        _clear_inner_group(place)
+        _move_processes_to_leaf(place)
     path = place
     for part in parts:
         _enable(path)
@@ -94,7 +95,7 @@ def read(path: str) -> str:
 
 
 def read_small(path: str) -> str:
-    """The same with one system call less in the middle; for files of the kernel."""
+    """The same with fewer system calls, for files of the kernel up to 4 KiB."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -106,7 +107,7 @@ def read_small(path: str) -> str:
 
 
 def write(path: str, text: str) -> None:
-    """One write, as the kernel's files want it."""
+    """Write with one system call, as the kernel's files require."""
     descriptor = os.open(path, os.O_WRONLY)
     try:
         os.write(descriptor, text.encode())
@@ -115,7 +116,7 @@ def write(path: str, text: str) -> None:
 
 
 def _delegated(path: str) -> bool:
-    """Whether systemd has marked the group as ours to divide."""
+    """Whether systemd has delegated the group to us."""
     for name in ("user.delegate", "trusted.delegate"):
         try:
             if os.getxattr(path, name) == b"1":
@@ -125,8 +126,8 @@ def _delegated(path: str) -> bool:
     return False
 
 
-def _clear_inner_group(place: str) -> None:
-    """A v2 group that hands controllers on must hold no processes itself: move them to a leaf."""
+def _move_processes_to_leaf(place: str) -> None:
+    """Move the processes of a v2 group to a leaf: a group with controllers must hold none."""
     leaf = os.path.join(place, SUPERVISORS)
     os.makedirs(leaf, exist_ok=True)
     for pid in read(os.path.join(place, "cgroup.procs")).split():
@@ -137,7 +138,7 @@ def _clear_inner_group(place: str) -> None:
 
 
 def _enable(path: str) -> None:
-    """Hand on every controller that we use; one by one, because one that is missing fails all."""
+    """Enable every controller that we use, one by one: one that is missing would fail all."""
     available = read(os.path.join(path, "cgroup.controllers")).split()
     for name in CONTROLLERS:
         if name in available:

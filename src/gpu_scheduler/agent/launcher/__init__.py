@@ -1,5 +1,6 @@
-"""A small process that runs jobs, watches them, and outlives everybody who asked it to.
+"""The launcher: a small process that starts jobs, watches them, and outlives agent and server.
 
-Orders come in over a Unix socket, reports go out over it. It imports only the standard library and
-`agent.work`, so that it stays small; it never decides what runs, and never runs anything twice.
+Orders come in over a Unix socket, reports go out. It imports only the standard library and the
+packages beside it, so that it stays small; it never decides what runs, and never runs anything
+twice.
 """

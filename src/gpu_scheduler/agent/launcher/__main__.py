@@ -29,23 +29,23 @@ def main(arguments: list[str]) -> int:
         return ALREADY_RUNNING
     os.chdir("/")
     ignore_signals()
-    # The zygote is forked before anything else is loaded, because it must be small.
-    small = fork_server.start()
+    # Forked before anything else is loaded, because the fork server must be small.
+    server = fork_server.start()
     from gpu_scheduler.agent.launcher.service import serve  # noqa: PLC0415
 
-    serve(directory, small)
+    serve(directory, server)
     return 0
 
 
 def _lock(path: str) -> bool:
-    """Hold the lock for as long as this process lives; children do not inherit it."""
+    """Take the lock of the directory, until this process ends; children do not inherit it."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    give_up = time.monotonic() + LOCK_SECONDS
+    deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            if time.monotonic() > give_up:
+            if time.monotonic() > deadline:
                 return False
             time.sleep(0.02)
         else:

@@ -1,4 +1,8 @@
-"""What the parts of the launcher share."""
+"""What every part of the launcher uses: event loop, journal, table of attempts, ways to fork.
+
+`LauncherContext` holds these parts and makes no decision. `HelperCommands` runs short programs
+beside the jobs: prolog, epilog, commands of a container engine. Nothing here waits.
+"""
 
 from __future__ import annotations
 
@@ -6,43 +10,50 @@ import os
 import signal
 import zlib
 from collections.abc import Callable
+from typing import Protocol
 
-from gpu_scheduler.agent.cgroups.groups import Limits
+from gpu_scheduler.agent.cgroups.groups import Cgroups
 from gpu_scheduler.agent.launcher import processes
 from gpu_scheduler.agent.launcher.journal import Journal
-from gpu_scheduler.agent.launcher.leases import Leases
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt
-from gpu_scheduler.agent.launcher.loop import Loop, Timer
+from gpu_scheduler.agent.launcher.loop import Arguments, Loop, Timer
 from gpu_scheduler.agent.launcher.messages import Key
-from gpu_scheduler.agent.launcher.process_tracking import Census
-from gpu_scheduler.agent.launcher.scratch import Spares
+from gpu_scheduler.agent.launcher.process_tracking import ProcessTracker
+from gpu_scheduler.agent.launcher.scratch import DirectoryPool
+from gpu_scheduler.agent.runners.interface import Ending
 from gpu_scheduler.agent.runners.registry import runners
-from gpu_scheduler.agent.spawn.fork_server import Zygote
-from gpu_scheduler.agent.spawn.prefork import Seats
-from gpu_scheduler.agent.spawn.spawner import Launch, Spawner, refusal, say_go
-from gpu_scheduler.agent.work import Report
+from gpu_scheduler.agent.spawn.fork_server import ForkServer
+from gpu_scheduler.agent.spawn.prefork import PreforkPool
+from gpu_scheduler.agent.spawn.spawner import Launch, Spawned, Spawner, read_refusal, send_go
+from gpu_scheduler.agent.work import Over, Report
 
-# --- Short commands beside the jobs: prolog, epilog, and what a container engine has to be told.
-#
-# A command and a callback come in; the callback hears whether it went well and what it wrote.
-# Nothing
-# waits: a helper is a child like any other, and is killed when its time is over.
+MAX_OUTPUT_BYTES = 64 * 1024
+KILLED_WAIT_MS = 5_000
+"""A killed helper is waited for no longer than this; the kernel may never end it."""
+HELPER_TIMEOUT_MS = 30_000
+REMOVE_TIMEOUT_MS = 60_000
 
-Done = Callable[[bool, str], None]
-MOST_OUTPUT = 64 * 1024
-GONE_MS = 5_000
-"""So long one that was killed is waited for; the kernel may not let it go."""
+HelperDone = Callable[..., None]
+"""Called with its own arguments, whether the helper succeeded, and its output or the error."""
 
 
-class Errands:
-    """Runs short programs for the launcher, each with a time limit, and tells how they ended."""
+class HelperCommands:
+    """Runs short programs as children, each with a timeout."""
 
-    def __init__(self, loop: Loop, spawner: Spawner) -> None:
+    def __init__(self, loop: Loop, spawner: Spawner, mark: str) -> None:
         self._loop = loop
         self._spawner = spawner
+        self._mark = mark
 
-    def run(self, launch: Launch, timeout_ms: int, done: Done) -> int:
-        """Start one; its pid, or 0 if it could not be started (and `done` has been told).
+    def launch(self, argv: tuple[str, ...], environment: dict[str, str]) -> Launch:
+        """A command as the launcher's own user.
+
+        Its mark keeps the processes that it leaves running from being taken for a job's.
+        """
+        return Launch(argv=argv, environment={**environment, "TGPU_HELPER": self._mark})
+
+    def run(self, launch: Launch, timeout_ms: int, done: HelperDone, *arguments: object) -> int:
+        """Start a helper; returns its pid, or 0 if it could not be started (`done` was called).
 
         Its output is captured if the launch has no log.
         """
@@ -53,133 +64,148 @@ class Errands:
                 os.set_blocking(reader, False)
             child = self._spawner.fork_at_gate(launch)
         except OSError as error:
-            _close(reader, launch.log)
-            done(False, str(error))
+            for descriptor in (reader, launch.log):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            done(*arguments, False, str(error))
             return 0
         os.close(launch.log)
-        say_go(child.gate)
-        run = _Run(self._loop, child.pid, reader, done)
-        run.timeout_ms = timeout_ms
-        run.timer = self._loop.after(timeout_ms, run.out_of_time)
-        run.refusal = lambda: refusal(child.gate) or ""
-        run.close_gate = child.gate.close
+        send_go(child.gate)
+        helper = _Helper(self._loop, child, reader, timeout_ms, (done, arguments))
         if reader >= 0:
-            self._loop.add(reader, run.read)
-        self._loop.at_exit(child.pid, run.ended)
+            self._loop.add(reader, helper.read)
+        self._loop.at_exit(child.pid, helper.on_exit)
         return child.pid
 
+    def run_engine(
+        self,
+        argv: tuple[str, ...],
+        done: HelperDone,
+        *arguments: object,
+        timeout_ms: int = HELPER_TIMEOUT_MS,
+    ) -> None:
+        """Run a command of a container engine."""
+        self.run(self.launch(argv, dict(os.environ)), timeout_ms, done, *arguments)
 
-class _Run:
-    """One errand that is under way."""
+    def remove_directories(self, paths: list[str]) -> None:
+        """Remove directories with everything in them, without waiting for it."""
+        launch = self.launch(("rm", "-rf", "--", *paths), {"PATH": "/usr/bin:/bin"})
+        self.run(launch, REMOVE_TIMEOUT_MS, ignore_result)
 
-    def __init__(self, loop: Loop, pid: int, reader: int, done: Done) -> None:
+
+def ignore_result(ok: bool, output: str) -> None:
+    """For helpers whose result does not matter."""
+    del ok, output
+
+
+class _Helper:
+    """One helper that runs. Its `done` is called once."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        child: Spawned,
+        reader: int,
+        timeout_ms: int,
+        done: tuple[HelperDone, Arguments],
+    ) -> None:
         self._loop = loop
-        self._pid = pid
+        self._child = child
         self._reader = reader
-        self._done = done
+        self._timeout_ms = timeout_ms
+        self._done: tuple[HelperDone, Arguments] | None = done
         self._output = b""
-        self._late = False
-        self._is_told = False
-        self.timeout_ms = 0
-        self.timer: Timer | None = None
-        self.refusal: Callable[[], str] = str
-        self.close_gate: Callable[[], None] = lambda: None
+        self._timed_out = False
+        self._timer: Timer = loop.after(timeout_ms, self._kill)
 
     def read(self) -> None:
         try:
             part = os.read(self._reader, 65536)
         except BlockingIOError:
             return
-        self._output = (self._output + part)[:MOST_OUTPUT]
+        self._output = (self._output + part)[:MAX_OUTPUT_BYTES]
         if not part:
             self._loop.drop(self._reader)
 
-    def out_of_time(self) -> None:
-        self._late = True
-        processes.send_to_group(self._pid, signal.SIGKILL)
-        processes.send([self._pid], signal.SIGKILL)
-        self.timer = self._loop.after(GONE_MS, self._tell_late)
+    def _kill(self) -> None:
+        self._timed_out = True
+        processes.send_to_group(self._child.pid, signal.SIGKILL)
+        processes.send([self._child.pid], signal.SIGKILL)
+        self._timer = self._loop.after(KILLED_WAIT_MS, self._report_timeout)
 
-    def _tell_late(self) -> None:
-        """Told once, when it has ended or does not end although it was killed."""
-        if not self._is_told:
-            self._is_told = True
-            self._done(False, f"it took longer than {self.timeout_ms / 1000:g} s")
+    def _report_timeout(self) -> None:
+        self._finish(False, f"it took longer than {self._timeout_ms / 1000:g} s")
 
-    def ended(self, status: int) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-        refused = self.refusal()
-        self.close_gate()
+    def on_exit(self, status: int) -> None:
+        self._timer.cancel()
+        refusal = read_refusal(self._child.gate)
+        self._child.gate.close()
         if self._reader >= 0:
             self.read()
             self._loop.drop(self._reader)
             os.close(self._reader)
         code = os.waitstatus_to_exitcode(status)
-        text = self._output.decode(errors="replace").strip()
-        if self._late:
-            self._tell_late()
-        elif refused:
-            self._done(False, refused)
+        output = self._output.decode(errors="replace").strip()
+        if self._timed_out:
+            self._report_timeout()
+        elif refusal:
+            self._finish(False, refusal)
         elif code:
             how = f"exit code {code}" if code > 0 else f"signal {-code}"
-            self._done(False, how + (f": {text}" if text else ""))
+            self._finish(False, how + (f": {output}" if output else ""))
         else:
-            self._done(True, text)
+            self._finish(True, output)
+
+    def _finish(self, ok: bool, output: str) -> None:
+        if self._done is not None:
+            (done, arguments), self._done = self._done, None
+            self._loop.call(done, *arguments, ok, output)
 
 
-def _close(*descriptors: int) -> None:
-    for descriptor in descriptors:
-        if descriptor >= 0:
-            os.close(descriptor)
+class LauncherContext:
+    """The parts that starting, stopping, cleanup and recovery share.
 
+    `attempts` is the table of everything that was ordered and not forgotten. `report` sends a
+    report to every connected agent. `mark` names this launcher in the environment of its jobs.
+    """
 
-# --- What the parts of the launcher share.
-
-HELPER_TIMEOUT_MS = 30_000
-REMOVE_TIMEOUT_MS = 60_000
-
-
-class Kit:
-    """The loop, the journal, the table of attempts, and the ways to look and act."""
-
-    def __init__(self, directory: str, zygote: Zygote | None) -> None:
+    def __init__(
+        self,
+        directory: str,
+        loop: Loop,
+        fork_server: ForkServer | None,
+        report: Callable[[Report], None],
+        before_sync: Callable[[], None],
+    ) -> None:
         self.directory = directory
         self.mark = f"{zlib.crc32(os.path.realpath(directory).encode()):08x}"
-        self.loop = Loop()
-        self.journal = Journal(os.path.join(directory, "attempts"))
-        self.attempts: dict[Key, Attempt] = {}
-        self.journal.call = self.loop.call
-        self.spawner = Spawner(zygote)
-        self.spawner.call = self.loop.call
-        if zygote is not None:
-            self.loop.at_exit(zygote.pid, lambda _: self.spawner.zygote_died())
-        self.census = Census(self.loop, self.attempts, self.mark)
-        self.errands = Errands(self.loop, self.spawner)
-        self.spares = Spares(self._remove, self.loop.after)
-        self.limits = Limits(directory)
-        self.seats = Seats(self.limits, self.spawner, self.loop)
-        self.leases = Leases(self.loop, directory, self.attempts, self.mark)
-        self.runners = runners()
         self.boot = processes.boot_id()
-        self.report: Callable[[Report], None] = lambda report: None  # noqa: ARG005 - nobody yet
+        self.loop = loop
+        self.report = report
+        self.attempts: dict[Key, Attempt] = {}
+        self.journal = Journal(os.path.join(directory, "attempts"), loop.call, before_sync)
+        self.spawner = Spawner(fork_server, loop.call)
+        if fork_server is not None:
+            loop.at_exit(fork_server.pid, self.spawner.fork_server_died)
+        self.tracker = ProcessTracker(loop, self.attempts, self.mark)
+        self.helpers = HelperCommands(loop, self.spawner, self.mark)
+        self.directories = DirectoryPool(self.helpers.remove_directories, loop.after)
+        self.cgroups = Cgroups(directory)
+        self.prefork = PreforkPool(self.cgroups, self.spawner, loop)
+        self.runners = runners()
 
-    def helper_launch(self, argv: tuple[str, ...], environment: dict[str, str]) -> Launch:
-        """A command as the launcher's own user. What it leaves running is not taken for a job's."""
-        return Launch(argv=argv, environment={**environment, "TGPU_HELPER": self.mark})
 
-    def tell_engine(
-        self,
-        argv: tuple[str, ...],
-        done: Callable[[bool, str], None],
-        timeout_ms: int = HELPER_TIMEOUT_MS,
-    ) -> None:
-        """Run a command of a container engine."""
-        launch = self.helper_launch(argv, dict(os.environ))
-        self.errands.run(launch, timeout_ms, done)
+class AttemptEvents(Protocol):
+    """What the parts report about an attempt. The supervisor implements it and acts on it."""
 
-    def _remove(self, paths: list[str]) -> None:
-        """Take directories away without waiting for it."""
-        argv = ("rm", "-rf", "--", *paths)
-        launch = self.helper_launch(argv, {"PATH": "/usr/bin:/bin"})
-        self.errands.run(launch, REMOVE_TIMEOUT_MS, lambda *_: None)
+    def start_failed(self, attempt: Attempt, reason: str) -> None:
+        """The command never ran. Without a reason the process ended too early to give one."""
+
+    def command_started(self, attempt: Attempt) -> None:
+        """The command runs."""
+
+    def main_process_ended(self, attempt: Attempt, ending: Ending) -> None:
+        """The process whose end is the job's end is gone."""
+
+    def cleanup_finished(self, attempt: Attempt, over: Over) -> None:
+        """Nothing of the job is left on the node."""

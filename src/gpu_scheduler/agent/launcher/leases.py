@@ -1,8 +1,8 @@
-"""Jobs that may run only for as long as somebody says so again and again.
+"""Leases: a job with a lease may run only until the server's last renewal runs out.
 
-A job with a lease comes in with the time until which it may run; renewals move that time. When it
-is over the job is killed, whoever is away: the agent, the server, or (by the guard) this launcher.
-A lease that has ended is never renewed: the job may run elsewhere by then.
+Attempts and renewals come in; `lease_ends` goes out when a lease is about to end or has ended,
+whether or not agent and server are there. If the launcher itself is dead or frozen, the watchdog
+process kills the job. A lease that has ended is never renewed: the job may run elsewhere by then.
 """
 
 from __future__ import annotations
@@ -10,106 +10,119 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from gpu_scheduler.agent.launcher import lease_files
-from gpu_scheduler.agent.launcher.lease_files import Alarm
+from gpu_scheduler.agent.launcher.lease_files import BootTimeAlarm
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase
-from gpu_scheduler.agent.launcher.logs import own_log
+from gpu_scheduler.agent.launcher.logs import launcher_log
 from gpu_scheduler.agent.launcher.loop import Loop, now_ms
 from gpu_scheduler.agent.launcher.messages import Key
 
-# --- The launcher's side of its guard: start it, wake it, start it again when it dies.
+LEASE = "lease"
+"""Why a job is stopped whose lease ends."""
+TOO_LATE = "its lease was over before it could begin"
+RESTART_MS = 1_000
+_GRACE_PART = 4
 
-AGAIN_MS = 1_000
 
+class WatchdogProcess:
+    """The launcher's side of the watchdog: start it, wake it, start it again when it dies.
 
-class Guarding:
-    """One guard, while any job has a lease; `needed` tells whether any has."""
+    One watchdog runs while `is_needed` says that a job has a lease.
+    """
 
-    def __init__(self, loop: Loop, directory: str, mark: str, needed: Callable[[], bool]) -> None:
+    def __init__(
+        self, loop: Loop, directory: str, mark: str, is_needed: Callable[[], bool]
+    ) -> None:
         self._loop = loop
         self._directory = directory
         self._mark = mark
-        self._needed = needed
+        self._is_needed = is_needed
         self._pid = 0
-        self._bell = -1
+        self._wake_pipe = -1
 
     def wake(self) -> None:
-        """The leases have changed: let the guard look again. One that does not read is no harm."""
+        """The leases have changed: let the watchdog read them again."""
         if not self._pid:
-            if self._needed():
+            if self._is_needed():
                 self._start()
             return
         try:
-            os.write(self._bell, b".")
+            os.write(self._wake_pipe, b".")
         except OSError:
             return
 
     def _start(self) -> None:
-        """In a session of its own, and not taken for a job's: it has to outlive us."""
-        heard, bell = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(bell, False)
+        """Start it in a session of its own, with the mark of a helper: it has to outlive us."""
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(writer, False)
         command = (sys.executable, "-I", "-m", "gpu_scheduler.agent.launcher.watchdog")
         try:
             self._pid = os.posix_spawn(
                 sys.executable,
                 [*command, "--dir", self._directory, "--mark", self._mark],
                 {**os.environ, "TGPU_HELPER": self._mark},
-                file_actions=[(os.POSIX_SPAWN_DUP2, heard, 0)],
+                file_actions=[(os.POSIX_SPAWN_DUP2, reader, 0)],
                 setsid=True,
             )
         except OSError as error:
-            own_log.warn(f"cannot start the guard of leases: {error}")
-            os.close(bell)
-            self._loop.after(AGAIN_MS, self.wake)
+            launcher_log.warning(f"cannot start the watchdog of leases: {error}")
+            os.close(writer)
+            self._loop.after(RESTART_MS, self.wake)
             return
         finally:
-            os.close(heard)
-        self._bell = bell
-        self._loop.at_exit(self._pid, self._ended)
+            os.close(reader)
+        self._wake_pipe = writer
+        self._loop.at_exit(self._pid, self._on_exit)
 
-    def _ended(self, status: int) -> None:
+    def _on_exit(self, status: int) -> None:
         del status
-        os.close(self._bell)
-        self._pid, self._bell = 0, -1
-        if self._needed():
-            own_log.warn("the guard of leases has died; another one is started")
-            self._loop.after(AGAIN_MS, self.wake)
+        os.close(self._wake_pipe)
+        self._pid, self._wake_pipe = 0, -1
+        if self._is_needed():
+            launcher_log.warning("the watchdog of leases has died; restarting it")
+            self._loop.after(RESTART_MS, self.wake)
 
 
-# --- Jobs that may run only for as long as somebody says so again and again.
+class LeaseEvents(Protocol):
+    """Acts on leases that end."""
 
-LEASE = "lease"
-"""Why a job is stopped whose lease ends."""
-TOO_LATE = "its lease was over before it could begin"
-_GRACE_PART = 4
-Stop = Callable[[Key, int], None]
-"""Stops what has this name, within so many milliseconds."""
+    def lease_ends(self, attempt: Attempt, grace_ms: int) -> None:
+        """The lease of the attempt ends in `grace_ms`, or has ended if that is 0."""
 
 
 class Leases:
-    """Watches over the leases of all attempts. `stop` is given by who can stop them."""
+    """The leases of all attempts. `attempts` is the launcher's own table."""
 
     def __init__(
-        self, loop: Loop, directory: str, attempts: Mapping[Key, Attempt], mark: str
+        self,
+        loop: Loop,
+        directory: str,
+        attempts: Mapping[Key, Attempt],
+        mark: str,
+        events: LeaseEvents,
     ) -> None:
         self._loop = loop
         self._directory = directory
         self._attempts = attempts
+        self._events = events
         self._until: dict[Key, int] = {}
         self._ending: set[Key] = set()
-        self._alarm: Alarm | None = None
-        self._guarding = Guarding(loop, directory, mark, lambda: bool(self._until))
-        self.stop: Stop = lambda key, grace_ms: None  # noqa: ARG005 - nobody yet
+        self._alarm: BootTimeAlarm | None = None
+        self._watchdog = WatchdogProcess(loop, directory, mark, self._has_leases)
+
+    def _has_leases(self) -> bool:
+        return bool(self._until)
 
     def begin(self, attempt: Attempt, boot: str) -> None:
-        """A job with a lease is about to run: from now on it is watched."""
+        """A job with a lease is about to run: the watchdog must know how to kill it."""
         work = attempt.work
         if not work.lease_ms:
             return
         runner = attempt.runner
         until_ms = self._until.setdefault(attempt.key, work.leased_ms + work.lease_ms)
-        form = {
+        fields = {
             "boot": boot,
             "pid": attempt.pid,
             "ticks": attempt.ticks,
@@ -118,43 +131,44 @@ class Leases:
             "kill": () if runner is None else runner.signal_command(work, "KILL"),
         }
         try:
-            lease_files.write(self._directory, attempt.key, until_ms, form)
+            lease_files.write(self._directory, attempt.key, until_ms, fields)
         except OSError as error:
-            own_log.warn(f"the guard is not told of the lease of {attempt.name}: {error}")
-        self._guarding.wake()
-        self.look()
+            launcher_log.warning(f"cannot write the lease file of {attempt.name}: {error}")
+        self._watchdog.wake()
+        self.check()
 
     def expect(self, attempt: Attempt) -> None:
-        """Watch what has been accepted and does not run yet."""
+        """Watch the lease of an attempt that was accepted and does not run yet."""
         work = attempt.work
         if work.lease_ms:
             self._until[attempt.key] = work.leased_ms + work.lease_ms
             self._set_alarm()
 
-    def take_over(self, boot: str) -> None:
-        """Go on with the leases of a launcher that has died, as they stand in their files.
+    def recover(self, boot: str) -> None:
+        """Take over the leases of a launcher that has died, as their files have them.
 
-        They are looked at when everything is taken over.
+        `check` is called when all attempts are taken over.
         """
         files = {lease.key: lease for lease in lease_files.read_all(self._directory)}
         for key, attempt in self._attempts.items():
             if attempt.over is None and attempt.work.lease_ms:
                 lease = files.pop(key, None)
-                until_ms = attempt.work.leased_ms + attempt.work.lease_ms
-                known = lease is not None and lease.boot == boot
-                self._until[key] = lease.until_ms if known and lease is not None else until_ms
+                if lease is not None and lease.boot == boot:
+                    self._until[key] = lease.until_ms
+                else:
+                    self._until[key] = attempt.work.leased_ms + attempt.work.lease_ms
         for key, lease in files.items():
             if lease.boot != boot or key not in self._attempts:
                 lease_files.remove(self._directory, key)
         if self._until:
-            self._guarding.wake()
+            self._watchdog.wake()
 
     def renew(self, asked_ms: int) -> None:
-        """All that may still run may do so until their leases after this moment."""
+        """Extend every lease that has not ended: it runs from the time the agent asked."""
         now = now_ms()
         if asked_ms > now:
             raise ValueError(f"a renewal from {asked_ms - now} ms ahead")
-        self.look()
+        self.check()
         for key, until_ms in self._until.items():
             later_ms = asked_ms + self._attempts[key].work.lease_ms
             if until_ms <= now or later_ms <= until_ms:
@@ -165,11 +179,11 @@ class Leases:
             except FileNotFoundError:
                 continue  # it does not run yet
             except OSError as error:
-                own_log.warn(f"a lease could not be renewed for the guard: {error}")
+                launcher_log.warning(f"cannot renew the lease file of {key[0]}: {error}")
         self._set_alarm()
 
-    def gone(self, attempt: Attempt) -> None:
-        """Its main process is gone, or all of it; whose time was over was ended for that."""
+    def attempt_ended(self, attempt: Attempt) -> None:
+        """The main process is gone, or the attempt is over; an ended lease was the reason."""
         until_ms = self._until.get(attempt.key)
         if until_ms is None:
             return
@@ -179,40 +193,42 @@ class Leases:
             del self._until[attempt.key]
             self._ending.discard(attempt.key)
             lease_files.remove(self._directory, attempt.key)
-            self._guarding.wake()
+            self._watchdog.wake()
             self._set_alarm()
 
-    def look(self) -> None:
-        """Kill what is over; what soon will be is asked to end, as long as there is time."""
+    def check(self) -> None:
+        """Stop jobs whose lease has ended, and with a grace period those whose lease ends soon."""
         now = now_ms()
         for key, until_ms in list(self._until.items()):
+            attempt = self._attempts[key]
             if until_ms <= now:
-                self.stop(key, 0)
-            elif until_ms - _grace_ms(self._attempts[key]) <= now and key not in self._ending:
+                self._loop.call(self._events.lease_ends, attempt, 0)
+            elif until_ms - _grace_ms(attempt) <= now and key not in self._ending:
                 self._ending.add(key)
-                self.stop(key, until_ms - now)
+                self._loop.call(self._events.lease_ends, attempt, until_ms - now)
         self._set_alarm()
 
     def _set_alarm(self) -> None:
-        """For the next time at which something is to do."""
+        """Wake up when the next lease ends, or when its grace period begins."""
         now = now_ms()
         times = []
         for key, until_ms in self._until.items():
-            ask_ms = until_ms - _grace_ms(self._attempts[key])
-            times.append(until_ms if key in self._ending or ask_ms <= now else ask_ms)
+            grace_at_ms = until_ms - _grace_ms(self._attempts[key])
+            is_ending = key in self._ending or grace_at_ms <= now
+            times.append(until_ms if is_ending else grace_at_ms)
         if self._alarm is None:
             if not times:
                 return
-            self._alarm = Alarm()
-            self._loop.add(self._alarm.descriptor, self._rings)
+            self._alarm = BootTimeAlarm()
+            self._loop.add(self._alarm.descriptor, self._on_alarm)
         self._alarm.set(min((at for at in times if at > now), default=0))
 
-    def _rings(self) -> None:
+    def _on_alarm(self) -> None:
         if self._alarm is not None:
-            self._alarm.hear()
-        self.look()
+            self._alarm.clear()
+        self.check()
 
 
 def _grace_ms(attempt: Attempt) -> int:
-    """So long before the end it is asked to end by itself."""
+    """How long before the end of its lease a job is asked to end."""
     return min(attempt.work.grace_ms, attempt.work.lease_ms // _GRACE_PART)

@@ -1,8 +1,8 @@
-"""Log files of jobs: opened for appending, capped by size, never in a job's way.
+"""Log files of jobs, rotated by size, and the launcher's own log.
 
-Jobs write to the file directly, so the launcher's death cannot break them. Because they append,
-the file can be copied and cut while they write; what comes in between the copy and the cut
-(microseconds) is lost. A file that the user named is opened by the user, and never cut.
+Jobs append to their file directly, so a launcher that dies does not break them, and the file can be
+copied and truncated while they write; what they write between copy and truncation (microseconds)
+is lost. A file that the user named is opened by the user, and never rotated.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from gpu_scheduler.logging_setup.rotating_file import LineFile, say
 
 _CHUNK = 1 << 20
 _COPY = ".copy"
+LAUNCHER_LOG = "launcher.log"
+LOGGER = "launcher"
 
 
 def open_log(work: Work) -> int:
-    """A descriptor for the job's output; -1 if there is no file to open here."""
+    """Open the log for the job's output; -1 if the launcher has no file to open."""
     if not work.log_path or work.log_of_user:
         return -1
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
@@ -30,8 +32,8 @@ def open_log(work: Work) -> int:
         return os.open(work.log_path, flags, 0o600)
 
 
-def note(work: Work, text: str) -> None:
-    """A line of ours in the log. A disk that is full costs the line."""
+def append_note(work: Work, text: str) -> None:
+    """Write a line of the launcher into the job's log. On a full disk the line is lost."""
     try:
         file = open_log(work)
     except OSError:
@@ -45,8 +47,8 @@ def note(work: Work, text: str) -> None:
             os.close(file)
 
 
-def cap(work: Work) -> None:
-    """Rotate the log if it has grown past its size. A full disk: the old part is given up."""
+def rotate(work: Work) -> None:
+    """Rotate the log if it is larger than its limit. On a full disk its old part is lost."""
     if not work.log_max_bytes or not work.log_path or work.log_of_user:
         return
     try:
@@ -56,10 +58,10 @@ def cap(work: Work) -> None:
     except OSError:
         return
     try:
-        copied = work.log_files > 0 and _copied(file, work)
+        copied = work.log_files > 0 and _copy(file, work)
         if copied:
-            _move_on(work)
-        # Whoever reads along sees the new .1 only when the log is cut, and so nothing twice.
+            _shift(work)
+        # The new .1 appears only after the truncation, so that a reader sees nothing twice.
         os.ftruncate(file, 0)
         if copied:
             os.replace(f"{work.log_path}{_COPY}", f"{work.log_path}.1")
@@ -72,7 +74,7 @@ def cap(work: Work) -> None:
 def last_line(work: Work) -> str:
     """The last line of the log, for a message about what went wrong.
 
-    Not of a file that the user named: we might read it with more rights than the user has.
+    Not of a file that the user named: the launcher may have more rights than the user.
     """
     if work.log_of_user:
         return ""
@@ -90,8 +92,8 @@ def last_line(work: Work) -> str:
     return text.rstrip().rpartition("\n")[2].strip()[:500]
 
 
-def _copied(file: int, work: Work) -> bool:
-    """Copy the log beside itself; of one that grows too fast only the newest bytes."""
+def _copy(file: int, work: Work) -> bool:
+    """Copy the log beside itself; only the newest part of a log that grows too fast."""
     path = f"{work.log_path}{_COPY}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     try:
@@ -114,8 +116,8 @@ def _copied(file: int, work: Work) -> bool:
     return True
 
 
-def _move_on(work: Work) -> None:
-    """Shift .1 to .2 and so on."""
+def _shift(work: Work) -> None:
+    """Rename .1 to .2 and so on."""
     for number in range(work.log_files - 1, 0, -1):
         try:
             os.replace(f"{work.log_path}.{number}", f"{work.log_path}.{number + 1}")
@@ -123,33 +125,29 @@ def _move_on(work: Work) -> None:
             continue
 
 
-# --- The launcher's own log: lines of JSON, rotated, lost rather than waited for on a full disk.
+class LauncherLog:
+    """The launcher's own log: lines of JSON, rotated; on a full disk lines are lost.
 
-LOG = "launcher.log"
-LOGGER = "launcher"
-
-
-class OwnLog:
-    """Before it is opened, lines go to standard error."""
+    Before it is opened, lines go to standard error.
+    """
 
     def __init__(self) -> None:
         self._file: LineFile | None = None
 
     def open(self, directory: str) -> None:
-        """From now on write to the file of this directory, to which crashes go as well."""
+        """From now on write to the file in this directory, and let crashes go there as well."""
         try:
-            self._file = LineFile(os.path.join(directory, LOG), take_stderr=True)
+            self._file = LineFile(os.path.join(directory, LAUNCHER_LOG), take_stderr=True)
         except OSError as error:
-            self.warn(f"the log cannot be opened: {error}")
+            self.warning(f"the log cannot be opened: {error}")
 
-    def warn(self, message: str) -> None:
-        """Something to look at."""
+    def warning(self, message: str) -> None:
         self._write(say("WARNING", LOGGER, message))
 
-    def fail(self, error: BaseException) -> None:
-        """A mistake of ours, with all that led to it."""
-        told = "".join(traceback.format_exception(error))
-        self._write(say("ERROR", LOGGER, f"a part failed: {error!r}", exception=told))
+    def error(self, error: BaseException) -> None:
+        """Write an unexpected exception, with its traceback."""
+        trace = "".join(traceback.format_exception(error))
+        self._write(say("ERROR", LOGGER, f"unexpected error: {error!r}", exception=trace))
 
     def _write(self, line: str) -> None:
         if self._file is not None:
@@ -162,4 +160,4 @@ class OwnLog:
             return
 
 
-own_log = OwnLog()
+launcher_log = LauncherLog()

@@ -1,7 +1,8 @@
-"""Waiting for many things at once: descriptors, timers, children.
+"""The launcher's event loop: descriptors, timers and the end of children, in one thread.
 
-One thread. Callbacks must be short; what takes long is a child process of its own. Time is
-CLOCK_BOOTTIME in milliseconds, so that limits hold across suspended hours and stepped clocks.
+A callback is registered with its arguments and must be short; what takes long is a child process.
+An exception in a callback goes to `on_error` together with those arguments, and the loop goes on.
+Time is CLOCK_BOOTTIME in milliseconds, so that limits hold across suspend and stepped clocks.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import signal
 import time
 from collections.abc import Callable
 
-from gpu_scheduler.agent.launcher.logs import own_log
+from gpu_scheduler.agent.launcher.logs import launcher_log
 
-Callback = Callable[[], None]
-LONGEST_WAIT_MS = 60_000
+Callback = Callable[..., None]
+Arguments = tuple[object, ...]
+MAX_WAIT_MS = 60_000
 
 
 def now_ms() -> int:
-    """Milliseconds since the machine started, sleep included."""
+    """Milliseconds since the machine started, suspended time included."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
@@ -29,107 +31,109 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def write_down(error: Exception) -> None:
-    """Into the launcher's log, with all that led to it."""
-    own_log.fail(error)
+def log_error(error: Exception, arguments: Arguments) -> None:
+    """Write an unexpected exception with its traceback to the launcher's log."""
+    del arguments
+    launcher_log.error(error)
 
 
 class Timer:
-    """One thing to do later, and nothing any more once it is done. Cancelling twice is harmless."""
+    """One pending call; `callback` is None once it was made or cancelled."""
 
-    __slots__ = ("callback", "due_ms")
+    __slots__ = ("arguments", "callback", "due_ms")
 
-    def __init__(self, due_ms: int, callback: Callback) -> None:
+    def __init__(self, due_ms: int, callback: Callback, arguments: Arguments) -> None:
         self.due_ms = due_ms
         self.callback: Callback | None = callback
+        self.arguments = arguments
 
     def cancel(self) -> None:
         self.callback = None
 
 
 class Loop:
-    """Descriptors by epoll, timers and the end of children.
-
-    What fails in a callback costs that callback; `failed` hears of it, and the loop goes on.
-    """
+    """Waits with epoll and calls what is due."""
 
     def __init__(self) -> None:
         self._poll = select.epoll()
-        self._watched: dict[int, tuple[int, Callback]] = {}
+        self._watched: dict[int, tuple[int, Callback, Arguments]] = {}
         self._timers: list[tuple[int, int, Timer]] = []
         self._count = 0
-        self._exits: dict[int, Callable[[int], None]] = {}
-        self._wake, self._woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._children: dict[int, tuple[Callback, Arguments]] = {}
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._child_ended = False
-        self.failed: Callable[[Exception], None] = write_down
-        self.add(self._wake, self._drain)
+        self.on_error: Callable[[Exception, Arguments], None] = log_error
+        self.add(self._wake_reader, self._drain)
 
     def catch_children(self) -> None:
         """From now on the end of any child wakes the loop."""
-        signal.signal(signal.SIGCHLD, self._on_child)
-        signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, self._on_sigchld)
+        signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
 
-    def _on_child(self, number: int, frame: object) -> None:
+    def _on_sigchld(self, number: int, frame: object) -> None:
         del number, frame
         self._child_ended = True
 
     def _drain(self) -> None:
         try:
-            while os.read(self._wake, 4096):
+            while os.read(self._wake_reader, 4096):
                 pass
         except BlockingIOError:
             return
 
-    def add(self, descriptor: int, callback: Callback, *, writing: bool = False) -> None:
-        """Call back when there is something to read, or also when there is room to write."""
+    def add(
+        self, descriptor: int, callback: Callback, *arguments: object, writing: bool = False
+    ) -> None:
+        """Call back when the descriptor is readable, with `writing` also when it is writable."""
         events = select.EPOLLIN | (select.EPOLLOUT if writing else 0)
         known = self._watched.get(descriptor)
         if known is None:
             self._poll.register(descriptor, events)
         elif known[0] != events:
             self._poll.modify(descriptor, events)
-        self._watched[descriptor] = (events, callback)
+        self._watched[descriptor] = (events, callback, arguments)
 
     def drop(self, descriptor: int) -> None:
-        """Wait for it no more; harmless if nobody did."""
+        """Stop watching a descriptor; harmless if it was not watched."""
         if self._watched.pop(descriptor, None) is not None:
-            # One that was closed is waited for no more anyway.
+            # The kernel has already dropped a descriptor that was closed.
             with contextlib.suppress(OSError):
                 self._poll.unregister(descriptor)
 
-    def after(self, wait_ms: float, callback: Callback) -> Timer:
-        timer = Timer(now_ms() + max(0, int(wait_ms)), callback)
+    def after(self, wait_ms: float, callback: Callback, *arguments: object) -> Timer:
+        timer = Timer(now_ms() + max(0, int(wait_ms)), callback, arguments)
         self._count += 1
         heapq.heappush(self._timers, (timer.due_ms, self._count, timer))
         return timer
 
-    def at_exit(self, pid: int, callback: Callable[[int], None]) -> None:
-        """Call back with the wait status when this child has ended."""
-        self._exits[pid] = callback
+    def at_exit(self, pid: int, callback: Callback, *arguments: object) -> None:
+        """Call back with the arguments and the wait status when this child has ended."""
+        self._children[pid] = (callback, arguments)
 
     @property
-    def known_children(self) -> dict[int, Callable[[int], None]]:
-        return self._exits
+    def known_children(self) -> dict[int, tuple[Callback, Arguments]]:
+        return self._children
 
-    def call(self, callback: Callable[..., None], *values: object) -> bool:
-        """Call, and survive it; False if it failed."""
+    def call(self, callback: Callback, *arguments: object) -> bool:
+        """Call back; an exception goes to `on_error`. Returns False if there was one."""
         try:
-            callback(*values)
-        except Exception as error:  # noqa: BLE001 - one job's trouble must not become everybody's
-            self.failed(error)
+            callback(*arguments)
+        except Exception as error:  # noqa: BLE001 - an error over one job must not stop the others
+            self.on_error(error, arguments)
             return False
         return True
 
     def turn(self) -> None:
-        """Wait for something, then do all that is due."""
+        """Wait for something to happen, then call everything that is due."""
         watched = self._watched
-        ready = [(found, watched.get(found)) for found, _ in self._poll.poll(self._wait_seconds())]
-        for descriptor, waits in ready:
-            # By now the number may be that of another, about which nothing was said.
-            if waits is None or watched.get(descriptor) is not waits:
+        polled = self._poll.poll(self._wait_seconds())
+        ready = [(descriptor, watched.get(descriptor)) for descriptor, _ in polled]
+        for descriptor, entry in ready:
+            # A callback before this one may have closed the descriptor and reused its number.
+            if entry is None or watched.get(descriptor) is not entry:
                 continue
-            if not self.call(waits[1]):
-                # It would be called again at once, and for ever.
+            if not self.call(entry[1], *entry[2]):
+                # The descriptor is still ready: the failing callback would be called for ever.
                 self.drop(descriptor)
         if self._child_ended:
             self._child_ended = False
@@ -141,8 +145,8 @@ class Loop:
             heapq.heappop(self._timers)
         if self._child_ended:
             return 0
-        wait_ms = self._timers[0][0] - now_ms() if self._timers else LONGEST_WAIT_MS
-        return min(max(0, wait_ms), LONGEST_WAIT_MS) / 1000
+        wait_ms = self._timers[0][0] - now_ms() if self._timers else MAX_WAIT_MS
+        return min(max(0, wait_ms), MAX_WAIT_MS) / 1000
 
     def _run_timers(self) -> None:
         now = now_ms()
@@ -150,10 +154,10 @@ class Loop:
             timer = heapq.heappop(self._timers)[2]
             callback, timer.callback = timer.callback, None
             if callback is not None:
-                self.call(callback)
+                self.call(callback, *timer.arguments)
 
     def _reap(self) -> None:
-        """Bury every child that has ended, orphans of jobs too: a subreaper inherits them."""
+        """Reap every child that has ended, also orphans that a subreaper inherits."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -161,6 +165,6 @@ class Loop:
                 return
             if pid == 0:
                 return
-            callback = self._exits.pop(pid, None)
-            if callback is not None:
-                self.call(callback, status)
+            known = self._children.pop(pid, None)
+            if known is not None:
+                self.call(known[0], *known[1], status)

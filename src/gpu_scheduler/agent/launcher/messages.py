@@ -1,7 +1,7 @@
-"""The JSON forms of the values that agent and launcher exchange.
+"""The messages between agent and launcher: values to JSON objects, and back.
 
-Values in, dictionaries out, and back. A dictionary that is no such value raises ValueError, so that
-a bad line never harms the launcher.
+A JSON object that is not a valid message raises ValueError, so that a bad line never harms the
+launcher. The journal uses the same encoding.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from gpu_scheduler.agent.work import (
 )
 
 # ruff: noqa: TRY004
-# Whatever is wrong with a line is one kind of error to its reader: a bad line.
+# Every fault of a line is one kind of error to its reader: a bad line.
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing itself would be a tenth of the launcher's memory
     from typing import Any
 
-    Form = dict[str, Any]
+    Message = dict[str, Any]
 else:
-    Form = dict
+    Message = dict
 
 Key = tuple[str, int]
 
 PROTOCOL = 2
-"""The launcher's language: 1 has no introduction, 2 says which fields of work it knows."""
-FIRST_FIELDS = frozenset(
+"""Version 1 has no introduction; version 2 names the fields of work that it knows."""
+PROTOCOL_1_FIELDS = frozenset(
     {
         *("allocation_id", "member", "job_id", "task", "attempt", "name", "argv", "script"),
         *("workdir", "environment", "uid", "gid", "user", "umask", "runner", "image", "mounts"),
@@ -45,12 +45,12 @@ FIRST_FIELDS = frozenset(
         *("terminal", "members_here"),
     }
 )
-"""What a launcher of protocol 1 knows of work, and refuses to do without."""
-NOT_NEEDED = ("start_timeout_ms", "engine_timeout_ms")
-"""What a launcher that does not know it does without: it has more patience than was asked for."""
-MOST_LINE_BYTES = 32 * 1024 * 1024
-_NOTHING = Work(allocation_id="")
-_WORK_DEFAULTS = {name: getattr(_NOTHING, name) for name in Work.__slots__}
+"""The fields of work that a launcher of protocol 1 knows; it refuses all others."""
+OPTIONAL_FIELDS = ("start_timeout_ms", "engine_timeout_ms")
+"""A launcher that does not know these works without them: its own timeouts are longer."""
+MAX_LINE_BYTES = 32 * 1024 * 1024
+_DEFAULT_WORK = Work(allocation_id="")
+_WORK_DEFAULTS = {name: getattr(_DEFAULT_WORK, name) for name in Work.__slots__}
 _DEVICE_FIELDS = tuple(WorkDevice.__slots__)
 _TERMINAL_FIELDS = tuple(WorkTerminal.__slots__)
 _REPORTS: dict[str, type[Prepared] | type[Began] | type[Over] | type[Saved]] = {
@@ -61,69 +61,66 @@ _REPORTS: dict[str, type[Prepared] | type[Began] | type[Over] | type[Saved]] = {
 }
 
 
-def line(form: Form) -> bytes:
-    """One line of the conversation."""
-    return json.dumps(form, separators=(",", ":")).encode() + b"\n"
+def encode_line(message: Message) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
-def parsed(text: bytes) -> Form:
-    """The object that a line holds."""
-    form = json.loads(text)
-    if not isinstance(form, dict):
-        raise ValueError(f"expected an object, found {type(form).__name__}")
-    return form
+def decode_line(text: bytes) -> Message:
+    message = json.loads(text)
+    if not isinstance(message, dict):
+        raise ValueError(f"expected an object, found {type(message).__name__}")
+    return message
 
 
-def work_form(work: Work) -> Form:
-    """Only what differs from the defaults: a form is sent and written for every start."""
-    form: Form = {"allocation_id": work.allocation_id, "member": work.member}
-    for name, usual in _WORK_DEFAULTS.items():
+def encode_work(work: Work) -> Message:
+    """Only what differs from the defaults, as every start sends and writes it."""
+    message: Message = {"allocation_id": work.allocation_id, "member": work.member}
+    for name, default in _WORK_DEFAULTS.items():
         value = getattr(work, name)
-        if value != usual:
-            form[name] = value
+        if value != default:
+            message[name] = value
     if work.terminal is not None:
-        form["terminal"] = terminal_form(work.terminal)
+        message["terminal"] = encode_terminal(work.terminal)
     if work.devices:
-        form["devices"] = [
+        message["devices"] = [
             {name: getattr(device, name) for name in _DEVICE_FIELDS} for device in work.devices
         ]
-    return form
+    return message
 
 
-def terminal_order(work: Work) -> Form | None:
-    """What the shim is told of the terminal, if the work has one."""
+def terminal_order(work: Work) -> Message | None:
+    """The terminal part of the order for the shim; None if the work has no terminal."""
     if work.runner != "terminal":
         return None
-    return terminal_form(work.terminal or WorkTerminal()) | {"limit_ms": work.limit_ms}
+    return encode_terminal(work.terminal or WorkTerminal()) | {"limit_ms": work.limit_ms}
 
 
-def terminal_form(terminal: WorkTerminal) -> Form:
-    """What a shim must know of the terminal that it serves."""
+def encode_terminal(terminal: WorkTerminal) -> Message:
     return {name: getattr(terminal, name) for name in _TERMINAL_FIELDS}
 
 
-def introduction() -> Form:
-    """What a launcher says of itself, so that an agent of another version can talk to it."""
+def introduction() -> Message:
+    """How a launcher introduces itself, so that an agent of another version can talk to it."""
     return {"protocol": PROTOCOL, "version": __version__, "work_fields": list(_WORK_DEFAULTS)}
 
 
-def understood(form: Form, known: frozenset[str]) -> tuple[Form, list[str]]:
-    """The part of a work's form that a launcher knows, and the names that it does not.
+def split_known_fields(work: Message, known: frozenset[str]) -> tuple[Message, list[str]]:
+    """The part of an encoded work that a launcher knows, and the names that it does not.
 
-    A form holds only what differs from the usual; what is left out of it would be missing.
+    The work cannot run without the latter: only what differs from the defaults is encoded.
     """
-    unknown = [name for name in form if name not in known and name not in NOT_NEEDED]
-    return {name: value for name, value in form.items() if name in known}, unknown
+    unknown = [name for name in work if name not in known and name not in OPTIONAL_FIELDS]
+    return {name: value for name, value in work.items() if name in known}, unknown
 
 
-def work_from(form: object, *, lenient: bool = False) -> Work:
-    """The work that a form describes. Unknown fields are refused: they would be left out.
+def decode_work(message: object, *, lenient: bool = False) -> Work:
+    """Unknown fields are refused, because the job would run without them.
 
-    `lenient`: they are passed over, as in the journal of a later launcher, whose jobs run already.
+    `lenient` ignores them, as in the journal of a later launcher, whose jobs run already.
     """
-    if not isinstance(form, dict):
+    if not isinstance(message, dict):
         raise ValueError("work must be an object")
-    fields = dict(_known(form, Work, lenient))
+    fields = dict(_known(message, Work, lenient))
     try:
         for name in ("argv", "closed_devices", "cpus", "prolog", "epilog"):
             if name in fields:
@@ -140,16 +137,16 @@ def work_from(form: object, *, lenient: bool = False) -> Work:
         )
         work = Work(**fields)
     except TypeError as error:
-        raise ValueError(f"this is no work: {error}") from None
+        raise ValueError(f"not a valid work: {error}") from None
     _check(work)
     return work
 
 
-def _known(form: Form, kind: type, lenient: bool) -> Form:
+def _known(message: Message, kind: type, lenient: bool) -> Message:
     if not lenient:
-        return form
+        return message
     names: tuple[str, ...] = kind.__slots__  # type: ignore[attr-defined]
-    return {name: value for name, value in form.items() if name in names}
+    return {name: value for name, value in message.items() if name in names}
 
 
 def _check(work: Work) -> None:
@@ -157,7 +154,7 @@ def _check(work: Work) -> None:
         if not isinstance(getattr(work, name), str):
             raise ValueError(f"{name} must be text")
     numbers = ("member", "uid", "gid", "umask", "limit_ms", "grace_ms", "warn_before_ms")
-    for name in (*numbers, "lease_ms", "leased_ms", "prepare_ms", *NOT_NEEDED):
+    for name in (*numbers, "lease_ms", "leased_ms", "prepare_ms", *OPTIONAL_FIELDS):
         if not isinstance(getattr(work, name), int):
             raise ValueError(f"{name} must be a whole number")
     if not work.allocation_id or "/" in work.allocation_id or work.allocation_id[0] == ".":
@@ -171,27 +168,27 @@ def _check(work: Work) -> None:
         raise ValueError("there is nothing to run: neither argv nor script nor image")
 
 
-def report_form(report: Report) -> Form:
-    """A report, with its kind under `report`."""
-    form: Form = {"report": type(report).__name__.lower()}
-    form.update((name, getattr(report, name)) for name in type(report).__slots__)
-    return form
+def encode_report(report: Report) -> Message:
+    """The kind of the report is in the field `report`."""
+    message: Message = {"report": type(report).__name__.lower()}
+    message.update((name, getattr(report, name)) for name in type(report).__slots__)
+    return message
 
 
-def report_from(form: Form) -> Report:
-    """The report that a form holds. What a later launcher says beside it is passed over."""
-    kind = form.get("report")
+def decode_report(message: Message) -> Report:
+    """Fields of a later launcher that are unknown here are ignored."""
+    kind = message.get("report")
     if kind not in _REPORTS:
         raise ValueError(f"no report is called {kind!r}")
     try:
-        return _REPORTS[kind](**_known(form, _REPORTS[kind], lenient=True))
+        return _REPORTS[kind](**_known(message, _REPORTS[kind], lenient=True))
     except TypeError as error:
-        raise ValueError(f"this is no report: {error}") from None
+        raise ValueError(f"not a valid report: {error}") from None
 
 
-def over_from(form: Form | None) -> Over | None:
-    """The end in a form that may be missing."""
-    if form is None:
+def decode_over(message: Message | None) -> Over | None:
+    """The end of an attempt that may not have one yet."""
+    if message is None:
         return None
-    report = report_from(form)
+    report = decode_report(message)
     return report if isinstance(report, Over) else None

@@ -1,7 +1,7 @@
-"""Processes as the kernel tells of them: who they are, whose children, which job they belong to.
+"""Processes in /proc: start times, parents, users, and the job that their environment names.
 
-A process is known by pid, start time and boot id, because a pid alone is used again. Everything
-here reads; only `send` acts.
+A process is identified by pid, start time and boot id, because the kernel reuses pids. Everything
+here reads, but for the functions that send signals.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ _SHELL_IGNORES = sum(
 )
 _LAUNCHER = b"TGPU_LAUNCHER="
 _HELPER = b"TGPU_HELPER="
-_MOST_DIGITS = 10
+_MAX_DIGITS = 10
 
 
 def become_subreaper() -> None:
-    """Orphans of our jobs become our children, so none is lost from sight."""
+    """Orphans of our jobs become our children, so that they can be found."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def boot_id() -> str:
-    """The name of this run of the machine."""
+    """Identifies the time since the last boot."""
     return _read("/proc/sys/kernel/random/boot_id").decode().strip()
 
 
 def start_ticks(pid: int) -> int:
-    """When the process began, in ticks since the machine started; 0 if there is none."""
+    """When the process started, in clock ticks since boot; 0 if there is no such process."""
     fields = _stat(pid)
     return int(fields[19]) if fields else 0
 
 
 def is_running(pid: int) -> bool:
-    """There is such a process and it has not ended yet."""
+    """Whether the process exists and is not a zombie."""
     fields = _stat(pid)
     return bool(fields) and fields[0] not in {b"Z", b"X"}
 
 
 def is_stopped(pid: int) -> bool:
-    """Somebody has stopped it by a signal, or holds it for debugging."""
+    """Whether the process was stopped by a signal or a debugger."""
     fields = _stat(pid)
     return bool(fields) and fields[0] in {b"T", b"t"}
 
 
 def own_children() -> list[int]:
-    """Our children, orphans that we inherited included."""
+    """Our children, including orphans that we inherited."""
     pid = os.getpid()
     text = _read(f"/proc/{pid}/task/{pid}/children")
     if text or os.path.exists(f"/proc/{pid}/task/{pid}/children"):
@@ -63,7 +63,7 @@ def own_children() -> list[int]:
 
 
 def family() -> dict[int, tuple[int, int]]:
-    """Parent and session of every running process; those that only wait for burial are left out."""
+    """Parent and session of every process, without zombies."""
     found: dict[int, tuple[int, int]] = {}
     for pid in all_pids():
         fields = _stat(pid)
@@ -73,7 +73,7 @@ def family() -> dict[int, tuple[int, int]]:
 
 
 def descendants(roots: Iterable[int], relatives: dict[int, tuple[int, int]]) -> set[int]:
-    """The roots that run and all that stem from them."""
+    """The roots that run, and all processes below them."""
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in relatives.items():
         children.setdefault(parent, []).append(pid)
@@ -97,7 +97,7 @@ def owner(pid: int, launcher: str) -> Key | None:
 
 
 def owner_in(environment: bytes, launcher: str) -> Key | None:
-    """Another launcher may have jobs of the same names, even inside one of ours."""
+    """Other launchers may have jobs of the same names, even inside one of our jobs."""
     found: dict[bytes, bytes] = {}
     for item in environment.split(b"\0"):
         for name in (_ID, _MEMBER, _LAUNCHER):
@@ -106,14 +106,14 @@ def owner_in(environment: bytes, launcher: str) -> Key | None:
     if _ID not in found or found.get(_LAUNCHER) != launcher.encode():
         return None
     member = found.get(_MEMBER, b"0")
-    number = int(member) if member.isdigit() and len(member) < _MOST_DIGITS else 0
+    number = int(member) if member.isdigit() and len(member) < _MAX_DIGITS else 0
     return found[_ID].decode(errors="replace"), number
 
 
 def is_helper(pid: int, launcher: str) -> bool:
     """Whether a hook or a container engine of ours left this process running on purpose.
 
-    Those run as we do; whoever else says so only wants to be left alone.
+    Those run as the launcher's user; the mark of another user's process is not trusted.
     """
     return has_mark(pid, launcher) and user_of(pid) == os.geteuid()
 
@@ -123,8 +123,8 @@ def has_mark(pid: int, mark: str) -> bool:
     return _HELPER + mark.encode() in _read(f"/proc/{pid}/environ").split(b"\0")
 
 
-def keeps_container(pid: int, name: str) -> bool:
-    """Whether it is podman's own watcher of the container of this name, started by our user."""
+def monitors_container(pid: int, name: str) -> bool:
+    """Whether it is podman's monitor (conmon) of this container, started by our user."""
     words = _read(f"/proc/{pid}/cmdline").split(b"\0")
     if not words[0].endswith(b"conmon") or name.encode() not in words:
         return False
@@ -132,9 +132,9 @@ def keeps_container(pid: int, name: str) -> bool:
 
 
 def user_of(pid: int) -> int:
-    """The user that a process was started by; -1 if it is gone.
+    """The real user of a process; -1 if it is gone.
 
-    Not the owner of its directory: that is root for a process that forbids to be looked at.
+    Not the owner of its /proc directory: that is root for a process that is not dumpable.
     """
     _, _, rest = _read(f"/proc/{pid}/status").partition(b"\nUid:")
     numbers = rest.split(None, 1)
@@ -142,14 +142,14 @@ def user_of(pid: int) -> int:
 
 
 def is_shell_at_prompt(pid: int) -> bool:
-    """Whether a process ignores what shells with job control ignore, SIGTERM among it."""
+    """Whether a process ignores the signals that interactive shells ignore, SIGTERM among them."""
     _, _, rest = _read(f"/proc/{pid}/status").partition(b"\nSigIgn:")
     words = rest.split(None, 1)
     return bool(words) and int(words[0], 16) & _SHELL_IGNORES == _SHELL_IGNORES
 
 
-def line_of(pid: int, top: int) -> list[int]:
-    """The process and its parents, up to the last one below `top`; empty if `top` is not above."""
+def ancestors_below(pid: int, top: int) -> list[int]:
+    """The process and its ancestors below `top`; empty if `top` is not one of them."""
     found: list[int] = []
     while pid > 1 and pid != top and pid not in found:
         found.append(pid)
@@ -163,7 +163,7 @@ def control_groups(pid: int) -> str:
 
 
 def open_pidfd(pid: int, ticks: int) -> int:
-    """A handle on exactly this process; -1 if it has ended."""
+    """A descriptor of exactly this process; -1 if it has ended."""
     try:
         handle = os.pidfd_open(pid)
     except OSError:
@@ -175,9 +175,9 @@ def open_pidfd(pid: int, ticks: int) -> int:
 
 
 def send(pids: Iterable[int], number: int) -> None:
-    """Signal processes; those that are gone or closed to us are skipped.
+    """Signal processes; those that are gone or not ours to signal are skipped.
 
-    0, 1 and negative numbers do not name one process, and are never signalled.
+    0, 1 and negative numbers do not name one ordinary process, and are never signalled.
     """
     for pid in pids:
         if pid <= 1:
@@ -189,7 +189,7 @@ def send(pids: Iterable[int], number: int) -> None:
 
 
 def send_to_group(leader: int, number: int) -> None:
-    """Signal a process group; never our own, nor everybody."""
+    """Signal a process group; never our own, nor every process."""
     if leader <= 1:
         return
     try:
@@ -198,8 +198,8 @@ def send_to_group(leader: int, number: int) -> None:
         return
 
 
-def kill_exactly(pidfd: int) -> None:
-    """This process and no other, if it still is there."""
+def kill_pidfd(pidfd: int) -> None:
+    """Kill exactly this process, if it still exists."""
     try:
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     except OSError:
@@ -207,7 +207,7 @@ def kill_exactly(pidfd: int) -> None:
 
 
 def signal_number(name: str) -> int:
-    """SIGUSR1, USR1 or 10 as a number; 0 if there is no such signal."""
+    """The number of SIGUSR1, USR1 or 10; 0 if there is no such signal."""
     if name.isdigit():
         return int(name) if 0 < int(name) < signal.NSIG else 0
     full = name.upper() if name.upper().startswith("SIG") else "SIG" + name.upper()
@@ -216,7 +216,7 @@ def signal_number(name: str) -> int:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """The fields after the name, which may hold anything: state, parent, group, session, ..."""
+    """The fields after the name (which may contain anything): state, parent, group, session..."""
     return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
 
 

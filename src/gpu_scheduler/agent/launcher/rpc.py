@@ -1,7 +1,7 @@
-"""The launcher's socket: lines of orders in, lines of answers and reports out.
+"""The launcher's socket: lines of JSON with orders in, answers and reports out.
 
-Only the launcher's own user and root are let in. Reads and writes never block; an agent that does
-not read loses its connection, not its reports: they are told again when it comes back.
+Only the launcher's own user and root may connect. Reads and writes never block; an agent that does
+not read loses its connection, but no reports: it gets them again when it reconnects.
 """
 
 from __future__ import annotations
@@ -14,216 +14,218 @@ from collections.abc import Callable
 
 from gpu_scheduler.agent.launcher.loop import Loop, now_ms
 from gpu_scheduler.agent.launcher.messages import (
-    MOST_LINE_BYTES,
-    Form,
+    MAX_LINE_BYTES,
+    Key,
+    Message,
+    decode_line,
+    decode_work,
+    encode_line,
+    encode_report,
     introduction,
-    line,
-    parsed,
-    report_form,
-    work_from,
 )
 from gpu_scheduler.agent.launcher.supervisor import Supervisor
 from gpu_scheduler.agent.work import Report
 
 SOCKET = "launcher.sock"
-ACCEPT_AGAIN_MS = 200
-MOST_UNSENT_BYTES = 64 * 1024 * 1024
+ACCEPT_RETRY_MS = 200
+MAX_UNSENT_BYTES = 64 * 1024 * 1024
+Answer = Callable[..., None]
+"""Answers an order: with an error text, or with fields by name."""
 
 
-class Door:
-    """Listens, and holds every connection."""
+class RpcServer:
+    """Listens, holds every connection, and hands orders to the supervisor.
+
+    `stop_requested`: an agent has asked the launcher to leave.
+    """
 
     def __init__(self, loop: Loop, directory: str) -> None:
         self._loop = loop
         self._supervisor: Supervisor | None = None
-        self._callers: dict[int, Caller] = {}
-        self.stop_asked = False
-        self._alone_at_ms = now_ms()
+        self._connections: dict[int, Connection] = {}
+        self.stop_requested = False
+        self._alone_since_ms = now_ms()
         self._path = os.path.join(directory, SOCKET)
         self._listener = listen(self._path)
 
     def open(self, supervisor: Supervisor) -> None:
+        """Accept connections from now on, and let the supervisor carry out their orders."""
         self._supervisor = supervisor
         self._loop.add(self._listener.fileno(), self._accept)
 
     def close(self) -> None:
-        """Leave nothing that answers no more."""
         with contextlib.suppress(OSError):
             os.unlink(self._path)
         self._listener.close()
 
     @property
     def alone_ms(self) -> int:
-        """For how long nobody has been connected."""
-        return 0 if self._callers else now_ms() - self._alone_at_ms
+        """For how long there has been no connection."""
+        return 0 if self._connections else now_ms() - self._alone_since_ms
 
-    def tell(self, report: Report) -> None:
-        """To everybody who watches."""
-        watching = [caller for caller in self._callers.values() if caller.watching]
+    def broadcast(self, report: Report) -> None:
+        """Send a report to every connection that watches."""
+        watching = [one for one in self._connections.values() if one.watching]
         if watching:
-            text = line(report_form(report))
-            for caller in watching:
-                caller.unsent += text
+            text = encode_line(encode_report(report))
+            for connection in watching:
+                connection.unsent += text
 
     def flush(self) -> None:
         """Send what has gathered in this turn."""
-        for caller in list(self._callers.values()):
-            if caller.unsent and not caller.send():
-                self._close(caller)
-            elif caller.waits_to_send != bool(caller.unsent):
-                caller.waits_to_send = bool(caller.unsent)
-                self._loop.add(caller.descriptor, caller.ready, writing=caller.waits_to_send)
+        for connection in list(self._connections.values()):
+            if connection.unsent and not connection.send():
+                self._close(connection)
+            elif connection.waits_to_send != bool(connection.unsent):
+                connection.waits_to_send = bool(connection.unsent)
+                self._watch(connection)
+
+    def _watch(self, connection: Connection) -> None:
+        self._loop.add(
+            connection.descriptor, self._read, connection, writing=connection.waits_to_send
+        )
 
     def _accept(self) -> None:
+        listener = self._listener.fileno()
         try:
-            connection, _ = self._listener.accept()
+            peer, _ = self._listener.accept()
         except OSError:
-            # Out of descriptors: it would be called again at once.
-            self._loop.drop(self._listener.fileno())
-            self._loop.after(
-                ACCEPT_AGAIN_MS, lambda: self._loop.add(self._listener.fileno(), self._accept)
-            )
+            # Out of descriptors: without a pause the loop would call this again at once.
+            self._loop.drop(listener)
+            self._loop.after(ACCEPT_RETRY_MS, self._loop.add, listener, self._accept)
             return
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         _, uid, _ = struct.unpack("3i", credentials)
         if uid not in {0, os.geteuid()}:
-            connection.close()
+            peer.close()
             return
-        connection.setblocking(False)
-        caller = Caller(connection, self._handle)
-        caller.ready = lambda: self._read(caller)
-        self._callers[caller.descriptor] = caller
-        self._loop.add(caller.descriptor, caller.ready)
+        peer.setblocking(False)
+        connection = Connection(peer)
+        self._connections[connection.descriptor] = connection
+        self._watch(connection)
 
-    def _read(self, caller: Caller) -> None:
-        if not caller.read():
-            self._close(caller)
+    def _read(self, connection: Connection) -> None:
+        lines, is_open = connection.read_lines()
+        for line in lines:
+            self._handle(connection, line)
+        if not is_open:
+            self._close(connection)
 
-    def _close(self, caller: Caller) -> None:
-        self._loop.drop(caller.descriptor)
-        self._callers.pop(caller.descriptor, None)
-        self._alone_at_ms = now_ms()
-        caller.connection.close()
+    def _close(self, connection: Connection) -> None:
+        self._loop.drop(connection.descriptor)
+        self._connections.pop(connection.descriptor, None)
+        self._alone_since_ms = now_ms()
+        connection.socket.close()
 
-    def _handle(self, caller: Caller, order: Form) -> None:
+    def _handle(self, connection: Connection, line: bytes) -> None:
+        try:
+            order = decode_line(line)
+        except ValueError as error:
+            connection.unsent += encode_line({"error": f"not a line of JSON: {error}"})
+            return
         number = order.get("n")
 
-        def answer(bad: str = "", **more: object) -> None:
-            form: Form = {"n": number, **more}
-            if bad:
-                form["error"] = bad
-            caller.unsent += line(form)
+        def answer(error: str = "", **fields: object) -> None:
+            message: Message = {"n": number, **fields}
+            if error:
+                message["error"] = error
+            connection.unsent += encode_line(message)
 
-        try:
-            self._do(caller, order, answer)
-        except (KeyError, ValueError, TypeError) as error:
-            answer(f"bad order: {error}")
-        except Exception as error:  # noqa: BLE001 - whoever asked must hear of it, and others go on
-            self._loop.failed(error)
-            answer(f"the launcher failed: {error!r}")
-
-    def _do(self, caller: Caller, order: Form, answer: Callable[..., None]) -> None:
         supervisor = self._supervisor
         if supervisor is None:
-            raise ValueError("not ready")
-        what = order.get("do")
-        if what == "start":
-            self._start(supervisor, order["work"], answer)
-        elif what == "stop":
-            grace = order.get("grace_ms")
-            supervisor.stop(
-                _key(order), str(order["why"]), None if grace is None else int(grace), answer
-            )
-        elif what == "commit":
-            supervisor.commit(
-                _key(order), _texts(order, "environment"), _texts(order, "files"), answer
-            )
-        elif what == "forget":
-            supervisor.forget(_key(order), answer)
-        elif what == "held":
-            answer(held=supervisor.held())
-        elif what == "watch":
-            caller.watching = True
-            answer(pid=os.getpid(), capabilities=supervisor.describe(), **introduction())
-            for report in supervisor.current_reports():
-                caller.unsent += line(report_form(report))
-        elif what == "leave":
-            self.stop_asked = True
-            answer()
-        else:
-            self._do_beside(supervisor, order, answer)
-
-    def _do_beside(self, supervisor: Supervisor, order: Form, answer: Callable[..., None]) -> None:
-        """What is not about the life of a job."""
-        what = order.get("do")
-        if what == "renew":
-            supervisor.renew(int(order["asked_ms"]), answer)
-        elif what == "warn":
-            supervisor.warn(_key(order), str(order["text"]), answer)
-        elif what == "errand":
-            supervisor.errand(order, lambda well, text: answer("" if well else text or "failed"))
-        else:
-            raise ValueError(f"no order is called {what!r}")
-
-    def _start(self, supervisor: Supervisor, form: Form, answer: Callable[..., None]) -> None:
-        """Work that makes no sense is over at once, for a reason that its owner can read."""
+            answer("the launcher is not ready")
+            return
         try:
-            supervisor.start(work_from(form), answer)
-        except ValueError as error:
-            supervisor.reject(_key(form), f"bad order: {error}", answer)
+            self._dispatch(supervisor, connection, order, answer)
+        except (KeyError, ValueError, TypeError) as error:
+            answer(f"bad order: {error}")
+        except Exception as error:  # noqa: BLE001 - the caller gets an answer, and others go on
+            supervisor.order_failed(error, _find_key(order))
+            answer(f"the launcher failed: {error!r}")
+
+    def _dispatch(  # noqa: PLR0912 - one case for each order
+        self, supervisor: Supervisor, connection: Connection, order: Message, answer: Answer
+    ) -> None:
+        match order.get("do"):
+            case "start":
+                work = order["work"]
+                try:
+                    supervisor.start(decode_work(work), answer)
+                except ValueError as error:
+                    # Invalid work is over at once, with a reason that its owner can read.
+                    supervisor.reject(_key(work), f"bad order: {error}", answer)
+            case "stop":
+                grace = order.get("grace_ms")
+                grace_ms = None if grace is None else int(grace)
+                supervisor.stop(_key(order), str(order["why"]), grace_ms, answer)
+            case "commit":
+                environment, files = _texts(order, "environment"), _texts(order, "files")
+                supervisor.commit(_key(order), environment, files, answer)
+            case "forget":
+                supervisor.forget(_key(order), answer)
+            case "held":
+                answer(held=supervisor.held())
+            case "watch":
+                connection.watching = True
+                capabilities = supervisor.capabilities()
+                answer(pid=os.getpid(), capabilities=capabilities, **introduction())
+                for report in supervisor.current_reports():
+                    connection.unsent += encode_line(encode_report(report))
+            case "leave":
+                self.stop_requested = True
+                answer()
+            case "renew":
+                supervisor.renew(int(order["asked_ms"]), answer)
+            case "warn":
+                supervisor.warn(_key(order), str(order["text"]), answer)
+            case "errand":
+                supervisor.run_helper(
+                    order, lambda ok, output: answer("" if ok else output or "failed")
+                )
+            case unknown:
+                raise ValueError(f"no order is called {unknown!r}")
 
 
-class Caller:
-    """An agent, or somebody else, who is connected: orders come in, answers and reports go out."""
+class Connection:
+    """One connected agent: bytes in, lines out, and what was not sent yet."""
 
-    def __init__(self, connection: socket.socket, handle: Callable[[Caller, Form], None]) -> None:
-        self.connection = connection
-        self.descriptor = connection.fileno()
+    def __init__(self, peer: socket.socket) -> None:
+        self.socket = peer
+        self.descriptor = peer.fileno()
         self.watching = False
         self.unsent = bytearray()
         self.waits_to_send = False
-        self.ready: Callable[[], None] = lambda: None
-        self._handle = handle
         self._partial = bytearray()
 
-    def read(self) -> bool:
-        """Handle every whole line that has come; False when the caller is gone."""
+    def read_lines(self) -> tuple[list[bytes], bool]:
+        """The complete lines that have come, and whether the connection is still open."""
         try:
-            data = self.connection.recv(1 << 20)
+            data = self.socket.recv(1 << 20)
         except BlockingIOError:
-            return True
+            return [], True
         except OSError:
-            return False
+            return [], False
+        lines: list[bytes] = []
         self._partial += data
         if b"\n" in data:
             *lines, rest = bytes(self._partial).split(b"\n")
             self._partial = bytearray(rest)
-            for text in lines:
-                self._order(text)
-        return bool(data) and len(self._partial) <= MOST_LINE_BYTES
-
-    def _order(self, text: bytes) -> None:
-        try:
-            order = parsed(text)
-        except ValueError as error:
-            self.unsent += line({"error": f"not a line of JSON: {error}"})
-            return
-        self._handle(self, order)
+        return lines, bool(data) and len(self._partial) <= MAX_LINE_BYTES
 
     def send(self) -> bool:
-        """Send as much as goes; False when the caller is gone or does not read."""
+        """Send as much as goes; False when the peer is gone or does not read."""
         try:
-            sent = self.connection.send(self.unsent)
+            sent = self.socket.send(self.unsent)
         except BlockingIOError:
             sent = 0
         except OSError:
             return False
         del self.unsent[:sent]
-        return len(self.unsent) <= MOST_UNSENT_BYTES
+        return len(self.unsent) <= MAX_UNSENT_BYTES
 
 
 def listen(path: str) -> socket.socket:
-    """A socket for our own user. One that was left behind is replaced: the lock says we may."""
+    """Listen for our own user. An old socket is replaced: the lock says that its owner is gone."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -237,12 +239,20 @@ def listen(path: str) -> socket.socket:
     return listener
 
 
-def _key(order: Form) -> tuple[str, int]:
+def _key(order: Message) -> Key:
     return str(order["allocation_id"]), int(order.get("member", 0))
 
 
-def _texts(order: Form, name: str) -> dict[str, str]:
-    """Texts by name, as an order holds them."""
+def _find_key(order: Message) -> Key | None:
+    """The attempt that an order is about, if it names one."""
+    try:
+        return _key(order.get("work", order))
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def _texts(order: Message, name: str) -> dict[str, str]:
+    """A field of an order that must hold texts by name."""
     found = order.get(name) or {}
     if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
         raise ValueError(f"{name} must hold texts")

@@ -1,7 +1,8 @@
-"""The directory that a job shares with the launcher: checkpoint file, stop reason, script.
+"""Scratch directories: what a job shares with the launcher, and a pool of empty ones.
 
-It belongs to the job's user, and the launcher may be root: so nothing here follows a link that the
-user could have put there.
+A scratch directory holds the checkpoint file, the stop reason and the script. It belongs to the
+job's user, and the launcher may be root: so nothing here follows a link that the user could have
+put there.
 """
 
 from __future__ import annotations
@@ -13,156 +14,34 @@ from collections.abc import Callable
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt
 from gpu_scheduler.agent.work import Saved, Work
 
-# --- Scratch directories of work that is over, kept for the next work of the same user.
-#
-# Two renames take the place of making and removing a directory, which on a journalling file system
-# costs milliseconds: 3.5 ms for a removal alone, measured on ext4. Only empty directories come
-# here,
-# and each serves only the user whom it belongs to. Those that nobody needs are removed by a child,
-# many at once, so that the launcher does not wait.
-
-PREFIX = "spare-"
-"""Names of work hold a dot, so none of them looks like this."""
-GONE = "gone-"
-"""Begins the names of those that are on their way out: a launcher that dies leaves them so."""
-MOST = 64
-TOGETHER = 200
-LATER_MS = 200
-_ACCESS_LISTS = frozenset({"system.posix_acl_access", "system.posix_acl_default"})
-
-Remove = Callable[[list[str]], None]
-Later = Callable[[float, Callable[[], None]], object]
-
-
-class Spares:
-    """Empty directories by place and user. `remove` takes paths away without waiting."""
-
-    def __init__(self, remove: Remove, later: Later) -> None:
-        self._remove = remove
-        self._later = later
-        self._free: dict[tuple[str, int], list[str]] = {}
-        self._homes: set[str] = set()
-        self._count = 0
-        self._number = 0
-        self._unwanted: list[str] = []
-
-    def take(self, path: str, uid: int) -> bool:
-        """Let a spare directory of the user have this name; False if there is none."""
-        home = os.path.dirname(path)
-        self._find_left(home)
-        free = self._free.get((home, uid), [])
-        while free:
-            self._count -= 1
-            try:
-                os.rename(free.pop(), path)
-            except OSError:
-                continue
-            return True
-        return False
-
-    def keep(self, path: str, directory: int) -> None:
-        """Keep an empty directory, open as `directory`, for later; or remove it, if need be."""
-        if self._count >= MOST or not _is_plain(directory):
-            self.drop(path)
-            return
-        spare = self._set_aside(path, PREFIX)
-        if not spare:
-            self.drop(path)
-            return
-        self._count += 1
-        owner = (os.path.dirname(path), os.fstat(directory).st_uid)
-        self._free.setdefault(owner, []).append(spare)
-
-    def drop(self, path: str) -> None:
-        """Remove a directory with all that is in it, soon."""
-        self._unwant(self._set_aside(path, GONE) or path)
-
-    def _set_aside(self, path: str, prefix: str) -> str:
-        """Give a directory a new name beside its old one; "" if it keeps the old one."""
-        home = os.path.dirname(path)
-        self._find_left(home)
-        self._number += 1
-        aside = f"{home}/{prefix}{self._number}"
-        try:
-            os.rename(path, aside)
-        except OSError:
-            return ""
-        return aside
-
-    def _unwant(self, path: str) -> None:
-        if not self._unwanted:
-            self._later(LATER_MS, self._drop_all)
-        self._unwanted.append(path)
-
-    def clear(self) -> None:
-        """Remove all that are spare, when the launcher ends for good.
-
-        Those that hold something are removed by a child, which may outlive us.
-        """
-        for free in self._free.values():
-            for path in free:
-                try:
-                    os.rmdir(path)
-                except OSError:
-                    continue
-        self._free.clear()
-        self._drop_all()
-
-    def _drop_all(self) -> None:
-        unwanted, self._unwanted = self._unwanted, []
-        for first in range(0, len(unwanted), TOGETHER):
-            self._remove(unwanted[first : first + TOGETHER])
-
-    def _find_left(self, home: str) -> None:
-        """Take over what a former launcher kept."""
-        if home in self._homes:
-            return
-        self._homes.add(home)
-        try:
-            names = os.listdir(home)
-        except OSError:
-            return
-        for name in names:
-            kind, _, number = name.partition("-")
-            if f"{kind}-" in (PREFIX, GONE) and number.isdecimal():
-                self._number = max(self._number, int(number))
-                path = f"{home}/{name}"
-                self._adopt(home, path) if kind == PREFIX[:-1] else self._unwant(path)
-
-    def _adopt(self, home: str, path: str) -> None:
-        try:
-            uid = os.lstat(path).st_uid
-        except OSError:
-            return
-        self._count += 1
-        self._free.setdefault((home, uid), []).append(path)
-
-
-def _is_plain(directory: int) -> bool:
-    """Whom the user let in by an access list must not get into the next job's directory."""
-    try:
-        return _ACCESS_LISTS.isdisjoint(os.listxattr(directory))
-    except OSError:
-        return True
-
-
-# --- The directory that a job shares with the launcher: checkpoint file, stop reason, script.
-
 STOP_FILE = "stop-reason"
 CHECKPOINT_FILE = "checkpoint"
-_TERMINAL = ("terminal_host.py", "terminal_use.py", "terminal.sock")
-_SESSION = ("shim.py", "end.json", "end.json.new", "tmux.sock")
-_GANG = ("hostfile", "machinefile")
-_KNOWN = frozenset({STOP_FILE, CHECKPOINT_FILE, "script", *_SESSION, *_TERMINAL, *_GANG})
+_TERMINAL_FILES = ("terminal_host.py", "terminal_use.py", "terminal.sock")
+_SESSION_FILES = ("shim.py", "end.json", "end.json.new", "tmux.sock")
+_GANG_FILES = ("hostfile", "machinefile")
+_OWN_FILES = frozenset(
+    {STOP_FILE, CHECKPOINT_FILE, "script", *_SESSION_FILES, *_TERMINAL_FILES, *_GANG_FILES}
+)
 _PRIVATE = 0o700
 _DAY_NS = 86_400 * 10**9
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+FREE_PREFIX = "spare-"
+"""Names of work contain a dot, so none of them looks like this."""
+DISCARDED_PREFIX = "gone-"
+"""Names directories to remove; those of a launcher that has died are found by it."""
+MAX_FREE = 64
+REMOVE_BATCH = 200
+REMOVE_AFTER_MS = 200
+_ACL_ATTRIBUTES = frozenset({"system.posix_acl_access", "system.posix_acl_default"})
+
+Remove = Callable[[list[str]], None]
+After = Callable[[float, Callable[[], None]], object]
 
 
-def make(work: Work, files: dict[str, str], spares: Spares) -> None:
+def make(work: Work, files: dict[str, str], pool: DirectoryPool) -> None:
     """Make the directory for the job's user alone, with these files in it."""
     path = work.scratch_dir
-    if not spares.take(path, work.uid) and _made(path) and not files and os.geteuid() == work.uid:
+    if not pool.take(path, work.uid) and _mkdir(path) and not files and os.geteuid() == work.uid:
         return
     directory = os.open(path, _DIRECTORY)
     try:
@@ -178,7 +57,7 @@ def make(work: Work, files: dict[str, str], spares: Spares) -> None:
 
 
 def add(work: Work, files: dict[str, str]) -> None:
-    """Write files into a directory that was made before, in place of those of these names."""
+    """Write or replace files in a directory that was made before."""
     directory = os.open(work.scratch_dir, _DIRECTORY)
     try:
         for name, text in files.items():
@@ -187,8 +66,8 @@ def add(work: Work, files: dict[str, str]) -> None:
         os.close(directory)
 
 
-def _made(path: str) -> bool:
-    """Make the directory; False if it is there already."""
+def _mkdir(path: str) -> bool:
+    """Make the directory; False if it already exists."""
     try:
         os.mkdir(path, _PRIVATE)
     except FileNotFoundError:
@@ -200,7 +79,7 @@ def _made(path: str) -> bool:
 
 
 def write_stop_reason(work: Work, why: str) -> None:
-    """Tell the job why it is being stopped. A job that broke its directory goes without."""
+    """Write the file that tells the job why it is stopped, if its directory still allows it."""
     if not work.scratch_dir:
         return
     try:
@@ -218,7 +97,7 @@ def write_stop_reason(work: Work, why: str) -> None:
 def checkpoint_time(work: Work) -> int:
     """When the job last touched its checkpoint file, in nanoseconds; 0 if never.
 
-    The user can set any time: one that is still to come by far says nothing.
+    The user can set any time: one more than a day in the future is ignored.
     """
     try:
         touched = os.lstat(f"{work.scratch_dir}/{CHECKPOINT_FILE}").st_mtime_ns
@@ -227,35 +106,35 @@ def checkpoint_time(work: Work) -> int:
     return touched if touched < time.time_ns() + _DAY_NS else 0
 
 
-def clear(path: str, spares: Spares) -> None:
-    """Take the directory away, or keep it for others if only our own files were in it."""
+def clear(path: str, pool: DirectoryPool) -> None:
+    """Give the directory to the pool if it holds only the launcher's files, else discard it."""
     try:
         directory = os.open(path, _DIRECTORY)
     except OSError:
         return
     try:
-        if _emptied(directory):
-            spares.keep(path, directory)
+        if _empty(directory):
+            pool.keep(path, directory)
         else:
-            spares.drop(path)
+            pool.discard(path)
     finally:
         os.close(directory)
 
 
-def _emptied(directory: int) -> bool:
-    """Remove our own files; False if there is more."""
+def _empty(directory: int) -> bool:
+    """Remove the launcher's files; False if there are others."""
     try:
         names = os.listdir(directory)
         for name in names:
-            if name in _KNOWN:
+            if name in _OWN_FILES:
                 os.unlink(name, dir_fd=directory)
     except OSError:
         return False
-    return _KNOWN.issuperset(names)
+    return _OWN_FILES.issuperset(names)
 
 
 def read_small(path: str) -> str:
-    """A small file that the job's user wrote; "" if there is none, or something else is there."""
+    """Read a small file that the job's user wrote; "" if there is no such file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -286,11 +165,8 @@ def _write(directory: int, name: str, text: str, work: Work, mode: int) -> None:
     os.rename(fresh, name, src_dir_fd=directory, dst_dir_fd=directory)
 
 
-# --- What a job has saved, as it shows by touching its checkpoint file.
-
-
-def newly_saved(attempt: Attempt) -> Saved | None:
-    """What to report if the job has saved its work since the last look."""
+def new_checkpoint(attempt: Attempt) -> Saved | None:
+    """The report if the job has touched its checkpoint file since the last call."""
     touched = checkpoint_time(attempt.work) if attempt.work.scratch_dir else 0
     if touched <= attempt.checkpoint_ns:
         return None
@@ -299,9 +175,126 @@ def newly_saved(attempt: Attempt) -> Saved | None:
 
 
 def saved_report(attempt: Attempt) -> Saved:
-    """When the job saved its work last."""
+    """When the job last touched its checkpoint file."""
     return Saved(
         allocation_id=attempt.key[0],
         member=attempt.key[1],
         at_ms=attempt.checkpoint_ns // 1_000_000,
     )
+
+
+class DirectoryPool:
+    """Empty scratch directories of finished work, for the next work of the same user.
+
+    Two renames replace making and removing a directory, which costs milliseconds on a journalling
+    file system: 3.5 ms for a removal alone, measured on ext4. Only empty directories are kept, and
+    each serves only its owner. Others are removed by a child, many at once: `remove` does not wait.
+    """
+
+    def __init__(self, remove: Remove, after: After) -> None:
+        self._remove = remove
+        self._after = after
+        self._free: dict[tuple[str, int], list[str]] = {}
+        self._homes: set[str] = set()
+        self._count = 0
+        self._number = 0
+        self._discarded: list[str] = []
+
+    def take(self, path: str, uid: int) -> bool:
+        """Rename a free directory of the user to this path; False if there is none."""
+        home = os.path.dirname(path)
+        self._adopt_old(home)
+        free = self._free.get((home, uid), [])
+        while free:
+            self._count -= 1
+            try:
+                os.rename(free.pop(), path)
+            except OSError:
+                continue
+            return True
+        return False
+
+    def keep(self, path: str, directory: int) -> None:
+        """Keep an empty directory, open as `directory`; discard it if it cannot be kept."""
+        is_wanted = self._count < MAX_FREE and not _has_acl(directory)
+        free = self._rename(path, FREE_PREFIX) if is_wanted else ""
+        if not free:
+            self.discard(path)
+            return
+        self._count += 1
+        owner = (os.path.dirname(path), os.fstat(directory).st_uid)
+        self._free.setdefault(owner, []).append(free)
+
+    def discard(self, path: str) -> None:
+        """Remove a directory with everything in it, soon."""
+        self._remove_soon(self._rename(path, DISCARDED_PREFIX) or path)
+
+    def _rename(self, path: str, prefix: str) -> str:
+        """Rename a directory in its place; returns the new path, or "" if that failed."""
+        home = os.path.dirname(path)
+        self._adopt_old(home)
+        self._number += 1
+        renamed = f"{home}/{prefix}{self._number}"
+        try:
+            os.rename(path, renamed)
+        except OSError:
+            return ""
+        return renamed
+
+    def _remove_soon(self, path: str) -> None:
+        if not self._discarded:
+            self._after(REMOVE_AFTER_MS, self._remove_discarded)
+        self._discarded.append(path)
+
+    def clear(self) -> None:
+        """Remove all free directories, when the launcher exits.
+
+        Discarded ones are removed by a child, which may outlive us.
+        """
+        for free in self._free.values():
+            for path in free:
+                try:
+                    os.rmdir(path)
+                except OSError:
+                    continue
+        self._free.clear()
+        self._remove_discarded()
+
+    def _remove_discarded(self) -> None:
+        paths, self._discarded = self._discarded, []
+        for first in range(0, len(paths), REMOVE_BATCH):
+            self._remove(paths[first : first + REMOVE_BATCH])
+
+    def _adopt_old(self, home: str) -> None:
+        """Take over the directories of a former launcher."""
+        if home in self._homes:
+            return
+        self._homes.add(home)
+        try:
+            names = os.listdir(home)
+        except OSError:
+            return
+        for name in names:
+            kind, _, number = name.partition("-")
+            prefix = f"{kind}-"
+            if prefix not in (FREE_PREFIX, DISCARDED_PREFIX) or not number.isdecimal():
+                continue
+            self._number = max(self._number, int(number))
+            path = f"{home}/{name}"
+            if prefix == DISCARDED_PREFIX:
+                self._remove_soon(path)
+                continue
+            try:
+                uid = os.lstat(path).st_uid
+            except OSError:
+                continue
+            self._count += 1
+            self._free.setdefault((home, uid), []).append(path)
+
+
+def _has_acl(directory: int) -> bool:
+    """Users whom an access list lets in must not get into the next job's directory."""
+    try:
+        return not _ACL_ATTRIBUTES.isdisjoint(os.listxattr(directory))
+    except OSError:
+        return False

@@ -1,8 +1,9 @@
-"""The launcher's heart: orders in, reports out, everything safe to repeat.
+"""The supervisor: orders come in, reports go out, and every order may be repeated.
 
-It holds the table of attempts and moves each through its phases with the help of `starting`,
-`stopping` and `closing`. `settle` is called after every turn of the loop and makes durable what the
-turn has gathered, with one write for all.
+It holds the table of attempts and moves each through its phases: `Starter` and `StartGate` start
+it, `Stopper` signals it, `Cleanup` removes what it leaves. These parts do not know each other; they
+report to the supervisor through `AttemptEvents`, and it calls the next part. `commit_turn` runs
+after every turn of the event loop and makes durable what the turn has gathered, with one write.
 """
 
 from __future__ import annotations
@@ -13,97 +14,104 @@ from collections import deque
 from collections.abc import Callable
 
 from gpu_scheduler.agent.launcher import logs, processes, scratch
-from gpu_scheduler.agent.launcher.context import Kit
-from gpu_scheduler.agent.launcher.leases import LEASE, TOO_LATE
-from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase, concerned
-from gpu_scheduler.agent.launcher.lifecycle.cleanup import BROKEN, Closer
-from gpu_scheduler.agent.launcher.lifecycle.gang import prepared_report
+from gpu_scheduler.agent.launcher.context import LauncherContext, ignore_result
+from gpu_scheduler.agent.launcher.leases import LEASE, TOO_LATE, Leases
+from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase
+from gpu_scheduler.agent.launcher.lifecycle.cleanup import Cleanup
+from gpu_scheduler.agent.launcher.lifecycle.gate import StartGate, began_report, prepared_report
 from gpu_scheduler.agent.launcher.lifecycle.start import Starter
 from gpu_scheduler.agent.launcher.lifecycle.stop import Stopper
-from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms, write_down
-from gpu_scheduler.agent.launcher.messages import Form, Key, report_form
-from gpu_scheduler.agent.launcher.scratch import newly_saved, saved_report
-from gpu_scheduler.agent.spawn.spawner import Launch
-from gpu_scheduler.agent.work import Began, Over, Report, Work
+from gpu_scheduler.agent.launcher.loop import Arguments, log_error, now_ms, wall_ms
+from gpu_scheduler.agent.launcher.messages import Key, Message, encode_report
+from gpu_scheduler.agent.runners.interface import Ending
+from gpu_scheduler.agent.spawn.spawner import NEVER_RELEASED, Launch
+from gpu_scheduler.agent.work import Over, Report, Work
 
 BATCH = 16
 """Forks between two commits: enough to share a sync, few enough to answer soon."""
-LOOK_MS = 1_000
-CLOSE_MS = 500
+CHECK_FILES_MS = 1_000
+ABORT_AGAIN_MS = 500
 REWRITE_BYTES = 1 << 20
-WARN_MS = 10_000
+REWRITE_FORGOTTEN = 500
+WARN_TIMEOUT_MS = 10_000
 SYNC_MS = 100
-"""So long the disk may take its time with ends that were written and reported."""
+"""Ends that were written and reported are synced to disk within this time."""
+WRITE_RETRY_MS = 1_000
+FAILED = "the launcher failed over this job and ended it; its log tells more"
 Done = Callable[[str], None]
+"""Answers an order, with "" or with what went wrong."""
 
 
 class Supervisor:
-    """Starts, stops and forgets attempts. Every `done` hears "" or what went wrong."""
+    """Carries out orders, and implements `AttemptEvents`."""
 
-    def __init__(self, kit: Kit) -> None:
-        self._kit = kit
-        self.closer = Closer(kit)
-        self.starter = Starter(kit, self.closer.refuse, self.closer.ended, self._runs)
-        self.closer.gone = self._gone
-        self.stopper = Stopper(kit)
-        kit.leases.stop = lambda key, grace_ms: self.stop(key, LEASE, grace_ms, lambda _: None)
-        self._waiting: deque[tuple[Attempt, Done]] = deque()
-        self._wanted_stops: dict[Key, tuple[str, int | None]] = {}
-        self._looking = False
-        self._syncing = False
+    def __init__(self, context: LauncherContext) -> None:
+        self._context = context
+        self.leases = Leases(context.loop, context.directory, context.attempts, context.mark, self)
+        self.gate = StartGate(context, self.leases, self)
+        self.starter = Starter(context, self.gate, self)
+        self.stopper = Stopper(context)
+        self.cleanup = Cleanup(context, self)
+        self._queue: deque[tuple[Attempt, Done]] = deque()
+        self._checks_files = False
+        self._sync_scheduled = False
         self._forgotten = 0
-        kit.loop.failed = self._failed
+        context.loop.on_error = self.on_error
 
-    # --- orders -----------------------------------------------------------------------------------
+    # Orders
 
     def start(self, work: Work, done: Done) -> None:
-        """Begin this work unless it was ever begun or stopped before."""
+        """Start this work, unless it was ever started or stopped before."""
         key = (work.allocation_id, work.member)
-        if key in self._kit.attempts:
+        if key in self._context.attempts:
             done("")
             return
-        attempt = Attempt(work, self._kit.runners.get(work.runner))
-        self._kit.attempts[key] = attempt
+        attempt = Attempt(work, self._context.runners.get(work.runner))
+        self._context.attempts[key] = attempt
         if work.lease_ms and work.leased_ms + work.lease_ms <= now_ms():
             attempt.stopped_by = LEASE
-            self.closer.settle(attempt, _never_began(attempt, LEASE, TOO_LATE))
+            self.cleanup_finished(attempt, _never_ran(attempt, LEASE, TOO_LATE))
             done("")
             return
-        self._kit.leases.expect(attempt)
-        self._waiting.append((attempt, done))
+        self.leases.expect(attempt)
+        self._queue.append((attempt, done))
 
-    def reject(self, key: Key, why: str, done: Done) -> None:
-        """An order that cannot be followed ends what it names, unless that is known already."""
-        if key not in self._kit.attempts:
-            attempt = Attempt(Work(allocation_id=key[0], member=key[1]), None)
-            self._kit.attempts[key] = attempt
-            self.closer.settle(attempt, _never_began(attempt, "", why))
+    def reject(self, key: Key, reason: str, done: Done) -> None:
+        """An order that cannot be read ends the work that it names, unless that is known."""
+        if key not in self._context.attempts:
+            attempt = self._add_unknown(key)
+            self.cleanup_finished(attempt, _never_ran(attempt, "", reason))
         done("")
 
-    def stop(self, key: Key, why: str, grace_ms: int | None, done: Done) -> None:
+    def stop(self, key: Key, reason: str, grace_ms: int | None, done: Done) -> None:
         """Stop it; what has not begun never will."""
-        attempt = self._kit.attempts.get(key)
-        if attempt is None:
-            attempt = Attempt(Work(allocation_id=key[0], member=key[1]), None)
-            self._kit.attempts[key] = attempt
-        if attempt.phase is Phase.WAITING:
-            attempt.stopped_by = why
-            self.closer.settle(attempt, _never_began(attempt, why, "stopped before it began"))
+        attempt = self._context.attempts.get(key) or self._add_unknown(key)
+        self._stop(attempt, reason, grace_ms)
+        done("")
+
+    def _add_unknown(self, key: Key) -> Attempt:
+        attempt = Attempt(Work(allocation_id=key[0], member=key[1]))
+        self._context.attempts[key] = attempt
+        return attempt
+
+    def _stop(self, attempt: Attempt, reason: str, grace_ms: int | None) -> None:
+        if attempt.phase is Phase.QUEUED:
+            attempt.stopped_by = reason
+            over = _never_ran(attempt, reason, "stopped before it began")
+            self.cleanup_finished(attempt, over)
         elif attempt.phase is Phase.PROLOG:
-            attempt.stopped_by = attempt.stopped_by or why
+            attempt.stopped_by = attempt.stopped_by or reason
             processes.send_to_group(attempt.pid, signal.SIGKILL)
             processes.send([attempt.pid], signal.SIGKILL)
-        elif attempt.phase is Phase.GATE and not attempt.said_go:
-            attempt.stopped_by = attempt.stopped_by or why
-            self.starter.gangs.leave(attempt)
-            self.starter.commits.leave(attempt)
+        elif attempt.phase is Phase.GATE and not attempt.released:
+            attempt.stopped_by = attempt.stopped_by or reason
+            self.gate.leave(attempt)
             self.stopper.end_at_gate(attempt, grace_ms)
         elif attempt.phase is Phase.GATE:
-            self._wanted_stops[key] = (why, grace_ms)
+            attempt.pending_stop = (reason, grace_ms)
             self.stopper.end_at_gate(attempt, grace_ms)
         else:
-            self.stopper.stop(attempt, why, grace_ms)
-        done("")
+            self.stopper.stop(attempt, reason, grace_ms)
 
     def commit(
         self, key: Key, environment: dict[str, str], files: dict[str, str], done: Done
@@ -111,15 +119,15 @@ class Supervisor:
         """Let a prepared member run, with what was not known when it was prepared."""
 
         def prepare(attempt: Attempt) -> None:
-            attempt.late_environment = environment
+            attempt.commit_environment = environment
             if attempt.work.scratch_dir and files:
                 scratch.add(attempt.work, files)
 
-        done(self.starter.commits.commit(key, prepare))
+        done(self.gate.commits.commit(key, prepare))
 
     def warn(self, key: Key, text: str, done: Done) -> None:
-        """Write a line into the log of what runs; into a file that the user named, as the user."""
-        attempt = self._kit.attempts.get(key)
+        """Write a line into the job's log; into a file that the user named, as the user."""
+        attempt = self._context.attempts.get(key)
         work = None if attempt is None else attempt.work
         line = f"tgpu: {' '.join(text.split())}\n"
         if work is not None and work.log_of_user:
@@ -132,179 +140,264 @@ class Supervisor:
                 log_of_user=work.log_path,
                 log_umask=work.umask,
             )
-            self._kit.errands.run(launch, WARN_MS, lambda *_: None)
+            self._context.helpers.run(launch, WARN_TIMEOUT_MS, ignore_result)
         elif work is not None:
-            logs.note(work, line)
+            logs.append_note(work, line)
         done("")
 
-    def errand(self, form: Form, done: Callable[[bool, str], None]) -> None:
+    def run_helper(self, order: Message, done: Callable[[bool, str], None]) -> None:
         """Run a short command as some user; what it leaves running is not taken for a job's."""
-        launch = self._kit.helper_launch(
-            tuple(map(str, form["argv"])), {str(k): str(v) for k, v in form["environment"].items()}
+        launch = self._context.helpers.launch(
+            tuple(map(str, order["argv"])),
+            {str(k): str(v) for k, v in order["environment"].items()},
         )
-        launch.uid, launch.gid, launch.user = int(form["uid"]), int(form["gid"]), str(form["user"])
-        mark = self._kit.mark
+        launch.uid, launch.gid = int(order["uid"]), int(order["gid"])
+        launch.user = str(order["user"])
+        mark = self._context.mark
         if launch.uid != os.geteuid():
             mark = f"{mark}.{os.urandom(8).hex()}"
             launch.environment["TGPU_HELPER"] = mark
 
-        def ended(well: bool, text: str) -> None:
-            self._kit.census.leave_alone(mark)
-            done(well, text)
+        def ended(ok: bool, output: str) -> None:
+            self._context.tracker.ignore_marked(mark)
+            done(ok, output)
 
-        self._kit.errands.run(launch, int(form["timeout_ms"]), ended)
+        self._context.helpers.run(launch, int(order["timeout_ms"]), ended)
 
     def forget(self, key: Key, done: Done) -> None:
-        """Drop the record of what is over."""
-        attempt = self._kit.attempts.get(key)
+        """Drop the record of an attempt that is over."""
+        attempt = self._context.attempts.get(key)
         if attempt is None:
             done("")
             return
         if attempt.over is None:
             done(f"{key[0]} member {key[1]} is not over; it can be forgotten when it is")
             return
-        del self._kit.attempts[key]
+        del self._context.attempts[key]
         self._forgotten += 1
-        self._kit.journal.append_lazily(
+        self._context.journal.append_lazily(
             {"kind": "forget", "allocation_id": key[0], "member": key[1]}
         )
         if attempt.work.scratch_dir:
-            scratch.clear(attempt.work.scratch_dir, self._kit.spares)
+            scratch.clear(attempt.work.scratch_dir, self._context.directories)
+        done("")
+
+    def renew(self, asked_ms: int, done: Done) -> None:
+        """The server has granted all leases for which the agent asked at this time."""
+        self.leases.renew(asked_ms)
         done("")
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether all that was ever begun is over."""
-        return all(attempt.phase is Phase.OVER for attempt in self._kit.attempts.values())
+        """Tell whether every attempt is over."""
+        return all(attempt.phase is Phase.OVER for attempt in self._context.attempts.values())
 
-    def held(self) -> list[Form]:
-        """Everything that was not forgotten, with its end if it has one."""
+    def held(self) -> list[Message]:
+        """Every attempt that was not forgotten, with its end if it has one."""
         return [
             {
                 "allocation_id": attempt.key[0],
                 "member": attempt.key[1],
-                "over": None if attempt.over is None else report_form(attempt.over),
+                "over": None if attempt.over is None else encode_report(attempt.over),
             }
-            for attempt in self._kit.attempts.values()
+            for attempt in self._context.attempts.values()
         ]
 
     def current_reports(self) -> list[Report]:
-        """What an agent that has just come must hear: what runs, and every end it may not know."""
+        """Reports for an agent that has just connected: what runs, and every end."""
         found: list[Report] = []
-        for attempt in self._kit.attempts.values():
+        for attempt in self._context.attempts.values():
             if attempt.over is not None:
                 if attempt.checkpoint_ns:
-                    found.append(saved_report(attempt))
+                    found.append(scratch.saved_report(attempt))
                 found.append(attempt.over)
             elif attempt.prepared:
                 found.append(prepared_report(attempt))
             elif attempt.phase is Phase.RUNNING:
-                found.append(_began(attempt))
+                found.append(began_report(attempt))
                 if attempt.checkpoint_ns:
-                    found.append(saved_report(attempt))
+                    found.append(scratch.saved_report(attempt))
         return found
 
-    def describe(self) -> Form:
+    def capabilities(self) -> Message:
         """What is enforced on this node, and which runners it has."""
-        capabilities: Form = dict(self._kit.limits.capabilities())
+        capabilities: Message = dict(self._context.cgroups.capabilities())
         trial = Work(allocation_id="x", scratch_dir="/tmp", image="x", uid=0)  # noqa: S108
         capabilities["runners"] = sorted(
             name
-            for name, runner in self._kit.runners.items()
+            for name, runner in self._context.runners.items()
             if name == "process" or not runner.missing(trial)
         )
         return capabilities
 
-    def renew(self, asked_ms: int, done: Done) -> None:
-        """Whoever may decide that has said yes to what the agent asked at this time."""
-        self._kit.leases.renew(asked_ms)
-        done("")
+    # Events of attempts
 
-    # --- every turn -------------------------------------------------------------------------------
+    def start_failed(self, attempt: Attempt, reason: str) -> None:
+        if not reason and not attempt.stopped_by and not any(attempt.details):
+            reason = NEVER_RELEASED
+        self.main_process_ended(attempt, Ending(ran=False, detail=reason))
 
-    def settle(self) -> None:
-        """Fork what waits, make everything durable, let it out."""
-        self._kit.census.turn_over()
-        for _ in range(min(BATCH, len(self._waiting))):
-            attempt, done = self._waiting.popleft()
-            if attempt.phase is Phase.WAITING:
-                attempt.recorded = done
-                self._kit.loop.call(self.starter.begin, attempt, done)
+    def command_started(self, attempt: Attempt) -> None:
+        self.stopper.watch_limits(attempt)
+        self.check_files_later()
+        if attempt.pending_stop is not None:
+            pending, attempt.pending_stop = attempt.pending_stop, None
+            self.stopper.stop(attempt, *pending)
+
+    def main_process_ended(self, attempt: Attempt, ending: Ending) -> None:
+        """Start the cleanup. A second report about the same attempt is ignored."""
+        if attempt.ending is not None:
+            return
+        attempt.ending = ending
+        attempt.ended_ms = now_ms()
+        attempt.phase = Phase.CLEANUP
+        attempt.cancel_timers()
+        self._release_waiters(attempt)
+        self.cleanup.begin(attempt, ending)
+
+    def cleanup_finished(self, attempt: Attempt, over: Over) -> None:
+        """Write the end, then report it."""
+        attempt.over = over
+        attempt.phase = Phase.OVER
+        self._release_waiters(attempt)
+        processes.send(self._context.tracker.strays(), signal.SIGKILL)
+        attempt.add_end_record(over)
+        # Not synced: the server stores it anyway, and the disk takes longer than many a job.
+        self._write_end(attempt, self._end_written)
+
+    def lease_ends(self, attempt: Attempt, grace_ms: int) -> None:
+        self._stop(attempt, LEASE, grace_ms)
+
+    def _release_waiters(self, attempt: Attempt) -> None:
+        """Lease and gang learn that the main process is gone, or that the attempt is over."""
+        if attempt.pending_stop is not None:
+            # It was never released, and so ended because of this stop.
+            attempt.stopped_by = attempt.stopped_by or attempt.pending_stop[0]
+            attempt.pending_stop = None
+        self.leases.attempt_ended(attempt)
+        self.gate.member_failed(attempt)
+
+    def _write_end(self, attempt: Attempt, written: Callable[[Attempt, str], None]) -> None:
+        if self._context.attempts.get(attempt.key) is attempt:
+            record = attempt.journal_records[0]
+            self._context.journal.append_unsynced(record, written, attempt)
+
+    def _end_written(self, attempt: Attempt, error: str) -> None:
+        """On a full disk the end is reported all the same: the server needs the devices."""
+        if attempt.over is not None:
+            self._context.report(attempt.over)
+        self._end_written_again(attempt, error)
+
+    def _end_written_again(self, attempt: Attempt, error: str) -> None:
+        if error:
+            self._context.loop.after(
+                WRITE_RETRY_MS, self._write_end, attempt, self._end_written_again
+            )
+
+    # Errors in the launcher
+
+    def on_error(self, error: Exception, arguments: Arguments) -> None:
+        """A callback failed that never should. Its attempt is ended; everything else goes on."""
+        log_error(error, arguments)
+        attempt = next((one for one in arguments if isinstance(one, Attempt)), None)
+        if attempt is not None and attempt.over is None:
+            again = FAILED in attempt.details
+            self._context.loop.after(ABORT_AGAIN_MS if again else 0, self._abort, attempt)
+
+    def order_failed(self, error: Exception, key: Key | None) -> None:
+        """The same for an order about the attempt with this key."""
+        attempt = None if key is None else self._context.attempts.get(key)
+        self.on_error(error, () if attempt is None else (attempt,))
+
+    def _abort(self, attempt: Attempt) -> None:
+        """End an attempt after an error, in whatever phase it is. Safe to repeat."""
+        if attempt.over is not None:
+            return
+        loop = self._context.loop
+        attempt.details.append(FAILED)
+        attempt.acknowledge_start()
+        for side in (attempt.gate, attempt.listener):
+            if side is not None:
+                loop.drop(side.fileno())
+                side.close()
+        attempt.gate = attempt.listener = None
+        if attempt.ending is not None:
+            self.cleanup.remove_leftovers(attempt)
+        elif attempt.pid in loop.known_children:
+            # The loop sees its end, which goes the usual way.
+            processes.send([attempt.pid], signal.SIGKILL)
+        else:
+            if attempt.pidfd >= 0:
+                loop.drop(attempt.pidfd)
+                processes.kill_pidfd(attempt.pidfd)
+                os.close(attempt.pidfd)
+                attempt.pidfd = -1
+            self.main_process_ended(attempt, Ending(ran=attempt.released or attempt.adopted))
+
+    # After every turn of the event loop
+
+    def commit_turn(self) -> None:
+        """Fork what is queued, make everything durable, release what waits for that."""
+        context = self._context
+        context.tracker.invalidate()
+        for _ in range(min(BATCH, len(self._queue))):
+            attempt, done = self._queue.popleft()
+            if attempt.phase is Phase.QUEUED:
+                attempt.answer_start = done
+                context.loop.call(self.starter.begin, attempt)
             else:
                 done("")
-        self._kit.spawner.collect()
-        while self._kit.journal.commit():
-            self._kit.spawner.collect()
-        if self._waiting:
-            self._kit.loop.after(0, lambda: None)
-        if self._kit.journal.unsynced and not self._syncing:
-            self._syncing = True
-            self._kit.loop.after(SYNC_MS, self._sync)
-        if self._forgotten > 500 and self._kit.journal.size > REWRITE_BYTES:
-            self._rewrite()
-
-    def _failed(self, error: Exception) -> None:
-        """Something failed that never should. What it was about is closed, all else goes on."""
-        write_down(error)
-        attempt = concerned(error)
-        if attempt is not None and attempt.over is None:
-            again = BROKEN in attempt.details
-            self._kit.loop.after(CLOSE_MS if again else 0, lambda: self.closer.broken(attempt))
+        context.spawner.collect()
+        while context.journal.commit():
+            context.spawner.collect()
+        if self._queue:
+            context.loop.after(0, _wake_up)
+        if context.journal.unsynced and not self._sync_scheduled:
+            self._sync_scheduled = True
+            context.loop.after(SYNC_MS, self._sync)
+        if self._forgotten > REWRITE_FORGOTTEN and context.journal.size > REWRITE_BYTES:
+            self._forgotten = 0
+            try:
+                context.journal.rewrite(self.records())
+            except OSError:
+                return
 
     def _sync(self) -> None:
-        self._syncing = False
-        if self._kit.journal.unsynced:
-            self._kit.journal.sync()
+        self._sync_scheduled = False
+        if self._context.journal.unsynced:
+            self._context.journal.sync()
 
-    def _rewrite(self) -> None:
-        self._forgotten = 0
-        try:
-            self._kit.journal.rewrite(self.records())
-        except OSError:
-            return
+    def records(self) -> list[Message]:
+        """Everything that the next launcher has to know."""
+        attempts = self._context.attempts.values()
+        records = [record for attempt in attempts for record in attempt.journal_records]
+        return records + self.cleanup.removals.records()
 
-    def records(self) -> list[Form]:
-        """All that the next launcher has to know."""
-        forms = [form for attempt in self._kit.attempts.values() for form in attempt.records]
-        return forms + self.closer.removals.records()
+    def check_files_later(self) -> None:
+        """Check logs and checkpoints about once a second, while anything runs."""
+        if not self._checks_files:
+            self._checks_files = True
+            self._context.loop.after(CHECK_FILES_MS, self._check_all_files)
 
-    def _gone(self, attempt: Attempt) -> None:
-        """It is at its end; heard at least once of each."""
-        wanted = self._wanted_stops.pop(attempt.key, None)
-        if wanted is not None:
-            # It never heard that it may run, and so was ended before it did.
-            attempt.stopped_by = attempt.stopped_by or wanted[0]
-        self._kit.leases.gone(attempt)
-        self.starter.times.leave(attempt)
-        self.starter.gangs.gone(attempt)
-        self.starter.commits.gone(attempt)
-
-    def _runs(self, attempt: Attempt) -> None:
-        """The command has begun."""
-        self.stopper.arm(attempt)
-        self.look_after()
-        wanted = self._wanted_stops.pop(attempt.key, None)
-        if wanted is not None:
-            self.stopper.stop(attempt, *wanted)
-
-    def look_after(self) -> None:
-        """Look at logs and checkpoints about once a second, while anything runs."""
-        if not self._looking:
-            self._looking = True
-            self._kit.loop.after(LOOK_MS, self._look)
-
-    def _look(self) -> None:
-        self._looking = False
-        running = [a for a in self._kit.attempts.values() if a.phase is Phase.RUNNING]
+    def _check_all_files(self) -> None:
+        self._checks_files = False
+        running = [a for a in self._context.attempts.values() if a.phase is Phase.RUNNING]
         for attempt in running:
-            logs.cap(attempt.work)
-            if saved := newly_saved(attempt):
-                self._kit.report(saved)
+            self._context.loop.call(self._check_files, attempt)
         if running:
-            self.look_after()
+            self.check_files_later()
+
+    def _check_files(self, attempt: Attempt) -> None:
+        logs.rotate(attempt.work)
+        if saved := scratch.new_checkpoint(attempt):
+            self._context.report(saved)
 
 
-def _never_began(attempt: Attempt, why: str, detail: str) -> Over:
+def _wake_up() -> None:
+    """For a timer that only has to end the wait of the event loop."""
+
+
+def _never_ran(attempt: Attempt, stopped_by: str, detail: str) -> Over:
     return Over(
         allocation_id=attempt.key[0],
         member=attempt.key[1],
@@ -313,15 +406,6 @@ def _never_began(attempt: Attempt, why: str, detail: str) -> Over:
         ran=False,
         at_ms=wall_ms(),
         run_ms=0,
-        stopped_by=why,
+        stopped_by=stopped_by,
         detail=detail,
-    )
-
-
-def _began(attempt: Attempt) -> Began:
-    return Began(
-        allocation_id=attempt.key[0],
-        member=attempt.key[1],
-        pid=attempt.job_pid or attempt.pid,
-        at_ms=attempt.began_wall_ms,
     )

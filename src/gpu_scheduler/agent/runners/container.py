@@ -32,7 +32,9 @@ _SIGNAL_OFFSET = 128
 _REMOVE_SECONDS = "1"
 _MOST_SAID = 200
 NO_INIT = "podman has no init on this node, so signals would not reach a job; install catatonit"
-NOT_UNDERSTOOD = "the container engine's answer is not understood, so the exit code is unknown"
+NOT_UNDERSTOOD = (
+    "the container engine's answer is not split_known_fields, so the exit code is unknown"
+)
 
 
 def container_name(work: Work) -> str:

@@ -1,8 +1,9 @@
-"""What a forked child does until it is the job.
+"""What a forked child does until it executes the job's command.
 
-It makes itself ready (streams, session, control groups, limits, user, directory) and waits at its
-gate. Then it executes the command, or says at the gate why it cannot. It imports very little, and
-makes few objects: every page that this process or the zygote touches is copied for every job.
+It prepares itself (streams, session, control groups, limits, user, directory) and waits at its
+gate, a socket to the launcher. Then it executes the command, or writes to the gate why it cannot.
+This module imports very little and makes few objects: every page that this process or the fork
+server touches is copied for every job.
 """
 
 from __future__ import annotations
@@ -21,44 +22,44 @@ if TYPE_CHECKING:
 
 GO = b"g"
 LATE = b"l"
-"""Said at the gate before the word to go, and behind it variables that were not known before."""
+"""Sent before GO, and followed by variables that were not known before."""
 READY = b"r"
-"""Said at the gate by members of a gang: all is done up to the command itself."""
+"""Written to the gate by a member of a gang: all is done up to the exec."""
 LOG = b"l"
-"""Comes with the log for a child that has waited for a job."""
+"""Sent with the descriptor of the log to a pre-forked child."""
 PYTHON = "{python}"
-"""Stands in a command line for the first interpreter that the job's user may run."""
+"""Placeholder in a command line for the first interpreter that the job's user may run."""
 LENGTH = struct.Struct("=I")
-"""Stands before the values that a child reads at its gate."""
+"""Length prefix of the values that a child reads from its gate."""
 NEVER_RAN = 127
-REHEARSALS = 20
-"""After so many times Python has learnt what it can about a piece of code."""
+WARM_UP_ROUNDS = 20
+"""After so many runs Python has specialized a piece of code."""
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
-_DEAF_TO = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
-_NOTHING = os.open("/dev/null", os.O_RDWR)
-_MOST_DESCRIPTORS = 1 << 20
-_MOST_WORDS = 60_000
+_IGNORED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+_DEV_NULL = os.open("/dev/null", os.O_RDWR)
+_MAX_DESCRIPTORS = 1 << 20
+_MAX_MESSAGE = 60_000
 
 
 class CannotRun(Exception):
-    """The child could not become the job; the text says why."""
+    """The child cannot execute the command; the text says why."""
 
 
 def ignore_signals() -> None:
-    """Handlers that do nothing, not SIG_IGN: exec takes handlers away, so jobs start clean.
+    """Install handlers that do nothing, not SIG_IGN: exec removes handlers, so jobs start clean.
 
-    What whoever started us ignored or held back would else be so in every job, and in all below.
+    Signals that our parent ignored or blocked are reset: every job would inherit that.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in signal.valid_signals():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
-    for number in _DEAF_TO:
+    for number in _IGNORED_SIGNALS:
         signal.signal(number, lambda *_: None)
 
 
-class Asked:
-    """What a child is to become: the fields of a `Launch`, of which only the unusual are told.
+class LaunchOrder:
+    """What a child is to execute: the fields of a `Launch` that differ from these defaults.
 
     The environment is in bytes, as the kernel takes it.
     """
@@ -82,107 +83,107 @@ class Asked:
     reaching_uid = 0
     says_ready = False
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self.__dict__ = told
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.__dict__ = fields
 
 
-def become_asked_job(gate: int, log: int, entered: bool) -> None:
-    """Read at the gate what to become. `entered`: this process is in its first group already.
+def run_ordered_job(gate: int, log: int, entered: bool) -> None:
+    """Read the order from the gate and carry it out. `entered`: already in the first group.
 
-    Or first only which groups to wait in; then the log comes with the rest. Never returns, whatever
-    happens: a child must not go on as a second launcher, or as a second zygote.
+    A pre-forked child first reads only which groups to wait in; the log comes with the rest. Never
+    returns: a child must not go on as a second launcher, or as a second fork server.
     """
     try:
-        _let_go(gate, log)
-        told = _asked(gate)
+        _close_inherited(gate, log)
+        fields = _read_order(gate)
         if entered:
-            told["joins"] = told["joins"][1:]
-        if "argv" not in told:
-            for path in told["joins"]:
+            fields["joins"] = fields["joins"][1:]
+        if "argv" not in fields:
+            for path in fields["joins"]:
                 _join(path)
-            _log_at(gate)
-            told = _asked(gate)
-            told["joins"] = ()
+            _receive_log(gate)
+            fields = _read_order(gate)
+            fields["joins"] = ()
         os.setsid()
-        _become_job(Asked(told), gate)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
-        _say_why_not(gate, error)
+        _run_job(LaunchOrder(fields), gate)
+    except Exception as error:  # noqa: BLE001 - the launcher must learn of every error
+        _write_refusal(gate, error)
     finally:
         os._exit(NEVER_RAN)
 
 
-def become_job(told: dict[str, Any], gate: int, log: int) -> None:
-    """The same for a child that was forked by the launcher itself, and so knows what to become."""
+def run_job(fields: dict[str, Any], gate: int, log: int) -> None:
+    """The same for a child that the launcher forked itself, and that has inherited its order."""
     try:
-        _let_go(gate, log)
+        _close_inherited(gate, log)
         os.setsid()
-        _become_job(Asked(told), gate)
-    except Exception as error:  # noqa: BLE001 - as above
-        _say_why_not(gate, error)
+        _run_job(LaunchOrder(fields), gate)
+    except Exception as error:  # noqa: BLE001 - the launcher must learn of every error
+        _write_refusal(gate, error)
     finally:
         os._exit(NEVER_RAN)
 
 
-def rehearse(channel: int) -> None:
-    """Do in the zygote what every child does, so that children find all of it warm.
+def warm_up(channel: int) -> None:
+    """Do in the fork server what every child does, so that children find all of it warm.
 
-    Else each of them looks up the same functions of the C library and learns the same about this
-    code, and all of that in pages of its own. Of what is open only `channel` stays so.
+    Else each of them resolves the same functions of the C library and specializes the same code, in
+    pages of its own. Closes every descriptor but `channel`.
     """
     user = {"uid": os.geteuid(), "gid": os.getegid()}
-    told = marshal.dumps({"argv": ("/",), "environment": {b"PATH": b"/"}, **user}, 2)
+    order = marshal.dumps({"argv": ("/",), "environment": {b"PATH": b"/"}, **user}, 2)
     gate, launcher = socket.socketpair()
-    for _ in range(REHEARSALS):
-        socket.send_fds(launcher, [LOG], [_NOTHING])
-        launcher.sendall(LENGTH.pack(len(told)) + told + GO)
-        _log_at(gate.fileno())
+    for _ in range(WARM_UP_ROUNDS):
+        socket.send_fds(launcher, [LOG], [_DEV_NULL])
+        launcher.sendall(LENGTH.pack(len(order)) + order + GO)
+        _receive_log(gate.fileno())
         try:
-            _become_job(Asked(_asked(gate.fileno())), gate.fileno())
+            _run_job(LaunchOrder(_read_order(gate.fileno())), gate.fileno())
         except CannotRun:
             continue
     gate.close()
     launcher.close()
-    for _ in range(REHEARSALS):
-        _let_go(channel, -1)
-        os.dup2(0, _NOTHING, inheritable=False)
+    for _ in range(WARM_UP_ROUNDS):
+        _close_inherited(channel, -1)
+        os.dup2(0, _DEV_NULL, inheritable=False)
 
 
-def _let_go(gate: int, log: int) -> None:
-    """Keep the standard streams and the gate, and let go of all else.
+def _close_inherited(gate: int, log: int) -> None:
+    """Set the standard streams, and close every other descriptor but the gate.
 
-    Above all of the gates of others, and of the way to the launcher: a child that kept one would
-    hold it open after the death of whoever is at the other end.
+    Above all the gates of others and the channel to the launcher: a child that kept one would hold
+    it open after the process at the other end has died.
     """
-    os.dup2(_NOTHING, 0)
+    os.dup2(_DEV_NULL, 0)
     if log < 0:
-        log = _NOTHING
+        log = _DEV_NULL
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.closerange(3, gate)
-    os.closerange(gate + 1, _MOST_DESCRIPTORS)
+    os.closerange(gate + 1, _MAX_DESCRIPTORS)
 
 
-def _log_at(gate: int) -> None:
-    """The descriptor that comes ahead of all else, if one does, is for the output."""
+def _receive_log(gate: int) -> None:
+    """Receive the log for the output, if there is one, ahead of the order."""
     side = socket.socket(fileno=gate)
-    said, given, _, _ = socket.recv_fds(side, len(LOG), 1)
+    data, descriptors, _, _ = socket.recv_fds(side, len(LOG), 1)
     side.detach()
-    if said != LOG:
+    if data != LOG:
         os._exit(NEVER_RAN)
-    if given:
-        os.dup2(given[0], 1)
-        os.dup2(given[0], 2)
-        os.close(given[0])
+    if descriptors:
+        os.dup2(descriptors[0], 1)
+        os.dup2(descriptors[0], 2)
+        os.close(descriptors[0])
 
 
-def _asked(gate: int) -> dict[str, Any]:
-    """What the launcher has written at a gate; EOFError if it is gone."""
-    length = LENGTH.unpack(_exactly(gate, LENGTH.size))[0]
-    told: dict[str, Any] = marshal.loads(_exactly(gate, length))  # noqa: S302 - from our parent
-    return told
+def _read_order(gate: int) -> dict[str, Any]:
+    """The fields that the launcher has written to the gate; EOFError if it is gone."""
+    length = LENGTH.unpack(_read_exactly(gate, LENGTH.size))[0]
+    fields: dict[str, Any] = marshal.loads(_read_exactly(gate, length))  # noqa: S302 - our parent
+    return fields
 
 
-def _exactly(gate: int, size: int) -> bytes:
+def _read_exactly(gate: int, size: int) -> bytes:
     data = os.read(gate, size)
     while len(data) < size:
         part = os.read(gate, size - len(data))
@@ -192,66 +193,66 @@ def _exactly(gate: int, size: int) -> bytes:
     return data
 
 
-def _become_job(asked: Asked, gate: int) -> None:
-    """Get ready, wait for the word to go, and execute; CannotRun if that cannot be."""
-    _prepare(asked)
-    program, argv = _program(asked)
-    if asked.says_ready:
+def _run_job(order: LaunchOrder, gate: int) -> None:
+    """Prepare, wait for GO, and execute the command; CannotRun if that is not possible."""
+    _prepare(order)
+    program, argv = _find_program(order)
+    if order.says_ready:
         os.write(gate, READY)
-    word = os.read(gate, 1)
-    if word == LATE:
-        _take_late(asked, gate)
-        word = os.read(gate, 1)
-    if word != GO:
+    command_byte = os.read(gate, 1)
+    if command_byte == LATE:
+        _add_late_environment(order, gate)
+        command_byte = os.read(gate, 1)
+    if command_byte != GO:
         os._exit(NEVER_RAN)
     try:
-        os.execve(program, argv, asked.environment)
+        os.execve(program, argv, order.environment)
     except OSError as error:
         raise CannotRun(_cannot_run(argv[0], error)) from None
 
 
-def _say_why_not(gate: int, error: Exception) -> None:
+def _write_refusal(gate: int, error: Exception) -> None:
     if isinstance(error, EOFError):
         return
-    said = str(error) if isinstance(error, CannotRun) else f"cannot run the job: {error}"
-    os.write(gate, said.encode(errors="replace")[:_MOST_WORDS])
+    reason = str(error) if isinstance(error, CannotRun) else f"cannot run the job: {error}"
+    os.write(gate, reason.encode(errors="replace")[:_MAX_MESSAGE])
 
 
-def _take_late(asked: Asked, gate: int) -> None:
-    """Variables that came with the word to go; a container's engine reads all as lines."""
-    late: dict[bytes, bytes] = _asked(gate)["environment"]
-    if not asked.stdin:
-        asked.environment = {**asked.environment, **late}
+def _add_late_environment(order: LaunchOrder, gate: int) -> None:
+    """Add the variables that came before GO; the engine of a container reads them as lines."""
+    late: dict[bytes, bytes] = _read_order(gate)["environment"]
+    if not order.stdin:
+        order.environment = {**order.environment, **late}
         return
-    said = {os.fsdecode(name): os.fsdecode(value) for name, value in late.items()}
-    lines = [line for line in asked.stdin.splitlines() if line.partition("=")[0] not in said]
-    lines += [f"{name}={value}" for name, value in said.items()]
-    os.dup2(_holding("".join(f"{line}\n" for line in lines)), 0)
+    values = {os.fsdecode(name): os.fsdecode(value) for name, value in late.items()}
+    lines = [line for line in order.stdin.splitlines() if line.partition("=")[0] not in values]
+    lines += [f"{name}={value}" for name, value in values.items()]
+    os.dup2(_memory_file("".join(f"{line}\n" for line in lines)), 0)
 
 
-def _prepare(asked: Asked) -> None:
-    if asked.stdin:
-        os.dup2(_holding(asked.stdin), 0)
-    for path in asked.joins:
+def _prepare(order: LaunchOrder) -> None:
+    if order.stdin:
+        os.dup2(_memory_file(order.stdin), 0)
+    for path in order.joins:
         _join(path)
-    if asked.cpus and (cpus := os.sched_getaffinity(0) & set(asked.cpus)):
+    if order.cpus and (cpus := os.sched_getaffinity(0) & set(order.cpus)):
         os.sched_setaffinity(0, cpus)
-    for kind, amount in asked.rlimits:
+    for kind, amount in order.rlimits:
         _, hard = resource.getrlimit(kind)
         most = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
         resource.setrlimit(kind, (most, most))
-    if asked.uid is None:
-        _reach_as_user(asked)
+    if order.uid is None:
+        _check_access_of_user(order)
     else:
-        _become(asked)
-        if asked.log_of_user:
-            _open_output(asked)
-    os.umask(asked.umask)
+        _change_user(order)
+        if order.log_of_user:
+            _open_output(order)
+    os.umask(order.umask)
     try:
-        os.chdir(asked.workdir or "/")
+        os.chdir(order.workdir or "/")
     except OSError as error:
         raise CannotRun(
-            f"cannot enter the working directory {asked.workdir!r}: {_reason(error)}; "
+            f"cannot enter the working directory {order.workdir!r}: {_reason(error)}; "
             "it must exist on this node and be open to the job's user"
         ) from None
 
@@ -267,42 +268,42 @@ def _join(path: str) -> None:
         raise CannotRun(f"cannot join the control group {path}: {_reason(error)}") from None
 
 
-def _become(asked: Asked) -> None:
-    """Become the job's user, for good. Who is that user already keeps its groups as they are."""
-    uid = asked.uid
+def _change_user(order: LaunchOrder) -> None:
+    """Change to the job's user. A process of that user already keeps its groups."""
+    uid = order.uid
     own = os.geteuid()
-    if uid is None or (uid == own and (own != 0 or asked.gid == os.getegid())):
+    if uid is None or (uid == own and (own != 0 or order.gid == os.getegid())):
         return
     try:
-        if asked.user:
-            os.initgroups(asked.user, asked.gid)
+        if order.user:
+            os.initgroups(order.user, order.gid)
         else:
-            os.setgroups([asked.gid])
-        os.setgid(asked.gid)
+            os.setgroups([order.gid])
+        os.setgid(order.gid)
         os.setuid(uid)
     except (OSError, OverflowError) as error:
         reason = _reason(error) if isinstance(error, OSError) else str(error)
         raise CannotRun(
-            f"cannot run as user {asked.user or uid} (uid {uid}, gid {asked.gid}): {reason}"
+            f"cannot run as user {order.user or uid} (uid {uid}, gid {order.gid}): {reason}"
         ) from None
 
 
-def _reach_as_user(asked: Asked) -> None:
-    """What a container's user could not open, an engine that is root must not open either."""
-    lower = os.geteuid() == 0 and asked.reaching_uid != 0
+def _check_access_of_user(order: LaunchOrder) -> None:
+    """An engine that runs as root must not open what the job's user could not open."""
+    lower = os.geteuid() == 0 and order.reaching_uid != 0
     groups = os.getgroups()
     if lower:
-        os.setgroups([asked.gid])
-        os.setegid(asked.gid)
-        os.seteuid(asked.reaching_uid)
+        os.setgroups([order.gid])
+        os.setegid(order.gid)
+        os.seteuid(order.reaching_uid)
     try:
-        for path in asked.reachable:
+        for path in order.reachable:
             if not os.access(path, os.R_OK, effective_ids=True):
                 raise CannotRun(f"cannot mount {path!r}: the job's user may not read it")
-        if asked.root:
-            _check_root(asked.root)
-        if asked.log_of_user:
-            _open_output(asked)
+        if order.root:
+            _check_root(order.root)
+        if order.log_of_user:
+            _open_output(order)
     finally:
         if lower:
             os.seteuid(0)
@@ -311,15 +312,15 @@ def _reach_as_user(asked: Asked) -> None:
 
 
 def _check_root(path: str) -> None:
-    """Not in the launcher: what lies there is the user's, and may take its time."""
+    """Done here, not in the launcher: the file system is the user's choice, and may hang."""
     if os.path.realpath(path) == "/" or not os.path.isdir(path):
         raise CannotRun(f"no root file system at {path!r}; name a directory that holds one")
     if not os.access(path, os.R_OK | os.X_OK, effective_ids=True):
         raise CannotRun(f"cannot use the root file system {path!r}: the job's user may not read it")
 
 
-def _holding(text: str) -> int:
-    """A file without a name, which only this process and those after it can read."""
+def _memory_file(text: str) -> int:
+    """A file without a name, which only this process and its successors can read."""
     file = os.memfd_create("stdin")
     view = memoryview(text.encode(errors="surrogateescape"))
     while view:
@@ -328,11 +329,11 @@ def _holding(text: str) -> int:
     return file
 
 
-def _open_output(asked: Asked) -> None:
-    """As the user, so with the user's rights. A pipe that nobody reads keeps nobody waiting."""
-    path = asked.log_of_user
+def _open_output(order: LaunchOrder) -> None:
+    """Open it with the user's rights, and without waiting for the reader of a pipe."""
+    path = order.log_of_user
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
-    before = os.umask(asked.log_umask)
+    before = os.umask(order.log_umask)
     try:
         output = os.open(path, flags, 0o666)
     except OSError as error:
@@ -344,17 +345,17 @@ def _open_output(asked: Asked) -> None:
     os.dup2(output, 2)
 
 
-def _program(asked: Asked) -> tuple[str, tuple[str, ...]]:
+def _find_program(order: LaunchOrder) -> tuple[str, tuple[str, ...]]:
     """The file to execute and the arguments."""
-    argv = asked.argv
-    if asked.python:
-        found = _first_usable(asked.python)
+    argv = order.argv
+    if order.python:
+        found = _first_usable(order.python)
         argv = tuple(found if part == PYTHON else part for part in argv)
     name = argv[0]
     if "/" in name:
         return name, argv
     problem = errno.ENOENT
-    paths = os.fsdecode(asked.environment.get(b"PATH", DEFAULT_PATH))
+    paths = os.fsdecode(order.environment.get(b"PATH", DEFAULT_PATH))
     for directory in paths.split(":"):
         path = f"{directory or '.'}/{name}"
         if os.access(path, os.X_OK) and not os.path.isdir(path):

@@ -1,10 +1,10 @@
-"""Children that wait inside control groups for a job to come.
+"""The pre-fork pool: children that wait inside control groups for the next job.
 
-Who moves into a group of v1 waits until every CPU has passed a quiet point: measured, 14 ms for one
-group, most of the time from an order to the running command. So a few children move ahead of time,
-into groups of all kinds that jobs have needed so far; a job that comes takes one, with its groups,
-and only the limits have to be written. Where processes can begin in their groups (v2 alone) nobody
-has to move, and so nobody waits.
+A process that moves into a v1 group waits for an RCU grace period on all CPUs: measured, 14 ms for
+one group, most of the time from an order to the running command. So a few children move ahead of
+time, into groups of all controllers that jobs have needed so far; a job takes one with its groups,
+and only the limits have to be written. With v2 alone processes begin in their group, and no child
+has to wait.
 """
 
 from __future__ import annotations
@@ -14,152 +14,154 @@ import signal
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gpu_scheduler.agent.cgroups.groups import PREFIX, Group, Limits
-from gpu_scheduler.agent.launcher.logs import own_log
+from gpu_scheduler.agent.cgroups.groups import PREFIX, Cgroups, Group
+from gpu_scheduler.agent.launcher.logs import launcher_log
 from gpu_scheduler.agent.launcher.loop import Loop, now_ms
 from gpu_scheduler.agent.spawn.spawner import Spawned, Spawner
 from gpu_scheduler.agent.work import Work
 
-MOST = 8
-"""Enough for a full set of GPUs whose jobs all end at once."""
-TOGETHER = 2
-SOON_MS = 2
-MOST_DEATHS = 3
-REST_MS = 10_000
-"""So many in a row have died before a job came: something keeps them from waiting, for a while."""
+MAX_FREE = 8
+"""Enough for the GPUs of a node whose jobs all end at once."""
+REFILL_BATCH = 2
+REFILL_AFTER_MS = 2
+MAX_DEATHS = 3
+PAUSE_MS = 10_000
+"""After so many deaths in a row before a job came, no child is made for this time."""
 
 
 @dataclass(slots=True)
-class Seat:
-    """A child at its gate, and the groups that it is in or on its way into."""
+class PreforkedChild:
+    """A child at its gate, and the control groups that it is in or moves into."""
 
     group: Group
     child: Spawned
 
 
-class Seats:
-    """Makes children that wait, and hands them out."""
+class PreforkPool:
+    """Makes waiting children, and hands them out."""
 
-    def __init__(self, limits: Limits, spawner: Spawner, loop: Loop) -> None:
-        self._limits = limits
+    def __init__(self, cgroups: Cgroups, spawner: Spawner, loop: Loop) -> None:
+        self._cgroups = cgroups
         self._spawner = spawner
         self._loop = loop
-        self._wanted: tuple[str, ...] = ()
-        self._free: list[Seat] = []
-        self._leaving: list[Seat] = []
+        self._controllers: tuple[str, ...] = ()
+        self._free: list[PreforkedChild] = []
+        self._ending: list[PreforkedChild] = []
         self._name = f"{PREFIX}{now_ms():x}"
         self._number = 0
-        self._under_way = 0
-        self._refilling = False
+        self._requested = 0
+        self._refill_scheduled = False
         self._deaths = 0
-        self._rests_until_ms = 0
+        self._paused_until_ms = 0
 
-    def take(self, work: Work) -> Seat | None:
-        """One with the limits of this work, or None; an OSError leaves nothing behind."""
-        needed = self._limits.slow_groups(work)
+    def take(self, work: Work) -> PreforkedChild | None:
+        """A waiting child, with the limits of this work set, or None.
+
+        OSError if the limits cannot be set; the child is given back then.
+        """
+        needed = self._cgroups.v1_controllers(work)
         if not needed:
             return None
-        more = tuple(name for name in needed if name not in self._wanted)
+        more = tuple(name for name in needed if name not in self._controllers)
         if more:
-            self._let_go()
-            self._wanted += more
+            self._end_all()
+            self._controllers += more
         self._refill_soon()
-        seat = next((seat for seat in self._free if seat.child.is_there()), None)
-        if seat is None:
+        taken = next((one for one in self._free if one.child.is_alive()), None)
+        if taken is None:
             return None
-        self._free.remove(seat)
+        self._free.remove(taken)
         self._deaths = 0
         try:
-            self._limits.set(seat.group, self._wanted, work)
+            self._cgroups.set_limits(taken.group, self._controllers, work)
         except OSError:
-            self.give_back(seat)
+            self.give_back(taken)
             raise
-        return seat
+        return taken
 
-    def give_back(self, seat: Seat) -> None:
-        """It was not needed after all. Its groups have limits by now, so it ends."""
-        seat.child.gate.close()
-        self._leaving.append(seat)
+    def give_back(self, preforked: PreforkedChild) -> None:
+        """It was not needed. Its groups have limits by now, so it ends."""
+        preforked.child.gate.close()
+        self._ending.append(preforked)
 
-    def remove_left(self) -> None:
-        """Take away the groups of those whom a former launcher let wait."""
-        self._limits.remove_left(not_of=self._name)
+    def remove_old_groups(self) -> None:
+        """Remove the groups of the children of a former launcher."""
+        self._cgroups.remove_unused(PREFIX, keep=self._name)
 
     def clear(self) -> None:
-        """Nobody comes any more: the launcher ends."""
-        self._let_go()
-        for seat in self._leaving:
-            # It would end by itself, but for one that somebody has stopped.
+        """End all children, when the launcher exits."""
+        self._end_all()
+        for preforked in self._ending:
+            # It ends by itself, unless a signal has stopped it.
             with suppress(ProcessLookupError):
-                os.kill(seat.child.pid, signal.SIGKILL)
+                os.kill(preforked.child.pid, signal.SIGKILL)
             with suppress(ChildProcessError):
-                os.waitpid(seat.child.pid, 0)
-            seat.group.remove()
-        self._leaving = []
+                os.waitpid(preforked.child.pid, 0)
+            preforked.group.remove()
+        self._ending = []
 
     def _refill_soon(self) -> None:
-        """Not now: an order is on its way to a job."""
-        if not self._refilling and now_ms() >= self._rests_until_ms:
-            self._refilling = True
-            self._loop.after(SOON_MS, self._refill)
+        """Not at once: first the order goes to its child."""
+        if not self._refill_scheduled and now_ms() >= self._paused_until_ms:
+            self._refill_scheduled = True
+            self._loop.after(REFILL_AFTER_MS, self._refill)
 
     def _refill(self) -> None:
-        self._refilling = False
-        missing = MOST - len(self._free) - self._under_way
-        for _ in range(min(TOGETHER, missing) if self._wanted else 0):
+        self._refill_scheduled = False
+        missing = MAX_FREE - len(self._free) - self._requested
+        for _ in range(min(REFILL_BATCH, missing) if self._controllers else 0):
             self._make()
-        if missing > TOGETHER and self._wanted:
+        if missing > REFILL_BATCH and self._controllers:
             self._refill_soon()
 
     def _make(self) -> None:
         self._number += 1
-        wanted = self._wanted
+        controllers = self._controllers
         try:
-            group = self._limits.make(f"{self._name}-{self._number}", wanted)
+            group = self._cgroups.make(f"{self._name}-{self._number}", controllers)
         except OSError as error:
-            self._died(f"no control group for it: {error}")
+            self._count_death(f"no control group for it: {error}")
             return
-        entrance = group.entrance()
-        self._under_way += 1
+        directory = group.open_directory()
+        self._requested += 1
         try:
-            self._spawner.begin_waiting(
-                group.join_files, entrance, lambda child: self._made(group, wanted, child)
-            )
+            self._spawner.begin_waiting(group.join_files, directory, self._made, group, controllers)
         finally:
-            if entrance >= 0:
-                os.close(entrance)
+            if directory >= 0:
+                os.close(directory)
 
-    def _made(self, group: Group, wanted: tuple[str, ...], child: Spawned | OSError) -> None:
-        self._under_way -= 1
+    def _made(self, group: Group, controllers: tuple[str, ...], child: Spawned | OSError) -> None:
+        self._requested -= 1
         if isinstance(child, OSError):
             group.remove()
-            self._died(str(child))
+            self._count_death(str(child))
             return
-        seat = Seat(group, child)
-        self._loop.at_exit(child.pid, lambda _: self._ended(seat))
-        if wanted == self._wanted:
-            self._free.append(seat)
+        preforked = PreforkedChild(group, child)
+        self._loop.at_exit(child.pid, self._on_exit, preforked)
+        if controllers == self._controllers:
+            self._free.append(preforked)
         else:
-            self.give_back(seat)
+            self.give_back(preforked)
 
-    def _ended(self, seat: Seat) -> None:
-        """Told to, or for no reason of ours."""
-        if seat in self._free:
-            self._free.remove(seat)
-            self._died(seat.child.said())
-        elif seat in self._leaving:
-            self._leaving.remove(seat)
-        seat.child.gate.close()
-        seat.group.remove()
+    def _on_exit(self, preforked: PreforkedChild, status: int) -> None:
+        """A child has ended before it got a job: because it was given back, or by itself."""
+        del status
+        if preforked in self._free:
+            self._free.remove(preforked)
+            self._count_death(preforked.child.read_refusal())
+        elif preforked in self._ending:
+            self._ending.remove(preforked)
+        preforked.child.gate.close()
+        preforked.group.remove()
 
-    def _died(self, why: str) -> None:
+    def _count_death(self, reason: str) -> None:
         self._deaths += 1
-        if self._deaths >= MOST_DEATHS:
-            self._rests_until_ms = now_ms() + REST_MS
-        own_log.warn(f"a child that waited for a job is gone: {why or 'no reason was told'}")
+        if self._deaths >= MAX_DEATHS:
+            self._paused_until_ms = now_ms() + PAUSE_MS
+        launcher_log.warning(f"a pre-forked child has died: {reason or 'no reason given'}")
 
-    def _let_go(self) -> None:
-        """Their gates close, so they end, and then their groups go."""
-        for seat in self._free:
-            self.give_back(seat)
+    def _end_all(self) -> None:
+        """Close the gates of all free children: they end, and then their groups are removed."""
+        for preforked in self._free:
+            self.give_back(preforked)
         self._free = []

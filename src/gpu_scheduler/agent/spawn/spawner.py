@@ -1,8 +1,8 @@
-"""Forking a job so that it runs at most once.
+"""Forking children so that a job runs at most once.
 
-A child waits at a gate. Only when the launcher has its record on disk does it say go; if the
-launcher dies first, the gate closes and the child ends without having run anything. After go the
-gate closes by itself at exec, or carries the reason why there was none.
+A child waits at a gate, a socket pair. The launcher sends GO only when the record of the job is on
+disk; if the launcher dies first, the gate closes and the child ends without having run anything.
+After GO the exec closes the gate, or the child writes why there was none.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_scheduler.agent.spawn.child import GO, LATE, LENGTH, LOG, Asked, become_job
-from gpu_scheduler.agent.spawn.fork_server import Zygote, ZygoteDied
+from gpu_scheduler.agent.spawn.child import GO, LATE, LENGTH, LOG, LaunchOrder, run_job
+from gpu_scheduler.agent.spawn.fork_server import ForkServer, ForkServerDied
 
 
 @dataclass(slots=True, kw_only=True)
 class Launch:
-    """Everything a child needs to become the job. A `uid` of None: stay who we are."""
+    """Everything a child needs to execute a command. A `uid` of None: as the launcher's user."""
 
     argv: tuple[str, ...]
     environment: dict[str, str]
@@ -35,13 +35,13 @@ class Launch:
     log_of_user: str = ""
     log_umask: int = 0o022
     group: int = -1
-    """The directory of the control group to begin in; the first of `joins` stands for the same."""
+    """Descriptor of the control group to begin in; the first of `joins` is the same group."""
     joins: tuple[str, ...] = ()
     rlimits: list[tuple[int, int]] = field(default_factory=list)
     cpus: tuple[int, ...] = ()
     python: tuple[str, ...] = ()
     reachable: tuple[str, ...] = ()
-    """Paths that the job's user must be able to reach, though the command runs as we are."""
+    """Paths that the user `reaching_uid` must be able to read, though the command runs as us."""
     root: str = ""
     reaching_uid: int = 0
     says_ready: bool = False
@@ -54,8 +54,8 @@ class Spawned:
     pid: int
     gate: socket.socket
 
-    def is_there(self) -> bool:
-        """Tell whether it waits; who has ended has closed the gate."""
+    def is_alive(self) -> bool:
+        """Tell whether it still waits; a child that has ended has closed the gate."""
         try:
             self.gate.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -64,111 +64,120 @@ class Spawned:
             return False
         return False
 
-    def said(self) -> str:
-        """What it wrote at its gate, if anything."""
-        return (refusal(self.gate) or "") if self.gate.fileno() >= 0 else ""
+    def read_refusal(self) -> str:
+        """What it wrote to its gate, if anything."""
+        return (read_refusal(self.gate) or "") if self.gate.fileno() >= 0 else ""
 
 
-_USUAL = {
-    name: getattr(Asked, name)
+_DEFAULTS = {
+    name: getattr(LaunchOrder, name)
     for name in Launch.__slots__
     if name not in {"environment", "group", "log"}
 }
-"""What a child takes for granted, and need not be told."""
+"""Fields with these values are not sent to the child."""
 _ENCODING = sys.getfilesystemencoding()
-_NEVER_INTERNED = 2
-"""The last version of marshal whose texts do not go into the table of all texts, which is large:
-every place of it that a child touches is a page that has to be copied."""
-NEVER_WENT = "its process ended before it ran the command"
-Then = Callable[[Spawned | OSError], None]
+_MARSHAL_VERSION = 2
+"""The last version that does not intern strings: the table of interned strings is large, and every
+page of it that a child writes to has to be copied."""
+NEVER_RELEASED = "its process ended before it ran the command"
+Forked = Callable[..., None]
+"""Called with its own arguments and the child, or the error."""
+Arguments = tuple[object, ...]
 
 
 class Spawner:
-    """Forks children, by the zygote while there is one: it is small, and so are its forks.
+    """Forks children, by the fork server while there is one: its forks are cheap.
 
-    Children that are asked for in one turn are forked while the next are being asked for;
-    `collect` then waits for all of them, and calls back by `call`: each child has its own answer,
-    whatever happens over another.
+    The fork server forks children while the launcher requests the next ones; `collect` then reads
+    all answers and makes the callbacks by `call`, so that an error over one child does not affect
+    another.
     """
 
-    def __init__(self, zygote: Zygote | None = None) -> None:
-        self._zygote = zygote
-        self._asked: list[tuple[Launch | None, socket.socket, Then]] = []
-        self.call: Callable[[Then, Spawned | OSError], object] = lambda then, child: then(child)
+    def __init__(
+        self,
+        fork_server: ForkServer | None = None,
+        call: Callable[..., object] = lambda forked, *arguments: forked(*arguments),
+    ) -> None:
+        self._fork_server = fork_server
+        self._call = call
+        self._requested: list[tuple[Launch | None, socket.socket, Forked, Arguments]] = []
 
-    def zygote_died(self) -> None:
+    def fork_server_died(self, status: int = 0) -> None:
         """From now on the launcher forks itself."""
-        self._zygote = None
+        del status
+        self._fork_server = None
 
-    def begin(self, launch: Launch, then: Then) -> None:
-        """Ask for a child of ours that waits for go; `then` hears of it at the latest in collect.
+    def begin(self, launch: Launch, forked: Forked, *arguments: object) -> None:
+        """Request a child that waits for GO; `forked` is called at the latest in `collect`.
 
         The launch's log has to stay open until then.
         """
-        if self._zygote is None:
-            then(_own_fork(launch))
+        if self._fork_server is None:
+            forked(*arguments, _fork(launch))
             return
         try:
             ours, its = socket.socketpair()
         except OSError as error:
-            then(error)
+            forked(*arguments, error)
             return
         try:
-            self._zygote.ask(its.fileno(), launch.log, launch.group)
-        except ZygoteDied:
-            self._zygote = None
+            self._fork_server.request(its.fileno(), launch.log, launch.group)
+        except ForkServerDied:
+            self._fork_server = None
         finally:
             its.close()
-        _tell(ours, launch)
-        self._asked.append((launch, ours, then))
+        # If no child is there to read it, the answer of the fork server says so.
+        _write(ours, _order_fields(launch))
+        self._requested.append((launch, ours, forked, arguments))
 
-    def begin_waiting(self, joins: tuple[str, ...], group: int, then: Then) -> None:
-        """Ask for a child that waits in these groups until `fill` tells it what to become."""
-        if self._zygote is None:
-            then(OSError("only the zygote forks ahead of time"))
+    def begin_waiting(
+        self, joins: tuple[str, ...], group: int, forked: Forked, *arguments: object
+    ) -> None:
+        """Request a child that waits in these control groups until `fill` gives it an order."""
+        if self._fork_server is None:
+            forked(*arguments, OSError("only the fork server forks ahead of time"))
             return
         try:
             ours, its = socket.socketpair()
         except OSError as error:
-            then(error)
+            forked(*arguments, error)
             return
         try:
-            self._zygote.ask(its.fileno(), -1, group)
-        except ZygoteDied as died:
-            self._zygote = None
+            self._fork_server.request(its.fileno(), -1, group)
+        except ForkServerDied as error:
+            self._fork_server = None
             ours.close()
-            then(died)
+            forked(*arguments, error)
             return
         finally:
             its.close()
         _write(ours, {"joins": joins})
-        self._asked.append((None, ours, then))
+        self._requested.append((None, ours, forked, arguments))
 
     def fill(self, child: Spawned, launch: Launch) -> bool:
-        """Tell a child that waits what to become; False if it is gone."""
+        """Give a pre-forked child its order; False if it is gone."""
         gate = child.gate
         gate.setblocking(True)
         try:
             socket.send_fds(gate, [LOG], [launch.log] if launch.log >= 0 else [])
         except OSError:
             return False
-        _tell(gate, launch)
+        _write(gate, _order_fields(launch))
         gate.setblocking(False)
         return True
 
     def collect(self) -> None:
-        """Wait for all that were asked for.
+        """Read the answers to all requests, then make the callbacks.
 
-        Nobody hears of a child before all answers are read: who does may ask for another, whose
-        answer comes last.
+        In this order: a callback may request another child, whose answer comes last.
         """
-        asked, self._asked = self._asked, []
-        answers = [(then, self._answer(launch, gate)) for launch, gate, then in asked]
-        for then, child in answers:
-            self.call(then, child)
+        requested, self._requested = self._requested, []
+        children = [self._read_child(launch, gate) for launch, gate, _, _ in requested]
+        for (_, _, forked, arguments), child in zip(requested, children, strict=True):
+            self._call(forked, *arguments, child)
 
     def fork_at_gate(self, launch: Launch) -> Spawned:
-        """One child, at once. Raises OSError if there can be none."""
+        """Fork one child at once. Raises OSError if that fails."""
         found: list[Spawned | OSError] = []
         self.collect()
         self.begin(launch, found.append)
@@ -177,60 +186,56 @@ class Spawner:
             raise found[0]
         return found[0]
 
-    def _answer(self, launch: Launch | None, gate: socket.socket) -> Spawned | OSError:
-        if self._zygote is not None:
+    def _read_child(self, launch: Launch | None, gate: socket.socket) -> Spawned | OSError:
+        if self._fork_server is not None:
             try:
-                pid = self._zygote.answer()
-            except ZygoteDied:
-                self._zygote = None
+                pid = self._fork_server.read_pid()
+            except ForkServerDied:
+                self._fork_server = None
             except OSError as error:
                 gate.close()
                 return error
             else:
                 gate.setblocking(False)
                 return Spawned(pid, gate)
-        # If the zygote made a child before it died, that child now finds its gate closed.
+        # A child that was forked before the fork server died finds its gate closed, and ends.
         gate.close()
-        return ZygoteDied("the zygote has died") if launch is None else _own_fork(launch)
+        return ForkServerDied("the fork server has died") if launch is None else _fork(launch)
 
 
-def _tell(gate: socket.socket, launch: Launch) -> None:
-    """What the child is to become. If nobody is there to read it, the zygote's answer says so."""
-    _write(gate, _told(launch))
-
-
-def _told(launch: Launch) -> dict[str, Any]:
-    """The fields of a launch that its child has to be told."""
-    told: dict[str, Any] = {"environment": _encoded(launch.environment)}
-    for name, usual in _USUAL.items():
+def _order_fields(launch: Launch) -> dict[str, Any]:
+    """The fields of a launch that are sent to its child."""
+    fields: dict[str, Any] = {"environment": _encode(launch.environment)}
+    for name, default in _DEFAULTS.items():
         value = getattr(launch, name)
-        if value != usual:
-            told[name] = value
-    return told
+        if value != default:
+            fields[name] = value
+    return fields
 
 
-def _encoded(environment: dict[str, str]) -> dict[bytes, bytes]:
-    """As the kernel takes it: what need not be done in a child is done here."""
+def _encode(environment: dict[str, str]) -> dict[bytes, bytes]:
+    """Bytes, as the kernel takes them; done here, to keep the child small."""
     return {
         name.encode(_ENCODING, "surrogateescape"): value.encode(_ENCODING, "surrogateescape")
         for name, value in environment.items()
     }
 
 
-def _framed(values: dict[str, Any]) -> bytes:
-    told = marshal.dumps(values, _NEVER_INTERNED)
-    return LENGTH.pack(len(told)) + told
+def _frame(fields: dict[str, Any]) -> bytes:
+    data = marshal.dumps(fields, _MARSHAL_VERSION)
+    return LENGTH.pack(len(data)) + data
 
 
-def _write(gate: socket.socket, values: dict[str, Any]) -> None:
+def _write(gate: socket.socket, fields: dict[str, Any]) -> None:
     try:
-        gate.sendall(_framed(values))
+        gate.sendall(_frame(fields))
     except OSError:
         return
 
 
-def _own_fork(launch: Launch) -> Spawned | OSError:
-    told = _told(launch)
+def _fork(launch: Launch) -> Spawned | OSError:
+    """Fork in the launcher itself."""
+    fields = _order_fields(launch)
     try:
         ours, its = socket.socketpair()
     except OSError as error:
@@ -242,33 +247,33 @@ def _own_fork(launch: Launch) -> Spawned | OSError:
         its.close()
         return error
     if pid == 0:
-        become_job(told, its.fileno(), launch.log)
+        run_job(fields, its.fileno(), launch.log)
     its.close()
     ours.setblocking(False)
     return Spawned(pid, ours)
 
 
-def say_go(gate: socket.socket, late: dict[str, str] | None = None) -> None:
-    """Let it run, with variables that were not known before; they are few, so one write does."""
+def send_go(gate: socket.socket, late: dict[str, str] | None = None) -> None:
+    """Let it run, with variables that were not known before; they are few and fit in one write."""
     data = b""
     if late:
-        data = LATE + _framed({"environment": _encoded(late)})
+        data = LATE + _frame({"environment": _encode(late)})
     try:
         gate.send(data + GO)
     except OSError:
         return
 
 
-def refusal(gate: socket.socket) -> str | None:
-    """What the child wrote; "" when it became the job, None while it has not come so far.
+def read_refusal(gate: socket.socket) -> str | None:
+    """What the child wrote; "" after its exec, None while it has not got that far.
 
-    Who ends without having read all that was said resets the gate: it never heard the word to go.
+    A child that ends without having read everything resets the gate: it has not read GO.
     """
     try:
         return gate.recv(65536).decode(errors="replace")
     except BlockingIOError:
         return None
     except ConnectionResetError:
-        return NEVER_WENT
+        return NEVER_RELEASED
     except OSError:
         return ""

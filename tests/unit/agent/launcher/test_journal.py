@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_scheduler.agent.launcher import journal as journal_module
-from gpu_scheduler.agent.launcher.journal import Journal, keep_aside, read
+from gpu_scheduler.agent.launcher.journal import Journal, back_up, read
 
 
 def a_journal(directory: Path) -> Journal:
@@ -97,9 +97,9 @@ def test_a_bad_line_costs_only_itself_and_tells_its_name(tmp_path: Path) -> None
     )
     found = read(journal.path)
     assert found.records == [a_record(0), a_record(2)]
-    assert (found.bad, found.torn, found.unreadable) == ([("job-1.1", 1)], [], 1)
-    assert Path(keep_aside(journal.path)).read_bytes() == path.read_bytes()
-    assert keep_aside(journal.path).endswith(".bad-2")
+    assert (found.damaged, found.torn, found.unreadable) == ([("job-1.1", 1)], [], 1)
+    assert Path(back_up(journal.path)).read_bytes() == path.read_bytes()
+    assert back_up(journal.path).endswith(".bad-2")
 
 
 def test_a_torn_end_was_never_committed(tmp_path: Path) -> None:
@@ -164,12 +164,12 @@ def test_a_soft_record_is_told_before_the_disk_takes_its_time(
     heard: list[str] = []
     synced = os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda file: (heard.append("sync"), synced(file))[1])
-    journal.before_sync = lambda: heard.append("let out")
-    journal.append_softly(a_record(1), lambda bad: heard.append("soft" + bad))
+    journal._before_sync = lambda: heard.append("let out")
+    journal.append_unsynced(a_record(1), lambda bad: heard.append("soft" + bad))
     assert journal.commit()
     assert (heard, journal.unsynced) == (["soft"], True)
     journal.append(a_record(2), lambda bad: heard.append("hard" + bad))
-    journal.append_softly(a_record(3), lambda bad: heard.append("soft" + bad))
+    journal.append_unsynced(a_record(3), lambda bad: heard.append("soft" + bad))
     assert journal.commit()
     assert heard == ["soft", "soft", "let out", "sync", "hard"]
     assert not journal.unsynced
@@ -184,7 +184,7 @@ def test_a_sync_that_fails_takes_back_what_waits_for_it_and_nothing_else(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", failing(errno.EIO))
         journal.append(a_record(1), heard.append)
-        journal.append_softly(a_record(2), heard.append)
+        journal.append_unsynced(a_record(2), heard.append)
         journal.commit()
     assert heard == ["", f"cannot write {journal.path}: Input/output error"]
     journal.append(a_record(3), heard.append)
@@ -261,5 +261,5 @@ def test_a_copy_that_cannot_be_made_leaves_nothing_behind(
     keep(journal, 1)
     monkeypatch.setattr(os, "pwrite", failing(errno.ENOSPC))
     with pytest.raises(OSError, match="No space"):
-        keep_aside(journal.path)
+        back_up(journal.path)
     assert [path.name for path in tmp_path.iterdir()] == ["journal"]

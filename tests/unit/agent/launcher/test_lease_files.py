@@ -1,4 +1,4 @@
-"""What the guard reads of leases, also from a disk that fails."""
+"""What the watchdog reads of leases, also from a failing disk."""
 
 import errno
 import os

@@ -2,44 +2,45 @@
 
 import os
 
-from gpu_scheduler.agent.launcher.loop import Loop
+from gpu_scheduler.agent.launcher.loop import Arguments, Loop
 
 
 def fail(*_: object) -> None:
     raise RuntimeError("never expected")
 
 
-def test_what_fails_costs_its_own_callback_only() -> None:
+def test_an_error_stops_only_its_own_callback_and_is_reported_with_its_arguments() -> None:
     loop = Loop()
-    failures: list[Exception] = []
+    failures: list[tuple[Exception, Arguments]] = []
     done: list[str] = []
-    loop.failed = failures.append
+    loop.on_error = lambda *error: failures.append(error)
     reader, writer = os.pipe()
     os.write(writer, b"x")
     loop.add(reader, fail)
-    loop.after(0, fail)
+    loop.after(0, fail, "an argument")
     loop.after(0, lambda: done.append("timer"))
     child = os.fork()
     if child == 0:
         os._exit(0)
     loop.at_exit(child, fail)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    loop._on_child(0, None)
+    loop._on_sigchld(0, None)
     for _ in range(3):
         loop.after(0, lambda: done.append("turn"))
         loop.turn()
     assert done.count("turn") == 3
     assert "timer" in done
     assert len(failures) == 3
+    assert ("an argument",) in [arguments for _, arguments in failures]
     os.close(reader)
     os.close(writer)
 
 
 def test_many_wakes_at_once_are_one_wake() -> None:
     loop = Loop()
-    failures: list[Exception] = []
-    loop.failed = failures.append
-    os.write(loop._woken, b"x" * 4096)
+    failures: list[tuple[Exception, Arguments]] = []
+    loop.on_error = lambda *error: failures.append(error)
+    os.write(loop._wake_writer, b"x" * 4096)
     loop.turn()
     assert failures == []
 

@@ -72,11 +72,11 @@ def test_numbers_that_name_many_processes_are_never_signalled(
 def test_a_process_is_traced_to_the_one_above() -> None:
     child = subprocess.Popen(["sleep", "1000"])
     try:
-        assert processes.line_of(child.pid, os.getpid()) == [child.pid]
-        assert processes.line_of(child.pid, os.getppid()) == [child.pid, os.getpid()]
-        assert processes.line_of(os.getpid(), child.pid) == []
-        assert processes.line_of(1, os.getpid()) == []
+        assert processes.ancestors_below(child.pid, os.getpid()) == [child.pid]
+        assert processes.ancestors_below(child.pid, os.getppid()) == [child.pid, os.getpid()]
+        assert processes.ancestors_below(os.getpid(), child.pid) == []
+        assert processes.ancestors_below(1, os.getpid()) == []
     finally:
         child.kill()
         child.wait()
-    assert processes.line_of(child.pid, os.getpid()) == []
+    assert processes.ancestors_below(child.pid, os.getpid()) == []

@@ -1,1 +1,5 @@
-"""One attempt in the launcher, from the start order to the report that nothing of it runs."""
+"""The life of an attempt: start, gate, session, stop, cleanup.
+
+Each module reads alone: it takes the launcher's context, and reports through `AttemptEvents` to the
+supervisor, which is the only one to call them.
+"""

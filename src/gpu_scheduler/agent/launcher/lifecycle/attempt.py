@@ -1,4 +1,4 @@
-"""One member of one attempt, as the launcher sees it."""
+"""The state of one attempt: one member of one allocation, from its order until it is forgotten."""
 
 from __future__ import annotations
 
@@ -8,118 +8,124 @@ from collections.abc import Callable
 
 from gpu_scheduler.agent.cgroups.groups import Group
 from gpu_scheduler.agent.launcher.loop import Timer
-from gpu_scheduler.agent.launcher.messages import Form, Key, report_form, work_form
+from gpu_scheduler.agent.launcher.messages import Key, Message, encode_report, encode_work
 from gpu_scheduler.agent.runners.interface import Ending, Runner
 from gpu_scheduler.agent.work import Over, Work
 
-_OURS = ("TGPU_LAUNCHER", "TGPU_HELPER")
-_TOLD_TO_HOOKS = ("TGPU_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+_LAUNCHER_MARKS = ("TGPU_LAUNCHER", "TGPU_HELPER")
+_HOOK_VARIABLES = ("TGPU_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
 class Phase(enum.Enum):
-    """Where an attempt stands. It only moves forward."""
+    """How far an attempt is. It only moves forward."""
 
-    WAITING = "waiting"
+    QUEUED = "queued"
     PROLOG = "prolog"
     GATE = "gate"
     RUNNING = "running"
-    CLEARING = "clearing"
+    CLEANUP = "cleanup"
     OVER = "over"
 
 
 class Attempt:
-    """State that the launcher's parts share. `pid` is the process whose end is the job's end.
+    """What the launcher knows about an attempt. The parts of the launcher read and change it.
 
-    For a session that is the shim, `opener` the child of ours that opened it, and `job_pid` the
-    command itself by the shim's word, with `job_ticks`, when it began. `adopted` attempts were
-    begun by a launcher that has died; we are not the parent of their processes. What came with the
-    commit is the `late_environment`. `heard` is the last signal that a container's engine has
-    passed on; one that is `engine_silent` has not told of its container to the end.
+    `pid` is the process whose end is the job's end. In a session that is the shim; `opener_pid` is
+    then the child of ours that opened the session, and `job_pid` the command itself as the shim
+    reported it, with its start time `job_ticks`. An `adopted` attempt was started by a launcher
+    that has died, so we are not the parent of its processes; `pidfd` watches such a process, and
+    the shim. `released` says that the command was told to run. `start_timed_out`: it was killed
+    because it did not get that far in time. `pending_stop` (reason, grace) arrived between the
+    release and the start of the command. `commit_environment` came with the commit of a gang.
+    `delivered_signal` is the last signal that a container engine has passed on; an
+    `engine_unresponsive` attempt has a container whose end the engine did not report.
     """
 
     __slots__ = (
         "adopted",
+        "answer_start",
         "began_ms",
         "began_wall_ms",
         "checkpoint_ns",
-        "closing",
+        "cleaning_up",
+        "commit_environment",
         "committed",
+        "delivered_signal",
         "details",
-        "empty_looks",
+        "empty_scans",
         "ended_ms",
         "ending",
-        "engine_silent",
+        "engine_unresponsive",
         "epilog_failed",
         "gate",
-        "given_up",
         "group",
-        "heard",
         "job_pid",
         "job_ticks",
+        "journal_records",
         "key",
         "kill_at_ms",
-        "killed",
-        "late_environment",
         "listener",
-        "opener",
+        "opener_pid",
         "over",
+        "pending_stop",
         "phase",
         "pid",
         "pidfd",
         "prepared",
         "prolog_failed",
-        "recorded",
-        "records",
+        "released",
         "runner",
-        "said_go",
+        "sigkill_sent",
+        "sigterm_sent",
+        "start_timed_out",
         "stopped_by",
-        "termed",
         "ticks",
         "timers",
         "warned",
         "work",
     )
 
-    def __init__(self, work: Work, runner: Runner | None) -> None:
+    def __init__(self, work: Work, runner: Runner | None = None) -> None:
         self.key: Key = (work.allocation_id, work.member)
         self.work = work
         self.runner = runner
-        self.phase = Phase.WAITING
+        self.phase = Phase.QUEUED
+        self.answer_start: Callable[[str], None] | None = None
         self.group = Group()
         self.pid = 0
         self.job_pid = 0
         self.job_ticks = 0
-        self.opener = 0
-        self.recorded: Callable[[str], None] = lambda _: None
+        self.opener_pid = 0
         self.ticks = 0
         self.pidfd = -1
         self.adopted = False
         self.gate: socket.socket | None = None
         self.listener: socket.socket | None = None
-        self.said_go = False
-        self.given_up = False
+        self.released = False
+        self.start_timed_out = False
         self.prepared = False
         self.committed = False
-        self.late_environment: dict[str, str] = {}
+        self.commit_environment: dict[str, str] = {}
         self.began_ms = 0
         self.began_wall_ms = 0
         self.ended_ms = 0
         self.ending: Ending | None = None
-        self.engine_silent = False
-        self.heard = 0
+        self.engine_unresponsive = False
+        self.delivered_signal = 0
         self.details: list[str] = []
         self.prolog_failed = ""
         self.epilog_failed = ""
         self.stopped_by = ""
+        self.pending_stop: tuple[str, int | None] | None = None
         self.warned = False
-        self.termed = False
-        self.killed = False
-        self.closing = False
+        self.sigterm_sent = False
+        self.sigkill_sent = False
+        self.cleaning_up = False
         self.kill_at_ms = 0
-        self.empty_looks = 0
+        self.empty_scans = 0
         self.checkpoint_ns = 0
         self.timers: list[Timer] = []
-        self.records: list[Form] = []
+        self.journal_records: list[Message] = []
         self.over: Over | None = None
 
     @property
@@ -128,24 +134,42 @@ class Attempt:
         return f"{self.key[0]}.{self.key[1]}"
 
     @property
-    def waits_at_gate(self) -> bool:
-        """Tell whether it waits for others when it is ready."""
+    def waits_for_others(self) -> bool:
+        """Tell whether it waits at the gate for other members of its gang."""
         return self.work.members_here > 1 or self.work.prepare_ms > 0
 
     @property
     def is_session(self) -> bool:
         return self.work.runner in {"tmux", "screen", "terminal"}
 
-    def record(self, kind: str, **more: object) -> Form:
-        """A journal record of this attempt, remembered for when the journal is rewritten."""
-        form: Form = {"kind": kind, "allocation_id": self.key[0], "member": self.key[1], **more}
-        self.records.append(form)
-        return form
+    def acknowledge_start(self) -> None:
+        """Answer the order to start, once: the attempt is on disk, or has failed."""
+        if self.answer_start is not None:
+            answer, self.answer_start = self.answer_start, None
+            answer("")
 
-    def keep(self, timer: Timer) -> None:
-        """Take a timer along, to be cancelled with the others; those that have rung are let go.
+    def add_record(self, kind: str, **fields: object) -> Message:
+        """Make a journal record of this attempt, and keep it for when the journal is rewritten."""
+        record: Message = {
+            "kind": kind,
+            "allocation_id": self.key[0],
+            "member": self.key[1],
+            **fields,
+        }
+        self.journal_records.append(record)
+        return record
 
-        A process that cannot be killed is tried again for as long as it is there.
+    def add_end_record(self, over: Over) -> Message:
+        """The record of the end replaces every record before it."""
+        self.journal_records.clear()
+        return self.add_record(
+            "end", over=encode_report(over), scratch_dir=self.work.scratch_dir, uid=self.work.uid
+        )
+
+    def add_timer(self, timer: Timer) -> None:
+        """Keep a timer for `cancel_timers`, and drop those that have fired.
+
+        A process that cannot be killed gets another timer for as long as it is there.
         """
         self.timers = [one for one in self.timers if one.callback is not None]
         self.timers.append(timer)
@@ -156,47 +180,28 @@ class Attempt:
         self.timers.clear()
 
 
-def concerned(error: Exception) -> Attempt | None:
-    """The attempt over which something failed, found in what was being done."""
-    found: Attempt | None = None
-    step = error.__traceback__
-    while step is not None:
-        attempt = step.tb_frame.f_locals.get("attempt")
-        found = attempt if isinstance(attempt, Attempt) else found
-        step = step.tb_next
-    return found
-
-
-def kept_work(work: Work) -> Form:
+def journal_work(work: Work) -> Message:
     """What recovery needs of a work. Its environment may hold secrets and stays off the disk."""
-    form = work_form(work)
-    form["environment"] = hook_environment(work)
-    form.pop("script", None)
-    form.pop("files", None)
-    form["argv"] = work.argv[:1] or ("script",)
-    return form
+    message = encode_work(work)
+    message["environment"] = hook_environment(work)
+    message.pop("script", None)
+    message.pop("files", None)
+    message["argv"] = work.argv[:1] or ("script",)
+    return message
 
 
 def hook_environment(work: Work) -> dict[str, str]:
-    """What prolog and epilog are told of the job."""
-    own = {
+    """The job's variables for prolog and epilog."""
+    variables = {
         name: value
         for name, value in work.environment.items()
-        if name.startswith(_TOLD_TO_HOOKS) and name not in _OURS
+        if name.startswith(_HOOK_VARIABLES) and name not in _LAUNCHER_MARKS
     }
-    own.update(
+    variables.update(
         TGPU_ALLOCATION_ID=work.allocation_id,
         TGPU_MEMBER=str(work.member),
         TGPU_JOB_ID=work.job_id,
         TGPU_USER=work.user,
         TGPU_UID=str(work.uid),
     )
-    return own
-
-
-def end_record(attempt: Attempt, over: Over) -> Form:
-    """Replaces every record before it."""
-    attempt.records.clear()
-    return attempt.record(
-        "end", over=report_form(over), scratch_dir=attempt.work.scratch_dir, uid=attempt.work.uid
-    )
+    return variables

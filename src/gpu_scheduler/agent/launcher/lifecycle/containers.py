@@ -1,232 +1,230 @@
-"""Containers that are still to be removed although their jobs are over: their engine was silent.
+"""Talking to a container engine that may hang, and removing the containers it has left.
 
-Each stands in the journal from before the end of its job until its engine has answered, so that the
-next launcher goes on with it. They are asked for one after the other, in the background: an engine
-that hangs is not made to hang more often. One whose name is that of unfinished work is left alone.
+A hanging or restarting engine says nothing about a container: it may have ended, or still run. So
+nothing is concluded from a missing answer: the engine is called again, and in the end the job is
+ended without it, by the processes that can be found, and its exit code is unknown. Such a container
+is in the journal from before the end of its job until the engine has removed it, so that the next
+launcher goes on with it.
 """
 
 from __future__ import annotations
 
 import shlex
 import signal
-from collections.abc import Callable
 
 from gpu_scheduler.agent.launcher import processes
-from gpu_scheduler.agent.launcher.context import HELPER_TIMEOUT_MS, Kit
+from gpu_scheduler.agent.launcher.context import HELPER_TIMEOUT_MS, HelperDone, LauncherContext
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase
-from gpu_scheduler.agent.launcher.logs import own_log
-from gpu_scheduler.agent.launcher.loop import Timer, now_ms, wall_ms
-from gpu_scheduler.agent.launcher.messages import Form, Key
+from gpu_scheduler.agent.launcher.logs import launcher_log
+from gpu_scheduler.agent.launcher.loop import Arguments, Timer, now_ms, wall_ms
+from gpu_scheduler.agent.launcher.messages import Key, Message
 
-# --- Asking a container engine until it answers, or for as long as it is worth.
-#
-# An engine that hangs, or is being restarted, says nothing about a container: that may have ended,
-# or
-# still run. So nothing is concluded from its silence: it is asked again, and in the end the job is
-# ended without it, by the processes that can be found, and its exit code is unknown.
-
-LONGEST_ENGINE_PAUSE_MS = 10_000
-LEAST_CALL_MS = 200
-NOT_BEGUN = "the container engine hangs and has not begun the container: exit code unknown"
-_KNOWS_NONE = ("no such container", "no such object")
-Answered = Callable[[bool, str], None]
-"""Whether it went well, and what the engine said."""
+MIN_CALL_MS = 200
+FIRST_PAUSE_MS = 500
+MAX_CALL_PAUSE_MS = 10_000
+MAX_REMOVAL_PAUSE_MS = 60_000
+GIVE_UP_AFTER_MS = 30 * 86_400_000
+"""An engine that has not removed a container in this time never will."""
+WRITE_RETRY_MS = 1_000
+NOT_CREATED = "the container engine hangs and has not begun the container: exit code unknown"
+PENDING, REMOVED = "container", "removed"
+"""Kinds of journal records."""
+_NO_CONTAINER = ("no such container", "no such object")
 
 
-def knows_none(text: str) -> bool:
-    """Whether an engine says that there is no such container, which is an answer too."""
-    return any(words in text.lower() for words in _KNOWS_NONE)
+def says_no_container(text: str) -> bool:
+    """Whether an engine answers that there is no such container, which is an answer too."""
+    return any(words in text.lower() for words in _NO_CONTAINER)
 
 
-def patience_ms(attempt: Attempt) -> int:
-    """How long one question may take."""
+def call_timeout_ms(attempt: Attempt) -> int:
+    """How long one call of the engine may take."""
     return min(HELPER_TIMEOUT_MS, attempt.work.engine_timeout_ms)
 
 
-def ask(
-    kit: Kit,
+def call_engine(
+    context: LauncherContext,
     argv: tuple[str, ...],
-    answered: Answered,
-    *,
+    done: HelperDone,
+    *arguments: object,
     wait_ms: int,
     tries: int = 0,
 ) -> None:
-    """Ask for so long, or so many times; `answered` then hears what was said last."""
-    _Question(kit, argv, answered, now_ms() + wait_ms, tries).ask()
+    """Call the engine until it answers, for so long or so many times; `done` gets the last answer.
+
+    `tries` 0: as often as fits into `wait_ms`.
+    """
+    _EngineCall(context, argv, (done, arguments), now_ms() + wait_ms, tries).run()
 
 
-class _Question:
-    """One that is put until it is answered, or its time is over."""
+class _EngineCall:
+    """One command that is repeated with back-off until the engine answers."""
 
     def __init__(
         self,
-        kit: Kit,
+        context: LauncherContext,
         argv: tuple[str, ...],
-        answered: Answered,
+        done: tuple[HelperDone, Arguments],
         until_ms: int,
         tries: int,
     ) -> None:
-        self._kit = kit
+        self._context = context
         self._argv = argv
-        self._answered = answered
+        self._done = done
         self._until_ms = until_ms
         self._tries = tries
         self._pause_ms = FIRST_PAUSE_MS
 
-    def ask(self) -> None:
+    def run(self) -> None:
         left_ms = self._until_ms - now_ms()
-        call_ms = max(LEAST_CALL_MS, min(HELPER_TIMEOUT_MS, left_ms))
-        self._kit.tell_engine(self._argv, self._heard, call_ms)
+        call_ms = max(MIN_CALL_MS, min(HELPER_TIMEOUT_MS, left_ms))
+        self._context.helpers.run_engine(self._argv, self._answered, timeout_ms=call_ms)
 
-    def _heard(self, well: bool, text: str) -> None:
+    def _answered(self, ok: bool, text: str) -> None:
         is_late = now_ms() + self._pause_ms >= self._until_ms
-        if well or knows_none(text) or self._tries == 1 or is_late:
-            self._answered(well, text)
+        if ok or says_no_container(text) or self._tries == 1 or is_late:
+            done, arguments = self._done
+            self._context.loop.call(done, *arguments, ok, text)
             return
         if self._pause_ms == FIRST_PAUSE_MS:
-            own_log.warn(f"the container engine does not answer, and is asked again: {text}")
+            launcher_log.warning(f"the container engine does not answer; will retry: {text}")
         self._tries = max(0, self._tries - 1)
-        self._kit.loop.after(self._pause_ms, self.ask)
-        self._pause_ms = min(2 * self._pause_ms, LONGEST_ENGINE_PAUSE_MS)
+        self._context.loop.after(self._pause_ms, self.run)
+        self._pause_ms = min(2 * self._pause_ms, MAX_CALL_PAUSE_MS)
 
 
-def watch_begin(kit: Kit, attempt: Attempt) -> None:
-    """See to it that an engine which hangs over the beginning of a container is given up.
+def watch_creation(context: LauncherContext, attempt: Attempt) -> None:
+    """Give up an engine that hangs while it creates the container.
 
-    One that fetches an image answers, and whose container runs is left alone although it hangs.
+    An engine that pulls an image answers, and a container that runs is left alone although its
+    engine hangs.
     """
     runner = attempt.runner
     command = () if runner is None else runner.inspect_command(attempt.work)
-    if not command:
+    if command:
+        wait_ms = attempt.work.engine_timeout_ms
+        attempt.add_timer(context.loop.after(wait_ms, _check_creation, attempt, context, command))
+
+
+def _check_creation(attempt: Attempt, context: LauncherContext, command: tuple[str, ...]) -> None:
+    wait_ms = call_timeout_ms(attempt)
+    call_engine(context, command, _creation_answered, attempt, context, wait_ms=wait_ms, tries=1)
+
+
+def _creation_answered(attempt: Attempt, context: LauncherContext, ok: bool, text: str) -> None:
+    if ok or attempt.phase is not Phase.RUNNING or attempt.stopped_by:
         return
-
-    def look() -> None:
-        ask(kit, command, answered, wait_ms=patience_ms(attempt), tries=1)
-
-    def answered(well: bool, text: str) -> None:
-        if well or attempt.phase is not Phase.RUNNING or attempt.stopped_by:
-            return
-        if knows_none(text):
-            watch_begin(kit, attempt)
-        elif not kit.census.in_container(attempt):
-            attempt.engine_silent = True
-            attempt.details.append(NOT_BEGUN)
-            own_log.warn(f"{attempt.name}: {NOT_BEGUN}")
-            kill_client(kit, attempt)
-
-    attempt.keep(kit.loop.after(attempt.work.engine_timeout_ms, look))
+    if says_no_container(text):
+        watch_creation(context, attempt)
+    elif not context.tracker.in_container(attempt):
+        attempt.engine_unresponsive = True
+        attempt.details.append(NOT_CREATED)
+        launcher_log.warning(f"{attempt.name}: {NOT_CREATED}")
+        kill_main(context, attempt)
 
 
-def kill_client(kit: Kit, attempt: Attempt) -> None:
-    """End the process of ours that waits for a container; its end is heard as always."""
+def kill_main(context: LauncherContext, attempt: Attempt) -> None:
+    """Kill the main process itself: a child at its gate, or the client of a container."""
     if attempt.pidfd >= 0:
-        processes.kill_exactly(attempt.pidfd)
-    elif attempt.pid in kit.loop.known_children:
+        processes.kill_pidfd(attempt.pidfd)
+    elif attempt.pid in context.loop.known_children:
         processes.send([attempt.pid], signal.SIGKILL)
 
 
-# --- Containers that are still to be removed although their jobs are over: their engine was silent.
+class PendingRemovals:
+    """Containers of jobs that are over, still to be removed because their engine did not answer.
 
-LEFT, REMOVED = "container", "removed"
-FIRST_PAUSE_MS = 500
-LONGEST_PAUSE_MS = 60_000
-FOR_MS = 30 * 86_400_000
-"""An engine that does not remove a container for so long never will."""
-WRITE_AGAIN_MS = 1_000
+    They are removed one after the other, in the background. A container whose name is that of
+    unfinished work is left alone.
+    """
 
-
-class Removals:
-    """What is left to remove, by the attempt that had it."""
-
-    def __init__(self, kit: Kit) -> None:
-        self._kit = kit
-        self._left: dict[Key, _Left] = {}
+    def __init__(self, context: LauncherContext) -> None:
+        self._context = context
+        self._pending: dict[Key, _Removal] = {}
         self._timer: Timer | None = None
-        self._asking = False
+        self._calling = False
 
     def add(self, attempt: Attempt, argv: tuple[str, ...]) -> None:
-        """Take the container of this attempt away whenever its engine is back."""
-        left = _Left(attempt.key, argv, wall_ms(), patience_ms(attempt))
-        left.attempt = attempt
-        self._left[attempt.key] = left
-        self._write(left)
-        self._look()
+        """Remove the container of this attempt as soon as its engine answers."""
+        removal = _Removal(attempt.key, argv, wall_ms(), call_timeout_ms(attempt))
+        removal.attempt = attempt
+        self._pending[attempt.key] = removal
+        self._write(removal)
+        self._run_next()
 
-    def replay(self, record: Form) -> bool:
-        """Hear a record of the journal; False if it is about something else."""
+    def replay(self, record: Message) -> bool:
+        """Apply a record of the journal; False if it is about something else."""
         kind = record.get("kind")
         try:
-            if kind == LEFT:
-                left = _from(record)
-                self._left[left.key] = left
+            if kind == PENDING:
+                removal = _decode_removal(record)
+                self._pending[removal.key] = removal
             elif kind == REMOVED:
-                self._left.pop(_key(record), None)
+                self._pending.pop(_decode_key(record), None)
         except (KeyError, ValueError, TypeError) as error:
-            own_log.warn(f"a record was skipped: {error!r}")
-        return kind in {LEFT, REMOVED}
+            launcher_log.warning(f"journal record skipped: {error!r}")
+        return kind in {PENDING, REMOVED}
 
-    def take_over(self) -> None:
+    def resume(self) -> None:
         """Go on with what a former launcher has left."""
-        for left in self._left.values():
-            left.due_ms = now_ms() + FIRST_PAUSE_MS
-        self._look()
+        for removal in self._pending.values():
+            removal.due_ms = now_ms() + FIRST_PAUSE_MS
+        self._run_next()
 
-    def records(self) -> list[Form]:
-        """For the journal when it is written anew."""
-        return [left.record() for left in self._left.values()]
+    def records(self) -> list[Message]:
+        """The records for a rewritten journal."""
+        return [removal.encode() for removal in self._pending.values()]
 
-    def _write(self, left: _Left) -> None:
-        def written(bad: str) -> None:
-            if bad:
-                self._kit.loop.after(WRITE_AGAIN_MS, again)
+    def _write(self, removal: _Removal) -> None:
+        if self._pending.get(removal.key) is removal:
+            self._context.journal.append_unsynced(removal.encode(), self._written, removal)
 
-        def again() -> None:
-            if self._left.get(left.key) is left:
-                self._write(left)
+    def _written(self, removal: _Removal, error: str) -> None:
+        if error:
+            self._context.loop.after(WRITE_RETRY_MS, self._write, removal)
 
-        self._kit.journal.append_softly(left.record(), written)
-
-    def _look(self) -> None:
-        """Ask for the one that has waited longest, or wait until that can be asked for."""
+    def _run_next(self) -> None:
+        """Remove the container that has waited longest, or wait until its next try is due."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._asking or not self._left:
+        if self._calling or not self._pending:
             return
-        for left in self._left.values():
-            if left.due_ms <= now_ms() and self._is_of_others(left):
-                left.pause()
-        left = min(self._left.values(), key=lambda one: one.due_ms)
-        wait_ms = left.due_ms - now_ms()
+        for removal in self._pending.values():
+            if removal.due_ms <= now_ms() and self._is_in_use(removal):
+                removal.back_off()
+        removal = min(self._pending.values(), key=lambda one: one.due_ms)
+        wait_ms = removal.due_ms - now_ms()
         if wait_ms > 0:
-            self._timer = self._kit.loop.after(wait_ms, self._look)
+            self._timer = self._context.loop.after(wait_ms, self._run_next)
             return
-        self._asking = True
-        self._kit.tell_engine(
-            left.argv, lambda well, text: self._heard(left, well, text), left.call_ms
+        self._calling = True
+        self._context.helpers.run_engine(
+            removal.argv, self._answered, removal, timeout_ms=removal.call_ms
         )
 
-    def _is_of_others(self, left: _Left) -> bool:
-        """An attempt of this name that is not over needs its container, or removes it itself."""
-        attempt = self._kit.attempts.get(left.key)
-        return attempt is not None and attempt is not left.attempt and attempt.over is None
+    def _is_in_use(self, removal: _Removal) -> bool:
+        """An unfinished attempt of this name needs its container, or removes it itself."""
+        attempt = self._context.attempts.get(removal.key)
+        return attempt is not None and attempt is not removal.attempt and attempt.over is None
 
-    def _heard(self, left: _Left, well: bool, text: str) -> None:
-        self._asking = False
-        is_late = wall_ms() - left.at_ms >= FOR_MS
-        is_gone = well or knows_none(text)
+    def _answered(self, removal: _Removal, ok: bool, text: str) -> None:
+        self._calling = False
+        is_late = wall_ms() - removal.at_ms >= GIVE_UP_AFTER_MS
+        is_gone = ok or says_no_container(text)
         if not is_gone and is_late:
-            own_log.warn(f"a container is left behind ({shlex.join(left.argv)}): {text}")
+            command = shlex.join(removal.argv)
+            launcher_log.warning(f"container not removed ({command}): {text}")
         if not is_gone and not is_late:
-            left.pause()
-        elif self._left.get(left.key) is left:
-            del self._left[left.key]
-            self._kit.journal.append_lazily(_named(REMOVED, left.key))
-        self._look()
+            removal.back_off()
+        elif self._pending.get(removal.key) is removal:
+            del self._pending[removal.key]
+            self._context.journal.append_lazily(_record(REMOVED, removal.key))
+        self._run_next()
 
 
-class _Left:
-    """One container. `attempt` had it, unless that was with a former launcher."""
+class _Removal:
+    """One container to remove. `attempt` had it, unless that was with a former launcher."""
 
     def __init__(self, key: Key, argv: tuple[str, ...], at_ms: int, call_ms: int) -> None:
         self.key = key
@@ -237,30 +235,30 @@ class _Left:
         self.attempt: Attempt | None = None
         self._pause_ms = FIRST_PAUSE_MS
 
-    def pause(self) -> None:
+    def back_off(self) -> None:
         self.due_ms = now_ms() + self._pause_ms
-        self._pause_ms = min(2 * self._pause_ms, LONGEST_PAUSE_MS)
+        self._pause_ms = min(2 * self._pause_ms, MAX_REMOVAL_PAUSE_MS)
 
-    def record(self) -> Form:
-        """With the whole command: by then another engine may be the one that is found."""
-        form = _named(LEFT, self.key)
-        form.update(argv=self.argv, at_ms=self.at_ms, call_ms=self.call_ms)
-        return form
+    def encode(self) -> Message:
+        """With the whole command: the next launcher may find another engine."""
+        record = _record(PENDING, self.key)
+        record.update(argv=self.argv, at_ms=self.at_ms, call_ms=self.call_ms)
+        return record
 
 
-def _named(kind: str, key: Key) -> Form:
-    """Not by the words that name work: a line that is damaged tells nothing about its attempt."""
+def _record(kind: str, key: Key) -> Message:
+    """Not with the fields that name work: a damaged line must not be taken for the attempt's."""
     return {"kind": kind, "of": key}
 
 
-def _key(record: Form) -> Key:
+def _decode_key(record: Message) -> Key:
     name, member = record["of"]
     return str(name), int(member)
 
 
-def _from(record: Form) -> _Left:
+def _decode_removal(record: Message) -> _Removal:
     argv, call_ms = record["argv"], int(record["call_ms"])
     if not isinstance(argv, list) or not argv or not all(isinstance(word, str) for word in argv):
         raise ValueError(f"no command: {argv!r}")
-    call_ms = min(max(call_ms, LEAST_CALL_MS), HELPER_TIMEOUT_MS)
-    return _Left(_key(record), tuple(argv), int(record["at_ms"]), call_ms)
+    call_ms = min(max(call_ms, MIN_CALL_MS), HELPER_TIMEOUT_MS)
+    return _Removal(_decode_key(record), tuple(argv), int(record["at_ms"]), call_ms)

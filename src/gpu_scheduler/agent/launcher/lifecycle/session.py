@@ -1,9 +1,9 @@
-"""From an order to a command in a session, by way of its shim.
+"""From an order to a command in a session (tmux, screen, terminal), by way of its shim.
 
-The opener (tmux, screen, or the shim itself) is let go once the attempt is on disk. The shim then
-asks at a gate of its own; who asks there is believed only if it belongs to the job's user and to
-this session. It gets the order when the record says who it is, and says one word: began, or why
-not. What goes wrong before that ends in `refuse`.
+The opener (tmux, screen, or the shim itself) is released once the attempt is on disk. The shim then
+connects to a gate of its own; the launcher accepts a caller only if it belongs to the job's user
+and to this session. The shim gets the order when the record on disk names it, and answers with one
+line: that the command began, or why not. A failure before that is reported as `start_failed`.
 """
 
 from __future__ import annotations
@@ -12,120 +12,90 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Callable
-from typing import Protocol
+from functools import partial
 
 from gpu_scheduler.agent.launcher import logs, processes
-from gpu_scheduler.agent.launcher.context import Kit
-from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase, kept_work
-from gpu_scheduler.agent.launcher.lifecycle.launch_spec import environment_of
-from gpu_scheduler.agent.launcher.messages import line, parsed, terminal_order
-from gpu_scheduler.agent.runners.interface import Command
-from gpu_scheduler.agent.spawn.spawner import Launch, refusal, say_go
+from gpu_scheduler.agent.launcher.context import AttemptEvents, LauncherContext
+from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase, journal_work
+from gpu_scheduler.agent.launcher.lifecycle.gate import StartGate
+from gpu_scheduler.agent.launcher.messages import decode_line, encode_line, terminal_order
+from gpu_scheduler.agent.runners.interface import Ending
+from gpu_scheduler.agent.spawn.spawner import Launch, read_refusal, send_go
 from gpu_scheduler.agent.work import NOT_BEGUN
 
-# --- What the launcher and the shim of a session say to each other: one order, one word.
+MAX_ANSWER_BYTES = 65_536
+MAX_ERROR = 2_000
+MAX_PID = 1 << 22
+BAD_ANSWER = "the session did not answer as it should, and was ended"
 
-MOST_WORD_BYTES = 65_536
 
+class ShimConnection:
+    """The order for the shim, what of it is not sent yet, and the log to hand over."""
 
-class Session:
-    """What the shim will be told, and the log to hand over."""
-
-    def __init__(
-        self,
-        environment: dict[str, str],
-        argv: tuple[str, ...],
-        log: int,
-        recorded: Callable[[str], None],
-    ) -> None:
-        self.environment = environment
+    def __init__(self, argv: tuple[str, ...], environment: dict[str, str], log: int) -> None:
         self.argv = argv
-        self.log = log
+        self.environment = environment
         self.unsent = b""
-        self._heard = b""
-        self._recorded: Callable[[str], None] | None = recorded
-        self.shim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._log = log
+        self._received = b""
+        self._socket: socket.socket | None = None
+
+    @property
+    def descriptor(self) -> int:
+        """That of the connection; -1 before it is open and after it was closed."""
+        return -1 if self._socket is None else self._socket.fileno()
+
+    def connect(self, connection: socket.socket) -> None:
+        self._socket = connection
 
     def send(self) -> None:
-        """As much of the order as goes, and with its first part the log."""
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", self.log))]
+        """Send as much of the order as the socket takes, and the log with its first part."""
+        if self._socket is None:
+            return
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", self._log))]
         try:
-            sent = self.shim.sendmsg([self.unsent], rights if self.log >= 0 else [])
+            sent = self._socket.sendmsg([self.unsent], rights if self._log >= 0 else [])
         except OSError:
             return
         self.unsent = self.unsent[sent:]
 
-    def word(self) -> bytes | None:
-        """The first line that came; None while there is none, and what there is at the end."""
+    def read_answer(self) -> bytes | None:
+        """The first line, or all there is at the end; None while neither has come."""
+        if self._socket is None:
+            return b""
         try:
-            part = self.shim.recv(MOST_WORD_BYTES)
+            part = self._socket.recv(MAX_ANSWER_BYTES)
         except BlockingIOError:
             return None
         except OSError:
             part = b""
-        self._heard += part
-        if part and b"\n" not in self._heard and len(self._heard) < MOST_WORD_BYTES:
+        self._received += part
+        if part and b"\n" not in self._received and len(self._received) < MAX_ANSWER_BYTES:
             return None
-        return self._heard.partition(b"\n")[0]
+        return self._received.partition(b"\n")[0]
 
-    def finish(self) -> None:
-        """The log is handed over or not needed; whoever waits for the record is told."""
-        if self.log >= 0:
-            os.close(self.log)
-            self.log = -1
-        if self._recorded is not None:
-            self._recorded("")
-            self._recorded = None
+    def close_log(self) -> None:
+        """The shim has the log, or does not need it."""
+        if self._log >= 0:
+            os.close(self._log)
+            self._log = -1
 
-
-# --- From an order to a command in a session, by way of its shim.
-
-MOST_ERROR = 2_000
-MOST_PID = 1 << 22
-NO_SHIM = "the session did not answer as it should, and was ended"
-Refuse = Callable[[Attempt, str], None]
-Step = Callable[[str], None]
-
-
-class Steps(Protocol):
-    """The steps that attempts in sessions share with all others."""
-
-    def meet(self, attempt: Attempt, step: Step) -> None:
-        """Wait for the other members of a gang."""
-        ...
-
-    def record(self, attempt: Attempt, done: Step) -> None:
-        """Keep on disk who will run."""
-        ...
-
-    def recorded_member(self, attempt: Attempt, bad: str, go: Step) -> None:
-        """Go on when the records of all members are kept."""
-        ...
-
-    def began(self, attempt: Attempt, pid: int) -> None:
-        """The command runs, as this process."""
-        ...
-
-    def close_gate(self, attempt: Attempt) -> None:
-        """Nobody listens to the opener any more."""
-        ...
-
-    def main_gone(self, attempt: Attempt) -> None:
-        """The shim has ended."""
-        ...
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
 
 class SessionStarter:
-    """Brings attempts to life that run in a session."""
+    """Starts attempts that run in a session."""
 
-    def __init__(self, kit: Kit, refuse: Refuse, steps: Steps) -> None:
-        self._kit = kit
-        self._refuse = refuse
-        self._steps = steps
+    def __init__(self, context: LauncherContext, gate: StartGate, events: AttemptEvents) -> None:
+        self._context = context
+        self._gate = gate
+        self._events = events
 
     def listen(self, attempt: Attempt, launch: Launch) -> None:
-        """A gate for the shim, in the directory that only the job's user can enter."""
+        """Open a gate for the shim, in the directory that only the job's user can enter."""
         path = f"{attempt.work.scratch_dir}/gate-{os.urandom(4).hex()}"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.setblocking(False)
@@ -138,177 +108,10 @@ class SessionStarter:
         listener.listen(4)
         launch.argv = tuple(path if part == "{gate}" else part for part in launch.argv)
 
-    def open(
-        self,
-        attempt: Attempt,
-        opener: int,
-        command: Command,
-        log: int,
-        recorded: Callable[[str], None],
-    ) -> None:
-        """Let the opener run once the attempt is on disk, and wait for the shim at its gate."""
-        session = Session(environment_of(self._kit, attempt.work), command.job, log, recorded)
-        attempt.opener = opener
-        record = attempt.record("accepted", work=kept_work(attempt.work))
-
-        def open_gate(bad: str) -> None:
-            if bad or attempt.stopped_by or attempt.gate is None:
-                self._give_up(attempt, session, bad)
-                return
-            say_go(attempt.gate)
-
-        def opener_ended(status: int) -> None:
-            said = refusal(attempt.gate) if attempt.gate is not None else ""
-            self._steps.close_gate(attempt)
-            if (said or status) and attempt.phase is Phase.GATE and attempt.pid == 0:
-                why = said or logs.last_line(attempt.work) or f"wait status {status}"
-                self._give_up(attempt, session, f"cannot open the {attempt.work.runner}: {why}")
-
-        self._kit.loop.at_exit(opener, opener_ended)
-        self._kit.journal.append(record, open_gate)
-
-        def too_slow() -> None:
-            attempt.stopped_by = attempt.stopped_by or NOT_BEGUN
-            self._give_up(attempt, session, late)
-
-        wait_ms = attempt.work.start_timeout_ms
-        late = f"the {attempt.work.runner} session did not open within {wait_ms / 1000:g} s"
-        attempt.keep(self._kit.loop.after(wait_ms, too_slow))
-        listener = attempt.listener
-        if listener is not None:
-            self._kit.loop.add(listener.fileno(), lambda: self._shim_asks(attempt, session))
-
-    def _shim_asks(self, attempt: Attempt, session: Session) -> None:
-        if attempt.listener is None:
-            return
-        try:
-            shim, _ = attempt.listener.accept()
-        except OSError:
-            return
-        shim.setblocking(False)
-        credentials = shim.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        pid, uid, _ = struct.unpack("3i", credentials)
-        if uid != attempt.work.uid or attempt.pid or not self._of_session(pid, attempt):
-            shim.close()
-            return
-        self.stop_listening(attempt)
-        attempt.cancel_timers()
-        attempt.pid = pid
-        attempt.pidfd = processes.open_pidfd(pid, processes.start_ticks(pid))
-        session.shim.close()
-        session.shim = shim
-        self._steps.meet(attempt, lambda why: self._all_open(attempt, session, why))
-
-    def _all_open(self, attempt: Attempt, session: Session, why: str) -> None:
-        def go(bad: str) -> None:
-            self._send_order(attempt, session, bad)
-
-        if why or attempt.stopped_by:
-            go(why)
-        else:
-            session.environment.update(attempt.late_environment)
-            self._steps.record(attempt, lambda bad: self._steps.recorded_member(attempt, bad, go))
-
-    def _of_session(self, pid: int, attempt: Attempt) -> bool:
-        """Below the opener, or below a daemon that it left to us; not out of another job."""
-        above = processes.line_of(pid, os.getpid())
-        known = self._kit.loop.known_children.keys() - {attempt.opener}
-        return bool(above) and above[-1] not in known
-
-    def _send_order(self, attempt: Attempt, session: Session, bad: str) -> None:
-        if bad or attempt.stopped_by or attempt.pidfd < 0 or attempt.phase is not Phase.GATE:
-            self._give_up(attempt, session, bad)
-            return
-        work = attempt.work
-        order = {
-            "argv": session.argv,
-            "environment": session.environment,
-            "workdir": work.workdir,
-            "umask": work.umask,
-            "output": work.log_path if work.log_of_user else "",
-            "terminal": terminal_order(work),
-        }
-        session.unsent = line(order)
-        session.send()
-        session.finish()
-        self._kit.loop.add(attempt.pidfd, lambda: self._shim_ended(attempt, session))
-        wait_ms = work.start_timeout_ms
-        late = (
-            f"its session did not say within {wait_ms / 1000:g} s that the command runs, and was "
-            f"ended; the working directory {work.workdir!r} or the output file may hang"
-        )
-        attempt.keep(self._kit.loop.after(wait_ms, lambda: self._drop_shim(attempt, session, late)))
-        self._listen_to_shim(attempt, session)
-
-    def _listen_to_shim(self, attempt: Attempt, session: Session) -> None:
-        """From the last byte of the order on the job may run."""
-        attempt.said_go = not session.unsent
-        self._kit.loop.add(
-            session.shim.fileno(),
-            lambda: self._shim_moved(attempt, session),
-            writing=bool(session.unsent),
-        )
-
-    def _shim_moved(self, attempt: Attempt, session: Session) -> None:
-        """It takes more of the order, or says its one word: began, or why not."""
-        if not attempt.said_go:
-            if attempt.stopped_by:
-                self._drop_shim(attempt, session, "")
-                return
-            session.send()
-            self._listen_to_shim(attempt, session)
-        word = session.word()
-        if word is None:
-            return
-        pid, error = _understood(word)
-        if error:
-            attempt.said_go = False
-            self._drop_shim(attempt, session, error)
-        elif pid and attempt.said_go and attempt.phase is Phase.GATE and _is_job(attempt, pid):
-            self._hang_up(attempt, session)
-            attempt.job_ticks = processes.start_ticks(pid)
-            record = attempt.record("job", pid=pid, ticks=attempt.job_ticks)
-            self._kit.journal.append_softly(record, lambda _: None)
-            self._steps.began(attempt, pid if attempt.job_ticks else attempt.pid)
-        else:
-            self._drop_shim(attempt, session, NO_SHIM)
-
-    def _drop_shim(self, attempt: Attempt, session: Session, why: str) -> None:
-        """It cannot be relied on: it is ended, and with it the attempt."""
-        attempt.details.append(why)
-        self._hang_up(attempt, session)
-        processes.kill_exactly(attempt.pidfd)
-
-    def _hang_up(self, attempt: Attempt, session: Session) -> None:
-        """Nothing that the session says after its one word is listened to."""
-        attempt.cancel_timers()
-        if session.shim.fileno() >= 0:
-            self._kit.loop.drop(session.shim.fileno())
-            session.shim.close()
-
-    def _shim_ended(self, attempt: Attempt, session: Session) -> None:
-        """Its last word may have come in the same moment."""
-        if session.shim.fileno() >= 0:
-            self._shim_moved(attempt, session)
-            self._hang_up(attempt, session)
-        self._steps.main_gone(attempt)
-
-    def _give_up(self, attempt: Attempt, session: Session, why: str) -> None:
-        attempt.cancel_timers()
-        self._steps.close_gate(attempt)
-        self.stop_listening(attempt)
-        self._hang_up(attempt, session)
-        session.finish()
-        if attempt.pidfd >= 0:
-            processes.kill_exactly(attempt.pidfd)
-            os.close(attempt.pidfd)
-            attempt.pid, attempt.pidfd = 0, -1
-        self._refuse(attempt, why)
-
     def stop_listening(self, attempt: Attempt) -> None:
-        """Take the gate for the shim away, if there is one."""
+        """Remove the gate for the shim, if there is one."""
         if attempt.listener is not None:
-            self._kit.loop.drop(attempt.listener.fileno())
+            self._context.loop.drop(attempt.listener.fileno())
             path = attempt.listener.getsockname()
             attempt.listener.close()
             if path:
@@ -316,23 +119,192 @@ class SessionStarter:
                     os.unlink(path)
             attempt.listener = None
 
+    def open(
+        self,
+        attempt: Attempt,
+        opener_pid: int,
+        argv: tuple[str, ...],
+        environment: dict[str, str],
+        log: int,
+    ) -> None:
+        """Release the opener once the attempt is on disk, and wait for the shim at its gate."""
+        loop = self._context.loop
+        shim = ShimConnection(argv, environment, log)
+        attempt.opener_pid = opener_pid
+        loop.at_exit(opener_pid, self._opener_ended, attempt, shim)
+        record = attempt.add_record("accepted", work=journal_work(attempt.work))
+        self._context.journal.append(record, partial(self._release_opener, shim), attempt)
+        attempt.add_timer(
+            loop.after(attempt.work.start_timeout_ms, self._opening_timed_out, attempt, shim)
+        )
+        if attempt.listener is not None:
+            loop.add(attempt.listener.fileno(), self._accept_shim, attempt, shim)
+
+    def _release_opener(self, shim: ShimConnection, attempt: Attempt, error: str) -> None:
+        if error or attempt.stopped_by or attempt.gate is None:
+            self._give_up(attempt, shim, error)
+            return
+        send_go(attempt.gate)
+
+    def _opener_ended(self, attempt: Attempt, shim: ShimConnection, status: int) -> None:
+        message = read_refusal(attempt.gate) if attempt.gate is not None else ""
+        self._gate.close(attempt)
+        if (message or status) and attempt.phase is Phase.GATE and attempt.pid == 0:
+            why = message or logs.last_line(attempt.work) or f"wait status {status}"
+            self._give_up(attempt, shim, f"cannot open the {attempt.work.runner}: {why}")
+
+    def _opening_timed_out(self, attempt: Attempt, shim: ShimConnection) -> None:
+        attempt.stopped_by = attempt.stopped_by or NOT_BEGUN
+        work = attempt.work
+        seconds = work.start_timeout_ms / 1000
+        reason = f"the {work.runner} session did not open within {seconds:g} s"
+        self._give_up(attempt, shim, reason)
+
+    def _accept_shim(self, attempt: Attempt, shim: ShimConnection) -> None:
+        if attempt.listener is None:
+            return
+        try:
+            connection, _ = attempt.listener.accept()
+        except OSError:
+            return
+        connection.setblocking(False)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        pid, uid, _ = struct.unpack("3i", credentials)
+        if uid != attempt.work.uid or attempt.pid or not self._is_in_session(pid, attempt):
+            connection.close()
+            return
+        self.stop_listening(attempt)
+        attempt.cancel_timers()
+        attempt.pid = pid
+        attempt.pidfd = processes.open_pidfd(pid, processes.start_ticks(pid))
+        shim.connect(connection)
+        self._gate.wait_for_gang(attempt, partial(self._gang_ready, shim))
+
+    def _is_in_session(self, pid: int, attempt: Attempt) -> bool:
+        """Below the opener, or below a daemon that it left to us; not a process of another job."""
+        above = processes.ancestors_below(pid, os.getpid())
+        known = self._context.loop.known_children.keys() - {attempt.opener_pid}
+        return bool(above) and above[-1] not in known
+
+    def _gang_ready(self, shim: ShimConnection, attempt: Attempt, reason: str) -> None:
+        if reason or attempt.stopped_by:
+            self._send_order(shim, attempt, reason)
+        else:
+            shim.environment.update(attempt.commit_environment)
+            self._gate.record_member(attempt, partial(self._send_order, shim))
+
+    def _send_order(self, shim: ShimConnection, attempt: Attempt, problem: str) -> None:
+        if problem or attempt.stopped_by or attempt.pidfd < 0 or attempt.phase is not Phase.GATE:
+            self._give_up(attempt, shim, problem)
+            return
+        work = attempt.work
+        order = {
+            "argv": shim.argv,
+            "environment": shim.environment,
+            "workdir": work.workdir,
+            "umask": work.umask,
+            "output": work.log_path if work.log_of_user else "",
+            "terminal": terminal_order(work),
+        }
+        shim.unsent = encode_line(order)
+        shim.send()
+        shim.close_log()
+        attempt.acknowledge_start()
+        loop, wait_ms = self._context.loop, work.start_timeout_ms
+        loop.add(attempt.pidfd, self._shim_ended, attempt, shim)
+        late = (
+            f"its session did not say within {wait_ms / 1000:g} s that the command runs, and was "
+            f"ended; the working directory {work.workdir!r} or the output file may hang"
+        )
+        attempt.add_timer(loop.after(wait_ms, self._kill_shim, attempt, shim, late))
+        self._watch_shim(attempt, shim)
+
+    def _watch_shim(self, attempt: Attempt, shim: ShimConnection) -> None:
+        """The job may run from the moment the last byte of the order is sent."""
+        attempt.released = not shim.unsent
+        writing = bool(shim.unsent)
+        self._context.loop.add(shim.descriptor, self._shim_ready, attempt, shim, writing=writing)
+
+    def _shim_ready(self, attempt: Attempt, shim: ShimConnection) -> None:
+        """The shim takes more of the order, or answers: the command began, or why not."""
+        if not attempt.released:
+            if attempt.stopped_by:
+                self._kill_shim(attempt, shim, "")
+                return
+            shim.send()
+            self._watch_shim(attempt, shim)
+        answer = shim.read_answer()
+        if answer is None:
+            return
+        pid, error = _decode_answer(answer)
+        if error:
+            attempt.released = False
+            self._kill_shim(attempt, shim, error)
+        elif pid and attempt.released and attempt.phase is Phase.GATE and _is_job(attempt, pid):
+            self._disconnect(attempt, shim)
+            attempt.job_ticks = processes.start_ticks(pid)
+            record = attempt.add_record("job", pid=pid, ticks=attempt.job_ticks)
+            self._context.journal.append_unsynced(record)
+            self._gate.set_running(attempt, pid if attempt.job_ticks else attempt.pid)
+        else:
+            self._kill_shim(attempt, shim, BAD_ANSWER)
+
+    def _kill_shim(self, attempt: Attempt, shim: ShimConnection, reason: str) -> None:
+        """End a shim that cannot be relied on, and with it the attempt."""
+        attempt.details.append(reason)
+        self._disconnect(attempt, shim)
+        processes.kill_pidfd(attempt.pidfd)
+
+    def _disconnect(self, attempt: Attempt, shim: ShimConnection) -> None:
+        """Nothing that the session sends after its answer is read."""
+        attempt.cancel_timers()
+        if shim.descriptor >= 0:
+            self._context.loop.drop(shim.descriptor)
+            shim.close()
+
+    def _shim_ended(self, attempt: Attempt, shim: ShimConnection) -> None:
+        if shim.descriptor >= 0:
+            # Its answer may have arrived in the same moment.
+            self._shim_ready(attempt, shim)
+            self._disconnect(attempt, shim)
+        self._context.loop.drop(attempt.pidfd)
+        os.close(attempt.pidfd)
+        attempt.pidfd = -1
+        if attempt.released:
+            self._events.main_process_ended(attempt, Ending())
+        else:
+            self._events.start_failed(attempt, "")
+
+    def _give_up(self, attempt: Attempt, shim: ShimConnection, reason: str) -> None:
+        attempt.cancel_timers()
+        self._gate.close(attempt)
+        self.stop_listening(attempt)
+        self._disconnect(attempt, shim)
+        shim.close_log()
+        attempt.acknowledge_start()
+        if attempt.pidfd >= 0:
+            processes.kill_pidfd(attempt.pidfd)
+            os.close(attempt.pidfd)
+            attempt.pid, attempt.pidfd = 0, -1
+        self._events.start_failed(attempt, reason)
+
 
 def _is_job(attempt: Attempt, pid: int) -> bool:
-    """What the shim calls the job will be signalled: so it is the user's and below the shim.
+    """Check the pid that the shim names, as it will be signalled: the user's, and below the shim.
 
-    Or it has ended already, as short jobs do.
+    It may also have ended already, as short jobs do.
     """
-    below, user = processes.line_of(pid, attempt.pid), processes.user_of(pid)
+    below, user = processes.ancestors_below(pid, attempt.pid), processes.user_of(pid)
     return user == -1 or (bool(below) and user == attempt.work.uid)
 
 
-def _understood(word: bytes) -> tuple[int, str]:
-    """The job's pid, or why there is none. It comes from the user: it can be anything."""
+def _decode_answer(answer: bytes) -> tuple[int, str]:
+    """The job's pid, or the error. The answer comes from the user's process: it can be anything."""
     try:
-        message = parsed(word)
+        message = decode_line(answer)
     except (ValueError, RecursionError):
         return 0, ""
     pid, error = message.get("began"), message.get("error")
     if isinstance(error, str):
-        return 0, error[:MOST_ERROR].encode(errors="replace").decode()
-    return (pid if type(pid) is int and 1 < pid < MOST_PID else 0), ""
+        return 0, error[:MAX_ERROR].encode(errors="replace").decode()
+    return (pid if type(pid) is int and 1 < pid < MAX_PID else 0), ""

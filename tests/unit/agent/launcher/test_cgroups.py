@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.agent.cgroups import device_filter
-from gpu_scheduler.agent.cgroups.groups import Group, Limits
+from gpu_scheduler.agent.cgroups.groups import Cgroups, Group
 from gpu_scheduler.agent.cgroups.hierarchies import make_v2, mounts, own_groups, place_v2
 from gpu_scheduler.agent.work import Work
 
@@ -86,13 +86,13 @@ def test_root_divides_the_group_of_its_service_only_when_started_in_a_leaf_of_it
     assert place_v2(str(tmp_path), own) == f"{tmp_path}{expected}"
 
 
-def a_host(directory: Path, controllers: set[str]) -> Limits:
-    """Limits on a plain directory in place of the kernel's."""
-    limits = Limits.__new__(Limits)
+def a_host(directory: Path, controllers: set[str]) -> Cgroups:
+    """Cgroups on a plain directory in place of the kernel's."""
+    limits = Cgroups.__new__(Cgroups)
     limits._v2 = str(directory)
     limits._v2_controllers = frozenset(controllers)
     limits._v1 = {}
-    limits._program = False
+    limits._filters_devices = False
     return limits
 
 

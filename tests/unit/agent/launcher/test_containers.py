@@ -1,6 +1,7 @@
-"""Containers that an engine could not remove are remembered, and removed by whoever is next."""
+"""Containers that an engine could not remove are remembered, also by the next launcher."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,11 +9,15 @@ from typing import Any, cast
 import pytest
 
 from gpu_scheduler.agent.launcher import journal
-from gpu_scheduler.agent.launcher.context import Kit
+from gpu_scheduler.agent.launcher.context import LauncherContext
 from gpu_scheduler.agent.launcher.journal import Journal
 from gpu_scheduler.agent.launcher.lifecycle import containers
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt
-from gpu_scheduler.agent.launcher.lifecycle.containers import FOR_MS, LONGEST_PAUSE_MS, Removals
+from gpu_scheduler.agent.launcher.lifecycle.containers import (
+    GIVE_UP_AFTER_MS,
+    MAX_REMOVAL_PAUSE_MS,
+    PendingRemovals,
+)
 from gpu_scheduler.agent.launcher.loop import Timer
 from gpu_scheduler.agent.work import Over, Work
 
@@ -32,25 +37,28 @@ class Node:
         self.attempts: dict[tuple[str, int], Attempt] = {}
         self.restart()
 
-    def restart(self) -> Removals:
+    def restart(self) -> PendingRemovals:
         """What a launcher does that comes after another: all but the journal is new."""
         self.timers: list[Timer] = []
         self.asked: list[tuple[tuple[str, ...], Callable[[bool, str], None]]] = []
         self.journal = Journal(str(self.path))
-        kit = SimpleNamespace(
-            attempts=self.attempts, journal=self.journal, loop=self, tell_engine=self._tell
+        context = SimpleNamespace(
+            attempts=self.attempts,
+            journal=self.journal,
+            loop=self,
+            helpers=SimpleNamespace(run_engine=self._run_engine),
         )
-        self.removals = Removals(cast(Kit, kit))
+        self.removals = PendingRemovals(cast(LauncherContext, context))
         others = [r for r in self.records() if not self.removals.replay(r)]
         self.journal.rewrite([*others, *self.removals.records()])
-        self.removals.take_over()
+        self.removals.resume()
         return self.removals
 
     def records(self) -> list[dict[str, Any]]:
         return journal.read(self.journal.path).records
 
-    def after(self, wait_ms: int, callback: Callable[[], None]) -> Timer:
-        self.timers.append(Timer(self.now_ms + wait_ms, callback))
+    def after(self, wait_ms: int, callback: Callable[..., None], *arguments: object) -> Timer:
+        self.timers.append(Timer(self.now_ms + wait_ms, callback, arguments))
         return self.timers[-1]
 
     def passes(self, wait_ms: int) -> None:
@@ -59,7 +67,7 @@ class Node:
         for timer in [timer for timer in self.timers if timer.due_ms <= self.now_ms]:
             self.timers.remove(timer)
             if timer.callback is not None:
-                timer.callback()
+                timer.callback(*timer.arguments)
         self.journal.commit()
 
     def left(self, name: str) -> Attempt:
@@ -77,12 +85,18 @@ class Node:
         done(well, text)
         return argv[-1]
 
-    def _tell(self, argv: tuple[str, ...], done: Callable[[bool, str], None], _: int) -> None:
-        self.asked.append((argv, done))
+    def _run_engine(
+        self,
+        argv: tuple[str, ...],
+        done: Callable[..., None],
+        *arguments: object,
+        timeout_ms: int,
+    ) -> None:
+        self.asked.append((argv, partial(done, *arguments)))
 
 
 def an_attempt(name: str) -> Attempt:
-    return Attempt(Work(allocation_id=name, engine_timeout_ms=1_000), None)
+    return Attempt(Work(allocation_id=name, engine_timeout_ms=1_000))
 
 
 def an_end(name: str) -> Over:
@@ -109,9 +123,9 @@ def test_an_engine_is_asked_until_it_answers(node: Node) -> None:
     for _ in range(20):
         assert node.answer(False, SILENT) == "a"
         assert not node.asked
-        node.passes(LONGEST_PAUSE_MS)
+        node.passes(MAX_REMOVAL_PAUSE_MS)
     node.answer(False, NONE)
-    node.passes(LONGEST_PAUSE_MS)
+    node.passes(MAX_REMOVAL_PAUSE_MS)
     assert not node.asked
 
 
@@ -119,12 +133,12 @@ def test_the_next_launcher_goes_on_with_the_same_command(node: Node) -> None:
     node.left("a")
     node.attempts.clear()
     node.restart()
-    node.passes(LONGEST_PAUSE_MS)
+    node.passes(MAX_REMOVAL_PAUSE_MS)
     assert node.answer(True) == "a"
     node.left("b")  # whose record takes that of the end of the first one along
     assert node.answer(True) == "b"
     node.restart()
-    node.passes(LONGEST_PAUSE_MS)
+    node.passes(MAX_REMOVAL_PAUSE_MS)
     assert [argv[-1] for argv, _ in node.asked] == ["b"]
 
 
@@ -132,7 +146,7 @@ def test_a_journal_that_is_written_anew_keeps_what_is_left(node: Node) -> None:
     node.left("a")
     node.restart()
     node.restart()
-    node.passes(LONGEST_PAUSE_MS)
+    node.passes(MAX_REMOVAL_PAUSE_MS)
     assert node.answer(True) == "a"
 
 
@@ -151,7 +165,7 @@ def test_one_that_cannot_be_removed_does_not_keep_the_next(node: Node) -> None:
     node.left("b")
     assert node.answer(False, SILENT) == "a"
     assert node.answer(True) == "b"
-    node.passes(LONGEST_PAUSE_MS)
+    node.passes(MAX_REMOVAL_PAUSE_MS)
     assert node.answer(True) == "a"
 
 
@@ -159,21 +173,21 @@ def test_the_container_of_work_that_is_not_over_is_never_removed(node: Node) -> 
     node.left("a")
     assert node.answer(False, SILENT) == "a"
     another = node.attempts["a", 0] = an_attempt("a")
-    node.passes(LONGEST_PAUSE_MS)
+    node.passes(MAX_REMOVAL_PAUSE_MS)
     assert not node.asked
     node.restart()
-    node.passes(LONGEST_PAUSE_MS)
+    node.passes(MAX_REMOVAL_PAUSE_MS)
     assert not node.asked
     another.over = an_end("a")
-    node.passes(LONGEST_PAUSE_MS)
+    node.passes(MAX_REMOVAL_PAUSE_MS)
     assert node.answer(True) == "a"
 
 
 def test_what_no_engine_removes_is_given_up_in_the_end(node: Node) -> None:
     node.left("a")
-    node.now_ms += FOR_MS
+    node.now_ms += GIVE_UP_AFTER_MS
     node.answer(False, SILENT)
-    node.passes(LONGEST_PAUSE_MS)
+    node.passes(MAX_REMOVAL_PAUSE_MS)
     assert not node.asked
     assert node.removals.records() == []
 
@@ -185,7 +199,7 @@ def test_a_record_that_a_full_disk_refused_is_written_later(
         full.setattr(Journal, "_write", lambda *_: "cannot write: No space left on device")
         node.left("a")
     assert not node.records()
-    node.passes(containers.WRITE_AGAIN_MS)
+    node.passes(containers.WRITE_RETRY_MS)
     node.passes(0)
     assert [record["kind"] for record in node.records()] == ["container"]
 

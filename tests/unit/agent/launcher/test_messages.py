@@ -5,13 +5,13 @@ import json
 import pytest
 
 from gpu_scheduler.agent.launcher.messages import (
-    line,
-    over_from,
-    parsed,
-    report_form,
-    report_from,
-    work_form,
-    work_from,
+    decode_line,
+    decode_over,
+    decode_report,
+    decode_work,
+    encode_line,
+    encode_report,
+    encode_work,
 )
 from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work, WorkDevice, WorkTerminal
 
@@ -32,11 +32,11 @@ FULL = Work(
 
 @pytest.mark.parametrize("work", [FULL, Work(allocation_id="a", argv=("true",))])
 def test_work_comes_back_as_it_was(work: Work) -> None:
-    assert work_from(json.loads(line(work_form(work)))) == work
+    assert decode_work(json.loads(encode_line(encode_work(work)))) == work
 
 
 def test_only_what_is_unusual_is_written() -> None:
-    form = work_form(Work(allocation_id="a", argv=("true",)))
+    form = encode_work(Work(allocation_id="a", argv=("true",)))
     assert form == {"allocation_id": "a", "member": 0, "argv": ("true",)}
 
 
@@ -59,11 +59,11 @@ def test_only_what_is_unusual_is_written() -> None:
     ],
 )
 def test_reports_come_back_as_they_were(report: Report) -> None:
-    assert report_from(parsed(line(report_form(report)))) == report
+    assert decode_report(decode_line(encode_line(encode_report(report)))) == report
 
 
 def test_a_missing_end_is_no_end() -> None:
-    assert over_from(None) is None
+    assert decode_over(None) is None
 
 
 @pytest.mark.parametrize(
@@ -88,15 +88,15 @@ def test_a_missing_end_is_no_end() -> None:
 )
 def test_what_is_no_work_is_refused(form: object) -> None:
     with pytest.raises(ValueError, match=r"."):
-        work_from(form)
+        decode_work(form)
 
 
 @pytest.mark.parametrize("form", [{"report": "won"}, {"report": "began"}])
 def test_what_is_no_report_is_refused(form: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="report"):
-        report_from(form)
+        decode_report(form)
 
 
 def test_a_line_must_hold_an_object() -> None:
     with pytest.raises(ValueError, match="list"):
-        parsed(b"[]\n")
+        decode_line(b"[]\n")

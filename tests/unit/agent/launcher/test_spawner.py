@@ -1,4 +1,4 @@
-"""Each child that was asked for has its own answer."""
+"""Each requested child has its own answer."""
 
 import errno
 import os
@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 
-from gpu_scheduler.agent.spawn.fork_server import Zygote
+from gpu_scheduler.agent.spawn.fork_server import ForkServer
 from gpu_scheduler.agent.spawn.spawner import Launch, Spawned, Spawner
 
 
-class Forks(Zygote):
+class Forks(ForkServer):
     """Answers in the order of the questions, as the real one does; the first fork fails.
 
     Each child says its pid at its gate.
@@ -23,11 +23,11 @@ class Forks(Zygote):
         self._gates: deque[int] = deque()
         self._last = 1_000
 
-    def ask(self, gate: int, log: int, group: int) -> None:
+    def request(self, gate: int, log: int, group: int) -> None:
         del log, group
         self._gates.append(os.dup(gate))
 
-    def answer(self) -> int:
+    def read_pid(self) -> int:
         gate = self._gates.popleft()
         self._last += 1
         if self._last > 1_001:
@@ -59,13 +59,13 @@ def test_a_fork_that_fails_does_not_mix_up_those_that_were_asked_for_with_it() -
     assert set(heard) == {"second", "third", "epilog"}
     for child in heard.values():
         assert isinstance(child, Spawned)
-        assert child.said() == str(child.pid)
+        assert child.read_refusal() == str(child.pid)
         child.gate.close()
 
 
-@pytest.mark.parametrize("has_zygote", [True, False], ids=["by the zygote", "by itself"])
+@pytest.mark.parametrize("has_fork_server", [True, False], ids=["by the fork server", "by itself"])
 def test_a_launcher_that_is_out_of_descriptors_tells_whoever_asks_for_a_child(
-    has_zygote: bool, monkeypatch: pytest.MonkeyPatch
+    has_fork_server: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who is not told keeps what it holds for the child, its log for one, and is short for good."""
     heard: list[Spawned | OSError] = []
@@ -74,7 +74,7 @@ def test_a_launcher_that_is_out_of_descriptors_tells_whoever_asks_for_a_child(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     with socket.socket() as channel:
-        spawner = Spawner(Forks(channel) if has_zygote else None)
+        spawner = Spawner(Forks(channel) if has_fork_server else None)
         monkeypatch.setattr(socket, "socketpair", no_more)
         spawner.begin(Launch(argv=("true",), environment={}), heard.append)
         spawner.begin_waiting((), -1, heard.append)

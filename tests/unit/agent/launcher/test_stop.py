@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from gpu_scheduler.agent.launcher.context import Kit
+from gpu_scheduler.agent.launcher.context import LauncherContext
 from gpu_scheduler.agent.launcher.lifecycle import stop
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase
 from gpu_scheduler.agent.launcher.lifecycle.stop import Stopper
@@ -15,7 +15,7 @@ from gpu_scheduler.agent.work import Work
 
 def test_a_process_that_cannot_be_killed_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel may keep it for weeks, as over a file server that is gone."""
-    monkeypatch.setattr(stop, "KILL_AGAIN_MS", 0)
+    monkeypatch.setattr(stop, "KILL_RETRY_MS", 0)
     looks: list[Attempt] = []
 
     def tree(attempt: Attempt) -> set[int]:
@@ -23,14 +23,14 @@ def test_a_process_that_cannot_be_killed_fills_no_memory(monkeypatch: pytest.Mon
         return set()
 
     loop = Loop()
-    kit = SimpleNamespace(
+    context = SimpleNamespace(
         loop=loop,
-        census=SimpleNamespace(tree=tree),
+        tracker=SimpleNamespace(tree=tree),
         journal=SimpleNamespace(append=lambda record, done: None),
     )
-    attempt = Attempt(Work(allocation_id="a"), None)
+    attempt = Attempt(Work(allocation_id="a"))
     attempt.phase = Phase.RUNNING
-    Stopper(cast(Kit, kit)).stop(attempt, "cancelled", 0)
+    Stopper(cast(LauncherContext, context)).stop(attempt, "cancelled", 0)
     while len(looks) < 500:
         loop.turn()
     assert len(attempt.timers) < 10

@@ -1,4 +1,4 @@
-"""What the zygote answers, whatever the kernel said before."""
+"""What the fork server answers, whatever the kernel returned before."""
 
 import array
 import ctypes
