@@ -168,14 +168,21 @@ def _pass_on(one: socket.socket, other: socket.socket) -> None:
 
 
 class SmtpReceiver(_Listener):
-    """Takes mails. With a certificate it offers STARTTLS; with a login it wants that."""
+    """Accepts mails. With a certificate it offers STARTTLS; with a login it requires that."""
 
-    def __init__(self, *, certificate: tuple[Path, Path] | None = None, login: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        certificate: tuple[Path, Path] | None = None,
+        login: str = "",
+        implicit_tls: bool = False,
+    ) -> None:
         self.mails: list[EmailMessage] = []
         self.envelopes: list[tuple[str, list[str]]] = []
         self.was_encrypted: list[bool] = []
         self.refused = ""
         self._login = login
+        self._implicit_tls = implicit_tls
         self._tls: ssl.SSLContext | None = None
         if certificate is not None:
             self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -183,7 +190,10 @@ class SmtpReceiver(_Listener):
         super().__init__()
 
     def _serve(self, connection: socket.socket) -> None:
+        if self._implicit_tls and self._tls is not None:
+            connection = self._tls.wrap_socket(connection, server_side=True)
         conversation = _Conversation(self, connection)
+        conversation.encrypted = self._implicit_tls
         try:
             conversation.run()
         except (OSError, ValueError):

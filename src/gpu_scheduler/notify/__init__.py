@@ -1,5 +1,5 @@
-"""Tell people: events come in, notifications go out by webhook, mail or program.
+"""Notifications: events come in; messages go out by webhook, e-mail or program.
 
-What is to be told waits in a table until it was delivered or given up. Nothing here decides
-anything, and whoever is slow to listen holds up nobody else.
+A notification waits in a table until it is delivered or expires. Nothing here makes scheduling
+decisions, and a slow target does not delay other targets.
 """

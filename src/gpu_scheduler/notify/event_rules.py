@@ -1,6 +1,7 @@
-"""From history to what is to be told: events come in, rows for the outbox go out.
+"""From events to notifications: which targets get one, and what it says.
 
-Deterministic: the same events and settings give the same rows with the same ids.
+Events come in, rows for the outbox go out. Deterministic: the same events and settings give the
+same rows with the same ids.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from typing import Any
 from gpu_scheduler.model.job import Job, JobState
 from gpu_scheduler.model.notification import Notice, NotifyRule
 from gpu_scheduler.model.plan import Placement
-from gpu_scheduler.notify import message
+from gpu_scheduler.notify.outbox import DeliveryFailed
+from gpu_scheduler.notify.webhook import checked_url
 from gpu_scheduler.settings.groups.operations import NotificationSettings
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.rows import AttemptRow, EventRow, JobRow, NoticeRow
+from gpu_scheduler.wire.times import write_time
 
 NOTICES: dict[str, tuple[Notice, ...]] = {
     "running": (Notice.START,),
@@ -29,29 +32,42 @@ NOTICES: dict[str, tuple[Notice, ...]] = {
     "service_not_ready": (Notice.NOT_READY,),
     "service_restart": (Notice.RESTART,),
 }
-"""What an event of a job can be told as; a target that wants both gets the first."""
+"""The notifications for an event of a job; a target that wants several gets the first."""
 WARNINGS = frozenset({"gpu_idle_warning", "gpu_memory_warning"})
 ARRAY_PAUSE_MS = 24 * 3_600_000
-"""Of tasks of one array an owner who did not ask hears no more often than this."""
-MOST_ARRAYS = 10_000
+"""Shortest time between two unrequested warnings about tasks of the same array."""
+MAX_ARRAYS = 10_000
+_LONGEST_NAME = 80
+_TROUBLE = {
+    "gpu_unhealthy": "GPU {gpu} of {node} is unhealthy and gets no new work",
+    "gpu_quarantined": "GPU {gpu} of {node} was quarantined: several jobs failed on it at once",
+    "gpu_leak": "GPU {gpu} of {node} is still in use although its job has ended",
+    "node_silent": "node {node} sends no heartbeats",
+    "node_set_aside": "node {node} was cordoned and gets no new work: {reason}",
+}
+_WARNING_FIELDS = ("minutes", "used_mb", "given_mb", "service", "replica", "restarts")
+TROUBLE = frozenset(_TROUBLE)
+"""Events about problems of nodes and GPUs."""
 
 
-class Reader:
-    """Knows who wants to be told what."""
+class EventRules:
+    """Turns events into notifications for the targets that want them."""
 
     def __init__(self, settings: NotificationSettings, store: Store) -> None:
-        """Read from the store only; it is used in a thread of its own."""
+        """The store is only read; `rows` runs in a thread of its own."""
         self._settings = settings
         self._store = store
         self._jobs_may_ask = settings.allow_job_webhooks or any(
             target.for_jobs for target in settings.targets.values()
         )
-        self._told_always = {kind for target in settings.targets.values() for kind in target.events}
+        self._subscribed_events = {
+            kind for target in settings.targets.values() for kind in target.events
+        }
         self._held: dict[tuple[str, int | None], tuple[Placement, ...]] | None = None
-        self._told_arrays: dict[tuple[str, Notice], tuple[int, int]] = {}
+        self._warned_arrays: dict[tuple[str, Notice], tuple[int, int]] = {}
 
     def rows(self, events: Iterable[tuple[int, EventRow]], oldest_ms: int) -> list[NoticeRow]:
-        """What is to be told of these events, if they are not older than that."""
+        """The notifications for these events, except for events before `oldest_ms`."""
         found: list[NoticeRow] = []
         self._held = None
         for sequence, event in events:
@@ -60,86 +76,86 @@ class Reader:
         return found
 
     def to_all(
-        self, notice: Notice, told: dict[str, Any], at_ms: int, key: str
+        self, notice: Notice, document: dict[str, Any], at_ms: int, key: str
     ) -> Iterator[NoticeRow]:
-        """A row for each target that wants to hear of this, of any job or of none."""
-        tenant = str(told.get("tenant") or "")
-        for name in self._listeners((notice,), tenant):
+        """A row for each target that subscribes to this notification."""
+        tenant = str(document.get("tenant") or "")
+        for name in self._subscribers((notice,), tenant):
             rule = self._settings.targets[name].to
-            needs_user = "{user}" in rule and not told.get("user")
+            needs_user = "{user}" in rule and not document.get("user")
             needs_tenant = "{tenant}" in rule and not tenant
             if not (needs_user or needs_tenant):
-                yield row_of(key, name, told, at_ms)
+                yield row_of(key, name, document, at_ms)
 
     def _of_event(self, sequence: int, event: EventRow) -> Iterator[NoticeRow]:
-        if event.kind in message.TROUBLE and not event.job_id:
-            told = message.of_machine(event)
-            yield from self.to_all(Notice.TROUBLE, told, event.at_ms, f"event-{sequence}")
+        if event.kind in TROUBLE and not event.job_id:
+            document = trouble_document(event)
+            yield from self.to_all(Notice.TROUBLE, document, event.at_ms, f"event-{sequence}")
             return
         notices = NOTICES.get(event.kind)
         if notices is None or not event.job_id:
             return
-        # Of an array its end is told, and not what becomes of each task; warnings always are.
+        # The end of an array is notified, not that of each task; warnings always are.
         if event.task is not None and event.kind not in WARNINGS:
             return
-        if not self._jobs_may_ask and not self._told_always.intersection(notices):
+        if not self._jobs_may_ask and not self._subscribed_events.intersection(notices):
             return
         row = self._store.job(event.job_id)
         if row is not None and (wanted := self._wanted(notices, row.job, sequence, event)):
-            yield from self._told(sequence, event, row, wanted)
+            yield from self._job_rows(sequence, event, row, wanted)
 
     def _wanted(
         self, notices: Sequence[Notice], job: Job, sequence: int, event: EventRow
     ) -> dict[str, Notice]:
-        """Which target hears of it as what."""
-        wanted = dict(self._listeners(notices, job.tenant))
+        """The targets of an event, each with its kind of notification."""
+        wanted = dict(self._subscribers(notices, job.tenant))
         default = default_target(self._settings, job.tenant)
         for notice in notices:
             targets = [rule.target or default for rule in job.notify if notice in rule.notices]
-            if self._is_for_owner(notice, job, sequence, event):
+            if self._warns_owner(notice, job, sequence, event):
                 targets.append(default)
             for target in targets:
                 if target:
                     wanted.setdefault(target, notice)
         return wanted
 
-    def _is_for_owner(self, notice: Notice, job: Job, sequence: int, event: EventRow) -> bool:
-        """Tell whether the owner hears of it without having asked."""
-        if notice.value not in self._settings.owner_events or not _leaves_it_to_us(job, notice):
+    def _warns_owner(self, notice: Notice, job: Job, sequence: int, event: EventRow) -> bool:
+        """Whether the owner gets this without having asked for it (`owner_events`)."""
+        if notice.value not in self._settings.owner_events or not _has_no_rule(job, notice):
             return False
         if event.task is None:
             return True
-        told = self._told_arrays.get((job.id, notice))
-        if told is not None and event.at_ms - told[1] < ARRAY_PAUSE_MS:
-            # The same event comes again when what it led to could not be kept.
-            return told[0] == sequence
-        if len(self._told_arrays) >= MOST_ARRAYS:
-            del self._told_arrays[next(iter(self._told_arrays))]
-        self._told_arrays[job.id, notice] = (sequence, event.at_ms)
+        last = self._warned_arrays.get((job.id, notice))
+        if last is not None and event.at_ms - last[1] < ARRAY_PAUSE_MS:
+            # The same event comes again if its rows could not be committed.
+            return last[0] == sequence
+        if len(self._warned_arrays) >= MAX_ARRAYS:
+            del self._warned_arrays[next(iter(self._warned_arrays))]
+        self._warned_arrays[job.id, notice] = (sequence, event.at_ms)
         return True
 
-    def _listeners(self, notices: Sequence[Notice], tenant: str) -> dict[str, Notice]:
+    def _subscribers(self, notices: Sequence[Notice], tenant: str) -> dict[str, Notice]:
         found = {}
         for name, target in self._settings.targets.items():
             if target.tenants and tenant not in target.tenants:
                 continue
-            heard = next((notice for notice in notices if notice.value in target.events), None)
-            if heard is not None:
-                found[name] = heard
+            wanted = next((notice for notice in notices if notice.value in target.events), None)
+            if wanted is not None:
+                found[name] = wanted
         return found
 
-    def _told(
+    def _job_rows(
         self, sequence: int, event: EventRow, row: JobRow, wanted: dict[str, Notice]
     ) -> Iterator[NoticeRow]:
         attempts = self._store.attempts(event.job_id, event.task) if row.job.array is None else []
         attempt = attempts[-1] if attempts and row.start_ms is not None else None
         placements = self._placements(event, attempt)
         for target, notice in wanted.items():
-            told = message.of_job(notice, event, row, attempt, placements)
-            yield row_of(f"event-{sequence}", target, told, event.at_ms)
+            document = job_document(notice, event, row, attempt, placements)
+            yield row_of(f"event-{sequence}", target, document, event.at_ms)
 
     def _placements(self, event: EventRow, attempt: AttemptRow | None) -> tuple[Placement, ...]:
-        """What it holds, or held. All that is held is read once for all events."""
+        """The placements that it holds or held. Current allocations are read once per batch."""
         if self._held is None:
             self._held = {(a.job_id, a.task): a.placements for a in self._store.allocations()}
         held = self._held.get((event.job_id, event.task))
@@ -148,23 +164,23 @@ class Reader:
         return () if attempt is None else attempt.placements
 
 
-def row_of(key: str, target: str, told: dict[str, Any], at_ms: int) -> NoticeRow:
-    """A notification for one target. Its id is made of what it is about, so it never doubles."""
-    # An address is a secret to others, and too long for a name.
-    is_address = target.startswith("https://")
-    name = hashlib.sha256(target.encode()).hexdigest()[:12] if is_address else target
+def row_of(key: str, target: str, document: dict[str, Any], at_ms: int) -> NoticeRow:
+    """A notification for one target. Its id comes from the event, so there is only one."""
+    # A URL is a secret, and too long for an id.
+    is_url = target.startswith("https://")
+    name = hashlib.sha256(target.encode()).hexdigest()[:12] if is_url else target
     notice_id = f"{key}-{name}"
-    text = json.dumps({"id": notice_id, **told}, ensure_ascii=False)
+    text = json.dumps({"id": notice_id, **document}, ensure_ascii=False)
     return NoticeRow(id=notice_id, target=target, at_ms=at_ms, document=text, next_ms=at_ms)
 
 
-def _leaves_it_to_us(job: Job, notice: Notice) -> bool:
-    """Tell whether a job says nothing of this itself: neither whom to tell, nor that it is not."""
+def _has_no_rule(job: Job, notice: Notice) -> bool:
+    """Whether the job's own rules neither request nor decline this notification."""
     return all(rule.notices and notice not in rule.notices for rule in job.notify)
 
 
 def default_target(settings: NotificationSettings, tenant: str) -> str:
-    """Where a job of this tenant tells what it names no target for; empty if nothing says so."""
+    """The target of a rule without a target, for jobs of this tenant; empty if there is none."""
     open_targets = targets_for(settings, tenant)
     if settings.default_target in open_targets:
         return settings.default_target
@@ -173,7 +189,7 @@ def default_target(settings: NotificationSettings, tenant: str) -> str:
 
 
 def targets_for(settings: NotificationSettings, tenant: str) -> list[str]:
-    """The targets that jobs of this tenant may name."""
+    """The targets that jobs of this tenant may use."""
     return [
         name
         for name, target in settings.targets.items()
@@ -181,24 +197,24 @@ def targets_for(settings: NotificationSettings, tenant: str) -> list[str]:
     ]
 
 
-def unheard(settings: NotificationSettings) -> list[str]:
-    """Of what admins should be warned: whom jobs would tell of nothing, and why."""
-    return [*_bad_default(settings), *_undecided(settings)]
+def target_warnings(settings: NotificationSettings) -> list[str]:
+    """Warnings for admins about jobs whose notifications would reach no target."""
+    return [*_bad_default(settings), *_ambiguous_defaults(settings)]
 
 
 def _bad_default(settings: NotificationSettings) -> Iterator[str]:
     name = settings.default_target
     target = settings.targets.get(name)
-    said = f"notifications.default_target is '{name}', "
+    prefix = f"notifications.default_target is '{name}', "
     if name and target is None:
         known = ", ".join(settings.targets) or "none"
-        yield f"{said}and there is no such target (there are: {known}); correct the name"
+        yield f"{prefix}but there is no such target (there are: {known}); correct the name"
     elif target is not None and not target.for_jobs:
-        yield f"{said}which is not for jobs; set its for_jobs, or name another one"
+        yield f"{prefix}which is not for jobs; set its for_jobs, or name another one"
 
 
-def _undecided(settings: NotificationSettings) -> Iterator[str]:
-    """Tenants with several targets of which none is the default, those with the same together."""
+def _ambiguous_defaults(settings: NotificationSettings) -> Iterator[str]:
+    """One warning for all tenants with the same several targets and no default among them."""
     named = {
         tenant
         for target in settings.targets.values()
@@ -210,43 +226,172 @@ def _undecided(settings: NotificationSettings) -> Iterator[str]:
         names = tuple(targets_for(settings, tenant))
         if len(names) > 1 and not default_target(settings, tenant):
             alike.setdefault(names, []).append(tenant)
-    lost = "'--notify end' is refused without a target"
+    effect = "'--notify end' is rejected without a target"
     if settings.owner_events:
-        lost += f", and owners are not told of {', '.join(settings.owner_events)}"
+        effect += f", and owners are not notified of {', '.join(settings.owner_events)}"
     for names, tenants in alike.items():
         others = "all other tenants" if named else "all tenants"
         whose = ", ".join(f"tenant '{tenant}'" if tenant else others for tenant in tenants)
         listed = ", ".join(names)
         yield (
-            f"jobs of {whose} have several targets ({listed}) and no default one: {lost}; "
+            f"jobs of {whose} have several targets ({listed}) and no default one: {effect}; "
             "name one of them in notifications.default_target"
         )
 
 
 def why_not(rule: NotifyRule, job: Job, settings: NotificationSettings) -> str:
-    """Why a job must not ask for this; empty if it may."""
+    """Why a job may not use this rule; empty if it may."""
     if not rule.notices:
         return ""
     open_targets = targets_for(settings, job.tenant)
     known = f"can be named here: {', '.join(open_targets)}" if open_targets else "none is set up"
     if rule.target.startswith(("http://", "https://")):
-        return _why_no_address(rule.target, settings)
+        if not settings.allow_job_webhooks:
+            return "URLs of jobs are not allowed here (notifications.allow_job_webhooks)"
+        try:
+            checked_url(rule.target, public_only=True)
+        except DeliveryFailed as error:
+            return str(error)
+        return ""
     target = rule.target or default_target(settings, job.tenant)
     if not target:
-        return f"it names no target and there is no default one ({known})"
+        return f"it names no target, and there is no default one ({known})"
     if target not in open_targets:
         return f"there is no target '{target[:60]}' for jobs of tenant '{job.tenant}' ({known})"
     return ""
 
 
-def _why_no_address(url: str, settings: NotificationSettings) -> str:
-    from gpu_scheduler.notify.message import DeliveryFailed  # noqa: PLC0415
-    from gpu_scheduler.notify.webhook import checked_url  # noqa: PLC0415
+def job_document(
+    notice: Notice,
+    event: EventRow,
+    row: JobRow,
+    attempt: AttemptRow | None,
+    placements: Sequence[Placement],
+) -> dict[str, Any]:
+    """The notification about a job, as a JSON document."""
+    job = row.job
+    run_ms = attempt.end_ms - attempt.start_ms if attempt is not None else None
+    is_end = notice in (Notice.END, Notice.FAIL)
+    text = _job_text(notice, event, row, run_ms if is_end else None, placements)
+    return {
+        "text": text,
+        "event": notice.value,
+        "at": write_time(event.at_ms),
+        "job_id": job.id,
+        "job_name": job.name,
+        "user": job.user,
+        "tenant": job.tenant,
+        "state": event.kind,
+        "reason": row.reason if is_end else "",
+        "exit_code": row.exit_code if is_end else None,
+        "signal": row.signal if is_end else None,
+        "attempt": row.attempt,
+        "wait_seconds": row.waited_ms / 1000,
+        "run_seconds": None if run_ms is None or not is_end else run_ms / 1000,
+        "gpu_count": job.gpu_milli / 1000,
+        "nodes": sorted({placement.node_id for placement in placements}),
+        "gpus": sorted({share.index for place in placements for share in place.devices}),
+    } | {name: value for name, value in event.data if name in _WARNING_FIELDS}
 
-    if not settings.allow_job_webhooks:
-        return "addresses of one's own are not allowed here (notifications.allow_job_webhooks)"
-    try:
-        checked_url(url, public_only=True)
-    except DeliveryFailed as error:
-        return str(error)
-    return ""
+
+def _job_text(
+    notice: Notice,
+    event: EventRow,
+    row: JobRow,
+    run_ms: int | None,
+    placements: Sequence[Placement],
+) -> str:
+    """One sentence about a job."""
+    job = row.job
+    name = "".join(char if char.isprintable() else " " for char in job.name)[:_LONGEST_NAME]
+    who = f"{job.id}{f' ({name})' if name else ''} of {job.user}"
+    if notice is Notice.START:
+        return f"{who} started{_place(placements)} after {spell(row.waited_ms)} in the queue"
+    if notice is Notice.PREEMPTED:
+        return f"{who} was preempted by another job and waits again"
+    if notice in (Notice.NOT_READY, Notice.RESTART):
+        return _replica_text(notice, event, job.user)
+    if notice in (Notice.IDLE, Notice.MEMORY):
+        return f"{who}: {dict(event.data).get('text') or event.kind}"
+    after = "" if run_ms is None else f" after {spell(run_ms)}"
+    if event.kind == JobState.FAILED.value:
+        how = f" with exit code {row.exit_code}" if row.exit_code else ""
+        how = f" by signal {row.signal}" if row.signal else how
+        why = f": {row.reason}" if row.reason else ""
+        return f"{who} failed{how}{after}{why}"
+    return f"{who} was cancelled{after}" if event.kind == "cancelled" else f"{who} completed{after}"
+
+
+def _replica_text(notice: Notice, event: EventRow, user: str) -> str:
+    """One sentence about a replica of a service."""
+    data = dict(event.data)
+    who = f"replica {data.get('replica', '?')} of service {data.get('name', '?')} of {user}"
+    why = f": {data['detail']}" if data.get("detail") else ""
+    if notice is Notice.RESTART:
+        return f"{who} has ended and is started again (restart {data.get('restarts', '?')}){why}"
+    return f"{who} is not ready{why}"
+
+
+def trouble_document(event: EventRow) -> dict[str, Any]:
+    """The notification about a GPU or node with a problem."""
+    data = {name: str(value) for name, value in event.data}
+    facts = {name: data.get(name, "?") for name in ("gpu", "node", "reason")}
+    return {
+        "text": _TROUBLE[event.kind].format(**facts),
+        "event": Notice.TROUBLE.value,
+        "at": write_time(event.at_ms),
+        "kind": event.kind,
+    } | data
+
+
+def free_gpus_document(free: int, at_ms: int) -> dict[str, Any]:
+    """The notification about GPUs that became free."""
+    text = "1 GPU is free" if free == 1 else f"{free} GPUs are free"
+    return {
+        "text": text,
+        "event": Notice.GPU_FREE.value,
+        "at": write_time(at_ms),
+        "free_gpus": free,
+    }
+
+
+def budget_document(
+    tenant: str, user: str, used_hours: float, limit_hours: float, at_ms: int
+) -> dict[str, Any]:
+    """The notification about a budget that is nearly or fully used."""
+    percent = int(100 * used_hours / limit_hours) if limit_hours else 100
+    who = f"user {user} of tenant {tenant}" if user else f"tenant {tenant}"
+    return {
+        "text": f"{who} has used {percent} % of {limit_hours:g} GPU-hours",
+        "event": Notice.BUDGET.value,
+        "at": write_time(at_ms),
+        "tenant": tenant,
+        "user": user,
+        "used_gpu_hours": round(used_hours, 3),
+        "limit_gpu_hours": limit_hours,
+        "percent": percent,
+    }
+
+
+def spell(milliseconds: int) -> str:
+    """A duration with at most two units: 3 h 20 min."""
+    seconds = max(0, milliseconds) // 1000
+    for size, unit, below, small in (
+        (86_400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if seconds >= size:
+            rest = seconds % size // below
+            return f"{seconds // size} {unit}" + (f" {rest} {small}" if rest else "")
+    return f"{seconds} s"
+
+
+def _place(placements: Sequence[Placement]) -> str:
+    places = [
+        f"{placement.node_id} GPU {','.join(str(share.index) for share in placement.devices)}"
+        if placement.devices
+        else placement.node_id
+        for placement in placements
+    ]
+    return f" on {', '.join(places[:4])}" if places else ""

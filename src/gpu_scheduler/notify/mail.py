@@ -1,29 +1,39 @@
-"""One mail by SMTP: written here, so that a deadline holds over all of it and nothing blocks."""
+"""E-mail by SMTP: the standard library's client in a thread, with a deadline over the delivery.
+
+A message and a server come in; the mail is handed over, or `DeliveryFailed` is raised. Each
+delivery has a daemon thread. At the deadline its socket is shut down, so that the thread ends. The
+number of threads is limited, so that servers that hang cannot use up more of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import re
+import smtplib
+import socket
 import ssl
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from email import policy
 from email.message import EmailMessage
 from email.utils import format_datetime
+from threading import Thread
+from typing import Any
 
-from gpu_scheduler.notify.message import DeliveryFailed
+from gpu_scheduler.notify.outbox import DeliveryFailed
 
-LONGEST_LINE = 8192
-MOST_LINES = 100
+MAX_THREADS = 4
+SOCKET_MARGIN_S = 1.0
+"""A socket times out this much later than the delivery, so that the deadline is what counts."""
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9.-]+", re.ASCII)
 _USER = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailServer:
-    """Where mails are handed in. `login` is `user:password`."""
+    """The server that accepts mails. `login` is `user:password`; `name` is our own host name."""
 
     host: str
     port: int
@@ -33,7 +43,7 @@ class MailServer:
 
 
 def addresses(rule: str, *, user: str, tenant: str) -> list[str]:
-    """Who gets a mail, by a rule such as `{user}@lab.example, boss@lab.example`."""
+    """The recipients for a rule such as `{user}@lab.example, boss@lab.example`."""
     found = []
     for part in rule.split(","):
         text = part.strip()
@@ -42,15 +52,15 @@ def addresses(rule: str, *, user: str, tenant: str) -> list[str]:
                 raise DeliveryFailed(f"'{value[:40]}' cannot be part of a mail address")
             text = text.replace(name, value)
         if not _ADDRESS.fullmatch(text):
-            raise DeliveryFailed(f"'{text[:80]}' is no mail address")
+            raise DeliveryFailed(f"'{text[:80]}' is not a mail address")
         found.append(text)
     return found
 
 
-def written(
+def compose(
     *, sender: str, to: list[str], subject: str, text: str, message_id: str, at: datetime
 ) -> EmailMessage:
-    """A mail. Repeats have the same Message-ID, by which mail programs drop them."""
+    """A mail. Retries have the same Message-ID, so that mail programs can drop duplicates."""
     message = EmailMessage(policy=policy.SMTP)
     message["From"] = sender
     message["To"] = ", ".join(to)
@@ -62,111 +72,172 @@ def written(
     return message
 
 
-async def send(
-    message: EmailMessage, server: MailServer, tls: ssl.SSLContext, timeout_s: float
-) -> None:
-    """Hand a mail in, or raise DeliveryFailed."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            await _Session(server, tls).send(message)
-    except TimeoutError:
-        why = f"the mail server did not finish within {timeout_s:g} s"
-        raise DeliveryFailed(why, everybody=True) from None
-    except ssl.SSLError as error:
-        why = f"TLS with the mail server failed: {error.reason or error}"
-        raise DeliveryFailed(why, everybody=True) from None
-    except (OSError, ValueError, asyncio.IncompleteReadError) as error:
-        why = f"the mail server {server.host}:{server.port} cannot be used: {error}"
-        raise DeliveryFailed(why, everybody=True) from None
+class Mailer:
+    """Delivers mails, at most `MAX_THREADS` at the same time."""
+
+    def __init__(self, tls: ssl.SSLContext) -> None:
+        self._tls = tls
+        self._slots = asyncio.Semaphore(MAX_THREADS)
+
+    async def send(self, message: EmailMessage, server: MailServer, timeout_s: float) -> None:
+        """Deliver a mail, or raise `DeliveryFailed`."""
+        delivery = _Delivery(message, server, self._tls, timeout_s + SOCKET_MARGIN_S)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._slots.acquire()
+                await self._run(delivery)
+        except TimeoutError:
+            why = f"the mail server did not finish within {timeout_s:g} s"
+            raise DeliveryFailed(why, target_down=True) from None
+        except ssl.SSLError as error:
+            why = f"TLS with the mail server failed: {error.reason or error}"
+            raise DeliveryFailed(why, target_down=True) from None
+        except (OSError, ValueError) as error:  # the errors of smtplib are OSErrors
+            why = f"the mail server {server.host}:{server.port} cannot be used: {error}"
+            raise DeliveryFailed(why, target_down=True) from None
+        finally:
+            delivery.abort()
+
+    async def _run(self, delivery: _Delivery) -> None:
+        """Run a delivery in a thread. The slot stays taken until the thread has ended."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def finish(error: Exception | None) -> None:
+            self._slots.release()
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        def work() -> None:
+            error = None
+            try:
+                delivery.run()
+            except Exception as caught:  # noqa: BLE001 - passed on to the caller
+                error = caught
+            with suppress(RuntimeError):  # the event loop has been closed
+                loop.call_soon_threadsafe(finish, error)
+
+        # A daemon thread: the process does not wait for a server that hangs.
+        thread = Thread(target=work, name="smtp", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._slots.release()
+            raise OSError(str(error)) from error
+        await done
 
 
-class _Session:
-    """One conversation with a mail server."""
+class _Delivery:
+    """One conversation with a mail server, which another thread can abort."""
 
-    def __init__(self, server: MailServer, tls: ssl.SSLContext) -> None:
+    def __init__(
+        self, message: EmailMessage, server: MailServer, tls: ssl.SSLContext, timeout_s: float
+    ) -> None:
+        self._message = message
         self._server = server
         self._tls = tls
-        self._reader: asyncio.StreamReader
-        self._writer: asyncio.StreamWriter
+        self._timeout_s = timeout_s
+        self._is_aborted = False
+        self.connection: smtplib.SMTP | None = None
 
-    async def send(self, message: EmailMessage) -> None:
+    def abort(self) -> None:
+        """End the conversation, if there still is one."""
+        self._is_aborted = True
+        found = None if self.connection is None else self.connection.sock
+        if found is not None:
+            with suppress(OSError):
+                socket.socket.shutdown(found, socket.SHUT_RDWR)
+
+    def run(self) -> None:
+        """Connect and hand the mail over; blocks."""
         server = self._server
-        secure = (
-            {"ssl": self._tls, "server_hostname": server.host} if server.security == "tls" else {}
-        )
-        self._reader, self._writer = await asyncio.open_connection(
-            server.host,
-            server.port,
-            limit=LONGEST_LINE,
-            **secure,  # type: ignore[arg-type]
-        )
+        options: dict[str, Any] = {"local_hostname": server.name, "timeout": self._timeout_s}
         try:
-            await self._greet()
-            await self._hand_in(message)
-        finally:
-            self._writer.close()
-            with suppress(OSError, asyncio.CancelledError):
-                self._writer.transport.abort()
+            if server.security == "tls":
+                smtp: smtplib.SMTP = _SmtpOverTls(
+                    self, server.host, server.port, context=self._tls, **options
+                )
+            else:
+                smtp = _Smtp(self, server.host, server.port, **options)
+            with closing(smtp):
+                self._greet(smtp)
+                self._hand_over(smtp)
+        except smtplib.SMTPConnectError as error:
+            self._check((error.smtp_code, error.smtp_error), (), "the connection")
+        except smtplib.SMTPResponseException as error:
+            self._check((error.smtp_code, error.smtp_error), (), "the mail")
 
-    async def _greet(self) -> None:
+    def _greet(self, smtp: smtplib.SMTP) -> None:
         server = self._server
-        await self._answer("220")
-        offers = await self._ask(f"EHLO {server.name}", "250")
+        self._check(smtp.ehlo(), (250,), "EHLO")
         if server.security == "starttls":
-            if not any(line.upper().startswith("STARTTLS") for line in offers):
+            if not smtp.has_extn("starttls"):
                 raise DeliveryFailed(
                     f"the mail server {server.host} does not offer STARTTLS; set "
                     "notifications.smtp_security",
-                    everybody=True,
+                    target_down=True,
                 )
-            await self._ask("STARTTLS", "220")
-            await self._writer.start_tls(self._tls, server_hostname=server.host)
-            await self._ask(f"EHLO {server.name}", "250")
+            self._check(smtp.starttls(context=self._tls), (220,), "STARTTLS")
+            self._check(smtp.ehlo(), (250,), "EHLO")
         if server.login:
             if server.security == "none" and server.host not in ("localhost", "127.0.0.1", "::1"):
                 raise DeliveryFailed(
-                    "a password is not sent over an open connection; set "
+                    "a password is not sent over an unencrypted connection; set "
                     "notifications.smtp_security",
-                    everybody=True,
+                    target_down=True,
                 )
             user, _, password = server.login.partition(":")
             token = base64.b64encode(f"\0{user}\0{password}".encode()).decode()
-            await self._ask(f"AUTH PLAIN {token}", "235", shown="AUTH", everybody=True)
+            self._check(smtp.docmd("AUTH", f"PLAIN {token}"), (235,), "AUTH", target_down=True)
 
-    async def _hand_in(self, message: EmailMessage) -> None:
-        sender = str(message["From"])
-        await self._ask(f"MAIL FROM:<{sender}>", "250", everybody=True)
-        for address in str(message["To"]).split(", "):
-            await self._ask(f"RCPT TO:<{address}>", "25")
-        await self._ask("DATA", "354")
-        lines = message.as_bytes().split(b"\r\n")
-        stuffed = b"\r\n".join(b"." + line if line.startswith(b".") else line for line in lines)
-        self._writer.write(stuffed + b"\r\n.\r\n")
-        await self._writer.drain()
-        await self._answer("250", shown="the mail")
-        # It is theirs now: what they say to a farewell does not matter.
-        self._writer.write(b"QUIT\r\n")
+    def _hand_over(self, smtp: smtplib.SMTP) -> None:
+        sender = str(self._message["From"])
+        self._check(smtp.mail(sender), (250,), f"MAIL FROM:<{sender}>", target_down=True)
+        for address in str(self._message["To"]).split(", "):
+            self._check(smtp.rcpt(address), (250, 251, 252), f"RCPT TO:<{address}>")
+        self._check(smtp.data(self._message.as_bytes()), (250,), "the mail")
+        # The mail is delivered: the response to QUIT does not matter.
+        with suppress(OSError):
+            smtp.putcmd("quit")
 
-    async def _ask(
-        self, line: str, expected: str, *, shown: str = "", everybody: bool = False
-    ) -> list[str]:
-        self._writer.write(line.encode() + b"\r\n")
-        await self._writer.drain()
-        return await self._answer(expected, shown=shown or line, everybody=everybody)
+    def _check(
+        self,
+        response: tuple[int, bytes | str],
+        expected: tuple[int, ...],
+        command: str,
+        *,
+        target_down: bool = False,
+    ) -> None:
+        code, text = response
+        if self._is_aborted:
+            raise OSError("aborted")
+        if code not in expected:
+            last_line = _text(text).rpartition("\n")[2]
+            raise DeliveryFailed(
+                f"the mail server refused {command[:60]}: {code} {last_line[:120]}",
+                target_down=target_down or code == 421,
+            )
 
-    async def _answer(
-        self, expected: str, *, shown: str = "the connection", everybody: bool = False
-    ) -> list[str]:
-        """The lines of an answer, without their numbers."""
-        lines: list[str] = []
-        for _ in range(MOST_LINES):
-            line = (await self._reader.readuntil(b"\n")).decode("utf-8", "replace").rstrip()
-            lines.append(line[4:])
-            if line[3:4] != "-":
-                if line.startswith(expected):
-                    return lines
-                unwell = everybody or line.startswith("421")
-                raise DeliveryFailed(
-                    f"the mail server refused {shown[:60]}: {line[:120]}", everybody=unwell
-                )
-        raise DeliveryFailed("the mail server talks without end", everybody=True)
+
+class _Smtp(smtplib.SMTP):
+    """Registers itself before it connects, so that the delivery can abort it at any time."""
+
+    def __init__(self, delivery: _Delivery, host: str, port: int, **options: Any) -> None:
+        delivery.connection = self
+        super().__init__(host, port, **options)
+
+
+class _SmtpOverTls(smtplib.SMTP_SSL):
+    """The same with TLS from the beginning of the connection."""
+
+    def __init__(self, delivery: _Delivery, host: str, port: int, **options: Any) -> None:
+        delivery.connection = self
+        super().__init__(host, port, **options)
+
+
+def _text(response: bytes | str) -> str:
+    return response.decode("utf-8", "replace") if isinstance(response, bytes) else response

@@ -1,7 +1,7 @@
-"""What waits to be delivered, in memory as in the store, one lane for each target.
+"""Notifications that wait for delivery, one lane per target; the same rows are in the store.
 
-Rows come in after they were committed. `due` says what may be tried now; after a failure the row
-comes back with a later time. A receiver that is unwell makes its whole lane wait.
+Rows come in after their commit. `due` returns what may be tried now. After a failure the row comes
+back with a later time. A target that is down makes its whole lane wait.
 """
 
 from __future__ import annotations
@@ -15,13 +15,21 @@ from gpu_scheduler.store.rows import NoticeRow
 
 HOUR_MS = 3_600_000
 ADDRESSES = "addresses of jobs"
-"""The lane of all addresses that jobs named."""
+"""The lane of all URLs that jobs named."""
 _LONGEST_ERROR = 300
+
+
+class DeliveryFailed(Exception):
+    """A failed attempt. With `target_down` the receiver itself fails: the whole lane waits."""
+
+    def __init__(self, why: str, *, target_down: bool = False) -> None:
+        super().__init__(why)
+        self.target_down = target_down
 
 
 @dataclass(slots=True)
 class Lane:
-    """Everything for one target. `busy` are the ids that are being sent."""
+    """The notifications for one target. `busy` are the ids that are being sent."""
 
     waiting: dict[str, NoticeRow] = field(default_factory=dict)
     heap: list[tuple[int, int, str]] = field(default_factory=list)
@@ -35,7 +43,7 @@ class Lane:
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the oldest that waits happened."""
+        """Time of the oldest waiting notification."""
         return min((row.at_ms for row in self.waiting.values()), default=None)
 
 
@@ -43,17 +51,17 @@ class Outbox:
     """All lanes."""
 
     def __init__(self, settings: NotificationSettings, chance: random.Random) -> None:
-        """Starts empty; `chance` spreads the tries."""
+        """Empty at first; `chance` spreads the retries."""
         self._settings = settings
         self._chance = chance
         self.lanes: dict[str, Lane] = {name: Lane() for name in settings.targets}
 
     def lane_of(self, target: str) -> str:
-        """The lane of a target: a name, or one lane for all addresses of jobs."""
+        """The lane of a target: its name, or the one lane for all URLs of jobs."""
         return ADDRESSES if target.startswith("https://") else target
 
     def lane(self, target: str) -> Lane:
-        """Made when it is first asked for."""
+        """The lane of a target; created on first use."""
         return self.lanes.setdefault(self.lane_of(target), Lane())
 
     def room(self, target: str) -> int:
@@ -61,13 +69,13 @@ class Outbox:
         return max(0, self._settings.max_waiting - len(self.lane(target).waiting))
 
     def add(self, row: NoticeRow) -> None:
-        """A row that is in the store now."""
+        """Add a row that has been committed."""
         lane = self.lane(row.target)
         lane.waiting[row.id] = row
         heappush(lane.heap, (row.next_ms, row.at_ms, row.id))
 
     def due(self, name: str, now_ms: int) -> NoticeRow | None:
-        """The next row of a lane that may be sent now; it is busy from here on."""
+        """The next row of a lane that may be sent now; it is marked as busy."""
         lane = self.lanes[name]
         width = 4 if name == ADDRESSES else 1
         if now_ms < lane.paused_until_ms or len(lane.busy) >= width:
@@ -81,25 +89,27 @@ class Outbox:
         return None
 
     def next_ms(self, name: str) -> int | None:
-        """When the lane should be looked at again."""
+        """When the lane should be checked again."""
         lane = self.lanes[name]
         return max(lane.heap[0][0], lane.paused_until_ms) if lane.heap else None
 
     def delivered(self, row: NoticeRow) -> None:
-        """It is gone."""
+        """Remove a delivered row."""
         lane = self.lane(row.target)
         self._drop(lane, row)
         lane.delivered += 1
         lane.pauses = lane.paused_until_ms = 0
         lane.last_error = ""
 
-    def failed(self, row: NoticeRow, why: str, now_ms: int, *, everybody: bool) -> NoticeRow | None:
-        """The row with its next try, or None if it is too old to be tried again."""
+    def failed(
+        self, row: NoticeRow, why: str, now_ms: int, *, target_down: bool
+    ) -> NoticeRow | None:
+        """The row with the time of its next attempt, or None if it has expired."""
         lane = self.lane(row.target)
         lane.failures += 1
         lane.last_error = why[:_LONGEST_ERROR]
         lane.busy.discard(row.id)
-        if everybody and row.target in self._settings.targets:
+        if target_down and row.target in self._settings.targets:
             lane.pauses += 1
             lane.paused_until_ms = now_ms + self._pause_ms(lane.pauses)
         if now_ms - row.at_ms >= self._settings.give_up_hours * HOUR_MS:
@@ -116,11 +126,11 @@ class Outbox:
         heappush(lane.heap, (again.next_ms, again.at_ms, again.id))
         return again
 
-    def _pause_ms(self, times: int) -> int:
-        """Doubles each time, and differs a little, so that not all come at once."""
+    def _pause_ms(self, failures: int) -> int:
+        """Exponential back-off with jitter."""
         settings = self._settings
         seconds: float = min(
-            settings.retry_most_s, settings.retry_first_s * 2 ** min(times - 1, 30)
+            settings.retry_most_s, settings.retry_first_s * 2 ** min(failures - 1, 30)
         )
         return round(1000 * seconds * self._chance.uniform(0.8, 1.0))
 

@@ -1,8 +1,8 @@
-"""Follows the history and delivers what it leads to, until it is stopped.
+"""Reads events and delivers the notifications that they cause, until it is stopped.
 
-How far history was read is kept in the same commit as what came of it, so nothing is missed and
-nothing comes twice into the outbox, whenever the server dies. A delivery that is not written down
-as such is repeated with the same id: at least once.
+The position in the event history is committed together with the new rows of the outbox. So no
+event is missed and none enters the outbox twice, whenever the server dies. A delivery whose
+success was not committed is repeated with the same id: at least once.
 """
 
 from __future__ import annotations
@@ -19,30 +19,33 @@ import structlog
 
 from gpu_scheduler.model.errors import SchedulerError, UnknownThing
 from gpu_scheduler.model.notification import Notice
-from gpu_scheduler.notify import message
 from gpu_scheduler.notify.delivery import Senders
-from gpu_scheduler.notify.event_rules import Reader, row_of
-from gpu_scheduler.notify.message import DeliveryFailed
-from gpu_scheduler.notify.outbox import HOUR_MS, Lane, Outbox
+from gpu_scheduler.notify.event_rules import (
+    EventRules,
+    budget_document,
+    free_gpus_document,
+    row_of,
+)
+from gpu_scheduler.notify.outbox import HOUR_MS, DeliveryFailed, Lane, Outbox
 from gpu_scheduler.settings.groups.operations import NotificationSettings
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.rows import CursorRow, EventRow, NoticeRow, RemovedNotice, Write
 
 CURSOR = "notifications"
 DROPPED = "notification_dropped"
-TOGETHER = 200
-GATHER_S = 0.05
-"""So long events are gathered before they are looked at together."""
-LOOK_S = 30.0
-"""How often budgets are looked at, and the cursor is written if nothing else was."""
-PAUSE_S = 5.0
+BATCH = 200
+BATCH_DELAY_S = 0.05
+"""Events that arrive within this time are handled together."""
+BUDGET_CHECK_S = 30.0
+"""How often budgets are checked, and the cursor is written if nothing else was."""
+RETRY_S = 5.0
 TEST = "test"
 log = structlog.get_logger("notify")
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetUse:
-    """How much of its GPU time a tenant, or one of its users, has used, in hours."""
+    """GPU-hours that a tenant, or one of its users, has used of a budget."""
 
     tenant: str
     user: str
@@ -51,19 +54,19 @@ class BudgetUse:
 
 
 class Scheduler(Protocol):
-    """What is needed of the scheduler."""
+    """What notifications need from the scheduler."""
 
     @property
     def store(self) -> Store:
-        """What has been committed."""
+        """The committed state."""
         ...
 
     def now_ms(self) -> int:
-        """Its time."""
+        """The scheduler's time."""
         ...
 
     def subscribe(self, after: int | None) -> AsyncIterator[tuple[int, EventRow]]:
-        """History from there on; it ends if we are too slow."""
+        """Events after a sequence number; the stream ends if the reader is too slow."""
         ...
 
     async def keep(self, rows: Sequence[Write], events: Sequence[EventRow] = ()) -> None:
@@ -71,17 +74,17 @@ class Scheduler(Protocol):
         ...
 
     def free_gpus(self) -> int | None:
-        """GPUs that are wholly free and take work; None while there is no node that does."""
+        """Number of idle GPUs on nodes that take work; None without such a node."""
         ...
 
     def budgets(self) -> Iterable[BudgetUse]:
-        """All budgets of GPU time."""
+        """The use of all GPU-hour budgets."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class _Memory:
-    """What has to outlive a restart: free GPUs as last seen, and who was told of a budget."""
+class _Progress:
+    """State that survives a restart: cursor, last number of free GPUs, notified budgets."""
 
     sequence: int
     free: int
@@ -93,140 +96,138 @@ class _Memory:
 
 
 class Notifications:
-    """All of it. `run` until cancelled."""
+    """The notification service; `run` until cancelled."""
 
     def __init__(self, settings: NotificationSettings, scheduler: Scheduler) -> None:
-        """Refuses settings that cannot work."""
+        """Raises `InvalidRequest` for settings that cannot work."""
         self._settings = settings
         self._scheduler = scheduler
         self._senders = Senders(settings)
-        self._reader = Reader(settings, scheduler.store)
+        self._rules = EventRules(settings, scheduler.store)
         self._outbox = Outbox(settings, random.Random())
         self._wakes: dict[str, asyncio.Event] = {}
         self._lanes: dict[str, asyncio.Task[None]] = {}
         self._sending: set[asyncio.Task[None]] = set()
-        self._memory = _Memory(0, 0, {})
-        self._keeping = asyncio.Lock()
+        self._progress = _Progress(0, 0, {})
+        self._commit_lock = asyncio.Lock()
 
     @property
     def settings(self) -> NotificationSettings:
-        """As they were given."""
+        """The settings of this service."""
         return self._settings
 
     @property
     def lanes(self) -> dict[str, Lane]:
-        """What waits, by target."""
+        """The lanes of the outbox by target."""
         return self._outbox.lanes
 
     async def run(self) -> None:
-        """Until cancelled. Without targets nothing is ever to be told."""
+        """Follow events until cancelled; return at once if there are no targets."""
         if not self._settings.targets and not self._settings.allow_job_webhooks:
             return
-        for row in await self._remembered():
+        for row in await self._load():
             self._outbox.add(row)
         for name in list(self._outbox.lanes):
             self._start_lane(name)
-        watcher = asyncio.create_task(self._look_around(), name="notifications: budgets")
+        watcher = asyncio.create_task(self._watch_budgets(), name="notifications: budgets")
         try:
             while True:
                 try:
                     await self._follow()
                 except SchedulerError as error:
-                    log.warning("notifications wait for the store", error=str(error))
+                    log.warning("cannot read the store; notifications will retry", error=str(error))
                 except Exception:
                     # A bug must cost no more than a delay.
-                    log.exception("notifications failed, and go on")
-                await asyncio.sleep(PAUSE_S)
+                    log.exception("notifications failed; will retry")
+                await asyncio.sleep(RETRY_S)
         finally:
             await _end([watcher, *self._lanes.values(), *self._sending])
 
     async def test(self, target: str, user: str) -> str:
-        """Send something to a target at once; says what went wrong, or nothing."""
+        """Send a test notification now; return the error, or an empty text."""
         if target not in self._settings.targets:
             known = ", ".join(self._settings.targets) or "none"
             raise UnknownThing(f"there is no target '{target[:60]}'; known: {known}")
         at_ms = self._scheduler.now_ms()
-        told = {
+        document = {
             "text": f"This is a test of target {target}, by {user}",
             "event": TEST,
             "user": user,
             "at_ms": at_ms,
         }
-        row = row_of(f"test-{at_ms}", target, told, at_ms)
+        row = row_of(f"test-{at_ms}", target, document, at_ms)
         try:
             await self._senders.send(target, json.loads(row.document), at_ms)
         except DeliveryFailed as error:
             return str(error)
         return ""
 
-    # --- history
-
-    async def _remembered(self) -> list[NoticeRow]:
-        """Recall how far history was told, and what waits; for as long as it takes."""
-        memory = None
+    async def _load(self) -> list[NoticeRow]:
+        """Read the progress and the waiting rows; retry until the store can be read."""
+        progress = None
         while True:
             try:
-                self._memory = memory = memory or self._recalled()
+                self._progress = progress = progress or self._read_progress()
                 return list(self._scheduler.store.notices())
             except SchedulerError as error:
-                log.warning("notifications wait for the store", error=str(error))
-            await asyncio.sleep(PAUSE_S)
+                log.warning("cannot read the store; notifications will retry", error=str(error))
+            await asyncio.sleep(RETRY_S)
 
-    def _recalled(self) -> _Memory:
+    def _read_progress(self) -> _Progress:
         cursor = self._scheduler.store.cursor(CURSOR)
         if cursor is None:
-            # What is not known yet was free: nobody is told of GPUs that were never taken.
+            # Assume free GPUs at first: GPUs that were never used must cause no notification.
             free = self._scheduler.free_gpus()
-            return _Memory(self._scheduler.store.last_event(), 1 if free is None else free, {})
+            return _Progress(self._scheduler.store.last_event(), 1 if free is None else free, {})
         note = json.loads(cursor.note or "{}")
-        return _Memory(cursor.sequence, int(note.get("free", 0)), dict(note.get("budgets", {})))
+        return _Progress(cursor.sequence, int(note.get("free", 0)), dict(note.get("budgets", {})))
 
     async def _follow(self) -> None:
-        """Read until we are cut off; then read again from where we were."""
-        events = self._scheduler.subscribe(self._memory.sequence)
-        queue: asyncio.Queue[tuple[int, EventRow]] = asyncio.Queue(TOGETHER)
+        """Handle events until the stream ends; the caller starts again at the cursor."""
+        events = self._scheduler.subscribe(self._progress.sequence)
+        queue: asyncio.Queue[tuple[int, EventRow]] = asyncio.Queue(BATCH)
         filling = asyncio.create_task(_fill(events, queue))
         try:
             while True:
-                await self._take(await _page(queue, filling))
+                await self._handle(await _page(queue, filling))
                 if filling.done() and queue.empty():
                     return
         finally:
             await _end([filling])
 
-    async def _take(self, page: list[tuple[int, EventRow]]) -> None:
+    async def _handle(self, page: list[tuple[int, EventRow]]) -> None:
         if not page:
             return
         oldest_ms = self._scheduler.now_ms() - round(self._settings.give_up_hours * HOUR_MS)
-        rows = await asyncio.to_thread(self._reader.rows, page, oldest_ms)
+        rows = await asyncio.to_thread(self._rules.rows, page, oldest_ms)
         last, free = page[-1][0], self._scheduler.free_gpus()
-        async with self._keeping:
+        async with self._commit_lock:
             if free is None:
-                free = self._memory.free
-            elif free and not self._memory.free:
+                free = self._progress.free
+            elif free and not self._progress.free:
                 at_ms = self._scheduler.now_ms()
-                told = message.of_free_gpus(free, at_ms)
-                rows += self._reader.to_all(Notice.GPU_FREE, told, at_ms, f"free-{last}")
-            after = replace(self._memory, sequence=last, free=free)
+                document = free_gpus_document(free, at_ms)
+                rows += self._rules.to_all(Notice.GPU_FREE, document, at_ms, f"free-{last}")
+            after = replace(self._progress, sequence=last, free=free)
             if rows:
-                await self._keep(rows, after)
-            self._memory = after
+                await self._commit(rows, after)
+            self._progress = after
 
-    async def _look_around(self) -> None:
-        """Budgets are used up as time passes, without any event."""
-        written = self._memory
+    async def _watch_budgets(self) -> None:
+        """Check budgets at intervals, because they are used up over time without any event."""
+        written = self._progress
         while True:
             with suppress(SchedulerError):
-                async with self._keeping:
+                async with self._commit_lock:
                     rows, budgets = self._budget_rows()
-                    after = replace(self._memory, budgets=budgets)
+                    after = replace(self._progress, budgets=budgets)
                     if after != written:
-                        await self._keep(rows, after)
-                        written = self._memory = after
-            await asyncio.sleep(LOOK_S)
+                        await self._commit(rows, after)
+                        written = self._progress = after
+            await asyncio.sleep(BUDGET_CHECK_S)
 
     def _budget_rows(self) -> tuple[list[NoticeRow], dict[str, int]]:
-        """One for each budget that has passed the mark, or its end, since it was last seen."""
+        """A row for each budget that has newly reached a threshold; and all reached thresholds."""
         rows: list[NoticeRow] = []
         seen: dict[str, int] = {}
         now_ms = self._scheduler.now_ms()
@@ -235,31 +236,31 @@ class Notifications:
             percent = 100 * use.used_hours / use.limit_hours if use.limit_hours else 100.0
             marks = [mark for mark in (self._settings.budget_percent, 100) if percent >= mark]
             reached = max(marks, default=0)
-            if reached > self._memory.budgets.get(owner, 0):
-                told = message.of_budget(
+            if reached > self._progress.budgets.get(owner, 0):
+                document = budget_document(
                     use.tenant, use.user, use.used_hours, use.limit_hours, now_ms
                 )
                 key = f"budget-{owner}-{reached}-{now_ms}"
-                rows += self._reader.to_all(Notice.BUDGET, told, now_ms, key)
+                rows += self._rules.to_all(Notice.BUDGET, document, now_ms, key)
             if reached:
                 seen[owner] = reached
         return rows, seen
 
-    async def _keep(self, rows: list[NoticeRow], after: _Memory) -> None:
-        """Commit what is to be told together with how far we have read; then send it."""
-        kept, refused = self._with_room(rows)
+    async def _commit(self, rows: list[NoticeRow], after: _Progress) -> None:
+        """Commit new rows together with the progress, then queue them for delivery."""
+        kept, dropped = self._limit(rows)
         events = [
-            _dropped(target, count, "too many wait for this target")
-            for target, count in refused.items()
+            _dropped(target, count, "too many notifications wait for this target")
+            for target, count in dropped.items()
         ]
         await self._scheduler.keep([*kept, after.row()], events)
         for row in kept:
             self._outbox.add(row)
             self._wake(self._outbox.lane_of(row.target))
 
-    def _with_room(self, rows: list[NoticeRow]) -> tuple[list[NoticeRow], dict[str, int]]:
+    def _limit(self, rows: list[NoticeRow]) -> tuple[list[NoticeRow], dict[str, int]]:
         kept: list[NoticeRow] = []
-        refused: dict[str, int] = {}
+        dropped: dict[str, int] = {}
         taken: dict[str, int] = {}
         for row in rows:
             lane = self._outbox.lane_of(row.target)
@@ -267,11 +268,9 @@ class Notifications:
                 taken[lane] = taken.get(lane, 0) + 1
                 kept.append(row)
             else:
-                refused[lane] = refused.get(lane, 0) + 1
+                dropped[lane] = dropped.get(lane, 0) + 1
                 self._outbox.lane(row.target).given_up += 1
-        return kept, refused
-
-    # --- delivery
+        return kept, dropped
 
     def _wake(self, lane: str) -> None:
         self._start_lane(lane)
@@ -303,34 +302,34 @@ class Notifications:
                     await wake.wait()
 
     async def _deliver(self, row: NoticeRow) -> None:
-        told: dict[str, Any] = json.loads(row.document)
+        document: dict[str, Any] = json.loads(row.document)
         try:
-            await self._senders.send(row.target, told, row.at_ms)
+            await self._senders.send(row.target, document, row.at_ms)
         except DeliveryFailed as error:
-            await self._failed(row, str(error), everybody=error.everybody)
+            await self._failed(row, str(error), target_down=error.target_down)
         except Exception as error:
-            log.exception("a notification could not be sent", id=row.id)
-            await self._failed(row, f"our own mistake: {error!r}", everybody=False)
+            log.exception("sending a notification failed", id=row.id)
+            await self._failed(row, f"internal error: {error!r}", target_down=False)
         else:
             self._outbox.delivered(row)
             await self._write([RemovedNotice(row.id)])
 
-    async def _failed(self, row: NoticeRow, why: str, *, everybody: bool) -> None:
+    async def _failed(self, row: NoticeRow, why: str, *, target_down: bool) -> None:
         lane = self._outbox.lane_of(row.target)
-        again = self._outbox.failed(row, why, self._scheduler.now_ms(), everybody=everybody)
+        again = self._outbox.failed(row, why, self._scheduler.now_ms(), target_down=target_down)
         if again is not None:
-            log.info("a notification waits", target=lane, tries=again.tries, error=why)
+            log.info("notification failed; will retry", target=lane, tries=again.tries, error=why)
             await self._write([again])
             return
-        log.warning("a notification was given up", target=lane, id=row.id, error=why)
+        log.warning("notification dropped", target=lane, id=row.id, error=why)
         await self._write([RemovedNotice(row.id)], [_dropped(lane, 1, why)])
 
     async def _write(self, rows: Sequence[Write], events: Sequence[EventRow] = ()) -> None:
-        """What cannot be written down now is repeated after a restart, at the worst."""
+        """Commit rows; on failure the delivery may be repeated after a restart."""
         try:
             await self._scheduler.keep(rows, events)
         except SchedulerError as error:
-            log.warning("the outbox cannot be written", error=str(error))
+            log.warning("cannot write the outbox", error=str(error))
 
 
 def _dropped(target: str, count: int, why: str) -> EventRow:
@@ -343,7 +342,7 @@ def _dropped(target: str, count: int, why: str) -> EventRow:
 
 
 ADMINS_ONLY = "gpu-scheduler"
-"""Whose event this is: nobody's but the scheduler's own, so only admins see it."""
+"""The owner of events that only admins see: the scheduler itself."""
 
 
 async def _fill(
@@ -357,15 +356,15 @@ async def _fill(
 async def _page(
     queue: asyncio.Queue[tuple[int, EventRow]], filling: asyncio.Task[None]
 ) -> list[tuple[int, EventRow]]:
-    """The next events, a few at a time; empty when no more come."""
+    """The next events, up to a batch; empty when the stream has ended."""
     first = asyncio.ensure_future(queue.get())
     await asyncio.wait({first, filling}, return_when=asyncio.FIRST_COMPLETED)
     if not first.done():
         first.cancel()
         return []
-    await asyncio.sleep(GATHER_S)
+    await asyncio.sleep(BATCH_DELAY_S)
     page = [first.result()]
-    while len(page) < TOGETHER and not queue.empty():
+    while len(page) < BATCH and not queue.empty():
         page.append(queue.get_nowait())
     return page
 

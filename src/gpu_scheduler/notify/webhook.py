@@ -1,9 +1,9 @@
-"""One HTTP POST with a JSON document, as Slack and its like take it.
+"""Webhooks: one HTTP POST with a JSON document, as Slack and similar services accept it.
 
-The receiver may be anybody, so: http and https only, no redirects, a deadline over all of it, and
-an answer of which little is read. With `public_only` (an address that a user gave) the name is
-resolved first, every address must be public, and the connection goes to the address that was
-checked; also where a proxy makes it.
+The receiver is not trusted: only http and https, no redirects, a deadline over the whole exchange,
+and only the status line of the response is read. With `public_only` (a URL from a user) the name is
+resolved first, every address must be public, and the connection goes to the checked address, also
+through a proxy.
 """
 
 from __future__ import annotations
@@ -19,23 +19,21 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from gpu_scheduler.notify.message import DeliveryFailed
+from gpu_scheduler.notify.outbox import DeliveryFailed
 
-# --- Which HTTP proxy a webhook goes through, by the variables that curl reads too.
-#
-# `https_proxy` and `http_proxy` by the scheme of the address, else `all_proxy`; hosts in `no_proxy`
-# are reached directly. Small letters win over large ones, and `HTTP_PROXY` in large ones is not
-# read:
-# where programs are run for web requests, its value can be a stranger's.
-
-USUAL_PORT = 1080
-"""As with curl, for a proxy whose address names no port."""
-MOST_HEADERS = 100
+PROXY_PORT = 1080
+"""Port of a proxy whose URL has none, as with curl."""
+MAX_HEADERS = 100
+LONGEST_LINE = 4096
+TOO_MANY_REQUESTS = 429
+_PORTS = {"http": 80, "https": 443}
+_PUBLIC_V6 = IPv6Network("2000::/3")
+"""Global unicast addresses. Local ones, and forms that embed IPv4 addresses, are outside."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """Where the proxy is, and what it has to be told about us."""
+    """Address of an HTTP proxy, and the credentials for it."""
 
     host: str
     port: int
@@ -44,24 +42,24 @@ class Proxy:
     async def open_tunnel(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: str
     ) -> None:
-        """Ask for a connection to `host:port` of the target, over which then nobody else speaks."""
+        """Open a tunnel to the target, given as `host:port`, with CONNECT."""
         lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}", *self.headers]
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n")
         await writer.drain()
         words = (await reader.readline()).split(None, 2)
         if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
-            raise DeliveryFailed(f"the proxy {self} does not speak HTTP", everybody=True)
+            raise DeliveryFailed(f"the proxy {self} does not speak HTTP", target_down=True)
         if not 200 <= int(words[1]) < 300:
             status = words[1].decode()
-            raise DeliveryFailed(f"the proxy {self} answered with status {status}", everybody=True)
-        for _ in range(MOST_HEADERS):
+            raise DeliveryFailed(f"the proxy {self} returned status {status}", target_down=True)
+        for _ in range(MAX_HEADERS):
             if not (await reader.readline()).strip():
                 return
-        raise DeliveryFailed(f"the proxy {self} does not speak HTTP", everybody=True)
+        raise DeliveryFailed(f"the proxy {self} does not speak HTTP", target_down=True)
 
     @property
     def headers(self) -> list[str]:
-        """What goes to the proxy alone."""
+        """Headers for the proxy only."""
         return [f"Proxy-Authorization: {self.authorization}"] if self.authorization else []
 
     def __str__(self) -> str:
@@ -69,10 +67,14 @@ class Proxy:
 
 
 class Proxies:
-    """What the variables say, read once."""
+    """The proxies of the environment, by the variables that curl reads too.
+
+    `https_proxy` and `http_proxy` by the scheme of the URL, else `all_proxy`; hosts in `no_proxy`
+    are reached directly. Lower case takes precedence. `HTTP_PROXY` in upper case is ignored,
+    because in CGI programs a client can set it.
+    """
 
     def __init__(self, variables: Mapping[str, str]) -> None:
-        """Take the variables of the process, or others."""
         every = _first(variables, "all_proxy", "ALL_PROXY")
         self._by_scheme = {
             "http": _first(variables, "http_proxy") or every,
@@ -81,30 +83,30 @@ class Proxies:
         listed = _first(variables, "no_proxy", "NO_PROXY")
         self._direct = [entry for entry in listed.replace(",", " ").split() if entry]
 
-    def towards(self, scheme: str, host: str) -> Proxy | None:
-        """The proxy for this host, or None if it is reached directly."""
+    def proxy_for(self, scheme: str, host: str) -> Proxy | None:
+        """The proxy for a host; None for a direct connection."""
         address = self._by_scheme[scheme]
         if not address or any(_covers(entry, host) for entry in self._direct):
             return None
-        return _understood(address, scheme)
+        return _parse_proxy(address, scheme)
 
 
 def _first(variables: Mapping[str, str], *names: str) -> str:
     return next((variables[name] for name in names if variables.get(name)), "")
 
 
-def _understood(address: str, scheme: str) -> Proxy:
-    """The parts of a proxy's address; its password is not repeated in an error."""
+def _parse_proxy(address: str, scheme: str) -> Proxy:
+    """Parse the URL of a proxy; an error does not repeat its password."""
     try:
         parts = urlsplit(address if "://" in address else f"http://{address}")
-        host, port = parts.hostname or "", parts.port or USUAL_PORT
+        host, port = parts.hostname or "", parts.port or PROXY_PORT
     except ValueError:
         parts, host, port = urlsplit(""), "", 0
     if parts.scheme != "http" or not host:
         raise DeliveryFailed(
-            f"{scheme}_proxy (or all_proxy) of the server names no proxy that can be used; it must "
-            "be http://HOST:PORT",
-            everybody=True,
+            f"{scheme}_proxy (or all_proxy) of the server is not a usable proxy; it must be "
+            "http://HOST:PORT",
+            target_down=True,
         )
     login = ""
     if parts.username is not None:
@@ -114,7 +116,7 @@ def _understood(address: str, scheme: str) -> Proxy:
 
 
 def _covers(entry: str, host: str) -> bool:
-    """Tell whether an entry of no_proxy means this host: a name with all below it, or a network."""
+    """Whether an entry of no_proxy matches a host: a domain with its subdomains, or a network."""
     if entry == "*":
         return True
     try:
@@ -129,18 +131,9 @@ def _covers(entry: str, host: str) -> bool:
         return False
 
 
-# --- One HTTP POST with a JSON document, as Slack and its like take it.
-
-LONGEST_LINE = 4096
-TOO_MANY_REQUESTS = 429
-_PORTS = {"http": 80, "https": 443}
-_PUBLIC_V6 = IPv6Network("2000::/3")
-"""What is given out to the public. Outside are local ones, and forms that stand for IPv4 ones."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Post:
-    """What is sent, and where to."""
+    """One request."""
 
     url: str
     body: bytes
@@ -152,45 +145,47 @@ class Post:
 
 
 async def send(post: Post, tls: ssl.SSLContext, timeout_s: float, proxies: Proxies) -> None:
-    """Deliver, or raise DeliveryFailed."""
+    """Deliver, or raise `DeliveryFailed`."""
     address = checked_url(post.url, public_only=post.public_only)
-    proxy = proxies.towards(address.scheme, address.hostname or "")
-    way = f" by the proxy {proxy}" if proxy else ""
+    proxy = proxies.proxy_for(address.scheme, address.hostname or "")
+    via = f" through the proxy {proxy}" if proxy else ""
     try:
         async with asyncio.timeout(timeout_s):
             status = await _exchange(post, address, tls, proxy)
     except TimeoutError:
-        raise DeliveryFailed(f"no answer{way} within {timeout_s:g} s", everybody=True) from None
+        raise DeliveryFailed(f"no response{via} within {timeout_s:g} s", target_down=True) from None
     except UnicodeError:
-        raise DeliveryFailed("the host of the webhook is no name") from None
+        raise DeliveryFailed("the webhook URL has an invalid host name") from None
     except ssl.SSLError as error:
-        raise DeliveryFailed(f"TLS failed: {error.reason or error}", everybody=True) from None
+        raise DeliveryFailed(f"TLS failed: {error.reason or error}", target_down=True) from None
     except OSError as error:
-        raise DeliveryFailed(f"cannot be reached{way}: {error}", everybody=True) from None
+        raise DeliveryFailed(f"cannot be reached{via}: {error}", target_down=True) from None
     if not 200 <= status < 300:
-        unwell = status >= 500 or status == TOO_MANY_REQUESTS
-        raise DeliveryFailed(f"answered with status {status}", everybody=unwell)
+        is_down = status >= 500 or status == TOO_MANY_REQUESTS
+        raise DeliveryFailed(f"returned status {status}", target_down=is_down)
 
 
 def checked_url(url: str, *, public_only: bool = False) -> SplitResult:
-    """The parts of an address; refused if it is none for us."""
+    """The parts of a webhook URL; raises `DeliveryFailed` if it is not allowed."""
     try:
         parts = urlsplit(url)
         port_is_fine = parts.port is None or parts.port > 0
     except ValueError:
-        raise DeliveryFailed("the address of the webhook cannot be read") from None
+        raise DeliveryFailed("the webhook URL is invalid") from None
     allowed = ("https",) if public_only else ("http", "https")
     if parts.scheme not in allowed or not parts.hostname or not port_is_fine:
-        raise DeliveryFailed(f"the address of the webhook must begin with {allowed[-1]}://")
+        raise DeliveryFailed(f"the webhook URL must begin with {allowed[-1]}://")
     if parts.username is not None or not url.isascii() or not url.isprintable() or " " in url:
-        raise DeliveryFailed("the address of the webhook holds what it must not")
+        raise DeliveryFailed(
+            "the webhook URL contains credentials or characters that are not allowed"
+        )
     if public_only and _is_private_name(parts.hostname):
-        raise DeliveryFailed("the address of the webhook is not public")
+        raise DeliveryFailed("the webhook URL is not public")
     return parts
 
 
 def is_public(text: str) -> bool:
-    """Tell whether an address belongs to the public network, also by way of a translation."""
+    """Whether an address is public, also one that embeds an IPv4 address."""
     address: IPv4Address | IPv6Address = ip_address(text.partition("%")[0])
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
@@ -202,13 +197,13 @@ def is_public(text: str) -> bool:
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
-    """What a receiver works out, too: HMAC-SHA256 over the time, a dot and the body."""
+    """HMAC-SHA256 over the timestamp, a dot and the body; the receiver computes the same."""
     signed = timestamp.encode() + b"." + body
     return "sha256=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
 
 
 def _is_private_name(host: str) -> bool:
-    """An address written as such is judged at once; names are when they are resolved."""
+    """Whether a host is a local name or a private address; other names are resolved later."""
     if host == "localhost" or host.endswith((".localhost", ".local", ".internal")):
         return True
     try:
@@ -222,8 +217,8 @@ async def _exchange(
 ) -> int:
     host = address.hostname or ""
     port = address.port or _PORTS[address.scheme]
-    target = await _resolved(host, port) if post.public_only else host
-    reader, writer = await _connected((host, target, port), address.scheme, tls, proxy)
+    target = await _resolve_public(host, port) if post.public_only else host
+    reader, writer = await _connect((host, target, port), address.scheme, tls, proxy)
     try:
         if proxy is not None and address.scheme == "https":
             await proxy.open_tunnel(reader, writer, _authority(target, port))
@@ -232,19 +227,19 @@ async def _exchange(
         await writer.drain()
         return _status(await reader.readline())
     except ssl.SSLError:
-        raise  # one about certificates is a ValueError as well
+        raise  # certificate errors are ValueErrors too
     except ValueError:
-        raise DeliveryFailed("does not speak HTTP", everybody=True) from None
+        raise DeliveryFailed("does not speak HTTP", target_down=True) from None
     finally:
         writer.close()
         with suppress(OSError, asyncio.CancelledError):
             writer.transport.abort()
 
 
-async def _connected(
+async def _connect(
     place: tuple[str, str, int], scheme: str, tls: ssl.SSLContext, proxy: Proxy | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """To the proxy if there is one, else to the target itself."""
+    """Connect to the proxy if there is one, else to the target."""
     host, target, port = place
     if proxy is not None:
         return await asyncio.open_connection(proxy.host, proxy.port, limit=LONGEST_LINE)
@@ -259,20 +254,20 @@ def _authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def _resolved(host: str, port: int) -> str:
-    """An address of the name; all it has must be public, so that no second look finds another."""
+async def _resolve_public(host: str, port: int) -> str:
+    """One address of a name; all of them must be public, so that a retry cannot find another."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port)
     addresses = [str(entry[4][0]) for entry in found]
     if not addresses or not all(map(is_public, addresses)):
-        raise DeliveryFailed("the address of the webhook is not public")
+        raise DeliveryFailed("the webhook URL is not public")
     return addresses[0]
 
 
 def _request(post: Post, address: SplitResult, proxy: Proxy | None) -> bytes:
     path = (address.path or "/") + (f"?{address.query}" if address.query else "")
-    told: list[str] = []
+    proxy_headers: list[str] = []
     if proxy is not None and address.scheme == "http":
-        path, told = f"http://{address.netloc}{path}", proxy.headers
+        path, proxy_headers = f"http://{address.netloc}{path}", proxy.headers
     timestamp = str(post.at_ms // 1000)
     lines = [
         f"POST {path} HTTP/1.1",
@@ -284,7 +279,7 @@ def _request(post: Post, address: SplitResult, proxy: Proxy | None) -> bytes:
         f"X-Tgpu-Event: {post.notice}",
         f"X-Tgpu-Timestamp: {timestamp}",
         "Connection: close",
-        *told,
+        *proxy_headers,
     ]
     if post.secret:
         lines.append(f"X-Tgpu-Signature: {signature(post.secret, timestamp, post.body)}")
@@ -295,5 +290,5 @@ def _status(line: bytes) -> int:
     words = line.split(None, 2)
     is_http = len(words) >= 2 and words[0].startswith(b"HTTP/1.") and words[1].isdigit()
     if not is_http:
-        raise DeliveryFailed("does not speak HTTP", everybody=True)
+        raise DeliveryFailed("does not speak HTTP", target_down=True)
     return int(words[1])

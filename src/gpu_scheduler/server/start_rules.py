@@ -14,7 +14,7 @@ from gpu_scheduler.agent.devices.declared import parse_declared
 from gpu_scheduler.client.address import read_address
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.notify.delivery import Senders
-from gpu_scheduler.notify.event_rules import unheard
+from gpu_scheduler.notify.event_rules import target_warnings
 from gpu_scheduler.server.access import Certificate, check_access, verifier_of
 from gpu_scheduler.server.from_settings import check_node_timeouts, prices_of
 from gpu_scheduler.server.grpc import check_grpc
@@ -95,7 +95,7 @@ def _check_certificate(settings: Settings) -> None:
 
 def _check_notifications(settings: Settings) -> Iterable[str]:
     Senders(settings.notifications)
-    return unheard(settings.notifications)
+    return target_warnings(settings.notifications)
 
 
 def _check_directories(settings: Settings) -> None:

@@ -10,7 +10,7 @@ import uvloop
 
 from gpu_scheduler.notify import webhook
 from gpu_scheduler.notify.delivery import Senders
-from gpu_scheduler.notify.message import DeliveryFailed
+from gpu_scheduler.notify.outbox import DeliveryFailed
 from gpu_scheduler.notify.webhook import Proxies, Proxy
 from gpu_scheduler.settings.fields import Target
 from gpu_scheduler.settings.groups.operations import NotificationSettings
@@ -69,7 +69,7 @@ def test_a_proxy_that_refuses_or_is_away_is_named_and_its_password_is_not(
             tell("https://hooks.example/")
     assert "s3cret" not in str(refused.value)
     monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{a_free_port()}")
-    with pytest.raises(DeliveryFailed, match="cannot be reached by the proxy 127"):
+    with pytest.raises(DeliveryFailed, match="cannot be reached through the proxy 127"):
         tell("https://hooks.example/")
     for address in ("socks5://lab:s3cret@127.0.0.1:1", "https://p:1", "http://", "http://p:x"):
         monkeypatch.setenv("https_proxy", address)
@@ -85,7 +85,7 @@ def test_a_proxy_makes_the_connection_of_a_job_to_the_address_that_was_checked(
         assert (host, port) == ("hooks.example", 443)
         return "2606:2800:220:1::1"
 
-    monkeypatch.setattr(webhook, "_resolved", resolved)
+    monkeypatch.setattr(webhook, "_resolve_public", resolved)
     settings = NotificationSettings(allow_job_webhooks=True, timeout_s=5)
     with HttpProxy(login="Basic other") as proxy:
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.port}")
@@ -109,7 +109,7 @@ def test_a_proxy_makes_the_connection_of_a_job_to_the_address_that_was_checked(
 def test_the_variables_mean_what_they_mean_to_curl(
     variables: dict[str, str], scheme: str, expected: str | None
 ) -> None:
-    found = Proxies(variables).towards(scheme, "hooks.example")
+    found = Proxies(variables).proxy_for(scheme, "hooks.example")
     assert (None if found is None else str(found)) == expected
 
 
@@ -132,7 +132,7 @@ def test_the_variables_mean_what_they_mean_to_curl(
 )
 def test_hosts_in_no_proxy_are_reached_directly(listed: str, host: str, direct: bool) -> None:
     proxies = Proxies({"all_proxy": "p:1", "NO_PROXY": listed})
-    assert (proxies.towards("https", host) is None) is direct
+    assert (proxies.proxy_for("https", host) is None) is direct
 
 
 def test_a_password_is_not_shown_with_the_proxy() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.notification import OF_JOBS, Notice, NotifyRule, read_rules
-from gpu_scheduler.notify.event_rules import default_target, row_of, unheard, why_not
+from gpu_scheduler.notify.event_rules import default_target, row_of, target_warnings, why_not
 from gpu_scheduler.settings.fields import Target
 from gpu_scheduler.settings.groups.operations import NotificationSettings
 from tests.builders import a_job
@@ -62,29 +62,29 @@ def test_a_target_of_one_tenant_is_not_for_the_others() -> None:
 
 def test_several_targets_for_jobs_without_a_default_are_warned_of() -> None:
     two = {"mail": MAIL, "other": MAIL}
-    (warning,) = unheard(NotificationSettings(targets=two))
+    (warning,) = target_warnings(NotificationSettings(targets=two))
     assert warning == (
         "jobs of all tenants have several targets (mail, other) and no default one: '--notify end' "
-        "is refused without a target, and owners are not told of idle; name one of them in "
+        "is rejected without a target, and owners are not notified of idle; name one of them in "
         "notifications.default_target"
     )
-    (quiet,) = unheard(NotificationSettings(targets=two, owner_events=()))
+    (quiet,) = target_warnings(NotificationSettings(targets=two, owner_events=()))
     assert "owners" not in quiet
-    assert unheard(NotificationSettings(targets=two, default_target="mail")) == []
+    assert target_warnings(NotificationSettings(targets=two, default_target="mail")) == []
 
 
 def test_whoever_knows_where_to_tell_is_not_warned_of() -> None:
-    assert unheard(NotificationSettings()) == []
-    assert unheard(NotificationSettings(targets={"slack": SLACK, "pager": SLACK})) == []
-    assert unheard(NotificationSettings(targets={"mail": MAIL, "vision": VISION})) == []
+    assert target_warnings(NotificationSettings()) == []
+    assert target_warnings(NotificationSettings(targets={"slack": SLACK, "pager": SLACK})) == []
+    assert target_warnings(NotificationSettings(targets={"mail": MAIL, "vision": VISION})) == []
 
 
 def test_a_tenant_of_its_own_that_cannot_choose_is_named() -> None:
     targets = {"mail": MAIL, "vision": VISION, "wall": VISION}
-    (warning,) = unheard(NotificationSettings(targets=targets))
+    (warning,) = target_warnings(NotificationSettings(targets=targets))
     assert warning.startswith("jobs of tenant 'vision' have several targets (mail, vision, wall)")
     more = NotificationSettings(targets={**targets, "other": MAIL}, default_target="vision")
-    (warning,) = unheard(more)
+    (warning,) = target_warnings(more)
     assert warning.startswith("jobs of all other tenants have several targets (mail, other)")
 
 
@@ -95,7 +95,7 @@ def test_a_tenant_of_its_own_that_cannot_choose_is_named() -> None:
 )
 def test_a_default_that_no_job_can_use_is_warned_of(name: str, told: str) -> None:
     settings = NotificationSettings(targets={"mail": MAIL, "slack": SLACK}, default_target=name)
-    (warning,) = unheard(settings)
+    (warning,) = target_warnings(settings)
     assert told in warning
 
 
@@ -131,7 +131,7 @@ def test_without_a_target_it_goes_to_the_one_of_the_tenant_or_the_only_one() -> 
 )
 def test_an_address_of_a_job_must_be_public_and_encrypted(url: str) -> None:
     settings = NotificationSettings(allow_job_webhooks=True)
-    assert "address of the webhook" in refusal(f"end:{url}", settings)
+    assert "webhook URL" in refusal(f"end:{url}", settings)
 
 
 def test_addresses_of_jobs_are_only_taken_where_that_is_allowed() -> None:

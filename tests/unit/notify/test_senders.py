@@ -1,21 +1,24 @@
 """One notification to one receiver, as it arrives there."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
 import socket
+import ssl
 import sys
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
-from gpu_scheduler.notify import delivery, webhook
+from gpu_scheduler.notify import delivery, mail, webhook
 from gpu_scheduler.notify.delivery import Senders
-from gpu_scheduler.notify.message import DeliveryFailed
+from gpu_scheduler.notify.outbox import DeliveryFailed
 from gpu_scheduler.settings.fields import Target
 from gpu_scheduler.settings.groups.operations import NotificationSettings
 from tests.receivers import HttpReceiver, SmtpReceiver, a_certificate, a_free_port, until
@@ -78,7 +81,7 @@ def test_an_answer_that_is_no_success_is_a_failure_and_no_redirect_is_followed(
         receiver.status = status
         with pytest.raises(DeliveryFailed, match=f"status {status}") as failed:
             tell(Target(kind="webhook", url=receiver.url))
-    assert failed.value.everybody is everybody
+    assert failed.value.target_down is everybody
     assert receiver.requests == 1
 
 
@@ -107,11 +110,11 @@ def test_an_address_of_a_job_is_resolved_once_and_must_be_public() -> None:
     senders = Senders(NotificationSettings(allow_job_webhooks=True, timeout_s=5))
     with pytest.raises(DeliveryFailed, match="not public"):
         asyncio.run(senders.send("https://localhost:1/", DOCUMENT, AT_MS))
-    with pytest.raises(DeliveryFailed, match="no name"):
+    with pytest.raises(DeliveryFailed, match="invalid host name"):
         asyncio.run(senders.send("https://two..dots/", DOCUMENT, AT_MS))
 
     async def resolve() -> None:
-        await webhook._resolved(socket.gethostname(), 443)
+        await webhook._resolve_public(socket.gethostname(), 443)
 
     with pytest.raises(DeliveryFailed, match="not public"):
         asyncio.run(resolve())
@@ -197,6 +200,22 @@ def test_a_mail_is_encrypted_and_the_login_comes_from_a_file(tmp_path: Path) -> 
             tell(target, smtp_login_file=login, **(options | {"ca_file": ""}))
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for a certificate")
+def test_a_mail_goes_over_tls_from_the_beginning_of_the_connection(tmp_path: Path) -> None:
+    certificate = a_certificate(tmp_path)
+    with SmtpReceiver(certificate=certificate, login="a:b", implicit_tls=True) as receiver:
+        tell(
+            Target(kind="email", to="ann@lab.example"),
+            smtp_login_file=private(tmp_path / "login", "a:b"),
+            smtp_port=receiver.port,
+            smtp_security="tls",
+            smtp_host="localhost",
+            ca_file=str(certificate[0]),
+        )
+        until(lambda: receiver.mails, "the mail")
+    assert receiver.was_encrypted == [True]
+
+
 def test_a_mail_server_without_encryption_is_refused_unless_that_is_wanted() -> None:
     with SmtpReceiver() as receiver, pytest.raises(DeliveryFailed, match="does not offer STARTTLS"):
         tell(
@@ -212,7 +231,7 @@ def test_a_mail_server_that_refuses_or_is_silent_is_a_failure() -> None:
         receiver.refused = "RCPT"
         with pytest.raises(DeliveryFailed, match="550") as failed:
             tell(Target(kind="email", to="ann@lab.example"), smtp_port=receiver.port)
-        assert not failed.value.everybody
+        assert not failed.value.target_down
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         pytest.raises(DeliveryFailed, match=r"within 0.2 s"),
@@ -222,6 +241,64 @@ def test_a_mail_server_that_refuses_or_is_silent_is_a_failure() -> None:
             smtp_port=silent.getsockname()[1],
             timeout_s=0.2,
         )
+
+
+def answer_endlessly(server: socket.socket, stop: threading.Event) -> None:
+    """A mail server that sends one line after another, but never the last line of a response."""
+    server.settimeout(0.05)
+    connections: list[socket.socket] = []
+    while not stop.is_set():
+        with contextlib.suppress(OSError):
+            connections.append(server.accept()[0])
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.sendall(b"220-please wait\r\n")
+    for connection in connections:
+        connection.close()
+
+
+def mail_threads() -> int:
+    return sum(thread.name == "smtp" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("is_endless", [False, True], ids=["silent", "endless"])
+def test_mail_servers_that_hang_neither_block_the_loop_nor_pile_up_threads(
+    is_endless: bool,
+) -> None:
+    stop = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        answering = threading.Thread(target=answer_endlessly, args=(server, stop))
+        if is_endless:
+            answering.start()
+        message = mail.compose(
+            sender="gpu@lab.example",
+            to=["ann@lab.example"],
+            subject="s",
+            text="t",
+            message_id="<1@lab>",
+            at=datetime.now(UTC),
+        )
+        seen: list[int] = []
+
+        async def deliver_many() -> list[BaseException | None]:
+            mailer = mail.Mailer(ssl.create_default_context())
+            hung = mail.MailServer(host="127.0.0.1", port=port, security="none")
+            sending = [asyncio.ensure_future(mailer.send(message, hung, 0.4)) for _ in range(20)]
+            while not all(one.done() for one in sending):
+                await asyncio.sleep(0.01)
+                seen.append(mail_threads())
+            return [one.exception() for one in sending]
+
+        errors = asyncio.run(deliver_many())
+        stop.set()
+        if is_endless:
+            answering.join()
+    assert all(isinstance(error, DeliveryFailed) for error in errors)
+    assert all("within 0.4 s" in str(error) for error in errors)
+    assert 0 < max(seen) <= mail.MAX_THREADS
+    assert len(seen) > 10, "the event loop was blocked"
+    until(lambda: mail_threads() == 0, "the end of all threads")
 
 
 # --- programs

@@ -25,7 +25,7 @@ from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.notification import read_rules
 from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.notify import service
-from gpu_scheduler.notify.event_rules import Reader
+from gpu_scheduler.notify.event_rules import EventRules
 from gpu_scheduler.notify.service import DROPPED, Notifications
 from gpu_scheduler.server.ha.leader import NotificationSource
 from gpu_scheduler.settings.fields import Target
@@ -207,7 +207,7 @@ def test_what_a_receiver_refuses_comes_again_with_the_same_id(tmp_path: Path) ->
             (row,) = await house.until(
                 lambda: [row for row in house.store.notices() if row.tries >= 2], "a row"
             )
-            assert row.error == "answered with status 500"
+            assert row.error == "returned status 500"
             receiver.status = 200
             await house.until(lambda: receiver.got, "the notification at last")
             await house.until(lambda: not house.store.notices(), "an empty outbox")
@@ -281,7 +281,7 @@ def test_a_restart_loses_nothing_and_repeats_nothing_that_was_written_down(tmp_p
 
 
 def test_a_full_disk_delays_and_loses_nothing(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(service, "PAUSE_S", 0.05)
+    monkeypatch.setattr(service, "RETRY_S", 0.05)
     with HttpReceiver() as receiver:
 
         async def test(house: House) -> None:
@@ -309,7 +309,7 @@ def test_a_full_disk_delays_and_loses_nothing(tmp_path: Path, monkeypatch: Any) 
 def test_a_store_that_is_away_at_the_start_delays_and_loses_nothing(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(service, "PAUSE_S", 0.05)
+    monkeypatch.setattr(service, "RETRY_S", 0.05)
     monkeypatch.setattr(Disk, "blips", 2)
     with HttpReceiver() as receiver:
 
@@ -333,7 +333,7 @@ def test_what_cannot_be_delivered_in_time_is_given_up_with_an_event(tmp_path: Pa
             await house.until(lambda: not house.store.notices(), "an empty outbox")
 
             (event,) = house.events(DROPPED)
-            assert event == {"target": "hook", "count": 1, "error": "answered with status 500"}
+            assert event == {"target": "hook", "count": 1, "error": "returned status 500"}
             assert house.notifications.lanes["hook"].given_up == 1
 
         in_house(tmp_path, told(receiver, "end", retry_most_s=1.0), test)
@@ -405,7 +405,8 @@ def test_free_gpus_are_told_when_there_were_none_and_nobody_waits_for_them(tmp_p
             await house.ran(first)
             await house.until(lambda: second in house.allocated(), "the second")
             await house.until(
-                lambda: house.notifications._memory.sequence == house.store.last_event(), "all read"
+                lambda: house.notifications._progress.sequence == house.store.last_event(),
+                "all read",
             )
             assert receiver.got == []
             await house.ran(second)
@@ -428,7 +429,7 @@ def test_free_gpus_of_a_node_that_was_away_are_no_news(tmp_path: Path) -> None:
             await house.until(lambda: len(receiver.got) > before, "its end")
             await house.loop.apply(SetNode(replace(a_node(), state=NodeState.LOST)))
             memory = house.notifications
-            await house.until(lambda: memory._memory.sequence == store.last_event(), "all read")
+            await house.until(lambda: memory._progress.sequence == store.last_event(), "all read")
             await house.close()
 
         async def run() -> None:
@@ -444,7 +445,7 @@ def test_free_gpus_of_a_node_that_was_away_are_no_news(tmp_path: Path) -> None:
 def test_a_budget_is_told_once_when_it_is_nearly_used_and_once_when_it_is(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(service, "LOOK_S", 0.02)
+    monkeypatch.setattr(service, "BUDGET_CHECK_S", 0.02)
     with HttpReceiver() as receiver:
 
         async def test(house: House) -> None:
@@ -468,7 +469,7 @@ def test_a_budget_is_told_once_when_it_is_nearly_used_and_once_when_it_is(
 def test_the_budget_of_a_user_is_told_to_that_user(tmp_path: Path, monkeypatch: Any) -> None:
     from gpu_scheduler.model.tenant import Quota
 
-    monkeypatch.setattr(service, "LOOK_S", 0.02)
+    monkeypatch.setattr(service, "BUDGET_CHECK_S", 0.02)
     with SmtpReceiver() as receiver:
         settings = NotificationSettings(
             targets={"mail": Target(kind="email", to="{user}@lab.example", events=("budget",))},
@@ -555,7 +556,7 @@ def test_who_hears_of_idle_gpus(
     async def test(house: House) -> None:
         job = await house.submit(name="lazy", user="ann", notify=read_rules(notify))
         await house.loop.apply(an_idle_warning(job))
-        rows = Reader(wanted, house.store).rows(house.store.events(), 0)
+        rows = EventRules(wanted, house.store).rows(house.store.events(), 0)
         assert [row.target for row in rows if '"idle"' in row.document] == targets
         assert len(rows) == len(targets), "starts and ends are nobody's business by default"
 
@@ -572,7 +573,7 @@ def test_of_the_tasks_of_an_array_an_owner_hears_once(tmp_path: Path) -> None:
         for task in range(5):
             for outcome in (first, second):
                 await house.loop.apply(an_idle_warning(outcome.jobs[0].id, task))
-        reader = Reader(wanted, house.store)
+        reader = EventRules(wanted, house.store)
         rows = reader.rows(house.store.events(), 0)
         assert len(rows) == 2
         assert reader.rows(house.store.events(), 0) == rows, "if they were not kept"
@@ -597,7 +598,7 @@ def test_what_is_held_is_read_once_for_many_events(
                 return held()
 
             monkeypatch.setattr(house.store, "allocations", counted)
-            reader = Reader(settings, house.store)
+            reader = EventRules(settings, house.store)
             reads.clear()
             rows = reader.rows(house.store.events(), 0)
             assert (len(rows), len(reads)) == (6, 1)
