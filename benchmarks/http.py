@@ -22,7 +22,7 @@ import uvloop
 
 from benchmarks.progress import show
 from benchmarks.result import Result, result, rounded
-from gpu_scheduler.api.application import build
+from gpu_scheduler.api.http.app import build
 from gpu_scheduler.api.http.listeners import Addresses, BoundSockets, serve
 from gpu_scheduler.api.interfaces import ApiSettings
 from gpu_scheduler.control.core import Core

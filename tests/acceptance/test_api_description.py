@@ -21,13 +21,11 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from gpu_scheduler.api.application import DOCUMENTED_OPERATIONS
-from gpu_scheduler.api.http.openapi import describe
+from gpu_scheduler.api.http.app import DOCUMENTED_OPERATIONS
+from gpu_scheduler.api.http.operations import openapi_document
 from tests.unit.api.lab import ApiLab
 
-pytestmark = pytest.mark.slow
-
-SCHEMA = schemathesis.openapi.from_dict(describe(DOCUMENTED_OPERATIONS, "0"))
+SCHEMA = schemathesis.openapi.from_dict(openapi_document(DOCUMENTED_OPERATIONS, "0"))
 OPERATIONS = {
     operation.label: operation
     for operation in (result.ok() for result in SCHEMA.get_all_operations())

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.api.application import DOCUMENTED_OPERATIONS
+from gpu_scheduler.api.http.app import DOCUMENTED_OPERATIONS
 from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.api.nodes.sessions import add_agent_service
 from gpu_scheduler.wire import agent_pb2 as pb

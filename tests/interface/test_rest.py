@@ -35,14 +35,14 @@ def test_metrics(api: ApiLab) -> None:
             for label, value in sample.labels.items():
                 if label in FIXED_VALUES and not (label == "status" and "path" in sample.labels):
                     kept.setdefault(label, set()).add(value)
-    front = api.applications.main
+    app = api.applications.main
     families = {
         family.name: {
             "type": family.type,
             "labels": list(getattr(family, "_labelnames", ())),
             "values": {label: sorted(kept) for label, kept in values[family.name].items()},
         }
-        for family in SchedulerCollector(front._context, front.requests).collect()
+        for family in SchedulerCollector(app._context, app.requests).collect()
     }
     assert families.keys() == values.keys()
     check_snapshot("metrics.json", families)

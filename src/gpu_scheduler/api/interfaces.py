@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpu_scheduler.api.ha.gate import LeadershipStatus
-from gpu_scheduler.api.nodes.terminals import TerminalSession
+from gpu_scheduler.api.nodes.streams import TerminalSession
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import Command
@@ -176,5 +176,5 @@ class ApiSettings:
     max_token_days: float = 365.0
     warnings: tuple[str, ...] = ()
     plain_nodes: bool = False
-    standing: LeadershipStatus | None = None
+    leadership: LeadershipStatus | None = None
     started: float = 0.0

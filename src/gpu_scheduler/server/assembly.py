@@ -18,7 +18,7 @@ import grpc
 import structlog
 
 from gpu_scheduler import __version__
-from gpu_scheduler.api.application import Applications
+from gpu_scheduler.api.http.app import Applications
 from gpu_scheduler.api.http.listeners import Addresses, BoundSockets, ConnectionLimit, serve
 from gpu_scheduler.api.nodes.sessions import add_agent_service
 from gpu_scheduler.control.writer import SteadyClock
@@ -174,7 +174,7 @@ class Server:
         server = await serve(
             applications,
             self._listening,
-            doors=ConnectionLimit(api.connections_per_caller, api.slow_request_s),
+            limit=ConnectionLimit(api.connections_per_caller, api.slow_request_s),
             tls=None if self._certificate is None else self._certificate.context,
         )
         try:

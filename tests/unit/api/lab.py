@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_scheduler.api.application import Applications, build
 from gpu_scheduler.api.auth.peer_credentials import Authenticator
+from gpu_scheduler.api.http.app import Applications, build
 from gpu_scheduler.api.http.listeners import (
     Addresses,
     ApiServer,
@@ -106,10 +106,10 @@ class ApiLab:
         gpu_mb: int = GPU_MB,
         notifications: Any = None,
         vitals: Any = None,
-        doors: ConnectionLimit | None = None,
+        connection_limit: ConnectionLimit | None = None,
         **core: Any,
     ) -> None:
-        self.doors = doors
+        self.connection_limit = connection_limit
         self._nodes = nodes
         self._gpu_mb = gpu_mb
         self._core = core
@@ -143,7 +143,7 @@ class ApiLab:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     async def _start(self) -> None:
-        self.listening = BoundSockets(
+        self.sockets = BoundSockets(
             Addresses(
                 http=("127.0.0.1", 0),
                 unix=self.directory / "server.sock",
@@ -157,7 +157,9 @@ class ApiLab:
         self.applications: Applications = build(
             self.loop, self._settings, logs=self.logs, authenticators=self._authenticators
         )
-        self.server: ApiServer = await serve(self.applications, self.listening, doors=self.doors)
+        self.server: ApiServer = await serve(
+            self.applications, self.sockets, limit=self.connection_limit
+        )
         for number in range(self._nodes):
             await self.loop.apply(
                 NodeReported(
@@ -211,8 +213,8 @@ class ApiLab:
 
     @property
     def port(self) -> int:
-        assert self.listening.http_port is not None
-        return self.listening.http_port
+        assert self.sockets.http_port is not None
+        return self.sockets.http_port
 
     def connection(self, *, unix: bool = True) -> http.client.HTTPConnection:
         if unix:

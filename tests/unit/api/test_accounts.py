@@ -16,9 +16,9 @@ import pytest
 
 from gpu_scheduler.api.auth import accounts as accounts_module
 from gpu_scheduler.api.auth.accounts import (
-    FORGOTTEN_S,
     FRESH_S,
-    MOST_AT_ONCE,
+    MOST_THREADS,
+    USABLE_S,
     Account,
     Accounts,
     Directory,
@@ -70,8 +70,8 @@ class Service:
         self.hangs_for.clear()
         self._answers.set()
 
-    def accounts(self, patience_s: float = LONGEST_S) -> Accounts:
-        return Accounts(self.look_up, patience_s=patience_s, clock=lambda: self.now_s)
+    def accounts(self, timeout_s: float = LONGEST_S) -> Accounts:
+        return Accounts(self.look_up, timeout_s=timeout_s, clock=lambda: self.now_s)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def play(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def of(accounts: Accounts, uid: int) -> Account:
-    return await accounts.when_known(lambda: accounts.of(uid))
+    return await accounts.wait_for(lambda: accounts.of(uid))
 
 
 async def until_hanging(service: Service, count: int = 1) -> None:
@@ -129,13 +129,13 @@ def test_a_look_up_that_does_not_come_back_fails_who_asks_and_is_not_repeated_me
     service: Service,
 ) -> None:
     async def scenario() -> None:
-        accounts = service.accounts(patience_s=0.05)
+        accounts = service.accounts(timeout_s=0.05)
         service.hangs_for = {ANN}
         for _ in range(3):
             with pytest.raises(ClusterError, match=r"uid 4201 could not .* within 0\.05 s on this"):
                 await of(accounts, ANN)
         assert service.asked == [ANN]
-        answer = accounts._asked[ANN].answer
+        answer = accounts._lookups[ANN].result
         service.answer()
         await answer
         assert accounts.of(ANN).name == "user-4201"
@@ -149,7 +149,7 @@ def test_a_look_up_that_fails_is_told_and_the_next_one_tries_again(service: Serv
         accounts = service.accounts()
         service.problem = "connection refused"
         with pytest.raises(ClusterError, match=r"user 'user-7' .* connection refused"):
-            await accounts.when_known(lambda: accounts.named("user-7"))
+            await accounts.wait_for(lambda: accounts.named("user-7"))
         service.problem = ""
         assert (await of(accounts, 7)).name == "user-7"
 
@@ -159,11 +159,11 @@ def test_a_look_up_that_fails_is_told_and_the_next_one_tries_again(service: Serv
 def test_only_a_few_are_looked_up_at_once_and_the_others_have_their_turn(service: Service) -> None:
     async def scenario() -> None:
         accounts = service.accounts()
-        many = range(1, 3 * MOST_AT_ONCE + 1)
+        many = range(1, 3 * MOST_THREADS + 1)
         service.hangs_for = set(many)
         asked = [asyncio.ensure_future(of(accounts, uid)) for uid in many]
-        await until_hanging(service, MOST_AT_ONCE)
-        assert len(service.asked) == MOST_AT_ONCE
+        await until_hanging(service, MOST_THREADS)
+        assert len(service.asked) == MOST_THREADS
         service.answer()
         assert [account.uid for account in await asyncio.gather(*asked)] == list(many)
 
@@ -178,7 +178,7 @@ def test_more_than_can_ever_be_answered_in_time_are_refused_at_once(
     async def scenario() -> None:
         accounts = service.accounts()
         await of(accounts, BOB)
-        busy = range(1, MOST_AT_ONCE + 1)
+        busy = range(1, MOST_THREADS + 1)
         service.hangs_for = set(busy)
         for uid in (*busy, 100, 101):
             with pytest.raises(LookupPending):
@@ -201,7 +201,7 @@ def test_what_grows_old_is_used_while_it_is_looked_up_anew(service: Service) -> 
         service.groups = ("other",)
         service.now_s = FRESH_S + 1
         assert accounts.of(ANN).groups == ("lab",)
-        await accounts._asked[ANN].answer
+        await accounts._lookups[ANN].result
         assert accounts.of(ANN).groups == ("other",)
         assert service.asked == [ANN, ANN]
 
@@ -214,26 +214,26 @@ def test_who_has_left_a_group_is_out_of_its_tenant_within_a_minute_also_if_nobod
     roster = TenantDirectory.of([Tenant(id="vision", linux_groups=("lab",))])
 
     async def scenario() -> None:
-        people = Directory(0, (), lambda: roster, service.accounts(patience_s=1.0))
+        people = Directory(0, (), lambda: roster, service.accounts(timeout_s=1.0))
 
         async def tenant() -> str:
-            return (await people.when_known(lambda: people.caller(ANN))).tenant
+            return (await people.wait_for(lambda: people.caller(ANN))).tenant
 
         assert await tenant() == "vision"
         service.groups = ()
         service.hangs_for = {ANN}
-        service.now_s = FORGOTTEN_S - 1
+        service.now_s = USABLE_S - 1
         assert await tenant() == "vision"
-        service.now_s = FORGOTTEN_S
+        service.now_s = USABLE_S
         with pytest.raises(ClusterError):
             await tenant()
-        answer = people._accounts._asked[ANN].answer
+        answer = people._accounts._lookups[ANN].result
         service.answer()
         await answer
         assert await tenant() == "default"
 
     play(scenario)
-    assert FORGOTTEN_S <= 60
+    assert USABLE_S <= 60
 
 
 def test_that_somebody_was_not_there_is_not_used_once_it_is_old(service: Service) -> None:
@@ -243,7 +243,7 @@ def test_that_somebody_was_not_there_is_not_used_once_it_is_old(service: Service
         def ask() -> Account | None:
             return accounts.named("nobody-has-this-name")
 
-        assert await accounts.when_known(ask) is None
+        assert await accounts.wait_for(ask) is None
         assert ask() is None
         service.now_s = FRESH_S
         with pytest.raises(LookupPending):
@@ -255,7 +255,7 @@ def test_that_somebody_was_not_there_is_not_used_once_it_is_old(service: Service
 def test_what_is_known_of_a_name_is_known_of_its_uid(service: Service) -> None:
     async def scenario() -> None:
         accounts = service.accounts()
-        named = await accounts.when_known(lambda: accounts.named("user-4201"))
+        named = await accounts.wait_for(lambda: accounts.named("user-4201"))
         assert accounts.of(ANN) is named
         assert service.asked == ["user-4201"]
 
@@ -300,7 +300,7 @@ from gpu_scheduler.api.auth.accounts import Accounts
 
 async def ask():
     accounts = Accounts()
-    asked = asyncio.ensure_future(accounts.when_known(lambda: accounts.of(0)))
+    asked = asyncio.ensure_future(accounts.wait_for(lambda: accounts.of(0)))
     for _ in range(2):
         await asyncio.to_thread(os.read, begun, 1)
         os.write(go_on, b"x")
@@ -402,7 +402,7 @@ def test_who_cannot_be_looked_up_in_time_is_told_to_come_back(
     lab: ApiLab, hanging: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     people: Any = lab.applications.main
-    monkeypatch.setattr(people._context.directory._accounts, "_patience_s", 0.05)
+    monkeypatch.setattr(people._context.directory._accounts, "_timeout_s", 0.05)
     reply = lab.get("/me", headers={"Authorization": f"Bearer {SECRET}"}, unix=False)
     assert (reply.status, reply.code, reply.headers["retry-after"]) == (503, "cluster_error", "5")
     assert "user 'nobody' could not be looked up within 0.05 s on this server" in reply.error

@@ -36,7 +36,7 @@ def lab() -> Iterator[ApiLab]:
         pytest.MonkeyPatch.context() as patch,
         ApiLab(authenticators=[ByHeader()], server_uid=0) as lab,
     ):
-        patch.setattr(audit, "TOGETHER_S", 0.05)
+        patch.setattr(audit, "FLUSH_S", 0.05)
         yield lab
 
 

@@ -39,7 +39,7 @@ def a_kernel(
 
 def found(known: PeerAuthenticator, peer: Peer) -> Caller | None:
     """Who it is, when the account was looked up."""
-    return asyncio.run(known._people.when_known(lambda: known.caller(peer, {})))
+    return asyncio.run(known._directory.wait_for(lambda: known.caller(peer, {})))
 
 
 def ends(far: socket.socket) -> tuple[peer_credentials._End, peer_credentials._End]:
@@ -64,7 +64,7 @@ def test_both_ways_to_ask_the_kernel_agree() -> None:
     with near, far:
         assert peer_credentials._read_table(*ends(far)) == os.getuid()
         try:
-            assert peer_credentials._ask_kernel(*ends(far)) == os.getuid()
+            assert peer_credentials._query_sock_diag(*ends(far)) == os.getuid()
         except OSError as error:
             pytest.skip(f"this kernel cannot be asked about one socket: {error}")
 

@@ -300,7 +300,7 @@ def test_the_metrics_port_has_metrics_and_nothing_else(lab: ApiLab) -> None:
 
     answers = {}
     for path in ("/metrics", "/health", "/api/v1/jobs"):
-        connection = HTTPConnection("127.0.0.1", lab.listening.metrics_port)
+        connection = HTTPConnection("127.0.0.1", lab.sockets.metrics_port)
         connection.request("GET", path)
         answers[path] = connection.getresponse().status
         connection.close()

@@ -142,7 +142,7 @@ def test_who_reads_too_slowly_is_cut_off_and_told_where_to_resume() -> None:
             f"ws://127.0.0.1:{lab.port}/api/v1/events?after=0", max_queue=1, compression=None
         ) as socket:
             until = time.monotonic() + 60
-            while not lab.applications.main.sockets.cut_off and time.monotonic() < until:
+            while not lab.applications.main.event_sockets.cut_off and time.monotonic() < until:
                 time.sleep(0.02)
             seen = []
             with contextlib.suppress(ConnectionClosed):

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api.expected_start import (
+from gpu_scheduler.api.forecast import (
     ExpectedTime,
-    end_of_queued,
-    end_of_running,
-    forecast_start,
+    Explainer,
+    expected_queued_end,
+    expected_running_end,
+    expected_start,
 )
-from gpu_scheduler.api.explainer import Explainer
 from gpu_scheduler.control.messages import Cancel, Cordon, NodeLost, NodeSilent
 from gpu_scheduler.model.job import Dependency, DependencyKind, Job
 from gpu_scheduler.predict.history import History
@@ -34,7 +34,7 @@ def a_service(lab: Lab) -> Any:
 
 def start_of(lab: Lab, job_id: str) -> ExpectedTime:
     service = a_service(lab)
-    return forecast_start(service, Explainer(service), job_id)
+    return expected_start(Explainer(service), job_id)
 
 
 def end_of(lab: Lab, job_id: str) -> ExpectedTime:
@@ -43,9 +43,9 @@ def end_of(lab: Lab, job_id: str) -> ExpectedTime:
     record = lab.core.state.jobs[job_id]
     running = lab.core.state.cluster.running.get(f"{job_id}.1")
     if running is not None:
-        return end_of_running(service, running.running)
+        return expected_running_end(service, running.running)
     entry = lab.core.state.cluster.queue.entries[record.job.number]
-    return end_of_queued(explainer, entry, forecast_start(service, explainer, job_id))
+    return expected_queued_end(explainer, entry, expected_start(explainer, job_id))
 
 
 def whole(job_id: str, **wishes: Any) -> Job:
@@ -93,7 +93,10 @@ def test_who_waits_for_a_quota_that_is_used_on_a_lost_node_is_told_no_start() ->
     lab.do(NodeSilent(node_id), NodeLost(node_id), Cancel("j1"))
     lab.submit(a_job(number=2, max_runtime_ms=HOUR))
     found = start_of(lab, "j2")
-    assert (found.at_ms, found.why_not) == (None, "nothing that is expected to end lets it start")
+    assert (found.at_ms, found.why_not) == (
+        None,
+        "no job that is expected to end frees enough for it",
+    )
 
 
 def test_a_gang_that_open_nodes_could_not_hold_is_told_no_start() -> None:
@@ -109,7 +112,9 @@ def test_a_job_for_a_label_on_a_closed_node_is_told_no_start() -> None:
     lab = Lab(nodes=[a_node(), a_node(ordinal=1, labels=(("zone", "a"),))], predictor=History())
     lab.do(Cordon("n1", True))
     lab.submit(a_job(id="j", gpus=1, node_labels=(("zone", "a"),), max_runtime_ms=HOUR))
-    assert start_of(lab, "j") == ExpectedTime(None, "", "no node that could run it takes work now")
+    assert start_of(lab, "j") == ExpectedTime(
+        None, "", "no node that could run it accepts work now"
+    )
 
 
 def test_behind_a_job_with_a_limit_there_is_a_start_and_an_end() -> None:
@@ -152,7 +157,7 @@ def test_the_end_of_a_job_of_unknown_length_is_not_told() -> None:
     assert end_of(lab, "runs") == ExpectedTime(
         None, "", "it has no time limit of its own and no history"
     )
-    assert "--time or --estimate would tell" in end_of(lab, "waits").why_not
+    assert "give --time or --estimate" in end_of(lab, "waits").why_not
 
 
 def test_one_run_of_the_same_size_is_a_history() -> None:
@@ -201,14 +206,14 @@ def test_of_a_job_on_a_lost_node_no_end_is_told() -> None:
     lab.submit(whole("runs", max_runtime_ms=HOUR))
     assert end_of(lab, "runs").at_ms == HOUR
     lab.do(NodeSilent("n0"), NodeLost("n0"))
-    assert end_of(lab, "runs") == ExpectedTime(None, "", "nothing is heard of its node")
+    assert end_of(lab, "runs") == ExpectedTime(None, "", "its node does not respond")
 
 
 def test_a_service_has_no_end_and_lets_nobody_start() -> None:
     lab = a_lab()
     lab.submit(whole("service", service="web"), whole("waits", max_runtime_ms=HOUR))
-    assert end_of(lab, "service").why_not == "a service runs until somebody ends it"
-    assert start_of(lab, "waits").why_not == "nothing that is expected to end lets it start"
+    assert end_of(lab, "service").why_not == "a service runs until it is deleted"
+    assert start_of(lab, "waits").why_not == "no job that is expected to end frees enough for it"
 
 
 def test_what_came_since_the_last_look_is_not_told_that_it_never_starts() -> None:
@@ -218,10 +223,10 @@ def test_what_came_since_the_last_look_is_not_told_that_it_never_starts() -> Non
     lab.submit(whole("gang", members=2, max_runtime_ms=HOUR))
     service = a_service(lab)
     explainer = Explainer(service, clock=lambda: 1.0)
-    assert forecast_start(service, explainer, "gang").at_ms is None
+    assert expected_start(explainer, "gang").at_ms is None
     lab.submit(whole("runs", max_runtime_ms=HOUR), whole("waits", max_runtime_ms=HOUR))
     service.tallies.messages += 1
     service.last_plan = lab.last_plan
     number = lab.core.state.jobs["waits"].job.number
     lab.core.state.cluster.reservations.pop(number, None)
-    assert not explainer.outlook(number).is_never
+    assert not explainer.start_forecast(number).is_never

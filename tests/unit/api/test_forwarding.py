@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api.application import build
 from gpu_scheduler.api.auth.peer_credentials import Peer
 from gpu_scheduler.api.ha import proxy
-from gpu_scheduler.api.ha.forwarded_identity import Asked, IdentityVerifier, sign_identity
+from gpu_scheduler.api.ha.forwarded_identity import IdentityVerifier, SignedRequest, sign_identity
 from gpu_scheduler.api.ha.proxy import LeaderProxy
+from gpu_scheduler.api.http.app import build
 from gpu_scheduler.api.interfaces import ApiSettings
 from gpu_scheduler.client.socket_options import IDLE_S
 from gpu_scheduler.control.loop import Loop
@@ -128,13 +128,13 @@ async def a_standby(standing: Standing, *later: Write) -> AsyncIterator[Asking]:
     if later:
         store.commit(list(later))
     forwarder = LeaderProxy(
-        standing=standing,
+        leadership=standing,
         secret=SECRET,
         tls=lambda: pytest.fail("no TLS"),
         age_s=lambda: 60.0,
     )
     settings = ApiSettings(server_uid=os.getuid(), auth=True)
-    yield Asking(build(loop, settings, forwarder=forwarder).main)
+    yield Asking(build(loop, settings, proxy=forwarder).main)
     await loop.close()
 
 
@@ -163,7 +163,7 @@ def play(
 
 def a_voucher(method: bytes = b"POST") -> bytes:
     """Of another server, for somebody."""
-    asked = Asked(method=method, target=JOBS.encode(), body=BODY)
+    asked = SignedRequest(method=method, target=JOBS.encode(), body=BODY)
     return sign_identity(SECRET, SOMEBODY, "12345", asked, server="other", term=4, at_ms=NOW_MS)
 
 
@@ -200,7 +200,7 @@ def test_what_was_passed_on_once_says_so_and_is_not_passed_on_again() -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy, "WAIT_FOR_LEADER_S", 0.05)
-    monkeypatch.setattr(proxy, "AGAIN_S", 0.06)
+    monkeypatch.setattr(proxy, "RETRY_S", 0.06)
 
 
 def refused_by(standing: Standing) -> Any:
@@ -231,7 +231,7 @@ def test_a_leader_that_leads_no_more_is_not_asked_for_ever() -> None:
 @pytest.mark.usefixtures("impatient")
 def test_nothing_is_passed_on_to_a_leader_that_gives_our_own_address_for_its_own() -> None:
     told = refused_by(Standing(ME))
-    assert f"is at {ME}, which is this server itself" in told
+    assert f"gives the address {ME}, which is that of this server" in told
     assert "server.address" in told
 
 
@@ -252,7 +252,7 @@ def test_a_server_that_stops_does_not_ask_itself_and_keeps_nobody_waiting() -> N
         standing.is_leaving = True
 
     told = refused_by(Stopping(nothing))
-    assert "this server stops" in told
+    assert "this server is shutting down" in told
 
 
 def test_a_server_that_stops_passes_on_to_the_next_leader_once_there_is_one() -> None:
@@ -336,8 +336,8 @@ def test_a_leader_that_is_gone_without_a_word_is_found_out_by_the_kernel() -> No
     async def run() -> None:
         async with listening(Leader()) as leader:
             standing: Any = Standing(leader.address)
-            passes = LeaderProxy(standing=standing, secret=SECRET, tls=ssl.create_default_context)
-            reader, writer = await passes._connected(standing.lead)
+            passes = LeaderProxy(leadership=standing, secret=SECRET, tls=ssl.create_default_context)
+            reader, writer = await passes._connect(standing.lead)
             connection = writer.get_extra_info("socket")
             assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == IDLE_S

@@ -97,7 +97,7 @@ def test_a_websocket_is_checked_in_the_same_way(lab: ApiLab) -> None:
     assert missing.value.response.status_code == 404
     for path in ("events", "jobs/job-1/terminal"):
         with pytest.raises(InvalidStatus) as elsewhere:
-            connect(f"ws://127.0.0.1:{lab.listening.metrics_port}/api/v1/{path}")
+            connect(f"ws://127.0.0.1:{lab.sockets.metrics_port}/api/v1/{path}")
         assert elsewhere.value.response.status_code == 404
     with pytest.raises(InvalidStatus) as bad:
         connect(f"{address}?after=x")
@@ -281,5 +281,5 @@ def test_a_parameter_that_stands_twice_is_refused(lab: ApiLab) -> None:
     reply = lab.get("/jobs?user=ann&user=boss", headers=as_user("ann"))
     assert (reply.status, reply.error) == (
         400,
-        "parameter 'user' stands there twice; give it once",
+        "parameter 'user' is given twice; give it once",
     )

@@ -7,9 +7,9 @@ from typing import Any
 
 import grpc
 
-from gpu_scheduler.api.application import build
 from gpu_scheduler.api.auth.peer_credentials import Peer
 from gpu_scheduler.api.grpc.scheduler_service import SERVICE, Scheduler, add_scheduler_service
+from gpu_scheduler.api.http.app import build
 from gpu_scheduler.api.interfaces import ApiSettings
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import NodeReported

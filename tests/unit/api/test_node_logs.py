@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gpu_scheduler.api.nodes.logs import CHUNKS_AHEAD, LogStreams
+from gpu_scheduler.api.nodes.streams import CHUNKS_AHEAD, LogStreams
 from gpu_scheduler.model.errors import ClusterError
 from gpu_scheduler.wire import agent_pb2 as pb
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gpu_scheduler.api.nodes.protocol import Agents
-from gpu_scheduler.api.nodes.terminals import CHUNKS_AHEAD, TerminalSession, TerminalStreams
+from gpu_scheduler.api.nodes.streams import CHUNKS_AHEAD, TerminalSession, TerminalStreams
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.model.errors import ClusterError, InvalidRequest, WrongState
 from gpu_scheduler.store.memory import MemoryStore

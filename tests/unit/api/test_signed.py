@@ -60,7 +60,7 @@ def a_verifier(
 
 def caller_of(verifier: JwtVerifier, text: str, origin: str = "") -> Caller:
     """Who it is, when the account was looked up."""
-    return asyncio.run(verifier._people.when_known(lambda: verifier.caller(text, origin)))
+    return asyncio.run(verifier._directory.wait_for(lambda: verifier.caller(text, origin)))
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_a_key_set_is_chosen_from_by_id(tmp_path: Path) -> None:
     with pytest.raises(BadToken):
         caller_of(verifier, crossed)
     unknown = jwt.encode(claims(), other, "RS256", headers={"kid": "three"})
-    with pytest.raises(BadToken, match="a key that is not known"):
+    with pytest.raises(BadToken, match="an unknown key"):
         caller_of(verifier, unknown)
 
 

@@ -17,7 +17,7 @@ PATIENCE_S = 0.4
 @pytest.fixture(scope="module")
 def lab() -> Iterator[ApiLab]:
     bounds = Bounds(receive_seconds=PATIENCE_S)
-    with ApiLab(bounds=bounds, doors=ConnectionLimit(8, PATIENCE_S)) as lab:
+    with ApiLab(bounds=bounds, connection_limit=ConnectionLimit(8, PATIENCE_S)) as lab:
         yield lab
 
 
@@ -85,22 +85,22 @@ def test_a_kept_connection_may_rest_between_requests(lab: ApiLab) -> None:
 
 
 def test_one_caller_holds_only_so_many_connections(lab: ApiLab) -> None:
-    doors = lab.doors
-    assert doors is not None
+    limit = lab.connection_limit
+    assert limit is not None
     from gpu_scheduler.api.auth.peer_credentials import Peer
 
     ann, ben, root = Peer(uid=1000), Peer(uid=1001), Peer(uid=0)
-    assert [doors.enter(ann) for _ in range(9)] == [True] * 8 + [False]
-    assert doors.enter(ben)
-    assert all(doors.enter(root) for _ in range(20))
+    assert [limit.add(ann) for _ in range(9)] == [True] * 8 + [False]
+    assert limit.add(ben)
+    assert all(limit.add(root) for _ in range(20))
     far, near = Peer(uid=None, host="192.0.2.1"), Peer(uid=None, host="192.0.2.2")
-    assert [doors.enter(far) for _ in range(9)][-1] is False
-    assert doors.enter(near)
+    assert [limit.add(far) for _ in range(9)][-1] is False
+    assert limit.add(near)
     for peer, count in ((ann, 9), (ben, 1), (root, 20), (far, 9), (near, 1)):
         for _ in range(count):
-            doors.leave(peer)
-    assert doors.enter(ann)
-    doors.leave(ann)
+            limit.remove(peer)
+    assert limit.add(ann)
+    limit.remove(ann)
 
 
 def test_the_server_answers_while_others_are_slow(lab: ApiLab) -> None:

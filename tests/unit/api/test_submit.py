@@ -68,9 +68,12 @@ def test_a_command_that_is_a_string_is_refused_with_what_to_write(lab: ApiLab) -
         (b"", "Invalid request body: it is not JSON"),
         (b'"text"', "Invalid request body: expected an object"),
         (b'{"command": ["\xff"]}', "Invalid request body: it is not UTF-8"),
-        (b'{"command":["\\ud800"]}', "a string in it is no valid text: it has half of a character"),
-        (b'{"command":["\\ud800 and more"]}', "a string in it is no valid text"),
-        (b'{"command":["\\udc00"]}', "a string in it is no valid text"),
+        (
+            b'{"command":["\\ud800"]}',
+            "a string in it is not valid text: it has half of a character",
+        ),
+        (b'{"command":["\\ud800 and more"]}', "a string in it is not valid text"),
+        (b'{"command":["\\udc00"]}', "a string in it is not valid text"),
         (b'{"command":["\\ud83d\\ude00"', "Invalid request body: it is not JSON"),
         (b'{"command": ["a"], "gpus": 1}', "unknown field `gpus`"),
         (b'{"command": ["a"], "gpu_count": "8"}', "gpu_count: expected a number"),
@@ -127,7 +130,7 @@ def test_a_key_that_stands_twice_is_refused_and_named(
     before = count(lab)
     reply = lab.call(method, path, body)
     assert (reply.status, reply.code) == (400, "invalid_request")
-    assert reply.error == f"Invalid request body: '{key}' stands there twice; give it once"
+    assert reply.error == f"Invalid request body: '{key}' is given twice; give it once"
     assert count(lab) == before
 
 
@@ -141,7 +144,7 @@ def test_a_key_that_stands_twice_in_one_of_many_jobs_refuses_all_and_is_named(la
         lab.post("/jobs/bulk", b"\n".join([*jobs, twice]), headers=lines),
     ):
         assert (reply.status, reply.json["details"]) == (400, {"index": 2})
-        assert "'memory_mb' stands there twice" in reply.error
+        assert "'memory_mb' is given twice" in reply.error
     assert count(lab) == before
 
 
@@ -151,7 +154,7 @@ def test_a_key_that_stands_twice_in_one_of_many_jobs_refuses_all_and_is_named(la
         (b'{"command":["\xff"]}', "it is not UTF-8"),
         (b'{"command":["a"],"gpu_count":1e999}', "gpu_count: number out of range"),
         (b'{"command":["a"],"gpus":1e999}', "unknown field `gpus`"),
-        (b'{"command":["a"],"hold":true,"hold":false}, 3', "'hold' stands there twice"),
+        (b'{"command":["a"],"hold":true,"hold":false}, 3', "'hold' is given twice"),
     ],
 )
 def test_what_cannot_be_read_is_named_by_its_place_among_many_jobs(

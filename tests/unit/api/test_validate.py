@@ -101,7 +101,7 @@ def test_many_jobs_are_checked_together(lab: ApiLab) -> None:
 
 def test_holds_begin_times_and_dependencies_say_until_when(lab: ApiLab) -> None:
     held = lab.post("/jobs/validate", job(hold=True)).json
-    assert held["start_unknown"] == "it is held until somebody releases it"
+    assert held["start_unknown"] == "it is held until it is released"
     later = lab.post("/jobs/validate", job(begin_at="2099-01-01T00:00:00Z")).json
     assert (later["expected_start"], later["basis"]) == ("2099-01-01T00:00:00.000Z", "known")
     lab.start(lab.submit(**job(max_runtime_minutes=120)))

@@ -14,7 +14,7 @@ import pytest
 from gpu_scheduler.api.auth.accounts import Directory
 from gpu_scheduler.api.auth.peer_credentials import Peer
 from gpu_scheduler.api.auth.tokens import BearerAuthenticator, hash_secret
-from gpu_scheduler.api.explainer import Explainer
+from gpu_scheduler.api.forecast import Explainer
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Cancel, RunCycle, SetNode, SetTenant, Submit
 from gpu_scheduler.model.errors import NotLeader
@@ -181,7 +181,7 @@ def test_a_token_is_known_as_soon_as_it_is_made(store: PostgresStore) -> None:
     shown = {b"authorization": b"Bearer tgpu_secret"}
     tokens = BearerAuthenticator(standby, people)
     find = partial(tokens.caller, Peer(uid=None, gid=None, host="10.0.0.1"), shown)
-    caller = asyncio.run(people.when_known(find))
+    caller = asyncio.run(people.wait_for(find))
     assert caller is not None
     assert (caller.user, caller.tenant) == (account.pw_name, "new")
 

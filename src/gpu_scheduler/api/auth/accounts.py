@@ -1,9 +1,9 @@
-"""The accounts of this machine, asked for beside the event loop and remembered for a while.
+"""Accounts of this machine: cached look-ups by uid or name, and the callers made from them.
 
-They may live in a directory service (SSSD, LDAP, NIS) that takes seconds or hangs, and a look-up
-cannot be ended. So what is not remembered is looked up in a thread, a few at a time, once however
-many ask for it, and is waited for only so long. What grows old is still used while it is looked up
-anew, so that whoever comes again and again does not wait; nothing is used for more than a minute.
+Accounts may come from a directory service (SSSD, LDAP, NIS) that takes seconds or hangs, and a
+look-up cannot be cancelled. So threads look accounts up, a few at a time and each account once, and
+requests wait for them with a timeout. An entry that expires is still used while it is refreshed, so
+that a regular caller does not wait; no entry is used for more than a minute.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from gpu_scheduler.model.identity import Caller, Role
 from gpu_scheduler.model.tenant import TenantDirectory
 
 FRESH_S = 30.0
-FORGOTTEN_S = 60.0
-PATIENCE_S = 10.0
-MOST_REMEMBERED = 10_000
-MOST_AT_ONCE = 8
+USABLE_S = 60.0
+LOOKUP_TIMEOUT_S = 10.0
+MOST_CACHED = 10_000
+MOST_THREADS = 8
 MOST_WAITING = 1_000
 log = structlog.get_logger("api")
 T = TypeVar("T")
@@ -41,7 +41,7 @@ Key = int | str
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account as the system knows it; the primary group comes first."""
+    """An account of the system; the primary group comes first."""
 
     name: str
     uid: int
@@ -51,7 +51,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class CachedAccount:
-    """What was found: new until a moment, and used until another. None: there is no such one."""
+    """A cached look-up: when to refresh it, and until when it is used. None: no such account."""
 
     account: Account | None
     fresh_until: float
@@ -59,161 +59,161 @@ class CachedAccount:
 
 
 class AccountLookup:
-    """A look-up that is under way. The answer is why it failed, empty if it did not."""
+    """A look-up that is running. Its `result` is why it failed; empty if it did not."""
 
     def __init__(self, key: Key, loop: asyncio.AbstractEventLoop) -> None:
-        """Nobody has answered yet."""
+        """Create a look-up whose result is set on `loop`."""
         self.key = key
         self.loop = loop
-        self.answer: asyncio.Future[str] = loop.create_future()
+        self.result: asyncio.Future[str] = loop.create_future()
         self.is_late = False
 
     def __str__(self) -> str:
-        """What is asked."""
+        """Return what is looked up, for messages."""
         return f"uid {self.key}" if isinstance(self.key, int) else f"user '{self.key[:80]}'"
 
 
 class LookupPending(Exception):
-    """It is not known yet, and is being looked up: `Accounts.when_known` waits for that."""
+    """An account is being looked up; `Accounts.wait_for` waits for it."""
 
-    def __init__(self, question: AccountLookup) -> None:
-        """The question is somebody's, and perhaps of several."""
-        super().__init__(str(question))
-        self.question = question
+    def __init__(self, lookup: AccountLookup) -> None:
+        """Several requests may wait for the same look-up."""
+        super().__init__(str(lookup))
+        self.lookup = lookup
 
 
 class Accounts:
-    """Accounts by uid and by name. All of it but the look-ups belongs to one event loop."""
+    """Cached accounts by uid and by name. Everything but the look-ups runs on one event loop."""
 
     def __init__(
         self,
         look_up: Callable[[Key], Account | None] | None = None,
         *,
-        patience_s: float = PATIENCE_S,
+        timeout_s: float = LOOKUP_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`look_up` runs in threads, and may take as long as it likes."""
+        """`look_up` runs in threads and may block."""
         self._look_up = look_up or account_of
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self.clock = clock
         self._known: dict[Key, CachedAccount] = {}
-        self._asked: dict[Key, AccountLookup] = {}
+        self._lookups: dict[Key, AccountLookup] = {}
         self._waiting: deque[AccountLookup] = deque()
         self._busy = 0
 
-    def found(self, key: Key) -> CachedAccount:
+    def cached(self, key: Key) -> CachedAccount:
         """Return the cached account of a uid or name, or raise `LookupPending`."""
         found = self._known.get(key)
         now = self.clock()
         if found is not None and found.fresh_until > now:
             return found
-        question = self._asked.get(key)
-        if question is None and len(self._waiting) < MOST_WAITING:
-            question = self._ask(key)
+        lookup = self._lookups.get(key)
+        if lookup is None and len(self._waiting) < MOST_WAITING:
+            lookup = self._start_lookup(key)
         if found is not None and found.used_until > now:
             return found
-        if question is None:
+        if lookup is None:
             raise ClusterError(
                 f"{len(self._waiting):,} accounts are waiting to be looked up on this server; does "
                 "its directory service (SSSD, LDAP, NIS) answer?"
             )
-        raise LookupPending(question)
+        raise LookupPending(lookup)
 
     def of(self, uid: int, gid: int | None = None) -> Account:
-        """The account of a uid; one without a name is called by its number, and has the gid."""
-        return self.found(uid).account or unnamed_account(uid, gid)
+        """Return the account of a uid; without one, an account named by its number with `gid`."""
+        return self.cached(uid).account or unnamed_account(uid, gid)
 
     def named(self, name: str) -> Account | None:
-        """The account of a name, if there is one."""
-        return self.found(name).account
+        """Return the account of a name, if there is one."""
+        return self.cached(name).account
 
-    async def when_known(self, ask: Callable[[], T]) -> T:
-        """What `ask` finds; where that has to be looked up, it is waited for, and asked again."""
+    async def wait_for(self, find: Callable[[], T]) -> T:
+        """Return what `find` returns; call it again after each look-up it has to wait for."""
         clock = asyncio.get_running_loop().time
-        give_up = clock() + self._patience_s
+        give_up = clock() + self._timeout_s
         while True:
             try:
-                return ask()
-            except LookupPending as unanswered:
-                question = unanswered.question
-            await asyncio.wait([question.answer], timeout=max(0.0, give_up - clock()))
-            if not question.answer.done():
-                raise self._too_late(question)
-            if problem := question.answer.result():
+                return find()
+            except LookupPending as pending:
+                lookup = pending.lookup
+            await asyncio.wait([lookup.result], timeout=max(0.0, give_up - clock()))
+            if not lookup.result.done():
+                raise self._timed_out(lookup)
+            if problem := lookup.result.result():
                 raise ClusterError(
-                    f"the account of {question} could not be looked up on this server: {problem}"
+                    f"the account of {lookup} could not be looked up on this server: {problem}"
                 )
 
-    def _too_late(self, question: AccountLookup) -> ClusterError:
+    def _timed_out(self, lookup: AccountLookup) -> ClusterError:
         text = (
-            f"the account of {question} could not be looked up within {self._patience_s:g} s on "
+            f"the account of {lookup} could not be looked up within {self._timeout_s:g} s on "
             "this server; does its directory service (SSSD, LDAP, NIS) answer?"
         )
-        if not question.is_late:
-            question.is_late = True
-            log.warning("an account cannot be looked up", problem=text)
+        if not lookup.is_late:
+            lookup.is_late = True
+            log.warning("account look-up timed out", problem=text)
         return ClusterError(text)
 
-    # --- beside the loop
+    # Look-ups in threads
 
-    def _ask(self, key: Key) -> AccountLookup:
-        question = self._asked[key] = AccountLookup(key, asyncio.get_running_loop())
-        self._waiting.append(question)
+    def _start_lookup(self, key: Key) -> AccountLookup:
+        lookup = self._lookups[key] = AccountLookup(key, asyncio.get_running_loop())
+        self._waiting.append(lookup)
         self._start_next()
-        return question
+        return lookup
 
     def _start_next(self) -> None:
-        if not self._waiting or self._busy >= MOST_AT_ONCE:
+        if not self._waiting or self._busy >= MOST_THREADS:
             return
         self._busy += 1
-        question = self._waiting.popleft()
-        # Not of an executor: the end of the program would wait for those that hang.
-        thread = threading.Thread(target=self._answer, args=(question,), daemon=True)
+        lookup = self._waiting.popleft()
+        # Not an executor: the program could not end while a look-up hangs.
+        thread = threading.Thread(target=self._run, args=(lookup,), daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
-            question.loop.call_soon(self._hear, question, None, str(error))
+            lookup.loop.call_soon(self._finish, lookup, None, str(error))
 
-    def _answer(self, question: AccountLookup) -> None:
+    def _run(self, lookup: AccountLookup) -> None:
         account, problem = None, ""
         try:
-            account = self._look_up(question.key)
-        except Exception as error:  # noqa: BLE001 - whatever it is, who asks must hear of it
+            account = self._look_up(lookup.key)
+        except Exception as error:  # noqa: BLE001 - reported to the waiting requests
             problem = str(error) or type(error).__name__
-        # A loop that has ended hears nothing more, and need not.
+        # The event loop may have been closed.
         with contextlib.suppress(RuntimeError):
-            question.loop.call_soon_threadsafe(self._hear, question, account, problem)
+            lookup.loop.call_soon_threadsafe(self._finish, lookup, account, problem)
 
-    def _hear(self, question: AccountLookup, account: Account | None, problem: str) -> None:
+    def _finish(self, lookup: AccountLookup, account: Account | None, problem: str) -> None:
         self._busy -= 1
-        del self._asked[question.key]
+        del self._lookups[lookup.key]
         if not problem:
-            self._remember(question.key, account)
-        question.answer.set_result(problem)
+            self._cache(lookup.key, account)
+        lookup.result.set_result(problem)
         self._start_next()
 
-    def _remember(self, key: Key, account: Account | None) -> None:
-        if len(self._known) > MOST_REMEMBERED:
+    def _cache(self, key: Key, account: Account | None) -> None:
+        if len(self._known) > MOST_CACHED:
             self._known.clear()
         now = self.clock()
-        # Who was not there may be by now: that is not used once it is old.
-        used_s = FRESH_S if account is None else FORGOTTEN_S
+        # An account that did not exist may have been created: such an entry just expires.
+        used_s = FRESH_S if account is None else USABLE_S
         found = self._known[key] = CachedAccount(account, now + FRESH_S, now + used_s)
         if account is not None:
             self._known[account.uid] = found
 
 
 def unnamed_account(uid: int, gid: int | None) -> Account:
-    """A uid that is nobody's account."""
+    """Return an account for a uid that has none, named by its number."""
     return Account(str(uid), uid, uid if gid is None else gid, ())
 
 
 def account_of(key: Key) -> Account | None:
-    """What the system says about a uid or a name, for as long as that takes."""
+    """Look up a uid or a name in the system's account database; may block."""
     try:
         entry = pwd.getpwuid(key) if isinstance(key, int) else pwd.getpwnam(key)
         if not isinstance(key, int):
-            # Several names may have one uid, and only one of them is the account's.
+            # Several names may share a uid; use the one that the uid maps back to.
             entry = pwd.getpwuid(entry.pw_uid)
     except (KeyError, ValueError):
         return None
@@ -231,7 +231,7 @@ def _groups(user: str, primary: int) -> tuple[str, ...]:
 
 
 def group_numbers(user: str, primary: int) -> list[int]:
-    """What os.getgrouplist says, which would keep all other threads waiting until it returns."""
+    """Return what os.getgrouplist does, but without holding the GIL while it blocks."""
     room = 64
     while True:
         numbers = (ctypes.c_uint32 * room)()
@@ -245,16 +245,14 @@ def group_numbers(user: str, primary: int) -> list[int]:
 _LIBRARY = ctypes.CDLL(None)
 
 
-# --- People: who has a uid or a name on this machine, and in which tenants that is.
-#
-# Accounts are remembered for a while; tenants are asked for anew whenever one has changed. What is
-# not remembered is looked up beside the event loop, and `when_known` waits for it.
-
 ROOT = 0
 
 
 class Directory:
-    """Everybody on this machine. Root, whoever runs the server, and those named are admins."""
+    """Callers by account, with their tenants. Root, the server's user and `admins` are admins.
+
+    Callers are cached until their account expires or a tenant changes.
+    """
 
     def __init__(
         self,
@@ -263,7 +261,7 @@ class Directory:
         roster: Callable[[], TenantDirectory],
         accounts: Accounts | None = None,
     ) -> None:
-        """`roster` gives the tenants as they are now."""
+        """`roster` returns the current members of all tenants."""
         self._server_uid = server_uid
         self._admins = frozenset(admins)
         self._roster = roster
@@ -272,9 +270,9 @@ class Directory:
         self._known: dict[tuple[int, int | None, str], tuple[float, TenantDirectory, Caller]] = {}
 
     def caller(self, uid: int, gid: int | None = None, origin: str = "") -> Caller:
-        """The account of a uid as a caller; the gid counts only where it has no name.
+        """Return the caller for a uid; the gid is used only if the uid has no account.
 
-        Raises `LookupPending` if it has to be waited for.
+        Raises `LookupPending` while the account is looked up.
         """
         key = (uid, gid, origin)
         found = self._known.get(key)
@@ -282,29 +280,29 @@ class Directory:
         roster = self._roster()
         if found is not None and found[1] is roster and found[0] > now:
             return found[2]
-        known = self._accounts.found(uid)
-        caller = self._as_caller(known.account or unnamed_account(uid, gid), roster, origin)
-        if len(self._known) > MOST_REMEMBERED:
+        known = self._accounts.cached(uid)
+        caller = self._caller_of(known.account or unnamed_account(uid, gid), roster, origin)
+        if len(self._known) > MOST_CACHED:
             self._known.clear()
         self._known[key] = (known.fresh_until, roster, caller)
         return caller
 
     def account(self, uid: int, gid: int | None = None) -> Account:
-        """The account of a uid; one without a name is called by its number."""
+        """Return the account of a uid; without one, an account named by its number."""
         return self._accounts.of(uid, gid)
 
     def named(self, name: str) -> Account | None:
-        """The account of a name, if there is one."""
+        """Return the account of a name, if there is one."""
         return self._accounts.named(name)
 
-    async def when_known(self, ask: Callable[[], T]) -> T:
-        """What `ask` finds here; whatever has to be looked up for that is waited for.
+    async def wait_for(self, find: Callable[[], T]) -> T:
+        """Return what `find` returns; wait for the look-ups that it needs.
 
-        It is asked again after each wait, so it must change nothing before it has found all.
+        `find` is called again after each wait, so it must not change anything before it succeeds.
         """
-        return await self._accounts.when_known(ask)
+        return await self._accounts.wait_for(find)
 
-    def _as_caller(self, account: Account, roster: TenantDirectory, origin: str) -> Caller:
+    def _caller_of(self, account: Account, roster: TenantDirectory, origin: str) -> Caller:
         membership = roster.membership(account.name, account.groups)
         is_admin = account.uid in {ROOT, self._server_uid} or account.name in self._admins
         role = Role.TENANT_ADMIN if membership.administers else Role.USER

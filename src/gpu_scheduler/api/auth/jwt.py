@@ -1,7 +1,7 @@
-"""JWTs of an issuer whom the settings name: a text comes in, a caller or a refusal goes out.
+"""JWTs of the issuer that the settings name: a token in, a caller or an error out.
 
-The algorithm is pinned by the settings and never taken from the token; issuer, audience and times
-are always checked. Keys are read again when their file changes.
+The settings fix the algorithm; it is never taken from the token. Issuer, audience and times are
+always checked. The key file is read again when it changes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpu_scheduler.model.errors import InvalidInput, SchedulerError
 from gpu_scheduler.model.identity import Caller, Role
 
 LEAST_SECRET_BYTES = 32
-LOOK_AT_FILE_AFTER_S = 5.0
+RELOAD_S = 5.0
 VIA = "jwt"
 KEY_TYPES = {"HS256": "oct", "RS256": "RSA", "ES256": "EC"}
 log = structlog.get_logger("api")
@@ -30,7 +30,7 @@ log = structlog.get_logger("api")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Issuer:
-    """Who signs, how that is checked, and what the claims mean."""
+    """The issuer of tokens: how to verify them, and what their claims mean."""
 
     algorithm: str
     issuer: str
@@ -44,7 +44,7 @@ class Issuer:
 
 
 class Keys:
-    """The keys in a file: one, or a JWKS with ids."""
+    """The keys of a file: one key, or a JWKS with key ids."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Keys:
         is_set: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read them, or say why they cannot be; `read` refuses files that are not trusted."""
+        """Read the keys; `read` rejects files that other users can write."""
         self._file = file
         self._read = read
         self._algorithm = algorithm
@@ -63,10 +63,10 @@ class Keys:
         self._clock = clock
         self._stamp = self._current_stamp()
         self._keys = self._load()
-        self._look_again = clock() + LOOK_AT_FILE_AFTER_S
+        self._reload_at = clock() + RELOAD_S
 
     def key_for(self, key_id: str | None) -> Any:
-        """The key of this id; without ids, the only one."""
+        """Return the key with this id; if the file has no ids, its only key."""
         self._refresh()
         if not self._is_set:
             return self._keys[""]
@@ -74,22 +74,20 @@ class Keys:
             return next(iter(self._keys.values()))
         key = self._keys.get(key_id or "")
         if key is None:
-            raise BadToken(
-                "the token is signed with a key that is not known here", code="token_unknown"
-            )
+            raise BadToken("the token is signed with an unknown key", code="token_unknown")
         return key
 
     def _refresh(self) -> None:
-        if self._clock() < self._look_again:
+        if self._clock() < self._reload_at:
             return
-        self._look_again = self._clock() + LOOK_AT_FILE_AFTER_S
+        self._reload_at = self._clock() + RELOAD_S
         stamp = self._current_stamp()
         if stamp == self._stamp:
             return
         try:
             self._keys = self._load()
         except SchedulerError as error:
-            log.warning("the new keys are not used", file=self._file, error=str(error))
+            log.warning("new key file rejected", file=self._file, error=str(error))
         self._stamp = stamp
 
     def _current_stamp(self) -> tuple[int, int]:
@@ -125,35 +123,35 @@ class Keys:
         found = jwt.PyJWKSet.from_json(data.decode()).keys
         keys = {key.key_id or "": key.key for key in found if key.key_type == wanted}
         if not keys:
-            raise ValueError(f"there is no key of type {wanted} in it")
+            raise ValueError(f"it has no key of type {wanted}")
         return keys
 
 
 class JwtVerifier:
-    """Believes one issuer."""
+    """Verifies the tokens of one issuer."""
 
     def __init__(
         self,
         issuer: Issuer,
         keys: Keys,
-        people: Directory,
-        tenant_of: Callable[[str], str],
+        directory: Directory,
+        resolve_tenant: Callable[[str], str],
     ) -> None:
-        """`tenant_of` turns the id or name of a tenant into its id, or refuses."""
+        """`resolve_tenant` returns the id of a tenant that is given by id or name."""
         self._issuer = issuer
         self._keys = keys
-        self._people = people
-        self._tenant_of = tenant_of
+        self._directory = directory
+        self._resolve_tenant = resolve_tenant
 
     def caller(self, text: str, origin: str) -> Caller:
-        """Who the issuer says that this is."""
+        """Return the caller that a token names."""
         claims = self._claims(text)
         account = self._account(claims)
         role = self._role(claims)
         tenant = claims.get(self._issuer.tenant_claim)
         if isinstance(tenant, str) and tenant:
             return confined_caller(account, role, self._tenant(tenant), origin, VIA)
-        known = self._people.caller(account.uid)
+        known = self._directory.caller(account.uid)
         return Caller(
             user=account.name,
             uid=account.uid,
@@ -186,37 +184,37 @@ class JwtVerifier:
                 "the token is not valid yet; is a clock wrong?", code="token_not_yet_valid"
             ) from None
         except jwt.InvalidIssuerError:
-            raise BadToken("the token is of another issuer", code="token_wrong_issuer") from None
+            raise BadToken("the token is from another issuer", code="token_wrong_issuer") from None
         except jwt.InvalidAudienceError:
             raise BadToken(
                 "the token is for another service", code="token_wrong_audience"
             ) from None
         except (jwt.PyJWTError, ValueError, TypeError) as error:
-            raise BadToken(f"the token is not believed: {error}", code="token_invalid") from None
+            raise BadToken(f"the token is not valid: {error}", code="token_invalid") from None
         return claims
 
     def _account(self, claims: Mapping[str, Any]) -> Account:
         name = claims.get(self._issuer.user_claim)
-        account = self._people.named(name) if isinstance(name, str) and name else None
+        account = self._directory.named(name) if isinstance(name, str) and name else None
         if account is None:
             raise BadToken(
                 f"the token's '{self._issuer.user_claim}' names no account of this machine",
                 code="token_without_user",
             )
         if account.uid == ROOT:
-            raise BadToken("no issuer can make root", code="token_without_user")
+            raise BadToken("a JWT may not name root", code="token_without_user")
         return account
 
     def _tenant(self, named: str) -> str:
         try:
-            return self._tenant_of(named)
+            return self._resolve_tenant(named)
         except SchedulerError:
             raise WrongTenant(
                 f"the token is for tenant '{named[:80]}', which is not known"
             ) from None
 
     def _role(self, claims: Mapping[str, Any]) -> Role:
-        """The highest role that the claim names."""
+        """Return the highest role that the claim names."""
         given = claims.get(self._issuer.role_claim, [])
         words = given if isinstance(given, list) else [given]
         roles = [

@@ -1,8 +1,8 @@
-"""Who is calling: the kernel is asked, the request is not.
+"""Peer credentials: the kernel identifies the caller of a Unix socket or loopback connection.
 
-Over a Unix socket the kernel names the peer. Over loopback it knows who owns the socket at the
-other end. A socket without an owner (its process has closed it) shows as root's in the kernel's
-tables, so only sockets that somebody still holds open count.
+For a Unix socket the kernel names the peer (SO_PEERCRED). For loopback it names the owner of the
+socket at the other end (sock_diag, or /proc/net/tcp). A socket that its process has closed shows as
+root's in the kernel's tables, so only open sockets count.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gpu_scheduler.api.auth.accounts import Directory
 from gpu_scheduler.model.identity import Caller, Role
 
 OPEN_STATES = frozenset({1, 4, 5, 8})
-"""Established, or being closed by one side while its owner still has it: fin_wait, close_wait."""
+"""TCP states in which a process holds the socket: established, fin_wait1, fin_wait2, close_wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other end of a connection, as the kernel describes it."""
+    """The other end of a connection."""
 
     uid: int | None
     gid: int | None = None
@@ -35,7 +35,7 @@ class Peer:
 
     @property
     def local(self) -> bool:
-        """Tell whether it is on this machine."""
+        """Whether it is on this machine."""
         return self.unix or self.uid is not None or _is_loopback(self.host)
 
 
@@ -43,40 +43,40 @@ UNKNOWN = Peer(uid=None)
 
 
 class Authenticator(Protocol):
-    """One way to find out who is calling. None means that it cannot tell.
+    """One way to authenticate a caller.
 
-    It is asked again, with the same, after it has raised `LookupPending` and there is an answer.
+    If `caller` raises `LookupPending`, it is called again with the same arguments later.
     """
 
     def caller(self, peer: Peer, headers: Mapping[bytes, bytes]) -> Caller | None:
-        """Who it is."""
+        """Return the caller, or None if this authenticator does not know it."""
         ...
 
 
 class PeerAuthenticator:
-    """Believes the kernel about the account at the other end."""
+    """Authenticates callers by the uid of their connection."""
 
-    def __init__(self, people: Directory) -> None:
-        """Who these accounts are, and where they belong, is asked of the directory."""
-        self._people = people
+    def __init__(self, directory: Directory) -> None:
+        """The directory has the accounts and their tenants."""
+        self._directory = directory
 
     def caller(self, peer: Peer, headers: Mapping[bytes, bytes]) -> Caller | None:  # noqa: ARG002
-        """The account of the peer's uid; without a uid, nobody."""
+        """Return the caller for the peer's uid."""
         if peer.uid is None:
             return None
-        return self._people.caller(peer.uid, peer.gid, peer.host)
+        return self._directory.caller(peer.uid, peer.gid, peer.host)
 
 
 class OpenAuthenticator:
-    """Lets everybody do everything, for `auth: off`: as the account that the kernel names."""
+    """Makes every local caller an admin, for `auth: off`. Jobs still run as the peer's account."""
 
-    def __init__(self, kernel: PeerAuthenticator) -> None:
-        """Jobs still need a user; whom the kernel does not know is nobody."""
-        self._kernel = kernel
+    def __init__(self, peers: PeerAuthenticator) -> None:
+        """Callers that `peers` does not know stay unknown."""
+        self._peers = peers
 
     def caller(self, peer: Peer, headers: Mapping[bytes, bytes]) -> Caller | None:
-        """The account, as an admin."""
-        caller = self._kernel.caller(peer, headers)
+        """Return the peer's account as an admin."""
+        caller = self._peers.caller(peer, headers)
         return None if caller is None else replace(caller, role=Role.ADMIN)
 
 
@@ -88,7 +88,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def peer_of(connection: socket.socket) -> Peer:
-    """The other end of a connection that was just accepted."""
+    """Identify the other end of a connection that was just accepted."""
     if connection.family == socket.AF_UNIX:
         size = struct.calcsize("3i")
         packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
@@ -102,7 +102,7 @@ def peer_of(connection: socket.socket) -> Peer:
 
 
 def owner_of_socket(here: tuple[str, int], there: tuple[str, int]) -> int | None:
-    """The uid behind the far end of a loopback connection; None if the kernel does not say."""
+    """Return the uid that owns the far end of a loopback connection; None if unknown."""
     try:
         far = _plain(there[0])
         near = _plain(here[0])
@@ -114,20 +114,20 @@ def owner_of_socket(here: tuple[str, int], there: tuple[str, int]) -> int | None
 
 
 class _SocketOwners:
-    """Asks the kernel about one socket, or reads its whole table where it cannot be asked."""
+    """Finds socket owners with sock_diag, or in /proc/net where sock_diag is not available."""
 
     def __init__(self) -> None:
-        self._can_ask = False
+        self._has_sock_diag = False
 
     def find(self, far: _End, near: _End) -> int | None:
         try:
-            uid = _ask_kernel(far, near)
+            uid = _query_sock_diag(far, near)
         except OSError as error:
-            # "No such socket" and "nobody here to ask" are the same error, until it has worked.
-            if self._can_ask and error.errno == errno.ENOENT:
+            # ENOENT means "no such socket" or "no sock_diag"; the latter only until it has worked.
+            if self._has_sock_diag and error.errno == errno.ENOENT:
                 return None
             return _read_table(far, near)
-        self._can_ask = True
+        self._has_sock_diag = True
         return uid
 
 
@@ -142,7 +142,7 @@ def _plain(text: str) -> _Address:
     return mapped if mapped is not None else address
 
 
-# --- asking about one socket: takes the same time however many there are
+# sock_diag: its cost does not depend on the number of sockets
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
@@ -158,8 +158,8 @@ _ANSWER_OWNER_AT = _HEADER.size + 4 + 48 + 12
 _TIMEOUT_S = 0.2
 
 
-def _ask_kernel(far: _End, near: _End) -> int | None:
-    """Ask sock_diag for the socket whose own end is `far`; raises OSError where that is missing."""
+def _query_sock_diag(far: _End, near: _End) -> int | None:
+    """Query sock_diag for the socket whose own end is `far`; OSError where it is missing."""
     family = socket.AF_INET if far[0].version == 4 else socket.AF_INET6
     question = b"".join(
         (
@@ -187,7 +187,7 @@ def _ask_kernel(far: _End, near: _End) -> int | None:
     return uid if is_open and inode else None
 
 
-# --- reading the whole table, where the kernel cannot be asked
+# /proc/net: the whole table
 
 
 def _read_table(far: _End, near: _End, root: Path = Path("/proc/net")) -> int | None:
@@ -206,7 +206,7 @@ def _read_table(far: _End, near: _End, root: Path = Path("/proc/net")) -> int | 
 
 
 def _table_end(text: str) -> _End:
-    """Read `0100007F:1F90`: words in the machine's byte order, the port in plain hex."""
+    """Parse `0100007F:1F90`: address words in the machine's byte order, the port in hex."""
     address, _, port = text.partition(":")
     words = bytes.fromhex(address)
     packed = b"".join(

@@ -1,10 +1,10 @@
-"""A server vouches for a caller whom its own kernel has named, and the leader believes it.
+"""Forwarded identity: a standby signs who called it, and the leader verifies the signature.
 
-Callers with a token need nobody: their token is passed on, and the leader looks at it itself. Who
-comes over a Unix socket or loopback is known only to the machine it came to, so that server signs
-what it found out (uid, gid, name), together with the whole request, the term and the database's
-time. The key lies in the database, where only servers get to; whoever could read it there could
-change the jobs themselves. A signature holds for one request, in one term, once, for some seconds.
+The standby forwards a token as it is, and the leader checks it. A caller on a Unix socket or
+loopback is known only to the kernel of that machine. So the standby signs its uid, gid and name
+together with the whole request, the term and the database's time. The signing key is in the
+database, which only servers can read. A signature is valid for one request, in one term, once, for
+some seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpu_scheduler.api.ha.gate import AsgiApp, LeadershipStatus
 from gpu_scheduler.api.http.errors import error_form
 from gpu_scheduler.api.http.idempotency import HEADER as KEY
 from gpu_scheduler.api.http.request import (
-    SOCKET_REFUSED,
+    WEBSOCKET_RESPONSE,
     ClientGone,
     Request,
     Response,
@@ -38,19 +38,19 @@ from gpu_scheduler.model.errors import CallerError, NotLeader, SchedulerError
 from gpu_scheduler.model.identity import Caller
 
 HEADER = b"x-tgpu-vouched"
-HOLDS_MS = 30_000
+VALID_MS = 30_000
 MOST_BYTES = 4096
-MOST_REMEMBERED = 100_000
+MOST_NONCES = 100_000
 
 
 class NotVouched(CallerError):
-    """What was said about a caller is not believed."""
+    """A forwarded identity is not valid."""
 
     code = "not_vouched"
 
 
 class ForwardedIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who asks, according to which server, for what, when."""
+    """Who called which server, with which request, and when."""
 
     uid: int
     gid: int | None
@@ -64,8 +64,8 @@ class ForwardedIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A request, as far as it is signed."""
+class SignedRequest:
+    """The signed parts of a request."""
 
     method: bytes
     target: bytes
@@ -74,7 +74,7 @@ class Asked:
 
     @property
     def digest(self) -> str:
-        """One name for all of it; lengths keep its parts apart."""
+        """A hash of all parts; their lengths keep them apart."""
         hashed = hashlib.sha256()
         for part in (self.method, self.target, self.key, self.body):
             hashed.update(len(part).to_bytes(8, "big"))
@@ -87,12 +87,19 @@ _DECODER = msgspec.json.Decoder(ForwardedIdentity)
 
 
 def sign_identity(
-    secret: bytes, peer: Peer, user: str, asked: Asked, *, server: str, term: int, at_ms: int
+    secret: bytes,
+    peer: Peer,
+    user: str,
+    request: SignedRequest,
+    *,
+    server: str,
+    term: int,
+    at_ms: int,
 ) -> bytes:
-    """The header that says who asks; `user` is what the peer's account is called here."""
+    """Return the header for a forwarded request; `user` is the account name of the peer here."""
     if peer.uid is None:
-        raise NotVouched("it is not known who is calling")
-    voucher = ForwardedIdentity(
+        raise NotVouched("the caller is not authenticated")
+    identity = ForwardedIdentity(
         uid=peer.uid,
         gid=peer.gid,
         user=user,
@@ -101,80 +108,80 @@ def sign_identity(
         term=term,
         at_ms=at_ms,
         nonce=secrets.token_hex(16),
-        request=asked.digest,
+        request=request.digest,
     )
-    text = base64.urlsafe_b64encode(_ENCODER.encode(voucher))
+    text = base64.urlsafe_b64encode(_ENCODER.encode(identity))
     return text + b"." + _signature(secret, text)
 
 
 class IdentityVerifier:
-    """The leader's side: believes each voucher once."""
+    """The leader's side: accepts each forwarded identity once."""
 
     def __init__(self, secret: bytes, term: int) -> None:
-        """For one term."""
+        """Accept identities that were signed for this term."""
         self._secret = secret
         self._term = term
         self._seen: dict[str, int] = {}
 
-    def peer(self, voucher: ForwardedIdentity, asked: Asked, now_ms: int) -> Peer:
-        """Who asks, if it was signed for this very request; raises `NotVouched`.
+    def peer(self, identity: ForwardedIdentity, request: SignedRequest, now_ms: int) -> Peer:
+        """Return the caller if the identity was signed for this request; raises `NotVouched`.
 
-        What was signed for another term raises `NotLeader`: it can be signed and sent again.
+        An identity signed for another term raises `NotLeader`: it can be signed and sent again.
         """
-        if voucher.request != asked.digest:
-            raise NotVouched("another request was signed than came; is something in between?")
-        if voucher.term != self._term:
-            raise NotLeader(
-                f"it was signed for the leader of term {voucher.term}, and this is {self._term}"
+        if identity.request != request.digest:
+            raise NotVouched(
+                "the signature is for another request; does something in between change requests?"
             )
-        if abs(now_ms - voucher.at_ms) > HOLDS_MS:
-            raise NotVouched("it was signed too long ago, or by another clock")
-        if voucher.nonce in self._seen:
-            raise NotVouched("it was sent before")
-        self._remember(voucher.nonce, now_ms)
-        origin = f"{voucher.origin} of {voucher.server}"
-        return Peer(uid=voucher.uid, gid=voucher.gid, unix=True, host=origin)
+        if identity.term != self._term:
+            raise NotLeader(
+                f"it was signed for the leader of term {identity.term}, and this is {self._term}"
+            )
+        if abs(now_ms - identity.at_ms) > VALID_MS:
+            raise NotVouched("the signature is too old, or the clocks differ")
+        if identity.nonce in self._seen:
+            raise NotVouched("the same signature was sent before")
+        self._remember(identity.nonce, now_ms)
+        origin = f"{identity.origin} of {identity.server}"
+        return Peer(uid=identity.uid, gid=identity.gid, unix=True, host=origin)
 
     def read(self, header: bytes) -> ForwardedIdentity:
-        """What a server of this cluster has signed; raises `NotVouched`."""
+        """Decode the header if a server of this cluster signed it; raises `NotVouched`."""
         text, _, signature = header.partition(b".")
         if len(header) > MOST_BYTES or not hmac.compare_digest(
             signature, _signature(self._secret, text)
         ):
-            raise NotVouched("no server of this cluster has signed this")
+            raise NotVouched("no server of this cluster signed this")
         try:
             return _DECODER.decode(base64.urlsafe_b64decode(text))
         except (msgspec.MsgspecError, ValueError):
             raise NotVouched(
-                "what was signed cannot be read; are all servers of one version?"
+                "the signed identity cannot be decoded; do all servers run the same version?"
             ) from None
 
     def _remember(self, nonce: str, now_ms: int) -> None:
-        if len(self._seen) >= MOST_REMEMBERED:
-            oldest_ms = now_ms - 2 * HOLDS_MS
+        if len(self._seen) >= MOST_NONCES:
+            oldest_ms = now_ms - 2 * VALID_MS
             self._seen = {one: at_ms for one, at_ms in self._seen.items() if at_ms > oldest_ms}
         self._seen[nonce] = now_ms
 
 
-def check_account(voucher: ForwardedIdentity, accounts: Accounts) -> None:
-    """One uid must be one person everywhere, or jobs would run as somebody else.
+def check_account(identity: ForwardedIdentity, accounts: Accounts) -> None:
+    """Check that the uid has the same name here, or jobs would run as another user.
 
-    Raises `NotVouched` if it is not, `LookupPending` if that has to be waited for.
+    Raises `NotVouched` if it has not, `LookupPending` while the account is looked up.
     """
-    here = accounts.of(voucher.uid, voucher.gid).name
-    account = accounts.named(voucher.user)
-    if here != voucher.user or (account is not None and account.uid != voucher.uid):
+    here = accounts.of(identity.uid, identity.gid).name
+    account = accounts.named(identity.user)
+    if here != identity.user or (account is not None and account.uid != identity.uid):
         raise NotVouched(
-            f"uid {voucher.uid} is '{voucher.user}' on server '{voucher.server}' and '{here}' on "
-            "the leader; give accounts the same uids on all servers, or use a token"
+            f"uid {identity.uid} is '{identity.user}' on server '{identity.server}' and '{here}' "
+            "on the leader; give accounts the same uids on all servers, or use a token"
         )
 
 
 def _signature(secret: bytes, text: bytes) -> bytes:
     return hmac.new(secret, b"gpu-scheduler voucher\n" + text, hashlib.sha256).hexdigest().encode()
 
-
-# --- The leader takes requests that a standby passes on: whom that one vouches for is believed.
 
 ANONYMOUS = Caller(user="")
 log = structlog.get_logger("api")
@@ -185,20 +192,20 @@ Send = Callable[[Any], Awaitable[None]]
 
 
 class ForwardedIdentityMiddleware:
-    """Puts the caller that was vouched for in the place of the server that passes it on."""
+    """ASGI middleware of the leader: replaces the forwarding server by the verified caller."""
 
     def __init__(
         self,
         application: AsgiApp,
-        vouched: IdentityVerifier,
-        standing: LeadershipStatus,
+        verifier: IdentityVerifier,
+        leadership: LeadershipStatus,
         most_bytes: int,
         accounts: Accounts | None = None,
     ) -> None:
-        """Bodies of more than `most_bytes` are refused."""
+        """Reject bodies of more than `most_bytes`."""
         self._application = application
-        self._vouched = vouched
-        self._standing = standing
+        self._verifier = verifier
+        self._leadership = leadership
         self._most_bytes = most_bytes
         self._accounts = accounts or Accounts()
 
@@ -210,23 +217,24 @@ class ForwardedIdentityMiddleware:
             return
         is_socket = scope["type"] == "websocket"
         try:
-            scope, body = await self._believed(scope, headers, receive)
+            scope, body = await self._verified(scope, headers, receive)
         except ClientGone:
             return
         except SchedulerError as error:
             if isinstance(error, NotVouched):
-                log.warning("a request that was passed on is refused", why=str(error))
+                log.warning("forwarded request rejected", why=str(error))
             status, form = error_form(error)
-            kind = SOCKET_REFUSED if is_socket else "http.response"
+            kind = WEBSOCKET_RESPONSE if is_socket else "http.response"
             response = Response(encode(form), status=status)
             await send_response(response, receive, send, "vouched", kind=kind)
             return
-        await self._application(scope, receive if is_socket else _replayed(body, receive), send)
+        await self._application(scope, receive if is_socket else _with_body(body, receive), send)
 
-    async def _believed(
+    async def _verified(
         self, scope: Scope, headers: dict[bytes, bytes], receive: Receive
     ) -> tuple[Scope, bytes]:
-        voucher = self._vouched.read(headers.pop(HEADER))
+        """Return the scope with the caller as its peer, and the request body."""
+        identity = self._verifier.read(headers.pop(HEADER))
         body = b""
         if scope["type"] == "http":
             request = Request(
@@ -236,27 +244,27 @@ class ForwardedIdentityMiddleware:
         target = scope.get("raw_path") or scope["path"].encode()
         if scope["query_string"]:
             target += b"?" + scope["query_string"]
-        asked = Asked(
+        signed = SignedRequest(
             method=scope.get("method", "GET").encode(),
             target=target,
             body=body,
             key=headers.get(KEY, b""),
         )
-        peer = self._vouched.peer(voucher, asked, self._standing.database_ms())
-        await self._accounts.when_known(partial(check_account, voucher, self._accounts))
+        peer = self._verifier.peer(identity, signed, self._leadership.database_ms())
+        await self._accounts.wait_for(partial(check_account, identity, self._accounts))
         kept = [(name, value) for name, value in scope["headers"] if name != HEADER]
         return {**scope, "headers": kept, "state": {"peer": peer}}, body
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Gives the body that was read, then what really comes."""
-    is_given = False
+def _with_body(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that yields the body that was read, then further messages."""
+    is_sent = False
 
-    async def again() -> Any:
-        nonlocal is_given
-        if is_given:
+    async def receive_again() -> Any:
+        nonlocal is_sent
+        if is_sent:
             return await receive()
-        is_given = True
+        is_sent = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    return receive_again

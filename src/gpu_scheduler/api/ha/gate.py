@@ -1,8 +1,9 @@
-"""What the API must know of who leads, and the gate that a leader answers through.
+"""Leadership as the API sees it, and the gate through which a leader responds.
 
-A server that has lost the lead, or cannot be sure of it, must not answer as if it had it: the gate
-looks at the moment when an answer begins, not when the request came, as the process may have been
-frozen in between.
+A server that has lost the leadership, or is not sure of it, must not respond as the leader. The
+gate checks when a response begins, not when the request arrived: the process may have been frozen
+in between. A standby answers reads from its own, older cluster state; `note_stale` marks what that
+state lacks, so that the proxy asks the leader instead.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from gpu_scheduler.api.http.request import JSON, encode
+from gpu_scheduler.api.http.request import JSON, WEBSOCKET_RESPONSE, encode
 from gpu_scheduler.model.identity import LeaderLease, ServerMember
 from gpu_scheduler.wire.answers import ErrorForm
 
 HEALTH = frozenset({"/health", "/api/v1/health"})
-"""Answered whatever the server is, as they say what it is."""
+"""Answered in any role, because they report the role."""
 ROLE, TERM, AGE = b"x-tgpu-role", b"x-tgpu-term", b"x-tgpu-age-ms"
 FORWARDED_HEADER = b"x-tgpu-passed-on"
-"""The name of a header that a standby adds."""
+"""A standby adds this header to the requests that it forwards."""
 READING = frozenset({"GET", "HEAD"})
 
 Scope = Any
@@ -32,7 +33,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class LeadershipStatus(Protocol):
-    """Whether this server leads, and who does."""
+    """Whether this server is the leader, and which server is."""
 
     @property
     def me(self) -> ServerMember:
@@ -41,17 +42,17 @@ class LeadershipStatus(Protocol):
 
     @property
     def term(self) -> int:
-        """The term in which this server leads; 0 if it does not."""
+        """The term in which this server is the leader; 0 if it is not."""
         ...
 
     @property
     def is_held(self) -> bool:
-        """Whether it may answer as the leader at this very moment."""
+        """Whether its lease is valid at this moment."""
         ...
 
     @property
     def lead(self) -> LeaderLease:
-        """Who leads, as far as is known here."""
+        """The leader, as far as this server knows."""
         ...
 
     @property
@@ -61,32 +62,32 @@ class LeadershipStatus(Protocol):
 
     @property
     def is_leaving(self) -> bool:
-        """Whether this server stops, so that nobody should wait here for a leader."""
+        """Whether this server is shutting down; requests should not wait here for a leader."""
         ...
 
     @property
     def trouble(self) -> str:
-        """Why that is not known for certain; empty if it is."""
+        """Why the leadership is uncertain; empty if it is not."""
         ...
 
     def database_ms(self) -> int:
-        """The database's time, by which all servers can go."""
+        """The database's time, which all servers share."""
         ...
 
     async def changed(self) -> None:
-        """Return when that is another one than before."""
+        """Return when the leadership changes."""
         ...
 
 
 class SwitchableApp:
-    """One listener, several applications in turn: whoever serves now answers.
+    """Passes requests to the app of the server's current role.
 
-    The sockets of a server stay open when it takes the lead or loses it; what stands behind them
-    changes. Requests that have begun go on with the application that they began with.
+    The listeners stay open when a server becomes leader or standby; only the app changes. Requests
+    that have begun finish with the app they began with.
     """
 
     def __init__(self) -> None:
-        """Nobody serves yet."""
+        """Reject requests until the first app is set."""
         self.application: AsgiApp = _starting
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,110 +96,110 @@ class SwitchableApp:
 
 
 class LeadershipLost(OSError):
-    """The lead ended before the answer did. An OSError, as if the connection had broken."""
+    """The term ended before the response did. An OSError, as if the connection had failed."""
 
 
 class LeaderGate:
-    """Lets answers of a leader out for as long as its term lasts, and says which term it was."""
+    """Passes on the responses of a leader's app while its term lasts, with the term in a header."""
 
-    def __init__(self, application: AsgiApp, standing: LeadershipStatus, term: int) -> None:
-        """`application` answers for this term alone."""
+    def __init__(self, application: AsgiApp, leadership: LeadershipStatus, term: int) -> None:
+        """`application` serves this term only."""
         self._application = application
-        self._standing = standing
+        self._leadership = leadership
         self._term = term
         self._changes = 0
-        self._none_left = asyncio.Event()
-        self._none_left.set()
+        self._no_changes = asyncio.Event()
+        self._no_changes.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or serve one WebSocket, unless the lead is lost before or in it."""
-        is_free = scope["path"] in HEALTH
+        """Serve one request or WebSocket, unless the leadership is lost before it is answered."""
+        is_health = scope["path"] in HEALTH
         started = False
 
-        async def guarded(message: Any) -> None:
+        async def checked_send(message: Any) -> None:
             nonlocal started
-            if not is_free and not self._holds():
+            if not is_health and not self._is_leader():
                 raise LeadershipLost
             started = True
             await send(with_headers(message, self._headers()))
 
-        if not is_free and not self._holds():
-            await refuse(scope, send, self._not_now(scope))
+        if not is_health and not self._is_leader():
+            await reject(scope, send, self._not_leader(scope))
             return
         try:
-            with self._counted(scope):
-                await self._application(scope, receive, guarded)
+            with self._count_change(scope):
+                await self._application(scope, receive, checked_send)
         except LeadershipLost:
             if not started:
-                await refuse(scope, send, self._unknown(scope))
+                await reject(scope, send, self._outcome_unknown(scope))
 
     async def finish_changes(self, longest_s: float) -> None:
-        """Wait until all that was asked to change has been answered."""
+        """Wait until all running changes have been answered."""
         with suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
-                await self._none_left.wait()
+                await self._no_changes.wait()
 
     @contextmanager
-    def _counted(self, scope: Scope) -> Iterator[None]:
+    def _count_change(self, scope: Scope) -> Iterator[None]:
         is_change = scope["type"] == "http" and scope["method"] not in READING
         self._changes += is_change
         if is_change:
-            self._none_left.clear()
+            self._no_changes.clear()
         try:
             yield
         finally:
             self._changes -= is_change
             if not self._changes:
-                self._none_left.set()
+                self._no_changes.set()
 
     def _headers(self) -> Headers:
-        """What this server is now: health is also told by one that is not sure any more."""
-        role = b"leader" if self._holds() else b"unsure"
+        """Return the role and term; /health is also answered when the leadership is unsure."""
+        role = b"leader" if self._is_leader() else b"unsure"
         return [(ROLE, role), (TERM, str(self._term).encode())]
 
-    def _holds(self) -> bool:
-        return self._standing.term == self._term and self._standing.is_held
+    def _is_leader(self) -> bool:
+        return self._leadership.term == self._term and self._leadership.is_held
 
-    def _not_now(self, scope: Scope) -> ErrorForm:
-        """Why nothing is said: another server may lead, or the database does not let anybody.
+    def _not_leader(self, scope: Scope) -> ErrorForm:
+        """Return the error: another server may be the leader, or the database is unreachable.
 
-        A standby that passed the request on may reach the database, and waits for who leads next.
+        A standby that forwarded the request may reach the database, and waits for the next leader.
         """
-        trouble = self._standing.trouble
-        is_passed_on = any(name == FORWARDED_HEADER for name, _ in scope["headers"])
-        if trouble and self._standing.term == self._term and not is_passed_on:
+        trouble = self._leadership.trouble
+        is_forwarded = any(name == FORWARDED_HEADER for name, _ in scope["headers"])
+        if trouble and self._leadership.term == self._term and not is_forwarded:
             return ErrorForm(
-                error=f"{trouble}; so this server is not sure that it still leads, and does "
-                "nothing. Running jobs go on; try again when the database is back",
+                error=f"{trouble}; so this server is not sure that it is still the leader, and "
+                "rejects requests. Running jobs go on; try again when the database is back",
                 code="unavailable",
             )
         return ErrorForm(
-            error="this server is not sure that it still leads, so it does nothing and says "
-            "nothing; ask again in a moment, or ask another server",
+            error="this server is not sure that it is still the leader, so it rejects requests; "
+            "try again in a moment, or ask another server",
             code="not_leader",
         )
 
-    def _unknown(self, scope: Scope) -> ErrorForm:
-        """The work may have been done before the lead was lost: the next leader can say it."""
+    def _outcome_unknown(self, scope: Scope) -> ErrorForm:
+        """Return the error for a change that may have been committed before the term ended."""
         if scope["type"] != "http" or scope["method"] in READING:
-            return self._not_now(scope)
+            return self._not_leader(scope)
         return ErrorForm(
-            error="this server lost the lead while it worked on the request; whether it was done "
-            "is not known here. Repeat it with the same Idempotency-Key, or look first",
+            error="this server lost the leadership while it processed the request; it is unknown "
+            "whether the change was made. Repeat it with the same Idempotency-Key, or check first",
             code="outcome_unknown",
         )
 
 
 def with_headers(message: Any, headers: Headers) -> Any:
-    """The message with these headers too, if it has any."""
+    """Add headers to an ASGI message that carries headers."""
     if not message["type"].endswith(".start") and message["type"] != "websocket.accept":
         return message
     return {**message, "headers": [*message.get("headers", ()), *headers]}
 
 
-async def refuse(scope: Scope, send: Send, form: ErrorForm) -> None:
-    """Answer with 503: somebody else can be asked, in a moment."""
-    kind = "http.response" if scope["type"] == "http" else "websocket.http.response"
+async def reject(scope: Scope, send: Send, form: ErrorForm) -> None:
+    """Respond with 503 and Retry-After."""
+    kind = "http.response" if scope["type"] == "http" else WEBSOCKET_RESPONSE
     headers = [(b"content-type", JSON), (b"retry-after", b"1"), (b"cache-control", b"no-store")]
     body = encode(form)
     headers.append((b"content-length", str(len(body)).encode()))
@@ -207,32 +208,33 @@ async def refuse(scope: Scope, send: Send, form: ErrorForm) -> None:
 
 
 async def _starting(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
-    await refuse(scope, send, ErrorForm(error="this server is starting", code="not_leader"))
+    await reject(scope, send, ErrorForm(error="this server is starting", code="not_leader"))
 
 
-# --- What an answer should tell and the cluster state does not know: noted by who makes the answer.
+# What the cluster state of a standby lacks
 #
-# Rows are read as they are now; places and reasons come from the cluster state, which is older on a
-# server
-# that stands by. There the leader is asked instead. Where nobody wants to know, noting does
-# nothing.
+# Rows are read from the database as they are now. Placements and reasons come from the cluster
+# state, which is older on a standby.
 
-_noted: ContextVar[list[str] | None] = ContextVar("gaps", default=None)
+_stale: ContextVar[list[str] | None] = ContextVar("stale", default=None)
 
 
 def note_stale(name: str) -> None:
-    """The cluster state does not know this job or attempt, and by its row it should."""
-    gaps = _noted.get()
-    if gaps is not None:
-        gaps.append(name)
+    """Note that the cluster state lacks a job or attempt that the database has.
+
+    Does nothing outside of `collect_stale`.
+    """
+    stale = _stale.get()
+    if stale is not None:
+        stale.append(name)
 
 
 @contextmanager
 def collect_stale() -> Iterator[list[str]]:
-    """Collect what is noted in the block."""
-    gaps: list[str] = []
-    before = _noted.set(gaps)
+    """Collect what `note_stale` notes inside the block."""
+    stale: list[str] = []
+    before = _stale.set(stale)
     try:
-        yield gaps
+        yield stale
     finally:
-        _noted.reset(before)
+        _stale.reset(before)

@@ -1,14 +1,17 @@
-"""The ASGI application: checks every request, finds who calls and what is asked, and answers.
+"""The ASGI app: routes a request, authenticates its caller, calls the handler, sends the response.
 
-Whatever goes wrong, the answer is JSON. Requests that a web page of another site could make are
-refused by Host (DNS rebinding) and Origin (forgery), also for WebSockets.
+`build` joins all routes to the main app and a small one for the metrics port. Every error becomes
+a JSON response. Requests that a web page of another site could make are rejected by Host (DNS
+rebinding) and Origin (forgery), for WebSockets too.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from importlib.resources import files
 from itertools import count
 from secrets import token_hex
 from typing import Any
@@ -16,10 +19,17 @@ from typing import Any
 import structlog
 
 from gpu_scheduler.api.auth.accounts import LookupPending
-from gpu_scheduler.api.auth.peer_credentials import UNKNOWN, Authenticator, Peer
+from gpu_scheduler.api.auth.peer_credentials import (
+    UNKNOWN,
+    Authenticator,
+    OpenAuthenticator,
+    Peer,
+    PeerAuthenticator,
+)
+from gpu_scheduler.api.auth.tokens import BearerAuthenticator, Verifier
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.ha.forwarded_identity import HEADER as VOUCHED
-from gpu_scheduler.api.ha.gate import FORWARDED_HEADER
+from gpu_scheduler.api.ha.forwarded_identity import HEADER as FORWARDED_IDENTITY
+from gpu_scheduler.api.ha.gate import FORWARDED_HEADER, AsgiApp
 from gpu_scheduler.api.ha.proxy import LeaderProxy
 from gpu_scheduler.api.http.audit import AuditLog, is_audited
 from gpu_scheduler.api.http.errors import (
@@ -33,21 +43,36 @@ from gpu_scheduler.api.http.errors import (
     internal_error_form,
 )
 from gpu_scheduler.api.http.idempotency import HEADER as KEY
-from gpu_scheduler.api.http.operations import Handler, Operation
+from gpu_scheduler.api.http.operations import READING, Handler, Operation, openapi_document
 from gpu_scheduler.api.http.rate_limit import RateLimit
 from gpu_scheduler.api.http.request import (
-    SOCKET_REFUSED,
+    HTML,
+    WEBSOCKET_RESPONSE,
     ClientGone,
     Request,
     Response,
     encode,
     send_response,
 )
-from gpu_scheduler.api.routes.events import PATH as EVENTS_PATH
-from gpu_scheduler.api.routes.events import EventSockets
-from gpu_scheduler.api.routes.terminals import ACTION as TERMINAL
-from gpu_scheduler.api.routes.terminals import PATTERN as TERMINAL_PATTERN
-from gpu_scheduler.api.routes.terminals import TerminalSockets
+from gpu_scheduler.api.interfaces import ApiSettings, LogSource, Service, TerminalSource
+from gpu_scheduler.api.routes import (
+    access,
+    cluster,
+    events,
+    explain,
+    health,
+    jobs,
+    logs,
+    nodes,
+    notifications,
+    reports,
+    reservations,
+    services,
+    submit,
+    tenants,
+    terminals,
+)
+from gpu_scheduler.api.routes.metrics import Metrics
 from gpu_scheduler.model.errors import (
     Forbidden,
     InternalError,
@@ -58,8 +83,27 @@ from gpu_scheduler.model.errors import (
 )
 from gpu_scheduler.model.identity import Caller
 
+DOCUMENTED_OPERATIONS: tuple[Operation, ...] = (
+    *submit.OPERATIONS,
+    *jobs.OPERATIONS,
+    *explain.OPERATIONS,
+    *logs.OPERATIONS,
+    *tenants.OPERATIONS,
+    *reservations.OPERATIONS,
+    *services.OPERATIONS,
+    *health.OPERATIONS,
+    *cluster.OPERATIONS,
+    *nodes.OPERATIONS,
+    *events.OPERATIONS,
+    *notifications.OPERATIONS,
+    *reports.OPERATIONS,
+    *access.OPERATIONS,
+)
+_CONTENT_SECURITY_POLICY = (
+    b"default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; "
+    b"script-src 'unsafe-inline'; frame-ancestors 'none'"
+)
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
-READING = frozenset({"GET", "HEAD"})
 ANONYMOUS = Caller(user="")
 EVENTS = "list_events"
 log = structlog.get_logger("api")
@@ -70,157 +114,111 @@ Send = Callable[[Any], Awaitable[None]]
 Methods = dict[str, Operation]
 
 
+@dataclass(frozen=True, slots=True)
+class Applications:
+    """`main` serves all operations, `metrics` only /metrics and /health."""
+
+    main: AsgiApp
+    metrics: AsgiApp
+
+
+def build(
+    service: Service,
+    settings: ApiSettings,
+    *,
+    logs: LogSource | None = None,
+    terminals: TerminalSource | None = None,
+    authenticators: Sequence[Authenticator] = (),
+    jwt_verifier: Callable[[Context], Verifier] | None = None,
+    proxy: LeaderProxy | None = None,
+) -> Applications:
+    """Build both apps. `authenticators` are asked before tokens and peer credentials.
+
+    `jwt_verifier` makes the verifier of tokens that another issuer has signed. With a `proxy`, the
+    apps forward to the leader what only the leader can do.
+    """
+    context = Context(service, settings, logs=logs, terminals=terminals)
+    peer_authenticator = PeerAuthenticator(context.directory)
+    verifier = None if jwt_verifier is None else jwt_verifier(context)
+    known = (
+        *authenticators,
+        BearerAuthenticator(service, context.directory, verifier),
+        peer_authenticator if settings.auth else OpenAuthenticator(peer_authenticator),
+    )
+    main = App(context, (*DOCUMENTED_OPERATIONS, *_pages(settings.version)), known, proxy)
+    metrics = Metrics(context, main.requests).operation()
+    main.add((metrics,))
+    plain = [operation for operation in health.OPERATIONS if operation.path == "/health"]
+    return Applications(main, App(context, (metrics, *plain), known, has_websockets=False))
+
+
+def _pages(version: str) -> tuple[Operation, ...]:
+    """Return the operations of /openapi.json and /docs."""
+    document = encode(openapi_document(DOCUMENTED_OPERATIONS, version))
+    page = (files("gpu_scheduler.api") / "docs_page.html").read_bytes()
+    page_headers = ((b"content-security-policy", _CONTENT_SECURITY_POLICY),)
+
+    async def openapi(context: Context, request: Request) -> Response:
+        context.parse_query(request)
+        return Response(document)
+
+    async def docs(context: Context, request: Request) -> Response:
+        context.parse_query(request)
+        return Response(page, media=HTML, headers=page_headers)
+
+    return tuple(
+        Operation(
+            method="GET",
+            path=path,
+            handler=handler,
+            name=name,
+            summary=summary,
+            tag="pages",
+            public=True,
+        )
+        for path, handler, name, summary in (
+            ("/openapi.json", openapi, "openapi", "The OpenAPI document."),
+            ("/docs", docs, "docs", "The API documentation as a web page."),
+        )
+    )
+
+
 class App:
-    """One application for all listeners. `requests` counts answers by method, path and status."""
+    """The ASGI app of all listeners. `requests` counts responses by method, path and status."""
 
     def __init__(
         self,
         context: Context,
         operations: Iterable[Operation],
         authenticators: Sequence[Authenticator],
-        forwarder: LeaderProxy | None = None,
+        proxy: LeaderProxy | None = None,
         *,
-        has_sockets: bool = True,
+        has_websockets: bool = True,
     ) -> None:
-        """The first authenticator that knows the caller decides.
+        """Ask the `authenticators` in order; the first that knows the caller decides.
 
-        With a `forwarder`, what only the leader can do is passed on to it. Without sockets there
-        are no WebSockets.
+        A standby has a `proxy` to the leader.
         """
-        self._has_sockets = has_sockets
-        self._forwarder = forwarder
+        self._has_websockets = has_websockets
+        self._proxy = proxy
         self._context = context
         self._authenticators = tuple(authenticators)
-        self.sockets = EventSockets(context)
-        self.terminals = TerminalSockets(context)
+        self.event_sockets = events.EventSockets(context)
+        self._terminal_sockets = terminals.TerminalSockets(context)
         bounds = context.settings.bounds
-        self._pace = RateLimit(bounds.requests_per_second, bounds.requests_burst)
-        self._patience = bounds.receive_seconds
-        self.refusals = AuditLog(context.service)
-        self._names = LOOPBACK_NAMES | {name.lower() for name in context.settings.host_names}
+        self._rate_limit = RateLimit(bounds.requests_per_second, bounds.requests_burst)
+        self._body_timeout_s = bounds.receive_seconds
+        self.audit_log = AuditLog(context.service)
+        self._host_names = LOOPBACK_NAMES | {name.lower() for name in context.settings.host_names}
         self._exact: dict[str, Methods] = {}
         self._patterns: list[tuple[re.Pattern[str], Methods]] = []
         self._numbers = count(1)
         self._prefix = token_hex(4)
         self.requests: dict[tuple[str, str, int], int] = {}
-        self.seconds = 0.0
         self.add(operations)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or serve one WebSocket."""
-        request_id = f"{self._prefix}-{next(self._numbers)}"
-        if scope["type"] == "http":
-            await self._answer(scope, receive, send, request_id)
-        elif scope["type"] == "websocket":
-            await self._socket(scope, receive, send, request_id)
-
-    # --- requests
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
-        method: str = scope["method"]
-        path, action, who = "(unknown)", "(unknown)", ANONYMOUS
-        try:
-            headers = dict(scope["headers"])
-            self._check_passed_on(headers)
-            self._check_origin(scope, headers)
-            operation, params = self._find(method, scope["path"])
-            path, action = operation.path, operation.name
-            try:
-                who = self._let_in(operation, scope, headers)
-            except LookupPending:
-                let_in = partial(self._let_in, operation, scope, headers)
-                who = await self._context.directory.when_known(let_in)
-            request = Request(
-                scope,
-                receive,
-                caller=who,
-                headers=headers,
-                params=params,
-                request_id=request_id,
-                patience=self._patience,
-            )
-            response = await self._handler(operation, headers)(self._context, request)
-            if response.stream is not None:
-                await response.stream.begin()
-        except SchedulerError as error:
-            response = self._refusal(error, request_id, path)
-            self._keep_refusal(scope, who, action, response.status, error)
-        except ClientGone:
-            return
-        except Exception:
-            log.exception("a request failed", request_id=request_id, method=method, path=path)
-            response = Response(encode(internal_error_form(request_id)), status=500)
-        key = (method, path, response.status)
-        self.requests[key] = self.requests.get(key, 0) + 1
-        break_off = scope.get("state", {}).get("break_off")
-        await send_response(response, receive, send, request_id, break_off=break_off)
-
-    def _handler(self, operation: Operation, headers: dict[bytes, bytes]) -> Handler:
-        if self._forwarder is not None and self._forwarder.wants(operation, headers):
-            return partial(self._forwarder.forward, operation=operation)
-        if self._forwarder is not None and not operation.public:
-            return partial(self._forwarder.read, handler=operation.handler)
-        if KEY in headers and operation.repeats:
-            most = self._context.settings.bounds.body_bytes
-            return lambda context, request: context.idempotency.apply_once(
-                context, request, operation.handler, most
-            )
-        return operation.handler
-
-    def _let_in(self, operation: Operation, scope: Scope, headers: dict[bytes, bytes]) -> Caller:
-        """Who calls; for what is public on this machine, that does not matter."""
-        peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
-        if operation.public and (peer.local or operation.public_everywhere):
-            if not peer.local:
-                self._pace.take(f"address {peer.host}")
-            return ANONYMOUS
-        if away := self._context.service.away:
-            raise StoreUnavailable(f"{away}. Running jobs go on; try again in a moment")
-        caller = self._caller(scope, headers)
-        if not caller.may_change and operation.method not in READING:
-            raise Forbidden(f"'{caller.user}' calls as a viewer, who changes nothing")
-        return caller
-
-    def _keep_refusal(
-        self, scope: Scope, who: Caller, action: str, status: int, error: SchedulerError
-    ) -> None:
-        """Refused attempts go into the record."""
-        method = scope.get("method", "GET")
-        if not is_audited(method, status, error.code):
-            return
-        peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
-        self.refusals.add(
-            who=(who.user, who.origin or peer.host, who.via),
-            action=action,
-            target=scope["path"],
-            why=(error.code, str(error)),
-        )
-
-    def _find(self, method: str, path: str) -> tuple[Operation, dict[str, str]]:
-        params: dict[str, str] = {}
-        methods = self._exact.get(path)
-        if methods is None:
-            for pattern, found in self._patterns:
-                match = pattern.fullmatch(path)
-                if match is not None:
-                    methods, params = found, match.groupdict()
-                    break
-            else:
-                raise UnknownThing(
-                    f"there is nothing under {path[:200]!r}; /docs shows what there is"
-                )
-        operation = methods.get(method)
-        if operation is None and method == "HEAD":
-            operation = methods.get("GET")
-        if operation is None:
-            allowed = tuple(sorted(methods))
-            raise MethodNotAllowed(
-                f"{method} is not possible here; use {' or '.join(allowed)}", allowed=allowed
-            )
-        return operation, params
-
     def add(self, operations: Iterable[Operation]) -> None:
-        """Serve these too."""
+        """Serve these operations too."""
         by_path: dict[str, Methods] = {}
         for operation in operations:
             by_path.setdefault(operation.path, {})[operation.method] = operation
@@ -231,48 +229,187 @@ class App:
             else:
                 self._exact[path] = methods
 
-    # --- who, and from where
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or serve one WebSocket."""
+        request_id = f"{self._prefix}-{next(self._numbers)}"
+        if scope["type"] == "http":
+            await self._serve_http(scope, receive, send, request_id)
+        elif scope["type"] == "websocket":
+            await self._serve_websocket(scope, receive, send, request_id)
 
-    def _caller(self, scope: Scope, headers: dict[bytes, bytes]) -> Caller:
-        peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
-        caller = self._found(peer, headers)
-        if caller is None:
-            raise Unauthenticated(
-                "it is not known who is calling; call from this machine, over the Unix socket or "
-                "127.0.0.1, or with a token ('Authorization: Bearer ...')"
+    # HTTP requests
+
+    async def _serve_http(
+        self, scope: Scope, receive: Receive, send: Send, request_id: str
+    ) -> None:
+        method: str = scope["method"]
+        path, action, caller = "(unknown)", "(unknown)", ANONYMOUS
+        try:
+            headers = dict(scope["headers"])
+            self._reject_forwarded(headers)
+            self._check_origin(scope, headers)
+            operation, params = self._route(method, scope["path"])
+            path, action = operation.path, operation.name
+            try:
+                caller = self._authorise(operation, scope, headers)
+            except LookupPending:
+                authorise = partial(self._authorise, operation, scope, headers)
+                caller = await self._context.directory.wait_for(authorise)
+            request = Request(
+                scope,
+                receive,
+                caller=caller,
+                headers=headers,
+                params=params,
+                request_id=request_id,
+                body_timeout_s=self._body_timeout_s,
             )
-        if not caller.is_admin:
-            self._pace.take(f"{caller.user} {caller.via}")
+            response = await self._handler(operation, headers)(self._context, request)
+            if response.stream is not None:
+                await response.stream.begin()
+        except SchedulerError as error:
+            response = self._error_response(error, request_id, path)
+            self._audit_rejection(scope, caller, action, response.status, error)
+        except ClientGone:
+            return
+        except Exception:
+            log.exception("request failed", request_id=request_id, method=method, path=path)
+            response = Response(encode(internal_error_form(request_id)), status=500)
+        key = (method, path, response.status)
+        self.requests[key] = self.requests.get(key, 0) + 1
+        abort = scope.get("state", {}).get("abort")
+        await send_response(response, receive, send, request_id, abort=abort)
+
+    def _handler(self, operation: Operation, headers: dict[bytes, bytes]) -> Handler:
+        if self._proxy is not None and self._proxy.needs_leader(operation, headers):
+            return partial(self._proxy.forward, operation=operation)
+        if self._proxy is not None and not operation.public:
+            return partial(self._proxy.read, handler=operation.handler)
+        if KEY in headers and operation.is_key_optional:
+            most = self._context.settings.bounds.body_bytes
+            return lambda context, request: context.idempotency.apply_once(
+                context, request, operation.handler, most
+            )
+        return operation.handler
+
+    def _route(self, method: str, path: str) -> tuple[Operation, dict[str, str]]:
+        """Find the operation of a method on a path, and the parameters in the path."""
+        params: dict[str, str] = {}
+        methods = self._exact.get(path)
+        if methods is None:
+            for pattern, found in self._patterns:
+                match = pattern.fullmatch(path)
+                if match is not None:
+                    methods, params = found, match.groupdict()
+                    break
+            else:
+                raise UnknownThing(f"there is no resource {path[:200]!r}; see /docs for all paths")
+        operation = methods.get(method)
+        if operation is None and method == "HEAD":
+            operation = methods.get("GET")
+        if operation is None:
+            allowed = tuple(sorted(methods))
+            raise MethodNotAllowed(
+                f"{method} is not possible here; use {' or '.join(allowed)}", allowed=allowed
+            )
+        return operation, params
+
+    # WebSockets
+
+    async def _serve_websocket(
+        self, scope: Scope, receive: Receive, send: Send, request_id: str
+    ) -> None:
+        caller, action = ANONYMOUS, EVENTS
+        try:
+            headers = dict(scope["headers"])
+            self._reject_forwarded(headers)
+            self._check_origin(scope, headers)
+            action, params = self._route_websocket(scope["path"])
+            authenticate = partial(self._authenticate, scope, headers)
+            caller = await self._context.directory.wait_for(authenticate)
+            request = Request(
+                scope, receive, caller=caller, headers=headers, params=params, request_id=request_id
+            )
+            if action == EVENTS:
+                await self.event_sockets.serve(request, receive, send)
+            elif self._proxy is None:
+                await self._terminal_sockets.serve(request, receive, send)
+            else:
+                await self._proxy.forward_websocket(self._context, request, receive, send)
+        except SchedulerError as error:
+            response = self._error_response(error, request_id, scope["path"])
+            self._audit_rejection(scope, caller, action, response.status, error)
+            await send_response(response, receive, send, request_id, kind=WEBSOCKET_RESPONSE)
+        except (TimeoutError, OSError):
+            return
+        except Exception:
+            log.exception("WebSocket failed", request_id=request_id, path=scope["path"])
+
+    def _route_websocket(self, path: str) -> tuple[str, dict[str, str]]:
+        """Return which WebSocket a path serves, and the parameters in the path."""
+        if path == events.PATH and self._has_websockets:
+            return EVENTS, {}
+        if (match := terminals.PATTERN.fullmatch(path)) is not None and self._has_websockets:
+            return terminals.ACTION, match.groupdict()
+        raise UnknownThing(
+            f"there is no WebSocket here; use {events.PATH}, or that of a job's terminal"
+        )
+
+    # Authentication
+
+    def _authorise(self, operation: Operation, scope: Scope, headers: dict[bytes, bytes]) -> Caller:
+        """Return the caller if it may call this operation; public ones need no caller."""
+        peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
+        if operation.public and (peer.local or operation.public_everywhere):
+            if not peer.local:
+                self._rate_limit.take(f"address {peer.host}")
+            return ANONYMOUS
+        if away := self._context.service.away:
+            raise StoreUnavailable(f"{away}. Running jobs go on; try again in a moment")
+        caller = self._authenticate(scope, headers)
+        if not caller.may_change and operation.method not in READING:
+            raise Forbidden(f"'{caller.user}' has the role viewer, which may not change anything")
         return caller
 
-    def _found(self, peer: Peer, headers: dict[bytes, bytes]) -> Caller | None:
+    def _authenticate(self, scope: Scope, headers: dict[bytes, bytes]) -> Caller:
+        peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
+        caller = None
         try:
             for authenticator in self._authenticators:
                 caller = authenticator.caller(peer, headers)
                 if caller is not None:
-                    return caller
+                    break
         except BadToken:
-            self._pace.take(f"address {peer.host}")
+            self._rate_limit.take(f"address {peer.host}")
             raise
-        return None
+        if caller is None:
+            raise Unauthenticated(
+                "the caller is not authenticated; call from this machine, over the Unix socket or "
+                "127.0.0.1, or with a token ('Authorization: Bearer ...')"
+            )
+        if not caller.is_admin:
+            self._rate_limit.take(f"{caller.user} {caller.via}")
+        return caller
 
-    def _check_passed_on(self, headers: dict[bytes, bytes]) -> None:
-        """What another server has passed on is for the leader alone.
+    def _reject_forwarded(self, headers: dict[bytes, bytes]) -> None:
+        """Reject a request that another server has forwarded, unless this server leads.
 
-        The leader takes the voucher off when it believes it. Who finds one here would take the
-        server at the other end, which may be root, for the caller.
+        The leader removes the forwarded identity once it has verified it. Otherwise the server at
+        the other end, which may run as root, would be taken for the caller.
         """
-        if VOUCHED in headers or (self._forwarder is not None and FORWARDED_HEADER in headers):
-            raise NotLeader("this server does not lead (any more); what was passed on was not done")
+        if FORWARDED_IDENTITY in headers or (
+            self._proxy is not None and FORWARDED_HEADER in headers
+        ):
+            raise NotLeader("this server is not the leader; the forwarded request was not executed")
 
     def _check_origin(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        """The server must have been called by one of its names, and from no other site."""
+        """Reject a Host that is not one of this server's names, and an Origin of another site."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
         peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
-        # What a client calls the host means something only where it is known by what it is: no
-        # browser reaches a Unix socket, sends a token unasked, or is anybody from elsewhere.
-        is_known = peer.local and not peer.unix and b"authorization" not in headers
-        if is_known and _name(host) not in self._names:
+        # The Host matters only where the connection alone authenticates the caller: no browser
+        # reaches a Unix socket, adds a token by itself, or is authenticated from another machine.
+        is_authenticated = peer.local and not peer.unix and b"authorization" not in headers
+        if is_authenticated and _host_name(host) not in self._host_names:
             raise Forbidden(
                 f"'{host[:100]}' is not a name of this server; call it localhost, or add the "
                 "name to its settings (api.host_names)"
@@ -283,51 +420,26 @@ class App:
             if scheme not in {"http", "https"} or place != host:
                 raise Forbidden("a page of another site may not call this server (Origin)")
 
-    # --- WebSockets
+    # Errors
 
-    async def _socket(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
-        caller, action = ANONYMOUS, EVENTS
-        try:
-            headers = dict(scope["headers"])
-            self._check_passed_on(headers)
-            self._check_origin(scope, headers)
-            action, params = self._socket_at(scope["path"])
-            find = partial(self._caller, scope, headers)
-            caller = await self._context.directory.when_known(find)
-            request = Request(
-                scope, receive, caller=caller, headers=headers, params=params, request_id=request_id
-            )
-            await self._server_of(action)(request, receive, send)
-        except SchedulerError as error:
-            response = self._refusal(error, request_id, scope["path"])
-            self._keep_refusal(scope, caller, action, response.status, error)
-            await send_response(response, receive, send, request_id, kind=SOCKET_REFUSED)
-        except (TimeoutError, OSError):
+    def _audit_rejection(
+        self, scope: Scope, caller: Caller, action: str, status: int, error: SchedulerError
+    ) -> None:
+        method = scope.get("method", "GET")
+        if not is_audited(method, status, error.code):
             return
-        except Exception:
-            log.exception("a WebSocket failed", request_id=request_id, path=scope["path"])
-
-    def _socket_at(self, path: str) -> tuple[str, dict[str, str]]:
-        """What is served as a WebSocket under a path, and what the path names."""
-        if path == EVENTS_PATH and self._has_sockets:
-            return EVENTS, {}
-        if (match := TERMINAL_PATTERN.fullmatch(path)) is not None and self._has_sockets:
-            return TERMINAL, match.groupdict()
-        raise UnknownThing(
-            f"there is no WebSocket here; use {EVENTS_PATH}, or that of a job's terminal"
+        peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
+        self.audit_log.add(
+            who=(caller.user, caller.origin or peer.host, caller.via),
+            action=action,
+            target=scope["path"],
+            why=(error.code, str(error)),
         )
 
-    def _server_of(self, action: str) -> Callable[[Request, Receive, Send], Awaitable[None]]:
-        if action == EVENTS:
-            return self.sockets.serve
-        if self._forwarder is None:
-            return self.terminals.serve
-        return partial(self._forwarder.socket, self._context)
-
-    def _refusal(self, error: SchedulerError, request_id: str, path: str) -> Response:
+    def _error_response(self, error: SchedulerError, request_id: str, path: str) -> Response:
         status, form = error_form(error)
         if isinstance(error, InternalError) or status == 500:
-            log.error("a request failed", request_id=request_id, path=path, error=str(error))
+            log.error("request failed", request_id=request_id, path=path, error=str(error))
             form = internal_error_form(request_id)
         headers: tuple[tuple[bytes, bytes], ...] = ()
         if isinstance(error, TooFast):
@@ -343,8 +455,8 @@ class App:
         return Response(encode(form), status=status, headers=headers)
 
 
-def _name(host: str) -> str:
-    """The host's name without its port."""
+def _host_name(host: str) -> str:
+    """Return the host name without its port."""
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     return host.partition(":")[0]

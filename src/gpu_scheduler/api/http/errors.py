@@ -1,6 +1,7 @@
-"""Errors become answers: every one is JSON with a sentence, a stable code and details.
+"""Errors become JSON responses with a message, a stable code and details.
 
-What a caller did is told to the caller; what we did goes to the log, under the request's id.
+The caller's mistakes are explained to the caller. The server's own are logged under the request
+id, and the caller sees only that id.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ RETRY_AFTER = {503: "5", 429: "1"}
 
 
 class Unauthenticated(CallerError):
-    """Nobody knows who is calling."""
+    """The caller is not authenticated."""
 
     code = "unauthenticated"
 
 
 class BadToken(Unauthenticated):
-    """A token was shown that is not believed; the code says why not."""
+    """A token is not valid; the code says why."""
 
     def __init__(self, message: str, *, code: str) -> None:
         """`code` is one of `TOKEN_CODES`."""
@@ -69,7 +70,7 @@ class BadToken(Unauthenticated):
 
 
 class WrongTenant(CallerError):
-    """A token is for a tenant that its user has nothing to do with."""
+    """A token is for a tenant that its user does not belong to."""
 
     code = "wrong_tenant"
 
@@ -80,13 +81,13 @@ class TooFast(CallerError):
     code = "too_fast"
 
     def __init__(self, message: str, *, retry_after_s: int) -> None:
-        """`retry_after_s` is when there is room again."""
+        """`retry_after_s` is when the caller may try again."""
         super().__init__(message)
         self.retry_after_s = retry_after_s
 
 
 class TooLarge(CallerError):
-    """More was sent than is taken at once."""
+    """The body is too large."""
 
     code = "too_large"
 
@@ -98,36 +99,36 @@ class TooSlow(CallerError):
 
 
 class UnsupportedMedia(CallerError):
-    """The body is of a kind that is not read here."""
+    """The content type of the body is not supported."""
 
     code = "unsupported_media_type"
 
 
 class MethodNotAllowed(CallerError):
-    """The path exists, and cannot be used in this way."""
+    """The path exists, but not with this method."""
 
     code = "method_not_allowed"
 
     def __init__(self, message: str, *, allowed: tuple[str, ...]) -> None:
-        """`allowed` is what can be done with the path."""
+        """`allowed` are the methods of the path."""
         super().__init__(message)
         self.allowed = allowed
 
 
 class KeyReused(CallerError):
-    """An idempotency key came again with another request."""
+    """An idempotency key was used again for another request."""
 
     code = "key_reused"
 
 
 class TooMany(CallerError):
-    """The caller has more open at once than is allowed."""
+    """The caller has too many streams open."""
 
     code = "too_many"
 
 
 def error_form(error: SchedulerError) -> tuple[int, ErrorForm]:
-    """The status and the body for an error that was raised on purpose."""
+    """Return the HTTP status and the body for an error."""
     status = STATUS.get(error.code, 500 if isinstance(error, InternalError) else 400)
     details: dict[str, Any] = dict(error.data)
     if error.index is not None:
@@ -140,9 +141,9 @@ def error_form(error: SchedulerError) -> tuple[int, ErrorForm]:
 
 
 def internal_error_form(request_id: str) -> ErrorForm:
-    """What is said when the server made a mistake: nothing about its inside."""
+    """Return the body for the server's own error, without internal details."""
     return ErrorForm(
-        error="the scheduler made a mistake; its log says more under this request's id",
+        error="internal error; the server's log has details under this request id",
         code="internal_error",
         details={"request_id": request_id} if request_id else {},
     )
@@ -151,8 +152,8 @@ def internal_error_form(request_id: str) -> ErrorForm:
 def bad_body(
     problem: Exception, form: Any, body: bytes, *, index: int | None = None
 ) -> InvalidRequest:
-    """A body that cannot be read as this form, said so that its writer can mend it."""
-    error = InvalidRequest(f"Invalid request body: {_told(problem, form, body)}")
+    """Return an error that tells the caller how to fix a body that does not match `form`."""
+    error = InvalidRequest(f"Invalid request body: {_describe(problem, form, body)}")
     error.index = index
     return error
 
@@ -161,10 +162,10 @@ _COMMAND = re.compile(r"got `str` - at `\$(?:\[\d+\])?\.(command|args)`")
 
 
 _HALF_CHARACTER = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
-"""The first half of a pair that stands for one character, without the second."""
+"""The first half of a surrogate pair without the second."""
 
 
-def _told(problem: Exception, form: Any, body: bytes) -> str:
+def _describe(problem: Exception, form: Any, body: bytes) -> str:
     if isinstance(problem, UnicodeDecodeError):
         return "it is not UTF-8"
     text = str(problem)
@@ -176,6 +177,6 @@ def _told(problem: Exception, form: Any, body: bytes) -> str:
         )
     if not isinstance(problem, msgspec.ValidationError):
         if "surrogate" in text or _HALF_CHARACTER.search(body):
-            return "a string in it is no valid text: it has half of a character, such as \\ud800"
+            return "a string in it is not valid text: it has half of a character, such as \\ud800"
         return f"it is not JSON ({text})"
     return misfit(problem, form)

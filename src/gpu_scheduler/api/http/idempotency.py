@@ -1,7 +1,7 @@
-"""A repeated request with the same idempotency key gets the first answer and does nothing more.
+"""Idempotency keys: a repeated request with the same key gets the first response, changes nothing.
 
-The answer is kept in the commit of what it answers, so it exists if and only if that does. Requests
-that come while the first is under way wait for it.
+The stored response is a row in the same commit as the change, so it exists if and only if the
+change does. A request that arrives while the first one is still running waits for it.
 """
 
 from __future__ import annotations
@@ -31,106 +31,101 @@ HEADER = b"idempotency-key"
 MOST_KEY = 255
 _KEY = re.compile(rb"[!-~]{1,%d}" % MOST_KEY)
 DONE = 204
-"""Kept of a change whose answer is worked out anew."""
+"""The status that is stored for a change whose response is computed again."""
 REPLAYED = ((b"idempotency-replayed", b"true"),)
 
 Act = Callable[[ExtraWrites | None], Awaitable[Outcome]]
-Tell = Callable[[Outcome], Response]
+Render = Callable[[Outcome], Response]
+Work = Callable[["_KeyedRequest"], Awaitable[Response]]
 
 
 class IdempotencyStore:
-    """Which keyed requests are under way, and what was answered before."""
+    """The stored responses, and the keyed requests that are running."""
 
     def __init__(self, service: Service) -> None:
-        """Answers are kept in the store."""
+        """Responses are kept in the service's store."""
         self._service = service
-        self._under_way: dict[tuple[str, str], asyncio.Task[Response]] = {}
+        self._running: dict[tuple[str, str], asyncio.Task[Response]] = {}
 
-    async def run_once(self, request: Request, body: bytes, act: Act, tell: Tell) -> Response:
-        """Act and tell, or repeat what was told to the same request before."""
-        given = request.headers.get(HEADER)
-        if given is None:
-            return tell(await act(None))
+    async def run_once(self, request: Request, body: bytes, act: Act, render: Render) -> Response:
+        """Execute `act` and render its outcome, or return the response stored for this key."""
+        key = request.headers.get(HEADER)
+        if key is None:
+            return render(await act(None))
 
-        async def work(turn: _Turn) -> Response:
-            if turn.before is not None:
-                return _replayed(turn.before)
+        async def work(keyed: _KeyedRequest) -> Response:
+            stored = keyed.stored
+            if stored is not None:
+                return Response(stored.body.encode(), status=stored.status, headers=REPLAYED)
 
-            def remember(outcomes: Sequence[Outcome]) -> list[Write]:
-                told = tell(outcomes[0])
-                return [turn.row(told.status, told.body.decode(), self._service.now_ms())]
+            def response_row(outcomes: Sequence[Outcome]) -> list[Write]:
+                response = render(outcomes[0])
+                body = response.body.decode()
+                return [keyed.row(response.status, body, self._service.now_ms())]
 
-            return tell(await act(remember))
+            return render(await act(response_row))
 
-        return await self._in_turn(request, given, body, work)
+        return await self._run_alone(request, key, body, work)
 
     async def apply_once(
         self, context: Context, request: Request, handler: Handler, most: int
     ) -> Response:
-        """Let a handler change something, once for each key.
+        """Let a handler apply its change once per key.
 
-        That it was done is kept in the commit of the change. What is answered to a repetition is
-        worked out anew, by the same handler, which then changes nothing: how things are now.
+        Only the fact that it was applied is stored. A repetition calls the same handler with a
+        service that changes nothing, so that the response shows the current state.
         """
         body = await request.body(most)
 
-        async def work(turn: _Turn) -> Response:
-            again = copy(context)
-            if turn.before is None:
-                again.service = cast(Service, _Noting(context.service, turn))
-                return await handler(again, request)
-            again.service = cast(Service, _Done(context.service))
+        async def work(keyed: _KeyedRequest) -> Response:
+            with_key = copy(context)
+            if keyed.stored is None:
+                with_key.service = cast(Service, _RecordingService(context.service, keyed))
+                return await handler(with_key, request)
+            with_key.service = cast(Service, _ReadOnlyService(context.service))
             try:
-                told = await handler(again, request)
+                response = await handler(with_key, request)
             except CallerError:
-                told = Response(b"{}")  # what was changed is not there any more
-            told.headers += REPLAYED
-            return told
+                response = Response(b"{}")  # the changed object does not exist any more
+            response.headers += REPLAYED
+            return response
 
-        return await self._in_turn(request, request.headers[HEADER], body, work)
+        return await self._run_alone(request, request.headers[HEADER], body, work)
 
-    async def _in_turn(
-        self,
-        request: Request,
-        given: bytes,
-        body: bytes,
-        work: Callable[[_Turn], Awaitable[Response]],
-    ) -> Response:
-        """Work as the only request with this key.
+    async def _run_alone(self, request: Request, key: bytes, body: bytes, work: Work) -> Response:
+        """Run as the only request with this key.
 
-        What has begun goes on although its caller is gone, and the key is taken until it is over:
-        a message that has been sent is not taken back, and its commit may still be to come.
+        The work continues although its client disconnects, and holds the key until it has finished:
+        a command that was posted cannot be withdrawn, and its commit may still be to come.
         """
-        slot = (_owner(request.caller), _read_key(given))
-        while slot in self._under_way:
-            await asyncio.wait((self._under_way[slot],))
-        working = asyncio.create_task(self._work(slot, _digest(request, body), work))
-        self._under_way[slot] = working
-        working.add_done_callback(lambda _: self._under_way.pop(slot))
-        return await asyncio.shield(working)
+        slot = (_owner(request.caller), _read_key(key))
+        while slot in self._running:
+            await asyncio.wait((self._running[slot],))
+        task = asyncio.create_task(self._run(slot, _digest(request, body), work))
+        self._running[slot] = task
+        task.add_done_callback(lambda _: self._running.pop(slot))
+        return await asyncio.shield(task)
 
-    async def _work(
-        self, slot: tuple[str, str], digest: str, work: Callable[[_Turn], Awaitable[Response]]
-    ) -> Response:
-        before = self._service.store.answer(*slot)
-        if before is not None and before.request_hash != digest:
+    async def _run(self, slot: tuple[str, str], digest: str, work: Work) -> Response:
+        stored = self._service.store.answer(*slot)
+        if stored is not None and stored.request_hash != digest:
             raise KeyReused(
                 "this Idempotency-Key was used for another request; take a new key for each new "
                 "request"
             )
-        return await work(_Turn(slot=slot, digest=digest, before=before))
+        return await work(_KeyedRequest(slot=slot, digest=digest, stored=stored))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Turn:
-    """One request with a key."""
+class _KeyedRequest:
+    """A request with a key, and what is stored for that key."""
 
     slot: tuple[str, str]
     digest: str
-    before: AnswerRow | None
+    stored: AnswerRow | None
 
     def row(self, status: int, body: str, at_ms: int) -> AnswerRow:
-        """What is kept of it."""
+        """Return the row to store for this request."""
         return AnswerRow(
             user=self.slot[0],
             key=self.slot[1],
@@ -141,12 +136,12 @@ class _Turn:
         )
 
 
-class _Noting:
-    """The service, with the key noted in the commit of the first change."""
+class _RecordingService:
+    """The service; it stores the key in the commit of the first change."""
 
-    def __init__(self, service: Service, turn: _Turn) -> None:
+    def __init__(self, service: Service, keyed: _KeyedRequest) -> None:
         self._service = service
-        self._turn: _Turn | None = turn
+        self._keyed: _KeyedRequest | None = keyed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._service, name)
@@ -154,18 +149,18 @@ class _Noting:
     async def apply(
         self, message: Command, caller: Caller, *, extra_writes: ExtraWrites | None = None
     ) -> Outcome:
-        """Do what the message says, and keep that it was done."""
-        turn, self._turn = self._turn, None
+        """Apply the command and store the key with it."""
+        keyed, self._keyed = self._keyed, None
 
-        def both(outcomes: Sequence[Outcome]) -> Sequence[Write]:
-            rows = [] if turn is None else [turn.row(DONE, "", self._service.now_ms())]
+        def with_key(outcomes: Sequence[Outcome]) -> Sequence[Write]:
+            rows = [] if keyed is None else [keyed.row(DONE, "", self._service.now_ms())]
             return [*(() if extra_writes is None else extra_writes(outcomes)), *rows]
 
-        return await self._service.apply(message, caller, extra_writes=both)
+        return await self._service.apply(message, caller, extra_writes=with_key)
 
 
-class _Done:
-    """The service, for a change that was made before."""
+class _ReadOnlyService:
+    """The service, for a repeated request: it changes nothing."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -174,21 +169,21 @@ class _Done:
         return getattr(self._service, name)
 
     async def apply(self, message: Command, caller: Caller, **_: object) -> Outcome:  # noqa: ARG002
-        """Nothing is changed again."""
+        """Ignore the command."""
         return Outcome()
 
 
 def _owner(caller: Caller) -> str:
-    """Whose key it is: what is asked with a token is asked for its tenant alone."""
+    """Return whose key it is: a token is limited to its tenant, and so is its key."""
     return f"{caller.user} in {caller.tenant}" if caller.confined else caller.user
 
 
-def _read_key(given: bytes) -> str:
-    if not _KEY.fullmatch(given):
+def _read_key(key: bytes) -> str:
+    if not _KEY.fullmatch(key):
         raise InvalidRequest(
             f"the Idempotency-Key must have 1 to {MOST_KEY} printable ASCII characters, no spaces"
         )
-    return given.decode("ascii")
+    return key.decode("ascii")
 
 
 def _digest(request: Request, body: bytes) -> str:
@@ -197,7 +192,3 @@ def _digest(request: Request, body: bytes) -> str:
     hashed = hashlib.sha256(f"{request.scope['method']} {target}\n".encode())
     hashed.update(body)
     return hashed.hexdigest()
-
-
-def _replayed(before: AnswerRow) -> Response:
-    return Response(before.body.encode(), status=before.status, headers=REPLAYED)

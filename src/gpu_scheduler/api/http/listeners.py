@@ -1,7 +1,8 @@
-"""Listen: a TCP port, a Unix socket and a port for metrics, in an event loop that exists.
+"""HTTP listeners: a TCP port, a Unix socket and a port for metrics, on uvicorn's protocol.
 
-Addresses are taken first, before anything else of a server starts, so that a port in use is a clear
-message and nothing more. Signals are left to whoever runs the loop.
+Sockets are bound before anything else of a server starts, so that a port in use is a clear message
+and has no other effect. Each connection is identified once, when it is accepted: later the peer may
+have closed its socket, which then has no owner. The caller of `serve` handles signals.
 """
 
 from __future__ import annotations
@@ -21,135 +22,134 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from gpu_scheduler.api.application import Applications
 from gpu_scheduler.api.auth.accounts import ROOT
 from gpu_scheduler.api.auth.peer_credentials import UNKNOWN, Peer, peer_of
 from gpu_scheduler.api.ha.gate import AsgiApp
+from gpu_scheduler.api.http.app import Applications
 from gpu_scheduler.api.interfaces import Bounds
 from gpu_scheduler.client.socket_options import keep_alive
 from gpu_scheduler.model.errors import ClusterError
 from gpu_scheduler.wire.answers import ErrorForm
-
-# --- uvicorn's HTTP protocol, with the peer's identity and bounds on what is read before a request.
-#
-# Identity is found once for each connection, when it is made: later the peer may have gone, and a
-# socket that nobody holds open has no owner.
 
 MOST_HEADERS = 100
 MOST_HEADER_BYTES = 64 << 10
 
 
 class ConnectionLimit:
-    """How many connections each caller may hold, and how long the head of a request may take."""
+    """How many connections each peer may hold, and how long a request header may take."""
 
-    def __init__(self, most: int, patience: float) -> None:
-        """Nobody has come in yet."""
+    def __init__(self, most: int, header_timeout_s: float) -> None:
+        """Start without connections."""
         self.most = most
-        self.patience = patience
-        self._inside: dict[object, int] = {}
+        self.header_timeout_s = header_timeout_s
+        self._open: dict[object, int] = {}
 
-    def enter(self, peer: Peer) -> bool:
-        """Count one more; False if that is too many."""
+    def add(self, peer: Peer) -> bool:
+        """Count a connection; return False if the peer has too many."""
         key = _key(peer)
-        self._inside[key] = self._inside.get(key, 0) + 1
-        return self._inside[key] <= self.most or peer.uid == ROOT
+        self._open[key] = self._open.get(key, 0) + 1
+        return self._open[key] <= self.most or peer.uid == ROOT
 
-    def leave(self, peer: Peer) -> None:
-        """Count one less."""
+    def remove(self, peer: Peer) -> None:
+        """Count a closed connection."""
         key = _key(peer)
-        self._inside[key] -= 1
-        if not self._inside[key]:
-            del self._inside[key]
+        self._open[key] -= 1
+        if not self._open[key]:
+            del self._open[key]
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One connection; `peer` goes into the state of each of its requests.
+    """One connection, with bounds on what it may send before a request is complete.
 
-    So does `break_off`, which closes it: that is how an answer ends that cannot be completed.
+    The state of each of its requests has `peer`, and `abort`, which closes the connection of a
+    response that cannot be completed.
     """
 
     _header_bytes = 0
-    _in_head = False
-    _waiting: asyncio.TimerHandle | None = None
+    _in_header = False
+    _header_timer: asyncio.TimerHandle | None = None
     _peer = UNKNOWN
 
-    def __init__(self, config: Config, state: ServerState, doors: ConnectionLimit) -> None:
-        """`doors` is shared by all connections."""
+    def __init__(self, config: Config, state: ServerState, limit: ConnectionLimit) -> None:
+        """All connections share the `limit`."""
         super().__init__(config, state, {})
-        self._doors = doors
+        self._limit = limit
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Find out who is at the other end."""
+        """Identify the peer."""
         super().connection_made(transport)
         self._peer = _peer(transport)
-        self.app_state = {"peer": self._peer, "break_off": transport.close}
-        if not self._doors.enter(self._peer):
-            self._refuse(429, "too_many", "too many connections are open; close some")
+        self.app_state = {"peer": self._peer, "abort": transport.close}
+        if not self._limit.add(self._peer):
+            self._reject(429, "too_many", "too many connections are open; close some")
             return
-        self._wait()
+        self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The other end has gone."""
-        self._doors.leave(self._peer)
-        self._stop_waiting()
+        """Release the connection."""
+        self._limit.remove(self._peer)
+        self._stop_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take in what came; a head that is not complete is waited for, but not for ever."""
+        """Parse the data; an incomplete header starts the timeout."""
         super().data_received(data)
-        if self._in_head and self._waiting is None:
-            self._wait()
+        if self._in_header and self._header_timer is None:
+            self._start_timer()
 
     def on_message_begin(self) -> None:
-        """Begin to count."""
+        """Start to count the bytes of a header."""
         super().on_message_begin()
         self._header_bytes = 0
-        self._in_head = True
+        self._in_header = True
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
-        self._in_head = False
-        self._stop_waiting()
+        """Stop the timeout of the header."""
+        self._in_header = False
+        self._stop_timer()
         super().on_headers_complete()
 
-    def _wait(self) -> None:
-        self._waiting = self.loop.call_later(self._doors.patience, self._give_up)
+    def _start_timer(self) -> None:
+        self._header_timer = self.loop.call_later(
+            self._limit.header_timeout_s,
+            self._reject,
+            408,
+            "too_slow",
+            "the request did not arrive in time",
+        )
 
-    def _stop_waiting(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
-
-    def _give_up(self) -> None:
-        self._refuse(408, "too_slow", "the request did not arrive in time")
+    def _stop_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
 
     def on_url(self, url: bytes) -> None:
-        """Take in a part of the address."""
+        """Count the bytes of the URL."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take in a header."""
+        """Count the bytes of a header."""
         self._count(len(name) + len(value))
         super().on_header(name, value)
 
     def _count(self, size: int) -> None:
         self._header_bytes += size
         if self._header_bytes > MOST_HEADER_BYTES or len(self.headers) >= MOST_HEADERS:
-            # The parser stops at any error of its callbacks, and then asks for an answer.
+            # The parser stops at any error of its callbacks and then calls `send_400_response`.
             raise OverflowError
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - there is one case more here
-        """What cannot be read gets an answer in our form too."""
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - the message is not shown
+        """Send an error as JSON for a request that cannot be parsed."""
         if self._header_bytes > MOST_HEADER_BYTES or len(self.headers) >= MOST_HEADERS:
-            self._refuse(431, "headers_too_large", "the headers are larger than is allowed")
+            self._reject(431, "headers_too_large", "the headers are too large")
         else:
-            self._refuse(400, "invalid_request", "this is not an HTTP request that can be read")
+            self._reject(400, "invalid_request", "this is not a valid HTTP request")
 
-    def _refuse(self, status: int, code: str, sentence: str) -> None:
+    def _reject(self, status: int, code: str, message: str) -> None:
         if self.transport.is_closing():
             return
-        body = msgspec.json.encode(ErrorForm(error=sentence, code=code))
+        body = msgspec.json.encode(ErrorForm(error=message, code=code))
         head = (
             f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
@@ -172,20 +172,18 @@ def _peer(transport: asyncio.Transport) -> Peer:
         return UNKNOWN
 
 
-# --- Listen: a TCP port, a Unix socket and a port for metrics, in an event loop that exists.
-
 BACKLOG = 1024
 KEEP_ALIVE_S = 75
 MOST_SOCKET_PATH = 107
 MOST_SOCKET_MESSAGE = 1 << 16
 SOCKET_STALLED_S = 60.0
-"""Who does not even answer for so long is gone; one who reads slowly may be held up for a while."""
+"""A WebSocket peer that does not answer a ping for so long is gone; a slow reader may be late."""
 GRACE_S = 3.0
 HANDSHAKE_S = 10.0
 
 
 class CannotListen(ClusterError):
-    """An address cannot be taken."""
+    """An address cannot be bound."""
 
     code = "cannot_listen"
     exit_code = 3
@@ -193,7 +191,7 @@ class CannotListen(ClusterError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where to listen; None means not there. Port 0 lets the system choose."""
+    """Where to listen; None: not there. Port 0 lets the system choose a port."""
 
     http: tuple[str, int] | None = ("127.0.0.1", 8080)
     unix: Path | None = None
@@ -201,92 +199,90 @@ class Addresses:
 
 
 class BoundSockets:
-    """Addresses that were taken. They belong to whoever has this, until `close`."""
+    """The bound sockets of a server, until `close`."""
 
     def __init__(self, addresses: Addresses) -> None:
-        """Take all of them, or none."""
+        """Bind all addresses, or none."""
         self.unix_path = addresses.unix
         self.http: socket.socket | None = None
         self.metrics: socket.socket | None = None
         self.unix: socket.socket | None = None
         try:
             if addresses.http is not None:
-                self.http = _take_port(*addresses.http, "http_port")
+                self.http = _bind_port(*addresses.http, "http_port")
             if addresses.metrics is not None:
-                self.metrics = _take_port(*addresses.metrics, "metrics_port")
+                self.metrics = _bind_port(*addresses.metrics, "metrics_port")
             if addresses.unix is not None:
-                self.unix = _take_path(addresses.unix)
+                self.unix = _bind_path(addresses.unix)
         except ClusterError:
             self.close()
             raise
 
     @property
     def http_port(self) -> int | None:
-        """The port that was chosen."""
+        """The port of the HTTP listener."""
         return None if self.http is None else int(self.http.getsockname()[1])
 
     @property
     def metrics_port(self) -> int | None:
-        """The port that was chosen."""
+        """The port of the metrics listener."""
         return None if self.metrics is None else int(self.metrics.getsockname()[1])
 
     def close(self) -> None:
-        """Give the addresses back."""
-        for taken in (self.http, self.metrics, self.unix):
-            if taken is not None:
-                taken.close()
+        """Close the sockets."""
+        for bound in (self.http, self.metrics, self.unix):
+            if bound is not None:
+                bound.close()
         if self.unix is not None and self.unix_path is not None:
             self.unix_path.unlink(missing_ok=True)
 
 
 class ApiServer:
-    """Connections that are open, and the sockets that they come from."""
+    """Serves the apps on bound sockets."""
 
     def __init__(
         self,
-        listening: BoundSockets,
+        sockets: BoundSockets,
         *,
-        doors: ConnectionLimit | None = None,
+        limit: ConnectionLimit | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Nothing is served yet. With `tls`, ports speak HTTPS; the Unix socket never does."""
-        self.listening = listening
-        self._doors = doors or ConnectionLimit(Bounds().connections, Bounds().receive_seconds)
+        """With `tls`, ports serve HTTPS; the Unix socket never does."""
+        self.sockets = sockets
+        self._limit = limit or ConnectionLimit(Bounds().connections, Bounds().receive_seconds)
         self._tls = tls
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []
 
     async def start(self, applications: Applications) -> None:
-        """Answer from now on."""
+        """Accept connections from now on."""
         loop = asyncio.get_running_loop()
-        listening = self.listening
-        for taken, application in (
-            (listening.http, applications.main),
-            (listening.unix, applications.main),
-            (listening.metrics, applications.metrics),
+        for bound, app in (
+            (self.sockets.http, applications.main),
+            (self.sockets.unix, applications.main),
+            (self.sockets.metrics, applications.metrics),
         ):
-            if taken is None:
+            if bound is None:
                 continue
-            config = _config(application)
+            config = _config(app)
 
             def connection(config: Config = config) -> HttpConnection:
-                return HttpConnection(config, self._state, self._doors)
+                return HttpConnection(config, self._state, self._limit)
 
-            if taken.family == socket.AF_UNIX:
-                server = await loop.create_unix_server(connection, sock=taken, backlog=BACKLOG)
+            if bound.family == socket.AF_UNIX:
+                server = await loop.create_unix_server(connection, sock=bound, backlog=BACKLOG)
             else:
-                limit = None if self._tls is None else HANDSHAKE_S
                 server = await loop.create_server(
                     connection,
-                    sock=taken,
+                    sock=bound,
                     backlog=BACKLOG,
                     ssl=self._tls,
-                    ssl_handshake_timeout=limit,
+                    ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_S,
                 )
             self._servers.append(server)
 
     async def close(self, grace_s: float = GRACE_S) -> None:
-        """Take no more requests, let those under way end, and close."""
+        """Accept no more requests, let running ones finish, and close."""
         for server in self._servers:
             server.close()
         for connection in list(self._state.connections):
@@ -299,32 +295,32 @@ class ApiServer:
             await asyncio.gather(*late, return_exceptions=True)
         for connection in list(self._state.connections):
             connection.transport.close()
-        self.listening.close()
+        self.sockets.close()
 
 
 async def serve(
     applications: Applications,
-    listening: BoundSockets,
+    sockets: BoundSockets,
     *,
-    doors: ConnectionLimit | None = None,
+    limit: ConnectionLimit | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> ApiServer:
-    """Serve on addresses that were taken."""
-    server = ApiServer(listening, doors=doors, tls=tls)
+    """Start to serve on bound sockets."""
+    server = ApiServer(sockets, limit=limit, tls=tls)
     await server.start(applications)
     return server
 
 
-def _config(application: AsgiApp) -> Config:
+def _config(app: AsgiApp) -> Config:
     config = Config(
-        application,
+        app,
         interface="asgi3",
         http=HttpConnection,
         ws="websockets-sansio",
         lifespan="off",
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # who calls is what the kernel says, never what a header says
+        proxy_headers=False,  # the kernel identifies the peer, never a header
         server_header=False,
         date_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
@@ -336,22 +332,22 @@ def _config(application: AsgiApp) -> Config:
     return config
 
 
-def _take_port(host: str, port: int, setting: str) -> socket.socket:
+def _bind_port(host: str, port: int, setting: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    taken = socket.socket(family, socket.SOCK_STREAM)
+    bound = socket.socket(family, socket.SOCK_STREAM)
     try:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        keep_alive(taken)
-        taken.bind((host, port))
-        taken.listen(BACKLOG)
-        taken.setblocking(False)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keep_alive(bound)
+        bound.bind((host, port))
+        bound.listen(BACKLOG)
+        bound.setblocking(False)
     except (OSError, OverflowError) as error:
-        taken.close()
-        raise CannotListen(_why_not(error, host, port, setting)) from None
-    return taken
+        bound.close()
+        raise CannotListen(_describe(error, host, port, setting)) from None
+    return bound
 
 
-def _why_not(error: Exception, host: str, port: int, setting: str) -> str:
+def _describe(error: Exception, host: str, port: int, setting: str) -> str:
     number = getattr(error, "errno", None)
     if number == errno.EADDRINUSE:
         return (
@@ -363,28 +359,28 @@ def _why_not(error: Exception, host: str, port: int, setting: str) -> str:
     return f"cannot listen on {host}:{port}: {error}"
 
 
-def _take_path(path: Path) -> socket.socket:
+def _bind_path(path: Path) -> socket.socket:
     if len(os.fsencode(path)) > MOST_SOCKET_PATH:
         raise CannotListen(
             f"the socket's path {path} is longer than {MOST_SOCKET_PATH} bytes; "
             "choose a shorter directory"
         )
     _clear_path(path)
-    taken = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        taken.bind(os.fspath(path))
-        # Everybody may call: who it is, and what that one may do, is found out by the kernel.
+        bound.bind(os.fspath(path))
+        # Any user may connect: the kernel identifies the caller.
         path.chmod(0o666)
-        taken.listen(BACKLOG)
-        taken.setblocking(False)
+        bound.listen(BACKLOG)
+        bound.setblocking(False)
     except OSError as error:
-        taken.close()
+        bound.close()
         raise CannotListen(f"cannot listen on {path}: {error}") from None
-    return taken
+    return bound
 
 
 def _clear_path(path: Path) -> None:
-    """Remove a socket that a server left behind; refuse one that somebody listens on."""
+    """Remove the socket of a server that has ended; fail if another server listens on it."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

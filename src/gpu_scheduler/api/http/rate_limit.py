@@ -1,7 +1,4 @@
-"""How fast one caller may go: a bucket that fills with time, and of which every request takes one.
-
-Requests come in by who makes them; nothing, or a refusal with when to try again, goes out.
-"""
+"""Limits per caller: requests per second (token bucket), and streams open at the same time."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ MOST_BUCKETS = 10_000
 
 
 class RateLimit:
-    """The buckets of all callers. A rate of 0 means that nobody is held back."""
+    """A token bucket for each caller. A rate of 0 means no limit."""
 
     def __init__(
         self,
@@ -25,14 +22,14 @@ class RateLimit:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """All buckets are full."""
+        """Start with full buckets."""
         self._rate = per_second
         self._burst = float(burst)
         self._clock = clock
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def take(self, who: str) -> None:
-        """One request of this caller."""
+        """Take a token for one request of this caller, or raise `TooFast`."""
         if not self._rate:
             return
         now = self._clock()
@@ -47,11 +44,11 @@ class RateLimit:
                 retry_after_s=wait_s,
             )
         if who not in self._buckets and len(self._buckets) >= MOST_BUCKETS:
-            self._forget_full(now)
+            self._drop_full(now)
         self._buckets[who] = (left - 1.0, now)
 
-    def _forget_full(self, now: float) -> None:
-        """Whoever has not called for long has a full bucket, and needs none."""
+    def _drop_full(self, now: float) -> None:
+        """Drop full buckets: their callers have not called for long."""
         self._buckets = {
             who: (left, since)
             for who, (left, since) in self._buckets.items()
@@ -59,24 +56,21 @@ class RateLimit:
         }
 
 
-# --- How much one user may have open at once.
-
-
 class ConcurrencyLimit:
-    """So many for each user, of one kind."""
+    """How many streams of one kind each user may have open."""
 
     def __init__(self, most: int, what: str) -> None:
-        """`what` names the kind, in the plural."""
+        """`what` names the kind of stream, in the plural."""
         self._most = most
         self._what = what
         self._open: dict[str, int] = {}
 
     @contextmanager
     def hold(self, user: str) -> Iterator[None]:
-        """Hold one while something is open; refuse if the user has all of them."""
+        """Count one stream while the block runs; raise `TooMany` at the limit."""
         if self._open.get(user, 0) >= self._most:
             raise TooMany(
-                f"this user has {self._most} {self._what} open, and no more are allowed; "
+                f"this user already has {self._most} {self._what} open, which is the limit; "
                 "close one of them"
             )
         self._open[user] = self._open.get(user, 0) + 1

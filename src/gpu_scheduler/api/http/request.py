@@ -1,4 +1,9 @@
-"""One request and its answer, with as little in between as the hot path can bear."""
+"""One HTTP request and its response: body, query, headers in; a whole or streamed body out.
+
+Bodies are bounded in size and time. JSON with a repeated key and unknown query parameters are
+rejected, because a lenient reader would silently drop what the caller meant. This is the hot path
+of 1,000 submissions at once, so nothing here does more than it must.
+"""
 
 from __future__ import annotations
 
@@ -16,64 +21,61 @@ from gpu_scheduler.api.http.errors import TooLarge, TooSlow, UnsupportedMedia, b
 from gpu_scheduler.model.errors import InvalidRequest, SchedulerError
 from gpu_scheduler.model.identity import Caller
 
-# --- Keys that stand twice in one JSON object: the reader takes the last of them, silently.
+# Repeated keys in a JSON object
 #
-# A body and what was read from it in, a refusal that names the key out. Nothing is refused unless
-# the key was found. Most bodies are only counted: this is on the way of 1,000 jobs at once.
+# The decoder silently takes the last of them. The check counts colons first, which costs almost
+# nothing; only a body with too many is parsed again to find the repeated key.
 
+encode = msgspec.json.Encoder().encode
 _ANYTHING = msgspec.json.Decoder()
 _RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
-_encode = msgspec.json.Encoder().encode
 _COLONS = (b":", rb"\u003a", rb"\u003A")
-"""How one can be written. What only looks like one costs a closer look, and refuses nothing."""
+"""The spellings of a colon. A false match only costs a second parse."""
 
 
-class _Twice(Exception):
-    """A key that was found twice; ends the search."""
+class _RepeatedKey(Exception):
+    """Ends the search at the first repeated key."""
 
 
 def check_keys(data: bytes, index: int | None = None) -> None:
-    """Refuse a body in which a key stands twice; it must be known to be JSON.
-
-    `index` is its place among others.
-    """
-    if _lost_some(data, _ANYTHING.decode(data)):
-        _refuse(data, index)
+    """Reject valid JSON that repeats a key. `index` is the position of the job in a list."""
+    if _lost_keys(data, _ANYTHING.decode(data)):
+        _reject_repeated_key(data, index)
 
 
 def check_keys_of_all(data: bytes, objects: Iterable[Sized]) -> None:
-    """The same for a list of objects that was just read from the body, at hardly any cost."""
-    if data.count(b":") != sum(map(len, objects)) and _lost_some(data, objects):
+    """Reject a list that repeats a key in one of its `objects`, which were decoded from `data`."""
+    if data.count(b":") != sum(map(len, objects)) and _lost_keys(data, objects):
         for index, raw in enumerate(_RAW_LIST.decode(data)):
-            _refuse(bytes(raw), index)
+            _reject_repeated_key(bytes(raw), index)
 
 
-def _lost_some(data: bytes, read: Any) -> bool:
-    """Each key has a colon, and those in strings stay what they are: fewer mean fewer keys."""
-    return sum(map(data.count, _COLONS)) > _encode(read).count(b":")
+def _lost_keys(data: bytes, decoded: Any) -> bool:
+    """Whether `decoded` has fewer colons, and so fewer keys, than `data`."""
+    return sum(map(data.count, _COLONS)) > encode(decoded).count(b":")
 
 
-def _refuse(data: bytes, index: int | None) -> None:
+def _reject_repeated_key(data: bytes, index: int | None) -> None:
     try:
-        # Numbers stay text: Python refuses to read some that are too long, and none matters here.
-        json.loads(data, object_pairs_hook=_once, parse_int=str, parse_float=str)
-    except _Twice as found:
+        # Numbers stay text: Python rejects very long ones, and their values do not matter here.
+        json.loads(data, object_pairs_hook=_find_repeated, parse_int=str, parse_float=str)
+    except _RepeatedKey as found:
         error = InvalidRequest(
-            f"Invalid request body: '{str(found)[:80]}' stands there twice; give it once"
+            f"Invalid request body: '{str(found)[:80]}' is given twice; give it once"
         )
         error.index = index
         raise error from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> None:
+def _find_repeated(pairs: list[tuple[str, Any]]) -> None:
     seen = set()
     for name, _ in pairs:
         if name in seen:
-            raise _Twice(name)
+            raise _RepeatedKey(name)
         seen.add(name)
 
 
-# --- One request and its answer, with as little in between as the hot path can bear.
+# Requests and responses
 
 JSON = b"application/json"
 NDJSON = b"application/x-ndjson"
@@ -83,64 +85,63 @@ TRUE_WORDS = frozenset({"1", "true", "yes"})
 FALSE_WORDS = frozenset({"0", "false", "no"})
 MAX_NUMBER = 2**53
 MOST_TEXT = 256
-FIRST_PIECE_S = 0.3
+FIRST_CHUNK_S = 0.3
 LEAST_BYTES_PER_S = 1 << 16
-"""A body that comes faster than this is never too slow."""
+"""A body that arrives faster than this never times out."""
 
 Receive = Callable[[], Any]
-Asked = TypeVar("Asked")
-encode = msgspec.json.Encoder().encode
+Body = TypeVar("Body")
 
 
 class ClientGone(Exception):
-    """The caller has closed the connection; there is nobody to answer."""
+    """The client has closed the connection."""
 
 
 class Stream:
-    """A body that comes in pieces.
+    """A response body that is sent in chunks.
 
-    Its first piece is awaited for a moment before the answer begins, so that a refusal can still
-    have a status of its own.
+    The first chunk is awaited for a moment before the response begins, so that an error can still
+    have its own status.
     """
 
     __slots__ = ("_first", "_source")
 
     def __init__(self, source: AsyncIterator[bytes]) -> None:
-        """Nothing is read yet."""
+        """Read nothing yet."""
         self._source = source
         self._first: asyncio.Future[bytes] | None = None
 
     async def begin(self) -> None:
-        """Wait for the first piece, but not for long; raises what the source raises."""
+        """Wait a moment for the first chunk; raises what the source raises."""
         self._first = asyncio.ensure_future(anext(self._source))
-        done, _ = await asyncio.wait({self._first}, timeout=FIRST_PIECE_S)
+        done, _ = await asyncio.wait({self._first}, timeout=FIRST_CHUNK_S)
         if done and not isinstance(self._first.exception(), StopAsyncIteration | None):
             self._first.result()
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """All pieces, the first one too."""
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield all chunks, including the first."""
         try:
             if self._first is not None:
                 yield await self._first
-            async for piece in self._source:
-                yield piece
+            async for chunk in self._source:
+                yield chunk
         except StopAsyncIteration:
             return
         finally:
             await self.close()
 
     async def close(self) -> None:
-        """Read no more."""
+        """Stop reading and close the source."""
         if self._first is not None:
             self._first.cancel()
             await asyncio.gather(self._first, return_exceptions=True)
-        closing = getattr(self._source, "aclose", None)
-        if closing is not None:
-            await closing()
+        close_source = getattr(self._source, "aclose", None)
+        if close_source is not None:
+            await close_source()
 
 
 class Response:
-    """A status, a body and further headers. With `stream`, the body comes in pieces."""
+    """A status, a body and additional headers. With `stream`, the body is sent in chunks."""
 
     __slots__ = ("body", "headers", "media", "status", "stream")
 
@@ -153,7 +154,7 @@ class Response:
         headers: tuple[tuple[bytes, bytes], ...] = (),
         stream: Stream | None = None,
     ) -> None:
-        """JSON with status 200, unless told otherwise."""
+        """By default, JSON with status 200."""
         self.body = body
         self.status = status
         self.media = media
@@ -162,21 +163,20 @@ class Response:
 
 
 def json_response(form: Any, *, status: int = 200) -> Response:
-    """A form as JSON."""
+    """Return a response with `form` as JSON."""
     return Response(encode(form), status=status)
 
 
 class Request:
-    """A request whose caller is known and whose path was found."""
+    """A request that was routed and authenticated."""
 
     __slots__ = (
-        "_read",
+        "_body",
         "_receive",
+        "body_timeout_s",
         "caller",
         "headers",
         "params",
-        "patience",
-        "query",
         "request_id",
         "scope",
     )
@@ -190,49 +190,45 @@ class Request:
         headers: dict[bytes, bytes],
         params: dict[str, str],
         request_id: str,
-        patience: float = 30.0,
+        body_timeout_s: float = 30.0,
     ) -> None:
-        """`headers` has the last of each name, `params` what the path names.
+        """`headers` has the last value of each name, `params` the parameters in the path.
 
-        A body is waited for with `patience`, in seconds, and a little longer if it is large.
+        The body must arrive within `body_timeout_s`, and a little longer if it is large.
         """
         self.scope = scope
         self._receive = receive
-        self._read: bytes | None = None
+        self._body: bytes | None = None
         self.caller = caller
         self.headers = headers
         self.params = params
         self.request_id = request_id
-        self.patience = patience
-        self.query: Query | None = None
+        self.body_timeout_s = body_timeout_s
 
     @property
     def media(self) -> bytes:
-        """What the body is said to be, without parameters."""
+        """The Content-Type without its parameters."""
         return self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
 
     async def body(self, most: int) -> bytes:
-        """All of the body, or a refusal as soon as it is known to be too large.
-
-        It can be asked for again.
-        """
-        if self._read is not None:
-            if len(self._read) > most:
+        """Read the whole body, at most `most` bytes. Can be called again."""
+        if self._body is not None:
+            if len(self._body) > most:
                 raise _too_large(most)
-            return self._read
+            return self._body
         length = self.headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > most:
             raise _too_large(most)
         try:
-            async with asyncio.timeout(self.patience) as limit:
-                self._read = await self._parts(most, limit)
+            async with asyncio.timeout(self.body_timeout_s) as limit:
+                self._body = await self._receive_body(most, limit)
         except TimeoutError:
             raise TooSlow(
                 "the body did not arrive in time; send it at once, or in smaller parts"
             ) from None
-        return self._read
+        return self._body
 
-    async def _parts(self, most: int, limit: asyncio.Timeout) -> bytes:
+    async def _receive_body(self, most: int, limit: asyncio.Timeout) -> bytes:
         parts: list[bytes] = []
         size = 0
         while True:
@@ -246,42 +242,42 @@ class Request:
             if not message.get("more_body", False):
                 return b"".join((*parts, data)) if parts else data
             parts.append(data)
-            due = limit.when()
-            if due is not None:
-                limit.reschedule(due + len(data) / LEAST_BYTES_PER_S)
+            deadline = limit.when()
+            if deadline is not None:
+                limit.reschedule(deadline + len(data) / LEAST_BYTES_PER_S)
 
-    async def read(self, decoder: msgspec.json.Decoder[Asked], most: int) -> Asked:
-        """The body as a form."""
+    async def read_json(self, decoder: msgspec.json.Decoder[Body], most: int) -> Body:
+        """Read the body as JSON of the decoder's type."""
         self.expect_media(JSON)
         data = await self.body(most)
         return decode(decoder, data)
 
     def expect_media(self, *known: bytes) -> None:
-        """Refuse bodies of other kinds; also those that a foreign web page may send unasked."""
+        """Reject other content types, among them those that a foreign web page can send."""
         if self.media not in known:
             names = " or ".join(name.decode() for name in known)
-            found = self.media.decode("latin-1") or "nothing"
-            raise UnsupportedMedia(f"the body is said to be {found}; send it as {names}")
+            found = self.media.decode("latin-1") or "missing"
+            raise UnsupportedMedia(f"the Content-Type is {found}; send {names}")
 
 
-def decode(decoder: msgspec.json.Decoder[Asked], data: bytes, *, checks_keys: bool = True) -> Asked:
-    """Read JSON into a form, or say what is wrong with it."""
+def decode(decoder: msgspec.json.Decoder[Body], data: bytes, *, checks_keys: bool = True) -> Body:
+    """Decode JSON, or raise an error that tells the caller what to fix."""
     try:
-        read = decoder.decode(data)
+        decoded = decoder.decode(data)
         if checks_keys:
             check_keys(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
         raise bad_body(problem, decoder.type, data) from None
     except RecursionError:
         raise InvalidRequest("Invalid request body: it is nested too deeply") from None
-    return read
+    return decoded
 
 
 class Query:
-    """The parameters behind the question mark. Those that are not known are refused."""
+    """The query parameters. Unknown and repeated ones are rejected."""
 
     def __init__(self, query: bytes, known: Iterable[str], most_bytes: int) -> None:
-        """Read all of them; one that stands twice could be read in two ways, and is refused."""
+        """Parse the query string, in which only the `known` names may occur."""
         if len(query) > most_bytes:
             raise InvalidRequest(f"the query is longer than {most_bytes} bytes")
         known = tuple(known)
@@ -294,27 +290,27 @@ class Query:
         self._values = dict(pairs)
         if len(self._values) < len(pairs):
             names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise InvalidRequest(f"parameter '{twice[:80]}' stands there twice; give it once")
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise InvalidRequest(f"parameter '{repeated[:80]}' is given twice; give it once")
         for name in self._values:
             if name not in known:
                 allowed = ", ".join(sorted(known)) or "none"
                 raise InvalidRequest(f"parameter '{name[:80]}' is not known; known: {allowed}")
 
-    def text(self, name: str, otherwise: str = "") -> str:
-        """The value of a parameter; what is absent is `otherwise`, what is too long is refused."""
-        value = self._values.get(name, otherwise)
+    def text(self, name: str, default: str = "") -> str:
+        """Return the value of a parameter."""
+        value = self._values.get(name, default)
         if len(value) > MOST_TEXT:
             raise InvalidRequest(f"{name} is longer than {MOST_TEXT} characters")
         if "\0" in value:
             raise InvalidRequest(f"{name} holds a NUL character; remove it")
         return value
 
-    def number(self, name: str, otherwise: int, *, least: int = 0, most: int = MAX_NUMBER) -> int:
-        """A whole number within bounds."""
+    def number(self, name: str, default: int, *, least: int = 0, most: int = MAX_NUMBER) -> int:
+        """Return a whole number within bounds."""
         text = self._values.get(name)
         if text is None:
-            return otherwise
+            return default
         digits = text.removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
             raise InvalidRequest(f"{name} is '{text[:80]}'; write a whole number")
@@ -324,11 +320,11 @@ class Query:
         return number
 
     def optional(self, name: str, *, most: int = MAX_NUMBER) -> int | None:
-        """A whole number, or nothing."""
+        """Return a whole number, or None if it is not given."""
         return self.number(name, 0, most=most) if name in self._values else None
 
     def flag(self, name: str) -> bool:
-        """Yes or no; not given means no."""
+        """Return a boolean; False if it is not given."""
         if name not in self._values:
             return False
         text = self._values[name].lower()
@@ -341,11 +337,12 @@ def _too_large(most: int) -> TooLarge:
     return TooLarge(f"the body is larger than {most} bytes; send less at once")
 
 
-# --- Answers go out: whole, or in pieces until the source ends or the caller has gone.
+# Sending responses
 
-SOCKET_REFUSED = "websocket.http.response"
-BREAK_OFF_S = 1.0
-"""So long it is waited until a connection that was broken off is closed."""
+WEBSOCKET_RESPONSE = "websocket.http.response"
+"""The ASGI message type for the HTTP response to a rejected WebSocket."""
+ABORT_S = 1.0
+"""How long to wait until an aborted connection is closed."""
 log = structlog.get_logger("api")
 
 ReceiveMessage = Callable[[], Awaitable[Any]]
@@ -359,12 +356,9 @@ async def send_response(
     request_id: str,
     *,
     kind: str = "http.response",
-    break_off: Callable[[], None] | None = None,
+    abort: Callable[[], None] | None = None,
 ) -> None:
-    """Send the status, the headers and the body.
-
-    `break_off` closes the connection of an answer that cannot be completed.
-    """
+    """Send the status, the headers and the body. `abort` closes the connection half-way."""
     headers = [
         (b"content-type", response.media),
         (b"x-request-id", request_id.encode()),
@@ -379,14 +373,14 @@ async def send_response(
         await send({"type": f"{kind}.body", "body": response.body})
         return
     await send({"type": f"{kind}.start", "status": response.status, "headers": headers})
-    sending = asyncio.ensure_future(_send_pieces(response.stream, send, request_id))
-    gone = asyncio.ensure_future(_until_gone(receive))
+    sending = asyncio.ensure_future(_send_chunks(response.stream, send, request_id))
+    gone = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:
         await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
-        is_broken = sending.done() and (sending.exception() is not None or not sending.result())
-        if is_broken and break_off is not None:
-            break_off()
-            await asyncio.wait({gone}, timeout=BREAK_OFF_S)
+        has_failed = sending.done() and (sending.exception() is not None or not sending.result())
+        if has_failed and abort is not None:
+            abort()
+            await asyncio.wait({gone}, timeout=ABORT_S)
     finally:
         for task in (sending, gone):
             task.cancel()
@@ -394,22 +388,19 @@ async def send_response(
         await response.stream.close()
 
 
-async def _send_pieces(stream: Stream, send: Send, request_id: str) -> bool:
-    """An error in the middle leaves the answer incomplete, so that the caller can tell.
-
-    Says whether it is complete.
-    """
+async def _send_chunks(stream: Stream, send: Send, request_id: str) -> bool:
+    """Return whether the response is complete; the client sees that a failed one is not."""
     try:
-        async with aclosing(stream.pieces()) as pieces:  # type: ignore[type-var]
-            async for piece in pieces:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        async with aclosing(stream.chunks()) as chunks:  # type: ignore[type-var]
+            async for chunk in chunks:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
     except SchedulerError as error:
-        log.warning("an answer broke off", request_id=request_id, error=str(error))
+        log.warning("response stream failed", request_id=request_id, error=str(error))
         return False
     await send({"type": "http.response.body", "body": b"", "more_body": False})
     return True
 
 
-async def _until_gone(receive: ReceiveMessage) -> None:
+async def _wait_for_disconnect(receive: ReceiveMessage) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -15,10 +15,9 @@ import structlog
 from gpu_scheduler import __version__
 from gpu_scheduler.api.nodes.dispatch import OrderDispatcher
 from gpu_scheduler.api.nodes.liveness import LivenessTimers, NodeTimeouts
-from gpu_scheduler.api.nodes.logs import LogStreams
 from gpu_scheduler.api.nodes.reports import ReportHandler
 from gpu_scheduler.api.nodes.sessions import NewestHellos, Session, Sessions, messages_for
-from gpu_scheduler.api.nodes.terminals import TerminalStreams
+from gpu_scheduler.api.nodes.streams import LogStreams, TerminalStreams
 from gpu_scheduler.control.gangs import GANG
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Fact, NodeFenced, NodeReported, NodeSilent

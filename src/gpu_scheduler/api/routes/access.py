@@ -39,7 +39,7 @@ DEFAULT_PAGE = 100
 async def create_token(context: Context, request: Request) -> Response:
     """A new token. Its secret is in this answer and nowhere else."""
     caller = request.caller
-    asked = await request.read(_REQUEST, context.settings.bounds.body_bytes)
+    asked = await request.read_json(_REQUEST, context.settings.bounds.body_bytes)
     if caller.via:
         raise Forbidden(
             "whoever calls with a token cannot make another; do that on the machine itself"
@@ -53,10 +53,10 @@ async def create_token(context: Context, request: Request) -> Response:
             f"{most_days:g} are allowed (auth.max_token_days)"
         )
     people = context.directory
-    account = await people.when_known(lambda: _account(context, request, asked))
+    account = await people.wait_for(lambda: _account(context, request, asked))
     tenant = context.submit_tenant(caller, asked.tenant_id)
     if not asked.tenant_id and account.uid != caller.uid:
-        tenant = (await people.when_known(lambda: people.caller(account.uid))).tenant
+        tenant = (await people.wait_for(lambda: people.caller(account.uid))).tenant
     now_ms = context.service.now_ms()
     secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
     token = Token(

@@ -6,6 +6,7 @@ Everybody may see what runs where and for whom; what exactly it runs, only its o
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -13,8 +14,16 @@ from itertools import islice
 import msgspec
 
 from gpu_scheduler.api.context import Context, expect_admin
-from gpu_scheduler.api.http.operations import V1, Operation, boolean_parameter
+from gpu_scheduler.api.http.operations import (
+    V1,
+    Operation,
+    Parameter,
+    boolean_parameter,
+    integer_parameter,
+)
 from gpu_scheduler.api.http.request import Request, Response, json_response
+from gpu_scheduler.api.queue_order import SORTS, SortedJobs
+from gpu_scheduler.api.routes.job_views import JobViews
 from gpu_scheduler.control.messages import PauseDevice, ResumeDevice, SetPools
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.state.node_resources import NodeResources
@@ -31,10 +40,13 @@ from gpu_scheduler.wire.answers import (
     GpuForm,
     GpuList,
     GpuProcess,
+    JobLine,
+    Overview,
     PoolUse,
     QuotaForm,
 )
 from gpu_scheduler.wire.tenants import QuotaRequest, per
+from gpu_scheduler.wire.times import write_time
 
 # --- What the two kinds of work, online and batch, hold of all GPUs, and what each is sure of.
 
@@ -321,7 +333,7 @@ async def get_quota(context: Context, request: Request) -> Response:
 async def put_quota(context: Context, request: Request) -> Response:
     """Divide the GPUs anew."""
     expect_admin(request.caller, "change the quota")
-    asked = await request.read(_QUOTA, context.settings.bounds.body_bytes)
+    asked = await request.read_json(_QUOTA, context.settings.bounds.body_bytes)
     batch = (
         WHOLE - asked.online_percent
         if asked.batch_percent is msgspec.UNSET
@@ -353,6 +365,79 @@ def _quota(context: Context) -> QuotaForm:
 
 
 _CHANGE = (403, 404, 409, 503)
+
+
+# The overview for live screens
+
+DEFAULT_ROWS = 50
+MOST_ROWS = 500
+
+
+async def overview(context: Context, request: Request) -> Response:
+    """GPUs, numbers, and a window onto what runs and waits."""
+    query = context.parse_query(request, "sort", "filter", "user", "limit", "offset", "find")
+    sort = query.text("sort", "queue")
+    if sort.removeprefix("-") not in SORTS:
+        raise InvalidRequest(
+            f"sort '{sort[:80]}' is not known; use one of {', '.join(SORTS)}, with - before it "
+            "for the other way round"
+        )
+    words = tuple(query.text("filter").lower().split())
+    limit = query.number("limit", DEFAULT_ROWS, most=MOST_ROWS)
+    offset = query.number("offset", 0)
+    user = context.user_filter(request, query)
+    order = context.sorted_jobs.find(request.caller, sort, words, user, offset + limit)
+    offset = min(offset, max(0, order.total - limit))
+    nodes = node_resources(context)
+    return json_response(
+        Overview(
+            version=context.settings.version,
+            now=write_time(context.service.now_ms()),
+            uptime_seconds=round(time.monotonic() - context.started, 3),
+            nodes=len(nodes),
+            online_nodes=sum(resources.node.state is NodeState.ONLINE for resources in nodes),
+            problem=_problem(context),
+            counts=order.counts,
+            gpus=list(gpu_forms(context, request.caller)),
+            jobs=_lines(context, request.caller, order.ids[offset : offset + limit]),
+            offset=offset,
+            total=order.total,
+            found=_place(context, order, query.text("find")),
+        )
+    )
+
+
+def _place(context: Context, order: SortedJobs, job_id: str) -> int | None:
+    """Where a job stands, also beyond what was worked out of the queue."""
+    place = order.places.get(job_id)
+    record = context.service.core.state.jobs.get(job_id)
+    if place is not None or record is None or order.reaches(order.total):
+        return place
+    position = context.explainer.position(record.job.number)
+    return order.total - 1 if position is None else order.leading + position - 1
+
+
+def _problem(context: Context) -> str:
+    problems = [found.problem for found in context.service.telemetry.values() if found.problem]
+    return problems[0] if problems else ""
+
+
+def _lines(context: Context, caller: Caller, ids: list[str]) -> list[JobLine]:
+    """The jobs of the window that are stored and not over."""
+    views = JobViews(context.service, caller)
+    rows = [row for job_id in ids if (row := context.service.store.job(job_id)) is not None]
+    waiting = [row.job.number for row in rows if row.state is JobState.PENDING]
+    starts = context.explainer.expected_starts(waiting)
+    lines = []
+    for row in rows:
+        line = views.line(row)
+        line.expected_start = write_time(starts.get(row.job.number))
+        if row.state is JobState.PENDING:
+            line.position = context.explainer.position(row.job.number)
+        lines.append(line)
+    return lines
+
+
 OPERATIONS = (
     Operation(
         method="GET",
@@ -410,5 +495,31 @@ OPERATIONS = (
         response=QuotaForm,
         errors=(403, 413, 415, 503),
         example={"online_percent": 30, "elastic": True},
+    ),
+    Operation(
+        method="GET",
+        path=f"{V1}/overview",
+        handler=overview,
+        name="overview",
+        summary="GPUs, numbers and a window onto the queue, in one answer: for live screens.",
+        tag="cluster",
+        response=Overview,
+        query=(
+            Parameter(
+                name="sort",
+                description="By what to sort; a - before it turns it round. Default: queue.",
+                schema={
+                    "type": "string",
+                    "enum": [sign + name for name in SORTS for sign in ("", "-")],
+                },
+            ),
+            Parameter(
+                name="filter", description="Jobs in whose id, user, state or name all words occur."
+            ),
+            Parameter(name="user", description="Jobs of this user; @me for your own."),
+            integer_parameter("limit", "How many jobs at most.", most=MOST_ROWS),
+            integer_parameter("offset", "How many jobs to leave out first."),
+            Parameter(name="find", description="A job whose place is told as `found`."),
+        ),
     ),
 )

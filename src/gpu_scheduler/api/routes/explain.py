@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from msgspec import Struct
-
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.expected_start import (
-    NOTHING,
+from gpu_scheduler.api.forecast import (
+    UNKNOWN,
     ExpectedTime,
-    end_of_queued,
-    end_of_running,
-    forecast_start,
+    describe_reason,
+    expected_queued_end,
+    expected_running_end,
+    expected_start,
 )
-from gpu_scheduler.api.explainer import sentence
 from gpu_scheduler.api.ha.gate import note_stale
-from gpu_scheduler.api.http.operations import V1, Operation, integer_parameter
+from gpu_scheduler.api.http.operations import V1, Operation
 from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.api.routes.cluster import troubles
 from gpu_scheduler.api.routes.job_views import task_state
-from gpu_scheduler.ledger.report import Judgement, judge
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import ENDED, HOLDING, JobState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
@@ -49,20 +44,20 @@ async def explain_job(context: Context, request: Request) -> Response:
     _note_gap(context, row)
     if state in {JobState.PENDING, JobState.PREEMPTED}:
         reason = explainer.reason(job.id)
-        code, told = sentence(reason)
+        code, told = describe_reason(reason)
         form.code = code or "pending"
         form.reason = told or row.reason or "waiting for its turn"
         form.details = {} if reason is None else dict(reason.data)
         if reason is not None and reason.code is ReasonCode.RESOURCES:
             form.details["gpus"] = troubles(context)
         form.position = explainer.position(job.number)
-        start = forecast_start(context.service, explainer, job.id)
+        start = expected_start(explainer, job.id)
         form.expected_start, form.basis = write_time(start.at_ms), start.basis
         form.start_unknown = start.why_not
         _note_end(form, _end_if_started(context, row, start))
     elif state in HOLDING:
         start_ms = row.start_ms
-        code, told = sentence(None if job.array else explainer.reason(job.id))
+        code, told = describe_reason(None if job.array else explainer.reason(job.id))
         form.code, form.reason = code or form.code, told or row.reason
         if job.array is not None:
             start_ms, form.reason = _of_tasks(context, row, task)
@@ -71,7 +66,7 @@ async def explain_job(context: Context, request: Request) -> Response:
         form.expected_start = write_time(start_ms)
         entry = context.service.core.state.cluster.running.get(f"{job.id}.{row.attempt}")
         if entry is not None:
-            _note_end(form, end_of_running(context.service, entry.running))
+            _note_end(form, expected_running_end(context.service, entry.running))
             form.reason += _warned(context, entry.running.allocation.id)
     else:
         form.reason = row.reason or _how_it_ended(context, row, task)
@@ -93,7 +88,7 @@ def _note_gap(context: Context, row: JobRow) -> None:
 def _note_lost_node(form: Explanation, reason: Reason | None) -> None:
     """Where a job is counts more than since when."""
     if reason is not None:
-        form.code, form.reason = sentence(reason)
+        form.code, form.reason = describe_reason(reason)
         form.details = dict(reason.data)
 
 
@@ -109,7 +104,7 @@ def _of_tasks(context: Context, row: JobRow, task: int | None) -> tuple[int | No
     if row.job.id in context.service.core.state.jobs and any(
         state is JobState.PENDING for state, numbers in row.tasks if numbers
     ):
-        _, why = sentence(context.explainer.reason(row.job.id))
+        _, why = describe_reason(context.explainer.reason(row.job.id))
         told += f"; the next one: {why}" if why else ""
     return min(starts), told
 
@@ -124,8 +119,8 @@ def _warned(context: Context, allocation_id: str) -> str:
 def _end_if_started(context: Context, row: JobRow, start: ExpectedTime) -> ExpectedTime:
     entry = context.service.core.state.cluster.queue.entries.get(row.job.number)
     if entry is None:
-        return NOTHING
-    return end_of_queued(context.explainer, entry, start)
+        return UNKNOWN
+    return expected_queued_end(context.explainer, entry, start)
 
 
 def _note_end(form: Explanation, end: ExpectedTime) -> None:
@@ -169,79 +164,5 @@ OPERATIONS = (
         tag="jobs",
         response=Explanation,
         errors=(404,),
-    ),
-)
-
-
-# --- How well expected starts were kept.
-
-DAY_MS = 86_400_000
-DEFAULT_DAYS = 30
-
-
-class JudgementForm(Struct):
-    """Promises of one basis: `all`, reserved, forecast, rough or known.
-
-    A promise is kept if the job starts within 10 % of the promised wait or within 10 minutes.
-    """
-
-    basis: str
-    judged: int
-    kept: int
-    kept_percent: float | None
-    late: int
-    early: int
-    median_error_seconds: float
-    p90_error_seconds: float
-
-
-class EstimatesForm(Struct):
-    """Promises to jobs that started since then, and how many are still to be judged."""
-
-    since: str | None
-    open: int
-    estimates: list[JudgementForm]
-
-
-async def get_estimates(context: Context, request: Request) -> Response:
-    """Judge the promises of the last days."""
-    query = context.parse_query(request, "days")
-    days = query.number("days", DEFAULT_DAYS, least=1, most=3650)
-    since_ms = max(0, context.service.now_ms() - days * DAY_MS)
-    store = context.service.store
-    rows = await asyncio.to_thread(store.estimates, started_since_ms=since_ms)
-    found = judge(
-        (row.basis, row.made_ms, row.promised_ms, row.start_ms)
-        for row in rows
-        if row.start_ms is not None
-    )
-    waiting = len(context.service.core.state.estimates)
-    forms = [_form(one) for one in found]
-    return json_response(EstimatesForm(write_time(since_ms), waiting, forms))
-
-
-def _form(one: Judgement) -> JudgementForm:
-    return JudgementForm(
-        basis=one.basis,
-        judged=one.judged,
-        kept=one.kept,
-        kept_percent=one.kept_percent,
-        late=one.late,
-        early=one.early,
-        median_error_seconds=one.median_error_ms / 1000,
-        p90_error_seconds=one.p90_error_ms / 1000,
-    )
-
-
-ESTIMATES_OPERATIONS = (
-    Operation(
-        method="GET",
-        path=f"{V1}/report/estimates",
-        handler=get_estimates,
-        name="get_estimates",
-        summary="How well expected starts were kept, over the last days.",
-        tag="cluster",
-        response=EstimatesForm,
-        query=(integer_parameter("days", "How far to look back; default 30.", least=1, most=3650),),
     ),
 )

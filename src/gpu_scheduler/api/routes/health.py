@@ -40,7 +40,7 @@ async def health(context: Context, request: Request) -> Response:
             HealthForm(status=status, version="", uptime_seconds=0, checks={}), status=code
         )
     checks = dict.fromkeys(CHECKS, "ok")
-    if context.settings.standing is not None:
+    if context.settings.leadership is not None:
         checks["leadership"] = "ok"
     for finding in found:
         told = checks[finding.check]
@@ -111,34 +111,34 @@ def _store(context: Context) -> Iterator[HealthFinding]:
 
 
 def _leadership(context: Context) -> LeadershipForm | None:
-    standing = context.settings.standing
-    if standing is None:
+    leadership = context.settings.leadership
+    if leadership is None:
         return None
     return leadership_form(
-        standing.me,
-        standing.lead,
-        term=standing.term,
-        is_held=standing.is_held,
-        trouble=standing.trouble,
+        leadership.me,
+        leadership.lead,
+        term=leadership.term,
+        is_held=leadership.is_held,
+        trouble=leadership.trouble,
     )
 
 
 def _lead(context: Context) -> Iterator[HealthFinding]:
     """Whether somebody leads, and this server knows it."""
-    standing = context.settings.standing
-    if standing is None:
+    leadership = context.settings.leadership
+    if leadership is None:
         return
-    if not standing.lead.is_held:
-        why = standing.trouble or "none of the servers has taken the lead yet"
+    if not leadership.lead.is_held:
+        why = leadership.trouble or "none of the servers has taken the lead yet"
         yield HealthFinding(
             "leadership",
             DEGRADED,
             f"no server is known to lead: {why}",
             "nothing is decided until one does, and jobs run on; look after the database",
         )
-    elif standing.trouble:
+    elif leadership.trouble:
         yield HealthFinding(
-            "leadership", DEGRADED, standing.trouble, "look after the database; it is asked again"
+            "leadership", DEGRADED, leadership.trouble, "look after the database; it is asked again"
         )
 
 

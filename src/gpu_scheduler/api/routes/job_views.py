@@ -13,8 +13,7 @@ from typing import Any, cast, get_args, get_origin
 
 from msgspec import structs
 
-from gpu_scheduler.api.expected_start import end_of_running
-from gpu_scheduler.api.explainer import sentence
+from gpu_scheduler.api.forecast import describe_reason, expected_running_end
 from gpu_scheduler.api.ha.gate import note_stale
 from gpu_scheduler.api.interfaces import Attach, Service
 from gpu_scheduler.control.nodes.lost_nodes import on_lost_node
@@ -160,7 +159,7 @@ class JobViews:
         held = self._service.core.state.cluster.running
         if not names or not all(name in held for name in names):
             return None
-        ends = [end_of_running(self._service, held[name].running).at_ms for name in names]
+        ends = [expected_running_end(self._service, held[name].running).at_ms for name in names]
         known = [end_ms for end_ms in ends if end_ms is not None]
         return write_time(max(known)) if len(known) == len(ends) else None
 
@@ -304,13 +303,13 @@ class JobViews:
         if record is None and row.state not in ENDED:
             note_stale(row.job.id)
         if row.state in HOLDING and record is not None:
-            lost = sentence(on_lost_node(state, record))[1]
+            lost = describe_reason(on_lost_node(state, record))[1]
             return lost or self._warned(f"{row.job.id}.{row.attempt}")
         if row.state is not JobState.PENDING or record is None or not record.queued:
             return ""
         if self._reasons is None:
             self._reasons = Reasons(state.cluster, self._service.last_plan or Plan())
-        return sentence(self._reasons.brief(row.job.number))[1]
+        return describe_reason(self._reasons.brief(row.job.number))[1]
 
     def _warned(self, allocation_id: str) -> str:
         gauge = self._service.core.state.gpu_meter.attempts.get(allocation_id)

@@ -9,21 +9,32 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import Struct
+
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import V1, Operation, Parameter, integer_parameter
 from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.ledger.cost import CSV_HEADER, UJ_PER_KWH, Bill, PriceList
-from gpu_scheduler.ledger.report import Percentiles, Report, Run, UsageSums, report
-from gpu_scheduler.ledger.units import GPU_HOUR_MILLI_MS, HOUR_MS, decimal_text
-from gpu_scheduler.ledger.usage import UsageInterval
+from gpu_scheduler.ledger.report import (
+    Judgement,
+    Percentiles,
+    Report,
+    Run,
+    UsageSums,
+    judge,
+    report,
+)
+from gpu_scheduler.ledger.units import GPU_HOUR_MILLI_MS, HOUR_MS, Period, decimal_text
+from gpu_scheduler.ledger.usage import TotalRow, Totals, UsageInterval, UsageTotals
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job, JobState
-from gpu_scheduler.model.measurements import DeviceHour, Measure
+from gpu_scheduler.model.measurements import UJ_PER_WH, DeviceHour, Measure
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Allocation, Placement
 from gpu_scheduler.store.contract import JobQuery, Store
 from gpu_scheduler.store.rows import AttemptRow, JobRow, TaskRow
+from gpu_scheduler.wire.answers import UsageForm, UsageList
 from gpu_scheduler.wire.reports import (
     FORMS,
     AccountForm,
@@ -39,6 +50,7 @@ from gpu_scheduler.wire.reports import (
     read_span,
     read_zone,
 )
+from gpu_scheduler.wire.tenants import GPU_HOUR
 from gpu_scheduler.wire.times import write_time
 
 # --- A report in the forms that go out: hours instead of milliseconds, money with its currency.
@@ -443,6 +455,123 @@ def _shares(placements: tuple[Placement, ...]) -> tuple[tuple[str, int, int], ..
     )
 
 
+# Usage totals
+
+GIB_HOUR = 1024 * 3_600_000
+
+
+async def usage(context: Context, request: Request) -> Response:
+    """What tenants and users have used; who is not an admin sees only their own part."""
+    query = context.parse_query(request, "tenant_id", "user", "period")
+    tenant = query.text("tenant_id")
+    tenant_id = context.resolve_tenant(tenant) if tenant else ""
+    user = context.user_filter(request, query)
+    period = query.text("period", "all")
+    now_ms = context.service.now_ms()
+    kept = context.service.core.state.usage_totals.period
+    if period == "current":
+        period = kept.name_of(now_ms)
+    forms = []
+    for row in await asyncio.to_thread(_rows, context.service.store, kept, now_ms):
+        period_ms, owner, person, _ = row
+        name = "all" if period_ms is None else kept.name_of(period_ms)
+        if not request.caller.may_see(person or "", owner):
+            continue
+        if (tenant_id and owner != tenant_id) or (user and person != user):
+            continue
+        if name.startswith(period):
+            forms.append(_usage_form(row, name))
+    return json_response(UsageList(forms))
+
+
+def _rows(store: Store, kept: Period, now_ms: int) -> list[TotalRow]:
+    """All totals. What ends between the two readings is missing once, and never counted twice."""
+    totals = [(row.period_ms, row.tenant, row.user, row.totals) for row in store.usage()]
+    accounts = UsageTotals.from_rows(totals, (), period=kept)
+    for run in running_runs(store, lambda _: True, store.allocations(), now_ms):
+        accounts.count_running(run.interval)
+    return accounts.to_rows()[0]
+
+
+def _usage_form(row: TotalRow, period: str) -> UsageForm:
+    totals = Totals(*row[3])
+    return UsageForm(
+        tenant_id=row[1],
+        user=row[2],
+        period=period,
+        gpu_hours=round(totals.gpu_milli_ms / GPU_HOUR, 6),
+        gpu_memory_gb_hours=round(totals.gpu_memory_mb_ms / GIB_HOUR, 6),
+        cpu_hours=round(totals.cpu_milli_ms / GPU_HOUR, 6),
+        memory_gb_hours=round(totals.memory_mb_ms / GIB_HOUR, 6),
+        completed=totals.completed,
+        failed=totals.failed,
+        cancelled=totals.cancelled,
+        preemptions=totals.preemptions,
+        lost_gpu_hours=round(totals.lost_gpu_milli_ms / GPU_HOUR, 6),
+        energy_kwh=round(totals.energy_uj / UJ_PER_WH / 1000, 6),
+    )
+
+
+# Accuracy of expected starts
+
+DAY_MS = 86_400_000
+DEFAULT_DAYS = 30
+
+
+class JudgementForm(Struct):
+    """Promises of one basis: `all`, reserved, forecast, rough or known.
+
+    A promise is kept if the job starts within 10 % of the promised wait or within 10 minutes.
+    """
+
+    basis: str
+    judged: int
+    kept: int
+    kept_percent: float | None
+    late: int
+    early: int
+    median_error_seconds: float
+    p90_error_seconds: float
+
+
+class EstimatesForm(Struct):
+    """Promises to jobs that started since then, and how many are still to be judged."""
+
+    since: str | None
+    open: int
+    estimates: list[JudgementForm]
+
+
+async def get_estimates(context: Context, request: Request) -> Response:
+    """Judge the promises of the last days."""
+    query = context.parse_query(request, "days")
+    days = query.number("days", DEFAULT_DAYS, least=1, most=3650)
+    since_ms = max(0, context.service.now_ms() - days * DAY_MS)
+    store = context.service.store
+    rows = await asyncio.to_thread(store.estimates, started_since_ms=since_ms)
+    found = judge(
+        (row.basis, row.made_ms, row.promised_ms, row.start_ms)
+        for row in rows
+        if row.start_ms is not None
+    )
+    waiting = len(context.service.core.state.estimates)
+    forms = [_accuracy_form(one) for one in found]
+    return json_response(EstimatesForm(write_time(since_ms), waiting, forms))
+
+
+def _accuracy_form(one: Judgement) -> JudgementForm:
+    return JudgementForm(
+        basis=one.basis,
+        judged=one.judged,
+        kept=one.kept,
+        kept_percent=one.kept_percent,
+        late=one.late,
+        early=one.early,
+        median_error_seconds=one.median_error_ms / 1000,
+        p90_error_seconds=one.p90_error_ms / 1000,
+    )
+
+
 _QUERY = (
     Parameter(name="period", description=f"The period, default month: {FORMS}."),
     Parameter(name="tenant_id", description="Only of this tenant."),
@@ -474,5 +603,32 @@ OPERATIONS = (
         response=Invoice,
         query=_QUERY,
         errors=(404,),
+    ),
+    Operation(
+        method="GET",
+        path=f"{V1}/usage",
+        handler=usage,
+        name="usage",
+        summary="What tenants and users have used; what runs counts up to now.",
+        tag="cluster",
+        response=UsageList,
+        query=(
+            Parameter(name="tenant_id", description="Only of this tenant."),
+            Parameter(name="user", description="Only of this user."),
+            Parameter(
+                name="period", description="all (the default), current, or a period as in 2026-11."
+            ),
+        ),
+        errors=(404,),
+    ),
+    Operation(
+        method="GET",
+        path=f"{V1}/report/estimates",
+        handler=get_estimates,
+        name="get_estimates",
+        summary="How well expected starts were kept, over the last days.",
+        tag="cluster",
+        response=EstimatesForm,
+        query=(integer_parameter("days", "How far to look back; default 30.", least=1, most=3650),),
     ),
 )

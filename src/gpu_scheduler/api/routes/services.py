@@ -7,7 +7,7 @@ not there.
 from __future__ import annotations
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.explainer import sentence
+from gpu_scheduler.api.forecast import describe_reason
 from gpu_scheduler.api.ha.gate import note_stale
 from gpu_scheduler.api.http.operations import V1, Operation
 from gpu_scheduler.api.http.request import JSON, Request, Response, decode, json_response
@@ -232,7 +232,7 @@ def _note(context: Context, replica: Replica) -> str:
     if replica.detail:
         return replica.detail
     if replica.job_id in context.service.core.state.jobs:
-        return sentence(context.explainer.reason(replica.job_id))[1]
+        return describe_reason(context.explainer.reason(replica.job_id))[1]
     row = context.service.store.job(replica.job_id)
     if row is None:
         return ""

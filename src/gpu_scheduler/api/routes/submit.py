@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.expected_start import forecast_new_job
+from gpu_scheduler.api.forecast import expected_times_of_new
 from gpu_scheduler.api.http.errors import TooLarge, bad_body
 from gpu_scheduler.api.http.operations import V1, Operation
 from gpu_scheduler.api.http.request import (
@@ -88,7 +88,7 @@ def _validated(
 ) -> Validated:
     """What the first of them may expect, and what would let any of them wait."""
     state = context.service.core.state
-    expected = forecast_new_job(context.service, context.explainer, outcome.jobs[0])
+    expected = expected_times_of_new(context.explainer, outcome.jobs[0])
     warnings = dict.fromkeys(
         warning
         for submission, job in zip(submissions, outcome.jobs, strict=True)
@@ -97,7 +97,7 @@ def _validated(
     return Validated(
         count=count,
         tasks=sum(submission.job_count * submission.job.task_count for submission in submissions),
-        position=expected.place,
+        position=expected.position,
         expected_start=write_time(expected.start.at_ms),
         basis=expected.start.basis,
         start_unknown=expected.start.why_not,

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import msgspec
 
 from gpu_scheduler.api.context import Context, expect_admin
-from gpu_scheduler.api.http.operations import V1, Operation
+from gpu_scheduler.api.http.operations import V1, Operation, Parameter
 from gpu_scheduler.api.http.request import JSON, Request, Response, decode, json_response
 from gpu_scheduler.api.interfaces import ExtraWrites
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.jobs.submit import spent
+from gpu_scheduler.control.jobs.submit import period_of, spent, user_quota, waiting_of
 from gpu_scheduler.control.messages import RemoveTenant, SetTenant
+from gpu_scheduler.control.state import ControlState
+from gpu_scheduler.engine.quota.rules import Amounts
+from gpu_scheduler.ledger.decayed_usage import Account, account_of
 from gpu_scheduler.model.errors import AlreadyExists, WrongState
 from gpu_scheduler.model.identity import DEFAULT_TENANT, Caller
-from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.model.tenant import Quota, Tenant
 from gpu_scheduler.wire.answers import Removed
 from gpu_scheduler.wire.tenants import (
     GPU_HOUR,
     MOST_ID,
     TENANT_ID,
+    LimitForm,
+    LimitList,
     TenantForm,
     TenantList,
     TenantPatch,
@@ -29,6 +35,7 @@ from gpu_scheduler.wire.tenants import (
     read_tenant,
     write_tenant,
 )
+from gpu_scheduler.wire.times import write_time
 
 _REQUEST = msgspec.json.Decoder(TenantRequest)
 _PATCH = msgspec.json.Decoder(TenantPatch)
@@ -74,7 +81,7 @@ async def get_tenant(context: Context, request: Request) -> Response:
 async def update_tenant(context: Context, request: Request) -> Response:
     """Change some of a tenant's limits and standings."""
     expect_admin(request.caller, "change a tenant")
-    asked = await request.read(_PATCH, context.settings.bounds.body_bytes)
+    asked = await request.read_json(_PATCH, context.settings.bounds.body_bytes)
     async with context.choosing_ids:
         tenant = read_tenant(asked, _named(context, request))
         _check_name(context, tenant)
@@ -163,6 +170,63 @@ def _form(context: Context, tenant: Tenant) -> TenantForm:
     return form
 
 
+# Limits
+
+
+async def list_limits(context: Context, request: Request) -> Response:
+    """The limits of the caller, or for admins of anybody."""
+    query = context.parse_query(request, "tenant_id", "user")
+    caller = request.caller
+    user = query.text("user") or caller.user
+    tenant = context.resolve_tenant(query.text("tenant_id") or caller.tenant)
+    if not caller.is_admin and tenant not in caller.tenants:
+        raise context.unknown_tenant(query.text("tenant_id"))
+    if user != caller.user and tenant not in caller.administers:
+        expect_admin(caller, "see the limits of others")
+    state = context.service.core.state
+    now_ms = context.service.now_ms()
+    own = state.cluster.tenants.get(tenant)
+    found = [
+        *_limits(state, (tenant, user), user_quota(state, tenant), now_ms),
+        *_limits(state, (tenant, None), Quota() if own is None else own.quota, now_ms),
+    ]
+    return json_response(LimitList(found))
+
+
+def _limits(
+    state: ControlState, owner: tuple[str, str | None], quota: Quota, now_ms: int
+) -> Iterator[LimitForm]:
+    tenant, user = owner
+    account: Account = account_of(tenant, user)
+    holdings = state.cluster.holdings
+    held = holdings.tenants.get(tenant) if user is None else holdings.users.get((tenant, user))
+    held = held or Amounts()
+    used, turns_ms = spent(state, account, now_ms)
+    for resource, limit, current, unit in (
+        ("GPUs", quota.gpu_milli, held.gpu_milli, 1000),
+        ("GPU memory MiB", quota.gpu_memory_mb, held.gpu_memory_mb, 1),
+        ("CPU cores", quota.cpu_milli, held.cpu_milli, 1000),
+        ("memory MiB", quota.memory_mb, held.memory_mb, 1),
+        ("running jobs", quota.concurrent_jobs, held.jobs, 1),
+        ("waiting jobs", quota.pending_jobs, waiting_of(state, account), 1),
+        ("GPU-hours", quota.gpu_milli_ms, used + held.gpu_milli_ms, GPU_HOUR),
+    ):
+        if limit is None:
+            continue
+        form = LimitForm(
+            tenant_id=tenant,
+            user=user,
+            resource=resource,
+            limit=per(limit, unit) or 0,
+            used=round(current / unit, 6),
+            left=round(max(0, limit - current) / unit, 6),
+        )
+        if resource == "GPU-hours":
+            form.period = period_of(state, tenant).value
+            form.turns_at = write_time(turns_ms or None)
+        yield form
+
+
 _ONE = f"{V1}/tenants/{{tenant_id}}"
 _EXAMPLE = {
     "name": "ML Research Team",
@@ -230,5 +294,19 @@ OPERATIONS = (
         tag="tenants",
         response=Removed,
         errors=(403, 404, 409, 503),
+    ),
+    Operation(
+        method="GET",
+        path=f"{V1}/limits",
+        handler=list_limits,
+        name="list_limits",
+        summary="What you may have, what of it is used and what is left; of others for admins.",
+        tag="tenants",
+        response=LimitList,
+        query=(
+            Parameter(name="tenant_id", description="In this tenant; default: your own."),
+            Parameter(name="user", description="Of this user; default: you."),
+        ),
+        errors=(404,),
     ),
 )

@@ -16,7 +16,7 @@ from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import V1
 from gpu_scheduler.api.http.rate_limit import ConcurrencyLimit
 from gpu_scheduler.api.http.request import Request
-from gpu_scheduler.api.nodes.terminals import TerminalSession
+from gpu_scheduler.api.nodes.streams import TerminalSession
 from gpu_scheduler.control.access.audit import DONE
 from gpu_scheduler.model.errors import (
     ClusterError,

@@ -13,8 +13,7 @@ from time import thread_time
 
 import structlog
 
-from gpu_scheduler.api.expected_start import forecast_start
-from gpu_scheduler.api.explainer import Explainer
+from gpu_scheduler.api.forecast import Explainer, expected_start
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Estimate, NoteEstimates
 from gpu_scheduler.model.errors import SchedulerError
@@ -75,7 +74,7 @@ class ForecastRecorder:
             # Last job first: its forecast usually covers the others.
             _, job_id = queued.pop()
             start_s = thread_time()
-            start = forecast_start(self._loop, self._explainer, job_id)
+            start = expected_start(self._explainer, job_id)
             used_s += thread_time() - start_s
             if start.at_ms is not None:
                 estimates.append(Estimate(job_id, start.at_ms, start.basis))

@@ -17,10 +17,10 @@ import structlog
 from gpu_scheduler import __version__
 from gpu_scheduler.agent.runners.registry import attach_command
 from gpu_scheduler.agent.work import Work, WorkDevice
-from gpu_scheduler.api.application import Applications, build
 from gpu_scheduler.api.ha.forwarded_identity import ForwardedIdentityMiddleware, IdentityVerifier
 from gpu_scheduler.api.ha.gate import LeaderGate, LeadershipStatus, SwitchableApp
 from gpu_scheduler.api.ha.proxy import LeaderProxy
+from gpu_scheduler.api.http.app import Applications, build
 from gpu_scheduler.api.interfaces import ApiSettings, Bounds
 from gpu_scheduler.model.errors import ClusterError, InternalError
 from gpu_scheduler.model.job import Job
@@ -180,7 +180,7 @@ class ReplicatedRole:
         standby = StandbyService(components.store, new_core(settings), components.clock.now_ms)
         self._standby = standby
         forwarder = LeaderProxy(
-            standing=self._election,
+            leadership=self._election,
             secret=self._secret,
             tls=lambda: ssl.create_default_context(cafile=settings.server.ca_file or None),
             age_s=lambda: standby.age_s,
@@ -202,7 +202,9 @@ def leader_api(
     """The HTTP applications of a leader."""
     api = _api_settings(components, leader, election)
     terminals = leader.agents.terminals
-    return build(leader.loop, api, logs=leader.logs, terminals=terminals, signed=components.signed)
+    return build(
+        leader.loop, api, logs=leader.logs, terminals=terminals, jwt_verifier=components.signed
+    )
 
 
 def standby_api(
@@ -213,7 +215,7 @@ def standby_api(
 ) -> Applications:
     """The HTTP applications of a standby, which forwards what only the leader can answer."""
     api = _api_settings(components, None, election)
-    return build(service, api, signed=components.signed, forwarder=forwarder)
+    return build(service, api, jwt_verifier=components.signed, proxy=forwarder)
 
 
 def _api_settings(
@@ -235,7 +237,7 @@ def _api_settings(
         warnings=components.warnings,
         plain_nodes=not speaks_tls(settings),
         bounds=bounds_of(settings),
-        standing=election,
+        leadership=election,
         started=components.started,
     )
 

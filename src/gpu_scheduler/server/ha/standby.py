@@ -22,7 +22,7 @@ from gpu_scheduler.api.ha.gate import (
     TERM,
     AsgiApp,
     LeadershipStatus,
-    refuse,
+    reject,
     with_headers,
 )
 from gpu_scheduler.control.core import Core
@@ -209,7 +209,7 @@ class StandbyApplication:
                 log.exception("cannot load the state")
             if scope["path"] not in HEALTH:
                 form = ErrorForm(error=f"this server is a standby: {error}", code="unavailable")
-                await refuse(scope, send, form)
+                await reject(scope, send, form)
                 return
 
         async def send_marked(message: Any) -> None:

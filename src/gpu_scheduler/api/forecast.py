@@ -1,0 +1,519 @@
+"""Why a job waits, its position in the queue, and when it is expected to start and end.
+
+Reasons come from the last plan. A forecast is computed on demand on the scheduling loop. So it has
+a time limit, is cached until the state changes, and is not computed again before ten times its own
+duration has passed. A time is given only with a basis (a reservation, a forecast); otherwise the
+reason is given why it is unknown: no time is better than a wrong one.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from gpu_scheduler.api.interfaces import Service
+from gpu_scheduler.control.gangs import preparing
+from gpu_scheduler.control.job_record import JobRecord
+from gpu_scheduler.control.nodes.lost_nodes import on_lost_node
+from gpu_scheduler.control.scheduling.forecast_audit import expected_end_ms
+from gpu_scheduler.control.state import ControlState
+from gpu_scheduler.engine.explain import explain
+from gpu_scheduler.engine.fair_share import FairShare
+from gpu_scheduler.engine.forecast import (
+    MOST_GUESSES,
+    Foresight,
+    foresee,
+    guesses_ahead,
+    guesses_before,
+    rough_start_ms,
+)
+from gpu_scheduler.engine.placement.capacity import open_room
+from gpu_scheduler.engine.queue import Entry
+from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.model.job import Dependency, Job, display_name
+from gpu_scheduler.model.node import NodeState
+from gpu_scheduler.model.plan import Plan, Reservation
+from gpu_scheduler.model.reasons import Reason, ReasonCode
+from gpu_scheduler.model.service import BEYOND_MS
+from gpu_scheduler.model.snapshot import Running, Waiting
+from gpu_scheduler.predict.interface import is_guess
+
+MOST_FORECAST_S = 0.1
+"""A forecast is stopped after this time; then only reservations give start times."""
+LEAST_PAUSE_S = 0.05
+PAUSE_FACTOR = 10
+SCREEN_FACTOR = 50
+"""The pause after a forecast for a live screen, as a multiple of its duration."""
+RESERVED = "reserved"
+FORECAST = "forecast"
+ROUGH = "rough"
+KNOWN = "known"
+DEPENDENCY = "dependency"
+LONGEST_CHAIN = 20
+"""How many dependencies in a row are followed."""
+MOST_NAMED = 3
+UNKNOWN_RUN_TIME = "has no time limit of its own and no history"
+SELF_EXPLAINING = frozenset({ReasonCode.NO_NODES, ReasonCode.NODES_CLOSED, ReasonCode.NO_RUNNER})
+"""Wait reasons that also explain why the start is unknown."""
+_NO_JOBS: frozenset[int] = frozenset()
+
+
+class StartForecast(NamedTuple):
+    """When a queued job is expected to start, and how certain that is.
+
+    `guesses` are the jobs of unknown run time on whose ends the start depends. `is_never` means
+    that no expected end frees enough for it: a node must come back, or an admin must act.
+    """
+
+    start_ms: int | None
+    is_reserved: bool = False
+    guesses: frozenset[int] = _NO_JOBS
+    is_never: bool = False
+
+
+NO_FORECAST = StartForecast(None)
+
+
+class ExpectedTime(NamedTuple):
+    """A time and its basis (one of the words above); or no time, and why it is unknown."""
+
+    at_ms: int | None
+    basis: str = ""
+    why_not: str = ""
+
+
+UNKNOWN = ExpectedTime(None)
+
+
+class ExpectedTimes(NamedTuple):
+    """The expected times of a new job, and its queue position if it would queue at once."""
+
+    start: ExpectedTime
+    end: ExpectedTime
+    position: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Forecast:
+    """A cached forecast, the version of the state it is based on, and until when it is fresh."""
+
+    version: int
+    fresh_until: float
+    found: Foresight
+
+
+class Explainer:
+    """Explains the jobs of one service."""
+
+    def __init__(self, service: Service, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start without a cached forecast."""
+        self.service = service
+        self._clock = clock
+        self._forecast = _Forecast(-1, 0.0, Foresight())
+        self._screen_after = 0.0
+        self._trial_after = 0.0
+
+    def reason(self, job_id: str) -> Reason | None:
+        """Return why a job does not run; None if it runs or has ended."""
+        state = self.service.core.state
+        record = state.jobs.get(job_id)
+        if record is None:
+            return None
+        if not record.queued:
+            return record.why() or on_lost_node(state, record) or preparing(state, record)
+        return explain(state.cluster, self.service.last_plan or Plan(), record.job.number)
+
+    def lost_node(self, job_id: str, task: int | None = None) -> Reason | None:
+        """Return the reason that a job, or one of its tasks, is on a node that does not respond."""
+        state = self.service.core.state
+        record = state.jobs.get(job_id)
+        return None if record is None else on_lost_node(state, record, task)
+
+    def position(self, number: int) -> int | None:
+        """Return the position of a queued job; 1 is the head of the queue."""
+        cluster = self.service.core.state.cluster
+        entry = cluster.queue.entries.get(number)
+        return None if entry is None else _position(cluster, entry)
+
+    def start_forecast(self, number: int) -> StartForecast:
+        """Return when a queued job starts, by its reservation or else by a forecast."""
+        cluster = self.service.core.state.cluster
+        if number not in cluster.queue.entries:
+            return NO_FORECAST
+        reservation = self._reservation(number)
+        if reservation is not None:
+            return self._reserved_start(reservation)
+        cached = self._refresh(number)
+        found = _start_in(cached.found, number)
+        # An older forecast says nothing about jobs that were queued later.
+        is_old = cached.version != self.service.tallies.messages
+        return NO_FORECAST if is_old and found.is_never else found
+
+    def expected_start_ms(self, number: int) -> int | None:
+        """Return the expected start of a queued job, if it depends on no unknown run time."""
+        found = self.start_forecast(number)
+        return None if found.guesses else found.start_ms
+
+    def expected_starts(self, numbers: list[int]) -> dict[int, int]:
+        """Return expected starts for a screen of jobs in queue order; may be slightly older."""
+        cluster = self.service.core.state.cluster
+        queued = [number for number in numbers if number in cluster.queue.entries]
+        unreserved = [number for number in queued if self._reservation(number) is None]
+        began = self._clock()
+        found = self._forecast.found
+        if unreserved and began >= self._screen_after:
+            # The forecast for the last of them covers the others.
+            found = self._refresh(unreserved[-1]).found
+            ended = self._clock()
+            self._screen_after = ended + SCREEN_FACTOR * (ended - began)
+        now_ms = self.service.now_ms()
+        starts: dict[int, int] = {}
+        for number in queued:
+            reservation = self._reservation(number)
+            if reservation is not None:
+                reserved = self._reserved_start(reservation)
+                if reserved.start_ms is not None and not reserved.guesses:
+                    starts[number] = reserved.start_ms
+            elif number in found.starts and not found.guesses.get(number):
+                starts[number] = max(found.starts[number], now_ms)
+        return starts
+
+    def forecast_end_ms(self) -> int:
+        """Return how far the last forecast reached: jobs without a start in it start later."""
+        return max(self._forecast.found.starts.values(), default=0)
+
+    def forecast_if_queued(self, waiting: Waiting) -> tuple[StartForecast, int | None]:
+        """Return when a new job would start if it were queued now, and its position.
+
+        The queue stays unchanged. Frequent calls get the position only.
+        """
+        cluster = self.service.core.state.cluster
+        number = waiting.job.number
+        entry = cluster.enqueue(waiting)
+        try:
+            position = _position(cluster, entry)
+            if self._clock() < self._trial_after:
+                return NO_FORECAST, position
+            found, began, ended = self._roll_out(number)
+            self._trial_after = ended + PAUSE_FACTOR * (ended - began)
+        finally:
+            cluster.dequeue(number)
+        return _start_in(found, number), position
+
+    def is_guess(self, job: Job, ran_ms: int = 0) -> bool:
+        """Whether the total run time of a job that has run for `ran_ms` is unknown."""
+        return not job.service and is_guess(self.service.core.state.predictor, job, ran_ms)
+
+    def _reservation(self, number: int) -> Reservation | None:
+        """Return the reservation of a job, unless its time has passed."""
+        reservation = self.service.core.state.cluster.reservations.get(number)
+        is_over = reservation is None or reservation.at_ms < self.service.now_ms()
+        return None if is_over else reservation
+
+    def _reserved_start(self, reservation: Reservation) -> StartForecast:
+        now_ms = self.service.now_ms()
+        cluster = self.service.core.state.cluster
+        guesses = guesses_before(cluster, reservation, now_ms, self.is_guess)
+        return StartForecast(max(reservation.at_ms, now_ms), is_reserved=True, guesses=guesses)
+
+    def _refresh(self, number: int) -> _Forecast:
+        """Return the cached forecast; compute it again if it is old and lacks this job."""
+        cached = self._forecast
+        version = self.service.tallies.messages
+        is_current = cached.version == version and (
+            number in cached.found.starts or cached.found.is_whole
+        )
+        if not is_current and self._clock() >= cached.fresh_until:
+            found, began, ended = self._roll_out(number)
+            pause = max(LEAST_PAUSE_S, PAUSE_FACTOR * (ended - began))
+            cached = self._forecast = _Forecast(version, ended + pause, found)
+        return cached
+
+    def _roll_out(self, number: int) -> tuple[Foresight, float, float]:
+        """Forecast until a job starts, within the time limit; also when that began and ended."""
+        began = self._clock()
+        deadline = began + MOST_FORECAST_S
+        state, now_ms = self.service.core.state, self.service.now_ms()
+        run_times = _RunTimes(state, now_ms, lambda: self._clock() > deadline)
+        found = Foresight()
+        with suppress(_OutOfTime):
+            # Starts found within the time limit are valid; all others are later.
+            foresee(
+                state.cluster,
+                run_times.now_ms,
+                found,
+                run_ms_of=run_times,
+                is_guess=self.is_guess,
+                until=number,
+            )
+        return found, began, self._clock()
+
+
+def _start_in(found: Foresight, number: int) -> StartForecast:
+    start_ms = found.starts.get(number)
+    if start_ms is None:
+        return StartForecast(None, is_never=found.is_whole)
+    return StartForecast(start_ms, guesses=found.guesses.get(number, _NO_JOBS))
+
+
+def ran_so_far_ms(running: Running, now_ms: int) -> int:
+    """Return how long it has run, with the progress it kept from earlier attempts."""
+    return running.attained_ms + max(0, now_ms - running.allocation.start_ms)
+
+
+class _OutOfTime(Exception):
+    """The forecast has reached its time limit."""
+
+
+class _RunTimes:
+    """Expected run times, which the forecast asks for at each start.
+
+    Raising from there is a safe way to stop a forecast: no step is half done.
+    """
+
+    def __init__(self, state: ControlState, now_ms: int, is_late: Callable[[], bool]) -> None:
+        """Look up the expected ends of running jobs once."""
+        self.now_ms = now_ms
+        self._predictor = state.predictor
+        self._entries = state.cluster.queue.entries
+        self._is_late = is_late
+        self._running: dict[tuple[int, int], Running] = {}
+        for entry in state.cluster.running.values():
+            running = entry.running
+            key = (running.job.number, ran_so_far_ms(running, now_ms))
+            known = self._running.get(key)
+            if known is None or known.expected_end_ms < running.expected_end_ms:
+                self._running[key] = running
+
+    def __call__(self, job: Job, ran_ms: int) -> int:
+        """Return the total run time of a job that has run for `ran_ms`."""
+        if self._is_late():
+            raise _OutOfTime
+        known = self._running.get((job.number, ran_ms))
+        if known is not None:
+            end_ms = expected_end_ms(self._predictor, known, self.now_ms)
+            return ran_ms + max(0, end_ms - self.now_ms)
+        entry = self._entries.get(job.number)
+        return ran_ms if entry is None else entry.waiting.expected_ms
+
+
+def _position(cluster: ClusterState, entry: Entry) -> int:
+    """Count the jobs before it, by binary search in the queue of each account and shape."""
+    standings = FairShare(cluster)
+    value = entry.key + standings.penalty_ms(entry.group.key)
+    before = 0
+    for group in cluster.queue.groups.values():
+        bound = (value - standings.penalty_ms(group.key), entry.number)
+        before += sum(bisect_left(line, bound) for line in group.by_shape.values())
+    return before + 1
+
+
+def describe_reason(reason: Reason | None) -> tuple[str, str]:
+    """Return the code of a reason and its text; empty without a reason."""
+    if reason is None:
+        return "", ""
+    if reason.code is ReasonCode.NOT_EXAMINED:
+        return reason.code.value, "waiting for its turn"
+    return reason.code.value, str(reason)
+
+
+# Expected times
+
+
+def expected_start(explainer: Explainer, job_id: str, depth: int = 0) -> ExpectedTime:
+    """Return when a job that waits is expected to start."""
+    state = explainer.service.core.state
+    record = state.jobs.get(job_id)
+    if record is None:
+        return UNKNOWN
+    if not record.queued:
+        return _start_after_obstacles(explainer, record, depth)
+    reason = explainer.reason(job_id)
+    if reason is not None and reason.code is ReasonCode.BUDGET:
+        renewed_ms = reason.get("turns_ms")
+        return ExpectedTime(renewed_ms, KNOWN) if isinstance(renewed_ms, int) else UNKNOWN
+    if reason is not None and reason.code in SELF_EXPLAINING:
+        return UNKNOWN
+    entry = state.cluster.queue.entries[record.job.number]
+    return _queued_start(explainer, entry, explainer.start_forecast(entry.number))
+
+
+def expected_times_of_new(explainer: Explainer, job: Job) -> ExpectedTimes:
+    """Return when a job would start and end if it were submitted now."""
+    state = explainer.service.core.state
+    now_ms = explainer.service.now_ms()
+    obstacle = _obstacle(explainer, job)
+    if obstacle is not None:
+        end = UNKNOWN
+        if explainer.is_guess(job):
+            end = ExpectedTime(None, "", f"it {UNKNOWN_RUN_TIME}; give --time or --estimate")
+        elif obstacle.at_ms is not None:
+            end = ExpectedTime(obstacle.at_ms + state.predictor.expect(job, now_ms), obstacle.basis)
+        return ExpectedTimes(obstacle, end, None)
+    number = state.next_number
+    waiting = Waiting(
+        job=replace(job, id=f"job-{number}", number=number, submit_ms=now_ms),
+        expected_ms=state.predictor.expect(job, now_ms),
+        tasks=None if job.array is None else job.array.tasks,
+        since_ms=now_ms,
+    )
+    forecast, position = explainer.forecast_if_queued(waiting)
+    entry = state.cluster.enqueue(waiting)
+    try:
+        start = _queued_start(explainer, entry, forecast)
+        return ExpectedTimes(start, expected_queued_end(explainer, entry, start), position)
+    finally:
+        state.cluster.dequeue(number)
+
+
+def _obstacle(explainer: Explainer, job: Job) -> ExpectedTime | None:
+    """Return when a new job may queue that has a hold, a begin time or dependencies; else None."""
+    if job.hold:
+        return ExpectedTime(None, "", "it is held until it is released")
+    found = []
+    if job.begin_ms > explainer.service.now_ms():
+        found.append(ExpectedTime(job.begin_ms, KNOWN))
+    for dependency in job.dependencies:
+        if dependency.job_id in explainer.service.core.state.jobs:
+            end = _dependency_end(explainer, dependency.job_id, 0)
+            if end.at_ms is None:
+                return end
+            found.append(ExpectedTime(end.at_ms, DEPENDENCY))
+    return max(found, key=lambda one: one.at_ms or 0) if found else None
+
+
+def _queued_start(explainer: Explainer, entry: Entry, forecast: StartForecast) -> ExpectedTime:
+    """Return the expected start of a queued job: exact, rough, or why it is unknown."""
+    cluster, now_ms = explainer.service.core.state.cluster, explainer.service.now_ms()
+    if forecast.guesses:
+        return ExpectedTime(None, "", _unknown_run_times(cluster, forecast.guesses))
+    if forecast.start_ms is not None:
+        return ExpectedTime(forecast.start_ms, RESERVED if forecast.is_reserved else FORECAST)
+    if not open_room(cluster, entry.shape):
+        return ExpectedTime(None, "", _too_few_nodes(entry))
+    if forecast.is_never:
+        return ExpectedTime(None, "", "no job that is expected to end frees enough for it")
+    guesses = guesses_ahead(cluster, entry.number, now_ms, explainer.is_guess)
+    if guesses:
+        return ExpectedTime(None, "", _unknown_run_times(cluster, guesses, sampled=True))
+    rough_ms = rough_start_ms(cluster, entry.number, now_ms)
+    if rough_ms is None or rough_ms - now_ms >= BEYOND_MS:
+        return UNKNOWN
+    return ExpectedTime(max(rough_ms, explainer.forecast_end_ms()), ROUGH)
+
+
+def expected_queued_end(explainer: Explainer, entry: Entry, start: ExpectedTime) -> ExpectedTime:
+    """Return when a queued job is expected to end if it starts at `start`."""
+    waiting = entry.waiting
+    if waiting.job.service:
+        return ExpectedTime(None, "", "a service runs until it is deleted")
+    if explainer.is_guess(waiting.job, waiting.attained_ms):
+        return ExpectedTime(None, "", f"it {UNKNOWN_RUN_TIME}; give --time or --estimate")
+    if start.at_ms is None:
+        return UNKNOWN
+    return ExpectedTime(
+        start.at_ms + max(1, waiting.expected_ms - waiting.attained_ms), start.basis
+    )
+
+
+def expected_running_end(service: Service, running: Running) -> ExpectedTime:
+    """Return when a running attempt is expected to end."""
+    job = running.job
+    if job.service:
+        return ExpectedTime(None, "", "a service runs until it is deleted")
+    by_id = service.core.state.cluster.index.by_id
+    for placement in running.allocation.placements:
+        resources = by_id.get(placement.node_id)
+        if resources is not None and resources.node.state is NodeState.LOST:
+            return ExpectedTime(None, "", "its node does not respond")
+    now_ms = service.now_ms()
+    predictor = service.core.state.predictor
+    if not running.stopping and is_guess(predictor, job, ran_so_far_ms(running, now_ms)):
+        return ExpectedTime(None, "", f"it {UNKNOWN_RUN_TIME}")
+    return ExpectedTime(max(now_ms, expected_end_ms(predictor, running, now_ms)), FORECAST)
+
+
+def _unknown_run_times(
+    cluster: ClusterState, numbers: frozenset[int], *, sampled: bool = False
+) -> str:
+    """Name the jobs whose unknown run time makes a start time uncertain."""
+    entries = cluster.queue.entries
+    running = {
+        entry.running.job.number: entry.running.job
+        for entry in cluster.running.values()
+        if entry.running.job.number in numbers
+    }
+    jobs: list[Job] = [
+        entries[number].waiting.job if number in entries else running[number]
+        for number in sorted(numbers)
+        if number in entries or number in running
+    ]
+    if len(jobs) == 1:
+        return f"{display_name(jobs[0].id)} comes before it and {UNKNOWN_RUN_TIME}"
+    named = ", ".join(job.id.removeprefix("job-") for job in jobs[:MOST_NAMED])
+    named += ", ..." if len(jobs) > MOST_NAMED else ""
+    is_least = sampled or len(numbers) >= MOST_GUESSES
+    count = f"{len(numbers)} or more" if is_least else str(len(numbers))
+    return f"{count} jobs before it ({named}) have no time limits of their own and no history"
+
+
+def _too_few_nodes(entry: Entry) -> str:
+    """Explain that nodes or GPUs must come back before the job can start."""
+    members = entry.shape.min_members
+    if members == 1:
+        return "no node that could run it accepts work now"
+    rack = " in one rack" * entry.shape.same_rack
+    return (
+        f"the nodes that accept work now could not hold {members} members{rack} even if they were "
+        "empty"
+    )
+
+
+def _start_after_obstacles(explainer: Explainer, record: JobRecord, depth: int) -> ExpectedTime:
+    """Return the latest of all begin times, pauses and dependencies; unknown for a hold."""
+    found: list[int] = []
+    basis = KNOWN
+    for obstacle, reason in (record.waiting_on or {}).items():
+        at_ms: int | None = None
+        if isinstance(obstacle, Dependency):
+            end = _dependency_end(explainer, obstacle.job_id, depth)
+            if end.at_ms is None:
+                return end
+            at_ms = end.at_ms
+            basis = DEPENDENCY
+        else:
+            value = reason.get("begin_ms") or reason.get("until_ms")
+            at_ms = value if isinstance(value, int) else None
+        if at_ms is None:
+            return UNKNOWN
+        found.append(at_ms)
+    return ExpectedTime(max(found), basis) if found else UNKNOWN
+
+
+def _dependency_end(explainer: Explainer, job_id: str, depth: int) -> ExpectedTime:
+    """Return when a job that another one depends on is expected to have ended."""
+    service = explainer.service
+    state = service.core.state
+    record = state.jobs.get(job_id)
+    if record is None or depth >= LONGEST_CHAIN:
+        return UNKNOWN
+    ends = [
+        expected_running_end(service, state.cluster.running[task.allocation_id].running)
+        for task in (record.only_task, *record.tasks.values())
+        if task is not None and task.allocation_id in state.cluster.running
+    ]
+    unknown = [end for end in ends if end.at_ms is None]
+    if unknown or explainer.is_guess(record.job):
+        why = unknown[0].why_not.removeprefix("it ") if unknown else UNKNOWN_RUN_TIME
+        return ExpectedTime(None, "", f"{display_name(job_id)}, which it waits for, {why}")
+    if ends and not record.pending:
+        return max(ends, key=lambda end: end.at_ms or 0)
+    start = expected_start(explainer, job_id, depth + 1)
+    if start.at_ms is None:
+        return start
+    expected_ms = record.expected_ms or state.predictor.expect(record.job, service.now_ms())
+    return ExpectedTime(start.at_ms + max(1, expected_ms), DEPENDENCY)
