@@ -124,9 +124,9 @@ def test_a_log_on_a_node_that_is_away_is_out_of_reach_and_says_so(cluster: Clust
     assert cluster.agents[node].stop() == 0
     cluster.until(lambda: "disconnected" in cluster.server.log()[said:], "the server has noticed")
     told = cluster.tgpu("logs", job, code=1)
-    # In its first seconds it is only not connected; then nothing is heard of it.
+    # In its first seconds it is only not connected; then it has missed its heartbeats.
     at_once = f"node '{node}' is not connected, so its logs are out of reach"
-    later = f"is on node '{node}', which is suspect: nothing is heard of it since"
+    later = f"is on node '{node}', which is suspect (no heartbeat since"
     assert at_once in told or later in told
     cluster.agents[node].start()
     cluster.until(lambda: cluster.agents[node].connections() > before, "it is back")

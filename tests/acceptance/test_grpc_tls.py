@@ -101,7 +101,7 @@ def test_a_new_certificate_is_used_as_soon_as_the_server_is_told(
     make_certificate(folder, "next")
     (folder / "next.pem").replace(folder / "site.pem")
     os.kill(cluster.server.pid, signal.SIGHUP)
-    cluster.until(lambda: "not used for gRPC" in cluster.server.log(), "it is refused")
+    cluster.until(lambda: "new gRPC certificate rejected" in cluster.server.log(), "it is refused")
     assert health(cluster.nodes_address, old, pair(folder, "caller")) == SERVING
     new = (folder / "site.pem").read_bytes()
     (folder / "next.key").replace(folder / "site.key")

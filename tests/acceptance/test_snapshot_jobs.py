@@ -66,8 +66,9 @@ def test_a_snapshot_of_another_user_is_private_and_runs_as_that_user(
         # Everything is loaded before: the interpreter may lie where this user cannot go.
         program = (
             "import os, sys\n"
-            "from gpu_scheduler.cli import (llm_option, output, references, script_file,"
-            " snapshot_option, submit, submit_body, submit_options)\n"
+            "from gpu_scheduler.cli.jobs import columns\n"
+            "from gpu_scheduler.cli.submit import body, files, llm, options, snapshots, submit\n"
+            "from gpu_scheduler.cli.text import tables\n"
             "from gpu_scheduler.cli.main import main\n"
             "import difflib, json, pwd, subprocess, http.client, encodings.idna\n"
             f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"

@@ -205,3 +205,30 @@ def _roles(pairs: tuple[str, ...]) -> dict[str, Role]:
 
 def _no_password() -> str:
     raise ValueError("the key is encrypted; give one without a password")
+
+
+def speaks_tls(settings: Settings) -> bool:
+    """Whether the gRPC port is encrypted."""
+    tls = settings.grpc.tls
+    if tls == "auto":
+        return bool(settings.api.tls_certificate) or not is_loopback(grpc_host(settings))
+    return tls == "on"
+
+
+def grpc_host(settings: Settings) -> str:
+    """The address that gRPC listens on."""
+    return settings.grpc.host or settings.api.host
+
+
+def check_grpc(settings: Settings) -> None:
+    """Reject settings that would send secrets unencrypted."""
+    host = grpc_host(settings)
+    if speaks_tls(settings):
+        return
+    if settings.grpc.client_ca:
+        raise InvalidRequest("grpc.client_ca needs TLS, but grpc.tls is off; switch it on")
+    if not is_loopback(host) and not settings.api.allow_plain_http:
+        raise InvalidRequest(
+            f"gRPC would listen on {host} without TLS, so that others on the network could read "
+            "tokens; leave grpc.tls at auto, or listen on 127.0.0.1 (grpc.host)"
+        )

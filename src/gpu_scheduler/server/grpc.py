@@ -30,9 +30,16 @@ from gpu_scheduler.api.http.listeners import CannotListen
 from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import KeepAuthority
-from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, SchedulerError
+from gpu_scheduler.model.errors import InvalidInput, SchedulerError
 from gpu_scheduler.model.identity import Authority
-from gpu_scheduler.server.access import FILE_POLL_S, LARGEST_FILE, is_loopback, load_pair
+from gpu_scheduler.server.access import (
+    FILE_POLL_S,
+    LARGEST_FILE,
+    check_grpc,
+    grpc_host,
+    load_pair,
+    speaks_tls,
+)
 from gpu_scheduler.server.background import supervise
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.settings.trusted_files import read_trusted
@@ -160,33 +167,6 @@ def _check_certificates(pem: bytes, file: str) -> None:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def speaks_tls(settings: Settings) -> bool:
-    """Whether the gRPC port is encrypted."""
-    tls = settings.grpc.tls
-    if tls == "auto":
-        return bool(settings.api.tls_certificate) or not is_loopback(grpc_host(settings))
-    return tls == "on"
-
-
-def grpc_host(settings: Settings) -> str:
-    """The address that gRPC listens on."""
-    return settings.grpc.host or settings.api.host
-
-
-def check_grpc(settings: Settings) -> None:
-    """Reject settings that would send secrets unencrypted."""
-    host = grpc_host(settings)
-    if speaks_tls(settings):
-        return
-    if settings.grpc.client_ca:
-        raise InvalidRequest("grpc.client_ca needs TLS, but grpc.tls is off; switch it on")
-    if not is_loopback(host) and not settings.api.allow_plain_http:
-        raise InvalidRequest(
-            f"gRPC would listen on {host} without TLS, so that others on the network could read "
-            "tokens; leave grpc.tls at auto, or listen on 127.0.0.1 (grpc.host)"
-        )
 
 
 async def ensure_authority(loop: Loop) -> None:

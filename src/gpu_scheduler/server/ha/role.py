@@ -26,9 +26,9 @@ from gpu_scheduler.model.errors import ClusterError, InternalError
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.model.plan import Allocation
-from gpu_scheduler.server.access import host_names
+from gpu_scheduler.server.access import host_names, speaks_tls
 from gpu_scheduler.server.from_settings import prices_of
-from gpu_scheduler.server.grpc import AgentGate, speaks_tls
+from gpu_scheduler.server.grpc import AgentGate
 from gpu_scheduler.server.ha.election import LeaderElector
 from gpu_scheduler.server.ha.leader import Components, Leader, new_core
 from gpu_scheduler.server.ha.standby import StandbyApplication, StandbyService
