@@ -277,7 +277,7 @@ def services_are_deleted_without_their_replicas() -> Iterator[None]:
 @contextmanager
 def a_failed_prolog_fails_the_job() -> Iterator[None]:
     """A job whose prolog failed on its node has failed."""
-    with patch.object(attempt_events, "kept_from_running", lambda *_: False):
+    with patch.object(attempt_events, "failed_in_prolog", lambda *_: False):
         yield
 
 

@@ -148,7 +148,7 @@ def test_after_three_failed_prologs_in_a_row_the_job_has_failed_and_says_why() -
     assert bench.job().state is JobState.FAILED
     assert bench.job().reason == (
         f"could not be started: node {node}: the prolog '/etc/prolog' failed: {HOW}; "
-        "a prolog failed 3 times in a row, so it is not tried again"
+        "a prolog failed 3 times in a row; giving up"
     )
 
 

@@ -97,7 +97,7 @@ def test_only_a_job_that_failed_or_was_cancelled_and_is_remembered_can_be_retrie
     lab.submit(a_job(number=1), a_job(number=2))
     lab.ends("j1", exit_code=1)
     lab.ends("j2")
-    with pytest.raises(WrongState, match="has completed"):
+    with pytest.raises(WrongState, match="is completed"):
         lab.tell(Retry("j2"))
     with pytest.raises(UnknownThing, match="not known"):
         lab.tell(Retry("j1"))
@@ -107,7 +107,7 @@ def test_a_retry_is_refused_while_its_dependency_cannot_be_met() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1), a_job(number=2, dependencies=after("j1")))
     lab.ends("j1", exit_code=1)
-    with pytest.raises(WrongState, match=r"depends on job j1 .afterok., which ended as failed"):
+    with pytest.raises(WrongState, match=r"depends on job j1 .afterok., which is already failed"):
         lab.tell(Retry("j2"))
     lab.do(Retry("j1"), Retry("j2"))
     assert lab.running() == ["j1"]

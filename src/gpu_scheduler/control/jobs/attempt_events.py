@@ -1,4 +1,9 @@
-"""Facts come back by one door: what started, what ended and how, what is gone."""
+"""Reports about attempts: started, checkpointed, ended.
+
+A report of a node comes in. The end of an attempt frees its resources, charges its usage, teaches
+the predictor, and decides the next state of the task: ended, or waiting again. A report about an
+allocation that is no longer held is ignored, so reports may be repeated.
+"""
 
 from __future__ import annotations
 
@@ -38,42 +43,52 @@ from gpu_scheduler.model.service import Restart, Service
 from gpu_scheduler.model.snapshot import Running
 from gpu_scheduler.store.rows import AttemptRow, EventRow, RemovedAllocation
 
-# --- Prologs and epilogs that failed: that is the fault of their node, not of the job.
-#
-# The node is set aside, so that it does not fail one job after the other. A job whose prolog failed
-# has not run: it waits again and keeps its retries, up to so many times in a row. An epilog that
-# fails changes nothing about how its job ended.
+SIGNALS = range(1, 32)
+STATE_AFTER_STOP = {
+    PREEMPTED: JobState.PREEMPTED,
+    CANCELLED: JobState.CANCELLED,
+    TIMEOUT: JobState.FAILED,
+    NODE_LOST: JobState.FAILED,
+    GPU_MEMORY: JobState.FAILED,
+    GPU_IDLE: JobState.FAILED,
+}
+"""The state of a task after the scheduler stopped it for this reason."""
+STORED_AFTER_MS = 10_000
+"""A checkpoint is stored only if it is this much later than the stored one."""
+
+# Failed prologs and epilogs are the fault of the node, not of the job. The node is drained, so that
+# it does not fail one job after the other. A job whose prolog failed has not run: it waits again
+# and keeps its retries, up to a limit. A failed epilog does not change how its job ended.
 
 
-def kept_from_running(task: TaskRecord, fact: Ended) -> bool:
-    """Tell whether an attempt ended because a prolog failed, and for no other reason."""
+def failed_in_prolog(task: TaskRecord, fact: Ended) -> bool:
+    """Tell whether a failed prolog is the reason why the attempt never ran."""
     has_begun = fact.ran or task.state is not JobState.SCHEDULED
     return not has_begun and not task.stop_why and any(one.hook == PROLOG for one in fact.hooks)
 
 
-def state_after_hook_failure(state: ControlState, record: JobRecord, task: TaskRecord) -> JobState:
-    """What becomes of a task whose prolog failed: it waits again, unless that never ends.
-
-    A service that is to be kept alive is never given up.
-    """
+def _state_after_prolog_failure(
+    state: ControlState, record: JobRecord, task: TaskRecord
+) -> JobState:
+    """The task waits again until the limit of prolog failures; replicas of services always."""
     task.prolog_failures += 1
     service = state.services.get(record.job.service)
     if service is not None and service.restart.policy is not Restart.NEVER:
         return JobState.PENDING
-    may_help = task.prolog_failures < state.limits.max_prolog_failures
-    return JobState.PENDING if may_help else JobState.FAILED
+    is_retried = task.prolog_failures < state.limits.max_prolog_failures
+    return JobState.PENDING if is_retried else JobState.FAILED
 
 
-def with_hook_failures(task: TaskRecord, fact: Ended, state: JobState) -> Ended:
-    """Say at the end of all attempts that there were several."""
-    is_last = state is JobState.FAILED and kept_from_running(task, fact)
+def _with_prolog_count(task: TaskRecord, fact: Ended, state: JobState) -> Ended:
+    """Add to the last report how often in a row the prolog failed."""
+    is_last = state is JobState.FAILED and failed_in_prolog(task, fact)
     if not is_last or task.prolog_failures < 2:
         return fact
-    times = f"a prolog failed {task.prolog_failures} times in a row, so it is not tried again"
+    times = f"a prolog failed {task.prolog_failures} times in a row; giving up"
     return replace(fact, detail=f"{fact.detail}; {times}")
 
 
-def note_hook_failure(
+def _drain_after_hook_failure(
     state: ControlState,
     record: JobRecord,
     number: int | None,
@@ -81,7 +96,7 @@ def note_hook_failure(
     now_ms: int,
     outcome: Outcome,
 ) -> None:
-    """Write down which hooks failed, and set their nodes aside."""
+    """Write an event for each failed hook, and drain its node."""
     job = record.job
     name = display_name(job.id) if number is None else f"{display_name(job.id)}, task {number}"
     for one in fact.hooks:
@@ -101,19 +116,12 @@ def note_hook_failure(
             admin.set_aside(state, one.node_id, why, now_ms, outcome)
 
 
-def goes_elsewhere(state: ControlState, task: TaskRecord, fact: Ended) -> bool:
-    """Tell whether the next attempt cannot meet the prolog that failed, and need not pause."""
-    if not kept_from_running(task, fact):
+def _avoids_failed_prolog(state: ControlState, task: TaskRecord, fact: Ended) -> bool:
+    """Tell whether no node with the failed prolog takes work, so that a retry needs no pause."""
+    if not failed_in_prolog(task, fact):
         return False
     nodes = [state.cluster.index.by_id.get(one.node_id) for one in fact.hooks if one.hook == PROLOG]
     return all(resources is None or not resources.node.takes_work for resources in nodes)
-
-
-# --- Facts come back by one door: what started, what ended and how, what is gone.
-
-SIGNALS = range(1, 32)
-STORED_AFTER_MS = 10_000
-"""Work that was saved so much later than what is stored of it is worth a write."""
 
 
 def on_started(state: ControlState, fact: Started, now_ms: int, outcome: Outcome) -> None:
@@ -141,7 +149,7 @@ def on_started(state: ControlState, fact: Started, now_ms: int, outcome: Outcome
 
 
 def on_checkpointed(state: ControlState, fact: Checkpointed, now_ms: int, outcome: Outcome) -> None:
-    """An attempt has saved its work. What it saves every second is not stored every second."""
+    """An attempt has saved its work. Checkpoints in quick succession are not all stored."""
     found = state.running(fact.allocation_id)
     if found is None:
         return
@@ -157,35 +165,38 @@ def on_checkpointed(state: ControlState, fact: Checkpointed, now_ms: int, outcom
 
 
 def on_ended(state: ControlState, fact: Ended, now_ms: int, outcome: Outcome) -> None:
-    """An attempt ended: free what it held, charge it, and decide what becomes of the task."""
+    """An attempt ended: free its resources, charge its usage, and decide the next state."""
     found = state.running(fact.allocation_id)
     if found is None:
         return
     record, number, task = found
     running = state.cluster.finish(fact.allocation_id)
     del state.by_allocation[fact.allocation_id]
-    is_nodes_fault = bool(state.fenced.pop(fact.allocation_id, None)) or fact.stopped_by == LEASE
+    was_node_loss = bool(state.fenced.pop(fact.allocation_id, None)) or fact.stopped_by == LEASE
     state.changed = True
     ended_ms = _ended_ms(running, fact, now_ms)
     elapsed_ms = ended_ms - running.allocation.start_ms
     task.served_ms += elapsed_ms
     task.stop_why = _why_stopped(record, task, fact)
-    fact = _of_a_gang(running, task, fact)
+    if task.stop_why == NOT_BEGUN and running.allocation.spans_nodes:
+        # A gang that did not start as a whole counts as not run, even if some members started.
+        fact = replace(fact, ran=False)
     new_state = _state_after(state, record, task, fact, elapsed_ms)
-    fact = with_hook_failures(task, fact, new_state)
+    fact = _with_prolog_count(task, fact, new_state)
     is_kept = new_state is JobState.COMPLETED or record.job.service
-    progress_ms = elapsed_ms if is_kept else min(elapsed_ms, _kept_ms(running, fact))
+    saved_ms = max(fact.progress_ms, running.checkpoint_ms - running.allocation.start_ms)
+    progress_ms = elapsed_ms if is_kept else min(elapsed_ms, saved_ms)
     measured = _charge(state, running, new_state, elapsed_ms - progress_ms, ended_ms, now_ms)
     why = _why_ended(task, fact, measured)
     row = _attempt_row(state, running.allocation, fact, new_state, why, ended_ms)
     outcome.writes += [RemovedAllocation(fact.allocation_id), row, *measured]
     inventory.settle(state, running.allocation, now_ms, outcome)
-    note_hook_failure(state, record, number, fact, now_ms, outcome)
+    _drain_after_hook_failure(state, record, number, fact, now_ms, outcome)
     admin.ended(state, running.allocation, now_ms, outcome)
     inventory.note_end(
         state,
         running.allocation,
-        _died_at_once(state, record, task, fact, elapsed_ms),
+        _early_death(state, record, task, fact, elapsed_ms),
         now_ms,
         outcome,
     )
@@ -194,11 +205,11 @@ def on_ended(state: ControlState, fact: Ended, now_ms: int, outcome: Outcome) ->
     services.look_again(state, record.job.service)
     if new_state is JobState.PREEMPTED:
         task.attained_ms += progress_ms
-        # Only what gave way to others counts among those that its tenant allows.
-        task.preemptions += not is_nodes_fault
+        # The tenant limits evictions for other jobs; the loss of a node is not one.
+        task.preemptions += not was_node_loss
         pauses = False
     elif new_state is JobState.PENDING:
-        pauses = not fact.lost and not goes_elsewhere(state, task, fact)
+        pauses = not fact.lost and not _avoids_failed_prolog(state, task, fact)
         if record.job.service and pauses:
             services.note_restart(state, record.job.id, _how_ended(fact, why), now_ms, outcome)
     else:
@@ -216,9 +227,9 @@ def _learn(  # noqa: PLR0917
     elapsed_ms: int,
     now_ms: int,
 ) -> None:
-    """Let the predictor know how long it ran, if it was the job that ended it."""
+    """Report the run time to the predictor, unless the attempt was stopped from outside."""
     goes_on = new_state is JobState.PENDING and _lost_a_member(record.job, task, fact)
-    is_no_run = goes_on or task.stop_why or record.job.service or kept_from_running(task, fact)
+    is_no_run = goes_on or task.stop_why or record.job.service or failed_in_prolog(task, fact)
     state.predictor.end(record.job, None if is_no_run else task.attained_ms + elapsed_ms, now_ms)
 
 
@@ -232,7 +243,7 @@ def _end_task(  # noqa: PLR0917
     now_ms: int,
     outcome: Outcome,
 ) -> None:
-    """A task has ended for good; the job too, if it was the last one."""
+    """A task has ended and is not retried; the job ends with its last task."""
     task = record.task(number)
     record.end_task(number, new_state)
     if number is not None:
@@ -256,9 +267,9 @@ def _end_task(  # noqa: PLR0917
 
 
 def _ended_ms(running: Running, fact: Ended, now_ms: int) -> int:
-    """When it was over. What is told late, as after an outage, is not charged for the outage.
+    """When the attempt ended. A report that was delayed by an outage does not charge the outage.
 
-    A clock of a node that jumped meanwhile takes nothing of what it ran for.
+    The reported run time is a lower bound, in case the clock of the node jumped.
     """
     start_ms = running.allocation.start_ms
     if fact.at_ms is None:
@@ -266,85 +277,62 @@ def _ended_ms(running: Running, fact: Ended, now_ms: int) -> int:
     return max(start_ms, min(now_ms, max(fact.at_ms, start_ms + fact.run_ms)))
 
 
-def _kept_ms(running: Running, fact: Ended) -> int:
-    """What of its run time need not be repeated: as its driver says, or up to what it saved."""
-    return max(fact.progress_ms, running.checkpoint_ms - running.allocation.start_ms)
-
-
 def _why_stopped(record: JobRecord, task: TaskRecord, fact: Ended) -> str:
     """Why the attempt was stopped; empty if it ended by itself.
 
-    Who did all its work before the order to make way reached its node is done.
+    A job that completed before the preemption order reached its node counts as completed.
     """
-    went_well = fact.ran and fact.exit_code == 0 and fact.signal is None
-    if task.stop_why == PREEMPTED and went_well and not fact.stopped_by and not record.job.service:
+    succeeded = fact.ran and fact.exit_code == 0 and fact.signal is None
+    if task.stop_why == PREEMPTED and succeeded and not fact.stopped_by and not record.job.service:
         return ""
     return task.stop_why or (PREEMPTED if fact.stopped_by == LEASE else fact.stopped_by)
-
-
-def _of_a_gang(running: Running, task: TaskRecord, fact: Ended) -> Ended:
-    """A gang over nodes that did not begin as a whole has not run, whoever of it was the first."""
-    if task.stop_why == NOT_BEGUN and running.allocation.spans_nodes:
-        return replace(fact, ran=False)
-    return fact
 
 
 def _state_after(
     state: ControlState, record: JobRecord, task: TaskRecord, fact: Ended, elapsed_ms: int
 ) -> JobState:
-    """What became of the task; of a replica its service decides."""
-    if kept_from_running(task, fact):
-        return state_after_hook_failure(state, record, task)
+    """The next state of the task; for a replica its service decides."""
+    if failed_in_prolog(task, fact):
+        return _state_after_prolog_failure(state, record, task)
     if fact.ran:
         task.prolog_failures = 0
     if fact.ran and elapsed_ms >= state.limits.max_backoff_ms:
-        # It ran for longer than any pause lasts: what goes wrong from here on is a new row.
+        # After a run longer than the longest back-off, failures are counted from zero.
         task.misstarts = task.most_members = 0
     service = state.services.get(record.job.service) if record.job.service else None
     if service is not None and task.stop_why != CANCELLED:
-        return _replica_became(service, task, fact, elapsed_ms)
+        return _next_replica_state(service, task, fact, elapsed_ms)
     return _next_state(state, record, task, fact)
 
 
 def _next_state(state: ControlState, record: JobRecord, task: TaskRecord, fact: Ended) -> JobState:
-    """The state that follows from how the attempt ended and why it was stopped."""
-    if task.stop_why == PREEMPTED:
-        return JobState.PREEMPTED
-    if task.stop_why == CANCELLED:
-        return JobState.CANCELLED
-    if task.stop_why in {TIMEOUT, NODE_LOST, GPU_MEMORY, GPU_IDLE}:
-        return JobState.FAILED
+    """The next state, from how the attempt ended and why it was stopped."""
+    if task.stop_why in STATE_AFTER_STOP:
+        return STATE_AFTER_STOP[task.stop_why]
     if task.stop_why == NOT_BEGUN and not fact.ran:
         task.misstarts += 1
-        may_help = task.misstarts < state.limits.max_misstarts
-        return JobState.PENDING if may_help else JobState.FAILED
+        is_retried = task.misstarts < state.limits.max_misstarts
+        return JobState.PENDING if is_retried else JobState.FAILED
     if fact.lost and task.state is JobState.SCHEDULED:
         return JobState.PENDING
     if fact.exit_code == 0 and fact.signal is None:
         return JobState.COMPLETED
-    return _after_failure(state, record, task, fact)
-
-
-def _after_failure(
-    state: ControlState, record: JobRecord, task: TaskRecord, fact: Ended
-) -> JobState:
-    """What follows when an attempt failed by itself, or lost a member."""
     if _lost_a_member(record.job, task, fact):
         task.misstarts += 1
         if task.misstarts < state.limits.max_misstarts:
             if _was_killed(fact):
                 task.most_members = task.members - 1
             return JobState.PENDING
-    if task.failures < record.job.retries and _may_help(record, fact):
+    if task.failures < record.job.retries and _is_retryable(record, fact):
         task.failures += 1
         return JobState.PENDING
     return JobState.FAILED
 
 
 def _lost_a_member(job: Job, task: TaskRecord, fact: Ended) -> bool:
-    """Tell whether the others of a gang can go on without the member that is gone.
+    """Tell whether an elastic gang lost a member and can continue with the others.
 
-    It is gone with its node or its record, or was killed, though not by us.
+    The member was killed, though not by the scheduler, or its end is unknown.
     """
     if not is_elastic(job) or not fact.ran or task.stop_why:
         return False
@@ -353,26 +341,28 @@ def _lost_a_member(job: Job, task: TaskRecord, fact: Ended) -> bool:
 
 
 def _was_killed(fact: Ended) -> bool:
-    """Tell whether a signal ended it, or its program, of which a shell says 128 and the number."""
+    """Tell whether a signal ended it; a shell reports that as exit code 128 + signal."""
     return fact.signal is not None or (fact.exit_code or 0) - 128 in SIGNALS
 
 
-def _replica_became(service: Service, task: TaskRecord, fact: Ended, elapsed_ms: int) -> JobState:
-    """The same for a replica of a service: its restart policy decides what follows its own end.
+def _next_replica_state(
+    service: Service, task: TaskRecord, fact: Ended, elapsed_ms: int
+) -> JobState:
+    """The next state of a replica: its restart policy decides after an end of its own.
 
-    What ends it from outside (another job, its node) is no fault of its own: it goes on elsewhere.
+    A replica that was preempted or lost its node is started elsewhere in any case.
     """
     if task.stop_why in {PREEMPTED, NODE_LOST}:
         task.stop_why = PREEMPTED
         return JobState.PREEMPTED
     if fact.lost and task.state is JobState.SCHEDULED:
         return JobState.PENDING
-    went_well = fact.exit_code == 0 and fact.signal is None and not task.stop_why
+    succeeded = fact.exit_code == 0 and fact.signal is None and not task.stop_why
     policy = service.restart.policy
-    if policy is Restart.NEVER or (policy is Restart.ON_FAILURE and went_well):
-        return JobState.COMPLETED if went_well else JobState.FAILED
-    was_good = fact.ran and elapsed_ms >= service.restart.reset_after_ms
-    task.failures = 1 if was_good else task.failures + 1
+    if policy is Restart.NEVER or (policy is Restart.ON_FAILURE and succeeded):
+        return JobState.COMPLETED if succeeded else JobState.FAILED
+    was_stable = fact.ran and elapsed_ms >= service.restart.reset_after_ms
+    task.failures = 1 if was_stable else task.failures + 1
     return JobState.PENDING
 
 
@@ -382,10 +372,10 @@ def _how_ended(fact: Ended, why: Reason | None) -> str:
     return f"signal {fact.signal}" if fact.signal is not None else f"exit code {fact.exit_code}"
 
 
-def _died_at_once(
+def _early_death(
     state: ControlState, record: JobRecord, task: TaskRecord, fact: Ended, elapsed_ms: int
 ) -> str:
-    """The command of an attempt that died as soon as it had begun, else nothing."""
+    """The command of an attempt that failed right after its start, otherwise empty."""
     if task.stop_why or not fact.ran or (fact.exit_code == 0 and fact.signal is None):
         return ""
     if elapsed_ms >= state.limits.quarantine_within_ms:
@@ -393,8 +383,8 @@ def _died_at_once(
     return " ".join(record.job.command) or record.job.name or record.job.id
 
 
-def _may_help(record: JobRecord, fact: Ended) -> bool:
-    """Tell whether another attempt can end in another way."""
+def _is_retryable(record: JobRecord, fact: Ended) -> bool:
+    """Tell whether the job asks for a retry after such an end."""
     if not fact.ran:
         return False
     chosen = record.job.retry_exit_codes
@@ -402,7 +392,7 @@ def _may_help(record: JobRecord, fact: Ended) -> bool:
 
 
 def _why_ended(task: TaskRecord, fact: Ended, measured: list[AttemptMeasure]) -> Reason | None:
-    """Why an attempt ended, where its exit code does not say it all."""
+    """The reason of an end that the exit code alone does not explain."""
     detail = (("detail", fact.detail),)
     if task.stop_why in {GPU_MEMORY, GPU_IDLE}:
         warning = measured[0].warning if measured else ""
@@ -412,7 +402,7 @@ def _why_ended(task: TaskRecord, fact: Ended, measured: list[AttemptMeasure]) ->
     if task.stop_why == NODE_LOST:
         return Reason(ReasonCode.NODE_LOST)
     if task.stop_why == NOT_BEGUN:
-        late = fact.detail or "no agent began it in time"
+        late = fact.detail or "no agent started it in time"
         return Reason(ReasonCode.NOT_STARTED, (("detail", late),))
     if task.stop_why:
         return None
@@ -448,14 +438,14 @@ def _attempt_row(
 
 
 def _shown_state(fact: Ended, state: JobState) -> JobState:
-    """How an attempt that is followed by another one is remembered."""
+    """The stored state of an attempt; one that is retried is failed or completed, not pending."""
     if state is not JobState.PENDING:
         return state
     return JobState.COMPLETED if (fact.exit_code, fact.signal) == (0, None) else JobState.FAILED
 
 
 def _models_held(state: ControlState, allocation: Allocation) -> tuple[tuple[str, int], ...]:
-    """How much of which GPU model, in the order of names."""
+    """Milli-GPUs held by GPU model, sorted by name."""
     held: dict[str, int] = {}
     for placement in allocation.placements:
         for share in placement.devices:
@@ -478,7 +468,7 @@ def _requeue(  # noqa: PLR0917
     now_ms: int,
     outcome: Outcome,
 ) -> None:
-    """The task waits again, with what it has attained; after a failure only in a while."""
+    """The task waits again and keeps its progress; after a failure it pauses first."""
     task.clock_ms = waiting_clock(state, record, now_ms)
     task.allocation_id = ""
     was_preempted = task.stop_why == PREEMPTED
@@ -508,7 +498,7 @@ def _requeue(  # noqa: PLR0917
 
 
 def _pause_ms(state: ControlState, record: JobRecord, task: TaskRecord) -> int:
-    """How long to wait after a failure: twice as long each time, up to a bound."""
+    """The back-off after a failure: doubled each time, up to a limit."""
     service = state.services.get(record.job.service)
     if service is not None:
         return service.restart.pause_ms(task.failures + task.prolog_failures)
@@ -525,7 +515,7 @@ def _charge(
     ended_ms: int,
     now_ms: int,
 ) -> list[AttemptMeasure]:
-    """A finished interval becomes usage and the next turn's shares; says what was measured."""
+    """Charge the usage of an attempt; return its measurements."""
     measured = state.gpu_meter.take(running.allocation)
     job = running.job
     allocation = running.allocation

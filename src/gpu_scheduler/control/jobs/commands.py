@@ -1,4 +1,7 @@
-"""What people do to a job after it was submitted: hold, release, reprioritise, cancel, retry."""
+"""Commands of users about submitted jobs: hold, release, update, cancel, retry.
+
+A command raises before it changes anything, or is carried out as a whole.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,7 @@ def update(state: ControlState, message: Update, now_ms: int, outcome: Outcome) 
             f"{display_name(record.job.id)} has started; only a job that has not can be changed "
             "(the priority of what waits can be changed at any time)"
         )
-    expect_no_service(record.job, "changed")
+    reject_replica(record.job, "changed")
     job = revised(state, replace(record.job, **changes), now_ms)
     new = [d for d in job.dependencies if d not in record.job.dependencies]
     _check_dependencies(state, job, new)
@@ -124,7 +127,7 @@ def update(state: ControlState, message: Update, now_ms: int, outcome: Outcome) 
 
 
 def _check_dependencies(state: ControlState, job: Job, new: list[Dependency]) -> None:
-    """Refuse what is not known, can never be met, or waits for this job itself."""
+    """Reject a dependency that is unknown, can never be met, or is circular."""
     for dependency in new:
         end = state.ended.get(dependency.job_id)
         if end is None and dependency.job_id not in state.jobs:
@@ -136,23 +139,23 @@ def _check_dependencies(state: ControlState, job: Job, new: list[Dependency]) ->
             )
         if _waits_for(state, dependency.job_id, job.id):
             raise InvalidRequest(
-                f"{display_name(dependency.job_id)} waits for {display_name(job.id)} itself; "
-                "neither could ever start"
+                f"{display_name(dependency.job_id)} depends on {display_name(job.id)}; "
+                "the dependency would be circular"
             )
 
 
 def _waits_for(state: ControlState, job_id: str, other_id: str) -> bool:
     """Tell whether a job waits for another one, directly or through others."""
-    seen, look_at = set[str](), [job_id]
-    while look_at:
-        name = look_at.pop()
+    seen, to_visit = set[str](), [job_id]
+    while to_visit:
+        name = to_visit.pop()
         if name == other_id:
             return True
         record = state.jobs.get(name)
         if name in seen or record is None:
             continue
         seen.add(name)
-        look_at += [dependency.job_id for dependency in record.job.dependencies]
+        to_visit += [dependency.job_id for dependency in record.job.dependencies]
     return False
 
 
@@ -180,7 +183,7 @@ def remove_tenant(
         if window.tenant == tenant_id
     ]
     if kept:
-        # Else its GPUs would be kept from everybody, for nobody.
+        # Otherwise no job could use the reserved GPUs.
         raise WrongState(
             f"GPUs are reserved for tenant '{tenant_id}' ({', '.join(kept)}); cancel that first"
         )
@@ -192,7 +195,7 @@ def remove_tenant(
 
 
 def cancel(state: ControlState, command: Cancel, now_ms: int, outcome: Outcome) -> None:
-    """End what waits at once, and order what runs to stop."""
+    """Cancel what waits at once, and order what runs to stop."""
     record = state.job(command.job_id)
     array = record.job.array
     chosen = command.tasks
@@ -218,8 +221,8 @@ def cancel(state: ControlState, command: Cancel, now_ms: int, outcome: Outcome) 
         update_tasks(state, record, now_ms, outcome)
 
 
-def expect_no_service(job: Job, what: str) -> None:
-    """Refuse what a service would undo."""
+def reject_replica(job: Job, what: str) -> None:
+    """Reject a change to a replica, which its service would undo."""
     if job.service:
         raise WrongState(
             f"{display_name(job.id)} is a replica of a service, which would replace it, so it "
@@ -228,23 +231,23 @@ def expect_no_service(job: Job, what: str) -> None:
 
 
 def retry(state: ControlState, command: Retry, now_ms: int, outcome: Outcome) -> None:
-    """Let a failed or cancelled job, or such tasks of a living array, wait again.
+    """Let a failed or cancelled job, or failed or cancelled tasks of an array, wait again.
 
-    A job that has ended can be retried as long as its end is remembered.
+    The store is read for a job whose end is no longer in memory.
     """
     job_id = command.job_id
     end = state.ended.get(job_id)
     if end is None:
         record = state.job(job_id)
-        expect_no_service(record.job, "retried")
+        reject_replica(record.job, "retried")
         outcome.retried = _retry_tasks(state, record, command.cancelled, now_ms)
     elif end.record is None:
         raise WrongState(
-            f"{display_name(job_id)} has completed; only a failed or cancelled job is retried"
+            f"{display_name(job_id)} is completed; only a failed or cancelled job can be retried"
         )
     else:
         record = end.record
-        expect_no_service(record.job, "retried")
+        reject_replica(record.job, "retried")
         outcome.retried = _revive(state, record, command, now_ms)
     outcome.writes.append(
         EventRow(at_ms=now_ms, kind="retried", job_id=job_id, user=record.job.user)
@@ -258,7 +261,7 @@ def retry(state: ControlState, command: Retry, now_ms: int, outcome: Outcome) ->
 def _retry_tasks(
     state: ControlState, record: JobRecord, cancelled: bool, now_ms: int
 ) -> IntervalSet:
-    """Failed tasks of an array wait again, and cancelled ones if these are meant; says which."""
+    """Requeue the failed tasks of an array, with `cancelled` also cancelled ones; return them."""
     again = record.tasks_to_retry(cancelled=cancelled)
     if not again and record.tasks_to_retry(cancelled=True):
         raise WrongState(
@@ -277,14 +280,14 @@ def _retry_tasks(
 def _revive(
     state: ControlState, record: JobRecord, command: Retry, now_ms: int
 ) -> IntervalSet | None:
-    """A job that has ended lives again; attempts are counted on. Says which tasks of an array."""
+    """Requeue a job that has ended; attempt numbers continue. Return the tasks of an array."""
     job = record.job
     unmet = _unmet(state, record)
     again = None
     if job.array is not None:
-        # Of an array that has ended without a failure only the cancelled tasks can be meant.
-        is_meant = command.cancelled or not record.tasks_to_retry(cancelled=False)
-        again = _retry_tasks(state, record, is_meant, now_ms)
+        # An array that ended without a failure can only retry its cancelled tasks.
+        cancelled = command.cancelled or not record.tasks_to_retry(cancelled=False)
+        again = _retry_tasks(state, record, cancelled, now_ms)
     else:
         check_room(state, 1)
         check_pending(state, [(job, 1)])
@@ -297,8 +300,8 @@ def _revive(
     state.jobs[job.id] = record
     record.end_ms = record.reason = None
     record.expected_ms = 0
-    for dependency, is_over in unmet:
-        if is_over:
+    for dependency, is_now_met in unmet:
+        if is_now_met:
             record.wait_no_more(dependency)
         else:
             wait_for_job(state, record, dependency)
@@ -311,21 +314,22 @@ def _revive(
 
 
 def _unmet(state: ControlState, record: JobRecord) -> list[tuple[Dependency, bool]]:
-    """What the job still waited for when it ended, and whether that is met by now.
+    """The dependencies that were unmet when the job ended, and whether they are met now.
 
-    A dependency that was met once stays met, also when the other job is forgotten.
+    A dependency that was met once stays met, even if the other job is retried.
     """
     unmet = []
     for dependency in record.job.dependencies:
         if not record.is_waiting_on(dependency):
             continue
         end = state.ended.get(dependency.job_id)
-        is_over = end is not None and is_met(dependency.kind, end.state)
-        if not is_over and dependency.job_id not in state.jobs:
-            how = "is not known any more" if end is None else f"ended as {end.state}"
+        is_now_met = end is not None and is_met(dependency.kind, end.state)
+        if not is_now_met and dependency.job_id not in state.jobs:
+            how = "is no longer known" if end is None else f"is already {end.state}"
             raise WrongState(
                 f"{display_name(record.job.id)} depends on {display_name(dependency.job_id)} "
-                f"({dependency.kind.value}), which {how}; retry that one first, or submit anew"
+                f"({dependency.kind.value}), which {how}; "
+                "retry that one first, or submit the job again"
             )
-        unmet.append((dependency, is_over))
+        unmet.append((dependency, is_now_met))
     return unmet

@@ -1,4 +1,8 @@
-"""Whether a job may be queued: holds, begin times, dependencies and pauses; and how a job ends."""
+"""From submission to the end of a job: when it is queued, how an attempt is stopped, how it ends.
+
+A job is in the engine's queue if nothing keeps it out: no hold, begin time, unmet dependency,
+back-off or missing node.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +28,13 @@ NOT_BEGUN = "not_begun"
 GPU_MEMORY = "gpu_memory"
 GPU_IDLE = "gpu_idle"
 LEASE = "lease"
-"""A node has stopped it by itself, because it reached no server for so long."""
+"""The node stopped the job itself, because its lease expired without contact to a server."""
 
 
 def stop(state: ControlState, allocation_id: str, why: str, outcome: Outcome) -> None:
     """Order an attempt to stop, once.
 
-    The first reason counts, but a cancel beats those after which there would be another attempt.
+    The first reason is kept, except that a cancellation replaces a reason that allows a retry.
     """
     found = state.running(allocation_id)
     if found is None:
@@ -47,7 +51,7 @@ def stop(state: ControlState, allocation_id: str, why: str, outcome: Outcome) ->
         task.stop_why = CANCELLED
     else:
         return
-    # Remembered, so that a restart between the order and the end does not forget why.
+    # Stored, so that the reason survives a restart of the server.
     outcome.writes.append(record.row() if number is None else record.task_row(number, task))
 
 
@@ -57,7 +61,7 @@ PROTECT = "protect"
 
 
 def make_eligible(state: ControlState, record: JobRecord, now_ms: int, outcome: Outcome) -> None:
-    """Look at everything that can keep a new job from the queue."""
+    """Check everything that can keep a new job out of the queue; queue it if nothing does."""
     job = record.job
     if job.hold:
         record.wait_on(HELD, Reason(ReasonCode.HELD))
@@ -75,7 +79,7 @@ def make_eligible(state: ControlState, record: JobRecord, now_ms: int, outcome: 
 
 
 def wait_for_begin(state: ControlState, record: JobRecord, now_ms: int) -> None:
-    """Keep a job from the queue until its begin time, if that lies ahead."""
+    """Keep a job out of the queue until its begin time."""
     job = record.job
     record.wait_no_more(BEGIN)
     if job.begin_ms > now_ms:
@@ -84,26 +88,26 @@ def wait_for_begin(state: ControlState, record: JobRecord, now_ms: int) -> None:
 
 
 def wait_for_job(state: ControlState, record: JobRecord, dependency: Dependency) -> None:
-    """Keep a job from the queue until another one has ended."""
+    """Keep a job out of the queue until another one has ended."""
     record.wait_on(dependency, waits_for(dependency))
     state.dependents.setdefault(dependency.job_id, {})[record.job.id] = None
 
 
 def enqueue_if_ready(state: ControlState, record: JobRecord, now_ms: int, outcome: Outcome) -> None:
-    """Queue the job if nothing is in the way, and write how it stands."""
+    """Queue the job if nothing keeps it out, and write its row."""
     queue_if_ready(state, record, now_ms)
     outcome.keep(record)
 
 
 def queue_if_ready(state: ControlState, record: JobRecord, now_ms: int) -> None:
-    """Queue the job if nothing is in the way."""
+    """Queue the job if nothing keeps it out."""
     tasks = None if record.job.array is None else record.pending
     if not record.waiting_on and not record.queued and (tasks is None or tasks):
         _enqueue(state, record, tasks, now_ms)
 
 
 def update_tasks(state: ControlState, record: JobRecord, now_ms: int, outcome: Outcome) -> None:
-    """The pending tasks of an array changed; in the queue it keeps its age and its reservation."""
+    """The pending tasks of an array changed; it keeps its waiting time and its reservation."""
     if record.queued and record.pending:
         cluster = state.cluster
         number = record.job.number
@@ -122,7 +126,7 @@ def update_tasks(state: ControlState, record: JobRecord, now_ms: int, outcome: O
 def resume(
     state: ControlState, record: JobRecord, number: int | None, now_ms: int, outcome: Outcome
 ) -> None:
-    """A pause has ended, unless a later one has begun or the task is gone."""
+    """A back-off timer fired; ignored if the task is gone or a later back-off has begun."""
     task = record.only_task if number is None else record.tasks.get(number)
     if task is None or not 0 < task.resume_ms <= now_ms:
         return
@@ -138,7 +142,7 @@ def resume(
 
 
 def protect(state: ControlState, record: JobRecord, now_ms: int, outcome: Outcome) -> None:
-    """A job that has waited long enough in all goes first from now on."""
+    """Give a job that has waited long enough precedence over others."""
     entry = state.cluster.queue.entries.get(record.job.number)
     if entry is None or entry.waiting.waited_at(now_ms) < state.policy.feedback.protect_after_ms:
         return
@@ -147,15 +151,15 @@ def protect(state: ControlState, record: JobRecord, now_ms: int, outcome: Outcom
     enqueue_if_ready(state, record, now_ms, outcome)
 
 
-def protect_later(state: ControlState, record: JobRecord, now_ms: int) -> None:
-    """Look at a job again when it will have waited long enough, if the policy has such a time."""
+def set_protect_timer(state: ControlState, record: JobRecord, now_ms: int) -> None:
+    """Set the timer after which a waiting job gets precedence, if the policy has one."""
     protect_ms = state.policy.feedback.protect_after_ms
     if protect_ms:
         state.set_timer(now_ms + max(0, protect_ms - record.waited_ms), PROTECT, record.job.id)
 
 
 def leave_queue(state: ControlState, record: JobRecord, now_ms: int) -> None:
-    """Take a job out of the engine's queue, if it is there; how long it waited is kept."""
+    """Take a job out of the engine's queue, if it is there; its waiting time is kept."""
     if record.queued:
         record.waited_ms = state.cluster.dequeue(record.job.number).waited_at(now_ms)
         record.queued = False
@@ -163,14 +167,14 @@ def leave_queue(state: ControlState, record: JobRecord, now_ms: int) -> None:
 
 
 def waiting_clock(state: ControlState, record: JobRecord, now_ms: int) -> int:
-    """How long the job has stood in the queue in all."""
+    """The total time of the job in the queue."""
     if not record.queued:
         return record.waited_ms
     return state.cluster.queue.entries[record.job.number].waiting.waited_at(now_ms)
 
 
 def finish(state: ControlState, record: JobRecord, now_ms: int, outcome: Outcome) -> None:
-    """A job has ended: remember how, and tell those that wait for it, and those behind them."""
+    """A job has ended: record it, and update the jobs that depend on it, recursively."""
     ending = deque([record])
     while ending:
         ending.extend(_finish_one(state, ending.popleft(), now_ms, outcome))
@@ -179,9 +183,9 @@ def finish(state: ControlState, record: JobRecord, now_ms: int, outcome: Outcome
 def cancel_pending(
     state: ControlState, record: JobRecord, chosen: IntervalSet | None, now_ms: int
 ) -> list[TaskRow]:
-    """Everything of the job (or of the chosen tasks) that waits ends as cancelled.
+    """Cancel what waits of the job, or of the chosen tasks of an array.
 
-    Gives the rows of tasks that had started before, which must not be found waiting again.
+    Return rows for the tasks that had started before, so that a restart does not requeue them.
     """
     job = record.job
     rows: list[TaskRow] = []
@@ -198,12 +202,12 @@ def cancel_pending(
 
 
 def with_tasks(waiting: Waiting, record: JobRecord) -> Waiting:
-    """An array that waits with the tasks that are pending now, at the level of the next one."""
+    """The queue entry of an array with its pending tasks, and the service time of the next one."""
     return replace(waiting, tasks=record.pending, served_ms=_served_ms(record, record.pending))
 
 
 def _served_ms(record: JobRecord, tasks: IntervalSet | None) -> int:
-    """What the job has had; of an array, what the task that comes next has had."""
+    """The service time of the job; for an array, of its next task."""
     task = record.tasks.get(tasks.first) if tasks else record.only_task
     return 0 if task is None else task.served_ms
 
@@ -227,7 +231,7 @@ def _enqueue(
     if task.attained_ms and task.attained_ms >= expected_ms:
         expected_ms = state.predictor.exceed(job, task.attained_ms, now_ms)
     if tasks is None:
-        # Frozen for a plain job; an array that comes back may have learnt from its own tasks.
+        # Fixed for a plain job; an array may have learnt from its own tasks.
         record.expected_ms = expected_ms
     state.cluster.enqueue(
         Waiting(
@@ -243,14 +247,14 @@ def _enqueue(
         )
     )
     if not task.protected and tasks is None:
-        protect_later(state, record, now_ms)
+        set_protect_timer(state, record, now_ms)
     record.queued = True
     record.since_ms = now_ms
     state.changed = True
 
 
 def _effective_job(state: ControlState, job: Job, task: TaskRecord) -> Job:
-    """What the engine is asked for: those beyond the minimum come last, and are left out first."""
+    """The job for the engine: without the optional members that the last attempt lost."""
     most = task.most_members
     if not most or most >= len(job.members):
         return job
@@ -260,7 +264,7 @@ def _effective_job(state: ControlState, job: Job, task: TaskRecord) -> Job:
 def _finish_one(
     state: ControlState, record: JobRecord, now_ms: int, outcome: Outcome
 ) -> list[JobRecord]:
-    """One job has ended; returns those that end with it, as they could never start."""
+    """End one job; return the dependent jobs that end with it, because they can never start."""
     leave_queue(state, record, now_ms)
     job = record.job
     if record.end_ms is None:
@@ -285,17 +289,17 @@ def _finish_one(
         dependent = state.jobs.get(job_id)
         if dependent is None or dependent.has_ended:
             continue
-        if _tell_dependent(state, dependent, job.id, job_state, now_ms):
+        if _resolve_dependencies(state, dependent, job.id, job_state, now_ms):
             enqueue_if_ready(state, dependent, now_ms, outcome)
         else:
             lost.append(dependent)
     return lost
 
 
-def _tell_dependent(
+def _resolve_dependencies(
     state: ControlState, dependent: JobRecord, job_id: str, job_state: JobState, now_ms: int
 ) -> bool:
-    """Clear what was met; False if something can never be met, which ends the dependent job."""
+    """Clear the met dependencies; return False if one can never be met, which ends the job."""
     for dependency in dependent.job.dependencies:
         if dependency.job_id == job_id and dependent.is_waiting_on(dependency):
             if not is_met(dependency.kind, job_state):
@@ -308,7 +312,7 @@ def _tell_dependent(
 def _never_met(
     state: ControlState, record: JobRecord, dependency: Dependency, job_state: JobState, now_ms: int
 ) -> None:
-    """A dependency that can no longer be met cancels the job, with the reason."""
+    """Cancel a job whose dependency can no longer be met, with the reason."""
     record.reason = Reason(
         ReasonCode.DEPENDENCY_FAILED,
         (
@@ -321,10 +325,10 @@ def _never_met(
 
 
 def waits_for(dependency: Dependency) -> Reason:
-    """Why a job is kept from the queue until another one has ended."""
+    """The reason of a job that waits for the end of another one."""
     data = (("job", dependency.job_id), ("kind", dependency.kind.value))
     return Reason(ReasonCode.DEPENDENCY, data)
 
 
 _FRESH = TaskRecord()
-"""What holds for a job that has never started; only read."""
+"""The task record of a job that has never started; read only."""

@@ -14,7 +14,7 @@ from gpu_scheduler.control.jobs.lifecycle import (
     is_met,
     leave_queue,
     make_eligible,
-    protect_later,
+    set_protect_timer,
 )
 from gpu_scheduler.control.messages import Command, Fact, Submit, SubmitAll, SubmitSeries
 from gpu_scheduler.control.state import ControlState
@@ -443,7 +443,7 @@ def queue_alike(state: ControlState, records: list[JobRecord], now_ms: int) -> N
         record.queued = True
         record.since_ms = now_ms
     for record in records if state.policy.feedback.protect_after_ms else ():
-        protect_later(state, record, now_ms)
+        set_protect_timer(state, record, now_ms)
     state.changed = True
 
 

@@ -1,4 +1,7 @@
-"""Reservations by hand: made, begun, ended and cancelled, each with its row and its event."""
+"""Advance reservations: create, begin, repair, end and cancel, each with a row and an event.
+
+In the code an advance reservation is often called `window`, since `Reservation` is the engine's.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +27,16 @@ from gpu_scheduler.store.rows import EventRow, RemovedWindow
 WINDOW = "window"
 DEFAULT_TENANT = "default"
 LATE_MS = 60_000
-"""A start that passed this long ago at most is meant as now."""
+"""A start time that is at most this far in the past means now."""
 AGAIN_MS = 60_000
-"""After so long another device is looked for again, in place of one that broke."""
+"""How often to search a replacement for a broken device."""
 More = tuple[tuple[str, str], ...]
 KEPT = 100
-"""So many reservations that are over can still be listed."""
+"""How many ended reservations can still be listed."""
 
 
 def reserve(state: ControlState, message: Reserve, now_ms: int, outcome: Outcome) -> None:
-    """Keep devices, or raise and say what would fit."""
+    """Reserve devices, or raise and say what would fit."""
     wish = _checked(state, message.wish, now_ms)
     number = state.next_window
     window = AdvanceReservation(
@@ -58,7 +61,7 @@ def reserve(state: ControlState, message: Reserve, now_ms: int, outcome: Outcome
 
 
 def keep(state: ControlState, window: AdvanceReservation) -> None:
-    """Know a window, and look at it when it begins and ends."""
+    """Add a reservation and set the timers of its start and end."""
     if window.over_ms is not None:
         state.past_windows[window.number] = window
         return
@@ -81,7 +84,7 @@ def cancel(state: ControlState, message: CancelReservation, now_ms: int, outcome
 
 
 def on_timer(state: ControlState, window_id: str, now_ms: int, outcome: Outcome) -> None:
-    """A window is about to begin, begins or ends. What is out of date by now does no harm."""
+    """A reservation is about to begin, begins or ends; a stale timer has no effect."""
     window = state.cluster.advance_reservations.get(window_id)
     if window is None:
         return
@@ -90,7 +93,7 @@ def on_timer(state: ControlState, window_id: str, now_ms: int, outcome: Outcome)
         _end(state, window, now_ms, outcome)
         return
     for entry in intruders(state.cluster, window):
-        # Whoever is here was placed, or found, on the condition that it can be stopped for this.
+        # The engine places jobs here only if they can be preempted for the reservation.
         running = entry.running
         if running.stopping:
             continue
@@ -112,20 +115,20 @@ def on_timer(state: ControlState, window_id: str, now_ms: int, outcome: Outcome)
         outcome.writes.append(_event(window, "reservation_begun", now_ms))
 
 
-def mend(state: ControlState, now_ms: int, outcome: Outcome) -> None:
-    """Let other devices take the place of reserved ones that broke; if none fit, say so once.
+def replace_broken_devices(state: ControlState, now_ms: int, outcome: Outcome) -> None:
+    """Replace broken reserved devices by others; write one event if there are none.
 
-    It is tried again after a while: what is missing may be free by then.
+    The search is repeated after a while, since devices may have become free.
     """
     for window in sorted(
         state.cluster.advance_reservations.values(), key=lambda window: window.number
     ):
         broken = broken_devices(state.cluster, window)
-        told = state.short_windows.get(window.id)
+        last_search = state.short_windows.get(window.id)
         if not broken:
             state.short_windows.pop(window.id, None)
             continue
-        if told is not None and told[0] == broken and now_ms < told[1] + AGAIN_MS:
+        if last_search and last_search[0] == broken and now_ms < last_search[1] + AGAIN_MS:
             continue
         mended = mended_devices(state.cluster, window, broken, now_ms)
         if mended != window.devices:
@@ -137,13 +140,13 @@ def mend(state: ControlState, now_ms: int, outcome: Outcome) -> None:
         if left:
             state.short_windows[window.id] = (left, now_ms)
             state.set_timer(now_ms + AGAIN_MS, WINDOW, window.id)
-            if told is None or told[0] != left:
+            if last_search is None or last_search[0] != left:
                 more = (("broken", places_text(left)),)
                 outcome.writes.append(_event(window, "reservation_short", now_ms, more))
 
 
 def _moved(before: AdvanceReservation, after: AdvanceReservation) -> tuple[tuple[str, str], ...]:
-    """Which devices went, and which came."""
+    """Event data: which devices were replaced, and by which."""
     old, new = _places(before), _places(after)
     return (("from", places_text(sorted(old - new))), ("to", places_text(sorted(new - old))))
 
@@ -153,7 +156,7 @@ def _places(window: AdvanceReservation) -> set[Place]:
 
 
 def places_text(places: Iterable[Place]) -> str:
-    """As people write devices: `n0[1,2] n1[0]`."""
+    """Devices as text: `n0[1,2] n1[0]`."""
     by_node: dict[str, list[int]] = {}
     for node_id, index in places:
         by_node.setdefault(node_id, []).append(index)

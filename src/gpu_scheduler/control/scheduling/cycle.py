@@ -1,4 +1,7 @@
-"""Ask the engine and commit its plan: all of it, and only against the state it was made from."""
+"""One scheduling cycle: handle due timers, ask the engine for a plan, and apply the whole plan.
+
+Reservations of the engine are stored, and restored after a restart.
+"""
 
 from __future__ import annotations
 
@@ -38,17 +41,14 @@ from gpu_scheduler.model.snapshot import AccountUsage, Running
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.rows import EventRow, PromiseRow, RemovedPromise
 
-# --- What blocked jobs were promised outlives the process: it is written, and taken up again.
-#
-# Nodes come back one by one after a restart, and until then nothing can be planned on them. So a
-# promise from before stays as it was until all of its nodes have been heard of, for a while.
-
+LIMIT = "limit"
+TICK = "tick"
 RETURN_MS = 10 * MINUTE_MS
-"""A node that has not come back by then is not waited for."""
+"""After a restart, reservations on a node that does not reconnect within this time are dropped."""
 
 
 def store_reservations(state: ControlState, outcome: Outcome) -> None:
-    """Write what has changed since the last time."""
+    """Write the reservations that changed since the last call."""
     held = state.cluster.reservations
     for number, reservation in held.items():
         if state.stored_reservations.get(number) != reservation:
@@ -60,7 +60,11 @@ def store_reservations(state: ControlState, outcome: Outcome) -> None:
 
 
 def restore_reservations(state: ControlState, store: Store, now_ms: int) -> None:
-    """Give waiting jobs what they were promised by a former process."""
+    """Load the stored reservations after a restart.
+
+    Nodes reconnect one by one, and the engine cannot plan on a node before. Until then the
+    reservations are kept as `unconfirmed_reservations`.
+    """
     rows = store.promises()
     state.stored_reservations = {reservation.job_number: reservation for reservation in rows}
     state.cluster.set_reservations(tuple(row for row in rows if _is_possible(state, row)))
@@ -69,7 +73,7 @@ def restore_reservations(state: ControlState, store: Store, now_ms: int) -> None
 
 
 def keep_unconfirmed_reservations(state: ControlState, now_ms: int) -> None:
-    """After a cycle: what could not be planned, as nodes are still missing, stays as it was."""
+    """After a cycle: keep restored reservations whose nodes have not reconnected yet."""
     for number, reservation in list(state.unconfirmed_reservations.items()):
         if (
             number not in state.cluster.queue.entries
@@ -82,7 +86,7 @@ def keep_unconfirmed_reservations(state: ControlState, now_ms: int) -> None:
 
 
 def _is_possible(state: ControlState, reservation: Reservation) -> bool:
-    """Tell whether the nodes and devices are known."""
+    """Tell whether the nodes and devices of a reservation still exist."""
     by_id = state.cluster.index.by_id
     for placement in reservation.placements:
         resources = by_id.get(placement.node_id)
@@ -102,25 +106,19 @@ def _is_missing_nodes(state: ControlState, reservation: Reservation) -> bool:
     )
 
 
-# --- Ask the engine and commit its plan: all of it, and only against the state it was made from.
-
-LIMIT = "limit"
-TICK = "tick"
-
-
 def run_cycle(state: ControlState, _message: RunCycle, now_ms: int, outcome: Outcome) -> None:
-    """Handle what is due; decide and commit if anything has changed."""
+    """Handle due timers; ask the engine for a plan and apply it if anything has changed."""
     _handle_timers(state, now_ms, outcome)
     if state.new_nodes:
         place_again(state, now_ms, outcome)
     if state.changed and state.cluster.advance_reservations:
-        advance_reservations.mend(state, now_ms, outcome)
+        advance_reservations.replace_broken_devices(state, now_ms, outcome)
     if correct_expectations(state, now_ms):
         state.changed = True
     is_due = state.changed and len(state.cluster.queue) > 0
     state.changed = False
     if is_due:
-        refresh_standings(state, now_ms)
+        refresh_account_usage(state, now_ms)
         plan = decide(state.cluster, state.policy, now_ms)
         commit(state, plan, now_ms, outcome)
         outcome.plan = plan
@@ -129,7 +127,7 @@ def run_cycle(state: ControlState, _message: RunCycle, now_ms: int, outcome: Out
 
 
 def commit(state: ControlState, plan: Plan, now_ms: int, outcome: Outcome) -> None:
-    """Apply a plan to the cluster state, and write and order what follows from it."""
+    """Apply a plan to the cluster state; add its writes and orders to the outcome."""
     for start in plan.starts:
         _commit_start(state, start, now_ms, outcome)
     for eviction in plan.evictions:
@@ -141,10 +139,10 @@ def commit(state: ControlState, plan: Plan, now_ms: int, outcome: Outcome) -> No
         state.changed = True
 
 
-def refresh_standings(state: ControlState, now_ms: int) -> None:
-    """Tell the engine what the accounts that wait, and those that lend, have had as of now.
+def refresh_account_usage(state: ControlState, now_ms: int) -> None:
+    """Give the engine the current usage of accounts with waiting jobs, and of lending tenants.
 
-    All others are left out, so that a cycle does not pay for everybody who was ever seen.
+    Other accounts are left out, so that the cost of a cycle does not grow with their number.
     """
     order = state.policy.order
     if not (order.fair_ms or order.user_fair_ms or state.cluster.has_limits):
@@ -162,7 +160,7 @@ def refresh_standings(state: ControlState, now_ms: int) -> None:
         )
     cluster.user_usage = users
     if not cluster.has_limits:
-        # What was spent and what is lent matters to limits alone.
+        # Only quotas need spent budgets and lent capacity.
         cluster.tenant_usage = {
             tenant: AccountUsage(usage=shares.usage_at(tenant, now_ms)) for tenant in tenants
         }
@@ -176,13 +174,13 @@ def refresh_standings(state: ControlState, now_ms: int) -> None:
             spent_gpu_milli_ms=used,
             turns_ms=turns_ms,
         )
-    _wait_for_turn(state, now_ms)
+    _set_budget_timer(state, now_ms)
 
 
-def _wait_for_turn(state: ControlState, now_ms: int) -> None:
-    """Look again when the next budget of somebody who waits begins."""
-    standings = (*state.cluster.tenant_usage.values(), *state.cluster.user_usage.values())
-    turn_ms = min((s.turns_ms for s in standings if s.turns_ms), default=0)
+def _set_budget_timer(state: ControlState, now_ms: int) -> None:
+    """Set a timer for the start of the next budget period of a waiting account."""
+    accounts = (*state.cluster.tenant_usage.values(), *state.cluster.user_usage.values())
+    turn_ms = min((s.turns_ms for s in accounts if s.turns_ms), default=0)
     if turn_ms and not now_ms < state.budget_reset_ms <= turn_ms:
         state.budget_reset_ms = turn_ms
         state.set_timer(turn_ms, TICK, "")
@@ -258,7 +256,7 @@ def _commit_start(state: ControlState, start: Start, now_ms: int, outcome: Outco
 def set_attempt_timers(
     state: ControlState, allocation: Allocation, limit_ms: int, listening_ms: int
 ) -> None:
-    """What is due in the record of an attempt: its limit, and by when it must have begun."""
+    """Set the timers of an attempt: its time limit, and the start timeout."""
     if not state.limits.nodes_keep_limits:
         state.set_timer(allocation.start_ms + limit_ms, LIMIT, allocation.id)
     set_start_timers(state, allocation, listening_ms)
@@ -276,7 +274,7 @@ def _commit_eviction(
 
 
 def _set_tick(state: ControlState, now_ms: int) -> None:
-    """Levels of attained service change while nothing happens, so look again in a while."""
+    """Feedback levels change with time alone, so run a cycle after the next tick."""
     if state.policy.preemption is Preemption.FEEDBACK and len(state.cluster.queue):
         tick_ms = now_ms + state.policy.feedback.tick_ms
         if state.tick_ms <= now_ms:
@@ -285,9 +283,9 @@ def _set_tick(state: ControlState, now_ms: int) -> None:
 
 
 def _set_wake(state: ControlState) -> None:
-    """Look again when a reservation is due and something has run longer than expected.
+    """Run a cycle when a reservation is due and a job has run longer than expected.
 
-    There is one such time, and every look moves the ends that have passed, so it moves on.
+    Each cycle corrects the expected ends that have passed, so this time advances.
     """
     cluster = state.cluster
     state.wake_ms = None
@@ -315,7 +313,7 @@ def _handle_timers(state: ControlState, now_ms: int, outcome: Outcome) -> None:
 
 
 def _give_up_start(state: ControlState, timer: Timer, now_ms: int, outcome: Outcome) -> None:
-    """An attempt that should have begun long ago is stopped, unless its node is out of reach."""
+    """Stop an attempt that did not start in time, unless its node is disconnected."""
     allocation_id = timer.name
     found = state.running(allocation_id)
     if found is None or found[2].state is not JobState.SCHEDULED:
@@ -333,7 +331,7 @@ def _give_up_start(state: ControlState, timer: Timer, now_ms: int, outcome: Outc
 
 
 def _handle_timer(state: ControlState, timer: Timer, now_ms: int, outcome: Outcome) -> None:
-    """Something is due for a job. What is out of date by now does no harm."""
+    """Handle a due timer of a job; a stale timer has no effect."""
     record = state.jobs[timer.name]
     if timer.kind == PROTECT:
         protect(state, record, now_ms, outcome)
@@ -345,10 +343,9 @@ def _handle_timer(state: ControlState, timer: Timer, now_ms: int, outcome: Outco
 
 
 def correct_expectations(state: ControlState, now_ms: int) -> bool:
-    """Jobs that run longer than expected are expected to run longer.
+    """Correct the expected end of jobs that run longer than expected.
 
-    Says whether that can matter to a job that waits: where nothing is reserved and nobody is
-    stopped, expectations decide nothing.
+    Return whether that can matter: expected ends only affect reservations and preemption.
     """
     cluster = state.cluster
     is_revised = False

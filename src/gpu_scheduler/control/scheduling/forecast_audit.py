@@ -1,4 +1,7 @@
-"""What waiting jobs were first told about their start, kept until they start and judged then."""
+"""The first start estimate of each waiting job, stored until it starts, to measure its error.
+
+Also the corrected end of a job that runs longer than expected.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from gpu_scheduler.store.rows import EstimateRow, RemovedEstimate
 
 
 def note(state: ControlState, message: NoteEstimates, now_ms: int, outcome: Outcome) -> None:
-    """Keep the first estimate of each job that still waits for its first start."""
+    """Store the first estimate of each job that waits for its first start."""
     for estimate in message.estimates:
         record = state.jobs.get(estimate.job_id)
         if record is None or not record.queued or record.has_started:
@@ -33,41 +36,35 @@ def note(state: ControlState, message: NoteEstimates, now_ms: int, outcome: Outc
 
 
 def fulfil(state: ControlState, job_id: str, now_ms: int, outcome: Outcome) -> None:
-    """A job starts for the first time: that is what its estimate is judged by."""
+    """A job starts for the first time: store the time beside its estimate."""
     row = state.estimates.pop(job_id, None)
     if row is not None:
         outcome.writes.append(replace(row, start_ms=now_ms))
 
 
 def withdraw(state: ControlState, job_id: str, outcome: Outcome) -> None:
-    """Somebody changed the job, or it ended: what was said about it before is void."""
+    """Delete the estimate of a job that was changed or has ended."""
     if state.estimates.pop(job_id, None) is not None:
         outcome.writes.append(RemovedEstimate(job_id))
 
 
-# --- When a job should end that has run longer than was expected.
-#
-# Expectations are corrected by the cycles, which come when they decide something. Whoever tells a
-# time meanwhile has to ask anew, or would say that it ends now for as long as it runs.
-
 LEAST_STEP_MS = 1_000
 LEAST_STEP_PERCENT = 1
-"""An expectation that was exceeded grows by at least so much, so that it is not exceeded again
-at the next moment, however short-sighted the predictor is."""
+"""An exceeded expectation grows by at least this much, so that it is not exceeded again at once."""
 
 
 def expected_end_ms(predictor: Predictor, running: Running, now_ms: int) -> int:
-    """When it should end; if that time has passed, by what is known of jobs that ran as long."""
+    """When a running job should end; corrected now if that time has passed since the last cycle."""
     if running.expected_end_ms >= now_ms or running.stopping:
         return running.expected_end_ms
     return corrected_end_ms(predictor, running, now_ms)
 
 
 def corrected_end_ms(predictor: Predictor, running: Running, now_ms: int) -> int:
-    """When a job should end that should have ended already."""
+    """The new expected end of a job that runs longer than expected."""
     elapsed_ms = max(0, now_ms - running.allocation.start_ms)
     if elapsed_ms < LEAST_STEP_MS:
-        # Before that there is no use in asking, and very short jobs would ask all the time.
+        # Saves calls of the predictor for very short jobs.
         return now_ms + LEAST_STEP_MS
     total_ms = running.attained_ms + elapsed_ms
     expected_ms = predictor.exceed(running.job, total_ms, now_ms)

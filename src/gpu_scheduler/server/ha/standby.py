@@ -29,7 +29,7 @@ from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import Command
 from gpu_scheduler.control.restore import restore
-from gpu_scheduler.control.scheduling.cycle import correct_expectations, refresh_standings
+from gpu_scheduler.control.scheduling.cycle import correct_expectations, refresh_account_usage
 from gpu_scheduler.control.self_monitoring import LoopMetrics
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.model.errors import NotLeader, SchedulerError
@@ -170,7 +170,7 @@ class StandbyService:
         state, now_ms = core.state, self._now_ms()
         try:
             correct_expectations(state, now_ms)
-            refresh_standings(state, now_ms)
+            refresh_account_usage(state, now_ms)
             return core, decide(state.cluster, state.policy, now_ms)
         except Exception:
             # A bug here costs the reasons of waiting jobs, not the proxy to the leader.
