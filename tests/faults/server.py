@@ -211,7 +211,7 @@ class VirtualServer:
             return Response(",".join(job.id for job in outcome.jobs).encode())
 
         try:
-            return (await repeats.once(call, key.encode(), act, tell)).body.decode()
+            return (await repeats.run_once(call, key.encode(), act, tell)).body.decode()
         finally:
             if not holds():
                 raise Broken("this server lost the lead meanwhile")

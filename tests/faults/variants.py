@@ -144,7 +144,7 @@ def no_fencing() -> Iterator[None]:
 @contextmanager
 def commit_before_all_are_prepared() -> Iterator[None]:
     """A gang over several nodes runs as soon as its first member is ready."""
-    prepared = GangStatus.prepared
+    prepared = GangStatus.on_prepared
 
     def any_is_enough(
         self: GangStatus, allocation: Allocation, member: int, port: int
@@ -152,7 +152,7 @@ def commit_before_all_are_prepared() -> Iterator[None]:
         prepared(self, allocation, member, port)
         return port
 
-    with patch.object(GangStatus, "prepared", any_is_enough):
+    with patch.object(GangStatus, "on_prepared", any_is_enough):
         yield
 
 

@@ -1,4 +1,4 @@
-"""What comes out of the core: orders to nodes, and what each message led to."""
+"""The results of the core: orders to nodes, and the outcome of each message."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class StartOrder:
 
 @dataclass(frozen=True, slots=True)
 class CommitOrder:
-    """Let the members of a gang run: all of them are prepared, and that is stored."""
+    """Let the members of a gang run: all are prepared, and the commit is stored."""
 
     allocation: Allocation
 
 
 @dataclass(frozen=True, slots=True)
 class StopOrder:
-    """Stop an attempt; for the grounds see `control.stopping`."""
+    """Stop an attempt; the reasons are listed in `jobs.lifecycle`."""
 
     allocation_id: str
     why: str
@@ -37,14 +37,14 @@ class StopOrder:
 
 @dataclass(frozen=True, slots=True)
 class NodeGone:
-    """A node is dead for certain: no word of it about its work is to be waited for."""
+    """A node is dead: do not wait for its reports any more."""
 
     node_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class WarnOrder:
-    """Write a line into the log of an attempt, about what may end it."""
+    """Write a warning to the log of an attempt."""
 
     allocation_id: str
     text: str
@@ -52,9 +52,9 @@ class WarnOrder:
 
 @dataclass(frozen=True, slots=True)
 class TrustDeviceOrder:
-    """Somebody has looked after a device: its node should trust it again.
+    """An admin has put a device back into use: its node should trust it again.
 
-    The `mark` comes back with its readings once that is done.
+    The node returns the `mark` with its readings once it has done so.
     """
 
     node_id: str
@@ -64,7 +64,7 @@ class TrustDeviceOrder:
 
 @dataclass(frozen=True, slots=True)
 class DisconnectOrder:
-    """Who speaks for a node does so no more: end its session."""
+    """The credentials of a node changed: close its session."""
 
     node_id: str
 
@@ -76,10 +76,10 @@ Effect = (
 
 @dataclass(slots=True)
 class Outcome:
-    """What one message led to. Effects are released only after the writes are kept.
+    """The outcome of one message. Effects are carried out only after the writes are stored.
 
-    Of `arrays` that have changed the rows are still to be written. `retried` are the tasks of an
-    array that wait again.
+    `arrays` are changed array jobs whose rows `settle` adds once at the end. `retried` are the
+    tasks of an array that wait again.
     """
 
     writes: list[Write] = field(default_factory=list)
@@ -92,19 +92,19 @@ class Outcome:
     retried: IntervalSet | None = None
 
     def keep(self, record: JobRecord) -> None:
-        """Write how a job stands; an array, which tells of all its tasks, when all is done."""
+        """Write the row of a job; the row of an array follows with `settle`."""
         if record.job.array is None:
             self.writes.append(record.row())
         else:
             self.arrays[record.job.id] = record
 
-    def take(self, other: Outcome) -> None:
-        """Add what another message led to, to be written and released together."""
+    def merge(self, other: Outcome) -> None:
+        """Add the outcome of another message of the same commit."""
         self.writes += other.writes
         self.effects += other.effects
         self.arrays |= other.arrays
 
     def settle(self) -> None:
-        """Write how the arrays stand now."""
+        """Add the rows of changed arrays to the writes."""
         self.writes += [record.row() for record in self.arrays.values()]
         self.arrays.clear()

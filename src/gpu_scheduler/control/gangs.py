@@ -1,9 +1,10 @@
-"""Gangs over several nodes: prepared everywhere, committed in the store, then let run.
+"""Gangs over several nodes: prepare on every node, commit in the store, then run.
 
-An attempt whose members are on several nodes is `held back` until its rendezvous is stored. Before
-that no command of it runs anywhere, so it can be given up without asking who is out of reach; from
-then on its members may run, and each of them must be heard of. A server that is started again, or
-another one that takes over, reads which of the two is the case, and goes on from there.
+An attempt whose members are on several nodes is held back until its rendezvous is stored. Before
+that none of its commands runs anywhere, so it can be given up without contact to its nodes. After
+that its members may run, and the end of each must be reported. A restarted server, or a new leader,
+reads from the store which of the two holds. `GangStatus` combines the reports of the members into
+reports about the attempt.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.store.rows import EventRow
 
 PREPARED = "prepared"
-"""The timer of an attempt that is held back."""
+"""The kind of the timer by which a gang must be prepared."""
 BEGUN = "begun"
-"""The timer of an attempt that may run and has not begun."""
+"""The kind of the timer by which an attempt must have started."""
 
 
 def set_start_timers(state: ControlState, allocation: Allocation, listening_ms: int) -> None:
-    """By when an attempt must be prepared or have begun, counted from what is stored.
+    """Set the timer by which an attempt must be prepared or have started.
 
-    Who has listened only since `listening_ms` may not have heard yet that it has begun.
+    After a restart the reports arrive only from `listening_ms` on, so the timeout starts then.
     """
     limits = state.limits
     if allocation.is_held_back and limits.prepare_timeout_ms:
@@ -46,7 +47,7 @@ def set_start_timers(state: ControlState, allocation: Allocation, listening_ms: 
 
 
 def on_prepared(state: ControlState, fact: Prepared, now_ms: int, outcome: Outcome) -> None:
-    """Decide once that the gang runs, unless it is being stopped. The order follows the write."""
+    """All members are prepared: commit the gang once, unless it is being stopped."""
     found = state.running(fact.allocation_id)
     if found is None:
         return
@@ -76,7 +77,7 @@ def on_prepared(state: ControlState, fact: Prepared, now_ms: int, outcome: Outco
 
 
 def give_up(state: ControlState, allocation_id: str, timer: str, outcome: Outcome) -> None:
-    """A gang over nodes is late: it is stopped as a whole, also where a node is out of reach."""
+    """Stop a gang that did not start in time, even if some of its nodes are disconnected."""
     found = state.running(allocation_id)
     if found is None or found[2].state is not JobState.SCHEDULED:
         return
@@ -86,7 +87,7 @@ def give_up(state: ControlState, allocation_id: str, timer: str, outcome: Outcom
 
 
 def preparing(state: ControlState, record: JobRecord) -> Reason | None:
-    """Why a gang that has its places does not run yet; None if it is not held back."""
+    """Why a placed gang does not run yet; None if it is not held back."""
     task = record.only_task
     entry = None if task is None else state.cluster.running.get(task.allocation_id)
     if entry is None or not entry.running.allocation.is_held_back:
@@ -101,20 +102,20 @@ def preparing(state: ControlState, record: JobRecord) -> Reason | None:
 
 
 def is_elastic(job: Job) -> bool:
-    """Tell whether the job can go on with fewer members than it has."""
+    """Tell whether the job can run with fewer members than it asks for."""
     return job.min_members < len(job.members)
 
 
 def can_shrink(job: Job, task: TaskRecord) -> bool:
-    """Tell whether the job can go on with one member fewer than it started with last.
+    """Tell whether the job can run with one member fewer than at its last start.
 
-    Tasks of an array wait as one, so they cannot differ in this.
+    Tasks of an array share one queue entry, so they cannot differ in size.
     """
     return job.array is None and job.min_members < task.members
 
 
 def resized(job: Job, task: TaskRecord, members: int, now_ms: int) -> list[EventRow]:
-    """What to write when an elastic gang starts with another number of members than before."""
+    """The event of an elastic gang that starts with another number of members than before."""
     before, task.members = task.members, members
     if not before or before == members:
         return []
@@ -123,14 +124,14 @@ def resized(job: Job, task: TaskRecord, members: int, now_ms: int) -> list[Event
 
 
 GANG = "gang"
-"""Why a member is stopped when another one has failed."""
+"""Why a member is stopped when another member has failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberResult:
-    """How one member ended; `is_told` by its node, and not only known.
+    """How one member ended; `is_reported` if its node said so, and it was not inferred.
 
-    `at_ms` is when, by the clock of its node, and `ended_ms` by our own, as far as is known.
+    `at_ms` is the time by the clock of its node, `ended_ms` by the server's clock if known.
     """
 
     exit_code: int | None
@@ -143,11 +144,11 @@ class MemberResult:
     run_ms: int = 0
     prolog_failed: str = ""
     epilog_failed: str = ""
-    is_told: bool = False
+    is_reported: bool = False
 
     @property
-    def went_well(self) -> bool:
-        """Tell whether the member did what it should."""
+    def succeeded(self) -> bool:
+        """Tell whether the member ended with exit code 0."""
         return self.ran and self.exit_code == 0 and self.signal is None
 
 
@@ -155,26 +156,26 @@ class MemberResult:
 class _Attempt:
     nodes: dict[int, str]
     prepared: dict[int, int] = field(default_factory=dict)
-    began: set[int] = field(default_factory=set)
+    started: set[int] = field(default_factory=set)
     ends: dict[int, MemberResult] = field(default_factory=dict)
-    told: set[int] = field(default_factory=set)
-    told_to_stop: bool = False
+    reported: set[int] = field(default_factory=set)
+    stop_ordered: bool = False
     late: str = ""
 
     @property
     def has_failed(self) -> bool:
-        return not all(end.went_well for end in self.ends.values())
+        return not all(end.succeeded for end in self.ends.values())
 
 
 class GangStatus:
-    """All attempts that are under way."""
+    """The members of all attempts that have started or are starting."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without attempts."""
         self._attempts: dict[str, _Attempt] = {}
 
-    def prepared(self, allocation: Allocation, member: int, port: int) -> int | None:
-        """A member is prepared; the port of the first one, if all of them are by now."""
+    def on_prepared(self, allocation: Allocation, member: int, port: int) -> int | None:
+        """A member is prepared; return the port of the first member once all are prepared."""
         attempt = self._of(allocation)
         if member in attempt.nodes:
             attempt.prepared[member] = port
@@ -182,34 +183,38 @@ class GangStatus:
             return None
         return attempt.prepared[min(attempt.nodes)]
 
-    def away(self, node_id: str) -> None:
-        """A node is out of reach: what it has prepared counts again when it says so again."""
+    def on_disconnected(self, node_id: str) -> None:
+        """A node is disconnected: its members must report again that they are prepared."""
         for attempt in self._attempts.values():
             for number in [n for n in attempt.prepared if attempt.nodes[n] == node_id]:
                 del attempt.prepared[number]
 
-    def began(self, allocation: Allocation, member: int) -> bool:
-        """A member runs; True if that was the last one to begin."""
+    def on_started(self, allocation: Allocation, member: int) -> bool:
+        """A member runs; return True once all members run."""
         attempt = self._of(allocation)
-        if member in attempt.began or member not in attempt.nodes:
+        if member in attempt.started or member not in attempt.nodes:
             return False
-        attempt.began.add(member)
-        return attempt.began == attempt.nodes.keys()
+        attempt.started.add(member)
+        return attempt.started == attempt.nodes.keys()
 
-    def over(self, allocation: Allocation, member: int, end: MemberResult) -> Ended | None:
-        """A member is over; the end of the whole attempt, if it was the last one."""
+    def on_ended(self, allocation: Allocation, member: int, end: MemberResult) -> Ended | None:
+        """A member has ended; return the end of the attempt once all members have ended.
+
+        The attempt ends like the first member that failed by itself, in whatever order the reports
+        arrive.
+        """
         attempt = self._of(allocation)
         if member in attempt.nodes:
             attempt.ends.setdefault(member, end)
-            if end.is_told:
-                attempt.told.add(member)
+            if end.is_reported:
+                attempt.reported.add(member)
         if attempt.ends.keys() != attempt.nodes.keys():
             return None
-        failed = [number for number, one in attempt.ends.items() if not one.went_well]
+        failed = [number for number, one in attempt.ends.items() if not one.succeeded]
         decisive = min(
             failed,
             key=lambda number: (
-                # Where a prolog failed nothing of the attempt has run, whatever else was wrong.
+                # A failed prolog decides first: then nothing of the attempt has run.
                 not attempt.ends[number].prolog_failed,
                 attempt.ends[number].stopped_by == GANG,
                 attempt.ends[number].at_ms,
@@ -217,9 +222,9 @@ class GangStatus:
             default=member,
         )
         found = attempt.ends[decisive]
-        grounds = [found] if failed else [attempt.ends[number] for number in sorted(attempt.ends)]
+        deciding = [found] if failed else [attempt.ends[number] for number in sorted(attempt.ends)]
         stopped_by = next(
-            (one.stopped_by for one in grounds if one.stopped_by not in {"", GANG}), ""
+            (one.stopped_by for one in deciding if one.stopped_by not in {"", GANG}), ""
         )
         return Ended(
             allocation.id,
@@ -227,22 +232,22 @@ class GangStatus:
             signal=found.signal,
             ran=found.ran,
             stopped_by=stopped_by,
-            detail=attempt.late or _told(attempt, decisive),
+            detail=attempt.late or _detail(attempt, decisive),
             hooks=_hooks(attempt),
             at_ms=_ended_ms(attempt),
             run_ms=max(one.run_ms for one in attempt.ends.values()),
         )
 
     def to_stop(self, allocation: Allocation) -> list[int]:
-        """The members that must stop because another one failed; told once."""
+        """The members that must stop because another one failed; returned once."""
         attempt = self._of(allocation)
-        if attempt.told_to_stop or not attempt.has_failed:
+        if attempt.stop_ordered or not attempt.has_failed:
             return []
-        attempt.told_to_stop = True
+        attempt.stop_ordered = True
         return sorted(attempt.nodes.keys() - attempt.ends.keys())
 
     def to_stop_on(self, node_id: str) -> list[tuple[str, int]]:
-        """The same for a node that comes back, which may not have heard of it: all, each time."""
+        """All members on a reconnected node that must stop because another member failed."""
         return [
             (allocation_id, number)
             for allocation_id, attempt in self._attempts.items()
@@ -251,16 +256,16 @@ class GangStatus:
             if node == node_id and number not in attempt.ends
         ]
 
-    def not_over(self, allocation: Allocation) -> list[int]:
-        """The members of whose end nothing was heard."""
+    def not_ended(self, allocation: Allocation) -> list[int]:
+        """The members whose end has not been reported."""
         attempt = self._of(allocation)
         return sorted(attempt.nodes.keys() - attempt.ends.keys())
 
     def note_late(self, allocation: Allocation, out_of_reach: Iterable[str], after_ms: int) -> str:
-        """A gang over nodes has not begun in time: says whose fault that is, and remembers it."""
+        """A gang did not start in time: record and return which members were late."""
         attempt = self._of(allocation)
         committed = allocation.rendezvous is not None
-        there = attempt.began if committed else attempt.prepared.keys()
+        there = attempt.started if committed else attempt.prepared.keys()
         silent = set(out_of_reach)
         what = "did not begin" if committed else "was not prepared"
         missing = [
@@ -273,23 +278,25 @@ class GangStatus:
         return attempt.late
 
     def progress(self, allocation_id: str) -> tuple[list[int], list[int]]:
-        """The members that are prepared, and those that have begun, as far as was heard."""
+        """The members that are prepared, and those that have started."""
         attempt = self._attempts.get(allocation_id)
-        return ([], []) if attempt is None else (sorted(attempt.prepared), sorted(attempt.began))
+        return ([], []) if attempt is None else (sorted(attempt.prepared), sorted(attempt.started))
 
     def clear(self) -> None:
-        """Whatever was heard may be wrong: it is told again."""
+        """Drop all reports, for example after a reload; agents report again."""
         self._attempts.clear()
 
     def places(self, allocation_id: str) -> list[tuple[int, str, bool]]:
-        """The members of an attempt that was heard of, their nodes, and who has told its end."""
+        """Members of an attempt, their nodes, and whether the node has reported the end."""
         attempt = self._attempts.get(allocation_id)
         if attempt is None:
             return []
-        return [(number, node, number in attempt.told) for number, node in attempt.nodes.items()]
+        return [
+            (number, node, number in attempt.reported) for number, node in attempt.nodes.items()
+        ]
 
     def forget(self, allocation_id: str) -> None:
-        """The attempt has ended for the core too."""
+        """Remove an attempt that has ended."""
         self._attempts.pop(allocation_id, None)
 
     def _of(self, allocation: Allocation) -> _Attempt:
@@ -301,17 +308,17 @@ class GangStatus:
 
 
 def _ended_ms(attempt: _Attempt) -> int | None:
-    """When the last member ended; None if that is not known of each of them."""
+    """When the last member ended; None unless known for every member."""
     known = [end.ended_ms for end in attempt.ends.values() if end.ended_ms is not None]
     return max(known) if len(known) == len(attempt.ends) else None
 
 
-def _told(attempt: _Attempt, number: int) -> str:
-    """How the attempt ended; of a gang, with whose end that was."""
+def _detail(attempt: _Attempt, number: int) -> str:
+    """How the attempt ended; for a gang, with the member that decided it."""
     end = attempt.ends[number]
     if len(attempt.nodes) == 1 and end.prolog_failed:
         return f"node {attempt.nodes[number]}: {end.detail}"
-    if len(attempt.nodes) == 1 or end.went_well:
+    if len(attempt.nodes) == 1 or end.succeeded:
         return end.detail
     what = end.detail
     if not what and end.exit_code is not None:
@@ -322,7 +329,7 @@ def _told(attempt: _Attempt, number: int) -> str:
 
 
 def _hooks(attempt: _Attempt) -> tuple[HookFailure, ...]:
-    """Which hooks failed, the first of each kind on each node."""
+    """The failed hooks, one per node and kind."""
     found: dict[tuple[str, str], HookFailure] = {}
     for number, end in sorted(attempt.ends.items()):
         for hook, how in ((PROLOG, end.prolog_failed), (EPILOG, end.epilog_failed)):

@@ -1,7 +1,7 @@
-"""The record of a job as the core keeps it in memory, from submission to end.
+"""The record of a job in memory, from submission to end.
 
-Most jobs wait most of their lives, so a job that has never started is kept small: what a task goes
-through has a place only from its first start on.
+Most jobs wait most of the time, so a job that has never started is kept small: a task record is
+created at the first start.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ NO_TASKS = IntervalSet()
 HELD = "hold"
 
 Obstacle = str | Dependency
-"""What can keep a job from the queue: a hold, a time, a pause, or a dependency."""
+"""What can keep a job out of the queue: a hold, a begin time, a back-off, or a dependency."""
 
 
 class TaskRecord:
-    """One task of an array, or the whole of a plain job.
+    """One task of an array, or a plain job as a whole.
 
-    `clock_ms` is what the job's waiting clock showed when this task began to wait; `resume_ms` is
-    when its pause after a failure ends, and 0 if it does not pause; `members` is with how many it
-    started last, and `most_members` with how many it may start next (0: all); `prolog_failures` is
-    how often in a row a prolog kept it from running, `misstarts` how often it did not begin in time
-    or lost a member, with no long run between; `saved_ms` is when the attempt that runs last saved
-    its work, as far as that is stored.
+    `clock_ms`: the job's queue time when this task began to wait. `resume_ms`: end of the back-off,
+    0 without one. `members`: number of members at the last start; `most_members`: upper limit for
+    the next start (0: all). `prolog_failures`: failed prologs in a row. `misstarts`: starts that
+    timed out or lost a member, since the last long run. `saved_ms`: the last stored checkpoint of
+    the running attempt.
     """
 
     __slots__ = (
@@ -57,7 +56,7 @@ class TaskRecord:
     )
 
     def __init__(self, *, attempt: int = 0, clock_ms: int = 0) -> None:
-        """A task that has not run yet, or that is tried again after so many attempts."""
+        """A task that has not run yet, or is retried after `attempt` attempts."""
         self.state = JobState.PENDING
         self.attempt = attempt
         self.failures = 0
@@ -81,18 +80,18 @@ class TaskRecord:
         self.signal: int | None = None
 
     def move_to(self, state: JobState) -> None:
-        """Change the state by an allowed move."""
+        """Change the state; raise if the transition is not allowed."""
         self.state = move(self.state, state)
 
 
 class JobRecord:
     """A job with its tasks.
 
-    `waiting_on` has what keeps it from the queue, with the reason that is shown. `waited_ms` is how
-    long it has stood in the queue so far, but for the wait that began at `since_ms`: time on hold,
-    before its begin time, before its dependencies are met and in a pause is not waiting for a turn.
-    Of an array, `pending` tasks may be queued, `tasks` are those that have started and not ended,
-    and `first_start_ms` is when the first one did; a plain job has none of these.
+    `waiting_on`: what keeps it out of the queue, with the reason shown to users. `waited_ms`: total
+    time in the queue, without the current wait, which began at `since_ms`; time on hold, before
+    the begin time, for dependencies or in a back-off does not count. Only for arrays: `pending`
+    tasks may be queued, `tasks` have started and not ended, `states` has the ended ones, and
+    `first_start_ms` is the start of the first task.
     """
 
     __slots__ = (
@@ -114,7 +113,7 @@ class JobRecord:
     )
 
     def __init__(self, job: Job) -> None:
-        """A job as it was submitted."""
+        """A job that was just submitted."""
         self.job = job
         self.reason: Reason | None = None
         self.waiting_on: dict[Obstacle, Reason] | None = None
@@ -128,32 +127,32 @@ class JobRecord:
         self._only: TaskRecord | None = None
         self._retried: tuple[IntervalSet, int, int] | None = None
         if job.array is None:
-            # Never written to: what belongs to arrays is not kept for plain jobs.
+            # Shared empty values, never written to, to save memory.
             self.tasks, self.states, self.pending = _NO_RECORDS, _NO_STATES, NO_TASKS
         else:
             self.tasks, self.states, self.pending = {}, {}, job.array.tasks
 
-    # --- what it waits for
+    # Obstacles.
 
     def wait_on(self, obstacle: Obstacle, reason: Reason) -> None:
-        """Note something that keeps the job from the queue."""
+        """Add an obstacle."""
         if self.waiting_on is None:
             self.waiting_on = {}
         self.waiting_on[obstacle] = reason
 
     def is_waiting_on(self, obstacle: Obstacle) -> bool:
-        """Tell whether this keeps the job from the queue."""
+        """Tell whether this obstacle keeps the job out of the queue."""
         return self.waiting_on is not None and obstacle in self.waiting_on
 
-    def wait_no_more(self, obstacle: Obstacle) -> None:
-        """Something keeps the job from the queue no longer."""
+    def clear_wait(self, obstacle: Obstacle) -> None:
+        """Remove an obstacle."""
         if self.waiting_on is not None:
             self.waiting_on.pop(obstacle, None)
             if not self.waiting_on:
                 self.waiting_on = None
 
     def why(self) -> Reason | None:
-        """Why it ended, or why it is not queued: a hold first, as only a person can end that."""
+        """Why it ended, or why it is not queued; a hold first, since only a user can end that."""
         if self.reason is not None:
             return self.reason
         if self.waiting_on:
@@ -164,10 +163,10 @@ class JobRecord:
                 return paused_until(min(pauses))
         return None
 
-    # --- tasks
+    # Tasks.
 
     def task(self, number: int | None) -> TaskRecord:
-        """The record of a task, made at its first start."""
+        """The record of a task, created at its first start."""
         if self.job.array is None:
             if self._only is None:
                 self._only = TaskRecord()
@@ -181,7 +180,7 @@ class JobRecord:
 
     @property
     def only_task(self) -> TaskRecord | None:
-        """The record of a plain job, if it has one of its own: it has started, or is protected."""
+        """The task record of a plain job; None if it has never started and is not protected."""
         return self._only
 
     @property
@@ -191,18 +190,18 @@ class JobRecord:
 
     @property
     def paused(self) -> IntervalSet:
-        """The tasks of an array that pause before their next attempt."""
+        """The tasks of an array that are in a back-off."""
         return IntervalSet.of(number for number, task in self.tasks.items() if task.resume_ms)
 
     @property
     def waits(self) -> bool:
-        """Tell whether the job, or some task of the array, waits for its turn or for something."""
+        """Tell whether the job, or a task of the array, is waiting for any reason."""
         if self.job.array is None:
             return self.state is JobState.PENDING
         return bool(self.pending) or any(task.resume_ms for task in self.tasks.values())
 
     def end_task(self, number: int | None, state: JobState) -> None:
-        """A task has ended; of an array, only the number is kept."""
+        """End a task; of an array only its number is kept."""
         task = self.task(number)
         task.move_to(state)
         task.allocation_id = ""
@@ -213,9 +212,9 @@ class JobRecord:
             del self.tasks[number]
 
     def cancel_waiting(self, chosen: IntervalSet, now_ms: int) -> tuple[int, list[TaskRow]]:
-        """Of an array: of these tasks, all that wait or pause end as cancelled.
+        """Cancel those of the chosen array tasks that wait or are in a back-off.
 
-        Says how many, with the rows of those that had started before.
+        Return their number, and the rows of those that had started before.
         """
         waiting = self.pending.union(self.paused)
         gone = waiting.minus(waiting.minus(chosen))
@@ -235,20 +234,20 @@ class JobRecord:
         return len(gone), rows
 
     def take_pending(self, number: int, now_ms: int) -> None:
-        """A task of the array starts."""
+        """Move an array task from pending to started."""
         self.pending = self.pending.without(number)
         if self.first_start_ms is None:
             self.first_start_ms = now_ms
 
     def tasks_to_retry(self, *, cancelled: bool) -> IntervalSet:
-        """Of an array: its failed tasks, with the cancelled ones if asked for."""
+        """The failed tasks of an array; with `cancelled` also the cancelled ones."""
         failed = self.states.get(JobState.FAILED, NO_TASKS)
         return failed.union(self.states.get(JobState.CANCELLED, NO_TASKS)) if cancelled else failed
 
     def retry_tasks(self, again: IntervalSet, clock_ms: int) -> None:
-        """Of an array: these tasks, which failed or were cancelled, wait again.
+        """Requeue failed or cancelled tasks of an array.
 
-        Their next attempts have numbers that no former attempt of any of them had.
+        Their next attempt numbers are higher than that of any earlier attempt of the array.
         """
         for state in (JobState.FAILED, JobState.CANCELLED):
             left = self.states.pop(state, NO_TASKS).minus(again)
@@ -263,26 +262,26 @@ class JobRecord:
             return TaskRecord(attempt=self._retried[1], clock_ms=self._retried[2])
         return TaskRecord()
 
-    # --- states
+    # States and rows.
 
     @property
     def has_ended(self) -> bool:
-        """Tell whether nothing of the job runs or waits."""
+        """Tell whether no part of the job runs or waits."""
         if self.job.array is None:
             return self.state in ENDED
         return not self.pending and not self.tasks
 
     @property
     def state(self) -> JobState:
-        """The state of the job; of an array, of its most lively task."""
+        """The state of the job; an array is running if a task runs, and so on."""
         if self.job.array is None:
             return JobState.PENDING if self._only is None else self._only.state
         return self._state_of_array({record.state for record in self.tasks.values()})
 
-    def _state_of_array(self, alive: Collection[JobState]) -> JobState:
-        """Of an array whose living tasks are in these states."""
+    def _state_of_array(self, active: Collection[JobState]) -> JobState:
+        """The state of an array whose started tasks are in these states."""
         for state in (JobState.RUNNING, JobState.SCHEDULED):
-            if state in alive:
+            if state in active:
                 return state
         if self.pending or self.tasks:
             return JobState.PENDING
@@ -292,16 +291,16 @@ class JobRecord:
         return JobState.COMPLETED
 
     def row(self) -> JobRow:
-        """What the store should remember."""
+        """The row for the store."""
         why = self.why()
         reason = "" if why is None else str(why)
         met = self._met_dependencies()
         since_ms = self.since_ms if self.queued else 0
         if self.job.array is not None:
-            alive = self._tasks_alive()
+            active = self._tasks_active()
             return JobRow(
                 job=self.job,
-                state=self._state_of_array(alive),
+                state=self._state_of_array(active),
                 reason=reason,
                 first_start_ms=self.first_start_ms,
                 start_ms=self.first_start_ms,
@@ -309,7 +308,7 @@ class JobRecord:
                 waited_ms=self.waited_ms,
                 since_ms=since_ms,
                 met=met,
-                tasks=self._tasks_by_state(alive),
+                tasks=self._tasks_by_state(active),
             )
         record = self._only
         if record is None:
@@ -351,7 +350,7 @@ class JobRecord:
         )
 
     def task_row(self, number: int, task: TaskRecord, *, end_ms: int | None = None) -> TaskRow:
-        """What the store should remember of a task that has started."""
+        """The row of a started task for the store."""
         return TaskRow(
             job_id=self.job.id,
             task=number,
@@ -376,7 +375,7 @@ class JobRecord:
         )
 
     def _met_dependencies(self) -> tuple[str, ...]:
-        """The jobs that hold this one back no more."""
+        """Ids of the jobs whose dependency is met."""
         if not self.job.dependencies:
             return ()
         return tuple(
@@ -387,25 +386,25 @@ class JobRecord:
             )
         )
 
-    def _tasks_alive(self) -> dict[JobState, list[int]]:
-        alive: dict[JobState, list[int]] = {}
+    def _tasks_active(self) -> dict[JobState, list[int]]:
+        active: dict[JobState, list[int]] = {}
         for number, task in self.tasks.items():
-            alive.setdefault(task.state, []).append(number)
-        return alive
+            active.setdefault(task.state, []).append(number)
+        return active
 
     def _tasks_by_state(
-        self, alive: dict[JobState, list[int]]
+        self, active: dict[JobState, list[int]]
     ) -> tuple[tuple[JobState, IntervalSet], ...]:
         tasks = dict(self.states)
         if self.pending:
             tasks[JobState.PENDING] = self.pending
-        for state, numbers in alive.items():
+        for state, numbers in active.items():
             tasks[state] = tasks.get(state, NO_TASKS).union(IntervalSet.of(numbers))
         return tuple(sorted(tasks.items()))
 
 
 def paused_until(resume_ms: int) -> Reason:
-    """Why a job waits after a failed attempt."""
+    """The reason of a job in a back-off."""
     return Reason(ReasonCode.BACKOFF, (("until_ms", resume_ms),))
 
 

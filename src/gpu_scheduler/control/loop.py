@@ -401,7 +401,7 @@ class Loop:
         for run in neighbours(batch, _kind):
             answers += self._apply_run(run, done)
         if self._is_cycle_due():
-            done.take(self._cycle())
+            done.merge(self._cycle())
         done.settle()
         writes = done.writes + self.core.ledger_writes()
         if writes and not await self._commit(writes):
@@ -434,7 +434,7 @@ class Loop:
                 outcome = None  # one of them is refused: let us see which
             if outcome is not None:
                 self.tallies.messages += len(run)
-                done.take(outcome)
+                done.merge(outcome)
                 if run[0].caller is not SYSTEM:
                     done.writes.append(record(run[0].caller, together, outcome, now_ms))
                 return list(zip(run, _one_each(outcome), strict=True))
@@ -442,7 +442,7 @@ class Loop:
         for request in run:
             found = self._apply_one(request)
             if found is not None:
-                done.take(found)
+                done.merge(found)
                 answers.append((request, found))
         return answers
 

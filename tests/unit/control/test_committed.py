@@ -60,7 +60,7 @@ def test_nothing_is_kept_of_the_members_of_an_attempt_whose_node_is_dead() -> No
         AllocationView(loop, members.forget)
         loop.start()
         held = await one_held(loop)
-        members.began(loop.store.allocations()[0], 0)
+        members.on_started(loop.store.allocations()[0], 0)
         assert members.progress(held) == ([], [0])
         await loop.apply(NodeFenced("n0"))
         assert members.progress(held) == ([], [])

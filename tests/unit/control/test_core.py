@@ -95,8 +95,8 @@ def test_messages_of_one_batch_write_the_row_of_an_array_once_as_it_stands_after
     core.apply(RunCycle(), 6)
     done = Outcome()
     for number in (0, 1, 2):
-        done.take(core.apply_in_batch(Started(f"j1_{number}.1"), 7))
-    done.take(core.apply_in_batch(Ended("j1_1.1"), 8))
+        done.merge(core.apply_in_batch(Started(f"j1_{number}.1"), 7))
+    done.merge(core.apply_in_batch(Ended("j1_1.1"), 8))
     assert not [write for write in done.writes if isinstance(write, JobRow)]
     done.settle()
     (row,) = [write for write in done.writes if isinstance(write, JobRow)]

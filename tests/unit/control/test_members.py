@@ -20,84 +20,89 @@ def an_allocation(members: int) -> Allocation:
 
 def test_an_attempt_has_begun_when_its_last_member_has() -> None:
     members, gang = GangStatus(), an_allocation(3)
-    assert [members.began(gang, member) for member in (0, 2, 2, 1)] == [False, False, False, True]
+    assert [members.on_started(gang, member) for member in (0, 2, 2, 1)] == [
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_an_attempt_is_over_when_its_last_member_is() -> None:
     members, gang = GangStatus(), an_allocation(2)
-    assert members.over(gang, 0, WELL) is None
+    assert members.on_ended(gang, 0, WELL) is None
     assert members.to_stop(gang) == []
-    assert members.over(gang, 1, WELL) == Ended("j.1", exit_code=0)
+    assert members.on_ended(gang, 1, WELL) == Ended("j.1", exit_code=0)
 
 
 def test_an_attempt_ended_with_its_last_member_whoever_tells_it_first() -> None:
     members, gang = GangStatus(), an_allocation(2)
-    members.over(gang, 0, replace(WELL, ended_ms=900, run_ms=50))
-    ended = members.over(gang, 1, replace(WELL, ended_ms=300, run_ms=70))
+    members.on_ended(gang, 0, replace(WELL, ended_ms=900, run_ms=50))
+    ended = members.on_ended(gang, 1, replace(WELL, ended_ms=300, run_ms=70))
     assert ended == Ended("j.1", exit_code=0, at_ms=900, run_ms=70)
     members.forget("j.1")
-    members.over(gang, 0, replace(WELL, ended_ms=900))
-    assert members.over(gang, 1, WELL) == Ended("j.1", exit_code=0)
+    members.on_ended(gang, 0, replace(WELL, ended_ms=900))
+    assert members.on_ended(gang, 1, WELL) == Ended("j.1", exit_code=0)
 
 
 def test_an_attempt_was_stopped_if_any_member_was_though_all_end_well() -> None:
     members, gang = GangStatus(), an_allocation(2)
-    assert members.over(gang, 1, replace(WELL, stopped_by="preempted")) is None
-    assert members.over(gang, 0, WELL) == Ended("j.1", exit_code=0, stopped_by="preempted")
+    assert members.on_ended(gang, 1, replace(WELL, stopped_by="preempted")) is None
+    assert members.on_ended(gang, 0, WELL) == Ended("j.1", exit_code=0, stopped_by="preempted")
 
 
 def test_when_one_member_fails_the_others_are_stopped_once_and_its_failure_counts() -> None:
     members, gang = GangStatus(), an_allocation(3)
-    assert members.over(gang, 1, FAILED) is None
+    assert members.on_ended(gang, 1, FAILED) is None
     assert members.to_stop(gang) == [0, 2]
     assert members.to_stop(gang) == []
-    assert members.over(gang, 0, STOPPED) is None
+    assert members.on_ended(gang, 0, STOPPED) is None
     blamed = "member 1 on n0: exit code 3"
-    assert members.over(gang, 2, STOPPED) == Ended("j.1", exit_code=3, detail=blamed)
+    assert members.on_ended(gang, 2, STOPPED) == Ended("j.1", exit_code=3, detail=blamed)
 
 
 def test_the_member_that_failed_by_itself_decides_also_when_its_end_is_told_last() -> None:
     members, gang = GangStatus(), an_allocation(3)
     stopped = replace(STOPPED, stopped_by="gang", at_ms=30)
-    assert members.over(gang, 0, stopped) is None
-    assert members.over(gang, 1, replace(FAILED, exit_code=4, at_ms=20)) is None
-    ended = members.over(gang, 2, replace(FAILED, at_ms=10))
+    assert members.on_ended(gang, 0, stopped) is None
+    assert members.on_ended(gang, 1, replace(FAILED, exit_code=4, at_ms=20)) is None
+    ended = members.on_ended(gang, 2, replace(FAILED, at_ms=10))
     assert ended == Ended("j.1", exit_code=3, detail="member 2 on n0: exit code 3")
 
 
 def test_members_that_must_stop_are_told_again_when_their_agent_has_come_back() -> None:
     members, gang = GangStatus(), an_allocation(3)
-    assert members.over(gang, 0, WELL) is None
+    assert members.on_ended(gang, 0, WELL) is None
     assert members.to_stop_on("n0") == []
-    members.over(gang, 1, FAILED)
+    members.on_ended(gang, 1, FAILED)
     assert members.to_stop(gang) == [2]
     assert members.to_stop_on("n0") == [("j.1", 2)]
     assert members.to_stop_on("n1") == []
-    members.over(gang, 2, STOPPED)
+    members.on_ended(gang, 2, STOPPED)
     assert members.to_stop_on("n0") == []
 
 
 def test_who_has_told_its_end_is_known_also_where_the_end_was_known_before() -> None:
     members, gang = GangStatus(), an_allocation(2)
     assert members.places("j.1") == []
-    members.over(gang, 0, FAILED)
+    members.on_ended(gang, 0, FAILED)
     assert members.places("j.1") == [(0, "n0", False), (1, "n0", False)]
-    members.over(gang, 0, replace(FAILED, is_told=True))
+    members.on_ended(gang, 0, replace(FAILED, is_reported=True))
     assert members.places("j.1") == [(0, "n0", True), (1, "n0", False)]
 
 
 def test_a_repeated_report_changes_nothing() -> None:
     members, gang = GangStatus(), an_allocation(2)
-    members.over(gang, 0, FAILED)
-    assert members.over(gang, 0, WELL) is None
-    ended = members.over(gang, 1, WELL)
+    members.on_ended(gang, 0, FAILED)
+    assert members.on_ended(gang, 0, WELL) is None
+    ended = members.on_ended(gang, 1, WELL)
     assert ended == Ended("j.1", exit_code=3, detail="member 0 on n0: exit code 3")
 
 
 def test_an_end_that_nobody_saw_is_not_a_success() -> None:
     members, alone = GangStatus(), an_allocation(1)
     unknown = MemberResult(exit_code=None, signal=None, detail="the launcher had died")
-    ended = members.over(alone, 0, unknown)
+    ended = members.on_ended(alone, 0, unknown)
     assert ended is not None
     assert (ended.exit_code, ended.detail) == (None, "the launcher had died")
 
@@ -109,37 +114,37 @@ def over_nodes(members: int) -> Allocation:
 
 def test_a_gang_is_prepared_with_its_last_member_and_meets_at_the_port_of_the_first() -> None:
     members, gang = GangStatus(), over_nodes(3)
-    said = [members.prepared(gang, number, port) for number, port in ((1, 0), (0, 4711), (1, 0))]
+    said = [members.on_prepared(gang, number, port) for number, port in ((1, 0), (0, 4711), (1, 0))]
     assert said == [None, None, None]
-    assert members.prepared(gang, 2, 0) == 4711
+    assert members.on_prepared(gang, 2, 0) == 4711
     assert members.progress(gang.id) == ([0, 1, 2], [])
 
 
 def test_what_a_node_has_prepared_does_not_count_while_it_is_away() -> None:
     members, gang = GangStatus(), over_nodes(2)
-    members.prepared(gang, 0, 4711)
-    members.away("n0")
-    assert members.prepared(gang, 1, 0) is None
-    assert members.prepared(gang, 0, 4712) == 4712
+    members.on_prepared(gang, 0, 4711)
+    members.on_disconnected("n0")
+    assert members.on_prepared(gang, 1, 0) is None
+    assert members.on_prepared(gang, 0, 4712) == 4712
 
 
 def test_a_gang_is_not_prepared_when_one_of_those_that_were_is_over() -> None:
     members, gang = GangStatus(), over_nodes(2)
-    members.prepared(gang, 0, 4711)
-    members.over(gang, 0, replace(FAILED, ran=False, exit_code=None))
-    assert members.prepared(gang, 1, 0) is None
+    members.on_prepared(gang, 0, 4711)
+    members.on_ended(gang, 0, replace(FAILED, ran=False, exit_code=None))
+    assert members.on_prepared(gang, 1, 0) is None
 
 
 def test_who_was_late_is_named_with_the_node_and_whether_it_answers() -> None:
     members, gang = GangStatus(), over_nodes(3)
-    members.prepared(gang, 0, 4711)
+    members.on_prepared(gang, 0, 4711)
     late = members.note_late(gang, {"n2"}, 60_000)
     assert late == (
         "member 1 on n1 was not prepared within 60 s; "
         "member 2 on n2 was not prepared within 60 s, and its node does not answer"
     )
     stopped = MemberResult(exit_code=None, signal=None, ran=False, stopped_by="not_begun")
-    ends = [members.over(gang, number, stopped) for number in range(3)]
+    ends = [members.on_ended(gang, number, stopped) for number in range(3)]
     assert ends[2] is not None
     assert ends[2].detail == late
 
@@ -147,7 +152,7 @@ def test_who_was_late_is_named_with_the_node_and_whether_it_answers() -> None:
 def test_after_the_commit_it_is_who_did_not_begin_that_is_late() -> None:
     members = GangStatus()
     gang = replace(over_nodes(2), rendezvous=Rendezvous(at_ms=5, port=4711, hosts=("a", "b")))
-    members.began(gang, 0)
+    members.on_started(gang, 0)
     assert members.note_late(gang, (), 1_500) == "member 1 on n1 did not begin within 1.5 s"
 
 
@@ -159,7 +164,7 @@ NO_DISK = MemberResult(
 
 
 def test_a_prolog_that_failed_is_told_with_its_node() -> None:
-    ended = GangStatus().over(an_allocation(1), 0, NO_DISK)
+    ended = GangStatus().on_ended(an_allocation(1), 0, NO_DISK)
     assert ended == Ended(
         "j.1",
         exit_code=None,
@@ -172,9 +177,9 @@ def test_a_prolog_that_failed_is_told_with_its_node() -> None:
 def test_a_prolog_that_failed_decides_whatever_else_kept_members_from_running() -> None:
     members, gang = GangStatus(), over_nodes(3)
     earlier = replace(FAILED, exit_code=None, ran=False, detail="no such directory", at_ms=1)
-    assert members.over(gang, 0, earlier) is None
-    assert members.over(gang, 1, replace(NO_DISK, at_ms=2)) is None
-    ended = members.over(gang, 2, replace(STOPPED, stopped_by="gang", epilog_failed="signal 9"))
+    assert members.on_ended(gang, 0, earlier) is None
+    assert members.on_ended(gang, 1, replace(NO_DISK, at_ms=2)) is None
+    ended = members.on_ended(gang, 2, replace(STOPPED, stopped_by="gang", epilog_failed="signal 9"))
     assert ended is not None
     assert ended.detail == "member 1 on n1: the prolog failed"
     assert ended.hooks == (
@@ -185,6 +190,6 @@ def test_a_prolog_that_failed_decides_whatever_else_kept_members_from_running() 
 
 def test_of_several_members_on_a_node_the_first_speaks_for_its_hooks() -> None:
     members, gang = GangStatus(), an_allocation(3)
-    ends = [members.over(gang, number, NO_DISK) for number in range(3)]
+    ends = [members.on_ended(gang, number, NO_DISK) for number in range(3)]
     assert ends[2] is not None
     assert ends[2].hooks == (HookFailure("n0", PROLOG, "exit code 3"),)

@@ -99,11 +99,11 @@ class GangCoordinator:
             if not self._stop_why(allocation) and allocation.id in self._committed.met:
                 self._commit_member(allocation, member)
             return
-        if member not in self._members.not_over(allocation):
+        if member not in self._members.not_ended(allocation):
             # Its node has lost the record of its end, and was told to start it once more.
             self.refuse(self._node_of(allocation, member), allocation.id, member)
             return
-        first = self._members.prepared(allocation, member, port)
+        first = self._members.on_prepared(allocation, member, port)
         if first is not None:
             self._tell(Prepared(allocation.id, first, self._hosts(allocation)))
 
@@ -114,11 +114,11 @@ class GangCoordinator:
     def node_back(self, node_id: str) -> None:
         """Its agent speaks again, and says anew what it has prepared."""
         self._silent.discard(node_id)
-        self._members.away(node_id)
+        self._members.on_disconnected(node_id)
 
     def node_away(self, node_id: str) -> None:
         """Its stream is broken: nothing is committed until it is back."""
-        self._members.away(node_id)
+        self._members.on_disconnected(node_id)
 
     def node_silent(self, node_id: str) -> None:
         """Nothing is heard of a node any more."""
@@ -148,7 +148,7 @@ class GangCoordinator:
             detail="its node is dead" if is_dead else "its node does not answer",
             at_ms=self._loop.now_ms(),
         )
-        pending = self._members.not_over(allocation)
+        pending = self._members.not_ended(allocation)
         for placement in allocation.placements:
             if placement.node_id == node_id and placement.member in pending:
                 self._over(allocation, placement.member, end)

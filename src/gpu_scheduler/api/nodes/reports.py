@@ -64,7 +64,7 @@ def member_end(fact: pb.Fact, now_ms: int) -> MemberResult:
         run_ms=over.run_ms,
         prolog_failed=over.prolog_failed,
         epilog_failed=over.epilog_failed,
-        is_told=True,
+        is_reported=True,
     )
 
 
@@ -133,7 +133,7 @@ class ReportHandler:
         elif kind == "prepared":
             self.gangs.hear_prepared(allocation, fact.member, fact.prepared.port)
         elif kind == "began":
-            if self.members.began(allocation, fact.member):
+            if self.members.on_started(allocation, fact.member):
                 self.tell(Started(allocation.id))
         elif kind == "ready":
             ready = fact.ready
@@ -164,7 +164,7 @@ class ReportHandler:
 
     def member_over(self, allocation: Allocation, member: int, end: MemberResult) -> None:
         """The whole attempt is over with its last member; when one fails, the others stop."""
-        ended = self.members.over(allocation, member, end)
+        ended = self.members.on_ended(allocation, member, end)
         if ended is None:
             self._sessions.stop_members(allocation, self.members.to_stop(allocation), GANG)
             return

@@ -1,1 +1,1 @@
-"""Permissions of callers, credentials of users and nodes, and the audit log."""
+"""Permissions of callers, tokens of users and nodes, and the audit log."""

@@ -1,1 +1,1 @@
-"""The record of jobs: submission, queueing, commands of users, and reports about attempts."""
+"""Jobs: submission, commands of users, queueing, and reports about attempts."""

@@ -66,7 +66,7 @@ def release(state: ControlState, message: Release, now_ms: int, outcome: Outcome
     if not record.is_waiting_on(HELD):
         return
     record.job = replace(record.job, hold=False)
-    record.wait_no_more(HELD)
+    record.clear_wait(HELD)
     outcome.writes.append(
         EventRow(at_ms=now_ms, kind="released", job_id=record.job.id, user=record.job.user)
     )
@@ -110,7 +110,7 @@ def update(state: ControlState, message: Update, now_ms: int, outcome: Outcome) 
     record.expected_ms = 0
     for obstacle in list(record.waiting_on or ()):
         if isinstance(obstacle, Dependency) and obstacle not in job.dependencies:
-            record.wait_no_more(obstacle)
+            record.clear_wait(obstacle)
     for dependency in new:
         if dependency.job_id in state.jobs:
             wait_for_job(state, record, dependency)
@@ -118,7 +118,7 @@ def update(state: ControlState, message: Update, now_ms: int, outcome: Outcome) 
     if job.hold:
         record.wait_on(HELD, Reason(ReasonCode.HELD))
     else:
-        record.wait_no_more(HELD)
+        record.clear_wait(HELD)
     data = tuple((name, str(value)) for name, value in sorted(changes.items()))
     outcome.writes.append(
         EventRow(at_ms=now_ms, kind="updated", job_id=job.id, user=job.user, data=data)
@@ -302,10 +302,10 @@ def _revive(
     record.expected_ms = 0
     for dependency, is_now_met in unmet:
         if is_now_met:
-            record.wait_no_more(dependency)
+            record.clear_wait(dependency)
         else:
             wait_for_job(state, record, dependency)
-    record.wait_no_more(BACKOFF)
+    record.clear_wait(BACKOFF)
     wait_for_begin(state, record, now_ms)
     if record.is_waiting_on(NO_NODE):
         state.unplaced[job.id] = None

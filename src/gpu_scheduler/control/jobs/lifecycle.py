@@ -81,7 +81,7 @@ def make_eligible(state: ControlState, record: JobRecord, now_ms: int, outcome: 
 def wait_for_begin(state: ControlState, record: JobRecord, now_ms: int) -> None:
     """Keep a job out of the queue until its begin time."""
     job = record.job
-    record.wait_no_more(BEGIN)
+    record.clear_wait(BEGIN)
     if job.begin_ms > now_ms:
         record.wait_on(BEGIN, Reason(ReasonCode.BEGIN_TIME, (("begin_ms", job.begin_ms),)))
         state.set_timer(job.begin_ms, BEGIN, job.id)
@@ -133,7 +133,7 @@ def resume(
     task.resume_ms = 0
     task.clock_ms = waiting_clock(state, record, now_ms)
     if number is None:
-        record.wait_no_more(BACKOFF)
+        record.clear_wait(BACKOFF)
         enqueue_if_ready(state, record, now_ms, outcome)
     else:
         record.pending = record.pending.with_number(number)
@@ -305,7 +305,7 @@ def _resolve_dependencies(
             if not is_met(dependency.kind, job_state):
                 _never_met(state, dependent, dependency, job_state, now_ms)
                 return False
-            dependent.wait_no_more(dependency)
+            dependent.clear_wait(dependency)
     return True
 
 

@@ -267,7 +267,7 @@ def place_again(state: ControlState, now_ms: int, outcome: Outcome) -> None:
             record.wait_on(NO_NODE, missing)
         else:
             del state.unplaced[job_id]
-            record.wait_no_more(NO_NODE)
+            record.clear_wait(NO_NODE)
             if job is not record.job:
                 leave_queue(state, record, now_ms)
                 record.job = replace(job, members=state.shared_members(job.members))

@@ -1,1 +1,1 @@
-"""Nodes as the core knows them: inventory, cordon and drain, lost nodes, reconciliation."""
+"""Nodes: inventory, cordon and drain, lost nodes, reconciliation with what agents report."""

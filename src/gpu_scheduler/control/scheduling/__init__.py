@@ -1,1 +1,1 @@
-"""Running the engine: the cycle, its reservations, forecast audit, advance reservations."""
+"""Running the engine: the cycle, stored reservations, advance reservations, forecast audit."""
