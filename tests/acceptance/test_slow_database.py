@@ -14,7 +14,7 @@ from tests.servers import Servers, several_servers
 pytestmark = pytest.mark.slow
 
 SCRIPT = "cd $0; echo $$ >> runs; while [ ! -e go ]; do sleep 0.05; done; exit 7"
-SAID = "a commit has been under way for"
+SAID = "a commit has been running for"
 READ_ANEW = ("orders are given when the store can be read", "commit failed, nothing of it was done")
 LEAD_S = 4
 """So long a lead lasts without a renewal: longer than a busy machine stands still."""

@@ -119,7 +119,7 @@ def test_a_node_that_is_confirmed_dead_lets_its_jobs_run_elsewhere() -> None:
     assert (lab.nodes_of("j1"), lab.allocation("j1").attempt) == (["n1"], 2)
     assert node_state(lab) is NodeState.DEAD
     (attempt,) = lab.store.attempts("j1")
-    assert attempt.detail == "its node n0 is dead, by the word of ann"
+    assert attempt.detail == "its node n0 is dead, confirmed by ann"
     (event,) = [e for _, e in lab.store.events(0) if e.kind == "node_dead"]
     assert event.data == (("node", "n0"), ("by", "ann"), ("jobs", 1))
 
@@ -195,7 +195,7 @@ def test_a_leased_job_is_not_started_again_before_its_lease_and_the_margin_are_o
     assert len(lab.orders) == 1
     lab.do(LeasesExpired("n0", LEASE + MARGIN))
     assert lab.nodes_of("j1") == ["n1"]
-    assert "its lease is over" in lab.store.attempts("j1")[0].detail
+    assert "its lease has expired" in lab.store.attempts("j1")[0].detail
 
 
 def test_a_node_that_came_back_in_time_keeps_its_leased_job() -> None:
@@ -219,7 +219,7 @@ def test_a_lease_counts_as_long_as_it_was_given_whatever_the_settings_are_by_now
 def test_a_server_that_has_just_begun_believes_nobody_that_a_node_is_dead() -> None:
     lab = two_nodes()
     restart(lab)
-    with pytest.raises(WrongState, match="has not had the time to come back"):
+    with pytest.raises(WrongState, match="may still reconnect after the start"):
         lab.do(ConfirmDead("n0", "ann"))
     lab.at(MINUTE)
     lab.do(NodeSilent("n0"), ConfirmDead("n0", "ann"))

@@ -1,10 +1,10 @@
-"""The shell around the core: messages come in from everywhere, and are answered once committed.
+"""The control loop: it owns the core, commits its writes, and answers after the commit.
 
-One task owns the core. It takes all messages that have come, applies them, runs the cycle if
-anything changed, commits everything in one transaction, and only then answers, orders and
-publishes. While a commit is under way the next messages gather, so the disk is asked once for
-many. A commit that fails takes back the whole batch: the core is forgotten and read again from
-the store, and whoever waited for it is told that nothing was done.
+One asyncio task takes all waiting messages, applies them, runs a cycle if anything changed, commits
+everything in one transaction, and only then answers the callers, carries out the effects and
+publishes the events. Messages that arrive during a commit form the next batch, so one disk write
+serves many. If a commit fails, the whole batch is rolled back: the core is read again from the
+store, and the callers get the error.
 """
 
 from __future__ import annotations
@@ -44,24 +44,28 @@ from gpu_scheduler.store.rows import AuditRow, EventRow, NewJobs, Write
 
 EVENTS_AT_ONCE = 1_000
 LARGEST_BACKLOG = 10_000
-"""A follower that is so many events behind is cut off."""
+"""A subscriber that is this many events behind is disconnected."""
 
 Backlog = asyncio.Queue[tuple[int, EventRow] | None]
 
 
 class EventBroadcaster:
-    """All of them, for as long as one loop works."""
+    """Sends committed events to subscribers; older events come from the store.
+
+    Every subscriber gets each event once and in order. One that is too slow is disconnected, and
+    may subscribe again after the last event that it saw.
+    """
 
     def __init__(self, store: Store) -> None:
-        """Nobody follows yet."""
+        """Start without subscribers."""
         self._store = store
         self._backlogs: set[Backlog] = set()
         self._closed = False
 
     async def follow(self, after: int | None) -> AsyncIterator[tuple[int, EventRow]]:
-        """Events with their sequence numbers, from behind `after` (None: from now on), for ever.
+        """Events after the sequence number `after` (None: from now on), without an end.
 
-        Ends when the follower falls too far behind, or nothing more comes.
+        Ends when the subscriber falls too far behind, or the loop closes.
         """
         backlog: Backlog = asyncio.Queue(LARGEST_BACKLOG)
         seen = self._store.last_event() if after is None else after
@@ -76,7 +80,7 @@ class EventBroadcaster:
                     continue
                 if joined:
                     break
-                # New events are kept from here on; those before are in the next page.
+                # From here on new events go to the backlog; earlier ones are in the next page.
                 joined = True
                 self._backlogs.add(backlog)
             if self._closed:
@@ -89,7 +93,7 @@ class EventBroadcaster:
             self._backlogs.discard(backlog)
 
     def publish(self, writes: list[Write], last: int) -> None:
-        """These were committed; `last` is the sequence number of the last event among them."""
+        """Publish the events of a commit; `last` is the sequence number of the last one."""
         if not self._backlogs:
             return
         events = _events(writes)
@@ -102,13 +106,13 @@ class EventBroadcaster:
                     _end(backlog)
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """End all subscriptions."""
         self._closed = True
         for backlog in list(self._backlogs):
             _end(backlog)
 
     async def _events_behind(self, sequence: int) -> list[tuple[int, EventRow]]:
-        """A page of history, read in a thread: others have their turn, however much there is."""
+        """One page of events from the store, read in a thread to keep the event loop free."""
         if sequence >= self._store.last_event():
             return []
         return await asyncio.to_thread(self._store.events, sequence, EVENTS_AT_ONCE)
@@ -125,20 +129,20 @@ def _events(writes: list[Write]) -> list[EventRow]:
 
 
 def _end(backlog: Backlog) -> None:
-    """Tell a follower that nothing more comes, also if that costs it its oldest events."""
+    """End a subscription; a full backlog loses its oldest event for the end marker."""
     while backlog.full():
         backlog.get_nowait()
     backlog.put_nowait(None)
 
 
 MOST_AT_ONCE = 2_000
-"""So many messages are applied before their commit, so that nobody waits for long."""
+"""The largest batch of messages in one commit, which bounds the latency."""
 PAUSE_AFTER_BUG_S = 1.0
-MISTAKE = "the scheduler made a mistake; see its log"
+MISTAKE = "internal error of the scheduler; see its log"
 MOST_NOTES = 10_000
 
 ExtraWrites = Callable[[Sequence[Outcome]], Sequence[Write]]
-"""Makes rows, from what messages led to, that are kept in the same commit."""
+"""Makes rows from outcomes, to be stored in the same commit."""
 log = structlog.get_logger("control")
 
 
@@ -151,7 +155,7 @@ class _Request:
 
 
 class Loop:
-    """The one writer. `core` may be read at any time and must be changed by nobody else."""
+    """Runs the core. Others may read `core` at any time, but must not change it."""
 
     def __init__(
         self,
@@ -163,9 +167,9 @@ class Loop:
         rules: Rules | None = None,
         writer: CommitExecutor | None = None,
     ) -> None:
-        """Read everything from the store. `rules` refuses what this site does not want to run.
+        """Read the state from the store. `rules` are the site's submission rules.
 
-        `writer` carries out commits; usually that is a thread of its own.
+        `writer` executes commits, by default in a thread of its own.
         """
         self.store = store
         self.tallies = LoopMetrics()
@@ -190,36 +194,36 @@ class Loop:
         self._notes: list[Write] = []
         self.trouble = ""
         self._unreadable: SchedulerError | None = None
-        self._followers = EventBroadcaster(store)
+        self._events = EventBroadcaster(store)
         self._task: asyncio.Task[None] | None = None
         self._upkeep: asyncio.Future[int] | None = None
         self._asked_at: float | None = None
         self.core = self._read_core(now_ms())
 
-    # --- for others
+    # Callbacks.
 
     def on_effects(self, release: Callable[[list[Effect]], None]) -> None:
-        """Whoever carries out orders is told of them after their commit."""
+        """Call `release` with the effects of each batch, after its commit."""
         self._release.append(release)
 
     def on_reload(self, reload: Callable[[], None]) -> None:
-        """Whoever believes in the core is told when a failed commit has taken something back."""
+        """Call `reload` after a failed commit, when the core was read again from the store."""
         self._on_reload.append(reload)
 
-    def on_committed(self, told: Callable[[list[Write]], None]) -> None:
-        """Whoever only wants to look at what is kept is shown it, and must be quick about it."""
-        self._on_committed.append(told)
+    def on_committed(self, callback: Callable[[list[Write]], None]) -> None:
+        """Call `callback` with the writes of each commit; it must return quickly."""
+        self._on_committed.append(callback)
 
-    def on_deposed(self, told: Callable[[SchedulerError], None]) -> None:
-        """Whoever leads with this loop is told when a commit finds that it cannot (any more)."""
-        self._on_deposed.append(told)
+    def on_deposed(self, callback: Callable[[SchedulerError], None]) -> None:
+        """Call `callback` when a commit finds that this server is not the leader any more."""
+        self._on_deposed.append(callback)
 
-    def on_written(self, told: Callable[[SchedulerError | None], None]) -> None:
-        """Whoever leads with this loop is told how each commit went: None, or what was wrong."""
-        self._on_written.append(told)
+    def on_written(self, callback: Callable[[SchedulerError | None], None]) -> None:
+        """Call `callback` after each commit with its error, or None."""
+        self._on_written.append(callback)
 
     def now_ms(self) -> int:
-        """The time by which the core goes."""
+        """The current time of the core."""
         return self._now_ms()
 
     async def apply(
@@ -229,9 +233,9 @@ class Loop:
         *,
         extra_writes: ExtraWrites | None = None,
     ) -> Outcome:
-        """Do what the message says. Returns when that is committed, or raises and nothing is done.
+        """Apply a message. Returns after its commit, or raises and nothing is done.
 
-        `extra_writes` makes rows from the outcome that are kept in the same commit.
+        `extra_writes` makes rows from the outcome that are stored in the same commit.
         """
         return await self.post(message, caller, extra_writes=extra_writes)
 
@@ -242,7 +246,7 @@ class Loop:
         *,
         extra_writes: ExtraWrites | None = None,
     ) -> asyncio.Future[Outcome]:
-        """Like `apply`, for who has much to say at once: messages are taken in this order."""
+        """Like `apply`, without waiting; messages are applied in the order of the calls."""
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         if self._closing or self._deposed is not None:
             answer.set_exception(
@@ -251,7 +255,7 @@ class Loop:
             )
             return answer
         if self._unreadable is not None or (caller is not SYSTEM and self.away):
-            # Whoever tells facts begins anew after the reload, or is heard when the store is back.
+            # Facts from nodes are queued, or repeated by the agents after the reload.
             answer.set_exception(self._unreadable or StoreUnavailable(self.away))
             return answer
         self._requests.append(_Request(message, caller, extra_writes, answer))
@@ -260,14 +264,14 @@ class Loop:
 
     @property
     def away(self) -> str:
-        """Why nothing can be asked or changed now: the store is away. Empty if it is not."""
+        """Why the store is unavailable and nothing can be changed; empty if it is available."""
         return self.store.trouble() or str(self._unreadable or "")
 
     def look_for_tokens(self) -> None:
-        """All are made here."""
+        """No-op: tokens are created by this loop, so they are all known."""
 
     def commit_age_s(self) -> float:
-        """For how long the commit that is under way has been so; 0 if there is none."""
+        """The age of the running commit in seconds; 0 if none is running."""
         return 0.0 if self._asked_at is None else perf_counter() - self._asked_at
 
     async def apply_many(
@@ -277,7 +281,7 @@ class Loop:
         *,
         extra_writes: ExtraWrites | None = None,
     ) -> list[Outcome]:
-        """Submit many jobs: all of them, or none. Returns what each one led to."""
+        """Submit many jobs: all of them, or none. Returns one outcome per job."""
 
         def extra_of_each(outcomes: Sequence[Outcome]) -> Sequence[Write]:
             return () if extra_writes is None else extra_writes(_one_each(outcomes[0]))
@@ -288,74 +292,75 @@ class Loop:
         return _one_each(outcome)
 
     def subscribe(self, after: int | None = None) -> AsyncIterator[tuple[int, EventRow]]:
-        """Events with their sequence numbers, from behind `after` (None: from now on), for ever.
+        """Events after the sequence number `after` (None: from now on), without an end.
 
         Ends when the subscriber falls too far behind, or the loop closes.
         """
-        return self._followers.follow(after)
+        return self._events.follow(after)
 
     def note(self, row: AuditRow) -> None:
-        """Keep a record with the next commit, at the latest after the next look at the queue.
+        """Store an audit record with the next commit, at the latest after the next sweep.
 
-        Nobody waits for it. While nothing can be kept, so many wait, and the oldest are lost.
+        The caller does not wait. While the store is unavailable up to `MOST_NOTES` records wait;
+        then the oldest are dropped.
         """
         self._notes.append(row)
         if len(self._notes) > MOST_NOTES:
             del self._notes[: MOST_NOTES // 2]
-            log.warning("records of refusals are lost, as nothing can be kept")
+            log.warning("audit records dropped while the store is unavailable")
 
     async def maintain(self, work: Callable[[], int]) -> int:
-        """Do something to the store between two commits, as only its one writer may."""
+        """Run maintenance of the store between two commits, in the thread of the writer."""
         self._upkeep = self._writer.run(work)
         return await asyncio.shield(self._upkeep)
 
     def _hurry(self) -> None:
-        """What has come should be done now."""
+        """Wake the loop to apply the waiting messages now."""
         self._is_urgent = bool(self._requests)
         self._wake()
 
     # --- start and stop
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the loop."""
         self._task = asyncio.create_task(self._run(), name="control loop")
 
     async def close(self) -> None:
-        """Finish what has come, then stop."""
+        """Apply the waiting messages, then stop."""
         self._closing = True
         self._wake()
         if self._task is not None:
             await self._task
         if self._upkeep is not None:
             await asyncio.wait({self._upkeep})
-        self._followers.close()
+        self._events.close()
         self._writer.close()
 
     async def _run(self) -> None:
         while True:
             await self._sleep()
-            if self._notes and not self._must_work():
-                await self._carefully(self._keep_notes)
-            while self._must_work() or self._is_cycle_due():
-                await self._carefully(self._step)
+            if self._notes and not self._has_urgent_work():
+                await self._run_guarded(self._commit_notes)
+            while self._has_urgent_work() or self._is_cycle_due():
+                await self._run_guarded(self._step)
             if self._closing and not self._requests:
                 return
 
-    async def _carefully(self, work: Callable[[], Awaitable[None]]) -> None:
-        """A bug must cost one batch, not the scheduler."""
+    async def _run_guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """An unexpected error costs one batch, not the scheduler."""
         try:
             await work()
         except Exception:
-            log.exception("a batch failed, nothing of it was done")
-            await self._take_back(InternalError(MISTAKE))
+            log.exception("batch failed and was rolled back")
+            await self._roll_back(InternalError(MISTAKE))
             await asyncio.sleep(PAUSE_AFTER_BUG_S)
 
-    def _must_work(self) -> bool:
+    def _has_urgent_work(self) -> bool:
         return bool(self._requests) and (self._is_urgent or self._closing)
 
     async def _sleep(self) -> None:
-        """Until a message comes, a timer is due, or it is time for the periodic look."""
-        if self._must_work() or self._closing:
+        """Sleep until a message comes, a timer is due, or the next sweep."""
+        if self._has_urgent_work() or self._closing:
             return
         timeout = self._sweep_s
         due_ms = self.core.next_timer_ms()
@@ -380,19 +385,19 @@ class Loop:
         due_ms = self.core.next_timer_ms()
         return self.core.wants_cycle or (due_ms is not None and due_ms <= self._now_ms())
 
-    async def _keep_notes(self) -> None:
-        """Commit records by themselves; when that fails nothing has to be taken back."""
+    async def _commit_notes(self) -> None:
+        """Commit audit records alone; if that fails, the core need not be read again."""
         notes, self._notes = self._notes, []
         try:
             await self._write(notes)
         except SchedulerError as error:
-            if self._is_over(error):
+            if self._must_step_down(error):
                 self._depose(error)
                 return
-            self._failed(error, notes)
+            self._requeue_notes(error, notes)
 
     async def _step(self) -> None:
-        """One batch: apply, decide, commit, answer."""
+        """One batch: apply, run a cycle, commit, answer."""
         batch, self._requests = self._requests[:MOST_AT_ONCE], self._requests[MOST_AT_ONCE:]
         self._batch = batch
         self._is_urgent = bool(self._requests)
@@ -410,19 +415,19 @@ class Loop:
             if not request.answer.done():
                 request.answer.set_result(outcome)
         if done.effects:
-            await self._order(done.effects)
+            await self._release_effects(done.effects)
 
-    async def _order(self, effects: list[Effect]) -> None:
-        """Let orders be carried out; if that needs the store, and it is away, all begins anew."""
+    async def _release_effects(self, effects: list[Effect]) -> None:
+        """Carry out effects; if that fails for want of the store, reload everything."""
         try:
             for release in self._release:
                 release(effects)
         except StoreUnavailable as error:
-            log.warning("orders are given when the store can be read", error=str(error))
-            await self._read_again()
+            log.warning("store unavailable; orders will be sent after the reload", error=str(error))
+            await self._reload()
 
     def _apply_run(self, run: list[_Request], done: Outcome) -> list[tuple[_Request, Outcome]]:
-        """Apply what came together; the answers, for those whose message was not refused."""
+        """Apply a run of similar submissions; return the outcomes of those that were accepted."""
         if len(run) > 1:
             outcome: Outcome | None
             try:
@@ -431,7 +436,7 @@ class Loop:
             except InternalError:
                 raise
             except SchedulerError:
-                outcome = None  # one of them is refused: let us see which
+                outcome = None  # one of them is rejected: apply each alone to find it
             if outcome is not None:
                 self.tallies.messages += len(run)
                 done.merge(outcome)
@@ -447,7 +452,7 @@ class Loop:
         return answers
 
     def _apply_one(self, request: _Request) -> Outcome | None:
-        """Apply a message, or tell its sender why not."""
+        """Apply one message; if it is rejected, answer with the error and return None."""
         self.tallies.messages += 1
         try:
             now_ms = self._now_ms()
@@ -457,7 +462,7 @@ class Loop:
             if request.caller is not SYSTEM:
                 outcome.writes.append(record(request.caller, request.message, outcome, now_ms))
         except InternalError:
-            raise  # the core may be half changed: the batch is taken back
+            raise  # the core may be partly changed: roll the batch back
         except SchedulerError as error:
             self.tallies.refusals += 1
             if not request.answer.done():
@@ -473,16 +478,16 @@ class Loop:
         return self.core.apply_in_batch(message, now_ms)
 
     def _recall_ends(self, message: Command | Fact) -> None:
-        """Jobs that ended long ago, and that the message is about, are fetched from the store.
+        """Load the ended jobs that the message names from the store, if they are not in memory.
 
-        With them those that they still waited for: one that is retried waits for them again.
+        Also their unmet dependencies, for which a retried job waits again.
         """
         for job_id in jobs_named_in(message):
             for other_id in self._recall(job_id):
                 self._recall(other_id)
 
     def _recall(self, job_id: str) -> list[str]:
-        """Fetch one that is not known; says for whom it waited."""
+        """Load one ended job; return the ids of its unmet dependencies."""
         state = self.core.state
         known = job_id in state.jobs or job_id in state.ended
         row = None if known else self.store.job(job_id)
@@ -505,17 +510,17 @@ class Loop:
         try:
             await self._write(writes)
         except SchedulerError as error:
-            if self._is_over(error):
+            if self._must_step_down(error):
                 self._depose(error)
                 return False
-            log.warning("commit failed, nothing of it was done", error=str(error))
-            self._failed(error, notes)
-            await self._take_back(error)
+            log.warning("commit failed; the batch is rolled back", error=str(error))
+            self._requeue_notes(error, notes)
+            await self._roll_back(error)
             return False
         return True
 
-    def _failed(self, error: SchedulerError, notes: list[Write]) -> None:
-        """Nothing was kept; records are tried again, unless one may be what cannot be kept."""
+    def _requeue_notes(self, error: SchedulerError, notes: list[Write]) -> None:
+        """A commit failed: try the audit records again, unless one of them may be the cause."""
         self.trouble = str(error)
         if not isinstance(error, InternalError):
             self._notes = notes + self._notes
@@ -525,64 +530,63 @@ class Loop:
         try:
             last = await self._writer.run(partial(self.store.commit, writes))
         except SchedulerError as error:
-            self._tell(error)
+            self._notify_written(error)
             raise
         finally:
             self._asked_at = None
-        self._tell(None)
+        self._notify_written(None)
         self.trouble = ""
         self.tallies.commit_seconds.add(perf_counter() - began)
         self.tallies.note(writes)
-        self._show(writes)
-        self._followers.publish(writes, last)
+        self._notify_committed(writes)
+        self._events.publish(writes, last)
 
-    def _tell(self, error: SchedulerError | None) -> None:
-        for told in self._on_written:
-            told(error)
+    def _notify_written(self, error: SchedulerError | None) -> None:
+        for callback in self._on_written:
+            callback(error)
 
-    def _is_over(self, error: SchedulerError) -> bool:
-        """Another server leads, or may be able to where this one never will."""
+    def _must_step_down(self, error: SchedulerError) -> bool:
+        """Tell whether another server leads, or should: this one can never write again."""
         if isinstance(error, StoreTooNew | StoreDamaged):
             return bool(self._on_deposed)
         return isinstance(error, NotLeader)
 
     def _depose(self, error: SchedulerError) -> None:
-        """Another server leads: what is known here is the past, and nothing more is done with it.
-
-        Who waited is told that nothing was done, and may ask the other one.
-        """
-        log.warning("nothing more is written here", error=str(error))
+        """Another server leads: stop writing, and reject all waiting messages."""
+        log.warning("this server is not the leader any more", error=str(error))
         self._deposed = error
         self.trouble = str(error)
         waiting, self._requests = [*self._batch, *self._requests], []
         _refuse(waiting, error)
-        for told in self._on_deposed:
-            told(error)
+        for callback in self._on_deposed:
+            callback(error)
 
-    async def _take_back(self, error: SchedulerError) -> None:
-        """Forget what was not committed, and tell those who waited for it."""
+    async def _roll_back(self, error: SchedulerError) -> None:
+        """Reject the batch and read the core again from the store."""
         self.tallies.failed_commits += 1
         _refuse(self._batch, error)
-        await self._read_again()
+        await self._reload()
 
-    async def _read_again(self) -> None:
-        """Begin anew with what is stored, and let everybody else do so.
+    async def _reload(self) -> None:
+        """Replace the core by one that is read from the store, then call the reload callbacks.
 
-        A store that cannot even be read is asked until it can: without it nothing may go on. All
-        of it is read where commits are made, so that heartbeats and readers do not wait for it.
+        Retries until the store can be read. The read runs in the thread of the writer, so that
+        heartbeats and readers do not wait for it.
         """
         while True:
             try:
                 self.core = await self._writer.run(partial(self._read_core, self._now_ms()))
                 break
             except Exception as error:
-                # ExtraWrites a bug: it may only be that another server writes meanwhile.
+                # Any error is retried: another server may be writing meanwhile.
                 unreadable = error if isinstance(error, SchedulerError) else InternalError(MISTAKE)
                 if self._unreadable is None:
                     is_bug = unreadable is not error
-                    log.exception("the store cannot be read", error=str(error), exc_info=is_bug)
+                    log.exception(
+                        "reading the store failed; will retry", error=str(error), exc_info=is_bug
+                    )
                 self._unreadable = unreadable
-                self._tell(unreadable)
+                self._notify_written(unreadable)
                 waiting, self._requests = self._requests, []
                 _refuse(waiting, unreadable)
                 if self._closing:
@@ -593,15 +597,15 @@ class Loop:
             try:
                 reload()
             except Exception:
-                log.exception("whoever believes in the core has not begun anew")
+                log.exception("reload callback failed")
 
-    def _show(self, writes: list[Write]) -> None:
-        """What is kept is kept, whatever those who look at it make of it."""
-        for told in self._on_committed:
+    def _notify_committed(self, writes: list[Write]) -> None:
+        """Call the commit callbacks; their errors do not affect the commit."""
+        for callback in self._on_committed:
             try:
-                told(writes)
+                callback(writes)
             except Exception:
-                log.exception("whoever looks at commits has failed")
+                log.exception("commit callback failed")
 
     def _read_core(self, now_ms: int) -> Core:
         core = self._new_core()
@@ -610,14 +614,14 @@ class Loop:
 
 
 def _refuse(requests: Sequence[_Request], error: SchedulerError) -> None:
-    """Tell those who wait that nothing was done."""
+    """Answer these requests with an error."""
     for request in requests:
         if not request.answer.done():
             request.answer.set_exception(error)
 
 
 def _kind(request: _Request) -> Kind | None:
-    """What can be applied together with others; not what somebody keeps rows of their own with."""
+    """Message and caller of a submission that may be joined with others; otherwise None."""
     if request.extra_writes is None and isinstance(request.message, SubmitSeries):
         return request.message, request.caller
     return None

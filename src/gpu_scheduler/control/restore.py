@@ -23,7 +23,7 @@ from gpu_scheduler.control.jobs.lifecycle import (
     waits_for,
 )
 from gpu_scheduler.control.jobs.submit import NO_NODE, OWN, queue_alike, why_never
-from gpu_scheduler.control.nodes.admin import watch_drain
+from gpu_scheduler.control.nodes.admin import set_drain_timer
 from gpu_scheduler.control.scheduling.advance_reservations import keep
 from gpu_scheduler.control.scheduling.cycle import restore_reservations, set_attempt_timers
 from gpu_scheduler.control.state import ControlState, EndedJob
@@ -59,7 +59,7 @@ def restore(state: ControlState, store: Store, now_ms: int) -> None:
     state.cluster.set_pools(store.pools())
     for node in store.nodes():
         state.cluster.set_node(_not_heard_of_yet(node))
-        watch_drain(state, node)
+        set_drain_timer(state, node)
     for window in store.windows():
         keep(state, window)
         if window.start_ms <= now_ms and window.over_ms is None:

@@ -1,4 +1,7 @@
-"""What the loop counts while it works. Cheap to keep; metrics are made from it when asked for."""
+"""Counters of the control loop for metrics, and health checks of store, disk and clock.
+
+A `HealthFinding` says what is wrong and what to do; it disappears when its cause is gone.
+"""
 
 from __future__ import annotations
 
@@ -19,47 +22,47 @@ LONG_BOUNDS = (0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 24 * 3600
 
 
 class Histogram:
-    """How many observations were at most each bound; the last count is of what was larger."""
+    """Counts of observations by upper bound; the last count is of larger ones."""
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
-        """Start with nothing seen."""
+        """Start without observations."""
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        """One more observation."""
+        """Add one observation."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
 
 class DeviceLoad:
-    """How busy one device was, over all looks at it."""
+    """Mean and maximum load of one device over all samples."""
 
-    __slots__ = ("looks", "most_percent", "sum_percent")
+    __slots__ = ("most_percent", "samples", "sum_percent")
 
     def __init__(self) -> None:
-        """Never looked at."""
-        self.looks = 0
+        """Start without samples."""
+        self.samples = 0
         self.sum_percent = 0
         self.most_percent = 0
 
     def add(self, percent: int) -> None:
-        """One more look."""
-        self.looks += 1
+        """Add one sample."""
+        self.samples += 1
         self.sum_percent += percent
         self.most_percent = max(self.most_percent, percent)
 
     @property
     def mean_percent(self) -> float:
-        """The mean of all looks."""
-        return self.sum_percent / self.looks if self.looks else 0.0
+        """The mean load."""
+        return self.sum_percent / self.samples if self.samples else 0.0
 
 
 class LoopMetrics:
-    """Counts since the start of the process."""
+    """Counters since the start of the process."""
 
     def __init__(self) -> None:
         """Start at zero."""
@@ -75,16 +78,16 @@ class LoopMetrics:
 
     @property
     def submissions(self) -> int:
-        """Accepted jobs."""
+        """Number of accepted jobs."""
         return self.jobs.get(SUBMITTED, 0)
 
     @property
     def preemptions(self) -> int:
-        """Attempts that were preempted."""
+        """Number of preempted attempts."""
         return self.jobs.get(JobState.PREEMPTED.value, 0)
 
     def note_readings(self, node_id: str, readings: NodeReadings) -> None:
-        """Remember how busy the devices of a node are, of those that tell it."""
+        """Add the load of those devices of a node that report it."""
         for reading in readings.readings:
             if reading.load_percent is None and not reading.utilisation_percent:
                 continue
@@ -92,7 +95,7 @@ class LoopMetrics:
             load.add(reading.utilisation_percent)
 
     def note(self, writes: list[Write]) -> None:
-        """Count what was committed."""
+        """Count the rows of a commit."""
         for write in writes:
             if isinstance(write, EventRow):
                 counts = self.jobs if write.job_id else self.others
@@ -103,24 +106,18 @@ class LoopMetrics:
                 self.wait_seconds.add(write.waited_ms / 1000)
 
 
-# --- What a server watches of itself: how its store, disk and clock do.
-#
-# Samples come in now and then, findings go out at any time. A finding says what is wrong and what
-# to
-# do; it goes away by itself when its cause has.
-
 HEALTHY, DEGRADED, UNHEALTHY = "healthy", "degraded", "unhealthy"
 SAMPLE_S = 5.0
 KEPT = 12
-"""So many samples are looked at: a minute."""
+"""The number of samples kept: one minute."""
 SLOW_S = 0.5
-"""A commit that takes longer in the mean is slow: people wait for it."""
+"""A mean commit time above this is reported as slow."""
 FEW_COMMITS = 3
 STUCK_S = 2.0
-"""A commit that has been under way for so long holds up everybody."""
+"""A commit that runs longer than this is reported as stuck."""
 STEP_S = 2.0
 REMEMBERED_S = 600.0
-"""A clock that was set is told for so long."""
+"""A step of the clock is reported for this long."""
 LEAST_FREE_BYTES = 256 << 20
 LEAST_FREE_PART = 0.01
 LEAST_FILES = 1000
@@ -129,7 +126,7 @@ MB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class HealthFinding:
-    """Something that is wrong: which check, how bad, what was found, what to do."""
+    """A problem: which check, how severe, what was found, what to do."""
 
     check: str
     status: str
@@ -146,7 +143,7 @@ class _Sample:
 
 
 class SelfMonitor:
-    """Watches. `own_now_ms` is the scheduler's time, which never goes back."""
+    """Checks store, disk and clock of this server. `own_now_ms` is the scheduler's own clock."""
 
     def __init__(
         self,
@@ -159,7 +156,7 @@ class SelfMonitor:
         lost_lines: Callable[[], int] = lambda: 0,
         commit_age_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Watch the disk of a directory and the times of commits, also of the one under way."""
+        """Watch the disk of a directory, commit times and the age of the running commit."""
         self._directory = directory
         self._commits = commits
         self._own_now_ms = own_now_ms
@@ -172,13 +169,13 @@ class SelfMonitor:
         self.sample()
 
     async def watch(self) -> None:
-        """Until cancelled."""
+        """Take samples until cancelled."""
         while True:
             await asyncio.sleep(SAMPLE_S)
             self.sample()
 
     def sample(self) -> None:
-        """Look once."""
+        """Take one sample of the clock and the commit counters."""
         now = self._monotonic()
         offset = self._wall() - now
         if self._samples:
@@ -189,7 +186,7 @@ class SelfMonitor:
         self._samples.append(_Sample(now, sum(commits.counts), commits.total, offset))
 
     def __call__(self) -> Iterator[HealthFinding]:
-        """What is wrong now."""
+        """The current problems."""
         yield from self._store()
         yield from self._disk()
         yield from self._clock()
@@ -198,7 +195,7 @@ class SelfMonitor:
                 "logs",
                 DEGRADED,
                 f"{lost} lines of the server's log could not be written",
-                "make room where the log lies (files.log_file, or server.log)",
+                "free disk space where the log is written (files.log_file, or server.log)",
             )
 
     def _store(self) -> Iterator[HealthFinding]:
@@ -207,9 +204,9 @@ class SelfMonitor:
             yield HealthFinding(
                 "store",
                 DEGRADED,
-                f"a commit has been under way for {age_s:.0f} s",
+                f"a commit has been running for {age_s:.0f} s",
                 "the database, or the disk of the state directory, is slow or waits for a lock; "
-                "until it is done nothing is acknowledged or started, and running jobs go on",
+                "until then no request is acknowledged and no job starts; running jobs continue",
             )
         first, last = self._samples[0], self._samples[-1]
         count = last.commits - first.commits
@@ -218,7 +215,7 @@ class SelfMonitor:
             yield HealthFinding(
                 "store",
                 DEGRADED,
-                f"commits take {mean:.1f} s in the mean",
+                f"commits take {mean:.1f} s on average",
                 "the disk of the state directory is slow or busy ('tgpu doctor' measures it); put "
                 "it on a local SSD, not on a network file system",
             )
@@ -230,14 +227,14 @@ class SelfMonitor:
             yield HealthFinding(
                 "disk",
                 DEGRADED,
-                f"the state directory cannot be looked at: {error.strerror}",
-                "is its file system still there?",
+                f"the state directory cannot be read: {error.strerror}",
+                "check that its file system is mounted",
             )
             return
         free, size = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
         remedy = (
-            "remove what is not needed; logs of jobs go earlier with retention.logs_days, and are "
-            "smaller with jobs.log_size_mb. When it is full, submissions are refused and jobs go on"
+            "free disk space; retention.logs_days deletes job logs earlier, jobs.log_size_mb "
+            "limits their size. On a full disk submissions are rejected and running jobs continue"
         )
         if free < min(LEAST_FREE_BYTES, size // 4) or free < LEAST_FREE_PART * size:
             detail = f"{free // MB:,} MiB are free on the disk of the state directory"
@@ -249,15 +246,15 @@ class SelfMonitor:
     def _clock(self) -> Iterator[HealthFinding]:
         behind_s = self._own_now_ms() / 1000 - self._wall()
         remedy = (
-            "let a time service (chrony, systemd-timesyncd) keep the clock; the scheduler's own "
-            "time never goes back, so limits and waits stay right"
+            "synchronise the clock (chrony, systemd-timesyncd); the scheduler's own time never "
+            "goes back, so time limits stay correct"
         )
         if behind_s > STEP_S:
-            detail = f"the clock is {behind_s:.0f} s behind what was written already"
+            detail = f"the clock is {behind_s:.0f} s behind the latest stored time"
             yield HealthFinding("clock", DEGRADED, detail, remedy)
             return
         now = self._monotonic()
         recent = [step for at_s, step in self._steps if now - at_s < REMEMBERED_S]
         if recent:
-            detail = f"the clock was set {len(recent)} times lately, last by {recent[-1]:+.0f} s"
+            detail = f"the clock was set {len(recent)} times recently, last by {recent[-1]:+.0f} s"
             yield HealthFinding("clock", DEGRADED, detail, remedy)

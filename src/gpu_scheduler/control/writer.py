@@ -1,7 +1,6 @@
-"""One thread that does what blocks, asked from an event loop and answered into it.
+"""A thread for blocking work of the control loop (commits), and the clock of the scheduler.
 
-Like an executor with one worker, at half the cost: every commit passes here, also the one that
-somebody waits for.
+`StoreWriter` is like an executor with one worker, at half the cost per call.
 """
 
 from __future__ import annotations
@@ -15,52 +14,52 @@ from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 LONGEST_END_S = 5.0
-"""The event loop stands still meanwhile, so a thread that is stuck is left behind."""
+"""How long `close` blocks the event loop for the thread; a stuck thread is abandoned."""
 
 
 class CommitExecutor(Protocol):
-    """Whoever does what blocks, so that the event loop need not wait for it."""
+    """Runs blocking work outside the event loop."""
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Do this, after all that was asked before; the future has what it returns or raises."""
+        """Run `work` after all earlier work; the future gets its result or error."""
         ...
 
     def close(self) -> None:
-        """Finish what was asked."""
+        """Finish the queued work."""
         ...
 
 
 class StoreWriter:
-    """Does one thing after the other, in the order in which it was asked."""
+    """Runs work in one thread, in the order of the calls."""
 
     def __init__(self) -> None:
-        """The thread is started with the first thing to do."""
-        self._asked: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None]
-        self._asked = SimpleQueue()
+        """The thread starts with the first call of `run`."""
+        self._queue: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None]
+        self._queue = SimpleQueue()
         self._thread: Thread | None = None
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Do this in the thread; the future has what it returns or raises."""
+        """Run `work` in the thread; the future gets its result or error."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if self._thread is None:
             self._thread = Thread(target=self._work, name="commit", daemon=True)
             self._thread.start()
-        self._asked.put((work, answer))
+        self._queue.put((work, answer))
         return answer
 
     def close(self) -> None:
-        """Finish what was asked, then end the thread."""
+        """Finish the queued work, then end the thread."""
         if self._thread is not None:
-            self._asked.put(None)
+            self._queue.put(None)
             self._thread.join(LONGEST_END_S)
             self._thread = None
 
     def _work(self) -> None:
-        while (asked := self._asked.get()) is not None:
-            work, answer = asked
+        while (item := self._queue.get()) is not None:
+            work, answer = item
             try:
                 result = work()
-            except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
+            except BaseException as error:  # noqa: BLE001 - passed to the caller
                 _answer(answer, None, error)
             else:
                 _answer(answer, result, None)
@@ -78,16 +77,14 @@ def _answer(answer: asyncio.Future[Any], result: Any, error: BaseException | Non
     answer.get_loop().call_soon_threadsafe(settle)
 
 
-# --- A clock that never runs backwards and never stands still, whatever happens to the wall clock.
-
 LARGEST_LAG_MS = 1_000
 
 
 class SteadyClock:
-    """Wall time in ms that advances with the monotonic clock.
+    """Wall time in ms that advances with the monotonic clock and never runs backwards.
 
-    A wall clock that steps forward is followed; one that steps back is not, as every time that was
-    written would lie in the future.
+    It follows a wall clock that is set forward, but not one that is set back, because then stored
+    times would lie in the future.
     """
 
     def __init__(
@@ -102,7 +99,7 @@ class SteadyClock:
         self._offset_ms = wall_ms() - monotonic_ms()
 
     def now_ms(self) -> int:
-        """The time, never before an earlier answer."""
+        """The current time; never less than an earlier result."""
         now_ms = self._monotonic_ms() + self._offset_ms
         ahead_ms = self._wall_ms() - now_ms
         if ahead_ms > LARGEST_LAG_MS:
@@ -111,7 +108,7 @@ class SteadyClock:
         return now_ms
 
     def not_before(self, at_ms: int) -> None:
-        """Times up to this one have been written: go on from there."""
+        """Continue from this time if the clock is behind it, since later times are stored."""
         behind_ms = at_ms - self.now_ms()
         if behind_ms > 0:
             self._offset_ms += behind_ms

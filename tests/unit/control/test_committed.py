@@ -75,11 +75,11 @@ def test_a_gang_has_met_from_the_commit_of_that_to_the_commit_of_its_end() -> No
         committed = AllocationView(loop)
         loop.start()
         held = await one_held(loop, members=2)
-        assert committed.met == set()
+        assert committed.committed_gangs == set()
         await loop.apply(Prepared(held, 29500, ("n0", "n1")))
-        assert committed.met == {held} == AllocationView(loop).met
+        assert committed.committed_gangs == {held} == AllocationView(loop).committed_gangs
         await loop.apply(Ended(held, exit_code=0))
-        assert committed.met == set()
+        assert committed.committed_gangs == set()
         await loop.close()
 
     asyncio.run(play())

@@ -64,7 +64,7 @@ def test_a_commit_that_does_not_come_to_its_end_is_found_while_it_lasts(bench: B
     bench.commit_age_s = 7.3
     (found,) = bench.found("store")
     assert found.status == "degraded"
-    assert "under way for 7 s" in found.detail
+    assert "running for 7 s" in found.detail
     assert "running jobs go on" in found.remedy
     bench.commit_age_s = 0.0
     assert bench.found("store") == []
@@ -119,7 +119,7 @@ def test_a_disk_with_little_room_or_none_at_all_is_told(
     assert "3 more files" in bench.found("disk")[0].detail
     monkeypatch.undo()
     gone = Bench(tmp_path / "gone")
-    assert "cannot be looked at" in gone.found("disk")[0].detail
+    assert "cannot be read" in gone.found("disk")[0].detail
 
 
 def test_lines_that_the_log_could_not_take_are_told(bench: Bench) -> None:

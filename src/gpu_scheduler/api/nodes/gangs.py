@@ -96,7 +96,7 @@ class GangCoordinator:
         """A member is prepared. If the commit is stored, it has not heard of it."""
         if allocation.rendezvous is not None:
             # What is only about to be committed is ordered when it is.
-            if not self._stop_why(allocation) and allocation.id in self._committed.met:
+            if not self._stop_why(allocation) and allocation.id in self._committed.committed_gangs:
                 self._commit_member(allocation, member)
             return
         if member not in self._members.not_ended(allocation):

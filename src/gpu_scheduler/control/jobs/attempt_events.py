@@ -190,10 +190,10 @@ def on_ended(state: ControlState, fact: Ended, now_ms: int, outcome: Outcome) ->
     why = _why_ended(task, fact, measured)
     row = _attempt_row(state, running.allocation, fact, new_state, why, ended_ms)
     outcome.writes += [RemovedAllocation(fact.allocation_id), row, *measured]
-    inventory.settle(state, running.allocation, now_ms, outcome)
+    inventory.apply_pending_report(state, running.allocation, now_ms, outcome)
     _drain_after_hook_failure(state, record, number, fact, now_ms, outcome)
-    admin.ended(state, running.allocation, now_ms, outcome)
-    inventory.note_end(
+    admin.on_ended(state, running.allocation, now_ms, outcome)
+    inventory.count_early_death(
         state,
         running.allocation,
         _early_death(state, record, task, fact, elapsed_ms),

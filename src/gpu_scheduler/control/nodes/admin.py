@@ -1,7 +1,7 @@
-"""What people decide about nodes: cordon, drain, labels, removal.
+"""Commands of admins about nodes: cordon, drain, labels, removal.
 
-A node that is closed gets no new work. What runs there goes on; when a drain comes to its deadline,
-what is left is stopped and waits again. Nothing of this depends on whether the node is there now.
+A cordoned or draining node gets no new work, and its jobs keep running. At the deadline of a drain
+the remaining jobs are stopped and requeued. All this works for disconnected nodes too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.store.rows import EventRow, RemovedNode
 
 DRAIN = "drain"
-"""The kind of the timer of a drain; its name is the node's."""
+"""The kind of the timer of a drain; its name is the node id."""
 OWN_LABELS = "tgpu."
 MOST_LABELS = 100
 LABEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
@@ -36,7 +36,7 @@ LABEL_VALUE = re.compile(r"[A-Za-z0-9._/:@+ -]{0,63}")
 
 
 def apply(state: ControlState, message: NodeCommand, now_ms: int, outcome: Outcome) -> None:
-    """Carry out what somebody decided about a node."""
+    """Carry out a command about a node, or raise and change nothing."""
     resources = _resources(state, message.node_id)
     match message:
         case Cordon(_, by, reason):
@@ -48,7 +48,7 @@ def apply(state: ControlState, message: NodeCommand, now_ms: int, outcome: Outco
                 since_ms=now_ms, by=by, reason=reason, drains=True, requeue_ms=requeue_ms
             )
             _close(state, resources, closed, "node_draining", outcome)
-            watch_drain(state, resources.node)
+            set_drain_timer(state, resources.node)
             on_timer(state, resources.node.id, now_ms, outcome)
             _note_drained(state, resources, now_ms, outcome)
         case Uncordon():
@@ -62,14 +62,14 @@ def apply(state: ControlState, message: NodeCommand, now_ms: int, outcome: Outco
             _remove(state, resources, now_ms, outcome)
 
 
-def watch_drain(state: ControlState, node: Node) -> None:
-    """Come back to a node when its drain is due."""
+def set_drain_timer(state: ControlState, node: Node) -> None:
+    """Set the timer of the deadline of a drain."""
     if node.closed is not None and node.closed.requeue_ms is not None:
         state.set_timer(node.closed.requeue_ms, DRAIN, node.id)
 
 
 def on_timer(state: ControlState, node_id: str, now_ms: int, outcome: Outcome) -> None:
-    """If a drain is due, stop what is left on its node; it waits again for another place."""
+    """At the deadline of a drain, stop the remaining jobs of the node and requeue them."""
     resources = state.cluster.index.by_id.get(node_id)
     closed = None if resources is None else resources.node.closed
     if (
@@ -90,8 +90,8 @@ def on_timer(state: ControlState, node_id: str, now_ms: int, outcome: Outcome) -
         )
 
 
-def ended(state: ControlState, allocation: Allocation, now_ms: int, outcome: Outcome) -> None:
-    """Something has ended: a node that drains may be empty now."""
+def on_ended(state: ControlState, allocation: Allocation, now_ms: int, outcome: Outcome) -> None:
+    """An attempt has ended: write an event if a draining node is empty now."""
     for node_id in dict.fromkeys(placement.node_id for placement in allocation.placements):
         resources = state.cluster.index.by_id.get(node_id)
         if resources is not None:
@@ -99,7 +99,7 @@ def ended(state: ControlState, allocation: Allocation, now_ms: int, outcome: Out
 
 
 def is_drained(state: ControlState, resources: NodeResources) -> bool:
-    """Tell whether a node was to be drained, and is."""
+    """Tell whether a draining node is empty."""
     closed = resources.node.closed
     return closed is not None and closed.drains and not state.cluster.by_node.get(resources.ordinal)
 
@@ -107,9 +107,9 @@ def is_drained(state: ControlState, resources: NodeResources) -> bool:
 def set_aside(
     state: ControlState, node_id: str, reason: str, now_ms: int, outcome: Outcome
 ) -> None:
-    """A node does jobs no good: it is drained until somebody has looked after it.
+    """Drain a faulty node until an admin uncordons it.
 
-    One that takes no new work already stays as people left it.
+    A node that is already cordoned or draining is left unchanged.
     """
     resources = state.cluster.index.by_id.get(node_id)
     if resources is not None and resources.node.closed is None:
@@ -133,7 +133,7 @@ def _close(
     before = resources.node.closed
     kept = closed
     if before is not None:
-        # Said again, as to set a deadline: since when, and a reason that was given, still hold.
+        # A repeated command keeps the time and the reason of the first one.
         reason = closed.reason or before.reason
         kept = replace(closed, since_ms=before.since_ms, reason=reason)
     set_node(state, replace(resources.node, closed=kept), outcome)
@@ -159,7 +159,7 @@ def _label(
         _check_label(name, value)
     found = dict(node.found_labels)
     given = {**dict(node.given_labels), **wanted}
-    # What says the same as the agent, or takes away what is not there, need not be kept.
+    # A label that equals the agent's, or removes a missing one, is not stored.
     kept = {name: value for name, value in given.items() if found.get(name) != value}
     if len(kept) > MOST_LABELS:
         raise InvalidRequest(f"node '{node.id}' would have more than {MOST_LABELS} given labels")
@@ -189,7 +189,7 @@ def _check_label(name: str, value: str | None) -> None:
 
 
 def _remove(state: ControlState, resources: NodeResources, now_ms: int, outcome: Outcome) -> None:
-    """Forget a node. One that is there would only come back, one that is used cannot be missed."""
+    """Remove a node, unless its agent is connected or it is in use."""
     node_id = resources.node.id
     held = sorted(state.cluster.by_node.get(resources.ordinal, {}))
     if held:
@@ -211,10 +211,10 @@ def _remove(state: ControlState, resources: NodeResources, now_ms: int, outcome:
             f"node '{node_id}' cannot be removed: {', '.join(sorted(windows))} has GPUs there; "
             "cancel that reservation first"
         )
-    for promised in (state.cluster.reservations, state.unconfirmed_reservations):
-        for number, reservation in list(promised.items()):
+    for reservations in (state.cluster.reservations, state.unconfirmed_reservations):
+        for number, reservation in list(reservations.items()):
             if any(placement.node_id == node_id for placement in reservation.placements):
-                del promised[number]
+                del reservations[number]
     state.pending_reports.pop(node_id, None)
     state.cluster.remove_node(node_id)
     state.changed = True

@@ -1,4 +1,7 @@
-"""Nodes and their devices: what agents found and measured, and what people decided about it."""
+"""Nodes and their devices, as agents report and measure them; pause, resume and quarantine.
+
+A report never undoes what an admin decided about a node or a device.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,13 @@ from gpu_scheduler.store.rows import EventRow
 
 GONE = "it is not there any more"
 OURSELVES = "gpu-scheduler"
-"""Who closes a node when no person does."""
+"""The author of a closure that the scheduler made itself."""
 LEAST_COMMANDS = 3
-"""So many different commands must have died on a device before it is blamed."""
+"""At least this many different commands must have failed before a device is quarantined."""
 
 
 def set_node(state: ControlState, node: Node, outcome: Outcome) -> None:
-    """A node appeared or changed as a whole."""
+    """Add or replace a node."""
     if node.id not in state.cluster.index.by_id:
         state.new_nodes = True
     state.cluster.set_node(node)
@@ -46,7 +49,7 @@ def on_set_node(state: ControlState, message: SetNode, _now_ms: int, outcome: Ou
 def on_node_reported(
     state: ControlState, fact: NodeReported, now_ms: int, outcome: Outcome
 ) -> None:
-    """An agent has come (back): its node is online. What people decided about it stays."""
+    """An agent has connected and reported its hardware: its node is online."""
     resources = state.cluster.index.by_id.get(fact.node_id)
     known = None if resources is None else resources.node
     before = {} if known is None else {device.index: device for device in known.devices}
@@ -57,7 +60,9 @@ def on_node_reported(
         ordinal=_next_ordinal(state) if known is None else known.ordinal,
         cpu_milli=fact.cpu_milli,
         memory_mb=fact.memory_mb,
-        devices=tuple(_as_before(device, before.get(device.index)) for device in fact.devices),
+        devices=tuple(
+            _with_earlier_status(device, before.get(device.index)) for device in fact.devices
+        ),
         labels=merge_labels(fact.labels, given),
         rack=fact.rack,
         state=node_state,
@@ -72,7 +77,7 @@ def on_node_reported(
     )
     state.pending_reports.pop(fact.node_id, None)
     if known is not None and not same_hardware(known, node):
-        wanted, node = node, _with_what_is_held(state, known, node)
+        wanted, node = node, _with_held_hardware(state, known, node)
         if node != wanted:
             state.pending_reports[fact.node_id] = fact
     if node == known:
@@ -84,16 +89,16 @@ def on_node_reported(
         state.changed = True
         outcome.writes += [node, _node_event(now_ms, "node_changed", node.id)]
     if known is not None:
-        _warn_of_lost(state, known, node, outcome)
+        _warn_of_gone_devices(state, known, node, outcome)
     state.new_nodes = True  # it may offer more than before
     if known is None or known.state is not node_state:
         kind = "node_joined" if known is None else "node_online"
         outcome.writes.append(_node_event(now_ms, kind, node.id))
-    _note_fitness(known, node, now_ms, outcome)
+    _write_closure_event(known, node, now_ms, outcome)
 
 
 def _closed(before: NodeClosure | None, unfit: str, now_ms: int) -> NodeClosure | None:
-    """A node that cannot begin work is set aside for as long; what people decided stays."""
+    """A node that reports a problem is closed until the problem is gone; a cordon stays."""
     if before is None and unfit:
         return NodeClosure(since_ms=now_ms, by=OURSELVES, reason=unfit, is_fault=True, heals=True)
     if before is not None and before.heals:
@@ -101,7 +106,7 @@ def _closed(before: NodeClosure | None, unfit: str, now_ms: int) -> NodeClosure 
     return before
 
 
-def _note_fitness(known: Node | None, node: Node, now_ms: int, outcome: Outcome) -> None:
+def _write_closure_event(known: Node | None, node: Node, now_ms: int, outcome: Outcome) -> None:
     before = None if known is None else known.closed
     if node.closed is not None and before is None:
         data = (("node", node.id), ("by", OURSELVES), ("reason", node.closed.reason))
@@ -111,24 +116,26 @@ def _note_fitness(known: Node | None, node: Node, now_ms: int, outcome: Outcome)
 
 
 def _next_ordinal(state: ControlState) -> int:
-    """The first that no node has; those of nodes that were removed are given out again."""
+    """The lowest unused ordinal; those of removed nodes are used again."""
     used = {resources.ordinal for resources in state.cluster.index.by_id.values()}
     return next(ordinal for ordinal in range(len(used) + 1) if ordinal not in used)
 
 
-def settle(state: ControlState, allocation: Allocation, now_ms: int, outcome: Outcome) -> None:
-    """Something has ended on nodes whose hardware changed under it: look at them again."""
+def apply_pending_report(
+    state: ControlState, allocation: Allocation, now_ms: int, outcome: Outcome
+) -> None:
+    """An attempt has ended: apply the pending hardware report of its nodes."""
     for node_id in dict.fromkeys(placement.node_id for placement in allocation.placements):
         fact = state.pending_reports.get(node_id)
         if fact is not None:
             on_node_reported(state, fact, now_ms, outcome)
 
 
-def _with_what_is_held(state: ControlState, known: Node, node: Node) -> Node:
-    """The new hardware, with all that running jobs hold of the old one until they have ended.
+def _with_held_hardware(state: ControlState, known: Node, node: Node) -> Node:
+    """The new hardware, together with the old hardware that running jobs still hold.
 
-    A device that is gone or is another one now stays as it was, and gets no new work. One that is
-    only split otherwise by MIG keeps the slices that are held beside the new ones.
+    A device that is gone or was replaced stays, but gets no new work. A device with another MIG
+    layout keeps the held slices beside the new ones.
     """
     devices = {device.index: device for device in node.devices}
     before = {device.index: device for device in known.devices}
@@ -143,7 +150,7 @@ def _with_what_is_held(state: ControlState, known: Node, node: Node) -> Node:
             memory_mb += placement.memory_mb
             for share in placement.devices:
                 old, new = before[share.index], devices.get(share.index)
-                if share.mig_profile and _is_split_anew(old, new):
+                if share.mig_profile and _has_new_mig_layout(old, new):
                     slices[share.index, share.mig_profile] += 1
                 elif not _is_same_device(old, new):
                     devices[share.index] = replace(old, health=Health.UNHEALTHY, why=GONE)
@@ -157,8 +164,8 @@ def _with_what_is_held(state: ControlState, known: Node, node: Node) -> Node:
     )
 
 
-def _warn_of_lost(state: ControlState, known: Node, node: Node, outcome: Outcome) -> None:
-    """Jobs that hold a device which is not there any more are told."""
+def _warn_of_gone_devices(state: ControlState, known: Node, node: Node, outcome: Outcome) -> None:
+    """Write a warning to the logs of jobs whose device is gone."""
     before = {device.index: device.health for device in known.devices}
     for device in node.devices:
         if device.why == GONE and before.get(device.index) is Health.HEALTHY:
@@ -168,7 +175,7 @@ def _warn_of_lost(state: ControlState, known: Node, node: Node, outcome: Outcome
 def _warn_holders(
     state: ControlState, node_id: str, index: int, why: str, outcome: Outcome
 ) -> None:
-    """A line for the log of every job on a device that cannot be trusted any more."""
+    """Write a warning to the logs of all jobs on an unhealthy device."""
     resources = state.cluster.index.resources(node_id)
     text = f"GPU {index} of {node_id} cannot be trusted any more: {why or 'it is unhealthy'}"
     for allocation_id, entry in state.cluster.by_node.get(resources.ordinal, {}).items():
@@ -189,8 +196,8 @@ def _is_same_device(old: Device, new: Device | None) -> bool:
     )
 
 
-def _is_split_anew(old: Device, new: Device | None) -> bool:
-    """Tell whether it is the same device, split by MIG before and now."""
+def _has_new_mig_layout(old: Device, new: Device | None) -> bool:
+    """Tell whether it is the same device with MIG on, before and now."""
     return new is not None and (
         (old.uuid, old.model, old.memory_mb, old.mode)
         == (new.uuid, new.model, new.memory_mb, new.mode)
@@ -198,7 +205,7 @@ def _is_split_anew(old: Device, new: Device | None) -> bool:
 
 
 def _with_slices(device: Device, profile: str, least: int) -> Device:
-    """The device with at least so many slices of a profile."""
+    """The device with at least `least` slices of a profile."""
     counts = dict(device.mig_slices)
     counts[profile] = max(counts.get(profile, 0), least)
     return replace(device, mig_slices=tuple(sorted(counts.items())))
@@ -207,7 +214,7 @@ def _with_slices(device: Device, profile: str, least: int) -> Device:
 def on_devices_sampled(
     state: ControlState, fact: DevicesSampled, now_ms: int, outcome: Outcome
 ) -> None:
-    """Readings change who may get a device; temperatures alone are not worth a write."""
+    """Update device health and usage from samples; a temperature change alone is not written."""
     node = state.cluster.index.resources(fact.node_id).node
     by_index = {reading.index: reading for reading in fact.readings}
     devices = tuple(
@@ -258,7 +265,7 @@ def _set_paused(
         indices = ", ".join(str(device.index) for device in devices) or "none"
         raise UnknownThing(f"node '{node_id}' has no GPU {index}; it has: {indices}")
     before = devices[place]
-    changed = replace(before, paused=True) if paused else _given_back(before, now_ms)
+    changed = replace(before, paused=True) if paused else _resumed(before, now_ms)
     if not paused:
         outcome.effects.append(TrustDeviceOrder(node_id, index, changed.trust_ms))
     if changed == before:
@@ -272,7 +279,7 @@ def _set_paused(
     outcome.writes.append(EventRow(at_ms=now_ms, kind=kind, data=data))
 
 
-def _given_back(device: Device, now_ms: int) -> Device:
+def _resumed(device: Device, now_ms: int) -> Device:
     use, forgiven = device.foreign, device.forgiven
     if use is not None and use.pid and use.pid not in forgiven:
         forgiven = (*forgiven, use.pid)
@@ -286,14 +293,14 @@ def _given_back(device: Device, now_ms: int) -> Device:
     )
 
 
-def note_end(
+def count_early_death(
     state: ControlState, allocation: Allocation, died: str, now_ms: int, outcome: Outcome
 ) -> None:
-    """Count attempts that died at once, by device: `died` is the command of one, else empty.
+    """Count attempts that failed right after their start, by device.
 
-    A device is set aside when the last few attempts on it all died at once, and of several
-    different commands, so that one mistyped command of one person costs nobody a device. The last
-    device of a node is never set aside.
+    `died` is the command of such an attempt, otherwise empty. A device is quarantined when its last
+    attempts all failed early and belong to several different commands, so that one mistyped command
+    does not cost a device. The last usable device of a node is never quarantined.
     """
     for placement in allocation.placements:
         for share in placement.devices:
@@ -306,10 +313,10 @@ def note_end(
             deaths.append(hash(died))
             if len(deaths) >= limit and len(set(deaths)) >= LEAST_COMMANDS:
                 del state.early_deaths[key]
-                _set_aside(state, placement.node_id, share.index, now_ms, outcome)
+                _quarantine(state, placement.node_id, share.index, now_ms, outcome)
 
 
-def _set_aside(
+def _quarantine(
     state: ControlState, node_id: str, index: int, now_ms: int, outcome: Outcome
 ) -> None:
     node = state.cluster.index.resources(node_id).node
@@ -324,8 +331,8 @@ def _set_aside(
     outcome.writes.append(EventRow(at_ms=now_ms, kind="gpu_quarantined", data=data))
 
 
-def _as_before(device: Device, before: Device | None) -> Device:
-    """A device as it was found, with what was decided or measured about it earlier."""
+def _with_earlier_status(device: Device, before: Device | None) -> Device:
+    """A reported device with its earlier pauses, quarantine and health."""
     if before is None or before.uuid != device.uuid:
         return device
     if before.why == GONE:

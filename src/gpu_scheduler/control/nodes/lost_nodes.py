@@ -1,8 +1,8 @@
-"""Nodes of which nothing is heard, and what becomes of the jobs on them.
+"""Nodes without heartbeats, and the jobs on them.
 
-Silence proves nothing: the node may run its jobs and only not be reached. So they keep what they
-hold, and nobody starts them again, until the node comes back, somebody who knows says that it is
-dead, or (for jobs with a lease) the node itself must have stopped them by now.
+A disconnected node may still run its jobs. So the jobs keep their resources and are not started
+again until the node reconnects, an admin or a fencing agent confirms that it is dead, or (for jobs
+with a lease) the lease has expired, so that the node has stopped them itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gpu_scheduler.model.snapshot import Running
 from gpu_scheduler.store.rows import EventRow
 
 LEASE_LABEL = "tgpu.lease"
-"""The label of nodes that end work by themselves when its lease is over."""
+"""The label of nodes that stop jobs themselves when their lease expires."""
 THEN = {
     False: "it is started again only when that node is back, or known to be dead",
     True: "it is started again when its lease is over, or that node is back or known to be dead",
@@ -42,7 +42,7 @@ THEN = {
 
 
 def confirm_dead(state: ControlState, message: ConfirmDead, now_ms: int, outcome: Outcome) -> None:
-    """Believe somebody that a node is dead; not of one that is heard."""
+    """An admin confirms that a node is dead; rejected while the node is connected."""
     resources = state.cluster.index.by_id.get(message.node_id)
     if resources is None:
         known = ", ".join(sorted(state.cluster.index.by_id)[:20]) or "none"
@@ -54,13 +54,13 @@ def confirm_dead(state: ControlState, message: ConfirmDead, now_ms: int, outcome
         )
     if not resources.node.silent_ms:
         raise WrongState(
-            f"node '{message.node_id}' has not had the time to come back since the server began; "
-            "try again when 'tgpu nodes' says since when it is silent"
+            f"node '{message.node_id}' may still reconnect after the start of the server; "
+            "try again when 'tgpu nodes' shows since when it is silent"
         )
     if message.silent_ms not in {0, resources.node.silent_ms}:
         raise WrongState(
-            f"node '{message.node_id}' was heard since it was found dead, and is silent again; "
-            "look again"
+            f"node '{message.node_id}' reconnected after it was found dead, and is silent again; "
+            "check it again"
         )
     _mark_dead(state, resources, message.by, now_ms, outcome)
 
@@ -68,7 +68,7 @@ def confirm_dead(state: ControlState, message: ConfirmDead, now_ms: int, outcome
 def with_leases(
     state: ControlState, job: Job, placements: tuple[Placement, ...]
 ) -> tuple[Placement, ...]:
-    """What a job is to hold, with leases where it wants them and its nodes keep them."""
+    """The placements of a job, with leases if it asks for them and the nodes support them."""
     lease_ms = state.limits.lease_ms
     if not job.requeue_on_node_loss or not lease_ms:
         return placements
@@ -81,7 +81,7 @@ def with_leases(
 
 
 def leases_on(state: ControlState, node_id: str) -> set[int]:
-    """How long the leases are of what a node holds."""
+    """The lease times of the jobs on a node."""
     resources = state.cluster.index.by_id.get(node_id)
     held = {} if resources is None else state.cluster.by_node.get(resources.ordinal, {})
     return {_lease_ms(entry.running, node_id) for entry in held.values()} - {0}
@@ -90,10 +90,7 @@ def leases_on(state: ControlState, node_id: str) -> set[int]:
 def on_lost_node(
     state: ControlState, record: JobRecord, number: int | None = None
 ) -> Reason | None:
-    """That a job, or a task of it, is on a node that is lost, and what it waits for there.
-
-    With a number only that task of an array is looked at.
-    """
+    """The reason of a job, or of one task of an array, that is on a lost node; otherwise None."""
     tasks = [record.only_task, *record.tasks.values()]
     if number is not None:
         tasks = [record.tasks.get(number)]
@@ -110,7 +107,7 @@ def on_lost_node(
 
 
 def on_node_silent(state: ControlState, fact: NodeSilent, now_ms: int, outcome: Outcome) -> None:
-    """Its jobs keep what they hold, as they may well run. It is silent since its last word."""
+    """A node has sent no heartbeat: it gets no new work, and its jobs keep their resources."""
     resources = state.cluster.index.by_id.get(fact.node_id)
     if resources is None or resources.node.silent_ms:
         return
@@ -139,10 +136,9 @@ def on_node_fenced(state: ControlState, fact: NodeFenced, now_ms: int, outcome: 
 def _mark_dead(
     state: ControlState, resources: NodeResources, by: str, now_ms: int, outcome: Outcome
 ) -> None:
-    """What ran there alone has ended, and may be repeated elsewhere.
+    """End the jobs that ran only on this node; they may be started elsewhere.
 
-    A gang with members on other nodes is ordered to stop there, and holds all it has until that is
-    known to have happened.
+    A gang with members on other nodes is stopped, and holds its resources until that is reported.
     """
     node_id = resources.node.id
     held = list(state.cluster.by_node.get(resources.ordinal, {}))
@@ -150,35 +146,35 @@ def _mark_dead(
         silent_ms = resources.node.silent_ms or now_ms
         set_node(state, replace(resources.node, state=NodeState.DEAD, silent_ms=silent_ms), outcome)
         _note(now_ms, "node_dead", node_id, outcome, jobs=len(held), **({"by": by} if by else {}))
-    detail = f"its node {node_id} is dead" + (f", by the word of {by}" if by else "")
+    detail = f"its node {node_id} is dead" + (f", confirmed by {by}" if by else "")
     for allocation_id in held:
-        _gone(state, allocation_id, node_id, detail, now_ms, outcome)
+        _end_on_node(state, allocation_id, node_id, detail, now_ms, outcome)
     outcome.effects.append(NodeGone(node_id))
 
 
 def on_leases_expired(
     state: ControlState, fact: LeasesExpired, now_ms: int, outcome: Outcome
 ) -> None:
-    """What holds a lease there was stopped by the node itself, or would have been renewed."""
+    """End the jobs on a silent node whose lease has expired: the node has stopped them."""
     resources = state.cluster.index.by_id.get(fact.node_id)
     if resources is None or resources.node.state is NodeState.ONLINE:
         return
-    detail = f"nothing is heard of its node {fact.node_id}, and its lease is over"
+    detail = f"its node {fact.node_id} is disconnected, and its lease has expired"
     for allocation_id, entry in list(state.cluster.by_node.get(resources.ordinal, {}).items()):
         lease_ms = _lease_ms(entry.running, fact.node_id)
         if lease_ms and lease_ms + state.limits.lease_margin_ms <= fact.waited_ms:
-            _gone(state, allocation_id, fact.node_id, detail, now_ms, outcome)
+            _end_on_node(state, allocation_id, fact.node_id, detail, now_ms, outcome)
     outcome.effects.append(NodeGone(fact.node_id))
 
 
 def _lease_ms(running: Running, node_id: str) -> int:
-    """The lease of what a job holds on a node; 0 if any of that has none."""
+    """The lease of a job on a node; 0 if a member there has none."""
     placements = running.allocation.placements
     leases = [p.lease_ms for p in placements if p.node_id == node_id]
     return max(leases) if all(leases) else 0
 
 
-def _gone(
+def _end_on_node(
     state: ControlState,
     allocation_id: str,
     node_id: str,
@@ -186,13 +182,13 @@ def _gone(
     now_ms: int,
     outcome: Outcome,
 ) -> None:
-    """What an attempt had on a node runs no more."""
+    """The part of an attempt on this node has ended."""
     found = state.running(allocation_id)
     if found is None:
         return
     record, _, task = found
     running = state.cluster.running[allocation_id].running
-    why = PREEMPTED if _is_repeated(state, record.job) else NODE_LOST
+    why = PREEMPTED if _is_requeued(state, record.job) else NODE_LOST
     gone = state.fenced.setdefault(allocation_id, set())
     gone.add(node_id)
     if gone.issuperset(placement.node_id for placement in running.allocation.placements):
@@ -203,8 +199,8 @@ def _gone(
         stop(state, allocation_id, why, outcome)
 
 
-def _is_repeated(state: ControlState, job: Job) -> bool:
-    """Tell whether a job waits again whose node is dead."""
+def _is_requeued(state: ControlState, job: Job) -> bool:
+    """Tell whether a job whose node is dead waits again."""
     if job.requeue_on_node_loss or is_elastic(job):
         return True
     return state.limits.requeue_after_death and not job.interactive

@@ -1,10 +1,10 @@
-"""What the core believes, and what a node says that it holds: where they differ, what is to do.
+"""Compare the control state with what a reconnected node reports that it holds.
 
-Reads only. Work that a node has no record of either never began there (it is ordered again, which
-is safe), or its record is gone (its end can never be known, and is not guessed). A member of a gang
-that was committed had been prepared, so that its record must have been there. What is to stop is
-ordered to stop also where there is no record: an order to start it may still be on its way, and
-the node then never follows that one.
+Reads only; returns what to do about the differences. An attempt without a record on its node either
+never started there (the start is ordered again, which is safe) or its record is lost (its end is
+unknown, and is not guessed). A member of a committed gang had been prepared, so its record existed.
+A stop is ordered even without a record: the start order may still be on its way, and the node then
+ignores it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Held = tuple[str, int]
 
 @dataclass(slots=True)
 class Repairs:
-    """What is to do. Members whose records are `gone` have ended, nobody knows how.
+    """What to do. Members whose records are `gone` have ended in an unknown way.
 
-    `unknown` work runs without the core knowing of it; it is to be stopped and forgotten.
+    `unknown` members run on the node, but not in the control state: stop and remove them.
     """
 
     starts: list[StartOrder] = field(default_factory=list)
@@ -41,18 +41,15 @@ class Repairs:
 
 
 def reconcile(state: ControlState, node_id: str, held: set[Held], committed: set[str]) -> Repairs:
-    """Compare, for one node.
-
-    What has changed since the last commit is left alone: its own orders follow with its commit.
-    """
+    """Compare one node. Allocations that are not committed yet are skipped."""
     repairs = Repairs()
     resources = state.cluster.index.by_id.get(node_id)
-    believed = {} if resources is None else state.cluster.by_node.get(resources.ordinal, {})
-    for allocation_id in believed:
+    expected = {} if resources is None else state.cluster.by_node.get(resources.ordinal, {})
+    for allocation_id in expected:
         if allocation_id in committed:
             _compare(state, node_id, allocation_id, held, repairs)
     repairs.unknown = sorted(
-        item for item in held if item[0] not in believed and item[0] not in committed
+        item for item in held if item[0] not in expected and item[0] not in committed
     )
     return repairs
 
@@ -75,19 +72,16 @@ def _compare(
         repairs.starts.append(StartOrder(allocation, record.job))
 
 
-# --- Which allocations the store has, kept along with its commits: agents ask for each of theirs.
-
-
 class AllocationView:
-    """The ids of all that is held, as of the last commit; `met` are gangs that may run.
+    """The ids of all stored allocations; `committed_gangs` are those whose gang may run.
 
-    Whoever keeps something of attempts hears with `ended` that it can be forgotten.
+    `ended` is called with the id of each allocation that was removed from the store.
     """
 
     def __init__(self, loop: Loop, ended: Callable[[str], None] = lambda _: None) -> None:
-        """Read them once, and listen."""
+        """Read the store once, then follow the commits."""
         self.ids: set[str] = set()
-        self.met: set[str] = set()
+        self.committed_gangs: set[str] = set()
         self._loop = loop
         self._ended = ended
         self._add(loop.store.allocations())
@@ -95,9 +89,9 @@ class AllocationView:
         loop.on_reload(self._reload)
 
     def _reload(self) -> None:
-        """A commit that failed may have been kept: just now the core is what the store has."""
+        """After a failed commit the core was read again from the store, so take its allocations."""
         self.ids.clear()
-        self.met.clear()
+        self.committed_gangs.clear()
         running = self._loop.core.state.cluster.running.values()
         self._add(entry.running.allocation for entry in running)
 
@@ -105,7 +99,7 @@ class AllocationView:
         for allocation in allocations:
             self.ids.add(allocation.id)
             if allocation.rendezvous is not None:
-                self.met.add(allocation.id)
+                self.committed_gangs.add(allocation.id)
 
     def _note(self, writes: list[Write]) -> None:
         for write in writes:
@@ -113,5 +107,5 @@ class AllocationView:
                 self._add((write,))
             elif isinstance(write, RemovedAllocation):
                 self.ids.discard(write.id)
-                self.met.discard(write.id)
+                self.committed_gangs.discard(write.id)
                 self._ended(write.id)
