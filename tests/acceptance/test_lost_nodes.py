@@ -83,7 +83,7 @@ def test_a_leased_job_of_a_frozen_agent_runs_elsewhere_and_never_twice_at_a_time
         with cluster.client() as client:
             attempts = client.attempts(job)["attempts"]
         assert [attempt["state"] for attempt in attempts] == ["preempted", "running"]
-        assert "its lease is over" in attempts[0]["detail"]
+        assert "its lease has expired" in attempts[0]["detail"]
         assert runs(notes)[f"{job}.1"] == first
 
 

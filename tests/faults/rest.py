@@ -116,7 +116,7 @@ def _was_stopped(attempt: AttemptRow, runs: list[Run]) -> bool:
 
     Of a node that was given up nobody waits to hear.
     """
-    given_up = "its lease is over" in attempt.detail or "is dead" in attempt.detail
+    given_up = "its lease has expired" in attempt.detail or "is dead" in attempt.detail
     return given_up or len(runs) < len(attempt.placements)
 
 

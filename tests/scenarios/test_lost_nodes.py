@@ -100,7 +100,7 @@ def test_a_job_on_a_lost_node_says_so_and_says_what_it_waits_for() -> None:
     plain, leased = (str(on_lost_node(state, state.jobs[name])) for name in ("j1", "j2"))
     assert plain.startswith("on a lost node since 1970-01-01 01:00 UTC; nothing is heard of n0")
     assert "only when that node is back, or known to be dead" in plain
-    assert "when its lease is over" in leased
+    assert "when its lease has expired" in leased
     lab.do(found("n0"))
     assert on_lost_node(state, state.jobs["j1"]) is None
 

@@ -65,7 +65,7 @@ def test_a_commit_that_does_not_come_to_its_end_is_found_while_it_lasts(bench: B
     (found,) = bench.found("store")
     assert found.status == "degraded"
     assert "running for 7 s" in found.detail
-    assert "running jobs go on" in found.remedy
+    assert "running jobs continue" in found.remedy
     bench.commit_age_s = 0.0
     assert bench.found("store") == []
 
