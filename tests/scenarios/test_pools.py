@@ -17,7 +17,7 @@ from gpu_scheduler.control.messages import (
 )
 from gpu_scheduler.engine.policy import preset
 from gpu_scheduler.engine.queue import Entry
-from gpu_scheduler.engine.quota.usage import Limits
+from gpu_scheduler.engine.quota.usage import QuotaUsage
 from gpu_scheduler.model.job import Job, JobState, Pool
 from gpu_scheduler.model.snapshot import PoolQuota
 from tests.builders import HOUR, MINUTE, SECOND, a_cluster, a_job, a_node, a_tenant
@@ -139,13 +139,13 @@ def test_how_often_the_part_of_a_gang_is_asked_for_does_not_grow_with_what_is_re
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
-    answer = Limits.comes_first
+    answer = QuotaUsage.within_pool_guarantee
 
-    def counted(limits: Limits, entry: Entry) -> bool:
+    def counted(limits: QuotaUsage, entry: Entry) -> bool:
         asked.append(entry.waiting.job.id)
         return answer(limits, entry)
 
-    monkeypatch.setattr(Limits, "comes_first", counted)
+    monkeypatch.setattr(QuotaUsage, "within_pool_guarantee", counted)
     counts = []
     for size in (5, 20):
         lab = a_lab(nodes=a_cluster(nodes=size), pools=shares(10, 90))

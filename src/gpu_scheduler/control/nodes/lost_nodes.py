@@ -37,7 +37,7 @@ LEASE_LABEL = "tgpu.lease"
 """The label of nodes that stop jobs themselves when their lease expires."""
 THEN = {
     False: "it is started again only when that node is back, or known to be dead",
-    True: "it is started again when its lease has expired, or that node is back or known to be dead",
+    True: "it is started again when its lease has expired, or that node is back or dead",
 }
 
 
