@@ -347,7 +347,7 @@ def test_a_server_that_would_let_strangers_in_does_not_begin(tmp_path: Path) -> 
     assert "auth is off" in told
     key.chmod(0o644)
     assert "chmod 600" in refused_to_start(tmp_path, {"api": everywhere | tls})
-    assert "everybody may write this file" in refused_to_start(tmp_path, {}, mode=0o666)
+    assert "all users may write this file" in refused_to_start(tmp_path, {}, mode=0o666)
 
 
 def test_without_auth_everybody_here_may_do_everything_and_that_is_said() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.settings.schema import GROUPS
-from gpu_scheduler.settings.sources import NAMES, UNUSED
+from gpu_scheduler.settings.sources import ALIASES, UNUSED
 from tests.docs.pages import PAGES, ROOT, text_of, without_blocks
 
 SETTINGS = {f"{group}.{each.name}" for group, kind in GROUPS.items() for each in fields(kind)}
@@ -56,7 +56,7 @@ def dead_links(page: str, text: str) -> list[str]:
 def unknown_settings(text: str) -> list[str]:
     """Settings and variables that nobody reads; names from elsewhere may be told of."""
     keys = re.findall(r"`([a-z]+\.[a-z_]+)`", text)
-    known = SETTINGS | NOT_SETTINGS | NAMES.keys() | UNUSED.keys()
+    known = SETTINGS | NOT_SETTINGS | ALIASES.keys() | UNUSED.keys()
     unread = [key for key in keys if key.partition(".")[0] in GROUPS and key not in known]
     variables = set(re.findall(r"GPU_SCHEDULER_[A-Z0-9_]+", text)) - VARIABLES
     return unread + sorted(name for name in variables if name not in source())

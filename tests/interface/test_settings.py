@@ -2,7 +2,7 @@
 
 from gpu_scheduler.settings import json_schema
 from gpu_scheduler.settings.catalogue import ITEMS
-from gpu_scheduler.settings.sources import NAMES, UNUSED, WORDS
+from gpu_scheduler.settings.sources import ALIASES, UNUSED, VALUE_ALIASES
 from tests.interface.stored import check_snapshot
 from tests.interface.test_rest import without_prose
 
@@ -24,7 +24,7 @@ def test_settings() -> None:
 
 
 def test_settings_under_other_names() -> None:
-    found = {"read": sorted(NAMES), "ignored": sorted(UNUSED), "values": WORDS}
+    found = {"read": sorted(ALIASES), "ignored": sorted(UNUSED), "values": VALUE_ALIASES}
     check_snapshot("settings_aliases.json", found)
 
 

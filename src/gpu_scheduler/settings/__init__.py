@@ -1,7 +1,7 @@
-"""Every setting, where it comes from, and where files live.
+"""Settings: their declaration, their sources, and the paths of files.
 
 A file, variables and flags come in; one frozen `Settings` goes out, read once at the start and
-handed down. Nothing is loaded until it is asked for, because a client only wants `paths`.
+passed down. Modules load on first use, because a client needs only `paths`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
     "sample",
 ]
 
-_HOMES = {
+_MODULES = {
     "Loaded": "sources",
     "Paths": "file_paths",
     "Settings": "schema",
@@ -37,8 +37,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415
 
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

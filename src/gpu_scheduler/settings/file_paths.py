@@ -1,6 +1,6 @@
-"""Where the server keeps its files: an override and variables in, paths out.
+"""Paths of the server's and the agent's files: an override and variables in, paths out.
 
-Text only, no `pathlib` and nothing created: a client asks for this on every start.
+Text only, without `pathlib`, and nothing is created: every client command imports this.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ SOCKET_NAME = "server.sock"
 
 
 class Paths:
-    """Every path of one server. `state` is private to it, `runtime` is open to users.
+    """All paths of one server. `state` is private to it, `runtime` is open to users.
 
-    Where both are one, it has mode 700; for root 711, as users must get to what is theirs, and
-    everything in it is private for itself.
+    If both are the same directory, it has mode 700; for root 711, because users need access to the
+    socket and scratch files in it, and everything else in it is private by itself.
     """
 
     __slots__ = ("runtime", "state")
@@ -41,17 +41,17 @@ class Paths:
 
     @property
     def server_lock(self) -> str:
-        """Held for as long as a server lives."""
+        """Locked while a server runs."""
         return f"{self.state}/server.lock"
 
     @property
     def server_file(self) -> str:
-        """What runs: pid, ports, socket, when it started."""
+        """Pid, addresses and start time of the running server."""
         return f"{self.state}/server.json"
 
     @property
     def agent_socket(self) -> str:
-        """Where the server listens for the agent."""
+        """Socket of the server for the local agent."""
         return f"{self.state}/agent.sock"
 
     @property
@@ -61,32 +61,32 @@ class Paths:
 
     @property
     def launcher_socket(self) -> str:
-        """Where the launcher listens for the agent."""
+        """Socket of the launcher for the agent."""
         return f"{self.state}/agent/launcher.sock"
 
     @property
     def launcher_lock(self) -> str:
-        """Held for as long as a launcher lives."""
+        """Locked while a launcher runs."""
         return f"{self.state}/agent/launcher.lock"
 
     @property
     def attempts(self) -> str:
-        """What the launcher knows of each attempt."""
+        """The launcher's records of attempts."""
         return f"{self.state}/agent/attempts"
 
     @property
     def logs(self) -> str:
-        """Output of jobs, one directory for each job."""
+        """Logs of jobs, one directory per job."""
         return f"{self.state}/logs"
 
     @property
     def server_socket(self) -> str:
-        """Where users reach the server."""
+        """Socket of the server for users."""
         return f"{self.runtime}/{SOCKET_NAME}"
 
     @property
     def scratch(self) -> str:
-        """Small files of running jobs, one directory for each attempt."""
+        """Scratch files of running jobs, one directory per attempt."""
         return f"{self.runtime}/scratch"
 
 
@@ -118,7 +118,7 @@ def agent_paths(
     environ: Mapping[str, str] | None = None,
     uid: int | None = None,
 ) -> Paths:
-    """The paths of an agent that has its server elsewhere; each node name has its own."""
+    """The paths of an agent without a local server, separate for each node name."""
     variables = os.environ if environ is None else environ
     user = os.geteuid() if uid is None else uid
     if work_dir:
@@ -133,14 +133,14 @@ def agent_paths(
 
 
 def config_candidates(environ: Mapping[str, str] | None = None) -> list[str]:
-    """The files that are looked for when none is named, the first that exists wins."""
+    """The default settings files; the first that exists is used."""
     variables = os.environ if environ is None else environ
     home = _absolute(variables.get("XDG_CONFIG_HOME")) or f"{_home(variables)}/.config"
     return [f"/etc/{NAME}/config.yaml", f"{home}/{NAME}/config.yaml"]
 
 
 def _absolute(path: str | None) -> str:
-    """The base directory specification says that relative paths are to be ignored."""
+    """The path if it is absolute: the XDG specification says to ignore relative paths."""
     return path.rstrip("/") if path and path.startswith("/") else ""
 
 

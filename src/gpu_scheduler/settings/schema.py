@@ -1,7 +1,7 @@
-"""All settings together: one group for each part of the product.
+"""`Settings`: all groups of settings.
 
-Values come in checked (`sources` does that); nothing here reads a file or a variable. The page
-docs/reference/settings.md is made from these groups.
+Values are already checked (see `sources`); nothing here reads a file or a variable. The page
+docs/reference/settings.md is generated from these groups.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from gpu_scheduler.settings.groups.policy import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All of them."""
+    """All settings of one process, by group."""
 
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
@@ -70,4 +70,4 @@ GROUPS: dict[str, type] = {
     for name, kind in get_type_hints(Settings).items()
     if isinstance(kind, type) and is_dataclass(kind)
 }
-"""The groups by name; `tenants` is a list, and none of them."""
+"""The groups by name, without `tenants`, which is a list."""

@@ -1,8 +1,8 @@
-"""Where values come from: a flag wins over a variable, a variable over the file, that over the
-default.
+"""Sources of settings: flags win over variables, variables over the file, the file over defaults.
 
-Text comes in from files and variables; a `Loaded` goes out, or an error that names for each mistake
-the file and line or the variable, the value, and what is allowed.
+Text comes in from files and variables; a `Loaded` goes out, or an error that names for each problem
+the file and line or the variable, the value, and what is allowed. A file may use names of other
+schedulers (aliases); `tgpu config show` prints only our own names.
 """
 
 from __future__ import annotations
@@ -30,26 +30,20 @@ from gpu_scheduler.settings.trusted_files import read_trusted
 from gpu_scheduler.wire.tenants import TenantPatch, read_tenant
 from gpu_scheduler.wire.validation import misfit
 
-# --- Settings under the names that people bring from elsewhere, read at the edge as ours.
-#
-# A key and its value come in, our keys with their values go out. A file with these names says the
-# same as one with ours; `tgpu config show` has only ours.
-
-Read = Callable[[Any], dict[str, Any]]
+Alias = Callable[[Any], dict[str, Any]]
 
 UNUSED = {
-    "scheduler.snapshot_interval": "state is in a database, and every change is kept at once",
+    "scheduler.snapshot_interval": "state is in a database, and every change is stored at once",
     "storage.snapshot_dir": "state is in a database; `database` and `files.state_dir` say where",
-    "storage.shared_storage": "who leads is settled in PostgreSQL, not on a shared disk",
-    "executor.docker.socket": "docker is used where it listens at /var/run/docker.sock, and else "
-    "podman",
-    "executor.docker.default_image": "a job names its image itself (--image); one without an image "
-    "runs as a process, on nodes whose agent.execution_methods have that or are empty",
+    "storage.shared_storage": "leader election uses PostgreSQL, not a shared disk",
+    "executor.docker.socket": "docker is used if it listens at /var/run/docker.sock, else podman",
+    "executor.docker.default_image": "each job names its own image (--image); a job without one "
+    "runs as a process, on nodes whose agent.execution_methods include that or are empty",
 }
-"""Read, and of no use: said once, at the start."""
+"""Accepted but without effect: reported once at the start."""
 
 
-def _as(key: str) -> Read:
+def _renamed(key: str) -> Alias:
     return lambda value: {key: value}
 
 
@@ -63,7 +57,7 @@ def _number(value: Any, name: str) -> float:
     return float(value)
 
 
-def _percent(name: str) -> Read:
+def _percent(name: str) -> Alias:
     def read(value: Any) -> dict[str, Any]:
         part = _number(value, name)
         if not 0 <= part <= 1:
@@ -87,7 +81,7 @@ def _grpc_address(value: Any) -> dict[str, Any]:
 
 
 def _address(value: Any, name: str) -> tuple[str, int]:
-    """Read `host:port` or `:port`. Without a host it stays as it is: loopback, unless told."""
+    """Parse `host:port` or `:port`. Without a host, `api.host` keeps its value."""
     host, colon, port = str(value).rpartition(":")
     if not colon or not port.isdecimal():
         raise InvalidRequest(f"server.{name} is {value!r}; write host:port, or :port")
@@ -101,12 +95,12 @@ def _log_format(value: Any) -> dict[str, Any]:
 
 
 def _log_output(value: Any) -> dict[str, Any]:
-    """Services write to standard error, whichever of the two streams is named."""
+    """A log file; both stdout and stderr mean standard error, where services log."""
     return {"files.log_file": "" if value in {"stdout", "stderr"} else value}
 
 
 def _server(value: Any) -> dict[str, Any]:
-    """One of the servers of an agent; an empty one is none."""
+    """One server of an agent; an empty value is ignored."""
     if not isinstance(value, str):
         raise InvalidRequest(f"the address of a server is {value!r}; write host:port")
     return {"agent.servers": [value] if value else []}
@@ -119,7 +113,7 @@ def _execution_method(value: Any) -> dict[str, Any]:
 
 
 def _docker(value: Any) -> dict[str, Any]:
-    """A group in a group, of which nothing is needed; a word that nobody knows is a mistake."""
+    """A nested group without effect; an unknown key is an error."""
     known = [key for key in UNUSED if key.startswith("executor.docker.")]
     if value is not None and not isinstance(value, dict):
         raise InvalidRequest(f"executor.docker is {value!r}; known are {', '.join(known)}")
@@ -130,44 +124,42 @@ def _docker(value: Any) -> dict[str, Any]:
     return read
 
 
-NAMES: dict[str, Read] = {
+ALIASES: dict[str, Alias] = {
     "server.http_address": _http_address,
     "server.grpc_address": _grpc_address,
-    "scheduler.role": _as("server.role"),
+    "scheduler.role": _renamed("server.role"),
     "scheduler.schedule_interval": _milliseconds,
-    "replication.heartbeat_interval": _as("replication.heartbeat_interval_s"),
-    "replication.heartbeat_timeout": _as("replication.heartbeat_timeout_s"),
+    "replication.heartbeat_interval": _renamed("replication.heartbeat_interval_s"),
+    "replication.heartbeat_timeout": _renamed("replication.heartbeat_timeout_s"),
     "quota.online_percent": _percent("online_percent"),
     "quota.batch_percent": _percent("batch_percent"),
-    "agent.heartbeat_timeout": _as("nodes.suspect_after_s"),
-    "agent.id": _as("agent.node_name"),
-    "agent.heartbeat_interval": _as("agent.heartbeat_interval_s"),
+    "agent.heartbeat_timeout": _renamed("nodes.suspect_after_s"),
+    "agent.id": _renamed("agent.node_name"),
+    "agent.heartbeat_interval": _renamed("agent.heartbeat_interval_s"),
     "scheduler.master_address": _server,
     "scheduler.standby_address": _server,
-    "scheduler.connection_timeout": _as("agent.connection_timeout_s"),
-    "scheduler.retry_interval": _as("agent.retry_interval_s"),
-    "scheduler.max_retry_interval": _as("agent.max_retry_interval_s"),
-    "gpu.health_check_interval": _as("gpu.monitor_interval_s"),
+    "scheduler.connection_timeout": _renamed("agent.connection_timeout_s"),
+    "scheduler.retry_interval": _renamed("agent.retry_interval_s"),
+    "scheduler.max_retry_interval": _renamed("agent.max_retry_interval_s"),
+    "gpu.health_check_interval": _renamed("gpu.monitor_interval_s"),
     "executor.execution_method": _execution_method,
-    "executor.work_dir": _as("agent.work_directory"),
+    "executor.work_dir": _renamed("agent.work_directory"),
     "executor.docker": _docker,
     "logging.format": _log_format,
     "logging.output": _log_output,
 }
-TOGETHER = frozenset({"scheduler.master_address", "scheduler.standby_address"})
-"""Names that add to one list of ours, in the order in which they stand."""
-WORDS = {
+LIST_ALIASES = frozenset({"scheduler.master_address", "scheduler.standby_address"})
+"""Aliases that append to a list, in file order."""
+VALUE_ALIASES = {
     "logging.level": {"debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR"},
 }
-"""Values that are written in another way elsewhere."""
-ALIAS_GROUPS = frozenset(key.partition(".")[0] for key in (*NAMES, *UNUSED))
-"""Groups that a file may have besides ours."""
+"""Values that other schedulers write differently."""
+ALIAS_GROUPS = frozenset(key.partition(".")[0] for key in (*ALIASES, *UNUSED))
+"""Further groups that a file may have."""
 
-
-# --- Where values come from: a flag wins over a variable, a variable over the file, that over the
 
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
-NO_SETTINGS = (CONFIG_VARIABLE, STATE_VARIABLE, *CLIENT_VARIABLES)
+OTHER_VARIABLES = (CONFIG_VARIABLE, STATE_VARIABLE, *CLIENT_VARIABLES)
 LARGEST_FILE = 1_000_000
 TENANTS = "tenants"
 TENANT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -175,7 +167,7 @@ TENANT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The settings, where each value came from, and what was read but has no use yet."""
+    """The settings, the origin of each value, and notices about values without effect."""
 
     settings: Settings
     origins: dict[str, str]
@@ -185,7 +177,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One value in a source, and where it stands."""
+    """One value and its origin."""
 
     value: Value
     origin: str
@@ -197,7 +189,7 @@ def load(
     flags: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Loaded:
-    """Read all sources. `flags` has values by key, as `{"api.http_port": 0}`; None is no value."""
+    """Read all sources. `flags` has values by key, as `{"api.http_port": 0}`; None is ignored."""
     loaded, errors = read_all(config, flags=flags, environ=environ)
     errors.raise_if_any()
     return loaded
@@ -209,7 +201,7 @@ def read_all(
     flags: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[Loaded, ErrorCollector]:
-    """The same, with what is wrong; in the place of a wrong value stands the default."""
+    """Like `load`, but return the errors; a wrong value is replaced by the default."""
     errors = ErrorCollector()
     variables = os.environ if environ is None else environ
     file = config_file(config, variables)
@@ -229,24 +221,24 @@ def read_all(
         settings=settings,
         origins={key: one.origin for key, one in found.items() if key in ITEMS},
         file=file,
-        notices=tuple(_of_no_use(found, settings)),
+        notices=tuple(_without_effect(found, settings)),
     )
     return loaded, errors
 
 
-def _of_no_use(found: Mapping[str, Found], settings: Settings) -> Iterable[str]:
-    """What was set for PostgreSQL without naming one, and what other schedulers need."""
+def _without_effect(found: Mapping[str, Found], settings: Settings) -> Iterable[str]:
+    """Notices about PostgreSQL settings with SQLite, and settings that only others use."""
     for item in () if settings.database.is_postgresql else _items_of("database"):
         origin = found[item.key].origin
         if origin != "default" and item.name != "url":
-            yield f"{origin}: {item.key} has no use with SQLite; name database.host as well"
+            yield f"{origin}: {item.key} has no effect with SQLite; set database.host as well"
     for key, why in UNUSED.items():
         if key in found:
-            yield f"{found[key].origin}: {key} has no use: {why}"
+            yield f"{found[key].origin}: {key} has no effect: {why}"
 
 
 def config_file(config: str | None, variables: Mapping[str, str]) -> str | None:
-    """The file to read: the one that is named, or the first usual one that exists."""
+    """The file to read: the given one, or the first default file that exists."""
     named = config or variables.get(CONFIG_VARIABLE)
     if named:
         return named
@@ -256,7 +248,7 @@ def config_file(config: str | None, variables: Mapping[str, str]) -> str | None:
 def read_file(
     file: str, errors: ErrorCollector
 ) -> tuple[dict[str, Found], tuple[TenantEntry, ...]]:
-    """The values of a YAML or JSON file. YAML reads both, and knows the line of every value."""
+    """The values of a YAML or JSON file. The YAML parser reads both and knows line numbers."""
     with errors.collect():
         loader = _loader(file)
         try:
@@ -272,11 +264,11 @@ def read_file(
 
 
 def read_variables(variables: Mapping[str, str], errors: ErrorCollector) -> dict[str, Found]:
-    """The values of GPU_SCHEDULER_<GROUP>_<NAME>; an unknown one is refused, as a typo would be."""
+    """The values of GPU_SCHEDULER_<GROUP>_<NAME>; an unknown variable is an error."""
     by_variable = {item.variable: item for item in ITEMS.values()}
     found = {}
     for name in sorted(variables):
-        if not name.startswith(PREFIX) or name in NO_SETTINGS:
+        if not name.startswith(PREFIX) or name in OTHER_VARIABLES:
             continue
         if name not in by_variable:
             near = get_close_matches(name, by_variable, n=1)
@@ -288,15 +280,15 @@ def read_variables(variables: Mapping[str, str], errors: ErrorCollector) -> dict
             value = item.from_text(variables[name])
         except InvalidRequest as error:
             errors.groups.add(item.group)
-            for told in messages_of(error):
-                errors.add(InvalidRequest(f"variable {name}: {told}"))
+            for message in messages_of(error):
+                errors.add(InvalidRequest(f"variable {name}: {message}"))
         else:
             found[item.key] = Found(value=value, origin=f"variable {name}")
     return found
 
 
 def read_flags(flags: Mapping[str, object], errors: ErrorCollector) -> dict[str, Found]:
-    """The values of flags by key; a text is read like a variable."""
+    """The values of flags by key; text is parsed like a variable."""
     found = {}
     for key, value in flags.items():
         if value is None:
@@ -312,7 +304,7 @@ def read_flags(flags: Mapping[str, object], errors: ErrorCollector) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """A file being read: its name for messages, and PyYAML's constructor for values."""
+    """A file that is being read: its name for messages, and PyYAML's value constructor."""
 
     file: str
     loader: yaml.SafeLoader
@@ -320,11 +312,11 @@ class _Reader:
     tenant_nodes: list[yaml.Node] = field(default_factory=list)
 
     def tenants(self) -> tuple[TenantEntry, ...]:
-        """The tenants that were met."""
+        """The tenants in the file."""
         return tuple(_tenants(self, self.tenant_nodes[0])) if self.tenant_nodes else ()
 
-    def refuse(self, message: str, node: yaml.Node) -> None:
-        """Note a mistake, and read on."""
+    def add_error(self, message: str, node: yaml.Node) -> None:
+        """Collect an error and continue."""
         line = node.start_mark.line + 1
         self.errors.add(InvalidInput(message, file=self.file, line=line))
 
@@ -332,16 +324,16 @@ class _Reader:
         return self.loader.construct_object(node, deep=True)
 
     def entries(self, node: yaml.Node, what: str) -> Iterable[tuple[str, yaml.Node, yaml.Node]]:
-        """The keys of a mapping with their nodes; a key that stands twice is refused."""
+        """The keys of a mapping with their nodes; a repeated key is an error."""
         if not isinstance(node, yaml.MappingNode):
-            self.refuse(f"{what} must be names with values, written as 'name: value'", node)
+            self.add_error(f"{what} must have entries of the form 'name: value'", node)
             return
         seen: dict[str, int] = {}
         for key_node, value_node in node.value:
             key = str(self.value(key_node))
             if key in seen:
-                told = f"'{key}' stands here again, after line {seen[key]}; remove one"
-                self.refuse(told, key_node)
+                problem = f"'{key}' is repeated, first on line {seen[key]}; remove one"
+                self.add_error(problem, key_node)
                 continue
             seen[key] = key_node.start_mark.line + 1
             yield key, key_node, value_node
@@ -354,7 +346,7 @@ def _groups(reader: _Reader, root: yaml.Node) -> dict[str, Found]:
             reader.tenant_nodes.append(group_node)
             continue
         if group not in GROUPS and group not in ALIAS_GROUPS:
-            reader.refuse(unknown_key(group), group_key)
+            reader.add_error(unknown_key(group), group_key)
             continue
         if isinstance(group_node, yaml.ScalarNode) and reader.value(group_node) is None:
             continue
@@ -371,17 +363,17 @@ def _groups(reader: _Reader, root: yaml.Node) -> dict[str, Found]:
             except InvalidRequest as error:
                 reader.errors.groups.add(group)
                 place = name_node if isinstance(error, _UnknownKey) else node
-                for told in messages_of(error):
-                    reader.refuse(told, place)
+                for message in messages_of(error):
+                    reader.add_error(message, place)
                 continue
-            if f"{group}.{name}" in TOGETHER:
-                values = {key: _added(found.get(key), value) for key, value in values.items()}
+            if f"{group}.{name}" in LIST_ALIASES:
+                values = {key: _append(found.get(key), value) for key, value in values.items()}
             found.update({key: Found(value=value, origin=origin) for key, value in values.items()})
     return found
 
 
-def _added(before: Found | None, value: Any) -> Value:
-    """A list with what was found of it before in front."""
+def _append(before: Found | None, value: Any) -> Value:
+    """A list value with the values found earlier in front."""
     former: Any = () if before is None else before.value
     joined: tuple[str, ...] = (*former, *value)
     return joined
@@ -392,26 +384,26 @@ class _UnknownKey(InvalidRequest):
 
 
 def _values(key: str, value: Any) -> dict[str, Value]:
-    """The value of a setting, also under a name from elsewhere."""
+    """The value of a setting, or of an alias, by our own names."""
     if key in ITEMS:
-        known = WORDS.get(key, {})
+        known = VALUE_ALIASES.get(key, {})
         return {key: ITEMS[key].checked(known.get(str(value), value))}
     if key in UNUSED:
         return {key: ""}
-    if key not in NAMES:
+    if key not in ALIASES:
         raise _UnknownKey(unknown_key(key))
-    read = NAMES[key](value)
+    read = ALIASES[key](value)
     return {own: one if own in UNUSED else ITEMS[own].checked(one) for own, one in read.items()}
 
 
 def _tenants(reader: _Reader, root: yaml.Node) -> Iterable[TenantEntry]:
-    """Tenants by id, each with the fields that the REST API knows."""
+    """Tenants by id, each with the fields of the REST API."""
     if isinstance(root, yaml.ScalarNode) and reader.value(root) is None:
         return
     for tenant_id, key, node in reader.entries(root, "tenants"):
         if not TENANT_ID.fullmatch(tenant_id):
-            reader.refuse(
-                f"tenant '{tenant_id[:80]}' cannot be an id; use letters, digits, '.', '_' and '-'",
+            reader.add_error(
+                f"tenant '{tenant_id[:80]}' is not a valid id; use letters, digits, '.', '_', '-'",
                 key,
             )
             continue
@@ -420,10 +412,10 @@ def _tenants(reader: _Reader, root: yaml.Node) -> Iterable[TenantEntry]:
             patch = msgspec.convert({} if value is None else value, TenantPatch)
             read_tenant(patch, Tenant(id=tenant_id))
         except msgspec.ValidationError as error:
-            reader.refuse(f"tenant '{tenant_id}': {misfit(error, TenantPatch)}", node)
+            reader.add_error(f"tenant '{tenant_id}': {misfit(error, TenantPatch)}", node)
             continue
         except InvalidRequest as error:
-            reader.refuse(f"tenant '{tenant_id}': {error}", node)
+            reader.add_error(f"tenant '{tenant_id}': {error}", node)
             continue
         origin = f"{reader.file}, line {key.start_mark.line + 1}"
         yield TenantEntry(tenant_id, patch, origin)
@@ -444,15 +436,15 @@ def _loader(file: str) -> yaml.SafeLoader:
         return yaml.SafeLoader(text)
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
-        told = f"has a character that no text may have (#x{error.character:04x}); remove it"
-        raise InvalidInput(told, file=file, line=line) from error
+        problem = f"has an invalid character (#x{error.character:04x}); remove it"
+        raise InvalidInput(problem, file=file, line=line) from error
 
 
 def _not_yaml(file: str, error: yaml.YAMLError) -> InvalidInput:
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or "it cannot be read"
     line = mark.line + 1 if mark is not None else None
-    return InvalidInput(f"this is neither YAML nor JSON: {problem}", file=file, line=line)
+    return InvalidInput(f"not valid YAML or JSON: {problem}", file=file, line=line)
 
 
 def _items_of(group: str) -> Iterable[Any]:

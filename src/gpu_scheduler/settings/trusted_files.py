@@ -1,7 +1,7 @@
-"""Files that must not be anybody else's: settings, keys and tokens.
+"""Reads files that other users must not be able to change: settings, keys and tokens.
 
-A path comes in; bytes go out, or a refusal that says who else may write (or read) the file and
-what to do. What is judged is the very file that is read, after links, and the directory it is in.
+A path comes in; bytes go out, or an error that says who else may write (or read) the file and what
+to do. The checks apply to the opened file, after links, and to its directory.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ ROOT = 0
 def read_trusted(
     file: str, most_bytes: int, *, secret: bool = False, group_may_read: bool = False
 ) -> bytes:
-    """What a file holds, if nobody but root, us and its owner can have put it there.
+    """The contents of a file that only root or the current user can have written.
 
-    A `secret` must not be readable by others; with `group_may_read` its group may, as for keys
+    A `secret` must not be readable by others; with `group_may_read` its group may read it, for keys
     that several services share.
     """
     try:
-        # Without O_NONBLOCK a pipe of that name would hold us up for ever.
+        # Without O_NONBLOCK opening a pipe of that name would block.
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as stream:
             _check(file, os.fstat(descriptor), secret=secret, group_may_read=group_may_read)
@@ -50,18 +50,19 @@ def _check(file: str, status: os.stat_result, *, secret: bool, group_may_read: b
         )
     if status.st_mode & _OTHERS_WRITE:
         raise InvalidInput(
-            f"everybody may write this file; it is not trusted, use 'chmod o-w {file}'", file=file
+            f"all users may write this file, so it is not trusted; use 'chmod o-w {file}'",
+            file=file,
         )
     if status.st_mode & _GROUP_WRITES and not _is_own_group(status):
         raise InvalidInput(
-            f"group {_group_name(status.st_gid)} may write this file; it is not trusted, "
+            f"group {_group_name(status.st_gid)} may write this file, so it is not trusted; "
             f"use 'chmod g-w {file}'",
             file=file,
         )
     if secret and status.st_mode & _OTHERS_READ:
         raise InvalidInput(
-            f"everybody may read this file, which holds a secret; use 'chmod 600 {file}' and "
-            "make a new secret, as others may know this one",
+            f"all users may read this file, which holds a secret; use 'chmod 600 {file}' and "
+            "make a new secret, because others may know this one",
             file=file,
         )
     if secret and not group_may_read and status.st_mode & _GROUP_READS:
@@ -73,19 +74,19 @@ def _check(file: str, status: os.stat_result, *, secret: bool, group_may_read: b
 
 
 def _check_directory(file: str) -> None:
-    """Whoever may write to the directory can put another file there."""
+    """Reject a directory in which other users could replace the file."""
     directory = Path(os.path.realpath(file)).parent
     mode = directory.stat().st_mode
     if mode & _OTHERS_WRITE and not mode & stat.S_ISVTX:
         raise InvalidInput(
-            f"everybody may exchange this file, as {directory} is writable for all; "
+            f"all users may replace this file, because {directory} is writable for all; "
             f"use 'chmod o-w {directory}'",
             file=file,
         )
 
 
 def _is_own_group(status: os.stat_result) -> bool:
-    """Tell whether nobody but the owner, or root, is in the group of the file."""
+    """Whether the group of the file has no members besides its owner and root."""
     if status.st_gid == ROOT:
         return True
     try:

@@ -142,7 +142,7 @@ def test_without_a_file_an_agent_is_to_be_started_with_the_new_token(site: Site)
 
 @pytest.mark.parametrize(
     ("text", "mode", "why"),
-    [("tgpn_", 0o600, "the join token cannot be read"), ("tgpn_", 0o644, "everybody may read")],
+    [("tgpn_", 0o600, "the join token cannot be read"), ("tgpn_", 0o644, "all users may read")],
 )
 def test_a_token_that_cannot_be_used_is_told_and_ends_nothing(
     site: Site, text: str, mode: int, why: str

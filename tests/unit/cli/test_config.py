@@ -89,7 +89,7 @@ def test_what_has_no_use_is_noted(
     monkeypatch.setenv("GPU_SCHEDULER_DATABASE_PORT", "5433")
     assert main(["config", "check"]) == 0
     shown = capsys.readouterr()
-    assert "no use with SQLite" in shown.err
+    assert "no effect with SQLite" in shown.err
     assert "no file; variables and defaults: good" in shown.out
 
 
@@ -126,7 +126,7 @@ def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         pytest.param(
             "database: {pool_min: 9, pool_max: 2}",
-            "database.pool_min is 9 and database.pool_max is 2; set the first to 2 or less",
+            "database.pool_min is 9 and database.pool_max is 2; set pool_min to 2 or less",
             id="pool",
         ),
         pytest.param(
@@ -149,7 +149,7 @@ def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         pytest.param(
             'gpu:\n  simulate: "\x07"',
-            "line 2: has a character that no text may have (#x0007)",
+            "line 2: has an invalid character (#x0007)",
             id="character",
         ),
         pytest.param("gpu: {simulate: 8x}", "8x", id="declared"),

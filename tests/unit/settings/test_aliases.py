@@ -111,7 +111,7 @@ def test_the_other_agent_file_is_good_as_it_is(
     assert main(["config", "check", file]) == 0
     shown = capsys.readouterr()
     assert shown.out.endswith(": good\n")
-    assert "executor.docker.default_image has no use: a job names its image itself" in shown.err
+    assert "executor.docker.default_image has no effect: each job names its own image" in shown.err
     where = ["--work-dir", str(tmp_path / "n"), "--token-file", str(tmp_path / "no token")]
     assert main(["agent", "--config", file, *where]) == 2
     told = capsys.readouterr().err

@@ -32,7 +32,7 @@ def test_settings_may_be_read_by_everybody(file: Path) -> None:
 
 def test_what_everybody_may_write_is_refused(file: Path) -> None:
     file.chmod(0o666)
-    with pytest.raises(InvalidInput, match=r"everybody may write this file.*chmod o-w"):
+    with pytest.raises(InvalidInput, match=r"all users may write this file.*chmod o-w"):
         read_trusted(str(file), 100)
 
 
@@ -44,7 +44,7 @@ def test_what_a_shared_group_may_write_is_refused(file: Path) -> None:
         read_trusted(str(file), 100)
 
 
-@pytest.mark.parametrize(("mode", "who"), [(0o604, "everybody"), (0o640, "group")])
+@pytest.mark.parametrize(("mode", "who"), [(0o604, "all users"), (0o640, "group")])
 def test_a_secret_that_others_may_read_is_refused(file: Path, mode: int, who: str) -> None:
     file.chmod(mode)
     with pytest.raises(InvalidInput, match=f"{who}.* may read this file, which holds a secret"):
@@ -68,7 +68,7 @@ def test_a_file_of_somebody_else_is_refused_also_behind_a_link(file: Path) -> No
 
 def test_a_file_that_anybody_can_exchange_is_refused(file: Path) -> None:
     file.parent.chmod(0o777)
-    with pytest.raises(InvalidInput, match="everybody may exchange this file"):
+    with pytest.raises(InvalidInput, match="all users may replace this file"):
         read_trusted(str(file), 100)
     file.parent.chmod(0o1777)
     assert read_trusted(str(file), 100) == b"what it holds"

@@ -157,7 +157,7 @@ def test_a_password_that_others_can_read_is_refused(database_url: str, tmp_path:
     secret = tmp_path / "password"
     secret.write_text("x")
     secret.chmod(0o644)
-    with pytest.raises(InvalidInput, match="everybody may read"):
+    with pytest.raises(InvalidInput, match="all users may read"):
         postgres_address(settings_of(database_url, password="", password_file=str(secret)))
 
 

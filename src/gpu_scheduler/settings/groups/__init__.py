@@ -1,1 +1,1 @@
-"""The groups of settings as dataclasses, one field with its documentation for each setting."""
+"""Groups of settings as dataclasses: one documented field per setting, and rules within a group."""

@@ -1,4 +1,4 @@
-"""Settings of jobs: what holds for each of them, and what they may do."""
+"""Settings of jobs and GPUs: defaults, limits, security rules, detection and sharing."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from gpu_scheduler.settings.fields import DAY_S, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
-    """What holds for every job."""
+    """Defaults and limits of all jobs."""
 
     max_assignment_attempts: int = setting(
         5,
-        "How often in a row a job is tried that was not begun in time, or an elastic gang that "
-        "lost a member. What is refused at its start (a program that is not there) is not tried "
-        "again.",
+        "How many times in a row a job is tried that did not start in time, or an elastic gang "
+        "that lost a member. A job whose start is rejected (for example a missing program) is not "
+        "retried.",
         least=1,
         most=100,
     )
@@ -24,31 +24,30 @@ class JobSettings:
     )
     queue_size_limit: int = setting(
         1_000_000,
-        "Most tasks that may wait; the smaller of this and `scheduler.max_queue_size` holds.",
+        "Maximum number of waiting tasks; the smaller of this and `scheduler.max_queue_size` "
+        "applies.",
         least=1,
         most=100_000_000,
-        note="1,000 was asked for elsewhere; it loses to the same million.",
+        note="The default fits an array of a million tasks.",
     )
     max_concurrent_jobs: int = setting(
         0,
-        "Most jobs that may run at once on this machine; 0 means no limit.",
+        "Maximum number of jobs that run at once; 0: no limit.",
         least=0,
         most=1_000_000,
-        note="100 was asked for elsewhere; small shares and CPU jobs need more.",
+        note="No limit by default, because small GPU shares and CPU jobs need more than 100.",
     )
     runner: str = setting(
         "process",
-        "In what jobs run that do not say it: a plain process, or a session to attach to.",
+        "Default runner of jobs: a plain process, or a session to attach to.",
         choices=("process", "tmux", "screen"),
     )
-    grace_s: float = setting(
-        10.0, "Time between SIGTERM and SIGKILL, for jobs that state none.", least=0, most=3600
-    )
+    grace_s: float = setting(10.0, "Default time between SIGTERM and SIGKILL.", least=0, most=3600)
     log_size_mb: float = setting(
-        100.0, "A log of a job that grows beyond this is rotated.", least=0.1, most=1_000_000
+        100.0, "A job's log is rotated at this size.", least=0.1, most=1_000_000
     )
     log_backup_count: int = setting(
-        1, "How many rotated logs of an attempt are kept.", least=0, most=100
+        1, "Number of rotated logs that are kept per attempt.", least=0, most=100
     )
     prolog: tuple[str, ...] = setting(
         (),
@@ -57,43 +56,43 @@ class JobSettings:
     )
     epilog: tuple[str, ...] = setting(
         (),
-        "Command that the server's user runs after each attempt. How the job ended does not "
-        "depend on it.",
+        "Command that the server's user runs after each attempt. It does not affect the result of "
+        "the job.",
     )
     hook_timeout_s: float = setting(
         60.0,
-        "A prolog or epilog that takes longer is stopped, and has failed. Less than "
-        "`gangs.prepare_timeout_s`, in which the prologs of a gang must be over.",
+        "A prolog or epilog that takes longer is stopped and counts as failed. Must be less than "
+        "`gangs.prepare_timeout_s`, in which the prologs of a gang must finish.",
         least=1,
         most=3600,
     )
     start_timeout_s: float = setting(
         60.0,
-        "So long a process of an attempt may take until it is the job's command: to enter the "
-        "working directory, open the output file, find the user's groups. One that takes longer is "
-        "ended, and the job is tried again as one that was not begun in time. Less than "
+        "Time for a process of an attempt to enter the working directory, open the output file, "
+        "look up the user's groups and execute the job's command. If it takes longer, it is killed"
+        " and the job is retried as one that did not start in time. Must be less than "
         "`gangs.prepare_timeout_s` and `scheduler.worker_timeout_s`.",
         least=1,
         most=DAY_S,
     )
     engine_timeout_s: float = setting(
         120.0,
-        "A container engine that has not answered for so long is not waited for any more: what can "
-        "be found of the container is killed without it, and the exit code of the job is unknown.",
+        "Timeout of a container engine. After it the processes of the container are killed without"
+        " the engine, and the exit code of the job is unknown.",
         least=1,
         most=DAY_S,
     )
     max_prolog_failures: int = setting(
         3,
-        "After so many failed prologs in a row a job has failed. Before that it waits again and "
-        "keeps its retries.",
+        "A job fails after this many failed prologs in a row. Before that it waits again and keeps"
+        " its retries.",
         least=1,
         most=100,
     )
     hook_failure_drains: bool = setting(
         True,
-        "Whether a node whose prolog or epilog failed gets no new work until somebody has looked "
-        "after it (`tgpu nodes uncordon`).",
+        "Cordon a node whose prolog or epilog failed: it gets no new work until `tgpu nodes "
+        "uncordon`.",
     )
 
 
@@ -103,155 +102,151 @@ class SecuritySettings:
 
     allowed_script_paths: tuple[str, ...] = setting(
         (),
-        "Directories that the program of a job must lie in; empty: anywhere. Or an interpreter "
-        "of the system (Python, a shell, Perl, R, Julia, Node, Ruby) may run a script from there, "
-        "named first, without options. Scripts given as text, containers, and variables that load "
-        "code (`LD_*`, `BASH_ENV` ...) are refused; `LD_LIBRARY_PATH`, `PYTHONPATH` and the like "
+        "Directories that the program of a job must be in; empty: anywhere. A system interpreter "
+        "(Python, a shell, Perl, R, Julia, Node, Ruby) may run a script from there as its first "
+        "argument, without options. Scripts submitted as text, containers, and variables that load"
+        " code (`LD_*`, `BASH_ENV` ...) are rejected; `LD_LIBRARY_PATH`, `PYTHONPATH` and similar "
         "may name these directories and those of the system. A conda environment must be one of "
-        "`conda_roots`, or lie in these directories and be named by its whole path. It judges what "
-        "is submitted and confines nothing: programs in these directories, but for interpreters, "
-        "get any arguments, all read what their user owns (such as Python packages in the home "
-        "directory), and whoever may write there, or change a symbolic link there later, may run "
-        "anything.",
+        "`conda_roots`, or be in these directories and named by its absolute path. This checks the"
+        " submission and does not confine the job: programs in these directories, except "
+        "interpreters, get any arguments; all of them read files of their user (such as Python "
+        "packages in the home directory); and a user who may write there, or change a symbolic "
+        "link there later, can run anything.",
     )
     conda_roots: tuple[str, ...] = setting(
         (
             *("/opt/conda", "/opt/miniconda3", "/opt/miniforge3", "/opt/mambaforge"),
             "/opt/anaconda3",
         ),
-        "The conda installations of the site. Where `allowed_script_paths` is set, an environment "
-        "that a job names is sought in their `envs` and nowhere else (`base`: the installation "
-        "itself), is entered by the conda there, and must be one that the job's user cannot "
-        "change; its interpreters run scripts of the allowed directories.",
+        "Conda installations of the site. Where `allowed_script_paths` is set, an environment that"
+        " a job names is looked up only in their `envs` (`base`: the installation itself), is "
+        "entered with their conda, and must not be writable for the job's user; its interpreters "
+        "may run scripts of the allowed directories.",
     )
     max_memory_per_job_gb: float = setting(
         0.0,
-        "Most memory a job may ask for, and its limit if it asks for none; 0 means no limit.",
+        "Maximum memory of a job, and the limit of a job that requests none; 0: no limit.",
         least=0,
         most=1_000_000,
-        note="32 was asked for elsewhere; a machine's owner has to choose it.",
+        note="No limit by default: it depends on the machine.",
     )
     max_processes_per_job: int = setting(
         16_384,
-        "Most processes and threads a job may have at once, and its limit if it asks for none, "
-        "where the host can count them (pids control group); 0 means no limit.",
+        "Maximum number of processes and threads of a job, and the limit of a job that requests "
+        "none, where the host can count them (pids cgroup); 0: no limit.",
         least=0,
         most=4_194_304,
     )
     enable_resource_limits: bool = setting(
-        default=True, about="CPU, memory and process limits are enforced where the host can."
+        default=True, about="Enforce CPU, memory and process limits where the host can."
     )
     forbidden_environment: tuple[str, ...] = setting(
         (),
-        "Variables that no job may set or bring along, such as `LD_PRELOAD` or `LD_*`; a "
-        "submission that has one is refused.",
+        "Variables that jobs may not set or bring along, such as `LD_PRELOAD` or `LD_*`; a "
+        "submission with one of them is rejected.",
     )
     admins: tuple[str, ...] = setting(
-        (), "Users who may do everything, besides root and the user who started the server."
+        (), "Users who may do everything, in addition to root and the user who started the server."
     )
 
-
-# --- Settings of devices: how they are found, watched and shared, and what becomes of idle ones.
 
 ACTIONS = ("off", "warn", "stop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSettings:
-    """How devices are found and watched."""
+    """Detection, monitoring and sharing of GPUs."""
 
     detection_method: str = setting(
         "auto",
-        "Who finds devices: NVML, else nvidia-smi (`auto`); one of them; or what `simulate` says.",
+        "How GPUs are detected: NVML, else nvidia-smi (`auto`); one of them; or as declared by "
+        "`simulate`.",
         choices=("auto", "nvml", "nvidia-smi", "simulated", "none"),
     )
     simulate: str = setting(
-        "", "Declared devices instead of real ones, such as `8xA100-80GB`; jobs stay real."
+        "",
+        "Declared GPUs instead of real ones, such as `8xA100-80GB`; jobs still run as real "
+        "processes.",
     )
     memory_threshold: float = setting(
         0.8,
-        "A device of which other programs hold more than this part of the memory is taken.",
+        "A GPU is occupied if other programs use more than this fraction of its memory.",
         least=0,
         most=1,
     )
     load_threshold: float = setting(
         0.8,
-        "A device that other programs keep busier than this is taken.",
+        "A GPU is occupied if other programs keep it busier than this fraction.",
         least=0,
         most=1,
     )
     allocation_precision: float = setting(
-        0.01, "Step of shares; a finer request is refused.", least=0.01, most=1
+        0.01, "Smallest step of GPU shares; a finer request is rejected.", least=0.01, most=1
     )
-    monitor_interval_s: float = setting(5.0, "How often devices are read.", least=0.1, most=3600)
+    monitor_interval_s: float = setting(5.0, "How often GPUs are polled.", least=0.1, most=3600)
     utilization_window_s: float = setting(
         60.0, "Utilisation is the mean over this time.", least=1, most=3600
     )
     ignore_programs: tuple[str, ...] = setting(
-        (), "Programs that may use a device beside our jobs, besides desktops and drivers."
+        (), "Programs that may use a GPU beside jobs, in addition to desktops and drivers."
     )
-    ignore_users: tuple[str, ...] = setting(
-        (), "Users whose programs may use a device beside our jobs."
-    )
+    ignore_users: tuple[str, ...] = setting((), "Users whose programs may use a GPU beside jobs.")
     read_timeout_s: float = setting(
-        5.0, "A driver that does not answer within this time has failed.", least=0.1, most=600
+        5.0, "Timeout of a call to the GPU driver.", least=0.1, most=600
     )
     sharing: str = setting(
         "auto",
-        "How jobs share a device: by NVIDIA's Multi-Process Service where the driver offers it and "
-        "they are one user's, else by time-slicing (`auto`); `mps` refuses to start a share where "
-        "there is no such service; or by time-slicing always.",
+        "How jobs share a GPU: with NVIDIA's Multi-Process Service where the driver offers it and "
+        "the jobs belong to one user, else by time-slicing (`auto`); with `mps` a share does not "
+        "start where that service is missing; `time_slicing` always uses time-slicing.",
         choices=("auto", "mps", "time_slicing"),
     )
     memory_enforcement: str = setting(
         "stop",
-        "What is done about a job on a shared device that uses more GPU memory than it has there: "
-        "nothing, a warning, or a warning and then an end.",
+        "Action if a job on a shared GPU uses more GPU memory than it was allocated: none, a "
+        "warning, or a warning and then a stop.",
         choices=ACTIONS,
     )
     memory_tolerance: float = setting(
-        0.1, "It may use this part more than it has before anything is done.", least=0, most=10
+        0.1, "Fraction by which it may exceed its memory before the action.", least=0, most=10
     )
     memory_grace_s: float = setting(
-        30.0, "So long after the warning it is stopped.", least=0, most=DAY_S
+        30.0, "Time between the warning and the stop.", least=0, most=DAY_S
     )
     idle_action: str = setting(
         "warn",
-        "What is done about a job that leaves all its devices idle: nothing, a warning, or a "
-        "warning and then an end.",
+        "Action if a job leaves all its GPUs idle: none, a warning, or a warning and then a stop.",
         choices=ACTIONS,
     )
     idle_percent: int = setting(
-        5, "A device that is less busy than this per cent is idle.", least=1, most=100
+        5, "A GPU with a lower utilisation than this percentage is idle.", least=1, most=100
     )
-    idle_minutes: float = setting(
-        30.0, "Idle for so long, a job is warned.", least=0.01, most=525_600
-    )
+    idle_minutes: float = setting(30.0, "Idle time before the warning.", least=0.01, most=525_600)
     idle_grace_minutes: float = setting(
-        10.0, "So long after the warning it is stopped.", least=0, most=525_600
+        10.0, "Time between the warning and the stop.", least=0, most=525_600
     )
     idle_exempt_users: tuple[str, ...] = setting((), "Users whose jobs may be idle.")
-    idle_exempt_tenants: tuple[str, ...] = setting((), "Tenants whose jobs may be idle, by id.")
+    idle_exempt_tenants: tuple[str, ...] = setting((), "Ids of tenants whose jobs may be idle.")
     idle_exempt_interactive: bool = setting(default=False, about="Interactive jobs may be idle.")
     idle_opt_out: bool = setting(
-        default=True, about="A job that was submitted with `--allow-idle` may be idle."
+        default=True, about="Jobs submitted with `--allow-idle` may be idle."
     )
     release_timeout_s: float = setting(
         10.0,
-        "So long a job that has ended is given until nothing of it is on its devices; then it is "
-        "reported as a leak, and the device is held back.",
+        "Time for the processes of an ended job to leave its GPUs; after it a leak is reported and"
+        " the GPU gets no new work.",
         least=0,
         most=3600,
     )
     release_tolerance_mb: int = setting(
         256,
-        "So much more memory than before may be in use on a device after a job.",
+        "Memory in use on a GPU after a job may exceed that before the job by this much.",
         least=0,
         most=1_000_000,
     )
     breaker_failures: int = setting(
-        3, "After so many failures in a row devices are left alone for a while.", least=1, most=100
+        3, "After this many failures in a row, GPUs are not polled for a while.", least=1, most=100
     )
     breaker_backoff_s: float = setting(
-        10.0, "First time for which they are left alone; it doubles.", least=0.1, most=3600
+        10.0, "First duration of that pause; it doubles each time.", least=0.1, most=3600
     )

@@ -1,4 +1,4 @@
-"""Settings of HTTP: where the server listens, and how much it takes from one caller."""
+"""Settings of the network: HTTP, gRPC, authentication, and tenants from the settings file."""
 
 from __future__ import annotations
 
@@ -10,118 +10,116 @@ from gpu_scheduler.wire.tenants import TenantPatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiSettings:
-    """Where the server listens."""
+    """Addresses and limits of the HTTP server."""
 
     host: str = setting(
         "127.0.0.1",
-        "Address for HTTP. On loopback callers are known by their uid; any other address needs "
-        "`tls_certificate`, and callers there need a token.",
+        "Address of the HTTP server. On loopback callers are identified by their uid. Any other "
+        "address needs `tls_certificate`, and its callers need a token.",
     )
     host_names: tuple[str, ...] = setting(
         (),
-        "Further names by which browsers may call the server, besides localhost, `host` and the "
-        "machine's own name.",
+        "Further host names that browsers may use for the server, in addition to localhost, `host`"
+        " and the name of this machine.",
     )
     tls_certificate: str = setting(
-        "", "File with the certificate chain (PEM) for HTTPS; read again when it changes."
+        "", "File with the certificate chain (PEM) for HTTPS; reloaded when it changes."
     )
     tls_key: str = setting(
-        "", "File with its private key; only its owner, and perhaps a group, may read it."
+        "", "File with the private key; only its owner, and possibly a group, may read it."
     )
     allow_plain_http: bool = setting(
         default=False,
-        about="Serve other addresses than loopback without TLS: only where something before the "
-        "server encrypts, as tokens can be read on the way otherwise.",
+        about="Serve other addresses than loopback without TLS. Use this only behind a proxy that "
+        "encrypts, because tokens are readable otherwise.",
     )
     requests_per_second: float = setting(
         500.0,
-        "Most requests of one caller (admins excepted), in the long run; 0 means no limit. Beyond "
-        "that they are answered with 429 and `Retry-After`.",
+        "Rate limit of one caller (except admins); 0: no limit. Further requests get status 429 "
+        "and `Retry-After`.",
         least=0,
         most=1_000_000,
     )
     requests_burst: int = setting(
-        2000, "So many requests of one caller may come at once.", least=1, most=10_000_000
+        2000, "Number of requests that one caller may send at once.", least=1, most=10_000_000
     )
     connections_per_caller: int = setting(
-        512, "Most connections that one user, or one address, may hold open.", least=1, most=65_536
+        512, "Maximum number of open connections of one user or address.", least=1, most=65_536
     )
     slow_request_s: float = setting(
         30.0,
-        "A request whose head, or whose body, has not arrived after this time is given up.",
+        "Timeout for the headers, and for the body, of a request to arrive.",
         least=0.1,
         most=3600,
     )
     http_port: int = setting(
-        8080, "Port of the REST API; 0 takes a free one.", least=0, most=LAST_PORT
+        8080, "Port of the REST API; 0: any free port.", least=0, most=LAST_PORT
     )
     grpc_port: int = setting(
         9090,
-        "Port of gRPC with `tgpu server`, for programs and for agents of other machines; 0 takes a "
-        "free one. With `tgpu up` it is not opened.",
+        "Port of gRPC with `tgpu server`, for programs and for agents of other machines; 0: any "
+        "free port. `tgpu up` does not open it.",
         least=0,
         most=LAST_PORT,
     )
     metrics_port: int = setting(
-        9091, "Port of the Prometheus metrics; 0 takes a free one.", least=0, most=LAST_PORT
+        9091, "Port of the Prometheus metrics; 0: any free port.", least=0, most=LAST_PORT
     )
-    max_body_mb: float = setting(64.0, "Largest body of a request, in MiB.", least=0.001, most=1024)
+    max_body_mb: float = setting(
+        64.0, "Maximum size of a request body in MiB.", least=0.001, most=1024
+    )
     max_jobs_per_request: int = setting(
-        100_000, "Most jobs in one submission.", least=1, most=1_000_000
+        100_000, "Maximum number of jobs in one submission.", least=1, most=1_000_000
     )
 
-
-# --- Settings of gRPC: for programs, and for agents of other machines.
 
 TLS_CHOICES = ("auto", "on", "off")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcSettings:
-    """Where gRPC listens besides `api.grpc_port`, and with which keys."""
+    """gRPC: address, encryption and limits; its port is `api.grpc_port`."""
 
     host: str = setting(
-        "", "Address for gRPC; empty: `api.host`. Agents of other machines come here."
+        "",
+        "Address of the gRPC server, to which agents of other machines connect; empty: `api.host`.",
     )
     tls: str = setting(
         "auto",
-        "Whether gRPC is encrypted. `auto`: yes, but on loopback only with `api.tls_certificate`. "
-        "Agents check the server by the cluster's own authority, so no certificate has to be made "
-        "for them.",
+        "Encryption of gRPC. `auto`: on, except on loopback without `api.tls_certificate`. Agents "
+        "verify the server with the cluster's own CA, so they need no certificate from you.",
         choices=TLS_CHOICES,
     )
     client_ca: str = setting(
         "",
-        "File with authorities (PEM): every caller needs a certificate of one of them, besides its "
-        "token (mutual TLS). Nodes that have joined show their own.",
+        "File with CAs (PEM): every caller needs a certificate of one of them in addition to its "
+        "token (mutual TLS). Nodes that have joined use their own certificate.",
     )
     client_certificate: str = setting(
         "",
-        "File with a certificate (PEM) that an agent shows to a server with `client_ca` until it "
-        "has joined.",
+        "File with the certificate (PEM) that an agent presents to a server with `client_ca` until"
+        " it has joined.",
     )
-    client_key: str = setting("", "File with its private key.")
+    client_key: str = setting("", "File with the private key of that certificate.")
     max_message_mb: float = setting(
-        64.0, "Largest message of gRPC, in MiB, both ways.", least=1, most=1024
+        64.0, "Maximum size of a gRPC message in MiB, in both directions.", least=1, most=1024
     )
     max_streams: int = setting(
-        256, "Most calls that one connection may have under way at once.", least=1, most=65_536
+        256, "Maximum number of concurrent calls on one connection.", least=1, most=65_536
     )
     keepalive_s: float = setting(
         30.0,
-        "A connection on which nothing came for this long is asked whether it is still there.",
+        "A connection without traffic for this long gets a keepalive ping.",
         least=1,
         most=7200,
     )
     node_key_days: float = setting(
         90.0,
-        "So long the key of a node is good; it is renewed when two thirds are over.",
+        "Validity of a node's key; it is renewed after two thirds of this time.",
         least=0.00001,
         most=3650,
     )
 
-
-# --- Settings about who may come in: tokens, other issuers, and the tenants of this machine.
 
 ALGORITHMS = ("HS256", "RS256", "ES256")
 ROLES = ("viewer", "user", "tenant-admin", "admin")
@@ -129,51 +127,54 @@ ROLES = ("viewer", "user", "tenant-admin", "admin")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthSettings:
-    """Who is believed, and what for. `auth: off` is short for `enabled: false`."""
+    """Authentication and roles. `auth: off` is short for `enabled: false`."""
 
     enabled: bool = setting(
         default=True,
-        about="Callers may do what their role allows. Off: everybody who reaches the server may do "
-        "everything; only on loopback. Jobs still run as the account that the kernel names.",
+        about="Check the role of each caller. Off: everyone who reaches the server may do "
+        "everything; "
+        "only allowed on loopback. Jobs still run as the account of the calling process.",
     )
     max_token_days: float = setting(
-        365.0, "No token is made for longer than this.", least=0.01, most=36_500
+        365.0, "Maximum validity of a new token.", least=0.01, most=36_500
     )
     jwt_algorithm: str = setting(
-        "RS256", "The one algorithm that signatures must have.", choices=ALGORITHMS
+        "RS256", "The only accepted algorithm of signatures.", choices=ALGORITHMS
     )
     jwt_key_file: str = setting(
         "",
-        "What checks the signatures of an issuer's JWTs: for HS256 a file with the secret (at "
-        "least 32 bytes, readable by its owner alone), else a public key (PEM). Empty, and no "
-        "`jwt_jwks_file`: JWTs are not taken.",
+        "Key that verifies the signatures of an issuer's JWTs: for HS256 a file with the secret "
+        "(at least 32 bytes, readable only by its owner), else a public key (PEM). Empty, and no "
+        "`jwt_jwks_file`: JWTs are not accepted.",
     )
     jwt_jwks_file: str = setting(
-        "", "The same as a JWKS file, for several keys with ids; read again when it changes."
+        "", "A JWKS file instead, for several keys with ids; reloaded when it changes."
     )
-    jwt_issuer: str = setting("", "What `iss` must be; needed for JWTs.")
-    jwt_audience: str = setting("", "What `aud` must name; needed for JWTs.")
-    jwt_leeway_s: float = setting(30.0, "How far the issuer's clock may be off.", least=0, most=600)
-    jwt_user_claim: str = setting("sub", "The claim that names the Linux account.")
+    jwt_issuer: str = setting("", "Required value of `iss`; needed for JWTs.")
+    jwt_audience: str = setting("", "Required entry of `aud`; needed for JWTs.")
+    jwt_leeway_s: float = setting(
+        30.0, "Tolerated difference to the issuer's clock.", least=0, most=600
+    )
+    jwt_user_claim: str = setting("sub", "Claim with the name of the Linux account.")
     jwt_tenant_claim: str = setting(
-        "tenant", "The claim that names the tenant; without it the account's own tenant counts."
+        "tenant", "Claim with the tenant; without it the tenant of the account is used."
     )
     jwt_role_claim: str = setting(
-        "role", "The claim with the role, or with a list of groups; see `jwt_roles`."
+        "role", "Claim with the role, or with a list of groups; see `jwt_roles`."
     )
     jwt_roles: tuple[str, ...] = setting(
         (),
-        "What values of that claim mean, as `gpu-admins=admin`; empty: the roles' own names. The "
-        "highest role counts.",
+        "Roles for values of that claim, as `gpu-admins=admin`; empty: the values are role names. "
+        "The highest role applies.",
     )
     jwt_default_role: str = setting(
-        "user", "The role if the claim names none that is known.", choices=ROLES
+        "user", "Role of a caller whose claim has no known value.", choices=ROLES
     )
 
 
 @dataclass(frozen=True, slots=True)
 class TenantEntry:
-    """A tenant as the file has it: what it names is set at every start, the rest stays."""
+    """A tenant of the settings file: fields it names are set at every start, others are kept."""
 
     id: str
     patch: TenantPatch

@@ -1,4 +1,4 @@
-"""Settings of what the server reads and writes, and for how long it is kept."""
+"""Settings of operation: files, logging, retention and notifications."""
 
 from __future__ import annotations
 
@@ -16,136 +16,136 @@ class FileSettings:
 
     state_dir: str = setting(
         "",
-        "Directory of all state; empty: `/var/lib/gpu-scheduler` for root, else by XDG.",
+        "State directory; empty: `/var/lib/gpu-scheduler` for root, else by XDG.",
     )
     jobs_file: str = setting(
         "",
-        "A jobs.txt whose new lines are submitted; empty: none is watched.",
-        note="jobs.txt was asked for elsewhere; a file that is found by chance should not run.",
+        "A jobs.txt whose new lines are submitted; empty: no file is watched.",
+        note="No file by default: a file that happens to exist should not run.",
     )
     llm_config_file: str = setting(
         "llm_config.json",
-        "GPUs by model name, for jobs.txt and `tgpu add`; a missing file means one GPU each.",
+        "File with the number of GPUs by model name, for jobs.txt and `tgpu add`; without it each "
+        "job gets one GPU.",
     )
     state_file: str = setting(
         "scheduler.db",
         "Name of the SQLite database in the state directory.",
-        note="gpu_scheduler_state.json was asked for elsewhere; state is a database here.",
+        note="State is a database, not a JSON file.",
     )
     log_file: str = setting(
         "",
-        "The server's own log; empty: standard error, or server.log with `--daemon`.",
-        note="gpu_scheduler.log was asked for elsewhere; a service's log belongs to its keeper.",
+        "Log file of the server; empty: standard error, or server.log with `--daemon`.",
+        note="By default the service manager keeps the log.",
     )
     monitor_interval_s: float = setting(
-        30.0, "How often `jobs_file` and `llm_config_file` are looked at.", least=1, most=86_400
+        30.0, "How often `jobs_file` and `llm_config_file` are read.", least=1, most=86_400
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggingSettings:
-    """What the server says about itself."""
+    """The server's log and metrics."""
 
-    level: str = setting("INFO", "The least important lines that are written.", choices=LEVELS)
+    level: str = setting("INFO", "Lowest level that is logged.", choices=LEVELS)
     structured: bool = setting(
-        default=True, about="Lines are JSON, except on a terminal, which gets readable ones."
+        default=True, about="Log JSON lines, except on a terminal, which gets readable lines."
     )
     max_log_size_mb: float = setting(
         100.0, "The server's log file is rotated at this size.", least=0.1, most=100_000
     )
-    backup_count: int = setting(5, "How many rotated log files are kept.", least=0, most=1000)
+    backup_count: int = setting(5, "Number of rotated log files that are kept.", least=0, most=1000)
     metrics_enabled: bool = setting(
-        default=True, about="The metrics port is open; off, only `/metrics` of the API is."
+        default=True, about="Open the metrics port. Off: metrics are only at `/metrics` of the API."
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionSettings:
-    """How long things are kept."""
+    """How long data is kept."""
 
     archive_after_days: float = setting(
-        30.0, "Jobs that ended so long ago move to the archive.", least=0.01, most=36_500
+        30.0, "Jobs are archived this long after their end.", least=0.01, most=36_500
     )
-    events_days: float = setting(90.0, "Events are dropped after this.", least=0.01, most=36_500)
+    events_days: float = setting(
+        90.0, "Events are deleted after this time.", least=0.01, most=36_500
+    )
     logs_days: float = setting(
-        30.0, "Output of ended jobs is dropped after this.", least=0.01, most=36_500
+        30.0, "Logs of ended jobs are deleted after this time.", least=0.01, most=36_500
     )
     audit_days: float = setting(
         365.0,
-        "Who changed what, and what was refused, is kept for this long.",
+        "Entries of the audit log (changes and rejected requests) are deleted after this time.",
         least=0.01,
         most=36_500,
     )
     readings_days: float = setting(
-        400.0, "Hourly readings of devices are dropped after this.", least=0.01, most=36_500
+        400.0, "Hourly GPU measurements are deleted after this time.", least=0.01, most=36_500
     )
     environments_days: float = setting(
         7.0,
-        "Captured environments of ended jobs are dropped after this; they can hold secrets.",
+        "Captured environments of ended jobs are deleted after this time; they can contain "
+        "secrets.",
         least=0,
         most=36_500,
     )
 
 
-# --- Settings of notifications: who is told what, and how it gets there.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationSettings:
-    """Who is told what happens to jobs and GPUs."""
+    """Notifications about jobs, GPUs and budgets."""
 
-    targets: dict[str, Target] = table(Target, "Who can be told, by name.")  # noqa: RUF009
+    targets: dict[str, Target] = table(Target, "Targets of notifications by name.")  # noqa: RUF009
     default_target: str = setting(
         "",
-        "Where `--notify end` goes if it names no target. Empty, or not for jobs of the tenant: to "
-        "the only `for_jobs` target with this tenant in `tenants`, else the only `for_jobs` one.",
+        "Target of `--notify end` without a target. Empty, or not available to the tenant: the "
+        "only `for_jobs` target with this tenant in `tenants`, else the only `for_jobs` target.",
     )
     owner_events: tuple[str, ...] = setting(
         ("idle",),
-        "What owners are told of their jobs without having asked, at the same target; "
-        "`--notify none` wants nothing of it.",
+        "Events of which owners are notified without having asked, at the default target; "
+        "`--notify none` declines them.",
         choices=tuple(OF_JOBS),
     )
     allow_job_webhooks: bool = setting(
         default=False,
-        about="Jobs may name an https address of their own, as in `--notify end:https://...`; it "
-        "must lie on the public network.",
+        about="Jobs may name an https URL of their own, as in `--notify end:https://...`; its "
+        "address "
+        "must be public.",
     )
-    timeout_s: float = setting(
-        10.0, "A receiver that takes longer has failed, for this time.", least=0.1, most=300
-    )
+    timeout_s: float = setting(10.0, "Timeout of one delivery attempt.", least=0.1, most=300)
     retry_first_s: float = setting(
-        10.0, "First wait before another try; it doubles.", least=0.1, most=3600
+        10.0, "First wait before another attempt; it doubles each time.", least=0.1, most=3600
     )
-    retry_most_s: float = setting(900.0, "Longest wait between two tries.", least=1, most=DAY_S)
+    retry_most_s: float = setting(900.0, "Longest wait between two attempts.", least=1, most=DAY_S)
     give_up_hours: float = setting(
         24.0,
-        "A notification that could not be delivered for so long is given up, with an event.",
+        "A notification that is not delivered within this time is dropped, with an event.",
         least=0.001,
         most=720,
     )
     max_waiting: int = setting(
         10_000,
-        "So many notifications may wait for one target; more are dropped, with an event.",
+        "Maximum number of waiting notifications per target; more are dropped, with an event.",
         least=1,
         most=1_000_000,
     )
     budget_percent: int = setting(
-        90, "A budget of GPU-hours is nearly used from here on.", least=1, most=100
+        90, "Used percentage of a GPU-hour budget that causes a notification.", least=1, most=100
     )
-    smtp_host: str = setting("localhost", "The mail server.")
-    smtp_port: int = setting(25, "Its port.", least=1, most=LAST_PORT)
+    smtp_host: str = setting("localhost", "Host of the mail server.")
+    smtp_port: int = setting(25, "Port of the mail server.", least=1, most=LAST_PORT)
     smtp_security: str = setting(
         "starttls",
-        "Whether the connection is encrypted: by STARTTLS (which the server then must offer), from "
-        "its beginning, or not.",
+        "Encryption of the connection: with STARTTLS (which the server must offer), TLS from the "
+        "beginning, or none.",
         choices=("starttls", "tls", "none"),
         note="A relay on the same machine usually needs `none`.",
     )
     smtp_login_file: str = setting(
-        "", "A file with `user:password` for the mail server, mode 600; empty: no login."
+        "", "File with `user:password` for the mail server, mode 600; empty: no login."
     )
-    mail_from: str = setting("", "Sender of mails; empty: gpu-scheduler@ this machine.")
+    mail_from: str = setting("", "Sender of mails; empty: gpu-scheduler@HOST.")
     ca_file: str = setting(
-        "", "A file with certificates to trust besides the system's, for https and mail."
+        "", "File with CA certificates to trust in addition to the system's, for https and mail."
     )

@@ -1,4 +1,4 @@
-"""Settings about when the scheduler decides, who comes first, and who may have how much."""
+"""Settings of scheduling: cycles, policy, limits of users, prices."""
 
 from __future__ import annotations
 
@@ -17,65 +17,65 @@ WHOLE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSettings:
-    """When the scheduler decides, and what it may do."""
+    """Scheduling cycles and what the scheduler may do."""
 
     scheduling_interval_ms: int = setting(
         1000,
-        "At the latest after this time the queue is looked at again; a change does so at once.",
+        "Longest time between two scheduling cycles; a change starts a cycle at once.",
         least=10,
         most=600_000,
     )
     max_queue_size: int = setting(
         1_000_000,
-        "Most tasks that may wait; a submission beyond that is refused as `queue_full`.",
+        "Maximum number of waiting tasks; further submissions are rejected as `queue_full`.",
         least=1,
         most=100_000_000,
-        note="10,000 was asked for elsewhere; an array of a million tasks must fit, so that loses.",
+        note="The default fits an array of a million tasks.",
     )
     enable_preemption: bool = setting(
-        default=True, about="A job of a higher class may stop one of a lower class."
+        default=True, about="A job of a higher class may preempt one of a lower class."
     )
     enable_gang_scheduling: bool = setting(
-        default=True, about="Jobs of several members are accepted; off, they are refused."
+        default=True, about="Accept jobs with several members. Off: they are rejected."
     )
     enable_thermal_aware: bool = setting(
-        default=True, about="Devices above `thermal_threshold` get no new work."
+        default=True, about="GPUs above `thermal_threshold` get no new work."
     )
     thermal_threshold: float = setting(
-        75.0, "Above this temperature in degrees Celsius a device is hot.", least=20, most=120
+        75.0, "Temperature in degrees Celsius above which a GPU is hot.", least=20, most=120
     )
     thermal_hysteresis: float = setting(
-        5.0, "A hot device is used again once it is this much cooler.", least=0, most=50
+        5.0, "A hot GPU is used again once it is this many degrees cooler.", least=0, most=50
     )
     num_gpus: int = setting(
         0,
-        "Use only the first so many devices of this machine; 0 uses all that are found.",
+        "Use only this many GPUs of this machine, starting with the first; 0: all.",
         least=0,
         most=1024,
-        note="8 was asked for elsewhere; what the machine has wins.",
+        note="By default all GPUs of the machine are used.",
     )
     max_workers: int = setting(
         8,
-        "So many starts (prolog, container, spawn) may be under way at once on this machine.",
+        "Maximum number of concurrent starts (prolog, container, process) on this machine.",
         least=1,
         most=1024,
     )
     worker_timeout_s: float = setting(
         300.0,
-        "A start that takes longer has failed, and the job is tried again.",
+        "A start that takes longer has failed, and the job is retried.",
         least=1,
         most=DAY_S,
     )
     job_timeout_s: float = setting(
         7 * DAY_S,
-        "Limit of jobs that state none.",
+        "Time limit of jobs without a time limit of their own.",
         least=1,
         most=3650 * DAY_S,
-        note="3,600 was asked for elsewhere; nobody expects a training run to end after an hour.",
+        note="The default fits long training runs.",
     )
     graceful_shutdown_timeout_s: float = setting(
         30.0,
-        "How long a stopping server waits for open requests; jobs are left alone.",
+        "How long a stopping server waits for open requests; jobs keep running.",
         least=0,
         most=3600,
     )
@@ -83,111 +83,110 @@ class SchedulerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySettings:
-    """Who comes first."""
+    """Scheduling policy and pools."""
 
     preset: str = setting(
-        "fair", "The policy, as in `tgpu simulate --list-policies`.", choices=PRESETS
+        "fair", "Scheduling policy; `tgpu simulate --list-policies` lists them.", choices=PRESETS
     )
     online_percent: int = setting(
         100,
-        "Per cent of the GPUs that jobs of the online pool may hold, for the first start; later "
-        "on, `PUT /api/v1/quota` changes it.",
+        "Percentage of the GPUs for jobs of the online pool. Used at the first start; later change"
+        " it with `PUT /api/v1/quota`.",
         least=0,
         most=100,
     )
     batch_percent: int = setting(
         100,
-        "Per cent of the GPUs that jobs of the batch pool may hold, for the first start; later "
-        "on, `PUT /api/v1/quota` changes it.",
+        "Percentage of the GPUs for jobs of the batch pool. Used at the first start; later change "
+        "it with `PUT /api/v1/quota`.",
         least=0,
         most=100,
     )
     elastic: bool = setting(
-        default=True, about="What one pool leaves idle is lent to the other, and taken back."
+        default=True,
+        about="A pool may borrow idle GPUs of the other pool, which reclaims them when needed.",
     )
     interactive_preemption: bool = setting(
         default=True,
-        about="Interactive jobs (`--interactive`, `tgpu shell`) may stop batch jobs of their own "
-        "tenant that can be preempted, up to `interactive_max_gpus`, for want of room or because "
-        "the tenant is at a limit. Needs `enable_preemption` and a policy that preempts by class, "
-        "such as `fair`.",
+        about="Interactive jobs (`--interactive`, `tgpu shell`) may preempt preemptible batch "
+        "jobs of "
+        "their own tenant, up to `interactive_max_gpus`, if no GPU is free or the tenant is at its"
+        " quota. Needs `enable_preemption` and a policy that preempts by class, such as `fair`.",
     )
     interactive_max_gpus: float = setting(
         1.0,
-        "So many GPUs a user may hold with interactive jobs when another one stops batch jobs, "
-        "itself included.",
+        "Maximum number of GPUs of a user's interactive jobs, including the new one, when it "
+        "preempts batch jobs.",
         least=0.01,
         most=100_000,
     )
     fill_reservation_gaps: bool = setting(
         default=True,
-        about="Before reserved GPUs are due, jobs that can be preempted may use them if they are "
-        "expected to end in time; off, only jobs whose limit ends in time.",
+        about="Before a reservation starts, preemptible jobs may use its GPUs if they are "
+        "expected to "
+        "end in time. Off: only jobs whose time limit ends in time.",
     )
     usage_half_life_hours: float = setting(
-        168.0, "After this time past use counts half in the fair share.", least=0.01, most=87_600
+        168.0, "Half-life of past usage in the fair share.", least=0.01, most=87_600
     )
 
     def check(self) -> None:
-        """Refuse pools that would have more than there is; one at 100 has no limit of its own."""
+        """Reject pools with more than 100 per cent together; a pool at 100 has no limit."""
         parts = (self.online_percent, self.batch_percent)
         if WHOLE not in parts and sum(parts) > WHOLE:
             raise InvalidRequest(
                 f"policy.online_percent is {parts[0]} and policy.batch_percent is {parts[1]}, "
-                f"which is {sum(parts)} per cent of the GPUs; together they may have 100 at the "
-                "most"
+                f"which is {sum(parts)} per cent of the GPUs; together they must not exceed 100"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitSettings:
-    """What every user may have, in a tenant that says nothing else; 0 means no limit."""
+    """Limits of every user, in a tenant without limits of its own; 0: no limit."""
 
-    user_max_gpus: float = setting(0.0, "GPUs at once.", least=0, most=1_000_000)
-    user_max_jobs: int = setting(0, "Jobs that run at once.", least=0, most=1_000_000)
+    user_max_gpus: float = setting(0.0, "GPUs at the same time.", least=0, most=1_000_000)
+    user_max_jobs: int = setting(0, "Running jobs at the same time.", least=0, most=1_000_000)
     user_max_pending_jobs: int = setting(
         0,
-        "Jobs that wait (an array counts as its tasks); more are refused.",
+        "Waiting jobs (an array counts as its tasks); more are rejected.",
         least=0,
         most=100_000_000,
     )
     user_max_gpu_hours: float = setting(
         0.0,
-        "Budget of GPU-hours for a period; a job that runs counts with its whole time limit.",
+        "Budget of GPU-hours per period; a running job counts with its whole time limit.",
         least=0,
         most=1_000_000_000,
     )
     budget_period: str = setting(
         "total",
-        "For how long budgets last, also those of tenants that state no other: `total` is for "
-        "ever, weeks begin on Monday and months on the first, at midnight UTC.",
+        "Period of budgets, also for tenants without one of their own: `total` never ends, weeks "
+        "begin on Monday and months on the first, at midnight UTC.",
         choices=("total", "week", "month"),
     )
 
 
-# --- Settings of prices, for reports and invoices.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostSettings:
-    """Prices, for reports and invoices."""
+    """Prices for reports and invoices."""
 
-    currency: str = setting("EUR", "What prices are in.")
+    currency: str = setting("EUR", "Currency of prices.")
     gpu_hour: dict[str, float] = table(  # noqa: RUF009
-        Price, "Price of a GPU for an hour, by model, as `tgpu gpus` names it."
+        Price, "Price of a GPU-hour by model, as shown by `tgpu gpus`."
     )
     other_gpu_hour: float = setting(
-        0.0, "Price of a GPU of any other model for an hour.", least=0, most=1_000_000
+        0.0, "Price of a GPU-hour of any other model.", least=0, most=1_000_000
     )
     cpu_hour: float = setting(0.0, "Price of a CPU core for an hour.", least=0, most=1_000_000)
     memory_gb_hour: float = setting(
         0.0, "Price of a GiB of memory for an hour.", least=0, most=1_000_000
     )
     kwh: float = setting(
-        0.0, "Price of a kWh that GPUs have drawn; 0: not charged.", least=0, most=1_000_000
+        0.0, "Price of a kWh used by GPUs; 0: not charged.", least=0, most=1_000_000
     )
     changes: dict[str, PriceChange] = table(  # noqa: RUF009
         PriceChange,
-        "New prices from a day on, by any name; the prices above hold until the first of them.",
-        note="Add a change rather than edit a price: what was used before then costs what it did.",
+        "Price changes by any name, each from a given day on; the prices above apply until the "
+        "first change.",
+        note="Add a change instead of editing a price: earlier usage keeps its price.",
     )
