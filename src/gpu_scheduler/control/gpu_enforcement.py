@@ -1,7 +1,7 @@
-"""Jobs on their devices, reading by reading: measured, and held to what they were given.
+"""Enforce the rules for GPU use with every device sample, and update the condition of devices.
 
-A job that uses more GPU memory than it has, or leaves its GPUs idle, is warned, and stopped later
-if the site wants that. What ends it is in its log, in the history and in its reason.
+A job that exceeds its GPU memory, or leaves its GPUs idle, is warned, and stopped later if the site
+wants that. The warning is in its log, its events and its reason.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MINUTE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class _Holder:
-    """A job on one device."""
+    """A job that holds a part of one device."""
 
     running: Running
     share: DeviceShare
@@ -42,23 +42,23 @@ class _Holder:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One attempt on the node that was read, and where to put what follows."""
+    """One attempt on the sampled node, and where to add the results."""
 
     state: ControlState
     node: Node
     running: Running
-    gauge: AttemptMeter
+    meter: AttemptMeter
     now_ms: int
     outcome: Outcome
     loads: dict[int, int | None] = field(default_factory=dict)
-    """How busy each of its devices here was lately; None if that is not known."""
+    """Load of each of its devices on this node; None if unknown."""
 
     @property
     def rules(self) -> GpuRules:
         return self.state.limits.gpu_rules
 
-    def tell(self, kind: str, *data: tuple[str, str | int]) -> None:
-        """A line of history that the owner sees."""
+    def write_event(self, kind: str, *data: tuple[str, str | int]) -> None:
+        """Write an event of the job."""
         allocation, job = self.running.allocation, self.running.job
         self.outcome.writes.append(
             EventRow(
@@ -72,29 +72,29 @@ class _Case:
         )
 
     def warn(self, kind: str, text: str, *data: tuple[str, str | int]) -> None:
-        """The same, in the job's own log too, and kept as its last warning."""
-        self.gauge.warning = text
-        self.gauge.changed = True
+        """Write an event and a line in the log of the job; store it as its last warning."""
+        self.meter.warning = text
+        self.meter.changed = True
         self.outcome.effects.append(WarnOrder(self.running.allocation.id, text))
-        self.tell(kind, *data, ("text", text))
+        self.write_event(kind, *data, ("text", text))
 
     def stop(self, why: str, text: str) -> None:
-        self.gauge.warning = text
+        self.meter.warning = text
         allocation = self.running.allocation
         stop(self.state, allocation.id, why, self.outcome)
         self.outcome.effects.append(WarnOrder(allocation.id, f"stopped: {text}"))
-        self.outcome.writes.append(self.gauge.row(allocation))
-        self.tell("stopping", ("why", why), ("text", text))
+        self.outcome.writes.append(self.meter.row(allocation))
+        self.write_event("stopping", ("why", why), ("text", text))
 
 
-def look_after(
+def on_sample(
     state: ControlState,
     node: Node,
     readings: tuple[DeviceSample, ...],
     now_ms: int,
     outcome: Outcome,
 ) -> None:
-    """Take in new readings of a node."""
+    """Add new samples of a node to the meters and check the rules."""
     devices = {device.index: device for device in node.devices}
     by_index = {reading.index: reading for reading in readings if reading.index in devices}
     span_ms = state.gpu_meter.span_ms(node.id, now_ms, state.limits.gpu_rules.longest_gap_ms)
@@ -107,16 +107,16 @@ def look_after(
             state.gpu_meter.add_device(node.id, reading, held_milli, span_ms, now_ms)
         for holder in here:
             running = holder.running
-            gauge = state.gpu_meter.of(running.allocation)
-            new = _Case(state, node, running, gauge, now_ms, outcome)
+            meter = state.gpu_meter.of(running.allocation)
+            new = _Case(state, node, running, meter, now_ms, outcome)
             case = cases.setdefault(running.allocation.id, new)
             own = _own_part(reading, running.allocation.id) if len(here) > 1 else reading
             case.loads[index] = own.utilisation_percent
             mine_ms = min(span_ms, max(0, now_ms - running.allocation.start_ms))
             if mine_ms:
                 weights = sum(other.weight for other in here)
-                gauge.measure = with_reading(gauge.measure, own, mine_ms, holder.weight, weights)
-                gauge.changed = True
+                meter.measure = with_reading(meter.measure, own, mine_ms, holder.weight, weights)
+                meter.changed = True
     for case in cases.values():
         _note_memory(case, by_index)
         if not _is_stopping(case):
@@ -133,7 +133,7 @@ def _is_stopping(case: _Case) -> bool:
 def _holders(
     state: ControlState, node: Node, devices: dict[int, Device]
 ) -> dict[int, list[_Holder]]:
-    """Who holds what on each device of a node."""
+    """The jobs on each device of a node."""
     found: dict[int, list[_Holder]] = {}
     resources = state.cluster.index.resources(node.id)
     for entry in state.cluster.by_node.get(resources.ordinal, {}).values():
@@ -144,7 +144,7 @@ def _holders(
 
 
 def _own_part(reading: DeviceSample, allocation_id: str) -> DeviceSample:
-    """A reading with the load of one job of several, if the device tells their processes apart."""
+    """The sample with the load of one job only, if the device reports load per process."""
     if all(process.load_percent is None for process in reading.processes):
         return reading
     load = sum(
@@ -168,24 +168,21 @@ def _used_mb(reading: DeviceSample, allocation_id: str) -> int:
 
 
 def _note_memory(case: _Case, by_index: dict[int, DeviceSample]) -> None:
-    gauge, allocation_id = case.gauge, case.running.allocation.id
-    gauge.read_ms[case.node.id] = case.now_ms
-    gauge.used_mb[case.node.id] = sum(
+    meter, allocation_id = case.meter, case.running.allocation.id
+    meter.read_ms[case.node.id] = case.now_ms
+    meter.used_mb[case.node.id] = sum(
         _used_mb(by_index[share.index], allocation_id)
         for share in _shares(case.running, case.node.id)
         if share.index in by_index
     )
-    used_mb = sum(gauge.used_mb.values())
-    if used_mb > gauge.measure.peak_memory_mb:
-        gauge.measure = replace(gauge.measure, peak_memory_mb=used_mb)
-        gauge.changed = True
-
-
-# --- memory
+    used_mb = sum(meter.used_mb.values())
+    if used_mb > meter.measure.peak_memory_mb:
+        meter.measure = replace(meter.measure, peak_memory_mb=used_mb)
+        meter.changed = True
 
 
 def _check_memory(case: _Case, by_index: dict[int, DeviceSample]) -> None:
-    """Whoever shares a device must leave its neighbours theirs; a whole device is one's own."""
+    """Check the memory of a job on shared devices; a whole device has no limit."""
     if case.rules.memory is Action.OFF:
         return
     for share in _shares(case.running, case.node.id):
@@ -197,21 +194,21 @@ def _check_memory(case: _Case, by_index: dict[int, DeviceSample]) -> None:
         most_mb = share.memory_mb * (100 + case.rules.memory_tolerance_percent) // 100
         if used_mb > most_mb:
             _over_memory(case, share, used_mb)
-        elif place in case.gauge.over_ms:
-            del case.gauge.over_ms[place]
+        elif place in case.meter.over_ms:
+            del case.meter.over_ms[place]
             data = (("node", case.node.id), ("gpu", share.index), ("used_mb", used_mb))
-            case.tell("gpu_memory_ok", *data)
+            case.write_event("gpu_memory_ok", *data)
 
 
 def _over_memory(case: _Case, share: DeviceShare, used_mb: int) -> None:
     rules, place = case.rules, (case.node.id, share.index)
-    over_ms = case.gauge.over_ms.get(place)
+    over_ms = case.meter.over_ms.get(place)
     text = (
         f"it uses {used_mb} MiB of the memory of GPU {share.index} on {case.node.id} "
         f"and was given {share.memory_mb}"
     )
     if over_ms is None:
-        case.gauge.over_ms[place] = case.now_ms
+        case.meter.over_ms[place] = case.now_ms
         then = ""
         if rules.memory is Action.STOP:
             then = f"; it is stopped in {rules.memory_grace_ms // 1000} s unless it gives some back"
@@ -225,28 +222,25 @@ def _over_memory(case: _Case, share: DeviceShare, used_mb: int) -> None:
         case.stop(GPU_MEMORY, text)
 
 
-# --- idleness
-
-
 def _check_idle(case: _Case) -> None:
-    """A job is idle when all its devices are, and all of them have said so lately."""
-    rules, gauge, now_ms = case.rules, case.gauge, case.now_ms
+    """Check for idle GPUs: a job is idle if recent samples of all its devices are."""
+    rules, meter, now_ms = case.rules, case.meter, case.now_ms
     if rules.idle is Action.OFF or _may_be_idle(rules, case.running.job):
         return
     if _is_busy(case) or not _all_read(case):
-        if gauge.idle_warned_ms is not None:
-            case.tell("gpu_idle_over")
-        gauge.busy_ms, gauge.idle_warned_ms = now_ms, None
+        if meter.idle_warned_ms is not None:
+            case.write_event("gpu_idle_over")
+        meter.busy_ms, meter.idle_warned_ms = now_ms, None
         return
-    if gauge.busy_ms is None:
-        gauge.busy_ms = now_ms
-    minutes = (now_ms - gauge.busy_ms) // MINUTE_MS
+    if meter.busy_ms is None:
+        meter.busy_ms = now_ms
+    minutes = (now_ms - meter.busy_ms) // MINUTE_MS
     text = f"its GPUs have been under {rules.idle_percent} % for {minutes} minutes"
-    if gauge.idle_warned_ms is not None:
-        if rules.idle is Action.STOP and now_ms - gauge.idle_warned_ms >= rules.idle_grace_ms:
+    if meter.idle_warned_ms is not None:
+        if rules.idle is Action.STOP and now_ms - meter.idle_warned_ms >= rules.idle_grace_ms:
             case.stop(GPU_IDLE, text)
-    elif now_ms - gauge.busy_ms >= rules.idle_ms:
-        gauge.idle_warned_ms = now_ms
+    elif now_ms - meter.busy_ms >= rules.idle_ms:
+        meter.idle_warned_ms = now_ms
         then = ""
         if rules.idle is Action.STOP:
             then = f"; it is stopped in {rules.idle_grace_ms // 1000} s unless it uses them"
@@ -263,7 +257,7 @@ def _may_be_idle(rules: GpuRules, job: Job) -> bool:
 
 
 def _is_busy(case: _Case) -> bool:
-    """Tell whether a device of the job here is in use, or may be: one that does not say so is."""
+    """Tell whether a device of the job on this node is busy; unknown load counts as busy."""
     for share in _shares(case.running, case.node.id):
         load = case.loads.get(share.index)
         if load is None or load >= case.rules.idle_percent:
@@ -272,16 +266,13 @@ def _is_busy(case: _Case) -> bool:
 
 
 def _all_read(case: _Case) -> bool:
-    """Tell whether every node of the job with devices was read not long ago."""
+    """Tell whether all nodes of the job with devices have a recent sample."""
     since_ms = case.now_ms - case.rules.longest_gap_ms
     return all(
-        case.gauge.read_ms.get(placement.node_id, -1) >= since_ms
+        case.meter.read_ms.get(placement.node_id, -1) >= since_ms
         for placement in case.running.allocation.placements
         if placement.devices
     )
-
-
-# --- rows
 
 
 def _write(
@@ -292,19 +283,13 @@ def _write(
         return
     outcome.writes += hours
     for case in cases.values():
-        if case.gauge.changed and case.gauge.says_something:
-            case.gauge.changed = False
-            outcome.writes.append(case.gauge.row(case.running.allocation))
+        if case.meter.changed and case.meter.has_data:
+            case.meter.changed = False
+            outcome.writes.append(case.meter.row(case.running.allocation))
 
-
-# --- The condition of a device after a reading: hot, trusted, taken by others or not given back.
-#
-# A device and what was read of it come in, the device as it should be seen from now on comes out,
-# and
-# what of that is worth a line of history.
 
 NEAR_MB = 256
-"""Memory of a process that changes by less is not worth a write."""
+"""A smaller change of the memory of a process is not written."""
 
 Data = tuple[tuple[str, str | int], ...]
 
@@ -312,7 +297,7 @@ Data = tuple[tuple[str, str | int], ...]
 def after_reading(
     device: Device, reading: DeviceSample | None, limits: CoreLimits, held: Container[str]
 ) -> Device:
-    """The device after a reading. `held` are the allocations that still hold devices."""
+    """The device updated from a sample. `held` are the active allocations."""
     if reading is None:
         return device
     hot = limits.hot_above_c > 0 and is_hot_after(
@@ -337,7 +322,7 @@ def after_reading(
 
 
 def changes(old: Device, new: Device, xid: int) -> list[tuple[str, Data]]:
-    """What about a device is worth a line of history."""
+    """The events for a changed device."""
     found: list[tuple[str, Data]] = []
     if old.hot != new.hot:
         found.append(
@@ -348,17 +333,17 @@ def changes(old: Device, new: Device, xid: int) -> list[tuple[str, Data]]:
             found.append(("gpu_unhealthy", (("why", new.why), ("xid", xid))))
         else:
             found.append(("gpu_healthy", ()))
-    if _name(old.foreign) != _name(new.foreign):
+    if _identity(old.foreign) != _identity(new.foreign):
         if new.foreign is None:
             found.append(("gpu_free", ()))
         else:
             kind = "gpu_leak" if new.foreign.leaked else "gpu_foreign"
-            found.append((kind, _about(new.foreign)))
+            found.append((kind, _event_data(new.foreign)))
     return found
 
 
 def _taken_by(device: Device, reading: DeviceSample, held: Container[str]) -> ForeignUse | None:
-    """Who keeps the device from our jobs: what a job of ours has left there, then a stranger."""
+    """The process that blocks the device: one left by an ended job first, then a foreign one."""
     uses = []
     for process in reading.processes:
         if process.pid in device.forgiven and process.pid:
@@ -373,8 +358,8 @@ def _taken_by(device: Device, reading: DeviceSample, held: Container[str]) -> Fo
         return None
     before = device.foreign
     for use in uses:
-        # The one that was named stays named while it is there: two that take turns are no news.
-        if before is not None and _name(use) == _name(before):
+        # Keep reporting the same process while it exists, to avoid alternating events.
+        if before is not None and _identity(use) == _identity(before):
             is_near = abs(before.memory_mb - use.memory_mb) < NEAR_MB
             return replace(use, memory_mb=before.memory_mb) if is_near else use
     return max(uses, key=lambda use: (use.leaked, use.memory_mb, -use.pid))
@@ -391,11 +376,11 @@ def _use(process: DeviceProcess, *, leaked: bool) -> ForeignUse:
     )
 
 
-def _name(use: ForeignUse | None) -> tuple[int, bool] | None:
+def _identity(use: ForeignUse | None) -> tuple[int, bool] | None:
     return None if use is None else (use.pid, use.leaked)
 
 
-def _about(use: ForeignUse) -> Data:
+def _event_data(use: ForeignUse) -> Data:
     data: Data = (
         *(("pid", use.pid), ("of_user", use.user)),
         *(("command", use.command), ("memory_mb", use.memory_mb)),

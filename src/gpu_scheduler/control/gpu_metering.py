@@ -1,7 +1,7 @@
-"""What readings add up to: energy, use and memory, by attempt, and by device and hour.
+"""Sums of GPU energy, load and memory by attempt and by device and hour; rules for GPU use.
 
-Readings come in, sums stay; now and then, and when an attempt ends, they go out as rows. The power
-of a device is divided between the jobs on it by their shares.
+Device samples come in. The sums are written now and then, and when an attempt ends. The power of a
+device is divided between its jobs by their shares.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Place = tuple[str, int]
 
 @dataclass(slots=True)
 class AttemptMeter:
-    """One attempt that runs.
+    """Measurements of one running attempt.
 
-    `used_mb` is its memory by node as of the last reading, `read_ms` when each node was last read,
-    `over_ms` since when it uses more memory than it has of a device. `busy_ms` is when one of its
-    devices was last busy, or could not say; None if that is not known after a restart.
+    `used_mb`: memory by node at the last sample; `read_ms`: time of the last sample by node;
+    `over_ms`: since when it exceeds its memory on a device; `busy_ms`: when a device was last busy
+    or did not report its load, None after a restart.
     """
 
     measure: Measure = field(default_factory=Measure)
@@ -52,25 +52,25 @@ class AttemptMeter:
         )
 
     @property
-    def standing_warning(self) -> str:
-        """What it was told that may end it, as long as that holds; else empty."""
+    def active_warning(self) -> str:
+        """The last warning, while its cause lasts; otherwise empty."""
         return self.warning if self.over_ms or self.idle_warned_ms is not None else ""
 
     @property
-    def says_something(self) -> bool:
-        """Tell whether there is anything worth a row."""
+    def has_data(self) -> bool:
+        """Tell whether there is anything to store."""
         measure = self.measure
         return bool(measure.gpu_ms or measure.power_ms or measure.peak_memory_mb or self.warning)
 
 
 class GpuMeter:
-    """All of them. `at_ms` is when each node was last read.
+    """Measurements of all running attempts and devices. `at_ms`: last sample by node.
 
-    `energy_uj` is what each device has drawn since the start of this process.
+    `energy_uj`: energy of each device since the start of this process.
     """
 
     def __init__(self) -> None:
-        """Start with nothing measured."""
+        """Start without measurements."""
         self.attempts: dict[str, AttemptMeter] = {}
         self.at_ms: dict[str, int] = {}
         self.energy_uj: dict[Place, int] = {}
@@ -80,14 +80,14 @@ class GpuMeter:
         self._written_ms: dict[str, int] = {}
 
     def of(self, allocation: Allocation) -> AttemptMeter:
-        """The gauge of an attempt, which counts as busy when it begins."""
-        gauge = self.attempts.get(allocation.id)
-        if gauge is None:
-            gauge = self.attempts[allocation.id] = AttemptMeter(busy_ms=allocation.start_ms)
-        return gauge
+        """The meter of an attempt; it counts as busy at its start."""
+        meter = self.attempts.get(allocation.id)
+        if meter is None:
+            meter = self.attempts[allocation.id] = AttemptMeter(busy_ms=allocation.start_ms)
+        return meter
 
     def recall(self, rows: Iterable[AttemptMeasure], hours: Iterable[DeviceHour]) -> None:
-        """Go on where the store left off."""
+        """Continue with the stored sums."""
         for row in rows:
             self.attempts[row.allocation_id] = AttemptMeter(
                 measure=row.measure, warning=row.warning
@@ -96,12 +96,12 @@ class GpuMeter:
             self._hours[hour.node_id, hour.index] = hour
 
     def take(self, allocation: Allocation) -> list[AttemptMeasure]:
-        """The last row of an attempt that has ended; none if nothing was measured."""
-        gauge = self.attempts.pop(allocation.id, None)
-        return [gauge.row(allocation)] if gauge is not None and gauge.says_something else []
+        """Remove an ended attempt and return its last row, if anything was measured."""
+        meter = self.attempts.pop(allocation.id, None)
+        return [meter.row(allocation)] if meter is not None and meter.has_data else []
 
     def span_ms(self, node_id: str, now_ms: int, longest_ms: int) -> int:
-        """How long ago the node was last read; 0 if that is too long to say what was between."""
+        """Time since the last sample of the node; 0 if that is too long to interpolate."""
         before_ms = self.at_ms.get(node_id)
         self.at_ms[node_id] = now_ms
         if before_ms is None or not 0 < now_ms - before_ms <= longest_ms:
@@ -111,7 +111,7 @@ class GpuMeter:
     def add_device(
         self, node_id: str, reading: DeviceSample, held_milli: int, span_ms: int, now_ms: int
     ) -> None:
-        """One device was read; what it said held since the last time."""
+        """Add a sample of a device, valid for the time since the last one."""
         place = (node_id, reading.index)
         hour_ms = now_ms - now_ms % HOUR_MS
         hour = self._hours.get(place)
@@ -139,7 +139,7 @@ class GpuMeter:
             self.energy_uj[place] = self.energy_uj.get(place, 0) + power * span_ms
 
     def due_hours(self, node_id: str, now_ms: int) -> list[DeviceHour] | None:
-        """The hours of a node that should be written now; None if it is not time yet."""
+        """The device hours of a node to write now; None if it is not time yet."""
         if now_ms - self._written_ms.setdefault(node_id, now_ms) < WRITE_EVERY_MS:
             return None
         self._written_ms[node_id] = now_ms
@@ -150,7 +150,7 @@ class GpuMeter:
 
 
 def weight_of(share: DeviceShare, device: Device) -> int:
-    """A job's part of a device: its share, or that of the memory if it has only memory."""
+    """A job's part of a device: its share, or its part of the memory if it has no share."""
     if share.share_milli or not device.memory_mb:
         return max(1, share.share_milli)
     return max(1, share.memory_mb * WHOLE_MILLI // device.memory_mb)
@@ -159,7 +159,7 @@ def weight_of(share: DeviceShare, device: Device) -> int:
 def with_reading(
     measure: Measure, reading: DeviceSample, span_ms: int, weight: int, weights: int
 ) -> Measure:
-    """A measure after one more reading of one device."""
+    """A measure with one more device sample."""
     load, power = reading.load_percent, reading.power_mw
     return replace(
         measure,
@@ -171,11 +171,8 @@ def with_reading(
     )
 
 
-# --- What jobs may do with the devices that they hold, and what follows if they do more, or none.
-
-
 class Action(StrEnum):
-    """What is done about a job that breaks a rule."""
+    """What to do about a job that breaks a rule."""
 
     OFF = "off"
     WARN = "warn"
@@ -184,12 +181,12 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRules:
-    """The rules, as a site has set them.
+    """The site's rules for GPU use.
 
-    A job on a shared device may exceed its memory there by `memory_tolerance_percent`; one that
-    does so for longer than `memory_grace_ms` after the warning is stopped. A job whose devices are
-    all below `idle_percent` for `idle_ms` is warned, and stopped `idle_grace_ms` later.
-    Readings that lie further apart than `longest_gap_ms` say nothing about the time between them.
+    A job on a shared device may exceed its memory by `memory_tolerance_percent`; it is warned, and
+    stopped after `memory_grace_ms`. A job whose devices are all below `idle_percent` for `idle_ms`
+    is warned, and stopped `idle_grace_ms` later. Samples further apart than `longest_gap_ms` are
+    not interpolated.
     """
 
     memory: Action = Action.OFF
@@ -207,4 +204,4 @@ class GpuRules:
 
 
 NO_RULES = GpuRules()
-"""Jobs may do as they like."""
+"""No checks."""

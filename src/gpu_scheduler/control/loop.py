@@ -19,10 +19,10 @@ import structlog
 
 from gpu_scheduler.control.access import permissions
 from gpu_scheduler.control.access.audit import record
-from gpu_scheduler.control.access.permissions import Rules, as_allowed, jobs_named_in
+from gpu_scheduler.control.access.permissions import Rules, apply_rules, jobs_named_in
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Effect, Outcome
-from gpu_scheduler.control.jobs.submit import Kind, joined, neighbours
+from gpu_scheduler.control.jobs.submit import JoinKey, group_similar, join_series
 from gpu_scheduler.control.messages import Command, Fact, RunCycle, Submit, SubmitAll, SubmitSeries
 from gpu_scheduler.control.restore import recall, restore
 from gpu_scheduler.control.self_monitoring import LoopMetrics
@@ -403,7 +403,7 @@ class Loop:
         self._is_urgent = bool(self._requests)
         done = Outcome()
         answers: list[tuple[_Request, Outcome]] = []
-        for run in neighbours(batch, _kind):
+        for run in group_similar(batch, _join_key):
             answers += self._apply_run(run, done)
         if self._is_cycle_due():
             done.merge(self._cycle())
@@ -431,7 +431,9 @@ class Loop:
         if len(run) > 1:
             outcome: Outcome | None
             try:
-                together = joined([r.message for r in run if isinstance(r.message, SubmitSeries)])
+                together = join_series(
+                    [r.message for r in run if isinstance(r.message, SubmitSeries)]
+                )
                 outcome = self._apply(together, run[0].caller, now_ms := self._now_ms())
             except InternalError:
                 raise
@@ -474,7 +476,7 @@ class Loop:
         self._recall_ends(message)
         permissions.check(self.core.state, caller, message)
         if self._rules is not None:
-            message = as_allowed(self.core.state, message, self._rules)
+            message = apply_rules(self.core.state, message, self._rules)
         return self.core.apply_in_batch(message, now_ms)
 
     def _recall_ends(self, message: Command | Fact) -> None:
@@ -620,7 +622,7 @@ def _refuse(requests: Sequence[_Request], error: SchedulerError) -> None:
             request.answer.set_exception(error)
 
 
-def _kind(request: _Request) -> Kind | None:
+def _join_key(request: _Request) -> JoinKey | None:
     """Message and caller of a submission that may be joined with others; otherwise None."""
     if request.extra_writes is None and isinstance(request.message, SubmitSeries):
         return request.message, request.caller

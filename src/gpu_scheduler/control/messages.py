@@ -1,4 +1,7 @@
-"""What goes into the core: commands of people, and facts from nodes."""
+"""The messages of the core: commands of users and admins, and facts from nodes.
+
+The name of a command class is its action in the audit log.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.rows import EnvironmentRow, EventRow
 
-# --- What people decide about nodes, for the core.
+# Commands about nodes.
 
 
 @dataclass(frozen=True, slots=True)
 class Cordon:
-    """Give a node no new work; what runs there goes on. `by` is who asks for it."""
+    """Give a node no new work; its jobs keep running. `by` is the user who asks for it."""
 
     node_id: str
     by: str = ""
@@ -32,9 +35,9 @@ class Cordon:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Let a node become empty: no new work, and what still runs after `within_ms` is stopped.
+    """Empty a node: no new work; jobs that still run after `within_ms` are stopped and requeued.
 
-    That waits again for a place elsewhere. Without `within_ms` it may end in its own time.
+    Without `within_ms` they run to their end.
     """
 
     node_id: str
@@ -45,14 +48,14 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Uncordon:
-    """Give a node work again that was cordoned or drained."""
+    """Undo a cordon or drain."""
 
     node_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class LabelNode:
-    """Set labels of a node, whatever its agent says; None takes one away."""
+    """Set labels of a node, which override those of its agent; None removes a label."""
 
     node_id: str
     labels: tuple[tuple[str, str | None], ...]
@@ -60,16 +63,16 @@ class LabelNode:
 
 @dataclass(frozen=True, slots=True)
 class RemoveNode:
-    """Forget a node; refused while its agent is there or something may run on it."""
+    """Remove a node; rejected while its agent is connected or a job may run on it."""
 
     node_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmDead:
-    """Somebody knows that a silent node is dead: what it ran may run elsewhere.
+    """An admin confirms that a silent node is dead, so that its jobs may run elsewhere.
 
-    With `silent_ms` they know it of the silence that began then, and of no later one.
+    With `silent_ms` this holds only if the node has been silent since then.
     """
 
     node_id: str
@@ -80,17 +83,15 @@ class ConfirmDead:
 NodeCommand = Cordon | Drain | Uncordon | LabelNode | RemoveNode
 
 
-# --- What goes into the core: commands of people, and facts from nodes.
-
-# --- commands
+# Commands about jobs, tenants, services, reservations and credentials.
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Let a job wait for its turn.
+    """Submit a job.
 
-    The job's number and submission time are set by the core, and its id too if that is empty.
-    How it is run, and what was captured for that, is written and not looked at.
+    The core sets its number and submission time, and its id if that is empty. It stores `launch`
+    and `environment` without reading them.
     """
 
     job: Job
@@ -99,15 +100,15 @@ class Submit:
 
     @property
     def job_count(self) -> int:
-        """How many jobs these are; see `SubmitSeries`."""
+        """The number of jobs; see `SubmitSeries`."""
         return 1
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitSeries:
-    """Jobs that are alike but for their names and commands, which come instead of the job's own.
+    """Submit jobs that differ only in name and command; `job` has everything else.
 
-    The command of each is what its launch runs, too.
+    The command of each job is also what its launch runs.
     """
 
     job: Job
@@ -118,11 +119,11 @@ class SubmitSeries:
 
     @property
     def job_count(self) -> int:
-        """How many jobs these are."""
+        """The number of jobs."""
         return len(self.names)
 
     def each(self) -> Iterator[Submit]:
-        """The same as single submissions."""
+        """The same jobs as single submissions."""
         environment = self.environment
         for name, command in zip(self.names, self.commands, strict=True):
             job = replace(self.job, name=name, command=command)
@@ -132,10 +133,7 @@ class SubmitSeries:
 
 @dataclass(frozen=True, slots=True)
 class SubmitAll:
-    """Let many jobs wait for their turns: all of them, or none.
-
-    A `dry_run` is checked just like that, and nothing is changed.
-    """
+    """Submit many jobs: all of them, or none. A `dry_run` only checks them."""
 
     submissions: tuple[Submit | SubmitSeries, ...]
     dry_run: bool = False
@@ -143,7 +141,7 @@ class SubmitAll:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """End a job, or some tasks of an array; an empty set of tasks ends nothing."""
+    """Cancel a job, or some tasks of an array; an empty set of tasks cancels nothing."""
 
     job_id: str
     tasks: IntervalSet | None = None
@@ -158,14 +156,14 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Let a held job start again."""
+    """Undo a hold."""
 
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reprioritise:
-    """Give a waiting job, or the waiting tasks of an array, another priority."""
+    """Change the priority of a waiting job, or of the waiting tasks of an array."""
 
     job_id: str
     priority: int
@@ -173,7 +171,7 @@ class Reprioritise:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Change a waiting job: these fields of `Job` get these values, all of them or none."""
+    """Change fields of a job that has never started: all of them, or none."""
 
     job_id: str
     changes: tuple[tuple[str, Any], ...]
@@ -181,11 +179,9 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Let a failed or cancelled job, or such tasks of an array, wait again.
+    """Requeue a failed or cancelled job, or the failed tasks of an array.
 
-    Of an array those that failed, and with `cancelled` those that were cancelled, too; if it has
-    ended and none failed, these. A job that has ended can be retried as long as its end is
-    remembered.
+    With `cancelled`, and if an ended array has no failed task, also cancelled tasks.
     """
 
     job_id: str
@@ -194,35 +190,35 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class SetNode:
-    """A node appeared or changed."""
+    """Add or replace a node; used by the simulator and by tests."""
 
     node: Node
 
 
 @dataclass(frozen=True, slots=True)
 class SetTenant:
-    """A tenant appeared or changed."""
+    """Add or replace a tenant."""
 
     tenant: Tenant
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveTenant:
-    """A tenant is gone; refused while it has jobs."""
+    """Remove a tenant; rejected while it has jobs, services or reservations."""
 
     tenant_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetPools:
-    """The parts of all GPUs that pools may have changed: all of these, or none."""
+    """Set the quotas of all pools."""
 
     pools: tuple[PoolQuota, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Keep devices for a tenant or user for a while; `made_by` is who asks for it."""
+    """Make an advance reservation; `made_by` is the user who asks for it."""
 
     wish: ReservationSpec
     made_by: str = ""
@@ -230,23 +226,23 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class CancelReservation:
-    """Give back what was reserved, before or during its time."""
+    """Cancel an advance reservation, before or during its time."""
 
     reservation_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class CreateService:
-    """Keep so many replicas running; id, number and times are set by the core."""
+    """Create a service; the core sets id, number and times."""
 
     service: Service
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateService:
-    """Replace the replicas of a service by others, one after the other.
+    """Change a service, and replace its replicas one after the other.
 
-    Of `wanted` counts all that its owner says; its identity stays as it is.
+    `wanted` has the new specification; id, name, tenant and user stay.
     """
 
     service_id: str
@@ -255,7 +251,7 @@ class UpdateService:
 
 @dataclass(frozen=True, slots=True)
 class ScaleService:
-    """Have more or fewer replicas."""
+    """Change the number of replicas."""
 
     service_id: str
     replicas: int
@@ -263,14 +259,14 @@ class ScaleService:
 
 @dataclass(frozen=True, slots=True)
 class DeleteService:
-    """Stop all replicas; the service goes with the last of them."""
+    """Stop all replicas; the service is removed with the last one."""
 
     service_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class PauseDevice:
-    """Give out a device no more; what runs there goes on."""
+    """Give a device no new work; its jobs keep running."""
 
     node_id: str
     index: int
@@ -278,7 +274,7 @@ class PauseDevice:
 
 @dataclass(frozen=True, slots=True)
 class ResumeDevice:
-    """Give out a device again that was paused or set aside."""
+    """Undo a pause or a quarantine of a device."""
 
     node_id: str
     index: int
@@ -286,56 +282,56 @@ class ResumeDevice:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Write down what happened beside the core; each event gets the time of now."""
+    """Write events from outside the core, with the current time."""
 
     events: tuple[EventRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MakeToken:
-    """Let whoever shows a new secret call; only its hash comes here."""
+    """Create an API token; only the hash of its secret is known here."""
 
     token: Token
 
 
 @dataclass(frozen=True, slots=True)
 class RevokeToken:
-    """Believe a token no more."""
+    """Revoke an API token."""
 
     token_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class UseToken:
-    """A token was used; said now and then, not each time."""
+    """Update the last use of a token; sent now and then, not for each request."""
 
     token_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class KeepAuthority:
-    """Vouch for nodes with this from now on; said once, by the first server."""
+    """Store the certificate authority of nodes; sent once, by the first server."""
 
     authority: Authority
 
 
 @dataclass(frozen=True, slots=True)
 class MakeJoinToken:
-    """Let nodes join that show a new secret; only its hash comes here."""
+    """Create a join token for nodes; only the hash of its secret is known here."""
 
     token: JoinToken
 
 
 @dataclass(frozen=True, slots=True)
 class RevokeJoinToken:
-    """Let nobody join with a token any more; nodes that did keep their keys."""
+    """Revoke a join token; nodes that have joined with it keep their keys."""
 
     token_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class JoinNode:
-    """A node has shown a token and a key of its own, of which this is the fingerprint."""
+    """A node joins with a join token and the fingerprint of its own key."""
 
     node_id: str
     token_id: str
@@ -345,7 +341,7 @@ class JoinNode:
 
 @dataclass(frozen=True, slots=True)
 class RenewNode:
-    """A node has shown its key, `former`, and another one that it wants to be known by."""
+    """A node replaces its key, `former`, by a new one."""
 
     node_id: str
     former: str
@@ -355,7 +351,7 @@ class RenewNode:
 
 @dataclass(frozen=True, slots=True)
 class RevokeNode:
-    """Believe the key of a node no more, and end its session at once."""
+    """Revoke the key of a node and close its session."""
 
     node_id: str
 
@@ -365,7 +361,7 @@ NodeKeyMessage = KeepAuthority | MakeJoinToken | RevokeJoinToken | JoinNode | Re
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """When a waiting job should start, and how that was found."""
+    """The estimated start of a waiting job, and the method of the estimate."""
 
     job_id: str
     start_ms: int
@@ -374,24 +370,24 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class NoteEstimates:
-    """Remember what waiting jobs were first told, so that it can be judged when they start."""
+    """Store the first estimates of waiting jobs, to compare them with the real starts."""
 
     estimates: tuple[Estimate, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RunCycle:
-    """Handle what is due and decide, if anything has changed."""
+    """Handle due timers, and run the engine if anything has changed."""
 
 
-# --- facts
+# Facts from nodes.
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Every member of a gang over several nodes is prepared, and none of them runs yet.
+    """Every member of a gang over several nodes is prepared, and none runs yet.
 
-    `port` is free on the node of the first member, `hosts` are their nodes' addresses by rank.
+    `port` is free on the node of the first member; `hosts` are the node addresses by rank.
     """
 
     allocation_id: str
@@ -408,12 +404,12 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An attempt ended. `progress_ms` is what of its run time the next attempt need not repeat.
+    """An attempt ended. `progress_ms` is run time that the next attempt need not repeat.
 
-    Without exit code and signal, how it ended is not known, and `detail` says why. If it never
-    `ran`, it was refused and will be each time, unless one of the `hooks` that failed is to blame.
-    If it is `lost`, its order never arrived, so it can be ordered again as if nothing had been.
-    It was over at `at_ms`, if that was before it is told, and had run for at least `run_ms`.
+    Without exit code and signal the result is unknown, and `detail` says why. An attempt that never
+    `ran` was rejected by its node, and would be again, unless a failed hook is the cause (`hooks`).
+    A `lost` attempt never reached its node, so it can be started again. It ended at `at_ms` (None:
+    now) and ran for at least `run_ms`.
     """
 
     allocation_id: str
@@ -431,7 +427,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
-    """A job saved its work, so long ago by the clock of its node."""
+    """A job saved its work `ago_ms` ago, by the clock of its node."""
 
     allocation_id: str
     ago_ms: int = 0
@@ -439,7 +435,7 @@ class Checkpointed:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaChecked:
-    """A replica of a service can be used, or cannot; with its port if the node has chosen one."""
+    """The readiness of a replica changed; with its port if the node has chosen one."""
 
     allocation_id: str
     is_ready: bool
@@ -449,9 +445,9 @@ class ReplicaChecked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReported:
-    """An agent says what its node has. What people and readings decided about it stays.
+    """An agent reports the hardware and labels of its node.
 
-    A node that is `unfit`, for this reason, gets no new work until its agent says otherwise.
+    A node that is `unfit`, for this reason, gets no new work until the agent reports otherwise.
     """
 
     node_id: str
@@ -470,7 +466,7 @@ class NodeReported:
 
 @dataclass(frozen=True, slots=True)
 class NodeSilent:
-    """Nothing is heard of a node for `for_ms`: it gets no new work. What it runs may well go on."""
+    """A node has sent no heartbeat for `for_ms`: it gets no new work. Its jobs may still run."""
 
     node_id: str
     for_ms: int = 0
@@ -478,12 +474,12 @@ class NodeSilent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
-    """What was measured on one device.
+    """The measurements of one device.
 
-    `load_percent` is how busy it is at this moment, `utilisation_percent` for the last while; None
-    if it does not say. `processes` are those of our jobs, by allocation, and those of others that
-    matter; `unexplained_mb` is memory that was not given back and that nobody holds. `trusted` is
-    the mark of the last order to trust the device that its node has carried out.
+    `load_percent` is the current load, `utilisation_percent` that of the last interval; None if the
+    device does not report it. `processes` are those of jobs, by allocation, and relevant others.
+    `unexplained_mb` is used memory without a process. `trusted` is the mark of the last
+    `TrustDeviceOrder` that the node has carried out.
     """
 
     index: int
@@ -502,7 +498,7 @@ class DeviceSample:
 
 @dataclass(frozen=True, slots=True)
 class DevicesSampled:
-    """Readings of the devices of a node; if they are not `fresh`, they are the last ones again."""
+    """Samples of the devices of a node; not `fresh` if the agent repeats the last ones."""
 
     node_id: str
     readings: tuple[DeviceSample, ...]
@@ -511,14 +507,14 @@ class DevicesSampled:
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
-    """A node has been silent for so long that it is taken for lost. What it runs may go on."""
+    """A node has been silent for longer than the timeout. Its jobs may still run."""
 
     node_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class LeasesExpired:
-    """For so long no lease was renewed on a node that is silent."""
+    """No lease was renewed on a silent node for `waited_ms`."""
 
     node_id: str
     waited_ms: int
@@ -526,10 +522,10 @@ class LeasesExpired:
 
 @dataclass(frozen=True, slots=True)
 class NodeFenced:
-    """A node is known to be dead: what it ran has ended.
+    """A node is known to be dead: its jobs have ended.
 
-    What ran only there may run elsewhere at once; a gang only when `Ended` says that its members
-    on other nodes have stopped too.
+    Jobs that ran only there may run elsewhere at once; a gang only after its members on other nodes
+    have stopped.
     """
 
     node_id: str

@@ -1,7 +1,7 @@
-"""Begin again where the store left off: rows come in, the core knows all it knew.
+"""Rebuild the control state from the store, after a start or a failed commit.
 
-Nothing is written and nothing is ordered. What really runs is settled afterwards, when the agents
-say what they have.
+Nothing is written or ordered here. Which jobs really run is reconciled later, when the agents
+connect and report.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from gpu_scheduler.store.rows import JobRow, TaskRow
 Verdicts = dict[tuple[tuple[Request, ...], int, bool], Reason | None]
 """Why no node could ever run jobs with these members, minimum and rack rule."""
 LEARNT_FROM = 5_000
-"""From so many of the last ends expected run times are learnt again."""
+"""How many of the last ended jobs the predictor learns from."""
 
 
 def restore(state: ControlState, store: Store, now_ms: int) -> None:
@@ -58,7 +58,7 @@ def restore(state: ControlState, store: Store, now_ms: int) -> None:
     state.node_keys.keep(*store.identities())
     state.cluster.set_pools(store.pools())
     for node in store.nodes():
-        state.cluster.set_node(_not_heard_of_yet(node))
+        state.cluster.set_node(_as_suspect(node))
         set_drain_timer(state, node)
     for window in store.windows():
         keep(state, window)
@@ -67,12 +67,12 @@ def restore(state: ControlState, store: Store, now_ms: int) -> None:
     _restore_services(state, store)
     state.estimates = {row.job_id: row for row in store.estimates()}
     _restore_ledger(state, store)
-    _restore_gauges(state, store, now_ms)
+    _restore_gpu_meter(state, store, now_ms)
     _learn(state, store)
     with _no_collector():
-        runs = [_Run(rows) for rows in neighbours(store.live_jobs(), now_ms)]
+        runs = [_Run(rows) for rows in similar_rows(store.live_jobs(), now_ms)]
         for run in runs:
-            _restore_lives(state, run, store, now_ms)
+            _restore_run(state, run, store, now_ms)
         for allocation in store.allocations():
             _restore_running(state, allocation, now_ms)
         verdicts: Verdicts = {}
@@ -83,7 +83,7 @@ def restore(state: ControlState, store: Store, now_ms: int) -> None:
 
 
 def _restore_services(state: ControlState, store: Store) -> None:
-    """Services as they were; what has to be done for them is done with the next message."""
+    """Restore services; the next message reconciles them."""
     for service in store.services():
         state.services[service.id] = service
         state.unsettled_services[service.id] = None
@@ -92,7 +92,7 @@ def _restore_services(state: ControlState, store: Store) -> None:
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Everything that is made here stays; a collector would walk through it again and again."""
+    """Pause the garbage collector, which would scan all new objects again and again."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -103,11 +103,11 @@ def _no_collector() -> Iterator[None]:
 
 
 def recall(state: ControlState, row: JobRow, store: Store) -> None:
-    """Remember an end again, so that the job can be retried or depended on."""
+    """Load an ended job from the store, so that it can be retried or depended on."""
     job = row.job
     if job.id in state.jobs or job.id in state.ended or row.state not in ENDED:
         return
-    record = _life(state, row, store)
+    record = _record_of(state, row, store)
     record.end_ms = row.end_ms
     if job.hold:
         record.wait_on(HELD, Reason(ReasonCode.HELD))
@@ -120,14 +120,14 @@ def recall(state: ControlState, row: JobRow, store: Store) -> None:
         state.ended.popitem(last=False)
 
 
-def _sharing(state: ControlState, job: Job) -> Job:
-    """The job with requests that are one object for all who ask for them."""
+def _with_shared_members(state: ControlState, job: Job) -> Job:
+    """The job with requests that are shared between jobs."""
     members = state.shared_members(job.members)
     return job if members is job.members else replace(job, members=members)
 
 
-def _not_heard_of_yet(node: Node) -> Node:
-    """A node takes no work until its agent has come back."""
+def _as_suspect(node: Node) -> Node:
+    """An online node gets no work until its agent has reconnected."""
     return replace(node, state=NodeState.SUSPECT) if node.state is NodeState.ONLINE else node
 
 
@@ -151,8 +151,8 @@ def _restore_ledger(state: ControlState, store: Store) -> None:
     )
 
 
-def _restore_gauges(state: ControlState, store: Store, now_ms: int) -> None:
-    """Sums go on; since when a job is idle or takes too much is looked at anew."""
+def _restore_gpu_meter(state: ControlState, store: Store, now_ms: int) -> None:
+    """Restore the sums; idle and memory checks start again."""
     held = {allocation.id: allocation.job_id for allocation in store.allocations()}
     rows = [
         row
@@ -164,12 +164,12 @@ def _restore_gauges(state: ControlState, store: Store, now_ms: int) -> None:
 
 
 def _learn(state: ControlState, store: Store) -> None:
-    """Expected run times come from the last ends, in the order in which they came."""
+    """Teach the predictor the last ended jobs, in the order of their ends."""
     for row in reversed(store.recent_ends(LEARNT_FROM)):
         if row.start_ms is None or row.end_ms is None or row.stop_why:
             continue
         if row.job.array is not None or row.job.service:
-            # The times of an array are those of all tasks together; a service has no end.
+            # The row of an array spans all its tasks; a service has no typical run time.
             continue
         if row.state in {JobState.COMPLETED, JobState.FAILED}:
             run_ms = row.attained_ms + max(0, row.end_ms - row.start_ms)
@@ -178,7 +178,7 @@ def _learn(state: ControlState, store: Store) -> None:
 
 
 class _Run:
-    """Rows that are restored together: one, or plain ones that are alike."""
+    """Rows that are restored together: a single one, or similar plain jobs."""
 
     __slots__ = ("records", "rows")
 
@@ -187,9 +187,9 @@ class _Run:
         self.records: list[JobRecord] = []
 
 
-def _restore_lives(state: ControlState, run: _Run, store: Store, now_ms: int) -> None:
+def _restore_run(state: ControlState, run: _Run, store: Store, now_ms: int) -> None:
     if len(run.rows) == 1:
-        _restore_life(state, run.rows[0], store, now_ms)
+        _restore_record(state, run.rows[0], store, now_ms)
         return
     first = run.rows[0]
     jobs: Iterable[Job] = (row.job for row in run.rows)
@@ -209,7 +209,7 @@ def _restore_lives(state: ControlState, run: _Run, store: Store, now_ms: int) ->
 
 
 def _restore_queued(state: ControlState, run: _Run, verdicts: Verdicts, now_ms: int) -> None:
-    """Queue what was queued."""
+    """Queue the jobs that were queued."""
     records = run.records or [state.jobs[run.rows[0].job.id]]
     by_id = state.cluster.index.by_id
     if len(records) == 1 or not by_id or _why_never(state, records[0].job, verdicts) is not None:
@@ -222,8 +222,8 @@ def _restore_queued(state: ControlState, run: _Run, verdicts: Verdicts, now_ms: 
     queue_alike(state, records, now_ms)
 
 
-def neighbours(rows: list[JobRow], now_ms: int) -> Iterator[list[JobRow]]:
-    """Rows in their order: plain ones that are alike in one list, all others alone."""
+def similar_rows(rows: list[JobRow], now_ms: int) -> Iterator[list[JobRow]]:
+    """Rows in their order: similar plain jobs in one list, all others alone."""
     for is_plain, same in groupby(rows, key=lambda row: _is_plain(row, now_ms)):
         if is_plain:
             for _, alike in groupby(same, key=_kind):
@@ -234,7 +234,7 @@ def neighbours(rows: list[JobRow], now_ms: int) -> Iterator[list[JobRow]]:
 
 
 def _is_plain(row: JobRow, now_ms: int) -> bool:
-    """Tell whether the job only waits for its turn, and has never had one."""
+    """Tell whether the job is queued, has never started, and has no obstacles."""
     job = row.job
     return bool(
         row.state is JobState.PENDING
@@ -258,8 +258,8 @@ def _kind(row: JobRow) -> tuple[object, ...]:
     return row.job.members, row.waited_ms, row.since_ms, _in_common(row.job)
 
 
-def _restore_life(state: ControlState, row: JobRow, store: Store, now_ms: int) -> None:
-    record = _life(state, row, store)
+def _restore_record(state: ControlState, row: JobRow, store: Store, now_ms: int) -> None:
+    record = _record_of(state, row, store)
     job = record.job
     state.jobs[job.id] = record
     if job.hold:
@@ -278,21 +278,20 @@ def _restore_life(state: ControlState, row: JobRow, store: Store, now_ms: int) -
             state.set_timer(task.resume_ms, BACKOFF, job.id, number)
 
 
-def _life(state: ControlState, row: JobRow, store: Store) -> JobRecord:
-    """What is stored of a job."""
-    job = _sharing(state, row.job)
+def _record_of(state: ControlState, row: JobRow, store: Store) -> JobRecord:
+    """The record of a stored job."""
+    job = _with_shared_members(state, row.job)
     record = JobRecord(job)
     _fill(record, row, store.tasks(job.id) if job.array is not None else [])
     if is_elastic(job):
-        _recall_members(record, store)
+        _restore_member_count(record, store)
     return record
 
 
-def _recall_members(record: JobRecord, store: Store) -> None:
-    """With how many members an elastic gang that waits again started last, as its attempts tell.
+def _restore_member_count(record: JobRecord, store: Store) -> None:
+    """Restore the number of members of an elastic gang at its last start, from its attempts.
 
-    Of a task that had ended and is retried nothing but its number of attempts is kept, so that it
-    begins anew in this as well.
+    A retried task that had ended starts without it.
     """
     only = record.only_task
     tasks = record.tasks.items() if only is None else [(None, only)]
@@ -303,14 +302,14 @@ def _recall_members(record: JobRecord, store: Store) -> None:
 
 
 def _waiting_count(record: JobRecord) -> int:
-    """How many of its tasks count as queued."""
+    """The number of tasks that count as queued."""
     if record.job.array is None:
         return int(record.state is JobState.PENDING)
     return len(record.pending.union(record.paused))
 
 
 def _fill(record: JobRecord, row: JobRow, tasks: list[TaskRow]) -> None:
-    """Give a record what its row and those of its tasks say."""
+    """Fill a record from its row and the rows of its tasks."""
     record.waited_ms = row.waited_ms
     record.since_ms = row.since_ms
     record.expected_ms = row.expected_ms
@@ -326,13 +325,13 @@ def _fill(record: JobRecord, row: JobRow, tasks: list[TaskRow]) -> None:
         record.last_attempt = max(record.last_attempt, task_row.attempt)
         number = task_row.task
         if any(number in numbers for numbers in record.states.values()):
-            continue  # the row of the array knows better: its task was cancelled while it waited
+            continue  # the task was cancelled while it waited; only the row of the array says so
         if task_row.state not in ENDED:
             _fill_task(record.task(number), task_row)
             if task_row.resume_ms:
                 record.pending = record.pending.without(number)
         elif number in record.pending:
-            # It had ended and was retried: attempts are counted on.
+            # It had ended and was retried: attempt numbers continue.
             record.task(number).attempt = task_row.attempt
 
 
@@ -390,7 +389,7 @@ def _restore_running(state: ControlState, allocation: Allocation, now_ms: int) -
 
 
 def _why_never(state: ControlState, job: Job, verdicts: Verdicts) -> Reason | None:
-    """Asked once for all jobs that ask for the same."""
+    """Like `why_never`, computed once for equal requests."""
     key = (job.members, job.min_members, job.same_rack)
     if key not in verdicts:
         verdicts[key] = why_never(state, job)
@@ -400,7 +399,7 @@ def _why_never(state: ControlState, job: Job, verdicts: Verdicts) -> Reason | No
 def _restore_waiting(
     state: ControlState, record: JobRecord, row: JobRow, verdicts: Verdicts, now_ms: int
 ) -> None:
-    """Queue what was queued, as long as it has been."""
+    """Queue a job that was queued, with its waiting time."""
     if record.job.array is None and record.state is not JobState.PENDING:
         return
     if row.since_ms:

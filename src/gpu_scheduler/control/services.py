@@ -1,8 +1,8 @@
-"""Services: so many replicas each, made, replaced, moved and stopped until it is as it should be.
+"""Services: a reconciler that creates, replaces, moves and stops replicas.
 
-Whatever happens to a replica marks its service as unsettled. `settle` then looks at what is there,
-as the state knows it, and takes the next step; so every step can be lost and is taken again. What
-runs is never started a second time: a replica is a job, and all that holds for jobs holds for it.
+Every change of a replica marks its service as unsettled. `settle` compares the service with its
+replicas and takes the next step, so a step that was lost is taken again. A replica is a job, with
+all the guarantees of jobs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LONGEST_DETAIL = 300
 
 
 def apply(state: ControlState, message: ServiceCommand, now_ms: int, outcome: Outcome) -> None:
-    """Do what people ask for, or raise and change nothing."""
+    """Carry out a command about a service, or raise and change nothing."""
     match message:
         case CreateService(service):
             service = _create(state, service, now_ms)
@@ -67,7 +67,7 @@ def apply(state: ControlState, message: ServiceCommand, now_ms: int, outcome: Ou
 def on_replica_checked(
     state: ControlState, fact: ReplicaChecked, now_ms: int, outcome: Outcome
 ) -> None:
-    """A node has asked a replica whether it can be used. An old answer changes nothing."""
+    """A readiness probe of a replica has changed its result; a stale report is ignored."""
     found = state.running(fact.allocation_id)
     if found is None or found[2].state is not JobState.RUNNING or found[2].stop_why:
         return
@@ -89,7 +89,7 @@ def on_replica_checked(
         return
     if is_new or (detail and not replica.detail):
         kind = "service_ready" if fact.is_ready else "service_not_ready"
-        _tell(service, replica, kind, now_ms, outcome, ("detail", detail))
+        _write_event(service, replica, kind, now_ms, outcome, ("detail", detail))
     _keep(state, _with(service, changed), outcome)
     state.unsettled_services[service.id] = None
 
@@ -104,23 +104,23 @@ def note_restart(state: ControlState, job_id: str, why: str, now_ms: int, outcom
     changed = replace(replica, restarts=replica.restarts + 1, last_end=why)
     _keep(state, _with(service, changed), outcome)
     data = (("restarts", changed.restarts), ("detail", why))
-    _tell(service, replica, "service_restart", now_ms, outcome, *data)
+    _write_event(service, replica, "service_restart", now_ms, outcome, *data)
 
 
 def nodes_changed(state: ControlState) -> None:
-    """A node came, went or is to be left: whoever has replicas should look."""
+    """A node joined, left or drains: check all services."""
     for service_id in state.services:
         state.unsettled_services[service_id] = None
 
 
 def look_again(state: ControlState, service_id: str) -> None:
-    """It is time to try again what could not be done."""
+    """Mark a service to be checked."""
     if service_id in state.services:
         state.unsettled_services[service_id] = None
 
 
 def settle(state: ControlState, now_ms: int, outcome: Outcome) -> None:
-    """Take the next steps of all services to which something has happened."""
+    """Take the next step of every service that is marked."""
     while state.unsettled_services:
         service_id = next(iter(state.unsettled_services))
         del state.unsettled_services[service_id]
@@ -129,14 +129,14 @@ def settle(state: ControlState, now_ms: int, outcome: Outcome) -> None:
             _settle(state, service, now_ms, outcome)
 
 
-# --- what people ask for
+# Commands.
 
 
 def _create(state: ControlState, service: Service, now_ms: int) -> Service:
     for other in state.services.values():
         if (other.tenant, other.name) == (service.tenant, service.name):
             raise AlreadyExists(
-                f"service '{service.name}' is there already in tenant '{service.tenant}' as "
+                f"service '{service.name}' already exists in tenant '{service.tenant}' as "
                 f"{other.id}; choose another name, or update that one"
             )
     number = state.next_number
@@ -167,7 +167,7 @@ def _update(state: ControlState, service: Service, wanted: Service, now_ms: int)
         return service
     is_other = _what_runs(changed) != _what_runs(service)
     _check(state, changed, max(1, changed.replicas - service.replicas))
-    # Ends count for nothing any more: what has changed may be why they were.
+    # An update gives ended replicas another chance.
     members = tuple(r for r in changed.members if not (is_other and r.is_over))
     generation = service.generation + is_other
     return replace(changed, generation=generation, changed_ms=now_ms, members=members)
@@ -182,21 +182,21 @@ def _scale(state: ControlState, service: Service, replicas: int, now_ms: int) ->
 
 
 def _check(state: ControlState, service: Service, replicas: int) -> None:
-    """Refuse what could never run, or more than may wait."""
+    """Reject a replica that could never run, or more replicas than may wait."""
     job = _job(service, 0)
     would_accept(state, Submit(job, service.launch), service.changed_ms)
     check_room(state, replicas)
     check_pending(state, [(job, replicas)])
 
 
-# --- the next steps
+# Reconciliation.
 
 
 def _settle(state: ControlState, service: Service, now_ms: int, outcome: Outcome) -> None:
-    members = (_as_it_is(state, service, replica, now_ms, outcome) for replica in service.members)
+    members = (_refreshed(state, service, replica, now_ms, outcome) for replica in service.members)
     now = replace(service, members=tuple(replica for replica in members if replica is not None))
     if now.deleted:
-        # Ends are remembered so that nobody takes their place; nobody will.
+        # Ended replicas only block their index, which a deleted service does not need.
         now = replace(now, members=tuple(r for r in now.members if not r.is_over))
         now = _leave(state, now, list(now.live), now_ms, outcome)
         if not now.members:
@@ -206,15 +206,15 @@ def _settle(state: ControlState, service: Service, now_ms: int, outcome: Outcome
     else:
         now = _shrink(state, now, now_ms, outcome)
         now = _grow(state, now, now_ms, outcome)
-        _move(state, now, outcome)
+        _leave_drained_nodes(state, now, outcome)
     if now != state.services[service.id] or now != service:
         _keep(state, now, outcome)
 
 
-def _as_it_is(
+def _refreshed(
     state: ControlState, service: Service, replica: Replica, now_ms: int, outcome: Outcome
 ) -> Replica | None:
-    """A replica as its job stands now; None if it is gone and another one may take its place."""
+    """The replica updated from its job; None if it is gone and may be replaced."""
     if replica.is_over:
         return replica
     record = state.jobs.get(replica.job_id)
@@ -223,23 +223,23 @@ def _as_it_is(
         ended_itself = end is not None and end.state in {JobState.COMPLETED, JobState.FAILED}
         if replica.leaving or not ended_itself:
             return None
-        _tell(service, replica, "service_replica_over", now_ms, outcome)
+        _write_event(service, replica, "service_replica_over", now_ms, outcome)
         return replace(replica, is_over=True, ready=False, since_ms=now_ms)
     task = record.only_task
     runs = task is not None and task.state is JobState.RUNNING and not task.stop_why
     if not runs and replica.ready:
-        _tell(service, replica, "service_not_ready", now_ms, outcome)
+        _write_event(service, replica, "service_not_ready", now_ms, outcome)
         return replace(replica, ready=False, port=0, since_ms=now_ms)
     if not runs and (replica.port or replica.detail):
         return replace(replica, port=0, detail="")
     if runs and service.probe is None and not replica.ready:
-        _tell(service, replica, "service_ready", now_ms, outcome)
+        _write_event(service, replica, "service_ready", now_ms, outcome)
         return replace(replica, ready=True, detail="", since_ms=now_ms)
     return replica
 
 
 def _shrink(state: ControlState, service: Service, now_ms: int, outcome: Outcome) -> Service:
-    """Stop what is too much, and of an update the old ones as far as the others can do without."""
+    """Stop surplus replicas; during an update also old ones, while enough others are ready."""
     live = sorted(service.live, key=lambda r: (r.ready, -r.index))
     old = [replica for replica in live if replica.generation != service.generation]
     wanted = _wanted(service)
@@ -260,7 +260,7 @@ def _shrink(state: ControlState, service: Service, now_ms: int, outcome: Outcome
 
 
 def _grow(state: ControlState, service: Service, now_ms: int, outcome: Outcome) -> Service:
-    """Make what is missing; what is refused just now is tried again later."""
+    """Create missing replicas; if one is rejected, try again later."""
     live = service.live
     old = any(replica.generation != service.generation for replica in live)
     wanted = _wanted(service)
@@ -286,8 +286,8 @@ def _grow(state: ControlState, service: Service, now_ms: int, outcome: Outcome) 
     return service if missing > 0 or not service.problem else replace(service, problem="")
 
 
-def _move(state: ControlState, service: Service, outcome: Outcome) -> None:
-    """Let replicas leave nodes that are drained, one after the other while they can be used."""
+def _leave_drained_nodes(state: ControlState, service: Service, outcome: Outcome) -> None:
+    """Move replicas away from draining nodes, one at a time while they are ready."""
     spare = service.ready_count - _needed(service)
     for replica in service.live:
         record = state.jobs[replica.job_id]
@@ -306,7 +306,7 @@ def _move(state: ControlState, service: Service, outcome: Outcome) -> None:
 def _leave(
     state: ControlState, service: Service, gone: list[Replica], now_ms: int, outcome: Outcome
 ) -> Service:
-    """Stop these replicas for good."""
+    """Stop these replicas and do not replace them."""
     names = {replica.job_id for replica in gone}
     if not names:
         return service
@@ -314,7 +314,7 @@ def _leave(
         replace(r, leaving=True, ready=False) if r.job_id in names else r for r in service.members
     )
     service = replace(service, members=members)
-    # Before the jobs are told: what they lead to is seen with the replicas as they are now.
+    # Stored before the jobs are cancelled, because their end refers to it.
     state.services[service.id] = service
     for replica in gone:
         if replica.job_id in state.jobs:
@@ -328,16 +328,16 @@ def _wanted(service: Service) -> int:
 
 
 def _needed(service: Service) -> int:
-    """So many must be ready before one more is taken away."""
+    """The number of replicas that must stay ready when another one is stopped."""
     wanted = _wanted(service)
     return wanted if service.surge else max(0, wanted - 1)
 
 
-# --- small things
+# Parts of a service.
 
 
 def _what_runs(service: Service) -> tuple[object, ...]:
-    """What only another replica can have otherwise."""
+    """The fields whose change requires new replicas."""
     return service.job, service.launch, service.port, service.probe
 
 
@@ -389,7 +389,7 @@ def _keep(state: ControlState, service: Service, outcome: Outcome) -> None:
     outcome.writes.append(service)
 
 
-def _tell(
+def _write_event(
     service: Service,
     replica: Replica,
     kind: str,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_scheduler.control.access.permissions import as_allowed
+from gpu_scheduler.control.access.permissions import apply_rules
 from gpu_scheduler.control.messages import (
     Command,
     CreateService,
@@ -54,9 +54,9 @@ def launches(message: Command) -> list[Launch | None]:
     ],
 )
 def test_what_runs_is_what_the_rules_make_of_it(message: Command) -> None:
-    allowed = as_allowed(state(), message, settle)
+    allowed = apply_rules(state(), message, settle)
     assert set(launches(allowed)) == {SETTLED}
-    assert as_allowed(state(), message, lambda same: same) is message
+    assert apply_rules(state(), message, lambda same: same) is message
 
 
 def test_of_many_the_first_that_is_refused_is_named() -> None:
@@ -66,5 +66,5 @@ def test_of_many_the_first_that_is_refused_is_named() -> None:
         return submission
 
     with pytest.raises(Forbidden) as refusal:
-        as_allowed(state(), SubmitAll((SERIES, Submit(a_job(), ASKED))), refuse_plain)
+        apply_rules(state(), SubmitAll((SERIES, Submit(a_job(), ASKED))), refuse_plain)
     assert refusal.value.index == 2

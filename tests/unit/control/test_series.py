@@ -112,7 +112,7 @@ def test_jobs_that_are_restored_together_are_the_same_as_each_alone(
     for alone in (False, True):
         if alone:
             each = lambda rows, _: ([row] for row in rows)  # noqa: E731
-            monkeypatch.setattr("gpu_scheduler.control.restore.neighbours", each)
+            monkeypatch.setattr("gpu_scheduler.control.restore.similar_rows", each)
         again = Core(preset(policy), History())
         restore(again.state, store, 9000)
         before = everything(again, store)

@@ -112,7 +112,7 @@ def _of_tasks(context: Context, row: JobRow, task: int | None) -> tuple[int | No
 def _warned(context: Context, allocation_id: str) -> str:
     """What a job was told that may end it, as long as that holds."""
     gauge = context.service.core.state.gpu_meter.attempts.get(allocation_id)
-    text = "" if gauge is None else gauge.standing_warning
+    text = "" if gauge is None else gauge.active_warning
     return f"; warned: {text}" if text else ""
 
 

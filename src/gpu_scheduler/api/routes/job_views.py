@@ -176,7 +176,7 @@ class JobViews:
         name = f"{start}{self._attempt(row, task)}"
         gauge = self._service.core.state.gpu_meter.attempts.get(name)
         entry = self._service.core.state.cluster.running.get(name)
-        if gauge is not None and entry is not None and gauge.says_something:
+        if gauge is not None and entry is not None and gauge.has_data:
             attempts[name] = gauge.row(entry.running.allocation)
         if not attempts:
             return None
@@ -313,7 +313,7 @@ class JobViews:
 
     def _warned(self, allocation_id: str) -> str:
         gauge = self._service.core.state.gpu_meter.attempts.get(allocation_id)
-        text = "" if gauge is None else gauge.standing_warning
+        text = "" if gauge is None else gauge.active_warning
         return f"warned: {text}" if text else ""
 
     def _shown(self, job: Job, launch: Launch) -> dict[str, str]:

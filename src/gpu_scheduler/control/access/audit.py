@@ -1,4 +1,4 @@
-"""Who did what: a command and what it led to come in, a row for the record goes out."""
+"""Audit log: a command and its outcome come in, an audit row goes out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def record(caller: Caller, message: Command | Fact, outcome: Outcome, now_ms: int) -> AuditRow:
-    """The record of a command that was accepted."""
+    """The audit row of an accepted command."""
     kind = type(message)
     if kind is Submit or kind is SubmitSeries or kind is SubmitAll:
         jobs = outcome.jobs
@@ -64,7 +64,7 @@ def _target(message: Command | Fact) -> str:
             return authority.id
         case PauseDevice(node_id, index) | ResumeDevice(node_id, index):
             return f"{node_id}/{index}"
-    # Of other commands the first field that is a text says what they are about.
+    # For other commands the first text field is the target.
     for name in getattr(message, "__slots__", ()):
         value = getattr(message, name)
         if isinstance(value, str):

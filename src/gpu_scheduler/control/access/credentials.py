@@ -1,4 +1,7 @@
-"""Nodes join, renew their keys and are revoked: who may, and what is kept of it."""
+"""API tokens of users; join tokens and keys of nodes.
+
+Only hashes and fingerprints of secrets come here.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ from gpu_scheduler.model.identity import Identity, JoinToken, NodeKey, Token
 def change_node_credentials(
     state: ControlState, message: NodeKeyMessage, now_ms: int, outcome: Outcome
 ) -> None:
-    """Do what the message says, or refuse it."""
+    """Change the authority, a join token or the key of a node; or raise and change nothing."""
     keys = state.node_keys
     changed: tuple[Identity, ...] = ()
     match message:
         case KeepAuthority(authority):
             if keys.authority is not None:
-                raise AlreadyExists("there is an authority for nodes already")
+                raise AlreadyExists("the certificate authority of nodes already exists")
             changed = (authority,)
         case MakeJoinToken() | RevokeJoinToken():
             changed = (_changed_token(keys, message, now_ms),)
@@ -56,12 +59,12 @@ def _changed_token(
         return message.token
     token = _token(keys, message.token_id)
     if token.revoked_ms:
-        raise WrongState(f"join token {token.id} has been revoked already")
+        raise WrongState(f"join token {token.id} is already revoked")
     return replace(token, revoked_ms=max(1, now_ms))
 
 
 def check_token(keys: NodeKeys, token_id: str, node_id: str, now_ms: int) -> JoinToken:
-    """The token, if a node may join with it now, or has and may ask again for the answer."""
+    """The join token, if the node may join with it, or has joined and repeats its request."""
     token = _token(keys, token_id)
     if token.revoked_ms:
         raise Forbidden(f"join token {token_id} has been revoked; ask for another one")
@@ -80,7 +83,7 @@ def _used_up(token: JoinToken) -> Forbidden:
 
 
 def _joined_with(keys: NodeKeys, token_id: str, node_id: str) -> NodeKey | None:
-    """The key of a node, if it joined with that token and is believed."""
+    """The valid key of a node that joined with this token."""
     key = keys.nodes.get(node_id)
     return key if key and key.token_id == token_id and not key.revoked_ms else None
 
@@ -90,7 +93,7 @@ def _joined(state: ControlState, message: JoinNode, now_ms: int) -> tuple[Identi
     token = check_token(keys, message.token_id, node_id, now_ms)
     same = _joined_with(keys, token.id, node_id)
     if same is not None and same.fingerprint == message.fingerprint:
-        # It has missed the answer: the same machine joins once, however often it asks.
+        # The node missed the response and repeats its request.
         return (replace(same, issued_ms=now_ms, expires_ms=message.expires_ms),)
     if token.used >= token.uses:
         raise _used_up(token)
@@ -103,8 +106,8 @@ def _joined(state: ControlState, message: JoinNode, now_ms: int) -> tuple[Identi
     is_known = node_id in state.cluster.index.by_id
     if not token.nodes and (has_key or (is_known and old is None)):
         raise Forbidden(
-            f"there is a node '{node_id}' already, and nobody may take its place with a token that "
-            f"is for any node; make one with 'tgpu node token create --node {node_id}', or first "
+            f"node '{node_id}' already exists, and a token for any node cannot replace it; "
+            f"create one with 'tgpu node token create --node {node_id}', or first "
             f"'tgpu node revoke {node_id}'"
         )
     key = NodeKey(
@@ -133,7 +136,7 @@ def _renewed(keys: NodeKeys, message: RenewNode, now_ms: int) -> NodeKey:
 def _revoked(keys: NodeKeys, node_id: str, now_ms: int) -> NodeKey:
     key = _key(keys, node_id)
     if key.revoked_ms:
-        raise WrongState(f"the key of node '{node_id}' has been revoked already")
+        raise WrongState(f"the key of node '{node_id}' is already revoked")
     return replace(key, revoked_ms=max(1, now_ms))
 
 
@@ -153,13 +156,10 @@ def _key(keys: NodeKeys, node_id: str) -> NodeKey:
     return key
 
 
-# --- Tokens are made, used and revoked.
-
-
 def change_token(
     state: ControlState, message: MakeToken | RevokeToken | UseToken, now_ms: int, outcome: Outcome
 ) -> None:
-    """Do what the message says."""
+    """Create or revoke an API token, or update its last use."""
     match message:
         case MakeToken(token):
             if token.id in state.tokens:
@@ -167,7 +167,7 @@ def change_token(
         case RevokeToken(token_id):
             token = _known(state, token_id)
             if token.revoked_ms:
-                raise WrongState(f"token {token_id} has been revoked already")
+                raise WrongState(f"token {token_id} is already revoked")
             token = replace(token, revoked_ms=max(1, now_ms))
         case UseToken(token_id):
             token = replace(_known(state, token_id), last_used_ms=now_ms)

@@ -1,7 +1,7 @@
-"""Who may do what. A caller and a message come in; silence, or a refusal, comes out.
+"""Permissions: which caller may send which message, and the submission rules of the site.
 
-What others have waiting or running may be known of and not touched; a job of theirs that has ended
-is refused as if it did not exist.
+Waiting and running jobs of other users are visible, but must not be changed. Ended jobs of other
+users are treated as unknown.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from gpu_scheduler.model.service import Service
 
 
 def check(state: ControlState, caller: Caller, message: Command | Fact) -> None:
-    """Refuse what the caller may not do."""
+    """Raise if the caller may not send this message."""
     if caller.is_admin:
         return
     if not caller.may_change:
-        raise Forbidden(f"'{caller.user}' calls as a viewer, who changes nothing")
+        raise Forbidden(f"'{caller.user}' has the role viewer, which may not change anything")
     if isinstance(message, ServiceCommand):
         _check_service(state, caller, message)
         return
@@ -57,7 +57,7 @@ def check(state: ControlState, caller: Caller, message: Command | Fact) -> None:
         case RevokeToken(token_id):
             _check_own_token(state, caller, token_id)
         case CancelReservation(reservation_id):
-            _check_giving_back(state, caller, reservation_id)
+            _check_reservation(state, caller, reservation_id)
         case _:
             raise Forbidden(
                 f"user '{caller.user}' asked for what only an admin may do "
@@ -66,7 +66,7 @@ def check(state: ControlState, caller: Caller, message: Command | Fact) -> None:
 
 
 def _check_token(caller: Caller, token: Token) -> None:
-    """Nobody gives away more than they have, and nobody speaks for somebody else."""
+    """A caller may only create tokens of their own, with at most their own role."""
     if token.user != caller.user:
         raise Forbidden(
             f"user '{caller.user}' asked for a token of '{token.user}', whose jobs would run with "
@@ -83,7 +83,7 @@ def _check_token(caller: Caller, token: Token) -> None:
 
 
 def sees_token(caller: Caller, token: Token) -> bool:
-    """Tell whether the caller may see and revoke a token; who came with one, only of its tenant."""
+    """Tell whether the caller may see and revoke a token."""
     is_own = caller.user in {token.user, token.created_by}
     is_near = not caller.confined or token.tenant in caller.tenants
     return caller.is_admin or (is_own and is_near)
@@ -96,7 +96,7 @@ def _check_own_token(state: ControlState, caller: Caller, token_id: str) -> None
 
 
 def _check_owner(state: ControlState, caller: Caller, job_id: str) -> None:
-    """Everybody may know of what waits or runs; what has ended is gone for others."""
+    """Ended jobs of other users are reported as unknown, active ones as forbidden."""
     if caller.may_touch(*owner_of(state, job_id)):
         return
     if job_id not in state.jobs:
@@ -108,7 +108,7 @@ def _check_owner(state: ControlState, caller: Caller, job_id: str) -> None:
 
 
 def _check_service(state: ControlState, caller: Caller, message: ServiceCommand) -> None:
-    """Services of others are not there; what one runs is changed by nobody but its owner."""
+    """Services of other users are reported as unknown; only the owner may change what one runs."""
     if isinstance(message, CreateService):
         _check_own(state, caller, (Submit(message.service.job, message.service.launch),))
         return
@@ -121,8 +121,8 @@ def _check_service(state: ControlState, caller: Caller, message: ServiceCommand)
         _check_own(state, caller, (Submit(message.wanted.job, message.wanted.launch),))
 
 
-def _check_giving_back(state: ControlState, caller: Caller, reservation_id: str) -> None:
-    """An admin of a tenant may give back what an admin has reserved for that tenant."""
+def _check_reservation(state: ControlState, caller: Caller, reservation_id: str) -> None:
+    """A tenant admin may cancel reservations of that tenant."""
     window = state.cluster.advance_reservations.get(reservation_id)
     if window is None or not caller.may_touch("", window.tenant):
         raise Forbidden(
@@ -139,7 +139,7 @@ def _check_changes(state: ControlState, caller: Caller, message: Command | Fact)
 def _check_dependencies(
     state: ControlState, caller: Caller, dependencies: tuple[Dependency, ...]
 ) -> None:
-    """To wait for a job of somebody else would tell how that one ends."""
+    """Reject dependencies on jobs of other users, which would reveal how these end."""
     for dependency in dependencies:
         if not caller.may_see(*owner_of(state, dependency.job_id)):
             raise InvalidRequest(
@@ -149,7 +149,7 @@ def _check_dependencies(
 
 
 def owner_of(state: ControlState, job_id: str) -> tuple[str, str]:
-    """Whose job this is, and of which tenant; of a job that is not known, nobody's."""
+    """User and tenant of a job; empty if it is unknown."""
     record = state.jobs.get(job_id)
     if record is not None:
         return record.job.user, record.job.tenant
@@ -173,7 +173,7 @@ def _check_own(
 
 
 def not_a_member(caller: Caller, tenant: str) -> Forbidden:
-    """The refusal of a tenant that the caller does not belong to, or that there is not."""
+    """The error for a tenant that is unknown, or that the caller does not belong to."""
     own = ", ".join(sorted(caller.tenants)) or "none"
     return Forbidden(
         f"user '{caller.user}' does not belong to tenant '{tenant}', and may submit to: {own}; "
@@ -181,16 +181,12 @@ def not_a_member(caller: Caller, tenant: str) -> Forbidden:
     )
 
 
-# --- What a message is about, before it is applied: which jobs it names, and what it would submit.
-#
-# And the message as the rules of a site let it be done.
-
 Rules = Callable[[Submit | SubmitSeries], Submit | SubmitSeries]
-"""Refuses what a site does not want to run, and says what is to be run otherwise."""
+"""The site's submission rules: return the submission, changed or not, or raise."""
 
 
 def jobs_named_in(message: Command | Fact) -> list[str]:
-    """The jobs whose end may matter to it, also if that was long ago."""
+    """Ids of jobs that the message names and that may have ended."""
     if isinstance(message, Submit | SubmitSeries):
         return [dependency.job_id for dependency in message.job.dependencies]
     if isinstance(message, SubmitAll):
@@ -206,7 +202,7 @@ def jobs_named_in(message: Command | Fact) -> list[str]:
 def submissions_in(
     state: ControlState, message: Command | Fact
 ) -> tuple[Submit | SubmitSeries, ...]:
-    """What it would let run, for the rules of the site."""
+    """The submissions in a message, for the rules of the site."""
     if isinstance(message, Submit | SubmitSeries):
         return (message,)
     if isinstance(message, SubmitAll):
@@ -221,8 +217,8 @@ def submissions_in(
     return ()
 
 
-def as_allowed(state: ControlState, message: Command | Fact, rules: Rules) -> Command | Fact:
-    """The message as it is to be done, or a refusal that names the `index` of the first bad job."""
+def apply_rules(state: ControlState, message: Command | Fact, rules: Rules) -> Command | Fact:
+    """The message after the site's rules; or raise with the `index` of the first bad job."""
     asked = submissions_in(state, message)
     allowed: list[Submit | SubmitSeries] = []
     index = 0
@@ -238,7 +234,7 @@ def as_allowed(state: ControlState, message: Command | Fact, rules: Rules) -> Co
 
 
 def _with(message: Command | Fact, allowed: Sequence[Submit | SubmitSeries]) -> Command | Fact:
-    """The same message, about these submissions; what changes a waiting job has none."""
+    """The same message with these submissions."""
     if isinstance(message, Submit | SubmitSeries):
         return allowed[0]
     if isinstance(message, SubmitAll):

@@ -23,7 +23,7 @@ from gpu_scheduler.control.jobs.lifecycle import (
     wait_for_job,
     waiting_clock,
 )
-from gpu_scheduler.control.jobs.submit import NO_NODE, check_pending, check_room, revised
+from gpu_scheduler.control.jobs.submit import NO_NODE, check_changed, check_pending, check_room
 from gpu_scheduler.control.messages import (
     Cancel,
     Hold,
@@ -101,7 +101,7 @@ def update(state: ControlState, message: Update, now_ms: int, outcome: Outcome) 
             "(the priority of what waits can be changed at any time)"
         )
     reject_replica(record.job, "changed")
-    job = revised(state, replace(record.job, **changes), now_ms)
+    job = check_changed(state, replace(record.job, **changes), now_ms)
     new = [d for d in job.dependencies if d not in record.job.dependencies]
     _check_dependencies(state, job, new)
     leave_queue(state, record, now_ms)

@@ -44,20 +44,18 @@ from gpu_scheduler.predict.interface import expect_alike
 from gpu_scheduler.store.job_values import Template
 from gpu_scheduler.store.rows import SUBMITTED, EventRow, LaunchRow, NewJobs
 
-# --- Caps and budgets of tenants and users: what has been spent, and what is refused at submission.
-#
-# Over a limit just now means waiting, which the engine sees to. More than a whole limit, or more
-# waiting jobs than allowed, is refused at once.
+# Quotas and budgets. The engine lets a job wait that is over a limit at the moment. A job that is
+# larger than a whole limit, or one waiting job too many, is rejected at once.
 
 
 def period_of(state: ControlState, tenant_id: str) -> BudgetPeriod:
-    """For how long budgets in a tenant last."""
+    """The budget period of a tenant."""
     tenant = state.cluster.tenants.get(tenant_id)
     return (None if tenant is None else tenant.budget_period) or state.policy.budget_period
 
 
 def spent(state: ControlState, account: Account, now_ms: int) -> tuple[int, int]:
-    """GPU time that counts against a budget, and when it counts no more (0: never)."""
+    """GPU time used in the current budget period, and when the next period begins (0: never)."""
     period = period_of(state, tenant_and_user(account)[0])
     if period is BudgetPeriod.WEEK:
         return state.weekly_usage.spent(account, now_ms), Period.WEEK.next_after(now_ms)
@@ -68,12 +66,12 @@ def spent(state: ControlState, account: Account, now_ms: int) -> tuple[int, int]
 
 
 def user_quota(state: ControlState, tenant_id: str) -> Quota:
-    """What each user of a tenant may hold."""
+    """The quota of each user of a tenant."""
     return user_quota_of(state.cluster.tenants.get(tenant_id), state.policy.user_quota)
 
 
 def check_pending(state: ControlState, jobs: Iterable[tuple[Job, int]]) -> None:
-    """Refuse more waiting jobs (tasks of arrays) than a user, or a tenant, may have."""
+    """Reject more waiting jobs (tasks of arrays) than a user or a tenant may have."""
     if not state.cluster.has_limits:
         return
     new: dict[Account, int] = {}
@@ -95,7 +93,7 @@ def check_pending(state: ControlState, jobs: Iterable[tuple[Job, int]]) -> None:
 
 
 def waiting_of(state: ControlState, account: Account) -> int:
-    """How many jobs (tasks of arrays) of an account wait."""
+    """The number of waiting jobs (tasks of arrays) of an account."""
     tenant, user = tenant_and_user(account)
     if user is not None:
         return state.queued_of.get((tenant, user), 0)
@@ -103,7 +101,7 @@ def waiting_of(state: ControlState, account: Account) -> int:
 
 
 def check_limits(state: ControlState, job: Job, now_ms: int) -> None:
-    """More than a whole quota, budget or pool is refused; over it just now only waits."""
+    """Reject a job that is larger than a whole quota, budget or pool."""
     if not state.cluster.has_limits:
         return
     used, turns_ms = spent(state, job.tenant, now_ms)
@@ -132,8 +130,6 @@ def _never(job: Job, refused: Reason) -> str:
     )
 
 
-# --- A request becomes a job that waits, or a clear refusal that leaves nothing behind.
-
 NO_NODE = "node"
 RUNNER_NAMES = {"container": "container engine (docker or podman)"}
 
@@ -141,7 +137,7 @@ RUNNER_NAMES = {"container": "container engine (docker or podman)"}
 def submit(
     state: ControlState, message: Submit | SubmitSeries, now_ms: int, outcome: Outcome
 ) -> None:
-    """Accept a job, or some that are alike, or raise and change nothing."""
+    """Accept a job, or a series of similar jobs; or raise and change nothing."""
     tasks = message.job_count * message.job.task_count
     check_room(state, tasks)
     check_pending(state, [(message.job, tasks)])
@@ -180,17 +176,17 @@ def submit_all(state: ControlState, message: SubmitAll, now_ms: int, outcome: Ou
 
 
 def would_accept(state: ControlState, message: Submit, now_ms: int) -> None:
-    """Raise if the job would be refused, whatever waits already."""
+    """Raise if the job would be rejected, apart from queue limits."""
     _checked(state, message, now_ms)
 
 
 def _checked(state: ControlState, message: Submit | SubmitSeries, now_ms: int) -> Job:
-    """A job that can be accepted, over as many nodes as it needs."""
+    """The job as it will be accepted, split over nodes if it is larger than one; or raise."""
     job = message.job
     _check_new(state, job)
     if 0 < job.deadline_ms <= now_ms:
         raise InvalidRequest(
-            f"the deadline {format_utc(job.deadline_ms)} is over; give one that is still to come"
+            f"the deadline {format_utc(job.deadline_ms)} has passed; give a later one"
         )
     job = _over_nodes(state, job)
     if state.cluster.index.by_id:
@@ -203,7 +199,7 @@ def _checked(state: ControlState, message: Submit | SubmitSeries, now_ms: int) -
 
 
 def _on_nodes_with(job: Job, runner: Runner) -> Job:
-    """A job whose members go only to nodes that have what it is to run in."""
+    """The job restricted to nodes that have the runner."""
     label = (runner_label(runner), "yes")
     members = tuple(
         replace(member, node_labels=tuple(sorted({*member.node_labels, label})))
@@ -242,8 +238,8 @@ def _accept(state: ControlState, message: Submit, job: Job, now_ms: int, outcome
     make_eligible(state, record, now_ms, outcome)
 
 
-def revised(state: ControlState, job: Job, now_ms: int) -> Job:
-    """A job as it was changed, checked like a new one."""
+def check_changed(state: ControlState, job: Job, now_ms: int) -> Job:
+    """A changed job, checked like a new one."""
     if not job.is_gang:
         job = _over_nodes(state, job)
     if state.cluster.index.by_id:
@@ -253,9 +249,9 @@ def revised(state: ControlState, job: Job, now_ms: int) -> Job:
 
 
 def place_again(state: ControlState, now_ms: int, outcome: Outcome) -> None:
-    """Nodes came: look again at jobs that were submitted before any was known.
+    """Nodes joined: check the accepted jobs for which no suitable node was known.
 
-    They were accepted, so what could never run on these nodes waits, and says so.
+    A job that could not run on any known node keeps waiting, with that reason.
     """
     state.new_nodes = False
     for job_id in list(state.unplaced):
@@ -275,7 +271,7 @@ def place_again(state: ControlState, now_ms: int, outcome: Outcome) -> None:
 
 
 def why_never(state: ControlState, job: Job) -> Reason | None:
-    """Why no known node could ever run an accepted job; None if one could."""
+    """Why no known node could ever run the job; None if one could."""
     missing = ever_fits(state.cluster, state.cluster.job_shape(job))
     if not missing:
         return None
@@ -293,9 +289,9 @@ def why_never(state: ControlState, job: Job) -> Reason | None:
 
 
 def cautions(state: ControlState, asked: Job, job: Job) -> Iterator[str]:
-    """What the owner of a job that would be accepted should know: `asked` for, and as it is."""
+    """Warnings about a job that would be accepted: `asked` as submitted, `job` as accepted."""
     if not state.cluster.index.by_id:
-        yield "no node is known yet, so nobody can say whether it fits"
+        yield "no node is known yet, so it is unknown whether the job fits"
         return
     if (reason := why_never(state, job)) is not None:
         yield str(reason)
@@ -312,7 +308,7 @@ def cautions(state: ControlState, asked: Job, job: Job) -> Iterator[str]:
 
 
 def _wait_for_runner(state: ControlState, record: JobRecord) -> None:
-    """It fits, but for what it is to run in: that can be installed, so it waits."""
+    """Let a job wait that lacks only its runner, since that can be installed."""
     reason = why_never(state, record.job)
     if reason is not None:
         state.unplaced[record.job.id] = None
@@ -320,7 +316,7 @@ def _wait_for_runner(state: ControlState, record: JobRecord) -> None:
 
 
 def check_room(state: ControlState, tasks: int) -> None:
-    """Refuse more tasks than the queue has room for."""
+    """Reject more tasks than the queue has room for."""
     room = state.limits.max_queued_tasks - state.queued_tasks
     if tasks > room:
         raise QueueFull(
@@ -348,10 +344,10 @@ def _check_fits(state: ControlState, job: Job) -> None:
 
 
 def _over_nodes(state: ControlState, job: Job) -> Job:
-    """A plain request larger than any node becomes whole nodes and a remainder.
+    """Split a request that is larger than any node into whole nodes and a remainder.
 
-    All parts are of one GPU model, if the nodes of one model are enough. A replica of a service is
-    on one node, as it has one port.
+    All members use one GPU model if the nodes of one model suffice. A replica of a service stays on
+    one node, since it has one port.
     """
     if job.is_gang or job.service:
         return job
@@ -377,7 +373,7 @@ def _split(state: ControlState, job: Job, request: Request) -> Job:
 
 
 def _stamped(state: ControlState, job: Job, now_ms: int) -> Job:
-    """The job with its number and time; equal texts and requests of many jobs are one object."""
+    """The job with number and time; equal strings and requests are shared to save memory."""
     return replace(
         job,
         id=job.id or f"job-{state.next_number}",
@@ -394,7 +390,7 @@ OWN = ("id", "number", "name", "command")
 
 
 def _is_plain(state: ControlState, series: SubmitSeries, now_ms: int) -> bool:
-    """Tell whether nothing can keep such jobs from the queue, and none of them is an array."""
+    """Tell whether nothing can keep these jobs out of the queue, and none is an array."""
     job = series.job
     return bool(
         state.cluster.index.by_id
@@ -410,7 +406,7 @@ def _is_plain(state: ControlState, series: SubmitSeries, now_ms: int) -> bool:
 def _accept_plain_series(
     state: ControlState, series: SubmitSeries, job: Job, now_ms: int, outcome: Outcome
 ) -> None:
-    """Queue plain jobs. `job` is what they have in common, checked and stamped."""
+    """Queue plain jobs at once. `job` is their checked and numbered template."""
     first = state.next_number
     numbers = range(first, first + len(series.names))
     ids = [f"job-{number}" for number in numbers]
@@ -432,7 +428,7 @@ def _accept_plain_series(
 
 
 def queue_alike(state: ControlState, records: list[JobRecord], now_ms: int) -> None:
-    """Queue plain jobs that nothing keeps from it, and that have waited for equally long."""
+    """Queue plain jobs that have no obstacles and the same waiting time."""
     first = records[0]
     waiting = Waiting(job=first.job, expected_ms=1, since_ms=now_ms, waited_ms=first.waited_ms)
     new_waiting = Template(waiting, ("job", "expected_ms")).copy
@@ -447,35 +443,36 @@ def queue_alike(state: ControlState, records: list[JobRecord], now_ms: int) -> N
     state.changed = True
 
 
-# --- Submissions that came one by one and are alike are accepted together, as if they were one.
-#
-# Many callers, or one with many connections, submit the same but for names and commands. What such
-# jobs have in common is then worked out and written once for all that share a commit.
+# Similar submissions of one commit, often from many connections, are joined into one series, so
+# that their common part is checked and written once.
 
 R = TypeVar("R")
-Kind = tuple[Command | Fact, Caller]
+JoinKey = tuple[Command | Fact, Caller]
+"""Message and caller of a submission that may be joined with its neighbours."""
 
 
-def neighbours(requests: Iterable[R], kind_of: Callable[[R], Kind | None]) -> Iterator[list[R]]:
-    """Requests in their order: those that can be applied together in one list, others alone.
+def group_similar(
+    requests: Iterable[R], key_of: Callable[[R], JoinKey | None]
+) -> Iterator[list[R]]:
+    """Requests in their order: neighbours that can be joined in one list, others alone.
 
-    `kind_of` says the message of a request and its caller, or None for one that stays alone.
+    `key_of` returns None for a request that stays alone.
     """
     run: list[R] = []
-    before: Kind | None = None
+    before: JoinKey | None = None
     for request in requests:
-        kind = kind_of(request)
-        if run and not (before is not None and kind is not None and _alike(before, kind)):
+        key = key_of(request)
+        if run and not (before is not None and key is not None and _is_similar(before, key)):
             yield run
             run = []
         run.append(request)
-        before = kind
+        before = key
     if run:
         yield run
 
 
-def joined(all_series: Sequence[SubmitSeries]) -> SubmitSeries:
-    """One series of all jobs of several that are alike."""
+def join_series(all_series: Sequence[SubmitSeries]) -> SubmitSeries:
+    """One series with the jobs of several similar ones."""
     first = all_series[0]
     return SubmitSeries(
         first.job,
@@ -486,7 +483,7 @@ def joined(all_series: Sequence[SubmitSeries]) -> SubmitSeries:
     )
 
 
-def _alike(one: Kind, other: Kind) -> bool:
+def _is_similar(one: JoinKey, other: JoinKey) -> bool:
     first, second = one[0], other[0]
     return (
         isinstance(first, SubmitSeries)

@@ -233,7 +233,7 @@ def on_devices_sampled(
                 where = (("node", node.id), ("gpu", new.index))
                 outcome.writes.append(EventRow(at_ms=now_ms, kind=kind, data=(*where, *data)))
     if fact.fresh:
-        gpu_enforcement.look_after(state, node, fact.readings, now_ms, outcome)
+        gpu_enforcement.on_sample(state, node, fact.readings, now_ms, outcome)
 
 
 def pause_device(state: ControlState, message: PauseDevice, now_ms: int, outcome: Outcome) -> None:
