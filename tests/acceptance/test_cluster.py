@@ -85,7 +85,7 @@ def test_a_second_agent_of_the_same_name_is_refused_and_says_why(cluster: Cluste
     shutil.copy(stolen, cluster.directory / "rival" / stolen.relative_to(cluster.directory / "n1"))
     rival.start()
     try:
-        cluster.until(lambda: "is connected already" in rival.log(), "it is refused")
+        cluster.until(lambda: "is already connected" in rival.log(), "it is refused")
     finally:
         rival.stop()
     cluster.tgpu("wait", cluster.submit("--gpus", "8", "--", "true"))
@@ -125,7 +125,7 @@ def test_a_log_on_a_node_that_is_away_is_out_of_reach_and_says_so(cluster: Clust
     cluster.until(lambda: "disconnected" in cluster.server.log()[said:], "the server has noticed")
     told = cluster.tgpu("logs", job, code=1)
     # In its first seconds it is only not connected; then it has missed its heartbeats.
-    at_once = f"node '{node}' is not connected, so its logs are out of reach"
+    at_once = f"node '{node}' is not connected, so its logs cannot be read"
     later = f"is on node '{node}', which is suspect (no heartbeat since"
     assert at_once in told or later in told
     cluster.agents[node].start()

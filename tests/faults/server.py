@@ -127,9 +127,9 @@ class VirtualServer:
             loop.on_deposed(elector.step_down)
             loop.on_written(elector.on_commit)
             self._audit.note("leads", self.name, term)
-        agents = Agents(loop, patience=node_timeouts_of(SETTINGS.nodes), term=term, may_order=holds)
+        agents = Agents(loop, timeouts=node_timeouts_of(SETTINGS.nodes), term=term, may_order=holds)
         loop.start()
-        agents.expect_nodes()
+        agents.watch_known_nodes()
         service: Any = loop
         self.loop, self._agents, self._repeats = loop, agents, IdempotencyStore(service)
         self._holds = holds

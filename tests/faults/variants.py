@@ -62,7 +62,7 @@ def acknowledge_before_commit() -> Iterator[None]:
 @contextmanager
 def forget_before_commit() -> Iterator[None]:
     """A node may forget an end as soon as the server has heard of it."""
-    over = ReportHandler.member_over
+    over = ReportHandler.member_ended
 
     def forget_first(self: ReportHandler, allocation: Allocation, member: int, end: Any) -> None:
         heard: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -70,7 +70,7 @@ def forget_before_commit() -> Iterator[None]:
         self._forget_members(allocation, heard)
         over(self, allocation, member, end)
 
-    with patch.object(ReportHandler, "member_over", forget_first):
+    with patch.object(ReportHandler, "member_ended", forget_first):
         yield
 
 
@@ -124,7 +124,7 @@ def requeue_before_the_lease_ends() -> Iterator[None]:
     def sooner(
         self: LivenessTimers, wait_s: float, act: Callable[[], object]
     ) -> asyncio.TimerHandle:
-        is_lease = wait_s > self._patience.lost_s
+        is_lease = wait_s > self._timeouts.lost_s
         return later(self, wait_s / 4 if is_lease else wait_s, act)
 
     with patch.object(LivenessTimers, "_later", sooner):

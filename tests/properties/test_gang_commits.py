@@ -276,8 +276,8 @@ class World:
         self.writer = SlowWriter()
         self.loop = Loop(self.store, new_core, self.now_ms, writer=self.writer)
         self.loop.start()
-        self.agents = Agents(self.loop, patience=NodeTimeouts(suspect_s=3.0))
-        self.agents.expect_nodes()
+        self.agents = Agents(self.loop, timeouts=NodeTimeouts(suspect_s=3.0))
+        self.agents.watch_known_nodes()
 
     def crash(self) -> None:
         """The server is gone in the middle of what it did; another one begins with the store."""

@@ -89,11 +89,11 @@ class Server:
 
     def __post_init__(self) -> None:
         self.silence = LivenessTimers(self.patience, self._tell, lambda _: {round(LEASE_S * 1000)})
-        self.silence.begin("n0")
+        self.silence.start("n0")
 
     def hears(self) -> bool:
         """A word of the node has come: it is welcome from now on, and gets its lease."""
-        self.silence.end("n0")
+        self.silence.stop("n0")
         self.grants = True
         self.heard_s = self.timers.now_s
         self.timers.call_later(PATIENCE.suspect_s, self._look)
@@ -102,7 +102,7 @@ class Server:
     def _look(self) -> None:
         if self.grants and self.timers.now_s - self.heard_s >= PATIENCE.suspect_s:
             self.grants = False
-            self.silence.suspect("n0")
+            self.silence.mark_suspect("n0")
 
     def _tell(self, fact: Fact) -> None:
         if isinstance(fact, NodeSilent):

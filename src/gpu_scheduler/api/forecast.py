@@ -429,7 +429,7 @@ def expected_running_end(service: Service, running: Running) -> ExpectedTime:
     for placement in running.allocation.placements:
         resources = by_id.get(placement.node_id)
         if resources is not None and resources.node.state is NodeState.LOST:
-            return ExpectedTime(None, "", "its node does not respond")
+            return ExpectedTime(None, "", "its node does not answer")
     now_ms = service.now_ms()
     predictor = service.core.state.predictor
     if not running.stopping and is_guess(predictor, job, ran_so_far_ms(running, now_ms)):

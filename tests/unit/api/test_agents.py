@@ -81,7 +81,7 @@ def test_what_is_left_of_a_stream_that_was_given_up_is_not_heard() -> None:
         loop = Loop(store, lambda: a_core(nodes=[]), lambda: 1_000)
         loop.start()
         context: Any = None
-        agents = Agents(loop, patience=NodeTimeouts(suspect_s=0.05, lost_s=60))
+        agents = Agents(loop, timeouts=NodeTimeouts(suspect_s=0.05, lost_s=60))
         stream = agents.session(requests(), context)
         async with asyncio.timeout(60):
             assert (await anext(stream)).HasField("welcome")
@@ -186,7 +186,7 @@ def test_a_server_that_was_frozen_listens_before_it_calls_anybody_silent() -> No
         loop.start()
         context: Any = None
         patience = NodeTimeouts(suspect_s=600, lost_s=3600)
-        stream = Agents(loop, patience=patience).session(requests(), context)
+        stream = Agents(loop, timeouts=patience).session(requests(), context)
         assert (await anext(stream)).HasField("welcome")
         events.frozen_s += patience.suspect_s + 10
         for _ in range(5):
@@ -209,9 +209,9 @@ def test_a_hello_that_is_older_than_the_last_one_of_its_node_has_come_late(
     boot_id: str, boot_ms: int, is_late: bool
 ) -> None:
     newest = NewestHellos()
-    assert not newest.is_late(pb.Hello(node="n0", boot_id="one", boot_ms=5_000))
-    assert not newest.is_late(pb.Hello(node="n1", boot_id="one", boot_ms=1))
-    assert newest.is_late(pb.Hello(node="n0", boot_id=boot_id, boot_ms=boot_ms)) is is_late
+    assert not newest.is_stale(pb.Hello(node="n0", boot_id="one", boot_ms=5_000))
+    assert not newest.is_stale(pb.Hello(node="n1", boot_id="one", boot_ms=1))
+    assert newest.is_stale(pb.Hello(node="n0", boot_id=boot_id, boot_ms=boot_ms)) is is_late
 
 
 def test_a_stream_that_comes_late_does_not_take_the_place_of_the_next_one() -> None:

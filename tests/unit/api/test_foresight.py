@@ -206,7 +206,7 @@ def test_of_a_job_on_a_lost_node_no_end_is_told() -> None:
     lab.submit(whole("runs", max_runtime_ms=HOUR))
     assert end_of(lab, "runs").at_ms == HOUR
     lab.do(NodeSilent("n0"), NodeLost("n0"))
-    assert end_of(lab, "runs") == ExpectedTime(None, "", "its node does not respond")
+    assert end_of(lab, "runs") == ExpectedTime(None, "", "its node does not answer")
 
 
 def test_a_service_has_no_end_and_lets_nobody_start() -> None:

@@ -46,10 +46,10 @@ def test_with_follow_lines_come_as_they_are_written_and_the_view_ends_with_the_l
 
 
 def test_a_member_out_of_reach_says_so_and_one_that_never_was_says_nothing() -> None:
-    lost = said(b"a\n", ClusterError("node 'n1' is not connected, so its logs are out of reach"))
+    lost = said(b"a\n", ClusterError("node 'n1' is not connected, so its logs cannot be read"))
     never = said(UnknownThing("attempt j.1 has no member 2"))
     assert text(said(b"b\n"), lost, never) == (
-        b"[0] b\n[1] a\n[1] (node 'n1' is not connected, so its logs are out of reach)\n"
+        b"[0] b\n[1] a\n[1] (node 'n1' is not connected, so its logs cannot be read)\n"
     )
 
 

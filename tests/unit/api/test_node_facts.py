@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_scheduler.api.nodes.reports import member_end
+from gpu_scheduler.api.nodes.reports import member_result
 from gpu_scheduler.wire import agent_pb2 as pb
 
 
@@ -19,4 +19,4 @@ def test_an_end_was_when_its_node_saw_it_and_else_nobody_knows(
     over: pb.Over, ended_ms: int | None
 ) -> None:
     """A machine that was restarted may have found it over by a clock that was wrong."""
-    assert member_end(pb.Fact(over=over), 1_000).ended_ms == ended_ms
+    assert member_result(pb.Fact(over=over), 1_000).ended_ms == ended_ms

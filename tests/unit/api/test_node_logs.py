@@ -36,8 +36,8 @@ def test_a_chunk_that_was_read_makes_room_for_another() -> None:
         await asyncio.sleep(0)
         assert node.told[0].log_request.chunks == CHUNKS_AHEAD
         for _ in range(CHUNKS_AHEAD):
-            logs.hear("n0", a_chunk())
-        logs.hear("n0", a_chunk(end=True))
+            logs.on_chunk("n0", a_chunk())
+        logs.on_chunk("n0", a_chunk(end=True))
         assert await first == b"x"
         assert node.count("log_credit") == 0, "it has been handed over, and is not gone yet"
         assert [data async for data in reading] == [b"x"] * (CHUNKS_AHEAD - 1)
@@ -54,11 +54,11 @@ def test_a_node_that_sends_more_than_it_may_is_not_listened_to() -> None:
         first = asyncio.ensure_future(anext(reading))
         await asyncio.sleep(0)
         for _ in range(3 * CHUNKS_AHEAD):
-            logs.hear("n0", a_chunk())
+            logs.on_chunk("n0", a_chunk())
         await first
         for _ in range(CHUNKS_AHEAD - 1):
             await anext(reading)
-        with pytest.raises(ClusterError, match="more of its log than was asked for"):
+        with pytest.raises(ClusterError, match="more of its log than was requested"):
             await anext(reading)
 
     asyncio.run(run())
@@ -70,10 +70,10 @@ def test_nothing_that_another_node_sends_is_taken_for_the_log() -> None:
         reading = logs.read("n0", pb.LogRequest())
         first = asyncio.ensure_future(anext(reading))
         await asyncio.sleep(0)
-        logs.hear("other", pb.LogChunk(request_id=1, data=b"forged"))
-        logs.hear("other", pb.LogChunk(request_id=1, problem="forged"))
-        logs.hear("n0", a_chunk())
-        logs.hear("n0", a_chunk(end=True))
+        logs.on_chunk("other", pb.LogChunk(request_id=1, data=b"forged"))
+        logs.on_chunk("other", pb.LogChunk(request_id=1, problem="forged"))
+        logs.on_chunk("n0", a_chunk())
+        logs.on_chunk("n0", a_chunk(end=True))
         assert await first == b"x"
         assert [data async for data in reading] == []
 

@@ -31,15 +31,15 @@ class Node:
 
     def takes(self, chunks: int) -> None:
         credit = pb.TerminalCredit(terminal_id=1, chunks=chunks)
-        self.terminals.hear("n0", pb.AgentMessage(terminal_credit=credit))
+        self.terminals.on_message("n0", pb.AgentMessage(terminal_credit=credit))
 
     def says(self, data: bytes, node: str = "n0") -> None:
         piece = pb.TerminalData(terminal_id=1, data=data)
-        self.terminals.hear(node, pb.AgentMessage(terminal_data=piece))
+        self.terminals.on_message(node, pb.AgentMessage(terminal_data=piece))
 
     def closes(self, problem: str = "") -> None:
         close = pb.TerminalClose(terminal_id=1, problem=problem)
-        self.terminals.hear("n0", pb.AgentMessage(terminal_close=close))
+        self.terminals.on_message("n0", pb.AgentMessage(terminal_close=close))
 
 
 async def all_of(visit: TerminalSession) -> list[bytes | int]:
@@ -53,9 +53,9 @@ def test_what_is_shown_makes_room_and_what_is_said_needs_credit() -> None:
         node_opens(node.takes, 1)
         async with node.terminals.open("n0", pb.TerminalOpen(allocation_id="j.1")) as visit:
             assert node.told[0].terminal_open.chunks == CHUNKS_AHEAD
-            visit.put(b"keys")
-            with pytest.raises(InvalidRequest, match="more was sent"):
-                visit.put(b"more keys")
+            visit.send_input(b"keys")
+            with pytest.raises(InvalidRequest, match="more input was sent"):
+                visit.send_input(b"more keys")
             for _ in range(CHUNKS_AHEAD):
                 node.says(b"x")
             assert node.count("terminal_credit") == 0, "nobody has taken it yet"
@@ -77,7 +77,7 @@ def test_a_node_that_sends_more_of_a_terminal_than_it_may_is_cut_off() -> None:
             for _ in range(CHUNKS_AHEAD + 1):
                 node.says(b"x")
             assert len(await all_of(visit)) == 1 + CHUNKS_AHEAD
-            assert "sent more than was asked for" in visit.problem
+            assert "sent more than was requested" in visit.problem
 
     asyncio.run(run())
 

@@ -1,4 +1,4 @@
-"""Orders to the agents: what the core decided goes out once it is committed."""
+"""Dispatch of orders: committed effects of the control loop go to the agents of their nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.wire.orders import start_order, warn_order
 
-NO_LAUNCH = "how to run it was not submitted with it"
+NO_LAUNCH = "its launch description is missing"
 NO_ENVIRONMENT = (
     "the environment that was captured with it is dropped by now (retention.environments_days); "
     "submit it anew"
@@ -30,30 +30,31 @@ NO_ENVIRONMENT = (
 
 
 class OrderDispatcher:
-    """Carries out the effects of the loop, each by the session of its node.
+    """Sends each effect of the loop through the session of its node.
 
-    `left` are the nodes whose agents have gone; one that is given work is `suspect`.
+    `disconnected` are the nodes whose agents have left; `suspect` is called for such a node that
+    gets work.
     """
 
     def __init__(
         self,
         loop: Loop,
         sessions: Sessions,
-        hearing: ReportHandler,
+        reports: ReportHandler,
         *,
-        left: Container[str],
+        disconnected: Container[str],
         suspect: Callable[[str], None],
     ) -> None:
-        """Nothing is sent before somebody is connected."""
+        """`reports` receives attempts that cannot be started."""
         self._loop = loop
         self._sessions = sessions
-        self._hearing = hearing
-        self._left = left
+        self._reports = reports
+        self._disconnected = disconnected
         self._suspect = suspect
         self._last_environment: tuple[str, dict[str, str] | None] = ("", None)
 
-    def carry_out(self, effects: list[Effect]) -> None:
-        """Send what was decided and committed."""
+    def dispatch(self, effects: list[Effect]) -> None:
+        """Send committed effects to their nodes."""
         starting = [effect.job.id for effect in effects if isinstance(effect, StartOrder)]
         launches = self._loop.store.launches(starting) if starting else {}
         for effect in effects:
@@ -61,65 +62,64 @@ class OrderDispatcher:
                 case StartOrder():
                     self.send_start(effect, launches.get(effect.job.id))
                 case CommitOrder():
-                    self._hearing.gangs.commit(effect)
+                    self._reports.gangs.commit(effect)
                 case NodeGone(node_id):
-                    self._hearing.gangs.node_gone(node_id)
+                    self._reports.gangs.stop_waiting_for(node_id)
                 case StopOrder():
                     self.send_stop(effect)
                 case WarnOrder():
                     self._send_warning(effect)
                 case DisconnectOrder() | TrustDeviceOrder():
-                    self._tell_node(effect)
+                    # A node that is not connected gets this when it reconnects.
+                    session = self._sessions.by_node.get(effect.node_id)
+                    if session is not None and isinstance(effect, DisconnectOrder):
+                        session.close()
+                    elif session is not None and isinstance(effect, TrustDeviceOrder):
+                        session.send_trust(effect.index, effect.mark)
 
-    def _tell_node(self, effect: DisconnectOrder | TrustDeviceOrder) -> None:
-        """What concerns a node as a whole; one that is away is told when it comes back."""
-        session = self._sessions.by_node.get(effect.node_id)
-        if session is None:
-            return
-        if isinstance(effect, DisconnectOrder):
-            session.close()
-        else:
-            session.trust(effect.index, effect.mark)
-
-    def _is_given_back(self, order: StartOrder) -> bool:
-        """What was decided for a node that has just left was never ordered: it goes elsewhere."""
+    def _return_undelivered(self, order: StartOrder) -> bool:
+        """Return an attempt to the queue if its only node has just disconnected."""
         allocation = order.allocation
         node_id = allocation.placements[0].node_id
-        if allocation.spans_nodes or node_id in self._sessions.by_node or node_id not in self._left:
+        if (
+            allocation.spans_nodes
+            or node_id in self._sessions.by_node
+            or node_id not in self._disconnected
+        ):
             return False
         if self._loop.core.state.cluster.index.resources(node_id).node.state is NodeState.ONLINE:
             self._suspect(node_id)
-        detail = f"node {node_id} was not connected, so it was never ordered there"
+        detail = f"node {node_id} was not connected, so it was never started there"
         lost = Ended(allocation.id, exit_code=None, ran=False, lost=True, detail=detail)
-        self._hearing.tell(lost)
+        self._reports.post(lost)
         return True
 
     def send_start(
         self, order: StartOrder, launch: Launch | None, *, only: str | None = None
     ) -> None:
-        """Let the nodes of an attempt start it, or `only` one of them; or tell why nobody can."""
+        """Order the nodes of an attempt, or `only` one of them, to start it."""
         allocation, job = order.allocation, order.job
-        if only is None and self._is_given_back(order):
+        if only is None and self._return_undelivered(order):
             return
         captured = None if launch is None else self._environment(launch.captured)
         if launch is None or (launch.captured and captured is None):
             detail = NO_LAUNCH if launch is None else NO_ENVIRONMENT
-            self._hearing.tell(Ended(allocation.id, exit_code=None, ran=False, detail=detail))
+            self._reports.post(Ended(allocation.id, exit_code=None, ran=False, detail=detail))
             return
         limit_ms = self._loop.core.state.cluster.limit_ms(job)
         for placement in allocation.placements:
             session = self._sessions.by_node.get(placement.node_id)
             if session is None or only not in {None, placement.node_id}:
                 continue
-            # Before, it has been granted no lease: what it is to start is told with its welcome.
-            if session.is_welcome:
+            # A session that is not accepted has no lease; it gets its orders once it is.
+            if session.is_accepted:
                 session.ordered.add(allocation.id)
                 start = start_order(allocation, placement, job, launch, captured, limit_ms)
-                self._hearing.gangs.complete_start(start, allocation, placement)
+                self._reports.gangs.complete_start(start, allocation, placement)
                 session.send(start)
 
     def _environment(self, name: str) -> dict[str, str] | None:
-        """A captured environment; the last one is remembered, as jobs come in series."""
+        """Return a captured environment; the last one is cached, as jobs often share one."""
         if not name:
             return None
         last, found = self._last_environment
@@ -129,13 +129,13 @@ class OrderDispatcher:
         return found
 
     def send_stop(self, order: StopOrder) -> None:
-        """Let the nodes of an attempt stop it."""
+        """Order the nodes of an attempt to stop it."""
         running = self._loop.core.state.cluster.running.get(order.allocation_id)
         if running is not None:
             allocation = running.running.allocation
             members = [placement.member for placement in allocation.placements]
             self._sessions.stop_members(allocation, members, order.why)
-            self._hearing.gangs.stopping(allocation, order.why)
+            self._reports.gangs.on_stopping(allocation, order.why)
 
     def _send_warning(self, order: WarnOrder) -> None:
         running = self._loop.core.state.cluster.running.get(order.allocation_id)

@@ -1,8 +1,8 @@
-"""Orders and facts of gangs over several nodes: prepare, commit, and giving up what never ran.
+"""Gangs over several nodes: prepare on all nodes, then commit; end members that never ran.
 
-The core decides and the store keeps; this only tells the nodes, and takes down what they say. All
-of it can be said again: an agent that comes back says what it has prepared, and hears the commit if
-there is one.
+The control loop decides and the store records; this module only sends orders and tracks the
+members' reports. Everything can be repeated: an agent that reconnects reports what it has prepared,
+and gets the commit if there is one.
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import commit_order, rendezvous_of, stop_order
 
 HOLD_LONGER_MS = 15_000
-"""So much longer than the server waits for all members do prepared ones wait for the server: only
-where it is out of reach do they give up by themselves."""
+"""How much longer prepared members wait for the commit than the server waits for all members: they
+give up by themselves only where the server is unreachable."""
 LONGEST_HOLD_MS = 24 * 3_600_000
-OverTold = Callable[[Allocation, int, MemberResult], None]
+OnMemberEnded = Callable[[Allocation, int, MemberResult], None]
 
 
 class Nodes(Protocol):
-    """The agents that are connected, as far as gangs need them."""
+    """The connected agents, as far as gangs need them."""
 
     def send(self, node_id: str, item: pb.Order) -> bool:
-        """Send an order; False if nobody is there."""
+        """Send an order; return False if the agent is not connected."""
         ...
 
     def address(self, node_id: str) -> str:
-        """Where other nodes reach this one."""
+        """Return where other nodes reach this one."""
         ...
 
 
 class GangCoordinator:
-    """One for all gangs. `over` hears of members whose end needs no word of their node."""
+    """Coordinates all gangs. `on_ended` is called for members that end without a report."""
 
     def __init__(
         self,
         loop: Loop,
         members: GangStatus,
         nodes: Nodes,
-        tell: Callable[[Prepared], object],
-        over: OverTold,
+        post: Callable[[Prepared], object],
+        on_ended: OnMemberEnded,
         committed: AllocationView,
     ) -> None:
-        """Start with all nodes in reach."""
+        """Start with all nodes reachable."""
         self._loop = loop
         self._members = members
         self._nodes = nodes
-        self._tell = tell
-        self._over = over
+        self._post = post
+        self._on_ended = on_ended
         self._committed = committed
-        self._silent: set[str] = set()
+        self._suspect: set[str] = set()
 
-    # --- orders
+    # Orders
 
     def complete_start(self, order: pb.Order, allocation: Allocation, placement: Placement) -> None:
-        """Say in a start order of a gang where the others are, and that it must wait for them."""
+        """Complete the start order of a gang member: addresses of the others, prepare only."""
         start = order.start
         if not start.HasField("rendezvous"):
             return
@@ -73,12 +73,12 @@ class GangCoordinator:
             start.prepare_ms = self._hold_ms()
 
     def commit(self, order: CommitOrder) -> None:
-        """The commit is stored: everybody may run."""
+        """Send the stored commit to all members."""
         for placement in order.allocation.placements:
             self._nodes.send(placement.node_id, commit_order(order.allocation, placement))
 
-    def stopping(self, allocation: Allocation, why: str) -> None:
-        """An attempt is being stopped: note why it was late, and do not wait for the dead."""
+    def on_stopping(self, allocation: Allocation, why: str) -> None:
+        """Note who was late, and end the members on dead or unreachable nodes."""
         if not allocation.spans_nodes:
             return
         if why == NOT_BEGUN:
@@ -86,58 +86,61 @@ class GangCoordinator:
             after_ms = limits.gang_start_timeout_ms
             if allocation.is_held_back:
                 after_ms = limits.prepare_timeout_ms
-            self._members.note_late(allocation, self._silent, after_ms)
+            self._members.note_late(allocation, self._suspect, after_ms)
         for node_id in dict.fromkeys(placement.node_id for placement in allocation.placements):
-            self._let_go(allocation, node_id)
+            self._end_unreachable(allocation, node_id)
 
-    # --- facts
+    # Reports
 
-    def hear_prepared(self, allocation: Allocation, member: int, port: int) -> None:
-        """A member is prepared. If the commit is stored, it has not heard of it."""
+    def on_prepared(self, allocation: Allocation, member: int, port: int) -> None:
+        """Record that a member is prepared; send the commit again if it is stored already."""
         if allocation.rendezvous is not None:
-            # What is only about to be committed is ordered when it is.
-            if not self._stop_why(allocation) and allocation.id in self._committed.committed_gangs:
+            # A commit that is not stored yet is sent once it is.
+            if (
+                not self._stop_reason(allocation)
+                and allocation.id in self._committed.committed_gangs
+            ):
                 self._commit_member(allocation, member)
             return
         if member not in self._members.not_ended(allocation):
-            # Its node has lost the record of its end, and was told to start it once more.
-            self.refuse(self._node_of(allocation, member), allocation.id, member)
+            # Its node has lost the record of its end, and was ordered to start it again.
+            self.stop_member(self._node_of(allocation, member), allocation.id, member)
             return
         first = self._members.on_prepared(allocation, member, port)
         if first is not None:
-            self._tell(Prepared(allocation.id, first, self._hosts(allocation)))
+            self._post(Prepared(allocation.id, first, self._hosts(allocation)))
 
-    def refuse(self, node_id: str, allocation_id: str, member: int) -> None:
-        """What is prepared or runs for an attempt that is over is wanted no more."""
+    def stop_member(self, node_id: str, allocation_id: str, member: int) -> None:
+        """Stop a member that is prepared or runs for an attempt that has ended."""
         self._nodes.send(node_id, stop_order(allocation_id, member, "unknown"))
 
-    def node_back(self, node_id: str) -> None:
-        """Its agent speaks again, and says anew what it has prepared."""
-        self._silent.discard(node_id)
+    def on_node_connected(self, node_id: str) -> None:
+        """Forget what the node had prepared: its agent reports it again."""
+        self._suspect.discard(node_id)
         self._members.on_disconnected(node_id)
 
-    def node_away(self, node_id: str) -> None:
-        """Its stream is broken: nothing is committed until it is back."""
+    def on_node_disconnected(self, node_id: str) -> None:
+        """Commit nothing on the node until it reconnects."""
         self._members.on_disconnected(node_id)
 
-    def node_silent(self, node_id: str) -> None:
-        """Nothing is heard of a node any more."""
-        self._silent.add(node_id)
-        self.node_gone(node_id)
+    def on_node_suspect(self, node_id: str) -> None:
+        """End the members on a silent node that are being stopped and have not begun."""
+        self._suspect.add(node_id)
+        self.stop_waiting_for(node_id)
 
-    def node_gone(self, node_id: str) -> None:
-        """Whatever is being stopped does not wait for a node that cannot or need not answer."""
+    def stop_waiting_for(self, node_id: str) -> None:
+        """End the members on a node that cannot report their end."""
         cluster = self._loop.core.state.cluster
         resources = cluster.index.by_id.get(node_id)
         for allocation_id in (
             () if resources is None else list(cluster.by_node.get(resources.ordinal, {}))
         ):
-            self._let_go(cluster.running[allocation_id].running.allocation, node_id)
+            self._end_unreachable(cluster.running[allocation_id].running.allocation, node_id)
 
-    def _let_go(self, allocation: Allocation, node_id: str) -> None:
-        why = self._stop_why(allocation)
+    def _end_unreachable(self, allocation: Allocation, node_id: str) -> None:
+        why = self._stop_reason(allocation)
         is_dead = node_id in self._loop.core.state.fenced.get(allocation.id, ())
-        never_runs = allocation.is_held_back and node_id in self._silent
+        never_runs = allocation.is_held_back and node_id in self._suspect
         if not why or not (is_dead or never_runs):
             return
         end = MemberResult(
@@ -151,7 +154,7 @@ class GangCoordinator:
         pending = self._members.not_ended(allocation)
         for placement in allocation.placements:
             if placement.node_id == node_id and placement.member in pending:
-                self._over(allocation, placement.member, end)
+                self._on_ended(allocation, placement.member, end)
 
     def _node_of(self, allocation: Allocation, member: int) -> str:
         found = (p.node_id for p in allocation.placements if p.member == member)
@@ -162,7 +165,7 @@ class GangCoordinator:
             if placement.member == member:
                 self._nodes.send(placement.node_id, commit_order(allocation, placement))
 
-    def _stop_why(self, allocation: Allocation) -> str:
+    def _stop_reason(self, allocation: Allocation) -> str:
         found = self._loop.core.state.running(allocation.id)
         return "" if found is None else found[2].stop_why
 

@@ -1,9 +1,8 @@
-"""How long nothing has been heard of nodes, and what the core is told when it is too long.
+"""Liveness of nodes: timers that report a silent node as suspect, then lost, then without leases.
 
-Suspect, then lost; and when nobody can hold a lease there any more, that. All of it is counted by
-the event loop's clock, which cannot be set and stands still while the machine sleeps: a wall clock
-that jumps ahead must never make a lease look older than it is. A server that has just begun knows
-nothing of what was granted before, so it counts from its own beginning.
+All timers use the event loop's clock, which cannot be set and stops while the machine sleeps: a
+wall clock that jumps ahead must never make a lease look older than it is. A server that has just
+started does not know what its predecessor granted, so it counts from its own start.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from dataclasses import dataclass
 
 from gpu_scheduler.control.messages import Fact, LeasesExpired, NodeLost, NodeSilent
 
-LEFT_S = 3.0
-"""An agent that is started again is back by then; without one, a node gets no new work."""
+RESTART_S = 3.0
+"""A restarted agent reconnects within this time; until then its node gets no new work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTimeouts:
-    """After how long a silent node is suspect, then lost; what is waited beyond a lease."""
+    """After how long a silent node is suspect and lost; how long to wait beyond a lease."""
 
     suspect_s: float = 15.0
     lost_s: float = 60.0
@@ -28,64 +27,66 @@ class NodeTimeouts:
 
 
 class LivenessTimers:
-    """One count for each node that does not speak."""
+    """The timers of each node that is silent."""
 
     def __init__(
         self,
-        patience: NodeTimeouts,
-        tell: Callable[[Fact], object],
+        timeouts: NodeTimeouts,
+        post: Callable[[Fact], object],
         leases_on: Callable[[str], Iterable[int]],
     ) -> None:
-        """`leases_on` says how long the leases are, in ms, that a node holds."""
-        self._patience = patience
-        self._tell = tell
+        """`leases_on` returns the lengths, in ms, of the leases that a node holds."""
+        self._timeouts = timeouts
+        self._post = post
         self._leases_on = leases_on
         self._timers: dict[str, list[asyncio.TimerHandle]] = {}
         self._closed = False
 
-    def begin(self, node_id: str, *, left: bool = False) -> None:
-        """Nothing is heard from now on; if that was known, it goes on.
+    def start(self, node_id: str, *, disconnected: bool = False) -> None:
+        """Start the timer of a node that is silent from now on, unless it runs already.
 
-        One that has `left`, as its stream is closed, need not be waited for as long.
+        A node whose stream is closed is suspect sooner.
         """
         if node_id not in self._timers and not self._closed:
-            wait_s = min(self._patience.suspect_s, LEFT_S if left else self._patience.suspect_s)
+            wait_s = self._timeouts.suspect_s
+            if disconnected:
+                wait_s = min(wait_s, RESTART_S)
             self._timers[node_id] = [
-                self._later(wait_s, lambda: self.suspect(node_id, silent_s=wait_s))
+                self._later(wait_s, lambda: self.mark_suspect(node_id, silent_s=wait_s))
             ]
 
-    def suspect(self, node_id: str, *, silent_s: float | None = None) -> None:
-        """It has been silent for too long, and gets no more leases: from now on they run out."""
+    def mark_suspect(self, node_id: str, *, silent_s: float | None = None) -> None:
+        """Report a node as suspect. Its leases are not renewed and expire from now on."""
         if self._closed:
             return
-        self.end(node_id)
-        waited_s = self._patience.suspect_s if silent_s is None else silent_s
-        self._tell(NodeSilent(node_id, round(waited_s * 1000)))
-        lost_s = max(0.0, self._patience.lost_s - waited_s)
+        self.stop(node_id)
+        waited_s = self._timeouts.suspect_s if silent_s is None else silent_s
+        self._post(NodeSilent(node_id, round(waited_s * 1000)))
+        lost_s = max(0.0, self._timeouts.lost_s - waited_s)
         self._timers[node_id] = [
-            self._later(lost_s, lambda: self._tell(NodeLost(node_id))),
+            self._later(lost_s, lambda: self._post(NodeLost(node_id))),
             *(
                 self._lease_timer(node_id, lease_ms)
                 for lease_ms in sorted(self._leases_on(node_id))
             ),
         ]
 
-    def end(self, node_id: str) -> None:
-        """It speaks again."""
+    def stop(self, node_id: str) -> None:
+        """Stop the timers of a node that is alive."""
         for timer in self._timers.pop(node_id, ()):
             timer.cancel()
 
     def close(self) -> None:
-        """Count no more."""
+        """Stop all timers."""
         self._closed = True
         for node_id in list(self._timers):
-            self.end(node_id)
+            self.stop(node_id)
 
     def _lease_timer(self, node_id: str, lease_ms: int) -> asyncio.TimerHandle:
-        # Rounded up: what is waited must never be less than what is said.
-        waited_ms = lease_ms + round(self._patience.margin_s * 1000)
+        # Rounded up: the real wait must never be shorter than the reported one.
+        waited_ms = lease_ms + round(self._timeouts.margin_s * 1000)
         fact = LeasesExpired(node_id, waited_ms)
-        return self._later(waited_ms / 1000 + 0.001, lambda: self._tell(fact))
+        return self._later(waited_ms / 1000 + 0.001, lambda: self._post(fact))
 
     def _later(self, wait_s: float, act: Callable[[], object]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(wait_s, act)

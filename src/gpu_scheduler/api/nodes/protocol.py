@@ -1,7 +1,8 @@
-"""The server's side of the agents' protocol: streams come, are welcomed, fall silent and go.
+"""The agents' protocol: a stream opens with hello, is accepted, reconciled, watched and closed.
 
-What is said in them goes to `agent_facts`, and what is ordered comes from `agent_orders`. A stream
-that breaks loses nothing: the agent says all again, and what differs is repaired.
+Messages of the agents go to `reports` and `streams`; orders come from `dispatch`. A broken stream
+loses nothing: the agent sends hello again, and the server reconciles what the agent holds with what
+it should hold.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.handshake import TERMINALS, NoCommonProtocol, agreed_protocol
 from gpu_scheduler.wire.orders import devices_of, stop_order
 
-# --- What an agent says about its node, and whether another agent speaks for that node already.
-
 ALIVE_S = 12.0
-"""Who was heard within this time is there; agents say something every 5 s."""
+"""An agent that sent something within this time is alive; agents send a heartbeat every 5 s."""
+LEAST_CHECK_S = 0.01
+STALLED_S = 1.0
+"""A check that runs so much later than planned means that this process was frozen or very busy."""
+log = structlog.get_logger("agents")
 
 
 def hello_summary(hello: pb.Hello) -> pb.Hello:
-    """What is to be remembered of who an agent is, for as long as its stream lasts."""
+    """Return the part of a hello that is kept while the stream lasts."""
     return pb.Hello(
         node=hello.node,
         version=hello.version,
@@ -50,7 +53,7 @@ def hello_summary(hello: pb.Hello) -> pb.Hello:
 
 
 def node_found(hello: pb.Hello, inventory: pb.Inventory) -> NodeReported:
-    """The fact for the core: what the node has, by its first word or by a later one."""
+    """Return the message for the control loop about a node's inventory."""
     labels = {**inventory.labels, **{runner_label(runner): "yes" for runner in hello.runners}}
     if hello.boot_ms:
         labels[LEASE_LABEL] = "yes"
@@ -82,67 +85,63 @@ def node_found(hello: pb.Hello, inventory: pb.Inventory) -> NodeReported:
     )
 
 
-def refusal(hello: pb.Hello, other: pb.Hello, silent_s: float) -> str:
-    """Why an agent is not taken in beside another one of the same name; empty if it is.
+def name_conflict(hello: pb.Hello, other: pb.Hello, silent_s: float) -> str:
+    """Return why an agent is rejected because `other` uses its name; empty if it is accepted.
 
-    One and the same agent may come again at any time. Another one takes over when the first is
-    silent: it was killed, or its machine was, and nobody has noticed yet.
+    The same agent may reconnect at any time. Another one takes over when the first is silent: it
+    was killed, or its machine was.
     """
     if hello.instance == other.instance or silent_s > ALIVE_S:
         return ""
     is_here = hello.boot_id == other.boot_id
     where = "on the same machine" if is_here else f"at {other.address or 'another machine'}"
     return (
-        f"node '{hello.node}' is connected already, by an agent {where}; give this one another "
+        f"node '{hello.node}' is already connected, by an agent {where}; give this one another "
         "name with --name (agent.node_name), or stop that one"
     )
 
 
-# --- The server's side of the agents' protocol: streams come, are welcomed, fall silent and go.
-
-LEAST_LOOK_S = 0.01
-HELD_UP_S = 1.0
-"""Whoever looks so much later than it wanted to has been frozen, or very busy."""
-log = structlog.get_logger("agents")
-
-
 class Agents:
-    """All agents that are connected: their streams, and what each stream begins and ends with.
+    """The connected agents and their streams.
 
-    `problems` says, by node, why an agent found less than one could wish for.
+    `problems` has, by node, what was wrong when the agent detected its devices.
     """
 
     def __init__(
         self,
         loop: Loop,
         *,
-        patience: NodeTimeouts | None = None,
+        timeouts: NodeTimeouts | None = None,
         term: int = 0,
         may_order: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Listen to the loop. Every order carries the `term`, and none goes out unless it may."""
+        """Subscribe to the loop. Orders carry the `term`, and are sent only if `may_order()`."""
         self._term = term
         self._may_order = may_order
-        self._patience = patience or NodeTimeouts()
-        self._left: set[str] = set()
-        self._silence = LivenessTimers(self._patience, self._tell_of_silence, self._leases_on)
+        self._timeouts = timeouts or NodeTimeouts()
+        self._disconnected: set[str] = set()
+        self._liveness = LivenessTimers(self._timeouts, self._post_liveness, self._leases_on)
         self._loop = loop
         self.problems: dict[str, str] = {}
         self._sessions = Sessions()
         self.logs = LogStreams(self._sessions.send)
-        self.terminals = TerminalStreams(self._sessions.send, self._sessions.introduced)
+        self.terminals = TerminalStreams(self._sessions.send, self._sessions.hello_of)
         self._newest = NewestHellos()
-        self._hearing = ReportHandler(loop, self._sessions)
-        self._ordering = OrderDispatcher(
-            loop, self._sessions, self._hearing, left=self._left, suspect=self._silence.suspect
+        self._reports = ReportHandler(loop, self._sessions)
+        self._dispatcher = OrderDispatcher(
+            loop,
+            self._sessions,
+            self._reports,
+            disconnected=self._disconnected,
+            suspect=self._liveness.mark_suspect,
         )
         self._arrival = asyncio.Event()
-        loop.on_effects(self._ordering.carry_out)
+        loop.on_effects(self._dispatcher.dispatch)
         loop.on_reload(self.reconnect_all)
 
     @property
     def loop(self) -> Loop:
-        """The loop whose orders these agents carry out."""
+        """The control loop."""
         return self._loop
 
     @property
@@ -156,33 +155,33 @@ class Agents:
             self._arrival.clear()
             await self._arrival.wait()
 
-    def expect_nodes(self) -> None:
-        """Nodes that are known and do not come back in time are silent; called at the start.
+    def watch_known_nodes(self) -> None:
+        """Start the liveness timers of all known nodes that are not connected.
 
-        What was known to be gone with a node that is dead is gone still.
+        Report dead nodes again whose attempts have not been released.
         """
         cluster = self._loop.core.state.cluster
         for node_id, resources in cluster.index.by_id.items():
             if node_id in self._sessions.by_node:
                 continue
-            self._silence.end(node_id)
-            self._silence.begin(node_id)
+            self._liveness.stop(node_id)
+            self._liveness.start(node_id)
             if resources.node.state is NodeState.DEAD and cluster.by_node.get(resources.ordinal):
-                self._hearing.tell(NodeFenced(node_id))
+                self._reports.post(NodeFenced(node_id))
 
     def reconnect_all(self) -> None:
-        """What was believed of the agents may be wrong: let all of them begin anew.
+        """Close all sessions, so that every agent reconnects and is reconciled.
 
-        That a node is silent may have been said to a store that was away, so it is looked for anew.
+        A report of a silent node may have been lost with the store, so all timers start again.
         """
-        self._hearing.members.clear()
+        self._reports.members.clear()
         for session in list(self._sessions.by_node.values()):
             session.close()
-        self.expect_nodes()
+        self.watch_known_nodes()
 
     def close(self) -> None:
-        """Send all away, and wait for nobody any more."""
-        self._silence.close()
+        """Close all sessions and stop the timers."""
+        self._liveness.close()
         self.reconnect_all()
 
     async def session(
@@ -190,7 +189,7 @@ class Agents:
         requests: AsyncIterator[pb.AgentMessage],
         context: grpc.aio.ServicerContext[pb.AgentMessage, pb.ServerMessage],
     ) -> AsyncIterator[pb.ServerMessage]:
-        """One agent's stream, from hello to its end."""
+        """Serve one agent's stream, from hello to its end."""
         first = await anext(aiter(requests), None)
         if first is None or first.WhichOneof("message") != "hello":
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be hello")
@@ -199,14 +198,14 @@ class Agents:
             agreed_protocol(hello.protocol, hello.least_protocol, who=f"agent '{hello.node}'")
         except NoCommonProtocol as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        if self._newest.is_late(hello):
-            log.info("a stream that came late is not heard", node=hello.node)
+        if self._newest.is_stale(hello):
+            log.info("ignoring stale agent stream", node=hello.node)
             return
         rival = self._sessions.by_node.get(hello.node)
         if rival is not None:
-            silent_s = asyncio.get_running_loop().time() - rival.heard_s
-            if why := refusal(hello, rival.hello, silent_s):
-                log.warning("agent refused", node=hello.node, error=why)
+            silent_s = asyncio.get_running_loop().time() - rival.last_message_s
+            if why := name_conflict(hello, rival.hello, silent_s):
+                log.warning("agent rejected", node=hello.node, error=why)
                 yield pb.ServerMessage(goodbye=pb.Goodbye(reason=why))
                 return
         session = self._open(hello)
@@ -214,7 +213,7 @@ class Agents:
         try:
             async for message in messages_for(session, self._term):
                 if not self._may_order():
-                    log.warning("nothing is ordered, as the lead is lost", node=session.node)
+                    log.warning("orders not sent: leadership lost", node=session.node)
                     break
                 yield message
         finally:
@@ -226,80 +225,80 @@ class Agents:
         old = self._sessions.by_node.get(node_id)
         if old is not None:
             old.close()
-            self._cut(node_id)
+            self._end_streams(node_id)
         now_s = asyncio.get_running_loop().time()
-        session = Session(node_id, hello_summary(hello), heard_s=now_s)
+        session = Session(node_id, hello_summary(hello), last_message_s=now_s)
         self._sessions.by_node[node_id] = session
-        self._hearing.gangs.node_back(node_id)
-        self._left.discard(node_id)
-        self._silence.end(node_id)
-        self._look_later(session, self._patience.suspect_s)
+        self._reports.gangs.on_node_connected(node_id)
+        self._disconnected.discard(node_id)
+        self._liveness.stop(node_id)
+        self._check_later(session, self._timeouts.suspect_s)
         return session
 
     def _close(self, session: Session) -> None:
         if self._sessions.by_node.get(session.node) is session:
             del self._sessions.by_node[session.node]
-            self._hearing.gangs.node_away(session.node)
-            self._cut(session.node)
+            self._reports.gangs.on_node_disconnected(session.node)
+            self._end_streams(session.node)
             log.warning("agent disconnected", node=session.node)
-            self._left.add(session.node)
-            self._silence.begin(session.node, left=True)
+            self._disconnected.add(session.node)
+            self._liveness.start(session.node, disconnected=True)
 
-    def _cut(self, node_id: str) -> None:
-        """Nothing that was asked for by a stream is answered by the next one."""
+    def _end_streams(self, node_id: str) -> None:
+        """End the logs and terminals that were read through a session that has closed."""
         self.logs.node_gone(node_id)
         self.terminals.node_gone(node_id)
 
-    def _look_later(self, session: Session, wait_s: float) -> None:
+    def _check_later(self, session: Session, wait_s: float) -> None:
         events = asyncio.get_running_loop()
-        events.call_later(wait_s, self._look, session, events.time() + wait_s)
+        events.call_later(wait_s, self._check_silence, session, events.time() + wait_s)
 
-    def _look(self, session: Session, due_s: float) -> None:
-        """A stream can stay open when nobody is there any more: who says nothing is cut off."""
+    def _check_silence(self, session: Session, due_s: float) -> None:
+        """Close the session of a silent agent: a stream can stay open after its agent is gone."""
         if self._sessions.by_node.get(session.node) is not session:
             return
         now_s = asyncio.get_running_loop().time()
-        if now_s - due_s > HELD_UP_S:
-            # We were held up ourselves: what was said meanwhile is still to be read.
-            self._look_later(session, HELD_UP_S)
+        if now_s - due_s > STALLED_S:
+            # This process was stalled: messages that arrived meanwhile are not read yet.
+            self._check_later(session, STALLED_S)
             return
-        silent_s = now_s - session.heard_s
-        left_s = self._patience.suspect_s - silent_s
+        silent_s = now_s - session.last_message_s
+        left_s = self._timeouts.suspect_s - silent_s
         if left_s > 0:
-            self._look_later(session, max(left_s, LEAST_LOOK_S))
+            self._check_later(session, max(left_s, LEAST_CHECK_S))
             return
         log.warning("agent is silent", node=session.node, seconds=round(silent_s, 1))
-        # Nothing is granted to it from here on.
+        # It gets no leases from here on.
         session.close()
-        self._silence.suspect(session.node)
+        self._liveness.mark_suspect(session.node)
 
-    def _tell_of_silence(self, fact: Fact) -> None:
-        self._hearing.tell(fact)
+    def _post_liveness(self, fact: Fact) -> None:
+        self._reports.post(fact)
         if isinstance(fact, NodeSilent):
-            self._hearing.gangs.node_silent(fact.node_id)
+            self._reports.gangs.on_node_suspect(fact.node_id)
 
     def _leases_on(self, node_id: str) -> set[int]:
-        """Also of what is placed there until the core has heard that the node is silent."""
+        """Return lease lengths, including those of attempts placed there before it is suspect."""
         state = self._loop.core.state
         return (leases_on(state, node_id) | {state.limits.lease_ms}) - {0}
 
     async def _listen(
         self, session: Session, hello: pb.Hello, requests: AsyncIterator[pb.AgentMessage]
     ) -> None:
-        """Take in all that one agent says."""
+        """Handle all messages of one agent."""
         try:
-            await self._welcome(session, hello)
+            await self._accept(session, hello)
             async for message in requests:
                 if session.is_closed:
                     break
-                self._hear(session, message)
+                self._handle(session, message)
         except SchedulerError as error:
-            log.warning("agent refused", node=session.node, error=str(error))
+            log.warning("agent rejected", node=session.node, error=str(error))
         finally:
             session.close()
 
-    async def _welcome(self, session: Session, hello: pb.Hello) -> None:
-        """Take the agent in, then say so: one that is refused must not think that all is well."""
+    async def _accept(self, session: Session, hello: pb.Hello) -> None:
+        """Register the node, then send Welcome; an agent that is rejected gets none."""
         await self._loop.apply(node_found(hello, hello.inventory))
         if session.is_closed:
             return
@@ -310,8 +309,8 @@ class Agents:
             term=self._term,
         )
         session.send(pb.ServerMessage(welcome=welcome))
-        session.is_welcome = True
-        self._renew(session, hello.boot_ms)
+        session.is_accepted = True
+        self._renew_leases(session, hello.boot_ms)
         self.problems[hello.node] = hello.inventory.problem
         self._arrival.set()
         log.info(
@@ -321,67 +320,66 @@ class Agents:
             detection=hello.inventory.detection,
             held=len(hello.held),
         )
-        self._repair(session, {(work.allocation_id, work.member) for work in hello.held})
-        self._trust_again(session)
+        self._reconcile(session, {(work.allocation_id, work.member) for work in hello.held})
+        self._resend_trust(session)
 
-    def _repair(self, session: Session, held: set[tuple[str, int]]) -> None:
-        """What a node holds, and what it should hold by the books, become the same."""
-        repairs = reconcile(self._loop.core.state, session.node, held, self._hearing.committed.ids)
+    def _reconcile(self, session: Session, held: set[tuple[str, int]]) -> None:
+        """Make what the node holds equal to what it should hold."""
+        repairs = reconcile(self._loop.core.state, session.node, held, self._reports.committed.ids)
         for order in repairs.starts:
-            # What was decided since the agent came is on its way already.
+            # Orders that were decided since the agent connected are already sent.
             if order.allocation.id not in session.ordered:
-                self._note_repair("ordered again", order.allocation.id)
+                self._note_repair("start sent again", order.allocation.id)
                 launch = self._loop.store.launch(order.job.id)
-                self._ordering.send_start(order, launch, only=session.node)
+                self._dispatcher.send_start(order, launch, only=session.node)
         for stop in repairs.stops:
-            self._note_repair("told to stop again", stop.allocation_id)
-            self._ordering.send_stop(stop)
+            self._note_repair("stop sent again", stop.allocation_id)
+            self._dispatcher.send_stop(stop)
         for allocation_id, member in repairs.gone:
-            self._note_repair("given up, its record is gone", allocation_id)
-            self._hearing.member_gone(allocation_id, member)
+            self._note_repair("ended: the node has no record of it", allocation_id)
+            self._reports.member_lost(allocation_id, member)
         for allocation_id, member in repairs.unknown:
-            self._note_repair("stopped, as it is not known here", allocation_id)
+            self._note_repair("stopped: unknown to the server", allocation_id)
             session.send(stop_order(allocation_id, member, "unknown"))
-        for allocation_id, member in self._hearing.members.to_stop_on(session.node):
-            self._note_repair("stopped, as another member has failed", allocation_id)
+        for allocation_id, member in self._reports.members.to_stop_on(session.node):
+            self._note_repair("stopped: another member has failed", allocation_id)
             session.send(stop_order(allocation_id, member, GANG))
 
-    def _trust_again(self, session: Session) -> None:
-        """Tell a node what somebody looked after while it, or a server, was away."""
+    def _resend_trust(self, session: Session) -> None:
+        """Send trust orders again that were made while the node or the server was down."""
         now_ms = self._loop.now_ms()
         for device in self._loop.core.state.cluster.index.resources(session.node).node.devices:
             if device.trust_ms:
-                session.trust(device.index, device.trust_ms, max(0, now_ms - device.trust_ms))
+                session.send_trust(device.index, device.trust_ms, max(0, now_ms - device.trust_ms))
 
     def _note_repair(self, what: str, allocation_id: str) -> None:
-        log.warning("repair", what=what, allocation=allocation_id)
+        log.warning("reconciled attempt", what=what, allocation=allocation_id)
 
-    def _hear(self, session: Session, message: pb.AgentMessage) -> None:
-        session.heard_s = asyncio.get_running_loop().time()
+    def _handle(self, session: Session, message: pb.AgentMessage) -> None:
+        session.last_message_s = asyncio.get_running_loop().time()
         match message.WhichOneof("message"):
             case "facts":
                 for fact in message.facts.facts:
-                    self._hearing.hear_fact(session, fact)
+                    self._reports.handle_report(session, fact)
             case "telemetry":
-                self._hearing.hear_readings(session, message.telemetry)
+                self._reports.handle_telemetry(session, message.telemetry)
             case "inventory":
-                self._hearing.tell(node_found(session.hello, message.inventory))
+                self._reports.post(node_found(session.hello, message.inventory))
             case "log_chunk":
-                self.logs.hear(session.node, message.log_chunk)
+                self.logs.on_chunk(session.node, message.log_chunk)
             case "terminal_data" | "terminal_credit" | "terminal_close":
-                self.terminals.hear(session.node, message)
+                self.terminals.on_message(session.node, message)
             case "heartbeat":
-                # A launcher that keeps no leases may have been replaced by one that does.
+                # A launcher without leases may have been replaced by one with leases.
                 session.hello.boot_ms = message.heartbeat.boot_ms
-                self._renew(session, message.heartbeat.boot_ms)
+                self._renew_leases(session, message.heartbeat.boot_ms)
 
-    def _renew(self, session: Session, asked_ms: int) -> None:
-        """Grant the leases of a node, counted from when it asked for that by its own clock.
+    def _renew_leases(self, session: Session, asked_ms: int) -> None:
+        """Renew the leases of a node, counted from its request by its own clock.
 
-        Only while it is welcome and we lead: whoever counts how long nothing was granted must be
-        right. That we lead is asked after the agent has asked, so a grant that is sent late is not
-        longer for it.
+        Only while the session is accepted and this server is the leader: the liveness timers rely
+        on that. Leadership is checked after the agent's request, so a late grant is not longer.
         """
-        if asked_ms and session.is_welcome and self._may_order():
+        if asked_ms and session.is_accepted and self._may_order():
             renewal = pb.Renewal(term=self._term, boot_ms=asked_ms)
             session.send(pb.ServerMessage(renewal=renewal))

@@ -1,6 +1,7 @@
-"""Facts from the agents: what they say of attempts and devices goes to the core.
+"""Reports of the agents about attempts and devices become messages for the control loop.
 
-What a node says is answered (by an order to forget) only once the end of the attempt is committed.
+An agent keeps the record of an ended attempt until the server has committed the end and sends the
+order to forget it. So no end is lost if either side restarts.
 """
 
 from __future__ import annotations
@@ -38,29 +39,28 @@ from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import forget_order, readings_of
 
-# --- What a node says, as the core hears it: readings of devices, and ends of members.
-
-GROUNDS = frozenset(
+STOP_REASONS = frozenset(
     {TIMEOUT, GANG, PREEMPTED, CANCELLED, NOT_BEGUN, NODE_LOST, GPU_MEMORY, GPU_IDLE, LEASE}
 )
-"""Why a node may say that it stopped something; other words are not ours."""
-LEASE_ENDED = "its node stopped it, as nobody had renewed its lease in time"
+"""The reasons that an agent may give for stopping an attempt; others are ignored."""
+LEASE_EXPIRED = "its node stopped it because its lease was not renewed in time"
+log = structlog.get_logger("agents")
 
 
-def member_end(fact: pb.Fact, now_ms: int) -> MemberResult:
-    """How a member ended, as its node tells it now."""
+def member_result(fact: pb.Fact, now_ms: int) -> MemberResult:
+    """Return how a member ended, from its node's report."""
     over = fact.over
     detail = over.detail
     if over.stopped_by == LEASE:
-        detail = "; ".join(filter(None, (LEASE_ENDED, detail)))
+        detail = "; ".join(filter(None, (LEASE_EXPIRED, detail)))
     return MemberResult(
         exit_code=over.exit_code if over.HasField("exit_code") else None,
         signal=over.signal if over.HasField("signal") else None,
         ran=over.ran,
-        stopped_by=over.stopped_by if over.stopped_by in GROUNDS else "",
+        stopped_by=over.stopped_by if over.stopped_by in STOP_REASONS else "",
         detail=detail,
         at_ms=fact.at_ms,
-        ended_ms=now_ms - over.ago_ms if _is_known(over) else None,
+        ended_ms=now_ms - over.ago_ms if _has_end_time(over) else None,
         run_ms=over.run_ms,
         prolog_failed=over.prolog_failed,
         epilog_failed=over.epilog_failed,
@@ -68,15 +68,15 @@ def member_end(fact: pb.Fact, now_ms: int) -> MemberResult:
     )
 
 
-def _is_known(over: pb.Over) -> bool:
-    """Tell whether its node saw the end. One that only found it over knows no time that counts."""
+def _has_end_time(over: pb.Over) -> bool:
+    """Whether the node observed the end; otherwise it does not know when that was."""
     return not over.ran or over.HasField("exit_code") or over.HasField("signal")
 
 
-def device_read(reading: DeviceReading, trusted: int) -> DeviceSample:
-    """What the core is told of one device; what was not measured is None.
+def device_sample(reading: DeviceReading, trusted: int) -> DeviceSample:
+    """Return the sample of one device; values that were not measured are None.
 
-    `trusted` is the mark of the last order to trust it that its node has carried out.
+    `trusted` is the mark of the last trust order that its node has executed.
     """
     return DeviceSample(
         index=reading.index,
@@ -94,95 +94,89 @@ def device_read(reading: DeviceReading, trusted: int) -> DeviceSample:
     )
 
 
-# --- Facts from the agents: what they say of attempts and devices goes to the core.
-
-log = structlog.get_logger("agents")
-
-
 class ReportHandler:
-    """One for all agents. An attempt is over when the last of its `members` is."""
+    """Handles the reports of all agents. An attempt ends with the last of its `members`."""
 
     def __init__(self, loop: Loop, sessions: Sessions) -> None:
-        """Nothing was heard yet."""
+        """Post reports to `loop`; send orders through `sessions`."""
         self._loop = loop
         self._sessions = sessions
         self._pending: set[asyncio.Future[Outcome]] = set()
         self.members = GangStatus()
-        self.committed = AllocationView(loop, self._attempt_over)
+        self.committed = AllocationView(loop, self._on_attempt_ended)
         self.gangs = GangCoordinator(
-            loop, self.members, sessions, self.tell, self.member_over, self.committed
+            loop, self.members, sessions, self.post, self.member_ended, self.committed
         )
 
-    def hear_fact(self, session: Session, fact: pb.Fact) -> None:
-        """What an agent says of a member; of what nobody knows, that it may go."""
+    def handle_report(self, session: Session, fact: pb.Fact) -> None:
+        """Handle an agent's report about a member."""
         running = self._loop.core.state.cluster.running.get(fact.allocation_id)
         kind = fact.WhichOneof("fact")
         if running is None:
-            self._hear_unknown(session, fact)
+            self._handle_unknown(session, fact)
             return
         allocation = running.running.allocation
         if not allocation.is_on(session.node, fact.member):
-            # A node speaks for what was given to it, and for nothing else.
             log.warning(
-                "fact dropped, as that is not on this node",
+                "report about another node's member rejected",
                 node=session.node,
                 allocation=allocation.id,
                 member=fact.member,
                 fact=kind,
             )
         elif kind == "prepared":
-            self.gangs.hear_prepared(allocation, fact.member, fact.prepared.port)
+            self.gangs.on_prepared(allocation, fact.member, fact.prepared.port)
         elif kind == "began":
             if self.members.on_started(allocation, fact.member):
-                self.tell(Started(allocation.id))
+                self.post(Started(allocation.id))
         elif kind == "ready":
             ready = fact.ready
-            self.tell(ReplicaChecked(allocation.id, ready.is_ready, ready.port, ready.detail))
+            self.post(ReplicaChecked(allocation.id, ready.is_ready, ready.port, ready.detail))
         elif kind == "saved":
-            self.tell(Checkpointed(allocation.id, fact.saved.ago_ms))
+            self.post(Checkpointed(allocation.id, fact.saved.ago_ms))
         elif kind == "over":
-            self.member_over(allocation, fact.member, member_end(fact, self._loop.now_ms()))
+            self.member_ended(allocation, fact.member, member_result(fact, self._loop.now_ms()))
 
-    def _hear_unknown(self, session: Session, fact: pb.Fact) -> None:
-        """Its end is committed, or it was never ours: it is to be forgotten, or to stop."""
+    def _handle_unknown(self, session: Session, fact: pb.Fact) -> None:
+        """Order the agent to forget or stop an attempt that has ended or never existed."""
         kind = fact.WhichOneof("fact")
         is_stored = fact.allocation_id in self.committed.ids
         if kind == "over" and not is_stored:
             session.send(forget_order(fact.allocation_id, fact.member))
         elif kind == "prepared" or (kind == "began" and not is_stored):
-            self.gangs.refuse(session.node, fact.allocation_id, fact.member)
+            self.gangs.stop_member(session.node, fact.allocation_id, fact.member)
 
-    def member_gone(self, allocation_id: str, member: int) -> None:
-        """A member ran, and its node has no record of it any more."""
+    def member_lost(self, allocation_id: str, member: int) -> None:
+        """End a member that ran and of which its node has no record any more."""
         running = self._loop.core.state.cluster.running.get(allocation_id)
         if running is not None:
             detail = "the node has no record of it any more"
             end = MemberResult(
                 exit_code=None, signal=None, detail=detail, at_ms=self._loop.now_ms()
             )
-            self.member_over(running.running.allocation, member, end)
+            self.member_ended(running.running.allocation, member, end)
 
-    def member_over(self, allocation: Allocation, member: int, end: MemberResult) -> None:
-        """The whole attempt is over with its last member; when one fails, the others stop."""
+    def member_ended(self, allocation: Allocation, member: int, end: MemberResult) -> None:
+        """End the attempt with its last member; stop the others when one fails."""
         ended = self.members.on_ended(allocation, member, end)
         if ended is None:
             self._sessions.stop_members(allocation, self.members.to_stop(allocation), GANG)
             return
         self.members.forget(allocation.id)
-        outcome = self.tell(ended)
-        outcome.add_done_callback(lambda done: self._forget_members(allocation, done))
+        outcome = self.post(ended)
+        outcome.add_done_callback(lambda done: self._on_end_committed(allocation, done))
 
-    def _attempt_over(self, allocation_id: str) -> None:
-        """It is over for the core before all its nodes have said so: they drop what they have."""
+    def _on_attempt_ended(self, allocation_id: str) -> None:
+        """Release the members of an attempt that the loop ended before all nodes reported."""
         for member, node_id, is_told in self.members.places(allocation_id):
             if is_told:
                 self._sessions.send(node_id, forget_order(allocation_id, member))
             else:
-                self.gangs.refuse(node_id, allocation_id, member)
+                self.gangs.stop_member(node_id, allocation_id, member)
         self.members.forget(allocation_id)
 
-    def _forget_members(self, allocation: Allocation, outcome: asyncio.Future[Outcome]) -> None:
-        """The end is committed, so the nodes need not keep it."""
+    def _on_end_committed(self, allocation: Allocation, outcome: asyncio.Future[Outcome]) -> None:
+        """Let the nodes forget the attempt once its end is committed."""
         if outcome.cancelled() or outcome.exception() is not None:
             return
         for placement in allocation.placements:
@@ -191,23 +185,25 @@ class ReportHandler:
                 session.ordered.discard(allocation.id)
                 session.send(forget_order(allocation.id, placement.member))
 
-    def hear_readings(self, session: Session, telemetry: pb.Telemetry) -> None:
-        """What an agent measured on its devices."""
+    def handle_telemetry(self, session: Session, telemetry: pb.Telemetry) -> None:
+        """Store an agent's device readings and post them as samples."""
         node_id, readings = session.node, readings_of(telemetry)
         self._loop.telemetry[node_id] = readings
         self._loop.tallies.note_readings(node_id, readings)
         fresh = not readings.problem
-        read = tuple(device_read(one, session.trusted(one, fresh)) for one in readings.readings)
-        self.tell(DevicesSampled(node_id, read, fresh=fresh))
+        samples = tuple(
+            device_sample(one, session.trust_mark(one, fresh)) for one in readings.readings
+        )
+        self.post(DevicesSampled(node_id, samples, fresh=fresh))
 
-    def tell(self, fact: Fact) -> asyncio.Future[Outcome]:
-        """Let the core have a fact; the answer comes with its commit."""
+    def post(self, fact: Fact) -> asyncio.Future[Outcome]:
+        """Post a message to the control loop; the future resolves with its commit."""
         outcome = self._loop.post(fact)
         self._pending.add(outcome)
-        outcome.add_done_callback(self._told)
+        outcome.add_done_callback(self._on_done)
         return outcome
 
-    def _told(self, outcome: asyncio.Future[Outcome]) -> None:
+    def _on_done(self, outcome: asyncio.Future[Outcome]) -> None:
         self._pending.discard(outcome)
         if not outcome.cancelled() and (error := outcome.exception()) is not None:
-            log.warning("fact not taken in", error=str(error))
+            log.warning("agent report rejected", error=str(error))

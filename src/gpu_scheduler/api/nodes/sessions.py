@@ -1,4 +1,4 @@
-"""The agents' streams, as the server holds them: who is there, and what each has yet to hear."""
+"""Agent sessions: the connected agents, and the messages that are queued for each of them."""
 
 from __future__ import annotations
 
@@ -20,92 +20,92 @@ MOST_ORDERS_AT_ONCE = 500
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One agent, as long as its stream lasts. `ordered` is what it was told to start in it.
+    """One agent, as long as its stream lasts. `ordered` are the attempts it was ordered to start.
 
-    `hello` says who it is, and `heard_s` when it last said something, by the event loop's clock.
-    `trusts` are the marks of the orders to trust a device that it was given, by device.
-    Once it `is_closed`, nothing more is granted to it, and nothing that it says is heard: its agent
-    says all of it again on its next stream.
+    `hello` identifies the agent. `last_message_s` is when it last sent something, by the event
+    loop's clock. `trusts` are the marks of the orders to trust a device, by device. A session that
+    `is_closed` gets no leases, and its messages are ignored: the agent repeats them all on its next
+    stream.
     """
 
     node: str
     hello: pb.Hello = field(default_factory=pb.Hello)
-    heard_s: float = 0.0
-    is_welcome: bool = False
+    last_message_s: float = 0.0
+    is_accepted: bool = False
     is_closed: bool = False
     ordered: set[str] = field(default_factory=set)
     trusts: dict[int, int] = field(default_factory=dict)
     outbox: asyncio.Queue[pb.ServerMessage | pb.Order | None] = field(default_factory=asyncio.Queue)
 
     def send(self, item: pb.ServerMessage | pb.Order) -> None:
-        """Queue something for the agent."""
+        """Queue a message or order for the agent."""
         self.outbox.put_nowait(item)
 
-    def trust(self, index: int, mark: int, ago_ms: int = 0) -> None:
-        """Let the agent trust a device again, as somebody said so long ago."""
+    def send_trust(self, index: int, mark: int, ago_ms: int = 0) -> None:
+        """Order the agent to trust a device again; an admin decided that `ago_ms` ago."""
         self.trusts[index] = mark
         trust = pb.Trust(device=index, mark=mark, ago_ms=ago_ms)
         self.send(pb.ServerMessage(trust=trust))
 
-    def trusted(self, reading: DeviceReading, fresh: bool) -> int:
-        """The mark of the last such order that was carried out.
+    def trust_mark(self, reading: DeviceReading, fresh: bool) -> int:
+        """Return the mark of the last trust order that the agent has executed.
 
-        An agent that was made before there were marks says none: its next fresh reading has to do.
+        An agent of an older version reports no marks: its next fresh reading counts as executed.
         """
         if TRUSTS in self.hello.abilities:
             return reading.trusted
         return self.trusts.get(reading.index, 0) if fresh else 0
 
     def close(self) -> None:
-        """Let the stream end when all before has been sent."""
-        self.is_welcome, self.is_closed = False, True
+        """End the stream after everything that is queued."""
+        self.is_accepted, self.is_closed = False, True
         self.outbox.put_nowait(None)
 
 
 class Sessions:
-    """The agents that are connected, by node."""
+    """The connected agents, by node."""
 
     def __init__(self) -> None:
-        """Nobody has come."""
+        """Start without sessions."""
         self.by_node: dict[str, Session] = {}
 
     def send(self, node_id: str, item: pb.ServerMessage | pb.Order) -> bool:
-        """Send something to a node; False if its agent is not connected."""
+        """Send a message or order to a node; return False if its agent is not connected."""
         session = self.by_node.get(node_id)
         if session is not None:
             session.send(item)
         return session is not None
 
     def stop_members(self, allocation: Allocation, members: Iterable[int], why: str) -> None:
-        """Let the nodes of these members stop them."""
+        """Order the nodes of these members to stop them."""
         nodes = {placement.member: placement.node_id for placement in allocation.placements}
         for member in members:
             self.send(nodes[member], stop_order(allocation.id, member, why))
 
     def address(self, node_id: str) -> str:
-        """Where other nodes reach this one: as its agent says, else by its name."""
+        """Return where other nodes reach this one: the agent's address, or else the node name."""
         session = self.by_node.get(node_id)
         return node_id if session is None else session.hello.address or node_id
 
-    def introduced(self, node_id: str) -> pb.Hello | None:
-        """What a node said of itself; None until it is welcome."""
+    def hello_of(self, node_id: str) -> pb.Hello | None:
+        """Return the hello of a node's agent; None if it is not accepted."""
         session = self.by_node.get(node_id)
-        return None if session is None or not session.is_welcome else session.hello
+        return None if session is None or not session.is_accepted else session.hello
 
 
 class NewestHellos:
     """The newest hello of each node, by the clock of its machine.
 
-    A stream that its agent has given up can reach us after the next one. What it says to be held
-    there is what was held when it was opened.
+    A stream that its agent has abandoned can reach the server after the next one. The work that it
+    lists is out of date.
     """
 
     def __init__(self) -> None:
-        """None was heard."""
+        """Start without hellos."""
         self._at: dict[str, tuple[str, int]] = {}
 
-    def is_late(self, hello: pb.Hello) -> bool:
-        """Tell whether a newer one was heard; else this is the newest."""
+    def is_stale(self, hello: pb.Hello) -> bool:
+        """Whether a newer hello was received; if not, record this one as the newest."""
         boot_id, boot_ms = self._at.get(hello.node, ("", 0))
         if hello.boot_id == boot_id and 0 < hello.boot_ms < boot_ms:
             return True
@@ -114,7 +114,7 @@ class NewestHellos:
 
 
 async def messages_for(session: Session, term: int) -> AsyncIterator[pb.ServerMessage]:
-    """What is in the outbox; orders that wait together travel together."""
+    """Yield the queued messages; queued orders are sent together in one message."""
     while (item := await session.outbox.get()) is not None:
         if isinstance(item, pb.ServerMessage):
             yield item
@@ -133,23 +133,20 @@ async def messages_for(session: Session, term: int) -> AsyncIterator[pb.ServerMe
             yield following
 
 
-# --- AgentService on a gRPC server, whoever takes the sessions.
-
-
 class SessionHandler(Protocol):
-    """Whoever takes the streams of agents."""
+    """Serves the streams of agents."""
 
     def session(
         self,
         requests: AsyncIterator[pb.AgentMessage],
         context: grpc.aio.ServicerContext[pb.AgentMessage, pb.ServerMessage],
     ) -> AsyncIterator[pb.ServerMessage]:
-        """One agent's stream, from hello to its end."""
+        """Serve one agent's stream, from hello to its end."""
         ...
 
 
 def add_agent_service(server: grpc.aio.Server, agents: SessionHandler) -> None:
-    """Offer the agents' service on a gRPC server."""
+    """Add AgentService to a gRPC server."""
     service, method = SESSION_METHOD.strip("/").split("/")
     handler = grpc.stream_stream_rpc_method_handler(
         agents.session,

@@ -1,7 +1,7 @@
-"""Logs are kept on the nodes; this asks their agents for them.
+"""Streams from the nodes through the agents' sessions: log files, and terminals of jobs.
 
-An agent sends so many chunks ahead and waits until they have been read: a reader that is slow, or
-does not read at all, costs a little memory and no more.
+Both use credits: no side sends more than the other has said it takes. So a slow reader costs a
+little memory here and does not block the other streams of the same session.
 """
 
 from __future__ import annotations
@@ -21,37 +21,35 @@ CHUNKS_AHEAD = 16
 
 @dataclass(slots=True)
 class _Reader:
-    """Who waits for chunks of a node. None is the end, before its time; `problem` says why."""
+    """A reader of log chunks. None ends the stream early; `problem` says why."""
 
     node: str
     problem: str = ""
     chunks: asyncio.Queue[pb.LogChunk | None] = field(default_factory=asyncio.Queue)
 
     def end(self, problem: str) -> None:
-        """Nothing more is taken; what has come is still read."""
+        """End the stream after the chunks that have arrived."""
         self.problem = problem
         self.chunks.put_nowait(None)
 
 
 class LogStreams:
-    """Requests under way, by number."""
+    """The log requests that are open, by number."""
 
     def __init__(self, send: Callable[[str, pb.ServerMessage], bool]) -> None:
-        """`send` brings a message to a node, and says whether its agent is connected."""
+        """`send` sends a message to a node; it returns whether its agent is connected."""
         self._send = send
         self._numbers = count(1)
-        self._waiting: dict[int, _Reader] = {}
+        self._readers: dict[int, _Reader] = {}
 
     async def read(self, node_id: str, request: pb.LogRequest) -> AsyncIterator[bytes]:
-        """The bytes that were asked for, as they come."""
+        """Yield the requested bytes as they arrive."""
         request.request_id = number = next(self._numbers)
         request.chunks = CHUNKS_AHEAD
-        reader = self._waiting[number] = _Reader(node_id)
+        reader = self._readers[number] = _Reader(node_id)
         try:
             if not self._send(node_id, pb.ServerMessage(log_request=request)):
-                raise ClusterError(
-                    f"node '{node_id}' is not connected, so its logs are out of reach"
-                )
+                raise ClusterError(f"node '{node_id}' is not connected, so its logs cannot be read")
             while (chunk := await reader.chunks.get()) is not None:
                 if chunk.data:
                     yield chunk.data
@@ -63,157 +61,159 @@ class LogStreams:
                     return
             raise ClusterError(reader.problem)
         finally:
-            del self._waiting[number]
+            del self._readers[number]
             cancel = pb.LogCancel(request_id=number)
             self._send(node_id, pb.ServerMessage(log_cancel=cancel))
 
-    def hear(self, node_id: str, chunk: pb.LogChunk) -> None:
-        """A node has sent a piece. It is dropped if nobody waits for one of this node now."""
-        reader = self._waiting.get(chunk.request_id)
+    def on_chunk(self, node_id: str, chunk: pb.LogChunk) -> None:
+        """Pass a chunk to its reader; drop it if there is none."""
+        reader = self._readers.get(chunk.request_id)
         if reader is None or reader.node != node_id or reader.problem:
             return
         if chunk.data and reader.chunks.qsize() >= CHUNKS_AHEAD:
-            reader.end(f"node '{reader.node}' sent more of its log than was asked for")
+            reader.end(f"node '{reader.node}' sent more of its log than was requested")
         else:
             reader.chunks.put_nowait(chunk)
 
     def node_gone(self, node_id: str) -> None:
-        """Nothing more comes from this node."""
-        for reader in self._waiting.values():
+        """End all streams of a node that has disconnected."""
+        for reader in self._readers.values():
             if reader.node == node_id:
                 reader.end(f"node '{node_id}' was disconnected while its log was read")
 
 
-# ==== Terminals of jobs are on the nodes; this joins people to them through the agents' streams.
+# Terminals
 
 CHUNKS_AHEAD = 8
-OPENS_S = 15.0
-"""A little longer than an agent waits for the socket of a job that has just begun."""
+OPEN_S = 15.0
+"""A little longer than an agent waits for the terminal of a job that has just started."""
 
 Item = bytes | int | None
 
 
 class TerminalSession:
-    """One person at one terminal: pieces of output and credits for input come out, in order."""
+    """One user at one terminal: yields output and credits for input, in order."""
 
     def __init__(self, node: str, number: int, send: Callable[[pb.ServerMessage], object]) -> None:
-        """`send` brings a message to the node."""
+        """`send` sends a message to the node."""
         self.node = node
         self.problem = ""
         self._number = number
         self._send = send
         self._items: asyncio.Queue[Item] = asyncio.Queue()
-        self._pieces = 0
-        self._may_put = 0
+        self._unread = 0
+        self._credit = 0
 
-    async def begun(self) -> None:
-        """Return when the terminal is joined; raises why it is not."""
+    async def wait_open(self) -> None:
+        """Return when the terminal is attached; raises if it cannot be."""
         try:
-            async with asyncio.timeout(OPENS_S):
+            async with asyncio.timeout(OPEN_S):
                 first = await self._items.get()
         except TimeoutError:
             raise ClusterError(
-                f"node '{self.node}' does not answer, so the terminal is out of reach; try again"
+                f"node '{self.node}' does not respond, so its terminal cannot be reached; try again"
             ) from None
         if first is None:
-            raise ClusterError(self.problem or "its terminal was closed at once; has it ended?")
+            raise ClusterError(
+                self.problem or "its terminal was closed at once; has the job ended?"
+            )
         self._items.put_nowait(first)
 
     async def items(self) -> AsyncIterator[bytes | int]:
-        """Output, and how many pieces more the program takes; ends with the terminal.
+        """Yield output, and how many more chunks of input the program takes.
 
-        A piece makes room for another when the next item is asked for. `problem` says why it ended,
-        if it is not simply over.
+        A chunk of output is acknowledged when the next item is requested. After the end, `problem`
+        is the error, if there was one.
         """
         while (item := await self._items.get()) is not None:
             yield item
             if isinstance(item, bytes):
-                self._pieces -= 1
+                self._unread -= 1
                 credit = pb.TerminalCredit(terminal_id=self._number, chunks=1)
                 self._send(pb.ServerMessage(terminal_credit=credit))
 
-    def put(self, data: bytes) -> None:
-        """Pass on what the person says; only for a credit."""
-        if not self._may_put:
-            raise InvalidRequest("more was sent to the terminal than it takes; wait for credit")
-        self._may_put -= 1
-        piece = pb.TerminalData(terminal_id=self._number, data=data)
-        self._send(pb.ServerMessage(terminal_data=piece))
+    def send_input(self, data: bytes) -> None:
+        """Send the user's input to the terminal; each chunk uses one credit."""
+        if not self._credit:
+            raise InvalidRequest("more input was sent than the terminal takes; wait for credit")
+        self._credit -= 1
+        chunk = pb.TerminalData(terminal_id=self._number, data=data)
+        self._send(pb.ServerMessage(terminal_data=chunk))
 
-    def hear(self, message: pb.AgentMessage) -> None:
-        """The node says something about this terminal."""
+    def on_message(self, message: pb.AgentMessage) -> None:
+        """Handle the node's message about this terminal."""
         match message.WhichOneof("message"):
-            case "terminal_data" if self._pieces < CHUNKS_AHEAD:
-                self._pieces += 1
+            case "terminal_data" if self._unread < CHUNKS_AHEAD:
+                self._unread += 1
                 self._items.put_nowait(message.terminal_data.data)
             case "terminal_data":
-                self.end(f"node '{self.node}' sent more than was asked for")
+                self.end(f"node '{self.node}' sent more than was requested")
             case "terminal_credit":
-                self._may_put += message.terminal_credit.chunks
+                self._credit += message.terminal_credit.chunks
                 self._items.put_nowait(message.terminal_credit.chunks)
             case "terminal_close":
                 self.end(message.terminal_close.problem)
 
     def end(self, problem: str) -> None:
-        """Nothing more comes; what has come is still handed out."""
+        """End the session after the output that has arrived."""
         self.problem = self.problem or problem
         self._items.put_nowait(None)
 
 
 class TerminalStreams:
-    """All that are open, by number."""
+    """The terminals that are open, by number."""
 
     def __init__(
         self,
         send: Callable[[str, pb.ServerMessage], bool],
-        introduced: Callable[[str], pb.Hello | None],
+        hello_of: Callable[[str], pb.Hello | None],
     ) -> None:
-        """`introduced` is how the agent of a node has introduced itself, None if it is away."""
+        """`hello_of` returns the hello of a node's agent; None if it is not connected."""
         self._send = send
-        self._introduced = introduced
+        self._hello_of = hello_of
         self._numbers = count(1)
-        self._visits: dict[int, TerminalSession] = {}
+        self._sessions: dict[int, TerminalSession] = {}
 
     @asynccontextmanager
     async def open(self, node_id: str, asked: pb.TerminalOpen) -> AsyncIterator[TerminalSession]:
-        """Join the terminal that is asked for, until the end of the block."""
+        """Attach to a terminal until the end of the block."""
         self._check(node_id)
         asked.terminal_id = number = next(self._numbers)
         asked.chunks = CHUNKS_AHEAD
-        visit = self._visits[number] = TerminalSession(
+        session = self._sessions[number] = TerminalSession(
             node_id, number, lambda message: self._send(node_id, message)
         )
         try:
             self._send(node_id, pb.ServerMessage(terminal_open=asked))
-            await visit.begun()
-            yield visit
+            await session.wait_open()
+            yield session
         finally:
-            del self._visits[number]
+            del self._sessions[number]
             close = pb.TerminalClose(terminal_id=number)
             self._send(node_id, pb.ServerMessage(terminal_close=close))
 
     def _check(self, node_id: str) -> None:
-        hello = self._introduced(node_id)
+        hello = self._hello_of(node_id)
         if hello is None:
             raise ClusterError(
-                f"node '{node_id}' is not connected, so its terminals are out of reach; what runs "
-                "there goes on"
+                f"node '{node_id}' is not connected, so its terminals cannot be reached; its jobs "
+                "keep running"
             )
         if TERMINALS not in hello.abilities:
             raise WrongState(
-                f"the agent of node '{node_id}' (version {hello.version}) is too old to bring "
-                "terminals here; log in to that machine, or update gpu-scheduler there"
+                f"the agent of node '{node_id}' (version {hello.version}) is too old to forward "
+                "terminals; log in to that machine, or update gpu-scheduler there"
             )
 
-    def hear(self, node_id: str, message: pb.AgentMessage) -> None:
-        """A node says something; dropped if it is not about a terminal that is open there."""
+    def on_message(self, node_id: str, message: pb.AgentMessage) -> None:
+        """Pass a message to its terminal; drop it if that is not open on this node."""
         kind = str(message.WhichOneof("message"))
-        visit = self._visits.get(getattr(message, kind).terminal_id)
-        if visit is not None and visit.node == node_id:
-            visit.hear(message)
+        session = self._sessions.get(getattr(message, kind).terminal_id)
+        if session is not None and session.node == node_id:
+            session.on_message(message)
 
     def node_gone(self, node_id: str) -> None:
-        """Nothing more comes from this node."""
-        for visit in self._visits.values():
-            if visit.node == node_id:
-                visit.end(f"node '{node_id}' was disconnected")
+        """End all terminals of a node that has disconnected."""
+        for session in self._sessions.values():
+            if session.node == node_id:
+                session.end(f"node '{node_id}' was disconnected")

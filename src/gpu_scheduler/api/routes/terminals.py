@@ -66,11 +66,11 @@ class TerminalSockets:
         if context.terminals is None:
             raise ClusterError("no agent is connected that could reach terminals; try again")
         with self._slots.hold(caller.user):
-            async with context.terminals.open(node_id, asked) as visit:
+            async with context.terminals.open(node_id, asked) as session:
                 self._record(caller, asked)
                 await receive()
                 await send({"type": "websocket.accept"})
-                await _join(visit, receive, send)
+                await _join(session, receive, send)
 
     def _wanted(self, row: JobRow, task: int | None, member: int) -> tuple[str, pb.TerminalOpen]:
         """On which node it is, and what is asked of that."""
@@ -127,15 +127,15 @@ def _without_terminal(name: str, launch: Launch | None) -> str:
     return f"{name} has no terminal; submit it with '--runner terminal' to come to it"
 
 
-async def _join(visit: TerminalSession, receive: Receive, send: Send) -> None:
+async def _join(session: TerminalSession, receive: Receive, send: Send) -> None:
     """Until the terminal is gone, or the person is."""
-    showing = asyncio.ensure_future(_show(visit, send))
-    hearing = asyncio.ensure_future(_hear(visit, receive))
+    showing = asyncio.ensure_future(_show(session, send))
+    hearing = asyncio.ensure_future(_hear(session, receive))
     try:
         await asyncio.wait({showing, hearing}, return_when=asyncio.FIRST_COMPLETED)
         if showing.done():
             showing.result()
-            await _close(send, BROKEN if visit.problem else OVER, visit.problem)
+            await _close(send, BROKEN if session.problem else OVER, session.problem)
         elif wrong := hearing.result():
             await _close(send, NOT_ALLOWED, wrong)
     finally:
@@ -144,15 +144,15 @@ async def _join(visit: TerminalSession, receive: Receive, send: Send) -> None:
         await asyncio.gather(showing, hearing, return_exceptions=True)
 
 
-async def _show(visit: TerminalSession, send: Send) -> None:
-    async for item in visit.items():
+async def _show(session: TerminalSession, send: Send) -> None:
+    async for item in session.items():
         if isinstance(item, int):
             await send({"type": "websocket.send", "text": str(item)})
         else:
             await send({"type": "websocket.send", "bytes": item})
 
 
-async def _hear(visit: TerminalSession, receive: Receive) -> str:
+async def _hear(session: TerminalSession, receive: Receive) -> str:
     """Pass on what the person says, until the connection ends; what was wrong with it, if so."""
     while True:
         message = await receive()
@@ -162,7 +162,7 @@ async def _hear(visit: TerminalSession, receive: Receive) -> str:
         if data is None:
             return "send binary messages"
         try:
-            visit.put(data)
+            session.send_input(data)
         except InvalidRequest as error:
             return str(error)
 

@@ -107,7 +107,7 @@ class Leader:
         self.loop.on_committed(self._gc_tuner.on_commit)
         self.agents = Agents(
             self.loop,
-            patience=node_timeouts_of(settings.nodes),
+            timeouts=node_timeouts_of(settings.nodes),
             term=term,
             may_order=may_order,
         )
@@ -124,7 +124,7 @@ class Leader:
         await set_up_tenants(self.loop, self._settings.tenants)
         await set_up_pools(self.loop, self._settings.policy)
         await ensure_authority(self.loop)
-        self.agents.expect_nodes()
+        self.agents.watch_known_nodes()
         settings, loop = self._settings, self.loop
         tasks: dict[str, Callable[[], Awaitable[None]]] = {
             "notifications": self.notifications.run,

@@ -87,7 +87,7 @@ class LocalEngine:
             sweep_ms=settings.scheduler.scheduling_interval_ms,
             rules=SiteRules(settings).check,
         )
-        self.agents = Agents(self.loop, patience=node_timeouts_of(settings.nodes))
+        self.agents = Agents(self.loop, timeouts=node_timeouts_of(settings.nodes))
         self.context = Context(
             self.loop,
             ApiSettings(server_uid=os.geteuid(), version=__version__),
