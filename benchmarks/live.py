@@ -118,8 +118,8 @@ class LiveServer:
                 continue
             kind = "server" if b"up" in words else "agent"
             if b"gpu_scheduler.agent.launcher" in words:
-                # Forked by the launcher in this order: the zygote, then children that wait.
-                kind = "zygote" if "launcher" in found else "launcher"
+                # Forked by the launcher in this order: the fork server, then pre-forked children.
+                kind = "fork server" if "launcher" in found else "launcher"
             found.setdefault(kind, pid)
         return found
 

@@ -368,15 +368,15 @@ def test_a_warning_in_a_file_that_the_user_named_is_written_as_the_user() -> Non
     with_launcher(scenario)
 
 
-def test_an_errand_says_whether_it_went_well_and_what_it_leaves_is_let_alone() -> None:
+def test_a_helper_reports_its_result_and_what_it_leaves_running_is_ignored() -> None:
     async def scenario(rig: Rig) -> None:
         who = (os.geteuid(), os.getegid(), "")
         plain = {"PATH": "/usr/bin:/bin"}
         left = "setsid sleep 300 >/dev/null 2>&1 & echo $! > left"
         place = str(rig.directory)
-        await rig.launcher.errand(("sh", "-c", f"cd {place}; {left}"), plain, who)
+        await rig.launcher.run_helper(("sh", "-c", f"cd {place}; {left}"), plain, who)
         with pytest.raises(OrderRefused, match="exit code 7: no"):
-            await rig.launcher.errand(("sh", "-c", "echo no; exit 7"), plain, who)
+            await rig.launcher.run_helper(("sh", "-c", "echo no; exit 7"), plain, who)
         await rig.run(rig.work("job-1.1", "true"))
         pid = int((rig.directory / "left").read_text())
         assert is_alive(pid)

@@ -293,10 +293,10 @@ def test_a_warning_reaches_the_job_and_not_its_session_after_the_launchers_death
     with_launcher(scenario)
 
 
-# --- errands
+# --- helper commands
 
 
-def test_what_an_errand_leaves_for_its_user_is_not_taken_for_a_job_of_that_user() -> None:
+def test_what_a_helper_leaves_for_its_user_is_not_taken_for_a_job_of_that_user() -> None:
     """As the daemon by which several jobs of one user share a device."""
     if not AS_ROOT:
         pytest.skip("needs root")
@@ -308,7 +308,7 @@ def test_what_an_errand_leaves_for_its_user_is_not_taken_for_a_job_of_that_user(
         os.chown(left, NOBODY, NOBODY)
         script = f"setsid sleep 1000 >/dev/null 2>&1 & echo $! > {left}/pid"
         plain = {"PATH": "/usr/bin:/bin"}
-        await rig.launcher.errand(("sh", "-c", script), plain, (NOBODY, NOBODY, "nobody"))
+        await rig.launcher.run_helper(("sh", "-c", script), plain, (NOBODY, NOBODY, "nobody"))
         daemon = int((left / "pid").read_text())
         await rig.run(rig.work("job-1.1", "true", **who))
         assert is_alive(daemon)

@@ -101,11 +101,13 @@ def test_those_who_were_let_go_leave_no_group_even_if_somebody_has_stopped_them(
 def test_a_helper_for_forks_that_dies_while_it_is_asked_is_missed_though_others_wait() -> None:
     async def scenario(rig: Rig) -> None:
         seats = await a_full_house(rig)
-        (zygote,) = set(children_of(rig.launcher.pid)) - seats.keys()
+        (fork_server,) = set(children_of(rig.launcher.pid)) - seats.keys()
         os.kill(rig.launcher.pid, signal.SIGSTOP)
-        os.kill(zygote, signal.SIGKILL)
-        errand = rig.launcher.errand(("true",), {"PATH": "/usr/bin:/bin"}, (os.geteuid(), 0, ""))
-        asked = asyncio.create_task(errand)
+        os.kill(fork_server, signal.SIGKILL)
+        helper = rig.launcher.run_helper(
+            ("true",), {"PATH": "/usr/bin:/bin"}, (os.geteuid(), 0, "")
+        )
+        asked = asyncio.create_task(helper)
         await asyncio.sleep(0.1)  # the order lies before it when it goes on
         os.kill(rig.launcher.pid, signal.SIGCONT)
         try:

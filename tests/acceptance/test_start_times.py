@@ -28,7 +28,7 @@ SOON_MS = 1_500
 
 
 def gate_children(rig: Rig) -> list[int]:
-    """Children of the launcher that are not its zygote."""
+    """Children of the launcher that are not its fork server."""
     children = Path(f"/proc/{rig.launcher.pid}/task/{rig.launcher.pid}/children").read_text()
     return [int(pid) for pid in children.split()][1:]
 

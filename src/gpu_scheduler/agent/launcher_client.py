@@ -1,9 +1,8 @@
-"""Talking to the launcher from the agent's event loop.
+"""The agent's client of the launcher, on the agent's event loop.
 
-Values of `agent.work` go in, reports come out. Every order may be repeated, so a launcher that dies
-is started again and asked once more for all that it has not answered. It may be of another version,
-with jobs that it has to see to their ends: then it is told what it knows, and replaced when it has
-nothing left to do.
+Values of `agent.work` go in, reports come out. Every order may be repeated: a launcher that dies is
+started again, and all unanswered orders are sent once more. A launcher of another version that
+still has jobs is kept: it gets only the fields that it knows, and is replaced when it is idle.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ SOCKET = "launcher.sock"
 LOG = "launcher.log"
 ANSWER_SECONDS = 20.0
 FIRST_VERSION = "0.0"
-"""Of a launcher that does not say which it is."""
-ERRAND_MS = 15_000
-PART_BYTES = 1 << 18
+"""The version of a launcher that does not name one."""
+HELPER_TIMEOUT_MS = 15_000
+READ_BYTES = 1 << 18
 RETRY_SECONDS = 0.02
-LONGEST_RETRY_SECONDS = 1.0
+MAX_RETRY_SECONDS = 1.0
 
 Held = tuple[str, int, Over | None]
 
 
 class OrderRefused(Exception):
-    """The launcher has read an order and will not follow it; the text says why."""
+    """The launcher has rejected an order; the text says why."""
 
 
 class LauncherMissing(Exception):
@@ -55,19 +54,19 @@ class LauncherMissing(Exception):
 
 
 class Launcher:
-    """One launcher, found or started by its directory. Make it with `connect`."""
+    """The client of one launcher, which is found by its directory. Make it with `connect`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._reports: asyncio.Queue[Report] = asyncio.Queue()
-        self._answers: dict[int, tuple[Message, asyncio.Future[Message]]] = {}
+        self._pending: dict[int, tuple[Message, asyncio.Future[Message]]] = {}
         self._number = 0
         self._unsent = bytearray()
-        self._sending = False
+        self._flush_scheduled = False
         self._writer: asyncio.StreamWriter | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._reader_task: asyncio.Task[None] | None = None
         self._child = 0
-        self._holds_back = False
+        self._sending_paused = False
         self._known_fields = PROTOCOL_1_FIELDS
         self._introduced = asyncio.Event()
         self.pid = 0
@@ -76,44 +75,44 @@ class Launcher:
 
     @classmethod
     async def connect(cls, directory: Path | str) -> Launcher:
-        """Find the launcher of this directory, or start one that outlives us."""
+        """Connect to the launcher of this directory, or start one that outlives us."""
         launcher = cls(Path(directory))
         reader = await launcher._open()
-        launcher._keeper = asyncio.create_task(launcher._keep(reader))
+        launcher._reader_task = asyncio.create_task(launcher._read_and_reconnect(reader))
         return launcher
 
     async def close(self) -> None:
-        """Hang up. Launcher and jobs stay as they are."""
-        if self._keeper is not None:
-            self._keeper.cancel()
+        """Disconnect. Launcher and jobs stay as they are."""
+        if self._reader_task is not None:
+            self._reader_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._keeper
-            self._keeper = None
-        await self._hang_up()
-        for _, answer in self._answers.values():
+                await self._reader_task
+            self._reader_task = None
+        await self._disconnect()
+        for _, answer in self._pending.values():
             answer.cancel()
-        self._answers.clear()
+        self._pending.clear()
 
     async def start(self, work: Work) -> None:
         """Start this work, unless it was started or stopped before. Returns when it is recorded."""
         await self._introduced.wait()
-        form, unknown = split_known_fields(encode_work(work), self._known_fields)
+        encoded, unknown = split_known_fields(encode_work(work), self._known_fields)
         if unknown:
             raise OrderRefused(
                 f"the launcher of this node is of version {self.version} and does not know "
                 f"{', '.join(unknown)}; it is replaced when its jobs have ended"
             )
-        await self._ask({"do": "start", "work": form})
+        await self._order({"do": "start", "work": encoded})
 
     async def start_many(self, works: Iterable[Work]) -> None:
-        """Start all of these; they travel in one write and are recorded together."""
+        """Start all of these, with one write; the launcher records them together."""
         await asyncio.gather(*(self.start(work) for work in works))
 
     async def stop(
         self, allocation_id: str, member: int, why: str, grace_ms: int | None = None
     ) -> None:
-        """Stop it, with its own grace or a shorter one; what has not begun never will."""
-        await self._ask(
+        """Stop it, with its own grace period or a shorter one; what has not begun never will."""
+        await self._order(
             {
                 "do": "stop",
                 "allocation_id": allocation_id,
@@ -126,24 +125,24 @@ class Launcher:
     async def commit(
         self, allocation_id: str, member: int, environment: dict[str, str], files: dict[str, str]
     ) -> None:
-        """Let prepared work run, with these variables and files; refused if it waits no more."""
+        """Let prepared work run, with these variables and files; OrderRefused if it is too late."""
         name = {"allocation_id": allocation_id, "member": member}
-        await self._ask({"do": "commit", **name, "environment": environment, "files": files})
+        await self._order({"do": "commit", **name, "environment": environment, "files": files})
 
     async def warn(self, allocation_id: str, member: int, text: str) -> None:
         """Write a line into the log of a job."""
         order = {"do": "warn", "allocation_id": allocation_id, "member": member, "text": text}
-        await self._ask(order)
+        await self._order(order)
 
     @property
     def keeps_leases(self) -> bool:
-        """Tell whether this launcher ends work by itself whose lease is over."""
+        """Tell whether this launcher ends work by itself when its lease is over."""
         return "lease_ms" in self._known_fields
 
     async def renew(self, asked_ms: int) -> None:
-        """What was asked for at this time, by CLOCK_BOOTTIME, was granted: leases begin anew."""
+        """The server has granted the leases that were requested at this CLOCK_BOOTTIME."""
         if self.keeps_leases:
-            await self._ask({"do": "renew", "asked_ms": asked_ms})
+            await self._order({"do": "renew", "asked_ms": asked_ms})
 
     @property
     def is_outdated(self) -> bool:
@@ -151,114 +150,114 @@ class Launcher:
         return self.version != __version__
 
     async def replace_if_idle(self) -> bool:
-        """Let our own launcher take the place of one of another version that holds nothing.
+        """Replace an idle launcher of another version by our own.
 
-        Orders wait meanwhile, and go to the new one. False if it has something to see to its end.
+        Orders wait meanwhile, and go to the new one. False if the launcher still has work.
         """
-        if self._answers or self._holds_back or self._writer is None:
+        if self._pending or self._sending_paused or self._writer is None:
             return False
-        asked = asyncio.create_task(self._ask({"do": "held"}))
+        asked = asyncio.create_task(self._order({"do": "held"}))
         await asyncio.sleep(0)
         self._flush()
-        # From here on nothing is started behind its back; a new connection ends that.
-        self._holds_back = True
+        # From here on no start can reach it; a new connection ends the pause.
+        self._sending_paused = True
         held = (await asked)["held"]
-        if not held and self._holds_back:
+        if not held and self._sending_paused:
             self._introduced.clear()
-            self._tell_to_leave()
+            self._send_leave()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ANSWER_SECONDS):
                     await self._introduced.wait()
         self._introduced.set()
-        self._holds_back = False
+        self._sending_paused = False
         self._flush()
         return not self.is_outdated
 
-    async def errand(
+    async def run_helper(
         self, argv: tuple[str, ...], environment: dict[str, str], who: tuple[int, int, str]
     ) -> None:
-        """Run a short command as a user (uid, gid, name); refused if it does not end well."""
+        """Run a short command as a user (uid, gid, name); OrderRefused if it fails."""
         uid, gid, user = who
-        form = {"argv": argv, "environment": environment, "uid": uid, "gid": gid, "user": user}
-        await self._ask({"do": "errand", **form, "timeout_ms": ERRAND_MS})
+        command = {"argv": argv, "environment": environment, "uid": uid, "gid": gid, "user": user}
+        await self._order({"do": "errand", **command, "timeout_ms": HELPER_TIMEOUT_MS})
 
     async def forget(self, allocation_id: str, member: int) -> None:
-        """Its end is known and kept elsewhere: it need not be told again."""
-        await self._ask({"do": "forget", "allocation_id": allocation_id, "member": member})
+        """Its end is stored by the server: the launcher can drop its record."""
+        await self._order({"do": "forget", "allocation_id": allocation_id, "member": member})
 
     async def held(self) -> list[Held]:
         """Everything that was started and not forgotten, with its end if it has one."""
-        answer = await self._ask({"do": "held"})
+        answer = await self._order({"do": "held"})
         return [
             (str(item["allocation_id"]), int(item["member"]), decode_over(item["over"]))
             for item in answer["held"]
         ]
 
     async def reports(self) -> AsyncIterator[Report]:
-        """Reports as they come. After a reconnection, ends that were not forgotten come again."""
+        """Reports as they come. After a reconnect, ends that were not forgotten come again."""
         while True:
             yield await self._reports.get()
 
     async def leave(self) -> None:
-        """Ask the launcher to end, once. Its jobs go on, and the next launcher finds them."""
-        if self._keeper is not None:
-            self._keeper.cancel()
+        """Ask the launcher to exit. Its jobs go on, and the next launcher takes them over."""
+        if self._reader_task is not None:
+            self._reader_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._keeper
-            self._keeper = None
+                await self._reader_task
+            self._reader_task = None
         if self._child and self.pid not in {0, self._child}:
-            # It came second and waits for the lock: it would begin when the first has left.
+            # Our launcher waits for the lock of another one: it would start when that one exits.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._child, signal.SIGKILL)
-        if self._tell_to_leave() and self._writer is not None:
+        if self._send_leave() and self._writer is not None:
             with contextlib.suppress(ConnectionError):
                 await self._writer.drain()
         await self.close()
         if self._child:
             child, self._child = self._child, 0
-            await asyncio.to_thread(_bury, child)
+            await asyncio.to_thread(_reap, child)
 
-    def _tell_to_leave(self) -> bool:
+    def _send_leave(self) -> bool:
         if self._writer is None:
             return False
         self._writer.write(encode_line({"n": 0, "do": "leave"}))
         return True
 
-    async def _ask(self, order: Message) -> Message:
+    async def _order(self, order: Message) -> Message:
         self._number += 1
         number = self._number
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._answers[number] = ({"n": number, **order}, answer)
-        self._send(self._answers[number][0])
+        self._pending[number] = ({"n": number, **order}, answer)
+        self._send(self._pending[number][0])
         try:
             found = await answer
         finally:
-            self._answers.pop(number, None)
+            self._pending.pop(number, None)
         if found.get("error"):
             raise OrderRefused(found["error"])
         return found
 
     def _send(self, order: Message) -> None:
-        """Orders given in one turn of the event loop leave in one write."""
-        self._unsent += _encoded(order)
-        if not self._sending:
-            self._sending = True
+        """Orders of one turn of the event loop are sent with one write."""
+        self._unsent += _encode(order)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._sending = False
-        if self._writer is None or not self._unsent or self._holds_back:
+        self._flush_scheduled = False
+        if self._writer is None or not self._unsent or self._sending_paused:
             return
         if not self._writer.is_closing():
             self._writer.write(bytes(self._unsent))
-        # What a closing connection does not take is asked again on the next one.
+        # What a closing connection does not take is sent again on the next one.
         self._unsent.clear()
 
-    async def _keep(self, reader: asyncio.StreamReader) -> None:
-        """Read for ever; when the launcher is gone, find or start the next."""
+    async def _read_and_reconnect(self, reader: asyncio.StreamReader) -> None:
+        """Read for ever; when the connection ends, connect to the next launcher."""
         while True:
             await self._read(reader)
-            await self._hang_up()
+            await self._disconnect()
             pause = RETRY_SECONDS
             while True:
                 try:
@@ -266,14 +265,14 @@ class Launcher:
                     break
                 except LauncherMissing:
                     await asyncio.sleep(pause)
-                    pause = min(2 * pause, LONGEST_RETRY_SECONDS)
+                    pause = min(2 * pause, MAX_RETRY_SECONDS)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        """All whole lines, as they come; many come together."""
+        """Handle complete lines until the connection ends; many come together."""
         partial = b""
         while True:
             try:
-                data = await reader.read(PART_BYTES)
+                data = await reader.read(READ_BYTES)
             except ConnectionError:
                 return
             *lines, rest = data.split(b"\n")
@@ -281,29 +280,29 @@ class Launcher:
                 lines[0] = partial + lines[0]
                 partial = rest
                 for text in lines:
-                    self._heard(_decoded(text))
+                    self._handle(_decode(text))
             else:
                 partial += rest
             if not data or len(partial) > MAX_LINE_BYTES:
                 return
 
-    def _heard(self, form: Message) -> None:
-        if "report" in form:
-            # A kind that a later launcher has, and that nobody here asked for, is passed over.
+    def _handle(self, message: Message) -> None:
+        if "report" in message:
+            # Unknown kinds of reports from a later launcher are ignored.
             with contextlib.suppress(ValueError):
-                self._reports.put_nowait(decode_report(form))
+                self._reports.put_nowait(decode_report(message))
             return
-        if "capabilities" in form:
-            self.pid = int(form["pid"])
-            self.capabilities = form["capabilities"]
-            self.version = str(form.get("version", FIRST_VERSION))
-            self._known_fields = frozenset(form.get("work_fields", PROTOCOL_1_FIELDS))
+        if "capabilities" in message:
+            self.pid = int(message["pid"])
+            self.capabilities = message["capabilities"]
+            self.version = str(message.get("version", FIRST_VERSION))
+            self._known_fields = frozenset(message.get("work_fields", PROTOCOL_1_FIELDS))
             self._introduced.set()
-        order = self._answers.get(form.get("n") or 0)
+        order = self._pending.get(message.get("n") or 0)
         if order is not None and not order[1].done():
-            order[1].set_result(form)
+            order[1].set_result(message)
 
-    async def _hang_up(self) -> None:
+    async def _disconnect(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
@@ -311,22 +310,22 @@ class Launcher:
                 await writer.wait_closed()
 
     async def _open(self) -> asyncio.StreamReader:
-        """Connect, start a launcher if none answers, and ask again what has no answer yet."""
-        reader, writer = await self._reach()
+        """Connect, and send all unanswered orders again."""
+        reader, writer = await self._connect_or_start()
         self._writer = writer
-        self._holds_back = False
+        self._sending_paused = False
         self._unsent.clear()
         writer.write(encode_line({"n": 0, "do": "watch"}))
-        for order, _ in self._answers.values():
+        for order, _ in self._pending.values():
             writer.write(encode_line(order))
         return reader
 
-    async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect_or_start(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         path = str(self._directory / SOCKET)
-        give_up = asyncio.get_running_loop().time() + ANSWER_SECONDS
+        deadline = asyncio.get_running_loop().time() + ANSWER_SECONDS
         started = False
         problem, pause = "", RETRY_SECONDS
-        while asyncio.get_running_loop().time() < give_up:
+        while asyncio.get_running_loop().time() < deadline:
             try:
                 return await asyncio.open_unix_connection(path, limit=MAX_LINE_BYTES)
             except (FileNotFoundError, ConnectionRefusedError):
@@ -334,16 +333,16 @@ class Launcher:
                     problem = self._try_to_start()
                     started = not problem
             except OSError as error:
-                # Out of descriptors, perhaps. It must not end whoever waits for the launcher.
+                # Out of descriptors, perhaps: retry.
                 problem = f": {error}"
-            pause = min(2 * pause, LONGEST_RETRY_SECONDS) if problem else RETRY_SECONDS
+            pause = min(2 * pause, MAX_RETRY_SECONDS) if problem else RETRY_SECONDS
             await asyncio.sleep(pause)
         raise LauncherMissing(
-            f"no launcher answers at {path}{problem}; what it said is in {self._directory / LOG}"
+            f"no launcher answers at {path}{problem}; its log is {self._directory / LOG}"
         )
 
     def _try_to_start(self) -> str:
-        """Start a launcher; what went wrong, as a machine can be short of anything for a while."""
+        """Start a launcher; returns the error, as a machine can be short of resources."""
         try:
             self._start_launcher()
         except OSError as error:
@@ -351,7 +350,7 @@ class Launcher:
         return ""
 
     def _child_is_gone(self) -> bool:
-        """Bury a launcher of ours that has ended; one that we did not start is not our child."""
+        """Reap a launcher of ours that has ended; one that we did not start is not our child."""
         if not self._child:
             return True
         try:
@@ -363,7 +362,7 @@ class Launcher:
         return gone
 
     def _start_launcher(self) -> None:
-        """In a session of its own, with nothing of ours open: it must outlive us."""
+        """Start it in a session of its own, with none of our descriptors: it must outlive us."""
         if not self._child_is_gone():
             return
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -384,23 +383,23 @@ class Launcher:
         )
 
 
-def _encoded(order: Message) -> bytes:
-    """Like `encode_line`, but fast; it does not know texts that are no UTF-8."""
+def _encode(order: Message) -> bytes:
+    """Like `encode_line`, but fast; texts that are not UTF-8 need the slow way."""
     try:
         return msgspec.json.encode(order) + b"\n"
     except UnicodeEncodeError:
         return encode_line(order)
 
 
-def _decoded(text: bytes) -> Message:
+def _decode(text: bytes) -> Message:
     """Like `decode_line`, but fast."""
     try:
-        form: Message = msgspec.json.decode(text, type=dict)
+        message: Message = msgspec.json.decode(text, type=dict)
     except msgspec.DecodeError:
         return decode_line(text)
-    return form
+    return message
 
 
-def _bury(child: int) -> None:
+def _reap(child: int) -> None:
     with contextlib.suppress(ChildProcessError):
         os.waitpid(child, 0)

@@ -1,8 +1,9 @@
-"""What an agent hands to the launcher, and what it hears back.
+"""The values between agent and launcher: `Work` goes to the launcher, reports come back.
 
-Plain values that survive JSON, because the launcher is a small process of its own that must load
-nothing heavy. One `Work` is one member of one attempt; (allocation_id, member) names it, and
-starting it twice is harmless.
+Plain values that can be sent as JSON, because the launcher is a small process that must not load
+large libraries. One `Work` is one member of one attempt; (allocation_id, member) identifies it, and
+starting it twice is harmless. Field names and the names of the report classes are the wire format
+and the journal format of launchers that still run: they never change.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 NOT_BEGUN = "not_begun"
-"""Why work is given up of which nothing has run, and which can be tried again; the server uses the
+"""Stop reason of work of which nothing has run, so that it can be tried again; the server uses the
 same word."""
 
 
@@ -28,7 +29,7 @@ class WorkDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkTerminal:
-    """The terminal of work whose runner is `terminal`: its first size, and when to end it."""
+    """The terminal of work with the runner `terminal`: its first size, and when to end it."""
 
     rows: int = 24
     columns: int = 80
@@ -41,16 +42,15 @@ class WorkTerminal:
 class Work:
     """One member of one attempt, ready to run on this node.
 
-    `environment` is complete: the launcher adds nothing but what it alone knows. `scratch_dir`
-    belongs to the job's user and holds the checkpoint and stop-reason files. `closed_devices` are
-    device nodes of GPUs that the job must not open. A `limit_ms` of 0 means no limit. Prolog and
-    epilog run as the launcher's own user. `log_of_user`: the log path was named by the user, so it
-    is opened with the user's rights and not capped. Work with a `lease_ms` may run for so
-    long after `leased_ms` (by CLOCK_BOOTTIME), or after the last renewal. `files` are written into
-    the scratch directory. With `prepare_ms` the command runs only after a commit, and is given up
-    if none comes for so long after all is prepared. A child that is not the command after
-    `start_timeout_ms` is ended, and a container engine that has not answered for
-    `engine_timeout_ms` is not waited for any more.
+    `environment` is complete: the launcher adds only what it alone knows. `scratch_dir` belongs to
+    the job's user and holds the checkpoint and stop-reason files. `closed_devices` are device nodes
+    of GPUs that the job must not open. A `limit_ms` of 0 means no limit. Prolog and epilog run as
+    the launcher's own user. `log_of_user`: the user named the log path, so it is opened with the
+    user's rights and not rotated. Work with a `lease_ms` may run for so long after `leased_ms` (by
+    CLOCK_BOOTTIME), or after the last renewal. `files` are written into the scratch directory. With
+    `prepare_ms` the command runs only after a commit, and ends if none comes for so long after all
+    is prepared. A child that has not executed the command after `start_timeout_ms` is killed; the
+    launcher waits for a container engine no longer than `engine_timeout_ms`.
     """
 
     allocation_id: str
@@ -100,7 +100,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """All that the command needs is there; it waits for the commit. `port` is for who meets."""
+    """The command is ready and waits for the commit. `port` is where the gang's members meet."""
 
     allocation_id: str
     member: int
@@ -122,11 +122,11 @@ class Began:
 class Over:
     """Nothing of the work runs any more.
 
-    `exit_code` and `signal` are apart; both None means that the end was not seen (the launcher had
-    died) and is never guessed. `ran` is False if the command never ran, with the reason in
-    `detail`. `stopped_by` is the launcher's own ground for stopping it: timeout, or the one given
-    with the order to stop. `prolog_failed` and `epilog_failed` say how the site's own commands
-    around it failed, and are empty if they did not.
+    `exit_code` and `signal` are both None if the end was not seen, as the launcher had died; they
+    are never guessed. `ran` is False if the command never ran, with the reason in `detail`.
+    `stopped_by` is why the launcher stopped it: timeout, or the reason given with the order to
+    stop. `prolog_failed` and `epilog_failed` say how the site's own commands around it failed, and
+    are empty if they did not.
     """
 
     allocation_id: str

@@ -22,7 +22,7 @@ class Control:
         self.environments: list[dict[str, str]] = []
         self.fails: set[str] = set()
 
-    async def errand(
+    async def run_helper(
         self, argv: tuple[str, ...], environment: dict[str, str], who: tuple[int, int, str]
     ) -> None:
         what = argv[5] if len(argv) > 5 else "-d"
@@ -142,14 +142,14 @@ def test_a_daemon_that_died_is_started_again_for_the_next(control: Control, tmp_
     mps = an_mps(control, tmp_path)
     sharing(mps, a_share("a"))
     answers = iter((True, False))
-    real = control.errand
+    real = control.run_helper
 
-    async def errand(argv: Any, environment: Any, who: Any) -> None:
+    async def run_helper(argv: Any, environment: Any, who: Any) -> None:
         await real(argv, environment, who)
         if "get_server_list" in argv and next(answers, False):
             raise OrderRefused("no daemon")
 
-    control.errand = errand  # type: ignore[method-assign]
+    control.run_helper = run_helper  # type: ignore[method-assign]
     assert sharing(mps, a_share("b")) == ["mps"]
     assert control.deeds == [("-d", ANN), ("-d", ANN)]
 

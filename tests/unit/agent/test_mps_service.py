@@ -38,7 +38,7 @@ class Control(QuietLauncher):
         self.quits = asyncio.Event()
         self._ends: asyncio.Queue[Report] = asyncio.Queue()
 
-    async def errand(self, argv: tuple[str, ...], *_: object) -> None:
+    async def run_helper(self, argv: tuple[str, ...], *_: object) -> None:
         what = argv[5] if len(argv) > 5 else "-d"
         self.told.append(what)
         if what == "-d":

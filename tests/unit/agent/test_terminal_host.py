@@ -244,7 +244,7 @@ def test_an_idle_job_is_warned_and_ended_and_one_to_whom_nobody_comes_is_ended(
     code, detail, _ = served(directory, "echo here; sleep 600", people, idle_ms=3000)
     assert (code, detail) == (-signal.SIGHUP, "idle for 3 s")
     code, detail, _ = served(directory, "sleep 600", attach_within_ms=300)
-    assert (code, detail) == (-signal.SIGHUP, "nobody came to its terminal within 0 s")
+    assert (code, detail) == (-signal.SIGHUP, "nobody attached to its terminal within 0 s")
 
 
 def test_nobody_is_ended_for_being_idle_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def test_nobody_is_ended_for_being_idle_without_a_warning(monkeypatch: pytest.Mo
     monkeypatch.setattr(terminal_use, "cpu_seconds", lambda _: 0.0)
     use = terminal_use.Use(TERMS | {"idle_ms": 60_000})
     word, why = use.verdict(1, visited=True)
-    assert (word.rpartition("; ")[2], why) == ("press a key, or it ends in 1 s", "")
+    assert (word.rpartition("; ")[2], why) == ("press a key, or the job ends in 1 s", "")
     assert use.verdict(1, visited=True) == ("", "idle for 60 s")
 
 
@@ -321,14 +321,14 @@ def test_other_programs_run_inside_on_a_terminal_or_on_pipes(directory: str) -> 
 
 def held_up_at(gate: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As by a directory that does not answer: programs hang before they are what they shall be."""
-    become = host.become
+    exec_program = host.exec_program
 
     def hangs(*arguments: Any) -> None:
         while not Path(gate).exists():
             time.sleep(0.01)
-        become(*arguments)
+        exec_program(*arguments)
 
-    monkeypatch.setattr(host, "become", hangs)
+    monkeypatch.setattr(host, "exec_program", hangs)
 
 
 def test_a_program_whose_directory_does_not_answer_holds_nobody_up(
@@ -361,7 +361,7 @@ def test_a_program_that_does_not_start_for_too_long_is_given_up(
     directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held_up_at(f"{directory}/gate", monkeypatch)
-    monkeypatch.setattr(host, "LONGEST_START_S", 0.1)
+    monkeypatch.setattr(host, "START_TIMEOUT_S", 0.1)
 
     def people() -> None:
         ann = Person(directory)
@@ -417,6 +417,6 @@ def test_who_takes_nothing_is_taken_for_gone(
 
 
 def test_times_are_told_in_words() -> None:
-    assert [terminal_use.told(seconds) for seconds in (5, 90, 1800, 9000)] == [
+    assert [terminal_use.format_seconds(seconds) for seconds in (5, 90, 1800, 9000)] == [
         *("5 s", "90 s", "30 min", "2.5 h"),
     ]

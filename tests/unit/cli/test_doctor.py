@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.agent.cgroups.hierarchies import Mounts
+from gpu_scheduler.agent.cgroups.groups import Mounts
 from gpu_scheduler.cli.doctor import command as doctor
 from gpu_scheduler.cli.doctor import host
 from gpu_scheduler.cli.doctor import server as doctor_place

@@ -44,7 +44,7 @@ class MpsError(Exception):
 class CommandRunner(Protocol):
     """Who runs short commands as users: the launcher, as nobody should fork beside threads."""
 
-    async def errand(
+    async def run_helper(
         self, argv: tuple[str, ...], environment: dict[str, str], who: tuple[int, int, str]
     ) -> None:
         """Run one, or raise `OrderRefused`."""
@@ -219,7 +219,9 @@ class Mps:
         argv = ("/bin/sh", "-c", script, "sh", *words)
         environment = {"PATH": PLAIN_PATH, **daemon.environment}
         try:
-            await self._messenger.errand(argv, environment, (daemon.uid, daemon.gid, daemon.user))
+            await self._messenger.run_helper(
+                argv, environment, (daemon.uid, daemon.gid, daemon.user)
+            )
         except OrderRefused as error:
             what = words[-1] if len(words) > 1 else "-d"
             raise MpsError(f"{PROGRAM} {what}: {error}") from error

@@ -1,9 +1,9 @@
 """A job in a container of docker or podman.
 
-The engine's own client is forked like a process and waits for the container; signals, the exit code
-and the removal go through the engine. The client runs as the launcher's user, the container's
-process as the job's, without a way to gain rights. Nothing of the job's environment reaches the
-client: the variables travel by its standard input, where nobody can exchange them on the way.
+The engine's client is forked like a process and waits for the container; signals, exit code and
+removal go through the engine. The client runs as the launcher's user, the container's process as
+the job's user and without a way to gain privileges. Nothing of the job's environment reaches the
+client: the variables go through its standard input, where other users cannot change them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ import resource
 import zlib
 from typing import Any, cast
 
-from gpu_scheduler.agent.runners.interface import Command, Ending, Runner
+from gpu_scheduler.agent.runners.interface import (
+    Command,
+    Ending,
+    Runner,
+    find_program,
+    job_argv,
+    job_files,
+)
 from gpu_scheduler.agent.work import Work
 
 ROOTFS = "rootfs:"
@@ -29,19 +36,17 @@ _INITS = ("catatonit", "tini", "dumb-init")
 _NEVER = "0001-01-01T00:00:00Z"
 _FORMAT = "{{json .State}}"
 _SIGNAL_OFFSET = 128
-_REMOVE_SECONDS = "1"
-_MOST_SAID = 200
+_REMOVE_TIMEOUT_S = "1"
+_MAX_ANSWER = 200
 NO_INIT = "podman has no init on this node, so signals would not reach a job; install catatonit"
-NOT_UNDERSTOOD = (
-    "the container engine's answer is not split_known_fields, so the exit code is unknown"
-)
+BAD_ANSWER = "the container engine's answer cannot be parsed, so the exit code is unknown"
 
 
 def container_name(work: Work) -> str:
-    """`tgpu-<allocation>-<place>`, with the number of the member between for all but the first.
+    """`tgpu-<allocation>-<checksum>`, with the member's number between for all but the first.
 
-    The place is that of all scratch directories: another scheduler on this machine has jobs of the
-    same names, and who removes a container by its name must not remove one of those.
+    The checksum is that of the directory of all scratch directories: another scheduler on this
+    machine has jobs of the same names, and its containers must not be removed.
     """
     name = work.allocation_id if work.member == 0 else f"{work.allocation_id}-{work.member}"
     if work.scratch_dir:
@@ -50,14 +55,14 @@ def container_name(work: Work) -> str:
 
 
 def podman_init() -> tuple[str, ...]:
-    """How podman is told to use an init, which docker brings along; nothing if there is none.
+    """The options that make podman use an init (docker brings its own); empty if there is none.
 
-    The first process of a container has no default actions: a job in its place would not end by
-    SIGTERM, nor by a signal of its own.
+    The first process of a container has no default signal actions: a job in its place would not end
+    by SIGTERM, nor by a signal of its own.
     """
     if any(map(os.path.exists, _PODMAN_INITS)):
         return ("--init",)
-    found = next(filter(None, map(_which, _INITS)), "")
+    found = next(filter(None, map(find_program, _INITS)), "")
     return ("--init", "--init-path", found) if found else ()
 
 
@@ -80,7 +85,7 @@ class ContainerRunner(Runner):
             if not self.is_podman:
                 return "a root file system as image needs podman, and this node uses docker"
         elif work.image.startswith("-"):
-            return f"{work.image[:80]!r} is no name of an image"
+            return f"{work.image[:80]!r} is not the name of an image"
         return _bad_path(work)
 
     @property
@@ -88,7 +93,7 @@ class ContainerRunner(Runner):
         return os.path.basename(self.engine) == "podman"
 
     def command(self, work: Work, environment: dict[str, str]) -> Command:
-        kept, left_out = _one_line(environment)
+        kept, left_out = _split_passable(environment)
         listing = "".join(f"{name}={value}\n" for name, value in sorted(kept.items()))
         argv = (
             *self._base(),
@@ -102,7 +107,7 @@ class ContainerRunner(Runner):
             *self._gpus(work),
             *(("--workdir", work.workdir) if work.workdir else ()),
             *self._image(work),
-            *(_script(work) if work.script else work.argv),
+            *job_argv(work),
         )
         return Command(
             argv=argv,
@@ -111,7 +116,7 @@ class ContainerRunner(Runner):
             stdin=listing,
             reachable=tuple(source for source, _, _ in work.mounts),
             root=work.image[len(ROOTFS) :] if work.image.startswith(ROOTFS) else "",
-            files={"script": work.script} if work.script else {},
+            files=job_files(work),
         )
 
     def attach_command(self, work: Work) -> tuple[str, ...]:
@@ -124,20 +129,20 @@ class ContainerRunner(Runner):
         return (*self._base(), "container", "inspect", "--format", _FORMAT, container_name(work))
 
     def clear_command(self, work: Work) -> tuple[str, ...]:
-        extra = ("--time", _REMOVE_SECONDS) if self.is_podman else ()
+        extra = ("--time", _REMOVE_TIMEOUT_S) if self.is_podman else ()
         return (*self._base(), "rm", "--force", "--volumes", *extra, container_name(work))
 
     def ending(self, work: Work, inspected: str) -> Ending:
-        """Engines fold a signal into the code as 128 + n, and it is unfolded here."""
+        """Engines report a signal as exit code 128 + n."""
         state = _state(inspected)
         if state is None:
-            said = " ".join(inspected.split())[:_MOST_SAID]
-            return Ending(detail=f"{NOT_UNDERSTOOD}: {said}")
+            answer = " ".join(inspected.split())[:_MAX_ANSWER]
+            return Ending(detail=f"{BAD_ANSWER}: {answer}")
         code = int(state["ExitCode"])
         if str(state.get("StartedAt", "")).startswith(_NEVER[:19]):
             return Ending(ran=False, detail=str(state.get("Error") or "the container never began"))
         if state.get("Running"):
-            # Its code is 0 until it ends; what is left of it is killed now.
+            # Its exit code is 0 until it ends; its processes are killed now.
             return Ending(detail="its client ended while the container ran: exit code unknown")
         detail = ""
         if state.get("OOMKilled"):
@@ -180,7 +185,7 @@ class ContainerRunner(Runner):
 
 
 def _state(inspected: str) -> dict[str, Any] | None:
-    """What the engine says of a container, among warnings before and behind; None for no answer."""
+    """The engine's state of a container, among warnings before and after it; None if missing."""
     decoder = json.JSONDecoder()
     for begin in re.finditer(r"^\{", inspected, re.MULTILINE):
         try:
@@ -193,14 +198,14 @@ def _state(inspected: str) -> dict[str, Any] | None:
 
 
 def _engine() -> tuple[str, tuple[str, ...]]:
-    docker, podman = _which("docker"), _which("podman")
+    docker, podman = find_program("docker"), find_program("podman")
     if docker and os.access("/var/run/docker.sock", os.W_OK):
         return docker, ()
     if not podman:
         return "", ()
-    # crun refuses hosts with control groups of both kinds; runc takes them.
+    # crun refuses hosts with control groups of both versions; runc accepts them.
     pure_v2 = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
-    runc = "" if pure_v2 else _which("runc")
+    runc = "" if pure_v2 else find_program("runc")
     return podman, ("--runtime", runc) if runc else ()
 
 
@@ -214,10 +219,10 @@ def _own_environment(work: Work) -> dict[str, str]:
     return own
 
 
-def _one_line(environment: dict[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Engines read one variable per line, so a value with a line break cannot be told to them.
+def _split_passable(environment: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Engines read one variable per line, so a value with a line break cannot be passed.
 
-    Nor a name that they would take for a comment, or refuse.
+    Nor a name that they would read as a comment, or refuse.
     """
     kept = {
         name: value
@@ -232,7 +237,7 @@ def _left_out_note(names: list[str]) -> tuple[str, ...]:
 
 
 def _bad_path(work: Work) -> str:
-    """Whether an engine would read more than a path out of a path."""
+    """Reject paths that an engine would parse as more than a path."""
     for path in (path for source, target, _ in work.mounts for path in (source, target)):
         if not path.startswith("/") or ":" in path:
             return f"cannot mount {path!r}: a path must be absolute and hold no colon"
@@ -243,7 +248,7 @@ def _bad_path(work: Work) -> str:
 
 
 def _mounts(work: Work) -> tuple[str, ...]:
-    """The scratch directory is at the same place inside, for the stop and checkpoint files."""
+    """The scratch directory has the same path inside, for the stop and checkpoint files."""
     places = list(work.mounts)
     if work.scratch_dir:
         places.append((work.scratch_dir, work.scratch_dir, False))
@@ -254,28 +259,22 @@ def _mounts(work: Work) -> tuple[str, ...]:
     )
 
 
-def _script(work: Work) -> tuple[str, ...]:
-    first = work.script.split("\n", 1)[0]
-    words = first[2:].split(None, 1) if first.startswith("#!") else []
-    return (*(words or ["/bin/sh"]), f"{work.scratch_dir}/script", *work.argv)
-
-
 def _ulimits() -> tuple[str, ...]:
-    """Our own limits: what engines set by default may be more than they are allowed to.
+    """Our own limits: the engine's defaults may be more than it is allowed to set.
 
-    Podman lowers its own process limit to the number of pids first, so more cannot be had either.
+    Podman first lowers its own process limit to the number of pids, so more is not possible either.
     """
-    most = {"nofile": 1 << 20, "nproc": _most_pids()}
+    highest = {"nofile": 1 << 20, "nproc": _max_pids()}
     found: list[str] = []
     for name, number in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
         _, hard = resource.getrlimit(number)
         if hard != resource.RLIM_INFINITY:
-            amount = min(hard, most[name])
+            amount = min(hard, highest[name])
             found += ["--ulimit", f"{name}={amount}:{amount}"]
     return tuple(found)
 
 
-def _most_pids() -> int:
+def _max_pids() -> int:
     try:
         with open("/proc/sys/kernel/pid_max", encoding="ascii") as file:
             return int(file.read())
@@ -288,12 +287,3 @@ def _has_cdi() -> bool:
         if os.path.isdir(directory) and any("nvidia" in name for name in os.listdir(directory)):
             return True
     return False
-
-
-def _which(name: str) -> str:
-    path = os.environ.get("PATH", "") + ":/usr/local/bin:/usr/bin:/usr/sbin:/bin:/sbin"
-    for directory in path.split(":"):
-        found = os.path.join(directory, name)
-        if directory and os.access(found, os.X_OK):
-            return found
-    return ""

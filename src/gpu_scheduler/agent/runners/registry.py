@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from gpu_scheduler.agent.runners.container import ContainerRunner
-from gpu_scheduler.agent.runners.interface import Runner
-from gpu_scheduler.agent.runners.process import ProcessRunner
+from gpu_scheduler.agent.runners.interface import ProcessRunner, Runner
 from gpu_scheduler.agent.runners.session import ScreenRunner, TerminalRunner, TmuxRunner
 from gpu_scheduler.agent.work import Work
 
 
 def runners() -> dict[str, Runner]:
-    """One of each; what is not installed says so when it is asked for."""
+    """One of each, by name. A runner whose program is not installed says so in `missing`."""
     found: list[Runner] = [
         ProcessRunner(),
         TmuxRunner(),
@@ -22,6 +21,6 @@ def runners() -> dict[str, Runner]:
 
 
 def attach_command(work: Work) -> tuple[str, ...]:
-    """What a person runs on this node to look into the job; empty if there is no way."""
+    """The command that attaches a terminal to a job on this node; empty if there is none."""
     runner = runners().get(work.runner)
     return runner.attach_command(work) if runner is not None else ()

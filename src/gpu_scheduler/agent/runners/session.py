@@ -1,7 +1,7 @@
-"""A job in a tmux or screen session that a person can attach to.
+"""A job in a session that a user can attach to: tmux, screen, or the shim's own terminal.
 
-The session belongs to the job's user and lives in the job's scratch directory. Inside runs the
-shim; the job runs on a terminal of its own below it.
+The session belongs to the job's user, and its sockets are in the job's scratch directory. The shim
+runs in it; the job runs below the shim, on a terminal of its own.
 """
 
 from __future__ import annotations
@@ -12,20 +12,28 @@ import re
 import sys
 from abc import abstractmethod
 
-from gpu_scheduler.agent.runners.interface import Command, Ending, Runner
-from gpu_scheduler.agent.runners.process import job_argv, job_files
+from gpu_scheduler.agent.runners.interface import (
+    Command,
+    Ending,
+    Runner,
+    find_program,
+    job_argv,
+    job_files,
+)
 from gpu_scheduler.agent.work import Work
 
 GATE = "{gate}"
 PYTHON = "{python}"
-LONGEST_SOCKET = 100
-MOST_DETAIL = 500
-_KEPT = ("HOME", "LANG", "LC_ALL", "PATH", "SHELL", "USER")
+SOCKET = "terminal.sock"
+TERMINAL_SOURCES = ("terminal_host.py", "terminal_use.py")
+MAX_SOCKET_PATH = 100
+MAX_DETAIL = 500
+_KEPT_VARIABLES = ("HOME", "LANG", "LC_ALL", "PATH", "SHELL", "USER")
 _MARKS = ("TGPU_ALLOCATION_ID", "TGPU_MEMBER", "TGPU_LAUNCHER")
 
 
 def session_name(work: Work) -> str:
-    """`gpujob_<first GPU or cpu>_<name>_<job id>`, in characters that tmux and screen take."""
+    """`gpujob_<first GPU or cpu>_<name>_<job id>`, in characters that tmux and screen accept."""
     first = str(work.devices[0].index) if work.devices else "cpu"
     identity = work.allocation_id if work.member == 0 else f"{work.allocation_id}-{work.member}"
     parts = ("gpujob", first, work.name or "job", work.job_id or identity)
@@ -33,24 +41,26 @@ def session_name(work: Work) -> str:
 
 
 class SessionRunner(Runner):
-    """What tmux and screen have in common."""
+    """What all sessions have in common."""
 
     name = ""
 
     def __init__(self) -> None:
-        self._program = _which(self.name)
+        self._program = find_program(self.name)
 
     def missing(self, work: Work) -> str:
         if not self._program:
             return f"{self.name} is not installed on this node; install it or use another runner"
         if not work.scratch_dir:
             return f"the {self.name} runner needs a scratch directory"
-        if len(work.scratch_dir) + len("/terminal.sock") > LONGEST_SOCKET:
+        if len(work.scratch_dir) + len("/terminal.sock") > MAX_SOCKET_PATH:
             return f"the scratch directory's path is too long for a socket: {work.scratch_dir}"
         return ""
 
     def command(self, work: Work, environment: dict[str, str]) -> Command:
-        kept = {name: environment[name] for name in (*_KEPT, *_MARKS) if name in environment}
+        kept = {
+            name: environment[name] for name in (*_KEPT_VARIABLES, *_MARKS) if name in environment
+        }
         kept.update(TERM="xterm-256color", **self._own_environment(work))
         kept.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
         return Command(
@@ -62,12 +72,12 @@ class SessionRunner(Runner):
         )
 
     def ending(self, work: Work, inspected: str) -> Ending:
-        """What the shim wrote; a shim that was killed has written nothing."""
+        """Parse what the shim wrote at the end; a shim that was killed has written nothing."""
         del work
         try:
             left = json.loads(inspected)
             code = os.waitstatus_to_exitcode(left["status"])
-            detail = str(left.get("detail", ""))[:MOST_DETAIL].encode(errors="replace").decode()
+            detail = str(left.get("detail", ""))[:MAX_DETAIL].encode(errors="replace").decode()
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return Ending(detail=f"the {self.name} session was killed: exit code unknown")
         if code < 0:
@@ -75,7 +85,7 @@ class SessionRunner(Runner):
         return Ending(exit_code=code, detail=detail)
 
     def _sources(self) -> dict[str, str]:
-        """What the shim is made of."""
+        """The source files of the shim."""
         return {"shim.py": source("shim.py")}
 
     def _own_environment(self, work: Work) -> dict[str, str]:
@@ -84,11 +94,11 @@ class SessionRunner(Runner):
 
     @abstractmethod
     def _argv(self, work: Work, shim: tuple[str, ...]) -> tuple[str, ...]:
-        """What begins a session that runs the shim."""
+        """The command that opens a session with the shim in it."""
 
 
 class TmuxRunner(SessionRunner):
-    """A tmux server of its own for each job, so that one session cannot harm another."""
+    """Starts one tmux server for each job, so that sessions do not affect each other."""
 
     name = "tmux"
 
@@ -103,7 +113,7 @@ class TmuxRunner(SessionRunner):
 
 
 class ScreenRunner(SessionRunner):
-    """A screen that stays in the foreground of its own session."""
+    """Runs screen in the foreground of its own session."""
 
     name = "screen"
 
@@ -118,37 +128,8 @@ class ScreenRunner(SessionRunner):
         return (self._program, "-c", "/dev/null", "-D", "-m", "-S", session_name(work), *shim)
 
 
-def source(name: str) -> str:
-    """A file of this directory that runs in the session."""
-    with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as file:
-        return file.read()
-
-
-def _pythons() -> tuple[str, ...]:
-    """The launcher's own interpreter may lie where the job's user cannot go."""
-    own = (sys.executable, os.path.realpath(sys.executable))
-    return tuple(dict.fromkeys((*own, "/usr/bin/python3", "/usr/local/bin/python3")))
-
-
-def _which(name: str) -> str:
-    for directory in os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(":"):
-        path = os.path.join(directory, name)
-        if os.access(path, os.X_OK):
-            return path
-    return ""
-
-
-# --- A job on a terminal of its own that a person can come to, leave and come back to.
-#
-# The terminal and the socket at which it is served belong to the job's user and live in the job's
-# scratch directory. Nothing needs to be installed, and nobody needs to be there.
-
-SOCKET = "terminal.sock"
-SOURCES = ("terminal_host.py", "terminal_use.py")
-
-
 class TerminalRunner(SessionRunner):
-    """The shim itself holds the terminal."""
+    """The shim itself holds the terminal and serves it at a socket, so nothing is installed."""
 
     name = "terminal"
 
@@ -159,8 +140,20 @@ class TerminalRunner(SessionRunner):
         return ("tgpu", "attach", "--socket", f"{work.scratch_dir}/{SOCKET}")
 
     def _sources(self) -> dict[str, str]:
-        return {**super()._sources(), **{name: source(name) for name in SOURCES}}
+        return {**super()._sources(), **{name: source(name) for name in TERMINAL_SOURCES}}
 
     def _argv(self, work: Work, shim: tuple[str, ...]) -> tuple[str, ...]:
         del work
         return shim
+
+
+def source(name: str) -> str:
+    """Read a source file of this directory that runs in the session."""
+    with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as file:
+        return file.read()
+
+
+def _pythons() -> tuple[str, ...]:
+    """Several, as the launcher's own interpreter may be in a directory closed to the user."""
+    own = (sys.executable, os.path.realpath(sys.executable))
+    return tuple(dict.fromkeys((*own, "/usr/bin/python3", "/usr/local/bin/python3")))

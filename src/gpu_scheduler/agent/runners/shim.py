@@ -1,12 +1,14 @@
-"""What runs inside a session, between a terminal and the job.
+"""The shim: runs inside a session, between its terminal and the job.
 
-It asks the launcher at its gate what to run and waits for the answer, so that the job begins only
-once its record is on disk. The job gets a terminal of its own; its output goes to the session and,
-through a descriptor from the launcher, to the log, or to the file that the user named. Its end is
-written to `end.json` by fsync and rename: signals for the job never reach this process. Runs with
-any Python 3.8 or newer that the job's user can read, and imports nothing of this package. In tmux
-and screen it copies between two terminals; with the runner `terminal` nobody may be there, and
-`terminal_host.py`, which lies beside it with `terminal_use.py`, serves whoever comes.
+It connects to the launcher's gate and waits for the order, so that the job begins only once its
+record is on disk. The job gets a terminal of its own; its output goes to the session and, through a
+descriptor from the launcher, to the log, or to the file that the user named. The end is written to
+`end.json` by fsync and rename; signals for the job never reach this process. In tmux and screen it
+copies between two terminals; with the runner `terminal`, `terminal_host.py` beside it serves the
+terminal at a socket, with `terminal_use.py`.
+
+Copied as text into the job's scratch directory. Runs with any Python 3.8 or newer that the job's
+user can read, and imports nothing of this package.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal
 
 
 def main() -> int:
-    """Ask, run, pass on, write the end."""
+    """Read the order, run the job, relay its terminal, write the end."""
     gate = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     gate.connect(sys.argv[1])
     order, log = receive(gate)
@@ -49,19 +51,19 @@ def main() -> int:
     for number in IGNORED:
         signal.signal(number, lambda *_: None)
     here = os.path.dirname(os.path.abspath(__file__))
-    keep_room(here)
+    reserve_space(here)
     errors, report = os.pipe()
     job, terminal = pty.fork()
     if job == 0:
-        be_job(order, report)
+        exec_job(order, report)
     os.close(report)
     problem = os.read(errors, 60000).decode(errors="replace")
     os.close(errors)
     if problem:
         os.waitpid(job, 0)
-        tell(gate, {"error": problem})
+        send(gate, {"error": problem})
         return 1
-    tell(gate, {"began": job})
+    send(gate, {"began": job})
     signal.signal(signal.SIGHUP, lambda *_: hang_up(job))
     detail = ""
     if order.get("terminal"):
@@ -71,13 +73,13 @@ def main() -> int:
         relay(job, terminal, log)
     _, status = os.waitpid(job, 0)
     write_end(here, job, status, detail)
-    tell(gate, {"end": status})
+    send(gate, {"end": status})
     return 0
 
 
 def load(directory: str, name: str) -> Any:
-    """A file beside this one as a module; an isolated Python finds none by itself."""
-    # The directory is to be empty again when the job is forgotten.
+    """Import a file beside this one; an isolated Python does not search this directory."""
+    # No bytecode: the directory must be empty again when the job is forgotten.
     sys.dont_write_bytecode = True
     spec = importlib.util.spec_from_file_location(name, os.path.join(directory, name + ".py"))
     if spec is None or spec.loader is None:
@@ -88,7 +90,7 @@ def load(directory: str, name: str) -> Any:
 
 
 def receive(gate: socket.socket) -> tuple[Order | None, int]:
-    """The order and the log's descriptor; None if the launcher went away first."""
+    """The order and the log's descriptor; None if the launcher has died."""
     data, log = b"", -1
     while not data.endswith(b"\n"):
         part, extra, _, _ = gate.recvmsg(65536, socket.CMSG_SPACE(4))
@@ -104,21 +106,21 @@ def receive(gate: socket.socket) -> tuple[Order | None, int]:
 
 
 def open_output(gate: socket.socket, order: Order) -> int:
-    """The file that the user named in place of a log, with the user's rights: those we have."""
+    """Open the file that the user named in place of a log, with the rights of the user."""
     os.umask(order["umask"])
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
     try:
         output = os.open(order["output"], flags, 0o666)
     except OSError as error:
         path, reason = order["output"], str(error.strerror).lower()
-        tell(gate, {"error": f"cannot open the output file {path!r}: {reason}"})
+        send(gate, {"error": f"cannot open the output file {path!r}: {reason}"})
         sys.exit(1)
     os.set_blocking(output, True)
     return output
 
 
-def be_job(order: Order, report: int) -> None:
-    """Never returns."""
+def exec_job(order: Order, report: int) -> None:
+    """Execute the command in the child. Never returns."""
     doing = f"enter the working directory {order['workdir']!r}"
     try:
         environment = dict(order["environment"])
@@ -130,12 +132,12 @@ def be_job(order: Order, report: int) -> None:
         os.chdir(order["workdir"] or "/")
         doing = f"run {order['argv'][0]!r}"
         for number in range(1, signal.NSIG):
-            # Python itself ignores some, and some cannot be set.
+            # Python ignores some signals, and some cannot be set.
             with contextlib.suppress(OSError, ValueError):
                 signal.signal(number, signal.SIG_DFL)
         resize(0, order)
         os.execvpe(order["argv"][0], order["argv"], environment)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
+    except Exception as error:  # noqa: BLE001 - the launcher must learn of every error
         reason = getattr(error, "strerror", None) or str(error)
         os.write(report, f"cannot {doing}: {reason.lower()}".encode())
     finally:
@@ -143,7 +145,7 @@ def be_job(order: Order, report: int) -> None:
 
 
 def resize(terminal: int, order: Order) -> None:
-    """The size that the first who comes will have, where that is known."""
+    """Set the terminal to the size that the order has, if any."""
     size = order.get("terminal")
     if size:
         packed = struct.pack("HHHH", size["rows"], size["columns"], 0, 0)
@@ -153,8 +155,8 @@ def resize(terminal: int, order: Order) -> None:
 def relay(job: int, terminal: int, log: int) -> None:
     """Copy between the session and the job until the job has ended."""
     before = make_raw()
-    fit(terminal)
-    signal.signal(signal.SIGWINCH, lambda *_: fit(terminal))
+    copy_size(terminal)
+    signal.signal(signal.SIGWINCH, lambda *_: copy_size(terminal))
     ended, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -178,7 +180,7 @@ def relay(job: int, terminal: int, log: int) -> None:
 
 
 def make_raw() -> list[Any] | None:
-    """The session's terminal passes every key on; the job's own terminal gives them meaning."""
+    """Set the session's terminal to raw mode: the job's terminal interprets the keys."""
     try:
         before = termios.tcgetattr(0)
         tty.setraw(0)
@@ -188,7 +190,7 @@ def make_raw() -> list[Any] | None:
 
 
 def copy(source: int, targets: tuple[int, ...]) -> bool:
-    """What there is to read; False at the end."""
+    """Copy what can be read; False at the end."""
     data = read(source)
     for target in targets:
         write(target, data)
@@ -200,7 +202,7 @@ def has_ended(job: int) -> bool:
     return os.waitid(os.P_PID, job, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def fit(terminal: int) -> None:
+def copy_size(terminal: int) -> None:
     """Give the job's terminal the size of the session's."""
     try:
         size = fcntl.ioctl(0, termios.TIOCGWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
@@ -210,7 +212,7 @@ def fit(terminal: int) -> None:
 
 
 def hang_up(job: int) -> None:
-    """The session was killed: so is the job, as on any terminal."""
+    """The session was killed: hang up the job, as any terminal does."""
     try:
         os.killpg(job, signal.SIGHUP)
         os.killpg(job, signal.SIGCONT)
@@ -218,8 +220,8 @@ def hang_up(job: int) -> None:
         pass
 
 
-def keep_room(directory: str) -> None:
-    """Take the room for the end while there is some: the job may fill the disk."""
+def reserve_space(directory: str) -> None:
+    """Reserve disk space for the end now: the job may fill the disk."""
     with contextlib.suppress(OSError):
         file = os.open(os.path.join(directory, UNFINISHED), os.O_CREAT | os.O_WRONLY, 0o600)
         try:
@@ -229,7 +231,7 @@ def keep_room(directory: str) -> None:
 
 
 def write_end(directory: str, job: int, status: int, detail: str = "") -> None:
-    """Durably, for a launcher that may not be there at this moment."""
+    """Write it durably, for a launcher that may not be running at this moment."""
     path = os.path.join(directory, UNFINISHED)
     file = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
     end = os.write(file, json.dumps({"pid": job, "status": status, "detail": detail}).encode())
@@ -239,14 +241,14 @@ def write_end(directory: str, job: int, status: int, detail: str = "") -> None:
     os.rename(path, os.path.join(directory, "end.json"))
 
 
-def tell(gate: socket.socket, message: dict[str, object]) -> None:
-    """The launcher may be gone."""
+def send(gate: socket.socket, message: dict[str, object]) -> None:
+    """Send a line to the launcher, which may have died."""
     with contextlib.suppress(OSError):
         gate.sendall(json.dumps(message).encode() + b"\n")
 
 
 def read(source: int) -> bytes:
-    """A terminal whose other side has closed is at its end."""
+    """Read; a terminal whose other side has closed gives b""."""
     try:
         return os.read(source, 65536)
     except OSError:
@@ -254,7 +256,7 @@ def read(source: int) -> bytes:
 
 
 def write(target: int, data: bytes) -> None:
-    """A side that has gone away does not stop the others."""
+    """Write; a target that is gone does not stop the others."""
     try:
         while data and target >= 0:
             data = data[os.write(target, data) :]

@@ -1,16 +1,17 @@
-"""The terminal of a job, for whoever comes to it: the other half of the shim.
+"""The terminal host: serves the terminal of a job at a socket; part of the shim.
 
-The job's output comes in on its terminal, and goes to the log and to every person who is there;
-keys and window sizes come in from them. They come by a socket that only the job's user (or root)
-can open. Who has opened it may also start another program beside the job: on a terminal of its own,
-or on pipes. It runs inside the job, with the job's devices and limits, and ends with it. Nobody
-needs to be there, and nobody who is slow or gone keeps the job from running.
+The job's output comes in from its terminal, and goes to the log and to every attached client; keys
+and window sizes come in from the clients. Only the job's user and root can connect. A client may
+also start another program beside the job, on a terminal of its own or on pipes; it runs inside the
+job, with the job's devices and limits, and ends with it. The job also runs without any client, and
+a client that is slow or gone does not keep it from running.
 
 A message is one byte for its kind, four for its length, and so many bytes. To here: `o` open
 (JSON), `d` keys, `w` window size, `c` end of input, `l` leave. From here: `o` opened, `d` output,
 `E` errors of a program on pipes, `n` a note, `x` refused, `e` the wait status at the end.
 
-Runs with any Python 3.8 or newer, and imports nothing of this package.
+Copied as text beside `shim.py`. Runs with any Python 3.8 or newer, and imports nothing of this
+package.
 """
 
 from __future__ import annotations
@@ -40,27 +41,27 @@ SOCKET = "terminal.sock"
 HEAD = struct.Struct("!cI")
 SIZE = struct.Struct("!HH")
 STATUS = struct.Struct("!i")
-MOST_MESSAGE = 1 << 20
-MOST_CLIENTS = 64
-PIECE = 1 << 16
-ENOUGH = 1 << 18
-"""More than this is not kept for one who is slow; the program waits, as on any slow terminal."""
+MAX_MESSAGE = 1 << 20
+MAX_CLIENTS = 64
+CHUNK = 1 << 16
+MAX_UNSENT = 1 << 18
+"""With more unsent bytes for a client the program has to wait, as on any slow terminal."""
 STALLED_S = 60.0
-"""Who takes nothing for so long is taken for gone."""
-KEPT = 1 << 16
-SHOWN_AGAIN = 1 << 14
+"""A client that reads nothing for so long is disconnected."""
+HISTORY_BYTES = 1 << 16
+REPLAY_BYTES = 1 << 14
 DRAIN_S = 1.0
-FAREWELL_S = 2.0
+FLUSH_S = 2.0
 KILL_AFTER_S = 10.0
 SLOW_CHECK_S = 1.0
-LONGEST_START_S = 30.0
-"""A program whose directory or file does not answer for so long is given up."""
+START_TIMEOUT_S = 30.0
+"""For programs whose directory or file hangs."""
 _ALTERNATE = b"\x1b[?1049"
-_HARMLESS = (errno.EINTR, errno.EAGAIN)
+_RETRY = (errno.EINTR, errno.EAGAIN)
 
 
 def serve(job: int, terminal: int, log: int, order: Order, directory: str, use: Use) -> str:
-    """Serve until the job has ended; why it was ended from here, if it was."""
+    """Serve until the job has ended; returns why it was ended from here, if it was."""
     host = Host(Program(job, terminal, {terminal: b"d"}, terminal, log), order, directory, use)
     try:
         return host.run()
@@ -72,7 +73,7 @@ def serve(job: int, terminal: int, log: int, order: Order, directory: str, use: 
 
 
 class Program:
-    """A program, the ends of what it is connected with, and who is there."""
+    """A program, the descriptors that it is connected to, and its clients."""
 
     def __init__(
         self, pid: int, inlet: int, outlets: dict[int, bytes], terminal: int, log: int = -1
@@ -83,53 +84,53 @@ class Program:
         self.terminal = terminal
         self.log = log
         self.unwritten = bytearray()
-        self.input_ends = False
-        self.recent = bytearray()
-        self.forgot = False
+        self.input_closed = False
+        self.history = bytearray()
+        self.history_cut = False
         self.alternate = False
         self.visited = False
         self.clients: list[Client] = []
-        self.give_up_at = time.monotonic() + LONGEST_START_S
+        self.start_deadline = time.monotonic() + START_TIMEOUT_S
         for descriptor in {inlet, *outlets}:
             os.set_blocking(descriptor, False)
             os.set_inheritable(descriptor, False)
 
     def has_ended(self) -> bool:
-        """Whether it has; its status stays to be read."""
+        """Whether it has ended; it stays a zombie, so that its status can be read later."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
-    def remember(self, data: bytes) -> None:
-        """For those who come later."""
-        self.recent += data
-        self.forgot = self.forgot or len(self.recent) > KEPT
-        del self.recent[:-KEPT]
+    def add_history(self, data: bytes) -> None:
+        """Keep recent output for clients that attach later."""
+        self.history += data
+        self.history_cut = self.history_cut or len(self.history) > HISTORY_BYTES
+        del self.history[:-HISTORY_BYTES]
         place = data.rfind(_ALTERNATE)
         if place >= 0:
             self.alternate = data[place + len(_ALTERNATE) :][:1] == b"h"
 
-    def past(self) -> bytes:
-        """What somebody who comes now should see first: the first one everything, if it is kept."""
-        if not self.visited and not self.forgot:
-            return bytes(self.recent)
+    def replay(self) -> bytes:
+        """What a client that attaches sees first; the first client sees all that is kept."""
+        if not self.visited and not self.history_cut:
+            return bytes(self.history)
         if self.alternate:
             return _ALTERNATE + b"h\x1b[H\x1b[J"
-        last = bytes(self.recent[-SHOWN_AGAIN:])
-        return last if len(self.recent) <= SHOWN_AGAIN else last.partition(b"\n")[2]
+        last = bytes(self.history[-REPLAY_BYTES:])
+        return last if len(self.history) <= REPLAY_BYTES else last.partition(b"\n")[2]
 
     def resize(self, rows: int, columns: int) -> None:
-        """The kernel tells the program if that is news."""
+        """Set the window size; the kernel signals the program if it has changed."""
         if self.terminal >= 0 and rows and columns:
             with contextlib.suppress(OSError):
                 packed = struct.pack("HHHH", rows, columns, 0, 0)
                 fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, packed)
 
     def redraw(self) -> None:
-        """Ask whatever fills the screen to do so again."""
+        """Ask a full-screen program to draw again."""
         with contextlib.suppress(OSError):
             os.killpg(os.tcgetpgrp(self.terminal), signal.SIGWINCH)
 
     def hang_up(self, number: int = signal.SIGHUP) -> None:
-        """As when a terminal is gone: its owner and what is in the foreground are told."""
+        """Signal the program and the foreground process group, as when a terminal is gone."""
         groups = {self.pid}
         if self.terminal >= 0:
             with contextlib.suppress(OSError):
@@ -140,27 +141,27 @@ class Program:
                     os.killpg(group, one)
 
     def close_input(self) -> None:
-        """A terminal is told by its character, a pipe by its end."""
+        """Send the end-of-file character to a terminal, or close a pipe."""
         if self.terminal >= 0:
             self.unwritten += b"\x04"
         else:
-            self.input_ends = True
+            self.input_closed = True
             self.write()
 
     def write(self) -> None:
-        """As much of the input as goes."""
+        """Write as much of the input as the program takes."""
         if self.unwritten and self.inlet >= 0:
             try:
                 del self.unwritten[: os.write(self.inlet, self.unwritten)]
             except OSError as error:
-                if error.errno not in _HARMLESS:
+                if error.errno not in _RETRY:
                     self.unwritten.clear()
-        if self.input_ends and not self.unwritten and self.inlet >= 0:
+        if self.input_closed and not self.unwritten and self.inlet >= 0:
             os.close(self.inlet)
             self.inlet = -1
 
     def close(self) -> None:
-        """Let go of its terminal or pipes."""
+        """Close its terminal or pipes."""
         for descriptor in {self.inlet, *self.outlets} - {-1}:
             os.close(descriptor)
         self.inlet = self.terminal = -1
@@ -168,57 +169,57 @@ class Program:
 
 
 class Client:
-    """Somebody who has opened the socket."""
+    """A connection to the socket."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.program: Program | None = None
-        self.heard = bytearray()
+        self.received = bytearray()
         self.unsent = bytearray()
         self.moved_at = time.monotonic()
         self.gone = False
 
-    def say(self, kind: bytes, data: bytes) -> None:
+    def send(self, kind: bytes, data: bytes) -> None:
         if not self.unsent:
             self.moved_at = time.monotonic()
         self.unsent += HEAD.pack(kind, len(data)) + data
-        self.send()
+        self.flush()
 
-    def greet(self, pid: int) -> None:
-        self.say(b"o", json.dumps({"pid": pid}).encode())
+    def send_opened(self, pid: int) -> None:
+        self.send(b"o", json.dumps({"pid": pid}).encode())
 
-    def send(self) -> None:
+    def flush(self) -> None:
         try:
             while self.unsent:
                 del self.unsent[: self.connection.send(self.unsent)]
                 self.moved_at = time.monotonic()
         except OSError as error:
-            self.gone = self.gone or error.errno not in _HARMLESS
+            self.gone = self.gone or error.errno not in _RETRY
 
     def messages(self) -> list[tuple[bytes, bytes]]:
-        """What has come, in whole messages; nonsense ends the conversation."""
+        """Read complete messages; invalid data ends the connection."""
         try:
-            data = self.connection.recv(PIECE)
+            data = self.connection.recv(CHUNK)
         except OSError as error:
-            self.gone = self.gone or error.errno not in _HARMLESS
+            self.gone = self.gone or error.errno not in _RETRY
             return []
         self.gone = not data
-        self.heard += data
+        self.received += data
         found = []
-        while len(self.heard) >= HEAD.size:
-            kind, length = HEAD.unpack_from(self.heard)
-            if length > MOST_MESSAGE:
+        while len(self.received) >= HEAD.size:
+            kind, length = HEAD.unpack_from(self.received)
+            if length > MAX_MESSAGE:
                 self.gone = True
                 return []
-            if len(self.heard) < HEAD.size + length:
+            if len(self.received) < HEAD.size + length:
                 break
-            found.append((kind, bytes(self.heard[HEAD.size : HEAD.size + length])))
-            del self.heard[: HEAD.size + length]
+            found.append((kind, bytes(self.received[HEAD.size : HEAD.size + length])))
+            del self.received[: HEAD.size + length]
         return found
 
 
 class Host:
-    """Passes on what the job and those who are there say to each other, until the job has ended."""
+    """Relays between the job, other programs and their clients until the job has ended."""
 
     def __init__(self, job: Program, order: Order, directory: str, use: Use) -> None:
         self._job = job
@@ -240,11 +241,11 @@ class Host:
         self._open(os.path.join(directory, SOCKET))
 
     def _open(self, path: str) -> None:
-        """Without a socket nobody can come, but the job runs."""
+        """Listen. Without a socket no client can attach, but the job runs."""
         before = os.umask(0o177)
         with contextlib.suppress(OSError):
             self._listener.bind(path)
-            self._listener.listen(MOST_CLIENTS)
+            self._listener.listen(MAX_CLIENTS)
             self._listens = True
         os.umask(before)
 
@@ -258,71 +259,71 @@ class Host:
     def run(self) -> str:
         while not self._job.has_ended():
             self._turn(self._use.wait_s())
-            self._look_after_starts()
-            self._bury()
-            self._look_after_use()
-        self._end()
+            self._check_starts()
+            self._reap_programs()
+            self._check_use()
+        self._finish()
         return self._detail
 
     def _turn(self, wait_s: float) -> None:
-        """Wait for something to happen, and deal with it."""
+        """Wait until a descriptor is ready, and handle it."""
         if self._starting or any(client.unsent for client in self._clients):
             wait_s = min(wait_s, SLOW_CHECK_S)
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if self._listens:
-            # One that does not listen would be ready at once, for ever.
+            # A socket that does not listen would always be ready.
             poll.register(self._listener, select.POLLIN)
         wanted = dict.fromkeys(self._starting, select.POLLIN)
         for program in self._programs:
-            slow = any(len(client.unsent) > ENOUGH for client in program.clients)
+            slow = any(len(client.unsent) > MAX_UNSENT for client in program.clients)
             for outlet in program.outlets if not slow else ():
                 wanted[outlet] = wanted.get(outlet, 0) | select.POLLIN
             if program.unwritten and program.inlet >= 0:
                 wanted[program.inlet] = wanted.get(program.inlet, 0) | select.POLLOUT
         for client in self._clients:
-            full = client.program is not None and len(client.program.unwritten) > ENOUGH
+            full = client.program is not None and len(client.program.unwritten) > MAX_UNSENT
             events = (0 if full else select.POLLIN) | (select.POLLOUT if client.unsent else 0)
             wanted[client.connection.fileno()] = events
         for descriptor, events in wanted.items():
             poll.register(descriptor, events)
-        self._deal(dict(poll.poll(1000 * wait_s)))
+        self._handle_ready(dict(poll.poll(1000 * wait_s)))
 
-    def _deal(self, ready: dict[int, int]) -> None:
+    def _handle_ready(self, ready: dict[int, int]) -> None:
         if self._wake in ready:
             os.read(self._wake, 4096)
         for report in [report for report in self._starting if report in ready]:
-            self._began(report)
+            self._program_started(report)
         for program in list(self._programs):
             for outlet in [outlet for outlet in program.outlets if outlet in ready]:
                 self._copy(program, outlet, ready[outlet])
             if ready.get(program.inlet, 0) & (select.POLLOUT | select.POLLERR):
                 program.write()
         for client in list(self._clients):
-            self._listen(client, ready.get(client.connection.fileno(), 0))
+            self._serve_client(client, ready.get(client.connection.fileno(), 0))
         if self._listener.fileno() in ready:
-            self._welcome()
+            self._accept()
 
-    def _listen(self, client: Client, events: int) -> None:
+    def _serve_client(self, client: Client, events: int) -> None:
         if events & select.POLLOUT:
-            client.send()
+            client.flush()
         if events & select.POLLIN:
             for kind, data in client.messages():
-                self._obey(client, kind, data)
+                self._handle_message(client, kind, data)
         elif events & (select.POLLHUP | select.POLLERR):
             client.gone = True
         if client.unsent and time.monotonic() - client.moved_at > STALLED_S:
             client.gone = True
         if client.gone:
-            self._leave(client)
+            self._disconnect(client)
 
     def _copy(self, program: Program, outlet: int, events: int) -> None:
         if not events & (select.POLLIN | select.POLLHUP | select.POLLERR):
             return
         try:
-            data = os.read(outlet, PIECE)
+            data = os.read(outlet, CHUNK)
         except OSError as error:
-            if error.errno in _HARMLESS:
+            if error.errno in _RETRY:
                 return
             data = b""
         kind = program.outlets[outlet]
@@ -334,11 +335,11 @@ class Host:
         self._use.note()
         write_all(program.log, data)
         if program is self._job:
-            program.remember(data)
+            program.add_history(data)
         for client in program.clients:
-            client.say(kind, data)
+            client.send(kind, data)
 
-    def _welcome(self) -> None:
+    def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
         except OSError:
@@ -350,16 +351,16 @@ class Host:
             return
         client = Client(connection)
         self._clients.append(client)
-        if len(self._clients) > MOST_CLIENTS:
-            client.say(b"x", b"too many are here already")
-            self._leave(client)
+        if len(self._clients) > MAX_CLIENTS:
+            client.send(b"x", b"too many clients are attached")
+            self._disconnect(client)
 
-    def _obey(self, client: Client, kind: bytes, data: bytes) -> None:
+    def _handle_message(self, client: Client, kind: bytes, data: bytes) -> None:
         self._use.note()
         program = client.program
         if program is None:
             if kind == b"o":
-                self._take_in(client, data)
+                self._attach(client, data)
             else:
                 client.gone = True
         elif kind == b"d":
@@ -375,7 +376,7 @@ class Host:
                 client.program = None
             client.gone = True
 
-    def _take_in(self, client: Client, data: bytes) -> None:
+    def _attach(self, client: Client, data: bytes) -> None:
         try:
             asked = json.loads(data)
             rows, columns = int(asked.get("rows", 0)), int(asked.get("columns", 0))
@@ -384,44 +385,44 @@ class Host:
                 report, program = start(asked, self._order)
                 self._starting[report] = program
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            client.say(b"x", str(getattr(error, "strerror", None) or error).encode())
+            client.send(b"x", str(getattr(error, "strerror", None) or error).encode())
             client.gone = True
             return
         client.program = program
         program.resize(rows, columns)
         if program is self._job:
-            client.greet(program.pid)
-            past = program.past()
-            if past:
-                client.say(b"d", past)
-            if program.visited or program.forgot:
+            client.send_opened(program.pid)
+            replay = program.replay()
+            if replay:
+                client.send(b"d", replay)
+            if program.visited or program.history_cut:
                 program.redraw()
         program.visited = True
         program.clients.append(client)
 
-    def _began(self, report: int) -> None:
-        """A program runs, or cannot: until now nothing of it was read, and nobody has waited."""
+    def _program_started(self, report: int) -> None:
+        """A program runs, or has failed to start; until now its output was not read."""
         problem = os.read(report, 60000)
-        program = self._begin(report)
+        program = self._add_program(report)
         for client in list(program.clients):
             if problem:
                 self._refuse(client, problem)
             else:
-                client.greet(program.pid)
+                client.send_opened(program.pid)
 
-    def _look_after_starts(self) -> None:
-        """What hangs in a directory that does not answer cannot be ended, but it can be left."""
+    def _check_starts(self) -> None:
+        """Give up programs that do not start in time, or whose clients are gone."""
         now = time.monotonic()
         for report, program in list(self._starting.items()):
-            if now < program.give_up_at and program.clients:
+            if now < program.start_deadline and program.clients:
                 continue
-            self._begin(report)
+            self._add_program(report)
             for client in list(program.clients):
-                self._refuse(client, b"it does not start; its directory or file may not answer")
+                self._refuse(client, b"it does not start; its directory or file may hang")
             program.hang_up(signal.SIGKILL)
 
-    def _begin(self, report: int) -> Program:
-        """From now on it is a program like others, also if that only means to bury it."""
+    def _add_program(self, report: int) -> Program:
+        """From now on it is a program like others, even if it only has to be reaped."""
         program = self._starting.pop(report)
         os.close(report)
         self._programs.append(program)
@@ -431,12 +432,12 @@ class Host:
         if client.program is not None:
             client.program.clients.remove(client)
             client.program = None
-        client.say(b"x", problem)
+        client.send(b"x", problem)
         client.gone = True
-        self._leave(client)
+        self._disconnect(client)
 
-    def _leave(self, client: Client) -> None:
-        """Without a word of farewell it is as when a terminal is gone."""
+    def _disconnect(self, client: Client) -> None:
+        """A client that did not leave properly counts as a terminal that is gone."""
         self._clients.remove(client)
         client.connection.close()
         program = client.program
@@ -450,8 +451,8 @@ class Host:
         elif not self._order["terminal"]["keep"]:
             self._stop("the connection to its terminal broke")
 
-    def _bury(self) -> None:
-        """Programs beside the job: the one who started each is told how it ended."""
+    def _reap_programs(self) -> None:
+        """Report the end of programs beside the job to the client that started them."""
         for program in self._programs[1:]:
             if not program.has_ended():
                 continue
@@ -460,20 +461,20 @@ class Host:
             self._programs.remove(program)
             for client in program.clients:
                 client.program = None
-                client.say(b"e", STATUS.pack(status))
+                client.send(b"e", STATUS.pack(status))
             program.close()
 
-    def _look_after_use(self) -> None:
+    def _check_use(self) -> None:
         now = time.monotonic()
         if self._kill_at:
             if now >= self._kill_at:
                 self._job.hang_up(signal.SIGKILL)
             return
         if near := self._use.near_limit():
-            self._tell(near)
+            self._send_note(near)
         note, why = self._use.verdict(self._job.pid, self._job.visited)
         if note:
-            self._tell(note)
+            self._send_note(note)
         if why:
             self._stop(why)
 
@@ -481,17 +482,17 @@ class Host:
         if self._kill_at:
             return
         self._detail = why
-        self._tell(f"this job is ended: {why}")
+        self._send_note(f"this job is ended: {why}")
         write_all(self._job.log, f"\r\ntgpu: ended: {why}\r\n".encode())
         self._job.hang_up()
         self._kill_at = time.monotonic() + KILL_AFTER_S
 
-    def _tell(self, note: str) -> None:
+    def _send_note(self, note: str) -> None:
         for client in self._job.clients:
-            client.say(b"n", note.encode())
+            client.send(b"n", note.encode())
 
     def _drain(self, program: Program) -> None:
-        """What it wrote last; what it left behind may write for ever, and is not waited for."""
+        """Read its last output, for a limited time: processes that it left may write for ever."""
         give_up = time.monotonic() + DRAIN_S
         for outlet in list(program.outlets):
             while outlet in program.outlets and time.monotonic() < give_up:
@@ -500,8 +501,8 @@ class Host:
                     break
                 self._copy(program, outlet, select.POLLIN)
 
-    def _end(self) -> None:
-        """The job is over: whoever is there gets all that it wrote, and how it ended."""
+    def _finish(self) -> None:
+        """The job has ended: send its last output and its wait status to every client."""
         self._drain(self._job)
         ended = os.waitid(os.P_PID, self._job.pid, os.WEXITED | os.WNOWAIT)
         status = 0
@@ -511,21 +512,21 @@ class Host:
         for program in (*self._programs[1:], *self._starting.values()):
             program.hang_up()
         for client in self._clients:
-            client.say(b"e", STATUS.pack(status))
-        give_up = time.monotonic() + FAREWELL_S
+            client.send(b"e", STATUS.pack(status))
+        give_up = time.monotonic() + FLUSH_S
         while time.monotonic() < give_up:
             unsent = [client for client in self._clients if client.unsent and not client.gone]
             if not unsent:
                 break
             select.select([], [client.connection for client in unsent], [], 0.1)
             for client in unsent:
-                client.send()
+                client.flush()
 
 
 def start(asked: Order, order: Order) -> tuple[int, Program]:
-    """Another program inside the job, and where it reports: why it cannot run, or just the end.
+    """Start another program inside the job; returns a pipe for its error, and the program.
 
-    Directories are only touched by the program itself: they may hang for ever.
+    Only the program itself touches directories, as they may hang for ever.
     """
     argv = [str(word) for word in asked["argv"]]
     environment = dict(order["environment"])
@@ -539,7 +540,7 @@ def start(asked: Order, order: Order) -> tuple[int, Program]:
     if asked.get("terminal"):
         pid, terminal = pty.fork()
         if pid == 0:
-            become(argv, environment, directories, order["umask"], report)
+            exec_program(argv, environment, directories, order["umask"], report)
         program = Program(pid, terminal, {terminal: b"d"}, terminal)
     else:
         ends = [os.pipe() for _ in range(3)]
@@ -548,7 +549,7 @@ def start(asked: Order, order: Order) -> tuple[int, Program]:
             os.setsid()
             for number, end in enumerate((ends[0][0], ends[1][1], ends[2][1])):
                 os.dup2(end, number)
-            become(argv, environment, directories, order["umask"], report)
+            exec_program(argv, environment, directories, order["umask"], report)
         for end in (ends[0][0], ends[1][1], ends[2][1]):
             os.close(end)
         program = Program(pid, ends[0][1], {ends[1][0]: b"d", ends[2][0]: b"E"}, -1)
@@ -556,10 +557,10 @@ def start(asked: Order, order: Order) -> tuple[int, Program]:
     return errors, program
 
 
-def become(
+def exec_program(
     argv: list[str], environment: dict[str, str], directories: list[str], umask: int, report: int
 ) -> None:
-    """Never returns. The directory is the first of them that is one, or else the last."""
+    """Never returns. The working directory is the first of these that exists, else the last."""
     directory = directories[-1]
     try:
         directory = next(filter(os.path.isdir, directories), directory)
@@ -569,7 +570,7 @@ def become(
         os.umask(umask)
         os.chdir(directory)
         os.execvpe(argv[0], argv, environment)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it must be heard of
+    except Exception as error:  # noqa: BLE001 - the client must learn of every error
         reason = getattr(error, "strerror", None) or str(error)
         os.write(report, f"cannot run {argv[:1]} in {directory!r}: {reason}".encode())
     finally:
@@ -577,7 +578,7 @@ def become(
 
 
 def write_all(target: int, data: bytes) -> None:
-    """A log that cannot be written to does not stop the job."""
+    """Write to the log; a log that cannot be written does not stop the job."""
     with contextlib.suppress(OSError):
         while data and target >= 0:
             data = data[os.write(target, data) :]

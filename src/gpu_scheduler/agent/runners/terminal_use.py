@@ -1,7 +1,7 @@
-"""Whether a job on a terminal is in use, and what is to be said or done if it is not.
+"""Whether a job on a terminal is in use: idle timeout, attach timeout, time limit.
 
-What happened comes in, words for the people who are there and reasons to end the job go out. Runs
-beside `terminal_host.py`, with any Python 3.8 or newer, and imports nothing of this package.
+Activity comes in; notes for the attached users and reasons to end the job go out. Copied as text
+beside `terminal_host.py`; runs with any Python 3.8 or newer, and imports nothing of this package.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     Order = dict[str, Any]
 
 BUSY_SHARE = 0.01
-"""Programs that use less of a core than this are not at work."""
+"""Programs that use less than this share of a core are idle."""
 WARN_SHARE = 0.9
 LIMIT_WARN_S = 300.0
-LONGEST_CHECK_S = 30.0
+MAX_CHECK_S = 30.0
 
 
 class Use:
-    """When the job was last used, and when it is to be ended because it was not."""
+    """When the job was last used, and when it ends because it was not."""
 
     def __init__(self, terms: Order) -> None:
         self.idle_s = terms["idle_ms"] / 1000
@@ -32,9 +32,10 @@ class Use:
         self.began = self.at = self.checked = time.monotonic()
         self.cpu_s = 0.0
         self.warned = False
-        self.told_limit = False
+        self.limit_noted = False
 
     def note(self) -> None:
+        """The terminal is in use now."""
         self.at = time.monotonic()
         self.warned = False
 
@@ -42,21 +43,21 @@ class Use:
         """How long to sleep at most."""
         limits = (self.idle_s, self.attach_s, self.limit_s)
         shortest = min((each for each in limits if each), default=300.0)
-        return max(0.05, min(LONGEST_CHECK_S, shortest / 20))
+        return max(0.05, min(MAX_CHECK_S, shortest / 20))
 
     def near_limit(self) -> str:
-        """A word before the launcher ends the job at its time limit; once."""
+        """A note, once, before the launcher ends the job at its time limit."""
         left_s = self.limit_s - (time.monotonic() - self.began)
-        if self.told_limit or not self.limit_s or left_s > min(LIMIT_WARN_S, self.limit_s / 10):
+        if self.limit_noted or not self.limit_s or left_s > min(LIMIT_WARN_S, self.limit_s / 10):
             return ""
-        self.told_limit = True
-        return f"this job ends in {told(max(1.0, left_s))}, at its time limit"
+        self.limit_noted = True
+        return f"this job ends in {format_seconds(max(1.0, left_s))}, at its time limit"
 
     def verdict(self, job: int, visited: bool) -> tuple[str, str]:
-        """What to tell those who are there, and why to end the job; both may be empty."""
+        """A note for the attached users, and why to end the job; both may be empty."""
         now = time.monotonic()
         if self.attach_s and not visited and now - self.began >= self.attach_s:
-            return "", f"nobody came to its terminal within {told(self.attach_s)}"
+            return "", f"nobody attached to its terminal within {format_seconds(self.attach_s)}"
         if not self.idle_s or now - self.checked < self.wait_s():
             return "", ""
         used_s = cpu_seconds(job)
@@ -67,15 +68,15 @@ class Use:
         if idle_s < WARN_SHARE * self.idle_s:
             return "", ""
         if not self.warned:
-            # Also when its time is over: on a busy machine nobody has looked for a while.
+            # Even when its time is over: on a busy machine this check may come late.
             self.warned = True
-            left = told(max(1.0, self.idle_s - idle_s))
-            return f"nothing has happened here for a while; press a key, or it ends in {left}", ""
-        return "", f"idle for {told(self.idle_s)}" if idle_s >= self.idle_s else ""
+            left = format_seconds(max(1.0, self.idle_s - idle_s))
+            return f"this terminal is idle; press a key, or the job ends in {left}", ""
+        return "", f"idle for {format_seconds(self.idle_s)}" if idle_s >= self.idle_s else ""
 
 
 def cpu_seconds(above: int) -> float:
-    """CPU time of a process and all below it, also of those that have ended."""
+    """CPU time of a process and all below it, including those that have ended."""
     ticks, found = 0, [above]
     while found:
         pid = found.pop()
@@ -90,8 +91,8 @@ def cpu_seconds(above: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def told(seconds: float) -> str:
-    """A time in words."""
+def format_seconds(seconds: float) -> str:
+    """A duration as text."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -116,19 +116,13 @@ class Spawner:
             forked(*arguments, _fork(launch))
             return
         try:
-            ours, its = socket.socketpair()
+            gate = self._request(self._fork_server, launch.log, launch.group)
         except OSError as error:
             forked(*arguments, error)
             return
-        try:
-            self._fork_server.request(its.fileno(), launch.log, launch.group)
-        except ForkServerDied:
-            self._fork_server = None
-        finally:
-            its.close()
         # If no child is there to read it, the answer of the fork server says so.
-        _write(ours, _order_fields(launch))
-        self._requested.append((launch, ours, forked, arguments))
+        _write(gate, _order_fields(launch))
+        self._requested.append((launch, gate, forked, arguments))
 
     def begin_waiting(
         self, joins: tuple[str, ...], group: int, forked: Forked, *arguments: object
@@ -138,21 +132,23 @@ class Spawner:
             forked(*arguments, OSError("only the fork server forks ahead of time"))
             return
         try:
-            ours, its = socket.socketpair()
+            gate = self._request(self._fork_server, -1, group)
         except OSError as error:
             forked(*arguments, error)
             return
+        _write(gate, {"joins": joins})
+        self._requested.append((None, gate, forked, arguments))
+
+    def _request(self, fork_server: ForkServer, log: int, group: int) -> socket.socket:
+        """Request a child; returns our end of its gate. `collect` notices a dead fork server."""
+        ours, its = socket.socketpair()
         try:
-            self._fork_server.request(its.fileno(), -1, group)
-        except ForkServerDied as error:
+            fork_server.request(its.fileno(), log, group)
+        except ForkServerDied:
             self._fork_server = None
-            ours.close()
-            forked(*arguments, error)
-            return
         finally:
             its.close()
-        _write(ours, {"joins": joins})
-        self._requested.append((None, ours, forked, arguments))
+        return ours
 
     def fill(self, child: Spawned, launch: Launch) -> bool:
         """Give a pre-forked child its order; False if it is gone."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
-from gpu_scheduler.agent.cgroups import hierarchies
+from gpu_scheduler.agent.cgroups import groups
 from gpu_scheduler.agent.runners.container import NO_INIT, podman_init
 from gpu_scheduler.cli.doctor.findings import OK, PROBLEM, WARNING, Line, Surroundings
 
@@ -68,12 +68,12 @@ def user(around: Surroundings) -> Iterator[Line]:
 
 def cgroups(around: Surroundings) -> Iterator[Line]:
     """Which control groups there are, and whether we may use them."""
-    mounted = hierarchies.mounts(hierarchies.read("/proc/self/mountinfo"))
-    own = hierarchies.own_groups(hierarchies.read("/proc/self/cgroup"))
+    mounted = groups.mounts(groups.read("/proc/self/mountinfo"))
+    own = groups.own_groups(groups.read("/proc/self/cgroup"))
     yield from judged_cgroups(mounted, own, around.uid)
 
 
-def judged_cgroups(mounted: hierarchies.Mounts, own: dict[str, str], uid: int) -> Iterator[Line]:
+def judged_cgroups(mounted: groups.Mounts, own: dict[str, str], uid: int) -> Iterator[Line]:
     """The same from what was read."""
     if not mounted.v2 and not mounted.v1:
         yield Line(
@@ -85,10 +85,10 @@ def judged_cgroups(mounted: hierarchies.Mounts, own: dict[str, str], uid: int) -
         )
         return
     kind = "v2" if not mounted.v1 else "v1" if not mounted.v2 else "hybrid (v1 limits, v2 tracks)"
-    place = hierarchies.place_v2(mounted.v2, own.get("", "/")) if mounted.v2 else ""
+    place = groups.place_v2(mounted.v2, own.get("", "/")) if mounted.v2 else ""
     offered = set(mounted.v1) - {"freezer"}
     if mounted.v2:
-        offered |= set(hierarchies.read(f"{place or mounted.v2}/cgroup.controllers").split())
+        offered |= set(groups.read(f"{place or mounted.v2}/cgroup.controllers").split())
     missing = [name for name in ("cpu", "memory", "pids") if name not in offered]
     found = f"{kind}; controllers: {', '.join(sorted(offered)) or 'none'}"
     if missing:

@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.agent.cgroups import device_filter
-from gpu_scheduler.agent.cgroups.groups import Cgroups, Group
-from gpu_scheduler.agent.cgroups.hierarchies import make_v2, mounts, own_groups, place_v2
+from gpu_scheduler.agent.cgroups.groups import (
+    Cgroups,
+    Group,
+    make_v2,
+    mounts,
+    own_groups,
+    place_v2,
+)
 from gpu_scheduler.agent.work import Work
 
 HYBRID = """\
@@ -87,13 +93,13 @@ def test_root_divides_the_group_of_its_service_only_when_started_in_a_leaf_of_it
 
 
 def a_host(directory: Path, controllers: set[str]) -> Cgroups:
-    """Cgroups on a plain directory in place of the kernel's."""
-    limits = Cgroups.__new__(Cgroups)
-    limits._v2 = str(directory)
-    limits._v2_controllers = frozenset(controllers)
-    limits._v1 = {}
-    limits._filters_devices = False
-    return limits
+    """Control groups on a plain directory in place of the kernel's."""
+    cgroups = Cgroups.__new__(Cgroups)
+    cgroups._v2 = str(directory)
+    cgroups._v2_controllers = frozenset(controllers)
+    cgroups._v1 = {}
+    cgroups._filters_devices = False
+    return cgroups
 
 
 def test_v2_limits_are_written_in_the_kernels_words(tmp_path: Path) -> None:
@@ -101,9 +107,9 @@ def test_v2_limits_are_written_in_the_kernels_words(tmp_path: Path) -> None:
     group.mkdir()
     for name in ("cpu.max", "memory.max", "memory.swap.max", "pids.max"):
         (group / name).touch()
-    limits = a_host(tmp_path, {"cpu", "memory", "pids"})
+    cgroups = a_host(tmp_path, {"cpu", "memory", "pids"})
     work = Work(allocation_id="a", cpu_milli=1500, memory_mb=64, max_processes=9)
-    made = limits.open("a.0", work)
+    made = cgroups.open("a.0", work)
     assert made == Group((str(group),), str(group), is_v2=True)
     assert {file.name: file.read_text(encoding="ascii") for file in group.iterdir()} == {
         "cpu.max": "150000 100000",
@@ -111,7 +117,7 @@ def test_v2_limits_are_written_in_the_kernels_words(tmp_path: Path) -> None:
         "memory.swap.max": "0",
         "pids.max": "9",
     }
-    assert limits.rlimits(work) == []
+    assert cgroups.rlimits(work) == []
     (group / "memory.events").write_text("low 0\noom 2\noom_kill 1\n", encoding="ascii")
     assert made.out_of_memory()
 
@@ -124,11 +130,11 @@ def test_the_smallest_part_of_a_cpu_is_one_that_the_kernel_takes(tmp_path: Path)
 
 
 def test_without_groups_only_data_is_limited() -> None:
-    limits = a_host(Path("/"), set())
+    cgroups = a_host(Path("/"), set())
     work = Work(allocation_id="a", cpu_milli=1500, memory_mb=64, max_processes=9)
-    assert limits.rlimits(work) == [(resource.RLIMIT_DATA, 64 << 20)]
-    assert limits.rlimits(Work(allocation_id="a")) == []
-    assert limits.capabilities() == {
+    assert cgroups.rlimits(work) == [(resource.RLIMIT_DATA, 64 << 20)]
+    assert cgroups.rlimits(Work(allocation_id="a")) == []
+    assert cgroups.capabilities() == {
         "tracking": "cgroup v2",
         "cpu": "none",
         "memory": "rlimit",
@@ -138,9 +144,9 @@ def test_without_groups_only_data_is_limited() -> None:
 
 
 def test_a_limit_that_cannot_be_written_leaves_no_group(tmp_path: Path) -> None:
-    limits = a_host(tmp_path, {"memory"})
+    cgroups = a_host(tmp_path, {"memory"})
     with pytest.raises(FileNotFoundError):
-        limits.open("a.0", Work(allocation_id="a", memory_mb=64))
+        cgroups.open("a.0", Work(allocation_id="a", memory_mb=64))
     assert list(tmp_path.iterdir()) == []
 
 

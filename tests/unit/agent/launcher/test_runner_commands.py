@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.agent.runners import container
-from gpu_scheduler.agent.runners.container import NOT_UNDERSTOOD, ContainerRunner, container_name
-from gpu_scheduler.agent.runners.interface import Ending
-from gpu_scheduler.agent.runners.process import interpreter
+from gpu_scheduler.agent.runners.container import BAD_ANSWER, ContainerRunner, container_name
+from gpu_scheduler.agent.runners.interface import Ending, interpreter
 from gpu_scheduler.agent.runners.registry import attach_command, runners
 from gpu_scheduler.agent.runners.session import session_name
 from gpu_scheduler.agent.work import Work, WorkDevice
@@ -107,10 +106,10 @@ def test_podman_takes_any_init_that_there_is_and_runs_nothing_without_one(
     runner = an_engine("/usr/bin/podman", monkeypatch)
     assert "--init" in runner.command(WORK, {}).argv
     monkeypatch.setattr(container, "_PODMAN_INITS", (str(tmp_path / "none"),))
-    monkeypatch.setattr(container, "_which", lambda name: {"tini": "/opt/tini"}.get(name, ""))
+    monkeypatch.setattr(container, "find_program", lambda name: {"tini": "/opt/tini"}.get(name, ""))
     assert ("--init-path", "/opt/tini") in pairs(runner.command(WORK, {}).argv)
     assert runner.missing(WORK) == ""
-    monkeypatch.setattr(container, "_which", lambda _: "")
+    monkeypatch.setattr(container, "find_program", lambda _: "")
     assert "install catatonit" in runner.missing(WORK)
     assert an_engine("/usr/bin/docker", monkeypatch).missing(WORK) == ""
 
@@ -138,9 +137,9 @@ def test_schedulers_of_one_machine_have_containers_of_their_own() -> None:
             {"ExitCode": 127, "StartedAt": "0001-01-01T00:00:00Z", "Error": "no such file"},
             Ending(ran=False, detail="no such file"),
         ),
-        ("nonsense", Ending(detail=f'{NOT_UNDERSTOOD}: "nonsense"')),
-        ({"ExitCode": "3"}, Ending(detail=f'{NOT_UNDERSTOOD}: {{"ExitCode": "3"}}')),
-        ({}, Ending(detail=f"{NOT_UNDERSTOOD}: {{}}")),
+        ("nonsense", Ending(detail=f'{BAD_ANSWER}: "nonsense"')),
+        ({"ExitCode": "3"}, Ending(detail=f'{BAD_ANSWER}: {{"ExitCode": "3"}}')),
+        ({}, Ending(detail=f"{BAD_ANSWER}: {{}}")),
     ],
 )
 def test_an_engines_word_is_read(
@@ -167,7 +166,7 @@ def test_what_cannot_run_in_a_container_says_why(monkeypatch: pytest.MonkeyPatch
     podman = an_engine("/usr/bin/podman", monkeypatch)
     assert "no root file system" in podman.missing(replace(WORK, image="rootfs:/"))
     assert "no root file system" in podman.missing(replace(WORK, image="rootfs:/data:O"))
-    assert "no name of an image" in podman.missing(replace(WORK, image="--privileged"))
+    assert "not the name of an image" in podman.missing(replace(WORK, image="--privileged"))
     assert "no colon" in podman.missing(replace(WORK, mounts=(("/a:/", "/b", True),)))
     assert "must be absolute" in podman.missing(replace(WORK, mounts=(("volume", "/b", True),)))
     assert "needs an image" in podman.missing(replace(WORK, image=""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from gpu_scheduler.agent.cgroups.groups import Group
 from gpu_scheduler.agent.launcher.loop import Timer
@@ -27,6 +28,7 @@ class Phase(enum.Enum):
     OVER = "over"
 
 
+@dataclass(slots=True, eq=False)
 class Attempt:
     """What the launcher knows about an attempt. The parts of the launcher read and change it.
 
@@ -41,92 +43,50 @@ class Attempt:
     `engine_unresponsive` attempt has a container whose end the engine did not report.
     """
 
-    __slots__ = (
-        "adopted",
-        "answer_start",
-        "began_ms",
-        "began_wall_ms",
-        "checkpoint_ns",
-        "cleaning_up",
-        "commit_environment",
-        "committed",
-        "delivered_signal",
-        "details",
-        "empty_scans",
-        "ended_ms",
-        "ending",
-        "engine_unresponsive",
-        "epilog_failed",
-        "gate",
-        "group",
-        "job_pid",
-        "job_ticks",
-        "journal_records",
-        "key",
-        "kill_at_ms",
-        "listener",
-        "opener_pid",
-        "over",
-        "pending_stop",
-        "phase",
-        "pid",
-        "pidfd",
-        "prepared",
-        "prolog_failed",
-        "released",
-        "runner",
-        "sigkill_sent",
-        "sigterm_sent",
-        "start_timed_out",
-        "stopped_by",
-        "ticks",
-        "timers",
-        "warned",
-        "work",
-    )
+    work: Work
+    runner: Runner | None = None
+    key: Key = field(init=False)
+    phase: Phase = Phase.QUEUED
+    answer_start: Callable[[str], None] | None = None
+    group: Group = field(default_factory=Group)
+    pid: int = 0
+    ticks: int = 0
+    job_pid: int = 0
+    job_ticks: int = 0
+    opener_pid: int = 0
+    pidfd: int = -1
+    adopted: bool = False
+    gate: socket.socket | None = None
+    listener: socket.socket | None = None
+    released: bool = False
+    start_timed_out: bool = False
+    prepared: bool = False
+    committed: bool = False
+    commit_environment: dict[str, str] = field(default_factory=dict)
+    began_ms: int = 0
+    began_wall_ms: int = 0
+    ended_ms: int = 0
+    ending: Ending | None = None
+    engine_unresponsive: bool = False
+    delivered_signal: int = 0
+    details: list[str] = field(default_factory=list)
+    prolog_failed: str = ""
+    epilog_failed: str = ""
+    stopped_by: str = ""
+    pending_stop: tuple[str, int | None] | None = None
+    warned: bool = False
+    sigterm_sent: bool = False
+    sigkill_sent: bool = False
+    cleaning_up: bool = False
+    kill_at_ms: int = 0
+    empty_scans: int = 0
+    checkpoint_ns: int = 0
+    timers: list[Timer] = field(default_factory=list)
+    journal_records: list[Message] = field(default_factory=list)
+    over: Over | None = None
 
-    def __init__(self, work: Work, runner: Runner | None = None) -> None:
-        self.key: Key = (work.allocation_id, work.member)
-        self.work = work
-        self.runner = runner
-        self.phase = Phase.QUEUED
-        self.answer_start: Callable[[str], None] | None = None
-        self.group = Group()
-        self.pid = 0
-        self.job_pid = 0
-        self.job_ticks = 0
-        self.opener_pid = 0
-        self.ticks = 0
-        self.pidfd = -1
-        self.adopted = False
-        self.gate: socket.socket | None = None
-        self.listener: socket.socket | None = None
-        self.released = False
-        self.start_timed_out = False
-        self.prepared = False
-        self.committed = False
-        self.commit_environment: dict[str, str] = {}
-        self.began_ms = 0
-        self.began_wall_ms = 0
-        self.ended_ms = 0
-        self.ending: Ending | None = None
-        self.engine_unresponsive = False
-        self.delivered_signal = 0
-        self.details: list[str] = []
-        self.prolog_failed = ""
-        self.epilog_failed = ""
-        self.stopped_by = ""
-        self.pending_stop: tuple[str, int | None] | None = None
-        self.warned = False
-        self.sigterm_sent = False
-        self.sigkill_sent = False
-        self.cleaning_up = False
-        self.kill_at_ms = 0
-        self.empty_scans = 0
-        self.checkpoint_ns = 0
-        self.timers: list[Timer] = []
-        self.journal_records: list[Message] = []
-        self.over: Over | None = None
+    def __post_init__(self) -> None:
+        self.key = (self.work.allocation_id, self.work.member)
 
     @property
     def name(self) -> str:
