@@ -216,7 +216,7 @@ def test_a_shell_ends_when_nobody_uses_it_and_the_reason_is_told(
     server: RealServer, terminal: Terminal
 ) -> None:
     terminal.enter("tgpu shell -q --idle 2s -- bash --norc --noprofile")
-    terminal.see("press a key, or it ends")
+    terminal.see("press a key, or the job ends")
     terminal.see("ended: idle for 2 s")
     job = ended(server, last_job(server)["id"])
     assert (job["state"], job["reason"]) == ("failed", "idle for 2 s")

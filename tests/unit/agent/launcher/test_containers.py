@@ -118,7 +118,7 @@ def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Node:
     return Node(monkeypatch, tmp_path)
 
 
-def test_an_engine_is_asked_until_it_answers(node: Node) -> None:
+def test_a_removal_is_retried_until_the_engine_answers(node: Node) -> None:
     node.left("a")
     for _ in range(20):
         assert node.answer(False, SILENT) == "a"
@@ -142,7 +142,7 @@ def test_the_next_launcher_goes_on_with_the_same_command(node: Node) -> None:
     assert [argv[-1] for argv, _ in node.asked] == ["b"]
 
 
-def test_a_journal_that_is_written_anew_keeps_what_is_left(node: Node) -> None:
+def test_a_rewritten_journal_keeps_pending_removals(node: Node) -> None:
     node.left("a")
     node.restart()
     node.restart()
@@ -160,7 +160,7 @@ def test_containers_are_removed_one_after_the_other(node: Node) -> None:
     assert found == ["a", "b", "c"]
 
 
-def test_one_that_cannot_be_removed_does_not_keep_the_next(node: Node) -> None:
+def test_a_failed_removal_does_not_delay_the_next(node: Node) -> None:
     node.left("a")
     node.left("b")
     assert node.answer(False, SILENT) == "a"
@@ -183,7 +183,7 @@ def test_the_container_of_work_that_is_not_over_is_never_removed(node: Node) -> 
     assert node.answer(True) == "a"
 
 
-def test_what_no_engine_removes_is_given_up_in_the_end(node: Node) -> None:
+def test_a_removal_is_given_up_after_thirty_days(node: Node) -> None:
     node.left("a")
     node.now_ms += GIVE_UP_AFTER_MS
     node.answer(False, SILENT)
@@ -214,10 +214,10 @@ def test_a_record_that_a_full_disk_refused_is_written_later(
     ],
     ids=["nothing in it", "a text for a command", "no command", "of nobody"],
 )
-def test_a_record_that_makes_no_sense_is_skipped(node: Node, record: dict[str, Any]) -> None:
+def test_an_invalid_record_is_skipped(node: Node, record: dict[str, Any]) -> None:
     assert node.removals.replay(record)
     assert node.removals.records() == []
 
 
-def test_records_of_work_are_none_of_its_business(node: Node) -> None:
+def test_records_of_work_are_left_to_recovery(node: Node) -> None:
     assert not node.removals.replay({"kind": "began", "allocation_id": "a", "member": 0})

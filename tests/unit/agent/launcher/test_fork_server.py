@@ -49,7 +49,7 @@ def test_a_fork_that_failed_once_does_not_stop_those_after_it(
     assert answers(monkeypatch, [has_group, False, False], clone) == [-errno.EAGAIN, PID, PID]
 
 
-def test_where_no_child_can_begin_in_a_group_it_goes_there_itself(
+def test_without_clone_into_cgroup_the_child_is_forked_plainly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def clone(number: int, *_: object) -> int:

@@ -39,21 +39,23 @@ def failing(number: int) -> Callable[..., None]:
     return fail
 
 
-def test_callers_hear_after_the_write_and_in_order(tmp_path: Path) -> None:
+def test_callbacks_come_after_the_write_and_in_order(tmp_path: Path) -> None:
     journal = a_journal(tmp_path)
-    heard: list[tuple[int, str, int]] = []
+    events: list[tuple[int, str, int]] = []
     for number in range(3):
         journal.append(
             a_record(number),
-            lambda bad, number=number: heard.append((number, bad, len(read(journal.path).records))),
+            lambda bad, number=number: events.append(
+                (number, bad, len(read(journal.path).records))
+            ),
         )
-    assert heard == []
+    assert events == []
     assert journal.commit()
-    assert heard == [(0, "", 3), (1, "", 3), (2, "", 3)]
+    assert events == [(0, "", 3), (1, "", 3), (2, "", 3)]
     assert not journal.commit()
 
 
-def test_lazy_records_travel_with_the_next_commit(tmp_path: Path) -> None:
+def test_lazy_records_are_written_with_the_next_commit(tmp_path: Path) -> None:
     journal = a_journal(tmp_path)
     journal.append_lazily(a_record(1))
     assert not journal.commit()
@@ -66,14 +68,14 @@ def test_a_write_that_fails_leaves_no_trace(
 ) -> None:
     journal = a_journal(tmp_path)
     keep(journal, 1)
-    heard: list[str] = []
+    events: list[str] = []
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", failing(errno.ENOSPC))
-        journal.append(a_record(2), heard.append)
+        journal.append(a_record(2), events.append)
         journal.commit()
-    journal.append(a_record(3), heard.append)
+    journal.append(a_record(3), events.append)
     journal.commit()
-    assert heard == [f"cannot write {journal.path}: No space left on device", ""]
+    assert events == [f"cannot write {journal.path}: No space left on device", ""]
     assert read(journal.path).records == [a_record(1), a_record(3)]
 
 
@@ -86,7 +88,7 @@ def test_rewriting_keeps_only_what_it_is_given(tmp_path: Path) -> None:
     assert journal.size == len(Path(journal.path).read_bytes().rstrip(b"\0"))
 
 
-def test_a_bad_line_costs_only_itself_and_tells_its_name(tmp_path: Path) -> None:
+def test_a_damaged_line_loses_only_its_record_and_its_key_is_found(tmp_path: Path) -> None:
     journal = a_journal(tmp_path)
     keep(journal, *range(3))
     path = Path(journal.path)
@@ -111,7 +113,7 @@ def test_a_torn_end_was_never_committed(tmp_path: Path) -> None:
     assert (found.records, found.torn, found.unreadable) == ([a_record(0)], [("job-1.1", 1)], 0)
 
 
-def test_records_are_written_over_zeros_that_stand_ahead_of_them(tmp_path: Path) -> None:
+def test_records_overwrite_the_zeros_ahead_of_the_end(tmp_path: Path) -> None:
     journal = a_journal(tmp_path)
     path = Path(journal.path)
     sizes = set()
@@ -136,11 +138,11 @@ def test_a_disk_without_room_for_zeros_has_room_for_records(
         return whole(descriptor, data, offset)
 
     monkeypatch.setattr(os, "pwrite", small)
-    heard: list[str] = []
+    events: list[str] = []
     for number in range(3):
-        journal.append(a_record(number), heard.append)
+        journal.append(a_record(number), events.append)
         journal.commit()
-    assert (heard, Path(journal.path).stat().st_size) == (["", "", ""], journal.size)
+    assert (events, Path(journal.path).stat().st_size) == (["", "", ""], journal.size)
     assert len(read(journal.path).records) == 3
 
 
@@ -149,7 +151,7 @@ def test_a_missing_file_holds_nothing(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=400))
-def test_whatever_a_file_holds_it_can_be_read(
+def test_a_file_with_any_content_can_be_read(
     tmp_path_factory: pytest.TempPathFactory, data: bytes
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any"
@@ -157,37 +159,37 @@ def test_whatever_a_file_holds_it_can_be_read(
     assert read(str(path)).records == []
 
 
-def test_a_soft_record_is_told_before_the_disk_takes_its_time(
+def test_an_unsynced_record_is_confirmed_before_the_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = a_journal(tmp_path)
-    heard: list[str] = []
+    events: list[str] = []
     synced = os.fdatasync
-    monkeypatch.setattr(os, "fdatasync", lambda file: (heard.append("sync"), synced(file))[1])
-    journal._before_sync = lambda: heard.append("let out")
-    journal.append_unsynced(a_record(1), lambda bad: heard.append("soft" + bad))
+    monkeypatch.setattr(os, "fdatasync", lambda file: (events.append("sync"), synced(file))[1])
+    journal._before_sync = lambda: events.append("let out")
+    journal.append_unsynced(a_record(1), lambda bad: events.append("soft" + bad))
     assert journal.commit()
-    assert (heard, journal.unsynced) == (["soft"], True)
-    journal.append(a_record(2), lambda bad: heard.append("hard" + bad))
-    journal.append_unsynced(a_record(3), lambda bad: heard.append("soft" + bad))
+    assert (events, journal.unsynced) == (["soft"], True)
+    journal.append(a_record(2), lambda bad: events.append("hard" + bad))
+    journal.append_unsynced(a_record(3), lambda bad: events.append("soft" + bad))
     assert journal.commit()
-    assert heard == ["soft", "soft", "let out", "sync", "hard"]
+    assert events == ["soft", "soft", "let out", "sync", "hard"]
     assert not journal.unsynced
     assert [record["member"] for record in read(journal.path).records] == [1, 2, 3]
 
 
-def test_a_sync_that_fails_takes_back_what_waits_for_it_and_nothing_else(
+def test_a_failed_sync_removes_only_the_records_that_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = a_journal(tmp_path)
-    heard: list[str] = []
+    events: list[str] = []
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", failing(errno.EIO))
-        journal.append(a_record(1), heard.append)
-        journal.append_unsynced(a_record(2), heard.append)
+        journal.append(a_record(1), events.append)
+        journal.append_unsynced(a_record(2), events.append)
         journal.commit()
-    assert heard == ["", f"cannot write {journal.path}: Input/output error"]
-    journal.append(a_record(3), heard.append)
+    assert events == ["", f"cannot write {journal.path}: Input/output error"]
+    journal.append(a_record(3), events.append)
     journal.commit()
     assert sorted(record["member"] for record in read(journal.path).records) == [2, 3]
 
@@ -207,23 +209,23 @@ def test_records_behind_a_torn_end_can_be_read(tmp_path: Path) -> None:
     assert not found.torn
 
 
-def test_a_disk_that_takes_nothing_back_costs_one_record_and_no_launcher(
+def test_a_disk_that_refuses_the_truncation_loses_one_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file system that has become read-only refuses the cut as it refuses the write."""
     journal = a_journal(tmp_path)
     keep(journal, 1)
-    heard: list[str] = []
+    events: list[str] = []
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", failing(errno.EIO))
         patch.setattr(os, "ftruncate", failing(errno.EROFS))
-        journal.append(a_record(2_000_000), heard.append)
+        journal.append(a_record(2_000_000), events.append)
         journal.commit()
-        journal.append(a_record(3), heard.append)
+        journal.append(a_record(3), events.append)
         journal.commit()
-    said = [text.rpartition(": ")[2] for text in heard]
+    said = [text.rpartition(": ")[2] for text in events]
     assert said == ["Input/output error", "Read-only file system"]
-    journal.append(a_record(4), heard.append)
+    journal.append(a_record(4), events.append)
     journal.commit()
     found = read(journal.path)
     assert (found.records, found.unreadable, found.torn) == ([a_record(1), a_record(4)], 0, [])
@@ -254,7 +256,7 @@ def test_a_rewrite_that_fails_leaves_the_old_file_and_nothing_else(
     assert read(journal.path).records == [a_record(1), a_record(2)]
 
 
-def test_a_copy_that_cannot_be_made_leaves_nothing_behind(
+def test_a_backup_that_fails_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = a_journal(tmp_path)

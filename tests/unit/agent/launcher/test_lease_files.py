@@ -12,7 +12,7 @@ KEY = ("job-1.1", 0)
 FORM = {"boot": "b", "pid": 2, "ticks": 3, "uid": 4, "groups": (), "kill": ()}
 
 
-def test_half_a_lease_is_none_and_the_one_before_stays(
+def test_an_incomplete_write_keeps_the_former_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease_files.write(str(tmp_path), KEY, 100, FORM)
@@ -24,7 +24,7 @@ def test_half_a_lease_is_none_and_the_one_before_stays(
     assert [lease.until_ms for lease in lease_files.read_all(str(tmp_path))] == [100]
 
 
-def test_a_lease_that_cannot_be_taken_away_does_not_keep_an_end_from_being_told(
+def test_a_lease_file_that_cannot_be_removed_raises_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(path: str) -> None:

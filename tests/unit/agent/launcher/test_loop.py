@@ -36,7 +36,7 @@ def test_an_error_stops_only_its_own_callback_and_is_reported_with_its_arguments
     os.close(writer)
 
 
-def test_many_wakes_at_once_are_one_wake() -> None:
+def test_many_wake_ups_at_once_are_one() -> None:
     loop = Loop()
     failures: list[tuple[Exception, Arguments]] = []
     loop.on_error = lambda *error: failures.append(error)
@@ -45,7 +45,7 @@ def test_many_wakes_at_once_are_one_wake() -> None:
     assert failures == []
 
 
-def test_a_number_that_is_used_again_is_not_called_for_what_happened_to_the_one_before() -> None:
+def test_a_reused_descriptor_gets_no_event_of_the_former_one() -> None:
     loop = Loop()
     called: list[str] = []
     first, last = os.pipe(), os.pipe()

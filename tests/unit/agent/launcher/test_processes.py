@@ -69,7 +69,7 @@ def test_numbers_that_name_many_processes_are_never_signalled(
     assert sent == []
 
 
-def test_a_process_is_traced_to_the_one_above() -> None:
+def test_ancestors_are_found_up_to_the_top() -> None:
     child = subprocess.Popen(["sleep", "1000"])
     try:
         assert processes.ancestors_below(child.pid, os.getpid()) == [child.pid]

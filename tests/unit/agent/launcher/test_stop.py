@@ -13,7 +13,9 @@ from gpu_scheduler.agent.launcher.loop import Loop
 from gpu_scheduler.agent.work import Work
 
 
-def test_a_process_that_cannot_be_killed_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timers_of_a_process_that_cannot_be_killed_do_not_pile_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The kernel may keep it for weeks, as over a file server that is gone."""
     monkeypatch.setattr(stop, "KILL_RETRY_MS", 0)
     looks: list[Attempt] = []
