@@ -274,7 +274,8 @@ def test_who_follows_output_through_a_standby_that_stops_goes_on_elsewhere(
     go_on.touch()
     assert following.communicate(timeout=60)[0] == b"two\n"
     log = cluster.servers[standby].log()
-    assert "ASGI" not in log
+    # A client that leaves during a handshake makes the library write another line with this word.
+    assert "Exception in ASGI application" not in log
     assert "Traceback" not in log
     cluster.start(standby)
 
