@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.effort import examples
+
 pytest_plugins = ["tests.postgres"]
 
 # Tests start thousands of Python processes; without cached byte code each compiles the package.
@@ -22,6 +24,7 @@ sys.dont_write_bytecode = False
 
 settings.register_profile(
     "steady",
+    max_examples=examples(100),
     derandomize=True,
     database=None,
     deadline=None,

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,11 +112,11 @@ def test_the_order_in_which_things_were_told_does_not_matter(
 CHILD = """
 import sys
 from tests.properties.generated import plans_of_some_histories
-from tests.effort import examples
 sys.stdout.write(plans_of_some_histories())
 """
 
 
+@pytest.mark.slow
 def test_other_processes_with_other_hash_seeds_give_the_same_bytes() -> None:
     answers = set()
     for seed in ("0", "1", "4242"):

@@ -29,6 +29,7 @@ from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.handshake import PROTOCOL
 from tests.builders import a_core, a_job
+from tests.effort import examples
 
 T = TypeVar("T")
 NODES = ("n0", "n1", "n2", "n3")
@@ -45,7 +46,8 @@ LIMITS = CoreLimits(
     max_backoff_ms=1_000,
 )
 WORLD = ("crash", "moment", "long", "cancel")
-SEEDS = 200
+SEEDS = examples(200)
+BATCH = 20
 Key = tuple[str, int]
 
 
@@ -389,9 +391,9 @@ def steps_of(seed: int) -> list[tuple[str, int]]:
     ]
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 100))
+@pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
 def test_no_member_runs_before_all_are_prepared_and_the_commit_is_stored(first: int) -> None:
-    for seed in range(first, first + 100):
+    for seed in range(first, first + BATCH):
 
         async def scenario(world: World, seed: int = seed) -> None:
             for what, number in steps_of(seed):

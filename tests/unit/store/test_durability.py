@@ -13,10 +13,11 @@ from gpu_scheduler.model.job import JobState
 from gpu_scheduler.store.contract import JobQuery
 from gpu_scheduler.store.rows import UsageRow
 from gpu_scheduler.store.sqlite.store import SqliteStore
+from tests.effort import examples
 from tests.unit.store.writing_process import BATCH
 
 ROOT = Path(__file__).parents[3]
-KILLS = 20
+KILLS = examples(20)
 
 
 def run_and_kill(path: Path, chance: random.Random) -> int:
