@@ -6,7 +6,7 @@
     print(job.result())
 
 The packages and the direction of their imports are described in CONTRIBUTING.md.
-Nothing is imported here until it is asked for, so that every command starts fast.
+Modules are imported on first use, so that every command starts fast.
 """
 
 TYPE_CHECKING = False
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from gpu_scheduler.client.async_client import AsyncClient, AsyncJobHandle
     from gpu_scheduler.client.client import Client, JobHandle
     from gpu_scheduler.client.errors import JobFailed, NoServer, TimedOut
-    from gpu_scheduler.server.local.config import SchedulerConfig
     from gpu_scheduler.server.local.providers import (
         FileSystemProvider,
         GPUProvider,
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
         HealthMonitor,
         MetricsProvider,
     )
-    from gpu_scheduler.server.local.scheduler import Job, JobStatus, LocalScheduler
+    from gpu_scheduler.server.local.scheduler import Job, JobStatus, LocalScheduler, SchedulerConfig
     from gpu_scheduler.server.local.scheduler import LocalScheduler as UltraGPUScheduler
 
 __version__ = "0.1.0"
@@ -49,7 +48,7 @@ __all__ = [
 ]
 
 _CLIENT, _LOCAL = "gpu_scheduler.client", "gpu_scheduler.server.local"
-_HOMES = {
+_MODULES = {
     "AsyncClient": f"{_CLIENT}.async_client",
     "AsyncJobHandle": f"{_CLIENT}.async_client",
     "Client": f"{_CLIENT}.client",
@@ -64,16 +63,16 @@ _HOMES = {
     "LocalScheduler": f"{_LOCAL}.scheduler",
     "MetricsProvider": f"{_LOCAL}.providers",
     "NoServer": f"{_CLIENT}.errors",
-    "SchedulerConfig": f"{_LOCAL}.config",
+    "SchedulerConfig": f"{_LOCAL}.scheduler",
     "TimedOut": f"{_CLIENT}.errors",
     "UltraGPUScheduler": f"{_LOCAL}.scheduler",
 }
-_OTHER_NAMES = {"UltraGPUScheduler": "LocalScheduler"}
+_ALIASES = {"UltraGPUScheduler": "LocalScheduler"}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415
 
-    return getattr(import_module(_HOMES[name]), _OTHER_NAMES.get(name, name))
+    return getattr(import_module(_MODULES[name]), _ALIASES.get(name, name))

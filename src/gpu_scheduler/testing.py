@@ -1,4 +1,4 @@
-"""For tests of programs with a `LocalScheduler`: GPUs, files, metrics and health of their own.
+"""For tests of programs that use `LocalScheduler`: replaceable GPUs, files, metrics and health.
 
     from gpu_scheduler import LocalScheduler, SchedulerConfig
     from gpu_scheduler.testing import MockGPUProvider, MockMetricsProvider
@@ -7,7 +7,7 @@
     with LocalScheduler(config, gpu_provider=MockGPUProvider(num_gpus=2)) as scheduler:
         job_id = scheduler.add_job("/path/script.py", args=["--test"])
 
-What runs on such GPUs are real processes all the same.
+Jobs on these GPUs are still real processes.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = [
 
 
 class MockGPUProvider:
-    """So many GPUs of one kind. `set` lets one become hot, busy or sick; `fail` all of them."""
+    """GPUs of one model. `set` changes measurements of one GPU; `fail` makes all reads fail."""
 
     def __init__(
         self, num_gpus: int = 2, *, model: str = "A100", memory_total_mb: int = 81_920
     ) -> None:
-        """All of them idle and well."""
+        """All GPUs are idle and healthy at first."""
         self._lock = threading.Lock()
         self._gpus = [
             GPUStats(index=index, model=model, memory_total_mb=memory_total_mb)
@@ -44,7 +44,7 @@ class MockGPUProvider:
         self.calls = 0
 
     def get_gpu_stats(self) -> Sequence[GPUStats]:
-        """All GPUs as they were set."""
+        """The GPUs with their current measurements."""
         with self._lock:
             self.calls += 1
             if self._problem:
@@ -52,60 +52,59 @@ class MockGPUProvider:
             return tuple(self._gpus)
 
     def set(self, index: int, **changes: Any) -> None:
-        """Change some figures of one GPU: `load`, `temperature_c`, `memory_used_mb`, `healthy`."""
+        """Change values of one GPU: `load`, `temperature_c`, `memory_used_mb`, `healthy`."""
         with self._lock:
             self._gpus[index] = replace(self._gpus[index], **changes)
 
     def fail(self, problem: str = "no driver") -> None:
-        """From now on nothing can be read; an empty text mends that."""
+        """Make every read fail from now on; an empty text ends that."""
         with self._lock:
             self._problem = problem
 
 
 class MockMetricsProvider(PlainMetrics):
-    """Keeps everything that it was told, in order, besides the sums."""
+    """Keeps all values in `told`, in order, in addition to the sums."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
         super().__init__()
         self.told: list[tuple[str, float]] = []
 
     def increment(self, name: str, value: float = 1.0) -> None:
-        """Something has happened."""
+        """Increment a counter."""
         self.told.append((name, value))
         super().increment(name, value)
 
     def observe(self, name: str, value: float) -> None:
-        """Something was measured."""
+        """Record a measurement."""
         self.told.append((name, value))
         super().observe(name, value)
 
 
 class MockFileSystem:
-    """Files that are only texts by path."""
+    """Files in memory, by path."""
 
     def __init__(self, files: Mapping[str, str] | None = None) -> None:
-        """These files, to begin with."""
+        """Start with the given files."""
         self.files = dict(files or {})
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         return path in self.files
 
     def read_text(self, path: str) -> str:
-        """Its text."""
+        """The text of a file."""
         if path not in self.files:
             raise FileNotFoundError(path)
         return self.files[path]
 
 
 class MockHealthMonitor:
-    """Says what it was told to say: `problems["disk"] = "full"`."""
+    """Reports the given problems: `problems["disk"] = "full"`."""
 
     def __init__(self) -> None:
-        """All is well."""
+        """No problems at first."""
         self.problems: dict[str, str] = {}
 
     def check(self) -> Mapping[str, str]:
-        """One check, and the problems."""
+        """One passing check, and the problems."""
         return {"monitor": OK, **self.problems}

@@ -27,7 +27,7 @@ from gpu_scheduler.server.from_settings import (
 )
 from gpu_scheduler.server.grpc import AgentGate
 from gpu_scheduler.server.ha.election import LeaderElector, LeaseTimes
-from gpu_scheduler.server.ha.leader import last_event_time
+from gpu_scheduler.server.storage import last_event_time
 from gpu_scheduler.settings.groups.cluster import NodeSettings
 from gpu_scheduler.settings.schema import Settings
 from tests.faults.audit import Audit

@@ -10,7 +10,7 @@ import uvloop
 
 from gpu_scheduler.agent.config import AGENT_LOG, AgentConfig
 from gpu_scheduler.agent.main import AgentAlreadyRuns, exclusive_lock, run_agent
-from gpu_scheduler.logging_setup.structured import Diary, configure
+from gpu_scheduler.logging_setup.structured import LogConfig, configure
 from gpu_scheduler.model.errors import SchedulerError
 
 EXIT_ALREADY_RUNS = 3
@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
         with exclusive_lock(config):
             # Only who has the lock may rotate the log.
             configure(
-                Diary(
+                LogConfig(
                     file=str(Path(config.dir) / AGENT_LOG),
                     level=config.log_level,
                     max_bytes=config.own_log_bytes,

@@ -1,5 +1,5 @@
-"""What our processes say about themselves: lines of JSON in files that do not grow for ever.
+"""Logging of our processes: JSON lines in files that rotate by size.
 
-Server, agent and launcher write in the same way. To write a line never fails and never stops
-anybody: on a full disk lines are lost, and how many is written down when there is room again.
+Server, agent and launcher use the same format. Writing a line never fails and never blocks: on a
+full disk lines are lost, and their number is logged when there is space again.
 """

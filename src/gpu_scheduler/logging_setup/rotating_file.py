@@ -1,7 +1,7 @@
-"""A log file that rotates by size and outlives a full disk.
+"""A log file that rotates by size and survives a full disk.
 
-Lines come in, whole lines stand in the file. Only what every Python has is used here, as the
-launcher stays small.
+Lines come in; the file contains only whole lines. The launcher imports this module, so that it
+uses only light modules of the standard library.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ import json
 import os
 import time
 
-MOST_BYTES = 10 << 20
+MAX_BYTES = 10 << 20
 BACKUPS = 3
 PRIVATE = 0o600
-_STANDARD = (1, 2)
+_STANDARD_STREAMS = (1, 2)
 
 
-class LineFile:
-    """One file, rotated to `.1`, `.2` and so on. With `take_stderr`, it is where crashes go too.
+class RotatingFile:
+    """One file, rotated to `.1`, `.2` and so on. With `take_stderr` it also gets crash reports.
 
-    `lost` counts lines that could not be written since the last that could, `lost_ever` all.
+    `lost` counts lines lost since the last successful write, `lost_ever` all lost lines.
     """
 
     def __init__(
         self,
         path: str,
         *,
-        max_bytes: int = MOST_BYTES,
+        max_bytes: int = MAX_BYTES,
         backups: int = BACKUPS,
         take_stderr: bool = False,
     ) -> None:
-        """Open the file, or make it; raises OSError if that cannot be done."""
+        """Open or create the file; raises OSError."""
         self.path = path
         self.lost = 0
         self.lost_ever = 0
@@ -39,52 +39,52 @@ class LineFile:
         self._backups = backups
         self._take_stderr = take_stderr
         self._lock = _thread.allocate_lock()
-        self._torn = False
-        self._why = ""
-        self._file = self._opened()
+        self._is_torn = False
+        self._last_error = ""
+        self._file = self._open()
 
     def write(self, line: str) -> None:
-        """Add a line, without its end. Never raises."""
+        """Append a line, given without its newline. Never raises."""
         data = line.encode("utf-8", "backslashreplace").replace(b"\n", b"\\n") + b"\n"
         with self._lock:
             try:
-                self._make_room(len(data))
-                self._put(self._excuse() + data)
+                self._rotate_if_full(len(data))
+                self._append(self._loss_report() + data)
             except OSError as error:
-                self._why = error.strerror or str(error)
+                self._last_error = error.strerror or str(error)
                 self.lost += 1
                 self.lost_ever += 1
             else:
                 self.lost = 0
 
     def close(self) -> None:
-        """Let go of the file; standard error keeps it."""
+        """Close the file; standard error may still use it."""
         with self._lock:
             os.close(self._file)
 
-    def _put(self, data: bytes) -> None:
-        """All of it, or the file is torn: what comes next begins a new line."""
-        if self._torn:
+    def _append(self, data: bytes) -> None:
+        """Write the data. After a partial write the next write begins a new line."""
+        if self._is_torn:
             data = b"\n" + data
         written = os.write(self._file, data)
-        self._torn = written < len(data) and (self._torn or written > 0)
+        self._is_torn = written < len(data) and (self._is_torn or written > 0)
         if written < len(data):
-            raise OSError(0, "the disk has no room for a whole line")
+            raise OSError(0, "no space for a whole line")
 
-    def _excuse(self) -> bytes:
+    def _loss_report(self) -> bytes:
         if not self.lost:
             return b""
-        told = say("WARNING", "diary", f"{self.lost} lines were lost here: {self._why}")
-        return told.encode() + b"\n"
+        line = format_line("WARNING", "logging", f"{self.lost} lines lost: {self._last_error}")
+        return line.encode() + b"\n"
 
-    def _make_room(self, size: int) -> None:
-        has = os.fstat(self._file).st_size
-        if has and has + size > self._max_bytes:
+    def _rotate_if_full(self, size: int) -> None:
+        used = os.fstat(self._file).st_size
+        if used and used + size > self._max_bytes:
             try:
                 self._rotate()
             except OSError as error:
-                # It grows on rather than to lose what is said.
-                self._why = error.strerror or str(error)
+                # Keep growing instead of losing lines.
+                self._last_error = error.strerror or str(error)
 
     def _rotate(self) -> None:
         if not self._backups:
@@ -95,25 +95,25 @@ class LineFile:
             if os.path.exists(older):  # noqa: PTH110
                 os.replace(older, f"{self.path}.{number + 1}")  # noqa: PTH105
         os.replace(self.path, f"{self.path}.1")  # noqa: PTH105
-        old, self._file = self._file, self._opened()
-        self._torn = False
+        old, self._file = self._file, self._open()
+        self._is_torn = False
         os.close(old)
 
-    def _opened(self) -> int:
+    def _open(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         file = os.open(self.path, flags, PRIVATE)
         if self._take_stderr:
-            for number in _STANDARD:
+            for number in _STANDARD_STREAMS:
                 os.dup2(file, number)
         return file
 
 
-def say(level: str, logger: str, message: str, **fields: object) -> str:
-    """One line, as all our processes write it."""
+def format_line(level: str, logger: str, message: str, **fields: object) -> str:
+    """One JSON line in the format of all our processes."""
     now = time.time()
-    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+    second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
     line = {
-        "timestamp": f"{moment}.{int(now % 1 * 1_000_000):06d}Z",
+        "timestamp": f"{second}.{int(now % 1 * 1_000_000):06d}Z",
         "level": level,
         "logger": logger,
         "thread": "MainThread",

@@ -1,4 +1,4 @@
-"""Lines of a process with libraries: readable ones on a terminal, JSON elsewhere."""
+"""Logging with structlog: readable lines on a terminal, JSON lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,67 +12,67 @@ from dataclasses import dataclass
 import structlog
 from structlog.typing import EventDict, Processor
 
-from gpu_scheduler.logging_setup.rotating_file import BACKUPS, MOST_BYTES, LineFile
+from gpu_scheduler.logging_setup.rotating_file import BACKUPS, MAX_BYTES, RotatingFile
 
 NOISY = ("uvicorn.access", "uvicorn.error", "grpc", "asyncio")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diary:
-    """Where lines go, and which. Without a file: to standard error."""
+class LogConfig:
+    """The destination, level and format of log lines. Without a file: standard error."""
 
     file: str = ""
     level: str = "INFO"
     structured: bool = True
-    max_bytes: int = MOST_BYTES
+    max_bytes: int = MAX_BYTES
     backups: int = BACKUPS
     take_stderr: bool = False
 
 
 class FileHandler(logging.Handler):
-    """Hands lines to a file."""
+    """Writes log records to a rotating file."""
 
-    def __init__(self, file: LineFile) -> None:
+    def __init__(self, file: RotatingFile) -> None:
         super().__init__()
         self.file = file
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one; what cannot be put into words must not stop whoever said it."""
+        """Write one record; an error in formatting must not reach the caller."""
         try:
             self.file.write(self.format(record))
-        except Exception:  # noqa: BLE001 - whatever it is, it was only about a line
+        except Exception:  # noqa: BLE001 - logging must not fail
             self.handleError(record)
 
 
 class StreamHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """To standard error. Where nobody reads that any more, a line is lost and nothing else."""
+    """Writes to standard error; if that is closed or full, the line is lost."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Keep silent about a broken pipe or a full disk."""
+        """Ignore a broken pipe or a full disk."""
         if not isinstance(sys.exc_info()[1], OSError):
             with suppress(OSError):
                 super().handleError(record)
 
 
-def configure(diary: Diary) -> LineFile | None:
-    """Send all lines of this process there, also those of libraries; returns the file.
+def configure(config: LogConfig) -> RotatingFile | None:
+    """Configure logging of this process, including libraries; return the file.
 
-    A crash of the interpreter or of a library below it leaves where it was in stderr.
+    A crash of the interpreter or of a native library writes a traceback to standard error.
     """
     with suppress(ValueError, OSError):
-        # Not where stderr is no file, as in a test that captures it.
+        # Fails where stderr is not a file, as in a test that captures it.
         faulthandler.enable()
     file = None
     handler: logging.Handler = StreamHandler(sys.stderr)
-    if diary.file:
-        file = LineFile(
-            diary.file,
-            max_bytes=diary.max_bytes,
-            backups=diary.backups,
-            take_stderr=diary.take_stderr,
+    if config.file:
+        file = RotatingFile(
+            config.file,
+            max_bytes=config.max_bytes,
+            backups=config.backups,
+            take_stderr=config.take_stderr,
         )
         handler = FileHandler(file)
-    readable = file is None and (sys.stderr.isatty() or not diary.structured)
+    readable = file is None and (sys.stderr.isatty() or not config.structured)
     shared: list[Processor] = [
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
@@ -86,13 +86,13 @@ def configure(diary: Diary) -> LineFile | None:
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *_rendering(readable=readable),
+                *_renderers(readable=readable),
             ],
         )
     )
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(diary.level)
+    root.setLevel(config.level)
     for noisy in NOISY:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     structlog.configure(
@@ -108,19 +108,19 @@ def configure(diary: Diary) -> LineFile | None:
 
 
 def lost_lines() -> int:
-    """How many lines could not be written since the last that could."""
+    """Number of lines lost since the last successful write."""
     handlers = logging.getLogger().handlers
     return sum(handler.file.lost for handler in handlers if isinstance(handler, FileHandler))
 
 
-def _rendering(*, readable: bool) -> list[Processor]:
+def _renderers(*, readable: bool) -> list[Processor]:
     if readable:
         return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=28)]
-    return [_in_common_words, structlog.processors.JSONRenderer(ensure_ascii=False)]
+    return [_order_fields, structlog.processors.JSONRenderer(ensure_ascii=False)]
 
 
-def _in_common_words(_: object, __: str, line: EventDict) -> EventDict:
-    """A line of JSON as log collectors expect it: time, level, logger, thread, message first."""
+def _order_fields(_: object, __: str, line: EventDict) -> EventDict:
+    """Put timestamp, level, logger, thread and message first, as log collectors expect."""
     return {
         "timestamp": line.pop("timestamp", ""),
         "level": str(line.pop("level", "")).upper(),

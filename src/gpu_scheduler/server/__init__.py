@@ -1,1 +1,5 @@
-"""The server as a process: its files, its parts joined, and the agent that it keeps alive."""
+"""The server process: settings in, and all components connected and kept running.
+
+`assembly` starts everything; `ha` has the roles of a server, `background` its periodic tasks, and
+`local` a scheduler inside a Python program. Decisions belong to `control`, requests to `api`.
+"""

@@ -1,4 +1,4 @@
-"""Keeps one agent alive on this machine. It has a session of its own, and outlives the server."""
+"""Keeps one agent process running on this machine. The agent outlives the server."""
 
 from __future__ import annotations
 
@@ -19,65 +19,66 @@ from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.groups.cluster import ENGINES
 from gpu_scheduler.settings.schema import Settings
 
-LOOK_S = 0.5
-FIRST_WAIT_S = 0.2
-LONGEST_WAIT_S = 10.0
-LONGEST_STOP_S = 10.0
-STOP_LOOK_S = 0.02
-_MOST_IN_LOCK = 200
+POLL_S = 0.5
+FIRST_RETRY_S = 0.2
+LONGEST_RETRY_S = 10.0
+STOP_TIMEOUT_S = 10.0
+STOP_POLL_S = 0.02
+_LOCK_FILE_BYTES = 200
+MB_PER_GB = 1024
 ALREADY_RUNS = 3
-"""The exit code of an agent that finds another one in its place."""
+"""Exit code of an agent that finds another agent running."""
 log = structlog.get_logger("server")
 
 
 class AgentProcess:
-    """Starts the agent whenever none runs, and not more often than is wise.
+    """Starts the agent when none runs, with back-off.
 
-    One that a former server has started is as good, and connects by itself; if it was told other
-    things than ours would be, it makes room. By posix_spawn, as forking beside the threads of gRPC
-    is hazardous.
+    An agent that an earlier server started connects by itself and is kept, unless its
+    configuration differs. The agent is started with posix_spawn, because a fork beside the threads
+    of gRPC can crash.
     """
 
     def __init__(self, config: AgentConfig, is_connected: Callable[[], bool]) -> None:
-        """Write down what the agent must know."""
+        """Write the configuration of the agent."""
         self._is_connected = is_connected
         self._file = Path(config.dir) / "agent.json"
         self._log = Path(config.dir) / AGENT_LOG
         self._lock = Path(config.dir) / AGENT_LOCK
         self._pid = 0
-        self._told_to_stop = 0
+        self._stopping_pid = 0
         self._digest = config.digest
         config.write(self._file)
 
     async def run(self) -> None:
-        """Until cancelled."""
-        pid, digest = self._holder()
+        """Start and restart the agent until cancelled."""
+        pid, digest = self._running_agent()
         if pid and digest != self._digest:
             await self.stop()
-        wait_s = FIRST_WAIT_S
+        wait_s = FIRST_RETRY_S
         while True:
             if self._is_connected():
-                wait_s = FIRST_WAIT_S
-            elif not self._runs() and not self._other():
+                wait_s = FIRST_RETRY_S
+            elif not self._runs() and not self._running_agent()[0]:
                 try:
                     self._start()
                 except OSError as error:
-                    log.warning("the agent cannot be started", error=str(error))
+                    log.warning("cannot start the agent; will retry", error=str(error))
                 await asyncio.sleep(wait_s)
-                wait_s = min(LONGEST_WAIT_S, wait_s * 2)
-            await asyncio.sleep(LOOK_S)
+                wait_s = min(LONGEST_RETRY_S, wait_s * 2)
+            await asyncio.sleep(POLL_S)
 
     async def stop(self) -> None:
-        """Ask the agent to stop, whoever has started it; jobs go on."""
-        pid = self._pid if self._runs() else self._other()
+        """Stop the agent, also one of an earlier server; jobs keep running."""
+        pid = self._pid if self._runs() else self._running_agent()[0]
         if not pid:
             return
-        self._told_to_stop = pid
+        self._stopping_pid = pid
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-        for _ in range(round(LONGEST_STOP_S / STOP_LOOK_S)):
-            await asyncio.sleep(STOP_LOOK_S)
-            # One that we did not start has given its lock back before it is gone.
+        for _ in range(round(STOP_TIMEOUT_S / STOP_POLL_S)):
+            await asyncio.sleep(STOP_POLL_S)
+            # An agent of an earlier server releases its lock before it exits.
             if not self._runs() and not _is_alive(pid):
                 return
         with suppress(ProcessLookupError):
@@ -97,12 +98,8 @@ class AgentProcess:
             setsid=True,
         )
 
-    def _other(self) -> int:
-        """The pid of an agent that runs, whoever has started it; 0 if there is none."""
-        return self._holder()[0]
-
-    def _holder(self) -> tuple[int, str]:
-        """The same, and what that agent was told."""
+    def _running_agent(self) -> tuple[int, str]:
+        """The pid of the running agent and the digest of its configuration; 0 if none runs."""
         try:
             lock = os.open(self._lock, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -110,7 +107,7 @@ class AgentProcess:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            pid, _, digest = os.read(lock, _MOST_IN_LOCK).decode("ascii").partition("\n")
+            pid, _, digest = os.read(lock, _LOCK_FILE_BYTES).decode("ascii").partition("\n")
             return int(pid or 0), digest.strip()
         else:
             return 0, ""
@@ -118,19 +115,19 @@ class AgentProcess:
             os.close(lock)
 
     def _runs(self) -> bool:
-        """Tell whether the agent that we started lives; one that has died is buried."""
+        """Whether the agent that this server started runs; reaps it if it has exited."""
         if not self._pid:
             return False
-        gone, status = os.waitpid(self._pid, os.WNOHANG)
-        if not gone:
+        reaped, status = os.waitpid(self._pid, os.WNOHANG)
+        if not reaped:
             return True
         code = os.waitstatus_to_exitcode(status)
         if code == ALREADY_RUNS:
-            log.debug("an agent runs already; it will connect")
-        elif self._told_to_stop == self._pid:
-            log.debug("the agent has stopped", exit_code=code)
+            log.debug("another agent is running; it will connect")
+        elif self._stopping_pid == self._pid:
+            log.debug("agent stopped", exit_code=code)
         else:
-            log.warning("the agent has died; another one is started", exit_code=code)
+            log.warning("agent died; restarting it", exit_code=code)
         self._pid = 0
         return False
 
@@ -144,7 +141,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _clean_environment() -> dict[str, str]:
-    """Ours, without what concerns only the server. Jobs get variables of their own."""
+    """The server's environment without variables for the server only."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -152,13 +149,8 @@ def _clean_environment() -> dict[str, str]:
     }
 
 
-# --- From settings to what the agent of this machine must know.
-
-MB_PER_GB = 1024
-
-
 def agent_config_of(settings: Settings, paths: Paths) -> AgentConfig:
-    """The agent's own configuration."""
+    """The configuration of the local agent."""
     gpu, jobs, security = settings.gpu, settings.jobs, settings.security
     agent = settings.agent
     return AgentConfig(
@@ -211,10 +203,10 @@ def agent_config_of(settings: Settings, paths: Paths) -> AgentConfig:
 
 
 def _methods(wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """What jobs may run in, by our own names, each once."""
+    """The runners by our own names, without duplicates."""
     return tuple(dict.fromkeys("container" if one in ENGINES else one for one in wanted))
 
 
 def node_name(settings: Settings) -> str:
-    """The name that was given, or that of this machine without its domain."""
+    """The configured node name, or the host name without its domain."""
     return settings.agent.node_name or socket.gethostname().partition(".")[0] or "localhost"

@@ -1,4 +1,4 @@
-"""From settings to what the core decides by."""
+"""Converts settings into the values of other packages: policy, limits, timeouts, prices, quotas."""
 
 from __future__ import annotations
 
@@ -28,14 +28,21 @@ from gpu_scheduler.settings.groups.policy import CostSettings, LimitSettings, Po
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.wire.tenants import read_tenant
 
+MIN_HEARTBEATS = 3
+"""A node is suspect only after it has missed this many heartbeats."""
+MICRO = 10**6
+WHOLE_PERCENT = 100
+log = structlog.get_logger("server")
+
 
 def policy_of(settings: Settings) -> Policy:
-    """The preset, with what the settings say about it."""
+    """The policy: the preset with the values of the settings."""
+    interactive_milli = round(settings.policy.interactive_max_gpus * WHOLE_MILLI)
     policy = replace(
         preset(settings.policy.preset),
         default_limit_ms=round(settings.scheduler.job_timeout_s * 1000),
         max_running=settings.jobs.max_concurrent_jobs,
-        interactive_gpu_milli=_interactive_milli(settings.policy),
+        interactive_gpu_milli=interactive_milli if settings.policy.interactive_preemption else 0,
         fills_gaps=settings.policy.fill_reservation_gaps,
         user_quota=_user_quota(settings.limits),
         budget_period=BudgetPeriod(settings.limits.budget_period),
@@ -45,12 +52,8 @@ def policy_of(settings: Settings) -> Policy:
     return policy
 
 
-def _interactive_milli(policy: PolicySettings) -> int:
-    return round(policy.interactive_max_gpus * WHOLE_MILLI) if policy.interactive_preemption else 0
-
-
 def _user_quota(limits: LimitSettings) -> Quota:
-    """What every user may have; 0 in the settings means no limit."""
+    """The default quota of a user; 0 in the settings means no limit."""
     return Quota(
         gpu_milli=round(limits.user_max_gpus * WHOLE_MILLI) or None,
         concurrent_jobs=limits.user_max_jobs or None,
@@ -60,7 +63,7 @@ def _user_quota(limits: LimitSettings) -> Quota:
 
 
 def limits_of(settings: Settings) -> CoreLimits:
-    """What bounds the core."""
+    """Limits and timeouts of the control core."""
     scheduler = settings.scheduler
     hot_above_c = round(scheduler.thermal_threshold) if scheduler.enable_thermal_aware else 0
     return CoreLimits(
@@ -84,7 +87,7 @@ def limits_of(settings: Settings) -> CoreLimits:
 
 
 def gpu_rules_of(gpu: GpuSettings) -> GpuRules:
-    """What jobs may do with their devices."""
+    """Rules about the GPU use of jobs."""
     return GpuRules(
         memory=Action(gpu.memory_enforcement),
         memory_grace_ms=round(gpu.memory_grace_s * 1000),
@@ -101,58 +104,47 @@ def gpu_rules_of(gpu: GpuSettings) -> GpuRules:
     )
 
 
-# --- How long a silent node is waited for: from settings, checked against each other at the start.
-
-LEAST_BEATS = 3
-"""A node that is well may lose so many heartbeats less one, and nobody takes offence."""
-
-
 def node_timeouts_of(nodes: NodeSettings) -> NodeTimeouts:
-    """The deadlines of the settings, as the session layer counts with them."""
+    """The timeouts of silent nodes."""
     return NodeTimeouts(
         suspect_s=nodes.suspect_after_s, lost_s=nodes.lost_after_s, margin_s=nodes.lease_margin_s
     )
 
 
 def check_node_timeouts(nodes: NodeSettings, agent: AgentSettings) -> None:
-    """Refuse deadlines that contradict each other, with what would do."""
+    """Reject timeouts that contradict each other."""
     beat_s, suspect_s, lost_s = (
         agent.heartbeat_interval_s,
         nodes.suspect_after_s,
         nodes.lost_after_s,
     )
-    if suspect_s < LEAST_BEATS * beat_s:
+    if suspect_s < MIN_HEARTBEATS * beat_s:
         raise InvalidRequest(
-            f"nodes.suspect_after_s is {suspect_s:g} and agents speak every {beat_s:g} s "
-            f"(agent.heartbeat_interval_s): one late word would make a node suspect; "
-            f"set it to {LEAST_BEATS * beat_s:g} or more"
+            f"nodes.suspect_after_s is {suspect_s:g} and agents send heartbeats every {beat_s:g} s "
+            f"(agent.heartbeat_interval_s): one late heartbeat would make a node suspect; "
+            f"set it to {MIN_HEARTBEATS * beat_s:g} or more"
         )
     if lost_s <= suspect_s:
         raise InvalidRequest(
             f"nodes.lost_after_s is {lost_s:g} and nodes.suspect_after_s is {suspect_s:g}: a node "
-            f"is suspect before it is lost; set the first to more than {suspect_s:g}"
+            f"must be suspect before it is lost; set lost_after_s to more than {suspect_s:g}"
         )
     if nodes.lease_s and nodes.lease_s <= lost_s:
         raise InvalidRequest(
             f"nodes.lease_s is {nodes.lease_s:g} and nodes.lost_after_s is {lost_s:g}: jobs would "
-            f"be stopped on nodes that are not even lost; set it to more than {lost_s:g}, or to 0 "
+            f"be stopped on nodes that are not lost yet; set it to more than {lost_s:g}, or to 0 "
             "for no leases"
         )
     if nodes.lease_s and nodes.lease_margin_s < nodes.lease_s / 100:
         raise InvalidRequest(
             f"nodes.lease_margin_s is {nodes.lease_margin_s:g} and nodes.lease_s is "
-            f"{nodes.lease_s:g}: clocks of two machines differ, and killing takes its time; set "
+            f"{nodes.lease_s:g}: clocks of two machines differ, and killing a job takes time; set "
             f"the margin to {nodes.lease_s / 100:g} or more"
         )
 
 
-# --- From settings to prices.
-
-_MICRO = 10**6
-
-
 def prices_of(costs: CostSettings) -> PriceList:
-    """Prices in millionths, in the course of time."""
+    """Prices in millionths of the currency, with their changes."""
     prices = first = Prices(
         gpu_micro=_by_model(costs.gpu_hour),
         other_gpu_micro=_micro(costs.other_gpu_hour),
@@ -163,25 +155,25 @@ def prices_of(costs: CostSettings) -> PriceList:
     )
     changes = []
     for change in sorted(costs.changes.values(), key=lambda change: change.since):
-        prices = _changed(prices, change)
+        prices = _apply_change(prices, change)
         midnight = datetime.combine(change.since, time(), UTC)
         changes.append((int(midnight.timestamp()) * 1000, prices))
     return PriceList(first=first, changes=tuple(changes))
 
 
-def _changed(before: Prices, change: PriceChange) -> Prices:
+def _apply_change(before: Prices, change: PriceChange) -> Prices:
     models = dict(before.gpu_micro) | dict(_by_model(change.gpu_hour))
     return replace(
         before,
         gpu_micro=tuple(sorted(models.items())),
-        other_gpu_micro=_either(change.other_gpu_hour, before.other_gpu_micro or 0),
-        cpu_micro=_either(change.cpu_hour, before.cpu_micro),
-        gib_micro=_either(change.memory_gb_hour, before.gib_micro),
-        kwh_micro=_either(change.kwh, before.kwh_micro),
+        other_gpu_micro=_micro_or(change.other_gpu_hour, before.other_gpu_micro or 0),
+        cpu_micro=_micro_or(change.cpu_hour, before.cpu_micro),
+        gib_micro=_micro_or(change.memory_gb_hour, before.gib_micro),
+        kwh_micro=_micro_or(change.kwh, before.kwh_micro),
     )
 
 
-def _either(price: float | None, before_micro: int) -> int:
+def _micro_or(price: float | None, before_micro: int) -> int:
     return before_micro if price is None else _micro(price)
 
 
@@ -190,51 +182,44 @@ def _by_model(prices: dict[str, float]) -> tuple[tuple[str, int], ...]:
 
 
 def _micro(price: float) -> int:
-    return round(price * _MICRO)
-
-
-# --- The parts of the pools: from the settings on the first start, later on as they were set.
-
-WHOLE = 100
-log = structlog.get_logger("server")
+    return round(price * MICRO)
 
 
 async def set_up_pools(loop: Loop, policy: PolicySettings) -> None:
-    """Set what the settings say if nothing is stored; if that differs, say which of them holds."""
+    """Store the pool quotas of the settings if none are stored; else warn if they differ."""
     wanted = [
         PoolQuota(pool=pool, percent=percent, elastic=policy.elastic)
         for pool, percent in (
             (Pool.ONLINE, policy.online_percent),
             (Pool.BATCH, policy.batch_percent),
         )
-        if percent < WHOLE
+        if percent < WHOLE_PERCENT
     ]
     if len(wanted) == 1 and policy.elastic:
-        wanted.append(_the_rest(wanted[0]))
-    stored = [quota for quota in loop.store.pools() if quota.percent < WHOLE]
+        wanted.append(_complement(wanted[0]))
+    stored = [quota for quota in loop.store.pools() if quota.percent < WHOLE_PERCENT]
     if not loop.store.pools():
         if wanted:
             await loop.apply(SetPools(tuple(wanted)))
     elif wanted and _by_pool(wanted) != _by_pool(stored):
         log.warning(
-            "the settings of the pools are not used, as others were set before; "
-            "change those with PUT /api/v1/quota",
-            settings=_text(wanted),
-            in_use=_text(stored),
+            "pool settings ignored: stored quotas are in use; change them with PUT /api/v1/quota",
+            settings=_describe(wanted),
+            in_use=_describe(stored),
         )
 
 
-def _the_rest(quota: PoolQuota) -> PoolQuota:
-    """What the other pool is sure of, if only one was set: with all it could never give back."""
+def _complement(quota: PoolQuota) -> PoolQuota:
+    """The quota of the other pool if only one is set: with 100 % it could not be reclaimed."""
     other = Pool.BATCH if quota.pool is Pool.ONLINE else Pool.ONLINE
-    return PoolQuota(pool=other, percent=WHOLE - quota.percent, elastic=quota.elastic)
+    return PoolQuota(pool=other, percent=WHOLE_PERCENT - quota.percent, elastic=quota.elastic)
 
 
 def _by_pool(quotas: list[PoolQuota]) -> dict[Pool, PoolQuota]:
     return {quota.pool: quota for quota in quotas}
 
 
-def _text(quotas: list[PoolQuota]) -> str:
+def _describe(quotas: list[PoolQuota]) -> str:
     parts = [
         f"{quota.pool.value} {quota.percent} %{'' if quota.elastic else ', not elastic'}"
         for quota in quotas
@@ -242,11 +227,8 @@ def _text(quotas: list[PoolQuota]) -> str:
     return "; ".join(parts) or "no limits"
 
 
-# --- The tenants that the settings name: made if they are not there, changed where they differ.
-
-
 async def set_up_tenants(loop: Loop, entries: Iterable[TenantEntry]) -> None:
-    """Set what the settings name of each; what they do not name stays as it was set before."""
+    """Create or update the tenants of the settings; fields they do not name stay the same."""
     for entry in entries:
         stored = {tenant.id: tenant for tenant in loop.store.tenants()}
         known = stored.get(entry.id)
@@ -256,8 +238,8 @@ async def set_up_tenants(loop: Loop, entries: Iterable[TenantEntry]) -> None:
         for other in stored.values():
             if other.id != tenant.id and tenant.name in {other.name, other.id}:
                 raise InvalidRequest(
-                    f"{entry.origin}: the name '{tenant.name}' is taken by tenant {other.id}; "
-                    "give another name"
+                    f"{entry.origin}: tenant {other.id} already has the name '{tenant.name}'; "
+                    "choose another name"
                 )
         await loop.apply(SetTenant(tenant))
-        log.info("tenant set up" if known is None else "tenant changed", tenant=tenant.id)
+        log.info("tenant created" if known is None else "tenant changed", tenant=tenant.id)

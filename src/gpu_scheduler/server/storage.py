@@ -36,6 +36,12 @@ def open_store(settings: Settings, paths: Paths) -> Store:
     return PostgresStore(postgres_address(settings.database))
 
 
+def last_event_time(store: Store) -> int:
+    """The newest time in the store; the clock must not go back behind it."""
+    events = store.events(max(0, store.last_event() - 1))
+    return events[-1][1].at_ms if events else 0
+
+
 def sqlite_file(settings: Settings, paths: Paths) -> Path:
     """The file that the settings name by URL, or by name in the state directory."""
     if not settings.database.url:

@@ -102,10 +102,12 @@ def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     ("text", "why"),
     [
         pytest.param(
-            "nodes: {suspect_after_s: 5}", "one late word would make a node suspect", id="suspect"
+            "nodes: {suspect_after_s: 5}",
+            "one late heartbeat would make a node suspect",
+            id="suspect",
         ),
         pytest.param("nodes: {lost_after_s: 15}", "suspect before it is lost", id="lost"),
-        pytest.param("nodes: {lease_s: 30}", "on nodes that are not even lost", id="lease"),
+        pytest.param("nodes: {lease_s: 30}", "on nodes that are not lost yet", id="lease"),
         pytest.param(
             "replication: {heartbeat_timeout_s: 3}", "at least twice the interval", id="replication"
         ),

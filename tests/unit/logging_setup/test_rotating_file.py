@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.logging_setup.rotating_file import LineFile, say
+from gpu_scheduler.logging_setup.rotating_file import RotatingFile, format_line
 
 
 def lines(directory: Path, name: str = "log") -> list[dict[str, object]]:
@@ -21,18 +21,22 @@ def lines(directory: Path, name: str = "log") -> list[dict[str, object]]:
 
 
 def test_a_line_has_the_fields_that_collectors_expect() -> None:
-    line = json.loads(say("INFO", "server", "a job started", job_id="job-1", gpu_ids=[0, 1]))
+    line = json.loads(
+        format_line("INFO", "server", "a job started", job_id="job-1", gpu_ids=[0, 1])
+    )
     assert list(line)[:5] == ["timestamp", "level", "logger", "thread", "message"]
     assert line["gpu_ids"] == [0, 1]
     assert line["timestamp"].endswith("Z")
 
 
 def test_many_writers_lose_no_line_and_tear_none_while_it_rotates(tmp_path: Path) -> None:
-    file = LineFile(str(tmp_path / "log"), max_bytes=20_000, backups=50)
+    file = RotatingFile(str(tmp_path / "log"), max_bytes=20_000, backups=50)
 
     def write(writer: int) -> None:
         for number in range(500):
-            file.write(say("INFO", "test", "x" * (number % 50), writer=writer, number=number))
+            file.write(
+                format_line("INFO", "test", "x" * (number % 50), writer=writer, number=number)
+            )
 
     threads = [threading.Thread(target=write, args=(writer,)) for writer in range(4)]
     for thread in threads:
@@ -49,28 +53,28 @@ def test_many_writers_lose_no_line_and_tear_none_while_it_rotates(tmp_path: Path
 
 
 def test_old_files_go(tmp_path: Path) -> None:
-    file = LineFile(str(tmp_path / "log"), max_bytes=300, backups=2)
+    file = RotatingFile(str(tmp_path / "log"), max_bytes=300, backups=2)
     for number in range(100):
-        file.write(say("INFO", "test", "hello", number=number))
+        file.write(format_line("INFO", "test", "hello", number=number))
     file.close()
     assert {path.name for path in tmp_path.iterdir()} == {"log", "log.1", "log.2"}
     assert lines(tmp_path)[-1]["number"] == 99
-    alone = LineFile(str(tmp_path / "alone"), max_bytes=300, backups=0)
+    alone = RotatingFile(str(tmp_path / "alone"), max_bytes=300, backups=0)
     for number in range(100):
-        alone.write(say("INFO", "test", "hello", number=number))
+        alone.write(format_line("INFO", "test", "hello", number=number))
     alone.close()
     assert (tmp_path / "alone").stat().st_size <= 300
 
 
 def test_what_is_said_cannot_forge_a_line(tmp_path: Path) -> None:
-    file = LineFile(str(tmp_path / "log"))
+    file = RotatingFile(str(tmp_path / "log"))
     file.write('a\n{"level": "ERROR"}')
     file.close()
     assert (tmp_path / "log").read_text().count("\n") == 1
 
 
 def test_a_device_without_room_loses_lines_and_nothing_else() -> None:
-    file = LineFile("/dev/full")
+    file = RotatingFile("/dev/full")
     for _ in range(3):
         file.write("lost")
     assert (file.lost, file.lost_ever) == (3, 3)
@@ -97,21 +101,21 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_on_a_full_disk_lines_are_lost_and_counted_and_later_ones_are_whole(
     small_disk: Path,
 ) -> None:
-    file = LineFile(str(small_disk / "log"), max_bytes=1 << 20, backups=2)
-    file.write(say("INFO", "test", "before"))
+    file = RotatingFile(str(small_disk / "log"), max_bytes=1 << 20, backups=2)
+    file.write(format_line("INFO", "test", "before"))
     with (small_disk / "ballast").open("ab", buffering=0) as ballast, suppress(OSError):
         while ballast.write(bytes(4096)):
             pass
     for number in range(200):
-        file.write(say("INFO", "test", "x" * 100, number=number))
+        file.write(format_line("INFO", "test", "x" * 100, number=number))
     lost = file.lost
     assert lost > 0
     (small_disk / "ballast").unlink()
-    file.write(say("INFO", "test", "after"))
+    file.write(format_line("INFO", "test", "after"))
     file.close()
     texts = (small_disk / "log").read_text().splitlines()
     told, last = (json.loads(text) for text in texts[-2:])
-    assert told["message"].startswith(f"{lost} lines were lost here")
+    assert told["message"].startswith(f"{lost} lines lost")
     assert last["message"] == "after"
     torn = 0
     for text in texts:
@@ -123,15 +127,15 @@ def test_on_a_full_disk_lines_are_lost_and_counted_and_later_ones_are_whole(
 
 
 def test_rotation_on_a_full_disk_goes_on(small_disk: Path) -> None:
-    file = LineFile(str(small_disk / "log"), max_bytes=8_000, backups=3)
+    file = RotatingFile(str(small_disk / "log"), max_bytes=8_000, backups=3)
     with (small_disk / "ballast").open("ab", buffering=0) as ballast, suppress(OSError):
         while ballast.write(bytes(4096)):
             pass
     for number in range(1000):
-        file.write(say("INFO", "test", "x" * 100, number=number))
+        file.write(format_line("INFO", "test", "x" * 100, number=number))
     (small_disk / "ballast").unlink()
     for number in range(1000, 1100):
-        file.write(say("INFO", "test", "x" * 100, number=number))
+        file.write(format_line("INFO", "test", "x" * 100, number=number))
     file.close()
     assert sum(path.stat().st_size for path in small_disk.iterdir()) < 4 * 8_000 + 500
     text = (small_disk / "log").read_text().splitlines()[-1]
@@ -141,9 +145,9 @@ def test_rotation_on_a_full_disk_goes_on(small_disk: Path) -> None:
 def test_crashes_go_to_the_file_that_is_written_now(tmp_path: Path) -> None:
     script = (
         "import sys\n"
-        "from gpu_scheduler.logging_setup.rotating_file import LineFile, say\n"
-        "file = LineFile(sys.argv[1], max_bytes=400, backups=1, take_stderr=True)\n"
-        "for number in range(10): file.write(say('INFO', 't', 'x' * 80))\n"
+        "from gpu_scheduler.logging_setup.rotating_file import RotatingFile, format_line\n"
+        "file = RotatingFile(sys.argv[1], max_bytes=400, backups=1, take_stderr=True)\n"
+        "for number in range(10): file.write(format_line('INFO', 't', 'x' * 80))\n"
         "raise SystemExit(sys.stderr.write('a crash\\n') and 3)\n"
     )
     ended = subprocess.run(

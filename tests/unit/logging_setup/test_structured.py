@@ -8,8 +8,8 @@ from pathlib import Path
 
 SCRIPT = """
 import logging, sys, structlog
-from gpu_scheduler.logging_setup.structured import Diary, configure
-configure(Diary(file=sys.argv[1], level="INFO", max_bytes=2000, backups=1))
+from gpu_scheduler.logging_setup.structured import LogConfig, configure
+configure(LogConfig(file=sys.argv[1], level="INFO", max_bytes=2000, backups=1))
 log = structlog.get_logger("server")
 log.info("a job started", job_id="job-1", gpu_ids=[0, 1])
 log.debug("not said")
@@ -43,8 +43,8 @@ def test_nobody_stops_because_nobody_reads_its_log() -> None:
 def test_a_crash_below_python_leaves_where_it_was(tmp_path: Path) -> None:
     script = (
         "import os, sys\n"
-        "from gpu_scheduler.logging_setup.structured import Diary, configure\n"
-        "configure(Diary(file=sys.argv[1], take_stderr=True))\n"
+        "from gpu_scheduler.logging_setup.structured import LogConfig, configure\n"
+        "configure(LogConfig(file=sys.argv[1], take_stderr=True))\n"
         "def deep(): os.abort()\n"
         "deep()\n"
     )

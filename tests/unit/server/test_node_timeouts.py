@@ -9,16 +9,16 @@ from gpu_scheduler.settings.groups.cluster import AgentSettings, NodeSettings
 
 def test_the_defaults_agree() -> None:
     check_node_timeouts(NodeSettings(), AgentSettings())
-    patience = node_timeouts_of(NodeSettings())
-    assert (patience.suspect_s, patience.lost_s, patience.margin_s) == (15, 60, 30)
+    timeouts = node_timeouts_of(NodeSettings())
+    assert (timeouts.suspect_s, timeouts.lost_s, timeouts.margin_s) == (15, 60, 30)
 
 
 @pytest.mark.parametrize(
     ("nodes", "refusal"),
     [
-        ({"suspect_after_s": 10}, "agents speak every 5 s .* set it to 15 or more"),
-        ({"lost_after_s": 15}, "a node is suspect before it is lost; .* more than 15"),
-        ({"lease_s": 60}, "not even lost; set it to more than 60, or to 0 for no leases"),
+        ({"suspect_after_s": 10}, "agents send heartbeats every 5 s .* set it to 15 or more"),
+        ({"lost_after_s": 15}, "a node must be suspect before it is lost; .* more than 15"),
+        ({"lease_s": 60}, "not lost yet; set it to more than 60, or to 0 for no leases"),
         ({"lease_s": 86_400}, "set the margin to 864 or more"),
     ],
 )

@@ -51,5 +51,7 @@ def test_what_the_settings_do_not_name_stays_as_it_was_set() -> None:
 def test_two_tenants_of_one_name_are_refused() -> None:
     store = MemoryStore()
     set_up(store, entry("vision"))
-    with pytest.raises(InvalidRequest, match=r"config\.yaml, line 3: the name 'vision' is taken"):
+    with pytest.raises(
+        InvalidRequest, match=r"config\.yaml, line 3: tenant vision already has the name"
+    ):
         set_up(store, entry("other", name="vision"))

@@ -12,7 +12,7 @@ import sys
 import traceback
 
 from gpu_scheduler.agent.work import Work
-from gpu_scheduler.logging_setup.rotating_file import LineFile, say
+from gpu_scheduler.logging_setup.rotating_file import RotatingFile, format_line
 
 _CHUNK = 1 << 20
 _COPY = ".copy"
@@ -132,22 +132,22 @@ class LauncherLog:
     """
 
     def __init__(self) -> None:
-        self._file: LineFile | None = None
+        self._file: RotatingFile | None = None
 
     def open(self, directory: str) -> None:
         """From now on write to the file in this directory, and let crashes go there as well."""
         try:
-            self._file = LineFile(os.path.join(directory, LAUNCHER_LOG), take_stderr=True)
+            self._file = RotatingFile(os.path.join(directory, LAUNCHER_LOG), take_stderr=True)
         except OSError as error:
             self.warning(f"the log cannot be opened: {error}")
 
     def warning(self, message: str) -> None:
-        self._write(say("WARNING", LOGGER, message))
+        self._write(format_line("WARNING", LOGGER, message))
 
     def error(self, error: BaseException) -> None:
         """Write an unexpected exception, with its traceback."""
         trace = "".join(traceback.format_exception(error))
-        self._write(say("ERROR", LOGGER, f"unexpected error: {error!r}", exception=trace))
+        self._write(format_line("ERROR", LOGGER, f"unexpected error: {error!r}", exception=trace))
 
     def _write(self, line: str) -> None:
         if self._file is not None:

@@ -96,14 +96,14 @@ def warn_of_another(where: Paths) -> None:
 
 def open_log(settings: Settings, own_file: str) -> None:
     """Where the settings say; else a daemon has a file of its own, to which crashes go as well."""
-    from gpu_scheduler.logging_setup.structured import Diary, configure
+    from gpu_scheduler.logging_setup.structured import LogConfig, configure
     from gpu_scheduler.model.errors import InvalidRequest
 
     wanted = settings.logging
     file = settings.files.log_file or own_file
     try:
         configure(
-            Diary(
+            LogConfig(
                 file=file,
                 level=wanted.level,
                 structured=wanted.structured,

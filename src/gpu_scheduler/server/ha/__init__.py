@@ -1,1 +1,1 @@
-"""High availability: election, lease, roles of a server, standby, and where agents are sent."""
+"""High availability: leader election, the lease, the roles of a server, leader and standby."""

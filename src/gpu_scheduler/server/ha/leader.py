@@ -46,6 +46,7 @@ from gpu_scheduler.server.from_settings import (
 )
 from gpu_scheduler.server.grpc import ensure_authority
 from gpu_scheduler.server.site_rules import SiteRules
+from gpu_scheduler.server.storage import last_event_time
 from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.store.contract import Store
@@ -235,9 +236,3 @@ _PERIODS = {BudgetPeriod.WEEK: Period.WEEK, BudgetPeriod.MONTH: Period.MONTH}
 def new_core(settings: Settings) -> Callable[[], Core]:
     """A factory of empty cores with the policy and the limits of the settings."""
     return lambda: Core(policy_of(settings), History(), limits_of(settings))
-
-
-def last_event_time(store: Store) -> int:
-    """The newest time in the store; the clock must not go back behind it."""
-    events = store.events(max(0, store.last_event() - 1))
-    return events[-1][1].at_ms if events else 0

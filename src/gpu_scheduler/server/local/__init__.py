@@ -1,5 +1,5 @@
-"""A scheduler inside a Python program, on the same core, agent and launcher as the server.
+"""A scheduler inside a Python program, with the same core, agent and launcher as the server.
 
-`scheduler` is what a program uses, `engine` joins the parts on an event loop of its own, `parts`
-are what can be exchanged for tests, `config` and `view` are what goes in and comes out.
+`scheduler` is the public interface, `engine` connects the components on one event loop, and
+`providers` are the parts that a program or test can replace.
 """

@@ -1,7 +1,7 @@
-"""Store, control loop, agent and launcher of one program, joined on one event loop.
+"""Store, control loop, agent and launcher of one program, on one event loop.
 
-The same parts as in the server, but for HTTP: the agent's stream is a pair of queues, so that there
-is no port and no socket but the launcher's.
+The same components as in the server, but without HTTP and gRPC: the agent's stream is a pair of
+queues, so that the launcher's socket is the only one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -45,6 +45,7 @@ from gpu_scheduler.server.background.job_logs import JobLogs
 from gpu_scheduler.server.from_settings import limits_of, node_timeouts_of, policy_of
 from gpu_scheduler.server.site_rules import SiteRules
 from gpu_scheduler.server.state_directory import Lock, prepare
+from gpu_scheduler.server.storage import last_event_time
 from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.store.contract import Store
@@ -55,17 +56,17 @@ from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.job_reader import JobReader
 from gpu_scheduler.wire.jobs import JobRequest
 
-FIRST_AGENT_S = 30.0
-LOOK_S = 0.02
+AGENT_WAIT_S = 30.0
+POLL_S = 0.02
 
 
 class LocalEngine:
-    """The parts, from start to stop. All of it belongs to one event loop."""
+    """All components, from start to stop. They belong to one event loop."""
 
     def __init__(
         self, settings: Settings, paths: Paths, source: DeviceSource | None, *, durable: bool
     ) -> None:
-        """`source` None: what the settings say. With `durable`, state is kept in a database."""
+        """`source` None: GPUs as in the settings. With `durable`, state is stored in a database."""
         prepare(paths)
         self._lock = Lock(paths)
         self._settings = settings
@@ -73,9 +74,9 @@ class LocalEngine:
         self._config = agent_config_of(settings, paths)
         database = Path(paths.state) / settings.files.state_file
         self.store: Store = SqliteStore(database) if durable else MemoryStore()
-        self.caller = _myself()
+        self.caller = _current_user()
         clock = SteadyClock()
-        clock.not_before(_last_time(self.store))
+        clock.not_before(last_event_time(self.store))
         self._durable = durable
         self._agent: asyncio.Task[None] | None = None
         self._housekeeping: asyncio.Task[None] | None = None
@@ -95,7 +96,7 @@ class LocalEngine:
         )
 
     async def start(self) -> None:
-        """Bring everything up; jobs of an earlier run are found again."""
+        """Start everything; jobs of an earlier run are found again."""
         self.loop.start()
         if DEFAULT_TENANT not in {tenant.id for tenant in self.store.tenants()}:
             await self.loop.apply(SetTenant(Tenant(id=DEFAULT_TENANT, name=DEFAULT_TENANT)))
@@ -106,28 +107,28 @@ class LocalEngine:
         source = self._source
         found = apply_config(await asyncio.to_thread(source.find), config)
         watcher = device_monitor_for(config, source, found)
-        connect = partial(_joined, self.agents)
+        connect = partial(_connect, self.agents)
         agent = Agent(config, self._launcher, found, watcher, connect)
         self._agent = asyncio.create_task(agent.run())
         if self._durable:
             self._housekeeping = asyncio.create_task(
                 run_housekeeping(self.loop, self._settings.retention, Path(config.logs_dir))
             )
-        await self._first_connection(self._agent)
+        await self._wait_for_agent(self._agent)
 
-    async def _first_connection(self, agent: asyncio.Task[None]) -> None:
+    async def _wait_for_agent(self, agent: asyncio.Task[None]) -> None:
         arrival = asyncio.ensure_future(self.agents.wait_for(self._config.node))
         waits: set[asyncio.Future[Any]] = {arrival, agent}
-        await asyncio.wait(waits, timeout=FIRST_AGENT_S, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waits, timeout=AGENT_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
         arrived = arrival.done()
         arrival.cancel()
         if agent.done():
             agent.result()
         if not arrived:
-            raise ClusterError(f"the agent did not come up within {FIRST_AGENT_S:.0f} s")
+            raise ClusterError(f"the agent did not start within {AGENT_WAIT_S:.0f} s")
 
     async def stop(self, *, cancel: bool) -> None:
-        """Stop deciding. With `cancel`, end all jobs first; else those that run go on."""
+        """Stop scheduling. With `cancel`, cancel all jobs first; else running jobs keep running."""
         try:
             if cancel and self._agent is not None:
                 await self._cancel_all()
@@ -135,7 +136,7 @@ class LocalEngine:
             await self.close()
 
     async def close(self) -> None:
-        """Let go of everything, however far the start has come."""
+        """Release everything, also after a start that failed halfway."""
         tasks = [task for task in (self._housekeeping, self._agent) if task is not None]
         for task in tasks:
             task.cancel()
@@ -150,10 +151,8 @@ class LocalEngine:
         self.store.close()
         self._lock.release()
 
-    # --- what a program asks for
-
     async def submit(self, body: dict[str, Any]) -> str:
-        """Accept a job; returns when that is kept."""
+        """Submit a job; return its id once it is committed."""
         reader = JobReader(
             self.caller,
             partial(self.context.submit_tenant, self.caller),
@@ -162,7 +161,7 @@ class LocalEngine:
         try:
             submission = reader.read(msgspec.convert(body, JobRequest))
         except msgspec.ValidationError as error:
-            raise InvalidRequest(f"the job cannot be read: {error}") from error
+            raise InvalidRequest(f"invalid job: {error}") from error
         environment = None
         if submission.environment is not None:
             environment = EnvironmentRow(submission.launch.captured, submission.environment)
@@ -170,23 +169,23 @@ class LocalEngine:
         return outcome.jobs[0].id
 
     async def apply(self, message: Command) -> Outcome:
-        """Do something, as the user who runs the program."""
+        """Apply a command as the user who runs the program."""
         return await self.loop.apply(message, self.caller)
 
     def row(self, job_id: str) -> JobRow:
-        """A job as it was committed."""
+        """The committed row of a job."""
         row = self.store.job(job_id)
         if row is None:
             raise UnknownThing(f"job '{job_id}' is not known")
         return row
 
     def form(self, row: JobRow) -> dict[str, Any]:
-        """A job as the API shows it."""
-        shown: dict[str, Any] = msgspec.to_builtins(JobViews(self.loop, self.caller).job(row))
-        return shown
+        """A job in the form of the REST API."""
+        form: dict[str, Any] = msgspec.to_builtins(JobViews(self.loop, self.caller).job(row))
+        return form
 
     def gpus(self) -> list[dict[str, Any]]:
-        """The GPUs as the API shows them."""
+        """The GPUs in the form of the REST API."""
         return [msgspec.to_builtins(form) for form in gpu_forms(self.context, self.caller)]
 
     @property
@@ -196,11 +195,11 @@ class LocalEngine:
 
     @property
     def connected(self) -> bool:
-        """Whether the agent is there."""
+        """Whether the agent is connected."""
         return self._config.node in self.agents.connected
 
     async def log(self, job_id: str) -> bytes:
-        """What the last attempt of a job has written."""
+        """The output of the last attempt of a job."""
         row = self.row(job_id)
         if not row.attempt:
             return b""
@@ -211,12 +210,15 @@ class LocalEngine:
         return b"".join([chunk async for chunk in chunks])
 
     async def _cancel_all(self) -> None:
-        """End every job and wait until nothing of them runs."""
+        """Cancel every job and wait until none of their processes runs."""
         for row in self.store.live_jobs():
             with suppress(SchedulerError):
                 await self.apply(Cancel(row.job.id))
         longest_s = self._settings.jobs.grace_s + self._settings.scheduler.worker_timeout_s
-        await _until(self._is_idle, longest_s)
+        for _ in range(round(longest_s / POLL_S)):
+            if await self._is_idle():
+                return
+            await asyncio.sleep(POLL_S)
 
     async def _is_idle(self) -> bool:
         if self.store.allocations() or self._launcher is None:
@@ -227,61 +229,48 @@ class LocalEngine:
         return Core(policy_of(self._settings), History(), limits_of(self._settings))
 
 
-class _Direct:
-    """A stream between an agent and the agents' service of the same program."""
+class _LocalStream:
+    """A stream between an agent and the agent service of the same program."""
 
     def __init__(self, agents: Agents) -> None:
-        self._said: asyncio.Queue[pb.AgentMessage] = asyncio.Queue()
-        self._answers = agents.session(self._heard(), _NoCall())  # type: ignore[arg-type]
+        self._requests: asyncio.Queue[pb.AgentMessage] = asyncio.Queue()
+        self._responses = agents.session(self._read_requests(), _NoContext())  # type: ignore[arg-type]
 
     async def write(self, message: pb.AgentMessage) -> None:
-        self._said.put_nowait(message)
+        self._requests.put_nowait(message)
 
     def __aiter__(self) -> AsyncIterator[pb.ServerMessage]:
-        return aiter(self._answers)
+        return aiter(self._responses)
 
     async def close(self) -> None:
-        await self._answers.aclose()  # type: ignore[attr-defined]
+        await self._responses.aclose()  # type: ignore[attr-defined]
 
-    async def _heard(self) -> AsyncIterator[pb.AgentMessage]:
+    async def _read_requests(self) -> AsyncIterator[pb.AgentMessage]:
         while True:
-            yield await self._said.get()
+            yield await self._requests.get()
 
 
-class _NoCall:
-    """In the place of what gRPC knows of a call."""
+class _NoContext:
+    """Stands in for the context of a gRPC call."""
 
     async def abort(self, code: object, text: str) -> None:
-        """Both sides are of one program, so this cannot happen."""
+        """Raise the error: both sides are in this process."""
         raise ClusterError(f"{code}: {text}")
 
 
 @asynccontextmanager
-async def _joined(agents: Agents) -> AsyncIterator[Stream]:
-    stream = _Direct(agents)
+async def _connect(agents: Agents) -> AsyncIterator[Stream]:
+    stream = _LocalStream(agents)
     try:
         yield stream
     finally:
         await stream.close()
 
 
-async def _until(true: Callable[[], Awaitable[bool]], longest_s: float) -> None:
-    for _ in range(round(longest_s / LOOK_S)):
-        if await true():
-            return
-        await asyncio.sleep(LOOK_S)
-
-
-def _myself() -> Caller:
+def _current_user() -> Caller:
     uid = os.getuid()
     try:
         name, gid = pwd.getpwuid(uid).pw_name, os.getgid()
     except KeyError:
         name, gid = str(uid), os.getgid()
     return Caller(user=name, uid=uid, gid=gid, role=Role.ADMIN)
-
-
-def _last_time(store: Store) -> int:
-    """The newest time that was written; the clock must not go behind it."""
-    events = store.events(max(0, store.last_event() - 1))
-    return events[-1][1].at_ms if events else 0

@@ -1,6 +1,6 @@
-"""What a program can put in the place of real things: GPUs, files, metrics, health.
+"""Parts that a program can replace: GPUs, files, metrics, health.
 
-Protocols, and what is used when nothing is given. `gpu_scheduler.testing` has others for tests.
+Protocols and their defaults. `gpu_scheduler.testing` has implementations for tests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OK = "ok"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPUStats:
-    """One GPU as a provider sees it; `load` goes from 0 to 1."""
+    """Measurements of one GPU; `load` is from 0 to 1."""
 
     index: int
     model: str = "GPU"
@@ -37,49 +37,49 @@ class GPUStats:
 
 @runtime_checkable
 class GPUProvider(Protocol):
-    """Where GPUs and their figures come from. Asked from a thread; may raise when it cannot say."""
+    """Source of GPUs and their measurements. Called from a thread; may raise an error."""
 
     def get_gpu_stats(self) -> Sequence[GPUStats]:
-        """All GPUs, always the same ones, by index."""
+        """All GPUs; each call returns the same GPUs."""
         ...
 
 
 @runtime_checkable
 class FileSystemProvider(Protocol):
-    """Where jobs.txt and llm_config.json are read from."""
+    """Source of jobs.txt and llm_config.json."""
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         ...
 
     def read_text(self, path: str) -> str:
-        """Its text; OSError if it cannot be read."""
+        """The text of a file; raises OSError."""
         ...
 
 
 @runtime_checkable
 class MetricsProvider(Protocol):
-    """Where figures go. Called from the scheduler's thread."""
+    """Receives metrics. Called from the scheduler's thread."""
 
     def increment(self, name: str, value: float = 1.0) -> None:
-        """Something has happened."""
+        """Increment a counter."""
         ...
 
     def observe(self, name: str, value: float) -> None:
-        """Something was measured."""
+        """Record a measurement."""
         ...
 
     def get_metrics(self) -> Mapping[str, Any]:
-        """What was gathered so far."""
+        """All metrics so far."""
         ...
 
 
 @runtime_checkable
 class HealthMonitor(Protocol):
-    """What else has to be well."""
+    """Additional health checks."""
 
     def check(self) -> Mapping[str, str]:
-        """Names of checks, each with `ok` or with what is wrong."""
+        """Checks by name, each with `ok` or with the problem."""
         ...
 
 
@@ -87,30 +87,29 @@ class RealFiles:
     """The files of this machine."""
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         return Path(path).is_file()
 
     def read_text(self, path: str) -> str:
-        """Its text, without the mark that some editors put before it."""
+        """The text of a file, without a byte order mark."""
         return Path(path).read_text(encoding="utf-8-sig")
 
 
 class PlainMetrics:
-    """Counts, and of what was measured the number, sum, least and most."""
+    """Counters, and the count, sum, minimum and maximum of measurements."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
         self._lock = threading.Lock()
         self._counts: dict[str, float] = {}
         self._measured: dict[str, dict[str, float]] = {}
 
     def increment(self, name: str, value: float = 1.0) -> None:
-        """Something has happened."""
+        """Increment a counter."""
         with self._lock:
             self._counts[name] = self._counts.get(name, 0.0) + value
 
     def observe(self, name: str, value: float) -> None:
-        """Something was measured."""
+        """Record a measurement."""
         with self._lock:
             old = self._measured.get(name, {"count": 0, "sum": 0.0, "min": value, "max": value})
             self._measured[name] = {
@@ -121,20 +120,19 @@ class PlainMetrics:
             }
 
     def get_metrics(self) -> Mapping[str, Any]:
-        """What was gathered so far."""
+        """All metrics so far."""
         with self._lock:
             return {**self._counts, **{name: dict(m) for name, m in self._measured.items()}}
 
 
 class ProvidedDevices:
-    """The GPUs of a provider, as a source of devices for the agent."""
+    """A provider's GPUs as a device source of the agent."""
 
     def __init__(self, provider: GPUProvider) -> None:
-        """Nothing is asked yet."""
         self._provider = provider
 
     def find(self) -> NodeInventory:
-        """What there is."""
+        """The inventory of this machine with the provider's GPUs."""
         host = Host()
         devices = tuple(
             DetectedDevice(
@@ -144,34 +142,34 @@ class ProvidedDevices:
                 model=stats.model,
                 memory_mb=stats.memory_total_mb,
             )
-            for stats in self._asked()
+            for stats in self._stats()
         )
         return NodeInventory(
             cpu_milli=host.cpu_milli(),
             memory_mb=host.memory_mb(),
             devices=devices,
-            # Jobs leave nothing behind on what is not there, so nobody waits for that.
+            # As with declared GPUs, no process can stay on a GPU that does not exist.
             detection="declared",
         )
 
     def read(self) -> list[Reading]:
-        """How they do."""
+        """The current measurements."""
         return [
             Reading(
                 index=stats.index,
                 utilisation_percent=round(100 * stats.load),
                 memory_used_mb=stats.memory_used_mb,
                 temperature_c=stats.temperature_c,
-                fault="" if stats.healthy else "its provider says that it is not healthy",
+                fault="" if stats.healthy else "reported as unhealthy by its provider",
             )
-            for stats in self._asked()
+            for stats in self._stats()
         ]
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Nothing to release."""
 
-    def _asked(self) -> list[GPUStats]:
+    def _stats(self) -> list[GPUStats]:
         try:
             return sorted(self._provider.get_gpu_stats(), key=lambda stats: stats.index)
         except Exception as error:
-            raise DevicesUnreadable(f"the GPU provider cannot say: {error}") from error
+            raise DevicesUnreadable(f"the GPU provider failed: {error}") from error

@@ -1,6 +1,7 @@
-"""`LocalScheduler`: a scheduler inside a Python program.
+"""`LocalScheduler`: a scheduler inside a Python program, with its configuration and jobs.
 
-It works on a thread of its own; every method may be called from any other. Jobs are real processes.
+It runs on a thread of its own; every method may be called from any other thread. Jobs are real
+processes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -31,7 +32,6 @@ from gpu_scheduler.model.errors import ClusterError, InvalidInput, InvalidReques
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.job import ENDED, JobState
 from gpu_scheduler.server.background.jobs_file import JobsFile
-from gpu_scheduler.server.local.config import SchedulerConfig
 from gpu_scheduler.server.local.engine import LocalEngine
 from gpu_scheduler.server.local.providers import (
     OK,
@@ -43,20 +43,82 @@ from gpu_scheduler.server.local.providers import (
     ProvidedDevices,
     RealFiles,
 )
+from gpu_scheduler.settings.catalogue import ITEMS, plain_values, unknown_key
 from gpu_scheduler.settings.file_paths import paths
 from gpu_scheduler.settings.groups.operations import FileSettings
+from gpu_scheduler.settings.schema import Settings
+from gpu_scheduler.settings.sources import load
 from gpu_scheduler.store.contract import JobQuery
 
-# --- A watched jobs.txt that comes from a provider of files, and not from the disk itself.
+T = TypeVar("T")
+START_TIMEOUT_S = 60.0
+CALL_TIMEOUT_S = 60.0
+SUMMARY_JOBS = 20
+STOPPED = "the scheduler was stopped meanwhile"
+
+
+class SchedulerConfig:
+    """`SchedulerConfig(num_gpus=2, queue_size_limit=10)`, or `SchedulerConfig.from_file(path)`.
+
+    A setting is named without its group (`num_gpus`), or with it where the name alone is ambiguous
+    (`gpu_monitor_interval_s`, `files_monitor_interval_s`). Values are checked.
+    """
+
+    def __init__(self, settings: Settings | None = None, /, **values: Any) -> None:
+        """The defaults or the given settings, with some values changed."""
+        found = settings or Settings()
+        for name, value in values.items():
+            item = ITEMS[_key_of(name)]
+            group = replace(getattr(found, item.group), **{item.name: item.checked(value)})
+            found = replace(found, **{item.group: group})
+        self.settings = found
+
+    @classmethod
+    def from_file(cls, path: str, **values: Any) -> SchedulerConfig:
+        """The settings of a JSON or YAML file; `values` take precedence."""
+        return cls(load(str(path), environ={}).settings, **values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every setting by `group.name`."""
+        return plain_values(self.settings)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "settings":
+            raise AttributeError(name)
+        try:
+            item = ITEMS[_key_of(name)]
+        except InvalidRequest as error:
+            raise AttributeError(str(error)) from None
+        return getattr(getattr(self.settings, item.group), item.name)
+
+    def __repr__(self) -> str:
+        defaults = plain_values(Settings())
+        changed = {
+            key: value for key, value in self.to_dict().items() if value != defaults.get(key)
+        }
+        return f"SchedulerConfig({changed})"
+
+
+def _key_of(name: str) -> str:
+    """`num_gpus` is scheduler.num_gpus; `gpu_monitor_interval_s` is gpu.monitor_interval_s."""
+    alone = [item.key for item in ITEMS.values() if item.name == name]
+    if len(alone) == 1:
+        return alone[0]
+    grouped = [item.key for item in ITEMS.values() if f"{item.group}_{item.name}" == name]
+    if grouped:
+        return grouped[0]
+    if alone:
+        ways = " or ".join(key.replace(".", "_") for key in alone)
+        raise InvalidRequest(f"'{name}' is ambiguous; write {ways}")
+    raise InvalidRequest(unknown_key(f"scheduler.{name}"))
 
 
 class ProvidedJobsFile(JobsFile):
-    """Its jobs are those of whoever runs the program."""
+    """A jobs.txt from a file provider; its jobs run as the user of the program."""
 
     def __init__(
         self, engine: LocalEngine, settings: FileSettings, files: FileSystemProvider
     ) -> None:
-        """Nothing is read yet."""
         super().__init__(engine.loop, settings, environment=os.environ)
         self._caller = engine.caller
         self._files = files
@@ -76,15 +138,13 @@ class ProvidedJobsFile(JobsFile):
         return models_in(self._files.read_text(path), path) if self._files.exists(path) else {}
 
 
-# --- A job as a program sees it: plain values, taken at one moment.
-
 JobStatus = JobState
 """pending, scheduled, running, completed, failed, cancelled, preempted."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """What is known of a job. Changing it changes nothing but this object."""
+    """A snapshot of a job. Changing it does not affect the job."""
 
     script_path: str = ""
     args: list[str] = field(default_factory=list)
@@ -103,7 +163,7 @@ class Job:
     ended_at: str | None = None
 
     def update_status(self, status: JobStatus | str) -> None:
-        """Set the status of this object, and the time that goes with it."""
+        """Set the status of this object, and the matching time."""
         self.status = JobStatus(status)
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         if self.status is JobStatus.RUNNING:
@@ -113,16 +173,16 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will happen to it by itself."""
+        """Whether the job has ended."""
         return self.status in (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values."""
+        """All fields as plain values."""
         return asdict(self) | {"status": self.status.value}
 
 
 def job_of(form: Mapping[str, Any]) -> Job:
-    """A job from the form in which the API shows it."""
+    """A job from its form in the REST API."""
     command = list(form["command"])
     is_python = len(command) > 1 and command[0].rpartition("/")[2].startswith("python")
     script = command[1] if is_python else "".join(command[:1])
@@ -146,21 +206,11 @@ def job_of(form: Mapping[str, Any]) -> Job:
     )
 
 
-# --- `LocalScheduler`: a scheduler inside a Python program.
-
-T = TypeVar("T")
-
-LONGEST_START_S = 60.0
-LONGEST_CALL_S = 60.0
-SUMMARY = 20
-STOPPED = "the scheduler was stopped meanwhile"
-
-
 class LocalScheduler:
-    """One scheduler, started and stopped as often as is wanted.
+    """One scheduler, which can be started and stopped repeatedly.
 
-    Without `state_dir`, state lives as long as it runs, and its jobs are ended with it. With one,
-    jobs run on when it stops, and the next start (of any program) finds them again.
+    Without `state_dir`, state is lost and jobs are cancelled when it stops. With `state_dir`, jobs
+    keep running when it stops, and the next start (of any program) finds them again.
     """
 
     def __init__(
@@ -173,7 +223,7 @@ class LocalScheduler:
         health_monitor: HealthMonitor | None = None,
         state_dir: str | Path | None = None,
     ) -> None:
-        """Nothing runs yet."""
+        """Nothing is started yet."""
         self.config = config or SchedulerConfig()
         self._gpu_provider = gpu_provider
         self._files = file_system or RealFiles()
@@ -182,44 +232,42 @@ class LocalScheduler:
         self._state_dir = None if state_dir is None else str(state_dir)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._began = 0.0
+        self._started_at = 0.0
         self._failure: Exception | None = None
-        self._cancels = True
-        # Made by the thread, before anybody is told that it is ready.
+        self._cancel_on_stop = True
+        # Set by the thread before `start` returns.
         self._engine: LocalEngine
         self._events: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
 
-    # --- record
-
     def start(self) -> bool:
-        """Start; returns when it works. False if it runs already; raises if it cannot."""
+        """Start and wait until it is ready. False if it runs already; raises on failure."""
         with self._lock:
             if self._thread is not None:
                 return False
             if not structlog.is_configured():
-                _speak_to_logging()
+                _use_program_logging()
             ready: Future[None] = Future()
             thread = threading.Thread(
-                target=self._live, args=(ready,), name="gpu-scheduler", daemon=True
+                target=self._run_thread, args=(ready,), name="gpu-scheduler", daemon=True
             )
             thread.start()
             try:
-                ready.result(LONGEST_START_S)
+                ready.result(START_TIMEOUT_S)
             except BaseException:
-                thread.join(LONGEST_START_S)
+                thread.join(START_TIMEOUT_S)
                 raise
             self._thread = thread
-            self._began = time.monotonic()
-            _at_exit(self)
+            self._started_at = time.monotonic()
+            _stop_at_exit(self)
             return True
 
     def stop(self, *, cancel: bool | None = None) -> bool:
-        """Stop; False if it did not run. `cancel` ends its jobs, by default without a state_dir."""
+        """Stop; False if it did not run. `cancel` cancels its jobs (default: without state_dir)."""
         with self._lock:
             if self._thread is None:
                 return False
-            self._cancels = self._state_dir is None if cancel is None else cancel
+            self._cancel_on_stop = self._state_dir is None if cancel is None else cancel
             self._events.call_soon_threadsafe(self._stop.set)
             self._thread.join()
             self._thread = None
@@ -241,8 +289,6 @@ class LocalScheduler:
         """Stop it at the end of the block."""
         self.stop()
 
-    # --- jobs
-
     def add_job(
         self,
         script: str,
@@ -257,7 +303,8 @@ class LocalScheduler:
         """Submit a script; returns the id of the job.
 
         A priority is 0 (high), 1 (normal), 2 (low), or a name such as `urgent`. Without `gpus`, the
-        model that the arguments name decides, as with jobs.txt. `fields` are those of the REST API.
+        number follows from the model in the arguments, as with jobs.txt. `fields` are fields of the
+        REST API.
         """
         body = script_job(
             script,
@@ -271,14 +318,14 @@ class LocalScheduler:
             body = {key: value for key, value in body.items() if not key.startswith("gpu_")}
             body["gpu_count"] = gpus
         body["priority"] = PRIORITIES.get(str(priority), priority)
-        return self._submitted(body | fields)
+        return self._submit(body | fields)
 
     def submit(self, command: Sequence[str], **fields: Any) -> str:
         """Submit any command, with the fields of the REST API; returns the id of the job."""
-        return self._submitted({"command": [str(word) for word in command]} | fields)
+        return self._submit({"command": [str(word) for word in command]} | fields)
 
     def get_job(self, job_id: str) -> Job:
-        """What is known of a job now."""
+        """The current state of a job."""
         return self._call(lambda engine: job_of(engine.form(engine.row(job_id))))
 
     def list_jobs(self, status: JobStatus | str | None = None) -> list[Job]:
@@ -291,70 +338,66 @@ class LocalScheduler:
 
     def wait(self, job_id: str, timeout: float | None = None) -> Job:
         """Wait until a job has ended; TimeoutError if that takes too long."""
-        return self._result(self._ended(job_id), timeout)
+        return self._result(self._wait_for_end(job_id), timeout)
 
     def cancel_job(self, job_id: str) -> Job:
-        """End a job, or take it from the queue."""
-        self._result(self._engine_now().apply(Cancel(job_id)), LONGEST_CALL_S)
+        """Cancel a running or waiting job."""
+        self._result(self._engine_now().apply(Cancel(job_id)), CALL_TIMEOUT_S)
         return self.get_job(job_id)
 
     def read_log(self, job_id: str) -> str:
-        """What the last attempt of a job has written so far."""
-        data = self._result(self._engine_now().log(job_id), LONGEST_CALL_S)
+        """The output of the last attempt of a job so far."""
+        data = self._result(self._engine_now().log(job_id), CALL_TIMEOUT_S)
         return data.decode(errors="replace")
 
-    # --- the machine
-
     def get_gpus(self) -> list[dict[str, Any]]:
-        """The GPUs, as the REST API shows them."""
+        """The GPUs in the form of the REST API."""
         return self._call(lambda engine: engine.gpus())
 
     def pause_gpu(self, index: int) -> None:
-        """Give a GPU no new work."""
+        """Stop giving new work to a GPU."""
         engine = self._engine_now()
-        self._result(engine.apply(PauseDevice(engine.node, index)), LONGEST_CALL_S)
+        self._result(engine.apply(PauseDevice(engine.node, index)), CALL_TIMEOUT_S)
 
     def resume_gpu(self, index: int) -> None:
         """Use a paused GPU again."""
         engine = self._engine_now()
-        self._result(engine.apply(ResumeDevice(engine.node, index)), LONGEST_CALL_S)
+        self._result(engine.apply(ResumeDevice(engine.node, index)), CALL_TIMEOUT_S)
 
     def get_status(self) -> dict[str, Any]:
-        """Queue, GPUs, jobs, health and metrics at a glance; also when it does not run."""
+        """A summary of queue, GPUs, jobs, health and metrics, also when it does not run."""
         if not self.is_running:
             return {"version": __version__, "status": "stopped", "health": {"status": "unhealthy"}}
-        picture = self._call(_picture)
+        summary = self._call(_summary)
         return {
             "version": __version__,
             "status": "running",
-            "uptime_seconds": time.monotonic() - self._began,
-            **picture,
+            "uptime_seconds": time.monotonic() - self._started_at,
+            **summary,
             "health": self.get_health(),
             "metrics": dict(self.metrics.get_metrics()),
         }
 
     def get_health(self) -> dict[str, Any]:
-        """healthy, degraded (something is wrong) or unhealthy (it does not run), and why."""
+        """`healthy`, `degraded` (a check fails) or `unhealthy` (not running), with the checks."""
         if not self.is_running:
-            return {"status": "unhealthy", "checks": {"scheduler": "it does not run"}}
+            return {"status": "unhealthy", "checks": {"scheduler": "not running"}}
         connected = self._call(lambda engine: engine.connected)
-        checks = {"scheduler": OK, "agent": OK if connected else "it is not connected"}
+        checks = {"scheduler": OK, "agent": OK if connected else "not connected"}
         if self._health is not None:
             checks.update(self._health.check())
-        well = all(value == OK for value in checks.values())
-        return {"status": "healthy" if well else "degraded", "checks": checks}
+        is_healthy = all(value == OK for value in checks.values())
+        return {"status": "healthy" if is_healthy else "degraded", "checks": checks}
 
-    # --- the thread
-
-    def _live(self, ready: Future[None]) -> None:
-        """All that the thread does."""
+    def _run_thread(self, ready: Future[None]) -> None:
+        """The scheduler's thread."""
         self._failure = None
         temporary = None
         try:
             if self._state_dir is None:
                 temporary = tempfile.mkdtemp(prefix="tgpu-local-")
             asyncio.run(self._work(self._state_dir or str(temporary), ready))
-        except Exception as error:  # noqa: BLE001 - told to whoever starts or stops it
+        except Exception as error:  # noqa: BLE001 - raised by start() or stop()
             if ready.done():
                 self._failure = error
             else:
@@ -381,17 +424,17 @@ class LocalScheduler:
         await self._stop.wait()
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-        await engine.stop(cancel=self._cancels)
+        await engine.stop(cancel=self._cancel_on_stop)
         await counting  # its events end with the loop
 
     async def _watch(self, engine: LocalEngine) -> None:
-        """Look at jobs.txt, if one is named."""
+        """Watch jobs.txt, if it is configured."""
         files = self.config.settings.files
         if files.jobs_file:
             await ProvidedJobsFile(engine, files, self._files).watch()
 
     async def _count(self, engine: LocalEngine) -> None:
-        """Tell the metrics what happens."""
+        """Record job events as metrics."""
         async for _, event in engine.loop.subscribe():
             if not event.job_id:
                 continue
@@ -402,7 +445,7 @@ class LocalScheduler:
                 self.metrics.observe("job_run_seconds", (row.end_ms - row.start_ms) / 1000)
                 self.metrics.observe("job_wait_seconds", row.waited_ms / 1000)
 
-    async def _ended(self, job_id: str) -> Job:
+    async def _wait_for_end(self, job_id: str) -> Job:
         engine = self._engine
         last = engine.store.last_event()
         while engine.row(job_id).state not in ENDED:
@@ -414,8 +457,8 @@ class LocalScheduler:
                     break
         return job_of(engine.form(engine.row(job_id)))
 
-    def _submitted(self, body: dict[str, Any]) -> str:
-        return self._result(self._engine_now().submit(capture() | body), LONGEST_CALL_S)
+    def _submit(self, body: dict[str, Any]) -> str:
+        return self._result(self._engine_now().submit(capture() | body), CALL_TIMEOUT_S)
 
     def _models(self) -> dict[str, Any]:
         path = self.config.settings.files.llm_config_file
@@ -423,26 +466,26 @@ class LocalScheduler:
 
     def _engine_now(self) -> LocalEngine:
         if self._thread is None:
-            raise ClusterError("the scheduler does not run; call start() first")
+            raise ClusterError("the scheduler is not running; call start() first")
         if threading.current_thread() is self._thread:
             raise InvalidRequest("a provider must not call the scheduler from its own thread")
         return self._engine
 
-    def _call(self, ask: Callable[[LocalEngine], T]) -> T:
-        """Ask something in the scheduler's thread, where nothing changes meanwhile."""
+    def _call(self, function: Callable[[LocalEngine], T]) -> T:
+        """Call a function in the scheduler's thread, where state does not change meanwhile."""
         engine = self._engine_now()
 
-        async def asked() -> T:
-            return ask(engine)
+        async def call() -> T:
+            return function(engine)
 
-        return self._result(asked(), LONGEST_CALL_S)
+        return self._result(call(), CALL_TIMEOUT_S)
 
-    def _result(self, doing: Coroutine[Any, Any, T], timeout: float | None) -> T:
+    def _result(self, coroutine: Coroutine[Any, Any, T], timeout: float | None) -> T:
         try:
             self._engine_now()
-            future = asyncio.run_coroutine_threadsafe(doing, self._events)
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._events)
         except BaseException:
-            doing.close()
+            coroutine.close()
             raise
         try:
             return future.result(timeout)
@@ -453,30 +496,30 @@ class LocalScheduler:
             raise ClusterError(STOPPED) from None
 
 
-def _at_exit(scheduler: LocalScheduler) -> None:
-    """A program that forgets to stop it leaves nothing running that it could not find again.
+def _stop_at_exit(scheduler: LocalScheduler) -> None:
+    """Stop the scheduler at exit, so that a program that does not stop it leaves no jobs behind.
 
-    By the list of `threading`, where there is one: at the time of `atexit`, threads can no longer
-    be given work, and stopping needs some.
+    This uses the exit hooks of `threading` if available: when `atexit` runs, threads can no longer
+    be started, and stopping needs some.
     """
-    known = weakref.ref(scheduler)
+    reference = weakref.ref(scheduler)
 
     def stop() -> None:
-        still = known()
-        if still is not None:
-            still.stop()
+        scheduler = reference()
+        if scheduler is not None:
+            scheduler.stop()
 
     getattr(threading, "_register_atexit", atexit.register)(stop)
 
 
-def _picture(engine: LocalEngine) -> dict[str, Any]:
+def _summary(engine: LocalEngine) -> dict[str, Any]:
     counts = engine.store.count_states()
     waiting = {"total": 0, "high": 0, "normal": 0, "low": 0}
     for record in engine.loop.core.state.jobs.values():
         if record.queued or record.waiting_on:
             waiting["total"] += 1
             waiting[_class_of(record.job.priority)] += 1
-    holding = JobQuery(states=(JobState.SCHEDULED, JobState.RUNNING), limit=SUMMARY)
+    holding = JobQuery(states=(JobState.SCHEDULED, JobState.RUNNING), limit=SUMMARY_JOBS)
     return {
         "jobs_processed": sum(counts.get(state, 0) for state in ENDED),
         "jobs": {state.value: count for state, count in counts.items()},
@@ -495,8 +538,8 @@ def _class_of(priority: int) -> str:
     return "high" if priority > normal else "low"
 
 
-def _speak_to_logging() -> None:
-    """Lines go where the program's own go: to the standard library's `logging`."""
+def _use_program_logging() -> None:
+    """Send log lines to the standard library's `logging`, like those of the program."""
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -509,5 +552,5 @@ def _speak_to_logging() -> None:
         cache_logger_on_first_use=False,
     )
     for name in ("server", "control", "agents", "agent", "jobs_file"):
-        # As libraries do: nothing is said unless the program wants to hear it.
+        # As in other libraries, nothing is printed unless the program configures logging.
         logging.getLogger(name).addHandler(logging.NullHandler())
