@@ -8,7 +8,7 @@ import pytest
 import gpu_scheduler
 import gpu_scheduler.testing
 from gpu_scheduler.client.fields import JobFields
-from gpu_scheduler.model.job import ENDED, HOLDING, MOVES, JobState
+from gpu_scheduler.model.job import ENDED, HOLDING, TRANSITIONS, JobState
 from gpu_scheduler.model.reasons import NEVER, ReasonCode
 from tests.interface.stored import check_snapshot, public_shape
 
@@ -63,7 +63,7 @@ def test_errors_can_be_imported_from_where_the_manual_says(module: str) -> None:
 def test_states_and_the_moves_between_them() -> None:
     found = {
         "states": {state.name: state.value for state in JobState},
-        "moves": {state.value: sorted(after) for state, after in MOVES.items()},
+        "moves": {state.value: sorted(after) for state, after in TRANSITIONS.items()},
         "ended": sorted(ENDED),
         "holding": sorted(HOLDING),
     }

@@ -243,10 +243,6 @@ class UsageTotals:
         self._add_time(interval)
         self._add(interval.tenant, interval.user, interval.end_ms, [(_ENERGY, interval.energy_uj)])
 
-    def charged_until(self, allocation_id: str) -> int | None:
-        """Up to when a running allocation has been charged; None if it does not run."""
-        return self._charged_until.get(allocation_id)
-
     def total(self, account: Account) -> Totals:
         """Everything the account has ever used."""
         return self._totals(None, account)
@@ -254,14 +250,6 @@ class UsageTotals:
     def total_in(self, account: Account, at_ms: int) -> Totals:
         """What the account used in the period that holds this moment."""
         return self._totals(self.period.start_of(at_ms), account)
-
-    def forget_periods_before(self, at_ms: int) -> int:
-        """Drop periods that had ended by then, and say how many rows; the totals in all stay."""
-        first_ms = self.period.start_of(at_ms)
-        old = [key for key in self._sums if key[0] is not None and key[0] < first_ms]
-        for key in old:
-            del self._sums[key]
-        return len(old)
 
     def take_changed(self) -> list[TotalRow]:
         """The totals that changed since this was last asked, for a store that writes only those."""

@@ -1,7 +1,7 @@
-"""Everything that can go wrong, by whose fault it is.
+"""All errors, by whose fault they are.
 
 SchedulerError
-├── CallerError            the request is wrong; the caller can mend it
+├── CallerError            the request is wrong; the caller can fix it
 │   ├── InvalidRequest     a field has a value that no scheduler could accept
 │   ├── InvalidInput       a file or a row of it cannot be read (carries file and line)
 │   ├── NeverFits          no known node could ever run this, even empty
@@ -11,15 +11,15 @@ SchedulerError
 │   ├── AlreadyExists      the id is taken
 │   └── WrongState         the job is in a state that does not allow this move
 ├── ClusterError           the cluster cannot do it now
-│   ├── NotLeader          another server leads now, or none does yet; nothing was done
-│   ├── QueueFull          the queue holds as many tasks as it may
-│   └── TooManyJobs        a user or tenant has as many jobs waiting as it may
-├── StoreError             what is remembered cannot be used
-│   ├── StoreUnavailable   it cannot be read or written now: disk full, locked, read-only, away
-│   │   └── OutcomeUnknown a commit was interrupted, and whether it was kept is not known
-│   ├── StoreDamaged       the file is not what was written; nothing may be built on it
+│   ├── NotLeader          another server is the leader, or none yet; nothing was done
+│   ├── QueueFull          the queue is full
+│   └── TooManyJobs        a user or tenant has too many waiting jobs
+├── StoreError             the store cannot be used
+│   ├── StoreUnavailable   it cannot be read or written now: disk full, locked, read-only, gone
+│   │   └── OutcomeUnknown a commit was interrupted, and its result is unknown
+│   ├── StoreDamaged       the stored data is corrupt
 │   └── StoreTooNew        a newer version of the program has written it
-└── InternalError          our fault: a promise of the code was broken
+└── InternalError          a bug: an invariant of the code was violated
 
 A message says what was asked, what was found and what to do.
 Waiting is not an error: see `reasons`.
@@ -32,31 +32,31 @@ class SchedulerError(Exception):
     code = "error"
     exit_code = 1
     index: int | None = None
-    """Of several things that were given at once, which one is at fault."""
+    """In a request with several items, the index of the faulty one."""
     data: tuple[tuple[str, str | int], ...] = ()
-    """What the sentence says, for programs."""
+    """The data of the message, for programs."""
 
 
 class CallerError(SchedulerError):
-    """The caller asked for something wrong and can mend it."""
+    """The request is wrong; the caller can fix it."""
 
     code = "caller_error"
     exit_code = 2
 
 
 class InvalidRequest(CallerError):
-    """A field has a value that could never be accepted."""
+    """A field has an invalid value."""
 
     code = "invalid_request"
 
 
 class InvalidInput(CallerError):
-    """A file, or one line of it, does not hold what it should."""
+    """A file, or one line of it, is invalid."""
 
     code = "invalid_input"
 
     def __init__(self, message: str, *, file: str, line: int | None = None) -> None:
-        """Name the place first, so that an editor can jump to it."""
+        """Start with the file and line, so that an editor can jump to it."""
         where = file if line is None else f"{file}, line {line}"
         super().__init__(f"{where}: {message}")
         self.file = file
@@ -64,9 +64,9 @@ class InvalidInput(CallerError):
 
 
 def read_error_detail(error: Exception) -> str:
-    """Why a file cannot be read, without its name, which stands before that."""
+    """Why a file cannot be read, without its name."""
     if isinstance(error, UnicodeDecodeError):
-        return f"it is no text in UTF-8 (byte {error.start + 1})"
+        return f"it is not UTF-8 text (byte {error.start + 1})"
     return getattr(error, "strerror", None) or str(error)
 
 
@@ -89,19 +89,19 @@ class Forbidden(CallerError):
 
 
 class UnknownThing(CallerError):
-    """Something was named that does not exist."""
+    """Something that does not exist was named."""
 
     code = "not_found"
 
 
 class AlreadyExists(CallerError):
-    """An id was given that is taken."""
+    """The id is already in use."""
 
     code = "already_exists"
 
 
 class WrongState(CallerError):
-    """The job's state does not allow what was asked."""
+    """The current state does not allow the request."""
 
     code = "wrong_state"
 
@@ -113,44 +113,44 @@ class ClusterError(SchedulerError):
 
 
 class NotLeader(ClusterError):
-    """This server does not lead (any more): what it was asked for was not done."""
+    """This server is not the leader; the request was not carried out."""
 
     code = "not_leader"
 
 
 class QueueFull(ClusterError):
-    """The queue holds as many tasks as it may."""
+    """The queue is full."""
 
     code = "queue_full"
 
 
 class TooManyJobs(ClusterError):
-    """A user or tenant has as many jobs waiting as it may."""
+    """A user or tenant has too many waiting jobs."""
 
     code = "too_many_jobs"
 
 
 class StoreError(SchedulerError):
-    """What is remembered cannot be used; a person has to look."""
+    """The store cannot be used; an admin has to act."""
 
     code = "store_error"
     exit_code = 4
 
 
 class StoreUnavailable(StoreError):
-    """The store cannot be read or written now; the same call works when the cause is gone."""
+    """The store cannot be read or written now; the same call may work later."""
 
     code = "unavailable"
 
 
 class OutcomeUnknown(StoreUnavailable):
-    """A commit was interrupted, and nobody could be asked whether it was kept."""
+    """A commit was interrupted, and its result is unknown."""
 
     code = "outcome_unknown"
 
 
 class StoreDamaged(StoreError):
-    """The store does not hold what was written to it."""
+    """The stored data is corrupt."""
 
     code = "store_damaged"
     exit_code = 5
@@ -164,6 +164,6 @@ class StoreTooNew(StoreError):
 
 
 class InternalError(SchedulerError):
-    """A promise of the code was broken; please report it."""
+    """A bug: an invariant of the code was violated; please report it."""
 
     code = "internal_error"

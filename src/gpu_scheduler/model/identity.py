@@ -1,4 +1,8 @@
-"""Who gives a command, and what of others' things that one may see and touch."""
+"""Callers and roles, API tokens, credentials of nodes, and the servers of a cluster.
+
+Secrets are not stored: only hashes of tokens and fingerprints of keys. The exception is the private
+key of the node certificate authority, so that every server of one database can sign.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 DEFAULT_TENANT = "default"
-"""The tenant of everybody who belongs to no other."""
+"""The tenant of users who belong to no other."""
 _JUST_DEFAULT = frozenset({DEFAULT_TENANT})
 
 
 class Role(StrEnum):
     """What a caller may do.
 
-    A viewer only looks, a user has jobs of its own, a tenant's admin may touch all jobs of that
-    tenant, and an admin may do everything.
+    A viewer only reads, a user manages own jobs, a tenant admin all jobs of that tenant, and an
+    admin everything.
     """
 
     VIEWER = "viewer"
@@ -24,18 +28,18 @@ class Role(StrEnum):
 
     @property
     def rank(self) -> int:
-        """The higher, the more is allowed."""
+        """A higher rank allows more."""
         return list(Role).index(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """A person or program, as the server itself has found out; never as a request says.
+    """An authenticated user or program; never as a request claims.
 
-    `tenant` is where its jobs go if a request names none, `tenants` where they may go,
-    `administers` where it may touch the jobs of others. A `confined` caller (one with a token) has
-    nothing to do with its own jobs in other tenants either. `origin` is from where it calls, `via`
-    by what it is known, if not by the kernel.
+    `tenant` is the default tenant of its jobs, `tenants` those it may use, `administers` those in
+    which it may change jobs of others. A `confined` caller (one with a token) has no access to its
+    own jobs in other tenants. `origin` is the address of the caller, `via` the credential, if the
+    kernel did not identify the caller.
     """
 
     user: str
@@ -60,33 +64,30 @@ class Caller:
         return self.role is not Role.VIEWER
 
     def may_see(self, owner: str, tenant: str = "") -> bool:
-        """Tell whether a thing of this owner, in this tenant, may be seen in full."""
+        """Tell whether the caller may see all details of what this owner has in this tenant."""
         if self.is_admin or tenant in self.administers:
             return True
         return self.user == owner and (not self.confined or tenant in self.tenants)
 
     def may_touch(self, owner: str, tenant: str = "") -> bool:
-        """Tell whether it may be changed, too."""
+        """Tell whether the caller may also change it."""
         return self.may_change and self.may_see(owner, tenant)
 
     def may_submit_to(self, tenant: str) -> bool:
-        """Tell whether jobs of the caller may be jobs of this tenant."""
+        """Tell whether the caller may submit jobs to this tenant."""
         return self.is_admin or (self.may_change and tenant in self.tenants)
 
 
 SYSTEM = Caller(user="gpu-scheduler", role=Role.ADMIN)
-"""The scheduler itself, for what nobody asked for."""
-
-
-# --- A token: what somebody far away shows instead of an account that the kernel could see.
+"""The scheduler itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """Who may call with it, as what, and until when. The secret itself is kept by nobody here.
+    """An API token: user, tenant, role and expiry; only the hash of its secret is stored.
 
-    `uid` is that of the user when it was made: an account that was made anew is another one.
-    Times are 0 where something has not happened.
+    `uid` is that of the user at creation: a recreated account with another uid is another user.
+    Times are 0 for what has not happened.
     """
 
     id: str
@@ -104,20 +105,13 @@ class Token:
 
     @property
     def self_made(self) -> bool:
-        """Tell whether its user made it, so that it is worth no more than that user is."""
+        """Tell whether its user created it, so that it grants no more than that user has."""
         return self.created_by == self.user
-
-
-# --- How nodes are known: the authority that vouches for them, tokens to join with, and their keys.
-#
-# Secrets of tokens are kept by nobody here, only their hashes; of a node's key only the fingerprint
-# of its public half. The authority's private key is kept in the store, so that every server of one
-# database can sign.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authority:
-    """A private certificate authority; both parts as PEM."""
+    """The private certificate authority of nodes; certificate and key as PEM."""
 
     id: str = "nodes"
     certificate: str
@@ -127,9 +121,9 @@ class Authority:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinToken:
-    """Lets so many nodes join until a time. With `nodes`, only those, also in place of others.
+    """Lets `uses` nodes join until it expires. With `nodes`, only these, even if they exist.
 
-    Times are 0 where something has not happened.
+    Times are 0 for what has not happened.
     """
 
     id: str
@@ -146,9 +140,9 @@ class JoinToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeKey:
-    """The key by which a node is known, by its fingerprint.
+    """The fingerprint of the key of a node.
 
-    `former` is the one before it: a node may have missed the answer to its renewal.
+    `former` is the key before it: a node may have missed the response to its renewal.
     """
 
     node: str
@@ -160,21 +154,18 @@ class NodeKey:
     revoked_ms: int = 0
 
     def is_good(self, fingerprint: str) -> bool:
-        """Tell whether somebody with that key is this node."""
+        """Tell whether this fingerprint identifies the node."""
         return not self.revoked_ms and fingerprint in {self.fingerprint, self.former or None}
 
 
 Identity = Authority | JoinToken | NodeKey
 
 
-# --- Servers of one cluster, and which of them leads.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerMember:
-    """A server of the cluster: its name, where people and other servers reach it, and agents.
+    """A server of the cluster: its name, and its addresses for users and for agents.
 
-    `home` is the installation that it runs from, the same when it is started again.
+    `home` identifies the installation, and stays the same after a restart.
     """
 
     name: str
@@ -186,7 +177,7 @@ class ServerMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standby:
-    """A server that does not lead, and how long ago it said that it is there."""
+    """A standby server, and how long ago it was last seen."""
 
     name: str
     address: str
@@ -196,7 +187,7 @@ class Standby:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderLease:
-    """Who leads, as it was read. `left_s` is how long that still holds; not positive: nobody."""
+    """The leader lease as it was read. `left_s` is its remaining time; 0 or less: no leader."""
 
     term: int = 0
     holder: str = ""
@@ -208,5 +199,5 @@ class LeaderLease:
 
     @property
     def is_held(self) -> bool:
-        """Tell whether somebody led when this was read."""
+        """Tell whether there was a leader when this was read."""
         return bool(self.holder) and self.left_s > 0

@@ -1,4 +1,4 @@
-"""A job as it was submitted. What happens to it later stands elsewhere (`states`, `allocation`)."""
+"""A job as it was submitted, and the states of jobs with their allowed transitions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Pool(StrEnum):
 
 
 class DependencyKind(StrEnum):
-    """What must have happened to another job first."""
+    """How another job must have ended first."""
 
     AFTER_OK = "afterok"
     AFTER_ANY = "afterany"
@@ -48,7 +48,7 @@ class Array:
     max_running: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse an array without tasks."""
+        """Reject an array without tasks."""
         if not self.tasks:
             raise InvalidRequest("the array has no tasks; write for example 0-99")
         if self.max_running < 0:
@@ -61,9 +61,9 @@ class Job:
 
     `members` holds one request per member: one for a plain job, several for a gang. The first
     `min_members` of them must start together; the others start with them if there is room.
-    `number` rises with every submission and decides every tie. With `retry_exit_codes`, only an
-    attempt that ended so is tried again. With `allow_idle` its GPUs may be idle.
-    Jobs of one `service` go to different nodes where they can, and no two with one `port` to one.
+    `number` increases with every submission and breaks ties. With `retry_exit_codes`, only attempts
+    with these exit codes are retried. With `allow_idle` its GPUs may be idle. Jobs of one `service`
+    are spread over nodes; two jobs with the same `port` are never on one node.
     """
 
     id: str
@@ -96,7 +96,7 @@ class Job:
     port: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself; fill in the gang's minimum."""
+        """Reject contradictory fields; fill in the gang's minimum."""
         if not self.members:
             raise InvalidRequest(
                 f"{display_name(self.id)} has no members; a gang needs at least one"
@@ -126,7 +126,7 @@ class Job:
 
     @property
     def gpu_milli(self) -> int:
-        """GPUs of all members together, at the most."""
+        """Milli-GPUs of all members, including optional ones."""
         members = self.members
         if len(members) == 1:
             return members[0].gpu_milli
@@ -144,14 +144,14 @@ class Job:
 
 
 def display_name(job_id: str) -> str:
-    """A job as people name it: `job-12` is job 12."""
+    """A job in messages: `job-12` is job 12."""
     if not job_id:
         return "the job"
     return f"job {job_id.removeprefix('job-')}"
 
 
 def check_tasks_exist(job: Job, tasks: IntervalSet) -> None:
-    """Refuse tasks that an array does not have: whoever names them means something else."""
+    """Reject tasks that the array does not have."""
     missing = None if job.array is None else tasks.first_not_in(job.array.tasks)
     if missing is not None:
         raise UnknownThing(f"{display_name(job.id)} has no task {missing}")
@@ -194,11 +194,8 @@ def parse_priority(value: str | int, *, short_scale: bool = False) -> int:
     return number
 
 
-# --- The states of a job and the moves between them that are allowed.
-
-
 class JobState(StrEnum):
-    """Where a job (or one task of an array) is in its life."""
+    """The state of a job, or of one task of an array."""
 
     PENDING = "pending"
     SCHEDULED = "scheduled"
@@ -209,7 +206,7 @@ class JobState(StrEnum):
     PREEMPTED = "preempted"
 
 
-MOVES: dict[JobState, frozenset[JobState]] = {
+TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     JobState.PENDING: frozenset({JobState.SCHEDULED, JobState.CANCELLED, JobState.FAILED}),
     JobState.SCHEDULED: frozenset(
         {
@@ -229,7 +226,7 @@ MOVES: dict[JobState, frozenset[JobState]] = {
     JobState.FAILED: frozenset({JobState.PENDING}),
     JobState.CANCELLED: frozenset({JobState.PENDING}),
 }
-"""From a state to the states that may follow. A failed or cancelled job returns only by a retry."""
+"""Allowed transitions. Failed and cancelled jobs become pending only by a retry."""
 
 ENDED = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
 """States in which a job holds nothing and waits for nothing."""
@@ -238,8 +235,8 @@ HOLDING = frozenset({JobState.SCHEDULED, JobState.RUNNING})
 
 
 def move(current: JobState, wanted: JobState) -> JobState:
-    """Return the wanted state if the move is allowed."""
-    if wanted not in MOVES[current]:
-        allowed = ", ".join(sorted(MOVES[current])) or "nothing: it has ended"
+    """Return the wanted state if the transition is allowed, otherwise raise."""
+    if wanted not in TRANSITIONS[current]:
+        allowed = ", ".join(sorted(TRANSITIONS[current])) or "nothing: it has ended"
         raise WrongState(f"a {current} job cannot become {wanted}; allowed: {allowed}")
     return wanted

@@ -1,4 +1,4 @@
-"""How a job is run, apart from what it asks for. The engine never looks at this."""
+"""How a job is run: command, environment, runner, probe, hooks. The engine does not read this."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from enum import StrEnum
 
 from gpu_scheduler.model.errors import InvalidRequest
 
-# --- How a replica of a service shows that it can be used.
-
 
 class ProbeKind(StrEnum):
-    """How a replica shows that it can be used."""
+    """The kind of a readiness probe."""
 
     HTTP = "http"
     TCP = "tcp"
@@ -20,10 +18,10 @@ class ProbeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A check that the agent makes on the node, again and again.
+    """A readiness probe, which the agent runs on the node at an interval.
 
-    One good answer makes a replica ready; `failures` bad ones in a row make it not ready any more.
-    Before the first good one it has `grace_ms` to begin.
+    One success makes a replica ready; `failures` failures in a row make it not ready. For its first
+    success it has `grace_ms`.
     """
 
     kind: ProbeKind
@@ -35,7 +33,7 @@ class Probe:
     grace_ms: int = 60_000
 
     def __post_init__(self) -> None:
-        """Refuse a check that could never be made."""
+        """Reject an invalid probe."""
         if self.kind is ProbeKind.HTTP and not _is_path(self.path):
             raise InvalidRequest(
                 f"the readiness path is {self.path[:80]!r}; write an absolute path such as /health"
@@ -55,11 +53,8 @@ def _is_path(path: str) -> bool:
     return path.startswith("/") and path.isascii() and path.isprintable() and " " not in path
 
 
-# --- How a job is run, apart from what it asks for. The engine never looks at this.
-
-
 class Runner(StrEnum):
-    """In what a job's processes live."""
+    """What runs the processes of a job."""
 
     PROCESS = "process"
     TMUX = "tmux"
@@ -69,18 +64,18 @@ class Runner(StrEnum):
 
 
 ROOTFS = "rootfs:"
-"""Before the path of a root file system that stands in the place of an image."""
+"""Prefix of an image that is the path of a root file system."""
 EVERYWHERE = frozenset({Runner.PROCESS, Runner.TERMINAL})
-"""Ways of running that need nothing but the agent."""
+"""Runners that need only the agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
-    """The terminal of a job that has one of its own, as it is at first.
+    """The initial terminal of a job with runner `terminal`.
 
-    The job is ended after `idle_ms` in which nobody typed, nothing was printed and next to no CPU
-    time was used, and if nobody has come to the terminal `attach_within_ms` after the start (0:
-    never). It goes on when the last person's connection breaks, unless `keep` is false.
+    The job is stopped after `idle_ms` without input, output and CPU use, and if no user attaches
+    within `attach_within_ms` of the start (0: never). It keeps running when the last connection
+    breaks, unless `keep` is false.
     """
 
     rows: int = 24
@@ -102,7 +97,7 @@ class Mount:
     read_only: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what an engine would read as something else than two paths."""
+        """Reject paths that a container engine would misread."""
         for path in (self.source, self.target):
             if not path.startswith("/") or ":" in path or _has_control(path):
                 raise InvalidRequest(
@@ -113,9 +108,9 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeSnapshot:
-    """The code as it was at submit: where the copy lies, and what it is a copy of.
+    """The copy of the code at submission: its path, and its source.
 
-    Only told, never followed: the job's directory is named apart, and opened as its user.
+    For information only: the job's directory is a separate field.
     """
 
     path: str
@@ -127,15 +122,14 @@ class CodeSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """Everything an agent must know to run a job, besides the devices.
+    """Everything an agent needs to run a job, except the devices.
 
-    `uid` and `gid` are those of the caller, never taken from a request. `environment` holds what
-    was asked for by name; `captured` names a whole environment that is kept apart, as it can hold
-    secrets. `script` is the text of a submitted script, run by its own first line with the job's
-    command as its arguments. `sweep` names the sweep that the job belongs to, `params` are its
-    place in it. `probe` is how a replica of a service is asked whether it can be used. `conda_exe`
-    is set by the rules of a site, and then enters the environment, whatever its submitter has.
-    Without `limits_cpu` a member that holds one core has asked for none: it may use others as well.
+    `uid` and `gid` are those of the caller, never from a request. `environment` has the requested
+    variables; `captured` names a complete environment that is stored separately, since it can hold
+    secrets. `script` is the text of a submitted script, run by its interpreter line with the job's
+    command as arguments. `sweep` and `params` identify the job in a sweep. `conda_exe` is set by
+    the site's rules and overrides that of the submitter. Without `limits_cpu` the job asked for no
+    CPU: it may use more than the one core it holds.
     """
 
     argv: tuple[str, ...] = ()
@@ -165,7 +159,7 @@ class Launch:
     probe: Probe | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no agent could run."""
+        """Reject what no agent could run."""
         if not self.argv and not self.script and not self.image:
             raise InvalidRequest("there is nothing to run; give a command, a script or an image")
         if (self.runner is Runner.CONTAINER) != bool(self.image):
@@ -179,12 +173,12 @@ class Launch:
 
 
 def _check_image(image: str) -> None:
-    """An image is a word of an engine's command line, and the engine may run as root."""
+    """Reject an image that a container engine, perhaps run as root, could read as an option."""
     rootfs = image.startswith(ROOTFS)
     path = image[len(ROOTFS) :]
     if image.startswith("-") or _has_control(image) or (not rootfs and " " in image):
         raise InvalidRequest(
-            f"image {image[:80]!r} is no name of an image: it must not begin with a dash or hold "
+            f"image {image[:80]!r} is not a valid image: it must not begin with a dash or hold "
             "spaces or control characters"
         )
     if rootfs and (not path.startswith("/") or ":" in path):
@@ -197,15 +191,13 @@ def _has_control(text: str) -> bool:
     return any(character < " " or character == "\x7f" for character in text)
 
 
-# --- Commands that a site runs around every attempt, and that they failed.
-
 PROLOG = "prolog"
 EPILOG = "epilog"
 
 
 @dataclass(frozen=True, slots=True)
 class HookFailure:
-    """A hook failed on a node, for one member of an attempt; `detail` says how."""
+    """A failed prolog or epilog of one member; `detail` says how it failed."""
 
     node_id: str
     hook: str

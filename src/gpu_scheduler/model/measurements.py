@@ -1,7 +1,7 @@
-"""What readings of devices add up to: for an attempt of a job, and for a device by the hour.
+"""Device readings, and their sums by attempt and by device and hour.
 
-Sums of integers, so that adding them in any order gives the same. A per cent over a time is kept as
-their product; energy is power in milliwatts times milliseconds, which is microjoules.
+All sums are integers, so their order does not matter. A percentage over time is kept as their
+product; energy is power in milliwatts times milliseconds, which is microjoules.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ UJ_PER_WH = 3_600 * 10**6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """What was measured on the devices of one or more attempts.
+    """Measurements on the devices of one or more attempts.
 
-    `gpu_ms` is the time for which their utilisation was told, summed over the devices, and
-    `power_ms` that for which their power was. Where a device tells neither both are 0, and nothing
-    is known.
+    `gpu_ms` is the time with known utilisation, summed over the devices; `power_ms` that with known
+    power. Both are 0 if the devices report neither.
     """
 
     gpu_ms: int = 0
@@ -30,16 +29,16 @@ class Measure:
 
     @property
     def mean_percent(self) -> float | None:
-        """How busy the devices were in the mean; None if none told."""
+        """The mean utilisation; None if unknown."""
         return self.busy_percent_ms / self.gpu_ms if self.gpu_ms else None
 
     @property
     def energy_wh(self) -> float | None:
-        """Watt hours; None if no device told its power."""
+        """Energy in watt hours; None if unknown."""
         return self.energy_uj / UJ_PER_WH if self.power_ms else None
 
-    def and_also(self, other: Measure) -> Measure:
-        """Both together; peaks of both, not their sum."""
+    def plus(self, other: Measure) -> Measure:
+        """The sum of both; of peaks the maximum."""
         return Measure(
             gpu_ms=self.gpu_ms + other.gpu_ms,
             busy_percent_ms=self.busy_percent_ms + other.busy_percent_ms,
@@ -52,7 +51,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptMeasure:
-    """The measure of one attempt, so far or at its end; `warning` is the last that it was given."""
+    """The measurements of one attempt, so far or at its end; `warning` is its last warning."""
 
     allocation_id: str
     job_id: str
@@ -64,10 +63,10 @@ class AttemptMeasure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceHour:
-    """One device in the hour that begins at `hour_ms`, as far as it was read.
+    """One device in the hour that begins at `hour_ms`.
 
-    `read_ms` is how long that was; `gpu_ms` and `power_ms` are how much of it the device told its
-    utilisation and its power. `held_milli_ms` is the time that jobs held it, by share.
+    `read_ms` is the time covered by readings; `gpu_ms` and `power_ms` the time with known
+    utilisation and power. `held_milli_ms` is the time that jobs held it, by share.
     """
 
     hour_ms: int
@@ -86,12 +85,9 @@ class DeviceHour:
     held_milli_ms: int = 0
 
 
-# --- What was measured on the devices of a node. Shown and counted; decisions use `Device`.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProcess:
-    """A process on a device. Without an allocation it is not ours, and keeps the device."""
+    """A process on a device. Without an allocation it is foreign, and blocks the device."""
 
     pid: int
     user: str = ""
@@ -103,10 +99,10 @@ class DeviceProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReading:
-    """One device at one moment; `why` says what is wrong with one that is unhealthy.
+    """One reading of a device; `why` explains bad health.
 
-    What the hardware does not tell is 0; where 0 could mislead, None or a flag says that it is not
-    known. `trusted` is the mark of the last order to trust it that was carried out.
+    A value that the hardware does not report is 0; where 0 could mislead, None or a flag says that
+    it is unknown. `trusted` is the mark of the last order to trust the device.
     """
 
     index: int
@@ -130,7 +126,7 @@ class DeviceReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReadings:
-    """One look at all devices of a node. With a `problem`, the readings are the last there were."""
+    """One reading of all devices of a node. With a `problem`, the last successful one."""
 
     at_ms: int
     readings: tuple[DeviceReading, ...] = ()

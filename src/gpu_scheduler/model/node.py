@@ -1,4 +1,4 @@
-"""Machines and their GPUs."""
+"""Nodes and their GPUs: state, labels, problems, and the table of GPU models."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpu_scheduler.model.errors import InvalidRequest, WrongState
+from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.job import display_name
 
 
 class NodeState(StrEnum):
-    """Whether anything is heard of a node: for a while, for long, or for certain never again."""
+    """Connection of a node: heartbeats arrive, are late, have timed out, or the node is dead."""
 
     ONLINE = "online"
     SUSPECT = "suspect"
@@ -35,33 +35,12 @@ class Health(StrEnum):
     UNHEALTHY = "unhealthy"
 
 
-DEVICE_MODE_MOVES: dict[DeviceMode, tuple[DeviceMode, ...]] = {
-    DeviceMode.WHOLE: (DeviceMode.SHARED, DeviceMode.MIG),
-    DeviceMode.SHARED: (DeviceMode.WHOLE,),
-    DeviceMode.MIG: (DeviceMode.WHOLE,),
-}
-"""A shared device must be empty again before it can be split by MIG, and the other way round."""
-
-
-def change_mode(current: DeviceMode, wanted: DeviceMode, *, in_use: bool) -> DeviceMode:
-    """Move a device to another mode, or say why not."""
-    if current is wanted:
-        return current
-    if wanted not in DEVICE_MODE_MOVES[current]:
-        raise WrongState(f"a device that is {current} cannot become {wanted}; make it whole first")
-    if in_use:
-        raise WrongState(
-            f"the device is in use as {current}; it can become {wanted} when it is free"
-        )
-    return wanted
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignUse:
-    """A process on the device that holds it and that no running job owns.
+    """A process on the device that belongs to no running job.
 
-    It is somebody else's; or, if `leaked`, it was left behind by the `job` (or task) that is over.
-    The PID is 0 if nobody can be seen.
+    It is foreign, or, if `leaked`, left behind by the ended `job` (or task). The PID is 0 if no
+    process is visible.
     """
 
     pid: int
@@ -76,9 +55,9 @@ class ForeignUse:
 class Device:
     """One GPU. `island` groups the devices of a node that NVLink joins at `bandwidth_gbps`.
 
-    A person has `paused` it; it is `quarantined` because jobs kept dying on it. `why` says what is
-    wrong with its health. Processes that are `forgiven` do not keep it from our jobs. `trust_ms` is
-    when somebody last had looked after it; 0 once its node has said that it knows.
+    An admin has `paused` it; it is `quarantined` because jobs failed on it at once. `why` explains
+    bad health. `forgiven` processes do not block the device. `trust_ms` is when an admin last
+    resumed it; 0 once its node has confirmed that.
     """
 
     index: int
@@ -100,7 +79,7 @@ class Device:
     trust_ms: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse negative amounts, and slices on a device that is not split."""
+        """Reject negative amounts, and slices on a device without MIG."""
         if self.index < 0 or self.memory_mb < 0:
             raise InvalidRequest(
                 f"device {self.index} with {self.memory_mb} MiB: both must be 0 or more"
@@ -141,10 +120,10 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeClosure:
-    """A node takes no new work, as people decided, or as the scheduler found a fault with it.
+    """A cordon or drain of a node, by an admin or by the scheduler (`is_fault`).
 
-    If it `drains`, it is to be empty. What still runs there at `requeue_ms` is stopped and waits
-    again; None lets it end by itself. If it `heals`, it is open again when its agent says so.
+    With `drains` the node should become empty: jobs that still run at `requeue_ms` are stopped and
+    requeued (None: they run to their end). With `heals` it ends when the agent reports no problem.
     """
 
     since_ms: int
@@ -160,10 +139,10 @@ class NodeClosure:
 class Node:
     """A machine. `ordinal` is given once, at registration, and decides ties between nodes.
 
-    `labels` are those that its agent found, with what people changed about them: `given_labels`,
-    where None takes one away. `address` is where members of a gang on other nodes reach it, and
-    `version` that of its agent. `silent_ms` is since when nothing is heard of it; 0 if it is, or if
-    it was when the server began.
+    `labels` are those of its agent, changed by the `given_labels` of admins, where None removes
+    one. `address` is used by gang members on other nodes; `version` is that of its agent.
+    `silent_ms` is the time of the last heartbeat of a silent node; 0 if it is connected, or was at
+    the start of the server.
     """
 
     id: str
@@ -185,7 +164,7 @@ class Node:
     silent_ms: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse negative amounts and device indices that are not unique."""
+        """Reject negative amounts and device indices that are not unique."""
         if self.cpu_milli < 0 or self.memory_mb < 0 or self.ordinal < 0:
             raise InvalidRequest(f"node {self.id}: CPU, memory and ordinal must be 0 or more")
         indices = [device.index for device in self.devices]
@@ -206,29 +185,27 @@ class Node:
 def merge_labels(
     found: tuple[tuple[str, str], ...], given: tuple[tuple[str, str | None], ...]
 ) -> tuple[tuple[str, str], ...]:
-    """The labels of a node: what its agent says, changed by what people say."""
+    """The labels of a node: those of its agent, overridden by those of admins."""
     merged: dict[str, str | None] = {**dict(found), **dict(given)}
     return tuple(sorted((name, value) for name, value in merged.items() if value is not None))
 
 
-# --- Labels that nodes have from us, for what they offer, and that we ask for in a job's name.
-#
-# Nobody typed them, so they are told in words, and only where they matter.
+# Labels that the scheduler sets for the features of a node. Messages describe them in words.
 
 RUNNER_LABEL = "tgpu.runner."
-"""Nodes have a label for each way of running jobs that they offer."""
+"""Prefix of the labels for the runners of a node."""
 TERMINAL_LABEL = "tgpu.terminals"
-"""Nodes have this one if the terminals of their jobs can be reached through the server."""
+"""Label of nodes whose job terminals can be reached through the server."""
 _RUNNERS = {"container": "a container engine"}
 
 
 def runner_label(runner: str) -> str:
-    """The label of nodes that can run jobs in this way."""
+    """The label of nodes with this runner."""
     return f"{RUNNER_LABEL}{runner}"
 
 
 def label_feature(label: str) -> str:
-    """What a node offers that has one of these labels; empty for any other label."""
+    """The feature that a scheduler label stands for; empty for any other label."""
     if label == TERMINAL_LABEL:
         return "terminals through the server"
     if not label.startswith(RUNNER_LABEL):
@@ -237,11 +214,8 @@ def label_feature(label: str) -> str:
     return _RUNNERS.get(runner, runner)
 
 
-# --- Nodes that are asked for, or not wanted, by their names.
-#
-# A name is one more thing that a node answers to, so it travels with the labels that a request
-# wants:
-# two labels of ours hold lists of names, and whoever compares labels asks `matches_labels`.
+# Requested and excluded node names are passed along with the labels of a request, as two special
+# labels that hold lists of names. `matches_labels` understands them.
 
 ONLY = "tgpu.only-nodes"
 NOT = "tgpu.not-nodes"
@@ -249,7 +223,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 def node_name_labels(only: Iterable[str], excluded: Iterable[str]) -> Labels:
-    """The names as labels; a node that is both wanted and not wanted is refused."""
+    """Requested and excluded names as labels; reject a node that is in both lists."""
     wanted, unwanted = set(only), set(excluded)
     both = sorted(wanted & unwanted)
     if both:
@@ -266,7 +240,7 @@ def node_name_labels(only: Iterable[str], excluded: Iterable[str]) -> Labels:
 
 
 def matches_labels(wanted: Labels, node_id: str, labels: Labels) -> bool:
-    """Tell whether a node has all labels that are wanted, and a name that is."""
+    """Tell whether a node has all wanted labels and an allowed name."""
     has = set(labels)
     for label, value in wanted:
         if label == ONLY:
@@ -281,7 +255,7 @@ def matches_labels(wanted: Labels, node_id: str, labels: Labels) -> bool:
 
 
 def describe_labels(wanted: Labels) -> list[str]:
-    """What is wanted of a node, in words."""
+    """The wanted labels as phrases for messages."""
     found = dict(wanted)
     only, excluded = found.pop(ONLY, ""), found.pop(NOT, "")
     words = []
@@ -297,17 +271,17 @@ def describe_labels(wanted: Labels) -> list[str]:
 
 
 def user_labels(wanted: Labels) -> Labels:
-    """Those that somebody asked for, without our own."""
+    """The labels that the user asked for, without those of the scheduler."""
     return tuple(label for label in wanted if not label_feature(label[0]))
 
 
 def is_node_name_label(label: str) -> bool:
-    """Tell whether a label holds names of nodes."""
+    """Tell whether a label holds node names."""
     return label in {ONLY, NOT}
 
 
 def label_mismatch(label: tuple[str, str]) -> str:
-    """Why a node does not do that does not suit one label."""
+    """Why a node does not match one wanted label."""
     if label[0] == ONLY:
         return "not named by --nodelist"
     if label[0] == NOT:
@@ -315,11 +289,8 @@ def label_mismatch(label: tuple[str, str]) -> str:
     return f"without {label_feature(label[0]) or f'label {label[0]}={label[1]}'}"
 
 
-# --- Why a device takes no new work, in a sentence for people.
-
-
 def device_problem(device: Device) -> str:
-    """What keeps a device from new work, the gravest first; empty if nothing does."""
+    """Why a device takes no new work, the most severe cause first; otherwise empty."""
     if device.health is not Health.HEALTHY:
         return device.why or "it is not to be trusted"
     if device.quarantined:
@@ -329,7 +300,6 @@ def device_problem(device: Device) -> str:
     if device.foreign is not None:
         return _taken(device.foreign)
     if device.hot:
-        # The reading of now stands beside it; it has to be well below the threshold again.
         return f"it became hot ({device.temperature_c} C) and rests until it has cooled down"
     return ""
 
@@ -359,15 +329,11 @@ def _taken(use: ForeignUse) -> str:
     return f"{job} is over, and {what}{whose} still holds{memory}"
 
 
-# --- GPU models: how people call them, how much memory they have, how fast NVLink joins them.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuModel:
-    """What is known of a model. Several sizes: the first is meant when none is named.
+    """Memory sizes of a GPU model, the default first, and its NVLink bandwidth.
 
-    `nvlink_gbps` is the sum over all links and both directions, as data sheets give it; 0 for cards
-    that are not joined by default.
+    `nvlink_gbps` is the sum over all links and both directions, as in data sheets (0: none).
     """
 
     sizes_gb: tuple[int, ...]
@@ -411,7 +377,7 @@ MODELS: dict[str, GpuModel] = {
     "GPU": GpuModel(sizes_gb=(16,)),
 }
 
-# Words of a product name that say how it is built or sold, not which chip it is.
+# Words of a product name that do not identify the chip.
 _PACKAGING = re.compile(
     r"nvidia|tesla|geforce|quadro|generation|graphics|gpu|sxm\d*|pcie?|nvl|nvlink|hbm\w*"
     r"|\d+gb|\d+gb\w*",
@@ -420,7 +386,7 @@ _PACKAGING = re.compile(
 
 
 def short_model_name(name: str) -> str:
-    """The name that people use: 'NVIDIA A100-SXM4-80GB' is A100, 'GeForce RTX 4090' is RTX4090."""
+    """The short name: 'NVIDIA A100-SXM4-80GB' is A100, 'GeForce RTX 4090' is RTX4090."""
     bare = name.partition(" MIG ")[0]
     words = [word for word in re.split(r"[\s\-/]+", bare) if word]
     kept = [word for word in words if not _PACKAGING.fullmatch(word)]
@@ -428,6 +394,6 @@ def short_model_name(name: str) -> str:
 
 
 def canonical_model_name(name: str) -> str:
-    """The table's spelling of a model, or the name as it was written."""
+    """The spelling of a model in the table; an unknown name is returned unchanged."""
     plain = name.replace("-", "").replace(" ", "").casefold()
     return next((model for model in MODELS if model.casefold() == plain), name)

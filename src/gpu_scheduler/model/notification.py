@@ -1,4 +1,4 @@
-"""What people can be told about, and what a job's owner asked to be told."""
+"""Kinds of notifications, and the rules of a job for its notifications."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ OF_JOBS = (
     *(Notice.PREEMPTED, Notice.IDLE, Notice.MEMORY),
     *(Notice.NOT_READY, Notice.RESTART),
 )
-"""What a job can ask for; the others are about the machine or a tenant."""
+"""Notifications of jobs; the others are about the machine or a tenant."""
 
 
 NONE = "none"
-"""How a job says that its owner is to be told nothing that it did not ask for."""
+"""The rule of a job that wants no default notifications."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotifyRule:
-    """Tell `target` (empty: the default one) about these things; about none: see `NONE`."""
+    """Send these notifications to `target` (empty: the default one); none: see `NONE`."""
 
     notices: tuple[Notice, ...]
     target: str = ""
@@ -78,6 +78,6 @@ def _rule(text: str) -> NotifyRule:
             f"notify is '{text[:80]}' and names nothing; write for example end or end,fail:slack"
         )
     if len(target) > LONGEST_TARGET or not target.isprintable() or " " in target:
-        raise InvalidRequest(f"notify is '{text[:80]}': its target is no name and no address")
+        raise InvalidRequest(f"notify is '{text[:80]}': its target is not a valid name or address")
     wanted = OF_JOBS if "all" in named else tuple(k for k in OF_JOBS if k.value in named)
     return NotifyRule(wanted, target)

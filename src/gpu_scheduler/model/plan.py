@@ -1,4 +1,8 @@
-"""What the engine proposes. Somebody else applies it."""
+"""Allocations, the plan that the engine proposes, reservations and advance reservations.
+
+The control core applies a plan. `Reservation` is a future start that the engine keeps for a blocked
+job; `AdvanceReservation` is made by an admin, and called `window` in many places of the code.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,6 @@ from dataclasses import asdict, dataclass
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.reasons import Reason
-
-# --- Which devices of which nodes a job holds.
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +26,9 @@ class DeviceShare:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What one member holds on one node.
+    """The resources of one member on one node.
 
-    With a `lease_ms` the node stops it by itself when nobody has renewed that for so long.
+    With a `lease_ms` the node stops the member itself if the lease is not renewed in that time.
     """
 
     member: int
@@ -38,7 +40,7 @@ class Placement:
 
     @property
     def gpu_milli(self) -> int:
-        """The shares of all devices together."""
+        """The sum of the shares of all devices."""
         return sum(device.share_milli for device in self.devices)
 
     @property
@@ -49,9 +51,9 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
-    """That every member of a gang was prepared, and where they meet: from then on they may run.
+    """The commit of a gang: every member was prepared, and from now on the members may run.
 
-    `hosts` are the addresses of the members' nodes in the order of ranks; all meet at the first.
+    `hosts` are the node addresses of the members by rank; the first is the master.
     """
 
     at_ms: int
@@ -61,9 +63,9 @@ class Rendezvous:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """All that one attempt of a job (or of one task of an array) holds, from when.
+    """All resources of one attempt of a job, or of one task of an array.
 
-    While a gang over several nodes has no `rendezvous`, no command of its members runs anywhere.
+    While a gang over several nodes has no `rendezvous`, none of its members runs a command.
     """
 
     id: str
@@ -76,36 +78,33 @@ class Allocation:
 
     @property
     def by_rank(self) -> tuple[Placement, ...]:
-        """Where the members are, in the order of their ranks."""
+        """The placements in the order of ranks."""
         return tuple(sorted(self.placements, key=lambda placement: placement.member))
 
     @property
     def spans_nodes(self) -> bool:
-        """Tell whether its members are on several nodes, so that only a commit lets them run."""
+        """Tell whether its members are on several nodes, so that it needs a commit to run."""
         first = self.placements[0].node_id if self.placements else ""
         return any(placement.node_id != first for placement in self.placements)
 
     @property
     def is_held_back(self) -> bool:
-        """Tell whether nothing of it can have run, whatever its nodes say or do not say."""
+        """Tell whether it waits for the commit, so that nothing of it can have run."""
         return self.spans_nodes and self.rendezvous is None
 
     def is_on(self, node_id: str, member: int) -> bool:
-        """Tell whether that member is on that node."""
+        """Tell whether this member is on this node."""
         return any(p.node_id == node_id and p.member == member for p in self.placements)
 
     @property
     def gpu_milli(self) -> int:
-        """GPUs over all members."""
+        """Milli-GPUs of all members."""
         return sum(placement.gpu_milli for placement in self.placements)
-
-
-# --- What the engine proposes. Somebody else applies it.
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start a job (or one task of an array) here and now."""
+    """Start a job, or one task of an array, now."""
 
     job_id: str
     task: int | None
@@ -125,12 +124,12 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """A place and a time that a blocked job keeps.
+    """Future resources of a blocked job.
 
-    `made_ms` is when the job first got one: older ones go before younger ones of the same class.
-    With `claim`, victims are being cleared from the place and it is due at once. `slips` counts
-    how often running jobs (never later decisions) have pushed it back. `promised_ms` is the time
-    that was named first; without one it is `at_ms`.
+    `made_ms` is when the job first got a reservation: older ones go first within a class. With
+    `claim`, victims are being evicted from the resources, and the job starts when they are gone.
+    `slips` counts how often running jobs (never later decisions) have delayed it. `promised_ms` is
+    the start time that was shown first; without one it is `at_ms`.
     """
 
     job_id: str
@@ -145,7 +144,7 @@ class Reservation:
 
     @property
     def due_ms(self) -> int:
-        """When the job should run, however often that was put off since."""
+        """When the job should start, before any delay."""
         return self.at_ms if self.promised_ms is None else min(self.at_ms, self.promised_ms)
 
 
@@ -153,9 +152,9 @@ class Reservation:
 class Plan:
     """Starts, evictions and reservations in the order in which they were decided.
 
-    Reasons are kept per job, per job shape, or per tenant and job shape. A cycle that was cut short
-    by its budget is not `complete`; the next one looks first at the head of the queue again, and
-    then goes on behind the job with the number `resume_after`.
+    Reasons are kept per job, per job shape, or per tenant and job shape. A cycle that ran out of
+    its budget is not `complete`; the next one examines the head of the queue again, and then
+    continues after the job with the number `resume_after`.
     """
 
     starts: tuple[Start, ...] = ()
@@ -169,17 +168,17 @@ class Plan:
     resume_after: int = 0
 
     def to_json(self) -> str:
-        """One canonical text, so that two plans can be compared byte for byte."""
+        """One canonical text, to compare two plans byte for byte."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
 
 
 LONGEST_MS = 366 * 86_400_000
-"""A year is as long as a window may be."""
+"""The longest advance reservation: a year."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationSpec:
-    """What somebody wants to reserve. Empty fields leave the choice to us."""
+    """A request for an advance reservation. The scheduler chooses what empty fields leave open."""
 
     tenant: str
     gpus: int
@@ -193,18 +192,17 @@ class ReservationSpec:
     preempts: bool = False
 
     def admits(self, job: Job) -> bool:
-        """Tell whether a job would have a right to the devices."""
+        """Tell whether a job may use the reserved devices."""
         return job.tenant == self.tenant and self.user in {"", job.user}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvanceReservation:
-    """Whose, which devices (node and indices), from when, and until when (which is no part of it).
+    """Devices (node and indices) that are reserved for a tenant or user, from start to end.
 
-    Without a `user` it is for all users of the tenant. With `preempts`, jobs that still run on the
-    devices shortly before the start are stopped for it if they can be preempted. `over_ms` is when
-    it was over (None: it is not), `cancelled` says that somebody ended it. What had been `asked`
-    for (node, model, indices; empty: anything) limits what may replace a device that broke.
+    Without a `user` it is for all users of the tenant. With `preempts`, preemptible jobs that still
+    run on the devices shortly before the start are stopped. `over_ms` is when it ended (None: it
+    has not). The `asked_*` fields (empty: anything) limit which devices may replace a broken one.
     """
 
     id: str
@@ -225,7 +223,7 @@ class AdvanceReservation:
     asked_indices: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a window without time or devices."""
+        """Reject a reservation without duration or devices."""
         if not self.start_ms < self.end_ms <= self.start_ms + LONGEST_MS:
             raise InvalidRequest(
                 f"reservation {self.id} lasts {self.end_ms - self.start_ms} ms; "
@@ -236,18 +234,18 @@ class AdvanceReservation:
 
     @property
     def gpu_count(self) -> int:
-        """How many devices are kept."""
+        """The number of reserved devices."""
         return sum(len(indices) for _, indices in self.devices)
 
     @property
     def owner(self) -> str:
-        """Whom it is for, in words."""
+        """Tenant, or user and tenant, as text."""
         return f"{self.user} of {self.tenant}" if self.user else self.tenant
 
     def admits(self, job: Job) -> bool:
-        """Tell whether a job may use the devices while the window lasts."""
+        """Tell whether a job may use the devices during the reservation."""
         return job.tenant == self.tenant and self.user in {"", job.user}
 
     def overlaps(self, start_ms: int, end_ms: int) -> bool:
-        """Tell whether any moment is in both."""
+        """Tell whether the two time spans overlap."""
         return start_ms < self.end_ms and self.start_ms < end_ms

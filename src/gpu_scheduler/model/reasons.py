@@ -1,6 +1,6 @@
-"""Why a job waits. A reason is data; the sentence is made when somebody asks.
+"""Why a job waits, can never run, or has ended.
 
-`NOT_NOW` reasons pass by themselves or by somebody's deed; `NEVER` reasons end the job.
+A reason is a code with data; its sentence is made when it is shown. Only `NEVER` reasons are final.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gpu_scheduler.model.utc import format_utc
 
 
 class ReasonCode(StrEnum):
-    """Why a job waits or is refused; each has one sentence in `SENTENCES`."""
+    """Why a job waits, is rejected or ended; each code has one sentence in `SENTENCES`."""
 
     RESOURCES = "resources"
     RESERVED = "reserved"
@@ -51,39 +51,39 @@ class ReasonCode(StrEnum):
 
 
 NEVER = frozenset({ReasonCode.DEPENDENCY_FAILED, ReasonCode.NEVER_FITS})
-"""Why a job could never start. What comes behind them in `ReasonCode` says why one has ended."""
+"""Reasons of jobs that can never start. The codes after them say why a job ended."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Reason:
-    """A code and its data, in a fixed order so that two runs agree."""
+    """A code with data in a fixed order, so that equal reasons compare equal."""
 
     code: ReasonCode
     data: tuple[tuple[str, str | int], ...] = ()
 
     @property
     def is_final(self) -> bool:
-        """Tell "never" from "not now"."""
+        """Tell whether the job can never start; otherwise it waits."""
         return self.code in NEVER
 
     def get(self, name: str) -> str | int | None:
-        """One piece of the data, if it is there."""
+        """One value of the data, or None."""
         return dict(self.data).get(name)
 
-    def besides(self, also: str) -> Reason:
-        """The same with something more to say."""
-        data = {**dict(self.data), "besides": also}
+    def besides(self, remark: str) -> Reason:
+        """The same reason with a remark at the end of its sentence."""
+        data = {**dict(self.data), "besides": remark}
         return Reason(self.code, tuple(sorted(data.items())))
 
     def __str__(self) -> str:
-        """The sentence for people."""
+        """The sentence that users see."""
         sentence = SENTENCES[self.code].format_map(_Shown(self.data)).removesuffix("; ")
-        also = self.get("besides")
-        return sentence if also is None else f"{sentence}; {also}"
+        remark = self.get("besides")
+        return sentence if remark is None else f"{sentence}; {remark}"
 
 
 class _Shown(dict[str, str | int]):
-    """Data for a sentence; a piece that is not known shows as a question mark."""
+    """Data for a sentence; a missing value is shown as a question mark."""
 
     def __init__(self, data: tuple[tuple[str, str | int], ...]) -> None:
         super().__init__(data)

@@ -1,7 +1,7 @@
-"""What one member of a job asks of one node.
+"""The resource request of one member of a job, on one node.
 
-The many ways in which people write a GPU request (2, 0.5, 1.5, total memory, memory per GPU,
-exclusive, a MIG profile) become one normal form here, so that no other module needs to know them.
+The many ways to write a GPU request (2, 0.5, 1.5, total memory, memory per GPU,
+exclusive, a MIG profile) become one normal form here.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from enum import StrEnum
 from gpu_scheduler.model.errors import InvalidRequest
 
 WHOLE_MILLI = 1000
-ONE_CORE_MILLI = 1_000
 """One GPU in milli-GPU."""
+ONE_CORE_MILLI = 1_000
+"""One CPU core in milli-cores."""
 SHARE_STEP_MILLI = 10
 """The finest share that can be asked for: 0.01 GPU."""
 MIG_SLICES = 7
@@ -22,7 +23,7 @@ MB_PER_GB = 1024
 
 
 class Topology(StrEnum):
-    """How much several GPUs of one member want to be close to each other."""
+    """Whether the GPUs of one member should be in one NVLink island."""
 
     ANY = "any"
     PREFER_ISLAND = "prefer_island"
@@ -53,7 +54,7 @@ class Request:
     min_bandwidth_gbps: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what no node could understand."""
+        """Reject invalid amounts and combinations."""
         amounts = {
             "gpu_count": self.gpu_count,
             "gpu_memory_mb": self.gpu_memory_mb,
@@ -92,7 +93,7 @@ class Request:
             )
 
     @classmethod
-    def for_gpus(  # noqa: PLR0913 - the many ways in which people write one request
+    def for_gpus(  # noqa: PLR0913 - the many ways to write one request
         cls,
         gpus_milli: int,
         *,
@@ -156,12 +157,12 @@ class Request:
 
     @property
     def device_count(self) -> int:
-        """How many devices the request touches."""
+        """The number of devices that the request uses."""
         return self.gpu_count + (1 if self.gpu_extra_milli else 0)
 
     @property
     def gpu_milli(self) -> int:
-        """What the request counts against quotas and shares."""
+        """Milli-GPUs that count against quotas and fair share."""
         if self.mig_profile:
             return self.gpu_count * mig_share_milli(self.mig_profile)
         return self.gpu_count * self.gpu_share_milli + self.gpu_extra_milli
@@ -173,7 +174,7 @@ class Request:
 
     @property
     def takes_whole_devices_only(self) -> bool:
-        """Tell whether nobody else may use the devices."""
+        """Tell whether the request uses its devices exclusively."""
         return (
             self.gpu_count > 0
             and self.gpu_share_milli == WHOLE_MILLI

@@ -1,4 +1,4 @@
-"""Online services: jobs that should run for ever, so many of them, each with a port and a check."""
+"""Online services: a fixed number of replicas that run without an end, with port and probe."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gpu_scheduler.model.launch import Launch, Probe
 MOST_REPLICAS = 1_000
 LARGEST_PORT = 65_535
 ENDLESS_MS = 10 * 365 * 86_400_000
-"""As long as a replica is expected to run: nothing is planned behind it."""
+"""The expected run time of a replica: the engine plans nothing after it."""
 BEYOND_MS = ENDLESS_MS // 2
-"""What is that far off never comes."""
+"""A time this far ahead is treated as never."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 class Restart(StrEnum):
-    """What follows when the program of a replica ends by itself."""
+    """Whether a replica is restarted after its program ends by itself."""
 
     ALWAYS = "always"
     ON_FAILURE = "on-failure"
@@ -29,9 +29,9 @@ class Restart(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartRule:
-    """When a replica is started again, and how long it pauses before that.
+    """When a replica is restarted, and with which back-off.
 
-    The pause doubles with every end up to `max_backoff_ms`, and begins anew after a run of
+    The back-off doubles with every end up to `max_backoff_ms`, and is reset after a run of
     `reset_after_ms`.
     """
 
@@ -41,25 +41,24 @@ class RestartRule:
     reset_after_ms: int = 60_000
 
     def __post_init__(self) -> None:
-        """Refuse pauses that are none."""
+        """Reject a back-off of 0 or above its maximum."""
         if not 1 <= self.backoff_ms <= self.max_backoff_ms or self.reset_after_ms < 1:
             raise InvalidRequest(
-                "the restart back-off must be more than nothing and at most the largest one, and "
-                "a good run must last some time"
+                "the restart back-off must be more than 0 and at most its maximum, and the time "
+                "after which it is reset must be more than 0"
             )
 
     def pause_ms(self, ends: int) -> int:
-        """How long to wait after so many ends in a row."""
+        """The back-off after this many ends in a row."""
         return min(self.backoff_ms << min(max(0, ends - 1), 40), self.max_backoff_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """One job of a service. `index` is its place among them, `generation` what it was made from.
+    """One replica: a job of a service, made from the service's `generation`.
 
-    `is_over` once it has ended in a way after which it is not started again; `leaving` when it is
-    being stopped for good. Its `port` is known when its agent has said so, `detail` is why it is
-    not ready, and `last_end` how it ended the last time.
+    `is_over`: it ended and is not restarted. `leaving`: it is being stopped and not replaced.
+    `port`: as reported by its agent. `detail`: why it is not ready. `last_end`: how it last ended.
     """
 
     index: int
@@ -77,12 +76,12 @@ class Replica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """So many alike jobs of the online pool, kept at that number.
+    """A number of equal jobs in the online pool, which the scheduler keeps running.
 
-    `job` and `launch` are what each replica is made from. With `port` 0 every replica gets a free
+    `job` and `launch` are the template of each replica. With `port` 0 every replica gets a free
     port of its node. With `surge`, an update starts a new replica before it stops an old one.
-    `problem` says why replicas that are missing cannot be made. A service that is `deleted` goes
-    when its last replica has ended.
+    `problem` says why missing replicas cannot be created. A `deleted` service is removed with its
+    last replica.
     """
 
     id: str
@@ -105,7 +104,7 @@ class Service:
     members: tuple[Replica, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what could never be a service."""
+        """Reject an invalid service."""
         if not _NAME.fullmatch(self.name):
             raise InvalidRequest(
                 f"the name of a service is {self.name[:80]!r}; write up to 63 small letters, "
@@ -125,27 +124,27 @@ class Service:
 
     @property
     def live(self) -> tuple[Replica, ...]:
-        """Those that should go on."""
+        """The replicas that should keep running."""
         return tuple(r for r in self.members if not r.leaving and not r.is_over)
 
     @property
     def ready_count(self) -> int:
-        """How many of them can be used."""
+        """The number of ready replicas."""
         return sum(replica.ready for replica in self.live)
 
     @property
     def updated_count(self) -> int:
-        """How many of them are as the service is now."""
+        """The number of replicas of the current generation."""
         return sum(replica.generation == self.generation for replica in self.live)
 
     @property
     def restarts(self) -> int:
-        """How often replicas that are here ended by themselves and were started again."""
+        """The number of restarts of the current replicas."""
         return sum(replica.restarts for replica in self.members)
 
     @property
     def state(self) -> str:
-        """In a word: how it stands."""
+        """The state of the service in one word."""
         if self.deleted:
             return "deleting"
         wanted = self.replicas - sum(replica.is_over for replica in self.members)
@@ -161,7 +160,7 @@ class Service:
 
 
 def _check_job(name: str, job: Job) -> None:
-    """A replica is one plain job on one node, without an end."""
+    """Reject job options that a replica cannot have."""
     for is_given, what in (
         (job.is_gang, "members"),
         (job.array is not None, "an array"),

@@ -1,4 +1,4 @@
-"""The whole cluster state as one frozen value: it can be saved, compared and rebuilt from."""
+"""The cluster state as one frozen value, to save, compare and replay decisions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from gpu_scheduler.model.tenant import Tenant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A job that could start now as far as holds, times and dependencies go.
+    """A queue entry: a job without holds, unmet dependencies or a later begin time.
 
-    `expected_ms` is frozen when it enters the queue. `attained_ms` is run time it keeps from
-    earlier attempts, `served_ms` all it has had, kept or lost,
-    `since_ms` when this wait began. A `protected` job has waited so long that it goes first and is
-    no longer preempted by feedback.
+    `expected_ms`: expected run time, fixed when it is queued. `attained_ms`: run time kept from
+    earlier attempts; `served_ms`: all run time, kept or lost. `since_ms`: start of this wait. A
+    `protected` job has waited so long that it goes first and is not preempted by feedback.
     """
 
     job: Job
@@ -32,13 +31,13 @@ class Waiting:
     protected: bool = False
 
     def waited_at(self, now_ms: int) -> int:
-        """The sum of all its waits until now."""
+        """The total waiting time until now."""
         return self.waited_ms + max(0, now_ms - self.since_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """An allocation, and what the engine must know of it to plan around it."""
+    """A running allocation with what the engine needs to plan around it."""
 
     job: Job
     allocation: Allocation
@@ -57,10 +56,10 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountUsage:
-    """What a tenant or user has had lately.
+    """The recent usage of a tenant or user.
 
-    `usage` is decayed GPU time, `recent_gpu_milli` an average of what it held lately, and
-    `spent_gpu_milli_ms` counts against a budget of GPU hours, until `turns_ms` (0: for ever).
+    `usage`: decayed GPU time. `recent_gpu_milli`: recent average of held milli-GPUs.
+    `spent_gpu_milli_ms`: use of the GPU-hours budget, which is reset at `turns_ms` (0: never).
     """
 
     usage: int = 0
@@ -71,7 +70,7 @@ class AccountUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolQuota:
-    """The part of all GPUs that a pool may hold. Elastic pools lend what they leave idle."""
+    """The percentage of all GPUs that a pool may hold. Elastic pools lend idle capacity."""
 
     pool: Pool
     percent: int
@@ -80,7 +79,7 @@ class PoolQuota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything a decision depends on, in a canonical order."""
+    """Everything a scheduling decision depends on, in a canonical order."""
 
     nodes: tuple[Node, ...] = ()
     tenants: tuple[Tenant, ...] = ()

@@ -1,4 +1,4 @@
-"""Who shares the cluster, and how much of it each may hold."""
+"""Tenants with quotas, budgets and weights; and which users belong to which tenants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WEIGHT_ONE_MILLI = 1000
 
 
 class Tier(Enum):
-    """A tenant's standing; its points are added to the priority of each of its jobs."""
+    """The tier of a tenant; its points are added to the priority of each of its jobs."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -23,7 +23,7 @@ class Tier(Enum):
 
     @property
     def points(self) -> int:
-        """What the tier adds to the static class of a job."""
+        """The points that the tier adds to the priority of a job."""
         return _TIER_POINTS[self]
 
 
@@ -31,7 +31,7 @@ _TIER_POINTS = {Tier.LOW: 0, Tier.MEDIUM: 1000, Tier.HIGH: 2000, Tier.CRITICAL: 
 
 
 class BudgetPeriod(StrEnum):
-    """For how long a budget of GPU time lasts; weeks begin on Monday, days at midnight UTC."""
+    """The period of a GPU-hours budget; weeks begin on Monday, days at midnight UTC."""
 
     TOTAL = "total"
     WEEK = "week"
@@ -40,9 +40,9 @@ class BudgetPeriod(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What a tenant, or a user, may hold at once. `None` means no limit.
+    """The limits of a tenant or a user. `None` means no limit.
 
-    GPU time is a budget for a period, and `pending_jobs` limits what may wait (an array counts as
+    `gpu_milli_ms` is a budget per period; `pending_jobs` limits waiting jobs (an array counts as
     its tasks).
     """
 
@@ -55,7 +55,7 @@ class Quota:
     pending_jobs: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse negative limits."""
+        """Reject negative limits."""
         for item in fields(self):
             limit = getattr(self, item.name)
             if limit is not None and limit < 0:
@@ -66,10 +66,10 @@ class Quota:
 class Tenant:
     """A group of users with a quota, a tier and a weight.
 
-    With `elastic`, the quota is what the tenant is sure of: it may hold more while others leave
-    theirs idle, and gives it back (by preemption) when they want it. Members of its Linux groups
-    and its users may submit to it; its admins may touch all its jobs, too. `user_quota` is for each
-    of its users; what it leaves open, and the period of budgets, is as the policy has it.
+    With `elastic`, the quota is guaranteed: the tenant may borrow idle capacity of others, which
+    they reclaim by preemption. Members of its Linux groups and its users may submit to it; its
+    admins may also change all its jobs. `user_quota` is for each of its users; the policy sets what
+    it leaves open, and the budget period.
     """
 
     id: str
@@ -88,7 +88,7 @@ class Tenant:
     budget_period: BudgetPeriod | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a weight that would divide by nothing."""
+        """Reject a weight below the smallest one."""
         if self.weight_milli < 1:
             raise InvalidRequest(
                 f"tenant {self.id} has fair-share weight {self.weight_milli / WEIGHT_ONE_MILLI:g}; "
@@ -98,14 +98,12 @@ class Tenant:
             raise InvalidRequest(f"tenant {self.id}: max_preemptions must be 0 or more")
 
 
-# --- Who belongs to which tenants: by Linux group, by name, or else to the default tenant.
-
 _Ids = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TenantMembership:
-    """One user's tenants: the one that is meant if none is named, all, and those to look after."""
+    """The tenants of one user: the default one, all, and those the user administers."""
 
     tenant: str
     tenants: frozenset[str]
@@ -114,7 +112,7 @@ class TenantMembership:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TenantDirectory:
-    """The tenants by what leads to them. A new one is made whenever a tenant changes."""
+    """Tenants by Linux group, user and admin; rebuilt after each change of a tenant."""
 
     by_group: Mapping[str, _Ids]
     by_user: Mapping[str, _Ids]
@@ -122,7 +120,7 @@ class TenantDirectory:
 
     @classmethod
     def of(cls, tenants: Iterable[Tenant]) -> TenantDirectory:
-        """The roster of these tenants."""
+        """The directory of these tenants."""
         by_group: dict[str, _Ids] = {}
         by_user: dict[str, _Ids] = {}
         by_admin: dict[str, _Ids] = {}
@@ -137,10 +135,10 @@ class TenantDirectory:
         return cls(by_group, by_user, by_admin)
 
     def membership(self, user: str, groups: Sequence[str]) -> TenantMembership:
-        """Where a user of these groups, the primary one first, belongs.
+        """The tenants of a user with these groups, the primary group first.
 
-        The first tenant is the one of the primary group, then by the user's own name, then of the
-        other groups; whoever belongs to none belongs to the default tenant.
+        The default tenant of the user is that of the primary group, then one that lists the user,
+        then that of another group; otherwise the tenant `default`.
         """
         found: list[str] = []
         if groups:

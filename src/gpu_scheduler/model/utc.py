@@ -1,7 +1,7 @@
-"""The calendar of UTC on a line of milliseconds, and moments in sentences.
+"""UTC dates from milliseconds since the epoch, in integers only.
 
-In whole numbers only: the core has no calendar library, and needs none, because UTC here has no
-leap seconds and no summer time. Sentences name UTC, so that whoever shows them can tell it locally.
+The core uses no calendar library: UTC here has no leap seconds and no daylight saving time. Texts
+name UTC, so that a client can convert them to local time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _EPOCH_DAYS = 719_468
 
 
 def format_utc(at_ms: int) -> str:
-    """A moment: `2026-11-20 18:00 UTC`, with seconds if there are any."""
+    """A time as `2026-11-20 18:00 UTC`, with seconds if they are not 0."""
     day, rest_ms = divmod(at_ms, DAY_MS)
     year, month, day_of_month = civil_date(day)
     minutes, second = divmod(rest_ms // 1000, 60)
@@ -39,7 +39,7 @@ def civil_date(epoch_day: int) -> tuple[int, int, int]:
 
 
 def first_day(year: int, month: int) -> int:
-    """The epoch day on which a month begins."""
+    """The epoch day of the first day of a month."""
     cycle, of_cycle = divmod(year - (month <= 2), _CYCLE_YEARS)
     from_march = (month + 9) % 12
     day_of_year = (153 * from_march + 2) // 5

@@ -450,7 +450,7 @@ class MemoryStore:
         found: dict[str, Measure] = {}
         for job_id in job_ids:
             for row in self._measures.get(job_id, {}).values():
-                found[job_id] = found.get(job_id, Measure()).and_also(row.measure)
+                found[job_id] = found.get(job_id, Measure()).plus(row.measure)
         return found
 
     def device_hours(self, from_ms: int, before_ms: int) -> list[DeviceHour]:

@@ -660,7 +660,7 @@ def test_a_file_that_cannot_be_read_is_named_once_with_the_ground(
     assert told.endswith(f"{missing}: cannot be read: No such file or directory")
     odd = tmp_path / "job.yaml"
     odd.write_bytes(b"command: caf\xe9\n")
-    assert "it is no text in UTF-8 (byte 13)" in refused(str(odd))
+    assert "it is not UTF-8 text (byte 13)" in refused(str(odd))
 
 
 def test_jobs_txt_is_submitted_line_by_line(

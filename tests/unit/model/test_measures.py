@@ -21,7 +21,7 @@ def test_a_kilowatt_for_an_hour_is_a_kilowatt_hour() -> None:
 def test_two_measures_together_add_up_but_for_their_peaks() -> None:
     one = Measure(gpu_ms=1, busy_percent_ms=2, peak_percent=9, power_ms=3, energy_uj=4)
     other = Measure(gpu_ms=10, busy_percent_ms=20, peak_percent=5, power_ms=30, energy_uj=40)
-    both = one.and_also(Measure(peak_memory_mb=7)).and_also(other)
+    both = one.plus(Measure(peak_memory_mb=7)).plus(other)
     assert both == Measure(
         gpu_ms=11,
         busy_percent_ms=22,

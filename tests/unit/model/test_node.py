@@ -1,39 +1,15 @@
 """Machines and their devices."""
 
-import itertools
-
 import pytest
 
-from gpu_scheduler.model.errors import InvalidRequest, WrongState
+from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.node import (
-    DEVICE_MODE_MOVES,
     DeviceMode,
     ForeignUse,
     Health,
-    change_mode,
     is_hot_after,
 )
 from tests.builders import a_device, a_mig_device, a_node
-
-PAIRS = list(itertools.product(DeviceMode, DeviceMode))
-
-
-@pytest.mark.parametrize(("current", "wanted"), PAIRS)
-def test_an_idle_device_changes_its_mode_only_over_whole(current, wanted) -> None:
-    if current is wanted or DeviceMode.WHOLE in {current, wanted}:
-        assert change_mode(current, wanted, in_use=False) is wanted
-    else:
-        with pytest.raises(WrongState, match=f"is {current} cannot become {wanted}; make it whole"):
-            change_mode(current, wanted, in_use=False)
-
-
-@pytest.mark.parametrize(
-    ("current", "wanted"), [pair for pair in PAIRS if pair[1] in DEVICE_MODE_MOVES[pair[0]]]
-)
-def test_a_device_in_use_keeps_its_mode(current, wanted) -> None:
-    with pytest.raises(WrongState, match=f"in use as {current}; it can become {wanted} when"):
-        change_mode(current, wanted, in_use=True)
-    assert change_mode(current, current, in_use=True) is current
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ class JobViews:
             return None
         total = Measure()
         for one in attempts.values():
-            total = total.and_also(one.measure)
+            total = total.plus(one.measure)
         return measure_form(total, next(reversed(attempts.values())).warning)
 
     def _attempt(self, row: JobRow, task: int | None) -> int:
