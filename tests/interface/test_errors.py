@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 import gpu_scheduler
-from gpu_scheduler.api.grpc.errors import refuse_as
+from gpu_scheduler.api.grpc.errors import abort_with
 from gpu_scheduler.api.http.errors import STATUS, error_form
 from gpu_scheduler.client.errors import error_of
 from gpu_scheduler.model.errors import SchedulerError
@@ -65,7 +65,7 @@ def error_classes() -> Iterator[type[SchedulerError]]:
 def grpc_status(status: int, code: str) -> str:
     """The status with which a gRPC call ends."""
     call = Call()
-    asyncio.run(refuse_as(call, status, ErrorForm(error="text", code=code, details={})))  # type: ignore[arg-type]
+    asyncio.run(abort_with(call, status, ErrorForm(error="text", code=code, details={})))  # type: ignore[arg-type]
     return call.ended_with.name
 
 

@@ -1,4 +1,4 @@
-"""What all handlers share: the service, its surroundings, and a few common questions."""
+"""The context of all handlers: the service, the settings, caches, and common look-ups."""
 
 from __future__ import annotations
 
@@ -21,23 +21,22 @@ from gpu_scheduler.wire.job_reader import JobReader
 from gpu_scheduler.wire.jobs import read_job_name
 
 MOST_READERS = 64
+ME = "@me"
+"""Stands for the caller in the query parameter `user`."""
 
 
 class JobReaderCache(dict[Caller, JobReader]):
-    """What is known of the jobs of callers who come again and again; of a few at a time."""
+    """The job readers of the last callers, a bounded number."""
 
     def __setitem__(self, caller: Caller, reader: JobReader) -> None:
-        """Remember a reader."""
+        """Add a reader; clear the cache if it is full."""
         if len(self) >= MOST_READERS:
             self.clear()
         super().__setitem__(caller, reader)
 
 
-ME = "@me"
-
-
 class Context:
-    """The API's parts, joined."""
+    """What a handler needs besides its request."""
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class Context:
         logs: LogSource | None = None,
         terminals: TerminalSource | None = None,
     ) -> None:
-        """Without `logs` the output of jobs cannot be read, without `terminals` none is joined."""
+        """Without `logs` or `terminals`, the operations that need them answer with an error."""
         self.service = service
         self.settings = settings
         self.logs = logs
@@ -64,7 +63,7 @@ class Context:
         self.started = settings.started or time.monotonic()
 
     def resolve_tenant(self, named: str) -> str:
-        """The id of a tenant that was named by its id or its name."""
+        """Return the id of a tenant that is given by its id or name."""
         tenants = self.service.core.state.cluster.tenants
         if named in tenants or named == DEFAULT_TENANT:
             return named
@@ -78,13 +77,13 @@ class Context:
         raise self.unknown_tenant(named)
 
     def unknown_tenant(self, named: str) -> UnknownThing:
-        """The refusal of a tenant that there is not, or not for the caller."""
+        """Return the error for a tenant that does not exist, or that the caller may not see."""
         return UnknownThing(
             f"tenant '{named}' is not known; create it first, or use '{DEFAULT_TENANT}'"
         )
 
     def submit_tenant(self, caller: Caller, named: str) -> str:
-        """The id of the tenant that a job of the caller goes to; its own one if none is named."""
+        """Return the tenant for a job of the caller; the caller's own if none is given."""
         if not named:
             return caller.tenant
         if caller.is_admin:
@@ -93,13 +92,13 @@ class Context:
             tenant_id = self.resolve_tenant(named)
         except SchedulerError:
             tenant_id = ""
-        # The same answer whether there is such a tenant or not.
+        # The same error whether such a tenant exists or not.
         if not caller.may_submit_to(tenant_id):
             raise not_a_member(caller, named)
         return tenant_id
 
     def find_job(self, request: Request) -> tuple[JobRow, int | None]:
-        """The job that the path names, in full, and the task if it names one."""
+        """Return the job in the path, and the task if there is one; the caller must own it."""
         row, task = self.find_known_job(request)
         if not request.caller.may_see(row.job.user, row.job.tenant):
             raise Forbidden(
@@ -109,9 +108,9 @@ class Context:
         return row, task
 
     def find_known_job(self, request: Request) -> tuple[JobRow, int | None]:
-        """The same for a job that the caller may know of, but not always see in full.
+        """Return the job in the path, which the caller may perhaps not see in full.
 
-        What others had is not there any more once it has ended.
+        Jobs of other users are visible until they end.
         """
         job_id, task = read_job_name(request.params["job_id"])
         row = self.service.store.job(job_id)
@@ -124,17 +123,17 @@ class Context:
         return row, task
 
     def user_filter(self, request: Request, query: Query) -> str:
-        """The user that the query names; @me stands for the caller, who may not know as whom."""
+        """Return the user in the query; @me is the caller."""
         named = query.text("user")
         return request.caller.user if named == ME else named
 
     def parse_query(self, request: Request, *known: str) -> Query:
-        """The parameters of the query, of which only these are known."""
+        """Parse the query; only the `known` parameters are allowed."""
         return Query(request.scope["query_string"], known, self.settings.bounds.query_bytes)
 
 
 def expect_admin(caller: Caller, what: str) -> None:
-    """Refuse what only admins may do."""
+    """Reject callers who are not admins."""
     if not caller.is_admin:
         raise Forbidden(
             f"user '{caller.user}' may not {what}; ask root or the user who runs the scheduler"

@@ -1,7 +1,7 @@
-"""What the API needs from below, as protocols.
+"""What the API needs from the rest of the server, as protocols, and its settings.
 
-The control loop fulfils `Service`; whoever reads logs from nodes fulfils `LogSource`. Nothing here
-does anything, so that tests can put real or small parts behind the same handlers.
+The control loop implements `Service`, the agent sessions implement `LogSource` and
+`TerminalSource`. Tests can put small fakes behind the same handlers.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ from gpu_scheduler.store.rows import AuditRow, EventRow, Write
 from gpu_scheduler.wire import agent_pb2 as pb
 
 ExtraWrites = Callable[[Sequence[Outcome]], Sequence[Write]]
-"""From what a command led to, to further rows that are kept in the same commit."""
+"""Makes additional rows for the commit of a command from its outcome."""
 
 
 Attach = Callable[[Job, Launch, Allocation], tuple[str, ...]]
-"""The command that a person runs to look into a running job; empty if there is none."""
+"""Returns the command with which a user attaches to a running job; empty if there is none."""
 
 
 class Service(Protocol):
-    """The one writer, its state, and what has been committed."""
+    """The control loop: the only writer, its state, and the store of what is committed."""
 
     @property
     def core(self) -> Core:
-        """State as of the last accepted message: for reasons, forecasts and the cluster state."""
+        """The state after the last accepted message."""
         ...
 
     @property
     def store(self) -> Store:
-        """State as of the last commit."""
+        """The state after the last commit."""
         ...
 
     @property
     def telemetry(self) -> Mapping[str, NodeReadings]:
-        """The last readings by node."""
+        """The last device readings by node."""
         ...
 
     @property
     def last_plan(self) -> Plan | None:
-        """What the last cycle decided."""
+        """The plan of the last scheduling cycle."""
         ...
 
     @property
     def tallies(self) -> LoopMetrics:
-        """What was counted since the start."""
+        """The counters since the start."""
         ...
 
     @property
@@ -71,29 +71,29 @@ class Service(Protocol):
 
     @property
     def away(self) -> str:
-        """Why nothing can be asked or changed now: the store is away. Empty if it is not."""
+        """Why the store is unavailable, so that requests are rejected; empty if it is not."""
         ...
 
     def look_for_tokens(self) -> None:
-        """Take in tokens that somebody else may have made since the core was read."""
+        """Load tokens that another server may have created since the state was loaded."""
         ...
 
     def note(self, row: AuditRow) -> None:
-        """Keep a record with one of the next commits; nobody waits for it."""
+        """Write an audit row with one of the next commits, without waiting for it."""
         ...
 
     def now_ms(self) -> int:
-        """The time by which the core goes."""
+        """The time of the control loop."""
         ...
 
     async def apply(
         self, message: Command, caller: Caller, *, extra_writes: ExtraWrites | None = None
     ) -> Outcome:
-        """Accept one command; return after its commit, or raise and leave nothing behind."""
+        """Execute one command; return after its commit, or raise without any effect."""
         ...
 
     def subscribe(self, after: int | None = None) -> AsyncIterator[tuple[int, EventRow]]:
-        """Events with their sequence numbers, in order, from behind `after`: old ones, then new.
+        """Yield events after the sequence number `after`, in order: old ones, then new ones.
 
         Ends when the subscriber falls too far behind, or the service closes.
         """
@@ -101,7 +101,7 @@ class Service(Protocol):
 
 
 class LogSource(Protocol):
-    """Where the output of jobs comes from."""
+    """Reads the logs of jobs."""
 
     def read_log(
         self,
@@ -112,26 +112,26 @@ class LogSource(Protocol):
         limit: int,
         follow: bool,
     ) -> AsyncIterator[bytes]:
-        """Bytes of one member's log from an offset on (negative: from the end).
+        """Yield one member's log from an offset on (negative: from the end).
 
-        A limit of 0 means all there is. With `follow`, goes on until the attempt has ended.
+        A limit of 0 means no limit. With `follow`, continue until the attempt has ended.
         """
         ...
 
 
 class TerminalSource(Protocol):
-    """Where the terminals of jobs are joined."""
+    """Attaches to the terminals of jobs."""
 
     def open(
         self, node_id: str, asked: pb.TerminalOpen
     ) -> AbstractAsyncContextManager[TerminalSession]:
-        """Join one, for as long as the block lasts."""
+        """Attach to a terminal until the end of the block."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How large what comes in may be, and how much may go out at once."""
+    """Limits on requests: sizes, rates, timeouts and concurrent streams."""
 
     body_bytes: int = 1 << 20
     bulk_bytes: int = 16 << 20
@@ -149,17 +149,14 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiSettings:
-    """What the API must know of its surroundings.
+    """Settings of the API.
 
-    `server_uid` is who runs the server, `admins` are further users who may do everything,
-    `host_names` are further names by which it may be called (besides localhost and the loopback
-    addresses). `version` is shown by /health. `attach` says what enters the session of a job.
-    `runner` is for jobs that do not name one.
-    `notifications` are those who tell people what happens, `prices` are for reports,
-    `vitals` what the server watches of itself.
-    Nodes come without TLS if they are `plain_nodes`.
-    With `auth` off everybody may do everything. `warnings` are shown by /health. `standing` says
-    who leads, where there can be several servers.
+    `server_uid` is the uid of the server, `admins` are additional users with the role admin.
+    `host_names` are additional names of the server, besides localhost and loopback addresses.
+    `attach` returns the command to attach to a job, `runner` is the default runner of jobs.
+    `vitals` returns the server's own health findings. Nodes connect without TLS if `plain_nodes`.
+    Without `auth` every local caller is an admin. `warnings` are shown by /health. `leadership` is
+    set if there can be several servers.
     """
 
     server_uid: int

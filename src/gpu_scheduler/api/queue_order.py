@@ -1,8 +1,8 @@
-"""In which order the jobs that wait or run stand on a screen, for whoever looks.
+"""Sorted lists of running and waiting jobs for live screens, cached per caller.
 
-Of the plain queue only as much is worked out as is looked at. Any other order is worked out for all
-jobs. Both are kept until something changes, and even then not made again before twenty times what
-the last took has passed: so looking costs a small part of a core however long the queue is.
+Queue order is computed only as far as it is shown; any other order needs all jobs. A list is cached
+until the state changes, and is not computed again before twenty times its own duration has passed:
+screens use a small part of a core however long the queue is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.job import HOLDING, JobState
 
 PAUSE_FACTOR = 20
-KEPT_ORDERS = 16
+MOST_CACHED = 16
 EVERYTHING = 1 << 62
 SORTS = ("queue", "number", "user", "name", "state", "gpus", "priority", "time", "tenant")
 
@@ -29,26 +29,26 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class SortedJobs:
-    """Ids of jobs in the order that was asked for, and how many there are of each kind.
+    """Job ids in the requested order, and the number of jobs by state.
 
-    `ids` may be only the first of `total`; `leading` of them stand before the queue.
+    `ids` may be only the first of `total`; `running` of them come before the queue.
     """
 
     version: int
     fresh_until: float
     ids: list[str]
-    places: dict[str, int]
+    positions: dict[str, int]
     counts: dict[str, int]
     total: int
-    leading: int = 0
+    running: int = 0
 
-    def reaches(self, need: int) -> bool:
-        """Whether it is long enough."""
+    def covers(self, need: int) -> bool:
+        """Whether it has the first `need` jobs."""
         return len(self.ids) >= min(need, self.total)
 
 
 class SortedJobsCache:
-    """Orders that were worked out lately, for one service."""
+    """The last sorted lists of one service."""
 
     def __init__(
         self,
@@ -56,45 +56,45 @@ class SortedJobsCache:
         clock: Callable[[], float] = time.monotonic,
         work_clock: Callable[[], float] = time.thread_time,
     ) -> None:
-        """Nothing is worked out yet. Work is counted without the time that others had the CPU."""
+        """`work_clock` measures the CPU time of a computation."""
         self._service = service
         self._clock = clock
         self._work_clock = work_clock
-        self._kept: OrderedDict[Key, SortedJobs] = OrderedDict()
+        self._cached: OrderedDict[Key, SortedJobs] = OrderedDict()
 
     def find(
         self, caller: Caller, sort: str, words: tuple[str, ...], user: str, need: int = EVERYTHING
     ) -> SortedJobs:
-        """The jobs that the words and the user choose, in this order; the first `need` at least."""
+        """Return the jobs of a user that match all words; at least the first `need` of them."""
         seen_by = (caller.user, caller.role, caller.administers, caller.tenants, caller.confined)
         key = (seen_by, sort, words, user)
         version = self._service.tallies.messages
-        kept = self._kept.get(key)
-        is_fresh = kept is not None and (
-            kept.version == version or self._clock() < kept.fresh_until
+        cached = self._cached.get(key)
+        is_fresh = cached is not None and (
+            cached.version == version or self._clock() < cached.fresh_until
         )
-        if kept is not None and is_fresh and kept.reaches(need):
-            self._kept.move_to_end(key)
-            return kept
+        if cached is not None and is_fresh and cached.covers(need):
+            self._cached.move_to_end(key)
+            return cached
         began = self._work_clock()
-        total, leading = 0, 0
+        total, running = 0, 0
         if sort == "queue" and not words and not user:
-            ids, counts, leading = self._head(need)
+            ids, counts, running = self._queue_head(need)
             total = len(self._service.core.state.jobs)
         else:
-            ids, counts = self._work_out(caller, sort, words, user)
+            ids, counts = self._sort(caller, sort, words, user)
             total = len(ids)
         fresh_until = self._clock() + PAUSE_FACTOR * (self._work_clock() - began)
-        places = {job_id: place for place, job_id in enumerate(ids)}
-        found = SortedJobs(version, fresh_until, ids, places, counts, total, leading)
-        self._kept[key] = found
-        self._kept.move_to_end(key)
-        while len(self._kept) > KEPT_ORDERS:
-            self._kept.popitem(last=False)
+        positions = {job_id: position for position, job_id in enumerate(ids)}
+        found = SortedJobs(version, fresh_until, ids, positions, counts, total, running)
+        self._cached[key] = found
+        self._cached.move_to_end(key)
+        while len(self._cached) > MOST_CACHED:
+            self._cached.popitem(last=False)
         return found
 
-    def _head(self, need: int) -> tuple[list[str], dict[str, int], int]:
-        """What runs, and so much of the queue as is needed, by merging its lines."""
+    def _queue_head(self, need: int) -> tuple[list[str], dict[str, int], int]:
+        """Return the running jobs and as much of the queue as needed, by merging its lines."""
         state = self._service.core.state
         counts = {"running": 0, "scheduled": 0, "pending": 0, "held": 0}
         before, behind = [], []
@@ -120,7 +120,7 @@ class SortedJobsCache:
         return ids, counts, len(before)
 
     def _queue(self) -> Iterator[str]:
-        """The waiting jobs as the engine would take them, one by one."""
+        """Yield the waiting jobs in the engine's order."""
         queue = self._service.core.state.cluster.queue
         standings = FairShare(self._service.core.state.cluster)
         lines = []
@@ -130,7 +130,7 @@ class SortedJobsCache:
         for _, number in merge(*lines):
             yield queue.entries[number].waiting.job.id
 
-    def _work_out(
+    def _sort(
         self, caller: Caller, sort: str, words: tuple[str, ...], user: str
     ) -> tuple[list[str], dict[str, int]]:
         state = self._service.core.state
@@ -146,7 +146,7 @@ class SortedJobsCache:
             if words and not _has(record, job_state, words, sees):
                 continue
             chosen.append((keys.of(record, job_state, sees), job_id))
-        # Backwards only what was asked for: jobs that are equal in it stay in their order.
+        # Reverse only the requested key: jobs with equal keys stay in order of their numbers.
         chosen.sort()
         if sort.startswith("-"):
             chosen.sort(key=lambda item: item[0][0], reverse=True)  # type: ignore[arg-type,return-value]
@@ -158,7 +158,7 @@ def _shifted(line: list[tuple[int, int]], penalty_ms: int) -> Iterator[tuple[int
 
 
 class _Keys:
-    """What jobs are sorted by. Every key has the same form and ends with the number."""
+    """Sort keys of jobs. All keys of one sort have the same shape and end with the job number."""
 
     def __init__(self, service: Service, sort: str) -> None:
         self._cluster = service.core.state.cluster
@@ -187,7 +187,7 @@ class _Keys:
         return (texts.get(sort, job.name if sees else ""),)
 
     def _line(self, record: JobRecord, state: JobState) -> tuple[int, int]:
-        """What runs first, then the queue as the engine merges it, then what is not in it."""
+        """Sort running jobs first, then the queue in the engine's order, then all others."""
         if state in HOLDING:
             return 0, 0
         entry = self._cluster.queue.entries.get(record.job.number)

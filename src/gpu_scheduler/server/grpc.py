@@ -23,8 +23,12 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
 from gpu_scheduler.api.grpc.certificate_authority import NodeAuthority, Pair, new_authority
-from gpu_scheduler.api.grpc.node_service import Nodes, add_node_service
-from gpu_scheduler.api.grpc.scheduler_service import SERVICE, Scheduler, add_scheduler_service
+from gpu_scheduler.api.grpc.node_service import NodeService, add_node_service
+from gpu_scheduler.api.grpc.scheduler_service import (
+    SERVICE,
+    SchedulerService,
+    add_scheduler_service,
+)
 from gpu_scheduler.api.ha.gate import LeadershipStatus
 from gpu_scheduler.api.http.listeners import CannotListen
 from gpu_scheduler.api.nodes.protocol import Agents
@@ -293,9 +297,11 @@ class GrpcServer:
         self._application: Any = None
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=_options(settings))
-        nodes = Nodes(gate, store, lambda: self._authority, key_days=settings.grpc.node_key_days)
+        nodes = NodeService(
+            gate, store, lambda: self._authority, key_days=settings.grpc.node_key_days
+        )
         add_node_service(self._server, nodes)
-        add_scheduler_service(self._server, Scheduler(self._answer))
+        add_scheduler_service(self._server, SchedulerService(self._answer))
         add_HealthServicer_to_server(self._health, self._server)
         names = (*SERVICES, "grpc.health.v1.Health", reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)

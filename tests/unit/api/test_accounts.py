@@ -28,7 +28,11 @@ from gpu_scheduler.api.auth.accounts import (
     group_numbers,
 )
 from gpu_scheduler.api.auth.tokens import PREFIX, hash_secret
-from gpu_scheduler.api.grpc.scheduler_service import SERVICE, Scheduler, add_scheduler_service
+from gpu_scheduler.api.grpc.scheduler_service import (
+    SERVICE,
+    SchedulerService,
+    add_scheduler_service,
+)
 from gpu_scheduler.control.messages import MakeToken
 from gpu_scheduler.model.errors import ClusterError
 from gpu_scheduler.model.identity import Token
@@ -417,7 +421,7 @@ def test_over_grpc_too_others_are_answered_while_one_cannot_be_looked_up(
 ) -> None:
     async def scenario() -> None:
         server = grpc.aio.server()
-        add_scheduler_service(server, Scheduler(lab.applications.main))
+        add_scheduler_service(server, SchedulerService(lab.applications.main))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

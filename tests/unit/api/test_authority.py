@@ -47,7 +47,7 @@ def test_a_certificate_is_believed_in_its_time_alone() -> None:
     for moment_ms in (NOW_MS, NOW_MS + DAY_MS - 1000):
         assert authority.node_of(signed, moment_ms)[0] == "n1"
     for moment_ms in (NOW_MS + DAY_MS + 1000, NOW_MS - DAY_MS):
-        with pytest.raises(ValueError, match="was good until"):
+        with pytest.raises(ValueError, match="was valid until"):
             authority.node_of(signed, moment_ms)
 
 
@@ -59,9 +59,9 @@ def test_only_what_this_authority_signed_for_a_node_is_believed() -> None:
     with pytest.raises(ValueError, match="not signed by this cluster's authority"):
         authority.node_of(b"nothing", NOW_MS)
     server = x509.load_pem_x509_certificate(authority.server_pair(NOW_MS)[1])
-    with pytest.raises(ValueError, match="not that of a node"):
+    with pytest.raises(ValueError, match="not a node certificate"):
         authority.node_of(server.public_bytes(DER), NOW_MS)
-    with pytest.raises(ValueError, match=r"not signed|not that of a node"):
+    with pytest.raises(ValueError, match=r"not signed|not a node certificate"):
         authority.node_of(authority.certificate, NOW_MS)
 
 

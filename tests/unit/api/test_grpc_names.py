@@ -7,7 +7,11 @@ from urllib.parse import unquote
 import grpc
 import pytest
 
-from gpu_scheduler.api.grpc.scheduler_service import SERVICE, Scheduler, add_scheduler_service
+from gpu_scheduler.api.grpc.scheduler_service import (
+    SERVICE,
+    SchedulerService,
+    add_scheduler_service,
+)
 from gpu_scheduler.client.http1 import request_bytes
 from gpu_scheduler.wire import scheduler_pb2 as pb
 
@@ -24,7 +28,7 @@ async def scope_of(name: str) -> Any:
         await send({"type": "http.response.body", "body": b"{}"})
 
     server = grpc.aio.server()
-    add_scheduler_service(server, Scheduler(application))
+    add_scheduler_service(server, SchedulerService(application))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

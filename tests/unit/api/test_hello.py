@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from gpu_scheduler.api.grpc.node_service import Nodes
+from gpu_scheduler.api.grpc.node_service import NodeService
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.wire import agent_pb2 as pb
 
@@ -36,7 +36,7 @@ def test_who_does_not_say_who_it_is_holds_no_stream_open(monkeypatch: pytest.Mon
     async def run() -> None:
         door: Any = None
         context: Any = Context()
-        nodes = Nodes(door, MemoryStore(), lambda: None, key_days=1)
+        nodes = NodeService(door, MemoryStore(), lambda: None, key_days=1)
         async with asyncio.timeout(60):
             async for _ in nodes.session(requests(), context):
                 pytest.fail("nobody was let in")

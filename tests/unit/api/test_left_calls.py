@@ -8,7 +8,11 @@ from typing import Any
 import grpc
 
 from gpu_scheduler.api.auth.peer_credentials import Peer
-from gpu_scheduler.api.grpc.scheduler_service import SERVICE, Scheduler, add_scheduler_service
+from gpu_scheduler.api.grpc.scheduler_service import (
+    SERVICE,
+    SchedulerService,
+    add_scheduler_service,
+)
 from gpu_scheduler.api.http.app import build
 from gpu_scheduler.api.interfaces import ApiSettings
 from gpu_scheduler.control.loop import Loop
@@ -76,7 +80,7 @@ async def leave_and_ask_again(store: Held) -> bool:
     settings = ApiSettings(server_uid=os.getuid())
     application = Watched(build(loop, settings, authenticators=(Somebody(),)).main)
     server = grpc.aio.server()
-    add_scheduler_service(server, Scheduler(application))
+    add_scheduler_service(server, SchedulerService(application))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

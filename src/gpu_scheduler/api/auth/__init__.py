@@ -1,1 +1,1 @@
-"""Authentication: peer credentials of the kernel, bearer tokens, JWTs, accounts of this machine."""
+"""Authentication of callers: accounts of this machine, peer credentials, API tokens, JWTs."""

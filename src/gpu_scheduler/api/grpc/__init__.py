@@ -1,1 +1,1 @@
-"""gRPC: the scheduler for programs, how nodes join, and who may open the session of an agent."""
+"""gRPC services: the public SchedulerService, and joining nodes with their certificates."""

@@ -1,7 +1,7 @@
-"""The private certificate authority: it signs the keys of nodes and the certificates of servers.
+"""The private certificate authority: signs the keys of nodes and the certificates of servers.
 
-Certificate requests come in, certificates go out; what is believed about a node is written in its
-certificate by us and nobody else.
+Certificate requests in, certificates out. The authority, not the request, decides what a node's
+certificate says.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from gpu_scheduler.wire.handshake import SERVER_NAME, fingerprint_of, pin_of
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 30
 MARGIN = timedelta(hours=1)
-"""Clocks differ: what is signed is good from a little earlier."""
+"""Clocks differ: certificates are valid from a little earlier."""
 DER = serialization.Encoding.DER
 PEM = serialization.Encoding.PEM
 Pair = tuple[bytes, bytes]
-"""A private key and a chain of certificates, as PEM."""
+"""A private key and a certificate chain, as PEM."""
 
 
 def new_authority(now_ms: int) -> Authority:
-    """A key that nobody had before, and a certificate for it by itself."""
+    """Create a new key and its self-signed certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-scheduler nodes")])
     builder = (
@@ -46,10 +46,10 @@ def new_authority(now_ms: int) -> Authority:
 
 
 class NodeAuthority:
-    """Signs the certificates of nodes with the key of the cluster."""
+    """Signs certificates with the key of the cluster."""
 
     def __init__(self, kept: Authority) -> None:
-        """Read what is kept."""
+        """Load the stored key and certificate."""
         self._certificate = x509.load_pem_x509_certificate(kept.certificate.encode())
         key = serialization.load_pem_private_key(kept.key.encode(), None)
         self._key = cast(ec.EllipticCurvePrivateKey, key)
@@ -66,11 +66,11 @@ class NodeAuthority:
 
     @property
     def pin(self) -> str:
-        """By what agents know it."""
+        """The pin by which agents recognise it."""
         return pin_of(self.certificate)
 
     def server_pair(self, now_ms: int) -> Pair:
-        """A new key and certificate for a server, with our own certificate behind it."""
+        """Create a key and a certificate chain for a server."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([x509.DNSName(SERVER_NAME), x509.DNSName("localhost")])
         certificate = self._sign(
@@ -85,7 +85,7 @@ class NodeAuthority:
     def sign_node(
         self, request: bytes, node: str, now_ms: int, life: timedelta
     ) -> tuple[bytes, str]:
-        """The certificate of a node for the key in its request, and that key's fingerprint."""
+        """Sign the key in a node's request; return the certificate and the key's fingerprint."""
         key = requested_key(request)
         names = x509.SubjectAlternativeName([x509.DNSName(node)])
         use = ExtendedKeyUsageOID.CLIENT_AUTH
@@ -93,7 +93,7 @@ class NodeAuthority:
         return certificate.public_bytes(DER), fingerprint_of(key)
 
     def node_of(self, certificate: bytes, now_ms: int) -> tuple[str, ec.EllipticCurvePublicKey]:
-        """The node that a certificate of ours names, and its key; raises ValueError otherwise."""
+        """Return the node and key of a certificate that this authority signed; else ValueError."""
         try:
             found = x509.load_der_x509_certificate(certificate)
             found.verify_directly_issued_by(self._certificate)
@@ -101,21 +101,21 @@ class NodeAuthority:
         except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
             raise ValueError("it was not signed by this cluster's authority") from None
         if ExtendedKeyUsageOID.CLIENT_AUTH not in uses:
-            raise ValueError("it is not that of a node")
+            raise ValueError("it is not a node certificate")
         now = _moment(now_ms)
         if not found.not_valid_before_utc <= now <= found.not_valid_after_utc:
-            raise ValueError(f"it was good until {found.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
+            raise ValueError(f"it was valid until {found.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
         name = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
         key = found.public_key()
         if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise ValueError("its key is of another kind")  # noqa: TRY004 - bad input, not a bug
+            raise ValueError("its key has the wrong type")  # noqa: TRY004 - bad input, not a bug
         return str(name), key
 
     def _sign(
         self,
         key: ec.EllipticCurvePublicKey,
         name: str,
-        says: tuple[x509.SubjectAlternativeName, x509.ObjectIdentifier],
+        extensions: tuple[x509.SubjectAlternativeName, x509.ObjectIdentifier],
         now_ms: int,
         life: timedelta,
     ) -> x509.Certificate:
@@ -124,14 +124,14 @@ class NodeAuthority:
             _builder(subject, self._certificate.subject, key, now_ms, life)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
-            .add_extension(says[0], critical=False)
-            .add_extension(x509.ExtendedKeyUsage([says[1]]), critical=False)
+            .add_extension(extensions[0], critical=False)
+            .add_extension(x509.ExtendedKeyUsage([extensions[1]]), critical=False)
             .sign(self._key, hashes.SHA256())
         )
 
 
 def requested_key(request: bytes) -> ec.EllipticCurvePublicKey:
-    """The key that a certificate request is about; who sends it has shown that it has it."""
+    """Return the key of a certificate request, whose signature proves possession of the key."""
     try:
         found = x509.load_der_x509_csr(request)
         is_signed = found.is_signature_valid
@@ -141,7 +141,7 @@ def requested_key(request: bytes) -> ec.EllipticCurvePublicKey:
     if not is_signed:
         raise InvalidRequest("the certificate request is not signed by its own key")
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise InvalidRequest("the certificate request is for another key than one of P-256")
+        raise InvalidRequest("the key of the certificate request is not P-256")
     return key
 
 

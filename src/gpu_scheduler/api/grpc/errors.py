@@ -1,6 +1,6 @@
-"""Errors become gRPC statuses: the same codes and sentences as over HTTP, with the same details.
+"""Errors as gRPC statuses, with the same codes, messages and details as over HTTP.
 
-Details travel as a google.rpc.Status in `grpc-status-details-bin`, so that any client reads them.
+Details are sent as a google.rpc.Status in `grpc-status-details-bin`, which any client can read.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ CODES = {
     500: grpc.StatusCode.INTERNAL,
     503: grpc.StatusCode.UNAVAILABLE,
 }
-"""By the status that HTTP would have; what is not here is our own mistake."""
-SPECIAL = {
+"""By HTTP status; any other status is an internal error."""
+CODES_BY_ERROR = {
     "already_exists": grpc.StatusCode.ALREADY_EXISTS,
     "quota_exceeded": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "key_reused": grpc.StatusCode.INVALID_ARGUMENT,
@@ -46,24 +46,28 @@ SPECIAL = {
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-async def refuse(context: Context, error: SchedulerError) -> None:
-    """End a call with an error that was raised on purpose."""
-    await refuse_as(context, *error_form(error))
+async def abort(context: Context, error: SchedulerError) -> None:
+    """End a call with an error."""
+    await abort_with(context, *error_form(error))
 
 
-async def refuse_as(
+async def abort_with(
     context: Context, status: int, form: ErrorForm, retry_after_s: int | None = None
 ) -> None:
-    """End a call as HTTP would answer it."""
-    code = SPECIAL.get(form.code) or CODES.get(status, grpc.StatusCode.INTERNAL)
-    said = pb.ErrorStatus(code=code.value[0], message=form.error)
+    """End a call with the gRPC status for an HTTP status."""
+    code = CODES_BY_ERROR.get(form.code) or CODES.get(status, grpc.StatusCode.INTERNAL)
+    status_message = pb.ErrorStatus(code=code.value[0], message=form.error)
     info = pb.ErrorInfo(reason=form.code, domain=DOMAIN, metadata=_texts(form.details))
-    said.details.append(Packed(type_url=f"{TYPES}ErrorInfo", value=info.SerializeToString()))
+    status_message.details.append(
+        Packed(type_url=f"{TYPES}ErrorInfo", value=info.SerializeToString())
+    )
     if retry_after_s is not None:
         retry = pb.RetryInfo()
         retry.retry_delay.seconds = retry_after_s
-        said.details.append(Packed(type_url=f"{TYPES}RetryInfo", value=retry.SerializeToString()))
-    await context.abort(code, form.error, ((DETAILS, said.SerializeToString()),))
+        status_message.details.append(
+            Packed(type_url=f"{TYPES}RetryInfo", value=retry.SerializeToString())
+        )
+    await context.abort(code, form.error, ((DETAILS, status_message.SerializeToString()),))
 
 
 def _texts(details: dict[str, Any]) -> dict[str, str]:
@@ -73,11 +77,8 @@ def _texts(details: dict[str, Any]) -> dict[str, str]:
     }
 
 
-# --- Who is at the other end of a gRPC connection, as far as gRPC tells.
-
-
 def host_of(context: Context) -> str:
-    """The address of the other end, without its port."""
+    """Return the address of the peer, without its port."""
     kind, _, rest = context.peer().partition(":")
     if kind not in {"ipv4", "ipv6"}:
         return kind
@@ -85,5 +86,5 @@ def host_of(context: Context) -> str:
 
 
 def peer_of_call(context: Context) -> Peer:
-    """The other end. Which account it has is not asked: over gRPC callers show a token."""
+    """Return the peer. Its account is unknown: callers of gRPC authenticate with a token."""
     return Peer(uid=None, host=host_of(context))

@@ -1,8 +1,7 @@
-"""SchedulerService: each call becomes the request that the REST API has for it.
+"""SchedulerService: each gRPC call becomes a request to the REST app in the same process.
 
-Calls come in, requests of the same application go through the same door: who calls, what that one
-may do, how often, what is repeated, what goes into the record and what a refusal says are settled
-there, once, for both. Answers are translated back.
+So authentication, permissions, rate limits, idempotency, audit and error messages exist once, for
+both. The responses are translated back.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from urllib.parse import quote, urlencode
 import grpc
 import msgspec
 
-from gpu_scheduler.api.grpc.errors import Context, peer_of_call, refuse_as
+from gpu_scheduler.api.grpc.errors import Context, abort_with, peer_of_call
 from gpu_scheduler.api.http.errors import internal_error_form
 from gpu_scheduler.api.http.operations import V1
 from gpu_scheduler.wire import scheduler_pb2 as pb
@@ -34,8 +33,8 @@ from gpu_scheduler.wire.scheduler_forms import (
 )
 
 SERVICE = "gpu_scheduler.v1.SchedulerService"
-PASSED_ON = ("authorization", "idempotency-key")
-"""Metadata that mean what the headers of the same names mean."""
+FORWARDED_METADATA = ("authorization", "idempotency-key")
+"""Metadata with the meaning of the headers of the same names."""
 REPLAYED = "idempotency-replayed"
 WAITING_EVENTS = 256
 TOO_SLOW = 1013
@@ -47,7 +46,7 @@ _decode = msgspec.json.decode
 
 @dataclass(slots=True)
 class Reply:
-    """What an application answers: status, headers, body."""
+    """A response of the app: status, headers, body."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
@@ -55,29 +54,29 @@ class Reply:
 
     @property
     def is_good(self) -> bool:
-        """Tell whether it is a success."""
+        """Whether it is a success."""
         return 200 <= self.status < 300
 
     @property
     def error(self) -> ErrorForm:
-        """What a refusal says."""
+        """The error of a response that is not a success."""
         try:
             return _ERROR.decode(self.body)
         except msgspec.MsgspecError:
             return internal_error_form("")
 
 
-class Scheduler:
-    """The service, on top of an application that may be exchanged while it serves."""
+class SchedulerService:
+    """The gRPC service on top of the REST app."""
 
-    def __init__(self, application: AsgiApp) -> None:
-        """`application` is the REST API (ASGI)."""
-        self._application = application
+    def __init__(self, app: AsgiApp) -> None:
+        """`app` is the REST API (ASGI)."""
+        self._app = app
 
-    # --- calls
+    # RPC methods
 
     async def submit_job(self, asked: pb.SubmitJobRequest, context: Context) -> pb.SubmitJobAnswer:
-        """One job."""
+        """Submit a job, or validate it."""
         body = _encode(job_form(asked.job))
         if asked.dry_run:
             reply = await self._post(context, f"{V1}/jobs/validate", body)
@@ -88,27 +87,27 @@ class Scheduler:
     async def submit_jobs(
         self, asked: pb.SubmitJobsRequest, context: Context
     ) -> pb.SubmitJobsAnswer:
-        """Many jobs: all of them, or none."""
+        """Submit many jobs: all of them, or none."""
         body = _encode([job_form(job) for job in asked.jobs])
         reply = await self._post(context, f"{V1}/jobs/bulk", body)
         return pb.SubmitJobsAnswer(**_decode(reply.body))
 
     async def cancel_job(self, asked: pb.CancelJobRequest, context: Context) -> pb.CancelJobAnswer:
-        """End a job, a task, or some tasks."""
+        """Cancel a job, a task, or some tasks."""
         query = {"tasks": asked.tasks} if asked.tasks else {}
         path = await _path(context, "jobs", asked.job_id)
-        reply = await self._ask(context, "DELETE", path, query=query)
+        reply = await self._request(context, "DELETE", path, query=query)
         return pb.CancelJobAnswer(**_decode(reply.body))
 
     async def get_job_status(self, asked: pb.GetJobStatusRequest, context: Context) -> pb.Job:
-        """One job, or one task."""
+        """Return one job, or one task."""
         path = await _path(context, "jobs", asked.job_id)
-        reply = await self._ask(context, "GET", path)
+        reply = await self._request(context, "GET", path)
         return job_of(_decode(reply.body))
 
     async def list_jobs(self, asked: pb.ListJobsRequest, context: Context) -> pb.ListJobsAnswer:
-        """A page of jobs."""
-        reply = await self._ask(context, "GET", f"{V1}/jobs", query=list_query(asked))
+        """Return a page of jobs."""
+        reply = await self._request(context, "GET", f"{V1}/jobs", query=list_query(asked))
         page = _decode(reply.body)
         return pb.ListJobsAnswer(
             jobs=[job_of(job) for job in page["jobs"]],
@@ -125,62 +124,62 @@ class Scheduler:
             body = _encode(quota_form(asked))
         except ValueError as error:
             form = ErrorForm(error=f"Invalid request: {error}", code="invalid_request")
-            await refuse_as(context, 400, form)
+            await abort_with(context, 400, form)
             raise
-        reply = await self._ask(context, "PATCH", path, body=body)
+        reply = await self._request(context, "PATCH", path, body=body)
         return tenant_of(_decode(reply.body))
 
     async def get_metrics(
         self,
-        asked: pb.GetMetricsRequest,  # noqa: ARG002 - it says nothing
+        asked: pb.GetMetricsRequest,  # noqa: ARG002 - it has no fields
         context: Context,
     ) -> pb.GetMetricsAnswer:
-        """What Prometheus would read."""
-        reply = await self._ask(context, "GET", "/metrics")
+        """Return the metrics in Prometheus format."""
+        reply = await self._request(context, "GET", "/metrics")
         return pb.GetMetricsAnswer(text=reply.body.decode())
 
     async def get_cluster_status(
         self, asked: pb.GetClusterStatusRequest, context: Context
     ) -> pb.ClusterStatus:
-        """The cluster in numbers."""
+        """Return the cluster status."""
         query = {"detailed": "true"} if asked.detailed else {}
-        reply = await self._ask(context, "GET", f"{V1}/cluster/status", query=query)
+        reply = await self._request(context, "GET", f"{V1}/cluster/status", query=query)
         return status_of(_decode(reply.body))
 
     async def watch_events(
         self, asked: pb.WatchEventsRequest, context: Context
     ) -> AsyncIterator[pb.Event]:
-        """Events behind a number, then as they happen."""
+        """Yield events after a sequence number, then new ones."""
         query = {"after": str(asked.after)} if asked.HasField("after") else {}
         socket = _Socket()
         scope = _scope(context, "websocket", "GET", f"{V1}/events", query)
-        serving = asyncio.ensure_future(self._application(scope, socket.receive, socket.send))
+        serving = asyncio.ensure_future(self._app(scope, socket.receive, socket.send))
         serving.add_done_callback(socket.end)
         try:
             async for text in socket.texts():
                 yield event_of(_decode(text))
-            if socket.refusal is not None:
-                await _refuse(context, socket.refusal)
+            if socket.rejection is not None:
+                await _abort(context, socket.rejection)
             form = ErrorForm(
                 error=socket.reason or "the stream has ended; resume behind the last event",
                 code="stream_ended",
             )
-            await refuse_as(context, 429 if socket.code == TOO_SLOW else 503, form)
+            await abort_with(context, 429 if socket.code == TOO_SLOW else 503, form)
         finally:
             socket.leave()
             serving.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await serving
 
-    # --- the application
+    # Requests to the app
 
     async def _post(self, context: Context, path: str, body: bytes) -> Reply:
-        reply = await self._ask(context, "POST", path, body=body)
+        reply = await self._request(context, "POST", path, body=body)
         if REPLAYED in reply.headers:
             context.set_trailing_metadata(((REPLAYED, reply.headers[REPLAYED]),))
         return reply
 
-    async def _ask(
+    async def _request(
         self,
         context: Context,
         method: str,
@@ -189,7 +188,7 @@ class Scheduler:
         query: Mapping[str, str] | None = None,
         body: bytes = b"",
     ) -> Reply:
-        """Ask the application; a refusal ends the call."""
+        """Send a request to the app; an error ends the call."""
         scope = _scope(context, "http", method, path, query or {}, body)
         reply = Reply()
         given = False
@@ -208,17 +207,17 @@ class Scheduler:
             else:
                 reply.body += message.get("body", b"")
 
-        await self._application(scope, receive, send)
+        await self._app(scope, receive, send)
         if not reply.is_good:
-            await _refuse(context, reply)
+            await _abort(context, reply)
         return reply
 
 
 class _Socket:
-    """The client's end of a WebSocket without a network; the sender waits when nobody reads."""
+    """The client's end of an in-process WebSocket; the app waits while nothing is read."""
 
     def __init__(self) -> None:
-        self.refusal: Reply | None = None
+        self.rejection: Reply | None = None
         self.code = 0
         self.reason = ""
         self._texts: asyncio.Queue[str | None] = asyncio.Queue(WAITING_EVENTS)
@@ -239,18 +238,18 @@ class _Socket:
             case "websocket.close":
                 self.code, self.reason = message.get("code", 1000), message.get("reason", "")
             case "websocket.http.response.start":
-                self.refusal = Reply(message["status"], _texts(message.get("headers", ())))
-            case "websocket.http.response.body" if self.refusal is not None:
-                self.refusal.body += message.get("body", b"")
+                self.rejection = Reply(message["status"], _texts(message.get("headers", ())))
+            case "websocket.http.response.body" if self.rejection is not None:
+                self.rejection.body += message.get("body", b"")
 
     def end(self, _: object) -> None:
-        """The application is done."""
+        """End the stream: the app has finished."""
         self._gone.set()
         with contextlib.suppress(asyncio.QueueFull):
             self._texts.put_nowait(None)
 
     def leave(self) -> None:
-        """The client has gone."""
+        """Tell the app that the client has disconnected."""
         self._gone.set()
 
     async def texts(self) -> AsyncIterator[str]:
@@ -271,9 +270,9 @@ def _scope(
 ) -> dict[str, Any]:
     headers = [(b"host", b"localhost")]
     for name, value in context.invocation_metadata() or ():
-        if name in PASSED_ON:
-            said = value if isinstance(value, bytes) else value.encode("latin-1", "replace")
-            headers.append((name.encode(), said))
+        if name in FORWARDED_METADATA:
+            content = value if isinstance(value, bytes) else value.encode("latin-1", "replace")
+            headers.append((name.encode(), content))
     if body:
         headers += [
             (b"content-type", b"application/json"),
@@ -291,29 +290,29 @@ def _scope(
 
 
 async def _path(context: Context, things: str, name: str) -> str:
-    """The path of one thing; what could not be a name ends the call."""
+    """Return the path of one object; an impossible name ends the call."""
     if not name or "/" in name or name in {".", ".."}:
         form = ErrorForm(
-            error=f"Invalid request: '{name[:80]}' names nothing among {things}",
+            error=f"Invalid request: '{name[:80]}' is not a valid name in {things}",
             code="invalid_request",
         )
-        await refuse_as(context, 400, form)
+        await abort_with(context, 400, form)
     return f"{V1}/{things}/{name}"
 
 
-async def _refuse(context: Context, reply: Reply) -> None:
+async def _abort(context: Context, reply: Reply) -> None:
     retry = reply.headers.get("retry-after", "")
-    await refuse_as(context, reply.status, reply.error, int(retry) if retry.isdigit() else None)
+    await abort_with(context, reply.status, reply.error, int(retry) if retry.isdigit() else None)
 
 
 def _texts(headers: Any) -> dict[str, str]:
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
 
 
-def add_scheduler_service(server: grpc.aio.Server, scheduler: Scheduler) -> None:
-    """Offer the service on a gRPC server."""
+def add_scheduler_service(server: grpc.aio.Server, scheduler: SchedulerService) -> None:
+    """Add SchedulerService to a gRPC server."""
     described = pb.DESCRIPTOR.services_by_name["SchedulerService"]
-    behaviours: dict[str, Any] = {
+    methods: dict[str, Any] = {
         "SubmitJob": scheduler.submit_job,
         "SubmitJobs": scheduler.submit_jobs,
         "CancelJob": scheduler.cancel_job,
@@ -330,7 +329,7 @@ def add_scheduler_service(server: grpc.aio.Server, scheduler: Scheduler) -> None
         if method.server_streaming:
             make = grpc.unary_stream_rpc_method_handler
         handlers[method.name] = make(
-            behaviours[method.name],
+            methods[method.name],
             request_deserializer=getattr(pb, method.input_type.name).FromString,
             response_serializer=getattr(pb, method.output_type.name).SerializeToString,
         )

@@ -1,1 +1,4 @@
-"""Requests on several servers: the gate of the leader, the proxy of a standby, forwarded users."""
+"""High availability as the API sees it: the leader's gate, a standby's proxy, forwarded identity.
+
+Leader election itself is in `server.ha`.
+"""

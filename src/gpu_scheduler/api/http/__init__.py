@@ -1,4 +1,4 @@
-"""HTTP: the ASGI application, requests and responses, limits, idempotency, errors, OpenAPI.
+"""HTTP: the ASGI app, requests and responses, listeners, limits, idempotency, errors, OpenAPI.
 
-No module here knows a REST resource; those are in `routes`.
+No operation of the API lives here; those are in `routes`.
 """

@@ -27,7 +27,7 @@ LONGEST_HOLD_MS = 24 * 3_600_000
 OnMemberEnded = Callable[[Allocation, int, MemberResult], None]
 
 
-class Nodes(Protocol):
+class ConnectedNodes(Protocol):
     """The connected agents, as far as gangs need them."""
 
     def send(self, node_id: str, item: pb.Order) -> bool:
@@ -46,7 +46,7 @@ class GangCoordinator:
         self,
         loop: Loop,
         members: GangStatus,
-        nodes: Nodes,
+        nodes: ConnectedNodes,
         post: Callable[[Prepared], object],
         on_ended: OnMemberEnded,
         committed: AllocationView,

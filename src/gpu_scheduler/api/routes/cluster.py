@@ -409,12 +409,12 @@ async def overview(context: Context, request: Request) -> Response:
 
 def _place(context: Context, order: SortedJobs, job_id: str) -> int | None:
     """Where a job stands, also beyond what was worked out of the queue."""
-    place = order.places.get(job_id)
+    place = order.positions.get(job_id)
     record = context.service.core.state.jobs.get(job_id)
-    if place is not None or record is None or order.reaches(order.total):
+    if place is not None or record is None or order.covers(order.total):
         return place
     position = context.explainer.position(record.job.number)
-    return order.total - 1 if position is None else order.leading + position - 1
+    return order.total - 1 if position is None else order.running + position - 1
 
 
 def _problem(context: Context) -> str:
