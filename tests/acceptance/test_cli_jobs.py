@@ -49,7 +49,7 @@ def test_run_says_that_its_input_does_not_reach_the_job(
     )
     os.close(stdin)
     assert ended.stdout == ""
-    told = "" if source in ("nothing", "an empty pipe") else "tgpu: warning: the job gets nothing"
+    told = "" if source in ("nothing", "an empty pipe") else "tgpu: warning: the job does not get"
     assert ended.stderr[: len(told) or None] == told
     assert ended.stderr.count("\n") == bool(told)
 
@@ -161,7 +161,7 @@ def test_the_forms_of_the_wishes_work(server: RealServer) -> None:
 
 
 def test_the_limit_that_holds_is_shown_also_if_the_job_states_none(server: RealServer) -> None:
-    for words, limit in (((), "7-00:00:00 (the default)"), (("-t", "2h"), "2:00:00")):
+    for words, limit in (((), "7-00:00:00 (default)"), (("-t", "2h"), "2:00:00")):
         job = server.submit("-H", *words, "--", "true")
         shown = server.tgpu("show", job).stdout.splitlines()
         assert f"limit {limit}" in [" ".join(line.split()) for line in shown]
@@ -343,7 +343,7 @@ def test_a_job_that_is_tried_again_is_followed_to_its_last_attempt(server: RealS
     job = server.submit("--retries", 3, "--", "sh", "-c", script)
     followed = server.tgpu("logs", "-f", job)
     assert followed.stdout == "attempt 1\nattempt 2\n"
-    assert f"attempt 2 of {job} begins" in followed.stderr
+    assert f"attempt 2 of {job} started" in followed.stderr
     assert server.tgpu("logs", "-f", "--attempt", 1, job).stdout == "attempt 1\n"
 
 

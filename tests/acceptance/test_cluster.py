@@ -139,7 +139,7 @@ def test_a_log_on_a_node_that_is_away_is_out_of_reach_and_says_so(cluster: Clust
     [
         (("--server", "host"), "write HOST:PORT"),
         (("--server", "host:99999"), "write HOST:PORT"),
-        ((), "no server is named"),
+        ((), "no server given"),
         (("--server", "a:1", "--name", "a/b"), "use letters, digits"),
         (("--server", "a:1", "--labels", "x"), "write NAME=VALUE"),
         (("--server", "a:1", "--simulate", "many"), "expected COUNTxMODEL"),

@@ -39,7 +39,7 @@ def test_the_server_that_is_named_is_stopped_and_no_other(
     stopped, before = facts(other), facts(server)
     words, variables = ((by, stopped[name]), {}) if by[0] == "-" else ((), {by: stopped[name]})
     told = server.tgpu("down", *words, **variables)
-    assert told.stdout.startswith(f"server {stopped['pid']} has stopped")
+    assert told.stdout.startswith(f"server {stopped['pid']} stopped")
     assert not facts(other)
     assert facts(server) == before
     again = server.tgpu("down", *words, code=3, **variables)
@@ -79,7 +79,7 @@ def test_what_is_no_server_of_ours_is_left_alone(server: RealServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as tunnel:
         address = f"http://127.0.0.1:{tunnel.getsockname()[1]}"
         told = server.tgpu("down", TGPU_SERVER=address, code=2)
-    assert f"something answers at {address}" in told.stderr
+    assert f"the server at {address} cannot be stopped" in told.stderr
     assert "behind a tunnel" in told.stderr
     assert facts(server)
 
@@ -117,6 +117,6 @@ def test_a_server_of_another_user_is_refused(server: RealServer) -> None:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading, encoding="utf-8") as answer:
-        assert "it is another user's" in answer.read()
+        assert "it belongs to another user" in answer.read()
     os.waitpid(child, 0)
     assert facts(server)

@@ -81,8 +81,8 @@ def test_a_standby_reads_by_itself_and_passes_changes_on(cluster: Servers) -> No
     assert (told["role"], told["leader"]) == ("standby", leader)
     until_standing_by(cluster, leader, standby)
     text = cluster.tgpu("status", TGPU_SERVER=cluster.address(standby))
-    assert f"{leader} at {cluster.address(leader)} leads, term " in text
-    assert f"standing by: {standby}" in text
+    assert f"leader: {leader} at {cluster.address(leader)}, term " in text
+    assert f"standby: {standby}" in text
 
 
 def until_standing_by(cluster: Servers, leader: str, *names: str) -> None:

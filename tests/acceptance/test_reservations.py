@@ -66,13 +66,13 @@ def test_a_reservation_with_preempt_takes_gpus_from_jobs_that_run(server: RealSe
 
 
 def test_the_list_says_who_has_what_until_when(server: RealServer) -> None:
-    assert server.tgpu("reserve", "list").stdout == "nothing is reserved\n"
+    assert server.tgpu("reserve", "list").stdout == "no reservations\n"
     server.tgpu("reserve", "--gpus", 1, "--tenant", "default", "--start", "+2h", "--duration", "1d")
     row = server.tgpu("reserve", "list").stdout.splitlines()[1].split("\t")
     assert row[1:4] == ["planned", "1", "default"]
     assert server.json("reserve", "show", row[0])["gpus"] == 1
     server.tgpu("reserve", "cancel", row[0].removeprefix("res-"))
-    assert "which reservation?" in server.tgpu("reserve", "cancel", code=2).stderr
+    assert "ID is missing" in server.tgpu("reserve", "cancel", code=2).stderr
     assert "is not known" in server.tgpu("reserve", "cancel", "res-99", code=4).stderr
 
 

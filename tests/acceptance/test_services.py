@@ -185,14 +185,14 @@ def test_batch_jobs_yield_to_a_service_within_the_part_of_online_work(cluster: C
     cluster.until(lambda: cluster.states(*jobs) == {"running"}, "batch has all")
     for job in jobs:
         cluster.until(lambda job=job: "listens" in cluster.tgpu("logs", job), "it listens")
-    assert "batch pool: holds 16 GPUs and is sure of 12 (75 %), 4 of them borrowed" in (
+    assert "batch pool: uses 16 GPUs, guaranteed 12 (75 %), 4 of them borrowed" in (
         cluster.tgpu("status")
     )
     cluster.tgpu("service", "create", "llm", "--gpus", "4", "--wait", *options(cluster, "llm"))
     waiting = [job for job in jobs if cluster.states(job) == {"pending"}]
     assert len(waiting) == 1
     assert "told" in cluster.tgpu("logs", waiting[0])
-    assert "online pool: holds 4 GPUs and is sure of 4" in cluster.tgpu("status")
+    assert "online pool: uses 4 GPUs, guaranteed 4" in cluster.tgpu("status")
     cluster.tgpu("service", "delete", "llm", "--wait")
     cluster.until(lambda: cluster.states(*jobs) == {"running"}, "batch borrows again")
     cluster.tgpu("cancel", *jobs)
@@ -223,7 +223,7 @@ def test_logs_of_a_service_are_those_of_its_replicas(cluster: Cluster) -> None:
     cluster.until(lambda: cluster.tgpu("service", "logs", "talk") == wanted, "both have spoken")
     assert cluster.tgpu("service", "logs", "talk", "--replica", "1") == "hello from 1\n"
     told = cluster.tgpu("service", "logs", "talk", "-f", code=2)
-    assert "has the replicas 0, 1; choose the one to follow with --replica" in told
+    assert "has replicas 0, 1; choose one with --replica" in told
     told = cluster.tgpu("service", "logs", "talk", "--replica", "7", code=2)
     assert "has no replica 7; it has 0, 1" in told
     shown = cluster.tgpu("service", "show", "talk")

@@ -278,7 +278,7 @@ def test_energy_and_use_of_a_job_are_kept_and_shown(box: Box) -> None:
     assert measured["utilisation_percent"] == measured["peak_utilisation_percent"] == 80
     assert measured["peak_memory_mb"] == 5_000
     shown = box.server.tgpu("show", job).stdout
-    assert "80 % in the mean, peak 80 %" in shown
+    assert "mean 80 %, peak 80 %" in shown
     assert " Wh" in shown
     assert " Wh" in box.server.tgpu("history").stdout
     usage = box.server.json("usage")["usage"]

@@ -481,7 +481,7 @@ def test_run_shows_output_and_asks_at_ctrl_c_what_is_to_become_of_the_job(
     terminal.until(lambda screen: screen.count("to go on?") == 2, "the question again")
     terminal.enter("d")
     job = last_job(server)["id"]
-    terminal.see(f"'tgpu logs -f {job}' shows it again")
+    terminal.see(f"'tgpu logs -f {job}' shows its output")
     assert terminal.answer("echo $?") == "0"
     assert server.json("show", job)["state"] == "running"
     server.tgpu("cancel", job)
@@ -533,15 +533,15 @@ def test_an_ssh_entry_for_a_server_elsewhere_needs_the_name_of_a_machine(
     server: RealServer,
 ) -> None:
     told = server.tgpu("code", "--ssh", "--server", "https://far.lab:8080", code=2).stderr
-    assert "name that one with --host" in told
+    assert "name the machine" in told
 
 
 def test_wrong_wishes_are_refused_in_words(server: RealServer) -> None:
     for words, told in (
-        (("shell", "--no-pty"), "--no-pty goes with --job"),
-        (("shell", "-a", "0-3", "--", "true"), "this is for one job"),
-        (("shell", "--runner", "tmux", "--", "true"), "leave it out"),
-        (("run", "--idle", "3m", "--", "true"), "give --pty too"),
+        (("shell", "--no-pty"), "--no-pty needs --job"),
+        (("shell", "-a", "0-3", "--", "true"), "only one job"),
+        (("shell", "--runner", "tmux", "--", "true"), "leave out --runner"),
+        (("run", "--idle", "3m", "--", "true"), "add --pty"),
         (("run", "--pty"), "'tgpu shell' opens a shell"),
         (("attach",), "'tgpu screens' lists"),
         (("attach", "--socket", "/no/such/place"), "has the job ended?"),

@@ -12,8 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.cli.simulate.command import register
-from gpu_scheduler.cli.simulate.options import FORMATS, PREDICTORS, SHAPE, duration_ms, seeds
+from gpu_scheduler.cli.simulate.command import (
+    FORMATS,
+    PREDICTORS,
+    SHAPE,
+    duration_ms,
+    register,
+    seeds,
+)
 from gpu_scheduler.cli.simulate.show import ABOUT
 from gpu_scheduler.engine.policy import PRESETS
 from gpu_scheduler.model.errors import InvalidRequest
@@ -230,7 +236,7 @@ def test_fill_compares_policies_seed_by_seed(openb: tuple[str, ...]) -> None:
     words = ("--fill", *openb, "--seeds", "1-3", "--policy", "fgd,balance,random")
     shown = succeeding(*words)
     assert "4 pods on 2 nodes with 6 GPUs, 3 seeds" in shown
-    assert "Allocated when 100% of the GPUs were asked for" in shown
+    assert "Allocated when 100% of the GPUs were requested" in shown
     document = json.loads(succeeding(*words, "--json"))
     fgd, balance, _ = document["fillings"]
     assert fgd["over_fgd_at_130_points"] == {"mean": 0, "min": 0, "max": 0}
@@ -340,8 +346,8 @@ BAD: list[tuple[str, str]] = [
     ("--trace jobs.csv --nodes -3", "--nodes is '-3'"),
     ("--trace jobs.csv --nodes 1 --gpus-per-node 2 --memory-mb x", "--memory-mb is 'x'"),
     ("--trace jobs.csv --nodes 1 --gpus-per-node 2", "jobs.csv, line 2"),
-    ("--trace jobs.csv --gpus-per-node 2", "say how many with --nodes"),
-    ("--trace jobs.csv --nodes 1 --gpus-per-island 9", "an island lies inside one node"),
+    ("--trace jobs.csv --gpus-per-node 2", "needs --nodes"),
+    ("--trace jobs.csv --nodes 1 --gpus-per-island 9", "an island is part of one node"),
     ("--trace jobs.csv --nodes 1 --cluster nodes.csv", "--nodes cannot be given with --cluster"),
     ("--trace jobs.csv --nodes 1 --load 2", "--load cannot be given with --trace"),
     ("--trace jobs.csv --nodes 1 --seeds 1-2", "--seeds cannot be given with --trace"),

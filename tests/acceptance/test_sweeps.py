@@ -40,12 +40,12 @@ def test_a_sweep_is_a_grid_and_only_what_failed_runs_again(
         *("grid x 1", "grid x 2", "grid x 2"),
         *("grid y 1", "grid y 2", "grid y 2"),
     ]
-    assert server.tgpu("sweep", "retry", name).stdout == "nothing failed\n"
+    assert server.tgpu("sweep", "retry", name).stdout == "no job failed\n"
     assert "grid" in server.tgpu("show", jobs[0]["id"]).stdout
 
 
 def test_what_is_no_sweep_is_refused(server: RealServer, sweep: tuple[str, Path]) -> None:
-    assert "no sweep 'nosuch' of yours" in server.tgpu("sweep", "nosuch", code=4).stderr
+    assert "you have no sweep 'nosuch'" in server.tgpu("sweep", "nosuch", code=4).stderr
     alone = server.submit("--", "true")
     assert "is not part of a sweep" in server.tgpu("sweep", alone, code=4).stderr
     server.tgpu("sweep", "retry", code=2)

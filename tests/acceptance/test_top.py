@@ -51,7 +51,7 @@ def test_gpus_and_jobs_stand_in_80_columns_and_24_rows_and_in_more(
         server.submit("-G", 1, "-t", "10m", "-J", f"waits-{number:02d}", "--", "true")
     open_top(terminal)
     screen = terminal.until(
-        lambda shown: "1 job runs, 30 wait" in shown and "start" in shown, "the queue"
+        lambda shown: "1 running, 30 pending" in shown and "start" in shown, "the queue"
     )
     lines = screen.split("\n")
     assert lines[1].startswith("GPU MODEL MEMORY")
@@ -151,9 +151,9 @@ def test_logs_and_reasons_are_shown_and_words_choose_jobs(
     terminal.type("us")
     terminal.see("by time")
     terminal.type("R")
-    terminal.see("by time (turned round)")
+    terminal.see("by time (reversed)")
     terminal.type("?")
-    terminal.see("cancel the job, after a question")
+    terminal.see("cancel the job, after a confirmation")
     terminal.type("qq")
     terminal.until(lambda shown: shown.rstrip().endswith(PROMPT), "the prompt")
 
@@ -196,7 +196,7 @@ def test_a_server_that_is_away_is_said_so_and_waited_for(
 ) -> None:
     open_top(terminal)
     server.tgpu("down", "--state-dir", server.state_dir)
-    terminal.see("trying again")
+    terminal.see("retrying")
     server.start("8xA100-80GB")
     terminal.until(lambda shown: "GPUs free" in shown, "the server")
     terminal.type("q")

@@ -68,8 +68,8 @@ def _read(words: list[str]) -> None:
         return
     command = command_named(name)
     assert command is not None, f"there is no command {name}"
-    module, parser = parser_for(name, command)
-    args = parser.read(words[2:], takes_words=getattr(module, "TAKES_WORDS", False))
+    _, parser = parser_for(name, command)
+    args = parser.read(words[2:], takes_words=command.takes_words)
     if name in ("submit", "run"):
         args.dependency = [word.replace("last", "1") for word in args.dependency or []]
         dependencies_of(args.dependency) if args.dependency else None

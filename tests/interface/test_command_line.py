@@ -9,7 +9,7 @@ from gpu_scheduler.cli.main import (
     ALIASES,
     COMMANDS,
     EXIT_BROKEN_PIPE,
-    EXIT_CANNOT,
+    EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_USAGE,
     PROGRAM,
@@ -26,8 +26,8 @@ ENDED_BY_ARGPARSE = {"_HelpAction": "help", "_VersionAction": "version"}
 def test_commands_and_options() -> None:
     lines = list(described(_program_parser(), words=False))
     for name, command in sorted(COMMANDS.items()):
-        module, parser = parser_for(name, command)
-        lines += ["", *described(parser, words=getattr(module, "TAKES_WORDS", False))]
+        _, parser = parser_for(name, command)
+        lines += ["", *described(parser, words=command.takes_words)]
     check_snapshot("commands.txt", lines)
 
 
@@ -49,7 +49,7 @@ def test_the_three_programs_are_one() -> None:
 def test_exit_codes_of_the_command_line() -> None:
     """Those of errors are in `errors.json`."""
     found = {
-        "cannot do it now, or the output cannot be written": EXIT_CANNOT,
+        "cannot do it now, or the output cannot be written": EXIT_FAILED,
         "wrong usage": EXIT_USAGE,
         "no server answers": EXIT_NO_SERVER,
         "not found": EXIT_NOT_FOUND,

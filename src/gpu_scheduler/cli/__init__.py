@@ -1,5 +1,5 @@
-"""Commands and output: the place where the parts are joined.
+"""The command line. A command parses its arguments, calls one function and renders the answer.
 
-A command parses its arguments, calls one function and renders the answer. Each command is a
-module with ``register(parser)`` and ``run(args)``, named in the table of ``cli.main``.
+The table of commands is in `cli.main`; each names a module here and its `register` and `run`
+functions. No other package imports this one.
 """

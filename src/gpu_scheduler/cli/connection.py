@@ -1,4 +1,4 @@
-"""How a command reaches the server, and the options that every such command has."""
+"""The connection of a command to the server, and the options for it."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ def add_server_options(parser: ArgumentParser, *, json: bool = True) -> None:
         "--server",
         type=_address,
         metavar="ADDRESS",
-        help="unix:/path, a state directory or https://host:port; default $TGPU_SERVER, your own "
-        "server, that of the machine",
+        help="unix:/path, a state directory or https://host:port; default $TGPU_SERVER, else your "
+        "own server, else the server of this machine",
     )
     if json:
         parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def _address(word: str) -> str:
-    from gpu_scheduler.cli.text.values import text  # only now: it takes its time to load
+    from gpu_scheduler.cli.text.values import text  # slow to load
 
     return text("--server")(word)
 
 
 def client_for(args: Namespace) -> Client:
-    """A client for the server that the options name."""
+    """A client for the server of the options."""
     return Client(args.server)
 
 
 def my_name() -> str:
-    """The name of the account that runs this."""
+    """The user name of this process."""
     import pwd
 
     uid = os.getuid()
@@ -52,13 +52,13 @@ def my_name() -> str:
 
 
 def mine() -> str:
-    """Whose jobs are one's own, in a question to the server: with a token only that knows it."""
+    """The user for queries about one's own jobs; with a token, only the server knows the name."""
     if os.environ.get("GPU_SCHEDULER_TOKEN") or os.environ.get("GPU_SCHEDULER_TOKEN_FILE"):
         return ME
     return my_name()
 
 
 def warn(message: str) -> None:
-    """A line on stderr that is not an error."""
-    sys.stdout.flush()  # what was said before comes first, also where both go to one file
+    """Print a line on stderr that is not an error."""
+    sys.stdout.flush()  # keep the order if both go to one file
     print(f"tgpu: {in_local_time(message)}", file=sys.stderr)

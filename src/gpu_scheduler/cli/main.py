@@ -1,7 +1,7 @@
 """The command line: arguments in, an exit code out.
 
-A command's module is imported only when that command is asked for, so this module must never
-import one, nor anything else that is slow to load.
+The module of a command is imported only when that command runs, so this module must never import
+one, nor anything else that is slow to load.
 """
 
 import errno
@@ -21,113 +21,141 @@ if TYPE_CHECKING:
 
 PROGRAM = "tgpu"
 
-EXIT_CANNOT = 1
+EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 128 + 2
 EXIT_BROKEN_PIPE = 128 + 13
 STANDARD_ERROR = 2
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class Command:
-    """Where a sub-command lives: its module has ``register(parser)`` and the named function.
+    """One line of help, and the module with the two functions of a command.
 
-    A module with ``TAKES_WORDS`` gets what follows its options as ``args.words``, unread: the
-    command line of a job may hold any option.
+    `register_NAME(parser)` adds the options, `run_NAME(args)` does the work and returns the exit
+    code; a module with a single command calls them `register` and `run`. With `takes_words`, the
+    words after the options go to `args.words` unparsed: a job's command line may hold any option.
     """
 
-    __slots__ = ("function", "help", "module")
+    __slots__ = ("help", "module", "register", "run", "takes_words")
 
-    def __init__(self, help: str, module: str, function: str = "run") -> None:  # noqa: A002
+    def __init__(
+        self,
+        help: str,  # noqa: A002
+        module: str,
+        name: str = "",
+        *,
+        takes_words: bool = False,
+    ) -> None:
         self.help = help
-        self.module = module
-        self.function = function
-
-
-def _row(name: str, about: str, function: str = "run") -> Command:
-    return Command(about, f"gpu_scheduler.cli.{name}", function)
+        self.module = f"gpu_scheduler.cli.{module}"
+        self.register = f"register_{name}" if name else "register"
+        self.run = f"run_{name}" if name else "run"
+        self.takes_words = takes_words
 
 
 COMMANDS: dict[str, Command] = {
-    "up": _row("admin.up", "start the scheduler on this machine"),
-    "down": _row("admin.down", "stop it; jobs that run go on"),
-    "server": _row("cluster.agent", "serve a cluster, in the foreground", "server"),
-    "agent": _row("cluster.agent", "run jobs on this machine for a server elsewhere"),
-    "submit": _row("submit.submit", "put a job into the queue"),
-    "run": _row("submit.run", "submit a job, show its output and end with its exit code"),
-    "shell": _row("interactive.shell", "open an interactive shell with GPUs"),
-    "jupyter": _row("interactive.jupyter", "start a notebook server with GPUs"),
-    "code": _row("interactive.code", "let VS Code or ssh into a job with GPUs"),
-    "top": _row("interactive.top", "show GPUs and queue live, and act on jobs by keys"),
-    "list": _row("jobs.list", "list your jobs that wait or run"),
-    "show": _row("jobs.show", "show everything about a job"),
-    "logs": _row("jobs.logs", "show the output of a job"),
-    "sweep": _row("jobs.sweeps", "show sweeps as grids, and retry what failed in them"),
-    "cancel": _row("jobs.actions", "stop jobs, or take them from the queue"),
-    "hold": _row("jobs.actions", "keep waiting jobs from starting", "hold"),
-    "release": _row("jobs.actions", "let held jobs start", "release"),
-    "update": _row("jobs.actions", "change a job that waits", "update"),
-    "retry": _row("jobs.actions", "put failed or cancelled jobs back into the queue", "retry"),
-    "wait": _row("jobs.wait", "wait until jobs have ended"),
-    "attach": _row("interactive.attach", "come to the terminal of a job, or enter its session"),
-    "snapshots": _row("submit.snapshots", "list or drop the copies of code that jobs run in"),
-    "explain": _row("jobs.explain", "say why a job waits, and until when"),
-    "history": _row("jobs.history", "list jobs that have ended"),
-    "gpus": _row("cluster.gpus", "show the GPUs and who uses them"),
-    "pause-gpu": _row("cluster.gpus", "give a GPU no new work", "pause"),
-    "resume-gpu": _row("cluster.gpus", "use a paused GPU again", "resume"),
-    "nodes": _row("cluster.nodes", "list, cordon, drain, label or remove nodes"),
-    "tenants": _row("accounting.tenants", "list, create, show, change or delete tenants"),
-    "node": _row("cluster.nodes", "let nodes join with a token, list or revoke their keys", "node"),
-    "token": _row("admin.tokens", "make, list or revoke tokens for callers from elsewhere"),
-    "whoami": _row("admin.tokens", "say who the server takes you for", "whoami"),
-    "audit": _row(
-        "admin.tokens", "show who changed what, and what was refused (for admins)", "audit"
+    "up": Command("start the scheduler on this machine", "admin.start", "up"),
+    "down": Command("stop the scheduler; running jobs go on", "admin.down"),
+    "server": Command("run the server of a cluster in the foreground", "admin.start", "server"),
+    "agent": Command("run jobs on this machine for a server elsewhere", "admin.start", "agent"),
+    "submit": Command("submit a job to the queue", "submit.submit", "submit", takes_words=True),
+    "run": Command(
+        "submit a job, show its output and exit with its exit code", "submit.run", takes_words=True
     ),
-    "service": _row("cluster.services", "keep programs running as online services"),
-    "reserve": _row("cluster.reserve", "keep GPUs for a tenant or user for a while"),
-    "limits": _row(
-        "accounting.usage", "show what you may have, what you hold and what is left", "limits"
+    "shell": Command(
+        "open an interactive shell with GPUs", "interactive.shell", "shell", takes_words=True
     ),
-    "usage": _row("accounting.usage", "show who used how much"),
-    "report": _row(
-        "accounting.report", "report waits, run times, use and cost of a period; invoices"
+    "jupyter": Command(
+        "start a notebook server with GPUs", "interactive.editors", "jupyter", takes_words=True
     ),
-    "status": _row("cluster.status", "show queue, GPUs, jobs and health at a glance"),
-    "health": _row("cluster.status", "ask whether the server and its parts are well", "health"),
-    "notify": _row("admin.notify", "list who can be told what happens, and try one"),
-    "metrics": _row("accounting.metrics", "show how jobs and GPUs have fared"),
-    "doctor": _row("doctor.command", "look at this machine and say what is wrong and what to do"),
-    "config": _row("admin.config", "print, explain and check settings"),
-    "db": _row("admin.db", "upgrade, check, back up or copy the database"),
-    "estimate": _row("submit.estimate", "say how much GPU memory a language model needs"),
-    "simulate": _row("simulate.command", "run a trace through the scheduler on virtual time"),
-    "completions": _row("completions", "print a script that completes commands in your shell"),
-    "demo": _row("admin.demo", "show all this at work, on declared GPUs, in a minute"),
-    "add": _row("submit.add", "submit a script with the columns of jobs.txt"),
-    "screens": _row("interactive.attach", "list the sessions that one can attach to", "screens"),
-    "config-sample": _row(
-        "admin.config", "print a configuration file with every setting", "sample"
+    "code": Command(
+        "connect VS Code or ssh to a job with GPUs", "interactive.editors", "code", takes_words=True
     ),
-    "test": _row(
-        "admin.demo", "check the installation with real jobs on declared GPUs", "self_check"
+    "top": Command("show GPUs and the queue live, and act on jobs with keys", "interactive.top"),
+    "list": Command("list your pending and running jobs", "jobs.list", "list"),
+    "show": Command("show everything about a job", "jobs.show", "show"),
+    "logs": Command("show the output of a job", "jobs.logs"),
+    "sweep": Command("show sweeps as grids, and retry their failed jobs", "jobs.sweeps"),
+    "cancel": Command("cancel pending or running jobs", "jobs.actions", "cancel"),
+    "hold": Command("keep pending jobs from starting", "jobs.actions", "hold"),
+    "release": Command("let held jobs start", "jobs.actions", "release"),
+    "update": Command("change a pending job", "jobs.actions", "update"),
+    "retry": Command("put failed or cancelled jobs back into the queue", "jobs.actions", "retry"),
+    "wait": Command("wait until jobs have ended", "jobs.wait"),
+    "attach": Command("attach to the terminal or session of a job", "interactive.shell", "attach"),
+    "snapshots": Command("list or delete the copies of code that jobs run in", "submit.snapshots"),
+    "explain": Command(
+        "explain why a job is pending, and when it should start", "jobs.show", "explain"
+    ),
+    "history": Command("list jobs that have ended", "jobs.list", "history"),
+    "gpus": Command("show the GPUs and which jobs use them", "cluster.gpus", "gpus"),
+    "pause-gpu": Command("give a GPU no new work", "cluster.gpus", "pause"),
+    "resume-gpu": Command("use a paused GPU again", "cluster.gpus", "resume"),
+    "nodes": Command("list, cordon, drain, label or remove nodes", "cluster.nodes", "nodes"),
+    "tenants": Command("list, create, show, update or delete tenants", "accounting.tenants"),
+    "node": Command(
+        "create join tokens for nodes, list or revoke their keys", "cluster.nodes", "node"
+    ),
+    "token": Command("create, list or revoke tokens for remote access", "admin.tokens", "token"),
+    "whoami": Command("show which user the server takes you for", "admin.tokens", "whoami"),
+    "audit": Command(
+        "show the audit log: changes and rejected requests (for admins)", "admin.tokens", "audit"
+    ),
+    "service": Command(
+        "keep programs running as online services", "cluster.services", takes_words=True
+    ),
+    "reserve": Command("reserve GPUs for a tenant or user for a period", "cluster.reserve"),
+    "limits": Command(
+        "show your limits, what you use of them and what is left", "accounting.usage", "limits"
+    ),
+    "usage": Command("show how much each tenant and user has used", "accounting.usage", "usage"),
+    "report": Command(
+        "report waits, run times, use and cost of a period; invoices", "accounting.report"
+    ),
+    "status": Command("show queue, GPUs, jobs and health at a glance", "cluster.status", "status"),
+    "health": Command(
+        "check the health of the server and its components", "cluster.status", "health"
+    ),
+    "notify": Command("list notification targets, and test one", "admin.notify"),
+    "metrics": Command("show statistics of jobs and GPUs", "accounting.usage", "metrics"),
+    "doctor": Command("check this machine and say how to fix problems", "admin.doctor"),
+    "config": Command("print, explain and check settings", "admin.config", "config"),
+    "db": Command("upgrade, check, back up or copy the database", "admin.db"),
+    "estimate": Command(
+        "estimate the GPU memory that a language model needs", "submit.llm", "estimate"
+    ),
+    "simulate": Command("run a trace through the scheduler on virtual time", "simulate.command"),
+    "completions": Command(
+        "print a script that completes commands in your shell", "reference", "completions"
+    ),
+    "demo": Command(
+        "show the scheduler at work on declared GPUs, in a minute", "admin.demo", "demo"
+    ),
+    "add": Command("submit a script with the columns of jobs.txt", "submit.submit", "add"),
+    "screens": Command("list the sessions that you can attach to", "interactive.shell", "screens"),
+    "config-sample": Command(
+        "print a configuration file with every setting", "admin.config", "sample"
+    ),
+    "test": Command(
+        "check the installation with real jobs on declared GPUs", "admin.demo", "self_check"
     ),
 }
 
 ALIASES = {"list-jobs": "list", "cancel-job": "cancel", "start": "up", "ls": "list"}
-"""Other names of the same commands, which the help does not list."""
+"""Other names of commands, which the help does not list."""
 
 
 def main(argv: "Sequence[str] | None" = None) -> int:
-    """Run one command and return its exit code; wrong usage leaves by SystemExit."""
+    """Run one command and return its exit code; wrong usage raises SystemExit."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    gc.disable()  # while modules are loaded, nothing becomes garbage
-    _settle_streams()
+    gc.disable()  # loading modules makes no garbage
+    _prepare_streams()
     try:
         try:
             return _run(arguments)
         finally:
-            # Here, not at the end of the process, where a closed pipe could no longer be caught.
+            # Not at the end of the process, where a closed pipe can no longer be handled.
             sys.stdout.flush()
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -139,13 +167,13 @@ def main(argv: "Sequence[str] | None" = None) -> int:
 
         if _is_full(error):
             _discard_output()
-            _complain(f"the output cannot be written: {str(error.strerror).lower()}")
-            return EXIT_CANNOT
+            _print_error(f"the output cannot be written: {str(error.strerror).lower()}")
+            return EXIT_FAILED
         if not isinstance(error, SchedulerError):
             raise
         from gpu_scheduler.cli.text.tables import in_local_time
 
-        _complain(in_local_time(str(error)))
+        _print_error(in_local_time(str(error)))
         return error.exit_code
 
 
@@ -161,8 +189,7 @@ def parser_for(name: str, command: Command) -> "tuple[ModuleType, Parser]":
     __import__(command.module)
     module = sys.modules[command.module]
     parser = Parser(prog=f"{PROGRAM} {name}", description=_sentence(command.help))
-    register = getattr(module, f"register_{command.function}", None) or module.register
-    register(parser)
+    getattr(module, command.register)(parser)
     return module, parser
 
 
@@ -180,7 +207,7 @@ def _run(arguments: list[str]) -> int:
         return _help(arguments[place + 1 :])
     command = command_named(name)
     if command is None:
-        _complain(_unknown(name))
+        _print_error(_unknown(name))
         return EXIT_USAGE
     return _run_command(name, command, arguments[place + 1 :])
 
@@ -189,7 +216,7 @@ def _help(names: list[str]) -> int:
     """`tgpu help submit` is `tgpu submit --help`."""
     command = command_named(names[0]) if names else None
     if names and command is None:
-        _complain(_unknown(names[0]))
+        _print_error(_unknown(names[0]))
         return EXIT_USAGE
     parser = parser_for(names[0], command)[1] if command else _program_parser()
     parser.print_help()
@@ -198,9 +225,9 @@ def _help(names: list[str]) -> int:
 
 def _run_command(name: str, command: Command, arguments: list[str]) -> int:
     module, parser = parser_for(name, command)
-    args = parser.read(arguments, takes_words=getattr(module, "TAKES_WORDS", False))
+    args = parser.read(arguments, takes_words=command.takes_words)
     gc.enable()
-    exit_code: int = getattr(module, command.function)(args)
+    exit_code: int = getattr(module, command.run)(args)
     return exit_code
 
 
@@ -212,9 +239,9 @@ def _program_parser() -> "Parser":
     parser = Parser(
         prog=PROGRAM,
         usage=f"{PROGRAM} [--help] [--version] <command> ...",
-        description="Share GPUs fairly, and know why a job waits.",
+        description="A GPU scheduler: share GPUs fairly, and see why a job waits.",
         epilog="\n".join(
-            ["commands:", *lines, "", f"'{PROGRAM} <command> --help' explains one of them."]
+            ["commands:", *lines, "", f"'{PROGRAM} <command> --help' shows the options of one."]
         ),
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
@@ -226,22 +253,23 @@ def _unknown(name: str) -> str:
 
     near = get_close_matches(name, [*COMMANDS, *ALIASES], n=1)
     advice = f"did you mean '{near[0]}'?" if near else f"'{PROGRAM} --help' lists the commands"
-    return f"there is no command '{name}'; {advice}"
+    return f"unknown command '{name}'; {advice}"
 
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _complain(message: str) -> None:
+def _print_error(message: str) -> None:
     print(f"{PROGRAM}: error: {message}", file=sys.stderr)
 
 
-def _settle_streams() -> None:
-    """Make them safe to use, whoever started us.
+def _prepare_streams() -> None:
+    """Make stdin, stdout and stderr safe to use.
 
-    Where one is closed, nothing else must get its number: a warning would be written into whatever
-    file is opened next. A terminal that cannot show a character gets '?', not the end of a command.
+    A closed stream is opened on /dev/null: else the next file would get its number, and warnings
+    would be written into that file. A terminal that cannot show a character shows '?' instead of
+    ending the command.
     """
     number = os.open(os.devnull, os.O_RDWR)
     while number <= STANDARD_ERROR:
@@ -256,12 +284,12 @@ def _settle_streams() -> None:
 
 
 def _is_full(error: Exception) -> "TypeGuard[OSError]":
-    """Whether stdout takes no more: other files have names."""
-    return isinstance(error, OSError) and error.errno in FULL and error.filename is None
+    """Whether stdout cannot be written: an error of another file has a file name."""
+    return isinstance(error, OSError) and error.errno in DISK_FULL and error.filename is None
 
 
 def _discard_output() -> None:
-    """Point stdout at nothing, so that Python's own flush at exit cannot fail as well."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stdout.fileno())
-    os.close(nothing)
+    """Send stdout to /dev/null, so that Python's own flush at exit cannot fail as well."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

@@ -1,7 +1,7 @@
-"""argparse, but quick to fill, and with refusals in our own words.
+"""An argparse parser that is quick to build and prints clear errors.
 
-Words of the command line come in; a Namespace goes out, or SystemExit with code 2 and one line on
-stderr that says what is wrong and what would be right.
+The words of the command line come in; a Namespace goes out, or SystemExit with code 2 and one line
+on stderr that says what is wrong and how to fix it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 EXIT_USAGE = 2
-_CHECKING_WIDTH = 80
+_PLAIN_WIDTH = 80
 _BELOW_ZERO = re.compile(r"-\.?[0-9]")
 OTHER_NAMES = {
     **dict.fromkeys(("--gres", "--gpus-per-node", "--gpus-per-task", "--num-gpus"), "--gpus"),
@@ -32,23 +32,23 @@ OTHER_NAMES = {
     "--qos": "--priority",
     "--lines": "--tail",
 }
-"""What others call some of our options."""
+"""Options of other schedulers, and the option of tgpu to suggest instead."""
 
-# argparse would look for translations of its own words, which are not shown here.
+# argparse would load translations of its messages, which are not shown.
 vars(argparse)["_"] = str
 
 
 class Parser(ArgumentParser):
-    """The parser of one command. `place` stands before a refusal, such as a file and line."""
+    """The parser of one command. Errors start with `place`, such as a file and line."""
 
     place = ""
 
     def __init__(self, **settings: Any) -> None:
         settings.setdefault("formatter_class", RawDescriptionHelpFormatter)
-        self._helping = False
-        self._checking: HelpFormatter | None = None
+        self._is_printing_help = False
+        self._plain_formatter: HelpFormatter | None = None
         super().__init__(allow_abbrev=False, **settings)
-        # No option of ours begins with a digit: '-5m' is a value, refused as such by who reads it.
+        # No option starts with a digit: '-5m' is a value, which its parser rejects.
         self._negative_number_matcher = _BELOW_ZERO
 
     def read(
@@ -58,9 +58,9 @@ class Parser(ArgumentParser):
         takes_words: bool = False,
         into: Namespace | None = None,
     ) -> Namespace:
-        """Parse; with `takes_words`, what follows the options goes to `words` as it is.
+        """Parse; with `takes_words`, the words after the options go to `words` unparsed.
 
-        `after_dashes` then tells whether `--` stood before it.
+        `after_dashes` then says whether `--` came before them.
         """
         words: list[str] | None = None
         if takes_words:
@@ -68,7 +68,7 @@ class Parser(ArgumentParser):
             arguments, words = self.split(given)
         args, rest = self.parse_known_args(arguments, into)
         if rest and not takes_words and not rest[0].startswith("-"):
-            # argparse gives up on words that may be left out once an option stands before them.
+            # argparse does not assign optional words that follow an option.
             args, rest = self.parse_known_args(self._words_first(arguments), into)
         if rest:
             self.error(self._unknown(rest[0]))
@@ -78,7 +78,7 @@ class Parser(ArgumentParser):
         return args
 
     def split(self, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Our own options, and the words after them: all after `--`, or from the first other."""
+        """The options, and the words after them: those after `--`, or from the first other word."""
         place = 0
         while place < len(arguments):
             word = arguments[place]
@@ -90,7 +90,7 @@ class Parser(ArgumentParser):
         return list(arguments[:place]), list(arguments[place:])
 
     def own_option(self, words: Sequence[str], given: Namespace) -> str:
-        """The first long option of ours (or -G) in the words that is not given, and its value."""
+        """The first long option (or -G) in the words that was not given, with its value."""
         for place, word in enumerate(words):
             option, equals, _ = word.partition("=")
             action = self._option_string_actions.get(option)
@@ -102,7 +102,7 @@ class Parser(ArgumentParser):
         return ""
 
     def _words_first(self, arguments: Sequence[str]) -> list[str]:
-        """The same arguments with all words before the options."""
+        """The arguments with all words before the options."""
         words: list[str] = []
         options: list[str] = []
         left = list(arguments)
@@ -114,25 +114,25 @@ class Parser(ArgumentParser):
         return words + options
 
     def format_help(self) -> str:
-        self._helping = True
+        self._is_printing_help = True
         try:
             return super().format_help()
         finally:
-            self._helping = False
+            self._is_printing_help = False
 
     def error(self, message: str) -> NoReturn:
         where = f"{self.place}: " if self.place else ""
-        print(f"{self.prog.split()[0]}: error: {where}{self._plainly(message)}", file=sys.stderr)
+        print(f"{self.prog.split()[0]}: error: {where}{self._reworded(message)}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
 
     def _get_formatter(self) -> HelpFormatter:
-        # argparse makes one for each option, only to check it; measuring the terminal loads a
-        # dozen modules, so that is left to the help itself.
-        if self._helping:
+        # argparse makes a formatter for each option, only to check it. Measuring the terminal loads
+        # a dozen modules, so only the formatter of the help does that.
+        if self._is_printing_help:
             return super()._get_formatter()
-        if self._checking is None:
-            self._checking = HelpFormatter(prog=self.prog, width=_CHECKING_WIDTH)
-        return self._checking
+        if self._plain_formatter is None:
+            self._plain_formatter = HelpFormatter(prog=self.prog, width=_PLAIN_WIDTH)
+        return self._plain_formatter
 
     def _takes_next(self, word: str) -> bool:
         """Whether the value of an option is the next word."""
@@ -151,18 +151,18 @@ class Parser(ArgumentParser):
         from difflib import get_close_matches
 
         if not word.startswith("-"):
-            return f"'{word}' is one word too many; '{self.prog} --help' shows what is expected"
+            return f"unexpected argument '{word}'; '{self.prog} --help' shows the usage"
         option = word.partition("=")[0]
-        # Without the dashes, which alone would make any two options look alike.
+        # Without the dashes, which would make any two options similar.
         known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
         near = [f"--{name}" for name in get_close_matches(option.removeprefix("--"), known, n=1)]
         if OTHER_NAMES.get(option) in self._option_string_actions:
             near = [OTHER_NAMES[option]]
         advice = f"did you mean '{near[0]}'?" if near else f"'{self.prog} --help' lists the options"
-        return f"there is no option '{option}'; {advice}"
+        return f"unknown option '{option}'; {advice}"
 
-    def _plainly(self, message: str) -> str:
-        for pattern, words in _PLAIN_WORDS:
+    def _reworded(self, message: str) -> str:
+        for pattern, words in _REWORDED:
             if match := re.fullmatch(pattern, message, re.DOTALL):
                 return words(self, *match.groups())
         return message
@@ -182,14 +182,14 @@ def _wrong_choice(_: Parser, name: str, value: str, choices: str) -> str:
 
 
 def _missing(parser: Parser, name: str) -> str:
-    """What to write first; argparse names words, too, that may be left out."""
+    """The error for a missing argument, with its choices if it has any."""
     for action in parser._actions:
         if action.choices and name in (action.dest, action.metavar):
             return f"{name} is missing; write one of {', '.join(map(str, action.choices))}"
-    return f"{name} is missing; '{parser.prog} --help' shows what is expected"
+    return f"{name} is missing; '{parser.prog} --help' shows the usage"
 
 
-_PLAIN_WORDS: list[tuple[str, Callable[..., str]]] = [
+_REWORDED: list[tuple[str, Callable[..., str]]] = [
     (r"argument (\S+): expected (?:one|at least one) argument", lambda _, n: f"{n} needs a value"),
     (r"argument (\S+): ignored explicit argument (.*)", lambda _, n, _v: f"{n} takes no value"),
     (

@@ -1,13 +1,12 @@
-"""The reference page of the command line, made from the commands themselves.
+"""Texts made from the command table: the reference page and shell completion scripts.
 
-`python -m gpu_scheduler.cli.reference` prints what stands in docs/reference/cli.md; a test
-compares the two.
+`python -m gpu_scheduler.cli.reference` prints docs/reference/cli.md; a test compares the two.
 """
 
 from __future__ import annotations
 
 import sys
-from argparse import Action
+from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Iterator
 
 from gpu_scheduler.cli.main import ALIASES, COMMANDS, PROGRAM, parser_for
@@ -15,89 +14,89 @@ from gpu_scheduler.cli.main import ALIASES, COMMANDS, PROGRAM, parser_for
 INTRODUCTION = """\
 # Command line
 
-<!-- Made from the code by `python -m gpu_scheduler.cli.reference`; edit the code instead. -->
+<!-- Generated from the code by `python -m gpu_scheduler.cli.reference`; edit the code instead. -->
 
 `tgpu`, `gpu-scheduler` and `gpu-cli` are the same program. `tgpu COMMAND --help` or `tgpu help
-COMMAND` explains one command, `tgpu completions bash|zsh|fish` prints a script that completes them
-all.
+COMMAND` shows the options of a command; `tgpu completions bash|zsh|fish` prints a completion
+script.
 
-## What all commands share
+## Common to all commands
 
-**Which server.** `--server`, else `$TGPU_SERVER`: `unix:/path`, the path of a state directory, or
-`http://host:port`. Else your own server, then that of the machine (`/run/gpu-scheduler`). A socket
-that belongs neither to root nor to you is not trusted.
+**Server.** `--server`, else `$TGPU_SERVER`: `unix:/path`, the path of a state directory, or
+`http://host:port`. Without either, the command uses your own server, or else the server of the
+machine (`/run/gpu-scheduler`). A socket that belongs neither to root nor to you is not trusted.
 
-**Jobs** are named as
+**Job ids** are written as
 
-| written | means | taken by |
+| written | meaning | accepted by |
 |---|---|---|
 | `12`, `job-12` | that job | all commands |
 | `last`, `@~1`, `@~2` | your last job, the one before it, ... | all commands |
-| `1-3,7` | several | all but those about one job: `logs`, `attach`, `shell --job` |
-| `all` | all your jobs that wait or run | the same |
+| `1-3,7` | several jobs | all but those for one job: `logs`, `attach`, `shell --job` |
+| `all` | all your pending and running jobs | the same |
 | `12_4`, `last_4` | a task of an array | all but `hold`, `release`, `retry` and `update` |
 | `12_[1-3,7]` | several tasks | `cancel` |
 
-**Times** are written as `90s`, `90m`, `2h`, `1d`, `1d12h`, `1.5h`, `2 hours`, `02:30:00`,
-`1-12:00:00` (a day and a half), `1-12`. A plain number is minutes for limits and estimates (as with
-Slurm), and seconds for `--timeout`, `--grace` and `--interval`. `10:30` is refused, as it could
-mean two things, and so is a limit of 0: without `--time` it is the server's default, 7 days unless
-set otherwise.
-**Moments** are written as `2026-01-31T18:00` (your own clock unless an offset is given), `18:00` or
-`9am` (the next one), `tomorrow`, `tomorrow 9am`, `fri 18:00`, `+2h`, `in 2 hours`, `now`.
+**Durations** are written as `90s`, `90m`, `2h`, `1d`, `1d12h`, `1.5h`, `2 hours`, `02:30:00`,
+`1-12:00:00` (a day and a half), `1-12`. A plain number is minutes for limits and estimates (as in
+Slurm), and seconds for `--timeout`, `--grace` and `--interval`. `10:30` is rejected because it is
+ambiguous, and so is a limit of 0: without `--time` the limit is the server's default, 7 days unless
+configured otherwise.
+**Times** are written as `2026-01-31T18:00` (local time unless an offset is given), `18:00` or `9am`
+(the next one), `tomorrow`, `tomorrow 9am`, `fri 18:00`, `+2h`, `in 2 hours`, `now`.
 **Sizes** are `512M`, `40G`, `1.5T`; a plain number is MiB.
 
 **Priorities**: `low` (250), `normal` (750), `high` (1500), `urgent` (2500); 0 to 10 with 5 as
 normal; or a number up to 10000. Larger is more urgent. (`tgpu add` and jobs.txt have their own
 scale: 0 high, 1 normal, 2 low.)
 
-**Empty words**, as a variable that is not set gives them, are refused by `submit`, `run`, `up`,
-`server`, `agent` and their like, and as `--server` by every command; only the `--name` of a job may
-be empty, and then is that of the program.
+**Empty values**, such as those of unset variables, are rejected by `submit`, `run`, `up`, `server`,
+`agent` and similar commands, and as `--server` by every command. Only the `--name` of a job may be
+empty; the job then has the name of its program.
 
 **Output.** On a terminal, tables are aligned and coloured (not with `NO_COLOR`) and the last column
-is cut to the width; on a narrow one names are cut, too, and the columns that matter least are left
-out. In a pipe all cells come whole, separated by tabs. `--json` prints what the server said.
-States: PD pending, SC scheduled, R running, CD completed, F failed, TO failed by its time limit, CA
+is cut to the width; on a narrow terminal names are cut too, and the least important columns are
+left out. In a pipe all cells are complete, separated by tabs. `--json` prints the server's answer.
+States: PD pending, SC scheduled, R running, CD completed, F failed, TO failed at its time limit, CA
 cancelled, PR preempted.
 
-**JSON.** Nearly every command has `--json`. Errors stay a line on stderr, and the exit code is the
-same. `logs --json` prints an object for each line, as `{"job_id": "job-12", "line": "epoch 1"}`,
-with `-f` as it comes. `run --json` leaves the job's output as it is, says nothing else, and ends
-with one line on stderr: the job as `show --json` has it, unless you left it before its end.
-`up --json` prints what stands in `server.json`, with `--daemon` also the `log`; `down --json` the
-`pid` and `state` of what it stopped. Without `--json` are `shell`, `attach`, `jupyter` and `code`,
-which hand a terminal over to you, `server` and `agent`, which stay in the foreground and write a
-log (of JSON with `logging.structured`), `completions`, which prints a script, and `demo` and
-`test`, which are for people.
+**JSON.** Nearly every command has `--json`. Errors are still one line on stderr, with the same exit
+code. `logs --json` prints an object for each line, such as `{"job_id": "job-12", "line": "epoch
+1"}`, with `-f` as the lines arrive. `run --json` does not change the job's output, prints no
+messages, and ends with one line on stderr: the job as `show --json` prints it, unless you detached
+before its end. `up --json` prints the contents of `server.json`, with `--daemon` also the `log`;
+`down --json` prints the `pid` and `state` of the stopped server. These commands have no `--json`:
+`shell`, `attach`, `jupyter` and `code`, which connect a terminal; `server` and `agent`, which run
+in the foreground and write a log (JSON with `logging.structured`); `completions`, which prints a
+script; `demo` and `test`.
 
-**Exit codes** stand in [exit codes](exit-codes.md).
+**Exit codes**: see [exit codes](exit-codes.md).
 """
-MORE = {
+DETAILS = {
     "submit": """\
-What follows `--` is the command, as it stands; a single `cmd="..."` is a line for a shell. Without
-`--`, the first word that is no option may also name a file. One that begins with `#!` is a script:
-its text is sent, the words after it are its arguments, and `#TGPU --gpus 2` lines before its first
-line of code are options; those of the command line win. One that ends in `.yaml`, `.yml` or `.json`
-is a job file, one that ends in `.txt` a list of jobs in the form of jobs.txt. Anything else is a
-command; a directory is refused. Options of `tgpu` stand before the script: one behind it goes to
-it, and a note says so.
+The words after `--` are the command; a single `cmd="..."` is run by a shell. Without `--`, the
+first word that is not an option may also name a file. A file that starts with `#!` is a script: its
+text is sent, the words after it are its arguments, and `#TGPU --gpus 2` lines before its first line
+of code are options, which options on the command line override. A file that ends in `.yaml`, `.yml`
+or `.json` is a job file, and one that ends in `.txt` a list of jobs in the format of jobs.txt.
+Anything else is a command; a directory is rejected. Write options of `tgpu` before the script: an
+option after it goes to the script, and `tgpu` prints a note.
 
-A `--deadline` makes a job more urgent and does not end it; one that is nearer than `--estimate`, or
-else `--time`, is warned of.
+A `--deadline` raises the priority of a job and does not stop it; `tgpu` warns if the deadline is
+nearer than `--estimate`, or else `--time`.
 
-In `--output`, `%j` becomes the number of the job (`12`, or `12_4` for a task of an array), `%A`
-that of the array, `%a` that of the task (0 without one), `%x` the name, and `%%` a percent sign;
-other marks stay as they are.
+In `--output`, `%j` becomes the number of the job (`12`, or `12_4` for a task of an array), `%A` the
+number of the array, `%a` the number of the task (0 without one), `%x` the name, and `%%` a percent
+sign; other marks are left unchanged.
 
 A **job file** has the fields of the REST API, and short ones: `gpus` or `num_gpus`, `time`,
 `memory`, `gpu_memory`, `cpus`, `tenant`, `env`, `dependency`, `begin`, `estimate`, `grace`. A
-`command` that is one string is a line for a shell. A list of such objects is many jobs, submitted
-all or none. A `dependency` may name your last jobs, as in `afterok:last`; it does so too on the
-command line and in `#TGPU` lines. Where a text belongs, and in `command` and `env`, a value is what
-stands there: `2026-01-01`, `yes` and `1.10` are no date, boolean or number. `env: {A: }` sets an
-empty variable; `null` and `~` are refused there unless they stand in quotes, and so is everywhere
-what JSON has no words for, such as `!!set`, `!!binary` and `!!python/...`.
+`command` that is one string is run by a shell. A list of such objects is several jobs, of which all
+or none are submitted. A `dependency` may name your last jobs, as in `afterok:last`, also on the
+command line and in `#TGPU` lines. In text fields, `command` and `env`, a value is always text:
+`2026-01-01`, `yes` and `1.10` are not a date, boolean or number. `env: {A: }` sets an empty
+variable; `null` and `~` are rejected there unless quoted, and types that JSON does not have, such
+as `!!set`, `!!binary` and `!!python/...`, are rejected everywhere.
 
 ```yaml
 command: python train.py
@@ -107,78 +106,79 @@ time: 2h
 ```
 
 A **sweep** is one job for each combination of `--param` values and rows of `--param-file`. `{lr}`
-in the command, name, output file or variables becomes the value, and the job finds it in
+in the command, name, output file or variables becomes the value, and the job has it in
 `TGPU_PARAM_LR`. `--dry-run` shows the table.
 
 The job runs in the directory, environment and umask of the submitter, so an active venv, conda or
-uv environment is there too. `CUDA_VISIBLE_DEVICES` and its kin are left behind: the scheduler
-chooses the GPUs. `--export NONE` takes nothing along, `--export A,B=c` only that; `HOME`, `USER`
-and `PATH` are then those of a fresh login. `--conda ENV` runs the command in that environment, with
-the conda of the submitter's shell or `PATH`, else one in its home (`~/miniconda3` and the like).
-Where the site says which scripts may run, `ENV` is one of the site's (`security.conda_roots`).
+uv environment is active in the job. `CUDA_VISIBLE_DEVICES` and similar variables are not passed on:
+the scheduler chooses the GPUs. `--export NONE` passes no variables on, `--export A,B=c` only those;
+`HOME`, `USER` and `PATH` are then those of a new login. `--conda ENV` runs the command in that
+environment, with the conda of the submitter's shell or `PATH`, else one in its home (`~/miniconda3`
+and similar). If the site restricts which scripts may run, `ENV` must be one of the site's
+environments (`security.conda_roots`).
 """,
     "logs": """\
-`--follow` goes on with every further attempt of a job that is tried again, or that made room for
-another, and ends when the job has ended for good; lines on stderr say where attempts end and begin.
-With `--attempt` it ends with that attempt.
+`--follow` continues with every further attempt of a job that is retried or was preempted, until the
+job has ended; messages on stderr say where attempts end and start. With `--attempt` it shows only
+that attempt.
 """,
     "run": """\
-Takes the options of [submit](#tgpu-submit). The output of the job goes to stdout, notes to stderr.
-Ctrl-C asks whether to cancel the job, to leave it running, or to go on watching; without a terminal
-it cancels it. What a cancelled job still writes is shown until it has ended; another Ctrl-C does
+Takes the options of [submit](#tgpu-submit). The output of the job goes to stdout, messages to
+stderr. Ctrl-C asks whether to cancel the job, to detach, or to go on watching; without a terminal
+it cancels the job. The output of a cancelled job is shown until it has ended; a second Ctrl-C does
 not wait for that. With `--pty` the job gets a terminal of its own, as with [shell](#tgpu-shell).
 
-The standard input of a job is empty: what is piped into `tgpu run` does not reach it, and a line on
-stderr says so. Let it read a file (`sh -c 'CMD < FILE'`), or use `--pty`, with which it gets what
-is typed or piped in as on a terminal. Into a job that is there already, `tgpu shell --job` brings a
-pipe byte by byte.
+The standard input of a job is empty: data that is piped into `tgpu run` does not reach it, and a
+message on stderr says so. Let the job read a file (`sh -c 'CMD < FILE'`), or use `--pty`, with
+which it gets what you type or pipe in as on a terminal. `tgpu shell --job` passes a pipe unchanged
+to a program in a running job.
 """,
     "shell": """\
-Takes the options of [submit](#tgpu-submit); [shells, notebooks and
-editors](../howto/interactive.md) shows it at work. Ends with the exit code of the shell. `--job`
-opens one more shell (or runs the command) inside a job that runs on a terminal, with that job's
-GPUs and limits.
+Takes the options of [submit](#tgpu-submit); see [shells, notebooks and
+editors](../howto/interactive.md). Exits with the exit code of the shell. `--job` opens another
+shell (or runs the command) inside a job that runs on a terminal, with the GPUs and limits of that
+job.
 """,
     "jupyter": """\
-Takes the options of [submit](#tgpu-submit). The address goes to stdout, notes to stderr. Ctrl-C
-asks whether to end the job or to leave it running; without a terminal it ends it.
+Takes the options of [submit](#tgpu-submit). The address goes to stdout, messages to stderr. Ctrl-C
+asks whether to cancel the job or to detach; without a terminal it cancels the job.
 """,
     "code": """\
 Takes the options of [submit](#tgpu-submit). With the `code` program on the PATH it opens a tunnel
-from inside the job; else, or with `--ssh`, it prints lines for `~/.ssh/config` that lead into it.
-The job is a new one; `tgpu shell --job` opens a shell in one that is there.
+from inside the job; else, or with `--ssh`, it prints an entry for `~/.ssh/config` that opens a
+shell in the job. It always starts a new job; `tgpu shell --job` opens a shell in a running one.
 """,
     "top": """\
-In a pipe it prints one picture, as with `--once`. Its keys: [watching GPUs and
+In a pipe it prints once, as with `--once`. For its keys see [watching GPUs and
 queue](../howto/top.md).
 """,
     "attach": """\
-Comes to the terminal of a job that `tgpu shell`, `run --pty` or `--runner terminal` has started, or
-enters its tmux or screen session. `Enter ~ d` leaves a terminal, and the job goes on. A terminal is
-reached on any node, a session of tmux or screen on its own one.
+Attaches to the terminal of a job that `tgpu shell`, `run --pty` or `--runner terminal` has started,
+or enters its tmux or screen session. `Enter ~ d` detaches, and the job keeps running. A terminal
+can be reached on any node, a session of tmux or screen only on its own node.
 """,
     "retry": """\
-Of an array the tasks that failed wait again, and those that completed never. Tasks that were
-cancelled stay so, and a word says how many; `--cancelled` takes them, too. If all have ended and
-none failed, as after `tgpu cancel 12`, the cancelled ones wait again without it.
+Of an array, the failed tasks are queued again, and completed ones never. Cancelled tasks stay
+cancelled, and a message says how many; `--cancelled` retries them too. If all tasks have ended and
+none failed, as after `tgpu cancel 12`, the cancelled ones are retried without it.
 """,
     "usage": """\
-Every attempt counts for what it holds, up to now if it runs, as in [report](#tgpu-report). Without
-a period it is all since the beginning. There, and in `current` (this month of UTC), `CANCELLED`
-also counts jobs that were cancelled before they ran, and lost GPU-hours are told; other periods are
-those of `tgpu report`. Nothing fades with age here, as it does in the fair share.
+Every attempt counts with what it holds, up to now if it runs, as in [report](#tgpu-report). Without
+a period it is the total since the start. There, and in `current` (this month in UTC), `CANCELLED`
+includes jobs that were cancelled before they ran, and lost GPU-hours are shown; other periods are
+those of `tgpu report`. Usage does not decay with age here, as it does in fair share.
 """,
     "report": """\
-Counts runs: one for each attempt, what runs up to now ([what is
+Counts runs: one for each attempt, a running one up to now ([what is
 counted](../howto/reports-and-invoices.md#what-is-counted)). A job that was cancelled before it ran
-is none; [usage](#tgpu-usage) without a period counts it.
+is not counted; [usage](#tgpu-usage) without a period counts it.
 """,
-    "audit": "The newest comes last, as in a log.\n",
-    "simulate": "Has [a page of its own](simulate.md).\n",
-    "config": "What settings there are stands in [settings](settings.md).\n",
+    "audit": "The newest entry comes last, as in a log.\n",
+    "simulate": "See [simulate](simulate.md).\n",
+    "config": "For the settings themselves see [settings](settings.md).\n",
     "add": """\
-The form of jobs.txt as options. How many GPUs a script needs comes from the model that its
-arguments name (`--llm NAME`) and from `llm_config.json`.
+The columns of jobs.txt as options. The number of GPUs comes from the model that the arguments of
+the script name (`--llm NAME`) and from `llm_config.json`.
 """,
     "up": "`tgpu start` is the same.\n",
 }
@@ -201,8 +201,8 @@ def _section(name: str) -> Iterator[str]:
     row = COMMANDS[name]
     yield f"{row.help[:1].upper()}{row.help[1:]}."
     yield ""
-    if name in MORE:
-        yield MORE[name]
+    if name in DETAILS:
+        yield DETAILS[name]
     if name == "simulate":
         return
     _, parser = parser_for(name, row)
@@ -238,6 +238,110 @@ def _flags(action: Action) -> str:
 
 def _about(action: Action) -> str:
     return (action.help or "").replace("%%", "%").replace("|", "\\|")
+
+
+# Completion scripts
+
+SHELLS = ("bash", "zsh", "fish")
+PROGRAMS = (PROGRAM, "gpu-scheduler", "gpu-cli")
+
+
+def register_completions(parser: ArgumentParser) -> None:
+    """Add the options of `tgpu completions`."""
+    parser.add_argument("shell", choices=SHELLS, help='for bash: eval "$(tgpu completions bash)"')
+
+
+def run_completions(args: Namespace) -> int:
+    """Print the script."""
+    print({"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell](), end="")
+    return 0
+
+
+def completion_words(name: str) -> list[tuple[str, str]]:
+    """The options and choices of a command, with their help."""
+    _, parser = parser_for(name, COMMANDS[name])
+    found = []
+    for action in parser._actions:
+        about = (action.help or "").replace("%%", "%")
+        found += [(option, about) for option in action.option_strings]
+        if action.choices and not action.option_strings:
+            found += [(str(choice), about) for choice in action.choices]
+    return found
+
+
+def _bash() -> str:
+    cases = [
+        f'    {name}) words="{" ".join(word for word, _ in completion_words(name))}" ;;'
+        for name in COMMANDS
+    ]
+    return "\n".join(
+        [
+            "_tgpu() {",
+            '  local current="${COMP_WORDS[COMP_CWORD]}" words=""',
+            '  if [ "$COMP_CWORD" -eq 1 ]; then',
+            f'    words="{" ".join(COMMANDS)}"',
+            '  else case "${COMP_WORDS[1]}" in',
+            *cases,
+            "  esac; fi",
+            '  COMPREPLY=($(compgen -W "$words" -- "$current"))',
+            "}",
+            f"complete -o default -F _tgpu {' '.join(PROGRAMS)}",
+            "",
+        ]
+    )
+
+
+def _zsh() -> str:
+    commands = [(name, row.help) for name, row in COMMANDS.items()]
+    cases = [f"      {name}) found=({_zsh_words(completion_words(name))}) ;;" for name in COMMANDS]
+    return "\n".join(
+        [
+            f"#compdef {' '.join(PROGRAMS)}",
+            "_tgpu() {",
+            "  local -a found",
+            "  if (( CURRENT == 2 )); then",
+            f"    found=({_zsh_words(commands)})",
+            "  else",
+            '    case "$words[2]" in',
+            *cases,
+            "    esac",
+            "    _files",
+            "  fi",
+            "  _describe word found",
+            "}",
+            f"compdef _tgpu {' '.join(PROGRAMS)}",
+            "",
+        ]
+    )
+
+
+def _zsh_words(words: list[tuple[str, str]]) -> str:
+    # In zsh a colon ends the word.
+    return " ".join(f"'{word}:{_quoted(about).replace(':', ' ')}'" for word, about in words)
+
+
+def _fish() -> str:
+    lines = []
+    for program in PROGRAMS:
+        lines.append(f"complete -c {program} -f -n __fish_use_subcommand")
+        for name, row in COMMANDS.items():
+            lines.append(
+                f"complete -c {program} -n __fish_use_subcommand -a {name} -d '{_quoted(row.help)}'"
+            )
+            inside = f"'__fish_seen_subcommand_from {name}'"
+            for word, about in completion_words(name):
+                if word.startswith("--"):
+                    option = f"-l {word[2:]}"
+                elif word.startswith("-"):
+                    option = f"-s {word[1:]}"
+                else:
+                    option = f"-a {word}"
+                lines.append(f"complete -c {program} -n {inside} {option} -d '{_quoted(about)}'")
+    return "\n".join([*lines, ""])
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "").replace("'", "")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,14 @@ from gpu_scheduler.cli.cluster import status
 from gpu_scheduler.cli.connection import my_name
 from gpu_scheduler.cli.jobs import list as listing
 from gpu_scheduler.cli.jobs import logs, wait
-from gpu_scheduler.cli.jobs.columns import end_text, gpus_text, place_text, short_name, state_code
-from gpu_scheduler.cli.jobs.history import exit_text
+from gpu_scheduler.cli.jobs.columns import (
+    end_text,
+    exit_text,
+    gpus_text,
+    place_text,
+    short_name,
+    state_code,
+)
 from gpu_scheduler.cli.main import COMMANDS, main
 from gpu_scheduler.cli.submit import run
 from gpu_scheduler.cli.text.tables import aligned
@@ -36,7 +42,7 @@ Tell = Callable[..., str]
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
     with a_server() as running:
         monkeypatch.setenv("TGPU_SERVER", running.directory)
-        for module in ("list", "history", "columns"):
+        for module in ("list", "columns"):
             monkeypatch.setattr(f"gpu_scheduler.cli.jobs.{module}.mine", lambda: USER)
         yield running
 
@@ -186,7 +192,7 @@ def test_a_job_that_nobody_named_is_shown_by_its_program(server: FakeServer, tel
 
 def test_history_takes_only_states_that_are_ends(server: FakeServer, tell: Tell) -> None:
     told = tell("history", "--state", "failed,PD", code=2)
-    assert "'pending', which is no end; expected cancelled, completed, failed" in told
+    assert "'pending', but history shows ended jobs; expected cancelled, completed, failed" in told
     submitted(server, 2)
     server.end("job-1")
     assert len(tell("history", "--state", "all").splitlines()) == 2
@@ -233,7 +239,7 @@ def test_all_of_no_jobs_is_said_to_be_none(
     server: FakeServer, capsys: pytest.CaptureFixture[str], deed: str
 ) -> None:
     assert main([deed, "all"]) == 0
-    told = "tgpu: 'all' means your jobs that wait or run, and there are none\n"
+    told = "tgpu: you have no pending or running jobs\n"
     assert capsys.readouterr() == ("", told)
 
 
@@ -286,7 +292,7 @@ def test_an_array_shows_how_far_it_is(server: FakeServer, tell: Tell) -> None:
     assert tell("list").splitlines()[1].endswith("\tbox[0]")
     array["states"] = {"completed": "0-9,20", "failed": "10", "running": "11"}
     server.change("job-1", array=array)
-    assert tell("list").splitlines()[1].endswith("\tbox[0]; 12 of 100 over")
+    assert tell("list").splitlines()[1].endswith("\tbox[0]; 12 of 100 done")
 
 
 def test_show_tells_how_earlier_attempts_ended(server: FakeServer, tell: Tell) -> None:
@@ -395,7 +401,7 @@ def test_waiting_for_nothing_says_so(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["wait", "all"]) == 0
-    assert "nothing to wait for" in capsys.readouterr().err
+    assert "no pending or running jobs to wait for" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -425,7 +431,7 @@ def test_a_job_is_followed_from_attempt_to_attempt(
     assert main(["logs", "-f", "1", *words]) == 0
     shown = capfd.readouterr()
     assert shown.out == output
-    told = [f"attempt {n} of job-1 {what}" for n, what in ((1, "is over"), (2, "begins"))]
+    told = [f"attempt {n} of job-1 {what}" for n, what in ((1, "has ended"), (2, "started"))]
     assert all((line in shown.err) == (len(output) > 4) for line in told)
     asked = [request for request in server.requests if "/logs" in request]
     assert not any("tail" in request for request in asked[1:])
@@ -442,8 +448,8 @@ def test_a_line_that_an_attempt_did_not_end_is_not_one_with_the_next(
     server.end("job-1", attempt=2)
     lines = logs._JsonLines("job-1")
     with Client() as client:
-        notes = wait.Notes(quiet=True, hint="")
-        Attempts(client, "job-1", notes, write=lines.write, between=lines.end).until_its_end()
+        status = wait.StatusLine(quiet=True, hint="")
+        Attempts(client, "job-1", status, write=lines.write, between=lines.end).copy_until_end()
     told = [json.loads(line)["line"] for line in capsys.readouterr().out.splitlines()]
     assert told == ["one", "two"]
 
@@ -475,7 +481,7 @@ def test_who_follows_the_end_of_a_log_gets_its_end_again_and_not_all_of_it(
         follower.copied = 3
         follower.copy()
     assert server.requests[-1].endswith("/logs?tail=5&follow=1")
-    assert "the last lines of job-1 come again" in capsys.readouterr().err
+    assert "repeating the last lines of job-1" in capsys.readouterr().err
 
 
 def test_following_a_server_that_was_never_there_fails(tmp_path: Path) -> None:
@@ -488,7 +494,7 @@ def test_following_a_server_that_was_never_there_fails(tmp_path: Path) -> None:
 def test_words_may_stand_behind_options(server: FakeServer, tell: Tell) -> None:
     assert "name      vision" in tell("tenants", "create", "--max-gpus", "4", "vision")
     said = tell("tenants", "create", "--max-gpus", "4", "a", "b", code=2)
-    assert "'b' is one word too many" in said
+    assert "unexpected argument 'b'" in said
 
 
 # --- references
@@ -546,7 +552,7 @@ def test_many_jobs_that_are_not_known_are_one_line(
     assert main([command, "2-99,200"]) == 4
     shown = capsys.readouterr()
     assert [line.split()[0] for line in shown.out.splitlines()] == ["job-2", "job-3"]
-    assert shown.err == "tgpu: error: jobs 4-99,200 are not known\n"
+    assert shown.err == "tgpu: error: unknown jobs: 4-99,200\n"
 
 
 def test_one_task_is_cancelled_and_named_as_such(server: FakeServer, tell: Tell) -> None:
@@ -578,7 +584,10 @@ def test_jobs_are_held_released_and_retried(server: FakeServer, tell: Tell) -> N
     assert tell("retry", "1") == "job-1 queued again\n"
     assert server.jobs["job-1"]["state"] == "pending"
     server.change("job-1", tasks="1-2,7", left=3)
-    told = "job-1 queued again: tasks 1-2,7; 3 cancelled not, add --cancelled for these, too\n"
+    told = (
+        "job-1 queued again: tasks 1-2,7; 3 cancelled tasks were not, "
+        "add --cancelled to retry them too\n"
+    )
     assert tell("retry", "1") == told
     server.change("job-1", tasks="1-2,7", left=0)
     assert tell("retry", "1", "--cancelled") == "job-1 queued again: tasks 1-2,7\n"
@@ -590,7 +599,7 @@ def test_jobs_are_held_released_and_retried(server: FakeServer, tell: Tell) -> N
 def test_a_waiting_job_is_changed(server: FakeServer, tell: Tell) -> None:
     submitted(server, 2)
     words = ["-p", "high", "-t", "4h", "-G", "0.5", "-J", "n", "-d", "3", "--memory", "1G"]
-    assert tell("update", "1", *words) == "job-1 changed\n"
+    assert tell("update", "1", *words) == "job-1 updated\n"
     job = server.jobs["job-1"]
     assert (job["priority"], job["max_runtime_seconds"], job["gpu_count"]) == (1500, 14400, 0.5)
     assert (job["dependencies"], job["memory_mb"]) == (["afterok:job-3"], 1024)
@@ -641,10 +650,10 @@ def test_run_shows_also_attempts_that_nobody_saw_begin(
     assert shown.out == "att 1\natt 2\natt 3\n"
     assert shown.err.splitlines() == [
         "tgpu: job-1 submitted",
-        "tgpu: attempt 1 of job-1 is over; another one follows",
-        "tgpu: attempt 2 of job-1 begins",
-        "tgpu: attempt 2 of job-1 is over; another one follows",
-        "tgpu: attempt 3 of job-1 begins",
+        "tgpu: attempt 1 of job-1 has ended; it will be retried",
+        "tgpu: attempt 2 of job-1 started",
+        "tgpu: attempt 2 of job-1 has ended; it will be retried",
+        "tgpu: attempt 3 of job-1 started",
         "tgpu: job-1 failed",
     ]
     server.when_submitted(exit_code=1, attempt=2)
@@ -676,7 +685,7 @@ def test_run_for_programs_leaves_the_output_alone_and_ends_with_the_job(
     (line,) = shown.err.splitlines()
     assert (json.loads(line)["id"], json.loads(line)["exit_code"]) == ("job-1", 3)
     assert main(["run", "--json", "--pty", "--", "sh"]) == 2
-    assert "leave out --pty" in capfd.readouterr().err
+    assert "--json does not go with --pty" in capfd.readouterr().err
 
 
 def test_run_waits_also_for_a_job_whose_output_goes_to_a_file(
@@ -691,31 +700,31 @@ def test_a_run_that_waits_says_why_and_until_when(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def starts_at_last(_: float) -> None:
-        if "waits" in "".join(said):
+        if "is pending" in "".join(said):
             server.end("job-1")
 
     said: list[str] = []
-    show = wait.Notes.show
+    show = wait.StatusLine.show
     monkeypatch.setattr(
-        wait.Notes, "show", lambda self, *text: (said.append(text[0]), show(self, *text))
+        wait.StatusLine, "show", lambda self, *text: (said.append(text[0]), show(self, *text))
     )
-    monkeypatch.setattr(wait, "_PATIENCE_S", 0)
+    monkeypatch.setattr(wait, "_QUIET_S", 0)
     monkeypatch.setattr(wait.time, "sleep", starts_at_last)
     assert main(["run", "x"]) == 0
     shown = capfd.readouterr().err
-    assert "tgpu: job-1 waits until about " in shown
+    assert "tgpu: job-1 is pending, expected start " in shown
     assert "; Ctrl-C cancels; waiting for 2 GPUs; 1 is free" in shown
 
 
 def test_in_a_pipe_only_another_reason_is_another_line(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    notes = wait.Notes(quiet=False, hint="")
+    status = wait.StatusLine(quiet=False, hint="")
     for seconds in (3, 2, 1):
-        notes.show(f"job-1 waits (in {seconds} s); 1 is free", "1 is free")
-    notes.show("job-1 waits (in 9 s); none is free", "none is free")
-    notes.show("no answer")
-    notes.show("no answer")
+        status.show(f"job-1 waits (in {seconds} s); 1 is free", "1 is free")
+    status.show("job-1 waits (in 9 s); none is free", "none is free")
+    status.show("no answer")
+    status.show("no answer")
     assert capfd.readouterr().err.splitlines() == [
         "tgpu: job-1 waits (in 3 s); 1 is free",
         "tgpu: job-1 waits (in 9 s); none is free",
@@ -730,7 +739,7 @@ def test_an_empty_log_of_a_job_that_could_not_run_says_why(
     submitted(server)
     server.end("job-1", 1, reason="could not be started: no such file")
     assert main(words) == 0
-    told = "tgpu: job-1 has written nothing: could not be started: no such file\n"
+    told = "tgpu: job-1 has no output: could not be started: no such file\n"
     assert capsys.readouterr().err == told
     assert main([*words, "-n", "0"]) == 0
     assert capsys.readouterr().err == ""
@@ -754,8 +763,8 @@ def test_every_command_tells_times_as_they_are_here(
 
 
 def test_run_takes_one_job_only(tell: Tell) -> None:
-    assert "run takes one job" in tell("run", "-a", "0-9", "x", code=2)
-    assert "run takes one job" in tell("run", "--param", "a=1,2", "x", code=2)
+    assert "'tgpu run' takes one job" in tell("run", "-a", "0-9", "x", code=2)
+    assert "'tgpu run' takes one job" in tell("run", "--param", "a=1,2", "x", code=2)
 
 
 @pytest.mark.parametrize(
@@ -908,7 +917,7 @@ def test_gpus_are_shown_paused_and_resumed(server: FakeServer, tell: Tell) -> No
     assert "PAUSED" in tell("status")
     assert tell("resume-gpu", "0") == "GPU 0 in use again\n"
     assert json.loads(tell("resume-gpu", "1", "--json"))[0]["paused"] is False
-    assert "is no GPU" in tell("pause-gpu", "x", code=2)
+    assert "is not a GPU" in tell("pause-gpu", "x", code=2)
     assert "there is no GPU 9" in tell("pause-gpu", "9", code=4)
 
 
@@ -948,7 +957,7 @@ def test_tenants_are_created_changed_and_deleted(server: FakeServer, tell: Tell)
     assert server.tenants["vision"]["user_max_jobs"] is None
     assert tell("tenants", "delete", "vision") == "tenant vision deleted\n"
     assert "there is no tenant vision" in tell("tenants", "show", "vision", code=4)
-    assert "which tenant?" in tell("tenants", "create", code=2)
+    assert "TENANT is missing" in tell("tenants", "create", code=2)
     assert "nothing to change" in tell("tenants", "update", "default", code=2)
     assert "did you mean 'create'?" in tell("tenants", "creat", "x", code=2)
 
@@ -982,15 +991,15 @@ def test_status_is_one_screen(server: FakeServer, tell: Tell) -> None:
     submitted(server, 12)
     server.change("job-1", state="running")
     shown = tell("status")
-    assert "0 of 2 GPUs free, 1 job runs, 11 wait\n" in shown
+    assert "0 of 2 GPUs free, 1 job running, 11 pending\n" in shown
     assert "Running jobs: 1" in shown
     assert "... and 1 more" in shown
     for number in range(3, 13):
         server.end(f"job-{number}")
-    assert "1 job runs, 1 waits" in tell("status")
+    assert "1 job running, 1 pending" in tell("status")
     server.change("job-1", state="scheduled")
     server.queued_tasks = 5000
-    assert "1 job runs, 1 waits (5,000 with the tasks of arrays)" in tell("status")
+    assert "1 job running, 1 pending (5,000 including array tasks)" in tell("status")
     detailed = tell("status", "--detailed")
     assert "store: ok" in detailed
     assert "TEMP" in detailed
@@ -1056,14 +1065,14 @@ def test_that_nothing_was_used_is_said_in_words(
     assert main(["usage"]) == 0
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert "nothing was used" in shown.err
+    assert "no usage" in shown.err
 
 
 @pytest.mark.usefixtures("server")
 def test_usage_says_what_it_counts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["usage"]) == 0
     told = capsys.readouterr().err
-    assert "what runs counts up to now; CANCELLED also counts what never ran" in told
+    assert "running jobs count up to now; CANCELLED includes jobs that never ran" in told
 
 
 def test_usage_is_found_under_any_key() -> None:
@@ -1105,7 +1114,7 @@ def test_completions_are_scripts_that_the_shell_takes(
     assert ended.stdout.split() == [
         *("--gpus", "--gpu-memory", "--gpu-memory-per-gpu", "--gpu-model"),
     ]
-    assert "submit:put a job into the queue" in tell("completions", "zsh")
+    assert "submit:submit a job to the queue" in tell("completions", "zsh")
     for_fish = tell("completions", "fish")
     assert "__fish_seen_subcommand_from submit' -l gpus" in for_fish
     assert "-d 'afterok:12, afterany:3:4, afterok:last'" in for_fish

@@ -30,7 +30,7 @@ def test_the_sample_is_a_file_that_is_good(
     path = tmp_path / "c.yaml"
     path.write_text(text)
     assert main(["config", "check", str(path)]) == 0
-    assert capsys.readouterr().out == f"{path}: good\n"
+    assert capsys.readouterr().out == f"{path}: valid\n"
 
 
 @pytest.mark.parametrize("words", [["sample"], ["schema"]], ids=" ".join)
@@ -90,7 +90,7 @@ def test_what_has_no_use_is_noted(
     assert main(["config", "check"]) == 0
     shown = capsys.readouterr()
     assert "no effect with SQLite" in shown.err
-    assert "no file; variables and defaults: good" in shown.out
+    assert "no file; variables and defaults: valid" in shown.out
 
 
 def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:

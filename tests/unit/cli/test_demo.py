@@ -46,7 +46,7 @@ class Accounts:
 
 
 def test_accounts_stand_in_columns_also_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    demo._show_accounts(cast(Client, Accounts()))
+    demo._print_usage(cast(Client, Accounts()))
     _, headings, row = capsys.readouterr().out.splitlines()
     assert "\t" not in headings + row
     assert headings.split("  ")[0] == "TENANT"

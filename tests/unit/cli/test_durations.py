@@ -7,13 +7,13 @@ import pytest
 from gpu_scheduler.cli.text.values import (
     clock_text,
     duration,
+    duration_text,
     moment,
     number,
     seconds_of,
     size_mb,
     size_text,
     whole,
-    words_of,
 )
 from gpu_scheduler.model.errors import InvalidRequest
 
@@ -51,7 +51,7 @@ def test_a_time_is_read(text: str, seconds: float) -> None:
 
 
 def test_a_time_of_two_meanings_says_how_to_write_each() -> None:
-    with pytest.raises(InvalidRequest, match="could mean two things; write 10m30s or 10h30m"):
+    with pytest.raises(InvalidRequest, match="is ambiguous; write 10m30s or 10h30m"):
         duration("--time")("10:30")
 
 
@@ -97,7 +97,7 @@ def test_whole_numbers_stay_whole() -> None:
     for wrong in ("x", "-1", "1e3", ""):
         with pytest.raises(InvalidRequest):
             read(wrong)
-    with pytest.raises(InvalidRequest, match="from 1"):
+    with pytest.raises(InvalidRequest, match="at least 1"):
         whole("--tail", least=1)("0")
 
 
@@ -129,7 +129,7 @@ def test_times_and_sizes_are_written() -> None:
         "1:02:03",
         "1-02:03:04",
     ]
-    assert [words_of(s) for s in (45, 700, 12000, 7200, 200000, 172800)] == [
+    assert [duration_text(s) for s in (45, 700, 12000, 7200, 200000, 172800)] == [
         *("45 s", "12 min", "3 h 20 min", "2 h", "2 d 8 h", "2 d"),
     ]
     assert [size_text(m) for m in (512, 40960, 1536)] == ["512 MB", "40 GB", "1.5 GB"]

@@ -32,8 +32,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
             parser.add_argument("--number", type=int, default=0)
 
         module.__dict__.update(register=register, run=run)
-        monkeypatch.setitem(sys.modules, "a_command", module)
-        monkeypatch.setitem(cli.COMMANDS, "try", cli.Command("try it", "a_command", "run"))
+        monkeypatch.setitem(sys.modules, "gpu_scheduler.cli.a_command", module)
+        monkeypatch.setitem(cli.COMMANDS, "try", cli.Command("try it", "a_command"))
 
     return install
 
@@ -76,13 +76,13 @@ def test_an_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_a_typo_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["simulat"]) == 2
-    message = "tgpu: error: there is no command 'simulat'; did you mean 'simulate'?\n"
+    message = "tgpu: error: unknown command 'simulat'; did you mean 'simulate'?\n"
     assert capsys.readouterr().err == message
 
 
 def test_a_strange_word_gets_no_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["xyzzy"]) == 2
-    message = "tgpu: error: there is no command 'xyzzy'; 'tgpu --help' lists the commands\n"
+    message = "tgpu: error: unknown command 'xyzzy'; 'tgpu --help' lists the commands\n"
     assert capsys.readouterr().err == message
 
 
@@ -175,8 +175,8 @@ def test_the_package_runs_as_a_module(
 def test_every_command_of_the_table_can_be_loaded(name: str) -> None:
     command = cli.COMMANDS[name]
     module = import_module(command.module)
-    module.register(ArgumentParser())
-    assert callable(getattr(module, command.function))
+    getattr(module, command.register)(ArgumentParser())
+    assert callable(getattr(module, command.run))
 
 
 def test_the_start_loads_nothing_heavy() -> None:
@@ -248,9 +248,9 @@ def test_a_character_that_the_output_does_not_take_is_no_end_of_a_command(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["help"], "'tgpu <command> --help' explains one of them."),
+        (["help"], "'tgpu <command> --help' shows the options of one."),
         (["help", "submit"], "usage: tgpu submit"),
-        (["help", "ls"], "List your jobs that wait or run."),
+        (["help", "ls"], "List your pending and running jobs."),
     ],
     ids=["all", "one", "alias"],
 )
@@ -263,7 +263,7 @@ def test_help_is_a_command_as_well(
 
 def test_help_for_what_is_no_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["help", "submitt"]) == 2
-    assert "there is no command 'submitt'; did you mean 'submit'?" in capsys.readouterr().err
+    assert "unknown command 'submitt'; did you mean 'submit'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["node", "config", "db"])

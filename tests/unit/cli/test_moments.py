@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpu_scheduler.cli.text.dates import local_text, localised, moment_back, seconds_at
+from gpu_scheduler.cli.text.dates import local_text, localised, past_moment, seconds_at
 from gpu_scheduler.model.errors import InvalidRequest
 
 NOW = datetime(2026, 11, 18, 15, 30, 20, tzinfo=UTC)
@@ -100,20 +100,20 @@ def test_the_times_of_a_sentence_are_told_in_local_time(monkeypatch: pytest.Monk
 )
 def test_a_length_of_time_is_how_long_ago_it_was(written: str, days_ago: float) -> None:
     before = time.time()
-    found = datetime.fromisoformat(moment_back(written, "--since") or "").timestamp()
+    found = datetime.fromisoformat(past_moment(written, "--since") or "").timestamp()
     assert before - days_ago * 86_400 <= found <= time.time() - days_ago * 86_400
 
 
 def test_a_day_that_has_been_begins_at_midnight() -> None:
-    assert moment_back("2026-11-16", "--since") == "2026-11-16T00:00:00+00:00"
-    today = datetime.fromisoformat(moment_back("today", "--since") or "")
-    yesterday = datetime.fromisoformat(moment_back("yesterday", "--since") or "")
+    assert past_moment("2026-11-16", "--since") == "2026-11-16T00:00:00+00:00"
+    today = datetime.fromisoformat(past_moment("today", "--since") or "")
+    yesterday = datetime.fromisoformat(past_moment("yesterday", "--since") or "")
     assert (today - yesterday).days == 1
     assert (today.hour, today.minute) == (0, 0)
-    assert moment_back(None, "--since") is None
+    assert past_moment(None, "--since") is None
 
 
 @pytest.mark.parametrize("written", ["", "soon", "18:00", "+2h"])
 def test_what_is_no_time_in_the_past_is_refused_with_the_option(written: str) -> None:
     with pytest.raises(InvalidRequest, match=f"--until is '{re.escape(written)}'; write how long"):
-        moment_back(written, "--until")
+        past_moment(written, "--until")

@@ -4,9 +4,8 @@ from typing import Any, cast
 
 import pytest
 
-from gpu_scheduler.cli.interactive.attach import way_in
-from gpu_scheduler.cli.interactive.jupyter import Place
-from gpu_scheduler.cli.interactive.shell import only_reachable
+from gpu_scheduler.cli.interactive.editors import Endpoint
+from gpu_scheduler.cli.interactive.shell import attach_command, require_reachable
 from gpu_scheduler.client.address import Address
 from gpu_scheduler.client.client import Client
 from gpu_scheduler.model.errors import WrongState
@@ -44,27 +43,27 @@ def a_running(node: str, **fields: Any) -> dict[str, Any]:
 
 def test_a_shell_goes_only_where_its_terminal_can_be_reached() -> None:
     body: dict[str, Any] = {}
-    only_reachable(reached(FAR, a_node("n1"), a_node("n2")), body)
-    only_reachable(reached(FAR), body)
+    require_reachable(reached(FAR, a_node("n1"), a_node("n2")), body)
+    require_reachable(reached(FAR), body)
     assert body == {}, "nothing to avoid"
-    only_reachable(reached(FAR, a_node("n1"), a_node("n2", old=True)), body)
+    require_reachable(reached(FAR, a_node("n1"), a_node("n2", old=True)), body)
     assert body == {"node_labels": {TERMINAL_LABEL: "yes"}}
-    with pytest.raises(WrongState, match=r"too old, as on n1 \(0\.0\.9\), n2"):
-        only_reachable(reached(NEAR, a_node("n1", old=True), a_node("n2", old=True)), {})
+    with pytest.raises(WrongState, match=r"too old, for example on n1 \(0\.0\.9\), n2"):
+        require_reachable(reached(NEAR, a_node("n1", old=True), a_node("n2", old=True)), {})
 
 
 def test_on_ones_own_machine_an_older_agent_is_good_enough() -> None:
     body: dict[str, Any] = {}
-    only_reachable(reached(NEAR, a_node("box", old=True)), body)
+    require_reachable(reached(NEAR, a_node("box", old=True)), body)
     assert body == {}
     with pytest.raises(WrongState):
-        only_reachable(reached(FAR, a_node("box", old=True)), body)
+        require_reachable(reached(FAR, a_node("box", old=True)), body)
 
 
 def test_a_terminal_without_a_socket_here_is_entered_by_its_job() -> None:
-    assert way_in(a_running("n1"), "job-3") == ["tgpu", "attach", "job-3"]
+    assert attach_command(a_running("n1"), "job-3") == ["tgpu", "attach", "job-3"]
     with pytest.raises(WrongState, match="runs in screen on n1"):
-        way_in(a_running("n1", runner="screen"), "job-3")
+        attach_command(a_running("n1", runner="screen"), "job-3")
 
 
 @pytest.mark.parametrize(
@@ -82,6 +81,6 @@ def test_a_terminal_without_a_socket_here_is_entered_by_its_job() -> None:
 def test_a_notebook_is_found_where_a_browser_can_get(
     address: Address, node: dict[str, Any], ip: str, host: str, login: str | None, tunnelled: bool
 ) -> None:
-    place = Place(reached(address, node), a_running("n1"), ip)
+    place = Endpoint(reached(address, node), a_running("n1"), ip)
     assert (place.host, place.is_tunnelled) == (host, tunnelled)
     assert login is None or place.login == login

@@ -46,7 +46,7 @@ def test_commands_without_json_are_named() -> None:
         for name, command in COMMANDS.items()
         if "--json" not in parser_for(name, command)[1].format_help()
     }
-    told = re.search(r"Without `--json` are (.*?)\n\n", reference_page(), re.DOTALL)
+    told = re.search(r"These commands have no `--json`:\s(.*?)\n\n", reference_page(), re.DOTALL)
     assert told is not None
     assert without == set(re.findall(r"`([a-z]+)`", told[1]))
 

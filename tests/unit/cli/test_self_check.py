@@ -41,9 +41,9 @@ def test_every_check_passes_where_all_is_well_and_fails_where_it_is_not() -> Non
     assert all(check(bad) for _, check in self_check.checks())
     good = {
         "the server is healthy": {},
-        "a job runs on its own GPU and its output is kept": {"state": "completed"},
-        "the exit code of a job is learnt": {"exit_code": 7},
-        "what can never fit is refused at once": {},
+        "a job runs on its own GPU and its output is stored": {"state": "completed"},
+        "the exit code of a job is reported": {"exit_code": 7},
+        "a job that can never fit is rejected at once": {},
         "a running job can be cancelled": {"state": "cancelled"},
     }
     for what, check in self_check.checks():
@@ -56,11 +56,11 @@ def test_a_failed_check_is_said_by_the_exit_code(
 ) -> None:
     said: list[tuple[str, ...]] = []
     monkeypatch.setattr(self_check, "server_command", lambda *words: said.append(words) or 0)
-    monkeypatch.setattr(self_check, "_checked", lambda _: 2)
+    monkeypatch.setattr(self_check, "_run_checks", lambda _: 2)
     assert main(["test", "--quick"]) == 1
     assert [words[0] for words in said] == ["up", "down"]
     assert "2 checks failed" in capsys.readouterr().err
-    monkeypatch.setattr(self_check, "_checked", lambda _: 0)
+    monkeypatch.setattr(self_check, "_run_checks", lambda _: 0)
     assert main(["test", "--quick"]) == 0
 
 

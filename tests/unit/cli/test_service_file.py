@@ -11,13 +11,13 @@ from gpu_scheduler.model.errors import InvalidInput
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("time: 2h", "'time' is for jobs, and a replica has no time limit; leave it out"),
-        ("max_runtime_minutes: 5", "'max_runtime_minutes' is for jobs, and a replica has no time"),
-        ("retries: 3", "'retries' is for jobs; 'restart' says what follows the end of a replica"),
-        ("begin: 18:00", "'begin' is for jobs, and a replica has none; leave it out"),
-        ("tmie: 2h", "there is no field 'tmie'; docs/reference/cli.md lists them"),
-        ("replica: 2", "there is no field 'replica'; did you mean 'replicas'?"),
-        ("gpu: 2", "there is no field 'gpu'; did you mean 'gpus'?"),
+        ("time: 2h", "'time' is for jobs; a replica has no time limit, leave it out"),
+        ("max_runtime_minutes: 5", "'max_runtime_minutes' is for jobs; a replica has no time"),
+        ("retries: 3", "'retries' is for jobs; use 'restart' for a service"),
+        ("begin: 18:00", "'begin' is for jobs, not for services; leave it out"),
+        ("tmie: 2h", "unknown field 'tmie'; docs/reference/cli.md lists them"),
+        ("replica: 2", "unknown field 'replica'; did you mean 'replicas'?"),
+        ("gpu: 2", "unknown field 'gpu'; did you mean 'gpus'?"),
     ],
 )
 def test_a_field_that_no_service_has_is_named_with_its_line(

@@ -61,7 +61,7 @@ def test_copies_are_listed_and_dropped_when_nobody_needs_them(
     assert json.loads(capsys.readouterr().out)["dropped"] == []
     monkeypatch.setattr(snapshots, "in_use", lambda _: set())
     assert main(["snapshots", "prune", "--all"]) == 0
-    assert "1 of 1 snapshots dropped" in capsys.readouterr().out
+    assert "1 of 1 snapshots deleted" in capsys.readouterr().out
 
 
 def test_an_old_copy_goes_with_the_next_submission(server: FakeServer, tmp_path: Path) -> None:

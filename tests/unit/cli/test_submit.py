@@ -176,7 +176,7 @@ def test_a_variable_that_is_no_text_is_left_out_and_named(
 ) -> None:
     monkeypatch.setenv("ODD", "\udcff")
     assert "ODD" not in submitted("--", "true")["captured_environment"]
-    assert "variable 'ODD' is left out: it holds bytes that are no UTF-8" in capsys.readouterr().err
+    assert "variable 'ODD' is left out: it is not valid UTF-8" in capsys.readouterr().err
     submitted("--export", "PATH", "--", "true")
     assert capsys.readouterr().err == ""
 
@@ -236,7 +236,7 @@ def test_a_wrong_line_in_a_script_is_named(refused: Callable[..., str], tmp_path
     script = tmp_path / "train.sh"
     script.write_text("#!/bin/bash\n#TGPU --gpus 2\n#TGPU --gpsu 2\n")
     assert refused(str(script)) == (
-        f"{script}, line 3: there is no option '--gpsu'; did you mean '--gpus'?"
+        f"{script}, line 3: unknown option '--gpsu'; did you mean '--gpus'?"
     )
     script.write_text("#!/bin/bash\n#TGPU --name 'x\n")
     assert "line 2: No closing quotation" in refused(str(script))
@@ -294,39 +294,45 @@ def test_a_job_file_may_hold_several_jobs(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("command: x\ngpsu: 2\n", "line 2: there is no field 'gpsu'; did you mean 'gpus'?"),
-        ("command: x\ngpus: 1\nnum_gpus: 2\n", "line 3: 'num_gpus' stands here again; remove one"),
+        ("command: x\ngpsu: 2\n", "line 2: unknown field 'gpsu'; did you mean 'gpus'?"),
+        ("command: x\ngpus: 1\nnum_gpus: 2\n", "line 3: 'num_gpus' is given twice; remove one"),
         ("command: x\ntime: soon\n", "line 2: time is 'soon'"),
-        ("command: x\ntime: 0\n", "line 2: time is '0', and no job can run for no time"),
+        ("command: x\ntime: 0\n", "line 2: time is '0', but must be more than 0"),
         ("command: x\nnum_gpus: two\n", "line 2: num_gpus is 'two'; write a number such as 2"),
         ("command: x\nretries: 1.5\n", "line 2: retries is '1.5'; write a whole number"),
         ("command: x\nhold: maybe\n", "line 2: hold is 'maybe'; write true or false"),
         ("command: x\ndependency: after:3\n", "line 2: dependency has 'after:3'; write afterok"),
         ("command: x\ndependencies: [a]\n", "line 2: dependencies has 'a'; write afterok:12"),
-        ("name: x\ncommand:\n", "line 2: command is empty; write what a shell should run"),
-        ("command: [x\n", "this is no YAML"),
+        ("name: x\ncommand:\n", "line 2: command is empty; write a shell command"),
+        ("command: [x\n", "invalid YAML"),
         ("command: x\nenv: [a]\n", "line 2: variables are written as"),
-        ("command: x\nenv: {a: [b]}\n", "a single value belongs here"),
+        ("command: x\nenv: {a: [b]}\n", "expected a single value"),
         ("command: x\nenv: {A: 1, C: null}\n", "line 2: variable C is null, which could be"),
         (
             "command: x\nenv:\n  C: ~\n",
-            "line 3: variable C is ~, which could be the word or nothing",
+            "line 3: variable C is ~, which could be text or empty",
         ),
-        ("command: x\nenv:\n  1A: 3\n", "line 2: env has the variable '1A', which no shell could"),
-        ("command: x\nnode_labels: !!set {a, b}\n", "line 2: has a value of the kind !!set"),
-        ("command: x\nname: !!binary aGk=\n", "line 2: has a value of the kind !!binary"),
-        ("command: x\nnode_labels:\n  a: !own b\n", "line 3: has a value of the kind !own"),
+        (
+            "command: x\nenv:\n  1A: 3\n",
+            "line 2: env has the variable '1A', which is not a valid name",
+        ),
+        ("command: x\nnode_labels: !!set {a, b}\n", "line 2: has a value of type !!set"),
+        ("command: x\nname: !!binary aGk=\n", "line 2: has a value of type !!binary"),
+        ("command: x\nnode_labels:\n  a: !own b\n", "line 3: has a value of type !own"),
         (
             "command: !!python/object/apply:os.system [id]\n",
-            "line 1: has a value of the kind !!pyth",
+            "line 1: has a value of type !!pyth",
         ),
-        ("command: !!python/name:os.system id\n", "line 1: has a value of the kind !!python/name:"),
-        ("command: x\nretries: !!int many\n", "line 2: retries has something that is no int"),
-        ("command: x\nhold: !!bool maybe\n", "line 2: hold has something that is no bool"),
+        ("command: !!python/name:os.system id\n", "line 1: has a value of type !!python/name:"),
+        (
+            "command: x\nretries: !!int many\n",
+            "line 2: retries has a value that is not a valid int",
+        ),
+        ("command: x\nhold: !!bool maybe\n", "line 2: hold has a value that is not a valid bool"),
         ("command: x\ngpus: .nan\n", "line 2: gpus is 'nan'; write a number"),
         ("command: x\ngpus: .inf\n", "line 2: gpus is 'inf'; write a number"),
-        ("command: x\nname: a\x01b\n", "line 2: has a character that no text may have (#x0001)"),
-        ("command: x\nnode_labels: &a {b: *a}\n", "this is no YAML"),
+        ("command: x\nname: a\x01b\n", "line 2: has an invalid character (#x0001)"),
+        ("command: x\nnode_labels: &a {b: *a}\n", "invalid YAML"),
         ("just words\n", "line 1: a job is written as 'name: value' lines"),
         ("", "is empty"),
     ],
@@ -343,7 +349,7 @@ def test_a_job_file_that_is_not_there_is_no_command(
     submitted: Submit, refused: Callable[..., str], tmp_path: Path
 ) -> None:
     path = str(tmp_path / "jbo.yaml")
-    assert refused(path) == f"{path}: there is no such file; check its name"
+    assert refused(path) == f"{path}: file not found; check its name"
     # A program may be called so all the same, in an image or after two dashes.
     assert submitted("--image", "busybox", path)["command"] == [path]
     assert submitted("--", path)["command"] == [path]
@@ -398,7 +404,7 @@ def test_a_sweep_is_one_job_for_each_combination(
     assert first["params"] == {"lr": "0.1", "bs": "32"}
     assert first["name"] == "train lr=0.1,bs=32"
     told = capsys.readouterr().err
-    assert "{other} stays as it is: no parameter is called so; there is lr, bs" in told
+    assert "{other} is left unchanged: it is not a parameter; known: lr, bs" in told
     assert "{lr}" not in told
 
 
@@ -407,8 +413,8 @@ def test_directories_that_are_missing_here_are_told(
 ) -> None:
     assert main(["submit", "--chdir", "/nope", "--output", "/neither/x.log", "--", "true"]) == 0
     told = capsys.readouterr().err
-    assert "there is no directory '/nope' here" in told
-    assert "there is no directory '/neither' here; the job's output will need it" in told
+    assert "directory '/nope' not found on this machine" in told
+    assert "directory '/neither' of the output not found on this machine" in told
     assert len(server.bodies) == 1
 
 
@@ -451,7 +457,7 @@ def test_the_name_of_a_sweep_cannot_be_taken_for_a_job(
 
 
 def test_the_name_of_a_sweep_goes_with_parameters(refused: Callable[..., str]) -> None:
-    assert "give its parameters with --param" in refused("--sweep", "grid", "x")
+    assert "--sweep needs parameters" in refused("--sweep", "grid", "x")
 
 
 def test_too_many_combinations_are_refused(refused: Callable[..., str]) -> None:
@@ -489,9 +495,9 @@ def test_a_dry_run_says_what_the_server_would_do(
     why = "job 1 comes before it and has no time limit of its own and no history"
     assert capsys.readouterr().err.splitlines() == [
         "tgpu: warning: it becomes 2 members",
-        "tgpu: the server would accept it",
-        "tgpu: place in line: 1",
-        f"tgpu: expected start: not known: {why}",
+        "tgpu: the server would accept the job",
+        "tgpu: queue position: 1",
+        f"tgpu: expected start: unknown: {why}",
     ]
     server.refusal = (409, {"error": "4 more do not fit", "code": "quota_exceeded"})
     assert main(["submit", "--dry-run", "-G", "1", "true"]) == 5
@@ -504,7 +510,7 @@ def test_a_dry_run_without_a_server_says_that_nothing_was_checked(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["submit", "--server", str(tmp_path), "--dry-run", "-G", "1", "true"]) == 0
-    assert "tgpu: not checked, as no server answers" in capsys.readouterr().err
+    assert "tgpu: not checked by a server" in capsys.readouterr().err
 
 
 def test_the_answer_comes_as_text_id_or_json(
@@ -527,9 +533,9 @@ def test_a_program_that_is_not_there_is_warned_about(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["submit", "pyhton", "x"]) == 0
-    assert "no program 'pyhton' here" in capsys.readouterr().err
+    assert "program 'pyhton' not found on this machine" in capsys.readouterr().err
     assert main(["submit", "./missing.sh"]) == 0
-    assert "no program './missing.sh'" in capsys.readouterr().err
+    assert "program './missing.sh' not found" in capsys.readouterr().err
     assert main(["submit", "--image", "i", "pyhton"]) == 0
     assert main(["submit", "--export", "NONE", "pyhton"]) == 0
     assert main(["submit", "true"]) == 0
@@ -545,7 +551,10 @@ def test_a_file_that_is_no_program_is_called_so(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("pass\n")
     assert main(["submit", "train.py"]) == 0
-    assert "'train.py' is a file here and no program; write './train.py'" in capsys.readouterr().err
+    assert (
+        "'train.py' is a file, not a program on the PATH; write './train.py'"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("mark", ["#SBATCH", "#PBS", "#BSUB", "#GFLOW", "# GFLOW"])
@@ -555,14 +564,14 @@ def test_lines_for_another_scheduler_are_warned_about(
     script = tmp_path / "train.sh"
     script.write_text(f"#!/bin/sh\n# how it runs\n{mark} --gpus=2\npython train.py\n")
     assert main(["submit", str(script)]) == 0
-    assert f"{script}, line 3: {mark} lines are not read" in capsys.readouterr().err
+    assert f"{script}, line 3: {mark} lines are ignored" in capsys.readouterr().err
     script.write_text(f"#!/bin/sh\n{mark} --mem=3G\n#TGPU --gpus 2\n{mark} -x\npython train.py\n")
     assert main(["submit", str(script)]) == 0
     told = capsys.readouterr().err
-    assert told.count("lines are not read") == told.count(f"line 2: {mark} ") == 1
+    assert told.count("lines are ignored") == told.count(f"line 2: {mark} ") == 1
     script.write_text(f"#!/bin/sh\n#TGPU --gpus 2\n{mark} --mem=3G\npython train.py\n")
     assert main(["submit", str(script)]) == 0
-    assert f"line 3: {mark} lines are not read" in capsys.readouterr().err
+    assert f"line 3: {mark} lines are ignored" in capsys.readouterr().err
     assert server.bodies[-1]["gpu_count"] == 2
     script.write_text(f"#!/bin/sh\n# SBATCH is not used\npython train.py\n{mark} --gpus=2\n")
     assert main(["submit", str(script)]) == 0
@@ -576,8 +585,8 @@ def test_lines_for_each_other_scheduler_are_warned_about(
     script.write_text("#!/bin/sh\n# GFLOW --gpus=1\n#SBATCH --mem=3G\n")
     assert main(["submit", str(script)]) == 0
     told = capsys.readouterr().err
-    assert "line 2: # GFLOW lines are not read" in told
-    assert "line 3: #SBATCH lines are not read" in told
+    assert "line 2: # GFLOW lines are ignored" in told
+    assert "line 3: #SBATCH lines are ignored" in told
 
 
 def test_the_mark_that_windows_puts_before_a_text_is_no_part_of_it(
@@ -609,13 +618,13 @@ def test_a_row_with_too_few_values_is_counted_in_plain_words(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "there is nothing to run; write the command after '--'"),
-        (["--gpu", "2", "x"], "there is no option '--gpu'; did you mean '--gpus'?"),
-        (["--xyzzy", "x"], "there is no option '--xyzzy'; 'tgpu submit --help' lists the options"),
+        ([], "no command given; write it after '--'"),
+        (["--gpu", "2", "x"], "unknown option '--gpu'; did you mean '--gpus'?"),
+        (["--xyzzy", "x"], "unknown option '--xyzzy'; 'tgpu submit --help' lists the options"),
         (["--frobnicate", "x"], "'--frobnicate'; 'tgpu submit --help' lists the options"),
-        (["-5m", "x"], "there is no option '-5m'; 'tgpu submit --help' lists the options"),
-        (["--gres=gpu:2", "x"], "there is no option '--gres'; did you mean '--gpus'?"),
-        (["--after", "3", "x"], "there is no option '--after'; did you mean '--dependency'?"),
+        (["-5m", "x"], "unknown option '-5m'; 'tgpu submit --help' lists the options"),
+        (["--gres=gpu:2", "x"], "unknown option '--gres'; did you mean '--gpus'?"),
+        (["--after", "3", "x"], "unknown option '--after'; did you mean '--dependency'?"),
         (["--mem", "-1G", "x"], "--memory is '-1G'; write a size"),
         (["-t", "-5m", "x"], "--time is '-5m'; write a time"),
         (["echo", "\udcff"], "command[1]: there are bytes in '\\udcff' that are no UTF-8"),
@@ -625,23 +634,26 @@ def test_a_row_with_too_few_values_is_counted_in_plain_words(
         (["--gpus", "two", "x"], "--gpus is 'two'; write a number such as 2 or 0.5"),
         (["--runner", "tmx", "x"], "--runner is 'tmx'; did you mean 'tmux'? expected one of"),
         (["-t", "soon", "x"], "--time is 'soon'; write a time"),
-        (["-t", "0", "x"], "--time is '0', and no job can run for no time; leave it out for"),
+        (["-t", "0", "x"], "--time is '0', but must be more than 0; leave it out for"),
         (["-t", "0s", "x"], "or write up to 3650d"),
         (["-p", "highest", "x"], "priority 'highest' is not known"),
         (["-d", "after:3", "x"], "--dependency has 'after:3'"),
         (["-e", "A", "x"], "--env is 'A'; write NAME=VALUE"),
         (
             ["-e", "1A=3", "x"],
-            "--env has the variable '1A', which no shell could read; write a name",
+            "--env has the variable '1A', which is not a valid name; use",
         ),
-        (["--export", "A-B=3", "x"], "--export has the variable 'A-B', which no shell could read"),
+        (["--export", "A-B=3", "x"], "--export has the variable 'A-B', which is not a valid name"),
         (
             ["--gpu-model", "H100", "x"],
-            "--gpu-model says which GPUs, and no --gpus says how many; add --gpus 1",
+            "--gpu-model chooses GPUs, but the job requests none; add --gpus 1",
         ),
-        (["-G", "0", "--allowed-gpus", "1", "x"], "--allowed-gpus says which GPUs, and no --gpus"),
-        (["--contiguous", "x"], "--contiguous says which GPUs, and no --gpus says how many"),
-        (["--topology", "require_island", "x"], "--topology says how GPUs are connected, and no"),
+        (
+            ["-G", "0", "--allowed-gpus", "1", "x"],
+            "--allowed-gpus chooses GPUs, but the job requests none",
+        ),
+        (["--contiguous", "x"], "--contiguous chooses GPUs, but the job requests none"),
+        (["--topology", "require_island", "x"], "--topology says how GPUs are connected, but the"),
         (["--retry-exit-codes", "300", "x"], "--retry-exit-codes is '300'"),
         (["--export", "NONE,A", "x"], "NONE stands alone"),
     ],
@@ -725,21 +737,23 @@ def test_add_warns_of_a_script_that_is_not_there(
     for name in ("here.py", "here.sh"):
         (tmp_path / name).touch(mode=0o755)
     submitted(script, command="add")
-    warning = f"tgpu: warning: there is no '{told}' here; the job will need it\n" if told else ""
+    warning = (
+        f"tgpu: warning: '{told}' not found on this machine; the job will need it\n" if told else ""
+    )
     assert capsys.readouterr().err == warning
 
 
 @pytest.mark.parametrize("command", ["submit", "run"])
 def test_what_cannot_be_a_program_is_refused(refused: Callable[..., str], command: str) -> None:
-    assert "a script is not read from standard input" in refused("-", command=command)
-    assert "the program is an empty word" in refused("--", "", "x", command=command)
+    assert "tgpu does not read scripts from standard input" in refused("-", command=command)
+    assert "the program is an empty string" in refused("--", "", "x", command=command)
 
 
 def test_a_service_says_how_many_gpus_it_means_too(refused: Callable[..., str]) -> None:
     told = refused("create", "web", "--gpu-model", "H100", "--", "x", command="service")
-    assert told == "--gpu-model says which GPUs, and no --gpus says how many; add --gpus 1"
+    assert told == "--gpu-model chooses GPUs, but the job requests none; add --gpus 1"
     told = refused("create", "web", "-e", "1A=3", "--", "x", command="service")
-    assert "--env has the variable '1A', which no shell could read" in told
+    assert "--env has the variable '1A', which is not a valid name" in told
 
 
 def test_a_directory_is_no_program(
@@ -748,7 +762,7 @@ def test_a_directory_is_no_program(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = f"{tmp_path}/' is a directory, and no program; name one in it, as in {tmp_path}/run.sh"
+    told = f"{tmp_path}/' is a directory, not a program; name a program in it, such as"
     assert told in refused("--", f"{tmp_path}/")
     assert told in refused(f"{tmp_path}/")
     monkeypatch.chdir(tmp_path)
@@ -782,7 +796,7 @@ def test_options_behind_a_script_are_its_own_and_a_hint_says_so(
     script.write_text("#!/bin/sh\n#TGPU --gpus 1\n")
     body = submitted("--tenant", "nlp", str(script), *words)
     assert (body["args"], body["gpu_count"]) == (words, 1)
-    told = f"tgpu: note: {hint} stands behind {script} and goes to it; options of tgpu stand before"
+    told = f"tgpu: note: {hint} after {script} goes to the script"
     shown = capsys.readouterr().err
     assert shown.startswith(told) if hint else not shown
 
@@ -851,7 +865,7 @@ def test_a_dependency_may_name_the_last_jobs(
     [
         (
             ["--deadline", "+1h", "-t", "2h"],
-            "the deadline leaves 60 min, and the job may run for 2 h",
+            "the deadline leaves 60 min, but the job may run for 2 h",
         ),
         (["--deadline", "+3h", "--begin", "+2h", "-t", "2h"], "leaves 60 min"),
         (["--deadline", "+1h", "--begin", "+2h", "-t", "2h"], "leaves no time"),

@@ -107,7 +107,7 @@ def test_what_has_not_ended_is_cancelled(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sweep", "cancel", "grid"]) == 0
-    assert "nothing of it waits or runs" in capsys.readouterr().out
+    assert "no job is pending or running" in capsys.readouterr().out
     client.jobs += [{"id": f"job-{n}", "state": "pending", "params": {}} for n in range(10, 60)]
     assert main(["sweep", "cancel", "grid", "--json"]) == 0
     assert sorted(client.did) == sorted(f"cancel job-{n}" for n in range(10, 60))

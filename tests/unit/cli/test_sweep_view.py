@@ -52,4 +52,4 @@ def test_three_parameters_make_a_table_and_failures_a_hint(
     assert lines[2] == "JOBID\ta\tb\tc\tST\tTIME\tEXIT"
     assert lines[4].startswith("2\t2\t2\ty")
     assert "\x1b" not in lines[4]
-    assert lines[-1] == "1 failed; 'tgpu sweep retry grid' runs these again"
+    assert lines[-1] == "1 failed; 'tgpu sweep retry grid' retries them"

@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.cli.interactive import terminal as ways
-from gpu_scheduler.cli.interactive.terminal import Left, Link, Way, exit_code, undo
+from gpu_scheduler.cli.interactive import terminal
+from gpu_scheduler.cli.interactive.terminal import (
+    Connection,
+    Detached,
+    TerminalSession,
+    exit_code,
+    reset_sequence,
+)
 from gpu_scheduler.model.errors import ClusterError, WrongState
 
 
@@ -20,29 +26,30 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield near, far
 
 
-def typed(link: Link, *pieces: bytes) -> bytes:
-    return b"".join(link._without_escapes(piece) for piece in pieces)
+def typed(session: TerminalSession, *pieces: bytes) -> bytes:
+    return b"".join(session._without_escapes(piece) for piece in pieces)
 
 
 def test_only_a_tilde_and_d_after_a_line_end_leave(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
-    link = Link(Way(ends[0]))
-    assert typed(link, b"a~d b\r~~x\r~x", b"\r", b"~", b"~", b"~d") == b"a~d b\r~x\r~x\r~~d"
-    with pytest.raises(Left):
-        typed(link, b"ls\r", b"~", b"d")
+    session = TerminalSession(Connection(ends[0]))
+    assert typed(session, b"a~d b\r~~x\r~x", b"\r", b"~", b"~", b"~d") == b"a~d b\r~x\r~x\r~~d"
+    with pytest.raises(Detached):
+        typed(session, b"ls\r", b"~", b"d")
     assert ends[1].recv(99) == b"l\0\0\0\0"
 
 
 def test_what_a_program_switched_on_is_switched_off_again(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
-    link = Link(Way(ends[0]))
-    assert undo(link._modes) == b""
-    link._follow_modes(b"\x1b[?1049h\x1b[?25lvim\x1b[?2004h\x1b[?1000;1006h")
-    assert undo(link._modes) == b"\x1b[?1000l\x1b[?1006l\x1b[?1049l\x1b[?2004l\x1b[?25h"
-    link._follow_modes(b"\x1b[?1049;2004;1000;1006l\x1b[?25h")
-    assert undo(link._modes) == b""
+    session = TerminalSession(Connection(ends[0]))
+    assert reset_sequence(session._modes) == b""
+    session._follow_modes(b"\x1b[?1049h\x1b[?25lvim\x1b[?2004h\x1b[?1000;1006h")
+    expected = b"\x1b[?1000l\x1b[?1006l\x1b[?1049l\x1b[?2004l\x1b[?25h"
+    assert reset_sequence(session._modes) == expected
+    session._follow_modes(b"\x1b[?1049;2004;1000;1006l\x1b[?25h")
+    assert reset_sequence(session._modes) == b""
 
 
 def test_a_status_becomes_an_exit_code() -> None:
@@ -58,12 +65,12 @@ def test_a_program_on_pipes_is_run_to_its_end(
         asked = far.recv(65536)
         assert b'"mode": "start"' in asked
         frames = [(b"o", b"{}"), (b"d", b"out"), (b"E", b"err"), (b"n", b"note")]
-        for kind, data in [*frames, (b"e", ways.STATUS.pack(3 << 8))]:
-            far.sendall(ways.HEAD.pack(kind, len(data)) + data)
+        for kind, data in [*frames, (b"e", terminal.STATUS.pack(3 << 8))]:
+            far.sendall(terminal.HEAD.pack(kind, len(data)) + data)
 
     answering = threading.Thread(target=other_side)
     answering.start()
-    status = Link(Way(near)).start(["x"], terminal=False, directory="/")
+    status = TerminalSession(Connection(near)).start(["x"], terminal=False, directory="/")
     answering.join()
     assert status == 3 << 8
     shown = capfdbinary.readouterr()
@@ -77,14 +84,14 @@ def test_a_refusal_and_an_end_before_the_beginning_are_errors(
     near, far = ends
     far.sendall(frame)
     far.shutdown(socket.SHUT_WR)
-    with pytest.raises(WrongState, match="refused: no" if frame else "ended"):
-        Link(Way(near)).start(["x"], terminal=False, directory="/")
+    with pytest.raises(WrongState, match="rejected the connection: no" if frame else "ended"):
+        TerminalSession(Connection(near)).start(["x"], terminal=False, directory="/")
 
 
 def test_a_socket_that_is_not_there_or_closed_to_us_is_told_apart(tmp_path: Path) -> None:
     with pytest.raises(WrongState, match="has the job ended"):
-        ways.here(f"{tmp_path}/none")
+        terminal.connect_locally(f"{tmp_path}/none")
     (tmp_path / "file").touch()
     for wrong in (f"{tmp_path}/file/none", "x" * 300):
         with pytest.raises(ClusterError, match="cannot open the terminal"):
-            ways.here(wrong)
+            terminal.connect_locally(wrong)

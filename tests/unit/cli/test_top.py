@@ -9,7 +9,7 @@ import pytest
 from gpu_scheduler.cli.interactive import top
 from gpu_scheduler.cli.interactive.screen import split_keys
 from gpu_scheduler.cli.interactive.top import State
-from gpu_scheduler.cli.interactive.top_view import Painter, frame, plain_text, width
+from gpu_scheduler.cli.interactive.top_view import LineFormatter, frame, plain_text, width
 
 NOW = "2026-11-16T12:00:00.000Z"
 STYLES = re.compile(r"\x1b\[[\d;]*m")
@@ -53,7 +53,7 @@ def a_job(number: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def a_picture(*jobs: dict[str, Any], **more: Any) -> dict[str, Any]:
+def an_overview(*jobs: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {
         "version": "1.2.3",
         "now": NOW,
@@ -72,10 +72,10 @@ def a_picture(*jobs: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def drawn(
-    picture: dict[str, Any], state: State | None = None, columns: int = 80, rows: int = 24
+    overview: dict[str, Any], state: State | None = None, columns: int = 80, rows: int = 24
 ) -> list[str]:
-    painter = Painter(columns, colours=False, signs=True).plain()
-    return frame(picture, state or State(), painter, rows)
+    formatter = LineFormatter(columns, colours=False, unicode=True, styles=False)
+    return frame(overview, state or State(), formatter, rows)
 
 
 ODD = [
@@ -95,9 +95,9 @@ def test_no_line_is_wider_and_no_picture_higher_than_the_window(columns: int, ro
         gpus += [a_gpu(count, node="n" * 30, state="unhealthy", jobs=["job-1"] * 9, users=["a"])]
         for mode in ("list", "filter", "confirm", "logs", "explain", "help"):
             state = State(mode=mode, selected="job-1", text=["\x1b[1mlong " * 80] * 99, typed="字")
-            state.take(a_picture(*ODD))
-            painter = Painter(columns, colours=True, signs=True)
-            lines = frame(a_picture(*ODD, gpus=gpus), state, painter, rows)
+            state.update(an_overview(*ODD))
+            formatter = LineFormatter(columns, colours=True, unicode=True)
+            lines = frame(an_overview(*ODD, gpus=gpus), state, formatter, rows)
             assert len(lines) <= max(1, rows)
             for line in lines:
                 shown = STYLES.sub("", line)
@@ -119,9 +119,9 @@ def test_everything_stands_in_80_columns_and_24_rows() -> None:
         a_job(2, expected_start="2026-11-16T13:30:00.000Z"),
         a_job(3, hold=True, reason="held"),
     ]
-    lines = drawn(a_picture(*jobs, gpus=gpus))
+    lines = drawn(an_overview(*jobs, gpus=gpus))
     assert len(lines) == 24
-    assert "5 of 8 GPUs free, 0 jobs run, 3 wait" in lines[0]
+    assert "5 of 8 GPUs free, 0 running, 3 pending" in lines[0]
     shown = r"0   A100  █+░? +77G/80G ██░░░░  40% ██░░ 55C   120  1 ann train-1"
     assert re.match(shown, lines[2])
     assert lines[3].endswith("bob:4242 10G")
@@ -135,14 +135,16 @@ def test_everything_stands_in_80_columns_and_24_rows() -> None:
 
 def test_gpus_of_a_node_that_is_away_are_not_free() -> None:
     away = a_gpu(0, node="n1", why="its node does not answer")
-    lines = drawn(a_picture(gpus=[a_gpu(0, node="n0"), away], nodes=2, online_nodes=1), columns=110)
+    lines = drawn(
+        an_overview(gpus=[a_gpu(0, node="n0"), away], nodes=2, online_nodes=1), columns=110
+    )
     assert "2 nodes, 1 of 2 GPUs free" in lines[0]
-    assert "1 NODE AWAY" in lines[0]
+    assert "1 NODE OFFLINE" in lines[0]
     assert lines[3].endswith("its node does not answer")
 
 
 def test_why_a_job_waits_is_told_in_local_time() -> None:
-    lines = drawn(a_picture(a_job(1, reason="until 2020-03-01 12:00 UTC")), columns=110)
+    lines = drawn(an_overview(a_job(1, reason="until 2020-03-01 12:00 UTC")), columns=110)
     (line,) = (line for line in lines if "train-1" in line)
     here = datetime(2020, 3, 1, 12, tzinfo=UTC).astimezone()
     assert line.endswith(f"until {here:%Y-%m-%d %H:%M}")
@@ -151,7 +153,7 @@ def test_why_a_job_waits_is_told_in_local_time() -> None:
 def test_memory_that_nobody_measures_is_not_shown_as_unused() -> None:
     declared = {"memory_used_mb": 0, "temperature_c": 0, "power_watts": 0.0}
     gpus = [a_gpu(0, utilisation_percent=None, **declared), a_gpu(1, memory_used_mb=0)]
-    lines = drawn(a_picture(gpus=gpus))
+    lines = drawn(an_overview(gpus=gpus))
     assert re.match(r"0   A100 +- +- +- +-  free$", lines[2])
     assert "0M/80G" in lines[3]
 
@@ -160,27 +162,27 @@ def test_larger_windows_have_wider_bars_more_columns_and_foreign_processes_in_fu
     strange = {"pid": 4242, "user": "bob", "memory_mb": 10_240, "command": "python secret.py"}
     gpus = [a_gpu(0, state="foreign", processes=[strange]), a_gpu(1)]
     small, large = (
-        drawn(a_picture(a_job(1), gpus=gpus), columns=columns, rows=rows)
+        drawn(an_overview(a_job(1), gpus=gpus), columns=columns, rows=rows)
         for columns, rows in ((80, 24), (180, 50))
     )
     assert large[2].count("░") > small[2].count("░")
     assert "TENANT" in "\n".join(large)
     assert "LIMIT" in "\n".join(large)
-    assert "not ours: GPU 0  bob:4242  10 GB  python secret.py" in "\n".join(large)
+    assert "foreign process: GPU 0  bob:4242  10 GB  python secret.py" in "\n".join(large)
 
 
 def test_more_gpus_than_lines_stand_side_by_side() -> None:
-    lines = drawn(a_picture(a_job(1), gpus=[a_gpu(index) for index in range(40)]))
+    lines = drawn(an_overview(a_job(1), gpus=[a_gpu(index) for index in range(40)]))
     assert lines[1].count("40%") == 3
     assert sum(line.count("40%") for line in lines) == 40
     assert any("train-1" in line for line in lines)
-    lines = drawn(a_picture(gpus=[a_gpu(index) for index in range(400)]))
+    lines = drawn(an_overview(gpus=[a_gpu(index) for index in range(400)]))
     assert any("more GPUs" in line for line in lines)
 
 
 def test_a_terminal_without_these_signs_gets_plain_ones() -> None:
-    painter = Painter(80, colours=False, signs=False).plain()
-    lines = frame(a_picture(a_job(1)), State(), painter, 24)
+    formatter = LineFormatter(80, colours=False, unicode=False, styles=False)
+    lines = frame(an_overview(a_job(1)), State(), formatter, 24)
     assert all(line.isascii() for line in lines)
     assert "##" in lines[2]
 
@@ -210,19 +212,19 @@ def answered(state: State, count: int = 30) -> None:
         ids = [job["id"] for job in every]
         place = ids.index(state.selected) if state.selected in ids else None
         window = every[offset : offset + state.page]
-        if not state.take(a_picture(*window, offset=offset, total=count, found=place)):
+        if not state.update(an_overview(*window, offset=offset, total=count, found=place)):
             return
         query = state.query()
 
 
 def press(state: State, *keys: str) -> list[Any]:
-    wishes = []
+    actions = []
     for key in keys:
-        wish = state.press(key)
-        if wish == top.LOOK:
+        action = state.press(key)
+        if action == top.REFRESH:
             answered(state)
-        wishes.append(wish)
-    return [wish for wish in wishes if wish not in (None, top.LOOK)]
+        actions.append(action)
+    return [action for action in actions if action not in (None, top.REFRESH)]
 
 
 def test_the_first_job_is_selected_and_the_selection_moves() -> None:
@@ -246,8 +248,8 @@ def test_the_selection_stays_with_its_job_when_the_list_changes() -> None:
     state = looking()
     press(state, "down", "down")
     assert state.selected == "job-3"
-    moved = a_picture(*[a_job(n) for n in range(10, 20)], total=30, offset=0, found=15)
-    assert state.take(moved)
+    moved = an_overview(*[a_job(n) for n in range(10, 20)], total=30, offset=0, found=15)
+    assert state.update(moved)
     assert state.offset == 10
     assert state.selected == "job-3"
 
@@ -257,9 +259,9 @@ def test_when_the_selected_job_has_ended_its_neighbour_is_selected() -> None:
     press(state, "down", "down")
     state.press("x-unknown")
     left = [a_job(number) for number in range(1, 11) if number != 3]
-    assert not state.take(a_picture(*left, total=29))
+    assert not state.update(an_overview(*left, total=29))
     assert state.selected == "job-4"
-    assert not state.take(a_picture())
+    assert not state.update(an_overview())
     assert state.selected == ""
     assert press(state, "c", "l", "down") == []
 
@@ -275,7 +277,7 @@ def test_cancelling_needs_a_plain_yes() -> None:
 
 def test_only_those_who_may_can_change_a_job() -> None:
     state = State()
-    state.take(a_picture(a_job(1, may_change=False, user="ben")))
+    state.update(an_overview(a_job(1, may_change=False, user="ben")))
     assert press(state, "c", "y", "h", "r") == []
     assert state.mode == "list"
     assert state.message == "job-1 belongs to ben"
@@ -315,12 +317,12 @@ def test_texts_are_read_and_left() -> None:
     state = looking()
     assert press(state, "l") == [("logs", "job-1")]
     state.text = [str(number) for number in range(100)]
-    assert drawn(a_picture(a_job(1)), state)[-2] == "99"
+    assert drawn(an_overview(a_job(1)), state)[-2] == "99"
     press(state, "page-up", "up")
     assert not state.follows
-    assert drawn(a_picture(a_job(1)), state)[-2] != "99"
+    assert drawn(an_overview(a_job(1)), state)[-2] != "99"
     press(state, "end")
-    assert drawn(a_picture(a_job(1)), state)[-2] == "99"
+    assert drawn(an_overview(a_job(1)), state)[-2] == "99"
     press(state, "q")
     assert state.mode == "list"
     assert press(state, "?", "c", "y") == [("cancel", "job-1")]
@@ -343,8 +345,8 @@ def test_a_narrow_window_shows_who_is_there_and_why_a_job_waits() -> None:
         (40, ["GPU", "MODEL", "MEMORY", "USED", "BY"]),
         (60, ["GPU", "MODEL", "MEMORY", "UTIL", "USED", "BY"]),
     ):
-        lines = drawn(a_picture(*jobs, gpus=[gpu]), columns=columns)
-        assert re.fullmatch(r"0 of 1 GPU free, .*? wait( .*:..)?", lines[0].rstrip())
+        lines = drawn(an_overview(*jobs, gpus=[gpu]), columns=columns)
+        assert re.fullmatch(r"0 of 1 GPU free, .*? pending( .*:..)?", lines[0].rstrip())
         assert lines[1].split() == headings
         assert lines[2].index("1 ann train-1") == lines[1].index("USED BY")
         assert any(re.match(r" 1 +train-1 +R +2 .*box\[0\]$", line) for line in lines)

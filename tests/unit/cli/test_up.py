@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.cli.admin.up import show, warn_of_another
+from gpu_scheduler.cli.admin.start import show_started, warn_of_shared_server
 from gpu_scheduler.cli.main import COMMANDS, main, parser_for
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.settings.file_paths import Paths
@@ -24,7 +24,7 @@ def test_the_next_step_names_a_server_that_would_not_be_found_by_itself(
         ("unix:/x y/server.sock", "tgpu submit"),
     ):
         monkeypatch.setenv("TGPU_SERVER", named)
-        show({**facts, "hardware": hardware})
+        show_started({**facts, "hardware": hardware})
         assert f"next     {step} --gpus 1" in capsys.readouterr().out
 
 
@@ -35,7 +35,7 @@ def test_the_next_step_asks_for_a_gpu_only_where_there_is_one(
     monkeypatch.setenv("TGPU_SERVER", "/x/server.sock")
     for gpus, step in ((0, "tgpu submit -- python"), (8, "tgpu submit --gpus 1 -- python")):
         hardware = {"summary": "", "problem": "", "gpus": gpus}
-        show({**facts, "pid": 1, "node": "n0", "hardware": hardware})
+        show_started({**facts, "pid": 1, "node": "n0", "hardware": hardware})
         assert f"next     {step} train.py" in capsys.readouterr().out
 
 
@@ -44,15 +44,15 @@ def test_a_second_scheduler_beside_that_of_the_machine_is_warned_of(
 ) -> None:
     monkeypatch.setattr("gpu_scheduler.settings.file_paths.ROOT_RUNTIME", str(tmp_path))
     own = Paths(state=str(tmp_path), runtime=str(tmp_path / "own"))
-    warn_of_another(own)
+    warn_of_shared_server(own)
     assert capsys.readouterr().err == ""
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(f"{tmp_path}/server.sock")
         listening.listen()
-        warn_of_another(own)
-        assert "warning: a scheduler for everybody runs here" in capsys.readouterr().err
-        warn_of_another(Paths(state=str(tmp_path), runtime=str(tmp_path)))
-    warn_of_another(own)  # its socket is left, and nobody listens
+        warn_of_shared_server(own)
+        assert "warning: a server for all users is already running" in capsys.readouterr().err
+        warn_of_shared_server(Paths(state=str(tmp_path), runtime=str(tmp_path)))
+    warn_of_shared_server(own)  # its socket is left, and nobody listens
     assert capsys.readouterr().err == ""
 
 
@@ -116,4 +116,4 @@ def test_an_agent_without_its_token_file_says_which_one_is_missing(
     file, work = tmp_path / "join.token", str(tmp_path / "n1")
     assert main([*words, "--work-dir", work, "--token-file", str(file)]) == 2
     told = capsys.readouterr().err
-    assert f"the token file {file} is not there or empty, and node 'n1' has not joined yet" in told
+    assert f"the token file {file} is missing or empty, and node 'n1' has not joined" in told

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpu_scheduler.cli.cluster.agent import register as register_agent
-from gpu_scheduler.cli.cluster.agent import register_server
+from gpu_scheduler.cli.admin.start import register_agent, register_server
 from gpu_scheduler.cli.cluster.status import register_health
 from gpu_scheduler.settings.sources import load
 

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.cli.admin.up import register as register_up
-from gpu_scheduler.cli.cluster.agent import register as register_agent
-from gpu_scheduler.cli.cluster.agent import register_server
+from gpu_scheduler.cli.admin.start import register_agent, register_server, register_up
 from gpu_scheduler.settings.sources import load
 
 ROOT = Path(__file__).parents[3]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.cli.cluster.agent import _config
+from gpu_scheduler.cli.admin.start import _config
 from gpu_scheduler.cli.main import main
 from gpu_scheduler.model.errors import InvalidInput
 from gpu_scheduler.server.agent_process import node_name
@@ -110,12 +110,12 @@ def test_the_other_agent_file_is_good_as_it_is(
     file = written(tmp_path, AGENT_FILE)
     assert main(["config", "check", file]) == 0
     shown = capsys.readouterr()
-    assert shown.out.endswith(": good\n")
+    assert shown.out.endswith(": valid\n")
     assert "executor.docker.default_image has no effect: each job names its own image" in shown.err
     where = ["--work-dir", str(tmp_path / "n"), "--token-file", str(tmp_path / "no token")]
     assert main(["agent", "--config", file, *where]) == 2
     told = capsys.readouterr().err
-    assert "has not joined yet" in told, "it is refused for its token alone"
+    assert "has not joined;" in told, "it is refused for its token alone"
     assert node_name(load(file, environ={}).settings) in told, "an empty id is the host's name"
 
 

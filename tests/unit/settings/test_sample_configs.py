@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpu_scheduler.cli.cluster.agent import _config
+from gpu_scheduler.cli.admin.start import _config
 from gpu_scheduler.settings.sources import load
 
 CONFIGS = Path(__file__).parents[3] / "configs"

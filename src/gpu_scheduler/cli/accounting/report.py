@@ -1,4 +1,8 @@
-"""`tgpu report`: what happened in a period, as text, JSON or a page with charts; its invoice."""
+"""`tgpu report`: usage of a period as text, JSON or an HTML page with charts; and its invoice.
+
+The page is one file with style and charts inside; its charts are those of the simulator's report,
+where a policy corresponds to a series here.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_scheduler.cli.connection import add_server_options, client_for, warn
 from gpu_scheduler.cli.text.tables import hours_text, painted, print_json, print_table, visible
-from gpu_scheduler.cli.text.values import whole, words_of
+from gpu_scheduler.cli.text.values import duration_text, whole
 from gpu_scheduler.client.http1 import target
 from gpu_scheduler.client.requests import API
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
@@ -25,8 +29,8 @@ if TYPE_CHECKING:
 INVOICE_COLUMNS = ("tenant", "user", "item", "model", "amount", "unit", "price", "cost", "currency")
 MOST_ROWS = 50
 ABOUT = """\
-Counts runs: one for each attempt, what runs up to now. A job that was cancelled before it ran is
-none; 'tgpu usage' without a period counts it."""
+Counts runs: one for each attempt, a running one up to now. A job that was cancelled before it ran
+is not counted; 'tgpu usage' without a period counts it."""
 
 
 def register(parser: ArgumentParser) -> None:
@@ -38,17 +42,17 @@ def register(parser: ArgumentParser) -> None:
         "--below",
         type=whole("--below"),
         metavar="PERCENT",
-        help="list runs that used less of their GPUs than this; default 20",
+        help="list runs with a lower GPU utilisation than this; default 20",
     )
-    add("--html", metavar="FILE", help="write a page with charts; one file, no network")
-    add("--invoice", action="store_true", help="print what the period costs, line by line")
-    add("--estimates", action="store_true", help="say how well expected starts were kept")
-    add("--format", choices=("text", "csv", "json"), help="of the invoice; default text")
+    add("--html", metavar="FILE", help="write an HTML page with charts")
+    add("--invoice", action="store_true", help="print the invoice of the period")
+    add("--estimates", action="store_true", help="show the accuracy of expected starts")
+    add("--format", choices=("text", "csv", "json"), help="format of the invoice; default text")
     add_server_options(parser)
 
 
 def add_period_options(parser: ArgumentParser, *, default: str | None) -> None:
-    """`--period` and of whom."""
+    """Add `--period`, `--tenant`, `--user` and `--time-zone`."""
     add = parser.add_argument
     shown = f"; default {default}" if default else ""
     add(
@@ -60,7 +64,11 @@ def add_period_options(parser: ArgumentParser, *, default: str | None) -> None:
     )
     add("-T", "--tenant", "--tenant-id", dest="tenant", metavar="T", help="only this tenant")
     add("-u", "--user", metavar="NAME", help="only this user")
-    add("--time-zone", metavar="ZONE", help="where days begin, as Europe/Berlin; default UTC")
+    add(
+        "--time-zone",
+        metavar="ZONE",
+        help="time zone of the days, such as Europe/Berlin; default UTC",
+    )
 
 
 def period_query(args: Namespace) -> dict[str, object]:
@@ -74,12 +82,12 @@ def period_query(args: Namespace) -> dict[str, object]:
 
 
 def run(args: Namespace) -> int:
-    """Report, or invoice."""
+    """Print the report, the invoice or the accuracy of expected starts."""
     if args.format and not args.invoice:
         raise InvalidRequest("--format is for --invoice; for a report use --json or --html FILE")
     with client_for(args) as client:
         if args.estimates:
-            return show(client, as_json=args.json)
+            return _print_accuracy(client, as_json=args.json)
         if args.invoice:
             return _invoice(client.call("GET", target(f"{API}/invoice", period_query(args))), args)
         query = period_query(args) | {"below_percent": args.below}
@@ -113,7 +121,7 @@ def summary(report: dict[str, Any]) -> Iterator[str]:
         yield f"  {name:<9}  {spread_text(report[key])}"
     mean = total["mean_utilisation_percent"]
     if mean is not None:
-        yield f"  busy       {mean:.0f} % of the GPUs that runs held, in the mean"
+        yield f"  busy       {mean:.0f} % mean utilisation of allocated GPUs"
 
 
 def spread_text(spread: dict[str, Any]) -> str:
@@ -121,7 +129,7 @@ def spread_text(spread: dict[str, Any]) -> str:
     if not spread["count"]:
         return "none"
     figures = (
-        f"{name} {words_of(spread[f'{key}_seconds'])}"
+        f"{name} {duration_text(spread[f'{key}_seconds'])}"
         for name, key in (("mean", "mean"), ("median", "median"), ("p90", "p90"), ("max", "max"))
     )
     return f"{', '.join(figures)} (of {spread['count']:,})"
@@ -140,7 +148,7 @@ def account_rows(accounts: list[dict[str, Any]]) -> Iterator[list[str]]:
             f"{sums['cost']:,.2f}",
             "-" if mean is None else f"{mean:.0f}%",
             *(f"{sums[name]:,}" for name in ("completed", "failed", "cancelled", "preempted")),
-            words_of(account["waits"]["median_seconds"]) if account["waits"]["count"] else "-",
+            duration_text(account["waits"]["median_seconds"]) if account["waits"]["count"] else "-",
         ]
 
 
@@ -150,7 +158,7 @@ ACCOUNT_HEADINGS = (
 )
 
 
-IDLER_HEADINGS = ("JOB", "NAME", "USER", "GPU-HOURS", "BUSY", "PEAK")
+LOW_USE_HEADINGS = ("JOB", "NAME", "USER", "GPU-HOURS", "BUSY", "PEAK")
 
 
 def _print_tables(report: dict[str, Any]) -> None:
@@ -172,9 +180,11 @@ def _print_tables(report: dict[str, Any]) -> None:
         print_table(headings, rows, right=headings[3:], spare=("MAX TEMP", "KWH", "PEAK", "MODEL"))
     if report["low_utilisation"]:
         print()
-        print(painted("Runs that used little of their GPUs", "bold"))
+        print(painted("Runs with a low GPU utilisation", "bold"))
         print_table(
-            IDLER_HEADINGS, map(idler_row, report["low_utilisation"]), right=IDLER_HEADINGS[3:]
+            LOW_USE_HEADINGS,
+            map(low_use_row, report["low_utilisation"]),
+            right=LOW_USE_HEADINGS[3:],
         )
 
 
@@ -194,8 +204,8 @@ def _gpu_row(gpu: dict[str, Any]) -> list[str]:
     ]
 
 
-def idler_row(run: dict[str, Any]) -> list[str]:
-    """A run that used little of its GPUs."""
+def low_use_row(run: dict[str, Any]) -> list[str]:
+    """The row of a run with a low GPU utilisation."""
     task = "" if run["task"] is None else f"_{run['task']}"
     return [
         f"{run['job_id']}{task}",
@@ -211,16 +221,15 @@ def _invoice(invoice: dict[str, Any], args: Namespace) -> int:
     if args.html:
         raise InvalidRequest("an invoice is text, csv or json; leave out --html or --invoice")
     if not invoice["is_final"]:
-        warn(f"the period is not over; this is as of {invoice['until']}")
+        warn(f"the period has not ended; this is as of {invoice['until']}")
     if args.json or args.format == "json":
         print_json(invoice)
         return 0
     rows = [[str(line[name]) for name in INVOICE_COLUMNS] for line in invoice["lines"]]
     if args.format == "csv":
-        # What begins like a formula must not be one in a spreadsheet.
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(INVOICE_COLUMNS)
-        writer.writerows([[harmless(cell) for cell in row] for row in rows])
+        writer.writerows([[without_formula(cell) for cell in row] for row in rows])
         return 0
     headings = [name.upper() for name in INVOICE_COLUMNS]
     print_table(headings, rows, right=("AMOUNT", "PRICE", "COST"))
@@ -228,31 +237,31 @@ def _invoice(invoice: dict[str, Any], args: Namespace) -> int:
     return 0
 
 
-def harmless(cell: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
+def without_formula(cell: str) -> str:
+    """A cell that a spreadsheet does not read as a formula."""
     return f"'{cell}" if cell[:1] in "=+-@\t\r" and cell[:1] else cell
 
 
-# --- `tgpu report --estimates`: how well expected starts were kept.
+# Accuracy of expected starts
 
 HEADINGS = ("BASIS", "JUDGED", "KEPT", "KEPT %", "LATE", "EARLY", "MEDIAN ERROR", "90 % WITHIN")
-MEANING = "A start is as promised if it is within 10 % of the promised wait, or within 10 minutes."
+MEANING = "A start was kept if it is within 10 % of the expected wait, or within 10 minutes."
 
 
-def show(client: Client, *, as_json: bool) -> int:
-    """Ask and print."""
+def _print_accuracy(client: Client, *, as_json: bool) -> int:
+    """Print how well expected starts were kept."""
     answer = client.call("GET", f"{API}/report/estimates")
     if as_json:
         print_json(answer)
         return 0
     rows = [_row(one) for one in answer["estimates"]]
     if not answer["estimates"][0]["judged"]:
-        print("no job that waited has started yet, in the last 30 days")
+        print("no pending job has started in the last 30 days")
     else:
         print_table(HEADINGS, rows, right=HEADINGS[1:])
         print(MEANING)
     if answer["open"]:
-        print(f"{answer['open']} jobs wait and were told when they should start.")
+        print(f"{answer['open']} pending jobs have an expected start.")
     return 0
 
 
@@ -265,21 +274,19 @@ def _row(one: dict[str, Any]) -> list[str]:
         "-" if percent is None else f"{percent:g}",
         f"{one['late']:,}",
         f"{one['early']:,}",
-        words_of(one["median_error_seconds"]),
-        words_of(one["p90_error_seconds"]),
+        duration_text(one["median_error_seconds"]),
+        duration_text(one["p90_error_seconds"]),
     ]
 
 
-# --- A report as one HTML file: charts, tables and style inside, nothing from the network.
-#
-# The charts are those of the simulator's reports; what they call a policy is a series here.
+# HTML page
 
 MOST_BARS = 15
 MOST_TICKS = 8
 
 
 def write_page(report: dict[str, Any], file: str) -> None:
-    """Write the page; a reader sees the old file or the new one."""
+    """Write the page atomically."""
     try:
         write_document(page(report), Path(file))
     except OSError as error:
@@ -298,7 +305,7 @@ def page(report: dict[str, Any]) -> str:
             tag("section", tag("h2", "Over time"), _over_time(report)),
             tag("section", tag("h2", "Tenants and users"), _accounts(report)),
             tag("section", tag("h2", "GPUs"), _gpus(report)),
-            tag("section", tag("h2", "Little used"), _idlers(report)),
+            tag("section", tag("h2", "Low utilisation"), _low_use(report)),
         ),
     )
 
@@ -327,13 +334,13 @@ def _cards(report: dict[str, Any]) -> Markup:
         ("GPU-hours", f"{total['gpu_hours']:,.1f}", f"{total['started']:,} runs started"),
         (
             "Median wait",
-            words_of(waits["median_seconds"]) if waits["count"] else "-",
+            duration_text(waits["median_seconds"]) if waits["count"] else "-",
             spread_text(waits),
         ),
         ("Completed", success, f"{total['failed']:,} failed, {total['preempted']:,} preempted"),
-        ("Busy", "-" if mean is None else f"{mean:.0f}%", "of the GPUs that runs held"),
-        ("Energy", f"{total['energy_kwh']:,.1f} kWh", "drawn by GPUs while runs held them"),
-        ("Cost", f"{total['cost']:,.2f} {report['currency']}", "by the prices in the settings"),
+        ("Busy", "-" if mean is None else f"{mean:.0f}%", "mean utilisation of allocated GPUs"),
+        ("Energy", f"{total['energy_kwh']:,.1f} kWh", "used by allocated GPUs"),
+        ("Cost", f"{total['cost']:,.2f} {report['currency']}", "at the configured prices"),
     ]
     return tag(
         "div",
@@ -348,10 +355,10 @@ def _cards(report: dict[str, Any]) -> Markup:
 def _over_time(report: dict[str, Any]) -> Markup:
     slices = report["slices"]
     if not slices:
-        return tag("p", "The period has not begun.")
+        return tag("p", "The period has not started.")
     used = _line(
         "GPU-hours",
-        "What was used in each part of the period.",
+        "Usage in each part of the period.",
         slices,
         [(Series(0, "GPU-hours"), [one["gpu_hours"] for one in slices])],
         "GPU-hours",
@@ -390,7 +397,7 @@ def _line(
 
 def _accounts(report: dict[str, Any]) -> Markup:
     if not report["users"]:
-        return tag("p", "Nobody used anything.")
+        return tag("p", "No usage.")
     charts = (
         _account_bars("GPU-hours by tenant", report["tenants"], "tenant_id"),
         _account_bars("GPU-hours by user", report["users"], "user"),
@@ -407,11 +414,11 @@ def _account_bars(title: str, accounts: list[dict[str, Any]], name: str) -> Mark
         hours = account["sums"]["gpu_hours"]
         bar = Bar(policy=series, value=hours, text=f"{hours:,.1f} h")
         groups.append(BarGroup(name=account[name], bars=[bar]))
-    return figure(title, "Who used most.", lying_bars(title, groups), [series])
+    return figure(title, "Largest users first.", lying_bars(title, groups), [series])
 
 
 def _gpus(report: dict[str, Any]) -> Markup:
-    given, busy, peak = Series(0, "given out"), Series(1, "busy"), Series(2, "peak")
+    given, busy, peak = Series(0, "allocated"), Series(1, "busy"), Series(2, "peak")
     groups = []
     for gpu in report["gpus"][: 4 * MOST_BARS]:
         figures = [(given, gpu["allocated_percent"])]
@@ -423,17 +430,17 @@ def _gpus(report: dict[str, Any]) -> Markup:
         bars = [Bar(policy=one, value=value, text=f"{value:.0f}%") for one, value in figures]
         groups.append(BarGroup(name=f"{gpu['node']} {gpu['index']}", bars=bars))
     if not groups:
-        return tag("p", "No GPU is known.")
+        return tag("p", "No GPUs.")
     chart = lying_bars("GPUs", groups)
-    note = "Part of the time that it was given out, how busy it was in the mean, and at its peak."
+    note = "Share of time allocated, mean utilisation and peak utilisation."
     return tag("div", figure("Use of each GPU", note, chart, [given, busy, peak]), class_="pair")
 
 
-def _idlers(report: dict[str, Any]) -> Markup:
+def _low_use(report: dict[str, Any]) -> Markup:
     runs = report["low_utilisation"]
     if not runs:
-        return tag("p", "No run used little of its GPUs, as far as that was measured.")
-    return tag("div", _table(IDLER_HEADINGS, map(idler_row, runs)), class_="card compare")
+        return tag("p", "No run with a low measured utilisation.")
+    return tag("div", _table(LOW_USE_HEADINGS, map(low_use_row, runs)), class_="card compare")
 
 
 def _table(headings: Sequence[str], rows: Any) -> Markup:

@@ -1,4 +1,4 @@
-"""`tgpu tenants`: list, create, show, update and delete those who share the GPUs."""
+"""`tgpu tenants`: list, create, show, update and delete tenants."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIELDS = (
 
 
 NO_LIMIT = "none"
-ANY_LIMIT = f"'{NO_LIMIT}' takes this or any other limit away"
+ANY_LIMIT = f"'{NO_LIMIT}' removes this or any other limit"
 LIMITS: tuple[tuple[str, str, Callable[[str], Callable[[str], Any]], str, str], ...] = (
     ("--max-gpus", "max_gpus", number, "N", f"GPUs at once; {ANY_LIMIT}"),
     ("--max-gpu-memory", "max_gpu_memory_mb", size_mb, "SIZE", "GPU memory at once"),
@@ -34,10 +34,10 @@ LIMITS: tuple[tuple[str, str, Callable[[str], Callable[[str], Any]], str, str], 
     ("--max-memory", "max_memory_mb", size_mb, "SIZE", "memory at once"),
     ("--max-jobs", "max_concurrent_jobs", whole, "N", "jobs at once"),
     ("--max-gpu-hours", "max_gpu_hours", number, "N", "GPU time in a period"),
-    ("--max-pending", "max_pending_jobs", whole, "N", "waiting"),
+    ("--max-pending", "max_pending_jobs", whole, "N", "pending jobs"),
     ("--user-max-gpus", "user_max_gpus", number, "N", "GPUs of each user"),
     ("--user-max-jobs", "user_max_jobs", whole, "N", "jobs of each user at once"),
-    ("--user-max-pending", "user_max_pending_jobs", whole, "N", "waiting jobs of each user"),
+    ("--user-max-pending", "user_max_pending_jobs", whole, "N", "pending jobs of each user"),
     (
         "--user-max-gpu-hours",
         "user_max_gpu_hours",
@@ -46,7 +46,7 @@ LIMITS: tuple[tuple[str, str, Callable[[str], Callable[[str], Any]], str, str], 
         "GPU time of each user in a period",
     ),
 )
-"""Flag, field, how it is read, what stands for its value, what it limits."""
+"""Flag, field, parser, placeholder and help of each limit."""
 
 
 def register(parser: ArgumentParser) -> None:
@@ -62,8 +62,10 @@ def register(parser: ArgumentParser) -> None:
     )
     for flag, field, read, metavar, about in LIMITS:
         add(flag, dest=field, type=_limit(read(flag)), metavar=metavar, help=about)
-    add("--budget-period", choices=("total", "week", "month"), help="how long GPU-hours last")
-    add("--tier", dest="priority_tier", choices=TIERS, help="standing among tenants")
+    add(
+        "--budget-period", choices=("total", "week", "month"), help="period of the GPU-hours budget"
+    )
+    add("--tier", dest="priority_tier", choices=TIERS, help="priority tier")
     add(
         "--weight",
         dest="fair_share_weight",
@@ -71,25 +73,30 @@ def register(parser: ArgumentParser) -> None:
         metavar="X",
         help="fair share",
     )
-    add("--allow-preemption", choices=("yes", "no"), help="its jobs may be stopped for others")
-    add("--can-preempt-others", choices=("yes", "no"), help="its jobs may stop others")
-    add("--max-preemptions", type=whole("--max-preemptions"), metavar="N", help="for each job")
-    add("--elastic", choices=("yes", "no"), help="may use what others leave idle")
+    add("--allow-preemption", choices=("yes", "no"), help="its jobs may be preempted")
+    add("--can-preempt-others", choices=("yes", "no"), help="its jobs may preempt others")
+    add(
+        "--max-preemptions",
+        type=whole("--max-preemptions"),
+        metavar="N",
+        help="preemptions per job",
+    )
+    add("--elastic", choices=("yes", "no"), help="may borrow idle GPUs of other tenants")
     for name, about in (
-        ("--linux-groups", "whose members belong to it, with commas between; '' for none"),
-        ("--users", "who else belongs to it"),
-        ("--admins", "who may see and touch all its jobs"),
+        ("--linux-groups", "groups whose members belong to it, separated by commas; '' for none"),
+        ("--users", "further users who belong to it"),
+        ("--admins", "users who may see and change all its jobs"),
     ):
         add(name, type=_names, metavar="A,B", help=about)
     add_server_options(parser)
 
 
 def run(args: Namespace) -> int:
-    """Do what the first word says."""
+    """Run the action that the first word names."""
     if args.action == "list":
         return _list(args)
     if not args.tenant:
-        raise InvalidRequest(f"which tenant? write 'tgpu tenants {args.action} NAME'")
+        raise InvalidRequest(f"TENANT is missing; write 'tgpu tenants {args.action} NAME'")
     fields = {name: getattr(args, name) for name in FIELDS if getattr(args, name, None) is not None}
     fields |= {name: value == "yes" for name, value in fields.items() if value in ("yes", "no")}
     fields |= {name: None for name, value in fields.items() if value == NO_LIMIT}
@@ -107,12 +114,12 @@ def run(args: Namespace) -> int:
             tenant = client.call("DELETE", path)
         else:
             tenant = client.call("GET", path)
-    _say(args, tenant)
+    _print(args, tenant)
     return 0
 
 
 def _limit(read: Callable[[str], float]) -> Callable[[str], float | str]:
-    """How an amount is read that can also be taken away."""
+    """A parser of a limit that also accepts `none`."""
     return lambda text: NO_LIMIT if text.strip().lower() == NO_LIMIT else read(text)
 
 
@@ -152,7 +159,7 @@ def _of(held: float | None, limit: float | None) -> str:
     return f"{round(held or 0, 2):g} / {'-' if limit is None else f'{limit:g}'}"
 
 
-def _say(args: Namespace, tenant: dict[str, Any]) -> None:
+def _print(args: Namespace, tenant: dict[str, Any]) -> None:
     if args.json:
         print_json(tenant)
     elif args.action == "delete":

@@ -1,61 +1,68 @@
-"""`tgpu usage`: who used how much."""
+"""`tgpu usage`, `tgpu limits` and `tgpu metrics`: what was used, what is left, and statistics."""
 
 from __future__ import annotations
 
+import time
 from argparse import ArgumentParser, Namespace
+from statistics import fmean, median
 from typing import Any
 
 from gpu_scheduler.cli.accounting.report import add_period_options, period_query
 from gpu_scheduler.cli.connection import add_server_options, client_for, warn
-from gpu_scheduler.cli.text.tables import print_json, print_table
+from gpu_scheduler.cli.jobs.columns import elapsed_s, seconds_at
+from gpu_scheduler.cli.jobs.list import pages
+from gpu_scheduler.cli.text.tables import painted, print_json, print_pairs, print_table
+from gpu_scheduler.cli.text.values import whole
 from gpu_scheduler.client.http1 import target
-from gpu_scheduler.client.requests import API
+from gpu_scheduler.client.requests import API, ENDED
 
 THIS_MONTH = "current"
-NOTHING_USED = "nothing was used"
-WITH_WAITING = "what runs counts up to now; CANCELLED also counts what never ran"
-"""Of totals that the server keeps."""
-WITHOUT_WAITING = "what runs counts up to now; CANCELLED counts only what ran"
-"""Of a report."""
+NO_USAGE = "no usage"
+TOTALS_NOTE = "running jobs count up to now; CANCELLED includes jobs that never ran"
+"""For the totals that the server keeps."""
+REPORT_NOTE = "running jobs count up to now; CANCELLED counts only jobs that ran"
+"""For the figures of a report."""
 ABOUT = """\
-Every attempt counts for what it holds, up to now if it runs, as in 'tgpu report'. Without a period
-it is all since the beginning. There, and in 'current' (this month of UTC), CANCELLED also counts
-jobs that were cancelled before they ran, and lost GPU-hours are told; other periods are those of
-'tgpu report', which counts runs. Nothing fades with age here, as it does in the fair share."""
+Every attempt counts with what it holds, up to now if it runs, as in 'tgpu report'. Without a period
+it is the total since the start. There, and in 'current' (this month in UTC), CANCELLED includes
+jobs that were cancelled before they ran, and lost GPU-hours are shown; other periods are those of
+'tgpu report', which counts runs. Usage does not decay with age here, as it does in fair share."""
 COLUMNS = (
     *("tenant_id", "user", "gpu_hours", "cpu_hours", "energy_kwh", "jobs"),
     *("completed", "failed", "cancelled", "preemptions", "lost_gpu_hours"),
 )
-"""What is shown as text; --json has everything."""
+"""The columns of the table; --json has everything."""
 SPARE = (
     *("LOST_GPU_HOURS", "PREEMPTIONS", "ENERGY_KWH", "CPU_HOURS"),
     *("CANCELLED", "FAILED", "COMPLETED"),
 )
 
 
-def register(parser: ArgumentParser) -> None:
+def register_usage(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = ABOUT
     add_period_options(parser, default=None)
     add_server_options(parser)
 
 
-def run(args: Namespace) -> int:
+def run_usage(args: Namespace) -> int:
     """Show the usage of a period, by user or tenant."""
     with client_for(args) as client:
         if args.period == THIS_MONTH and args.time_zone:
             args.period = "month"
-        is_kept = args.period in (None, "all", THIS_MONTH)
-        if is_kept:
+        has_totals = args.period in (None, "all", THIS_MONTH)
+        if has_totals:
             answer = client.usage(tenant_id=args.tenant, user=args.user, period=args.period)
         else:
-            answer = of_period(client.call("GET", target(f"{API}/report", period_query(args))))
+            answer = usage_of_report(
+                client.call("GET", target(f"{API}/report", period_query(args)))
+            )
     if args.json:
         print_json(answer)
         return 0
     rows = usage_rows(answer)
     if not rows:
-        warn(NOTHING_USED)
+        warn(NO_USAGE)
         return 0
     present = {name for row in rows for name in row}
     headings = [name for name in COLUMNS if name in present] or sorted(present)
@@ -66,12 +73,12 @@ def run(args: Namespace) -> int:
         right=right,
         spare=SPARE,
     )
-    warn(WITH_WAITING if is_kept else WITHOUT_WAITING)
+    warn(TOTALS_NOTE if has_totals else REPORT_NOTE)
     return 0
 
 
-def of_period(report: dict[str, Any]) -> dict[str, Any]:
-    """The accounts of a report in the form of the totals, with what runs counted up to now."""
+def usage_of_report(report: dict[str, Any]) -> dict[str, Any]:
+    """The accounts of a report in the form of the totals."""
     return {
         "period": report["period"],
         "usage": [
@@ -84,7 +91,7 @@ def of_period(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def usage_rows(answer: Any) -> list[dict[str, Any]]:
-    """The list of rows in the answer, whatever its key."""
+    """The rows in the answer, whatever their key."""
     if isinstance(answer, list):
         return answer
     for value in answer.values():
@@ -101,20 +108,18 @@ def _text(value: object, name: str) -> str:
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
-# --- `tgpu limits`: what you may have, what you hold, and what is left.
-
-HEADINGS = ("WHO", "WHAT", "LIMIT", "USED", "LEFT", "PERIOD")
+LIMIT_HEADINGS = ("WHO", "WHAT", "LIMIT", "USED", "LEFT", "PERIOD")
 
 
 def register_limits(parser: ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("--tenant", metavar="T", help="in this tenant; default: your own")
-    parser.add_argument("-u", "--user", metavar="NAME", help="of this user (for admins)")
+    parser.add_argument("--tenant", metavar="T", help="limits in this tenant; default: your own")
+    parser.add_argument("-u", "--user", metavar="NAME", help="limits of this user (for admins)")
     add_server_options(parser)
 
 
-def limits(args: Namespace) -> int:
-    """Show limits, what counts towards them, and what is left."""
+def run_limits(args: Namespace) -> int:
+    """Show limits, what is used of them and what is left."""
     with client_for(args) as client:
         path = target(f"{API}/limits", {"tenant_id": args.tenant, "user": args.user})
         answer = client.call("GET", path)
@@ -122,9 +127,9 @@ def limits(args: Namespace) -> int:
         print_json(answer)
     elif answer["limits"]:
         rows = [_row(one) for one in answer["limits"]]
-        print_table(HEADINGS, rows, right=("LIMIT", "USED", "LEFT"))
+        print_table(LIMIT_HEADINGS, rows, right=("LIMIT", "USED", "LEFT"))
     else:
-        print("there are no limits but the size of the machine")
+        print("no limits")
     return 0
 
 
@@ -136,6 +141,104 @@ def _row(one: dict[str, Any]) -> list[str]:
 
         from gpu_scheduler.cli.text.dates import local_text
 
-        period += f", anew {local_text(datetime.fromisoformat(one['turns_at']))}"
+        period += f", resets {local_text(datetime.fromisoformat(one['turns_at']))}"
     numbers = (f"{round(one[name], 2):g}" for name in ("limit", "used", "left"))
     return [who, one["resource"], *numbers, period]
+
+
+SAMPLE = 1000
+
+
+def register_metrics(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("--raw", action="store_true", help="print the Prometheus metrics")
+    parser.add_argument(
+        "--last",
+        type=whole("--last", least=1),
+        default=SAMPLE,
+        metavar="N",
+        help=f"use the last N ended jobs; default {SAMPLE}",
+    )
+    add_server_options(parser)
+
+
+def run_metrics(args: Namespace) -> int:
+    """Show statistics as text, as JSON, or as Prometheus reads them."""
+    with client_for(args) as client:
+        if args.raw:
+            print(client.text("/metrics"), end="")
+            return 0
+        query: dict[str, object] = {"state": ",".join(sorted(ENDED)), "sort": "-ended_at"}
+        jobs, ended = pages(client, query, args.last)
+        figures = summary(jobs, ended, client.status(), list(client.gpus()))
+    if args.json:
+        print_json(figures)
+        return 0
+    print(painted("Performance metrics", "bold"))
+    gpus = figures.pop("gpus")
+    labels = {"failed_jobs_of_the_last": f"failed of the last {len(jobs):,} ended"}
+    print_pairs(
+        (labels.get(name) or name.replace("_", " ").replace("gpu", "GPU"), _metric_text(value))
+        for name, value in figures.items()
+    )
+    if gpus:
+        print(painted("GPU utilisation since the server's start", "bold"))
+        print_pairs((gpu["gpu"], _load_text(gpu)) for gpu in gpus)
+    return 0
+
+
+def summary(
+    jobs: list[dict[str, Any]], ended: int, status: dict[str, Any], gpus: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The figures by name; None if unknown."""
+    now = time.time()
+    ran = [elapsed_s(job, now) for job in jobs if job.get("started_at")]
+    waited = [
+        (seconds_at(job["started_at"]) or 0) - (seconds_at(job["submitted_at"]) or 0)
+        for job in jobs
+        if job.get("started_at") and job.get("submitted_at")
+    ]
+    busy = [
+        gpu["utilisation_percent"] for gpu in gpus if gpu.get("utilisation_percent") is not None
+    ]
+    shares = [float(gpu.get("allocated_share") or 0) for gpu in gpus]
+    return {
+        "total_jobs": status.get("total_jobs"),
+        "running_jobs": status.get("running_jobs"),
+        "pending_jobs": status.get("pending_jobs"),
+        "ended_jobs": ended,
+        "failed_jobs_of_the_last": sum(job["state"] == "failed" for job in jobs),
+        "mean_run_seconds": fmean(ran) if ran else None,
+        "median_run_seconds": median(ran) if ran else None,
+        "mean_wait_seconds": fmean(waited) if waited else None,
+        "mean_gpu_utilisation_percent": fmean(busy) if busy else None,
+        "allocated_gpu_percent": 100 * fmean(shares) if shares else None,
+        "gpus": [_load(gpu, named=len({gpu.get("node") for gpu in gpus}) > 1) for gpu in gpus],
+    }
+
+
+def _load(gpu: dict[str, Any], *, named: bool) -> dict[str, Any]:
+    """The utilisation of one GPU."""
+    place = f"{gpu.get('node')}:{gpu.get('index')}" if named else f"GPU {gpu.get('index')}"
+    return {
+        "gpu": place,
+        "mean_percent": gpu.get("utilisation_mean_percent"),
+        "peak_percent": gpu.get("utilisation_peak_percent"),
+        "state": gpu.get("state") or "",
+    }
+
+
+def _load_text(load: dict[str, Any]) -> str:
+    """`78.5% avg, 95% peak`, and the state if the GPU is not in normal use."""
+    if load["mean_percent"] is None:
+        text = "not measured"
+    else:
+        text = f"{load['mean_percent']:.1f}% avg, {load['peak_percent']}% peak"
+    state = load["state"]
+    return text + ("" if state in ("", "free", "used", "shared") else f" ({state.upper()})")
+
+
+def _metric_text(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if isinstance(value, float) else f"{value:,}"

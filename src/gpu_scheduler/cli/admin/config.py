@@ -17,12 +17,16 @@ HIDDEN = "(hidden)"
 ACTIONS = ("sample", "show", "check", "schema")
 
 
-def register(parser: ArgumentParser) -> None:
+def register_config(parser: ArgumentParser) -> None:
     """Add the options."""
     add = parser.add_argument
     add("action", choices=ACTIONS, help="what to print; check only reads")
-    add("file", nargs="?", metavar="FILE", help="the file to read, the same as --config")
-    add("--config", metavar="FILE", help="default: $GPU_SCHEDULER_CONFIG, then the usual places")
+    add("file", nargs="?", metavar="FILE", help="the file to read, as --config")
+    add(
+        "--config",
+        metavar="FILE",
+        help="default: $GPU_SCHEDULER_CONFIG, then the default locations",
+    )
     add("--json", action="store_true", help="print JSON instead of text")
 
 
@@ -32,19 +36,19 @@ def register_sample(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="JSON, which is the default")
 
 
-def sample(args: Namespace) -> int:
+def run_sample(args: Namespace) -> int:
     """Print a configuration file with every setting."""
     args.json = not args.yaml
     return _sample(args)
 
 
-def run(args: Namespace) -> int:
-    """Do what the first word says."""
+def run_config(args: Namespace) -> int:
+    """Print or check settings."""
     if args.action in ("sample", "schema") and (args.file or args.config):
         file = args.file or args.config
         raise InvalidRequest(
-            f"'tgpu config {args.action}' reads and writes no file; write "
-            f"'tgpu config {args.action} > {file}' to have it in one"
+            f"'tgpu config {args.action}' prints to stdout and takes no file; write "
+            f"'tgpu config {args.action} > {file}'"
         )
     if args.action == "sample":
         return _sample(args)
@@ -54,7 +58,7 @@ def run(args: Namespace) -> int:
         print_json(json_schema())
         return 0
     if args.file and args.config and args.file != args.config:
-        raise InvalidRequest("two files are named; leave out one")
+        raise InvalidRequest("two files given; leave out one")
     if args.action == "check":
         return _check(args)
     from gpu_scheduler.settings import load
@@ -76,7 +80,7 @@ def run(args: Namespace) -> int:
 
 
 def _check(args: Namespace) -> int:
-    """Say whether a server would start with these settings, and of what it would warn."""
+    """Check whether a server would start with these settings, and print its warnings."""
     loaded, warnings = checked_settings(args.file or args.config, has_nodes=True)
     notices = (*loaded.notices, *warnings)
     for notice in notices:
@@ -84,7 +88,7 @@ def _check(args: Namespace) -> int:
     if args.json:
         print_json({"file": loaded.file, "valid": True, "notices": list(notices)})
     else:
-        print(f"{loaded.file or 'no file; variables and defaults'}: good")
+        print(f"{loaded.file or 'no file; variables and defaults'}: valid")
     return 0
 
 
@@ -120,11 +124,11 @@ def _text(value: object) -> str:
     return "-" if value == "" else str(value)
 
 
-# --- Settings for who starts a server, or asks whether one would start: all errors at once.
+# Checked settings, for commands that start a server
 
 _KEY = re.compile(r"[a-z]+\.[a-z_]+")
-_SAID_SO = ("simulated GPUs", "gpu.simulate")
-"""One setting is called by what it means, as it is a word of the command line, too."""
+_KEY_BY_MEANING = ("simulated GPUs", "gpu.simulate")
+"""Errors name this setting by its meaning, because it is also an option of the command line."""
 
 
 def checked_settings(
@@ -134,14 +138,13 @@ def checked_settings(
     has_nodes: bool,
     hands_over: bool = False,
 ) -> tuple[Loaded, tuple[str, ...]]:
-    """Read all sources and go by the rules of a start; warnings come with the settings.
+    """Read all sources and apply the rules of a start; returns the settings and warnings.
 
-    What is wrong by itself is told together with the rules that the rest breaks. Who `hands_over`
-    to another process leaves the rules to that one, as long as nothing is wrong: they take a second
-    to load.
+    Invalid values and broken rules are reported together. A caller that `hands_over` to another
+    process leaves the rules to that process if all values are valid: they take a second to load.
     """
     loaded, errors = read_all(config, flags=flags)
-    if hands_over and not errors and _declares_well(loaded.settings.gpu.simulate):
+    if hands_over and not errors and _is_valid_declaration(loaded.settings.gpu.simulate):
         return loaded, ()
     from gpu_scheduler.server.start_rules import check_settings
 
@@ -151,13 +154,13 @@ def checked_settings(
             loaded.settings, has_nodes=has_nodes, is_onlooker=True, unread=errors.groups
         )
     except (InvalidInput, InvalidRequest) as error:
-        _add(errors, error, loaded.origins)
+        _add_broken_rules(errors, error, loaded.origins)
     errors.raise_if_any()
     return loaded, warnings
 
 
-def _declares_well(gpus: str) -> bool:
-    """Tell whether GPUs can be declared so: a word of the command line is answered at once."""
+def _is_valid_declaration(gpus: str) -> bool:
+    """Whether --simulate is valid, which is checked at once."""
     if not gpus:
         return True
     from gpu_scheduler.agent.devices.declared import parse_declared
@@ -169,16 +172,16 @@ def _declares_well(gpus: str) -> bool:
     return True
 
 
-def _add(
+def _add_broken_rules(
     errors: ErrorCollector, error: InvalidInput | InvalidRequest, origins: Mapping[str, str]
 ) -> None:
-    """Note the rules that are broken, with the place of a setting that each one names."""
+    """Add the broken rules, each with the origin of a setting that it names."""
     sentences = messages_of(error)
     if len(sentences) == 1 and not errors:
         errors.add(error)
         return
-    for told in sentences:
-        keys = _KEY.findall(told.replace(*_SAID_SO))
+    for sentence in sentences:
+        keys = _KEY.findall(sentence.replace(*_KEY_BY_MEANING))
         places = (origins.get(key, "default") for key in keys)
         place = next((place for place in places if place != "default"), "")
-        errors.add(InvalidRequest(told), place="command line" if place == "flag" else place)
+        errors.add(InvalidRequest(sentence), place="command line" if place == "flag" else place)

@@ -24,24 +24,24 @@ def register(parser: ArgumentParser) -> None:
     )
     add = parser.add_argument
     add("action", choices=ACTIONS, help="what to do")
-    add("file", nargs="?", metavar="FILE", help="where the backup goes: a new SQLite file")
+    add("file", nargs="?", metavar="FILE", help="the backup: a new SQLite file")
     add(
         "--from",
         dest="source",
         metavar="URL",
         default="",
-        help="sqlite:///file or postgresql://...; default: the database of the settings",
+        help="sqlite:///file or postgresql://...; default: the configured database",
     )
-    add("--to", dest="target", metavar="URL", default="", help="for copy: an empty database")
+    add("--to", dest="target", metavar="URL", default="", help="copy: an empty database")
     add("--config", metavar="FILE", help="settings; default: as for 'tgpu up'")
-    add("--state-dir", metavar="DIR", help="where the server keeps its state")
+    add("--state-dir", metavar="DIR", help="state directory of the server")
     add("--json", action="store_true", help="print JSON instead of text")
 
 
 def run(args: Namespace) -> int:
-    """Do what the first word says."""
+    """Upgrade, check, back up or copy the database."""
     if (args.file is not None) != (args.action == "backup"):
-        raise InvalidRequest("'backup' needs the name of a new file, and no other word takes one")
+        raise InvalidRequest("'backup' needs the name of a new file; the other actions take none")
     if bool(args.target) != (args.action == "copy"):
         raise InvalidRequest("'copy' needs --to with the URL of an empty database")
     from gpu_scheduler.server.storage import database_of
@@ -65,7 +65,7 @@ def _upgrade(args: Namespace, place: Database) -> int:
     if args.json:
         print_json({"database": str(place), "form": form})
     else:
-        print(f"{place} has form {form}, the newest")
+        print(f"{place} has schema version {form}, the newest")
     return 0
 
 
@@ -85,7 +85,7 @@ def _check(args: Namespace, place: Database) -> int:
         )
     else:
         rows = ", ".join(f"{count:,} {table}" for table, count in found.rows.items())
-        pairs = [("database", found.place), ("form", str(found.form)), *found.facts.items()]
+        pairs = [("database", found.place), ("schema", str(found.form)), *found.facts.items()]
         print_pairs([*pairs, ("rows", rows), ("problems", "; ".join(found.problems) or "none")])
         if found.facts.get("fsync") == "off":
             warn("fsync is off: a power failure can lose acknowledged jobs, or the database")
@@ -101,7 +101,7 @@ def _back_up(args: Namespace, place: Database) -> int:
     if args.json:
         print_json({"database": str(place), "file": str(target), "bytes": size})
     else:
-        print(f"{place} is backed up in {target} ({size:,} bytes)")
+        print(f"{place} backed up to {target} ({size:,} bytes)")
     return 0
 
 

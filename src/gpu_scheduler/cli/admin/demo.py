@@ -1,7 +1,8 @@
-"""`tgpu demo`: a scheduler of its own on declared GPUs, real jobs of three tenants, all to look at.
+"""`tgpu demo` and `tgpu test`: real jobs on a temporary server with declared GPUs.
 
-Starts a server in a temporary directory, runs a little of everything that it can do, shows it as
-it happens, checks that all came out as it should, and leaves nothing behind.
+Both start a server in a temporary directory with private ports and sockets, check how the jobs end,
+and remove everything. The demo shows jobs of three tenants: gang, array, preemption, retry. The
+test runs a few quick checks first; with `--quick` only those.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
     from gpu_scheduler.client.client import Client
 
 GPUS = "8xA100-80GB"
-LONGEST_S = 80.0
-LOOK_S = 0.2
-SAY = 'echo "job $TGPU_JOB_ID attempt $TGPU_ATTEMPT on GPUs [$CUDA_VISIBLE_DEVICES]"; '
+DEMO_TIMEOUT_S = 80.0
+POLL_S = 0.2
+PRINT_PLACE = 'echo "job $TGPU_JOB_ID attempt $TGPU_ATTEMPT on GPUs [$CUDA_VISIBLE_DEVICES]"; '
 ENDED = {"completed", "failed", "cancelled"}
-ACCOUNTS = ("TENANT", "GPU TIME", "OF IT LOST", "COMPLETED", "FAILED", "PREEMPTIONS")
+USAGE_HEADINGS = ("TENANT", "GPU TIME", "OF IT LOST", "COMPLETED", "FAILED", "PREEMPTIONS")
 
 TENANTS: list[dict[str, Any]] = [
     {"id": "vision", "name": "vision", "max_gpus": 8, "fair_share_weight": 2.0},
@@ -42,8 +43,8 @@ TENANTS: list[dict[str, Any]] = [
 ]
 
 
-class Act:
-    """One job of the demo: what it shows, and how it must end."""
+class DemoJob:
+    """One job of the demo: what it demonstrates, and how it must end."""
 
     def __init__(
         self,
@@ -56,27 +57,27 @@ class Act:
     ) -> None:
         self.name = name
         self.shows = shows
-        self.body = {"name": name, "command": ["sh", "-c", SAY + script], **job}
+        self.body = {"name": name, "command": ["sh", "-c", PRINT_PLACE + script], **job}
         self.expected = expected or (lambda job: job["state"] == "completed")
         self.job_id = ""
 
 
-def acts() -> list[Act]:
-    """In the order of submission."""
+def demo_jobs() -> list[DemoJob]:
+    """The jobs in the order of submission."""
     return [
-        Act(
+        DemoJob(
             "long-run",
             "4 GPUs, preempted by the urgent job, resumes",
-            # The second attempt finds the work of the first one done.
+            # The second attempt is short, as after a checkpoint.
             "if [ $TGPU_ATTEMPT = 1 ]; then sleep 60; else sleep 1; fi",
             tenant_id="students",
             gpu_count=4,
             expected=lambda job: job["state"] == "completed" and job["preemptions"] > 0,
         ),
-        Act("single", "one GPU", "sleep 2", tenant_id="vision", gpu_count=1),
-        Act("half-a", "half a GPU", "sleep 3", tenant_id="vision", gpu_count=0.5),
-        Act("half-b", "the other half", "sleep 3", tenant_id="vision", gpu_count=0.5),
-        Act(
+        DemoJob("single", "one GPU", "sleep 2", tenant_id="vision", gpu_count=1),
+        DemoJob("half-a", "half a GPU", "sleep 3", tenant_id="vision", gpu_count=0.5),
+        DemoJob("half-b", "the other half", "sleep 3", tenant_id="vision", gpu_count=0.5),
+        DemoJob(
             "sweep",
             "array of 12 tasks, 2 at once",
             "sleep 0.4",
@@ -84,24 +85,24 @@ def acts() -> list[Act]:
             gpu_count=1,
             array="0-11%2",
         ),
-        Act(
+        DemoJob(
             "flaky",
-            "fails once, is tried again",
+            "fails once, is retried",
             "test $TGPU_ATTEMPT -ge 2",
             tenant_id="vision",
             gpu_count=1,
             retries=2,
             expected=lambda job: job["state"] == "completed" and job["attempt"] == 2,
         ),
-        Act(
+        DemoJob(
             "urgent",
-            "8 GPUs of a higher class: preempts",
+            "8 GPUs at a higher priority: preempts",
             "sleep 2",
             tenant_id="language",
             gpu_count=8,
             priority="urgent",
         ),
-        Act(
+        DemoJob(
             "gang",
             "8 members start together or not at all",
             'echo "rank $RANK of $WORLD_SIZE meets at $MASTER_ADDR:$MASTER_PORT"; sleep 2',
@@ -109,7 +110,7 @@ def acts() -> list[Act]:
             members=8,
             gpu_count=1,
         ),
-        Act(
+        DemoJob(
             "evaluate",
             "waits until 'gang' is done",
             "sleep 0.5",
@@ -120,15 +121,15 @@ def acts() -> list[Act]:
     ]
 
 
-def register(parser: ArgumentParser) -> None:
-    """The options of `tgpu demo`."""
+def register_demo(parser: ArgumentParser) -> None:
+    """Add the options of `tgpu demo`."""
     parser.add_argument(
         "--gpus", default=GPUS, metavar="GPUS", help=f"what to declare (default {GPUS})"
     )
 
 
-def run(args: Namespace) -> int:
-    """Start, run, show, check, stop."""
+def run_demo(args: Namespace) -> int:
+    """Start a server, run the jobs, show and check them, stop the server."""
     import shutil
     import tempfile
 
@@ -139,28 +140,30 @@ def run(args: Namespace) -> int:
         if code:
             return code
         try:
-            wrong = _play(state_dir, began, args.gpus)
+            problems = _run_jobs(state_dir, began, args.gpus)
         finally:
             server_command("down", "--state-dir", state_dir)
     finally:
         shutil.rmtree(state_dir, ignore_errors=True)
-    for line in wrong:
+    for line in problems:
         print(f"tgpu: demo: {line}", file=sys.stderr)
-    if not wrong:
+    if not problems:
         print()
-        print(f"All as it should be, in {time.monotonic() - began:.0f} s. Nothing of it is left.")
+        print(
+            f"All jobs ended as expected, in {time.monotonic() - began:.0f} s; all files removed."
+        )
         print(_next_steps(args.gpus))
-    return 1 if wrong else 0
+    return 1 if problems else 0
 
 
 def _next_steps(gpus: str) -> str:
-    """What to type now, as it works in this very shell."""
-    lines = ["Now for yourself:"]
+    """Commands to try next, as they work in this shell."""
+    lines = ["Try it yourself:"]
     directory = _program().rpartition("/")[0]
     if directory:
         lines.append(f"  export PATH={directory}:$PATH")
     lines += [
-        "  tgpu up --daemon                         # finds the GPUs of this machine; has it none:",
+        "  tgpu up --daemon                         # uses the GPUs of this machine; without GPUs:",
         f"  tgpu up --daemon --simulate {gpus}",
         "  tgpu submit --gpus 1 -- python train.py  # or any other command",
         "  tgpu list                                # then: tgpu logs 1, tgpu top, tgpu down",
@@ -169,65 +172,65 @@ def _next_steps(gpus: str) -> str:
 
 
 def _program() -> str:
-    """What has to be typed for `tgpu`."""
+    """The command to type for `tgpu`."""
     import shutil
     from pathlib import Path
 
-    here = Path(sys.executable).with_name("tgpu")
-    return str(here) if shutil.which("tgpu") is None and here.exists() else "tgpu"
+    installed = Path(sys.executable).with_name("tgpu")
+    return str(installed) if shutil.which("tgpu") is None and installed.exists() else "tgpu"
 
 
-def _play(state_dir: str, began: float, gpus: str) -> list[str]:
+def _run_jobs(state_dir: str, began: float, gpus: str) -> list[str]:
     from gpu_scheduler.cli.text.tables import counted
     from gpu_scheduler.client.client import Client
 
-    print(f"A scheduler of its own on declared GPUs ({gpus}), for as long as this takes.")
-    look = f"{_program()} top --server {state_dir}"
-    print(f"To look on from another terminal meanwhile: {look}", flush=True)
+    print(f"Started a temporary scheduler with declared GPUs ({gpus}).")
+    top = f"{_program()} top --server {state_dir}"
+    print(f"To watch it in another terminal: {top}", flush=True)
     with Client(state_dir) as client:
         for tenant in TENANTS:
             client.call("POST", "/api/v1/tenants", tenant)
-        played = acts()
-        _submit(client, played)
-        jobs = _watch(client, played, began)
-        _show_accounts(client)
+        submitted = demo_jobs()
+        _submit(client, submitted)
+        jobs = _watch(client, submitted, began)
+        _print_usage(client)
     return [
-        f"'{act.name}' ended as {jobs[act.job_id]['state']} after "
-        f"{counted(jobs[act.job_id]['attempt'], 'attempt')}: "
-        f"{jobs[act.job_id]['reason'] or 'no reason given'}"
-        for act in played
-        if not act.expected(jobs[act.job_id])
+        f"'{one.name}' is {jobs[one.job_id]['state']} after "
+        f"{counted(jobs[one.job_id]['attempt'], 'attempt')}: "
+        f"{jobs[one.job_id]['reason'] or 'no reason given'}"
+        for one in submitted
+        if not one.expected(jobs[one.job_id])
     ]
 
 
-def _submit(client: Client, played: list[Act]) -> None:
-    """The urgent job comes a moment later, so that there is somebody to preempt."""
+def _submit(client: Client, submitted: list[DemoJob]) -> None:
+    """Submit the jobs; the urgent one a moment later, so that it preempts a running job."""
     ids: dict[str, str] = {}
-    for act in played:
-        if act.name == "urgent":
+    for one in submitted:
+        if one.name == "urgent":
             time.sleep(1.5)
-        body = dict(act.body)
+        body = dict(one.body)
         if "dependencies" in body:
             body["dependencies"] = [f"afterok:{ids[name]}" for name in body["dependencies"]]
-        act.job_id = ids[act.name] = client.submit(**body).id
+        one.job_id = ids[one.name] = client.submit(**body).id
 
 
-def _watch(client: Client, played: list[Act], began: float) -> dict[str, dict[str, Any]]:
-    """Show all jobs until the last one has ended: live on a terminal, line by line elsewhere."""
-    show = view(played)
+def _watch(client: Client, submitted: list[DemoJob], began: float) -> dict[str, dict[str, Any]]:
+    """Show all jobs until the last one has ended: live on a terminal, else line by line."""
+    show = view(submitted)
     with show:
         while True:
-            jobs = {act.job_id: client.get(act.job_id) for act in played}
+            jobs = {one.job_id: client.get(one.job_id) for one in submitted}
             show.update(jobs, client.gpus())
             if all(job["state"] in ENDED for job in jobs.values()):
                 return jobs
-            if time.monotonic() - began > LONGEST_S:
+            if time.monotonic() - began > DEMO_TIMEOUT_S:
                 return jobs
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
 
-def _show_accounts(client: Client) -> None:
-    """Who used how much: for people, so in columns also where no terminal is."""
+def _print_usage(client: Client) -> None:
+    """Print the usage of each tenant, aligned also in a pipe."""
     from gpu_scheduler.cli.text.tables import aligned, terminal_width
 
     rows = [row for row in client.usage()["usage"] if row["user"] is None]
@@ -241,12 +244,14 @@ def _show_accounts(client: Client) -> None:
         for row in rows
     ]
     print()
-    lines = aligned(ACCOUNTS, cells, right=frozenset(ACCOUNTS[1:]), width=terminal_width())
+    lines = aligned(
+        USAGE_HEADINGS, cells, right=frozenset(USAGE_HEADINGS[1:]), width=terminal_width()
+    )
     print("\n".join(lines))
 
 
 def server_command(*words: str) -> int:
-    """Run another command of ours, of which only complaints are seen; its exit code."""
+    """Run another tgpu command, showing only its errors; its exit code."""
     import os
     import subprocess
 
@@ -265,9 +270,9 @@ def server_command(*words: str) -> int:
     return done.returncode
 
 
-# --- What the demo shows: a live table on a terminal, one line per change elsewhere.
+# Output of the demo: a live table on a terminal, else one line per change
 
-WIDEST = 40
+PLACE_WIDTH = 40
 
 STYLES = {
     "running": "green",
@@ -281,39 +286,39 @@ Jobs = dict[str, dict[str, Any]]
 Gpus = Sequence[dict[str, Any]]
 
 
-class Lines:
-    """One line whenever a job changes its state."""
+class LineView:
+    """Prints a line whenever a job changes its state."""
 
-    def __init__(self, played: list[Act]) -> None:
-        self._acts = {act.job_id: act for act in played}
+    def __init__(self, submitted: list[DemoJob]) -> None:
+        self._jobs = {one.job_id: one for one in submitted}
         self._seen: dict[str, tuple[Any, ...]] = {}
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> LineView:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to tidy up."""
+        """Nothing to clean up."""
 
     def update(self, jobs: Jobs, gpus: Gpus) -> None:  # noqa: ARG002 - the table shows them
-        """Print what is new."""
+        """Print the changes."""
         for job_id, job in jobs.items():
             now = (job["state"], job["attempt"], job["preemptions"])
             if self._seen.get(job_id) != now:
                 self._seen[job_id] = now
-                act = self._acts[job_id]
+                one = self._jobs[job_id]
                 state, where = job["state"], _where(job)
-                print(f"{job_id:<8} {act.name:<10} {state:<10} {where:<{WIDEST}} {act.shows}")
+                print(f"{job_id:<8} {one.name:<10} {state:<10} {where:<{PLACE_WIDTH}} {one.shows}")
         sys.stdout.flush()
 
 
-class Screen:
-    """A table that is drawn anew."""
+class TableView:
+    """A table that is redrawn."""
 
-    def __init__(self, played: list[Act]) -> None:
-        self._played = played
+    def __init__(self, submitted: list[DemoJob]) -> None:
+        self._submitted = submitted
         self._live = Live(refresh_per_second=8)
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> TableView:
         self._live.__enter__()
         return self
 
@@ -321,13 +326,13 @@ class Screen:
         self._live.__exit__(*details)
 
     def update(self, jobs: Jobs, gpus: Gpus) -> None:
-        """Draw the present state."""
-        self._live.update(Group(_gpu_row(gpus), _job_table(self._played, jobs)))
+        """Draw the current state."""
+        self._live.update(Group(_gpu_row(gpus), _job_table(self._submitted, jobs)))
 
 
-def view(played: list[Act]) -> Lines | Screen:
-    """The right form for where the output goes."""
-    return Screen(played) if sys.stdout.isatty() else Lines(played)
+def view(submitted: list[DemoJob]) -> LineView | TableView:
+    """The view for a terminal or a pipe."""
+    return TableView(submitted) if sys.stdout.isatty() else LineView(submitted)
 
 
 def _gpu_row(gpus: Gpus) -> Text:
@@ -340,53 +345,52 @@ def _gpu_row(gpus: Gpus) -> Text:
     return text
 
 
-def _job_table(played: list[Act], jobs: Jobs) -> Table:
+def _job_table(submitted: list[DemoJob], jobs: Jobs) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("JOB", "NAME", "TENANT", "STATE", "WHERE", "TRY", "WHAT IT SHOWS"):
         table.add_column(column, no_wrap=True)
-    for act in played:
-        job = jobs[act.job_id]
+    for one in submitted:
+        job = jobs[one.job_id]
         state = Text(job["state"], STYLES.get(job["state"], ""))
         table.add_row(
             str(job["number"]),
-            act.name,
+            one.name,
             job["tenant_id"],
             state,
             _where(job),
             str(job["attempt"] or ""),
-            act.shows,
+            one.shows,
         )
     return table
 
 
 def _where(job: dict[str, Any]) -> str:
-    """The devices that a job holds, the tasks of an array, or why it waits."""
+    """The devices of a job, the tasks of an array, or the reason why it is pending."""
     if job["array"] is not None:
         states = job["array"]["states"]
         counts = {name: len(IntervalSet.parse(tasks)) for name, tasks in states.items() if tasks}
         order = sorted(counts, key=lambda name: (name in ENDED, name))
-        return cut(", ".join(f"{counts[name]} {name}" for name in order), WIDEST)
+        return cut(", ".join(f"{counts[name]} {name}" for name in order), PLACE_WIDTH)
     if job["state"] in {"running", "scheduled"}:
         indices = sorted({gpu["index"] for part in job["allocation"] for gpu in part["gpus"]})
         return "GPU " + ",".join(map(str, indices)) if indices else "CPU"
-    return cut(str(job["reason"]), WIDEST) if job["state"] == "pending" else ""
+    return cut(str(job["reason"]), PLACE_WIDTH) if job["state"] == "pending" else ""
 
 
-# --- `tgpu test`: is this installation sound? A server of its own, real jobs, and what must hold.
-#
-# Everything is private and temporary: ports, sockets, state. With `--quick` some seconds; without,
-# the whole demonstration as well (a gang, an array, a preemption, a job that is retried).
+# Self-check
 
-SELF_CHECK_LONGEST_S = 60.0
+SELF_CHECK_TIMEOUT_S = 60.0
 
 
 def register_self_check(parser: ArgumentParser) -> None:
-    """The options of `tgpu test`."""
-    parser.add_argument("--quick", action="store_true", help="only the first checks: seconds")
+    """Add the options of `tgpu test`."""
+    parser.add_argument(
+        "--quick", action="store_true", help="only the first checks, which take seconds"
+    )
 
 
-def self_check(args: Namespace) -> int:
-    """Check, and say what holds; exit code 1 if something does not."""
+def run_self_check(args: Namespace) -> int:
+    """Run the checks; exit code 1 if one fails."""
     import shutil
     import tempfile
 
@@ -399,22 +403,22 @@ def self_check(args: Namespace) -> int:
         if code:
             return code
         try:
-            failures = _checked(state_dir)
+            failures = _run_checks(state_dir)
         finally:
             server_command("down", "--state-dir", state_dir)
     finally:
         shutil.rmtree(state_dir, ignore_errors=True)
     if not failures and not args.quick:
         args.gpus = "8xA100-80GB"
-        failures = run(args)
+        failures = run_demo(args)
     if failures:
         print(f"tgpu: test: {failures} checks failed", file=sys.stderr)
         return 1
-    print(f"All as it should be, in {time.monotonic() - began:.0f} s.")
+    print(f"All checks passed, in {time.monotonic() - began:.0f} s.")
     return 0
 
 
-def _checked(state_dir: str) -> int:
+def _run_checks(state_dir: str) -> int:
     from gpu_scheduler.client.client import Client
     from gpu_scheduler.model.errors import SchedulerError
 
@@ -431,11 +435,11 @@ def _checked(state_dir: str) -> int:
 
 
 def checks() -> Iterator[tuple[str, Callable[[Client], str]]]:
-    """What must hold, and a function that says what does not."""
+    """The name of each check, and a function that returns the problem or an empty string."""
     yield "the server is healthy", _is_healthy
-    yield "a job runs on its own GPU and its output is kept", _runs
-    yield "the exit code of a job is learnt", _fails
-    yield "what can never fit is refused at once", _is_refused
+    yield "a job runs on its own GPU and its output is stored", _runs
+    yield "the exit code of a job is reported", _fails
+    yield "a job that can never fit is rejected at once", _is_refused
     yield "a running job can be cancelled", _is_cancelled
 
 
@@ -446,16 +450,16 @@ def _is_healthy(client: Client) -> str:
 
 def _runs(client: Client) -> str:
     job = client.submit(["/bin/sh", "-c", "echo on GPU $CUDA_VISIBLE_DEVICES"], gpus=1)
-    ended = job.wait(timeout=SELF_CHECK_LONGEST_S)
+    ended = job.wait(timeout=SELF_CHECK_TIMEOUT_S)
     output = "".join(job.logs())
     if ended["state"] != "completed" or output.strip() not in {"on GPU 0", "on GPU 1"}:
-        return f"it ended as {ended['state']} and wrote {output!r}"
+        return f"it is {ended['state']} and its output is {output!r}"
     return ""
 
 
 def _fails(client: Client) -> str:
-    ended = client.submit(["/bin/sh", "-c", "exit 7"]).wait(timeout=SELF_CHECK_LONGEST_S)
-    return "" if ended["exit_code"] == 7 else f"7 was expected and {ended['exit_code']} came"
+    ended = client.submit(["/bin/sh", "-c", "exit 7"]).wait(timeout=SELF_CHECK_TIMEOUT_S)
+    return "" if ended["exit_code"] == 7 else f"expected 7, got {ended['exit_code']}"
 
 
 def _is_refused(client: Client) -> str:
@@ -470,9 +474,9 @@ def _is_refused(client: Client) -> str:
 
 def _is_cancelled(client: Client) -> str:
     job = client.submit(["/bin/sleep", "600"], gpus=1)
-    give_up = time.monotonic() + SELF_CHECK_LONGEST_S
+    give_up = time.monotonic() + SELF_CHECK_TIMEOUT_S
     while job.info()["state"] != "running" and time.monotonic() < give_up:
         time.sleep(0.02)
     job.cancel()
-    ended = job.wait(timeout=SELF_CHECK_LONGEST_S)
-    return "" if ended["state"] == "cancelled" else f"it ended as {ended['state']}"
+    ended = job.wait(timeout=SELF_CHECK_TIMEOUT_S)
+    return "" if ended["state"] == "cancelled" else f"it is {ended['state']}"

@@ -1,8 +1,8 @@
-"""`tgpu down`: stop a server of this machine, and wait until it is gone.
+"""`tgpu down`: stop a server on this machine, and wait until it has stopped.
 
-Which one is said as for other commands: `--server` or TGPU_SERVER, else one's own. It is stopped by
-a signal to the process that wrote down that it serves there, and to no other; a server elsewhere is
-stopped where it runs.
+The server is chosen as for other commands: `--server` or TGPU_SERVER, else one's own. It is stopped
+by a signal to the process that its state directory names, and to no other; a server on another
+machine must be stopped there.
 """
 
 from __future__ import annotations
@@ -27,60 +27,60 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-LONGEST_STOP_S = 60.0
-ANSWER_S = 5.0
-LOOK_AGAIN_S = 0.05
+STOP_TIMEOUT_S = 60.0
+CONNECT_TIMEOUT_S = 5.0
+POLL_S = 0.05
 ANY_HOST = ("0.0.0.0", "::")  # noqa: S104
-NONE_THERE = 3
-NOT_PERMITTED = 5
+EXIT_NO_SERVER = 3
+EXIT_NOT_PERMITTED = 5
 
 
 def register(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        "--state-dir", type=text("--state-dir"), metavar="DIR", help="of the server to stop"
+        "--state-dir", type=text("--state-dir"), metavar="DIR", help="state directory of the server"
     )
     parser.add_argument(
         "--server",
         type=text("--server"),
         metavar="ADDRESS",
-        help="of the server to stop, on this machine; default $TGPU_SERVER, your own server",
+        help="address of the server, on this machine; default $TGPU_SERVER, else your own server",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def run(args: Namespace) -> int:
-    """Stop the server that is named, or the one of this user."""
+    """Stop the server that the options name, or the one of this user."""
     if args.state_dir and args.server:
-        raise InvalidRequest("--state-dir and --server both name a server; leave out one")
+        raise InvalidRequest("--state-dir and --server both choose a server; leave out one")
     named = args.server or ("" if args.state_dir else os.environ.get(SERVER_VARIABLE, ""))
     if not named:
         where = paths(args.state_dir)
-        return _stop(where, f"works with {where.state}", as_json=args.json)
+        return _stop(where, f"uses {where.state}", as_json=args.json)
     addresses = candidates(named)
     if len(addresses) != 1:
         raise InvalidRequest(
-            f"'{named}' names {len(addresses)} servers; write the one to stop, with --server or "
+            f"'{named}' names {len(addresses)} servers; choose the one to stop with --server or "
             "--state-dir"
         )
     (address,) = addresses
     host = _answering(address)
     if host is None:
         print(f"tgpu: no server answers at {address}", file=sys.stderr)
-        return NONE_THERE
-    return _stop(_place_of(address, host), f"answers at {address}", as_json=args.json)
+        return EXIT_NO_SERVER
+    return _stop(_paths_of(address, host), f"answers at {address}", as_json=args.json)
 
 
 def _stop(where: Paths, what: str, *, as_json: bool = False) -> int:
     server = running(where)
     if server is None:
         print(f"tgpu: no server {what}", file=sys.stderr)
-        return NONE_THERE
+        return EXIT_NO_SERVER
     pid = server["pid"]
     try:
         process = os.pidfd_open(pid)
         try:
-            # Asked again, as the number could be another's by the time that it was opened.
+            # Checked again: the pid may have been reused before it was opened.
             if running(where) == server:
                 signal.pidfd_send_signal(process, signal.SIGTERM)
         finally:
@@ -89,38 +89,38 @@ def _stop(where: Paths, what: str, *, as_json: bool = False) -> int:
         pass
     except PermissionError:
         print(
-            f"tgpu: server {pid}, which {what}, is another user's; only that user and root can "
-            "stop it",
+            f"tgpu: server {pid}, which {what}, belongs to another user; only that user and root "
+            "can stop it",
             file=sys.stderr,
         )
-        return NOT_PERMITTED
-    give_up = time.monotonic() + LONGEST_STOP_S
+        return EXIT_NOT_PERMITTED
+    give_up = time.monotonic() + STOP_TIMEOUT_S
     while running(where) == server:
         if time.monotonic() > give_up:
             print(f"tgpu: server {pid} has not stopped yet", file=sys.stderr)
             return 1
-        time.sleep(LOOK_AGAIN_S)
+        time.sleep(POLL_S)
     if as_json:
         print_json({"pid": pid, "state": where.state, "status": "stopped"})
         return 0
     again = "tgpu server" if server.get("nodes") else "tgpu up"
-    print(f"server {pid} has stopped; jobs that run go on, '{again}' finds them again")
+    print(f"server {pid} stopped; running jobs go on, '{again}' finds them again")
     return 0
 
 
 def _answering(address: Address) -> str | None:
-    """By what address of this machine a server is reached; None if nobody answers."""
+    """The address of this machine at which the server answers; None if none does."""
     try:
         if address.path:
             with socket.socket(socket.AF_UNIX) as one:
-                one.settimeout(ANSWER_S)
+                one.settimeout(CONNECT_TIMEOUT_S)
                 one.connect(address.path)
             return ""
-        with socket.create_connection((address.host, address.port), ANSWER_S) as one:
+        with socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S) as one:
             host = str(one.getpeername()[0])
     except OSError:
         return None
-    if not _is_ours(host):
+    if not _is_local(host):
         raise InvalidRequest(
             f"the server at {address} is on another machine ({host}); stop it there, with "
             "'tgpu down'"
@@ -128,8 +128,8 @@ def _answering(address: Address) -> str | None:
     return host
 
 
-def _is_ours(host: str) -> bool:
-    """Tell whether an address is one of this machine: at no other can one listen."""
+def _is_local(host: str) -> bool:
+    """Whether an address belongs to this machine: only then can we bind to it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family) as one:
@@ -139,21 +139,21 @@ def _is_ours(host: str) -> bool:
     return True
 
 
-def _place_of(address: Address, host: str) -> Paths:
-    """The state directory of the server that is reached so."""
-    for state in dict.fromkeys(_states(address)):
+def _paths_of(address: Address, host: str) -> Paths:
+    """The paths of the server that listens at this address."""
+    for state in dict.fromkeys(_state_directories(address)):
         where = Paths(state, state)
         server = running(where)
-        if server is not None and _is_at(server, address, host):
+        if server is not None and _listens_at(server, address, host):
             return where
     raise InvalidRequest(
-        f"something answers at {address}, and it is no server that can be stopped from here: it "
-        "is another user's, in a container, or behind a tunnel; stop it where it runs, as its user"
+        f"the server at {address} cannot be stopped from here: it belongs to another user, or runs "
+        "in a container or behind a tunnel; stop it where it runs, as its user"
     )
 
 
-def _is_at(server: dict[str, Any], address: Address, host: str) -> bool:
-    """Tell whether a server listens where another one, or this one, was reached."""
+def _listens_at(server: dict[str, Any], address: Address, host: str) -> bool:
+    """Whether this server listens at the address."""
     if address.path:
         return os.path.realpath(str(server["socket"])) == os.path.realpath(address.path)
     listens = read_address(server["http"])
@@ -166,15 +166,15 @@ def _is_at(server: dict[str, Any], address: Address, host: str) -> bool:
     return False
 
 
-def _states(address: Address) -> Iterator[str]:
-    """State directories that may be meant: beside the socket, the usual ones, all in use here."""
+def _state_directories(address: Address) -> Iterator[str]:
+    """State directories to try: that of the socket, the default ones, and all in use."""
     if address.path:
         yield os.path.dirname(os.path.realpath(address.path))  # noqa: PTH120
     yield paths().state
     yield ROOT_STATE
     lock = f"/{os.path.basename(paths().server_lock)}"  # noqa: PTH119
     for entry in sorted(filter(str.isdecimal, os.listdir("/proc")), key=int):  # noqa: PTH208
-        # Those of other users are closed to us, and many end meanwhile.
+        # Other users' processes are not readable, and processes may end meanwhile.
         with suppress(OSError):
             for name in os.listdir(f"/proc/{entry}/fd"):  # noqa: PTH208
                 with suppress(OSError):

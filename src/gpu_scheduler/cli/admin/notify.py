@@ -1,4 +1,4 @@
-"""`tgpu notify`: whom can be told, and whether that works. Exit code 1 when a test fails."""
+"""`tgpu notify`: list notification targets, and test one. Exit code 1 if the test fails."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from gpu_scheduler.cli.connection import add_server_options, client_for
-from gpu_scheduler.cli.jobs.history import local_time
+from gpu_scheduler.cli.jobs.columns import local_time
 from gpu_scheduler.cli.text.tables import print_json, print_table
 from gpu_scheduler.client.http1 import quoted
 from gpu_scheduler.client.requests import API
@@ -22,20 +22,20 @@ def register(parser: ArgumentParser) -> None:
     parser.usage = "%(prog)s [list] | test TARGET"
     add = parser.add_argument
     add("action", nargs="?", choices=ACTIONS, default="list", help="default: list")
-    add("target", nargs="?", metavar="TARGET", help="the target to try")
+    add("target", nargs="?", metavar="TARGET", help="the target to test")
     add_server_options(parser)
 
 
 def run(args: Namespace) -> int:
-    """List, or try one."""
+    """List the targets, or test one."""
     with client_for(args) as client:
         if args.action == "test":
             if not args.target:
                 raise InvalidRequest("'tgpu notify test' needs a target; 'tgpu notify' lists them")
             path = f"{API}/notifications/{quoted(args.target)}/test"
-            return _tested(client.call("POST", path), args)
+            return _print_test(client.call("POST", path), args)
         if args.target:
-            raise InvalidRequest(f"'{args.target}' is one word too many behind 'list'")
+            raise InvalidRequest(f"unexpected argument '{args.target}' after 'list'")
         answer = client.call("GET", f"{API}/notifications")
     if args.json:
         print_json(answer)
@@ -44,13 +44,13 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _tested(answer: dict[str, Any], args: Namespace) -> int:
+def _print_test(answer: dict[str, Any], args: Namespace) -> int:
     if args.json:
         print_json(answer)
     elif answer["delivered"]:
-        print(f"{answer['target']} was told")
+        print(f"{answer['target']}: test notification delivered")
     else:
-        print(f"{answer['target']} could not be told: {answer['error']}")
+        print(f"{answer['target']}: delivery failed: {answer['error']}")
     return 0 if answer["delivered"] else EXIT_FAILED
 
 

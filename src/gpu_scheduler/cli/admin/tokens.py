@@ -1,4 +1,4 @@
-"""`tgpu token` and `tgpu whoami`: what lets callers in from elsewhere, and as whom."""
+"""`tgpu token`, `tgpu whoami` and `tgpu audit`: access tokens, identity and the audit log."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from gpu_scheduler.cli.connection import add_server_options, client_for, warn
-from gpu_scheduler.cli.jobs.columns import seconds_at
-from gpu_scheduler.cli.jobs.history import local_time
-from gpu_scheduler.cli.text.dates import moment_back
+from gpu_scheduler.cli.jobs.columns import local_time, seconds_at
+from gpu_scheduler.cli.text.dates import past_moment
 from gpu_scheduler.cli.text.tables import print_json, print_pairs, print_table
 from gpu_scheduler.cli.text.values import duration, whole
 from gpu_scheduler.client.http1 import quoted, target
@@ -20,40 +19,47 @@ ROLES = ("viewer", "user", "tenant-admin", "admin")
 HEADINGS = ("ID", "USER", "TENANT", "ROLE", "STATE", "EXPIRES", "LAST USED", "NAME")
 
 
-def register(parser: ArgumentParser) -> None:
+def register_token(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.usage = "%(prog)s [list] | create ... | revoke ID"
     add = parser.add_argument
     add("action", nargs="?", choices=ACTIONS, default="list", help="default: list")
-    add("id", nargs="?", metavar="ID", help="of the token to revoke")
+    add("id", nargs="?", metavar="ID", help="id of the token to revoke")
     add("-T", "--tenant", metavar="T", help="for this tenant; default: the user's own")
-    add("--role", choices=ROLES, default="user", help="what it allows; default: user")
-    add("-u", "--user", metavar="NAME", help="jobs run as this user; default: you (root must say)")
+    add("--role", choices=ROLES, default="user", help="role of its bearer; default: user")
+    add(
+        "-u",
+        "--user",
+        metavar="NAME",
+        help="jobs run as this user; default: you (required for root)",
+    )
     add(
         "--expires",
         type=duration("--expires", plain="d"),
         default=30 * 86_400.0,
         metavar="TIME",
-        help="good for this long, as 30d; default: 30 days",
+        help="validity, such as 30d; default: 30 days",
     )
-    add("--name", metavar="TEXT", help="what it is for")
-    add("-q", "--parsable", action="store_true", help="print the secret alone")
+    add("--name", metavar="TEXT", help="a note on its purpose")
+    add("-q", "--parsable", action="store_true", help="print only the secret")
     add_server_options(parser)
 
 
-def run(args: Namespace) -> int:
-    """Do what the first word says."""
+def run_token(args: Namespace) -> int:
+    """Create, list or revoke tokens."""
     if args.action == "create":
         return _create(args)
     if args.action == "revoke":
         if not args.id:
-            raise InvalidRequest("which token? write 'tgpu token revoke ID'; 'tgpu token' has ids")
+            raise InvalidRequest(
+                "ID is missing; write 'tgpu token revoke ID'; 'tgpu token' lists the ids"
+            )
         with client_for(args) as client:
             revoked = client.call("DELETE", f"{API}/tokens/{quoted(args.id)}")
         if args.json:
             print_json(revoked)
         else:
-            print(f"token {args.id} is revoked")
+            print(f"token {args.id} revoked")
         return 0
     with client_for(args) as client:
         tokens = client.call("GET", f"{API}/tokens")["tokens"]
@@ -66,12 +72,12 @@ def run(args: Namespace) -> int:
 
 
 def register_whoami(parser: ArgumentParser) -> None:
-    """The options of `tgpu whoami`."""
+    """Add the options of `tgpu whoami`."""
     add_server_options(parser)
 
 
-def whoami(args: Namespace) -> int:
-    """Say who the server takes the caller for."""
+def run_whoami(args: Namespace) -> int:
+    """Print the identity that the server determined for the caller."""
     with client_for(args) as client:
         me = client.call("GET", f"{API}/me")
     if args.json:
@@ -86,8 +92,8 @@ def whoami(args: Namespace) -> int:
                 "may submit to",
                 "every tenant" if me.get("role") == "admin" else ", ".join(me.get("tenants", [])),
             ),
-            ("looks after", ", ".join(me.get("administers", []))),
-            ("known by", str(me.get("via") or "the kernel")),
+            ("administers", ", ".join(me.get("administers", []))),
+            ("identified by", str(me.get("via") or "the kernel")),
         )
     )
     return 0
@@ -109,11 +115,10 @@ def _create(args: Namespace) -> int:
         print(token["token"])
     else:
         print(token["token"])
-        what = "sees what" if token["role"] == "viewer" else "jobs run as"
-        whom = f"'{token['user']}'" + (" sees" if token["role"] == "viewer" else "")
+        use = "reads as" if token["role"] == "viewer" else "jobs run as"
         warn(
-            f"{token['id']}: {what} {whom} in tenant '{token['tenant_id']}', role "
-            f"{token['role']}, until {_day(token['expires_at'])}; the secret is not shown again"
+            f"{token['id']}: {use} '{token['user']}' in tenant '{token['tenant_id']}', role "
+            f"{token['role']}, until {_minute(token['expires_at'])}; the secret is not shown again"
         )
     return 0
 
@@ -125,18 +130,18 @@ def _row(token: dict[str, Any]) -> list[str]:
         str(token["tenant_id"]),
         str(token["role"]),
         str(token["state"]),
-        _day(token["expires_at"]),
-        _day(token["last_used_at"]),
+        _minute(token["expires_at"]),
+        _minute(token["last_used_at"]),
         str(token["name"]),
     ]
 
 
-def _day(text: str | None) -> str:
+def _minute(text: str | None) -> str:
     """A time to the minute."""
     return "-" if not text else text[:16].replace("T", " ")
 
 
-# --- `tgpu audit`: who changed what, and what was refused.
+# Audit log
 
 AUDIT_HEADINGS = ("TIME", "USER", "FROM", "BY", "WHAT", "TARGET", "OUTCOME", "TIMES", "DETAIL")
 NARROW = ("TARGET", "OUTCOME")
@@ -146,12 +151,12 @@ LARGEST_PAGE = 1000
 
 def register_audit(parser: ArgumentParser) -> None:
     """Add the options."""
-    parser.epilog = "The newest comes last, as in a log."
+    parser.epilog = "The newest entry comes last, as in a log."
     add = parser.add_argument
-    add("-u", "--user", metavar="NAME", help="only of this user")
-    add("--action", metavar="WHAT", help="only this, such as submit, cancel or set_tenant")
-    add("--refused", action="store_true", help="only what was refused")
-    add("--since", metavar="TIME", help="as 2h, 7d (ago) or 2026-11-16")
+    add("-u", "--user", metavar="NAME", help="only entries of this user")
+    add("--action", metavar="WHAT", help="only this action, such as submit, cancel or set_tenant")
+    add("--refused", action="store_true", help="only rejected requests")
+    add("--since", metavar="TIME", help="such as 2h, 7d (ago) or 2026-11-16")
     add(
         *("-L", "--limit"),
         type=whole("--limit"),
@@ -162,14 +167,14 @@ def register_audit(parser: ArgumentParser) -> None:
     add_server_options(parser)
 
 
-def audit(args: Namespace) -> int:
-    """List, the newest last, as in a log."""
+def run_audit(args: Namespace) -> int:
+    """List the entries, the newest last."""
     records: list[dict[str, Any]] = []
     query: dict[str, object] = {
         "user": args.user,
         "action": args.action,
         "outcome": "refused" if args.refused else None,
-        "since": moment_back(args.since, "--since"),
+        "since": past_moment(args.since, "--since"),
     }
     with client_for(args) as client:
         while not args.limit or len(records) < args.limit:
@@ -180,7 +185,7 @@ def audit(args: Namespace) -> int:
             query["before"] = page["next_before"]
             if page["next_before"] is None:
                 break
-    # Refusals are gathered and written a little later, so their numbers are not in order of time.
+    # Rejected requests are written in batches, so the numbers are not in order of time.
     records.sort(key=lambda record: (seconds_at(record["at"]) or 0.0, record["number"]))
     if args.json:
         print_json({"records": records})

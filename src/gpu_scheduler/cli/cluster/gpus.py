@@ -1,4 +1,4 @@
-"""`tgpu gpus`, `pause-gpu` and `resume-gpu`: the devices and who uses them."""
+"""`tgpu gpus`, `pause-gpu` and `resume-gpu`: the devices and the jobs on them."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ NARROW = ("MODEL",)
 SPARE = ("POWER", "TEMP", "MODEL", "SHARE", "UTIL", "MEMORY")
 
 
-def register(parser: ArgumentParser) -> None:
-    """Add the options."""
+def register_gpus(parser: ArgumentParser) -> None:
+    """Add the options of `tgpu gpus`."""
     add_server_options(parser)
 
 
 def register_pause(parser: ArgumentParser) -> None:
-    """Add the options of pause-gpu."""
+    """Add the options of `tgpu pause-gpu`."""
     parser.add_argument("gpu", nargs="+", metavar="GPU", help="index, or node:index")
     add_server_options(parser)
 
 
 def register_resume(parser: ArgumentParser) -> None:
-    """Add the options of resume-gpu."""
+    """Add the options of `tgpu resume-gpu`."""
     register_pause(parser)
 
 
-def run(args: Namespace) -> int:
+def run_gpus(args: Namespace) -> int:
     """Show the devices."""
     with client_for(args) as client:
         gpus = client.gpus()
@@ -46,23 +46,23 @@ def run(args: Namespace) -> int:
     named = len(nodes) > 1
     rows = (row(gpu, named=named) for gpu in gpus)
     print_table(HEADINGS, rows, right=RIGHT, narrow=NARROW, spare=SPARE)
-    for line in _whys(gpus, named=named):
+    for line in _reason_lines(gpus, named=named):
         print(line)
     return 0
 
 
-def pause(args: Namespace) -> int:
+def run_pause(args: Namespace) -> int:
     """Give devices no new work."""
-    return _each(args, "pause", "paused; running jobs go on")
+    return _change(args, "pause", "paused; running jobs go on")
 
 
-def resume(args: Namespace) -> int:
+def run_resume(args: Namespace) -> int:
     """Use devices again."""
-    return _each(args, "resume", "in use again")
+    return _change(args, "resume", "in use again")
 
 
 def is_measured(gpu: dict[str, Any]) -> bool:
-    """Tell whether a device says anything of itself; declared ones do not."""
+    """Whether the device reports measurements; declared devices do not."""
     return bool(gpu.get("memory_used_mb")) or gpu.get("utilisation_percent") is not None
 
 
@@ -78,18 +78,18 @@ def row(gpu: dict[str, Any], *, named: bool) -> list[str]:
         _figure(gpu.get("utilisation_percent"), "%"),
         _figure(gpu.get("temperature_c") or None, " C"),
         _figure(gpu.get("power_watts") or None, " W"),
-        ", ".join([*_jobs(gpu), *_others(gpu)]),
+        ", ".join([*_jobs(gpu), *_foreign_processes(gpu)]),
     ]
 
 
-def _whys(gpus: Iterable[dict[str, Any]], *, named: bool) -> Iterator[str]:
-    """Why devices take no new work; those of one node for one reason share a line."""
-    alike: dict[tuple[str, str], list[str]] = {}
+def _reason_lines(gpus: Iterable[dict[str, Any]], *, named: bool) -> Iterator[str]:
+    """Why devices take no new work; one line per node and reason."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
     for gpu in gpus:
         if gpu.get("why"):
             key = (str(gpu.get("node")), str(gpu["why"]))
-            alike.setdefault(key, []).append(_name(gpu, named=named))
-    for (_, why), names in alike.items():
+            by_reason.setdefault(key, []).append(_name(gpu, named=named))
+    for (_, why), names in by_reason.items():
         yield f"GPU{'s' * (len(names) > 1)} {', '.join(names)}: {visible(why)}"
 
 
@@ -103,14 +103,14 @@ def _slices(gpu: dict[str, Any]) -> list[str]:
 
 
 def _jobs(gpu: dict[str, Any]) -> list[str]:
-    """The jobs there, and behind the last whose they are."""
+    """The jobs on the device, followed by their users."""
     jobs, users = map(str, gpu.get("jobs") or []), map(str, gpu.get("users") or [])
     listed, whose = ", ".join(jobs), ", ".join(map(visible, users))
     return [f"{listed} ({whose})" if whose else listed] if listed else []
 
 
-def _others(gpu: dict[str, Any]) -> list[str]:
-    """Who else is there, as `user:pid program (memory)`; what jobs that run have is their own."""
+def _foreign_processes(gpu: dict[str, Any]) -> list[str]:
+    """Processes that belong to no running job, as `user:pid program (memory)`."""
     return [
         _process(process)
         for process in gpu.get("processes") or []
@@ -130,23 +130,23 @@ def _figure(value: float | None, unit: str) -> str:
     return "-" if value is None else f"{value:.0f}{unit}"
 
 
-def _each(args: Namespace, deed: str, done: str) -> int:
+def _change(args: Namespace, action: str, done: str) -> int:
     answers = []
     with client_for(args) as client:
         for word in args.gpu:
             node, colon, index = word.rpartition(":")
             if not index.isdecimal() or (colon and not node):
-                raise InvalidRequest(f"'{word}' is no GPU; write its index, or node:index")
+                raise InvalidRequest(f"'{word}' is not a GPU; write its index, or node:index")
             place = f"{quoted(node)}/{index}" if node else index
-            answers.append(client.call("POST", f"{API}/gpus/{place}/{deed}"))
+            answers.append(client.call("POST", f"{API}/gpus/{place}/{action}"))
             if not args.json:
-                print(f"GPU {word} {done}" + _when_told(answers[-1]))
+                print(f"GPU {word} {done}" + _detail(answers[-1]))
     if args.json:
         print_json(answers)
     return 0
 
 
-def _when_told(answer: dict[str, Any]) -> str:
-    """What a server says besides of a device that is used again, as that its node is away."""
+def _detail(answer: dict[str, Any]) -> str:
+    """The server's remark on a resumed device, for example that its node is offline."""
     more = "" if answer.get("paused") else str(answer.get("message") or "").partition("; ")[2]
     return f"; {visible(more)}" if more else ""

@@ -1,4 +1,4 @@
-"""`tgpu nodes`: list and show nodes; cordon, drain, uncordon, label, remove, confirm them dead."""
+"""`tgpu nodes` and `tgpu node`: the nodes, and the tokens and keys with which they join."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gpu_scheduler.cli.connection import add_server_options, client_for, warn
-from gpu_scheduler.cli.jobs.columns import seconds_at
-from gpu_scheduler.cli.jobs.history import local_time
+from gpu_scheduler.cli.jobs.columns import local_time, seconds_at
 from gpu_scheduler.cli.text.tables import counted, print_json, print_table, visible
-from gpu_scheduler.cli.text.values import duration, size_text, words_of
+from gpu_scheduler.cli.text.values import duration, duration_text, size_text
 from gpu_scheduler.client.http1 import quoted
 from gpu_scheduler.client.requests import API
 from gpu_scheduler.model.errors import InvalidRequest
@@ -28,11 +27,11 @@ RIGHT = ("GPUS", "FREE", "JOBS", "CPUS", "MEMORY")
 NARROW = ("RACK", "LABELS")
 SPARE = ("CPUS", "MEMORY", "RACK", "LABELS", "JOBS", "SILENT")
 OWN_LABELS = "tgpu."
-LOOK_AGAIN_S = 1.0
+POLL_S = 1.0
 PATH = f"{API}/nodes"
 
 
-def register(parser: ArgumentParser) -> None:
+def register_nodes(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.usage = (
         "%(prog)s [list | show NODE | cordon NODE | uncordon NODE | drain NODE | "
@@ -41,58 +40,62 @@ def register(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("action", nargs="?", metavar="ACTION", help="list (default), show, cordon, ...")
     add("words", nargs="*", metavar="NODE", help="nodes; for label one node and its labels")
-    add("--reason", metavar="TEXT", default="", help="why, for cordon and drain")
+    add("--reason", metavar="TEXT", default="", help="the reason, for cordon and drain")
     add(
         "--deadline",
         type=duration("--deadline"),
         metavar="TIME",
-        help="drain: what still runs after this is stopped and waits again elsewhere",
+        help="drain: requeue jobs that still run after this time",
     )
-    add("--requeue", action="store_true", help="drain: stop jobs now; they wait again elsewhere")
-    add("--yes", action="store_true", help="confirm-dead: do not ask")
-    add("--wait", action="store_true", help="drain: stay until nothing runs there, and say how far")
+    add("--requeue", action="store_true", help="drain: requeue running jobs now")
+    add("--yes", action="store_true", help="confirm-dead: do not ask for confirmation")
+    add(
+        "--wait",
+        action="store_true",
+        help="drain: wait until no job runs there, and show the progress",
+    )
     add_server_options(parser)
 
 
-def run(args: Namespace) -> int:
+def run_nodes(args: Namespace) -> int:
     """List, show or change."""
     action = args.action or "list"
     if action not in ACTIONS:
-        raise InvalidRequest(f"'{action}' is not known; write one of {', '.join(ACTIONS)}")
+        raise InvalidRequest(f"'{action}' is not an action; write one of {', '.join(ACTIONS)}")
     _check_options(args, action)
     if action == "list":
         return _list(args)
     if not args.words:
-        raise InvalidRequest(f"which node? write 'tgpu nodes {action} NODE'")
+        raise InvalidRequest(f"NODE is missing; write 'tgpu nodes {action} NODE'")
     with client_for(args) as client:
         if action == "label":
             return _label(args, client)
-        _ask_first(args, client, action)
+        _confirm(args, client, action)
         found = []
         waits = action == "drain" and args.wait
         for node in args.words:
             found.append(_change(args, client, action, node))
             if not args.json and not waits:
-                # At once: if the next one is refused, this one is done all the same.
-                _tell(action, found[-1])
+                # Printed at once, because a later node may be rejected.
+                _print_change(action, found[-1])
         if waits:
             found = [_wait(args, client, node) for node in args.words]
             for one in found if not args.json else ():
-                _tell(action, one)
+                _print_change(action, one)
     if args.json:
         print_json(found[0] if len(found) == 1 else found)
     return 0
 
 
-def _tell(action: str, one: dict[str, Any]) -> None:
+def _print_change(action: str, one: dict[str, Any]) -> None:
     if action == "show":
         _show(one)
     else:
-        print(_told(action, one))
+        print(_change_text(action, one))
 
 
 def _check_options(args: Namespace, action: str) -> None:
-    """Options that would be passed over are refused."""
+    """Reject options that the action does not use."""
     drains = {"--deadline": args.deadline is not None, "--requeue": args.requeue}
     drains["--wait"] = args.wait
     for option, is_given in drains.items():
@@ -116,7 +119,7 @@ def _list(args: Namespace) -> int:
     else:
         more: dict[str, Callable[[dict[str, Any]], str]] = {}
         if any(node.get("silent_since") for node in nodes):
-            more["SILENT"] = _silent_for
+            more["SILENT"] = _silence_text
         if any(_reason(node) != "-" for node in nodes):
             more["WHY"] = _reason
         rows = ([*_row(node), *(cell(node) for cell in more.values())] for node in nodes)
@@ -140,7 +143,7 @@ def _row(node: dict[str, Any]) -> list[str]:
 
 
 def state_text(node: dict[str, Any], joint: str) -> str:
-    """Whether it is there; if not, also what was decided about it."""
+    """The state; for an offline node also whether it is cordoned or drained."""
     closed = node.get("closed")
     if closed is None or not node.get("silent_since"):
         return str(node["state"])
@@ -148,20 +151,20 @@ def state_text(node: dict[str, Any], joint: str) -> str:
     return f"{node['state']}{joint}{decided}"
 
 
-def _silent_for(node: dict[str, Any]) -> str:
-    """For how long nothing is heard of it."""
+def _silence_text(node: dict[str, Any]) -> str:
+    """How long the node has sent no heartbeat."""
     since = seconds_at(node.get("silent_since"))
-    return "-" if since is None else words_of(max(0.0, time.time() - since))
+    return "-" if since is None else duration_text(max(0.0, time.time() - since))
 
 
 def _reason(node: dict[str, Any]) -> str:
-    """Why it takes no new work, if somebody has said so."""
+    """The reason of the cordon or drain, if one was given."""
     closed = node.get("closed")
     return (visible(closed["reason"]) if closed else "") or "-"
 
 
 def _labels(node: dict[str, Any]) -> str:
-    """Those that people chose; what agents say about themselves is in `show`."""
+    """The labels that users set; those of the agent are in `show`."""
     return " ".join(
         visible(f"{name}={value}")
         for name, value in sorted(node["labels"].items())
@@ -187,35 +190,35 @@ def _change(args: Namespace, client: Client, action: str, node: str) -> dict[str
     return found
 
 
-def _ask_first(args: Namespace, client: Client, action: str) -> None:
-    """A node that is said to be dead and runs on has its jobs run twice: be sure of it."""
+def _confirm(args: Namespace, client: Client, action: str) -> None:
+    """Ask before `confirm-dead`: if the node still runs, its jobs will run twice."""
     if args.yes or action != "confirm-dead":
         return
     for name in args.words:
         node = client.call("GET", f"{PATH}/{quoted(name)}")
         if not node["silent_since"]:
-            continue  # the server refuses it, and says why
+            continue  # the server rejects it
         if not sys.stdin.isatty():
             raise InvalidRequest(
-                f"to say that node '{visible(name)}' is dead nobody can be asked here; be sure "
-                "that it is powered off or cut off for good, and add --yes"
+                f"no terminal to confirm that node '{visible(name)}' is dead; make sure that it is "
+                "powered off or disconnected for good, and add --yes"
             )
         print(
-            f"Nothing is heard of {visible(name)} since {local_time(node['silent_since'])}, and "
+            f"{visible(name)} has sent no heartbeat since {local_time(node['silent_since'])}; "
             f"{node['running']} jobs hold its GPUs. If it still runs, they will run twice.\n"
-            "Is it powered off, or cut off for good? Type its name to confirm: ",
+            "Is it powered off, or disconnected for good? Type its name to confirm: ",
             end="",
             file=sys.stderr,
             flush=True,
         )
         if sys.stdin.readline().strip() != name:
-            raise InvalidRequest("not confirmed; nothing was done")
+            raise InvalidRequest("not confirmed; nothing changed")
 
 
 def _label(args: Namespace, client: Client) -> int:
     node, *words = args.words
     if not words:
-        raise InvalidRequest("which labels? write 'tgpu nodes label NODE zone=b old-'")
+        raise InvalidRequest("no labels given; write 'tgpu nodes label NODE zone=b old-'")
     labels: dict[str, str | None] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -224,9 +227,7 @@ def _label(args: Namespace, client: Client) -> int:
         elif name.endswith("-") and name[:-1]:
             labels[name[:-1]] = None
         else:
-            raise InvalidRequest(
-                f"label '{word}' cannot be read; write NAME=VALUE, or NAME- to drop"
-            )
+            raise InvalidRequest(f"invalid label '{word}'; write NAME=VALUE, or NAME- to remove it")
     found = client.call("PATCH", f"{PATH}/{quoted(node)}", {"labels": labels})
     if args.json:
         print_json(found)
@@ -236,21 +237,23 @@ def _label(args: Namespace, client: Client) -> int:
 
 
 def _wait(args: Namespace, client: Client, node: str) -> dict[str, Any]:
-    """Stay until a node is empty, and say what still runs whenever that changes."""
-    told = None
+    """Wait until a node is empty, and print what still runs whenever that changes."""
+    printed = None
     while True:
         found: dict[str, Any] = client.call("GET", f"{PATH}/{quoted(node)}")
         if found["closed"] is None or not found["closed"]["drains"]:
-            raise InvalidRequest(f"node '{node}' is not drained any more; somebody has undone that")
+            raise InvalidRequest(
+                f"node '{node}' is no longer draining; another admin has uncordoned it"
+            )
         if not found["jobs"]:
             return found
-        if not args.json and found["jobs"] != told:
-            print(f"{visible(node)}: {_still(found)}", file=sys.stderr, flush=True)
-        told = found["jobs"]
-        time.sleep(LOOK_AGAIN_S)
+        if not args.json and found["jobs"] != printed:
+            print(f"{visible(node)}: {_running_text(found)}", file=sys.stderr, flush=True)
+        printed = found["jobs"]
+        time.sleep(POLL_S)
 
 
-def _still(node: dict[str, Any]) -> str:
+def _running_text(node: dict[str, Any]) -> str:
     jobs = node["jobs"]
     few = 8
     more = f" and {len(jobs) - few} more" if len(jobs) > few else ""
@@ -258,7 +261,7 @@ def _still(node: dict[str, Any]) -> str:
     left = _seconds_left(node)
     if left is None:
         return text
-    return f"{text}; stopped in {words_of(left)}" if left > 0 else f"{text}; being stopped"
+    return f"{text}; stopped in {duration_text(left)}" if left > 0 else f"{text}; being stopped"
 
 
 def _seconds_left(node: dict[str, Any]) -> float | None:
@@ -270,25 +273,25 @@ def _seconds_left(node: dict[str, Any]) -> float | None:
     return datetime.fromisoformat(closed["requeue_at"]).timestamp() - time.time()
 
 
-def _told(action: str, node: dict[str, Any]) -> str:
+def _change_text(action: str, node: dict[str, Any]) -> str:
     name = visible(node["id"])
     if action == "remove":
         return visible(node["message"])
     if action == "uncordon":
-        return f"{name} takes work again"
+        return f"{name} accepts new jobs again"
     if action == "confirm-dead":
-        return f"{name} is dead; what it ran waits again or has ended" + _held_back(node)
+        return f"{name} confirmed dead; its jobs are requeued or have ended" + _pending_gangs(node)
     if action == "cordon":
-        return f"{name} gets no new work; {node['running']} jobs go on there"
+        return f"{name} cordoned; {node['running']} jobs keep running there"
     if not node["jobs"]:
         return f"{name} is drained"
-    return f"{name} gets no new work; {_still(node)}"
+    return f"{name} draining; {_running_text(node)}"
 
 
-def _held_back(node: dict[str, Any]) -> str:
-    """Gangs with members elsewhere are stopped there first."""
+def _pending_gangs(node: dict[str, Any]) -> str:
+    """Gangs with members on other nodes, which must stop there first."""
     jobs = node["jobs"]
-    return f"; {', '.join(jobs)} when its other members have stopped" if jobs else ""
+    return f"; {', '.join(jobs)} when their members on other nodes have stopped" if jobs else ""
 
 
 def _show(node: dict[str, Any]) -> None:
@@ -319,7 +322,7 @@ def _show(node: dict[str, Any]) -> None:
 
 def _why(closed: dict[str, Any]) -> str:
     reason = f": {closed['reason']}" if closed["reason"] else ""
-    return f" (by {closed['by'] or 'nobody'}{reason})"
+    return f" (by {closed['by'] or 'the server'}{reason})"
 
 
 def _adapter(adapter: dict[str, Any]) -> str:
@@ -328,7 +331,7 @@ def _adapter(adapter: dict[str, Any]) -> str:
     return f"{adapter['name']}:{adapter['port']} {adapter['link']}{rate}{down}"
 
 
-# --- `tgpu node`: tokens that new nodes join with, and the keys of those that have.
+# Tokens and keys of nodes
 
 USAGE = (
     "%(prog)s token [create ...] | token list | token revoke ID | keys | revoke NODE | authority"
@@ -344,31 +347,38 @@ def register_node(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.usage = USAGE
     add = parser.add_argument
-    add("action", choices=NODE_ACTIONS, help="what it is about")
+    add("action", choices=NODE_ACTIONS, help="token, keys, revoke or authority")
     add("words", nargs="*", metavar="WORD", help="create, list or revoke ID; or the node")
-    add("--uses", type=int, default=1, metavar="N", help="so many nodes may join; default: 1")
-    add("--node", action="append", metavar="NAME", help="only this node, also in another's place")
+    add(
+        "--uses", type=int, default=1, metavar="N", help="number of nodes that may join; default: 1"
+    )
+    add(
+        "--node",
+        action="append",
+        metavar="NAME",
+        help="only this node, which may replace an existing one",
+    )
     add(
         "--expires",
         type=duration("--expires", plain="h"),
         default=3600.0,
         metavar="TIME",
-        help="good for this long, as 30m; default: 1 hour",
+        help="validity, such as 30m; default: 1 hour",
     )
-    add("--name", metavar="TEXT", help="what it is for")
-    add("-q", "--parsable", action="store_true", help="print the token alone")
+    add("--name", metavar="TEXT", help="a note on its purpose")
+    add("-q", "--parsable", action="store_true", help="print only the token")
     add_server_options(parser)
 
 
-def node(args: Namespace) -> int:
-    """Do what the words say."""
+def run_node(args: Namespace) -> int:
+    """Run the action that the words name."""
     match (args.action, *args.words):
         case ("token",) | ("token", "create"):
             return _create(args)
         case ("token", "list"):
             return _node_list(args, "tokens", TOKEN_HEADINGS, _token_row)
         case ("token", "revoke", token_id):
-            return _revoke(args, f"tokens/{quoted(token_id)}", f"join token {token_id} is revoked")
+            return _revoke(args, f"tokens/{quoted(token_id)}", f"join token {token_id} revoked")
         case ("keys",):
             return _node_list(args, "keys", KEY_HEADINGS, _key_row)
         case ("authority",):
@@ -377,9 +387,9 @@ def node(args: Namespace) -> int:
             print(str(found["authority"]), end="")
             return 0
         case ("revoke", node):
-            return _revoke(args, f"keys/{quoted(node)}", f"the key of node {node} is revoked")
+            return _revoke(args, f"keys/{quoted(node)}", f"key of node {node} revoked")
     forms = USAGE.removeprefix("%(prog)s ")
-    raise InvalidRequest(f"this cannot be read; write 'tgpu node' and one of: {forms}")
+    raise InvalidRequest(f"unknown action; write 'tgpu node' and one of: {forms}")
 
 
 def _create(args: Namespace) -> int:

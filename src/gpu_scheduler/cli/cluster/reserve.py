@@ -1,4 +1,4 @@
-"""`tgpu reserve`: keep GPUs for a tenant or a user, list what is kept, give it back."""
+"""`tgpu reserve`: reserve GPUs for a tenant or a user, list and cancel reservations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def register(parser: ArgumentParser) -> None:
     add("action", nargs="?", metavar="ACTION", help="list, show or cancel; without one, reserve")
     add("ids", nargs="*", metavar="ID", help="such as res-1")
     add("-G", "--gpus", type=whole("--gpus", least=1), metavar="N", help="how many GPUs")
-    add("--tenant", metavar="T", help="whose jobs may use them")
+    add("--tenant", metavar="T", help="tenant whose jobs may use them")
     add("--user", metavar="U", help="only this user of the tenant")
     add(
         "--start",
@@ -36,14 +36,14 @@ def register(parser: ArgumentParser) -> None:
         metavar="WHEN",
         help="now (default), 'fri 18:00', 'tomorrow 9am', +2h, 2026-01-31T18:00",
     )
-    add("--end", type=moment("--end"), metavar="WHEN", help="until then")
-    add("--duration", type=duration("--duration"), metavar="TIME", help="for so long: 2d, 90m")
-    add("--name", metavar="NAME", help="what it is for")
-    add("--node", metavar="N", help="on this node")
+    add("--end", type=moment("--end"), metavar="WHEN", help="end of the reservation")
+    add("--duration", type=duration("--duration"), metavar="TIME", help="such as 2d or 90m")
+    add("--name", metavar="NAME", help="a note on its purpose")
+    add("--node", metavar="N", help="GPUs of this node")
     add("--gpu-model", metavar="M", help="GPUs of this model")
-    add("--gpu-ids", metavar="LIST", help="these very GPUs: 0-3,7")
-    add("--preempt", action="store_true", help="stop preemptible jobs that still run there then")
-    add("--all", action="store_true", help="list also the last ones that are over")
+    add("--gpu-ids", metavar="LIST", help="exactly these GPUs: 0-3,7")
+    add("--preempt", action="store_true", help="preempt jobs that still run there at the start")
+    add("--all", action="store_true", help="list: also recent reservations that have ended")
     add_server_options(parser)
 
 
@@ -53,12 +53,12 @@ def run(args: Namespace) -> int:
         return _reserve(args)
     if args.action not in ACTIONS:
         raise InvalidRequest(
-            f"'{args.action}' is not known; write list, show ID, cancel ID, or options to reserve"
+            f"'{args.action}' is not an action; write list, show ID, cancel ID, or give options"
         )
     if args.action == "list":
         return _list(args)
     if not args.ids:
-        raise InvalidRequest(f"which reservation? write 'tgpu reserve {args.action} res-1'")
+        raise InvalidRequest(f"ID is missing; write 'tgpu reserve {args.action} res-1'")
     method = "GET" if args.action == "show" else "DELETE"
     with client_for(args) as client:
         found = [client.call(method, f"{PATH}/{quoted(_id(word))}") for word in args.ids]
@@ -68,12 +68,12 @@ def run(args: Namespace) -> int:
         print_table(HEADINGS, map(_row, found), right=("GPUS",))
     else:
         for one in found:
-            print(f"{one['id']} cancelled; everybody may use {counted(one['gpus'], 'GPU')} again")
+            print(f"{one['id']} cancelled; {counted(one['gpus'], 'GPU')} released")
     return 0
 
 
 def _id(word: str) -> str:
-    """Of a reservation, as with jobs, the number will do."""
+    """The id of a reservation, which may be given as a number."""
     return f"res-{word}" if word.isdecimal() else word
 
 
@@ -123,7 +123,7 @@ def _list(args: Namespace) -> int:
     elif answer["reservations"]:
         print_table(HEADINGS, map(_row, answer["reservations"]), right=("GPUS",))
     else:
-        print("nothing is reserved")
+        print("no reservations")
     return 0
 
 

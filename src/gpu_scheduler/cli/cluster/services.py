@@ -1,4 +1,9 @@
-"""`tgpu service`: programs that should run for ever, so many of each, with ports and checks."""
+"""`tgpu service`: online services with replicas, ports, readiness checks and restarts.
+
+A service comes from options or from a service file (YAML or JSON). A service file has the keys of
+the REST API and the short ones of job files; readiness and restart have short keys of their own,
+and durations with units.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +14,9 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from gpu_scheduler.cli.connection import add_server_options, client_for
-from gpu_scheduler.cli.jobs.history import local_time
+from gpu_scheduler.cli.jobs.columns import local_time
 from gpu_scheduler.cli.jobs.logs import Attempts
-from gpu_scheduler.cli.jobs.wait import Notes
+from gpu_scheduler.cli.jobs.wait import StatusLine
 from gpu_scheduler.cli.submit.body import check_gpus, pairs_of, priority_of, variables_of
 from gpu_scheduler.cli.submit.files import read_job_file
 from gpu_scheduler.cli.text.tables import (
@@ -31,14 +36,13 @@ from gpu_scheduler.client.requests import API
 from gpu_scheduler.model.errors import ClusterError, InvalidInput, InvalidRequest, UnknownThing
 from gpu_scheduler.wire.services import ReadinessRequest, RestartRequest, ServiceRequest
 
-TAKES_WORDS = True
 ACTIONS = ("list", "create", "show", "scale", "update", "delete", "endpoints", "logs")
 HEADINGS = ("NAME", "ID", "STATE", "READY", "RESTARTS", "GPUS", "PORT", "USER")
 REPLICA_HEADINGS = ("REPLICA", "JOBID", "STATE", "READY", "ENDPOINT", "RESTARTS", "NOTE")
 PATH = f"{API}/services"
-CARRIED = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_EXE")
-LOOK_EVERY_S = 0.3
-PLAIN = {
+PASSED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_EXE")
+POLL_S = 0.3
+FIELDS_BY_OPTION = {
     "replicas": "replicas",
     "gpus": "gpu_count",
     "gpu_memory": "gpu_memory_mb",
@@ -55,7 +59,7 @@ PLAIN = {
     "grace": "grace_seconds",
     "notify": "notify",
 }
-CHECK = {
+READINESS_BY_OPTION = {
     "http": "http",
     "tcp": "tcp",
     "check_interval": "interval_seconds",
@@ -63,7 +67,7 @@ CHECK = {
     "check_failures": "failures",
     "start_grace": "grace_seconds",
 }
-RESTART = {
+RESTART_BY_OPTION = {
     "restart": "policy",
     "backoff": "backoff_seconds",
     "max_backoff": "max_backoff_seconds",
@@ -78,8 +82,8 @@ examples:
   tgpu service endpoints web
   tgpu service logs web -f --replica 0
 
-What is run finds its port in PORT; with --port N every replica has port N, on a node of its own.
-'update' takes a whole service, as 'create' does, and replaces one replica after the other."""
+A replica has its port in the variable PORT; with --port N every replica has port N, each on its own
+node. 'update' takes a complete service, like 'create', and replaces one replica after the other."""
 
 
 def register(parser: ArgumentParser) -> None:
@@ -92,17 +96,27 @@ def register(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add = parser.add_argument
     add("-f", "--file", metavar="FILE", help="a service file (YAML), for create and update")
-    add("-r", "--replicas", type=whole("--replicas"), metavar="N", help="how many; default 1")
-    add("--wait", action="store_true", help="until it is ready, or deleted")
-    add("--follow", action="store_true", help="logs: go on, also after restarts; there also -f")
-    add("--replica", type=whole("--replica"), metavar="N", help="logs: of this replica alone")
+    add(
+        "-r",
+        "--replicas",
+        type=whole("--replicas"),
+        metavar="N",
+        help="number of replicas; default 1",
+    )
+    add("--wait", action="store_true", help="wait until it is ready, or deleted")
+    add(
+        "--follow",
+        action="store_true",
+        help="logs: follow the output, also after restarts; also -f",
+    )
+    add("--replica", type=whole("--replica"), metavar="N", help="logs: only this replica")
     add("-n", "--tail", type=whole("--tail"), metavar="N", help="logs: only the last N lines")
     add(
         "--timeout",
         type=duration("--timeout"),
         default=600.0,
         metavar="TIME",
-        help="of --wait; default 10m",
+        help="timeout of --wait; default 10m",
     )
     _add_needs(parser)
     _add_port_and_check(parser)
@@ -111,31 +125,41 @@ def register(parser: ArgumentParser) -> None:
 
 
 def _add_needs(parser: ArgumentParser) -> None:
-    add = parser.add_argument_group("what each replica needs").add_argument
+    add = parser.add_argument_group("resources per replica").add_argument
     add("-G", "--gpus", type=number("--gpus"), metavar="N", help="GPUs, such as 1 or 0.5")
     add("--gpu-memory", type=size_mb("--gpu-memory"), metavar="SIZE", help="of all its GPUs")
-    add("--gpu-model", metavar="NAME", help="models that will do, as A100 or A100,H100")
-    add("--mig", metavar="PROFILE", help="a MIG slice, as 3g.40gb")
+    add("--gpu-model", metavar="NAME", help="allowed models, such as A100 or A100,H100")
+    add("--mig", metavar="PROFILE", help="a MIG slice, such as 3g.40gb")
     add("-c", "--cpus", type=number("--cpus"), metavar="N", help="CPU cores")
-    add("-m", "--memory", type=size_mb("--memory"), metavar="SIZE", help="memory of the host")
+    add("-m", "--memory", type=size_mb("--memory"), metavar="SIZE", help="host memory")
     add("--label", action="append", metavar="NAME=VALUE", help="only nodes with this label")
-    add("-p", "--priority", metavar="P", help="how urgent it is")
+    add("-p", "--priority", metavar="P", help="priority, as for submit")
     add("-T", "--tenant", metavar="T", help="tenant, by id or name")
-    add("-D", "--chdir", metavar="DIR", help="directory; default: this one")
+    add("-D", "--chdir", metavar="DIR", help="working directory; default: the current one")
     add("-e", "--env", action="append", metavar="NAME=VALUE", help="set a variable")
     add("--conda", metavar="ENV", help="run in this conda environment")
     add("--image", metavar="IMAGE", help="run in this container image")
-    add("--mount", action="append", metavar="SRC:DST[:ro]", help="a directory for the container")
-    add("--grace", type=duration("--grace", plain="s"), metavar="TIME", help="from TERM to KILL")
-    add("--notify", action="append", metavar="WHAT[:WHO]", help="as for jobs: fail:slack")
+    add(
+        "--mount",
+        action="append",
+        metavar="SRC:DST[:ro]",
+        help="mount a directory into the container",
+    )
+    add(
+        "--grace",
+        type=duration("--grace", plain="s"),
+        metavar="TIME",
+        help="time between TERM and KILL",
+    )
+    add("--notify", action="append", metavar="WHAT[:WHO]", help="as for jobs, such as fail:slack")
 
 
 def _add_port_and_check(parser: ArgumentParser) -> None:
-    add = parser.add_argument_group("its port and its readiness check").add_argument
-    add("--port", metavar="N", help="this port on its node; default: any that is free")
-    add("--http", metavar="PATH", help="ready when GET PATH is answered with 200 to 399")
-    add("--tcp", action="store_true", default=None, help="ready when its port takes connections")
-    add("--check", metavar="LINE", help="ready when this line for a shell ends with 0")
+    add = parser.add_argument_group("port and readiness check").add_argument
+    add("--port", metavar="N", help="fixed port; default: a free one")
+    add("--http", metavar="PATH", help="ready when GET PATH returns 200 to 399")
+    add("--tcp", action="store_true", default=None, help="ready when its port accepts connections")
+    add("--check", metavar="LINE", help="ready when this shell command exits with 0")
     seconds: dict[str, Any] = {"metavar": "TIME"}
     add(
         "--check-interval",
@@ -153,45 +177,50 @@ def _add_port_and_check(parser: ArgumentParser) -> None:
         "--check-failures",
         type=whole("--check-failures", least=1),
         metavar="N",
-        help="so many in a row, and it is not ready any more; default 3",
+        help="failures in a row after which it is not ready; default 3",
     )
     add(
         "--start-grace",
         type=duration("--start-grace", plain="s"),
         **seconds,
-        help="so long it may take to begin; default 60 s",
+        help="time to become ready after the start; default 60 s",
     )
 
 
 def _add_restart(parser: ArgumentParser) -> None:
-    add = parser.add_argument_group("what follows an end").add_argument
+    add = parser.add_argument_group("restarts and updates").add_argument
     add("--restart", choices=("always", "on-failure", "never"), help="default: always")
     for name, about in (
-        ("--backoff", "first pause before a restart, doubled each time; default 1 s"),
-        ("--max-backoff", "longest pause; default 5 min"),
-        ("--reset-after", "a run that makes the pause short again; default 1 min"),
+        ("--backoff", "delay before the first restart, doubled each time; default 1 s"),
+        ("--max-backoff", "longest delay; default 5 min"),
+        ("--reset-after", "run time after which the delay is reset; default 1 min"),
     ):
         add(name, type=duration(name, plain="s"), metavar="TIME", help=about)
-    add("--surge", action="store_true", default=None, help="update: start new before stopping old")
-    add("--preemptible", action="store_true", default=None, help="may be stopped for others")
+    add(
+        "--surge",
+        action="store_true",
+        default=None,
+        help="update: start a new replica before stopping the old one",
+    )
+    add("--preemptible", action="store_true", default=None, help="may be preempted")
     add(
         "--requeue-on-node-loss",
         action="store_true",
         default=None,
-        help="go on elsewhere when its node is lost, after its lease",
+        help="restart on another node when its node is lost and its lease has expired",
     )
 
 
 def run(args: Namespace) -> int:
-    """Do what the first word says."""
-    args, words, command = _read(args)
+    """Run the action that the first word names."""
+    args, words, command = _parse_words(args)
     action = words[0] if words else "list"
     if action not in ACTIONS:
         from difflib import get_close_matches
 
         near = get_close_matches(action, ACTIONS, n=1)
         advice = f"did you mean '{near[0]}'?" if near else f"write one of {', '.join(ACTIONS)}"
-        raise InvalidRequest(f"'{action}' is not known; {advice}")
+        raise InvalidRequest(f"'{action}' is not an action; {advice}")
     if command and action not in ("create", "update"):
         raise InvalidRequest(f"'{action}' takes no command; leave '{' '.join(command)[:60]}' out")
     with client_for(args) as client:
@@ -200,34 +229,36 @@ def run(args: Namespace) -> int:
         if action in ("create", "update"):
             return _create(client, args, words, command)
         if len(words) < 2:
-            raise InvalidRequest(f"which service? write 'tgpu service {action} NAME'")
-        return _one(client, args, words)
+            raise InvalidRequest(f"NAME is missing; write 'tgpu service {action} NAME'")
+        return _run_on_service(client, args, words)
 
 
-def _one(client: Client, args: Namespace, words: list[str]) -> int:
-    """What is done with a service that is there."""
+def _run_on_service(client: Client, args: Namespace, words: list[str]) -> int:
+    """Run an action on an existing service."""
     action, name = words[:2]
     path = f"{PATH}/{quoted(name)}"
     if action == "scale":
         return _scale(client, args, words, path)
     if len(words) > 2:
-        raise InvalidRequest(f"'{words[2]}' is one word too many; {action} one service at a time")
+        raise InvalidRequest(f"'{words[2]}' is unexpected; {action} one service at a time")
     if action == "endpoints":
         return _endpoints(client, args, path)
     if action == "logs":
-        return show(client, args, path)
+        return _show_logs(client, args, path)
     if action == "delete":
         return _delete(client, args, name, path)
     return _show(client, args, path)
 
 
-def _read(args: Namespace) -> tuple[Namespace, list[str], list[str]]:
-    """The words before `--` with the options among them, and the command behind it."""
+def _parse_words(args: Namespace) -> tuple[Namespace, list[str], list[str]]:
+    """The options and words before `--`, and the command after it."""
     from gpu_scheduler.cli.parser import Parser
 
     words = list(args.words)
     if args.after_dashes and "--" not in words:
-        raise InvalidRequest("say what to do first, as in 'tgpu service create web -- python x.py'")
+        raise InvalidRequest(
+            "no action given; write for example 'tgpu service create web -- python x.py'"
+        )
     place = words.index("--") if "--" in words else len(words)
     own, command = words[:place], words[place + 1 :]
     parser = Parser(prog="tgpu service")
@@ -237,7 +268,7 @@ def _read(args: Namespace) -> tuple[Namespace, list[str], list[str]]:
     while own and not own[0].startswith("-"):
         plain.append(own.pop(0))
     if plain[:1] == ["logs"]:
-        # As with the logs of a job; elsewhere -f is a file.
+        # As for `tgpu logs`; for other actions -f is a file.
         own = ["--follow" if word == "-f" else word for word in own]
     found = parser.read(own, into=args)
     return found, [*plain, *found.plain], command
@@ -248,13 +279,13 @@ def _create(client: Client, args: Namespace, words: list[str], command: list[str
     body = _body(args, command)
     if len(words) > 2:
         raise InvalidRequest(
-            f"'{words[2]}' is one word too many; the command stands behind '--', as in "
+            f"'{words[2]}' is unexpected; write the command after '--', as in "
             f"'tgpu service {action} {words[1]} -- {' '.join(words[2:])}'"
         )
     if len(words) > 1:
         body["name"] = words[1]
     if not body.get("name"):
-        raise InvalidRequest(f"which service? write 'tgpu service {action} NAME -- COMMAND'")
+        raise InvalidRequest(f"NAME is missing; write 'tgpu service {action} NAME -- COMMAND'")
     if action == "create":
         made = client.call("POST", PATH, body, once=True)
     else:
@@ -264,35 +295,35 @@ def _create(client: Client, args: Namespace, words: list[str], command: list[str
     if args.json:
         print_json(made)
     else:
-        done = "created" if action == "create" else "changed"
+        done = "created" if action == "create" else "updated"
         print(f"service {made['name']} ({made['id']}) {done}: {_summary(made)}")
     return 0
 
 
-def _scale(client: Client, args: Namespace, words: list[str], one: str) -> int:
+def _scale(client: Client, args: Namespace, words: list[str], path: str) -> int:
     wanted = words[2] if len(words) > 2 else args.replicas
     if wanted is None:
-        raise InvalidRequest(f"how many replicas? write 'tgpu service scale {words[1]} 3'")
+        raise InvalidRequest(f"number of replicas missing; write 'tgpu service scale {words[1]} 3'")
     made = client.call(
-        "POST", f"{one}/scale", {"replicas": whole("replicas")(str(wanted))}, once=True
+        "POST", f"{path}/scale", {"replicas": whole("replicas")(str(wanted))}, once=True
     )
     if args.wait:
         made = _wait(client, made["id"], args.timeout)
     if args.json:
         print_json(made)
     else:
-        print(f"service {made['name']} should have {made['replicas']} replicas: {_summary(made)}")
+        print(f"service {made['name']} scaled to {made['replicas']} replicas: {_summary(made)}")
     return 0
 
 
-def _delete(client: Client, args: Namespace, name: str, one: str) -> int:
-    gone = client.call("DELETE", one)
+def _delete(client: Client, args: Namespace, name: str, path: str) -> int:
+    deleted = client.call("DELETE", path)
     if args.wait:
-        _wait_gone(client, gone["id"], args.timeout)
+        _wait_gone(client, deleted["id"], args.timeout)
     if args.json:
-        print_json(gone)
+        print_json(deleted)
     else:
-        rest = len(gone["members"])
+        rest = len(deleted["members"])
         being = f"{counted(rest, 'replica')} {'is' if rest == 1 else 'are'} being stopped"
         note = f"; {being}" if rest and not args.wait else ""
         print(f"service {name} deleted{note}")
@@ -307,12 +338,12 @@ def _list(client: Client, args: Namespace) -> int:
         right, spare = ("RESTARTS", "GPUS", "PORT"), ("USER", "ID", "PORT", "GPUS")
         print_table(HEADINGS, map(_row, services), right=right, spare=spare)
     else:
-        print("there are no services; 'tgpu service create --help' shows how to make one")
+        print("no services; 'tgpu service create --help' shows how to create one")
     return 0
 
 
-def _show(client: Client, args: Namespace, one: str) -> int:
-    service = client.call("GET", one)
+def _show(client: Client, args: Namespace, path: str) -> int:
+    service = client.call("GET", path)
     if args.json:
         print_json(service)
         return 0
@@ -325,7 +356,7 @@ def _show(client: Client, args: Namespace, one: str) -> int:
             ("owner", f"{service['user']} (tenant {service['tenant_id']})"),
             ("runs", " ".join(service["command"]) or service["image"]),
             ("needs", f"{gpus} each, priority {service['priority']}"),
-            ("port", str(service["port"] or "any that is free")),
+            ("port", str(service["port"] or "a free one")),
             ("check", "none" if readiness is None else _check_text(readiness)),
             ("restart", _restart_text(restart)),
             ("since", local_time(service["made_at"])),
@@ -339,8 +370,8 @@ def _show(client: Client, args: Namespace, one: str) -> int:
     return 0
 
 
-def _endpoints(client: Client, args: Namespace, one: str) -> int:
-    found = client.call("GET", f"{one}/endpoints")
+def _endpoints(client: Client, args: Namespace, path: str) -> int:
+    found = client.call("GET", f"{path}/endpoints")
     if args.json:
         print_json(found)
         return 0
@@ -350,7 +381,7 @@ def _endpoints(client: Client, args: Namespace, one: str) -> int:
 
 
 def _wait(client: Client, service_id: str, timeout_s: float) -> dict[str, Any]:
-    """Until it is as it should be; a service whose replicas have all ended never will."""
+    """Wait until the service is ready or stopped; raises if its replicas have ended for good."""
     give_up = time.monotonic() + timeout_s
     while True:
         service: dict[str, Any] = client.call("GET", f"{PATH}/{service_id}")
@@ -360,25 +391,25 @@ def _wait(client: Client, service_id: str, timeout_s: float) -> dict[str, Any]:
             raise ClusterError(f"the replicas of '{service['name']}' have ended; see their logs")
         if time.monotonic() > give_up:
             raise TimedOut(f"service '{service['name']}' is not ready: {_summary(service)}")
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_S)
 
 
 def _wait_gone(client: Client, service_id: str, timeout_s: float) -> None:
     give_up = time.monotonic() + timeout_s
     while any(s["id"] == service_id for s in client.call("GET", PATH)["services"]):
         if time.monotonic() > give_up:
-            raise TimedOut(f"service {service_id} is still there")
-        time.sleep(LOOK_EVERY_S)
+            raise TimedOut(f"service {service_id} is not deleted yet")
+        time.sleep(POLL_S)
 
 
 def _body(args: Namespace, command: list[str]) -> dict[str, Any]:
-    """The whole service; options win over the file."""
+    """The complete service; options override the file."""
     body: dict[str, Any] = {}
     if args.file:
         body = read_service_file(args.file)
     body |= {
         field: getattr(args, option)
-        for option, field in PLAIN.items()
+        for option, field in FIELDS_BY_OPTION.items()
         if getattr(args, option) is not None
     }
     if args.gpu_model:
@@ -393,7 +424,7 @@ def _body(args: Namespace, command: list[str]) -> dict[str, Any]:
     _add_check(body, args)
     rule = {
         f: getattr(args, option)
-        for option, f in RESTART.items()
+        for option, f in RESTART_BY_OPTION.items()
         if getattr(args, option) is not None
     }
     if rule:
@@ -402,14 +433,14 @@ def _body(args: Namespace, command: list[str]) -> dict[str, Any]:
     if command:
         body["command"] = command
         body.pop("args", None)
-    _add_surroundings(body, args)
+    _add_environment(body, args)
     return body
 
 
 def _add_check(body: dict[str, Any], args: Namespace) -> None:
     check: dict[str, Any] = {
         field: getattr(args, option)
-        for option, field in CHECK.items()
+        for option, field in READINESS_BY_OPTION.items()
         if getattr(args, option) is not None
     }
     if args.check is not None:
@@ -422,22 +453,22 @@ def _add_check(body: dict[str, Any], args: Namespace) -> None:
         body["readiness"] = before | check
 
 
-def _add_surroundings(body: dict[str, Any], args: Namespace) -> None:
-    """The directory, and of the variables only those that find programs."""
-    here = directory(os.environ)
+def _add_environment(body: dict[str, Any], args: Namespace) -> None:
+    """Add the directory, and the variables with which programs are found."""
+    current = directory(os.environ)
     if args.chdir:
-        body["working_directory"] = os.path.normpath(os.path.join(here, args.chdir))  # noqa: PTH118
-    body.setdefault("working_directory", here)
+        body["working_directory"] = os.path.normpath(os.path.join(current, args.chdir))  # noqa: PTH118
+    body.setdefault("working_directory", current)
     body.setdefault("umask", umask())
     if not body.get("image"):
-        found = {name: os.environ[name] for name in CARRIED if os.environ.get(name)}
+        found = {name: os.environ[name] for name in PASSED_VARIABLES if os.environ.get(name)}
         body["environment"] = found | body.get("environment", {})
     if args.env:
         body["environment"] = {**body.get("environment", {}), **variables_of(args.env)}
 
 
 def address_text(host: str, port: int) -> str:
-    """`host:port`, as a browser wants it."""
+    """`host:port`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -455,7 +486,7 @@ def _check_text(check: dict[str, Any]) -> str:
     return (
         f"{what or ' '.join(check['command'])}, every {check['interval_seconds']:g} s, at most "
         f"{check['timeout_seconds']:g} s, {check['failures']} failures, "
-        f"{check['grace_seconds']:g} s to begin"
+        f"{check['grace_seconds']:g} s to become ready"
     )
 
 
@@ -498,10 +529,7 @@ def _replica_row(replica: dict[str, Any]) -> list[str]:
     ]
 
 
-# --- Service files: YAML or JSON in, the body of a request out.
-#
-# Keys are those of the REST API and the short ones of job files; the check and the restart policy
-# have short ones of their own, and times with units.
+# Service files
 
 FIELDS = frozenset(ServiceRequest.__struct_fields__)
 AUTO = "auto"
@@ -509,10 +537,10 @@ _SHELL = ["/bin/sh", "-c"]
 
 
 def read_service_file(file: str) -> dict[str, Any]:
-    """The one service that a file holds."""
+    """The service in a file, as the body of a request."""
     found = read_job_file(file, FIELDS)
     if len(found) != 1:
-        raise InvalidInput(f"holds {len(found)} services; write one in each file", file=file)
+        raise InvalidInput(f"has {len(found)} services; write one per file", file=file)
     body = found[0]
     try:
         if body.get("port") == AUTO:
@@ -529,7 +557,7 @@ def read_service_file(file: str) -> dict[str, Any]:
 
 
 def _part(name: str, value: Any, known: tuple[str, ...]) -> dict[str, Any]:
-    """A mapping inside: `interval: 5s` is interval_seconds: 5."""
+    """A nested mapping with the fields of the REST API: `interval: 5s` is interval_seconds: 5."""
     if not isinstance(value, dict):
         raise InvalidRequest(f"'{name}' is written as 'name: value' lines")
     found: dict[str, Any] = {}
@@ -537,7 +565,7 @@ def _part(name: str, value: Any, known: tuple[str, ...]) -> dict[str, Any]:
         field = f"{key}_seconds" if f"{key}_seconds" in known else str(key)
         if field not in known:
             shown = ", ".join(field.removesuffix("_seconds") for field in known)
-            raise InvalidRequest(f"there is no '{key}' in {name}; known are {shown}")
+            raise InvalidRequest(f"unknown key '{key}' in {name}; known: {shown}")
         if field.endswith("_seconds") and isinstance(given, str):
             found[field] = duration(f"{name}.{key}", plain="s")(given)
         elif field == "command" and isinstance(given, str):
@@ -549,19 +577,18 @@ def _part(name: str, value: Any, known: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-# --- `tgpu service logs`: what the replicas of a service have written, also after restarts.
+# Logs
 
 
-def show(client: Client, args: Namespace, path: str) -> int:
-    """Show the output of one replica, or of all; with `--follow` go on, also after its restarts."""
+def _show_logs(client: Client, args: Namespace, path: str) -> int:
+    """Show the output of one replica or of all; with `--follow` also after restarts."""
     service = client.call("GET", path)
     replicas = _chosen(service, args.replica)
     if args.follow:
         if len(replicas) > 1:
             numbers = ", ".join(str(one["replica"]) for one in replicas)
             raise InvalidRequest(
-                f"service '{service['name']}' has the replicas {numbers}; choose the one to follow "
-                "with --replica"
+                f"service '{service['name']}' has replicas {numbers}; choose one with --replica"
             )
         _follow(client, replicas[0]["job_id"], args.tail)
         return 0
@@ -572,10 +599,10 @@ def show(client: Client, args: Namespace, path: str) -> int:
 
 
 def _chosen(service: dict[str, Any], number: int | None) -> list[dict[str, Any]]:
-    """The replicas that are meant; of two with one number, as in an update, the newer one."""
+    """The chosen replicas; of two with one number, as in an update, the newer one."""
     by_number = {one["replica"]: one for one in service["members"]}
     if not by_number:
-        raise UnknownThing(f"service '{service['name']}' has no replicas; nothing was written yet")
+        raise UnknownThing(f"service '{service['name']}' has no replicas, so there is no output")
     if number is None:
         return [by_number[key] for key in sorted(by_number)]
     if number not in by_number:
@@ -585,10 +612,10 @@ def _chosen(service: dict[str, Any], number: int | None) -> list[dict[str, Any]]
 
 
 def _follow(client: Client, job: str, tail: int | None) -> None:
-    """This attempt of the replica and all that come after it, until the replica is no more."""
-    notes = Notes(quiet=False, hint="Ctrl-C leaves it alone")
+    """Copy this attempt of the replica and all later ones, until the replica has ended."""
+    status = StatusLine(quiet=False, hint="Ctrl-C stops following")
     first = int(client.get(job).get("attempt") or 1)
-    Attempts(client, job, notes, first=first, query={"tail": tail}).until_its_end()
+    Attempts(client, job, status, first=first, query={"tail": tail}).copy_until_end()
 
 
 def _copy(pieces: Any, mark: bytes) -> None:

@@ -1,4 +1,4 @@
-"""`tgpu status`: queue, GPUs, jobs and health at a glance; `--watch` keeps it fresh."""
+"""`tgpu status` and `tgpu health`: queue, GPUs, jobs and health at a glance."""
 
 from __future__ import annotations
 
@@ -28,29 +28,23 @@ from gpu_scheduler.cli.text.tables import (
     terminal_width,
     visible,
 )
-from gpu_scheduler.cli.text.values import duration, words_of
+from gpu_scheduler.cli.text.values import duration, duration_text
 from gpu_scheduler.client.errors import NoServer, Unreadable
 
 if TYPE_CHECKING:
     from gpu_scheduler.client.client import Client
-
-# --- `tgpu health`: whether the server and its parts are well, and what to do if not.
-#
-# Exit code 1 when it is unhealthy; with --strict also when it is degraded.
 
 EXIT_UNHEALTHY = 1
 
 
 def register_health(parser: ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument(
-        "--strict", action="store_true", help="exit code 1 also when it is only degraded"
-    )
+    parser.add_argument("--strict", action="store_true", help="exit code 1 also if it is degraded")
     add_server_options(parser)
 
 
-def health(args: Namespace) -> int:
-    """Ask the server how it is; what is not well ends with an exit code."""
+def run_health(args: Namespace) -> int:
+    """Print the health; exit code 1 if unhealthy, with --strict also if degraded."""
     with client_for(args) as client:
         answer = client.health()
     if args.json:
@@ -60,7 +54,7 @@ def health(args: Namespace) -> int:
         print_pairs(
             [
                 ("version", str(answer.get("version") or "")),
-                ("up for", words_of(float(answer.get("uptime_seconds") or 0))),
+                ("up for", duration_text(float(answer.get("uptime_seconds") or 0))),
                 *((name, check_text(value)) for name, value in checks_of(answer)),
             ]
         )
@@ -71,41 +65,42 @@ def health(args: Namespace) -> int:
 
 
 def reason_lines(answer: dict[str, Any]) -> Iterator[str]:
-    """What is wrong, each with what to do."""
+    """The problems, each with what to do."""
     for reason in answer.get("reasons") or []:
         yield f"{coloured_state(str(reason['status']))}: {visible(str(reason['detail']))}"
         yield f"  what to do: {visible(str(reason['remedy']))}"
 
 
 def leadership_lines(answer: dict[str, Any]) -> Iterator[str]:
-    """Who leads, where there can be several servers."""
+    """The leader and the standbys, if there are several servers."""
     found = answer.get("leadership")
     if not found:
         return
-    leader = found["leader"] or "nobody"
+    leader = found["leader"] or "none"
     place = f" at {found['leader_address']}" if found["leader_address"] else ""
     standbys = ", ".join(one["name"] for one in found["standbys"]) or "none"
-    asked = "" if found["role"] == "leader" else f" (asked: {found['name']}, {found['role']})"
-    told = f"{leader}{place} leads, term {found['term']}; standing by: {standbys}{asked}"
-    yield visible(told)
+    answered_by = (
+        "" if found["role"] == "leader" else f" (answered by {found['name']}, {found['role']})"
+    )
+    yield visible(
+        f"leader: {leader}{place}, term {found['term']}; standby: {standbys}{answered_by}"
+    )
 
 
 def checks_of(answer: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The single checks by name."""
+    """The checks by name."""
     checks = answer.get("checks")
     return sorted(checks.items()) if isinstance(checks, dict) else []
 
 
 def check_text(value: Any) -> str:
-    """One check in a few words."""
+    """One check as text."""
     if isinstance(value, dict):
         state = str(value.get("status", ""))
         detail = str(value.get("detail") or value.get("message") or "")
         return f"{state}: {detail}" if detail else state
     return str(value)
 
-
-# --- `tgpu status`: queue, GPUs, jobs and health at a glance; `--watch` keeps it fresh.
 
 BAR = 20
 SHORT_BAR = 8
@@ -116,36 +111,36 @@ _CLEAR = "\x1b[H\x1b[J"
 _ALTERNATE, _ORDINARY = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 
 
-def register(parser: ArgumentParser) -> None:
+def register_status(parser: ArgumentParser) -> None:
     """Add the options."""
     add = parser.add_argument
-    add("-w", "--watch", action="store_true", help="keep it on the screen; Ctrl-C ends")
+    add("-w", "--watch", action="store_true", help="refresh until Ctrl-C")
     add(
         *("-i", "--interval"),
         type=duration("--interval", plain="s"),
         default=2.0,
         metavar="TIME",
-        help="how often to look with --watch; default 2 s",
+        help="how often to refresh with --watch; default 2 s",
     )
-    add("-d", "--detailed", action="store_true", help="every GPU figure, more jobs, the checks")
+    add("-d", "--detailed", action="store_true", help="all GPU figures, more jobs, the checks")
     add_server_options(parser)
 
 
-def run(args: Namespace) -> int:
-    """Show, once or again and again."""
+def run_status(args: Namespace) -> int:
+    """Print the status, once or repeatedly."""
     with client_for(args) as client:
         if args.watch:
             return _watch(client, args)
-        picture = gathered(client, detailed=args.detailed)
+        overview = fetch(client, detailed=args.detailed)
     if args.json:
-        print_json(picture)
+        print_json(overview)
     else:
-        print("\n".join(lines(picture, detailed=args.detailed)))
+        print("\n".join(lines(overview, detailed=args.detailed)))
     return 0
 
 
-def gathered(client: Client, *, detailed: bool = False) -> dict[str, Any]:
-    """All that is shown, in one document."""
+def fetch(client: Client, *, detailed: bool = False) -> dict[str, Any]:
+    """Everything that is shown, in one document."""
     jobs = MANY if detailed else FEW
     running = client.page(state="running,scheduled", sort="number", limit=jobs)
     waiting = client.page(state="pending,preempted", sort="number", limit=jobs)
@@ -160,10 +155,10 @@ def gathered(client: Client, *, detailed: bool = False) -> dict[str, Any]:
     }
 
 
-def lines(picture: dict[str, Any], *, detailed: bool) -> Iterator[str]:
-    """The whole screen."""
-    health, cluster = picture["health"], picture["cluster"]
-    up = words_of(float(health.get("uptime_seconds") or 0))
+def lines(overview: dict[str, Any], *, detailed: bool) -> Iterator[str]:
+    """The lines of the whole screen."""
+    health, cluster = overview["health"], overview["cluster"]
+    up = duration_text(float(health.get("uptime_seconds") or 0))
     long = "for " if _width() >= NARROW_SCREEN else ""
     yield (
         f"{painted('gpu-scheduler', 'bold')} {health.get('version', '')}  "
@@ -177,9 +172,9 @@ def lines(picture: dict[str, Any], *, detailed: bool) -> Iterator[str]:
     yield from leadership_lines(health)
     yield from reason_lines(health)
     yield ""
-    yield from _gpu_lines(picture["resources"], detailed=detailed)
-    for title, key in (("Running", "running"), ("Waiting", "pending")):
-        jobs, total = picture[key], picture[f"{key}_total"]
+    yield from _gpu_lines(overview["resources"], detailed=detailed)
+    for title, key in (("Running", "running"), ("Pending", "pending")):
+        jobs, total = overview[key], overview[f"{key}_total"]
         if jobs:
             yield ""
             yield painted(f"{title} jobs: {total:,}", "bold")
@@ -204,20 +199,19 @@ def lines(picture: dict[str, Any], *, detailed: bool) -> Iterator[str]:
 
 def _summary(cluster: dict[str, Any]) -> str:
     waiting = cluster.get("pending_jobs") or 0
-    # Those that are about to run hold their GPUs already.
+    # Scheduled jobs already hold their GPUs.
     running = cluster["running_jobs"] + (cluster.get("scheduled_jobs") or 0)
     tasks = cluster.get("queued_tasks") or 0
-    of_arrays = f" ({tasks:,} with the tasks of arrays)" if tasks > waiting else ""
+    of_arrays = f" ({tasks:,} including array tasks)" if tasks > waiting else ""
     return (
         f"{cluster.get('online_nodes')} of {counted(cluster['total_nodes'], 'node')} online, "
         f"{cluster.get('available_gpus')} of {counted(cluster['total_gpus'], 'GPU')} free, "
-        f"{counted(running, 'job', 'run')}, "
-        f"{waiting:,} {'waits' if waiting == 1 else 'wait'}{of_arrays}"
+        f"{counted(running, 'job')} running, {waiting:,} pending{of_arrays}"
     )
 
 
 def _wrapped(text: str) -> list[str]:
-    """A sentence in lines that end between words."""
+    """The text wrapped between words."""
     if len(text) <= _width():
         return [text]
     import textwrap
@@ -226,36 +220,36 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _pool_lines(cluster: dict[str, Any]) -> Iterator[str]:
-    """How the GPUs are divided between online and batch work, if they are."""
+    """The share of each pool, if the GPUs are divided into pools."""
     pools = [pool for pool in cluster.get("pools") or () if pool["percent"] is not None]
     for pool in pools:
         part = cluster["total_gpus"] * pool["percent"] / 100
         text = (
-            f"{pool['pool']} pool: holds {pool['held_gpus']:g} GPUs and is sure of "
+            f"{pool['pool']} pool: uses {pool['held_gpus']:g} GPUs, guaranteed "
             f"{pool['sure_of_gpus']:g}"
         )
         if pool["sure_of_gpus"] < part:
-            text += f" instead of {part:g} ({pool['percent']} %), as GPUs are out of use"
+            text += f" instead of {part:g} ({pool['percent']} %), because GPUs are out of service"
         else:
             text += f" ({pool['percent']} %)"
         if pool["borrowed_gpus"]:
             text += f", {pool['borrowed_gpus']:g} of them borrowed"
         if pool["waiting_jobs"]:
-            text += f"; {pool['waiting_jobs']:,} of its jobs wait"
+            text += f"; {pool['waiting_jobs']:,} of its jobs are pending"
         yield text
 
 
 def _queue_lines(cluster: dict[str, Any]) -> Iterator[str]:
-    """What was done, and what waits by priority."""
+    """How jobs ended, and the pending jobs by priority."""
     ended = {
         name: cluster.get(f"{name}_jobs") or 0 for name in ("completed", "failed", "cancelled")
     }
-    told = ", ".join(f"{count:,} {name}" for name, count in ended.items() if count)
-    yield f"{counted(sum(ended.values()), 'job')} processed" + (f": {told}" if told else "")
+    outcomes = ", ".join(f"{count:,} {name}" for name, count in ended.items() if count)
+    yield f"{counted(sum(ended.values()), 'job')} processed" + (f": {outcomes}" if outcomes else "")
     waiting = cluster.get("pending_by_priority")
     if waiting is not None:
-        told = ", ".join(f"{waiting[name]:,} {name}" for name in ("high", "normal", "low"))
-        yield f"{counted(sum(waiting.values()), 'job')} in the queue: {told} priority"
+        levels = ", ".join(f"{waiting[name]:,} {name}" for name in ("high", "normal", "low"))
+        yield f"{counted(sum(waiting.values()), 'job')} in the queue: {levels} priority"
 
 
 def _gpu_lines(gpus: list[dict[str, Any]], *, detailed: bool) -> Iterator[str]:
@@ -278,7 +272,7 @@ def _gpu_lines(gpus: list[dict[str, Any]], *, detailed: bool) -> Iterator[str]:
 
 
 def _gpu_line(gpu: dict[str, Any], *, named: bool) -> str:
-    """A bar, and who is there as far as there is room."""
+    """A bar, and the jobs as far as there is room."""
     size = BAR if _width() >= NARROW_SCREEN else SHORT_BAR
     share = float(gpu.get("allocated_share") or 0)
     filled = round(size * min(1.0, share))
@@ -290,14 +284,14 @@ def _gpu_line(gpu: dict[str, Any], *, named: bool) -> str:
     warm = f"{heat:.0f} C" if heat else ""
     before = f"  {place:<8} "
     behind = f" {round(100 * share):>3}%" + (f"  {warm}" if warm else "")
-    told = f"  {painted(note, STATE_COLOURS.get(state))}" if note else ""
+    flag = f"  {painted(note, STATE_COLOURS.get(state))}" if note else ""
     room = _width() - len(before) - size - len(behind) - (len(note) + 2 if note else 0) - 2
     jobs = cut(", ".join(map(str, gpu.get("jobs") or [])), room) if room > 1 else ""
-    return f"{before}{bar}{behind}{told}  {jobs}".rstrip()
+    return f"{before}{bar}{behind}{flag}  {jobs}".rstrip()
 
 
 def _watch(client: Client, args: Namespace) -> int:
-    """Draw again and again; in a pipe one picture follows the other."""
+    """Redraw until Ctrl-C; in a pipe print one overview after the other."""
     on_screen = is_terminal() and not args.json
     if on_screen:
         print(_ALTERNATE, end="")
@@ -314,16 +308,16 @@ def _watch(client: Client, args: Namespace) -> int:
 
 def _draw(client: Client, args: Namespace, *, on_screen: bool) -> None:
     try:
-        picture = gathered(client, detailed=args.detailed)
+        overview = fetch(client, detailed=args.detailed)
     except (NoServer, Unreadable) as error:
         if client.connection.address is None:
             raise
         print(f"{_CLEAR if on_screen else ''}{error}", flush=True)
         return
     if args.json:
-        print_json(picture)
+        print_json(overview)
     else:
-        text = "\n".join(lines(picture, detailed=args.detailed))
+        text = "\n".join(lines(overview, detailed=args.detailed))
         print(f"{_CLEAR}{text}" if on_screen else f"{text}\n")
     sys.stdout.flush()
 

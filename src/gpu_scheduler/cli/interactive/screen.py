@@ -1,8 +1,7 @@
-"""A whole terminal for one program: keys in, lines out, and everything as before at the end.
+"""A full-screen terminal: keys in, lines out; the terminal is restored at the end.
 
-Only lines that have changed are written, so that it is quick over slow connections. SIGTERM and
-SIGHUP end the program in order, Ctrl-Z gives the terminal back until `fg`, a new size is noticed at
-once.
+Only changed lines are written, which is fast over slow connections. SIGTERM and SIGHUP raise
+`Ended`, Ctrl-Z restores the terminal until `fg`, and a change of the window size is seen at once.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
-from gpu_scheduler.cli.interactive.terminal import Ended, window
+from gpu_scheduler.cli.interactive.terminal import Ended, window_size
 
 _ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 _LEAVE = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 _ESCAPE_S = 0.05
-"""What follows an Escape within this time belongs to it: slow connections split key codes."""
+"""Bytes that follow an Escape within this time belong to it: slow connections split key codes."""
 KEYS = {
     b"\x1b[A": "up",
     b"\x1bOA": "up",
@@ -56,7 +55,7 @@ KEYS = {
 
 
 class Screen:
-    """Use it as a context. `keys` waits, `draw` shows."""
+    """A context manager. `keys` waits for input, `draw` shows lines."""
 
     def __init__(self) -> None:
         self._shown: list[str] = []
@@ -73,15 +72,15 @@ class Screen:
             (signal.SIGHUP, _end),
             (signal.SIGTSTP, self._suspend),
             (signal.SIGCONT, self._resume),
-            (signal.SIGWINCH, self._forget),
+            (signal.SIGWINCH, self._on_resize),
         ):
             self._handlers[number] = signal.signal(number, handler)
         self._before = termios.tcgetattr(0)
-        self._take()
+        self._enter()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._give_back()
+        self._restore()
         signal.set_wakeup_fd(-1)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
@@ -91,10 +90,10 @@ class Screen:
     @property
     def size(self) -> tuple[int, int]:
         """Rows and columns."""
-        return window()
+        return window_size()
 
     def keys(self, wait_s: float) -> list[str]:
-        """What was pressed; empty after the time, or when the window changed."""
+        """The keys that were pressed; empty after `wait_s`, or when the window size changed."""
         ready, _, _ = select.select([0, self._wake], [], [], max(0.0, wait_s))
         if self._wake in ready:
             with contextlib.suppress(BlockingIOError):
@@ -121,19 +120,19 @@ class Screen:
         self._shown = list(lines)
 
     def clear(self) -> None:
-        """Draw everything again next time."""
+        """Clear the screen; the next `draw` writes all lines."""
         self._shown = []
         _write(b"\x1b[2J")
 
-    def _forget(self, *_: object) -> None:
+    def _on_resize(self, *_: object) -> None:
         self.clear()
 
-    def _take(self) -> None:
+    def _enter(self) -> None:
         tty.setcbreak(0, termios.TCSADRAIN)
         _write(_ENTER)
         self._shown = []
 
-    def _give_back(self) -> None:
+    def _restore(self) -> None:
         _write(_LEAVE)
         if self._before is not None:
             with contextlib.suppress(termios.error):
@@ -141,14 +140,14 @@ class Screen:
 
     def _suspend(self, number: int, frame: FrameType | None) -> None:
         del frame
-        self._give_back()
+        self._restore()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-        # Here it stands still until somebody lets it go on.
+        # The process is stopped here until SIGCONT.
         signal.signal(number, self._suspend)
 
     def _resume(self, *_: object) -> None:
-        self._take()
+        self._enter()
 
 
 def split_keys(data: bytes) -> Iterator[str]:
@@ -159,8 +158,8 @@ def split_keys(data: bytes) -> Iterator[str]:
             (data[place : place + n] for n in (5, 4, 3) if data[place : place + n] in KEYS), b""
         )
         if not code and data[place : place + 1] == b"\x1b" and place + 1 < len(data):
-            # A key that is not known: all of it is passed over.
-            place = _behind_sequence(data, place + 1)
+            # An unknown key: skip the whole sequence.
+            place = _sequence_end(data, place + 1)
             continue
         if not code:
             code = _character(data, place)
@@ -171,7 +170,7 @@ def split_keys(data: bytes) -> Iterator[str]:
             yield text
 
 
-def _behind_sequence(data: bytes, place: int) -> int:
+def _sequence_end(data: bytes, place: int) -> int:
     if data[place : place + 1] not in (b"[", b"O"):
         return place + 1
     place += 1
@@ -187,7 +186,7 @@ def _character(data: bytes, place: int) -> bytes:
 
 
 def _write(data: bytes) -> None:
-    """A terminal that is gone is not written to."""
+    """Write all data; a closed terminal is ignored."""
     with contextlib.suppress(OSError):
         view = memoryview(data)
         while view:

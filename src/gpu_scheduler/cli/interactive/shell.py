@@ -1,67 +1,349 @@
-"""`tgpu shell`: an interactive shell with GPUs, or one more inside a job that runs.
+"""`tgpu shell`, `tgpu attach` and `tgpu screens`: jobs on a terminal.
 
-The shell is a job like any other, on a terminal of its own. While it waits, the reason and the
-expected start are shown, and Ctrl-C cancels it.
+A shell is a job on a terminal of its own. While it is pending, the command shows the reason and the
+expected start, and Ctrl-C cancels it. `attach` connects to the terminal of a running
+job again, or enters its tmux or screen session; `shell --job` starts another program in a job.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
 from gpu_scheduler.cli.connection import add_server_options, client_for, warn
-from gpu_scheduler.cli.interactive.attach import add_member_option
+from gpu_scheduler.cli.jobs.columns import elapsed_text, id_text, one_reference, short_name
 from gpu_scheduler.cli.submit.options import add_options, add_terminal_options
+from gpu_scheduler.cli.text.tables import print_json, print_table
+from gpu_scheduler.cli.text.values import whole
+from gpu_scheduler.client.errors import error_of
 from gpu_scheduler.client.requests import API, ENDED, exit_code_of
 from gpu_scheduler.model.errors import ClusterError, InvalidRequest, WrongState
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpu_scheduler.cli.interactive.terminal import Connection
     from gpu_scheduler.client.client import Client
 
-TAKES_WORDS = True
+
+TERMINAL = "terminal"
+SESSION_RUNNERS = (TERMINAL, "tmux", "screen")
+WAITING = ("pending", "preempted")
+FORBIDDEN = 403
+EXIT_DETACHED = 0
+EXIT_WAITS = 1
 EXIT_INTERRUPTED = 128 + 2
-SETTLES_S = 3.0
-_LOOK_S = 0.1
+RECONNECT_S = 45.0
+"""How long to try to reconnect: a node or server that restarts takes less."""
+STATE_DELAY_S = 1.0
+"""How long the server may take to learn that a job has ended."""
+_POLL_S = 0.1
+_RETRY_S = 0.5
+_CONNECT_TIMEOUT_S = 10.0
+
+
+def register_attach(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("job", nargs="?", metavar="JOB", help="12, 12_4, last, ...")
+    add_member_option(parser)
+    parser.add_argument(
+        "--print", action="store_true", help="print the command instead of running it"
+    )
+    parser.add_argument(
+        "--socket", metavar="PATH", help="attach to the terminal at this path, without a job"
+    )
+    add_server_options(parser, json=False)
+
+
+def add_member_option(parser: ArgumentParser) -> None:
+    """Add `--member`."""
+    parser.add_argument(
+        "--member",
+        type=whole("--member"),
+        default=0,
+        metavar="N",
+        help="member of a gang; default 0",
+    )
+
+
+def run_attach(args: Namespace) -> int:
+    """Attach to the terminal, or run the program that enters the session."""
+    if args.socket:
+        return _attach_to_socket(args.socket)
+    if not args.job:
+        raise InvalidRequest(
+            "JOB is missing; 'tgpu screens' lists the sessions that you can attach to"
+        )
+    with client_for(args) as client:
+        reference = str(one_reference(client, args.job))
+        job = client.get(reference)
+        words = attach_command(job, reference)
+        if args.print:
+            print(shlex.join(words))
+            return 0
+        if job["runner"] == TERMINAL:
+            code = attach_until_end(client, reference, job, member=args.member)
+            if code is None:
+                warn(f"{reference} is pending again; use 'tgpu attach {reference}' when it runs")
+            return EXIT_WAITS if code is None else code
+        _check_same_machine(client, reference, words)
+    try:
+        os.execvp(words[0], words)  # noqa: S606
+    except OSError as error:
+        raise ClusterError(f"cannot run '{words[0]}': {error.strerror}") from error
+
+
+def attach_command(job: dict[str, Any], reference: str) -> list[str]:
+    """The command that enters the session of a job."""
+    command = job.get("attach")
+    if command:
+        return [str(word) for word in command]
+    runner = job.get("runner")
+    if job.get("redacted"):
+        why = f"{reference} belongs to '{job['user']}'; only that user and admins may attach to it"
+        raise error_of(FORBIDDEN, {"error": why, "code": "forbidden"})
+    if runner not in SESSION_RUNNERS:
+        raise WrongState(
+            f"{reference} has no session; submit it with '--runner terminal', tmux or screen "
+            "to attach to it"
+        )
+    if job.get("state") != "running":
+        raise WrongState(f"{reference} is {job.get('state')}; you can attach while it runs")
+    if runner == TERMINAL:
+        return ["tgpu", "attach", reference]
+    nodes = ", ".join(dict.fromkeys(place["node"] for place in job["allocation"]))
+    raise WrongState(
+        f"{reference} runs in {runner} on {nodes}; attach to it on that node, or submit jobs with "
+        "'--runner terminal', which you can reach from anywhere"
+    )
+
+
+def _check_same_machine(client: Client, reference: str, words: list[str]) -> None:
+    """Reject a tmux or screen session on another machine."""
+    address = client.connection.address
+    if address is not None and address.host and not address.is_loopback:
+        raise InvalidRequest(
+            f"{reference} runs in {words[0]} on the machine of the server; attach to it there: "
+            f"ssh -t {address.host} {shlex.quote(shlex.join(words))}"
+        )
+
+
+def is_local(client: Client) -> bool:
+    """Whether the server is on this machine: the client uses its Unix socket."""
+    address = client.connection.address
+    return address is not None and bool(address.path)
+
+
+def connect(client: Client, reference: str, job: dict[str, Any], member: int = 0) -> Connection:
+    """Connect to a job's terminal: by its socket if that is accessible here, else by the server."""
+    from gpu_scheduler.cli.interactive import terminal
+
+    words = attach_command(job, reference)
+    has_socket = words[1:3] == ["attach", "--socket"] and is_local(client) and not member
+    # The server may open a socket of another user, for an admin.
+    if has_socket and os.access(os.path.dirname(words[3]), os.X_OK):  # noqa: PTH120
+        return terminal.connect_locally(words[3], timeout_s=_CONNECT_TIMEOUT_S)
+    return terminal.connect_through_server(client, reference, member)
+
+
+def attach_until_end(
+    client: Client, job: str, found: dict[str, Any], *, member: int = 0
+) -> int | None:
+    """Attach to the terminal of a job until it ends; its exit code, or None if it is pending again.
+
+    Reconnects after the connection through the server breaks.
+    """
+    from gpu_scheduler.cli.interactive.terminal import Detached, Ended, TerminalSession
+
+    connection = connect(client, job, found, member)
+    while True:
+        try:
+            status = TerminalSession(connection).attach()
+        except Detached:
+            warn(f"{job} keeps running; 'tgpu attach {job}' attaches again")
+            return EXIT_DETACHED
+        except Ended as ended:
+            return 128 + ended.number
+        if status is not None or not connection.is_through_server:
+            return _result(client, job, status)
+        reconnected = _reconnect(client, job, connection.reason, member)
+        if reconnected is None or isinstance(reconnected, int):
+            return reconnected
+        connection = reconnected
+
+
+def _reconnect(client: Client, job: str, reason: str, member: int) -> Connection | int | None:
+    """A new connection, or the result of the job as in `attach_until_end` if it has ended."""
+    because = f" ({reason})" if reason else ""
+    try:
+        found = _state_after_delay(client, job)
+        if found["state"] in ENDED or found["state"] in WAITING:
+            return _exit_code(job, found)
+        warn(
+            f"connection to {job} lost{because}; reconnecting, Ctrl-C stops; the job keeps running"
+        )
+        give_up = time.monotonic() + RECONNECT_S
+        while time.monotonic() < give_up:
+            try:
+                found = client.get(job)
+                if found["state"] in ENDED or found["state"] in WAITING:
+                    return _exit_code(job, found)
+                connection = connect(client, job, found, member)
+            except (ClusterError, WrongState):
+                time.sleep(_RETRY_S)
+                continue
+            warn(f"reconnected to {job}")
+            return connection
+    except KeyboardInterrupt:
+        warn(f"{job} keeps running; 'tgpu attach {job}' attaches again")
+        return EXIT_INTERRUPTED
+    raise ClusterError(
+        f"lost the connection to the terminal of {job}{because} and could not reconnect within "
+        f"{RECONNECT_S:.0f} s; the job keeps running, 'tgpu attach {job}' tries again"
+    )
+
+
+def _state_after_delay(client: Client, job: str) -> dict[str, Any]:
+    """The job, after the server has had time to learn that it ended."""
+    give_up = time.monotonic() + STATE_DELAY_S
+    while True:
+        try:
+            found = client.get(job)
+        except ClusterError:
+            found = {"state": "running"}
+        if found["state"] != "running" or time.monotonic() > give_up:
+            return dict(found)
+        time.sleep(_POLL_S)
+
+
+def _result(client: Client, job: str, status: int | None) -> int | None:
+    """The exit code of a job whose terminal is closed; from the server, if it answers."""
+    from gpu_scheduler.cli.interactive.terminal import exit_code
+
+    give_up = time.monotonic() + _CONNECT_TIMEOUT_S
+    while True:
+        timed_out = time.monotonic() > give_up
+        try:
+            found = client.get(job)
+        except ClusterError:
+            if timed_out and status is not None:
+                warn(f"{job} has ended; the server does not answer at the moment")
+                return exit_code(status)
+            if timed_out:
+                raise
+            time.sleep(_POLL_S)
+            continue
+        if found["state"] in ENDED or found["state"] in WAITING:
+            return _exit_code(job, found)
+        if status is None and timed_out:
+            raise ClusterError(
+                f"lost the connection to the terminal of {job}; 'tgpu attach {job}' tries again"
+            )
+        time.sleep(_POLL_S)
+
+
+def _exit_code(job: str, found: Mapping[str, Any]) -> int | None:
+    """The exit code of a job that has ended, printing the reason; None if it is pending again."""
+    from gpu_scheduler.client.requests import exit_code_of
+
+    if found["state"] in WAITING:
+        return None
+    code = exit_code_of(found)
+    if code and (found.get("reason") or found["state"] == "cancelled"):
+        reason = f": {found['reason']}" if found.get("reason") else ""
+        warn(f"{job} {found['state']}{reason}")
+    return code
+
+
+def _attach_to_socket(path: str) -> int:
+    """Attach to a socket without asking a server."""
+    from gpu_scheduler.cli.interactive import terminal
+    from gpu_scheduler.cli.interactive.terminal import Detached, Ended, TerminalSession, exit_code
+
+    try:
+        status = TerminalSession(terminal.connect_locally(path)).attach()
+    except Detached:
+        return EXIT_DETACHED
+    except Ended as ended:
+        return 128 + ended.number
+    if status is None:
+        raise ClusterError(f"lost the connection to {path}")
+    return exit_code(status)
+
+
+def register_screens(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add_server_options(parser)
+
+
+def run_screens(args: Namespace) -> int:
+    """List the sessions of running jobs."""
+    with client_for(args) as client:
+        jobs = [job for job in client.list(state="running") if job.get("runner") in SESSION_RUNNERS]
+    if args.json:
+        print_json({"jobs": jobs})
+        return 0
+    now = time.time()
+    rows = [
+        [
+            id_text(job),
+            short_name(job),
+            str(job.get("user", "")),
+            str(job.get("runner")),
+            elapsed_text(job, now),
+            shlex.join(job.get("attach") or []) or f"tgpu attach {id_text(job)}",
+        ]
+        for job in jobs
+    ]
+    print_table(("JOBID", "NAME", "USER", "IN", "TIME", "ATTACH WITH"), rows, right=("TIME",))
+    return 0
+
+
+START_DELAY_S = 3.0
+"""How long to wait for the end of a job whose terminal could not be reached."""
 ATTACH_WITHIN_S = 120
-"""A shell whose user is gone when it starts does not hold its GPUs for longer than this."""
+"""A shell to which nobody attaches within this time after its start is ended."""
 
 
-def register(parser: ArgumentParser) -> None:
+def register_shell(parser: ArgumentParser) -> None:
     """Add the options."""
     add_options(parser)
     parser.usage = "%(prog)s [options] [-- command ...]"
-    parser.epilog = "Without a command it is your $SHELL. Enter ~ d leaves it running."
+    parser.epilog = (
+        "Without a command it runs your $SHELL. Enter ~ d detaches and leaves it running."
+    )
     add_terminal_options(parser)
-    parser.add_argument("--job", metavar="JOB", help="inside this job that runs; not a new one")
+    parser.add_argument("--job", metavar="JOB", help="open it inside this running job")
     add_member_option(parser)
     parser.add_argument(
-        "--no-pty", action="store_true", help="with --job: pipes, as when stdin is no terminal"
+        "--no-pty", action="store_true", help="with --job: use pipes, as when stdin is no terminal"
     )
     add_server_options(parser, json=False)
-    parser.add_argument("-q", "--quiet", action="store_true", help="no notes but errors")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only errors")
 
 
-def run(args: Namespace) -> int:
-    """Submit, wait, join; or start one more in a job."""
+def run_shell(args: Namespace) -> int:
+    """Submit, wait and attach; or start another program in a job."""
     if args.job:
-        return _inside(args)
+        return _run_inside(args)
     if args.no_pty:
-        raise InvalidRequest("--no-pty goes with --job; 'tgpu run' shows output without a terminal")
+        raise InvalidRequest("--no-pty needs --job; 'tgpu run' shows output without a terminal")
     return open_terminal(args, shell_body(args))
 
 
 def open_terminal(args: Namespace, body: dict[str, Any]) -> int:
-    """Submit a job on a terminal, wait for it and join it; or show what would be submitted."""
+    """Submit a job on a terminal, wait for it and attach; or show what would be submitted."""
     if args.dry_run:
-        from gpu_scheduler.cli.submit.dry_run import show_dry_run
+        from gpu_scheduler.cli.submit.submit import show_dry_run
 
         return show_dry_run(args, [body])
     with client_for(args) as client:
         job = submitted(client, body, quiet=args.quiet)
-        return wait_and_join(client, job, quiet=args.quiet)
+        return wait_and_attach(client, job, quiet=args.quiet)
 
 
 def shell_body(args: Namespace) -> dict[str, Any]:
@@ -73,11 +355,13 @@ def shell_body(args: Namespace) -> dict[str, Any]:
         args.after_dashes = True
     bodies = submissions(args)
     if len(bodies) != 1 or "array" in bodies[0]:
-        raise InvalidRequest("this is for one job; use 'tgpu submit' for arrays and sweeps")
+        raise InvalidRequest(
+            "only one job can have this terminal; use 'tgpu submit' for arrays and sweeps"
+        )
     body = bodies[0]
     if body.setdefault("runner", "terminal") != "terminal":
         raise InvalidRequest(
-            f"a terminal goes with the runner 'terminal', not with '{body['runner']}'; leave it out"
+            f"a terminal needs the runner 'terminal', not '{body['runner']}'; leave out --runner"
         )
     body.setdefault("interactive", True)
     body["terminal"] = terminal_of(args)
@@ -85,10 +369,10 @@ def shell_body(args: Namespace) -> dict[str, Any]:
 
 
 def terminal_of(args: Namespace) -> dict[str, Any]:
-    """What the job's terminal is to be like."""
-    from gpu_scheduler.cli.interactive.terminal import window
+    """The settings of the job's terminal."""
+    from gpu_scheduler.cli.interactive.terminal import window_size
 
-    rows, columns = window()
+    rows, columns = window_size()
     return {
         "rows": rows,
         "columns": columns,
@@ -105,124 +389,120 @@ def own_shell() -> str:
 
 
 def submitted(client: Client, body: dict[str, Any], *, quiet: bool) -> str:
-    """Submit, and return the id; refused before that if nobody could come to its terminal."""
-    only_reachable(client, body)
+    """Submit and return the id, after a check that its terminal can be reached."""
+    require_reachable(client, body)
     job = str(client.call("POST", f"{API}/jobs", body, once=True)["job_id"])
     if not quiet:
         warn(f"{job} submitted")
     return job
 
 
-def only_reachable(client: Client, body: dict[str, Any]) -> None:
-    """Let the job go only to nodes whose terminals the server can reach."""
-    from gpu_scheduler.cli.interactive.attach import is_near
+def require_reachable(client: Client, body: dict[str, Any]) -> None:
+    """Restrict the job to nodes whose terminals the server can reach."""
     from gpu_scheduler.model.node import TERMINAL_LABEL
 
     nodes = client.nodes()
     old = [node for node in nodes if node["labels"].get(TERMINAL_LABEL) != "yes"]
-    if not old or (len(nodes) == 1 and is_near(client)):
+    if not old or (len(nodes) == 1 and is_local(client)):
         return
     if len(old) == len(nodes):
         named = ", ".join(f"{node['id']} ({node.get('version') or 'unknown'})" for node in old[:5])
         raise WrongState(
-            f"terminals cannot be reached on any node: the agents are too old, as on {named}; "
+            f"no node supports terminals: the agents are too old, for example on {named}; "
             "update gpu-scheduler there, or submit a batch job and read its log"
         )
     body.setdefault("node_labels", {})[TERMINAL_LABEL] = "yes"
 
 
-def wait_and_join(client: Client, job: str, *, quiet: bool) -> int:
-    """From the queue to the end; the exit code is the job's."""
-    from gpu_scheduler.cli.interactive.attach import stay
-
+def wait_and_attach(client: Client, job: str, *, quiet: bool) -> int:
+    """Wait until the job runs, attach until it ends; its exit code."""
     while True:
         found = wait_for_start(client, job, quiet=quiet)
         if found is None:
             return EXIT_INTERRUPTED
         if found["state"] in ENDED:
-            return _already_over(client, found)
+            return _print_log(client, found)
         try:
-            code = stay(client, job, found)
+            code = attach_until_end(client, job, found)
         except (WrongState, ClusterError) as error:
-            found = _a_moment_later(client, job)
+            found = _state_after_failure(client, job)
             if found["state"] in ENDED:
-                return _already_over(client, found)
+                return _print_log(client, found)
             if isinstance(error, WrongState):
-                client.cancel(job)  # nobody could ever use it
+                client.cancel(job)  # it can never be used
                 raise
             raise ClusterError(
-                f"{error}; {job} goes on, and 'tgpu attach {job}' tries again"
+                f"{error}; {job} keeps running, 'tgpu attach {job}' tries again"
             ) from error
         if code is not None:
             return code
         if not quiet:
-            warn(f"{job} was stopped to make room, and waits again")
+            warn(f"{job} was preempted and is pending again")
 
 
-def _a_moment_later(client: Client, job: str) -> dict[str, Any]:
-    """The job, which may have ended before anybody came to its terminal."""
-    give_up = time.monotonic() + SETTLES_S
+def _state_after_failure(client: Client, job: str) -> dict[str, Any]:
+    """The job, which may have ended before its terminal was opened."""
+    give_up = time.monotonic() + START_DELAY_S
     while True:
         found = dict(client.get(job))
         if found["state"] != "running" or time.monotonic() > give_up:
             return found
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
-def _already_over(client: Client, job: dict[str, Any]) -> int:
-    """It was over before anybody could look: what it printed is in its log."""
+def _print_log(client: Client, job: dict[str, Any]) -> int:
+    """Print the log of a job that ended before its terminal was opened; its exit code."""
     from gpu_scheduler.cli.jobs.logs import follow
 
     if job.get("started_at"):
         follow(client, job["id"], {})
-    reason = job.get("reason") or ("" if job.get("started_at") else "it never began")
+    reason = job.get("reason") or ("" if job.get("started_at") else "it never started")
     if reason:
         warn(f"{job['id']} {job['state']}: {reason}")
     return exit_code_of(job)
 
 
-def _can_be_joined(job: dict[str, Any]) -> bool:
+def _has_started_or_ended(job: dict[str, Any]) -> bool:
     return job["state"] in ENDED or job["state"] == "running"
 
 
 def wait_for_start(client: Client, job: str, *, quiet: bool) -> dict[str, Any] | None:
-    """The job once it runs or has ended; None if the caller gave up, and it is cancelled."""
+    """Wait until the job runs or has ended; on Ctrl-C cancel it and return None."""
     from gpu_scheduler.cli.interactive.terminal import Ended, ending_signals
-    from gpu_scheduler.cli.jobs.wait import Notes, wait_until
+    from gpu_scheduler.cli.jobs.wait import StatusLine, wait_until
 
-    notes = Notes(quiet=quiet, hint="Ctrl-C cancels")
+    status = StatusLine(quiet=quiet, hint="Ctrl-C cancels")
     try:
         with ending_signals():
-            found = wait_until(_can_be_joined, client, job, notes)
+            found = wait_until(_has_started_or_ended, client, job, status)
     except (KeyboardInterrupt, Ended) as reason:
-        notes.clear()
+        status.clear()
         client.cancel(job)
         warn(f"{job} cancelled")
         if isinstance(reason, Ended):
             sys.exit(128 + reason.number)
         return None
-    notes.clear()
+    status.clear()
     return found
 
 
-def _inside(args: Namespace) -> int:
-    """One more program in a job that runs, with its devices and limits."""
-    from gpu_scheduler.cli.interactive.attach import SESSIONS, TERMINAL, way_to
-    from gpu_scheduler.cli.interactive.terminal import Ended, Link, exit_code
+def _run_inside(args: Namespace) -> int:
+    """Run another program inside a running job, with the devices and limits of the job."""
+    from gpu_scheduler.cli.interactive.terminal import Ended, TerminalSession, exit_code
     from gpu_scheduler.cli.jobs.columns import one_reference
     from gpu_scheduler.client.environment import directory
 
     with client_for(args) as client:
         reference = str(one_reference(client, args.job))
         job = client.get(reference)
-        if job["runner"] in SESSIONS and job["runner"] != TERMINAL:
+        if job["runner"] in SESSION_RUNNERS and job["runner"] != TERMINAL:
             raise InvalidRequest(
-                f"{reference} runs in '{job['runner']}'; another shell can be opened only in jobs "
-                "with the runner 'terminal'; 'tgpu attach' enters this one"
+                f"{reference} runs in '{job['runner']}'; shells can be opened only in jobs "
+                "with the runner 'terminal'; use 'tgpu attach'"
             )
-        way = way_to(client, reference, job, args.member)
+        connection = connect(client, reference, job, args.member)
     try:
-        status = Link(way).start(
+        status = TerminalSession(connection).start(
             args.words or [own_shell()],
             terminal=not args.no_pty and sys.stdin.isatty(),
             directory=directory(os.environ),
@@ -232,6 +512,6 @@ def _inside(args: Namespace) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     if status is None:
-        warn(f"the connection to {reference} broke: {way.why or 'it has ended'}")
+        warn(f"lost the connection to {reference}: {connection.reason or 'it has ended'}")
         return 1
     return exit_code(status)

@@ -1,7 +1,10 @@
-"""This terminal and that of a job, joined: keys go there, output comes here.
+"""Connects this terminal to the terminal of a job: keys go there, output comes here.
 
-A way to a socket of `agent/runners/terminal_host.py` comes in; how the program at its other end
-ended goes out, or that the person left. Whatever happens, this terminal is as before afterwards.
+A `Connection` carries bytes to and from `agent/runners/terminal_host.py` on the job's node: through
+the Unix socket on this machine, or through a WebSocket of the server. It never blocks: what cannot
+be sent now is buffered, so a slow peer delays neither keys nor output. A `TerminalSession` speaks
+the protocol over it and returns the wait status of the program, or raises `Detached`. This terminal
+is restored in every case.
 """
 
 from __future__ import annotations
@@ -43,26 +46,20 @@ from gpu_scheduler.model.errors import ClusterError, UnknownThing, WrongState
 if TYPE_CHECKING:
     from gpu_scheduler.client.client import Client
 
-# --- Ways to the terminal of a job: its socket on this machine, or through the server to any node.
-#
-# Both are a stream of bytes each way that never blocks: what cannot go out now is kept, and what
-# has
-# not come yet is nothing. So somebody who does not read holds up neither keys nor output.
-
 CHUNK = 1 << 15
-ENOUGH = 1 << 18
-"""More than this is not kept: keys, or a file that is sent, wait where they come from."""
-AT_ONCE = 8
-LAST_WORDS_S = 2.0
-ASK_S = 15.0
-GONE_S = 50.0
-"""A server that has not even answered for so long is gone."""
-OVER = 1000
-_LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+BUFFER_LIMIT = 1 << 18
+"""With more than this unsent, no more input is read."""
+READS_AT_ONCE = 8
+CLOSE_TIMEOUT_S = 2.0
+PING_INTERVAL_S = 15.0
+SERVER_TIMEOUT_S = 50.0
+"""A server that has sent nothing for so long, not even a pong, is lost."""
+NORMAL_CLOSURE = 1000
+_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Stream(Protocol):
-    """What both kinds of sockets can do."""
+    """A plain or a TLS socket."""
 
     def recv(self, size: int, /) -> bytes: ...
     def send(self, data: bytes | bytearray, /) -> int: ...
@@ -71,132 +68,132 @@ class Stream(Protocol):
     def close(self) -> None: ...
 
 
-class Way:
-    """The socket of a terminal on this machine. `gone`: nothing more comes, and `why` if known."""
+class Connection:
+    """The socket of a terminal on this machine; `closed` if the peer is gone, `reason` if known."""
 
-    is_relayed = False
+    is_through_server = False
 
-    def __init__(self, connection: Stream) -> None:
-        """Takes the socket over."""
-        connection.settimeout(0.0)
-        self._connection = connection
+    def __init__(self, stream: Stream) -> None:
+        """Takes over the socket."""
+        stream.settimeout(0.0)
+        self._stream = stream
         self._unsent = bytearray()
-        self.gone = False
-        self.why = ""
+        self.closed = False
+        self.reason = ""
 
     def fileno(self) -> int:
         """For `select`."""
-        return self._connection.fileno()
+        return self._stream.fileno()
 
     @property
     def has_unsent(self) -> bool:
-        """Whether it is worth a `flush` when the socket can be written to."""
+        """Whether `flush` has something to send."""
         return bool(self._unsent)
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more should be said for now."""
-        return len(self._unsent) > ENOUGH
+        """Whether the caller should send nothing more for now."""
+        return len(self._unsent) > BUFFER_LIMIT
 
-    def say(self, data: bytes) -> None:
-        """Say it, now or as soon as it goes."""
+    def send(self, data: bytes) -> None:
+        """Send the data, now or as soon as the socket takes it."""
         self._unsent += data
         self.flush()
 
     def flush(self) -> None:
-        """Send what goes. If the other side is gone, its end is what is heard next."""
+        """Send what the socket takes. If the peer is gone, the next `receive` notices."""
         try:
             while self._unsent:
-                del self._unsent[: self._connection.send(self._unsent)]
-        except _LATER:
+                del self._unsent[: self._stream.send(self._unsent)]
+        except _WOULD_BLOCK:
             return
         except OSError:
             self._unsent.clear()
 
-    def hear(self) -> bytes:
-        """What has come by now."""
+    def receive(self) -> bytes:
+        """The data that has arrived."""
         try:
-            data = self._connection.recv(PIECE)
-        except _LATER:
+            data = self._stream.recv(PIECE)
+        except _WOULD_BLOCK:
             return b""
         except OSError:
             data = b""
-        self.gone = self.gone or not data
+        self.closed = self.closed or not data
         return data
 
     def wait_s(self) -> float | None:
-        """How long there may be nothing to do; None: as long as it takes."""
+        """Seconds until `check` must be called; None for never."""
         return None
 
-    def tend(self) -> None:
-        """Look after the connection; to be called from time to time."""
+    def check(self) -> None:
+        """Check that the peer is alive; called at least every `wait_s` seconds."""
 
-    def finish(self) -> None:
-        """Let the last words go out, if they are taken soon, and close."""
-        give_up = time.monotonic() + LAST_WORDS_S
-        while self._is_waiting() and not self.gone and time.monotonic() < give_up:
+    def close(self) -> None:
+        """Send what is buffered, if that takes no longer than the timeout, and close."""
+        give_up = time.monotonic() + CLOSE_TIMEOUT_S
+        while self._has_pending() and not self.closed and time.monotonic() < give_up:
             select.select([self.fileno()], [self.fileno()] if self.has_unsent else [], [], 0.1)
-            self.hear()
+            self.receive()
             self.flush()
-        self._farewell()
-        self._connection.close()
+        self._send_close()
+        self._stream.close()
 
-    def _is_waiting(self) -> bool:
+    def _has_pending(self) -> bool:
         return bool(self._unsent)
 
-    def _farewell(self) -> None:
-        """Nothing needs to be said."""
+    def _send_close(self) -> None:
+        """A Unix socket needs no closing message."""
 
 
-class Relayed(Way):
-    """The same through a WebSocket of the server, which says how many messages it takes."""
+class ServerConnection(Connection):
+    """A connection through a WebSocket of the server, which grants credits for messages."""
 
-    is_relayed = True
+    is_through_server = True
 
-    def __init__(self, connection: Stream, already: bytes = b"") -> None:
-        """`already` is what has come behind the handshake."""
-        super().__init__(connection)
+    def __init__(self, stream: Stream, received: bytes = b"") -> None:
+        """`received` is the data that followed the handshake."""
+        super().__init__(stream)
         self._frames = Frames()
         self._waiting = bytearray()
         self._credit = 0
-        self._heard_at = self._asked_at = time.monotonic()
-        self._early = self._understood(already)
+        self._received_at = self._pinged_at = time.monotonic()
+        self._early = self._decode(received)
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more should be said for now."""
-        return len(self._waiting) + len(self._unsent) > ENOUGH
+        """Whether the caller should send nothing more for now."""
+        return len(self._waiting) + len(self._unsent) > BUFFER_LIMIT
 
-    def say(self, data: bytes) -> None:
-        """Say it, now or as soon as it is taken."""
+    def send(self, data: bytes) -> None:
+        """Send the data, now or when the server grants credit."""
         self._waiting += data
         self.flush()
 
     def flush(self) -> None:
-        """Send what goes and is taken."""
+        """Send what the credit and the socket allow."""
         while self._waiting and self._credit:
             self._credit -= 1
             self._unsent += masked(BINARY, bytes(self._waiting[:CHUNK]))
             del self._waiting[:CHUNK]
         super().flush()
 
-    def hear(self) -> bytes:
-        """What has come by now. TLS may have more than the socket shows, so it is asked again."""
+    def receive(self) -> bytes:
+        """The data that has arrived; TLS may hold more than `select` shows, so it reads on."""
         heard, self._early = self._early, bytearray()
-        for _ in range(AT_ONCE):
-            data = super().hear()
-            heard += self._understood(data)
+        for _ in range(READS_AT_ONCE):
+            data = super().receive()
+            heard += self._decode(data)
             if not data:
                 break
         else:
-            while pending := getattr(self._connection, "pending", int)():
-                heard += self._understood(self._connection.recv(pending))
+            while pending := getattr(self._stream, "pending", int)():
+                heard += self._decode(self._stream.recv(pending))
         return bytes(heard)
 
-    def _understood(self, data: bytes) -> bytearray:
+    def _decode(self, data: bytes) -> bytearray:
         heard = bytearray()
         if data:
-            self._heard_at = time.monotonic()
+            self._received_at = time.monotonic()
         for message in self._frames.feed(data):
             if self._frames.kind == TEXT:
                 self._credit += int(message)
@@ -205,40 +202,40 @@ class Relayed(Way):
         self._unsent += self._frames.reply
         self._frames.reply.clear()
         if self._frames.closed:
-            self.gone = True
-            if self._frames.close_code != OVER:
-                self.why = self._frames.close_reason
+            self.closed = True
+            if self._frames.close_code != NORMAL_CLOSURE:
+                self.reason = self._frames.close_reason
         self.flush()
         return heard
 
     def wait_s(self) -> float | None:
-        """Until the server is to be asked whether it is still there."""
-        return ASK_S
+        """The interval of pings."""
+        return PING_INTERVAL_S
 
-    def tend(self) -> None:
-        """Ask the server for a sign when it has been silent for a while, and do not wait for ever.
+    def check(self) -> None:
+        """Ping a silent server, and give up after the timeout.
 
-        A machine that lost its power closes no connection.
+        A machine without power closes no connection.
         """
         now = time.monotonic()
-        if now - self._heard_at > GONE_S:
-            self.gone, self.why = True, "the server does not answer"
-        elif now - max(self._heard_at, self._asked_at) >= ASK_S:
-            self._asked_at = now
+        if now - self._received_at > SERVER_TIMEOUT_S:
+            self.closed, self.reason = True, "the server does not answer"
+        elif now - max(self._received_at, self._pinged_at) >= PING_INTERVAL_S:
+            self._pinged_at = now
             self._unsent += masked(PING, b"")
             self.flush()
 
-    def _is_waiting(self) -> bool:
+    def _has_pending(self) -> bool:
         return bool(self._unsent or self._waiting)
 
-    def _farewell(self) -> None:
-        if not self.gone:
-            self._unsent += masked(CLOSE, OVER.to_bytes(2, "big"))
+    def _send_close(self) -> None:
+        if not self.closed:
+            self._unsent += masked(CLOSE, NORMAL_CLOSURE.to_bytes(2, "big"))
             self.flush()
 
 
-def relayed(client: Client, job: str, member: int = 0) -> Relayed:
-    """The way to a job's terminal through the server; raises why there is none."""
+def connect_through_server(client: Client, job: str, member: int = 0) -> ServerConnection:
+    """Connect to the terminal of a job on any node."""
     key = new_key()
     path = target(job_path(job, "terminal"), {"member": member or None})
     answer, connected, body = client.connection.upgrade(path, handshake_headers(key))
@@ -249,23 +246,21 @@ def relayed(client: Client, job: str, member: int = 0) -> Relayed:
             if "no WebSocket" not in str(error):
                 raise
             raise WrongState(
-                "the server is of a version that brings no terminals from other nodes; update it"
+                "the server is too old to connect to terminals on other nodes; update it"
             ) from error
-        raise ClusterError("the server does not open a WebSocket; what is between it and you?")
+        raise ClusterError("the server does not open a WebSocket; does a proxy block it?")
     if answer.headers.get("sec-websocket-accept") != accept_of(key):
         connected.close()
-        raise ClusterError("what answers there does not speak WebSocket as it should")
+        raise ClusterError(
+            "invalid WebSocket answer; is this the address of a gpu-scheduler server?"
+        )
     allow_backlog(connected)
-    return Relayed(connected, answer.rest)
+    return ServerConnection(connected, answer.rest)
 
 
-def here(path: str, *, patience_s: float = 0.0) -> Way:
-    """The way to a terminal on this machine."""
-    return Way(_connected(path, time.monotonic() + patience_s))
-
-
-def _connected(path: str, give_up: float) -> socket.socket:
-    """The socket of a job; one that is not there yet is waited for a little."""
+def connect_locally(path: str, *, timeout_s: float = 0.0) -> Connection:
+    """Connect to a terminal on this machine; waits for a socket that does not exist yet."""
+    give_up = time.monotonic() + timeout_s
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -281,10 +276,8 @@ def _connected(path: str, give_up: float) -> socket.socket:
                 raise WrongState(f"there is no terminal at {path}; has the job ended?") from error
             time.sleep(0.05)
         else:
-            return connection
+            return Connection(connection)
 
-
-# --- This terminal and that of a job, joined: keys go there, output comes here.
 
 HEAD = struct.Struct("!cI")
 SIZE = struct.Struct("!HH")
@@ -295,23 +288,23 @@ DETACH = "Enter ~ d"
 _ESCAPE = ord("~")
 _LINE_ENDS = (ord("\r"), ord("\n"))
 _PRIVATE_MODES = re.compile(rb"\x1b\[\?([\d;]+)([hl])")
-_SHOWN_AT_FIRST = frozenset({7, 25})
-"""Private modes that are on in every fresh terminal: wrapping, and the cursor."""
+_INITIAL_MODES = frozenset({7, 25})
+"""Private modes that are on in a new terminal: wrapping and the cursor."""
 
 
 class Ended(Exception):
-    """A signal ends this program; the terminal is put right first."""
+    """A signal ends this program; the terminal is restored first."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
 
 
-class Left(Exception):
-    """The person left by the keys for it."""
+class Detached(Exception):
+    """The user detached with `Enter ~ d`."""
 
 
-def window() -> tuple[int, int]:
+def window_size() -> tuple[int, int]:
     """Rows and columns of this terminal; 24 and 80 where there is none."""
     for descriptor in (1, 0, 2):
         try:
@@ -323,24 +316,24 @@ def window() -> tuple[int, int]:
     return 24, 80
 
 
-class Link:
-    """One conversation. `attach` and `start` return the wait status, None if it broke off."""
+class TerminalSession:
+    """`attach` and `start` return the wait status of the program, None if the connection broke."""
 
-    def __init__(self, way: Way) -> None:
-        """Takes the way over; it is closed afterwards."""
-        self._way = way
-        self._heard = bytearray()
-        self._modes: set[int] = set(_SHOWN_AT_FIRST)
+    def __init__(self, connection: Connection) -> None:
+        """Takes over the connection, which is closed at the end."""
+        self._connection = connection
+        self._received = bytearray()
+        self._modes: set[int] = set(_INITIAL_MODES)
         self._resized = False
         self._at_line_start = True
         self._escaping = False
         self._takes_escapes = False
 
     def attach(self) -> int | None:
-        """Join the job's own terminal. Raises `Left` when the person leaves by the keys for it."""
-        rows, columns = window()
+        """Attach to the job's own terminal. Raises `Detached` when the user detaches."""
+        rows, columns = window_size()
         self._takes_escapes = os.isatty(0)
-        with _finished(self._way):
+        with contextlib.closing(self._connection):
             self._open({"mode": "attach", "rows": rows, "columns": columns})
             with raw_terminal(self._modes, self._note_size):
                 return self._copy()
@@ -348,10 +341,10 @@ class Link:
     def start(self, argv: list[str], *, terminal: bool, directory: str) -> int | None:
         """Run another program inside the job.
 
-        On another machine the directory may not exist: then it is that of the job.
+        If the directory does not exist on the job's node, it is that of the job.
         """
-        rows, columns = window()
-        asked = {
+        rows, columns = window_size()
+        request = {
             "mode": "start",
             "argv": argv,
             "terminal": terminal,
@@ -359,78 +352,80 @@ class Link:
             "rows": rows,
             "columns": columns,
             "term": os.environ.get("TERM", ""),
-            "or_its_own": self._way.is_relayed,
+            "or_its_own": self._connection.is_through_server,
         }
-        with _finished(self._way):
-            self._open(asked)
+        with contextlib.closing(self._connection):
+            self._open(request)
             if not terminal:
                 return self._copy()
             with raw_terminal(self._modes, self._note_size):
                 return self._copy()
 
-    def _open(self, asked: dict[str, object]) -> None:
-        self._say(b"o", json.dumps(asked).encode())
+    def _open(self, request: dict[str, object]) -> None:
+        self._send(b"o", json.dumps(request).encode())
         while True:
             for kind, data in self._messages():
                 if kind == b"x":
-                    raise WrongState(f"the job refused: {data.decode(errors='replace')}")
+                    raise WrongState(
+                        f"the job rejected the connection: {data.decode(errors='replace')}"
+                    )
                 if kind == b"o":
                     return
-            if self._way.gone:
-                raise WrongState(self._way.why or "the job ended at this moment")
-            self._turn([], self._way.wait_s())
+            if self._connection.closed:
+                raise WrongState(self._connection.reason or "the job has just ended")
+            self._poll([], self._connection.wait_s())
 
     def _note_size(self, *_: object) -> None:
         self._resized = True
 
     def _copy(self) -> int | None:
-        """Until the end, or until the other side is gone."""
+        """Copy keys and output until the program ends or the peer is gone."""
         wake, note = os.pipe()
         os.set_blocking(note, False)
         before = signal.set_wakeup_fd(note, warn_on_full_buffer=False)
         has_input = True
         try:
             while True:
-                status = self._show()
-                if status is not None or self._way.gone:
+                status = self._write_output()
+                if status is not None or self._connection.closed:
                     return status
-                takes_keys = has_input and not self._way.is_full
-                ready = self._turn([wake, 0] if takes_keys else [wake], self._way.wait_s())
+                takes_keys = has_input and not self._connection.is_full
+                ready = self._poll([wake, 0] if takes_keys else [wake], self._connection.wait_s())
                 if wake in ready:
                     os.read(wake, 4096)
                 if self._resized:
                     self._resized = False
-                    self._say(b"w", SIZE.pack(*window()))
+                    self._send(b"w", SIZE.pack(*window_size()))
                 if 0 in ready:
-                    has_input = self._type()
+                    has_input = self._send_keys()
         finally:
             signal.set_wakeup_fd(before)
             os.close(wake)
             os.close(note)
 
-    def _turn(self, sources: list[int], wait_s: float | None) -> list[int]:
-        """Wait until something can be done, and do what the way needs; who else is ready."""
-        way = self._way.fileno()
-        targets = [way] if self._way.has_unsent else []
-        ready, writable, _ = select.select([way, *sources], targets, [], wait_s)
+    def _poll(self, sources: list[int], wait_s: float | None) -> list[int]:
+        """Wait for input, serve the connection; returns the sources that are ready."""
+        number = self._connection.fileno()
+        targets = [number] if self._connection.has_unsent else []
+        ready, writable, _ = select.select([number, *sources], targets, [], wait_s)
         if writable:
-            self._way.flush()
-        if way in ready:
-            self._heard += self._way.hear()
-        self._way.tend()
+            self._connection.flush()
+        if number in ready:
+            self._received += self._connection.receive()
+        self._connection.check()
         return ready
 
     def _messages(self) -> Iterator[tuple[bytes, bytes]]:
-        while len(self._heard) >= HEAD.size:
-            kind, length = HEAD.unpack_from(self._heard)
-            if len(self._heard) < HEAD.size + length:
+        while len(self._received) >= HEAD.size:
+            kind, length = HEAD.unpack_from(self._received)
+            if len(self._received) < HEAD.size + length:
                 return
-            data = bytes(self._heard[HEAD.size : HEAD.size + length])
-            del self._heard[: HEAD.size + length]
+            data = bytes(self._received[HEAD.size : HEAD.size + length])
+            del self._received[: HEAD.size + length]
             yield kind, data
 
-    def _show(self) -> int | None:
-        """Print what has come; the status if that was the end."""
+    def _write_output(self) -> int | None:
+        """Write what was received; the wait status if the program has ended."""
         for kind, data in self._messages():
             if kind == b"d":
                 self._follow_modes(data)
@@ -445,36 +440,36 @@ class Link:
         return None
 
     def _follow_modes(self, data: bytes) -> None:
-        """Remember what the program has switched on, to switch it off if we leave it so."""
-        for numbers, way in _PRIVATE_MODES.findall(data):
+        """Track the modes that the program switches, to reset them at the end."""
+        for numbers, switch in _PRIVATE_MODES.findall(data):
             modes = {int(number) for number in numbers.split(b";") if number}
             self._modes.difference_update(modes)
-            if way == b"h":
+            if switch == b"h":
                 self._modes.update(modes)
 
-    def _type(self) -> bool:
+    def _send_keys(self) -> bool:
         """Send what was typed; False at the end of the input."""
         try:
             data = os.read(0, PIECE)
         except OSError:
             data = b""
         if not data:
-            self._say(b"c", b"")
+            self._send(b"c", b"")
             return False
         keys = self._without_escapes(data) if self._takes_escapes else data
         if keys:
-            self._say(b"d", keys)
+            self._send(b"d", keys)
         return True
 
     def _without_escapes(self, data: bytes) -> bytes:
-        """`~d` after a line end leaves, `~~` is one `~`; all else is as it was typed."""
+        """The keys without escapes: after a line end, `~d` detaches and `~~` is one `~`."""
         kept = bytearray()
         for key in data:
             if self._escaping:
                 self._escaping = False
                 if key in b"dD":
-                    self._say(b"l", b"")
-                    raise Left
+                    self._send(b"l", b"")
+                    raise Detached
                 if key != _ESCAPE:
                     kept.append(_ESCAPE)
                 kept.append(key)
@@ -485,22 +480,13 @@ class Link:
             self._at_line_start = key in _LINE_ENDS
         return bytes(kept)
 
-    def _say(self, kind: bytes, data: bytes) -> None:
-        self._way.say(HEAD.pack(kind, len(data)) + data)
-
-
-@contextlib.contextmanager
-def _finished(way: Way) -> Iterator[None]:
-    """Whatever happens, the last words are sent and the way is closed."""
-    try:
-        yield
-    finally:
-        way.finish()
+    def _send(self, kind: bytes, data: bytes) -> None:
+        self._connection.send(HEAD.pack(kind, len(data)) + data)
 
 
 @contextlib.contextmanager
 def raw_terminal(modes: set[int], resized: object) -> Iterator[None]:
-    """Every key goes through as it is. On any way out the terminal is as it was."""
+    """Raw mode: every key goes through unchanged. The terminal is restored on exit."""
     before = _attributes()
     handlers = {number: signal.signal(number, _end) for number in ENDING_SIGNALS}
     handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, resized)  # type: ignore[arg-type]
@@ -511,24 +497,24 @@ def raw_terminal(modes: set[int], resized: object) -> Iterator[None]:
     finally:
         if before is not None:
             if sys.stdout.isatty():
-                write(1, undo(modes))
+                write(1, reset_sequence(modes))
             with contextlib.suppress(termios.error):
                 termios.tcsetattr(0, termios.TCSADRAIN, before)
         for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
-def undo(modes: set[int]) -> bytes:
-    """What brings the private modes of a terminal back to those of a fresh one."""
-    off = sorted(modes - _SHOWN_AT_FIRST)
-    on = sorted(_SHOWN_AT_FIRST - modes)
+def reset_sequence(modes: set[int]) -> bytes:
+    """The escape sequences that reset the private modes of a terminal."""
+    off = sorted(modes - _INITIAL_MODES)
+    on = sorted(_INITIAL_MODES - modes)
     parts = [f"\x1b[?{number}l" for number in off] + [f"\x1b[?{number}h" for number in on]
     return "".join(parts).encode()
 
 
 @contextlib.contextmanager
 def ending_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP become `Ended`, so that something can be done about the job first."""
+    """SIGTERM and SIGHUP raise `Ended`, so that the caller can cancel the job first."""
     handlers = {number: signal.signal(number, _end) for number in ENDING_SIGNALS}
     try:
         yield
@@ -538,7 +524,7 @@ def ending_signals() -> Iterator[None]:
 
 
 def write(target: int, data: bytes) -> None:
-    """All of it; a side that is gone is not written to."""
+    """Write all data; a closed target is ignored."""
     with contextlib.suppress(BrokenPipeError):
         view = memoryview(data)
         while view:
@@ -553,7 +539,7 @@ def write(target: int, data: bytes) -> None:
 
 
 def exit_code(status: int) -> int:
-    """As a shell says it."""
+    """The exit code as a shell reports it."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 

@@ -1,6 +1,8 @@
-"""`tgpu top`: GPUs and the queue, live; with `--once` one picture for a pipe.
+"""`tgpu top`: GPUs and the queue, live; with `--once` one view for a pipe.
 
-One request for each look, and it brings only the jobs that have room on the screen.
+`State` holds what is shown and turns keys into actions; it does no I/O. `Top` runs the loop: fetch
+an overview from the server, draw it, wait for a key, perform the action. Each refresh is one
+request for the jobs that fit on the screen. `top_view` renders the lines.
 """
 
 from __future__ import annotations
@@ -23,23 +25,19 @@ if TYPE_CHECKING:
     from gpu_scheduler.cli.interactive.screen import Screen
     from gpu_scheduler.client.client import Client
 
-# --- What `tgpu top` shows and what keys do to it. Keys come in, wishes go out; nothing is done
-# here.
-#
-# A wish is something that needs the server: cancel, hold, release, logs, explain, look.
-
 SORTS = ("queue", "time", "user", "name", "gpus", "priority", "number", "state")
 LIST, FILTER, CONFIRM, LOGS, EXPLAIN, HELP = "list", "filter", "confirm", "logs", "explain", "help"
-LOOK = ("look", "")
-"""The wish to see the list as it is now."""
+REFRESH = ("refresh", "")
+"""The action that fetches the list again."""
 FASTEST_S, SLOWEST_S = 0.5, 60.0
 
-Wish = tuple[str, str]
+Action = tuple[str, str]
+"""The name of the action, such as quit, refresh or cancel, and the id of its job."""
 
 
 @dataclass(slots=True)
 class State:
-    """Where the person is. `page` is how many jobs fit on the screen."""
+    """What the user sees and has selected. `page` is the number of jobs that fit on the screen."""
 
     interval_s: float = 2.0
     sort: str = "queue"
@@ -60,7 +58,7 @@ class State:
     message: str = ""
 
     def query(self) -> dict[str, object]:
-        """What to ask the server for."""
+        """The query for the overview."""
         return {
             "sort": ("-" if self.reverse else "") + self.sort,
             "filter": self.filter or None,
@@ -70,18 +68,18 @@ class State:
             "find": self.selected or None,
         }
 
-    def take(self, picture: dict[str, Any]) -> bool:
-        """The server's answer. True if the selected job has moved out of the window."""
-        self.jobs = picture["jobs"]
-        self.total = picture["total"]
-        self.offset = picture["offset"]
-        place = picture.get("found")
+    def update(self, overview: dict[str, Any]) -> bool:
+        """Take over the server's answer. True if the selected job has moved out of the window."""
+        self.jobs = overview["jobs"]
+        self.total = overview["total"]
+        self.offset = overview["offset"]
+        place = overview.get("found")
         if any(job["id"] == self.selected for job in self.jobs):
             return False
         if self.selected and place is not None:
             self.offset = max(0, min(place - self.page // 2, self.total - self.page))
             return True
-        # It has ended: the one that stands in its place is the next.
+        # The job has ended: select the one that is now in its row.
         self.selected = self.jobs[min(self._row, len(self.jobs) - 1)]["id"] if self.jobs else ""
         return False
 
@@ -92,13 +90,13 @@ class State:
 
     @property
     def row(self) -> int:
-        """Its place in the window; -1 if it is not there."""
+        """The row of the selected job in the window; -1 if it is not there."""
         return next((i for i, job in enumerate(self.jobs) if job["id"] == self.selected), -1)
 
     _row: int = 0
 
-    def press(self, key: str) -> Wish | None:
-        """What a key means here. ("quit", "") ends it all."""
+    def press(self, key: str) -> Action | None:
+        """The action for a key in the current mode, if any."""
         self._row = max(0, self.row)
         if key == "redraw":
             return ("redraw", "")
@@ -106,20 +104,19 @@ class State:
             return self._press_in_filter(key)
         self.message = ""
         if self.mode == CONFIRM:
-            return self._press_in_question(key)
+            return self._press_in_confirm(key)
         if self.mode in (LOGS, EXPLAIN, HELP):
             return self._press_in_text(key)
         return self._press_in_list(key)
 
-    def _press_in_list(self, key: str) -> Wish | None:
-        move = _MOVES.get(key)
-        if move is not None:
-            return self._move(move)
-        if key in _OF_A_JOB:
-            return self._ask_for(_OF_A_JOB[key])
-        return self._change_list(key)
+    def _press_in_list(self, key: str) -> Action | None:
+        if key in _MOVES:
+            return self._move(_MOVES[key])
+        if key in _JOB_KEYS:
+            return self._job_action(_JOB_KEYS[key])
+        return self._change_view(key)
 
-    def _change_list(self, key: str) -> Wish | None:
+    def _change_view(self, key: str) -> Action | None:
         if key in ("q", "Q"):
             return ("quit", "")
         if key == "?":
@@ -130,41 +127,41 @@ class State:
         elif key in ("s", "S"):
             step = 1 if key == "s" else -1
             self.sort = SORTS[(SORTS.index(self.sort) + step) % len(SORTS)]
-            return LOOK
+            return REFRESH
         elif key == "R":
             self.reverse = not self.reverse
-            return LOOK
+            return REFRESH
         elif key == "u":
             self.user = "" if self.user else self.me
             self.offset = 0
-            return LOOK
+            return REFRESH
         elif key == "escape" and (self.filter or self.user):
             self.filter = self.user = ""
-            return LOOK
+            return REFRESH
         elif key in ("+", "-"):
             factor = 0.5 if key == "+" else 2.0
             self.interval_s = min(SLOWEST_S, max(FASTEST_S, self.interval_s * factor))
-            self.message = f"looking every {self.interval_s:g} s"
+            self.message = f"refreshing every {self.interval_s:g} s"
         elif key == " ":
-            return LOOK
+            return REFRESH
         return None
 
-    def _ask_for(self, wish: str) -> Wish | None:
+    def _job_action(self, action: str) -> Action | None:
         job = self.job
         if job is None:
             self.message = "no job is selected"
             return None
-        if wish in ("cancel", "hold", "release") and not job.get("may_change"):
+        if action in ("cancel", "hold", "release") and not job.get("may_change"):
             self.message = f"{job['id']} belongs to {job['user']}"
             return None
-        if wish == "cancel":
+        if action == "cancel":
             self.mode = CONFIRM
             return None
-        if wish in (LOGS, EXPLAIN):
-            self.mode, self.text, self.text_offset, self.follows = wish, [], 0, True
-        return (wish, job["id"])
+        if action in (LOGS, EXPLAIN):
+            self.mode, self.text, self.text_offset, self.follows = action, [], 0, True
+        return (action, job["id"])
 
-    def _move(self, step: tuple[str, int]) -> Wish | None:
+    def _move(self, step: tuple[str, int]) -> Action | None:
         kind, sign = step
         place = self.offset + max(0, self.row)
         if kind == "line":
@@ -177,38 +174,38 @@ class State:
         if self.offset <= place < self.offset + len(self.jobs):
             self.selected = self.jobs[place - self.offset]["id"]
             return None
-        # Beyond the window: the window moves, and the job at that place is the selected one.
+        # Beyond the window: scroll, and select the job at that position.
         self.offset = max(0, place if place < self.offset else place - self.page + 1)
         self.selected = ""
         self._row = place - self.offset
-        return LOOK
+        return REFRESH
 
-    def _press_in_filter(self, key: str) -> Wish | None:
+    def _press_in_filter(self, key: str) -> Action | None:
         if key == "escape":
             self.mode = LIST
         elif key == "enter":
             self.mode = LIST
             self.filter = self.typed.strip()
             self.offset = 0
-            return LOOK
+            return REFRESH
         elif key == "backspace":
             self.typed = self.typed[:-1]
         elif len(key) == 1:
             self.typed += key
         return None
 
-    def _press_in_question(self, key: str) -> Wish | None:
-        """Only a plain yes is a yes."""
+    def _press_in_confirm(self, key: str) -> Action | None:
+        """Only `y` confirms."""
         self.mode = LIST
         if key in ("y", "Y"):
             return ("cancel", self.selected)
         self.message = "not cancelled"
         return None
 
-    def _press_in_text(self, key: str) -> Wish | None:
+    def _press_in_text(self, key: str) -> Action | None:
         if key in ("q", "Q", "escape", "left", "?", "l", "e", "enter"):
             self.mode = LIST
-            return LOOK
+            return REFRESH
         move = _MOVES.get(key)
         if move is not None:
             kind, sign = move
@@ -218,7 +215,7 @@ class State:
             self.follows = key in ("G", "end")
         elif key == "c":
             self.mode = LIST
-            return self._ask_for("cancel")
+            return self._job_action("cancel")
         return None
 
 
@@ -234,7 +231,7 @@ _MOVES = {
     "end": ("all", 1),
     "G": ("all", 1),
 }
-_OF_A_JOB = {
+_JOB_KEYS = {
     "c": "cancel",
     "x": "cancel",
     "h": "hold",
@@ -246,21 +243,19 @@ _OF_A_JOB = {
 HELP_LINES = (
     ("Down Up  j k", "select a job; PgUp, PgDn, g, G move further"),
     ("s  S", "sort by queue, time, user, name, gpus, priority, number, state"),
-    ("R", "turn the order round"),
-    ("/", "only jobs with all these words in id, user, state or name"),
+    ("R", "reverse the order"),
+    ("/", "show only jobs with all these words in id, user, state or name"),
     ("u", "show only your own jobs, or all"),
     ("Esc", "show all jobs again"),
-    ("e  Enter", "why the job waits, and until when"),
-    ("l", "what the job writes"),
-    ("c", "cancel the job, after a question"),
-    ("h  r", "hold a waiting job, release it"),
-    ("+  -", "look more often, less often"),
-    ("Space", "look now"),
-    ("q", "leave"),
+    ("e  Enter", "explain why the job is pending, and when it should start"),
+    ("l", "show the output of the job"),
+    ("c", "cancel the job, after a confirmation"),
+    ("h  r", "hold a pending job, release it"),
+    ("+  -", "refresh more often, less often"),
+    ("Space", "refresh now"),
+    ("q", "quit"),
 )
 
-
-# --- `tgpu top`: GPUs and the queue, live; with `--once` one picture for a pipe.
 
 PIPE_COLUMNS = 120
 PIPE_ROWS = 100
@@ -276,17 +271,17 @@ def register(parser: ArgumentParser) -> None:
         type=duration("--interval", plain="s"),
         default=2.0,
         metavar="TIME",
-        help="how often to look; default 2 s",
+        help="how often to refresh; default 2 s",
     )
-    add("--once", action="store_true", help="print one picture and end")
-    add("--sort", choices=SORTS, default="queue", help="what to sort the jobs by")
-    add("--filter", metavar="WORDS", default="", help="only jobs in which all words occur")
+    add("--once", action="store_true", help="print once and exit")
+    add("--sort", choices=SORTS, default="queue", help="sort the jobs by this")
+    add("--filter", metavar="WORDS", default="", help="only jobs with all these words")
     add("-u", "--user", metavar="NAME", default="", help="only jobs of this user")
     add_server_options(parser)
 
 
 def run(args: Namespace) -> int:
-    """Show it, once or live."""
+    """Show the overview, once or live."""
     state = State(
         interval_s=max(FASTEST_S, args.interval),
         sort=args.sort,
@@ -297,38 +292,38 @@ def run(args: Namespace) -> int:
     with client_for(args) as client:
         if args.json:
             state.page = PIPE_ROWS
-            print_json(look(client, state))
+            print_json(fetch(client, state))
             return 0
         if args.once or not is_terminal() or not sys.stdin.isatty():
             return _once(client, state)
         return _live(client, state)
 
 
-def look(client: Client, state: State) -> dict[str, Any]:
-    """The picture as it is now, with the selected job in its window."""
-    picture: dict[str, Any] = client.call("GET", target(f"{API}/overview", state.query()))
-    if state.take(picture):
-        picture = client.call("GET", target(f"{API}/overview", state.query()))
-        state.take(picture)
-    return picture
+def fetch(client: Client, state: State) -> dict[str, Any]:
+    """The current overview, with the selected job in the window."""
+    overview: dict[str, Any] = client.call("GET", target(f"{API}/overview", state.query()))
+    if state.update(overview):
+        overview = client.call("GET", target(f"{API}/overview", state.query()))
+        state.update(overview)
+    return overview
 
 
 def _once(client: Client, state: State) -> int:
-    from gpu_scheduler.cli.interactive.top_view import Painter, frame
+    from gpu_scheduler.cli.interactive.top_view import LineFormatter, frame
 
     state.page = PIPE_ROWS
-    picture = look(client, state)
+    overview = fetch(client, state)
     state.selected = ""
     columns = _columns()
-    painter = Painter(columns, colours=has_colour(), signs=_has_signs())
-    if not is_terminal():
-        painter.plain()
-    rows = len(picture["gpus"]) + len(picture["jobs"]) + 30
-    lines = frame(picture, state, painter, rows)[:-1]
+    formatter = LineFormatter(
+        columns, colours=has_colour(), unicode=_has_unicode(), styles=is_terminal()
+    )
+    rows = len(overview["gpus"]) + len(overview["jobs"]) + 30
+    lines = frame(overview, state, formatter, rows)[:-1]
     while lines and not lines[-1]:
         lines.pop()
     print("\n".join(lines))
-    hidden = picture["total"] - len(picture["jobs"])
+    hidden = overview["total"] - len(overview["jobs"])
     if hidden > 0:
         print(f"and {hidden:,} more")
     return 0
@@ -341,7 +336,7 @@ def _columns() -> int:
     return int(given) if given.isdecimal() and 20 <= int(given) <= 1000 else PIPE_COLUMNS
 
 
-def _has_signs() -> bool:
+def _has_unicode() -> bool:
     return "utf" in (sys.stdout.encoding or "").lower()
 
 
@@ -349,11 +344,11 @@ def _live(client: Client, state: State) -> int:
     from gpu_scheduler.cli.interactive.screen import Screen
     from gpu_scheduler.cli.interactive.terminal import Ended
 
-    # Before the screen is taken: without a server there is only an error to show.
-    picture = look(client, state)
+    # Before the screen is entered: without a server there is only an error to show.
+    overview = fetch(client, state)
     try:
         with Screen() as screen:
-            Top(client, state, screen, picture).run()
+            Top(client, state, screen, overview).run()
     except KeyboardInterrupt:
         return 0
     except Ended as ended:
@@ -362,80 +357,80 @@ def _live(client: Client, state: State) -> int:
 
 
 class Top:
-    """The loop: look, draw, wait for a key."""
+    """The loop: fetch, draw, wait for a key."""
 
     def __init__(
-        self, client: Client, state: State, screen: Screen, picture: dict[str, Any]
+        self, client: Client, state: State, screen: Screen, overview: dict[str, Any]
     ) -> None:
-        """The first picture is there already."""
+        """`overview` is the first one to draw."""
         self._client = client
         self._state = state
         self._screen = screen
-        self._picture = picture
+        self._overview = overview
         self._problem = ""
         self._colours = has_colour()
-        self._signs = _has_signs()
+        self._unicode = _has_unicode()
         self._page = 0
 
     def run(self) -> None:
-        """Until the person leaves."""
-        look_at = 0.0
+        """Run until the user quits."""
+        refresh_at = 0.0
         while True:
-            if time.monotonic() >= look_at:
-                self._look()
-                look_at = time.monotonic() + self._state.interval_s
+            if time.monotonic() >= refresh_at:
+                self._refresh()
+                refresh_at = time.monotonic() + self._state.interval_s
             self._draw()
-            keys = self._screen.keys(look_at - time.monotonic())
+            keys = self._screen.keys(refresh_at - time.monotonic())
             for key in keys:
-                wish = self._state.press(key)
-                if wish == _QUIT:
+                action = self._state.press(key)
+                if action == _QUIT:
                     return
-                if wish is not None:
-                    self._fulfil(*wish)
-                    look_at = 0.0
+                if action is not None:
+                    self._perform(*action)
+                    refresh_at = 0.0
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         state = self._state
         try:
             if state.mode == LOGS:
                 self._read_log(state.selected)
                 return
-            self._picture = look(self._client, state)
+            self._overview = fetch(self._client, state)
             self._problem = ""
         except SchedulerError as error:
-            self._problem = f"trying again: {error}"
+            self._problem = f"retrying: {error}"
 
     def _draw(self) -> None:
-        from gpu_scheduler.cli.interactive.top_view import Painter, frame
+        from gpu_scheduler.cli.interactive.top_view import LineFormatter, frame
 
         rows, columns = self._screen.size
-        painter = Painter(columns, colours=self._colours, signs=self._signs)
+        formatter = LineFormatter(columns, colours=self._colours, unicode=self._unicode)
         state = self._state
-        lines = frame(self._picture, state, painter, rows, self._problem)
+        lines = frame(self._overview, state, formatter, rows, self._problem)
         if state.mode == LIST and state.page != self._page:
-            # The window has another size than the one that was asked for.
+            # The number of rows has changed: fetch as many jobs as fit.
             self._page = state.page
-            self._look()
-            lines = frame(self._picture, state, painter, rows, self._problem)
+            self._refresh()
+            lines = frame(self._overview, state, formatter, rows, self._problem)
         self._screen.draw(lines)
 
-    def _fulfil(self, wish: str, job: str) -> None:
+    def _perform(self, action: str, job: str) -> None:
         state = self._state
         try:
-            if wish == "redraw":
+            if action == "redraw":
                 self._screen.clear()
-            elif wish == "cancel":
+            elif action == "cancel":
                 self._client.cancel(job)
                 state.message = f"{job} is being cancelled"
-            elif wish == "hold":
+            elif action == "hold":
                 self._client.hold(job)
                 state.message = f"{job} is held"
-            elif wish == "release":
+            elif action == "release":
                 self._client.release(job)
                 state.message = f"{job} is released"
-            elif wish == LOGS:
+            elif action == LOGS:
                 self._read_log(job)
-            elif wish == EXPLAIN:
+            elif action == EXPLAIN:
                 self._explain(job)
         except SchedulerError as error:
             state.mode = LIST
@@ -448,10 +443,10 @@ class Top:
         if not self._state.text[-1]:
             self._state.text.pop()
         if not self._state.text:
-            self._state.text = ["nothing yet"]
+            self._state.text = ["no output yet"]
 
     def _explain(self, job: str) -> None:
-        from gpu_scheduler.cli.jobs.explain import about, end_text
+        from gpu_scheduler.cli.jobs.show import expected_end_text, expected_start_text
 
         found = self._client.get(job)
         answer = self._client.explain(job)
@@ -459,10 +454,10 @@ class Top:
         position = answer.get("position")
         pairs = [
             ("state", str(answer.get("state") or "")),
-            ("why", in_local_time(str(answer.get("reason") or ""))),
-            ("place in line", "" if position is None else str(position)),
-            ("expected start", about(answer, now)),
-            ("expected end", end_text(answer, now)),
+            ("reason", in_local_time(str(answer.get("reason") or ""))),
+            ("queue position", "" if position is None else str(position)),
+            ("expected start", expected_start_text(answer, now)),
+            ("expected end", expected_end_text(answer, now)),
             ("name", str(found.get("name") or "")),
             ("user", f"{found.get('user')} in {found.get('tenant_id')}"),
             ("GPUs", f"{found.get('gpu_count') or 0:g}"),

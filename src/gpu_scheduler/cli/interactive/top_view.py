@@ -1,7 +1,7 @@
-"""The picture of `tgpu top`: the server's answer and the state in, lines of text out.
+"""Renders `tgpu top`: the server's overview and the state in, lines of text out.
 
-Every line is at most as wide as the window, whatever names and commands hold. Without colours the
-same is said in words and signs.
+No line is wider than the window, whatever names and commands contain. Without colours, words and
+signs say the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpu_scheduler.cli.interactive.top import State
 from gpu_scheduler.cli.jobs.columns import STATES, WARNED, seconds_at
 from gpu_scheduler.cli.text.tables import STATE_COLOURS, counted, in_local_time, visible
 from gpu_scheduler.cli.text.tables import width_of as width
-from gpu_scheduler.cli.text.values import clock_text, size_text, words_of
+from gpu_scheduler.cli.text.values import clock_text, duration_text, size_text
 
 STYLES = {
     "bold": "1",
@@ -32,24 +32,25 @@ STYLES = {
 WIDE = 110
 NARROW = 72
 TINY = 56
-LEAST_JOBS = 5
+MIN_JOBS = 5
 CELL = 26
-HOTTEST_C = 90
+MAX_TEMPERATURE_C = 90
 _DAY_S = 86_400
 _CONTROLS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
 
 
-class Painter:
-    """Pieces of text to a line of a given width."""
+class LineFormatter:
+    """Formats pieces of text as lines of a given width."""
 
-    def __init__(self, columns: int, *, colours: bool, signs: bool) -> None:
-        """Without `signs` the terminal shows ASCII only."""
+    def __init__(self, columns: int, *, colours: bool, unicode: bool, styles: bool = True) -> None:
+        """Without `unicode` only ASCII is used; without `styles` no escape sequences."""
         self.columns = columns
-        self._colours = colours
-        self.full, self.empty, self.more = ("█", "░", "…") if signs else ("#", ".", "~")
+        self._colours = colours and styles
+        self._styles = styles
+        self.full, self.empty, self.more = ("█", "░", "…") if unicode else ("#", ".", "~")
 
     def line(self, *pieces: str | tuple[str, str], style: str = "") -> str:
-        """One line; a piece may have a style."""
+        """One line, cut to the width; a piece may have a style."""
         parts, left = [], self.columns
         for piece in pieces:
             text, own = (piece, "") if isinstance(piece, str) else piece
@@ -64,23 +65,14 @@ class Painter:
         return self.styled(whole.rstrip(), style)
 
     def styled(self, text: str, style: str) -> str:
-        """Colours only where there are some; bold and reverse are no colours."""
-        if not style or (not self._colours and style not in ("bold", "reverse")):
-            return text
-        if style in ("bold", "reverse") and not self._styles:
+        """The text in a style; bold and reverse are used without colours, too."""
+        is_enabled = self._styles if style in ("bold", "reverse") else self._colours
+        if not style or not is_enabled:
             return text
         return f"\x1b[{STYLES[style]}m{text}\x1b[0m"
 
-    _styles = True
-
-    def plain(self) -> Painter:
-        """For a pipe: no styles at all."""
-        self._styles = False
-        self._colours = False
-        return self
-
     def fit(self, text: str, columns: int) -> str:
-        """The text, cut."""
+        """The text, cut to the width."""
         if len(text) <= columns and text.isascii():
             return text
         if width(text) <= columns:
@@ -100,7 +92,7 @@ class Painter:
         return pad + text if right else text + pad
 
     def bar(self, share: float | None, cells: int) -> str:
-        """So much of it is filled."""
+        """A bar with this share filled."""
         if share is None:
             return " " * cells
         filled = round(cells * min(1.0, max(0.0, share)))
@@ -110,93 +102,87 @@ class Painter:
 
 
 def frame(
-    picture: dict[str, Any], state: State, painter: Painter, rows: int, problem: str = ""
+    overview: dict[str, Any], state: State, formatter: LineFormatter, rows: int, problem: str = ""
 ) -> list[str]:
-    """All lines of the window. Sets `state.page` to the number of jobs that have room."""
-    head = [_summary(picture, painter, problem)]
-    head += _gpu_lines(picture["gpus"], picture["jobs"], painter, rows)
-    foot = _foot(state, painter)
+    """All lines of the window. Sets `state.page` to the number of jobs that fit."""
+    head = [_summary(overview, formatter, problem)]
+    head += _gpu_lines(overview["gpus"], overview["jobs"], formatter, rows)
+    foot = _foot(state, formatter)
     if state.mode in (top.LOGS, top.EXPLAIN, top.HELP):
-        return _with_text(head, foot, state, painter, rows)
-    head.append(_job_title(picture, state, painter))
-    columns = _columns(painter.columns)
-    head.append(painter.line(_job_heading(columns, painter), style="bold"))
+        return _with_text(head, foot, state, formatter, rows)
+    head.append(_job_title(overview, state, formatter))
+    columns = _columns(formatter.columns)
+    head.append(formatter.line(_job_heading(columns, formatter), style="bold"))
     state.page = max(1, rows - len(head) - 1)
-    now = seconds_at(picture.get("now")) or time.time()
-    body = [_job_line(job, state, columns, painter, now) for job in picture["jobs"]]
+    now = seconds_at(overview.get("now")) or time.time()
+    body = [_job_line(job, state, columns, formatter, now) for job in overview["jobs"]]
     body = body[: state.page]
     if not body:
-        body = [painter.line((_nothing(state), "dim"))]
+        body = [formatter.line((_nothing(state), "dim"))]
     filler = [""] * max(0, rows - len(head) - len(body) - 1)
     return [*head, *body, *filler, foot][: max(1, rows)]
 
 
-def rows_for_jobs(picture: dict[str, Any], rows: int, columns: int) -> int:
-    """How many jobs a window of that size has room for."""
-    painter = Painter(columns, colours=False, signs=True)
-    return max(1, rows - 4 - len(_gpu_lines(picture["gpus"], [], painter, rows)))
+# First line
 
 
-# --- the first line
-
-
-def _summary(picture: dict[str, Any], painter: Painter, problem: str) -> str:
+def _summary(overview: dict[str, Any], formatter: LineFormatter, problem: str) -> str:
     if problem:
-        return painter.line((problem, "red"))
-    counts, gpus = picture["counts"], picture["gpus"]
+        return formatter.line((problem, "red"))
+    counts, gpus = overview["counts"], overview["gpus"]
     free = sum(gpu["state"] == "free" and not gpu.get("why") for gpu in gpus)
     waiting = counts.get("pending", 0)
     held = f", {counts['held']:,} held" if counts.get("held") else ""
-    nodes = picture["nodes"]
-    lost = nodes - picture["online_nodes"]
+    nodes = overview["nodes"]
+    lost = nodes - overview["online_nodes"]
     place = f"{nodes} nodes, " if nodes > 1 else ""
     runs = counts.get("running", 0) + counts.get("scheduled", 0)
     text = (
-        f"{place}{free} of {counted(len(gpus), 'GPU')} free, {counted(runs, 'job', 'run')}, "
-        f"{waiting:,} {'waits' if waiting == 1 else 'wait'}{held}"
+        f"{place}{free} of {counted(len(gpus), 'GPU')} free, {runs:,} running, "
+        f"{waiting:,} pending{held}"
     )
-    now = seconds_at(picture.get("now"))
+    now = seconds_at(overview.get("now"))
     clock = "" if now is None else datetime.fromtimestamp(now).astimezone().strftime("%H:%M:%S")
-    up = f"up {words_of(float(picture.get('uptime_seconds') or 0))}"
-    trouble = f"  {lost} {'NODE' if lost == 1 else 'NODES'} AWAY" if lost else ""
-    trouble += f"  {picture['problem']}" if picture.get("problem") else ""
-    head = f"gpu-scheduler {picture.get('version', '')}  " if painter.columns >= NARROW else ""
-    if width(head + text + trouble) + width(clock) + 2 > painter.columns:
+    up = f"up {duration_text(float(overview.get('uptime_seconds') or 0))}"
+    trouble = f"  {lost} {'NODE' if lost == 1 else 'NODES'} OFFLINE" if lost else ""
+    trouble += f"  {overview['problem']}" if overview.get("problem") else ""
+    head = f"gpu-scheduler {overview.get('version', '')}  " if formatter.columns >= NARROW else ""
+    if width(head + text + trouble) + width(clock) + 2 > formatter.columns:
         clock = ""
-    room = painter.columns - width(head + text + trouble) - width(clock) - 2
+    room = formatter.columns - width(head + text + trouble) - width(clock) - 2
     up = f"  {up}" if len(up) + 2 <= room else ""
-    gap = max(2, painter.columns - width(head + text + trouble + up) - width(clock))
-    return painter.line((head, "bold"), text, (trouble, "red"), up, " " * gap, clock)
+    gap = max(2, formatter.columns - width(head + text + trouble + up) - width(clock))
+    return formatter.line((head, "bold"), text, (trouble, "red"), up, " " * gap, clock)
 
 
-# --- devices
+# GPUs
 
 
 def _gpu_lines(
-    gpus: list[dict[str, Any]], jobs: list[dict[str, Any]], painter: Painter, rows: int
+    gpus: list[dict[str, Any]], jobs: list[dict[str, Any]], formatter: LineFormatter, rows: int
 ) -> list[str]:
     if not gpus:
-        return [painter.line(("no GPUs are known", "yellow"))]
-    room = max(1, rows - 4 - LEAST_JOBS)
+        return [formatter.line(("no GPUs", "yellow"))]
+    room = max(1, rows - 4 - MIN_JOBS)
     named = len({gpu["node"] for gpu in gpus}) > 1
     if len(gpus) + 1 > room:
-        return _gpu_grid(gpus, painter, room, named=named)
+        return _gpu_grid(gpus, formatter, room, named=named)
     names = {job["id"]: job.get("name") or "" for job in jobs}
-    sizes = _gpu_sizes(gpus, painter.columns, named=named)
+    sizes = _gpu_sizes(gpus, formatter.columns, named=named)
     heading = (
-        painter.cell("GPU", sizes["place"] + 1)
-        + painter.cell("MODEL", sizes["model"] + 1)
-        + painter.cell("MEMORY", sizes["memory"] + 10)
+        formatter.cell("GPU", sizes["place"] + 1)
+        + formatter.cell("MODEL", sizes["model"] + 1)
+        + formatter.cell("MEMORY", sizes["memory"] + 10)
     )
     if sizes["util"]:
-        heading += painter.cell("UTIL", sizes["util"] + 6)
+        heading += formatter.cell("UTIL", sizes["util"] + 6)
     if sizes["temp"]:
-        heading += painter.cell("TEMP", sizes["temp"] + 5) + painter.cell("WATT", 5, right=True)
+        heading += formatter.cell("TEMP", sizes["temp"] + 5) + formatter.cell("WATT", 5, right=True)
         heading += " "
     heading += " USED BY"
-    lines = [painter.line(heading, style="bold")]
-    lines += [_gpu_line(gpu, sizes, names, painter, named=named) for gpu in gpus]
-    return lines + _foreign_lines(gpus, painter, room - len(lines), named=named)
+    lines = [formatter.line(heading, style="bold")]
+    lines += [_gpu_line(gpu, sizes, names, formatter, named=named) for gpu in gpus]
+    return lines + _foreign_lines(gpus, formatter, room - len(lines), named=named)
 
 
 def _gpu_sizes(gpus: list[dict[str, Any]], columns: int, *, named: bool) -> dict[str, int]:
@@ -204,7 +190,7 @@ def _gpu_sizes(gpus: list[dict[str, Any]], columns: int, *, named: bool) -> dict
     model = min(12, max(5, *(len(_model(gpu)) for gpu in gpus)))
     spare = max(0, columns - 80 - (place - 3) - (model - 7))
     wider = min(spare // 3, 24)
-    # In a narrow window who is there matters more than how warm it is.
+    # In a narrow window the users matter more than the temperature.
     return {
         "place": place,
         "model": model,
@@ -218,7 +204,7 @@ def _gpu_line(
     gpu: dict[str, Any],
     sizes: dict[str, int],
     names: dict[str, str],
-    painter: Painter,
+    formatter: LineFormatter,
     *,
     named: bool,
 ) -> str:
@@ -230,27 +216,30 @@ def _gpu_line(
     share = None if used is None or not memory else used / memory
     figure = "-" if used is None else f"{_short_size(used)}/{_short_size(memory)}"
     pieces: list[str | tuple[str, str]] = [
-        painter.cell(_place(gpu, named=named), sizes["place"] + 1),
-        painter.cell(_model(gpu), sizes["model"] + 1),
-        (painter.bar(share, sizes["memory"]), _load_colour(share)),
-        painter.cell(figure, 9, right=True) + " ",
+        formatter.cell(_place(gpu, named=named), sizes["place"] + 1),
+        formatter.cell(_model(gpu), sizes["model"] + 1),
+        (formatter.bar(share, sizes["memory"]), _load_colour(share)),
+        formatter.cell(figure, 9, right=True) + " ",
     ]
     if sizes["util"]:
         pieces += [
-            (painter.bar(None if util is None else util / 100, sizes["util"]), "cyan"),
-            painter.cell("-" if util is None else f"{util:.0f}%", 5, right=True) + " ",
+            (formatter.bar(None if util is None else util / 100, sizes["util"]), "cyan"),
+            formatter.cell("-" if util is None else f"{util:.0f}%", 5, right=True) + " ",
         ]
     if sizes["temp"]:
         pieces += [
-            (painter.bar(heat / HOTTEST_C if heat else None, sizes["temp"]), _heat_colour(heat)),
-            painter.cell(f"{heat:.0f}C" if heat else "-", 4, right=True) + " ",
-            painter.cell(f"{watts:.0f}" if watts else "-", 5, right=True) + " ",
+            (
+                formatter.bar(heat / MAX_TEMPERATURE_C if heat else None, sizes["temp"]),
+                _heat_colour(heat),
+            ),
+            formatter.cell(f"{heat:.0f}C" if heat else "-", 4, right=True) + " ",
+            formatter.cell(f"{watts:.0f}" if watts else "-", 5, right=True) + " ",
         ]
-    return painter.line(*pieces, " ", *_users(gpu, names))
+    return formatter.line(*pieces, " ", *_users(gpu, names))
 
 
 def _users(gpu: dict[str, Any], names: dict[str, str]) -> list[tuple[str, str]]:
-    """Who has the device, and what is wrong with it."""
+    """The jobs and processes on the device, and what is wrong with it."""
     state = str(gpu.get("state") or "")
     parts: list[tuple[str, str]] = []
     if state not in ("free", "used", "shared", "foreign"):
@@ -260,35 +249,39 @@ def _users(gpu: dict[str, Any], names: dict[str, str]) -> list[tuple[str, str]]:
         owner = users[place] if len(users) == len(jobs) else "/".join(users)
         name = visible(names.get(job.partition("_")[0], ""))
         parts.append((" ".join(filter(None, (job.removeprefix("job-"), owner, name))) + " ", ""))
-    for process in _strangers(gpu):
+    for process in _foreign_processes(gpu):
         if jobs and not process.get("pid"):
-            # The driver does not show everybody who holds memory: it may well be the jobs.
+            # The driver does not report all processes: this memory may be that of the jobs.
             continue
         memory = f" {_short_size(process.get('memory_mb') or 0)}"
         text = f"{_who(process)}{memory} "
         parts.append((visible(text), "yellow"))
-    if gpu.get("why") and not jobs and not _strangers(gpu):
+    if gpu.get("why") and not jobs and not _foreign_processes(gpu):
         parts.append((visible(str(gpu["why"])), "yellow"))
     if not parts:
         parts.append((state, STATE_COLOURS.get(state, "")))
     return parts
 
 
-def _strangers(gpu: dict[str, Any]) -> list[dict[str, Any]]:
-    """Processes that are not of a job."""
+def _foreign_processes(gpu: dict[str, Any]) -> list[dict[str, Any]]:
+    """Processes that do not belong to a job."""
     return [process for process in gpu.get("processes") or [] if not process.get("job_id")]
 
 
 def _who(process: dict[str, Any]) -> str:
-    """Memory that no process owns up to has no pid."""
-    return f"{process.get('user') or '?'}:{process['pid']}" if process.get("pid") else "somebody"
+    """`user:pid`; used memory without a known process has no pid."""
+    return (
+        f"{process.get('user') or '?'}:{process['pid']}"
+        if process.get("pid")
+        else "unknown process"
+    )
 
 
 def _foreign_lines(
-    gpus: list[dict[str, Any]], painter: Painter, room: int, *, named: bool
+    gpus: list[dict[str, Any]], formatter: LineFormatter, room: int, *, named: bool
 ) -> list[str]:
-    """Where there is room: what runs on the devices without having asked."""
-    found = [(gpu, process) for gpu in gpus for process in _strangers(gpu)]
+    """The processes that do not belong to a job, if there is room."""
+    found = [(gpu, process) for gpu in gpus for process in _foreign_processes(gpu)]
     if not found or room < 8:
         return []
     lines = []
@@ -296,14 +289,16 @@ def _foreign_lines(
         command = f"  {process['command']}" if process.get("command") else ""
         memory = size_text(process.get("memory_mb") or 0)
         place = _place(gpu, named=named)
-        text = f"  not ours: GPU {place}  {_who(process)}  {memory}{command}"
-        lines.append(painter.line((visible(text), "yellow")))
+        text = f"  foreign process: GPU {place}  {_who(process)}  {memory}{command}"
+        lines.append(formatter.line((visible(text), "yellow")))
     return lines
 
 
-def _gpu_grid(gpus: list[dict[str, Any]], painter: Painter, room: int, *, named: bool) -> list[str]:
-    """More devices than lines: several to a line, and what does not fit as a number."""
-    across = max(1, painter.columns // CELL)
+def _gpu_grid(
+    gpus: list[dict[str, Any]], formatter: LineFormatter, room: int, *, named: bool
+) -> list[str]:
+    """For more devices than lines: several per line, and the number of those that do not fit."""
+    across = max(1, formatter.columns // CELL)
     most = across * room
     shown = gpus if len(gpus) <= most else gpus[: across * max(1, room - 1)]
     wide = max(len(_place(gpu, named=named)) for gpu in gpus)
@@ -316,12 +311,12 @@ def _gpu_grid(gpus: list[dict[str, Any]], painter: Painter, room: int, *, named:
             share = float(gpu.get("allocated_share") or 0) if util is None else util / 100
             state = str(gpu.get("state") or "")
             mark = "" if state in ("free", "used", "shared") else state[:4].upper()
-            pieces.append((painter.cell(_place(gpu, named=named), wide) + " ", ""))
-            pieces.append((painter.bar(share, bar), STATE_COLOURS.get(state, "cyan")))
-            pieces.append((painter.cell(mark or f"{100 * share:.0f}%", 5, right=True) + "  ", ""))
-        lines.append(painter.line(*pieces))
+            pieces.append((formatter.cell(_place(gpu, named=named), wide) + " ", ""))
+            pieces.append((formatter.bar(share, bar), STATE_COLOURS.get(state, "cyan")))
+            pieces.append((formatter.cell(mark or f"{100 * share:.0f}%", 5, right=True) + "  ", ""))
+        lines.append(formatter.line(*pieces))
     if len(shown) < len(gpus):
-        lines.append(painter.line((f"and {len(gpus) - len(shown)} more GPUs", "dim")))
+        lines.append(formatter.line((f"and {len(gpus) - len(shown)} more GPUs", "dim")))
     return lines
 
 
@@ -352,11 +347,11 @@ def _heat_colour(heat: float | None) -> str:
     return "red" if heat >= 85 else "yellow" if heat >= 75 else "green"
 
 
-# --- jobs
+# Jobs
 
 
 def _columns(columns: int) -> list[tuple[str, int]]:
-    """Which columns, and how wide; the last one has the rest."""
+    """The columns and their widths; the last one takes the rest."""
     rest = ("WHERE, OR WHY NOT", 0)
     if columns < TINY:
         return [("JOBID", 6), ("NAME", 9), ("ST", 2), ("GPUS", 4), rest]
@@ -375,21 +370,23 @@ def _columns(columns: int) -> list[tuple[str, int]]:
 _RIGHT = ("GPUS", "TIME", "LIMIT")
 
 
-def _job_title(picture: dict[str, Any], state: State, painter: Painter) -> str:
-    total, offset = picture["total"], picture["offset"]
+def _job_title(overview: dict[str, Any], state: State, formatter: LineFormatter) -> str:
+    total, offset = overview["total"], overview["offset"]
     last = min(total, offset + state.page)
     span = f"{offset + 1}-{last} of " if total > state.page else ""
-    way = " (turned round)" if state.reverse else ""
-    parts = [f"Jobs: {span}{total:,}, by {state.sort}{way}"]
+    reverse = " (reversed)" if state.reverse else ""
+    parts = [f"Jobs: {span}{total:,}, by {state.sort}{reverse}"]
     if state.filter:
         parts.append(f"with '{state.filter}'")
     if state.user:
         parts.append("yours only" if state.user == state.me else f"of {state.user}")
-    return painter.line((", ".join(parts), "cyan"))
+    return formatter.line((", ".join(parts), "cyan"))
 
 
-def _job_heading(columns: list[tuple[str, int]], painter: Painter) -> str:
-    cells = [painter.cell(name, size or len(name), right=name in _RIGHT) for name, size in columns]
+def _job_heading(columns: list[tuple[str, int]], formatter: LineFormatter) -> str:
+    cells = [
+        formatter.cell(name, size or len(name), right=name in _RIGHT) for name, size in columns
+    ]
     return " " + " ".join(cells)
 
 
@@ -397,7 +394,7 @@ def _job_line(
     job: dict[str, Any],
     state: State,
     columns: list[tuple[str, int]],
-    painter: Painter,
+    formatter: LineFormatter,
     now: float,
 ) -> str:
     chosen = job["id"] == state.selected
@@ -405,15 +402,15 @@ def _job_line(
     pieces: list[tuple[str, str]] = [(">" if chosen else " ", "")]
     used = 1
     for name, size in columns:
-        size = size or max(1, painter.columns - used)  # noqa: PLW2901 - the last has the rest
-        text = painter.cell(values[name], size, right=name in _RIGHT)
+        size = size or max(1, formatter.columns - used)  # noqa: PLW2901 - the last takes the rest
+        text = formatter.cell(values[name], size, right=name in _RIGHT)
         colour = STATE_COLOURS.get(values["ST"], "") if name == "ST" and not chosen else ""
         pieces.append((text, colour))
         pieces.append((" ", ""))
         used += size + 1
     if chosen:
-        return painter.line("".join(text for text, _ in pieces[:-1]), style="reverse")
-    return painter.line(*pieces[:-1])
+        return formatter.line("".join(text for text, _ in pieces[:-1]), style="reverse")
+    return formatter.line(*pieces[:-1])
 
 
 def _values(job: dict[str, Any], now: float) -> dict[str, str]:
@@ -443,7 +440,7 @@ def _values(job: dict[str, Any], now: float) -> dict[str, str]:
 
 
 def _expected(job: dict[str, Any], *, running: bool, now: float) -> str:
-    """When it should end or start: a time of today, else the day."""
+    """The expected end or start: a time within a day, else the date."""
     at = seconds_at(job.get("expected_end" if running else "expected_start"))
     if at is None:
         return "-"
@@ -458,15 +455,17 @@ def _expected(job: dict[str, Any], *, running: bool, now: float) -> str:
 
 def _nothing(state: State) -> str:
     if state.filter or state.user:
-        return "  no such jobs; Esc shows all"
-    return "  nothing runs and nothing waits"
+        return "  no matching jobs; Esc shows all"
+    return "  no jobs"
 
 
-# --- texts and the last line
+# Texts and the last line
 
 
-def _with_text(head: list[str], foot: str, state: State, painter: Painter, rows: int) -> list[str]:
-    """A text in the place of the list, and over the devices where the window is small."""
+def _with_text(
+    head: list[str], foot: str, state: State, formatter: LineFormatter, rows: int
+) -> list[str]:
+    """A text instead of the list, and instead of the devices if the window is small."""
     title = {
         top.LOGS: f"Output of {state.selected}",
         top.EXPLAIN: f"About {state.selected}",
@@ -484,28 +483,28 @@ def _with_text(head: list[str], foot: str, state: State, painter: Painter, rows:
         state.text_offset = most
     state.text_offset = min(state.text_offset, most)
     shown = lines[state.text_offset : state.text_offset + room]
-    body = [painter.line(plain_text(line)) for line in shown]
+    body = [formatter.line(plain_text(line)) for line in shown]
     filler = [""] * (room - len(body))
-    return [*keep, painter.line((title, "cyan")), *body, *filler, foot][: max(1, rows)]
+    return [*keep, formatter.line((title, "cyan")), *body, *filler, foot][: max(1, rows)]
 
 
 def plain_text(line: str) -> str:
-    """A line that a job wrote, as it would look in the end: no colours, no control characters."""
+    """A line of output as a terminal would show it, without colours and control characters."""
     text = _CONTROLS.sub("", line).rstrip("\r").rpartition("\r")[2]
     return visible(text.expandtabs(8))
 
 
-def _foot(state: State, painter: Painter) -> str:
+def _foot(state: State, formatter: LineFormatter) -> str:
     if state.mode == top.FILTER:
-        return painter.line((f"show only jobs with: {state.typed}_", "bold"))
+        return formatter.line((f"show only jobs with: {state.typed}_", "bold"))
     if state.mode == top.CONFIRM:
         job = state.job or {}
         name = visible(str(job.get("name") or ""))
         what = " ".join(filter(None, (state.selected, name, f"of {job.get('user', '?')}")))
-        return painter.line((f"cancel {what}?  y = yes, any other key = no", "red"))
+        return formatter.line((f"cancel {what}?  y = yes, any other key = no", "red"))
     if state.message:
-        return painter.line((visible(state.message), "yellow"))
+        return formatter.line((visible(state.message), "yellow"))
     if state.mode in (top.LOGS, top.EXPLAIN, top.HELP):
-        return painter.line(("q back  up/down move  G end  c cancel", "dim"))
+        return formatter.line(("q back  up/down move  G end  c cancel", "dim"))
     keys = "q quit  ? help  s sort  / filter  u mine  l logs  e explain  c cancel  h hold"
-    return painter.line((keys, "dim"))
+    return formatter.line((keys, "dim"))

@@ -1,4 +1,8 @@
-"""`tgpu cancel`: stop jobs, or take them from the queue."""
+"""`tgpu cancel`, `hold`, `release`, `retry` and `update`: change jobs.
+
+Each takes one or more jobs; a job for which the change is rejected does not stop the others,
+except for `update`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import sys
 from gpu_scheduler.cli.connection import add_server_options, client_for, warn
 from gpu_scheduler.cli.jobs.columns import NONE, references
 from gpu_scheduler.cli.submit.body import dependencies_of, named_dependencies, priority_of
-from gpu_scheduler.cli.text.tables import cut, print_json
+from gpu_scheduler.cli.text.tables import cut, print_json, visible
 from gpu_scheduler.cli.text.values import duration, limit, moment, number, size_mb, whole
 from gpu_scheduler.client.requests import job_path
 from gpu_scheduler.model.errors import InvalidRequest, SchedulerError, UnknownThing
@@ -16,204 +20,16 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from gpu_scheduler.cli.jobs.columns import Reference
     from gpu_scheduler.client.client import Client
 
-# --- Doing the same to several jobs: one that is refused does not stop the others.
-
-
-def for_each(found: Iterable[Reference], deed: Callable[[Reference], None]) -> int:
-    """The exit code of the first refusal, or 0. Jobs that are not known are named at the end."""
-    exit_code = 0
-    unknown: list[Reference] = []
-    said = ""
-    for reference in found:
-        try:
-            deed(reference)
-        except SchedulerError as error:
-            exit_code = exit_code or error.exit_code
-            if isinstance(error, UnknownThing) and reference.tasks is None:
-                unknown.append(reference)
-                said = str(error)
-            else:
-                _say(str(error))
-    if unknown:
-        _say(said if len(unknown) == 1 else f"jobs {_numbers(unknown)} are not known")
-    return exit_code
-
-
-def _numbers(unknown: Iterable[Reference]) -> str:
-    """Many of them are one range, most often one that was written too long."""
-    from gpu_scheduler.model.intervals import IntervalSet
-
-    return str(IntervalSet.of(int(one.job_id.removeprefix("job-")) for one in unknown))
-
-
-def _say(problem: str) -> None:
-    sys.stdout.flush()
-    print(f"tgpu: error: {problem}", file=sys.stderr)
-
-
-# --- `tgpu cancel`: stop jobs, or take them from the queue.
-
-
-def register(parser: ArgumentParser) -> None:
-    """Add the options."""
-    add = parser.add_argument
-    add("jobs", nargs="+", metavar="JOB", help="12, 1-3,7, 12_4, 12_[1-3], last, @~1, all")
-    add("--dry-run", action="store_true", help="show which jobs would be cancelled")
-    add("-q", "--quiet", action="store_true", help="say nothing when it worked")
-    add_server_options(parser)
-
-
-def run(args: Namespace) -> int:
-    """Cancel each; one that cannot be cancelled does not stop the others."""
-    answers = []
-    with client_for(args) as client:
-        found = references(client, args.jobs)
-        if not found and not args.quiet:
-            warn(NONE)
-
-        def cancel(reference: Reference) -> None:
-            answer = (_looked_up if args.dry_run else _cancelled)(client, reference)
-            answers.append(answer)
-            if not args.json and not args.quiet:
-                print(_sentence(str(reference), answer))
-
-        exit_code = for_each(found, cancel)
-    if args.json:
-        from gpu_scheduler.cli.text.tables import print_json
-
-        print_json(answers)
-    return exit_code
-
-
-def _cancelled(client: Client, reference: Reference) -> dict[str, Any]:
-    """What the server says; about one task, when one is named."""
-    if (reference.tasks or "").isdecimal():
-        return client.cancel(str(reference))
-    return client.cancel(reference.job_id, reference.tasks) | {"job_id": str(reference)}
-
-
-def _looked_up(client: Client, reference: Reference) -> dict[str, Any]:
-    """What would be cancelled."""
-    tasks = reference.tasks or ""
-    job = client.get(str(reference) if tasks.isdecimal() else reference.job_id)
-    if tasks and not tasks.isdecimal():
-        _expect_tasks(client, job, tasks)
-    answer = {"job_id": str(reference), "status": "would be cancelled"}
-    return answer | {"name": job.get("name", ""), "state": job["state"]}
-
-
-def _expect_tasks(client: Client, job: Mapping[str, Any], tasks: str) -> None:
-    """Let the server say so if it would not know one of them."""
-    from gpu_scheduler.model.intervals import IntervalSet
-
-    has = IntervalSet.parse(job["array"]["tasks"]) if job.get("array") else IntervalSet()
-    missing = IntervalSet.parse(tasks).first_not_in(has)
-    if missing is not None:
-        client.get(f"{job['id']}_{missing}")
-
-
-def _sentence(name: str, answer: Mapping[str, object]) -> str:
-    from gpu_scheduler.cli.text.tables import visible
-
-    more = f" ({answer['state']}, {visible(str(answer['name']))})" if "state" in answer else ""
-    return f"{name} {answer.get('status', 'cancelled')}{more}"
-
-
-# --- `tgpu hold` and `release`: small commands about jobs.
-
-
-def register_hold(parser: ArgumentParser) -> None:
-    """Add the options."""
-    parser.add_argument("jobs", nargs="+", metavar="JOB", help="12, 1-3,7, last, @~1, all")
-    add_server_options(parser)
-
-
-register_release = register_hold
-
-
-def hold(args: Namespace) -> int:
-    """Keep jobs from starting."""
-    return _each(args, "hold", "held")
-
-
-def release(args: Namespace) -> int:
-    """Let held jobs start."""
-    return _each(args, "release", "released")
-
-
-def _each(args: Namespace, deed: str, done: str) -> int:
-    answers = []
-    with client_for(args) as client:
-        found = references(client, args.jobs)
-        if not found:
-            warn(NONE)
-
-        def change(reference: Reference) -> None:
-            answers.append(client.call("POST", job_path(str(reference), deed)))
-            if not args.json:
-                print(f"{reference} {done}")
-
-        exit_code = for_each(found, change)
-    if args.json:
-        print_json(answers)
-    return exit_code
-
-
-# --- `tgpu retry`: put jobs that failed or were cancelled back into the queue.
-
+JOBS_HELP = "12, 1-3,7, last, @~1, all"
 MOST_TASKS_SHOWN = 60
 """Characters; --json has all."""
-
-
-def register_retry(parser: ArgumentParser) -> None:
-    """Add the options."""
-    add = parser.add_argument
-    add("jobs", nargs="+", metavar="JOB", help="12, 1-3,7, last, @~1, all")
-    add(
-        "--cancelled",
-        action="store_true",
-        help="of an array also the tasks that were cancelled, beside those that failed",
-    )
-    add_server_options(parser)
-
-
-def retry(args: Namespace) -> int:
-    """Retry each; one that cannot be retried does not stop the others."""
-    answers = []
-    with client_for(args) as client:
-        found = references(client, args.jobs)
-        if not found:
-            warn(NONE)
-
-        def retry(reference: Reference) -> None:
-            answers.append(client.retry(str(reference), cancelled=args.cancelled))
-            if not args.json:
-                print(f"{reference} {done(answers[-1])}")
-
-        exit_code = for_each(found, retry)
-    if args.json:
-        print_json(answers)
-    return exit_code
-
-
-def done(answer: Mapping[str, Any]) -> str:
-    """What waits again, and what of an array does not."""
-    tasks, left = answer.get("tasks"), answer.get("left")
-    which = f": tasks {cut(tasks, MOST_TASKS_SHOWN)}" if tasks else ""
-    if not left:
-        return f"queued again{which}"
-    return f"queued again{which}; {left:,} cancelled not, add --cancelled for these, too"
-
-
-# --- `tgpu update`: change a job that waits.
-
-FIELDS = {
+UPDATE_FIELDS = {
     "name": "name",
     "gpus": "gpu_count",
     "gpu_memory": "gpu_memory_mb",
@@ -225,33 +41,108 @@ FIELDS = {
     "deadline": "deadline",
     "retries": "retries",
 }
+"""The field of the REST API for each option of `tgpu update` that is sent unchanged."""
 
 
-def register_update(parser: ArgumentParser) -> None:
-    """Add the options."""
+# Options
+
+
+def register_cancel(parser: ArgumentParser) -> None:
+    """Add the options of `tgpu cancel`."""
     add = parser.add_argument
-    add("jobs", nargs="+", metavar="JOB", help="12, 1-3,7, last, @~1, all")
-    add("-p", "--priority", metavar="P", help="as with submit")
-    add("-J", "--name", metavar="NAME", help="another name")
-    add("-t", "--time", type=limit("--time"), metavar="TIME", help="another limit")
-    add("-G", "--gpus", type=number("--gpus"), metavar="N", help="another number of GPUs")
-    add("--gpu-memory", type=size_mb("--gpu-memory"), metavar="SIZE", help="of all its GPUs")
-    add("-c", "--cpus", type=number("--cpus"), metavar="N", help="CPU cores")
-    add("-m", "--memory", type=size_mb("--memory"), metavar="SIZE", help="memory of the host")
-    add("--estimate", type=duration("--estimate"), metavar="TIME", help="likely run time")
-    add("--begin", type=moment("--begin"), metavar="WHEN", help="not before")
-    add("--deadline", type=moment("--deadline"), metavar="WHEN", help="should have ended by then")
-    add("--retries", type=whole("--retries"), metavar="N", help="try again so often if it fails")
-    add("-d", "--dependency", action="append", metavar="KIND:ID", help="instead of what it had")
-    add("--notify", action="append", metavar="WHAT[:WHO]", help="instead of what it had")
+    add("jobs", nargs="+", metavar="JOB", help="12, 1-3,7, 12_4, 12_[1-3], last, @~1, all")
+    add("--dry-run", action="store_true", help="show which jobs would be cancelled")
+    add("-q", "--quiet", action="store_true", help="print nothing on success")
     add_server_options(parser)
 
 
-def update(args: Namespace) -> int:
-    """Send the changes that were asked for; none at all is a mistake."""
+def register_hold(parser: ArgumentParser) -> None:
+    """Add the options of `tgpu hold`."""
+    parser.add_argument("jobs", nargs="+", metavar="JOB", help=JOBS_HELP)
+    add_server_options(parser)
+
+
+def register_release(parser: ArgumentParser) -> None:
+    """Add the options of `tgpu release`, which are those of `tgpu hold`."""
+    register_hold(parser)
+
+
+def register_retry(parser: ArgumentParser) -> None:
+    """Add the options of `tgpu retry`."""
+    add = parser.add_argument
+    add("jobs", nargs="+", metavar="JOB", help=JOBS_HELP)
+    add(
+        "--cancelled",
+        action="store_true",
+        help="of an array, retry the cancelled tasks as well as the failed ones",
+    )
+    add_server_options(parser)
+
+
+def register_update(parser: ArgumentParser) -> None:
+    """Add the options of `tgpu update`."""
+    add = parser.add_argument
+    add("jobs", nargs="+", metavar="JOB", help=JOBS_HELP)
+    add("-p", "--priority", metavar="P", help="as for submit")
+    add("-J", "--name", metavar="NAME", help="new name")
+    add("-t", "--time", type=limit("--time"), metavar="TIME", help="new time limit")
+    add("-G", "--gpus", type=number("--gpus"), metavar="N", help="new number of GPUs")
+    add("--gpu-memory", type=size_mb("--gpu-memory"), metavar="SIZE", help="of all its GPUs")
+    add("-c", "--cpus", type=number("--cpus"), metavar="N", help="CPU cores")
+    add("-m", "--memory", type=size_mb("--memory"), metavar="SIZE", help="host memory")
+    add("--estimate", type=duration("--estimate"), metavar="TIME", help="expected run time")
+    add("--begin", type=moment("--begin"), metavar="WHEN", help="do not start before")
+    add("--deadline", type=moment("--deadline"), metavar="WHEN", help="when it should have ended")
+    add("--retries", type=whole("--retries"), metavar="N", help="retry up to N times if it fails")
+    add("-d", "--dependency", action="append", metavar="KIND:ID", help="replaces the old ones")
+    add("--notify", action="append", metavar="WHAT[:WHO]", help="replaces the old ones")
+    add_server_options(parser)
+
+
+# Commands
+
+
+def run_cancel(args: Namespace) -> int:
+    """Cancel each job, or with --dry-run show which would be cancelled."""
+
+    def cancel(client: Client, reference: Reference) -> tuple[dict[str, Any], str]:
+        answer = (_would_cancel if args.dry_run else _cancel)(client, reference)
+        name = visible(str(answer.get("name", "")))
+        more = f" ({answer['state']}, {name})" if "state" in answer else ""
+        return answer, f"{answer.get('status', 'cancelled')}{more}"
+
+    return _for_each(args, cancel, quiet=args.quiet)
+
+
+def run_hold(args: Namespace) -> int:
+    """Keep jobs from starting."""
+    return _for_each(
+        args, lambda client, job: (client.call("POST", job_path(str(job), "hold")), "held")
+    )
+
+
+def run_release(args: Namespace) -> int:
+    """Let held jobs start."""
+    return _for_each(
+        args, lambda client, job: (client.call("POST", job_path(str(job), "release")), "released")
+    )
+
+
+def run_retry(args: Namespace) -> int:
+    """Put jobs that failed or were cancelled back into the queue."""
+
+    def retry(client: Client, reference: Reference) -> tuple[dict[str, Any], str]:
+        answer = client.retry(str(reference), cancelled=args.cancelled)
+        return answer, _retry_text(answer)
+
+    return _for_each(args, retry)
+
+
+def run_update(args: Namespace) -> int:
+    """Send the changes; a command without any is rejected."""
     changes = {
         field: getattr(args, option)
-        for option, field in FIELDS.items()
+        for option, field in UPDATE_FIELDS.items()
         if getattr(args, option) is not None
     }
     if args.priority is not None:
@@ -269,7 +160,90 @@ def update(args: Namespace) -> int:
         for reference in references(client, args.jobs):
             changed.append(client.update(str(reference), **changes))
             if not args.json:
-                print(f"{reference} changed")
+                print(f"{reference} updated")
     if args.json:
         print_json(changed[0] if len(changed) == 1 else changed)
     return 0
+
+
+def _for_each(
+    args: Namespace,
+    change: Callable[[Client, Reference], tuple[dict[str, Any], str]],
+    *,
+    quiet: bool = False,
+) -> int:
+    """Change every job that `args.jobs` names, and print the results.
+
+    `change` returns the server's answer and a word for the line on stdout. The exit code is that of
+    the first error, or 0. Unknown jobs are reported together at the end.
+    """
+    answers: list[dict[str, Any]] = []
+    unknown: list[Reference] = []
+    unknown_error = ""
+    exit_code = 0
+    with client_for(args) as client:
+        found = references(client, args.jobs)
+        if not found and not quiet:
+            warn(NONE)
+        for reference in found:
+            try:
+                answer, done = change(client, reference)
+            except SchedulerError as error:
+                exit_code = exit_code or error.exit_code
+                if isinstance(error, UnknownThing) and reference.tasks is None:
+                    unknown.append(reference)
+                    unknown_error = str(error)
+                else:
+                    _print_error(str(error))
+                continue
+            answers.append(answer)
+            if not args.json and not quiet:
+                print(f"{reference} {done}")
+    if len(unknown) == 1:
+        _print_error(unknown_error)
+    elif unknown:
+        from gpu_scheduler.model.intervals import IntervalSet
+
+        numbers = IntervalSet.of(int(one.job_id.removeprefix("job-")) for one in unknown)
+        _print_error(f"unknown jobs: {numbers}")
+    if args.json:
+        print_json(answers)
+    return exit_code
+
+
+def _print_error(problem: str) -> None:
+    sys.stdout.flush()
+    print(f"tgpu: error: {problem}", file=sys.stderr)
+
+
+def _cancel(client: Client, reference: Reference) -> dict[str, Any]:
+    """The server's answer; for a single task, the answer about that task."""
+    if (reference.tasks or "").isdecimal():
+        return client.cancel(str(reference))
+    return client.cancel(reference.job_id, reference.tasks) | {"job_id": str(reference)}
+
+
+def _would_cancel(client: Client, reference: Reference) -> dict[str, Any]:
+    """The job that would be cancelled; raises as `_cancel` would for a task that does not exist."""
+    tasks = reference.tasks or ""
+    job = client.get(str(reference) if tasks.isdecimal() else reference.job_id)
+    if tasks and not tasks.isdecimal():
+        from gpu_scheduler.model.intervals import IntervalSet
+
+        existing = IntervalSet.parse(job["array"]["tasks"]) if job.get("array") else IntervalSet()
+        missing = IntervalSet.parse(tasks).first_not_in(existing)
+        if missing is not None:
+            client.get(f"{job['id']}_{missing}")
+    answer = {"job_id": str(reference), "status": "would be cancelled"}
+    return answer | {"name": job.get("name", ""), "state": job["state"]}
+
+
+def _retry_text(answer: Mapping[str, Any]) -> str:
+    """What was queued again, and how many cancelled tasks of an array were not."""
+    tasks, left = answer.get("tasks"), answer.get("left")
+    which = f": tasks {cut(tasks, MOST_TASKS_SHOWN)}" if tasks else ""
+    if not left:
+        return f"queued again{which}"
+    return (
+        f"queued again{which}; {left:,} cancelled tasks were not, add --cancelled to retry them too"
+    )

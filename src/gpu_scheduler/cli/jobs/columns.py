@@ -1,4 +1,7 @@
-"""A job in columns: what the server says about it in, short texts out."""
+"""Jobs in text: the job ids that users write, and the columns and short texts that show a job.
+
+A job is a dictionary as the server sends it.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ HEADINGS = ("JOBID", "NAME", "USER", "ST", "TIME", "LIMIT", "GPUS", "NODELIST(RE
 RIGHT = ("TIME", "LIMIT", "GPUS", "END")
 NARROW = ("NAME", "USER")
 SPARE = ("LIMIT", "END", "USER", "TIME")
-"""What a narrow terminal does without, the first of them first."""
+"""Columns that a narrow terminal leaves out, in this order."""
 SPARE_OF_ALL = ("LIMIT", "TIME", "END", "USER")
-"""The same where jobs of several users stand."""
+"""The same for tables with jobs of several users."""
 STATES = {
     "pending": "PD",
     "scheduled": "SC",
@@ -34,10 +37,11 @@ STATES = {
     "preempted": "PR",
 }
 LONGEST_NAME = 32
+WH_PER_KWH = 1000
 LOST = "on a lost node since "
-"""How the server says that a job is on a node of which nothing is heard."""
+"""Prefix of the server's reason for a job on a node that sends no heartbeats."""
 WARNED = "warned: "
-"""How it says that a job that runs was told something that may end it."""
+"""Prefix of the server's reason for a running job that was warned, for example of its memory."""
 
 
 def row(job: Mapping[str, Any], now: float) -> list[str]:
@@ -55,20 +59,20 @@ def row(job: Mapping[str, Any], now: float) -> list[str]:
 
 
 def with_end(cells: Sequence[str], end: str) -> list[str]:
-    """The columns of a job, or their headings, with when it should end: behind its limit."""
+    """The columns of a job, or the headings, with the expected end after the limit."""
     place = HEADINGS.index("LIMIT") + 1
     return [*cells[:place], end, *cells[place:]]
 
 
 def id_text(job: Mapping[str, Any]) -> str:
-    """The number, as people write it; an array with the tasks that it has."""
+    """The job number; for an array with its tasks."""
     number = str(job.get("id", "?")).removeprefix("job-")
     array = job.get("array")
     return f"{number}_[{array['tasks']}]" if array and array.get("tasks") else number
 
 
 def short_name(job: Mapping[str, Any]) -> str:
-    """The name, cut on a terminal; a dash if it is nobody else's business."""
+    """The name, cut on a terminal; a dash for a job of another user."""
     if job.get("redacted"):
         return "-"
     name = full_name(job)
@@ -78,7 +82,7 @@ def short_name(job: Mapping[str, Any]) -> str:
 
 
 def full_name(job: Mapping[str, Any]) -> str:
-    """The name; that of the program if nobody gave it one, as programs often do not."""
+    """The name, or the name of the program for a job without one."""
     if job.get("name") or not job.get("command"):
         return str(job.get("name") or "")
     from gpu_scheduler.cli.submit.body import default_name
@@ -94,7 +98,7 @@ def state_code(job: Mapping[str, Any]) -> str:
 
 
 def seconds_at(text: str | None) -> float | None:
-    """A time of the server in seconds since 1970."""
+    """A time from the server in seconds since 1970."""
     if not text:
         return None
     from datetime import datetime
@@ -103,7 +107,7 @@ def seconds_at(text: str | None) -> float | None:
 
 
 def elapsed_s(job: Mapping[str, Any], now: float) -> float:
-    """How long it has run, or ran; what waits again does not run."""
+    """How long the job has run, or ran; 0 for one that waits for its next attempt."""
     start = seconds_at(job.get("started_at"))
     if start is None or job.get("state") in ("pending", "preempted", "PD", "PR"):
         return 0.0
@@ -112,14 +116,14 @@ def elapsed_s(job: Mapping[str, Any], now: float) -> float:
 
 
 def elapsed_text(job: Mapping[str, Any], now: float) -> str:
-    """The same, as a clock."""
+    """The elapsed time as `1:02:03`."""
     from gpu_scheduler.cli.text.values import clock_text
 
     return clock_text(elapsed_s(job, now))
 
 
 def limit_text(job: Mapping[str, Any]) -> str:
-    """The limit as a clock; a dash when there is none of its own."""
+    """The time limit as `1:02:03`; a dash for a job that states none."""
     from gpu_scheduler.cli.text.values import clock_text
 
     minutes = job.get("max_runtime_minutes") or 0
@@ -127,7 +131,7 @@ def limit_text(job: Mapping[str, Any]) -> str:
 
 
 def end_text(job: Mapping[str, Any], now: float) -> str:
-    """When it should end, if anything vouches for that: a time of today, else with the day."""
+    """The expected end, if known: a time today, else with the date."""
     at = seconds_at(job.get("expected_end"))
     if at is None:
         return "-"
@@ -141,9 +145,9 @@ def end_text(job: Mapping[str, Any], now: float) -> str:
 
 
 def gpus_text(job: Mapping[str, Any]) -> str:
-    """`2`, `0.5`, or for a gang `4x2`; all GPUs together where members differ.
+    """`2`, `0.5`, or for a gang `4x2`; the total where members differ.
 
-    Of an elastic gang that runs, or ran, with fewer members than it may have: what those hold.
+    An elastic gang that runs, or ran, with fewer members than it may have shows their GPUs.
     """
     total = job.get("gpu_count") or 0
     members = job.get("members")
@@ -159,24 +163,24 @@ def gpus_text(job: Mapping[str, Any]) -> str:
 
 
 def is_shrunk(job: Mapping[str, Any]) -> bool:
-    """Tell whether an elastic gang has places for fewer members than it may have."""
+    """Whether an elastic gang runs with fewer members than it may have."""
     placed = job.get("placed_members")
     return placed is not None and placed < job["members"]
 
 
 def progress_text(job: Mapping[str, Any]) -> str:
-    """How many tasks of an array are over, once there are some."""
+    """`3 of 12 done` for an array with tasks that have ended."""
     states = (job.get("array") or {}).get("states") or {}
-    over = [states[name] for name in ("completed", "failed", "cancelled") if states.get(name)]
-    if not over:
+    done = [states[name] for name in ("completed", "failed", "cancelled") if states.get(name)]
+    if not done:
         return ""
     from gpu_scheduler.model.intervals import IntervalSet
 
-    return f"{sum(len(IntervalSet.parse(tasks)) for tasks in over)} of {job['array']['count']} over"
+    return f"{sum(len(IntervalSet.parse(tasks)) for tasks in done)} of {job['array']['count']} done"
 
 
 def place_text(job: Mapping[str, Any]) -> str:
-    """Where it runs, as `box[0,1]`; else why not, in brackets."""
+    """Where the job runs, as `box[0,1]`; else the reason why not, in parentheses."""
     devices: dict[str, set[int]] = {}
     for part in job.get("allocation") or []:
         held = devices.setdefault(str(part["node"]), set())
@@ -187,20 +191,43 @@ def place_text(job: Mapping[str, Any]) -> str:
     ]
     reason = job.get("reason") or ""
     if places and job.get("state") in ("running", "scheduled", "completed"):
-        told = reason.partition(";")[0] if reason.startswith((LOST, WARNED)) else ""
-        return " ".join(places) + (f" ({in_local_time(told)})" if told else "")
+        warning = reason.partition(";")[0] if reason.startswith((LOST, WARNED)) else ""
+        return " ".join(places) + (f" ({in_local_time(warning)})" if warning else "")
     if places and not reason:
         return " ".join(places)
     return f"({in_local_time(reason)})" if reason else ""
 
 
-# --- Jobs as people name them, to the ids of the server.
-#
-# `12`, `job-12`, `1-3,7`, `12_4`, `12_[1-3]`, `last`, `last_4`, `@~1` (the one
-# before the last), `all`.
+def exit_text(job: Mapping[str, Any]) -> str:
+    """`0`, `1`, `SIG9`, or a dash when it is not known."""
+    if job.get("signal"):
+        return f"SIG{job['signal']}"
+    return "-" if job.get("exit_code") is None else str(job["exit_code"])
+
+
+def energy_text(job: Mapping[str, Any]) -> str:
+    """`1.25 kWh`, `3.4 Wh`, or a dash if the GPUs do not report their power."""
+    energy_wh = (job.get("measured") or {}).get("energy_wh")
+    if energy_wh is None:
+        return "-"
+    return f"{energy_wh / 1000:.2f} kWh" if energy_wh >= WH_PER_KWH else f"{energy_wh:.2g} Wh"
+
+
+def local_time(text: str | None) -> str:
+    """A time from the server in the local time zone, to the second."""
+    at = seconds_at(text)
+    if at is None:
+        return "-"
+    from datetime import datetime
+
+    return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+# Job ids as users write them: `12`, `job-12`, `1-3,7`, `12_4`, `12_[1-3]`, `last`, `last_4`, `@~1`
+# (the one before the last), `all`.
 
 MOST_JOBS = 100_000
-NONE = "'all' means your jobs that wait or run, and there are none"
+NONE = "you have no pending or running jobs"
 EXPECTED = "write 12, job-12, 1-3,7, 12_4, 12_[1-3], last, last_4, @~1 or all"
 _TASKS = r"(?:_(?:(\d{1,18})|\[([\d,:-]+)\]|(\d+-\d+)))?"
 _ONE = rf"(?:job-)?(\d{{1,18}}){_TASKS}"
@@ -227,7 +254,7 @@ class Reference:
         return f"Reference({str(self)!r})"
 
     def __str__(self) -> str:
-        """As the server writes it; several tasks stand in brackets."""
+        """As the server writes it; several tasks are in brackets."""
         if self.tasks is None:
             return self.job_id
         one = self.tasks.isdecimal()
@@ -235,37 +262,37 @@ class Reference:
 
 
 def references(client: Client, words: Iterable[str]) -> list[Reference]:
-    """Every job that is named, once, in the order of naming."""
+    """The jobs that the words name, each once, in the order of the words."""
     found: dict[Reference, None] = {}
     for word in words:
-        for part in _parts(word):
-            for reference in _meant(client, part):
+        for part in _split(word):
+            for reference in _read(client, part):
                 found[reference] = None
     if len(found) > MOST_JOBS:
-        raise InvalidRequest(f"these are more than {MOST_JOBS:,} jobs; name fewer at once")
+        raise InvalidRequest(f"more than {MOST_JOBS:,} jobs named; name fewer at once")
     return list(found)
 
 
 def one_reference(client: Client, word: str) -> Reference:
-    """The only job that is named."""
+    """The one job that the word names; several are rejected."""
     found = references(client, [word])
     if len(found) != 1:
         raise InvalidRequest(f"'{word}' names {len(found)} jobs; name one")
     return found[0]
 
 
-def _parts(word: str) -> list[str]:
+def _split(word: str) -> list[str]:
     """Split at commas that are not in brackets."""
     return [part.strip() for part in re.split(r",(?![^\[]*\])", word)]
 
 
-def _meant(client: Client, part: str) -> Iterator[Reference]:
+def _read(client: Client, part: str) -> Iterator[Reference]:
     if match := re.fullmatch(_ONE, part, re.ASCII):
         yield Reference(f"job-{int(match[1])}", match[2] or match[3] or match[4])
     elif match := re.fullmatch(_RANGE, part, re.ASCII):
         first, last = int(match[1]), int(match[2])
         if not first <= last < first + MOST_JOBS:
-            raise InvalidRequest(f"'{part}' is no range of at most {MOST_JOBS:,} jobs")
+            raise InvalidRequest(f"'{part}' is not a range of at most {MOST_JOBS:,} jobs")
         for number in range(first, last + 1):
             yield Reference(f"job-{number}")
     elif match := re.fullmatch(_BACK, part, re.ASCII):
@@ -274,7 +301,7 @@ def _meant(client: Client, part: str) -> Iterator[Reference]:
         for job in client.list(state=ACTIVE, user=mine()):
             yield Reference(job["id"])
     else:
-        raise InvalidRequest(f"'{part}' is no job; {EXPECTED}")
+        raise InvalidRequest(f"'{part}' is not a job; {EXPECTED}")
 
 
 def _recent(client: Client, back: int) -> str:

@@ -1,4 +1,4 @@
-"""`tgpu list`: jobs that wait or run, one to a line."""
+"""`tgpu list` and `tgpu history`: active jobs and ended jobs, one per line."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ from gpu_scheduler.cli.jobs.columns import (
     SPARE,
     SPARE_OF_ALL,
     STATES,
+    elapsed_text,
     end_text,
+    energy_text,
+    exit_text,
+    gpus_text,
+    id_text,
+    local_time,
     row,
+    short_name,
+    state_code,
     with_end,
 )
-from gpu_scheduler.cli.text.tables import print_json, print_table
+from gpu_scheduler.cli.text.tables import in_local_time, print_json, print_table
 from gpu_scheduler.cli.text.values import whole
 from gpu_scheduler.client.requests import ACTIVE, ENDED
 from gpu_scheduler.model.errors import InvalidRequest
@@ -29,33 +37,44 @@ if TYPE_CHECKING:
     from gpu_scheduler.client.client import Client
 
 PAGE = 200
+HISTORY_PAGE = 50
+HISTORY_HEADINGS = (
+    *("JOBID", "NAME", "USER", "ST", "EXIT", "ENDED", "TIME", "GPUS", "ENERGY", "REASON"),
+)
+HISTORY_RIGHT = ("EXIT", "TIME", "GPUS", "ENERGY")
+HISTORY_SPARE = ("ENERGY", "USER", "GPUS", "TIME", "ENDED")
 _LARGEST_PAGE = 1000
 _CODES = {code.lower(): state for state, code in STATES.items()}
 _RUNNING = tuple(state for state in ACTIVE if state != "pending")
 
 
-def register(parser: ArgumentParser) -> None:
-    """Add the options."""
+def _add_filters(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("-u", "--user", metavar="NAME", help="jobs of this user; 'all' for everybody's")
+    add("-u", "--user", metavar="NAME", help="jobs of this user; 'all' for all users")
     add("-A", "--everybody", action="store_true", help="the same as --user all")
-    add("-s", "--state", "--status", dest="state", metavar="STATE", help="pending, R, failed, all")
     add("-T", "--tenant", "--tenant-id", dest="tenant", metavar="T", help="jobs of this tenant")
-    add("-J", "--name", metavar="NAME", help="jobs of this name")
-    add("--sort", metavar="KEY", help="as -priority, name, user or state")
+    add("-J", "--name", metavar="NAME", help="jobs with this name")
+
+
+def register_list(parser: ArgumentParser) -> None:
+    """Add the options of `tgpu list`."""
+    add = parser.add_argument
+    _add_filters(parser)
+    add("-s", "--state", "--status", dest="state", metavar="STATE", help="pending, R, failed, all")
+    add("--sort", metavar="KEY", help="such as -priority, name, user or state")
     add(
         *("-L", "--limit"),
         type=whole("--limit"),
         default=PAGE,
         metavar="N",
-        help=f"show at most N, of ended jobs the newest; default {PAGE}, 0 shows all",
+        help=f"show at most N, the newest of ended jobs; default {PAGE}, 0 shows all",
     )
     add("-q", "--parsable", action="store_true", help="print job ids alone")
     add_server_options(parser)
 
 
-def run(args: Namespace) -> int:
-    """List the jobs that were asked for, and say if there are more."""
+def run_list(args: Namespace) -> int:
+    """List jobs, and say if there are more."""
     with client_for(args) as client:
         jobs, total = found_jobs(client, args)
     if args.json:
@@ -71,7 +90,7 @@ def run(args: Namespace) -> int:
 
 
 def _print(jobs: list[dict[str, Any]], *, with_ends: bool) -> None:
-    """A line for each. Of others one may know little, but when they make room."""
+    """One line per job; with jobs of other users also when they should end."""
     now = time.time()
     headings, rows = list(HEADINGS), [row(job, now) for job in jobs]
     if with_ends:
@@ -82,7 +101,7 @@ def _print(jobs: list[dict[str, Any]], *, with_ends: bool) -> None:
 
 
 def found_jobs(client: Client, args: Namespace) -> tuple[list[dict[str, Any]], int]:
-    """The jobs to show, those that run first, and how many there are in all."""
+    """The jobs to show, running ones first, and the total number."""
     query: dict[str, object] = {
         "user": None if args.everybody or args.user == "all" else args.user or mine(),
         "tenant_id": args.tenant,
@@ -91,13 +110,13 @@ def found_jobs(client: Client, args: Namespace) -> tuple[list[dict[str, Any]], i
     }
     states = states_of(args.state)
     if not args.sort and (states is None or ENDED.intersection(states)):
-        # Of all that ever ended, the latest are meant; they are shown in their order all the same.
+        # Of ended jobs take the latest, but show them in order of submission.
         query |= {"sort": "-number", "state": states and ",".join(states)}
         newest, total = pages(client, query, args.limit)
         return newest[::-1], total
     if states != ACTIVE or args.sort:
         return pages(client, query | {"state": states and ",".join(states)}, args.limit)
-    # Two questions, so that what runs is seen also when ten thousand others wait.
+    # Two requests, so that running jobs are shown even if ten thousand others are pending.
     first, count = pages(client, query | {"state": ",".join(_RUNNING)}, args.limit)
     left = max(1, args.limit - len(first)) if args.limit else 0
     rest, more = pages(client, query | {"state": "pending"}, left)
@@ -106,7 +125,7 @@ def found_jobs(client: Client, args: Namespace) -> tuple[list[dict[str, Any]], i
 
 
 def pages(client: Client, query: dict[str, object], limit: int) -> tuple[list[dict[str, Any]], int]:
-    """So many jobs (0: all of them), and how many there are."""
+    """Up to `limit` jobs (0: all), and the total number."""
     jobs: list[dict[str, Any]] = []
     total = 0
     while True:
@@ -120,7 +139,7 @@ def pages(client: Client, query: dict[str, object], limit: int) -> tuple[list[di
 
 
 def states_of(text: str | None) -> tuple[str, ...] | None:
-    """The states that are meant: by default the active ones, for `all` no condition."""
+    """The states to show: by default the active ones; None, which is any, for `all`."""
     if text is None or text == "active":
         return ACTIVE
     if text == "all":
@@ -134,6 +153,81 @@ def states_of(text: str | None) -> tuple[str, ...] | None:
             found.append(state)
         else:
             raise InvalidRequest(
-                f"--state has '{word}'; expected {', '.join(STATES)}, active, ended or all"
+                f"--state is '{word}'; expected {', '.join(STATES)}, active, ended or all"
             )
     return tuple(found)
+
+
+def register_history(parser: ArgumentParser) -> None:
+    """Add the options of `tgpu history`."""
+    add = parser.add_argument
+    _add_filters(parser)
+    add("-s", "--state", metavar="STATE", default="ended", help="completed, failed, cancelled")
+    add("--since", metavar="TIME", help="ended since then: 2h, 7d (ago) or 2026-11-16")
+    add("--until", metavar="TIME", help="ended before then")
+    add("--archived", action="store_true", help="also jobs in the archive")
+    add(
+        *("-L", "--limit"),
+        type=whole("--limit"),
+        default=HISTORY_PAGE,
+        metavar="N",
+        help=f"show at most N; default {HISTORY_PAGE}, 0 shows all",
+    )
+    add_server_options(parser)
+
+
+def run_history(args: Namespace) -> int:
+    """List jobs that have ended, the latest first."""
+    from gpu_scheduler.cli.text.dates import past_moment
+
+    query: dict[str, object] = {
+        "state": ",".join(_ended_states(args.state)),
+        "user": None if args.everybody or args.user == "all" else args.user or mine(),
+        "tenant_id": args.tenant,
+        "name": args.name,
+        "sort": "-ended_at",
+        "archived": "true" if args.archived else None,
+        "ended_since": past_moment(args.since, "--since"),
+        "ended_before": past_moment(args.until, "--until"),
+    }
+    with client_for(args) as client:
+        jobs, total = pages(client, query, args.limit)
+    if args.json:
+        print_json({"jobs": jobs, "total": total})
+        return 0
+    now = time.time()
+    rows = (_history_row(job, now) for job in jobs)
+    print_table(
+        HISTORY_HEADINGS, rows, right=HISTORY_RIGHT, narrow=("NAME", "USER"), spare=HISTORY_SPARE
+    )
+    if total > len(jobs):
+        warn(f"{len(jobs):,} of {total:,} jobs shown; --limit 0 shows all")
+    return 0
+
+
+def _ended_states(text: str) -> tuple[str, ...]:
+    """The states that `--state` names; one in which a job has not ended is rejected."""
+    states = states_of("ended" if text == "all" else text) or ()
+    for state in states:
+        if state not in ENDED:
+            raise InvalidRequest(
+                f"--state is '{state}', but history shows ended jobs; expected "
+                f"{', '.join(sorted(ENDED))}, ended or all; "
+                "'tgpu list --state' shows pending and running jobs"
+            )
+    return states
+
+
+def _history_row(job: dict[str, Any], now: float) -> list[str]:
+    return [
+        id_text(job),
+        short_name(job),
+        str(job.get("user", "")),
+        state_code(job),
+        exit_text(job),
+        local_time(job.get("ended_at")),
+        elapsed_text(job, now),
+        gpus_text(job),
+        energy_text(job),
+        in_local_time(str(job.get("reason") or "")),
+    ]

@@ -1,4 +1,4 @@
-"""`tgpu logs`: the output of a job, as it is; with `-f` as it comes."""
+"""`tgpu logs`: the output of a job; with `-f` until the job ends, over all its attempts."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from gpu_scheduler.cli.jobs.wait import Notes
+    from gpu_scheduler.cli.jobs.wait import StatusLine
     from gpu_scheduler.client.client import Client
 
 _PAUSE_S = 0.2
-_LONGEST_ABSENCE_S = 60.0
+_LONGEST_OUTAGE_S = 60.0
 
 
 def register(parser: ArgumentParser) -> None:
     """Add the options."""
     add = parser.add_argument
     add("job", metavar="JOB", help="12, 12_4, last, ...")
-    add("-f", "--follow", action="store_true", help="go on until the job ends")
+    add("-f", "--follow", action="store_true", help="follow the output until the job ends")
     add("-n", "--tail", type=whole("--tail"), metavar="N", help="only the last N lines")
-    add("--attempt", type=whole("--attempt", least=1), metavar="N", help="of this attempt alone")
+    add("--attempt", type=whole("--attempt", least=1), metavar="N", help="only this attempt")
     add("--member", type=whole("--member"), metavar="N", help="one member of a gang; default 0")
-    add("--all-members", action="store_true", help="all of them, with [rank] before each line")
+    add("--all-members", action="store_true", help="all members, with [rank] before each line")
     add_server_options(parser, json=False)
     add("--json", action="store_true", help="print each line as a JSON object")
 
@@ -60,31 +60,31 @@ def run(args: Namespace) -> int:
         finally:
             lines.end()
         if not written and args.tail != 0:
-            _say_why_empty(client, str(reference))
+            _explain_empty(client, str(reference))
     return 0
 
 
 def _follow_all(
     client: Client, job: str, query: dict[str, object], lines: _Bytes | _JsonLines
 ) -> int:
-    """Copy this attempt and all that come after it; how many bytes there were."""
-    from gpu_scheduler.cli.jobs.wait import Notes
+    """Copy this attempt and all later ones; returns the number of bytes."""
+    from gpu_scheduler.cli.jobs.wait import StatusLine
 
     attempts = Attempts(
         client,
         job,
-        Notes(quiet=False, hint="Ctrl-C leaves it alone"),
+        StatusLine(quiet=False, hint="Ctrl-C stops following"),
         first=int(client.get(job).get("attempt") or 1),
         query=query,
         write=lines.write,
         between=lines.end,
     )
-    attempts.until_its_end()
+    attempts.copy_until_end()
     return attempts.copied
 
 
 def _copy(client: Client, job: str, query: dict[str, object], lines: _Bytes | _JsonLines) -> int:
-    """Copy what is there; how many bytes."""
+    """Copy the output so far; returns the number of bytes."""
     written = 0
     for piece in client.log_bytes(job, follow=False, **query):
         lines.write(piece)
@@ -92,17 +92,17 @@ def _copy(client: Client, job: str, query: dict[str, object], lines: _Bytes | _J
     return written
 
 
-def _say_why_empty(client: Client, job: str) -> None:
-    """A job that has not begun, or never could, has written nothing: say that, and why."""
+def _explain_empty(client: Client, job: str) -> None:
+    """Print why a job that has not started, or could not start, has no output."""
     found = client.explain(job)
     if found.get("state") in {"pending", "preempted"}:
         warn(f"{job} has not started: {found.get('reason')}")
     elif found.get("state") == "failed":
-        warn(f"{job} has written nothing: {found.get('reason')}")
+        warn(f"{job} has no output: {found.get('reason')}")
 
 
 class Follower:
-    """Copies output to stdout, and knows how far it got, so that it can go on later."""
+    """Copies output to stdout and keeps its position, so that it can continue later."""
 
     def __init__(
         self,
@@ -118,20 +118,20 @@ class Follower:
         self.copied = 0
 
     def copy(self) -> None:
-        """Copy until the attempt ends; a server that restarts is waited for.
+        """Copy until the attempt ends; waits for a server that restarts.
 
-        Lines of several members have no place in a log, at which one could go on.
+        The merged output of several members has no position from which to continue.
         """
         answered = False
-        can_go_on = not self._query.get("merged")
+        can_continue = not self._query.get("merged")
         lost_at = 0.0
         while True:
             query = dict(self._query)
             if self.copied and query.get("tail") is None:
                 query["offset"] = self.copied
             elif self.copied:
-                # Nobody knows where in the log its end began that was shown.
-                warn(f"the connection broke; the last lines of {self._job} come again")
+                # The position at which the tail began is unknown.
+                warn(f"the connection broke; repeating the last lines of {self._job}")
             try:
                 pieces = self._client.log_bytes(self._job, follow=True, **query)
                 answered, lost_at = True, 0.0
@@ -140,9 +140,12 @@ class Follower:
                     self._write(piece)
                 return
             except ClusterError:
-                # Away, or back and not yet in touch with the node.
+                # The server is down, or up and not yet connected to the node.
                 lost_at = lost_at or time.monotonic()
-                if not (answered and can_go_on) or time.monotonic() - lost_at > _LONGEST_ABSENCE_S:
+                if (
+                    not (answered and can_continue)
+                    or time.monotonic() - lost_at > _LONGEST_OUTAGE_S
+                ):
                     raise
                 time.sleep(_PAUSE_S)
 
@@ -153,25 +156,25 @@ def follow(
     query: dict[str, object],
     write: Callable[[bytes], None] | None = None,
 ) -> int:
-    """Copy the output to stdout until the attempt ends; how many bytes there were."""
+    """Copy the output to stdout until the attempt ends; returns the number of bytes."""
     follower = Follower(client, job, query, write)
     follower.copy()
     return follower.copied
 
 
 class _Bytes:
-    """Bytes in, the same out."""
+    """Writes output unchanged."""
 
     def write(self, piece: bytes) -> None:
         """Print it."""
         _write(piece)
 
     def end(self) -> None:
-        """Nothing is held back."""
+        """Nothing is buffered."""
 
 
 class _JsonLines:
-    """Bytes in, one object for each line out as soon as the line is complete."""
+    """Prints one JSON object for each complete line."""
 
     def __init__(self, job: str) -> None:
         self._job = job
@@ -184,14 +187,14 @@ class _JsonLines:
             self._print(line)
 
     def end(self) -> None:
-        """Print what is left, a line that nobody ended."""
+        """Print the last line, which has no newline."""
         if self._rest:
             self._print(self._rest)
         self._rest = b""
 
     def _print(self, line: bytes) -> None:
         text = line.decode("utf-8", "replace")
-        # Plain ASCII, whatever the terminal takes.
+        # Plain ASCII, which every terminal can show.
         print(json.dumps({"job_id": self._job, "line": text}), flush=True)
 
 
@@ -201,57 +204,55 @@ def _write(piece: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-# --- The output of a job, one attempt after the other, until it has ended for good.
-
 WAITING = ("pending", "preempted")
 
 
 class Attempts:
-    """Copies every attempt from the first that is wanted on, also those nobody saw begin.
+    """Copies the output of attempt `first` and of every later one, until the job has ended.
 
-    It knows how far it got, so that it can go on when it was interrupted.
+    It keeps its position, so that it can continue after an interruption.
     """
 
     def __init__(
         self,
         client: Client,
         job: str,
-        notes: Notes,
+        status: StatusLine,
         *,
         first: int = 1,
         query: Mapping[str, object] | None = None,
         write: Callable[[bytes], None] | None = None,
         between: Callable[[], None] | None = None,
     ) -> None:
-        """The `query` says of which member; a tail is one of the first attempt.
+        """`query` chooses the member; a tail in it applies to the first attempt only.
 
-        `between` is called when the output of an attempt has come to its end.
+        `between` is called at the end of the output of each attempt.
         """
         self._client = client
         self._job = job
-        self._notes = notes
+        self._status = status
         self._write = write
         self._between = between
         self._query = dict(query or {})
         self._number = first
-        self._is_told = False
+        self._end_is_printed = False
         self._before = 0
         self._follower = self._follower_of(first)
 
     @property
     def copied(self) -> int:
-        """How many bytes there were."""
+        """Number of bytes copied."""
         return self._before + self._follower.copied
 
-    def until_its_end(self) -> Mapping[str, Any]:
-        """Copy until the job is over; the job as it is then."""
+    def copy_until_end(self) -> Mapping[str, Any]:
+        """Copy until the job has ended; returns the job."""
         while True:
             self._copy()
             found = self._wait_until(self._is_settled)
-            if not is_over(found) or self._has_begun_another(found):
-                self._tell_its_end()
-                found = self._wait_until(lambda job: is_over(job) or self._has_begun_another(job))
-            if not self._has_begun_another(found):
+            if not is_over(found) or self._has_later_attempt(found):
+                self._print_end()
+                found = self._wait_until(lambda job: is_over(job) or self._has_later_attempt(job))
+            if not self._has_later_attempt(found):
                 return found
             self._begin(self._number + 1)
 
@@ -259,7 +260,7 @@ class Attempts:
         return Follower(self._client, self._job, self._query | {"attempt": attempt}, self._write)
 
     def _copy(self) -> None:
-        """Copy this attempt. If its output is out of reach, that of later ones may not be."""
+        """Copy this attempt; if its output is unavailable, go on with the next attempt."""
         try:
             self._follower.copy()
         except (ClusterError, UnknownThing) as error:
@@ -270,32 +271,34 @@ class Attempts:
             self._between()
 
     def _wait_until(self, ready: Callable[[dict[str, Any]], bool]) -> Mapping[str, Any]:
-        found = wait_until(ready, self._client, self._job, self._notes)
-        self._notes.clear()
+        found = wait_until(ready, self._client, self._job, self._status)
+        self._status.clear()
         return found
 
-    def _tell_its_end(self) -> None:
-        if not self._is_told:
-            self._notes.tell(f"attempt {self._number} of {self._job} is over; another one follows")
-        self._is_told = True
+    def _print_end(self) -> None:
+        if not self._end_is_printed:
+            self._status.print(
+                f"attempt {self._number} of {self._job} has ended; it will be retried"
+            )
+        self._end_is_printed = True
 
     def _begin(self, attempt: int) -> None:
-        self._notes.tell(f"attempt {attempt} of {self._job} begins")
+        self._status.print(f"attempt {attempt} of {self._job} started")
         self._before += self._follower.copied
         self._query.pop("tail", None)
-        self._number, self._is_told = attempt, False
+        self._number, self._end_is_printed = attempt, False
         self._follower = self._follower_of(attempt)
 
     def _is_settled(self, job: Mapping[str, Any]) -> bool:
-        """Whether the server knows what becomes of a job whose attempt has ended."""
+        """Whether the server has decided what follows the end of this attempt."""
         return is_over(job) or self._is_past(job)
 
     def _is_past(self, job: Mapping[str, Any]) -> bool:
-        """Whether this attempt is over, and not the last one."""
+        """Whether this attempt has ended and another one has started or will start."""
         waits_again = job["state"] in WAITING and _attempt(job) == self._number
-        return waits_again or self._has_begun_another(job)
+        return waits_again or self._has_later_attempt(job)
 
-    def _has_begun_another(self, job: Mapping[str, Any]) -> bool:
+    def _has_later_attempt(self, job: Mapping[str, Any]) -> bool:
         return _attempt(job) > self._number
 
 

@@ -1,11 +1,26 @@
-"""`tgpu show`: everything about jobs, grouped as needs, execution and times."""
+"""`tgpu show` and `tgpu explain`: everything about jobs, and why they wait.
+
+Times of the server are shown in the local time zone.
+"""
 
 from __future__ import annotations
 
 import time
 
 from gpu_scheduler.cli.connection import add_server_options, client_for
-from gpu_scheduler.cli.jobs.columns import references
+from gpu_scheduler.cli.jobs.columns import (
+    elapsed_text,
+    energy_text,
+    exit_text,
+    full_name,
+    gpus_text,
+    is_shrunk,
+    limit_text,
+    local_time,
+    place_text,
+    references,
+    seconds_at,
+)
 from gpu_scheduler.cli.text.tables import (
     coloured_state,
     in_local_time,
@@ -14,9 +29,9 @@ from gpu_scheduler.cli.text.tables import (
     print_pairs,
     visible,
 )
+from gpu_scheduler.cli.text.values import clock_text, duration_text, size_text
 from gpu_scheduler.client.requests import job_path
 
-MOST_ATTEMPTS = 10
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -25,15 +40,17 @@ if TYPE_CHECKING:
 
     from gpu_scheduler.client.client import Client
 
+MOST_ATTEMPTS = 10
 
-def register(parser: ArgumentParser) -> None:
+
+def register_show(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument("jobs", nargs="+", metavar="JOB", help="12, 1-3,7, 12_4, last, @~1, all")
     add_server_options(parser)
 
 
-def run(args: Namespace) -> int:
-    """Show each job with all that is known of it."""
+def run_show(args: Namespace) -> int:
+    """Show all details of each job."""
     with client_for(args) as client:
         jobs = [
             client.call("GET", job_path(str(reference)))
@@ -45,12 +62,12 @@ def run(args: Namespace) -> int:
         for place, job in enumerate(jobs):
             if place:
                 print()
-            print_job(job, _earlier(client, job))
+            print_job(job, _earlier_attempts(client, job))
     return 0
 
 
-def _earlier(client: Client, job: dict[str, Any]) -> list[dict[str, Any]]:
-    """How the attempts ended after which there is, or will be, another one."""
+def _earlier_attempts(client: Client, job: dict[str, Any]) -> list[dict[str, Any]]:
+    """The attempts before the current one; for a pending job all of them."""
     if job.get("redacted") or job.get("array"):
         return []
     is_waiting = job["state"] == "pending"
@@ -61,14 +78,12 @@ def _earlier(client: Client, job: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def print_job(job: dict[str, Any], earlier: Sequence[dict[str, Any]] = ()) -> None:
-    """One job, for people."""
-    from gpu_scheduler.cli.jobs.columns import full_name
-
+    """Print one job."""
     name = visible(full_name(job))
     named = f"  {name}" if name else ""
     print(f"{painted(str(job['id']), 'bold')}{named}  {coloured_state(str(job['state']))}")
     if job.get("redacted"):
-        print_pairs(_of_somebody_else(job))
+        print_pairs(_public_fields(job))
         return
     if job.get("reason"):
         print(f"  {in_local_time(visible(job['reason']))}")
@@ -79,18 +94,14 @@ def print_job(job: dict[str, Any], earlier: Sequence[dict[str, Any]] = ()) -> No
         ("measured", _measured(job)),
         ("earlier attempts", _attempts(earlier)),
     ):
-        told = [(name, text) for name, text in pairs if text]
-        if told:
+        shown = [(name, text) for name, text in pairs if text]
+        if shown:
             print(painted(title, "bold"))
-            print_pairs(told)
+            print_pairs(shown)
 
 
-def _of_somebody_else(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What everybody may know of a job."""
-    from gpu_scheduler.cli.jobs.columns import place_text
-    from gpu_scheduler.cli.jobs.history import local_time
-    from gpu_scheduler.cli.text.values import size_text
-
+def _public_fields(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The fields that all users may see."""
     yield "user", str(job.get("user") or "")
     yield "tenant", str(job.get("tenant_id") or "")
     yield "GPUs", _gpus(job)
@@ -104,27 +115,20 @@ def _of_somebody_else(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _gpus(job: dict[str, Any]) -> str:
-    """How many; of a gang also with how many members, if these are not all."""
-    from gpu_scheduler.cli.jobs.columns import gpus_text, is_shrunk
-
-    told = f" ({job['placed_members']} of {job['members']} members)" if is_shrunk(job) else ""
-    return gpus_text(job) + told
+    """The number of GPUs; for an elastic gang that shrank also its number of members."""
+    members = f" ({job['placed_members']} of {job['members']} members)" if is_shrunk(job) else ""
+    return gpus_text(job) + members
 
 
 def _limit(job: dict[str, Any]) -> str:
-    """The limit; one that comes from the settings is told as such."""
-    from gpu_scheduler.cli.jobs.columns import limit_text
-    from gpu_scheduler.cli.text.values import clock_text
-
+    """The time limit, and whether it is the default of the settings."""
     minutes = job.get("time_limit_minutes")
     if job.get("max_runtime_minutes") or not minutes:
         return limit_text(job)
-    return f"{clock_text(minutes * 60)} (the default)"
+    return f"{clock_text(minutes * 60)} (default)"
 
 
 def _needs(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    from gpu_scheduler.cli.text.values import size_text
-
     yield "GPUs", _gpus(job)
     is_elastic = 0 < (job.get("min_members") or 0) < (job.get("members") or 0)
     yield "members", f"{job['members']}, at least {job['min_members']}" if is_elastic else ""
@@ -148,16 +152,13 @@ def _needs(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _execution(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     import shlex
 
-    from gpu_scheduler.cli.jobs.columns import place_text
-    from gpu_scheduler.cli.jobs.history import exit_text
-
     yield "command", shlex.join(job.get("command") or [])
     yield "image", str(job.get("image") or "")
     yield "directory", str(job.get("working_directory") or "")
     variables = job.get("environment") or {}
     yield "sweep", str(job.get("sweep") or "")
-    shot = job.get("snapshot") or {}
-    yield "code", snapshot_text(shot) if shot else ""
+    snapshot = job.get("snapshot") or {}
+    yield "code", snapshot_text(snapshot) if snapshot else ""
     yield "variables", " ".join(f"{name}={value}" for name, value in sorted(variables.items()))
     yield "runner", str(job.get("runner") or "")
     yield "runs on", place_text({**job, "reason": ""})
@@ -173,34 +174,31 @@ def _execution(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _attempts(earlier: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """The last ones, each with how it ended and where it was."""
-    from gpu_scheduler.cli.jobs.columns import place_text, seconds_at
-    from gpu_scheduler.cli.jobs.history import exit_text, local_time
-    from gpu_scheduler.cli.text.values import clock_text
-
+    """The last attempts: how each ended and where it ran."""
     if len(earlier) > MOST_ATTEMPTS:
         yield "", f"{len(earlier) - MOST_ATTEMPTS} more before these"
     for one in earlier[-MOST_ATTEMPTS:]:
         began, ended = seconds_at(one["started_at"]), seconds_at(one["ended_at"])
         ran = f"after {clock_text(ended - began)}" if began and ended else ""
-        how = f"{one['state']}, exit {exit_text(one)}"
-        told = in_local_time(visible(one["detail"]))
-        parts = (how, ran, f"on {place_text({**one, 'reason': ''})}", told)
+        outcome = f"{one['state']}, exit {exit_text(one)}"
+        detail = in_local_time(visible(one["detail"]))
+        parts = (outcome, ran, f"on {place_text({**one, 'reason': ''})}", detail)
         yield f"{one['attempt']}  {local_time(one['started_at'])}", ", ".join(filter(None, parts))
 
 
-def snapshot_text(shot: dict[str, Any]) -> str:
+def snapshot_text(snapshot: dict[str, Any]) -> str:
     """`commit 3f9a1c2 with changes, of /home/ann/project, in /home/ann/.local/...`."""
-    what = f"commit {shot['commit'][:12]}" if shot.get("commit") else f"copy {shot['tree'][:12]}"
-    changed = " with changes" if shot.get("dirty") else ""
-    return f"{what}{changed} of {shot['source']}, in {shot['path']}"
+    what = (
+        f"commit {snapshot['commit'][:12]}"
+        if snapshot.get("commit")
+        else f"copy {snapshot['tree'][:12]}"
+    )
+    changed = " with changes" if snapshot.get("dirty") else ""
+    return f"{what}{changed} of {snapshot['source']}, in {snapshot['path']}"
 
 
 def _measured(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What its GPUs told; of declared ones there is nothing."""
-    from gpu_scheduler.cli.jobs.history import energy_text
-    from gpu_scheduler.cli.text.values import size_text
-
+    """What the GPUs measured; declared GPUs measure nothing."""
     found = job.get("measured")
     if not found:
         if job.get("started_at") and job.get("gpu_count"):
@@ -208,21 +206,88 @@ def _measured(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
         return
     yield "energy", energy_text(job)
     mean, peak = found.get("utilisation_percent"), found.get("peak_utilisation_percent")
-    yield "GPU use", "not measured" if mean is None else f"{mean:.0f} % in the mean, peak {peak} %"
+    yield "GPU use", "not measured" if mean is None else f"mean {mean:.0f} %, peak {peak} %"
     memory_mb = found.get("peak_memory_mb")
     yield "GPU memory", f"{size_text(memory_mb)} at most" if memory_mb else ""
     yield "warned", visible(str(found.get("warning") or ""))
 
 
 def _times(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    from gpu_scheduler.cli.jobs.columns import elapsed_s
-    from gpu_scheduler.cli.jobs.history import local_time
-    from gpu_scheduler.cli.text.values import clock_text
-
     times = [("submitted", "submitted_at"), ("not before", "begin_at"), ("deadline", "deadline")]
     has_begun = job.get("started_at") and job["state"] != "pending"
     if has_begun:
         times += [("started", "started_at"), ("ended", "ended_at")]
     for name, key in times:
         yield name, local_time(job[key]) if job.get(key) else ""
-    yield "ran for", clock_text(elapsed_s(job, time.time())) if has_begun else ""
+    yield "ran for", elapsed_text(job, time.time()) if has_begun else ""
+
+
+def register_explain(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("jobs", nargs="+", metavar="JOB", help="12, 1-3,7, 12_4, last, @~1, all")
+    add_server_options(parser)
+
+
+def run_explain(args: Namespace) -> int:
+    """Explain for each job why it waits, or in which state it is."""
+    with client_for(args) as client:
+        answers = [client.explain(str(one)) for one in references(client, args.jobs)]
+    if args.json:
+        print_json(answers[0] if len(answers) == 1 else answers)
+        return 0
+    for answer in answers:
+        _print_explanation(answer, time.time())
+    return 0
+
+
+def _print_explanation(answer: dict[str, Any], now: float) -> None:
+    state = str(answer.get("state", ""))
+    print(f"{painted(str(answer['job_id']), 'bold')}  {coloured_state(state)}")
+    if answer.get("reason"):
+        print(f"  {in_local_time(visible(str(answer['reason'])))}")
+    position = answer.get("position")
+    print_pairs(
+        [
+            ("queue position", "" if position is None else str(position)),
+            _start(answer, now),
+            ("expected end", expected_end_text(answer, now)),
+            *(
+                (f"GPU {index}", visible(str(problem)))
+                for index, problem in (answer.get("details", {}).get("gpus") or {}).items()
+            ),
+        ]
+    )
+
+
+def _start(answer: dict[str, Any], now: float) -> tuple[str, str]:
+    """When the job should start, or when it started."""
+    if answer.get("state") in ("running", "scheduled"):
+        return "started", local_time(answer.get("expected_start"))
+    return "expected start", expected_start_text(answer, now)
+
+
+def expected_end_text(answer: dict[str, Any], now: float) -> str:
+    """The expected end, or why it is unknown."""
+    unknown = visible(str(answer.get("end_unknown") or ""))
+    return f"unknown: {unknown}" if unknown else _time_ahead(answer.get("expected_end"), now)
+
+
+def expected_start_text(answer: dict[str, Any], now: float) -> str:
+    """The expected start, or why it is unknown; a rough forecast is marked with `about`."""
+    if answer.get("start_unknown"):
+        return f"unknown: {visible(str(answer['start_unknown']))}"
+    text = _time_ahead(answer.get("expected_start"), now)
+    basis = {
+        "rough": "estimated from the work ahead of it",
+        "dependency": "when its dependencies should have ended",
+    }.get(str(answer.get("basis")))
+    return f"about {text}, {basis}" if text and basis else text
+
+
+def _time_ahead(text: str | None, now: float) -> str:
+    """A future time, and how far away it is."""
+    at = seconds_at(text)
+    if at is None:
+        return ""
+    ahead = f"in {duration_text(at - now)}" if at > now else "now"
+    return f"{local_time(text)} ({ahead})"

@@ -1,4 +1,9 @@
-"""`tgpu sweep`: sweeps as grids of their parameters, and what failed in them tried again."""
+"""Parameter sweeps: one job for each combination of parameter values.
+
+`tgpu sweep` shows sweeps as grids of their parameters, and retries or cancels their jobs.
+`combinations` and `filled` make the submissions: `{lr}` in the command, name, output or variables
+becomes the value; the job also has it in TGPU_PARAM_LR, and the name of its sweep in TGPU_SWEEP.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,16 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from gpu_scheduler.cli.connection import add_server_options, client_for, mine, warn
-from gpu_scheduler.cli.jobs.columns import elapsed_s, id_text, one_reference, state_code
-from gpu_scheduler.cli.jobs.history import exit_text, local_time
+from gpu_scheduler.cli.jobs.columns import (
+    elapsed_text,
+    exit_text,
+    id_text,
+    local_time,
+    one_reference,
+    state_code,
+)
 from gpu_scheduler.cli.jobs.list import pages
 from gpu_scheduler.cli.text.tables import coloured_state, painted, print_json, print_table, visible
-from gpu_scheduler.cli.text.values import clock_text
 from gpu_scheduler.client.errors import EXIT_NOT_FOUND
 from gpu_scheduler.client.requests import API, job_path
 from gpu_scheduler.model.errors import (
@@ -27,20 +37,18 @@ from gpu_scheduler.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from gpu_scheduler.client.client import Client
 
-DEEDS = ("retry", "cancel")
+ACTIONS = ("retry", "cancel")
 ORDER = ("completed", "running", "scheduled", "preempted", "pending", "failed", "cancelled")
-AT_ONCE = 16
+PARALLEL_REQUESTS = 16
 MOST_COLUMNS = 12
 """A wider grid becomes a table."""
 MOST_NAMED = 5
 
 
 class NoSweep(UnknownThing):
-    """What was named is no sweep of the caller."""
+    """The caller has no such sweep."""
 
     exit_code = EXIT_NOT_FOUND
 
@@ -49,17 +57,22 @@ def register(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.usage = "%(prog)s [options] [NAME | JOB] | retry NAME | cancel NAME"
     add = parser.add_argument
-    add("words", nargs="*", metavar="NAME", help="a sweep, or a job of it; none: all your sweeps")
-    add("--table", action="store_true", help="one line for each job, also with two parameters")
-    add("--cancelled", action="store_true", help="retry: also what was cancelled")
+    add(
+        "words",
+        nargs="*",
+        metavar="NAME",
+        help="a sweep, or one of its jobs; without one, list your sweeps",
+    )
+    add("--table", action="store_true", help="one line per job, also with two parameters")
+    add("--cancelled", action="store_true", help="retry: also the cancelled jobs")
     add_server_options(parser)
 
 
 def run(args: Namespace) -> int:
-    """List sweeps, show one, or do something to its jobs."""
+    """List sweeps, show one, or retry or cancel its jobs."""
     words = list(args.words)
-    deed = words.pop(0) if words and words[0] in DEEDS else ""
-    if len(words) > 1 or (deed and not words):
+    action = words.pop(0) if words and words[0] in ACTIONS else ""
+    if len(words) > 1 or (action and not words):
         raise InvalidRequest(
             "name one sweep, as in 'tgpu sweep NAME' or 'tgpu sweep retry NAME'; "
             "'tgpu sweep' lists them"
@@ -68,8 +81,8 @@ def run(args: Namespace) -> int:
         if not words:
             return _list(client, args)
         name, jobs = found_sweep(client, words[0])
-        if deed:
-            return _each(args, deed, jobs)
+        if action:
+            return _change(args, action, jobs)
     if args.json:
         print_json({"sweep": name, "jobs": jobs})
     else:
@@ -78,16 +91,16 @@ def run(args: Namespace) -> int:
 
 
 def found_sweep(client: Client, word: str) -> tuple[str, list[dict[str, Any]]]:
-    """The name of a sweep and its jobs, for its name, the beginning of it, or one of its jobs."""
+    """The sweep with this name, a unique prefix of it, or this job: its name and its jobs."""
     name = word
     if word == "last" or word.startswith("@") or word.removeprefix("job-")[:1].isdigit():
         job = client.call("GET", job_path(one_reference(client, word).job_id))
         name = job.get("sweep") or ""
         if not name:
-            raise NoSweep(f"{job['id']} is not part of a sweep; 'tgpu sweep' lists them")
+            raise NoSweep(f"{job['id']} is not part of a sweep; 'tgpu sweep' lists your sweeps")
     jobs = _jobs_of(client, name)
     if not jobs:
-        name = _begun_by(client, name)
+        name = _with_prefix(client, name)
         jobs = _jobs_of(client, name)
     return name, jobs
 
@@ -97,12 +110,12 @@ def _jobs_of(client: Client, name: str) -> list[dict[str, Any]]:
     return pages(client, query | {"sort": "number"}, 0)[0]
 
 
-def _begun_by(client: Client, word: str) -> str:
-    """The one sweep whose name begins so: a job's name is the beginning of a name made up."""
+def _with_prefix(client: Client, word: str) -> str:
+    """The one sweep whose name starts with the word, such as the name of its jobs."""
     found = [sweep["name"] for sweep in client.call("GET", f"{API}/sweeps")["sweeps"]]
     names = [name for name in found if name.startswith(word)]
     if not names:
-        raise NoSweep(f"there is no sweep '{word}' of yours; 'tgpu sweep' lists them")
+        raise NoSweep(f"you have no sweep '{word}'; 'tgpu sweep' lists your sweeps")
     if len(names) > 1:
         more = ", ..." if len(names) > MOST_NAMED else ""
         raise NoSweep(f"'{word}' could be {', '.join(names[:MOST_NAMED])}{more}; name one")
@@ -110,7 +123,7 @@ def _begun_by(client: Client, word: str) -> str:
 
 
 def show(name: str, jobs: list[dict[str, Any]], *, as_table: bool = False) -> None:
-    """One sweep: a grid if two parameters differ, else a table, and the sum below it."""
+    """Print one sweep: a grid if two parameters vary, else a table; and how many jobs failed."""
     counts = count_text(jobs)
     print(f"{painted(name, 'bold')}  {len(jobs):,} jobs: {counts}")
     names, fixed = varying(jobs)
@@ -127,11 +140,11 @@ def show(name: str, jobs: list[dict[str, Any]], *, as_table: bool = False) -> No
         print_table(headings, (_line(job, names) for job in jobs), right=("TIME",))
     failed = sum(job["state"] == "failed" for job in jobs)
     if failed:
-        print(f"\n{failed:,} failed; 'tgpu sweep retry {name}' runs these again")
+        print(f"\n{failed:,} failed; 'tgpu sweep retry {name}' retries them")
 
 
 def varying(jobs: list[dict[str, Any]]) -> tuple[list[str], dict[str, str]]:
-    """The parameters that differ between jobs, in their order, and those that do not."""
+    """The parameters that vary between jobs, and the value of those that do not."""
     names = list(dict.fromkeys(key for job in jobs for key in job.get("params") or {}))
     fixed = {}
     for key in names:
@@ -149,7 +162,7 @@ def values_of(jobs: list[dict[str, Any]], key: str) -> list[str]:
 def grid(
     jobs: list[dict[str, Any]], names: list[str], rows: list[str], columns: list[str]
 ) -> list[list[str]]:
-    """A line for each value of the first parameter, a cell for each of the second."""
+    """A row for each value of the first parameter, a cell for each value of the second."""
     now = time.time()
     cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for job in jobs:
@@ -171,7 +184,7 @@ def count_text(jobs: list[dict[str, Any]]) -> str:
 
 
 def _cell(jobs: list[dict[str, Any]], now: float) -> str:
-    """The newest job of the cell; how many more there are stands behind it."""
+    """The newest job of the cell, and how many others there are."""
     if not jobs:
         return "-"
     job = jobs[-1]
@@ -179,13 +192,13 @@ def _cell(jobs: list[dict[str, Any]], now: float) -> str:
     if job["state"] == "failed":
         text += f" {exit_text(job)}"
     elif job.get("started_at") and job["state"] in ("running", "completed"):
-        text += f" {clock_text(elapsed_s(job, now))}"
+        text += f" {elapsed_text(job, now)}"
     return text + (f" (+{len(jobs) - 1})" if len(jobs) > 1 else "")
 
 
 def _line(job: dict[str, Any], names: list[str]) -> list[str]:
     params = job.get("params") or {}
-    ran = clock_text(elapsed_s(job, time.time())) if job.get("started_at") else "-"
+    ran = elapsed_text(job, time.time()) if job.get("started_at") else "-"
     return [
         id_text(job),
         *(visible(str(params.get(key, ""))) for key in names),
@@ -219,16 +232,16 @@ def _list(client: Client, args: Namespace) -> int:
     return 0
 
 
-def _done(args: Namespace, deed: str, job_ids: list[str]) -> tuple[int, list[Any]]:
-    """Do it to all; many at a time, as the server then commits them together."""
+def _call_for_each(args: Namespace, action: str, job_ids: list[str]) -> tuple[int, list[Any]]:
+    """Retry or cancel all jobs, many in parallel, which the server then commits together."""
     from concurrent.futures import ThreadPoolExecutor
 
-    def some(part: list[str]) -> tuple[int, list[Any]]:
+    def change(part: list[str]) -> tuple[int, list[Any]]:
         exit_code, answers = 0, []
         with client_for(args) as client:
             for job_id in part:
                 try:
-                    if deed == "retry":
+                    if action == "retry":
                         answers.append(client.retry(job_id, cancelled=args.cancelled))
                     else:
                         answers.append(client.cancel(job_id))
@@ -237,33 +250,30 @@ def _done(args: Namespace, deed: str, job_ids: list[str]) -> tuple[int, list[Any
                     exit_code = exit_code or error.exit_code
         return exit_code, answers
 
-    parts = [part for place in range(AT_ONCE) if (part := job_ids[place::AT_ONCE])]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = list(pool.map(some, parts))
+    parts = [job_ids[start::PARALLEL_REQUESTS] for start in range(PARALLEL_REQUESTS)]
+    with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
+        found = list(pool.map(change, filter(None, parts)))
     return max((code for code, _ in found), default=0), [a for _, answers in found for a in answers]
 
 
-def _each(args: Namespace, deed: str, jobs: list[dict[str, Any]]) -> int:
-    """Retry what failed, or cancel what has not ended; what cannot be done is said."""
+def _change(args: Namespace, action: str, jobs: list[dict[str, Any]]) -> int:
+    """Retry the failed jobs, or cancel those that have not ended."""
     wanted = {"failed", *(["cancelled"] if args.cancelled else [])}
-    if deed == "cancel":
+    if action == "cancel":
         wanted = {"pending", "running", "scheduled", "preempted"}
     chosen = [job["id"] for job in jobs if job["state"] in wanted]
-    exit_code, answers = _done(args, deed, chosen)
+    exit_code, answers = _call_for_each(args, action, chosen)
     if args.json:
         print_json(answers)
     elif not chosen:
-        print("nothing failed" if deed == "retry" else "nothing of it waits or runs")
+        print("no job failed" if action == "retry" else "no job is pending or running")
     else:
-        done = "queued again" if deed == "retry" else "cancelled"
+        done = "queued again" if action == "retry" else "cancelled"
         print(f"{len(answers):,} of {len(jobs):,} jobs {done}")
     return exit_code
 
 
-# --- Parameter sweeps: values of parameters in, one submission for each combination out.
-#
-# `{lr}` in the command, name, output or variables becomes the value; the job also finds it in
-# TGPU_PARAM_LR, and the name of its sweep in TGPU_SWEEP.
+# Submission
 
 MOST_JOBS = 100_000
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -291,7 +301,7 @@ def combinations(params: list[str], file: str | None) -> list[dict[str, str]]:
     for column in columns.values():
         count *= len(column)
     if count > MOST_JOBS:
-        raise InvalidRequest(f"these are {count:,} combinations; at most {MOST_JOBS:,} are allowed")
+        raise InvalidRequest(f"{count:,} combinations; at most {MOST_JOBS:,} are allowed")
     clash = columns.keys() & rows[0].keys() if rows else set()
     if clash:
         raise InvalidRequest(f"parameter '{min(clash)}' is in --param and in {file}; use one")
@@ -305,7 +315,7 @@ def combinations(params: list[str], file: str | None) -> list[dict[str, str]]:
 
 
 def _check_variable(name: str, others: dict[str, list[str]]) -> None:
-    """Two parameters must not share one variable."""
+    """Reject parameters that would share one variable."""
     for other in others:
         if other != name and other.upper() == name.upper():
             raise InvalidRequest(
@@ -315,21 +325,21 @@ def _check_variable(name: str, others: dict[str, list[str]]) -> None:
 
 
 def sweep_name(given: str | None, job_name: str) -> str:
-    """The name that was given, if it can be told from a job; else one of its own."""
+    """The given name, unless it could mean a job; or a new unique name."""
     if given is None:
         stem = re.sub(r"[^A-Za-z0-9._-]+", "-", job_name.partition(".")[0]).strip("-.")
         made = f"{stem or 'sweep'}-{os.urandom(3).hex()}"[-64:]
         return made if _SWEEP.fullmatch(made) else f"sweep-{made}"[:64]
     if not _SWEEP.fullmatch(given) or given in _RESERVED or re.match(r"job-\d", given):
         raise InvalidRequest(
-            f"--sweep is '{given}'; write a name that begins with a letter, of letters, digits, "
-            "dots and dashes, and is not the name of a job"
+            f"--sweep is '{given}'; write a name of letters, digits, dots and dashes that "
+            "starts with a letter and is not a job id"
         )
     return given
 
 
 def filled(body: dict[str, Any], values: dict[str, str], sweep: str = "") -> dict[str, Any]:
-    """A submission with the values in their places."""
+    """A submission with the values filled in."""
     made = dict(body)
     made["params"] = values
     for field in _FILLED:
@@ -348,7 +358,7 @@ def filled(body: dict[str, Any], values: dict[str, str], sweep: str = "") -> dic
 
 
 def unfilled(body: dict[str, Any], values: dict[str, str]) -> list[str]:
-    """Names in braces that no parameter has, in words that have no other use for braces."""
+    """Names in braces that are no parameters."""
     words = body.get("command", []) + body.get("args", []) + [body.get("output", "")]
     found = [name for word in words for name in re.findall(r"(?<![${])\{([A-Za-z_]\w*)\}", word)]
     return [name for name in dict.fromkeys(found) if name not in values]
@@ -372,15 +382,15 @@ def _rows(file: str) -> list[dict[str, str]]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidInput(f"cannot be read: {read_error_detail(error)}", file=file) from error
     if len(table) < 2:
-        raise InvalidInput("has no rows; the first line names the parameters", file=file)
+        raise InvalidInput("has no rows; the first line must name the parameters", file=file)
     names = [name.strip() for name in table[0]]
     if not all(map(_NAME.fullmatch, names)) or len(set(names)) < len(names):
-        raise InvalidInput("the first line must hold different names", file=file, line=1)
+        raise InvalidInput("the first line must have unique parameter names", file=file, line=1)
     for line, row in enumerate(table[1:], start=2):
         if len(row) != len(names):
             raise InvalidInput(
                 f"has {counted(len(row), 'value')} for {counted(len(names), 'parameter')}; write "
-                "one for each, and put a value with a comma in it into double quotes",
+                "one for each, and put a value that contains a comma in double quotes",
                 file=file,
                 line=line,
             )

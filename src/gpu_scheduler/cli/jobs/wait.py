@@ -1,4 +1,7 @@
-"""`tgpu wait`: until jobs have ended. The exit code is that of the first job that failed."""
+"""`tgpu wait`, and waiting for a job that was just submitted.
+
+The exit code is that of the first job that failed.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +33,18 @@ def register(parser: ArgumentParser) -> None:
         "--timeout",
         type=duration("--timeout", plain="s"),
         metavar="TIME",
-        help="give up after this, with exit code 124; a plain number is seconds",
+        help="give up after this time, with exit code 124; a plain number is seconds",
     )
     add("-q", "--quiet", action="store_true", help="print nothing")
     add_server_options(parser)
 
 
 def run(args: Namespace) -> int:
-    """Wait for the ends of jobs, and say how the first bad one ended."""
+    """Wait until the jobs have ended, and print how each did."""
     with client_for(args) as client:
         names = [str(reference) for reference in references(client, args.jobs)]
         if not names and not args.quiet:
-            warn("no job of yours waits or runs, so there is nothing to wait for")
+            warn("you have no pending or running jobs to wait for")
         ended: list[dict[str, Any]] = []
         code = wait_for_all(client, names, args.timeout, None if args.quiet else ended)
     if args.json:
@@ -58,7 +61,7 @@ def wait_for_all(
     timeout_s: float | None,
     ended: list[dict[str, Any]] | None = None,
 ) -> int:
-    """Wait for each; the first exit code that is not 0."""
+    """Wait for each job, add it to `ended`, and return the first exit code that is not 0."""
     end = None if timeout_s is None else time.monotonic() + timeout_s
     code = 0
     for name in names:
@@ -70,52 +73,49 @@ def wait_for_all(
     return code
 
 
-# --- Wait for a job that was just submitted, and say meanwhile why it waits and until when.
-
-_FIRST_LOOK_S = 0.005
-_LATE_LOOK_S = 1.0
-_PATIENCE_S = 0.5
-"""A wait that is shorter than this is not worth a word."""
+_FIRST_POLL_S = 0.005
+_LONGEST_POLL_S = 1.0
+_QUIET_S = 0.5
+"""A shorter wait shows no line."""
 
 
 def wait_until(
-    ready: Callable[[dict[str, Any]], bool], client: Client, job: str, notes: Notes
+    ready: Callable[[dict[str, Any]], bool], client: Client, job: str, status: StatusLine
 ) -> dict[str, Any]:
-    """The job as the server describes it, once it is ready."""
+    """Poll until the job is ready, showing meanwhile why it waits; returns the job."""
     began = time.monotonic()
-    pause_s = _FIRST_LOOK_S
+    pause_s = _FIRST_POLL_S
     while True:
         try:
             found = client.get(job)
             if ready(found):
                 return found
-            if found["state"] == "pending" and time.monotonic() - began > _PATIENCE_S:
-                notes.show(*_why(client, job, notes.hint))
+            if found["state"] == "pending" and time.monotonic() - began > _QUIET_S:
+                status.show(*_wait_text(client, job, status.hint))
         except SchedulerError as error:
             if client.connection.address is None:
                 raise
-            notes.show(f"{job}: {error}; trying again")
+            status.show(f"{job}: {error}; retrying")
         time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LATE_LOOK_S)
+        pause_s = min(2 * pause_s, _LONGEST_POLL_S)
 
 
-def _why(client: Client, job: str, hint: str) -> tuple[str, str]:
-    """The line, and the part of it that does not change by itself."""
-    from gpu_scheduler.cli.jobs.explain import about
+def _wait_text(client: Client, job: str, hint: str) -> tuple[str, str]:
+    """The line, and the part of it that does not change with time."""
+    from gpu_scheduler.cli.jobs.show import expected_start_text
     from gpu_scheduler.cli.text.tables import in_local_time
 
     answer = client.explain(job)
-    start = about(answer, time.time()).removeprefix("about ")
-    when = f" until about {start}" if answer.get("expected_start") else ""
-    when = f", until when is {start}" if answer.get("start_unknown") else when
-    reason = in_local_time(answer.get("reason") or "its turn comes")
-    return f"{job} waits{when}; {hint}; {reason}", reason
+    start = expected_start_text(answer, time.time())
+    when = f", expected start {start}" if start else ""
+    reason = in_local_time(answer.get("reason") or "waiting for its turn")
+    return f"{job} is pending{when}; {hint}; {reason}", reason
 
 
-class Notes:
-    """One line on stderr that is written over; in a pipe, a line when there is something new.
+class StatusLine:
+    """One line on stderr that is overwritten; in a pipe, one line for each change.
 
-    The time that is left is new every second: a log of a long wait would hold little else.
+    The remaining time changes every second, so in a pipe it alone makes no new line.
     """
 
     def __init__(self, *, quiet: bool, hint: str) -> None:
@@ -123,32 +123,30 @@ class Notes:
         self.hint = hint
         self._quiet = quiet
         self._live = sys.stderr.isatty()
-        self._last = self._told = ""
+        self._last = self._last_change = ""
 
-    def show(self, text: str, news: str = "") -> None:
-        """The latest; `news` is what must differ for a line in a pipe, else the whole text."""
-        from gpu_scheduler.cli.interactive.terminal import window
+    def show(self, text: str, change: str = "") -> None:
+        """Show the text; in a pipe only if `change`, by default the whole text, is new."""
+        from gpu_scheduler.cli.interactive.terminal import window_size
         from gpu_scheduler.cli.text.tables import cut, visible
 
         line = f"tgpu: {visible(text)}"
-        news = news or line
-        if self._quiet or (line == self._last if self._live else news == self._told):
+        change = change or line
+        if self._quiet or (line == self._last if self._live else change == self._last_change):
             return
-        self._last, self._told = line, news
+        self._last, self._last_change = line, change
         if self._live:
-            line = f"\r\x1b[K{cut(line, max(20, window()[1] - 1))}"
+            line = f"\r\x1b[K{cut(line, max(20, window_size()[1] - 1))}"
         print(line, end="" if self._live else "\n", file=sys.stderr, flush=True)
 
-    def tell(self, text: str) -> None:
-        """A line that stays."""
-        from gpu_scheduler.cli.connection import warn
-
+    def print(self, text: str) -> None:
+        """Print a line that stays."""
         self.clear()
         if not self._quiet:
             warn(text)
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._live and self._last:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-        self._last = self._told = ""
+        self._last = self._last_change = ""

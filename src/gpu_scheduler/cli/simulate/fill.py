@@ -1,4 +1,4 @@
-"""`tgpu simulate --fill`: how full each policy gets a cluster that nothing ever leaves."""
+"""`tgpu simulate --fill`: how much of a cluster each policy can allocate if no job ever ends."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gpu_scheduler.cli.simulate.show import (
     SCHEMA_VERSION,
     policies_named,
     print_json,
+    print_line,
     progress,
-    say,
 )
 from gpu_scheduler.cli.simulate.work import openb_lists
 from gpu_scheduler.simulator.experiment import fill_by_seed, renamed_nodes
@@ -27,7 +27,7 @@ from gpu_scheduler.simulator.tables import print_tables
 DEFAULT_POLICIES = ("best_fit", "fgd", "balance")
 DEFAULT_SEEDS = tuple(range(42, 52))
 MARKS = (100, 130)
-"""Measured when so many per cent of the capacity have arrived."""
+"""Requested per cent of the capacity at which the allocation is measured."""
 BASELINE = "fgd"
 DECIMALS = 6
 
@@ -42,12 +42,12 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least one value."""
+        """The spread of at least one value."""
         return cls(mean=sum(values) / len(values), low=min(values), high=max(values))
 
 
 def run_fill(args: Namespace) -> None:
-    """Fill once for each policy and seed, then print."""
+    """Fill the cluster once for each policy and seed, then print."""
     policies = policies_named(args.policy or DEFAULT_POLICIES)
     seeds = args.seeds or list(DEFAULT_SEEDS)
     nodes, pods = openb_lists(args)
@@ -62,18 +62,18 @@ def run_fill(args: Namespace) -> None:
     if args.json:
         print_json(_document(fillings, seeds, capacity_milli(nodes), args.rename_nodes))
         return
-    say(
+    print_line(
         f"{args.trace.name}: {count_text(len(pods))} pods on {count_text(len(nodes))} nodes with "
         f"{gpus_text(capacity_milli(nodes))} GPUs, {len(seeds)} seeds"
     )
-    say("")
+    print_line("")
     print_tables([_table(fillings, mark) for mark in MARKS], Console())
     if BASELINE in fillings:
-        say(f"Differences to {BASELINE} are taken seed by seed, in points.")
+        print_line(f"Differences to {BASELINE} are per seed, in percentage points.")
 
 
 def allocated_at(filling: Filling, mark: int) -> float:
-    """Allocated per cent when so much had arrived; before that, what came last."""
+    """Allocated per cent when `mark` per cent were requested, or at the last point before."""
     reached = max(percent for percent in filling.allocated_percent if percent <= mark)
     return filling.allocated_percent[reached]
 
@@ -94,7 +94,7 @@ def difference_at(fillings: Sequence[Filling], baseline: Sequence[Filling], mark
 
 
 def _table(fillings: dict[str, list[Filling]], mark: int) -> Table:
-    title = Text(f"Allocated when {mark}% of the GPUs were asked for", style="bold")
+    title = Text(f"Allocated when {mark}% of the GPUs were requested", style="bold")
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     headings = ["policy", "mean", "min", "max"]
     baseline = fillings.get(BASELINE)

@@ -1,6 +1,6 @@
-"""A comparison as tables, as one JSON document, and as a report.
+"""Renders a comparison of policies: tables, one JSON document or a report; and a progress bar.
 
-The report is written first: when it fails, nothing has been printed. A pipe gets plain text.
+The report is written first: if that fails, nothing has been printed. A pipe gets plain text.
 """
 
 from __future__ import annotations
@@ -47,26 +47,24 @@ from gpu_scheduler.simulator.workload import Workload
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-# --- The policies that can be named, each in one line; names to policies.
-
 ABOUT: dict[str, str] = {
-    "fifo": "first come, first served; who does not fit holds up all behind",
-    "sjf": "shortest job first; who does not fit holds up all behind",
-    "srtf": "shortest remaining time first; stops longer jobs",
-    "las": "least attained service: two levels at 5 GPU-hours, stops the lower (Tiresias)",
-    "skip": "first come, first served; who does not fit is passed over",
+    "fifo": "first come, first served; a job that does not fit blocks all behind it",
+    "sjf": "shortest job first; a job that does not fit blocks all behind it",
+    "srtf": "shortest remaining time first; preempts longer jobs",
+    "las": "least attained service: two levels at 5 GPU-hours, preempts the lower (Tiresias)",
+    "skip": "first come, first served; a job that does not fit is skipped",
     "easy": "first come, first served; backfill that never delays the first in line",
-    "conservative": "first come, first served; backfill that delays nobody",
-    "random": "any place that fits, by lot",
-    "dot_product": "the place where free amounts times the request is least",
+    "conservative": "first come, first served; backfill that delays no job",
+    "random": "a random place that fits",
+    "dot_product": "the place with the smallest dot product of free resources and request",
     "clustering": "the place that holds requests of the same size",
     "packing": "shared GPUs first, then used nodes, then empty ones",
-    "best_fit": "the place that is left with the least",
+    "best_fit": "the place with the least left free",
     "fgd": "the place where fragmentation grows least (fragmentation gradient descent)",
-    "balance": "the place whose rest is worth most to the usual requests",
-    "short": "short and small jobs first by history, long waits get a reservation",
-    "feedback": "new jobs first: who has run long gives way and goes on later",
-    "fair": "tenants and users by fair share, classes, backfill, preemption by class",
+    "balance": "the place whose free resources are most useful for common requests",
+    "short": "short and small jobs first by history; long waits get a reservation",
+    "feedback": "new jobs first: long-running jobs are preempted and resume later",
+    "fair": "fair share of tenants and users, priority classes, backfill, preemption by class",
 }
 """What a policy does, in one line."""
 DEFAULT_POLICIES = ("fifo", "fair", "feedback")
@@ -86,7 +84,7 @@ def list_policies(*, as_json: bool = False) -> None:
 
 
 def policies_named(names: Iterable[str]) -> list[Policy]:
-    """The policies in the order in which they were named, each once."""
+    """The policies with these names, each once."""
     return [preset(name) for name in dict.fromkeys(names)]
 
 
@@ -100,16 +98,16 @@ def _record(name: str) -> dict[str, object]:
 
 
 def footnotes(choices: dict[str, PredictorChoice]) -> list[str]:
-    """What a reader of the table must know about what the policies knew."""
+    """Notes below the table about what the policies knew of run times."""
     notes = {
         PredictorChoice.ORACLE: "Knowing the true run times (oracle), as the literature assumes",
         PredictorChoice.STATED: "Believing the stated limits and estimates",
     }
     lines = []
     for choice, note in notes.items():
-        those = [name for name, chosen in choices.items() if chosen is choice]
-        if those:
-            lines.append(f"{note}: {', '.join(those)}.")
+        policies = [name for name, chosen in choices.items() if chosen is choice]
+        if policies:
+            lines.append(f"{note}: {', '.join(policies)}.")
     return lines
 
 
@@ -119,14 +117,12 @@ def _knowledge(name: str) -> str:
     return "stated" if name in BELIEVE_THE_LIMIT else "history"
 
 
-# --- A comparison as tables, as one JSON document, and as a report.
-
 SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Runs of several policies on one workload, and what they knew. `skipped` counts rows."""
+    """Runs of several policies on one workload. `skipped` counts rows of the trace by reason."""
 
     workload: Workload
     conditions: Conditions
@@ -136,7 +132,7 @@ class Comparison:
 
 
 def show(comparison: Comparison, args: Namespace) -> None:
-    """Write the report if one is wanted, then print."""
+    """Write the report if requested, then print."""
     weights = tenant_weights_milli(comparison.workload)
     measures = [measure(run, weights) for run in comparison.runs]
     if args.report is not None:
@@ -146,29 +142,29 @@ def show(comparison: Comparison, args: Namespace) -> None:
     else:
         _print_tables(comparison, measures, args.by)
         if args.report is not None:
-            say(f"Report: {args.report}")
+            print_line(f"Report: {args.report}")
 
 
 def print_json(document: dict[str, Any]) -> None:
-    """One document on stdout; a value that JSON does not know is our fault and must not pass."""
+    """Print one document; NaN and infinity raise, because JSON does not have them."""
     print(json.dumps(document, indent=2, allow_nan=False))
 
 
-def say(text: str) -> None:
-    """One line on stdout, never folded and never taken for markup."""
+def print_line(text: str) -> None:
+    """Print one line, not wrapped and not read as markup."""
     Console().print(Text(text), soft_wrap=True)
 
 
 def _print_tables(comparison: Comparison, measures: list[Measures], by: str | None) -> None:
     console = Console()
-    say(_headline(comparison))
-    say("")
+    print_line(_headline(comparison))
+    print_line("")
     print_tables(comparison_tables(measures), console)
     if by is not None:
         table = tenant_table if by == "tenant" else partition_table
         print_tables([table(run) for run in measures], console)
     for note in _notes(comparison, measures):
-        say(note)
+        print_line(note)
 
 
 def _headline(comparison: Comparison) -> str:
@@ -182,14 +178,14 @@ def _headline(comparison: Comparison) -> str:
 
 
 def _notes(comparison: Comparison, measures: list[Measures]) -> list[str]:
-    # Cut, not rounded, as the tables of the literature are.
+    # Truncated, as in the tables of the literature.
     notes = [
         f"{run.policy}: mean wait {int(run.wait.mean_s):,} s, mean JCT {int(run.jct.mean_s):,} s."
         for run in measures
     ]
     notes += footnotes(comparison.predictors)
     for reason, count in comparison.skipped.items():
-        notes.append(f"Left out of the trace: {count_text(count)} rows with {reason}.")
+        notes.append(f"Skipped in the trace: {count_text(count)} rows with {reason}.")
     for run in measures:
         if run.failed_jobs:
             notes.append(
@@ -197,11 +193,11 @@ def _notes(comparison: Comparison, measures: list[Measures]) -> list[str]:
             )
         if run.never_ran_jobs:
             notes.append(
-                f"{run.policy}: {count_text(run.never_ran_jobs)} jobs never ran, as what they "
-                "depend on ended otherwise or the GPU-hours of their tenant were used up."
+                f"{run.policy}: {count_text(run.never_ran_jobs)} jobs never ran: a "
+                "dependency was not met, or the GPU-hours of their tenant were used up."
             )
         if run.dropped_jobs:
-            notes.append(f"{run.policy}: {count_text(run.dropped_jobs)} jobs refused.")
+            notes.append(f"{run.policy}: {count_text(run.dropped_jobs)} jobs rejected.")
     return notes
 
 
@@ -247,18 +243,16 @@ def _write_report(comparison: Comparison, measures: list[Measures], path: Path) 
         ) from error
 
 
-# --- A progress bar on a terminal's stderr; nothing at all in a pipe.
-
 REDRAW_S = 0.1
 CLOCK_EVERY = 16
-"""Jobs between two looks at the clock, which would otherwise cost more than the jobs."""
+"""Jobs between two readings of the clock, which would otherwise cost more than the jobs."""
 
 
 @contextmanager
 def progress(
     policies: Sequence[str], total: int | None, *, quiet: bool = False
 ) -> Iterator[OnProgress | None]:
-    """A bar for each policy with the jobs that have ended, or None where nobody looks."""
+    """A bar for each policy with its ended jobs; None if stderr is not a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
@@ -287,7 +281,7 @@ def progress(
 
 
 class _Bars:
-    """Counts jobs, and redraws ten times a second at most."""
+    """Counts jobs, and redraws at most ten times a second."""
 
     def __init__(self, bars: Progress, policies: Sequence[str], total: int | None) -> None:
         self._bars = bars

@@ -1,6 +1,6 @@
-"""From options to work and machines: a trace is read, or work is generated.
+"""The workload and the cluster of a simulation: a trace is read, or work is generated.
 
-Everything that can be refused is refused here, before anything runs or is written.
+Invalid input is rejected here, before anything runs or is written.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
-from gpu_scheduler.cli.simulate.options import CLUSTER, SHAPE, is_given
+from gpu_scheduler.cli.simulate.command import CLUSTER, SHAPE, is_given
 from gpu_scheduler.engine.policy import preset
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.model.node import Node
@@ -35,7 +35,7 @@ _CLUSTER_FIELDS = {"gpu_model": "model", "cpu_cores": "cpu_milli"}
 
 
 def trace_reading(args: Namespace) -> Reading:
-    """The trace that was named, cut to its first jobs if that was asked for."""
+    """Read the trace, and keep its first jobs if --limit-jobs says so."""
     trace_format = TraceFormat(args.format) if args.format else None
     reading = read_trace(args.trace, cluster=_cluster(args), trace_format=trace_format)
     if args.limit_jobs is not None:
@@ -46,9 +46,11 @@ def trace_reading(args: Namespace) -> Reading:
 
 
 def generated(args: Namespace) -> Workload:
-    """Work of the shape that was asked for, on machines by file or by numbers."""
+    """Generate the workload, on the cluster of a file or of the options."""
     seed = seed_of(args)
-    cluster = _cluster(args) or cluster_of(DEFAULT_NODES, _gpus_per_node(args), **_looks(args))
+    cluster = _cluster(args) or cluster_of(
+        DEFAULT_NODES, _gpus_per_node(args), **_node_options(args)
+    )
     nodes = cluster.nodes
     shape = _shape(args)
     if args.days is not None:
@@ -59,23 +61,23 @@ def generated(args: Namespace) -> Workload:
 
 
 def write_generated(workload: Workload, path: Path) -> int:
-    """Write the generated work as a trace; the number of jobs comes back."""
+    """Write the generated work as a trace; returns the number of jobs."""
     part = workload.partitions[0]
     return write_trace(path, part.jobs, nodes=part.nodes, tenants=part.tenants)
 
 
 def openb_lists(args: Namespace) -> tuple[tuple[Node, ...], list[openb.Pod]]:
-    """Nodes and pods of the filling experiment."""
+    """Nodes and pods for --fill."""
     cluster = _cluster(args)
     if args.trace is None or cluster is None:
         raise InvalidRequest("--fill needs an openb pod list as --trace and nodes as --cluster")
     if args.format not in {None, "openb"}:
-        raise InvalidRequest(f"--fill reads openb pod lists, and --format is '{args.format}'")
+        raise InvalidRequest(f"--fill reads openb pod lists, but --format is '{args.format}'")
     return cluster.nodes, openb.read_pods(args.trace)
 
 
 def seed_of(args: Namespace) -> int:
-    """The seed of all chance."""
+    """The random seed."""
     return DEFAULT_SEED if args.seed is None else int(args.seed)
 
 
@@ -84,20 +86,20 @@ def _cluster(args: Namespace) -> Cluster | None:
         return read_cluster(args.cluster)
     if args.nodes is None:
         return None
-    return cluster_of(args.nodes, _gpus_per_node(args), **_looks(args))
+    return cluster_of(args.nodes, _gpus_per_node(args), **_node_options(args))
 
 
 def _gpus_per_node(args: Namespace) -> int:
     gpus = args.gpus_per_node or DEFAULT_GPUS_PER_NODE
     if args.gpus_per_island is not None and args.gpus_per_island > gpus:
         raise InvalidRequest(
-            f"--gpus-per-island is {args.gpus_per_island} and a node has {gpus} GPUs; "
-            "an island lies inside one node"
+            f"--gpus-per-island is {args.gpus_per_island}, but a node has {gpus} GPUs; "
+            "an island is part of one node"
         )
     return gpus
 
 
-def _looks(args: Namespace) -> dict[str, Any]:
+def _node_options(args: Namespace) -> dict[str, Any]:
     return {
         _CLUSTER_FIELDS.get(name, name): getattr(args, name)
         for name in CLUSTER
@@ -115,31 +117,29 @@ def _shape(args: Namespace) -> WorkShape:
         values["jobs"] = args.jobs
     shape = WorkShape(**values)
     if shape.jobs > MOST_JOBS:
-        raise InvalidRequest(f"{shape.jobs} jobs were asked for; ask for at most {MOST_JOBS}")
+        raise InvalidRequest(f"{shape.jobs} jobs requested; at most {MOST_JOBS} are allowed")
     return shape
 
 
 def _gpu_count(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise InvalidRequest(
-            f"--gpu-mix names {text!r}; expected whole GPU counts such as 1:70,8:30"
-        )
+        raise InvalidRequest(f"--gpu-mix has {text!r}; expected whole GPU counts such as 1:70,8:30")
     return int(text)
 
 
 def _jobs_within(shape: WorkShape, nodes: tuple[Node, ...], seed: int, days: float) -> int:
-    """How many jobs so many days see; a longer stream begins with the same jobs."""
+    """The number of jobs within so many days; a longer stream starts with the same jobs."""
     end_ms = days * DAY_S * 1000
     endless = replace(shape, jobs=MOST_JOBS)
     stream = generate(endless, nodes, seed)
     jobs = sum(1 for _ in takewhile(lambda entry: entry.job.submit_ms < end_ms, stream))
     if not jobs:
-        raise InvalidRequest(f"no job is submitted within {days:g} days; ask for more days")
+        raise InvalidRequest(f"no job is submitted within {days:g} days; give more days")
     return jobs
 
 
 def _keep_first(workload: Workload, count: int) -> None:
-    """Cut to the jobs that were submitted first, over all partitions."""
+    """Keep the jobs that were submitted first, over all partitions."""
 
     def in_order(part: Partition, place: int) -> list[tuple[int, int, TraceJob]]:
         return [(entry.job.submit_ms, place, entry) for entry in part.jobs]
@@ -154,7 +154,7 @@ def _keep_first(workload: Workload, count: int) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a place that cannot be written to, before anything takes time."""
+    """Reject a path that cannot be written, before the simulation runs."""
     if path.is_dir():
         raise InvalidInput("is a directory; name a file", file=str(path))
     folder = path.absolute().parent
@@ -163,4 +163,4 @@ def check_writable(path: Path) -> None:
     if not folder.is_dir():
         raise InvalidInput(f"cannot be written: {folder} is not a directory", file=str(path))
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise InvalidInput(f"cannot be written: no right to write in {folder}", file=str(path))
+        raise InvalidInput(f"cannot be written: no permission to write in {folder}", file=str(path))

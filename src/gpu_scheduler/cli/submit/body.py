@@ -1,4 +1,4 @@
-"""Options of a submission to the body of a request."""
+"""The body of a submission request, made from the options of the command line."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PLAIN_FIELDS = {
     "array": "array",
     "notify": "notify",
 }
-"""Options that are sent as they are, under the name of the REST API."""
+"""The field of the REST API for each option that is sent unchanged."""
 _GPUS = ("gpu_count", "gpu_memory_mb", "gpu_memory_mb_per_gpu", "mig_profile")
 RECENT = r"last|@(?:~\d{1,9})?"
 SHORT_SCALE_TOP = 10
@@ -63,7 +63,7 @@ _INTERPRETERS = r"python[\d.]*|Rscript|julia|node|perl|ruby"
 
 
 def body_of(args: Namespace) -> dict[str, Any]:
-    """The fields that the options say; what was not given, or an empty name, is left out."""
+    """The fields of the options that were given; an empty name counts as not given."""
     body: dict[str, Any] = {
         field: getattr(args, option)
         for option, field in PLAIN_FIELDS.items()
@@ -91,23 +91,21 @@ def body_of(args: Namespace) -> dict[str, Any]:
 
 
 def check_gpus(body: dict[str, Any], args: Namespace) -> None:
-    """Refuse options that say which GPUs, if nothing says how many."""
+    """Reject options that choose GPUs if no option says how many."""
     if any(body.get(field) for field in _GPUS):
         return
     for option in ("gpu_model", "allowed_gpus", "contiguous"):
         if getattr(args, option, None):
             flag = f"--{option.replace('_', '-')}"
-            raise InvalidRequest(
-                f"{flag} says which GPUs, and no --gpus says how many; add --gpus 1"
-            )
+            raise InvalidRequest(f"{flag} chooses GPUs, but the job requests none; add --gpus 1")
     if getattr(args, "topology", None) == "require_island":
         raise InvalidRequest(
-            "--topology says how GPUs are connected, and no --gpus says how many; add --gpus 2"
+            "--topology says how GPUs are connected, but the job requests none; add --gpus 2"
         )
 
 
-def add_surroundings(body: dict[str, Any], args: Namespace) -> None:
-    """Environment, directory and umask of the caller, and the variables that are set."""
+def add_environment(body: dict[str, Any], args: Namespace) -> None:
+    """Add the environment, directory and umask of the caller, and the variables of the options."""
     carried, given = exported(args.export, os.environ)
     for name in given:
         check_variable(name, "--export")
@@ -115,18 +113,18 @@ def add_surroundings(body: dict[str, Any], args: Namespace) -> None:
     body["captured_environment"] = carried
     if given:
         body["environment"] = {**body.get("environment", {}), **given}
-    here = directory(os.environ)
+    current = directory(os.environ)
     if args.chdir:
-        body["working_directory"] = os.path.normpath(os.path.join(here, args.chdir))  # noqa: PTH118
-    body.setdefault("working_directory", here)
+        body["working_directory"] = os.path.normpath(os.path.join(current, args.chdir))  # noqa: PTH118
+    body.setdefault("working_directory", current)
     body.setdefault("umask", umask())
 
 
 def priority_of(text: str) -> int:
-    """A priority of the command line: a name, the short scale 0 to 10, or a large number."""
+    """The priority: a name, 0 to 10 on the short scale, or a larger number."""
     word = text.strip()
     if word.isascii() and word.isdigit() and int(word) <= SHORT_SCALE_TOP:
-        # As `parse_priority` does, without loading the model.
+        # As `parse_priority`, but without loading the model.
         return int(word) * SHORT_SCALE_STEP
     from gpu_scheduler.model.job import parse_priority
 
@@ -153,18 +151,18 @@ def variables_of(words: list[str]) -> dict[str, str]:
 
 
 def check_variable(name: str, option: str) -> None:
-    """Refuse a name that no shell could read."""
+    """Reject a name that is not valid for an environment variable."""
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise InvalidRequest(
-            f"{option} has the variable '{name}', which no shell could read; write a name of "
-            "letters, digits and _ that begins with no digit"
+            f"{option} has the variable '{name}', which is not a valid name; use letters, digits "
+            "and _, and do not start with a digit"
         )
 
 
 def dependencies_of(words: list[str], option: str = "--dependency") -> list[str]:
-    """`afterok:1:2,afterany:job-3` as one entry for each job; a bare id means afterok.
+    """`afterok:1:2,afterany:job-3` as one entry for each job; an id alone means afterok.
 
-    `last` and `@~1` stay: the server has to be asked which jobs they are.
+    `last` and `@~1` stay as they are: `named_dependencies` asks the server for them.
     """
     found = []
     for part in ",".join(words).split(","):
@@ -183,13 +181,13 @@ def dependencies_of(words: list[str], option: str = "--dependency") -> list[str]
 
 
 def is_recent(dependency: object) -> bool:
-    """Whether it names one of the caller's last jobs by its place among them."""
+    """Whether the dependency is on `last` or `@~N`."""
     name = dependency.partition(":")[2] if isinstance(dependency, str) else ""
     return re.fullmatch(RECENT, name, re.ASCII) is not None
 
 
 def named_dependencies(client: Client, dependencies: list[Any]) -> list[Any]:
-    """The same, with the ids of the jobs that `afterok:last` and `afterok:@~1` mean."""
+    """The dependencies with job ids in place of `last` and `@~1`."""
     from gpu_scheduler.cli.jobs.columns import one_reference
 
     named = []
@@ -203,17 +201,17 @@ def named_dependencies(client: Client, dependencies: list[Any]) -> list[Any]:
 
 
 def command_of(words: list[str]) -> list[str]:
-    """The command; a single `cmd=...` is a line for a shell."""
+    """The command; a single word `cmd=...` is run by a shell."""
     if len(words) == 1 and words[0].startswith("cmd="):
         return ["/bin/sh", "-c", words[0].removeprefix("cmd=")]
     return words
 
 
 def default_name(words: list[str]) -> str:
-    """The program's own name: `python -u train.py` is called train.py.
+    """The name of the program: train.py for `python -u train.py`.
 
-    Code on the command line has none: `python -c ...` is called python. A shell's line has that of
-    its first word.
+    For code on the command line (`python -c ...`) it is the interpreter, and for a shell command
+    the name of its first word.
     """
     first = words[0].rpartition("/")[2]
     is_shell = re.fullmatch(_SHELLS, first) is not None
@@ -230,7 +228,7 @@ def default_name(words: list[str]) -> str:
 
 
 def missing_program(command: list[str], body: dict[str, Any]) -> str:
-    """The program if it cannot be found from here; the job may still find it."""
+    """The program if it is not found on this machine; the job may still find it."""
     if not command or body.get("image") or body.get("conda"):
         return ""
     program = command[0]

@@ -1,8 +1,8 @@
-"""Job files: YAML or JSON in, the body of a submission out.
+"""Job files (YAML or JSON) and scripts with `#TGPU` lines, as bodies of submissions and options.
 
 Keys are those of the REST API, and short ones as on the command line: gpus, num_gpus, time, memory.
-A command that is one string is a line for a shell. Of what only YAML knows, a date is the text that
-stands there, and the rest is refused.
+A command that is one string is run by a shell. A YAML date is taken as text; other types that JSON
+does not have are rejected.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ SHORT = {
 }
 FIELDS = {"command", *JobFields.__annotations__} - {"capture", "time_limit_seconds"}
 KINDS = get_type_hints(JobFields)
-"""Of which type a field is; those that may be of several are left to the server."""
-WORDS = {bool: "true or false", int: "a whole number", float: "a number such as 2 or 0.5"}
+"""The type of each field; the server checks fields that may have several types."""
+EXPECTED = {bool: "true or false", int: "a whole number", float: "a number such as 2 or 0.5"}
 LARGEST = 10_000_000
 _OF_YAML = "tag:yaml.org,2002:"
 _TEXT = f"{_OF_YAML}str"
@@ -59,11 +59,11 @@ _NULL = f"{_OF_YAML}null"
 _AS_TEXT = {f"{_OF_YAML}{name}" for name in ("timestamp", "value")}
 _PLAIN = {f"{_OF_YAML}{name}" for name in ("int", "float", "bool")}
 _KNOWN = {_TEXT, _NULL, *_PLAIN, *(f"{_OF_YAML}{name}" for name in ("seq", "map", "merge"))}
-"""What JSON could say as well, and the merging of mappings."""
+"""Types that JSON has too, and the merging of mappings."""
 
 
 def read_job_file(file: str, fields: Collection[str] = FIELDS) -> list[dict[str, Any]]:
-    """The submissions of a file: one mapping, or a list of them, with these fields."""
+    """The submissions in a file: one mapping, or a list of them, with these fields."""
     loader = _loader(file)
     try:
         root = loader.get_single_node()
@@ -75,9 +75,9 @@ def read_job_file(file: str, fields: Collection[str] = FIELDS) -> list[dict[str,
         return [_job(file, loader, root, fields)]
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or "it cannot be read"
+        problem = getattr(error, "problem", None) or "cannot be read"
         line = mark.line + 1 if mark is not None else None
-        raise InvalidInput(f"this is no YAML: {problem}", file=file, line=line) from error
+        raise InvalidInput(f"invalid YAML: {problem}", file=file, line=line) from error
     finally:
         loader.dispose()
 
@@ -88,12 +88,12 @@ def _loader(file: str) -> yaml.SafeLoader:
         return yaml.SafeLoader(text)
     except ReaderError as error:
         line = text[: error.position].count("\n") + 1
-        told = f"has a character that no text may have (#x{error.character:04x}); remove it"
-        raise InvalidInput(told, file=file, line=line) from error
+        problem = f"has an invalid character (#x{error.character:04x}); remove it"
+        raise InvalidInput(problem, file=file, line=line) from error
 
 
 def _check_tags(file: str, root: yaml.Node | None) -> None:
-    """Take dates as the text that they are, and refuse what JSON could not say."""
+    """Make dates text, and reject types that JSON does not have."""
     left, seen = [root], set()
     while left:
         node = left.pop()
@@ -105,7 +105,7 @@ def _check_tags(file: str, root: yaml.Node | None) -> None:
         if node.tag not in _KNOWN:
             kind = node.tag.replace(_OF_YAML, "!!")
             raise InvalidInput(
-                f"has a value of the kind {kind}, which no job has; write a text, a number, a list "
+                f"has a value of type {kind}, which no field has; write a text, a number, a list "
                 "or 'name: value' lines",
                 file=file,
                 line=node.start_mark.line + 1,
@@ -130,7 +130,7 @@ def _job(
         if field not in fields:
             raise InvalidInput(_unknown(key, field, fields), file=file, line=line)
         if field in body:
-            raise InvalidInput(f"'{key}' stands here again; remove one", file=file, line=line)
+            raise InvalidInput(f"'{key}' is given twice; remove one", file=file, line=line)
         try:
             if field == "environment":
                 body[field] = _variables(file, value_node)
@@ -146,33 +146,33 @@ def _job(
 
 
 def _unknown(key: str, field: str, fields: Collection[str]) -> str:
-    """Why there is no such field; what is only of jobs stands in a file of another kind."""
+    """The error for an unknown field; a service file may not have fields of jobs."""
     if field in ("max_runtime_seconds", "max_runtime_minutes"):
-        return f"'{key}' is for jobs, and a replica has no time limit; leave it out"
+        return f"'{key}' is for jobs; a replica has no time limit, leave it out"
     if field == "retries":
-        return f"'{key}' is for jobs; 'restart' says what follows the end of a replica"
+        return f"'{key}' is for jobs; use 'restart' for a service"
     if field in FIELDS:
-        return f"'{key}' is for jobs, and a replica has none; leave it out"
+        return f"'{key}' is for jobs, not for services; leave it out"
     known = [*fields, *(short for short, long in SHORT.items() if long in fields)]
     near = get_close_matches(key, known, n=1)
     advice = f"did you mean '{near[0]}'?" if near else "docs/reference/cli.md lists them"
-    return f"there is no field '{key}'; {advice}"
+    return f"unknown field '{key}'; {advice}"
 
 
 def _words(file: str, key: str, node: yaml.Node) -> list[str]:
-    """A command as it stands there: `false` is no boolean, and `1.10` no number."""
+    """A command, every word as text: `false` is not a boolean, and `1.10` not a number."""
     if isinstance(node, yaml.SequenceNode):
         return [_scalar(file, word) for word in node.value]
     line = _scalar(file, node)
     if not line.strip():
-        raise InvalidRequest(f"{key} is empty; write what a shell should run")
+        raise InvalidRequest(f"{key} is empty; write a shell command")
     return ["/bin/sh", "-c", line]
 
 
 def _constructed(loader: yaml.SafeLoader, node: yaml.Node, key: str, field: str) -> Any:
-    """What a node says; `10:30` stays a text, though YAML takes it for a number of base 60.
+    """The value of a node; `10:30` stays text, which YAML would read as a base-60 number.
 
-    Where a text belongs, `010` and `1.10` are what stands there, too.
+    In a text field `010` and `1.10` stay text, too.
     """
     if isinstance(node, yaml.ScalarNode):
         is_text = KINDS.get(field) is str and node.tag in _PLAIN
@@ -182,21 +182,23 @@ def _constructed(loader: yaml.SafeLoader, node: yaml.Node, key: str, field: str)
         return loader.construct_object(node, deep=True)
     except (ValueError, KeyError):
         kind = node.tag.replace(_OF_YAML, "")
-        raise InvalidRequest(f"{key} has something that is no {kind}; remove the '!!'") from None
+        raise InvalidRequest(
+            f"{key} has a value that is not a valid {kind}; remove the '!!'"
+        ) from None
 
 
 def _value(key: str, field: str, value: Any) -> Any:
-    """The value as the REST API wants it."""
+    """The value as the REST API expects it."""
     if field == "dependencies":
         return _dependencies(key, value if isinstance(value, list) else [value])
-    reader = _READERS.get(key) or _READERS.get(field)
-    if reader is None or isinstance(value, list):
+    parse = _PARSERS.get(key) or _PARSERS.get(field)
+    if parse is None or isinstance(value, list):
         return _checked(key, KINDS.get(field), value)
-    return reader(str(value))
+    return parse(str(value))
 
 
 def _dependencies(key: str, entries: list[Any]) -> list[Any]:
-    """Each as on the command line, or as the REST API wants it."""
+    """Dependencies as on the command line, or as objects of the REST API."""
     found: list[Any] = []
     for entry in entries:
         is_object = isinstance(entry, dict)
@@ -205,15 +207,15 @@ def _dependencies(key: str, entries: list[Any]) -> list[Any]:
 
 
 def _checked(key: str, kind: Any, value: Any) -> Any:
-    """The value if it is of this type, so that a wrong one is told with its line."""
+    """The value if it has this type; checked here so that the error names the line."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     is_number = is_number and math.isfinite(value)
-    if kind not in WORDS or (is_number if kind is float else type(value) is kind):
+    if kind not in EXPECTED or (is_number if kind is float else type(value) is kind):
         return value
-    raise InvalidRequest(f"{key} is '{value}'; write {WORDS[kind]}")
+    raise InvalidRequest(f"{key} is '{value}'; write {EXPECTED[kind]}")
 
 
-_READERS: dict[str, Callable[[str], Any]] = {
+_PARSERS: dict[str, Callable[[str], Any]] = {
     "priority": priority_of,
     "time": limit("time"),
     "estimate": duration("estimate"),
@@ -226,11 +228,11 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "notify": lambda text: [text],
     "allowed_gpus": str,
 }
-"""Readers of what people write in a short form, by key or by field."""
+"""Parsers of short forms, by key or by field."""
 
 
 def _variables(file: str, node: yaml.Node) -> dict[str, str]:
-    """Variables as they stand there: `ON: yes` is no boolean, and `1.10` no number."""
+    """Variables as text: `ON: yes` is not a boolean, and `1.10` not a number."""
     if not isinstance(node, yaml.MappingNode):
         line = node.start_mark.line + 1
         raise InvalidInput("variables are written as 'NAME: value'", file=file, line=line)
@@ -238,13 +240,13 @@ def _variables(file: str, node: yaml.Node) -> dict[str, str]:
 
 
 def _variable(file: str, name: yaml.Node, value: yaml.Node) -> str:
-    """The value as it stands there, or nothing; a word for nothing could mean either."""
+    """The value as text, or empty; `null` and `~` are ambiguous and rejected."""
     check_variable(_scalar(file, name), "env")
     if value.tag == _NULL and value.value:
-        said = _scalar(file, name)
+        variable = _scalar(file, name)
         raise InvalidInput(
-            f"variable {said} is {value.value}, which could be the word or nothing; write "
-            f"{said}: '{value.value}' or {said}: ''",
+            f"variable {variable} is {value.value}, which could be text or empty; write "
+            f"{variable}: '{value.value}' or {variable}: ''",
             file=file,
             line=value.start_mark.line + 1,
         )
@@ -253,7 +255,7 @@ def _variable(file: str, name: yaml.Node, value: yaml.Node) -> str:
 
 def _scalar(file: str, node: yaml.Node) -> str:
     if not isinstance(node, yaml.ScalarNode):
-        raise InvalidInput("a single value belongs here", file=file, line=node.start_mark.line + 1)
+        raise InvalidInput("expected a single value", file=file, line=node.start_mark.line + 1)
     return str(node.value)
 
 
@@ -262,7 +264,7 @@ def _text(file: str) -> str:
         with Path(file).open(encoding="utf-8-sig") as stream:
             text = stream.read(LARGEST + 1)
     except FileNotFoundError:
-        raise InvalidInput("there is no such file; check its name", file=file) from None
+        raise InvalidInput("file not found; check its name", file=file) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot be read: {read_error_detail(error)}", file=file) from error
     if len(text) > LARGEST:
@@ -270,7 +272,7 @@ def _text(file: str) -> str:
     return text
 
 
-# --- Scripts: the text, and the options in its `#TGPU` lines.
+# Scripts
 
 LARGEST_SCRIPT = 500_000
 _DIRECTIVE = re.compile(r"#\s?TGPU\s+(.*)")
@@ -278,7 +280,7 @@ _FOREIGN = re.compile(r"#(?:SBATCH|PBS|BSUB)(?=\s)|#\s*GFLOW(?=\s)")
 
 
 def script_text(path: str) -> str | None:
-    """The text of a script; None when the file is none (it has no `#!` at its beginning)."""
+    """The text of a script; None if the file is not a script (does not start with `#!`)."""
     try:
         with open(path, "rb") as stream:  # noqa: PTH123
             start = stream.read(len(BOM_UTF8) + 2).removeprefix(BOM_UTF8)
@@ -296,7 +298,7 @@ def script_text(path: str) -> str | None:
 
 
 def directives(text: str) -> list[tuple[int, str]]:
-    """The `#TGPU` lines before the first line of code, with their numbers."""
+    """The `#TGPU` lines before the first line of code, with their line numbers."""
     found = []
     for number, line in enumerate(text.splitlines(), start=1):
         stripped = line.strip()
@@ -308,7 +310,7 @@ def directives(text: str) -> list[tuple[int, str]]:
 
 
 def foreign_directives(text: str) -> dict[str, int]:
-    """Where lines before the code begin to speak to Slurm, PBS, LSF or gflow; they do nothing."""
+    """The first line of each kind of directive for Slurm, PBS, LSF or gflow, which are ignored."""
     found: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         stripped = line.strip()
@@ -320,7 +322,7 @@ def foreign_directives(text: str) -> dict[str, int]:
 
 
 def read_directives(parser: Parser, path: str, text: str) -> Namespace:
-    """The options of a script's own lines; a mistake names the file and the line."""
+    """The options in the `#TGPU` lines; an error names the file and the line."""
     import shlex
 
     args = parser.read([])

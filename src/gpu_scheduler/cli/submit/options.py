@@ -1,7 +1,7 @@
-"""The options of `submit` and `run`, which are also those of `#TGPU` lines in scripts.
+"""The options of `submit` and `run`, which `#TGPU` lines in scripts may also have.
 
-Nothing has a default but None: an option of the command line wins over a line in a script, so
-whether one was given must be known.
+Every default is None: an option on the command line overrides a line in a script, so the code must
+know which options were given.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ A priority is low, normal, high, urgent, 0 to 10 (5 is normal), or a number up t
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """All of them, in groups that the help shows."""
+    """Add all options, in the groups that the help shows."""
     parser.usage = "%(prog)s [options] [--] command ... | script ... | job.yaml"
     parser.epilog = EXAMPLES
     _add_resources(parser)
     _add_time(parser)
-    _add_order(parser)
-    _add_surroundings(parser)
+    _add_scheduling(parser)
+    _add_environment(parser)
     _add_sweep(parser)
 
 
 def add_terminal_options(parser: ArgumentParser) -> None:
-    """What `shell`, `run --pty` and their like have in common."""
-    group = parser.add_argument_group("its terminal")
+    """Add the options of commands with a terminal: `shell`, `run --pty`, `jupyter`, `code`."""
+    group = parser.add_argument_group("terminal")
     group.add_argument(
         "--idle",
         type=duration("--idle"),
         metavar="TIME",
-        help="end it after so long without keys, output and CPU time",
+        help="end the job after this time without input, output and CPU use",
     )
     group.add_argument(
         "--on-disconnect",
         choices=("keep", "end"),
         default=None,
-        help="what becomes of it when your connection breaks; default: keep",
+        help="keep the job or end it when your connection breaks; default: keep",
     )
 
 
 def _add_resources(parser: ArgumentParser) -> None:
-    add = parser.add_argument_group("what it needs").add_argument
+    add = parser.add_argument_group("resources").add_argument
     add("-G", "--gpus", type=number("--gpus"), metavar="N", help="GPUs, such as 2, 0.5 or 1.5")
     add("--gpu-memory", type=size_mb("--gpu-memory"), metavar="SIZE", help="of all its GPUs")
     add(
@@ -69,7 +69,7 @@ def _add_resources(parser: ArgumentParser) -> None:
         "--gpu-model",
         type=text("--gpu-model"),
         metavar="NAME",
-        help="models that will do, as A100 or A100,H100",
+        help="allowed models, such as A100 or A100,H100",
     )
     add(
         "--mig",
@@ -77,15 +77,15 @@ def _add_resources(parser: ArgumentParser) -> None:
         dest="mig",
         type=text("--mig"),
         metavar="PROFILE",
-        help="a MIG slice, as 3g.40gb",
+        help="a MIG slice, such as 3g.40gb",
     )
     add(
         "--allowed-gpus",
         type=text("--allowed-gpus"),
         metavar="LIST",
-        help="only these devices, as 0-3 or 0,2",
+        help="only these devices, such as 0-3 or 0,2",
     )
-    add("--exclusive", action="store_true", default=None, help="share its node with nobody")
+    add("--exclusive", action="store_true", default=None, help="use a whole node alone")
     add(
         "-c",
         "-n",
@@ -94,7 +94,7 @@ def _add_resources(parser: ArgumentParser) -> None:
         dest="cpus",
         type=number("--cpus"),
         metavar="N",
-        help="CPU cores; a job that asks for none, and for no GPU, counts as one",
+        help="CPU cores; default 1 for a job without GPUs",
     )
     add(
         "-m",
@@ -103,37 +103,66 @@ def _add_resources(parser: ArgumentParser) -> None:
         dest="memory",
         type=size_mb("--memory"),
         metavar="SIZE",
-        help="memory of the host",
+        help="host memory",
     )
     add("--label", action="append", metavar="NAME=VALUE", help="only nodes with this label")
     add("-w", "--nodelist", type=_names("--nodelist"), metavar="NODE,...", help="only these nodes")
-    add("-x", "--exclude", type=_names("--exclude"), metavar="NODE,...", help="any nodes but these")
+    add(
+        "-x",
+        "--exclude",
+        type=_names("--exclude"),
+        metavar="NODE,...",
+        help="all nodes except these",
+    )
     add("--topology", choices=("any", "prefer_island", "require_island"), help="NVLink islands")
-    add("--contiguous", action="store_true", default=None, help="neighbouring device numbers")
-    add("-N", "--members", type=whole("--members", least=1), metavar="N", help="a gang of N")
-    add("--min-members", type=whole("--min-members"), metavar="N", help="start with so many")
+    add("--contiguous", action="store_true", default=None, help="adjacent device numbers")
+    add(
+        "-N", "--members", type=whole("--members", least=1), metavar="N", help="a gang of N members"
+    )
+    add(
+        "--min-members",
+        type=whole("--min-members"),
+        metavar="N",
+        help="start with at least N members",
+    )
     add("--same-rack", action="store_true", default=None, help="all members in one rack")
     add(
         "--llm",
         type=text("--llm"),
         metavar="MODEL",
-        help="GPUs as this model needs: qwen2.5-7b[,context=32k,...]",
+        help="as many GPUs as this model needs: qwen2.5-7b[,context=32k,...]",
     )
     add(
         "--llm-config",
         type=text("--llm-config"),
         metavar="FILE",
-        help="GPUs by model; default llm_config.json, if there",
+        help="file with GPUs per model; default llm_config.json, if it exists",
     )
-    add("--max-processes", type=whole("--max-processes"), metavar="N", help="processes at most")
+    add(
+        "--max-processes",
+        type=whole("--max-processes"),
+        metavar="N",
+        help="maximum number of processes",
+    )
 
 
 def _add_time(parser: ArgumentParser) -> None:
-    add = parser.add_argument_group("when").add_argument
-    add("-t", "--time", type=limit("--time"), metavar="TIME", help="limit; it is enforced")
-    add("--estimate", type=duration("--estimate"), metavar="TIME", help="likely run time")
-    add("--begin", type=moment("--begin"), metavar="WHEN", help="not before 18:00, +2h, ...")
-    add("--deadline", type=moment("--deadline"), metavar="WHEN", help="should have ended by then")
+    add = parser.add_argument_group("time").add_argument
+    add(
+        "-t",
+        "--time",
+        type=limit("--time"),
+        metavar="TIME",
+        help="time limit; the job is stopped at it",
+    )
+    add("--estimate", type=duration("--estimate"), metavar="TIME", help="expected run time")
+    add(
+        "--begin",
+        type=moment("--begin"),
+        metavar="WHEN",
+        help="do not start before 18:00, +2h, ...",
+    )
+    add("--deadline", type=moment("--deadline"), metavar="WHEN", help="when it should have ended")
     add(
         "-d",
         "--dependency",
@@ -142,33 +171,43 @@ def _add_time(parser: ArgumentParser) -> None:
         metavar="KIND:ID",
         help="afterok:12, afterany:3:4, afterok:last",
     )
-    add("-H", "--hold", action="store_true", default=None, help="wait until it is released")
+    add("-H", "--hold", action="store_true", default=None, help="hold it until it is released")
     add(
         "--signal",
         type=text("--signal"),
         metavar="SIG@SECONDS",
-        help="signal before the limit or an eviction: USR1@120",
+        help="send a signal before the time limit or a preemption: USR1@120",
     )
-    add("--grace", type=duration("--grace", plain="s"), metavar="TIME", help="from TERM to KILL")
-    add("--retries", type=whole("--retries"), metavar="N", help="try again so often if it fails")
+    add(
+        "--grace",
+        type=duration("--grace", plain="s"),
+        metavar="TIME",
+        help="time between TERM and KILL",
+    )
+    add("--retries", type=whole("--retries"), metavar="N", help="retry up to N times if it fails")
     add(
         "--retry-exit-codes",
         type=text("--retry-exit-codes"),
         metavar="LIST",
-        help="only after these exit codes, as 1,137",
+        help="retry only after these exit codes, such as 1,137",
     )
-    add("--requeue-on-node-loss", action="store_true", default=None, help="start again elsewhere")
+    add(
+        "--requeue-on-node-loss",
+        action="store_true",
+        default=None,
+        help="requeue it if its node is lost",
+    )
 
 
-def _add_order(parser: ArgumentParser) -> None:
-    add = parser.add_argument_group("who and how urgent").add_argument
+def _add_scheduling(parser: ArgumentParser) -> None:
+    add = parser.add_argument_group("scheduling").add_argument
     add(
         *("-J", "--name", "--job-name"),
         dest="name",
         metavar="NAME",
-        help="name; default: that of the program",
+        help="name; default: the name of the program",
     )
-    add("-p", "--priority", type=text("--priority"), metavar="P", help="how urgent it is")
+    add("-p", "--priority", type=text("--priority"), metavar="P", help="priority; see below")
     add(
         "-T",
         "--tenant",
@@ -178,28 +217,34 @@ def _add_order(parser: ArgumentParser) -> None:
         metavar="T",
         help="tenant, by id or name",
     )
-    add("--pool", choices=("online", "batch"), help="the kind of work")
-    add("--interactive", action="store_true", default=None, help="somebody waits for it")
-    add("--allow-idle", action="store_true", default=None, help="its GPUs may stay unused")
-    add("--no-preempt", action="store_true", default=None, help="must not be stopped for others")
+    add("--pool", choices=("online", "batch"), help="pool of GPUs")
+    add("--interactive", action="store_true", default=None, help="interactive job")
+    add("--allow-idle", action="store_true", default=None, help="its GPUs may be idle")
+    add("--no-preempt", action="store_true", default=None, help="never preempt it for other jobs")
     add(
         "--notify",
         action="append",
         type=text("--notify"),
         metavar="WHAT[:WHO]",
-        help="start, end, fail, preempted, idle, memory, all, none; as end,fail:slack",
+        help="start, end, fail, preempted, idle, memory, all, none; such as end,fail:slack",
     )
 
 
-def _add_surroundings(parser: ArgumentParser) -> None:
-    add = parser.add_argument_group("what it runs in").add_argument
-    add("-D", "--chdir", type=text("--chdir"), metavar="DIR", help="directory; default: this one")
+def _add_environment(parser: ArgumentParser) -> None:
+    add = parser.add_argument_group("environment").add_argument
+    add(
+        "-D",
+        "--chdir",
+        type=text("--chdir"),
+        metavar="DIR",
+        help="working directory; default: the current one",
+    )
     add("-e", "--env", action="append", metavar="NAME=VALUE", help="set a variable")
     add(
         "--export",
         type=text("--export"),
         metavar="WHAT",
-        help="variables to take along: ALL (default), NONE or A,B=c",
+        help="variables to pass on: ALL (default), NONE or A,B=c",
     )
     add(
         "--conda",
@@ -220,32 +265,32 @@ def _add_surroundings(parser: ArgumentParser) -> None:
         action="append",
         type=text("--mount"),
         metavar="SRC:DST[:ro]",
-        help="a directory for the container",
+        help="mount a directory into the container",
     )
-    add("--snapshot", action="store_true", default=None, help="run a copy of the code as it is now")
+    add("--snapshot", action="store_true", default=None, help="run a copy of the current code")
     add(
         "--snapshot-limit",
         type=size_mb("--snapshot-limit"),
         metavar="SIZE",
-        help="largest copy; default 512M",
+        help="maximum size of the copy; default 512M",
     )
     add(
         "-o",
         "--output",
         type=text("--output"),
         metavar="FILE",
-        help="write the output there, not to the log; %%j is the job",
+        help="write the output to this file instead of the log; %%j is the job number",
     )
 
 
 def _add_sweep(parser: ArgumentParser) -> None:
-    add = parser.add_argument_group("many at once").add_argument
+    add = parser.add_argument_group("arrays and sweeps").add_argument
     add(
         "-a",
         "--array",
         type=text("--array"),
         metavar="TASKS",
-        help="tasks, as 0-99 or 0-99%%10 (ten at once)",
+        help="array tasks, such as 0-99 or 0-99%%10 (ten at once)",
     )
     add("--param", action="append", metavar="NAME=A,B,...", help="one job for each combination")
     add(
@@ -258,19 +303,19 @@ def _add_sweep(parser: ArgumentParser) -> None:
         "--sweep",
         type=text("--sweep"),
         metavar="NAME",
-        help="name of the sweep; default: one of its own",
+        help="name of the sweep; default: a new unique name",
     )
-    add("--dry-run", action="store_true", help="show and check it, and submit nothing")
+    add("--dry-run", action="store_true", help="show and check it without submitting")
 
 
 def _dependency(words: str) -> str:
-    """Dependencies as they were written; a wrong one is refused with the line of a script."""
+    """The dependencies as written, checked here so that an error names the line of a script."""
     dependencies_of([text("--dependency")(words)])
     return words
 
 
 def _names(option: str) -> Callable[[str], list[str]]:
-    """A reader of names of nodes, separated by commas."""
+    """A parser of node names that are separated by commas."""
 
     def read(words: str) -> list[str]:
         return [name.strip() for name in text(option)(words).split(",") if name.strip()]

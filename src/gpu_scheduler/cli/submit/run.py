@@ -1,8 +1,8 @@
-"""`tgpu run`: submit, show the output, end as the job ends.
+"""`tgpu run`: submit a job, show its output and exit with its exit code.
 
-While the job waits, the reason and the expected start are shown.
-Ctrl-C asks what to do with the job; without a terminal it cancels it, as it would a command. What
-a cancelled job writes on its way out is shown, too; another Ctrl-C does not wait for that.
+While the job is pending, the command shows the reason and the expected start. Ctrl-C asks what to
+do with the job; without a terminal it cancels the job. The output of a cancelled job is shown until
+the job has ended; a second Ctrl-C does not wait for that.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from contextlib import suppress
 
 from gpu_scheduler.cli.connection import add_server_options, client_for, warn
 from gpu_scheduler.cli.jobs.logs import WAITING, Attempts
-from gpu_scheduler.cli.jobs.wait import Notes, wait_until
+from gpu_scheduler.cli.jobs.wait import StatusLine, wait_until
 from gpu_scheduler.cli.submit.options import add_options, add_terminal_options
-from gpu_scheduler.cli.submit.submit import TAKES_WORDS, submissions
+from gpu_scheduler.cli.submit.submit import submissions
 from gpu_scheduler.client.requests import API, exit_code_of
 from gpu_scheduler.model.errors import InvalidRequest, WrongState
 
@@ -28,78 +28,87 @@ if TYPE_CHECKING:
 
     from gpu_scheduler.client.client import Client
 
-__all__ = ["TAKES_WORDS", "register", "run"]
-
 EXIT_INTERRUPTED = 128 + 2
 EXIT_DETACHED = 0
 STANDARD_INPUT = 0
-ON_INPUT = """\
-The job's standard input is empty, also if something is piped in here: let it
-read a file, as in sh -c 'CMD < FILE'. With --pty it gets what is typed, or
-piped in, as on a terminal."""
+ABOUT_INPUT = """\
+The standard input of the job is empty, even if you pipe data into tgpu run: let
+the job read a file, as in sh -c 'CMD < FILE'. With --pty the job gets what you
+type or pipe in, as on a terminal."""
 
 
 def register(parser: ArgumentParser) -> None:
     """Add the options."""
     add_options(parser)
     add_server_options(parser, json=False)
-    parser.epilog = f"{parser.epilog}\n\n{ON_INPUT}"
-    parser.add_argument("-q", "--quiet", action="store_true", help="only the output of the job")
+    parser.epilog = f"{parser.epilog}\n\n{ABOUT_INPUT}"
     parser.add_argument(
-        "--json", action="store_true", help="--quiet, and the job as one JSON line on stderr"
+        "-q", "--quiet", action="store_true", help="print only the output of the job"
     )
     parser.add_argument(
-        "--pty", action="store_true", help="on a terminal, as 'tgpu shell': for what asks for keys"
+        "--json",
+        action="store_true",
+        help="as --quiet, and print the job as one JSON line on stderr",
+    )
+    parser.add_argument(
+        "--pty",
+        action="store_true",
+        help="on a terminal, as 'tgpu shell': for interactive programs",
     )
     add_terminal_options(parser)
 
 
 def run(args: Namespace) -> int:
-    """Submit one job and stay with it."""
+    """Submit one job and wait until it ends."""
     args.quiet = args.quiet or args.json
     if args.pty:
-        return _on_a_terminal(args)
+        return _run_on_terminal(args)
     body = _body(args)
     if args.dry_run:
-        from gpu_scheduler.cli.submit.dry_run import show_dry_run
+        from gpu_scheduler.cli.submit.submit import show_dry_run
 
         return show_dry_run(args, [body])
     if has_input(STANDARD_INPUT):
         warn(
-            "warning: the job gets nothing of what comes on standard input; let it read a file, "
-            "as in sh -c 'CMD < FILE', or give --pty; '< /dev/null' if it needs none"
+            "warning: the job does not get your standard input; let it read a file, as in "
+            "sh -c 'CMD < FILE', or use --pty; '< /dev/null' if it needs no input"
         )
     with client_for(args) as client:
         job = client.call("POST", f"{API}/jobs", body, once=True)["job_id"]
         if not args.quiet:
             warn(f"{job} submitted")
-        notes = Notes(quiet=args.quiet, hint="Ctrl-C asks" if _canask() else "Ctrl-C cancels")
-        shown = _Shown(client, job, notes, is_elsewhere=bool(body.get("output")))
-        return _stay(args, client, job, notes, shown)
+        return _follow(args, client, job, has_log=not body.get("output"))
 
 
-def _stay(args: Namespace, client: Client, job: str, notes: Notes, shown: _Shown) -> int:
-    """Until the job has ended, or the person has had enough."""
+def _follow(args: Namespace, client: Client, job: str, *, has_log: bool) -> int:
+    """Show the output until the job has ended, or the user detaches; returns the exit code.
+
+    A job that writes its output to a file of its own has no log to show.
+    """
+    status = StatusLine(quiet=args.quiet, hint="Ctrl-C asks" if _can_ask() else "Ctrl-C cancels")
+    attempts = Attempts(client, job, status) if has_log else None
     cancelled = False
     while True:
         try:
-            ended = shown.until_its_end()
+            wait_until(_has_started, client, job, status)
+            status.clear()
+            ended = client.wait(job) if attempts is None else attempts.copy_until_end()
             break
         except KeyboardInterrupt:
-            notes.clear()
+            status.clear()
         if cancelled:
-            notes.tell(f"{job} has not ended yet; 'tgpu wait {job}' waits for it")
+            status.print(f"{job} has not ended yet; 'tgpu wait {job}' waits for it")
             return EXIT_INTERRUPTED
-        decided = ask(client, job)
-        if decided == EXIT_DETACHED:
-            return decided
-        cancelled = decided is not None
-    _say_its_end(args, job, ended, was_cancelled=cancelled)
+        decision = ask(client, job)
+        if decision == EXIT_DETACHED:
+            return decision
+        cancelled = decision is not None
+    _print_end(args, job, ended, was_cancelled=cancelled)
     is_cancelled = cancelled and ended["state"] == "cancelled"
     return EXIT_INTERRUPTED if is_cancelled else exit_code_of(ended)
 
 
-def _say_its_end(
+def _print_end(
     args: Namespace, job: str, ended: Mapping[str, Any], *, was_cancelled: bool = False
 ) -> None:
     if args.json:
@@ -110,46 +119,27 @@ def _say_its_end(
 
 
 def _body(args: Namespace) -> dict[str, Any]:
-    """The one job that is to be run."""
+    """The one job to run."""
     if args.idle or args.on_disconnect:
-        raise InvalidRequest("--idle and --on-disconnect are about a terminal; give --pty too")
+        raise InvalidRequest("--idle and --on-disconnect need a terminal; add --pty")
     if not args.words and not args.image:
         raise InvalidRequest(
-            "there is nothing to run; write the command after '--', as in "
-            "'tgpu run --gpus 1 -- python train.py'"
+            "no command given; write it after '--', as in 'tgpu run --gpus 1 -- python train.py'"
         )
     bodies = submissions(args)
     if len(bodies) != 1 or "array" in bodies[0]:
-        raise InvalidRequest("run takes one job; use 'tgpu submit' for arrays and sweeps")
+        raise InvalidRequest("'tgpu run' takes one job; use 'tgpu submit' for arrays and sweeps")
     return bodies[0]
 
 
-class _Shown:
-    """The output of a job. What it sends to a file of its own is not in its log."""
-
-    def __init__(self, client: Client, job: str, notes: Notes, *, is_elsewhere: bool) -> None:
-        self._client = client
-        self._job = job
-        self._notes = notes
-        self._attempts = None if is_elsewhere else Attempts(client, job, notes)
-
-    def until_its_end(self) -> Mapping[str, Any]:
-        """The job when it is over."""
-        wait_until(_has_had_its_turn, self._client, self._job, self._notes)
-        self._notes.clear()
-        if self._attempts is None:
-            return self._client.wait(self._job)
-        return self._attempts.until_its_end()
-
-
-def _has_had_its_turn(job: dict[str, Any]) -> bool:
+def _has_started(job: dict[str, Any]) -> bool:
     return job["state"] not in WAITING or bool(job.get("attempt"))
 
 
 def has_input(number: int) -> bool:
-    """Whether something is there to be read: from a pipe by now, from a file behind its position.
+    """Whether a pipe, socket or file has data to read.
 
-    A terminal or another device is none of these: nobody has given that on purpose.
+    A terminal or another device counts as empty: it is rarely meant as input.
     """
     import stat
 
@@ -169,26 +159,26 @@ def has_input(number: int) -> bool:
     return bool(struct.unpack("i", size)[0])
 
 
-def _on_a_terminal(args: Namespace) -> int:
+def _run_on_terminal(args: Namespace) -> int:
     from gpu_scheduler.cli.interactive.shell import open_terminal, shell_body
 
     if args.json:
-        raise InvalidRequest("--json is for jobs whose output is copied; leave out --pty")
+        raise InvalidRequest("--json does not go with --pty; leave out one of them")
     if not args.words:
-        raise InvalidRequest("there is nothing to run; 'tgpu shell' opens a shell")
+        raise InvalidRequest("no command given; 'tgpu shell' opens a shell")
     return open_terminal(args, shell_body(args))
 
 
-def _canask() -> bool:
+def _can_ask() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def ask(client: Client, job: str) -> int | None:
-    """What to do with the job; None means to go on watching it."""
-    if not _canask():
+    """Ask what to do with the job; the exit code, or None to go on watching it."""
+    if not _can_ask():
         _cancel(client, job)
         return EXIT_INTERRUPTED
-    question = f"\n{job} is still there: [c]ancel it, [d]etach, or Enter to go on? "
+    question = f"\n{job} has not ended: [c]ancel it, [d]etach, or Enter to go on? "
     try:
         print(question, end="", file=sys.stderr, flush=True)
         choice = sys.stdin.readline().strip().lower()
@@ -199,11 +189,11 @@ def ask(client: Client, job: str) -> int | None:
         warn(f"{job} cancelling")
         return EXIT_INTERRUPTED
     if choice.startswith("d"):
-        warn(f"{job} goes on; 'tgpu logs -f {job}' shows it again")
+        warn(f"{job} keeps running; 'tgpu logs -f {job}' shows its output")
         return EXIT_DETACHED
     return None
 
 
 def _cancel(client: Client, job: str) -> None:
-    with suppress(WrongState):  # it has ended meanwhile
+    with suppress(WrongState):  # it has ended in the meantime
         client.cancel(job)

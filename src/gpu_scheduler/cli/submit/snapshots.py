@@ -1,7 +1,7 @@
-"""`--snapshot`: submissions run the code as it is now, and `tgpu snapshots` looks after the copies.
+"""`--snapshot` and `tgpu snapshots`: copies of the code in which jobs run.
 
-Old copies are dropped when a new one is taken: those unused for a month that no job waits for and
-that hold nothing a job wrote.
+Taking a new copy deletes old ones: those unused for a month that no pending or running job needs
+and that hold no files written by a job.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ _PATHS = ("PYTHONPATH",)
 
 
 def shelf() -> Shelf:
-    """The user's own: `$XDG_STATE_HOME/gpu-scheduler/snapshots`, by default in ~/.local/state."""
+    """`$XDG_STATE_HOME/gpu-scheduler/snapshots`, by default in ~/.local/state."""
     home = os.environ.get("XDG_STATE_HOME", "")
     state = Path(home) if home.startswith("/") else Path.home() / ".local" / "state"
     return Shelf(state / "gpu-scheduler" / "snapshots")
 
 
 def add_snapshot(bodies: list[dict[str, Any]], args: Namespace) -> None:
-    """Let submissions run in a copy of their code; one copy for each directory."""
+    """Change submissions to run in a copy of their code; one copy per directory."""
     taken: dict[str, Snapshot] = {}
     limit_mb = args.snapshot_limit or DEFAULT_LIMIT_MB
     for body in bodies:
         directory = body["working_directory"]
         if directory not in taken:
             taken[directory] = shelf().take(directory, limit_mb)
-        _move(body, taken[directory])
+        _run_in(body, taken[directory])
 
 
 def drop_old(client: Client) -> list[Kept]:
-    """Drop copies that have not been used for long and are not needed any more."""
+    """Delete copies that are unused for a month and not needed by a job."""
     kept = shelf()
     old = kept.unused(time.time())
     return kept.drop(old, in_use(client)) if old else []
 
 
 def in_use(client: Client) -> set[str]:
-    """The snapshots that jobs of the caller wait for or run in."""
+    """The snapshots of the caller's pending and running jobs."""
     jobs = client.list(state=ACTIVE, user=my_name())
     return {job["snapshot"]["path"] for job in jobs if job.get("snapshot")}
 
 
-def _move(body: dict[str, Any], snapshot: Snapshot) -> None:
+def _run_in(body: dict[str, Any], snapshot: Snapshot) -> None:
     body["working_directory"] = str(snapshot.directory)
     body["snapshot"] = snapshot.form()
     if body.get("command"):
@@ -70,20 +70,17 @@ def _move(body: dict[str, Any], snapshot: Snapshot) -> None:
             variables[name] = os.pathsep.join(map(snapshot.moved, parts))
 
 
-# --- tgpu snapshots
-
-
 def register(parser: ArgumentParser) -> None:
     """Add the options."""
     add = parser.add_argument
     add("action", nargs="?", choices=ACTIONS, default="list", help="list (default) or prune")
     add("--all", action="store_true", help="prune: also those used within the last month")
-    add("--outputs", action="store_true", help="prune: also those that hold what jobs wrote")
+    add("--outputs", action="store_true", help="prune: also those with files written by jobs")
     add_server_options(parser)
 
 
 def run(args: Namespace) -> int:
-    """List the copies, or drop what is not needed."""
+    """List the copies, or delete those that are not needed."""
     kept = shelf()
     if args.action == "list":
         return _show(list(kept.kept()), args)
@@ -91,19 +88,19 @@ def run(args: Namespace) -> int:
         needed = in_use(client)
     chosen = list(kept.kept()) if args.all else kept.unused(time.time())
     if args.outputs and not args.all:
-        raise InvalidRequest("--outputs deletes what jobs wrote; say so with --all --outputs")
+        raise InvalidRequest("--outputs deletes files that jobs wrote; it needs --all")
     dropped = kept.drop(chosen, needed, outputs=args.outputs)
     if args.json:
         print_json({"dropped": [one.name for one in dropped]})
     else:
         freed = sum(one.size_bytes for one in dropped) / MEGABYTE
-        print(f"{len(dropped):,} of {len(chosen):,} snapshots dropped, {freed:.0f} MB")
+        print(f"{len(dropped):,} of {len(chosen):,} snapshots deleted, {freed:.0f} MB freed")
     return 0
 
 
 def _show(found: list[Kept], args: Namespace) -> int:
     if args.json:
-        print_json({"snapshots": [_form(one) for one in found]})
+        print_json({"snapshots": [_document(one) for one in found]})
         return 0
     rows = [
         [
@@ -121,7 +118,7 @@ def _show(found: list[Kept], args: Namespace) -> int:
     return 0
 
 
-def _form(one: Kept) -> dict[str, Any]:
+def _document(one: Kept) -> dict[str, Any]:
     return {
         "name": one.name,
         "path": str(one.path),

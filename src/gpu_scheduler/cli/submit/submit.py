@@ -1,6 +1,6 @@
-"""`tgpu submit`: a command, script or file in, the id of a job out.
+"""`tgpu submit` and `tgpu add`: submit a command, a script or a file of jobs, and print the job id.
 
-Only what a plain submission needs is imported at the top: this is the command that starts most.
+Only what a plain submission needs is imported at the top, because this command is started most.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from gpu_scheduler.cli.connection import add_server_options, client_for, warn
 from gpu_scheduler.cli.parser import Parser
 from gpu_scheduler.cli.submit.body import (
-    add_surroundings,
+    add_environment,
     body_of,
     check_gpus,
     command_of,
@@ -22,7 +22,7 @@ from gpu_scheduler.cli.submit.body import (
     named_dependencies,
 )
 from gpu_scheduler.cli.submit.options import add_options
-from gpu_scheduler.cli.text.values import words_of
+from gpu_scheduler.cli.text.values import duration_text, number
 from gpu_scheduler.client.environment import unsendable
 from gpu_scheduler.client.requests import API
 from gpu_scheduler.model.errors import InvalidRequest
@@ -32,13 +32,11 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from typing import Any
 
-    from gpu_scheduler.client.client import Client
 
-TAKES_WORDS = True
 FILES = (".yaml", ".yml", ".json")
 
 
-def register(parser: ArgumentParser) -> None:
+def register_submit(parser: ArgumentParser) -> None:
     """Add the options."""
     add_options(parser)
     add_server_options(parser)
@@ -46,12 +44,10 @@ def register(parser: ArgumentParser) -> None:
     parser.add_argument("-q", "--parsable", action="store_true", help="print the job id alone")
 
 
-def run(args: Namespace) -> int:
-    """Submit, or only show what would be submitted."""
+def run_submit(args: Namespace) -> int:
+    """Submit, or with --dry-run only show what would be submitted."""
     bodies = submissions(args)
     if args.dry_run:
-        from gpu_scheduler.cli.submit.dry_run import show_dry_run
-
         return show_dry_run(args, bodies)
     with client_for(args) as client:
         if len(bodies) == 1:
@@ -60,22 +56,26 @@ def run(args: Namespace) -> int:
         else:
             answer = client.call("POST", f"{API}/jobs/bulk", bodies, once=True)
             ids = answer["job_ids"]
-        _say(args, answer, ids, bodies[0].get("sweep", ""))
+        _print_ids(args, answer, ids, bodies[0].get("sweep", ""))
         if args.snapshot:
             from gpu_scheduler.cli.submit.snapshots import drop_old
 
             drop_old(client)
-        return _wait(client, ids) if args.wait else 0
+        if not args.wait:
+            return 0
+        from gpu_scheduler.cli.jobs.wait import wait_for_all
+
+        return wait_for_all(client, ids, None)
 
 
 def submissions(args: Namespace) -> list[dict[str, Any]]:
-    """What is to be submitted: usually one body, several for a sweep or a file of jobs."""
+    """The bodies to submit: usually one, several for a sweep or a file of jobs."""
     words = args.words
     first = words[0] if words else ""
-    is_lone = len(words) == 1 and not args.after_dashes
-    is_file = is_lone and os.path.isfile(first)  # noqa: PTH113
-    # One that is not there is a slip of the keyboard; no program is called so.
-    is_missing = is_lone and not args.image and not os.path.exists(first)  # noqa: PTH110
+    is_alone = len(words) == 1 and not args.after_dashes
+    is_file = is_alone and os.path.isfile(first)  # noqa: PTH113
+    # No program is called x.yaml, so a missing file is a typing error.
+    is_missing = is_alone and not args.image and not os.path.exists(first)  # noqa: PTH110
     if (is_file or is_missing) and first.endswith(FILES):
         bodies = _from_file(first, args)
     elif is_file and first.endswith(".txt"):
@@ -87,10 +87,10 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
 
         add_model(bodies, args)
     _name_recent_jobs(bodies, args)
-    _say_what_stays_behind(args)
+    _warn_of_unsendable_variables(args)
     for body in bodies:
         check_gpus(body, args)
-        add_surroundings(body, args)
+        add_environment(body, args)
         _check(body)
     if args.snapshot and not args.dry_run:
         from gpu_scheduler.cli.submit.snapshots import add_snapshot
@@ -99,7 +99,7 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
     if args.param or args.param_file:
         bodies = _swept(bodies, args)
     elif args.sweep:
-        raise InvalidRequest("--sweep names a sweep; give its parameters with --param")
+        raise InvalidRequest("--sweep needs parameters; add --param")
     return bodies
 
 
@@ -111,17 +111,17 @@ def _swept(bodies: list[dict[str, Any]], args: Namespace) -> list[dict[str, Any]
     found = combinations(args.param or [], args.param_file)
     for name in unfilled(bodies[0], found[0]):
         known = ", ".join(found[0])
-        warn(f"warning: {{{name}}} stays as it is: no parameter is called so; there is {known}")
+        warn(f"warning: {{{name}}} is left unchanged: it is not a parameter; known: {known}")
     return [filled(body, values, sweep) for body in bodies for values in found]
 
 
 def _name_recent_jobs(bodies: list[dict[str, Any]], args: Namespace) -> None:
-    """`afterok:last` and `afterok:@~1` become the ids of the jobs that are meant."""
-    asking = [body for body in bodies if any(map(is_recent, body.get("dependencies", [])))]
-    if not asking:
+    """Replace `last` and `@~1` in dependencies by job ids."""
+    with_recent = [body for body in bodies if any(map(is_recent, body.get("dependencies", [])))]
+    if not with_recent:
         return
     with client_for(args) as client:
-        for body in asking:
+        for body in with_recent:
             body["dependencies"] = named_dependencies(client, body["dependencies"])
 
 
@@ -141,48 +141,47 @@ def _from_words(args: Namespace) -> dict[str, Any]:
     body = body_of(args)
     if words == ["-"] and not args.after_dashes:
         raise InvalidRequest(
-            "'-' is no program, and a script is not read from standard input; save it to a file "
-            "that begins with '#!', and name that"
+            "'-' is not a program, and tgpu does not read scripts from standard input; save the "
+            "script to a file that starts with '#!'"
         )
     if words and not words[0]:
-        raise InvalidRequest("the program is an empty word; is a variable not set?")
+        raise InvalidRequest("the program is an empty string; is a variable not set?")
     if words:
         body["command"] = command_of(words)
         body.setdefault("name", default_name(body["command"]))
     elif not args.image:
         raise InvalidRequest(
-            "there is nothing to run; write the command after '--', as in "
-            "'tgpu submit --gpus 1 -- python train.py'"
+            "no command given; write it after '--', as in 'tgpu submit --gpus 1 -- python train.py'"
         )
     return body
 
 
 def _hint_at_options(args: Namespace, words: list[str]) -> None:
-    """Say that an option behind a script is the script's, if it could have been meant for us."""
+    """Note that an option after a script goes to the script, if tgpu has the same option."""
     if not any(word.startswith("-") for word in words[1:]):
         return
     parser = Parser(prog="tgpu submit")
-    register(parser)
+    register_submit(parser)
     if found := parser.own_option(words[1:], args):
         warn(
-            f"note: {found} stands behind {words[0]} and goes to it; options of tgpu stand before "
-            "it"
+            f"note: {found} after {words[0]} goes to the script; write options of tgpu before the "
+            "script"
         )
 
 
 def _fill_from_script(args: Namespace, path: str, text: str) -> None:
-    """Take options of the script's own lines where the command line has none."""
+    """Use the options in the script where the command line gives none."""
     from gpu_scheduler.cli.submit.files import directives, foreign_directives, read_directives
 
-    for mark, number in foreign_directives(text).items():
+    for mark, line in foreign_directives(text).items():
         warn(
-            f"warning: {path}, line {number}: {mark} lines are not read; write them as #TGPU, "
+            f"warning: {path}, line {line}: {mark} lines are ignored; write them as #TGPU, "
             "or give the options on the command line"
         )
     if not directives(text):
         return
     parser = Parser(prog="tgpu submit")
-    register(parser)
+    register_submit(parser)
     for name, value in vars(read_directives(parser, path, text)).items():
         if getattr(args, name, None) in (None, False):
             setattr(args, name, value)
@@ -201,64 +200,60 @@ def _from_file(path: str, args: Namespace) -> list[dict[str, Any]]:
 
 
 def _from_jobs_file(path: str, args: Namespace) -> list[dict[str, Any]]:
-    from gpu_scheduler.cli.submit.llm import kinds_here
+    from gpu_scheduler.cli.submit.llm import server_gpu_kinds
     from gpu_scheduler.client.jobs_file import llm_config, read_jobs_file
 
     given = body_of(args)
-    bodies = read_jobs_file(path, llm_config(args.llm_config), kinds_here(args))
+    bodies = read_jobs_file(path, llm_config(args.llm_config), server_gpu_kinds(args))
     return [body | given for body in bodies]
 
 
-def _say_what_stays_behind(args: Namespace) -> None:
+def _warn_of_unsendable_variables(args: Namespace) -> None:
     if not args.export or "ALL" in args.export.upper().split(","):
         for name in sorted(unsendable(os.environ)):
-            warn(f"warning: variable {name!a} is left out: it holds bytes that are no UTF-8")
+            warn(f"warning: variable {name!a} is left out: it is not valid UTF-8")
 
 
 def _check(body: dict[str, Any]) -> None:
-    """Say at once what would only fail later."""
-    _say_if_late(body)
+    """Reject or warn of what would fail when the job runs."""
+    _warn_of_deadline(body)
     program = missing_program(body.get("command", []), body)
     place = body.get("working_directory", "")
     if program and os.path.isdir(os.path.join(place, program)):  # noqa: PTH112, PTH118
         raise InvalidRequest(
-            f"'{program}' is a directory, and no program; name one in it, as in "
+            f"'{program}' is a directory, not a program; name a program in it, such as "
             f"{program.rstrip('/')}/run.sh, or give the directory with --chdir"
         )
-    if program and "/" not in program and _is_file_here(program, body):
+    if program and "/" not in program and os.path.isfile(os.path.join(place, program)):  # noqa: PTH113, PTH118
         warn(
-            f"warning: '{program}' is a file here and no program; write './{program}' if it is "
-            f"one, or what runs it, as in 'python {program}'"
+            f"warning: '{program}' is a file, not a program on the PATH; write './{program}', or "
+            f"the program that runs it, as in 'python {program}'"
         )
     elif program:
-        warn(f"warning: there is no program '{program}' here; the job will need it")
+        warn(f"warning: program '{program}' not found on this machine; the job will need it")
     if not body.get("image") and not os.path.isdir(place):  # noqa: PTH112
-        warn(f"warning: there is no directory '{place}' here; the job will need it")
+        warn(f"warning: directory '{place}' not found on this machine; the job will need it")
     output = os.path.dirname(os.path.join(place, body.get("output", "")))  # noqa: PTH118, PTH120
     if body.get("output") and "{" not in output and "%" not in output and not os.path.isdir(output):  # noqa: PTH112
-        warn(f"warning: there is no directory '{output}' here; the job's output will need it")
+        warn(f"warning: directory '{output}' of the output not found on this machine")
 
 
-def _say_if_late(body: dict[str, Any]) -> None:
-    """A deadline weighs and ends nothing: say so if the job may well run beyond it."""
+def _warn_of_deadline(body: dict[str, Any]) -> None:
+    """Warn if the job may run past its deadline, which only raises its priority."""
     deadline, begin = body.get("deadline"), body.get("begin_at")
     longest_s = body.get("estimate_seconds") or body.get("max_runtime_seconds")
     if not longest_s or not isinstance(deadline, float | int):
         return
     start = max(time.time(), begin if isinstance(begin, float | int) else 0)
     if start + longest_s > deadline:
-        room = f"leaves {words_of(deadline - start)}" if deadline > start else "leaves no time"
+        room = f"leaves {duration_text(deadline - start)}" if deadline > start else "leaves no time"
         warn(
-            f"warning: the deadline {room}, and the job may run for {words_of(longest_s)}; a "
-            "deadline makes it more urgent, and does not end it"
+            f"warning: the deadline {room}, but the job may run for {duration_text(longest_s)}; a "
+            "deadline raises the priority and does not stop the job"
         )
 
 
-def _is_file_here(name: str, body: dict[str, Any]) -> bool:
-    return os.path.isfile(os.path.join(body.get("working_directory", ""), name))  # noqa: PTH113, PTH118
-
-
-def _say(args: Namespace, answer: dict[str, Any], ids: list[str], sweep: str) -> None:
+def _print_ids(args: Namespace, answer: dict[str, Any], ids: list[str], sweep: str) -> None:
     if args.json:
         from gpu_scheduler.cli.text.tables import print_json
 
@@ -275,7 +270,148 @@ def _say(args: Namespace, answer: dict[str, Any], ids: list[str], sweep: str) ->
     sys.stdout.flush()
 
 
-def _wait(client: Client, ids: list[str]) -> int:
-    from gpu_scheduler.cli.jobs.wait import wait_for_all
+def show_dry_run(args: Namespace, bodies: list[dict[str, Any]]) -> int:
+    """Print what would be submitted, without secrets; then print the server's answer on stderr."""
+    from gpu_scheduler.cli.text.tables import print_json
+    from gpu_scheduler.client.errors import NoServer
 
-    return wait_for_all(client, ids, None)
+    if getattr(args, "json", False):
+        print_json([_preview(body) for body in bodies])
+    elif len(bodies) > 1:
+        _print_sweep(bodies)
+    else:
+        print_json(_preview(bodies[0]))
+    try:
+        with client_for(args) as client:
+            asked = bodies[0] if len(bodies) == 1 else bodies
+            _print_answer(client.call("POST", f"{API}/jobs/validate", asked))
+    except NoServer as error:
+        warn(f"not checked by a server: {error}")
+    return 0
+
+
+def _print_answer(answer: dict[str, Any]) -> None:
+    """What the server would do with the submission."""
+    from gpu_scheduler.cli.jobs.show import expected_end_text, expected_start_text
+    from gpu_scheduler.cli.text.tables import visible
+
+    for warning in answer["warnings"]:
+        warn(f"warning: {visible(str(warning))}")
+    count = answer["count"]
+    warn("the server would accept " + ("the job" if count == 1 else f"all {count:,} jobs"))
+    now = time.time()
+    which = "" if count == 1 else " of the first job"
+    position = answer["position"]
+    for name, text in (
+        ("queue position", "" if position is None else str(position)),
+        ("expected start", expected_start_text(answer, now)),
+        ("expected end", expected_end_text(answer, now)),
+    ):
+        if text:
+            warn(f"{name}{which}: {text}")
+
+
+def _preview(body: dict[str, Any]) -> dict[str, Any]:
+    """A submission without the captured environment, which may hold secrets."""
+    from gpu_scheduler.client.environment import described
+
+    shown = dict(body)
+    carried = shown.pop("captured_environment", {})
+    found = described(os.environ) if carried else ""
+    shown["captured_environment"] = f"{len(carried)} variables" + (f", {found}" if found else "")
+    return shown
+
+
+def _print_sweep(bodies: list[dict[str, Any]]) -> None:
+    """One line for each job: its parameters and its command."""
+    import shlex
+
+    from gpu_scheduler.cli.text.tables import print_table
+
+    names = list(dict.fromkeys(name for body in bodies for name in body.get("params", {})))
+    rows = [
+        [
+            *(body.get("params", {}).get(name, "") for name in names),
+            str(body.get("gpu_count", 0)),
+            shlex.join(body.get("command", [])) or str(body.get("name", "")),
+        ]
+        for body in bodies
+    ]
+    print_table([*names, "GPUS", "COMMAND"], rows)
+    print(f"{len(bodies)} jobs would be submitted")
+
+
+def register_add(parser: ArgumentParser) -> None:
+    """Add the options of `tgpu add`."""
+    from gpu_scheduler.client.jobs_file import PRIORITIES
+
+    add = parser.add_argument
+    add("script", metavar="SCRIPT", help="what to run; python runs a .py")
+    add("--args", default="", metavar="TEXT", help="its arguments, in quotes")
+    add("--priority", choices=tuple(PRIORITIES), default="1", help="0 high, 1 normal, 2 low")
+    add("--conda-env", "--conda", dest="conda", default="", metavar="ENV", help="conda environment")
+    add("--gpus", default="", metavar="LIST", help="allowed devices, such as 0,1 or 0-3")
+    add(
+        "--gpu-count",
+        type=number("--gpu-count"),
+        metavar="N",
+        help="number of GPUs; default: by the model",
+    )
+    add(
+        "--llm",
+        metavar="MODEL",
+        help="as many GPUs as this model needs: qwen2.5-7b[,context=32k,...]",
+    )
+    add(
+        "--llm-config",
+        metavar="FILE",
+        help="file with GPUs per model; default llm_config.json, if it exists",
+    )
+    add("--screen", action="store_true", help="run it in a screen session")
+    add_server_options(parser)
+
+
+def run_add(args: Namespace) -> int:
+    """Submit one script, with the columns of jobs.txt as options."""
+    import shlex
+
+    from gpu_scheduler.cli.submit.llm import add_model
+    from gpu_scheduler.cli.text.tables import print_json
+    from gpu_scheduler.client.environment import capture
+    from gpu_scheduler.client.jobs_file import PRIORITIES, llm_config, model_named, script_job
+    from gpu_scheduler.sizing.model import can_be_sized
+
+    try:
+        arguments = shlex.split(args.args)
+    except ValueError as error:
+        raise InvalidRequest(f"--args is '{args.args}': {error}") from None
+    body = script_job(
+        args.script,
+        arguments,
+        conda=args.conda,
+        allowed=args.gpus,
+        models=llm_config(args.llm_config),
+    )
+    body["priority"] = PRIORITIES[args.priority]
+    if args.gpu_count is not None:
+        body["gpu_count"] = args.gpu_count
+    else:
+        named = model_named(arguments)
+        args.llm = args.llm or (named if can_be_sized(named) and "," not in named else "")
+        if args.llm:
+            add_model([body], args, stated=())
+    if args.screen:
+        body["runner"] = "screen"
+    body |= capture()
+    missing = missing_program(body["command"], body)
+    if args.script.endswith(".py") and not os.path.exists(args.script):  # noqa: PTH110
+        missing = args.script
+    if missing:
+        warn(f"warning: '{missing}' not found on this machine; the job will need it")
+    with client_for(args) as client:
+        answer = client.call("POST", f"{API}/jobs", body, once=True)
+    if args.json:
+        print_json(answer)
+    else:
+        print(f"submitted {answer['job_id']}")
+    return 0

@@ -1,1 +1,4 @@
-"""Text in and out: tables, colours and JSON; durations, sizes and times as people write them."""
+"""Text input and output: tables, colours and JSON; durations, sizes and times.
+
+Nothing here knows jobs or the server.
+"""

@@ -1,7 +1,7 @@
-"""What people see: tables, colours and JSON.
+"""Output: tables, colours and JSON.
 
-On a terminal columns are aligned, coloured and cut to its width; where that is not enough, those
-that matter least are left out. In a pipe the same cells come whole and plain, separated by tabs.
+On a terminal, tables are aligned, coloured and cut to its width; on a narrow one the least
+important columns are left out. In a pipe the cells are complete and plain, separated by tabs.
 NO_COLOR turns colours off.
 """
 
@@ -68,10 +68,10 @@ STATE_COLOURS = {
     "over": "dim",
 }
 _GAP = "  "
-_LEAST_LAST = 16
-_LEAST_NARROW = 8
-_USUAL_NARROW = 16
-_LEAST_OF_ALL = 4
+_MIN_LAST = 16
+_MIN_NARROW = 8
+_NORMAL_NARROW = 16
+_MIN_WIDTH = 4
 
 
 def counted(number: int, thing: str, verb: str = "") -> str:
@@ -81,22 +81,22 @@ def counted(number: int, thing: str, verb: str = "") -> str:
 
 
 def hours_text(hours: float) -> str:
-    """Hours with two places; a little is not nothing."""
+    """Hours with two decimals; a small positive number is `<0.01`."""
     return "<0.01" if 0 < hours < 0.005 else f"{hours:,.2f}"
 
 
 def is_terminal() -> bool:
-    """Whether a person looks at stdout."""
+    """Whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def has_colour() -> bool:
-    """Whether stdout takes colours."""
+    """Whether stdout shows colours."""
     return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def painted(text: str, colour: str | None) -> str:
-    """The text in a colour, where there are colours."""
+    """The text in a colour, if stdout shows colours."""
     if not colour or not has_colour():
         return text
     return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m"
@@ -108,7 +108,7 @@ def coloured_state(state: str) -> str:
 
 
 def print_json(document: object) -> None:
-    """One document on stdout; where that takes no UTF-8, other characters are escaped."""
+    """Print one document; escape non-ASCII characters if stdout is not UTF-8."""
     import json
 
     is_ascii = "utf" not in (sys.stdout.encoding or "utf").lower()
@@ -123,7 +123,7 @@ def print_table(
     narrow: Sequence[str] = (),
     spare: Sequence[str] = (),
 ) -> None:
-    """A table; the columns named in `right` end on the same place. See `aligned`."""
+    """Print a table; the columns in `right` are right-aligned. See `aligned`."""
     lines = [list(row) for row in rows]
     if not is_terminal():
         for cells in [list(headings), *lines]:
@@ -151,15 +151,15 @@ def aligned(
 ) -> list[str]:
     """The lines of a table for a terminal of that width.
 
-    The last column is cut, then those in `narrow`; then columns are left out as `spare` names them,
-    the first of them first. A table that has neither runs over a terminal that is too narrow.
+    The last column is cut, then those in `narrow`; then columns are left out in the order of
+    `spare`. A table with neither may be wider than the terminal.
     """
     rows = [[visible(cell) for cell in row] for row in rows]
     widths = [
         max([len(heading), *(width_of(row[place]) for row in rows)])
         for place, heading in enumerate(headings)
     ]
-    sizes = _fitted(headings, widths, width, narrow, spare)
+    sizes = _column_widths(headings, widths, width, narrow, spare)
     titles = [_padded(cut(headings[p], size), size, headings[p] in right) for p, size in sizes]
     lines = [painted(_GAP.join(titles).rstrip(), "bold")]
     for row in rows:
@@ -174,46 +174,46 @@ def aligned(
     return lines
 
 
-def _fitted(
+def _column_widths(
     headings: Sequence[str],
     widths: Sequence[int],
     width: int,
     narrow: Sequence[str],
     spare: Sequence[str],
 ) -> list[tuple[int, int]]:
-    """The places of the columns that are shown, and how wide each is."""
+    """The indices of the columns to show, and the width of each."""
     sizes = list(widths)
     names = [place for place, heading in enumerate(headings) if heading in narrow]
     for place in names:
-        sizes[place] = min(widths[place], max(_LEAST_NARROW, len(headings[place])))
-    sizes[-1] = min(widths[-1], _LEAST_LAST)
-    shown = _shown(headings, sizes, width, spare)
-    while narrow or spare:  # nothing more can go, so the widest give way
+        sizes[place] = min(widths[place], max(_MIN_NARROW, len(headings[place])))
+    sizes[-1] = min(widths[-1], _MIN_LAST)
+    shown = _columns_that_fit(headings, sizes, width, spare)
+    while narrow or spare:  # no more columns can be left out, so shrink the widest
         widest = max(shown, key=lambda place: sizes[place])
-        if _total(sizes, shown) <= width or sizes[widest] <= _LEAST_OF_ALL:
+        if _total(sizes, shown) <= width or sizes[widest] <= _MIN_WIDTH:
             break
         sizes[widest] -= 1
-    # What is left goes to short names, then to the last column, then to long names.
-    wishes = [(place, _USUAL_NARROW) for place in names]
+    # Free space goes to short names, then to the last column, then to long names.
+    wishes = [(place, _NORMAL_NARROW) for place in names]
     for place, most in [*wishes, *((place, width) for place in (len(widths) - 1, *names))]:
         room = max(0, width - _total(sizes, shown)) if place in shown else 0
         sizes[place] = max(sizes[place], min(widths[place], most, sizes[place] + room))
     return [(place, sizes[place]) for place in shown]
 
 
-def _shown(
+def _columns_that_fit(
     headings: Sequence[str], sizes: Sequence[int], width: int, spare: Sequence[str]
 ) -> list[int]:
-    """The places of the columns that there is room for."""
+    """The indices of the columns for which there is room."""
     shown = list(range(len(headings)))
-    gone: list[int] = []
+    hidden: list[int] = []
     for name in spare:
         if _total(sizes, shown) <= width:
             break
         if name in headings:
-            gone.append(headings.index(name))
-            shown.remove(gone[-1])
-    for place in reversed(gone):  # a small one may fit beside, now that a large one is gone
+            hidden.append(headings.index(name))
+            shown.remove(hidden[-1])
+    for place in reversed(hidden):  # a narrow one may fit after a wide one was left out
         if _total(sizes, [*shown, place]) <= width:
             shown.append(place)
     return sorted(shown)
@@ -224,7 +224,7 @@ def _total(sizes: Sequence[int], shown: Sequence[int]) -> int:
 
 
 def terminal_width() -> int:
-    """Columns of the terminal; 80 where that is not known."""
+    """Columns of the terminal; 80 if unknown."""
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or 80
     except (OSError, ValueError):
@@ -232,7 +232,7 @@ def terminal_width() -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """The text, shortened by an ellipsis if it is too wide."""
+    """The text, cut with an ellipsis if it is too wide."""
     if width_of(text) <= width:
         return text
     kept, left = "", width - 1
@@ -245,7 +245,7 @@ def cut(text: str, width: int) -> str:
 
 
 def width_of(text: str) -> int:
-    """Columns that a text takes on a terminal: some characters take two, some none."""
+    """Width on a terminal: some characters are two columns wide, some zero."""
     if text.isascii():
         return len(text)
     import unicodedata
@@ -259,7 +259,7 @@ def width_of(text: str) -> int:
 
 
 def visible(text: str) -> str:
-    """Text without control characters: a job's name must not steer somebody's terminal."""
+    """Text with control characters escaped: a job's name must not control the terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -268,7 +268,7 @@ def visible(text: str) -> str:
 
 
 def in_local_time(text: str) -> str:
-    """A sentence of the server, which speaks of times in UTC, as it is said here."""
+    """Text from the server with its UTC times in local time."""
     if " UTC" not in text:
         return text
     from gpu_scheduler.cli.text.dates import localised
@@ -277,7 +277,7 @@ def in_local_time(text: str) -> str:
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
-    """Names with values, one to a line; without a value they are left out."""
+    """Print names with values, one per line, without those that have no value."""
     shown = [(name, value) for name, value in pairs if value]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:

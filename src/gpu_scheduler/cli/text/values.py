@@ -1,13 +1,13 @@
-"""Times, sizes, numbers and words as people write them, to seconds and MiB, and back.
+"""Durations, sizes, numbers and texts as users write them, to seconds and MiB, and back.
 
 | written | means |
 |---|---|
-| 90s 90m 2h 1d 1w, 1d12h, 1.5h | that |
+| 90s 90m 2h 1d 1w, 1d12h, 1.5h | a sum of units |
 | 90 min, 2 hours, 1 day 12 hours | the same in words |
 | HH:MM:SS, D-HH:MM:SS, D-HH:MM, D-HH | as with Slurm |
-| a plain number | minutes or seconds, as the option says |
+| a plain number | minutes or seconds, depending on the option |
 
-A refusal is an `InvalidRequest`; argparse lets it pass.
+An invalid value raises `InvalidRequest`, which argparse does not catch.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _PLAIN = r"\d+(?:\.\d+)?"
 
 
 def _matched(pattern: str, text: str) -> re.Match[str] | None:
-    """Not compiled when the module is loaded: most commands have no time to read."""
+    """Compiled at the first use, because most commands parse no durations."""
     return re.fullmatch(pattern, text, re.ASCII)
 
 
 def duration(option: str, *, plain: str = "m") -> Callable[[str], float]:
-    """A reader of seconds; a plain number counts in the given unit."""
+    """A parser of seconds; a plain number is in the given unit."""
 
     def read(text: str) -> float:
         seconds = seconds_of(text, plain)
         if seconds is None and (match := _matched(_TWO_MEANINGS, text.strip())):
             first, second = match.groups()
             raise InvalidRequest(
-                f"{option} is '{text}', which could mean two things; write {first}m{second}s or "
+                f"{option} is '{text}', which is ambiguous; write {first}m{second}s or "
                 f"{first}h{second}m"
             )
         if seconds is None or seconds > LONGEST_S:
@@ -61,16 +61,15 @@ def duration(option: str, *, plain: str = "m") -> Callable[[str], float]:
 
 
 def limit(option: str) -> Callable[[str], float]:
-    """A reader of a job's time limit in seconds."""
+    """A parser of a time limit in seconds."""
     read_duration = duration(option)
 
     def read(text: str) -> float:
         seconds = read_duration(text)
         if seconds < LEAST_LIMIT_S:
             raise InvalidRequest(
-                f"{option} is '{text}', and no job can run for no time; leave it out for the "
-                f"server's default, which is 7 days unless set otherwise, or write up to "
-                f"{LONGEST_S // 86_400}d"
+                f"{option} is '{text}', but must be more than 0; leave it out for the server's "
+                f"default, 7 days unless configured, or write up to {LONGEST_S // 86_400}d"
             )
         return seconds
 
@@ -78,14 +77,14 @@ def limit(option: str) -> Callable[[str], float]:
 
 
 def seconds_of(text: str, plain: str = "m") -> float | None:
-    """Seconds, or None when it is no time."""
+    """Seconds, or None if the text is not a duration."""
     word = text.strip().lower().replace(" ", "")
     if _matched(_PLAIN, word):
         return float(word) * UNITS_S[plain]
     if match := _matched(_CLOCK, word):
         days, hours, minutes, seconds = match.groups()
         if seconds is None and days is None:
-            return None  # 10:30 could be hours or minutes
+            return None  # 10:30 is ambiguous
         return int(days or 0) * 86_400 + int(hours) * 3_600 + int(minutes) * 60 + int(seconds or 0)
     if match := _matched(_DAYS, word):
         return int(match[1]) * 86_400 + int(match[2]) * 3_600
@@ -96,20 +95,20 @@ def seconds_of(text: str, plain: str = "m") -> float | None:
 
 
 def size_mb(option: str) -> Callable[[str], int]:
-    """A reader of MiB: `40G`, `512M`, `1.5T`; a plain number is MiB."""
+    """A parser of MiB: `40G`, `512M`, `1.5T`; a plain number is MiB."""
 
     def read(text: str) -> int:
         match = _matched(_SIZE, text.strip().lower())
         if match is None:
             raise InvalidRequest(f"{option} is '{text}'; write a size such as 40G, 512M or 1.5T")
-        # Rounded up: who asks for a little gets at least that.
+        # Rounded up, so that the job gets at least what it requests.
         return -int(-float(match[1]) * SIZES_MB[match[2]] // 1)
 
     return read
 
 
 def number(option: str, *, least: float = 0) -> Callable[[str], float]:
-    """A reader of numbers such as 2 or 0.5; whole ones stay whole."""
+    """A parser of numbers such as 2 or 0.5; integers stay integers."""
 
     def read(text: str) -> float:
         word = text.strip()
@@ -121,30 +120,32 @@ def number(option: str, *, least: float = 0) -> Callable[[str], float]:
 
 
 def whole(option: str, *, least: int = 0) -> Callable[[str], int]:
-    """A reader of whole numbers."""
+    """A parser of whole numbers."""
 
     def read(text: str) -> int:
         word = text.strip()
         if not (word.isascii() and word.isdigit()) or int(word) < least:
-            raise InvalidRequest(f"{option} is '{text}'; write a whole number from {least}")
+            raise InvalidRequest(f"{option} is '{text}'; write a whole number of at least {least}")
         return int(word)
 
     return read
 
 
 def text(option: str) -> Callable[[str], str]:
-    """A reader of words; who gives none has probably forgotten to set a variable."""
+    """A parser of text that rejects an empty one, as an unset variable gives it."""
 
     def read(word: str) -> str:
         if not word.strip():
-            raise InvalidRequest(f"{option} is empty; is a variable not set? Else leave it out")
+            raise InvalidRequest(
+                f"{option} is empty; is a variable not set? Otherwise leave it out"
+            )
         return word
 
     return read
 
 
 def moment(option: str, *, now: float | None = None) -> Callable[[str], float]:
-    """A reader of times: `fri 18:00`, `tomorrow 9am`, `18:00`, `+2h`, `2026-01-31T18:00`, `now`."""
+    """A parser of times: `fri 18:00`, `tomorrow 9am`, `18:00`, `+2h`, `2026-01-31T18:00`, `now`."""
 
     def read(text: str) -> float:
         from gpu_scheduler.cli.text.dates import seconds_at
@@ -165,8 +166,8 @@ def clock_text(seconds: float) -> str:
     return f"{hour}:{minute:02d}:{second:02d}" if hour else f"{minute}:{second:02d}"
 
 
-def words_of(seconds: float) -> str:
-    """`45 s`, `12 min`, `3 h 20 min` or `2 d 5 h`, for sentences."""
+def duration_text(seconds: float) -> str:
+    """`45 s`, `12 min`, `3 h 20 min` or `2 d 5 h`."""
     if seconds < 90:
         return f"{round(seconds)} s"
     if seconds < 5_400:
