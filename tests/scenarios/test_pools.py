@@ -135,15 +135,15 @@ def test_an_elastic_online_gang_does_not_start_with_less_than_its_part_for_a_res
     assert len(lab.allocation("j11").placements) == 4, "two fit beside what batch has reserved"
 
 
-def test_how_often_the_part_of_a_gang_is_asked_for_does_not_grow_with_what_is_reserved(
+def test_the_number_of_guarantee_checks_does_not_grow_with_the_reservations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
     answer = QuotaUsage.within_pool_guarantee
 
-    def counted(limits: QuotaUsage, entry: Entry) -> bool:
+    def counted(quota: QuotaUsage, entry: Entry, **options: bool) -> bool:
         asked.append(entry.waiting.job.id)
-        return answer(limits, entry)
+        return answer(quota, entry, **options)
 
     monkeypatch.setattr(QuotaUsage, "within_pool_guarantee", counted)
     counts = []

@@ -22,7 +22,7 @@ from gpu_scheduler.control.nodes.lost_nodes import on_lost_node
 from gpu_scheduler.control.scheduling.forecast_audit import expected_end_ms
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.explain import explain
-from gpu_scheduler.engine.fair_share import FairShare
+from gpu_scheduler.engine.priority import FairShare
 from gpu_scheduler.engine.forecast import (
     MOST_GUESSES,
     Foresight,

@@ -16,9 +16,10 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from gpu_scheduler.engine.decide import Cycle
-from gpu_scheduler.engine.fair_share import FairShare
+from gpu_scheduler.engine.priority import FairShare
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.quota.rules import user_quota_of
+from gpu_scheduler.engine.reservation.calendar import StartedJob
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.engine.state.node_resources import Grant
 from gpu_scheduler.engine.state.transaction import Transaction
@@ -35,7 +36,7 @@ Guess = Callable[[Job, int], bool]
 MAX_PASSES = 10_000
 MOST_GUESSES = 50
 """Of more jobs than that it is not worked out whose run times a start hangs on."""
-_NOBODY: frozenset[int] = frozenset()
+_NO_JOBS: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -83,7 +84,7 @@ def foresee(
     """Roll out, and note in `found` what is seen, as it is seen."""
     transaction = Transaction(state.index)
     try:
-        _Roll(state, transaction, now_ms, run_ms_of, is_guess).run(found, until)
+        _RollOut(state, transaction, now_ms, run_ms_of, is_guess).run(found, until)
     finally:
         transaction.undo()
 
@@ -96,20 +97,22 @@ def forecast_start(
 
 
 class _End(NamedTuple):
-    """When what should end (`allocation_id` of what runs now), and on whose guessed ends it hangs.
+    """An expected end, of a running allocation or of a job that the roll-out has started.
 
-    The order makes ends of one moment differ.
+    `guesses` are the jobs of unknown run time that make the end uncertain. The order makes ends at
+    the same time differ.
     """
 
     end_ms: int
     order: int
-    allocation_id: str
     grants: list[Grant]
     guesses: frozenset[int]
+    allocation_id: str = ""
+    started: StartedJob | None = None
 
 
-class _Roll:
-    """One way into the future: jobs end and start in a draft, and nothing else changes."""
+class _RollOut:
+    """One roll-out: jobs end and start in a transaction, and nothing else changes."""
 
     def __init__(
         self,
@@ -123,29 +126,29 @@ class _Roll:
         self._now_ms = now_ms
         self._run_ms_of = run_ms_of
         self._is_guess = is_guess
-        self._cycle = Cycle(state, transaction, looking_ahead=True)
+        self._cycle = Cycle(state, transaction, with_evictions=False)
         self._freed: dict[int, frozenset[int]] = {}
-        self._ends = self._of_what_runs()
+        self._ends = self._running_ends()
         self._order = len(state.ends)
 
     def run(self, found: Foresight, until: int | None) -> None:
         """Decide, jump to the next end, decide again."""
         cycle, ends = self._cycle, self._ends
         waiting_jobs = len(self._state.queue.entries)
-        turns = sorted({window.end_ms for window in self._state.advance_reservations.values()})
+        turns = sorted({each.end_ms for each in self._state.advance_reservations.values()})
         at_ms = self._now_ms
-        just_ended = _NOBODY
+        just_ended = _NO_JOBS
         for _ in range(MAX_PASSES):
             before = len(cycle.found.starts)
             cycle.run(at_ms)
             new = len(cycle.found.starts) - before
-            for end_ms, grants in cycle.started[len(cycle.started) - new :]:
-                number = cycle.job_of[id(grants)][0].number
-                guesses = self._hangs_on(at_ms, grants, just_ended)
+            for started in cycle.started[len(cycle.started) - new :]:
+                number = started.job.number
+                guesses = self._guesses_before(at_ms, started.grants, just_ended)
                 if number not in found.starts:
                     found.guesses[number] = guesses
                     found.starts[number] = at_ms
-                self._will_end(number, at_ms, end_ms, grants, guesses)
+                self._add_end(started, at_ms, guesses)
             if len(found.starts) == waiting_jobs or (until is not None and until in found.starts):
                 return
             turns = [end_ms for end_ms in turns if end_ms > at_ms]
@@ -156,8 +159,8 @@ class _Roll:
             at_ms = min(moments)
             just_ended = self._end_all(at_ms)
 
-    def _of_what_runs(self) -> list[_End]:
-        """What runs now, by when it should end; what does not is left out."""
+    def _running_ends(self) -> list[_End]:
+        """The expected ends of what runs now; what is not expected to end is left out."""
         ends: list[_End] = []
         now_ms = self._now_ms
         for order, key in enumerate(self._state.ends):
@@ -170,50 +173,58 @@ class _Roll:
             elif self._run_ms_of is not None:
                 end_ms = now_ms + self._run_ms_of(running.job, ran_ms) - ran_ms
             if end_ms - now_ms < BEYOND_MS and not _is_out_of_reach(entry.grants):
-                guesses = _NOBODY if running.stopping else self._guessed(running.job, ran_ms)
-                ends.append(_End(max(end_ms, now_ms + 1), order, key[3], entry.grants, guesses))
+                guesses = _NO_JOBS if running.stopping else self._guessed(running.job, ran_ms)
+                end_ms = max(end_ms, now_ms + 1)
+                ends.append(_End(end_ms, order, entry.grants, guesses, allocation_id=key[3]))
         heapify(ends)
         return ends
 
-    def _will_end(
-        self, number: int, at_ms: int, end_ms: int, grants: list[Grant], guesses: frozenset[int]
-    ) -> None:
-        """Note when a job should end that starts in the roll-out."""
-        waiting = self._state.queue.entries[number].waiting
+    def _add_end(self, started: StartedJob, at_ms: int, guesses: frozenset[int]) -> None:
+        """Add the expected end of a job that the roll-out starts."""
+        waiting = self._state.queue.entries[started.job.number].waiting
+        end_ms = started.end_ms
         if self._run_ms_of is not None:
             left_ms = self._run_ms_of(waiting.job, waiting.attained_ms) - waiting.attained_ms
             end_ms = at_ms + max(1, left_ms)
         if end_ms - at_ms < BEYOND_MS:
             own = self._guessed(waiting.job, waiting.attained_ms)
             self._order += 1
-            heappush(self._ends, _End(end_ms, self._order, "", grants, _both(guesses, own)))
+            guesses = _both(guesses, own)
+            end = _End(end_ms, self._order, started.grants, guesses, started=started)
+            heappush(self._ends, end)
 
     def _end_all(self, at_ms: int) -> frozenset[int]:
-        """Let end what is due; on whose guessed run times that hangs."""
-        ended = _NOBODY
+        """Let end what is due; returns the jobs of unknown run time that this depends on."""
+        ended = _NO_JOBS
         while self._ends and self._ends[0].end_ms <= at_ms:
             end = heappop(self._ends)
-            self._cycle.end(end.allocation_id, end.grants)
+            if end.started is None:
+                self._cycle.end_running(end.allocation_id)
+            else:
+                self._cycle.end_started(end.started)
             if end.guesses:
                 ended = _both(ended, end.guesses)
                 for ordinal in _ordinals(end.grants):
-                    self._freed[ordinal] = _both(self._freed.get(ordinal, _NOBODY), end.guesses)
+                    self._freed[ordinal] = _both(self._freed.get(ordinal, _NO_JOBS), end.guesses)
         return ended
 
-    def _hangs_on(
+    def _guesses_before(
         self, at_ms: int, grants: list[Grant], just_ended: frozenset[int]
     ) -> frozenset[int]:
-        """The guessed ends behind a start: those at this moment, and those on its nodes before."""
+        """The jobs of unknown run time that a start depends on.
+
+        Those that have just ended, and those that have ended on its nodes before.
+        """
         if self._is_guess is None or at_ms == self._now_ms:
-            return _NOBODY
+            return _NO_JOBS
         for ordinal in _ordinals(grants):
-            just_ended = _both(just_ended, self._freed.get(ordinal, _NOBODY))
+            just_ended = _both(just_ended, self._freed.get(ordinal, _NO_JOBS))
         return just_ended
 
     def _guessed(self, job: Job, ran_ms: int) -> frozenset[int]:
         """The job itself, if its end is a guess."""
         if self._is_guess is None or not self._is_guess(job, ran_ms):
-            return _NOBODY
+            return _NO_JOBS
         return frozenset((job.number,))
 
 

@@ -1,4 +1,4 @@
-"""What a cycle has found so far: who starts, who must leave, and why the others wait."""
+"""Collects the plan of a cycle: starts, evictions, and why the other jobs wait."""
 
 from __future__ import annotations
 
@@ -10,19 +10,26 @@ from gpu_scheduler.model.reasons import Reason
 class PlanBuilder:
     """Starts and evictions in the order in which they were decided, and reasons.
 
-    Reasons are kept `of_jobs` by number, `of_shapes` by the id of a job shape, and `of_tenants` by
-    the tenant, the user if it is about one alone, and the id of a job shape.
+    `job_reasons` are kept by job number, `shape_reasons` by the id of a job shape, and
+    `tenant_reasons` by tenant, user (empty: all users) and the id of a job shape.
     """
 
-    __slots__ = ("evictions", "examined", "of_jobs", "of_shapes", "of_tenants", "starts")
+    __slots__ = (
+        "evictions",
+        "examined",
+        "job_reasons",
+        "shape_reasons",
+        "starts",
+        "tenant_reasons",
+    )
 
     def __init__(self) -> None:
         """Start with nothing found."""
         self.starts: list[Start] = []
         self.evictions: list[Eviction] = []
-        self.of_jobs: dict[int, Reason] = {}
-        self.of_shapes: dict[int, Reason] = {}
-        self.of_tenants: dict[tuple[str, str, int], Reason] = {}
+        self.job_reasons: dict[int, Reason] = {}
+        self.shape_reasons: dict[int, Reason] = {}
+        self.tenant_reasons: dict[tuple[str, str, int], Reason] = {}
         self.examined = 0
 
     def plan(
@@ -41,20 +48,20 @@ class PlanBuilder:
             evictions=tuple(self.evictions),
             reservations=tuple(kept[number] for number in sorted(kept)),
             job_reasons=tuple(
-                (entries[number].waiting.job.id, self.of_jobs[number])
-                for number in sorted(self.of_jobs)
+                (entries[number].waiting.job.id, self.job_reasons[number])
+                for number in sorted(self.job_reasons)
             ),
             shape_reasons=tuple(
                 sorted(
                     (shapes[shape].name, reason)
-                    for shape, reason in self.of_shapes.items()
+                    for shape, reason in self.shape_reasons.items()
                     if shape in state.queue.of_shape
                 )
             ),
             tenant_reasons=tuple(
                 sorted(
                     (tenant, shapes[shape].name, reason)
-                    for (tenant, _, shape), reason in self.of_tenants.items()
+                    for (tenant, _, shape), reason in self.tenant_reasons.items()
                 )
             ),
             examined=self.examined,

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from operator import lt
+from typing import TYPE_CHECKING
 
 from gpu_scheduler.engine.state.request_shape import RequestShape
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.snapshot import Waiting
+
+if TYPE_CHECKING:
+    from gpu_scheduler.engine.reservation.advance import ExclusionRule
 
 GroupKey = tuple[str, str, Pool]
 
@@ -78,6 +83,27 @@ class Entry:
         self.key = key
         self.number = waiting.job.number
         self.static_class = static_class
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobContext:
+    """A waiting job as one pass considers it: all that applies to it until it starts or waits.
+
+    `duration_ms` is the expected rest of its run, and `order_value` its place in the order with the
+    fair share of its account (smaller comes first). `within_pool_guarantee` marks online work that
+    stays within the guarantee of its pool: it may ignore reservations of batch work. With
+    `guaranteed_only` an elastic gang gets no more members than that guarantee covers.
+    `exclusion` are the advance reservations that the job has no right to, and `closure` identifies
+    the devices that are closed to it for that reason (0: none).
+    """
+
+    entry: Entry
+    duration_ms: int
+    order_value: int
+    within_pool_guarantee: bool = False
+    guaranteed_only: bool = False
+    exclusion: ExclusionRule | None = None
+    closure: int = 0
 
 
 class Group:

@@ -1,6 +1,6 @@
 """What an account's use adds to the keys of its jobs."""
 
-from gpu_scheduler.engine.fair_share import PROJECTED_MS, FairShare
+from gpu_scheduler.engine.priority import PROJECTED_MS, FairShare
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.snapshot import AccountUsage
@@ -57,7 +57,7 @@ def test_users_are_compared_inside_their_tenant() -> None:
 def test_a_start_counts_at_once_as_up_to_an_hour() -> None:
     assert GPU_HOUR == 1000 * PROJECTED_MS
     fair_share = FairShare(a_rivalry(a=1, b=1))
-    fair_share.note_start(a_job(tenant="a"), 1000, DAY)
+    fair_share.add_start(a_job(tenant="a"), 1000, DAY)
     assert fair_share.penalty_ms(A) == 2 * DAY
     assert fair_share.penalty_ms(B) == DAY
 
@@ -65,12 +65,12 @@ def test_a_start_counts_at_once_as_up_to_an_hour() -> None:
 def test_a_start_counts_also_when_nobody_has_used_anything() -> None:
     fair_share = FairShare(a_rivalry(a=0, b=0))
     assert fair_share.penalty_ms(A) == fair_share.penalty_ms(B) == 0
-    fair_share.note_start(a_job(tenant="a"), 1000, HOUR)
+    fair_share.add_start(a_job(tenant="a"), 1000, HOUR)
     assert fair_share.penalty_ms(A) > fair_share.penalty_ms(B)
 
 
 def test_without_weights_use_costs_nothing() -> None:
     policy = a_policy(name="easy")
     fair_share = FairShare(a_rivalry(a=200, b=0, policy=policy))
-    fair_share.note_start(a_job(tenant="a"), 1000, HOUR)
+    fair_share.add_start(a_job(tenant="a"), 1000, HOUR)
     assert fair_share.penalty_ms(A) == 0

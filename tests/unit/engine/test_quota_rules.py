@@ -301,8 +301,8 @@ def test_so_many_members_of_an_online_gang_are_within_its_part(held: float, memb
         pools=pools(online=25, batch=75, elastic=True), held_by_pool={Pool.ONLINE: held}, total=16
     )
     assert admission.members_within_guarantee(gang) == members
-    assert admission.within_pool_guarantee(gang, 2) is (members >= 2)
-    assert admission.within_pool_guarantee(gang, members + 1) is False
+    assert admission.online_within_guarantee(gang, 2) is (members >= 2)
+    assert admission.online_within_guarantee(gang, members + 1) is False
     assert admission.members_within_guarantee(replace(gang, pool=Pool.BATCH)) == 0
 
 

@@ -1,7 +1,7 @@
-"""Jobs that should not, or must not, share a node: replicas of a service, and owners of one port.
+"""Anti-affinity: jobs that should not, or must not, share a node.
 
-Replicas go to the nodes that have the fewest of them, as far as they fit there. Two jobs that ask
-for the same port never go to one node.
+Replicas of a service prefer the nodes with the fewest replicas of it. Two jobs that ask for the
+same port never share a node.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class AntiAffinityCounts:
 
 
 class AntiAffinity:
-    """The same for one cycle: what runs, and what the cycle has started or cleared a place for."""
+    """The same for one cycle: running jobs, and those that the cycle starts or claims for."""
 
     def __init__(self, running: AntiAffinityCounts, index: NodeIndex) -> None:
         """Begin with what runs."""
@@ -53,18 +53,18 @@ class AntiAffinity:
         self._index = index
         self._started = AntiAffinityCounts()
 
-    def note(self, job: Job, grants: list[Grant]) -> None:
+    def add_start(self, job: Job, grants: list[Grant]) -> None:
         """A job will be on these nodes."""
         if job.service or job.port:
             self._started.add(job, grants)
 
-    def closed(self, job: Job) -> int:
+    def forbidden_nodes(self, job: Job) -> int:
         """The nodes that the job may not have, as a bitmap: its port is taken there."""
         if not job.port:
             return 0
         return self._bits((*self._running.of(job.port), *self._started.of(job.port)))
 
-    def choices(self, job: Job, within: int | None) -> Iterator[int | None]:
+    def preferred_nodes(self, job: Job, within: int | None) -> Iterator[int | None]:
         """Nodes to look at, as bitmaps (None: all): first those with the fewest replicas."""
         if job.service:
             counts: dict[int, int] = {}

@@ -263,7 +263,7 @@ class Placer:
         self, job: Job, shape: JobShape, within: int | None
     ) -> list[Grant] | None:
         """The same as `place`, where the fewest other replicas of the job's service are."""
-        for nodes in self.anti_affinity.choices(job, within):
+        for nodes in self.anti_affinity.preferred_nodes(job, within):
             grants = self.place(shape, nodes)
             if grants is not None:
                 return grants

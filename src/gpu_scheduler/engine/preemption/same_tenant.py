@@ -1,114 +1,130 @@
-"""Work over a limit of its tenant: which batch work of the tenant may leave for it.
+"""Same-tenant preemption at a quota: which batch jobs leave so that a job is within its quotas.
 
-For interactive work, and for online work within its part of all GPUs if batch work was lent some.
-
-Says who may, or why that does not help. Never work of other tenants, and nobody in vain: neither
-if all of it were not enough, nor for a budget, which does not grow by stopping somebody.
+For interactive work, and for online work within its guarantee if batch work borrowed from it. Only
+jobs of the same tenant leave; where the quota is one of the user, only jobs of that user. Stopping
+jobs does not help against a budget of GPU-hours. The holdings are changed while victims are chosen,
+and are as before when `tentatively` ends.
 """
 
 from __future__ import annotations
 
-from gpu_scheduler.engine.preemption.candidates import INTERACTIVE, LENT, SameTenantVictims
-from gpu_scheduler.engine.preemption.preemptor import Preemptor
-from gpu_scheduler.engine.preemption.victims import SearchSpace, VictimsFound, evictions_for
-from gpu_scheduler.engine.queue import Entry
-from gpu_scheduler.engine.quota.rules import job_amounts
-from gpu_scheduler.engine.quota.usage import QuotaUsage
-from gpu_scheduler.engine.state.cluster_state import ClusterState
-from gpu_scheduler.engine.state.node_resources import Grant
-from gpu_scheduler.model.plan import Eviction
-from gpu_scheduler.model.reasons import Reason, ReasonCode
-from gpu_scheduler.model.request import WHOLE_MILLI
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-NO_ROOM = "stopping batch jobs of {whose} would not make room on any node"
-OVER_CAP = (
-    "it stops no batch job for that, as user {user} would hold more than {cap:g} GPUs with "
-    "interactive jobs"
-)
-NOBODY = "no batch job of {whose} may be stopped for it"
-NOT_ENOUGH = "stopping {all} of {whose} that may be stopped would not be enough"
-UNDER_WAY = "what is being stopped already will be enough"
-MOST_NAMES = 5
-_WHOSE = {
-    "class": "of a lower class",
-    "feedback": "that had more service",
-    "overrun": "that ran for longer than expected",
-    "remaining": "with more left to run",
-    INTERACTIVE: "of its own tenant",
-    LENT: "on what was only lent",
-}
-"""What is said of jobs that leave, by the ground for it."""
+from gpu_scheduler.engine.preemption.reasons import INTERACTIVE, LENT, Candidates
+from gpu_scheduler.engine.quota.rules import Admission, Amounts, Sums, without
+from gpu_scheduler.engine.state.cluster_state import RunningEntry
+from gpu_scheduler.model.job import Job, Pool
 
 
-class SameTenantPreemption:
-    """Answers for one cycle, against limits that change as it goes on."""
+class SameTenantVictims:
+    """The jobs that leave for one job, and whether it is within its quotas without them."""
 
-    def __init__(self, state: ClusterState, limits: QuotaUsage, preemptor: Preemptor) -> None:
-        """Nobody has been looked at yet."""
-        self._state = state
-        self._limits = limits
-        self._preemptor = preemptor
-
-    def relief(self, entry: Entry, refused: Reason) -> SameTenantVictims | Reason:
-        """Who may leave for a job that was refused, or why it waits all the same."""
-        job = entry.waiting.job
-        admission = self._limits.admission
-        wanted = job_amounts(job, self._state.limit_ms(job), job.min_members)
-        over_budget = admission.over_budget(job, wanted)
-        if over_budget is not None:
-            return over_budget
-        with self._limits.when_they_left():
-            if admission.refusal(job, wanted) is None:
-                return refused.besides(UNDER_WAY)
-            of_user = admission.is_over_user_limit(job, wanted)
-        lent_milli = self._limits.lent_milli(entry)
-        if not lent_milli and not self._preemptor.is_within_cap(job):
-            cap = self._state.policy.interactive_gpu_milli / WHOLE_MILLI
-            return refused.besides(OVER_CAP.format(user=job.user, cap=cap))
-        candidates = self._preemptor.own_batch(entry, of_user=of_user, lent_milli=lent_milli)
-        relief = SameTenantVictims(
-            admission, job, wanted, candidates, of_user=of_user, lent_milli=lent_milli
-        )
-        count = len(relief.candidates.entries)
-        with relief.tried(self._limits.of_leaving()):
-            if count and relief.would_be_enough():
-                return relief
-        why = NOT_ENOUGH if count else NOBODY
-        all_of_them = "the only batch job" if count == 1 else f"all {count} batch jobs"
-        return refused.besides(why.format(all=all_of_them, whose=relief.whose))
-
-    def find(
+    def __init__(
         self,
-        entry: Entry,
-        relief: SameTenantVictims,
-        place: list[Grant] | None,
-        search: SearchSpace,
-    ) -> VictimsFound | None:
-        """Who leaves, for a free `place` if there is one, else for one that they leave."""
-        with relief.tried(self._limits.of_leaving()):
-            if place is None:
-                return self._preemptor.clear_own(entry, search, relief)
-            victims = [(victim, relief.ground) for victim in relief.cheapest() or ()]
-            return (place, evictions_for(entry, victims)) if victims else None
+        admission: Admission,
+        job: Job,
+        wanted: Amounts,
+        candidates: Candidates,
+        *,
+        of_user: bool,
+        lent_milli: int = 0,
+    ) -> None:
+        """Start without victims. `of_user` says that all candidates are of the job's own user.
 
-    def no_room(self, refused: Reason, relief: SameTenantVictims) -> Reason:
-        """Why the job waits though its limits would be kept."""
-        return refused.besides(NO_ROOM.format(whose=relief.whose))
+        With `lent_milli` they leave because batch work borrowed so much from the job's pool.
+        """
+        self._admission = admission
+        self._job = job
+        self._wanted = wanted
+        self._leaving: dict[str, RunningEntry] = {}
+        self.candidates = candidates
+        self.lent_milli = lent_milli
+        self.reason = LENT if lent_milli else INTERACTIVE
+        self.owner = f"user {job.user}" if of_user else f"tenant {job.tenant}"
 
+    @contextmanager
+    def tentatively(self, evicting: Sums) -> Iterator[None]:
+        """Choose victims without what is being evicted already; undo the choice at the end."""
+        with without(self._admission.holdings, evicting):
+            try:
+                yield
+            finally:
+                self.reset()
 
-def claimed(evictions: list[Eviction]) -> Reason:
-    """The reason of a job for whose place these are being stopped."""
-    grounds = dict.fromkeys(eviction.ground for eviction in evictions)
-    if any(ground != INTERACTIVE for ground in grounds):
-        whose = " and ".join(sorted(_WHOSE[ground] for ground in grounds))
-        return Reason(ReasonCode.CLAIMED, (("victims", len(evictions)), ("whose", whose)))
-    return stopping([eviction.allocation_id.rsplit(".", 1)[0] for eviction in evictions])
+    def is_enough(self) -> bool:
+        """Tell whether the job is within its quotas as soon as the victims have left."""
+        return self._admission.refusal(self._job, self._wanted) is None
 
+    def would_be_enough(self) -> bool:
+        """Tell whether it is when all candidates leave."""
+        with without(self._admission.holdings, self.candidates.sums):
+            if not self.is_enough():
+                return False
+        if not self.lent_milli:
+            return True
+        is_enough = self.complete([])
+        self.reset()
+        return is_enough
 
-def stopping(names: list[str]) -> Reason:
-    """The reason of a job for which these jobs or tasks of its own tenant are being stopped."""
-    shown = [name.removeprefix("job-") for name in names[:MOST_NAMES]]
-    if len(names) > MOST_NAMES:
-        shown.append(f"and {len(names) - MOST_NAMES} more")
-    jobs = f"job{'s' * (len(names) > 1)} {', '.join(shown)}"
-    return Reason(ReasonCode.OWN_WORK, (("jobs", jobs), ("victims", len(names))))
+    def leave(self, entry: RunningEntry) -> None:
+        """Let a job leave."""
+        self._leaving[entry.running.allocation.id] = entry
+        self._admission.holdings.add(entry.running.job, entry.amounts, -1)
+
+    def stay(self, entry: RunningEntry) -> None:
+        """Let a job stay after all."""
+        del self._leaving[entry.running.allocation.id]
+        self._admission.holdings.add(entry.running.job, entry.amounts)
+
+    def try_to_keep(self, entry: RunningEntry) -> bool:
+        """Let a job stay if the others are enough; tell whether it stays."""
+        self.stay(entry)
+        if self.is_enough():
+            return True
+        self.leave(entry)
+        return False
+
+    def cheapest(self) -> list[RunningEntry] | None:
+        """The jobs that must leave in addition, or None if that is never enough."""
+        leaving: list[RunningEntry] = []
+        if not self.complete(leaving):
+            return None
+        self.spare(leaving, lambda _: False)
+        return leaving
+
+    def complete(self, leaving: list[RunningEntry]) -> bool:
+        """Let these leave, and the cheapest others until it is enough; False if it never is."""
+        for entry in leaving:
+            self.leave(entry)
+        for entry in self.candidates.entries:
+            if self.is_enough():
+                return True
+            if self.lent_milli and not self._admission.pool_borrows(Pool.BATCH):
+                break  # All that the job's pool has lent is back.
+            if entry.running.allocation.id not in self._leaving:
+                self.leave(entry)
+                leaving.append(entry)
+        return self.is_enough()
+
+    def spare(self, leaving: list[RunningEntry], is_needed: Callable[[RunningEntry], bool]) -> None:
+        """Let stay all jobs that need not leave, the most expensive first.
+
+        `is_needed` tells whether a job must leave for a reason other than the quota.
+        """
+        ranks = self.candidates.ranks
+        for entry in sorted(leaving, key=lambda entry: -ranks[entry.running.allocation.id]):
+            self.stay(entry)
+            if self.is_enough() and not is_needed(entry):
+                leaving.remove(entry)
+            else:
+                self.leave(entry)
+
+    def reset(self) -> None:
+        """Let all jobs stay."""
+        self.stay_all(list(self._leaving.values()))
+
+    def stay_all(self, entries: list[RunningEntry]) -> None:
+        """Let these jobs stay."""
+        for entry in entries:
+            self.stay(entry)

@@ -6,7 +6,8 @@ hold what others leave idle, sized by what they used lately, with jobs that can 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from gpu_scheduler.model.snapshot import AccountUsage, PoolQuota
 from gpu_scheduler.model.tenant import Quota, Tenant
 
 if TYPE_CHECKING:
-    from gpu_scheduler.engine.state.cluster_state import ClusterState
+    from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
 
 # --- What each pool is due of all GPUs, while some of them are out of use.
 #
@@ -144,6 +145,34 @@ class Holdings:
         if not held.jobs:
             del self.users[user]
         self.pools[job.pool] = self.pools.get(job.pool, 0) + sign * amounts.gpu_milli
+
+
+Sums = list[tuple[Job, Amounts]]
+"""What accounts hold together, each with any job of the account."""
+
+
+def summed(entries: Iterable[RunningEntry]) -> Sums:
+    """What running jobs hold together, by tenant, user and pool."""
+    sums: dict[tuple[str, str, Pool], tuple[Job, Amounts]] = {}
+    for entry in entries:
+        job = entry.running.job
+        account = (job.tenant, job.user, job.pool)
+        if account not in sums:
+            sums[account] = (job, Amounts())
+        sums[account][1].add(entry.amounts)
+    return list(sums.values())
+
+
+@contextmanager
+def without(holdings: Holdings, sums: Sums) -> Iterator[None]:
+    """Take these sums out of the holdings for a while."""
+    for job, amounts in sums:
+        holdings.add(job, amounts, -1)
+    try:
+        yield
+    finally:
+        for job, amounts in sums:
+            holdings.add(job, amounts)
 
 
 def job_amounts(job: Job, limit_ms: int, members: int | None = None) -> Amounts:
@@ -317,7 +346,7 @@ class Admission:
         held = self.holdings.pools.get(job.pool, 0)
         return held + wanted.gpu_milli <= self._due(quota)
 
-    def within_pool_guarantee(self, job: Job, members: int) -> bool:
+    def online_within_guarantee(self, job: Job, members: int) -> bool:
         """Tell whether the job is online work within the part of all GPUs that is sure for it.
 
         An elastic gang with so many members.

@@ -1,27 +1,32 @@
-"""What counts against limits in one cycle: what runs, what the cycle starts, what was promised.
+"""What counts against quotas in one cycle: running jobs, jobs that the cycle starts, and claims.
 
-While a place is being cleared for a job, what the job will hold counts as held, so that nobody is
-stopped in vain because somebody else has used up the quota meanwhile. The sums of the cluster
-state are not changed; the cycle has a copy.
+While running jobs are evicted to free a place for a job (a claim), the amounts of that job count as
+held already: otherwise another job could use up the quota, and the evictions would be wasted. The
+sums of the cluster state are not changed; the cycle has its own copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 
-from gpu_scheduler.engine.preemption.candidates import Sums, summed, without
-from gpu_scheduler.engine.queue import Entry, JobShape
-from gpu_scheduler.engine.quota.rules import Admission, Amounts, job_amounts
+from gpu_scheduler.engine.queue import Entry, JobContext, JobShape
+from gpu_scheduler.engine.quota.rules import (
+    Admission,
+    Amounts,
+    Sums,
+    job_amounts,
+    summed,
+    without,
+)
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
 
 class QuotaUsage:
-    """Limits of arrays, users, tenants and pools, against what is held as the cycle goes on.
+    """Checks the quotas of arrays, users, tenants and pools against what is held so far.
 
-    `admission` answers for one pass; it is there from when that begins.
+    It lives as long as the cycle; `begin_pass` prepares `admission` for the next pass.
     """
 
     admission: Admission
@@ -30,20 +35,22 @@ class QuotaUsage:
         """Begin with what runs; where nothing is limited, nothing is counted."""
         self._state = state
         self._holdings = state.holdings.copy() if state.has_limits else state.holdings
-        self._tasks_running: dict[int, int] = {}
-        self._promised: dict[int, tuple[Job, Amounts]] = {}
-        self._only_part = False
+        self._tasks_started: dict[int, int] = {}
+        self._claims: dict[int, tuple[Job, Amounts]] = {}
+        self._evicting: set[str] = set()
+        self._ended: set[str] = set()
+        self._evicting_sums: tuple[int, Sums] = (-1, [])
 
-    def begin(self, *, leaving: set[str], gone: set[str]) -> None:
-        """A pass over the queue begins, with what has been counted so far.
+    def begin_pass(self, *, evicting: set[str], ended: set[str]) -> None:
+        """Begin a pass over the queue with what has been counted so far.
 
-        Allocations that are `leaving` are being stopped by this cycle, and `gone` ones hold nothing
-        any more.
+        The calendar adds allocations to `evicting` as it evicts them; those in `ended` hold nothing
+        any more (only in a forecast).
         """
         state = self._state
-        self._leaving = leaving
-        self._gone = gone
-        self._sums_of_leaving: tuple[int, Sums] = (-1, [])
+        self._evicting = evicting
+        self._ended = ended
+        self._evicting_sums = (-1, [])
         self.admission = Admission(
             tenants=state.tenants,
             pools=state.pools,
@@ -56,152 +63,154 @@ class QuotaUsage:
         )
         self.admission.online_waits_milli = state.online_waits_milli() if state.pools else 0
 
+    # Checks
+
     def refusal(self, entry: Entry) -> Reason | None:
-        """Why a limit keeps the job from starting now, with as few members as it can, or None."""
+        """Why a quota keeps the job from starting now with its minimum of members, or None."""
         job = entry.waiting.job
         if job.array is not None and job.array.max_running:
             running = self._state.running_tasks.get(job.number, 0)
-            running += self._tasks_running.get(job.number, 0)
+            running += self._tasks_started.get(job.number, 0)
             if running >= job.array.max_running:
                 return Reason(ReasonCode.ARRAY_LIMIT, (("running", running),))
         if not self._state.has_limits:
             return None
-        amounts = job_amounts(job, self._state.limit_ms(job), job.min_members)
-        return self.admission.refusal(job, amounts)
+        return self.admission.refusal(job, self._least_amounts(job))
 
-    def is_guaranteed(self, entry: Entry) -> bool:
-        """Tell whether the tenant would hold no more GPUs than it is sure of (elastic quota)."""
+    def refusal_of_claim(self, entry: Entry) -> Reason | None:
+        """The same for a job that has a claim.
+
+        The claims of other jobs do not count, as long as all claims together are within the quotas.
+        """
+        refused = self.refusal(entry)
+        if refused is None or self.refusal_after_evictions(entry) is not None:
+            return refused
+        with without(self._holdings, list(self._claims.values())):
+            return self.refusal(entry)
+
+    def refusal_after_evictions(self, entry: Entry) -> Reason | None:
+        """The same for the time when everything that is being evicted has ended."""
+        with self.without_evicting():
+            return self.refusal(entry)
+
+    def within_tenant_guarantee(self, entry: Entry) -> bool:
+        """Tell whether the tenant would hold no more GPUs than its elastic quota guarantees."""
         job = entry.waiting.job
         if not self._state.tenant(job.tenant).elastic:
             return False
-        amounts = job_amounts(job, self._state.limit_ms(job), job.min_members)
-        return self.admission.is_within_guarantee(job, amounts)
+        return self.admission.is_within_guarantee(job, self._least_amounts(job))
 
-    def lent_milli(self, entry: Entry) -> int:
-        """What batch work was lent, if this is online work within its part; else nothing.
+    def within_pool_guarantee(self, entry: Entry, *, guaranteed_only: bool = False) -> bool:
+        """Tell whether it is online work within the guarantee of its pool.
 
-        Interactive work has a ground of its own.
+        A gang is checked with the members that it would start with.
+        """
+        job = entry.waiting.job
+        if job.pool is not Pool.ONLINE:
+            return False
+        most = len(job.members)
+        if job.min_members != most:
+            most = self._members(job, guaranteed_only=guaranteed_only)
+        return self.admission.online_within_guarantee(job, most)
+
+    def guaranteed_with_fewer_members(self, job: JobContext) -> bool:
+        """Tell whether an elastic gang is within the pool guarantee only with fewer members."""
+        spec = job.entry.waiting.job
+        if spec.pool is not Pool.ONLINE or spec.min_members == len(spec.members):
+            return False
+        if not self.admission.online_within_guarantee(spec, spec.min_members):
+            return False
+        return not job.within_pool_guarantee
+
+    def has_more_guaranteed_members(self, job: JobContext, members: int) -> bool:
+        """Tell whether the guarantee covers more members than a place for an elastic gang has."""
+        if not self.guaranteed_with_fewer_members(job):
+            return False
+        return members < self.admission.members_within_guarantee(job.entry.waiting.job)
+
+    def admitted_shape(self, job: JobContext) -> JobShape:
+        """The job with as many members as quotas and pools let it start with now."""
+        spec = job.entry.waiting.job
+        if not self._state.has_limits or spec.min_members == len(spec.members):
+            return job.entry.shape
+        members = self._members(spec, guaranteed_only=job.guaranteed_only)
+        return self._state.job_shape(spec, members=members)
+
+    def _members(self, job: Job, *, guaranteed_only: bool) -> int:
+        """With how many members an elastic gang would start; at least with its minimum."""
+        most = self.admission.most_members(job, self._state.limit_ms(job))
+        if guaranteed_only:
+            most = min(most, self.admission.members_within_guarantee(job))
+        return max(most, job.min_members)
+
+    def _least_amounts(self, job: Job) -> Amounts:
+        return job_amounts(job, self._state.limit_ms(job), job.min_members)
+
+    # What is being evicted
+
+    def reclaimable_milli(self, entry: Entry) -> int:
+        """What batch work borrowed, if this is online work within its guarantee; else 0.
+
+        Interactive work has a preemption reason of its own.
         """
         job = entry.waiting.job
         if job.pool is not Pool.ONLINE or entry.shape.interactive or not self._state.pools:
             return 0
-        amounts = job_amounts(job, self._state.limit_ms(job), job.min_members)
-        if not self.admission.is_within_pool(job, amounts):
+        if not self.admission.is_within_pool(job, self._least_amounts(job)):
             return 0
         return self.admission.pool_borrowed_milli(Pool.BATCH)
 
-    def refusal_of_holder(self, entry: Entry) -> Reason | None:
-        """The same for a job for which a place was cleared.
+    def without_evicting(self) -> AbstractContextManager[None]:
+        """Leave what is being evicted out of the holdings for a while."""
+        return without(self._holdings, self.evicting_sums())
 
-        What is promised to others is not in its way, as long as all of that can be kept.
-        """
-        refused = self.refusal(entry)
-        if refused is None or self.refusal_soon(entry) is not None:
-            return refused
-        with without(self._holdings, list(self._promised.values())):
-            return self.refusal(entry)
-
-    def refusal_soon(self, entry: Entry) -> Reason | None:
-        """The same for when everything has ended that is being stopped."""
-        with self.when_they_left():
-            return self.refusal(entry)
-
-    def when_they_left(self) -> AbstractContextManager[None]:
-        """Have what is being stopped count as gone for a while."""
-        return without(self._holdings, self.of_leaving())
-
-    def of_leaving(self) -> Sums:
-        """What is held by those who are being stopped."""
+    def evicting_sums(self) -> Sums:
+        """What is held by allocations that are being evicted."""
         if not self._state.has_limits:
             return []
-        count = len(self._leaving)
-        if self._sums_of_leaving[0] != count:
-            ids = {*self._leaving, *self._state.stopping} - self._gone
-            sums = summed(self._state.running[allocation_id] for allocation_id in sorted(ids))
-            self._sums_of_leaving = (count, sums)
-        return self._sums_of_leaving[1]
+        count = len(self._evicting)
+        if self._evicting_sums[0] != count:
+            ids = sorted({*self._evicting, *self._state.stopping} - self._ended)
+            self._evicting_sums = (count, summed(self._state.running[each] for each in ids))
+        return self._evicting_sums[1]
 
-    def names_of_leaving(self, tenant: str) -> list[str]:
-        """The jobs and tasks of a tenant that are being stopped, by number."""
-        ids = {*self._leaving, *self._state.stopping} - self._gone
+    def evicting_names(self, tenant: str) -> list[str]:
+        """The jobs and tasks of a tenant that are being evicted, by number."""
+        ids = {*self._evicting, *self._state.stopping} - self._ended
         found = [self._state.running[allocation_id] for allocation_id in ids]
         own = [entry for entry in found if entry.running.job.tenant == tenant]
         own.sort(key=lambda entry: (entry.running.job.number, entry.end_key))
         return [entry.running.allocation.id.rsplit(".", 1)[0] for entry in own]
 
-    def promise(self, entry: Entry, members: int) -> None:
-        """A place is being cleared for the job: what it will hold is nobody else's."""
+    # Counting
+
+    def add_claim(self, entry: Entry, members: int) -> None:
+        """Count what the job will hold once its place is free."""
         if self._state.has_limits:
             job = entry.waiting.job
             amounts = job_amounts(job, self._state.limit_ms(job), members)
-            self._promised[entry.number] = (job, amounts)
-            self.grant(job, amounts)
+            self._claims[entry.number] = (job, amounts)
+            self.add(job, amounts)
 
-    def turn_to(self, entry: Entry) -> None:
-        """The job is looked at: what was promised to it is not in its own way."""
-        promised = self._promised.pop(entry.number, None)
-        if promised is not None:
-            job, amounts = promised
+    def remove_claim(self, entry: Entry) -> None:
+        """Stop counting the claim of a job that is considered now."""
+        claim = self._claims.pop(entry.number, None)
+        if claim is not None:
+            job, amounts = claim
             self._holdings.add(job, amounts, -1)
             self.admission.online_waits_milli += amounts.gpu_milli * (job.pool is Pool.ONLINE)
 
-    def admitted(self, entry: Entry) -> JobShape:
-        """The job with as many members as quotas and pools let it start with now."""
-        job = entry.waiting.job
-        if not self._state.has_limits or job.min_members == len(job.members):
-            return entry.shape
-        return self._state.job_shape(job, members=self._members(job))
+    def add_task(self, job: Job, change: int = 1) -> None:
+        """Count one more running task of the job (or one less)."""
+        self._tasks_started[job.number] = self._tasks_started.get(job.number, 0) + change
 
-    def _members(self, job: Job) -> int:
-        """With how many members an elastic gang would start; at least with its minimum."""
-        most = self.admission.most_members(job, self._state.limit_ms(job))
-        if self._only_part:
-            most = min(most, self.admission.members_within_guarantee(job))
-        return max(most, job.min_members)
-
-    def within_pool_guarantee(self, entry: Entry) -> bool:
-        """Tell whether it is online work within its part, with the members it would start with."""
-        job = entry.waiting.job
-        if job.pool is not Pool.ONLINE:
-            return False
-        most = len(job.members)
-        members = most if job.min_members == most else self._members(job)
-        return self.admission.within_pool_guarantee(job, members)
-
-    def borrows_in_vain(self, entry: Entry) -> bool:
-        """Tell whether an elastic gang would come first if only it had fewer members."""
-        job = entry.waiting.job
-        if job.pool is not Pool.ONLINE or job.min_members == len(job.members):
-            return False
-        fewest = self.admission.within_pool_guarantee(job, job.min_members)
-        return fewest and not self.within_pool_guarantee(entry)
-
-    def is_sure_of_more(self, entry: Entry, members: int) -> bool:
-        """Tell whether an elastic gang that borrows in vain has more members within its part."""
-        if not self.borrows_in_vain(entry):
-            return False
-        return members < self.admission.members_within_guarantee(entry.waiting.job)
-
-    @contextmanager
-    def within_part(self) -> Iterator[None]:
-        """For a while, let elastic gangs of online work have no more than is sure for them."""
-        self._only_part = True
-        try:
-            yield
-        finally:
-            self._only_part = False
-
-    def note_task(self, job: Job, change: int) -> None:
-        """One more task of the job runs, or one less."""
-        self._tasks_running[job.number] = self._tasks_running.get(job.number, 0) + change
-
-    def grant(self, job: Job, amounts: Amounts) -> None:
-        """This is held from now on, or will be."""
+    def add(self, job: Job, amounts: Amounts) -> None:
+        """Count what a job holds from now on."""
         if self._state.has_limits:
             self._holdings.add(job, amounts)
             self.admission.online_waits_milli -= amounts.gpu_milli * (job.pool is Pool.ONLINE)
 
-    def let_go(self, job: Job, amounts: Amounts) -> None:
-        """This is held no more."""
+    def remove(self, job: Job, amounts: Amounts) -> None:
+        """Count no more what a job held."""
         if self._state.has_limits:
             self._holdings.add(job, amounts, -1)

@@ -142,6 +142,10 @@ class AdvanceReservations:
                 index.set_usable(resources, usable)
         return self._closures.setdefault(key, len(self._closures))
 
+    def close_for(self, exclusion: ExclusionRule | None) -> int:
+        """Close what a job may not use now; returns a number for this choice of devices."""
+        return self.close({} if exclusion is None else exclusion.closed(self._now_ms))
+
     def usable_of(self, resources: NodeResources) -> int:
         """The devices that take work, closed or not."""
         return self._open.get(resources.ordinal, resources.usable)

@@ -13,7 +13,6 @@ from sortedcontainers import SortedList
 from gpu_scheduler.engine.placement.anti_affinity import AntiAffinityCounts
 from gpu_scheduler.engine.placement.scoring import ScoreMemory, needs_vectors
 from gpu_scheduler.engine.policy import Policy, Preemption, Ranking
-from gpu_scheduler.engine.preemption.cache import NegativeCache
 from gpu_scheduler.engine.priority import LEVEL_MS, level_of, order_key, static_class
 from gpu_scheduler.engine.queue import Entry, JobShape, Queue
 from gpu_scheduler.engine.quota.rules import Amounts, Holdings, job_amounts, pool_guarantees
@@ -96,6 +95,52 @@ class WorkNodes:
     def widen(self, growth: int) -> None:
         """Bitmaps of nodes have so many more bits from now on."""
         self.bits <<= growth
+
+
+CacheKey = tuple[int, int, bool]
+"""The id of a request shape, the static class of the job that searches, and whether that job has a
+reservation that is due."""
+
+
+class NegativeCache:
+    """Nodes where preemption is known not to free enough, until something changes there.
+
+    On a full cluster nearly every cycle searches for victims, mostly without success and mostly on
+    the same nodes. The search itself found what is remembered here, so it changes no answer. Only
+    for preemption by class: which classes may evict a running job is fixed until that job changes,
+    except that no job is evicted shortly before its end. So on a node where nothing changes there
+    can only be fewer victims.
+    """
+
+    __slots__ = ("_changed", "_nodes")
+
+    def __init__(self) -> None:
+        """Start knowing nothing."""
+        self._nodes: dict[CacheKey, int] = {}
+        self._changed = 0
+
+    def of(self, key: CacheKey) -> int:
+        """The nodes where a search finds nothing, as a bitmap."""
+        self._drop_changed()
+        return self._nodes.get(key, 0)
+
+    def add(self, key: CacheKey, nodes: int) -> None:
+        """Remember nodes where a search found nothing."""
+        self._drop_changed()
+        self._nodes[key] = self._nodes.get(key, 0) | nodes
+
+    def invalidate(self, nodes: int) -> None:
+        """Something has started, ended or changed on these nodes."""
+        self._changed |= nodes
+
+    def _drop_changed(self) -> None:
+        """Done only before a search, as there are more changes than searches."""
+        if not self._changed:
+            return
+        unchanged = ~self._changed
+        self._changed = 0
+        for key in self._nodes:
+            self._nodes[key] &= unchanged
 
 
 class ClusterState:
@@ -203,7 +248,7 @@ class ClusterState:
         resources = self.index.add_node(node)
         if self.index.width > width:
             self._widen(self.index.width - width)
-        self.preemption_cache.note_change(resources.bit)
+        self.preemption_cache.invalidate(resources.bit)
         if is_new:
             self.total_gpu_milli += node.gpu_count * WHOLE_MILLI
         self._note_out_of_use(resources)
@@ -462,7 +507,7 @@ class ClusterState:
         self.by_class.setdefault(entry.static_class, {})[allocation.id] = entry
         self.class_nodes.setdefault(entry.static_class, WorkNodes()).add(grants)
         self.account_nodes.setdefault((job.tenant, job.pool), WorkNodes()).add(grants)
-        self.preemption_cache.note_change(entry.nodes)
+        self.preemption_cache.invalidate(entry.nodes)
         if running.stopping:
             self.stopping[allocation.id] = None
         self.holdings.add(job, amounts)
@@ -490,7 +535,7 @@ class ClusterState:
         account.remove(entry.grants)
         if not account.bits:
             del self.account_nodes[job.tenant, job.pool]
-        self.preemption_cache.note_change(entry.nodes)
+        self.preemption_cache.invalidate(entry.nodes)
         self.stopping.pop(allocation_id, None)
         self.holdings.add(job, entry.amounts, -1)
         if job.service or job.port:
@@ -508,7 +553,7 @@ class ClusterState:
         self.ends.remove(entry.end_key)
         entry.running = running
         self.ends.add(entry.end_key)
-        self.preemption_cache.note_change(entry.nodes)
+        self.preemption_cache.invalidate(entry.nodes)
         if running.stopping:
             self.stopping[running.allocation.id] = None
 

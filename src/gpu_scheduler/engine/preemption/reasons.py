@@ -1,0 +1,370 @@
+"""For which reason a running job may be evicted for a waiting one, and what the eviction costs.
+
+Reasons: a static class higher by at least the policy's gap; interactive work against batch work of
+the same tenant, up to a cap and never against work that could evict it in turn, for want of room or
+because the tenant is at a quota; resources that were only lent (by an elastic quota, or by online
+work to batch work, then at a quota of the tenant as well) and are reclaimed; a backfilled job that
+overran its prediction and delays a reservation that is due; and, for the feedback policies, a lower
+level of attained service. Aging and fair share are no reason, so evictions cannot go in circles
+(docs/explanation/preemption.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import itemgetter
+
+from gpu_scheduler.engine.policy import Preemption
+from gpu_scheduler.engine.priority import level_of
+from gpu_scheduler.engine.queue import Entry, JobContext
+from gpu_scheduler.engine.quota.rules import job_amounts, summed
+from gpu_scheduler.engine.quota.usage import QuotaUsage
+from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
+from gpu_scheduler.model.job import Job, Pool
+from gpu_scheduler.model.request import WHOLE_MILLI
+
+INTERACTIVE = "interactive"
+LENT = "lent"
+Victims = list[tuple[RunningEntry, str]]
+"""Running jobs to evict, each with the preemption reason."""
+Reclaimed = dict[str | Pool, int]
+"""Milli-GPUs that are being reclaimed from each tenant and pool: still held, but not for long."""
+
+
+class Candidates:
+    """Batch jobs of one tenant that may be evicted for a job of the same tenant, cheapest first."""
+
+    __slots__ = ("entries", "nodes", "ranks", "sums")
+
+    def __init__(self, entries: list[RunningEntry]) -> None:
+        """`nodes` is where they run, as a bitmap, and `sums` is what they hold together."""
+        self.entries = entries
+        self.ranks = {entry.running.allocation.id: rank for rank, entry in enumerate(entries)}
+        self.sums = summed(entries)
+        self.nodes = 0
+        for entry in entries:
+            self.nodes |= entry.nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptionRights:
+    """Which preemption reasons the considered job has.
+
+    By class: `other_tenants` may be its victims; it may evict batch work of its tenant for
+    `interactive` work; it `reclaims` what its tenant lent, or with `reclaims_pool` what its pool
+    lent (`lent_milli`, if that was worked out before). `would_borrow` says that it would borrow
+    from the other pool, and `reservation_due` that the time of its reservation has come. With
+    `only`, all victims are among these candidates.
+    """
+
+    job: JobContext
+    other_tenants: bool = True
+    interactive: bool = False
+    reclaims: bool = False
+    reclaims_pool: bool = False
+    would_borrow: bool = False
+    reservation_due: bool = False
+    lent_milli: int = 0
+    only: Candidates | None = None
+
+
+class PreemptionReasons:
+    """The rules of one pass; `evicting` are the allocations that the pass evicts already."""
+
+    def __init__(
+        self, state: ClusterState, quota: QuotaUsage, evicting: set[str], now_ms: int
+    ) -> None:
+        """Read the rules from the policy of the state."""
+        self._state = state
+        self._policy = state.policy
+        self._quota = quota
+        self._admission = quota.admission
+        self._evicting = evicting
+        self._now_ms = now_ms
+        self._by_class = state.policy.preemption is Preemption.CLASS
+        self._interactive_milli: dict[tuple[str, str], int] = {}
+        self._own_batch: dict[tuple[str, str, int, int], Candidates] = {}
+
+    def rights_for_room(self, job: JobContext, *, reservation_due: bool) -> PreemptionRights | None:
+        """The rights of a job that does not fit; None if it may evict no job."""
+        if not self._by_class:
+            return PreemptionRights(job=job, reservation_due=reservation_due)
+        spec = job.entry.waiting.job
+        others = self._state.tenant(spec.tenant).can_preempt_others
+        interactive = job.entry.shape.interactive and self.is_within_cap(spec)
+        reclaims = reclaims_pool = would_borrow = False
+        if self._state.has_limits:
+            wanted = job_amounts(spec, self._state.limit_ms(spec), spec.min_members)
+            reclaims = others and self._admission.is_within_guarantee(spec, wanted)
+            reclaims_pool = self._admission.is_within_pool(spec, wanted)
+            would_borrow = self._admission.would_borrow(spec, wanted)
+        if not (others or interactive or reclaims_pool):
+            return None
+        return PreemptionRights(
+            job=job,
+            other_tenants=others,
+            interactive=interactive,
+            reclaims=reclaims,
+            reclaims_pool=reclaims_pool,
+            would_borrow=would_borrow,
+            reservation_due=reservation_due,
+        )
+
+    @staticmethod
+    def rights_at_quota(
+        job: JobContext, lent_milli: int, only: Candidates | None = None
+    ) -> PreemptionRights:
+        """The rights of a job over a quota: it reclaims what was lent, or it is interactive."""
+        return PreemptionRights(
+            job=job,
+            other_tenants=False,
+            interactive=not lent_milli,
+            reclaims_pool=lent_milli > 0,
+            lent_milli=lent_milli,
+            only=only,
+        )
+
+    def own_batch(self, job: JobContext, *, of_user: bool, lent_milli: int) -> Candidates:
+        """Batch jobs of the job's own tenant (or user) that may be evicted for it."""
+        rights = self.rights_at_quota(job, lent_milli)
+        spec = job.entry.waiting.job
+        user = spec.user if of_user else ""
+        above = -1 if lent_milli else self._above_batch(job.entry)
+        key = (spec.tenant, user, above, len(self._evicting))
+        found = self._own_batch.get(key)
+        if found is None:
+            reclaimed = self.reclaimed()
+            victims = [
+                victim
+                for victim in self._state.running.values()
+                if victim.running.job.tenant == spec.tenant
+                and user in {"", victim.running.job.user}
+                and self.reason(rights, victim, reclaimed)
+            ]
+            victims.sort(key=lambda victim: (self.cost(victim), victim.end_key))
+            found = self._own_batch[key] = Candidates(victims)
+        return found
+
+    def reason(self, rights: PreemptionRights, victim: RunningEntry, reclaimed: Reclaimed) -> str:
+        """Why this running job may be evicted for the considered one; empty if it may not."""
+        running = victim.running
+        entry = rights.job.entry
+        if running.stopping or running.allocation.id in self._evicting:
+            return ""
+        if not running.job.preemptible or running.job.number == entry.number:
+            return ""
+        if rights.only is not None and running.allocation.id not in rights.only.ranks:
+            return ""
+        if self._by_class and self._is_lent_by_pool(rights, victim, reclaimed):
+            return LENT
+        if running.expected_end_ms - self._now_ms <= self._policy.eviction_ms:
+            return ""
+        if not self._by_class:
+            return self._policy.preemption.value if self._has_less_right(entry, victim) else ""
+        reason = self._class_reason(rights, victim, reclaimed)
+        if reason:
+            tenant = self._state.tenant(running.job.tenant)
+            if not tenant.allow_preemption or running.preemptions >= tenant.max_preemptions:
+                return ""
+        return reason
+
+    def cost(self, victim: RunningEntry) -> int:
+        """Work since the last checkpoint, more for a job that was evicted before."""
+        running = victim.running
+        if running.backfilled and running.overrun:
+            return 0
+        since = max(running.allocation.start_ms, running.checkpoint_ms)
+        lost_ms = max(0, self._now_ms - since) + self._policy.eviction_ms
+        gpu_milli = max(WHOLE_MILLI, victim.amounts.gpu_milli)
+        return lost_ms * gpu_milli // WHOLE_MILLI * (1 + running.preemptions)
+
+    def victims_on(self, rights: PreemptionRights, ordinal: int, reclaimed: Reclaimed) -> Victims:
+        """All jobs on a node that may be evicted, the cheapest first."""
+        found = []
+        for victim in self._state.by_node.get(ordinal, {}).values():
+            reason = self.reason(rights, victim, reclaimed)
+            if reason:
+                found.append((self.cost(victim), victim.end_key, victim, reason))
+        found.sort(key=itemgetter(0, 1))
+        return [(victim, reason) for _, _, victim, reason in found]
+
+    def nodes_with_victims(self, rights: PreemptionRights) -> int:
+        """The nodes that may have victims, as a bitmap.
+
+        The search looks only at a bounded number of nodes, so it should get no others.
+        """
+        if not self._by_class:
+            return self._nodes_of_classes(None)
+        bits = 0
+        entry = rights.job.entry
+        if rights.other_tenants:
+            gap = 0 if rights.reservation_due else self._policy.preempt_gap
+            bits |= self._nodes_of_classes(entry.static_class - gap)
+        if rights.interactive:
+            own = self._state.account_nodes.get((entry.waiting.job.tenant, Pool.BATCH))
+            if own is not None:
+                bits |= own.bits & self._nodes_of_classes(self._above_batch(entry) - 1)
+        if rights.reclaims or rights.reclaims_pool:
+            bits |= self._nodes_of_borrowers(rights)
+        return bits
+
+    def is_cacheable(self, rights: PreemptionRights) -> bool:
+        """Tell whether the same victims may be evicted for all jobs of the class, at any time.
+
+        What was lent changes with what other accounts hold, and an array evicts none of its own
+        tasks.
+        """
+        if not self._by_class or rights.reclaims or rights.reclaims_pool or rights.interactive:
+            return False
+        if rights.would_borrow:
+            return False
+        return not rights.reservation_due or rights.job.entry.waiting.job.array is None
+
+    @staticmethod
+    def is_independent(rights: PreemptionRights, victim: RunningEntry, reason: str) -> bool:
+        """Tell whether a reason does not depend on what is reclaimed from other victims."""
+        return reason != LENT and victim.running.job.pool is Pool.BATCH and not rights.would_borrow
+
+    def reclaimed(self) -> Reclaimed:
+        """What is being reclaimed from each tenant and pool already."""
+        reclaimed: Reclaimed = {}
+        for job, amounts in self._quota.evicting_sums():
+            for owner in (job.tenant, job.pool):
+                reclaimed[owner] = reclaimed.get(owner, 0) + amounts.gpu_milli
+        return reclaimed
+
+    def add_interactive_start(self, job: Job, gpu_milli: int) -> None:
+        """An interactive job starts in this cycle, or will when its place is free."""
+        owner = (job.tenant, job.user)
+        self._interactive_milli[owner] = self._interactive_milli.get(owner, 0) + gpu_milli
+
+    def is_within_cap(self, job: Job) -> bool:
+        """Tell whether the user may hold this much more interactive work by evicting jobs."""
+        owner = (job.tenant, job.user)
+        held = job.gpu_milli + self._interactive_milli.get(owner, 0)
+        for running in self._state.running.values():
+            other = running.running.job
+            if other.interactive and (other.tenant, other.user) == owner:
+                held += running.amounts.gpu_milli
+        for number, reservation in self._state.reservations.items():
+            if reservation.claim and number != job.number:
+                other = self._state.queue.entries[number].waiting.job
+                if other.interactive and (other.tenant, other.user) == owner:
+                    held += other.gpu_milli
+        return held <= self._policy.interactive_gpu_milli
+
+    def _class_reason(
+        self, rights: PreemptionRights, victim: RunningEntry, reclaimed: Reclaimed
+    ) -> str:
+        if self._is_guaranteed_to_other_pool(rights, victim, reclaimed):
+            return ""
+        entry = rights.job.entry
+        if rights.interactive and self._is_batch_of(entry, victim):
+            return INTERACTIVE
+        if not rights.other_tenants:
+            return ""
+        if victim.static_class + self._policy.preempt_gap <= entry.static_class:
+            return "class"
+        if rights.reclaims and self._is_lent(victim, reclaimed):
+            return LENT
+        if (
+            victim.running.backfilled
+            and victim.running.overrun
+            and victim.static_class <= entry.static_class
+            and rights.reservation_due
+        ):
+            return "overrun"
+        return ""
+
+    def _is_guaranteed_to_other_pool(
+        self, rights: PreemptionRights, victim: RunningEntry, reclaimed: Reclaimed
+    ) -> bool:
+        """Tell whether the victim uses what is guaranteed to the other pool.
+
+        No job takes that from online work. A job that would only borrow it does not take it from
+        batch work: batch work would reclaim it at once, and so on without end.
+        """
+        job = victim.running.job
+        if job.pool is rights.job.entry.waiting.job.pool:
+            return False
+        if job.pool is Pool.BATCH and not rights.would_borrow:
+            return False
+        reclaimed_milli = reclaimed.get(job.pool, 0)
+        return self._admission.is_guaranteed(job, victim.amounts.gpu_milli, reclaimed_milli)
+
+    def _is_batch_of(self, entry: Entry, victim: RunningEntry) -> bool:
+        """Tell whether the victim is batch work of the same tenant that could not evict the job."""
+        job = victim.running.job
+        return (
+            job.tenant == entry.waiting.job.tenant
+            and not job.interactive
+            and job.pool is Pool.BATCH
+            and victim.static_class < self._above_batch(entry)
+        )
+
+    def _is_lent(self, victim: RunningEntry, reclaimed: Reclaimed) -> bool:
+        """Tell whether reclaiming this leaves the borrower its whole guarantee."""
+        job = victim.running.job
+        left = self._admission.borrowed_milli(job.tenant) - reclaimed.get(job.tenant, 0)
+        return victim.amounts.gpu_milli <= left
+
+    def _is_lent_by_pool(
+        self, rights: PreemptionRights, victim: RunningEntry, reclaimed: Reclaimed
+    ) -> bool:
+        """Tell whether the victim uses what is guaranteed to the waiting job's pool.
+
+        That was lent on the condition that it is given back: how often the victim was evicted and
+        when it should end does not matter. Online work also reclaims from a batch job that is
+        larger than what is borrowed; batch work leaves online work its whole guarantee.
+        """
+        job = victim.running.job
+        gpu_milli = victim.amounts.gpu_milli
+        own_pool = rights.job.entry.waiting.job.pool
+        if not rights.reclaims_pool or job.pool is own_pool or not gpu_milli:
+            return False
+        if not self._state.tenant(job.tenant).allow_preemption:
+            return False
+        # While same-tenant victims are chosen, those that leave are not in the holdings.
+        lent_milli = rights.lent_milli or self._admission.pool_borrowed_milli(job.pool)
+        left = lent_milli - reclaimed.get(job.pool, 0)
+        return left > 0 if job.pool is Pool.BATCH else gpu_milli <= left
+
+    def _has_less_right(self, entry: Entry, victim: RunningEntry) -> bool:
+        """For policies by remaining time or attained service: compare the two jobs."""
+        running = victim.running
+        waiting = entry.waiting
+        ran_ms = self._now_ms - running.allocation.start_ms
+        if self._policy.preemption is Preemption.REMAINING:
+            left = running.expected_end_ms - self._now_ms
+            return left > waiting.expected_ms - waiting.attained_ms + self._policy.eviction_ms
+        feedback = self._policy.feedback
+        if running.protected or ran_ms < feedback.quantum_ms:
+            return False
+        mine = level_of(
+            waiting.served_ms, waiting.job.gpu_milli, feedback, protected=waiting.protected
+        )
+        theirs = level_of(running.served_ms + ran_ms, running.job.gpu_milli, feedback)
+        return theirs > mine
+
+    def _above_batch(self, entry: Entry) -> int:
+        """The class of interactive work against batch work: no batch job below can evict it."""
+        return entry.static_class + max(0, self._policy.preempt_gap - 1)
+
+    def _nodes_of_classes(self, highest: int | None) -> int:
+        """The nodes that run jobs of these classes, up to the `highest`."""
+        bits = 0
+        for static_class, nodes in self._state.class_nodes.items():
+            if highest is None or static_class <= highest:
+                bits |= nodes.bits
+        return bits
+
+    def _nodes_of_borrowers(self, rights: PreemptionRights) -> int:
+        """The nodes that run jobs of tenants or pools that hold more than their guarantee."""
+        bits = 0
+        admission = self._admission
+        pool = rights.job.entry.waiting.job.pool
+        for (tenant_id, other), nodes in self._state.account_nodes.items():
+            by_pool = rights.reclaims_pool and other is not pool and admission.pool_borrows(other)
+            if by_pool or (rights.reclaims and admission.borrows(tenant_id)):
+                bits |= nodes.bits
+        return bits
