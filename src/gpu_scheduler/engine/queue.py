@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from operator import lt
 from typing import TYPE_CHECKING
 
-from gpu_scheduler.engine.state.request_shape import RequestShape
+from gpu_scheduler.engine.state.shapes import RequestShape
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.snapshot import Waiting
 

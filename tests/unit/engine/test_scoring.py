@@ -5,17 +5,13 @@ from random import Random
 import pytest
 
 from gpu_scheduler.engine.decide import decide
-from gpu_scheduler.engine.placement.fragmentation import (
+from gpu_scheduler.engine.placement.scoring import (
     CPU_STEP_MILLI,
+    NO_PLACE,
+    SPARE_PLACES,
     USUAL_CPU_MILLI,
     BalanceCost,
     Fragmentation,
-    usable_rests,
-    usual_cpu_milli,
-)
-from gpu_scheduler.engine.placement.scoring import (
-    NO_PLACE,
-    SPARE_PLACES,
     ScoreMemory,
     Scorer,
     best_fit,
@@ -24,11 +20,12 @@ from gpu_scheduler.engine.placement.scoring import (
     mixed,
     nth_bit,
     packing,
+    usable_rests,
+    usual_cpu_milli,
 )
 from gpu_scheduler.engine.policy import Ranking, TypicalShape
-from gpu_scheduler.engine.state.node_class import NodeClass
 from gpu_scheduler.engine.state.node_resources import Vector
-from gpu_scheduler.engine.state.request_shape import RequestShape
+from gpu_scheduler.engine.state.shapes import NodeClass, RequestShape
 from tests.builders import (
     GPU_MB,
     a_cluster,

@@ -7,10 +7,9 @@ from dataclasses import replace
 from gpu_scheduler.engine.placement import placer
 from gpu_scheduler.engine.queue import JobShape
 from gpu_scheduler.engine.state.cluster_state import ClusterState
-from gpu_scheduler.engine.state.node_class import NodeClass
 from gpu_scheduler.engine.state.node_index import NodeIndex
 from gpu_scheduler.engine.state.node_resources import NodeResources
-from gpu_scheduler.engine.state.request_shape import RequestShape
+from gpu_scheduler.engine.state.shapes import NodeClass, RequestShape
 from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.node import (
     ONLY,

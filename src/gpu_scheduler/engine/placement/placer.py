@@ -10,7 +10,7 @@ from gpu_scheduler.engine.policy import Ranking
 from gpu_scheduler.engine.queue import JobShape
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
-from gpu_scheduler.engine.state.request_shape import RequestShape
+from gpu_scheduler.engine.state.shapes import RequestShape
 from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.request import WHOLE_MILLI, mig_share_milli

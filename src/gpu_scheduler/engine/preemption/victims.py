@@ -23,10 +23,9 @@ from gpu_scheduler.engine.preemption.same_tenant import SameTenantVictims
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.reservation.calendar import Calendar
 from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
-from gpu_scheduler.engine.state.node_class import lowest_bits
 from gpu_scheduler.engine.state.node_index import NodeIndex
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
-from gpu_scheduler.engine.state.request_shape import Part, RequestShape
+from gpu_scheduler.engine.state.shapes import Part, RequestShape, lowest_bits
 from gpu_scheduler.model.plan import Eviction
 from gpu_scheduler.model.request import WHOLE_MILLI
 

@@ -16,8 +16,8 @@ from dataclasses import replace
 from gpu_scheduler.engine.policy import Preemption
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
-from gpu_scheduler.engine.state.node_class import lowest_bits
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
+from gpu_scheduler.engine.state.shapes import lowest_bits
 from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Device, Health, NodeState

@@ -22,7 +22,7 @@ from gpu_scheduler.engine.reservation.timeline import (
 )
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
-from gpu_scheduler.engine.state.request_shape import RequestShape
+from gpu_scheduler.engine.state.shapes import RequestShape
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.service import BEYOND_MS

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpu_scheduler.engine.state.node_class import lowest_bits
 from gpu_scheduler.engine.state.node_index import NodeIndex
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
-from gpu_scheduler.engine.state.request_shape import RequestShape
+from gpu_scheduler.engine.state.shapes import RequestShape, lowest_bits
 from gpu_scheduler.engine.state.transaction import Transaction
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from gpu_scheduler.engine.queue import Entry, JobShape, Queue
 from gpu_scheduler.engine.quota.rules import Amounts, Holdings, job_amounts, pool_guarantees
 from gpu_scheduler.engine.state.node_index import NO_NODE, NodeIndex
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
-from gpu_scheduler.engine.state.request_shape import RequestShape
+from gpu_scheduler.engine.state.shapes import RequestShape
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.node import Node

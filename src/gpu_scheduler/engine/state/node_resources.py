@@ -5,8 +5,7 @@ Only `NodeIndex` changes a slot, because its buckets have to follow.
 
 from __future__ import annotations
 
-from gpu_scheduler.engine.state.node_class import NodeClass
-from gpu_scheduler.engine.state.request_shape import Fit, Part, RequestShape
+from gpu_scheduler.engine.state.shapes import Fit, NodeClass, Part, RequestShape
 from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.plan import DeviceShare, Placement
 from gpu_scheduler.model.request import SHARE_STEP_MILLI, WHOLE_MILLI, Topology, mig_share_milli
