@@ -292,16 +292,16 @@ def test_a_refusal_says_when_it_would_fit_and_tries_only_some_of_many_moments(
     lab.submit(*(work(f"job-{minute}", gpus=1, hours=1 + minute / 60) for minute in range(96)))
     assert len(lab.running()) == 96
     looks: list[int] = []
-    survey = advance._Survey
+    survey = advance._DeviceSurvey
 
     def looked(cluster: ClusterState, wish: ReservationSpec, start_ms: int) -> object:
         looks.append(start_ms)
         return survey(cluster, wish, start_ms)
 
-    monkeypatch.setattr(advance, "_Survey", looked)
+    monkeypatch.setattr(advance, "_DeviceSurvey", looked)
     with pytest.raises(WrongState, match="begin at 1970-01-01 02:36"):
         keep(lab, gpus=96, at_h=0.5)
-    assert len(looks) <= 1 + advance.MOST_TRIED
+    assert len(looks) <= 1 + advance.MOST_TIMES
 
 
 def test_a_tenant_goes_only_when_nothing_is_reserved_for_it() -> None:

@@ -1,4 +1,4 @@
-"""Why a job waits, in full: reasons are kept per shape and expanded only when somebody asks."""
+"""Why a job waits, in full: reasons are kept per shape and expanded only on request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_ROOM = Reason(ReasonCode.RESOURCES)
 
 
 class Reasons:
-    """The reasons of a plan, for whoever asks about many jobs."""
+    """The reasons of a plan, for questions about many jobs."""
 
     def __init__(self, state: ClusterState, plan: Plan) -> None:
         """Prepare the look-ups once."""
@@ -45,7 +45,7 @@ class Reasons:
         return found
 
     def brief(self, number: int) -> Reason:
-        """The reason without a look at the nodes."""
+        """The reason without the details of the nodes."""
         entry, found = self._found(number)
         if found.code is not ReasonCode.RESOURCES:
             return found
@@ -56,7 +56,7 @@ class Reasons:
         if entry is None:
             raise UnknownThing(f"job number {number} does not wait")
         if not self._is_up:
-            return entry, self._nobody_works()
+            return entry, self._no_open_node()
         found = self._of_jobs.get(entry.waiting.job.id) or self._tenant_reason(entry)
         if found is None:
             found = self._of_shapes.get(entry.shape.name)
@@ -65,13 +65,13 @@ class Reasons:
         return entry, found
 
     def _has_room(self, entry: Entry) -> bool:
-        """Tell whether a job of which the plan says nothing would have a place now."""
+        """Tell whether a job without a reason in the plan would have a place now."""
         transaction = Transaction(self._state.index)
         found = place_gang(entry.shape, transaction, self._state.index.find) is not None
         transaction.undo()
         return found
 
-    def _nobody_works(self) -> Reason:
+    def _no_open_node(self) -> Reason:
         """Why no node at all takes work."""
         whys = [_why_closed(resources.node) for resources in self._state.index.by_id.values()]
         if all(why == OFFLINE for why in whys):

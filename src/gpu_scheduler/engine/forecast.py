@@ -2,9 +2,12 @@
 
 The roll-out uses the engine's own cycle: decisions are made with what the scheduler believes
 (limits, expectations), while jobs run as long as `run_ms_of` says. What will be submitted later is
-not known and not guessed. A start that hangs on the end of a job of which nobody knows how long it
-runs is marked as such. What is expected to run for ever never ends, nor does what is on a node of
-which nothing is heard: it holds what it has until somebody knows more.
+not known and not guessed. A start that depends on the end of a job of unknown run time is marked as
+such. What is expected to run for ever never ends, nor does what is on a lost node: it keeps what it
+holds.
+
+`rough_start_ms` estimates a start from the work ahead of a job, and `guesses_before`
+names the jobs whose unknown run time makes the time of a reservation uncertain.
 """
 
 from __future__ import annotations
@@ -41,11 +44,11 @@ _NO_JOBS: frozenset[int] = frozenset()
 
 @dataclass(slots=True)
 class Foresight:
-    """What a roll-out has found so far; whoever interrupts it has at least that.
+    """What a roll-out has found so far; an interrupted roll-out leaves at least that.
 
     `starts` are expected starts by job number (of an array: of its next task). `guesses` names the
     jobs of unknown run time on whose ends such a start hangs. `is_whole` says that the roll-out
-    came to its end: whoever has no start then gets none by anything that is expected to end.
+    came to its end: a job without a start then gets none from any expected end.
     """
 
     starts: dict[int, int] = field(default_factory=dict)
@@ -242,21 +245,18 @@ def _both(one: frozenset[int], other: frozenset[int]) -> frozenset[int]:
     return one | other if one else other
 
 
-# --- About when a job far back in the queue may start: by the work ahead of it, not by a roll-out.
-#
-# All that runs and all that stands before it is GPU time; the cluster does so much of it at once,
-# and
-# a tenant or user no more of its own than its quota of GPUs.
-# Lines of like jobs are sampled, so the answer costs little however long the queue is. It knows
-# nothing of who fits where, of other limits or of reservations: it is rough, and should be shown as
-# such.
-
 SAMPLED = 32
-"""So many jobs of each line are looked at."""
+"""So many jobs of each line are sampled."""
 
 
 def rough_start_ms(state: ClusterState, number: int, now_ms: int) -> int | None:
-    """About when a waiting job may start; None if it does not wait."""
+    """About when a waiting job may start, from the work ahead of it; None if it does not wait.
+
+    All that runs and all that is before the job in the queue is GPU time. The cluster does so much
+    of it at once, and a tenant or user no more of its own than its quota of GPUs. Lines of like
+    jobs are sampled, so the answer costs little however long the queue is. Placement, other limits
+    and reservations are ignored: the answer is rough, and should be shown as such.
+    """
     entry = state.queue.entries.get(number)
     if entry is None:
         return None
@@ -291,7 +291,7 @@ def _running_work(state: ClusterState, now_ms: int, tenant: str, user: str) -> i
 
 
 def guesses_ahead(state: ClusterState, number: int, now_ms: int, is_guess: Guess) -> frozenset[int]:
-    """Jobs of unknown run time among those that run and, sampled, among those that go before."""
+    """Jobs of unknown run time among the running ones and, sampled, among those ahead."""
     found = set()
     for entry in state.running.values():
         running = entry.running
@@ -340,17 +340,13 @@ def _work_of(state: ClusterState, number: int) -> int:
     return waiting.job.gpu_milli * min(left_ms, state.limit_ms(waiting.job)) * tasks
 
 
-# --- On whose unknown run times the time of a reservation hangs.
-#
-# A reservation is due when what runs on its nodes, and what is booked there before it, has ended.
-# If
-# nobody knows how long one of those runs, then nobody knows when the reservation is due.
-
-
 def guesses_before(
     state: ClusterState, reservation: Reservation, now_ms: int, is_guess: Guess
 ) -> frozenset[int]:
-    """The numbers of those jobs; none if the reservation is due."""
+    """Jobs whose unknown run time makes the time of a reservation uncertain; none if it is due.
+
+    A reservation is due when what runs on its nodes, and what is booked there before it, has ended.
+    """
     found: set[int] = set()
     left = [reservation]
     seen = {reservation.job_number}

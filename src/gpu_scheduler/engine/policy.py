@@ -1,4 +1,7 @@
-"""Everything that can be chosen about how the engine decides. Values only; see `presets`."""
+"""The scheduling policy: everything that can be chosen about how the engine decides.
+
+`PRESETS` has policies by name: those of the literature, to compare with, and our own.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ class Ranking(StrEnum):
 
 
 class Preemption(StrEnum):
-    """On which ground a waiting job may stop a running one."""
+    """For which reason a waiting job may stop a running one."""
 
     NONE = "none"
     CLASS = "class"
@@ -79,7 +82,7 @@ class Feedback:
 
     A waiting job may stop a running one only of a strictly lower level, and only after
     `quantum_ms` of running. A job that has waited `protect_after_ms` in all is protected from then
-    on: it goes first, may stop whoever is not protected, and is stopped by nobody.
+    on: it goes first, may stop all jobs that are not protected, and is not stopped.
     """
 
     thresholds_ms: tuple[int, ...] = ()
@@ -96,8 +99,8 @@ class Policy:
     `reservations` blocked jobs keep a place and a time. `max_examined` bounds the work of one
     cycle, and `max_passed_over` how many jobs of one shape are tried that are too long to pass a
     reservation. At most `max_running` jobs (0: any number) run at once. `eviction_ms` is how long
-    an eviction takes: who ends sooner is left alone. With `fills_gaps`, jobs that can be preempted
-    may run where somebody has reserved devices if they are expected to end before that.
+    an eviction takes: a job that ends sooner is not evicted. With `fills_gaps`, jobs that can be
+    preempted may run on devices of an advance reservation if they are expected to end before it.
     By class, interactive jobs may stop batch jobs of their own tenant as long as their user holds
     no more than `interactive_gpu_milli` with them (0: they may not).
     `user_quota` holds for every user of a tenant that states no other.
@@ -139,8 +142,6 @@ class TypicalShape:
     gpu_models: tuple[str, ...]
     count: int
 
-
-# --- Policies by name: those of the literature, to compare with, and our own.
 
 _BY_SUBMISSION = Order(class_point_ms=0)
 _BY_LENGTH = Order(age=False, class_point_ms=0, expected_milli=1000)

@@ -30,7 +30,7 @@ LEAST_USAGE = WHOLE_MILLI * HOUR_MS
 
 
 def static_class(job: Job, tenant: Tenant) -> int:
-    """The tenant's tier and the job's priority: the only ground for preemption by class."""
+    """The tenant's tier and the job's priority: the basis of preemption by class."""
     return tenant.tier.points + job.priority
 
 
@@ -70,7 +70,7 @@ def largest_gap_ms(order: Order, class_span: int) -> int:
 def longest_wait_ms(*, gap_ms: int, jobs_ahead: int, longest_run_ms: int) -> int:
     """No job that may run waits longer than this, under a policy with reservations.
 
-    After the gap nobody new comes ahead. Each of those ahead, and then the job itself, needs at
+    After the gap no new job comes ahead. Each of those ahead, and then the job itself, needs at
     most two runs of the longest job from when it is first: one until its reservation is due, one
     for whatever overruns on its place (docs/explanation/scheduling.md).
     """
@@ -103,7 +103,7 @@ def log2_milli(number: int) -> int:
 
 
 def fair_ratio_milli(usage: int, weight_milli: int, total_usage: int, total_weight: int) -> int:
-    """How many fair shares an account has had: 1000 is exactly its due."""
+    """How many fair shares an account has had: 1000 is exactly its fair share."""
     if total_usage <= 0:
         return 0
     return usage * total_weight * MILLI // (weight_milli * total_usage)

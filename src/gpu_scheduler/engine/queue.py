@@ -1,7 +1,7 @@
 """Jobs that could start: one queue for each (tenant, user, pool), grouped by shape.
 
-The heads are merged as the cycle asks for them, so a cycle looks at the jobs it starts and at one
-job per shape that does not fit, not at all that wait.
+The heads are merged lazily, so a cycle considers the jobs it starts and one job per shape that does
+not fit, not all that wait.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ class Merge:
     """
 
     def __init__(self, queue: Queue, penalty_ms: Callable[[GroupKey], int]) -> None:
-        """Look at the first job of every group."""
+        """Start with the first job of every group."""
         self.dead_here: set[tuple[GroupKey, int]] = set()
         self._dead: set[int] = set()
         self._of_shape = queue.of_shape
@@ -305,7 +305,7 @@ class Merge:
         return None
 
     def drop_shape(self, shape_id: int) -> None:
-        """Look at no more jobs of a shape; when none is left, there is nothing to look at."""
+        """Return no more jobs of a shape."""
         if shape_id in self._of_shape:
             self._dead.add(shape_id)
 

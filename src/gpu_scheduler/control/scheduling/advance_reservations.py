@@ -16,8 +16,8 @@ from gpu_scheduler.engine.reservation.advance import (
     Place,
     broken_devices,
     choose_devices,
-    intruders,
-    mended_devices,
+    jobs_in_the_way,
+    with_replacements,
 )
 from gpu_scheduler.model.errors import InvalidRequest, QuotaTooSmall, UnknownThing, WrongState
 from gpu_scheduler.model.plan import LONGEST_MS, AdvanceReservation, ReservationSpec
@@ -92,7 +92,7 @@ def on_timer(state: ControlState, window_id: str, now_ms: int, outcome: Outcome)
     if now_ms >= window.end_ms:
         _end(state, window, now_ms, outcome)
         return
-    for entry in intruders(state.cluster, window):
+    for entry in jobs_in_the_way(state.cluster, window):
         # The engine places jobs here only if they can be preempted for the reservation.
         running = entry.running
         if running.stopping:
@@ -130,7 +130,7 @@ def replace_broken_devices(state: ControlState, now_ms: int, outcome: Outcome) -
             continue
         if last_search and last_search[0] == broken and now_ms < last_search[1] + AGAIN_MS:
             continue
-        mended = mended_devices(state.cluster, window, broken, now_ms)
+        mended = with_replacements(state.cluster, window, broken, now_ms)
         if mended != window.devices:
             fresh = replace(window, devices=mended)
             keep(state, fresh)

@@ -65,7 +65,7 @@ class AntiAffinity:
         return self._bits((*self._running.of(job.port), *self._started.of(job.port)))
 
     def preferred_nodes(self, job: Job, within: int | None) -> Iterator[int | None]:
-        """Nodes to look at, as bitmaps (None: all): first those with the fewest replicas."""
+        """Nodes to search, as bitmaps (None: all): first those with the fewest replicas."""
         if job.service:
             counts: dict[int, int] = {}
             for known in (self._running, self._started):

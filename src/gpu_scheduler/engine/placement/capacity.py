@@ -142,7 +142,7 @@ def _unlabelled(index: NodeIndex, shape: RequestShape) -> str:
 
 
 def _is_present(index: NodeIndex, node_class: NodeClass) -> bool:
-    """Tell whether a node of the kind is there: kinds stay known when their nodes are gone."""
+    """Tell whether a node of the class exists: classes stay known when their nodes are gone."""
     example = index.by_id.get(node_class.example)
     if example is not None and example.node_class is node_class:
         return True
@@ -192,22 +192,22 @@ def _where_it_fails(empty: NodeIndex, job_shape: JobShape) -> str:
     least = job_shape.min_members
     wanted = job_shape.members[:least]
     labels = wanted[0].request.node_labels
-    told = ""
+    found = ""
     if labels:
         count = (empty.selected(wanted[0].request) or 0).bit_count()
         room = placer.most_members(transaction, wanted, empty.find, None)
         nodes = f"{count} node{'s' * (count != 1)}"
-        told = f"{nodes} {_chosen_by(labels, count)}, with room for {room} of {least}; "
+        found = f"{nodes} {_chosen_by(labels, count)}, with room for {room} of {least}; "
     if job_shape.same_rack:
         rooms = [
             (-placer.most_members(transaction, wanted, empty.find, bits), name)
             for name, bits in empty.racks().items()
         ]
         room, name = min(rooms)
-        told += (
+        found += (
             f"the largest rack, {name or 'which has no name'}, has room for {-room} of {least}; "
         )
-    return told
+    return found
 
 
 def open_room(state: ClusterState, job_shape: JobShape) -> bool:

@@ -1,4 +1,7 @@
-"""Where a job goes among the places that it may have: by the policy's ranking, member by member."""
+"""Places a job on the allowed nodes by the policy's ranking, member by member.
+
+A gang gets a place for all members of its minimum, or nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,6 @@ from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.request import WHOLE_MILLI, mig_share_milli
 
-# --- Placing all members of a job at once, over one or many nodes: all of the minimum, or nothing.
-
 Finder = Callable[[RequestShape, int | None], Grant | None]
 MANY_RACKS = 3
 """Over so many racks a gang may be wider than it must: one was tried, and two is the next best."""
@@ -30,7 +31,7 @@ def place_gang(
     within: int | None = None,
     find_remainder: Finder | None = None,
 ) -> list[Grant] | None:
-    """Take a place for every member in the draft, or leave the draft as it was.
+    """Take a place for every member in the transaction, or leave the transaction unchanged.
 
     A gang prefers one rack (tightest first) and insists on it with `same_rack`; one that no rack
     can hold goes over as few as it can. `find_remainder` places the members after the first that
@@ -104,7 +105,7 @@ def try_all(
     find: Finder,
     within: int | None,
 ) -> list[Grant] | None:
-    """A place for every member, or for so many at least; the draft is left as it was."""
+    """A place for every member, or at least for `least`; the transaction is left unchanged."""
     mark = transaction.mark()
     grants = _place_all(members, least, transaction, find, within, None)
     transaction.undo(mark)
@@ -114,7 +115,7 @@ def try_all(
 def most_members(
     transaction: Transaction, members: tuple[RequestShape, ...], find: Finder, within: int | None
 ) -> int:
-    """How many members, one after the other, have room; the draft is left as it was."""
+    """How many members, one after the other, have room; the transaction is left unchanged."""
     mark = transaction.mark()
     count = 0
     for shape in members:
@@ -242,14 +243,11 @@ def _give_back(transaction: Transaction, grants: list[Grant]) -> None:
         transaction.give(grant)
 
 
-# --- Where a job goes among the places that it may have: by the policy's ranking, member by member.
-
-
 class Placer:
-    """Finds places for one cycle. `started` counts its starts, for rankings that go by chance."""
+    """Finds places for one cycle. `started` counts its starts, for the random ranking."""
 
     def __init__(self, state: ClusterState, transaction: Transaction) -> None:
-        """Look at the cluster state as the draft has it."""
+        """Search the cluster state as the transaction has changed it."""
         policy = state.policy
         self._index = state.index
         self.transaction = transaction
@@ -262,7 +260,7 @@ class Placer:
     def place_with_anti_affinity(
         self, job: Job, shape: JobShape, within: int | None
     ) -> list[Grant] | None:
-        """The same as `place`, where the fewest other replicas of the job's service are."""
+        """The same as `place`, on the nodes with the fewest other replicas of the job's service."""
         for nodes in self.anti_affinity.preferred_nodes(job, within):
             grants = self.place(shape, nodes)
             if grants is not None:
@@ -270,7 +268,7 @@ class Placer:
         return None
 
     def place(self, job_shape: JobShape, within: int | None) -> list[Grant] | None:
-        """A place for every member, taken in the draft; or None, and the draft is as it was."""
+        """Take a place for every member in the transaction; None leaves it unchanged."""
         grants = place_gang(
             job_shape, self.transaction, self.find, within=within, find_remainder=self._remainder
         )
@@ -280,7 +278,7 @@ class Placer:
         return grants
 
     def fits(self, job_shape: JobShape) -> bool:
-        """Tell whether there is a place, whoever counts on it; the draft is left as it was."""
+        """Tell whether there is a place, reserved or not; the transaction is left unchanged."""
         if len(job_shape.members) == 1:
             return self.find(job_shape.members[0], None) is not None
         mark = self.transaction.mark()

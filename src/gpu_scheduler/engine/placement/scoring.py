@@ -26,7 +26,7 @@ Place = tuple[int, tuple[object, ...], int]
 SPARE_PLACES = 1_000
 NO_PLACE: Place = (0, (), -1)
 SOME_PLACE: Place = (0, (0,), -1)
-"""Two constants that are told apart by identity."""
+"""Two constants that are compared by identity."""
 
 
 def needs_vectors(ranking: Ranking) -> bool:
@@ -248,7 +248,7 @@ _SCORES: dict[Ranking, Score] = {
 SIGMOID_SCALE = 1000.0
 SIGMOID_LIMIT = 700.0
 MOST_KNOWN = 100_000
-"""So many fragments are remembered; then it starts anew, as old ones seldom come again."""
+"""So many fragments are remembered; then all are dropped, as old ones seldom come again."""
 
 
 class Fragmentation:

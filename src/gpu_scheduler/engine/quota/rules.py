@@ -1,7 +1,8 @@
-"""Whether a tenant and a pool may hold more right now.
+"""Quota rules: whether a user, a tenant and a pool may hold more right now.
 
-Strict quotas are a ceiling. An elastic quota is what its owner is sure of: above it the owner may
-hold what others leave idle, sized by what they used lately, with jobs that can be preempted.
+A strict quota is a ceiling. An elastic quota is a guarantee: above it a tenant may borrow what
+other tenants leave idle, judged by their recent usage, with jobs that can be preempted. `Admission`
+answers with a `Reason`, or None if the job may start.
 """
 
 from __future__ import annotations
@@ -21,34 +22,31 @@ from gpu_scheduler.model.tenant import Quota, Tenant
 if TYPE_CHECKING:
     from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
 
-# --- What each pool is due of all GPUs, while some of them are out of use.
-#
-# Online work is due its part of all GPUs, whatever is out of use: services are wanted as much when
-# nodes are drained. So what is missing is missing to batch work, which is due what is left of its
-# part. Where nothing is lent, that would leave GPUs idle, and batch work is due its part of those
-# that can be used.
-
 WHOLE_PERCENT = 100
 
 
 def pool_guarantees(
     pools: Mapping[Pool, PoolQuota], *, total_milli: int, usable_milli: int
 ) -> dict[Pool, int]:
-    """What the pools with a part are due; `usable_milli` is what can be used or is held."""
+    """The guaranteed capacity of each pool; `usable_milli` is what can be used or is held.
+
+    Online work is guaranteed its percentage of all GPUs, even while some are out of use: services
+    are needed as much when nodes are drained. So the missing GPUs are missing to batch work. If
+    batch work cannot borrow, that would leave GPUs idle; then it is guaranteed its percentage of
+    the usable GPUs.
+    """
     parts = {pool: total_milli * quota.percent // WHOLE_PERCENT for pool, quota in pools.items()}
     found = {pool: min(part, usable_milli) for pool, part in parts.items()}
     batch = pools.get(Pool.BATCH)
     if batch is not None and not batch.elastic:
         found[Pool.BATCH] = usable_milli * batch.percent // WHOLE_PERCENT
     elif batch is not None:
-        # What neither pool has a part in is the first to be missed.
+        # GPUs that are guaranteed to neither pool are the first to be missing.
         spare = max(0, total_milli - sum(parts.values()))
         missing = max(0, total_milli - usable_milli - spare)
         found[Pool.BATCH] = max(0, parts[Pool.BATCH] - missing)
     return found
 
-
-# --- Whether a tenant and a pool may hold more right now.
 
 CPU_WHOLE_MILLI = 1000
 GPU_HOUR = WHOLE_MILLI * 3_600_000
@@ -200,7 +198,7 @@ _NOTHING_SPENT = AccountUsage()
 def never_admitted(
     state: ClusterState, job: Job, usage: AccountUsage = _NOTHING_SPENT
 ) -> Reason | None:
-    """Why a quota or pool can never let the job start, whoever ends; None if one day it may.
+    """Why a quota or pool can never let the job start, whatever ends; None if one day it may.
 
     `usage` is that of its tenant; the cluster state has only those of tenants that wait.
     """
@@ -221,7 +219,7 @@ def never_admitted(
 
 
 class Admission:
-    """Answers for one cycle, against holdings that change as the cycle starts jobs."""
+    """Checks quotas in one cycle, against holdings that change as the cycle starts jobs."""
 
     def __init__(
         self,
@@ -235,9 +233,9 @@ class Admission:
         user_usage: dict[tuple[str, str], AccountUsage] | None = None,
         policy: Policy | None = None,
     ) -> None:
-        """`waiting_tenants` want what is theirs, so they lend nothing of it.
+        """`waiting_tenants` need their own quota, so they lend nothing of it.
 
-        `pool_guarantees` is what each pool is sure of.
+        `guarantees` is the guaranteed capacity of each pool.
         """
         self._user_standings = user_usage or {}
         self._policy = policy or Policy()
@@ -297,7 +295,7 @@ class Admission:
         return low
 
     def never_admitted(self, job: Job, wanted: Amounts) -> Reason | None:
-        """Why the job could not start even if nobody held anything, or None."""
+        """Why the job could not start even if nothing were held, or None."""
         tenant = self._tenants.get(job.tenant)
         if tenant is not None:
             for resource, limit, current, request, unit in self._checks(tenant, wanted):
@@ -311,43 +309,43 @@ class Admission:
         quota = self._pools.get(job.pool)
         if quota is None:
             return None
-        limit = self._due(quota)
-        if quota.elastic and self._gives_back(job):
-            limit += sum(self._due(other) for other in self._lending_pools(job.pool))
+        limit = self._guarantee(quota)
+        if quota.elastic and self._can_be_reclaimed(job):
+            limit += sum(self._guarantee(other) for other in self._lending_pools(job.pool))
         return self._pool_reason(job.pool, wanted, limit) if wanted.gpu_milli > limit else None
 
     def borrows(self, tenant_id: str) -> bool:
-        """Tell whether a tenant holds more GPUs than it is sure of."""
+        """Tell whether a tenant holds more GPUs than its guarantee."""
         return self.borrowed_milli(tenant_id) > 0
 
     def borrowed_milli(self, tenant_id: str) -> int:
-        """How much more a tenant holds than it is sure of: so much of it can be taken back."""
+        """How much a tenant holds beyond its guarantee: so much can be reclaimed."""
         tenant = self._tenants.get(tenant_id)
         if tenant is None or not tenant.elastic or tenant.quota.gpu_milli is None:
             return 0
         return max(0, self.holdings.of(tenant_id).gpu_milli - tenant.quota.gpu_milli)
 
     def pool_borrows(self, pool: Pool) -> bool:
-        """Tell whether a pool holds more than its part of all GPUs."""
+        """Tell whether a pool holds more than its guarantee."""
         return self.pool_borrowed_milli(pool) > 0
 
     def pool_borrowed_milli(self, pool: Pool) -> int:
-        """How much more a pool holds than its part: so much of it can be taken back."""
+        """How much a pool holds beyond its guarantee: so much can be reclaimed."""
         quota = self._pools.get(pool)
         if quota is None or not quota.elastic:
             return 0
-        return max(0, self.holdings.pools.get(pool, 0) - self._due(quota))
+        return max(0, self.holdings.pools.get(pool, 0) - self._guarantee(quota))
 
     def is_within_pool(self, job: Job, wanted: Amounts) -> bool:
-        """Tell whether the pool would hold no more than its part (of which it may have lent)."""
+        """Tell whether the pool would stay within its guarantee (of which it may have lent)."""
         quota = self._pools.get(job.pool)
         if quota is None or not quota.elastic:
             return False
         held = self.holdings.pools.get(job.pool, 0)
-        return held + wanted.gpu_milli <= self._due(quota)
+        return held + wanted.gpu_milli <= self._guarantee(quota)
 
     def online_within_guarantee(self, job: Job, members: int) -> bool:
-        """Tell whether the job is online work within the part of all GPUs that is sure for it.
+        """Tell whether the job is online work that stays within the guarantee of its pool.
 
         An elastic gang with so many members.
         """
@@ -355,14 +353,14 @@ class Admission:
         if quota is None:
             return False
         gpu_milli = sum(request.gpu_milli for request in job.members[:members])
-        return self.holdings.pools.get(job.pool, 0) + gpu_milli <= self._due(quota)
+        return self.holdings.pools.get(job.pool, 0) + gpu_milli <= self._guarantee(quota)
 
     def members_within_guarantee(self, job: Job) -> int:
-        """How many members of an elastic gang are within the part that is sure for online work."""
+        """How many members of an elastic gang the guarantee of the online pool covers."""
         quota = self._pools.get(job.pool) if job.pool is Pool.ONLINE else None
         if quota is None:
             return 0
-        left = self._due(quota) - self.holdings.pools.get(job.pool, 0)
+        left = self._guarantee(quota) - self.holdings.pools.get(job.pool, 0)
         for count, request in enumerate(job.members):
             left -= request.gpu_milli
             if left < 0:
@@ -370,7 +368,7 @@ class Admission:
         return len(job.members)
 
     def is_guaranteed(self, job: Job, gpu_milli: int, taken_milli: int) -> bool:
-        """Tell whether a running job is part of what is sure for its pool."""
+        """Tell whether a running job is covered by the guarantee of its pool."""
         if job.pool not in self._pools:
             return False
         left = self.pool_borrowed_milli(job.pool) - taken_milli
@@ -382,7 +380,7 @@ class Admission:
         return quota is not None and quota.elastic and not self.is_within_pool(job, wanted)
 
     def is_within_guarantee(self, job: Job, wanted: Amounts) -> bool:
-        """Tell whether the tenant would hold no more than it is sure of."""
+        """Tell whether the tenant would hold no more than its guarantee."""
         tenant = self._tenants.get(job.tenant)
         if tenant is None or not tenant.elastic or tenant.quota.gpu_milli is None:
             return False
@@ -460,7 +458,7 @@ class Admission:
         return _checks_of(tenant.quota, self.holdings.of(tenant.id), spent, wanted)
 
     def _can_borrow(self, tenant: Tenant, wanted_milli: int) -> bool:
-        """What the others neither hold nor used lately is lent; what is lent already counts."""
+        """Other tenants lend what they neither hold nor used recently; what is lent counts."""
         lendable = borrowed = 0
         for other in self._tenants.values():
             if other.quota.gpu_milli is None or not other.elastic:
@@ -478,7 +476,7 @@ class Admission:
         return borrowed + more <= lendable
 
     def _lent_at_most(self, tenant: Tenant) -> int:
-        """What all others could lend if they held nothing."""
+        """What all other tenants could lend if they held nothing."""
         return sum(
             other.quota.gpu_milli
             for other in self._tenants.values()
@@ -490,14 +488,16 @@ class Admission:
         if quota is None or not wanted.gpu_milli:
             return None
         held = self.holdings.pools.get(job.pool, 0)
-        limit = self._due(quota)
+        limit = self._guarantee(quota)
         if held + wanted.gpu_milli <= limit:
             return None
-        if quota.elastic and self._gives_back(job):
+        if quota.elastic and self._can_be_reclaimed(job):
             idle = sum(
                 max(
                     0,
-                    self._due(other) - self.holdings.pools.get(other.pool, 0) - self._wanted(other),
+                    self._guarantee(other)
+                    - self.holdings.pools.get(other.pool, 0)
+                    - self._wanted(other),
                 )
                 for other in self._lending_pools(job.pool)
             )
@@ -505,16 +505,16 @@ class Admission:
                 return None
         return self._pool_reason(job.pool, wanted, limit)
 
-    def _gives_back(self, job: Job) -> bool:
-        """Tell whether what the job holds can be taken back: only that is lent."""
+    def _can_be_reclaimed(self, job: Job) -> bool:
+        """Tell whether what the job holds can be reclaimed: only such jobs may borrow."""
         tenant = self._tenants.get(job.tenant)
         return job.preemptible and (tenant is None or tenant.allow_preemption)
 
     def _wanted(self, quota: PoolQuota) -> int:
-        """What online work waits for is not lent."""
+        """What online jobs wait for is not lent."""
         return max(0, self.online_waits_milli) if quota.pool is Pool.ONLINE else 0
 
-    def _due(self, quota: PoolQuota) -> int:
+    def _guarantee(self, quota: PoolQuota) -> int:
         return self._guarantees[quota.pool]
 
     def _lending_pools(self, pool: Pool) -> list[PoolQuota]:
@@ -531,7 +531,7 @@ class Admission:
 
 
 def user_quota_of(tenant: Tenant | None, otherwise: Quota) -> Quota:
-    """What each user of a tenant may hold: what the tenant says, else what holds for everybody."""
+    """The quota of each user of a tenant: that of the tenant, else that of the policy."""
     if tenant is None or tenant.user_quota == _NO_QUOTA:
         return _NO_QUOTA if otherwise == _NO_QUOTA else otherwise
     own = tenant.user_quota
@@ -577,6 +577,6 @@ def _quota_reason(tenant: str, resource: str, numbers: tuple[int, int, int], uni
 
 
 def _shown(amount: int, unit: int) -> str | int:
-    """In the unit that people use, exact to a hundredth."""
+    """In the unit that users know, exact to a hundredth."""
     whole, rest = divmod(amount, unit)
     return whole if not rest else f"{whole}.{rest * 100 // unit:02d}"

@@ -1,11 +1,11 @@
-"""What people have reserved, as it bears on one job: which devices are closed to it, and when.
+"""Advance reservations: which devices are closed to a job and when, and which can be reserved.
 
-A job without a right to a window may start on its devices only if it is over before the window
-begins. What counts is its limit; a job that can be preempted may also rely on its expected run
-time, as it is stopped in time if that was wrong. `eviction_ms` is left for the last one to leave.
+A job without a right to an advance reservation may start on its devices only if it ends before the
+reservation begins. Its run time limit counts; a job that can be preempted may also rely on its
+expected run time, as it is stopped in time if that was wrong. `eviction_ms` is left for stopping.
 
-Closed devices are taken out of the index for as long as a job is looked at that may not have them,
-so every search obeys without knowing. Nothing here is made while nobody has reserved anything.
+Devices that are closed to a job are unusable in the index while the job is considered, so every
+search respects that. Without advance reservations none of this is built.
 """
 
 from __future__ import annotations
@@ -31,47 +31,49 @@ Masks = dict[int, int]
 
 
 class ExclusionRule:
-    """The windows that one job has no right to, and how far ahead it must look."""
+    """The advance reservations that one job has no right to, and how far ahead they matter."""
 
-    __slots__ = ("_windows", "reach_ms")
+    __slots__ = ("_reservations", "reach_ms")
 
     def __init__(
-        self, windows: tuple[tuple[AdvanceReservation, Masks], ...], reach_ms: int
+        self, reservations: tuple[tuple[AdvanceReservation, Masks], ...], reach_ms: int
     ) -> None:
-        """`reach_ms` after its start the job is gone for sure."""
-        self._windows = windows
+        """`reach_ms` after its start the job has ended in any case."""
+        self._reservations = reservations
         self.reach_ms = reach_ms
 
     @property
     def last_end_ms(self) -> int:
         """From then on nothing is closed."""
-        return max(window.end_ms for window, _ in self._windows)
+        return max(reservation.end_ms for reservation, _ in self._reservations)
 
     @property
     def ordinals(self) -> list[int]:
-        """The nodes with windows."""
-        return sorted({ordinal for _, masks in self._windows for ordinal in masks})
+        """The nodes with such reservations."""
+        return sorted({ordinal for _, masks in self._reservations for ordinal in masks})
 
     def closed_at(self, ordinal: int, at_ms: int) -> int:
         """The devices of a node on which the job must not start at that moment."""
         closed = 0
-        for window, masks in self._windows:
-            if at_ms < window.end_ms and at_ms + self.reach_ms > window.start_ms:
+        for reservation, masks in self._reservations:
+            if at_ms < reservation.end_ms and at_ms + self.reach_ms > reservation.start_ms:
                 closed |= masks.get(ordinal, 0)
         return closed
 
     def closed(self, at_ms: int | None) -> Masks:
         """The same for all nodes; for None, whatever is ever closed."""
         found: Masks = {}
-        for window, masks in self._windows:
-            if at_ms is None or (at_ms < window.end_ms and at_ms + self.reach_ms > window.start_ms):
+        for reservation, masks in self._reservations:
+            if at_ms is None or (
+                at_ms < reservation.end_ms and at_ms + self.reach_ms > reservation.start_ms
+            ):
                 for ordinal, mask in masks.items():
                     found[ordinal] = found.get(ordinal, 0) | mask
         return found
 
     def ends_on(self, ordinal: int) -> list[int]:
-        """When windows on a node end."""
-        return [window.end_ms for window, masks in self._windows if ordinal in masks]
+        """When such reservations on a node end."""
+        return [reservation.end_ms for reservation, masks in self._reservations if ordinal in masks]
 
     def narrowed(self, resources: NodeResources, at_ms: int) -> NodeResources:
         """A node as the job may use it from that moment on."""
@@ -84,55 +86,55 @@ class ExclusionRule:
 
     def bars(self, grant: Grant, at_ms: int) -> bool:
         """Tell whether the job must not take certain devices at that moment."""
-        return bool(touched(grant) & self.closed_at(grant.resources.ordinal, at_ms))
+        return bool(touched_devices(grant) & self.closed_at(grant.resources.ordinal, at_ms))
 
     def reason_at(self, at_ms: int) -> Reason:
-        """The window that is first in the way, as a reason."""
-        for window, _ in self._windows:
-            if at_ms < window.end_ms and at_ms + self.reach_ms > window.start_ms:
+        """The first reservation that excludes the job, as a reason."""
+        for reservation, _ in self._reservations:
+            if at_ms < reservation.end_ms and at_ms + self.reach_ms > reservation.start_ms:
                 data: tuple[tuple[str, str | int], ...] = (
-                    ("from_ms", window.start_ms),
-                    ("gpus", window.gpu_count),
-                    ("owner", window.owner),
-                    ("reservation", window.id),
-                    ("until_ms", window.end_ms),
+                    ("from_ms", reservation.start_ms),
+                    ("gpus", reservation.gpu_count),
+                    ("owner", reservation.owner),
+                    ("reservation", reservation.id),
+                    ("until_ms", reservation.end_ms),
                 )
-                is_ahead = at_ms < window.start_ms
+                is_ahead = at_ms < reservation.start_ms
                 return Reason(ReasonCode.WINDOW_AHEAD if is_ahead else ReasonCode.WINDOW, data)
         return Reason(ReasonCode.RESOURCES)
 
 
 class AdvanceReservations:
-    """The windows of one pass, and what is closed on the index for the job that is looked at."""
+    """The advance reservations of one pass; closes devices on the index for the considered job."""
 
     def __init__(self, state: ClusterState, now_ms: int) -> None:
-        """Look at all windows that are not over."""
+        """Take all reservations that are not over."""
         self._state = state
         self._now_ms = now_ms
         self._all = tuple(
-            (window, masks_of(state, window))
-            for window in sorted(
+            (reservation, masks_of(state, reservation))
+            for reservation in sorted(
                 state.advance_reservations.values(),
-                key=lambda window: (window.start_ms, window.number),
+                key=lambda reservation: (reservation.start_ms, reservation.number),
             )
-            if now_ms < window.end_ms
+            if now_ms < reservation.end_ms
         )
         self._rules: dict[tuple[str, str, int], ExclusionRule | None] = {}
         self._open: Masks = {}
         self._closures: dict[tuple[tuple[int, int], ...], int] = {(): 0}
 
     def rule_for(self, entry: Entry, duration_ms: int) -> ExclusionRule | None:
-        """What a waiting job must keep to; None if it may go everywhere at any time."""
+        """What excludes a waiting job; None if it may use all devices at any time."""
         job = entry.waiting.job
         reach_ms = self._reach_ms(entry, duration_ms)
         key = (job.tenant, job.user, reach_ms)
         if key not in self._rules:
-            windows = tuple(item for item in self._all if not item[0].admits(job))
-            self._rules[key] = ExclusionRule(windows, reach_ms) if windows else None
+            reservations = tuple(item for item in self._all if not item[0].admits(job))
+            self._rules[key] = ExclusionRule(reservations, reach_ms) if reservations else None
         return self._rules[key]
 
     def close(self, masks: Masks) -> int:
-        """Have just these devices closed on the index; returns a number for this very choice."""
+        """Close exactly these devices on the index; returns a number for this choice."""
         key = tuple(sorted(item for item in masks.items() if item[1]))
         index = self._state.index
         for ordinal in sorted({*self._open, *masks}):
@@ -151,16 +153,16 @@ class AdvanceReservations:
         return self._open.get(resources.ordinal, resources.usable)
 
     def own_of(self, entry: Entry, rule: ExclusionRule | None) -> tuple[Masks, int, int] | None:
-        """The job's own windows now: what to close besides them, their nodes, and until when.
+        """The job's own reservations now: what to close besides them, their nodes, and until when.
 
         None if it has none, or needs no GPU.
         """
         own: Masks = {}
         until_ms = 0
         if entry.shape.uses_gpus:
-            for window, masks in self._all:
-                if window.start_ms <= self._now_ms and window.admits(entry.waiting.job):
-                    until_ms = max(until_ms, window.end_ms)
+            for reservation, masks in self._all:
+                if reservation.start_ms <= self._now_ms and reservation.admits(entry.waiting.job):
+                    until_ms = max(until_ms, reservation.end_ms)
                     for ordinal, mask in masks.items():
                         own[ordinal] = own.get(ordinal, 0) | mask
         if not own:
@@ -188,10 +190,10 @@ class AdvanceReservations:
         return lasts_ms + policy.eviction_ms
 
 
-def masks_of(state: ClusterState, window: AdvanceReservation) -> Masks:
-    """The devices of a window on the nodes that are known."""
+def masks_of(state: ClusterState, reservation: AdvanceReservation) -> Masks:
+    """The devices of a reservation on the known nodes."""
     masks: Masks = {}
-    for node_id, indices in window.devices:
+    for node_id, indices in reservation.devices:
         resources = state.index.by_id.get(node_id)
         if resources is not None:
             masks[resources.ordinal] = masks.get(resources.ordinal, 0) | mask_of(resources, indices)
@@ -208,22 +210,24 @@ def mask_of(resources: NodeResources, indices: Iterable[int]) -> int:
     return mask
 
 
-def intruders(state: ClusterState, window: AdvanceReservation) -> list[RunningEntry]:
-    """What runs on the devices of a window, has no right to that, and may not be gone in time."""
-    masks = masks_of(state, window)
+def jobs_in_the_way(state: ClusterState, reservation: AdvanceReservation) -> list[RunningEntry]:
+    """What runs on the devices of a reservation without a right to it, and may not end in time."""
+    masks = masks_of(state, reservation)
     found: dict[str, RunningEntry] = {}
     for ordinal, mask in sorted(masks.items()):
         for allocation_id, entry in sorted(state.by_node.get(ordinal, {}).items()):
             running = entry.running
-            if window.admits(running.job) or running.limit_end_ms <= window.start_ms:
+            if reservation.admits(running.job) or running.limit_end_ms <= reservation.start_ms:
                 continue
-            if any(touched(h) & mask for h in entry.grants if h.resources.ordinal == ordinal):
+            if any(
+                touched_devices(h) & mask for h in entry.grants if h.resources.ordinal == ordinal
+            ):
                 found[allocation_id] = entry
     return list(found.values())
 
 
-def can_yield(state: ClusterState, entry: RunningEntry) -> bool:
-    """Tell whether a running job may be stopped for a window."""
+def can_be_evicted(state: ClusterState, entry: RunningEntry) -> bool:
+    """Tell whether a running job may be evicted for an advance reservation."""
     running = entry.running
     tenant = state.tenant(running.job.tenant)
     return (
@@ -233,21 +237,21 @@ def can_yield(state: ClusterState, entry: RunningEntry) -> bool:
     )
 
 
-def is_barred(
-    windows: Iterable[AdvanceReservation], job: Job, placements: tuple[Placement, ...]
+def is_excluded(
+    reservations: Iterable[AdvanceReservation], job: Job, placements: tuple[Placement, ...]
 ) -> bool:
-    """Tell whether a placement lies on devices that are somebody else's; for tests and checks."""
+    """Tell whether a placement uses devices that are reserved for others; for tests and checks."""
     held = {(p.node_id, share.index) for p in placements for share in p.devices}
     return any(
         (node_id, index) in held
-        for window in windows
-        if not window.admits(job)
-        for node_id, indices in window.devices
+        for reservation in reservations
+        if not reservation.admits(job)
+        for node_id, indices in reservation.devices
         for index in indices
     )
 
 
-def touched(grant: Grant) -> int:
+def touched_devices(grant: Grant) -> int:
     """All devices that a hold takes any part of."""
     mask = grant.mask
     for position, _, _ in grant.parts:
@@ -257,32 +261,31 @@ def touched(grant: Grant) -> int:
     return mask
 
 
-# --- Which devices a person can reserve for a while, or what would fit instead. Changes nothing.
+# Which devices can be reserved, or what would fit instead. Changes nothing.
 #
-# A device can be kept if it takes work, is in no other window at that time, and whatever runs on it
-# has a right to be there or is gone by its limit before the start. With `preempts`, jobs that can
-# be
+# A device can be reserved if it takes work, is not reserved at that time, and what runs on it has a
+# right to be there or ends by its limit before the start. With `preempts`, jobs that can be
 # preempted are no obstacle: they are stopped in time.
 
-MOST_TRIED = 64
-"""Each look goes over all nodes, and whoever is refused is not worth more than a moment."""
+MOST_TIMES = 64
+"""Each survey goes over all nodes, so a refusal suggests only one of so many start times."""
 Devices = tuple[tuple[str, tuple[int, ...]], ...]
 Place = tuple[str, int]
 """A node, and the index of one of its devices."""
 
 
-class _Survey:
+class _DeviceSurvey:
     """What stands in the way of a wish, counted by device."""
 
-    def __init__(self, state: ClusterState, wish: ReservationSpec, start_ms: int) -> None:
+    def __init__(self, state: ClusterState, spec: ReservationSpec, start_ms: int) -> None:
         self.out = self.reserved = self.running = self.stoppable = 0
         self.open: list[tuple[NodeResources, int, int]] = []
-        end_ms = start_ms + wish.end_ms - wish.start_ms
-        for resources in _nodes(state, wish):
-            wanted = _wanted(resources, wish)
+        end_ms = start_ms + spec.end_ms - spec.start_ms
+        for resources in _nodes(state, spec):
+            wanted = _wanted(resources, spec)
             out = wanted & ~_trusted(resources)
-            reserved = wanted & ~out & _in_windows(state, resources, start_ms, end_ms)
-            stays, yields = _running(state, wish, resources, start_ms)
+            reserved = wanted & ~out & _reserved(state, resources, start_ms, end_ms)
+            stays, yields = _running(state, spec, resources, start_ms)
             running = wanted & ~out & ~reserved & stays
             stoppable = wanted & ~out & ~reserved & ~running & yields
             self.out += out.bit_count()
@@ -290,7 +293,7 @@ class _Survey:
             self.running += running.bit_count()
             self.stoppable += stoppable.bit_count()
             free = wanted & ~out & ~reserved & ~running & ~stoppable
-            self.open.append((resources, free, stoppable if wish.preempts else 0))
+            self.open.append((resources, free, stoppable if spec.preempts else 0))
 
     @property
     def count(self) -> int:
@@ -298,25 +301,25 @@ class _Survey:
         return sum((free | more).bit_count() for _, free, more in self.open)
 
 
-def choose_devices(state: ClusterState, wish: ReservationSpec) -> Devices:
-    """The devices to keep: on one node if one has enough, those that nobody must leave first."""
-    survey = _Survey(state, wish, wish.start_ms)
-    if survey.count < wish.gpus:
-        raise WrongState(_refusal(state, wish, survey))
-    enough = [item for item in survey.open if (item[1] | item[2]).bit_count() >= wish.gpus]
+def choose_devices(state: ClusterState, spec: ReservationSpec) -> Devices:
+    """The devices to reserve: on one node if one has enough, free ones first."""
+    survey = _DeviceSurvey(state, spec, spec.start_ms)
+    if survey.count < spec.gpus:
+        raise WrongState(_refusal(state, spec, survey))
+    enough = [item for item in survey.open if (item[1] | item[2]).bit_count() >= spec.gpus]
     if enough:
         # Who must stop for it counts first, then the tightest node.
         resources, free, more = min(
             enough,
             key=lambda item: (
-                max(0, wish.gpus - item[1].bit_count()),
+                max(0, spec.gpus - item[1].bit_count()),
                 item[1].bit_count(),
                 item[0].ordinal,
             ),
         )
-        return ((resources.node.id, _indices(resources, _pick(resources, free, more, wish.gpus))),)
+        return ((resources.node.id, _indices(resources, _pick(resources, free, more, spec.gpus))),)
     chosen: list[tuple[str, tuple[int, ...]]] = []
-    left = wish.gpus
+    left = spec.gpus
     for resources, free, more in sorted(
         survey.open, key=lambda item: (-(item[1] | item[2]).bit_count(), item[0].ordinal)
     ):
@@ -329,13 +332,13 @@ def choose_devices(state: ClusterState, wish: ReservationSpec) -> Devices:
     return tuple(chosen)
 
 
-def broken_devices(state: ClusterState, window: AdvanceReservation) -> tuple[Place, ...]:
-    """Devices of a window that cannot be relied on: unhealthy, set aside, gone, or of a lost node.
+def broken_devices(state: ClusterState, reservation: AdvanceReservation) -> tuple[Place, ...]:
+    """Devices of a reservation that are unhealthy, quarantined, gone, or on a lost node.
 
     What an admin has paused or cordoned is not broken, and comes back by the admin's word.
     """
     broken = []
-    for node_id, indices in window.devices:
+    for node_id, indices in reservation.devices:
         resources = state.index.by_id.get(node_id)
         is_lost = resources is None or resources.node.state in {NodeState.LOST, NodeState.DEAD}
         devices = {} if resources is None else {one.index: one for one in resources.node.devices}
@@ -346,31 +349,31 @@ def broken_devices(state: ClusterState, window: AdvanceReservation) -> tuple[Pla
     return tuple(sorted(broken))
 
 
-def mended_devices(
-    state: ClusterState, window: AdvanceReservation, broken: tuple[Place, ...], now_ms: int
+def with_replacements(
+    state: ClusterState, reservation: AdvanceReservation, broken: tuple[Place, ...], now_ms: int
 ) -> Devices:
-    """The devices of a window, with others in place of as many broken ones as can be.
+    """The devices of a reservation, with as many broken ones as possible replaced.
 
     Others are what was asked for and, if no model was, of the model of those that broke; rather on
-    a node of which the window has some already.
+    a node of which the reservation has some already.
     """
-    wish = ReservationSpec(
-        tenant=window.tenant,
-        user=window.user,
+    spec = ReservationSpec(
+        tenant=reservation.tenant,
+        user=reservation.user,
         gpus=1,
-        start_ms=max(now_ms, window.start_ms),
-        end_ms=window.end_ms,
-        node=window.asked_node,
-        indices=window.asked_indices,
-        preempts=window.preempts,
+        start_ms=max(now_ms, reservation.start_ms),
+        end_ms=reservation.end_ms,
+        node=reservation.asked_node,
+        indices=reservation.asked_indices,
+        preempts=reservation.preempts,
     )
-    if wish.end_ms <= wish.start_ms or (wish.node and wish.node not in state.index.by_id):
-        return window.devices
-    places = {(node_id, index) for node_id, indices in window.devices for index in indices}
+    if spec.end_ms <= spec.start_ms or (spec.node and spec.node not in state.index.by_id):
+        return reservation.devices
+    places = {(node_id, index) for node_id, indices in reservation.devices for index in indices}
     taken: set[Place] = set()
     for place in broken:
-        model = window.asked_model or _model_of(state, place)
-        found = _other(state, replace(wish, gpu_model=model), places | taken)
+        model = reservation.asked_model or _model_of(state, place)
+        found = _other(state, replace(spec, gpu_model=model), places | taken)
         if found is not None:
             places.remove(place)
             taken.add(found)
@@ -380,11 +383,11 @@ def mended_devices(
     return tuple((node_id, tuple(indices)) for node_id, indices in by_node.items())
 
 
-def _other(state: ClusterState, wish: ReservationSpec, places: set[Place]) -> Place | None:
+def _other(state: ClusterState, spec: ReservationSpec, places: set[Place]) -> Place | None:
     """One device more, that is not among these."""
     near = {node_id for node_id, _ in places}
     found = []
-    for resources, free, more in _Survey(state, wish, wish.start_ms).open:
+    for resources, free, more in _DeviceSurvey(state, spec, spec.start_ms).open:
         for is_held, mask in ((False, free), (True, more)):
             found += [
                 (
@@ -407,23 +410,23 @@ def _is_broken(device: Device) -> bool:
     return device.health is not Health.HEALTHY or device.quarantined
 
 
-def _nodes(state: ClusterState, wish: ReservationSpec) -> list[NodeResources]:
-    if wish.node:
-        return [state.index.resources(wish.node)]
+def _nodes(state: ClusterState, spec: ReservationSpec) -> list[NodeResources]:
+    if spec.node:
+        return [state.index.resources(spec.node)]
     return sorted(state.index.by_id.values(), key=lambda resources: resources.ordinal)
 
 
-def _wanted(resources: NodeResources, wish: ReservationSpec) -> int:
+def _wanted(resources: NodeResources, spec: ReservationSpec) -> int:
     devices = resources.node_class.devices
-    if wish.indices:
-        unknown = sorted(set(wish.indices) - {device.index for device in devices})
-        if unknown and wish.node:
-            raise UnknownThing(f"node '{wish.node}' has no GPU {', '.join(map(str, unknown))}")
-        mask = mask_of(resources, wish.indices)
+    if spec.indices:
+        unknown = sorted(set(spec.indices) - {device.index for device in devices})
+        if unknown and spec.node:
+            raise UnknownThing(f"node '{spec.node}' has no GPU {', '.join(map(str, unknown))}")
+        mask = mask_of(resources, spec.indices)
     else:
         mask = (1 << len(devices)) - 1
-    if wish.gpu_model:
-        mask &= mask_of(resources, (d.index for d in devices if d.model == wish.gpu_model))
+    if spec.gpu_model:
+        mask &= mask_of(resources, (d.index for d in devices if d.model == spec.gpu_model))
     return mask
 
 
@@ -440,29 +443,29 @@ def _is_sound(device: Device) -> bool:
     return device.health is Health.HEALTHY and not device.paused and not device.quarantined
 
 
-def _in_windows(state: ClusterState, resources: NodeResources, start_ms: int, end_ms: int) -> int:
+def _reserved(state: ClusterState, resources: NodeResources, start_ms: int, end_ms: int) -> int:
     mask = 0
-    for window in state.advance_reservations.values():
-        if window.overlaps(start_ms, end_ms):
-            mask |= masks_of(state, window).get(resources.ordinal, 0)
+    for reservation in state.advance_reservations.values():
+        if reservation.overlaps(start_ms, end_ms):
+            mask |= masks_of(state, reservation).get(resources.ordinal, 0)
     return mask
 
 
 def _running(
-    state: ClusterState, wish: ReservationSpec, resources: NodeResources, start_ms: int
+    state: ClusterState, spec: ReservationSpec, resources: NodeResources, start_ms: int
 ) -> tuple[int, int]:
     """Devices of a node that may still be held at the start: for good, and by who can yield."""
     stays = yields = 0
     for entry in state.by_node.get(resources.ordinal, {}).values():
         running = entry.running
         gone_ms = running.limit_end_ms + state.policy.eviction_ms
-        if wish.admits(running.job) or running.stopping or gone_ms <= start_ms:
+        if spec.admits(running.job) or running.stopping or gone_ms <= start_ms:
             continue
         mask = 0
         for grant in entry.grants:
             if grant.resources is resources:
-                mask |= touched(grant)
-        if can_yield(state, entry):
+                mask |= touched_devices(grant)
+        if can_be_evicted(state, entry):
             yields |= mask
         else:
             stays |= mask
@@ -481,39 +484,39 @@ def _indices(resources: NodeResources, mask: int) -> tuple[int, ...]:
     return tuple(sorted(device.index for place, device in devices if mask >> place & 1))
 
 
-def _refusal(state: ClusterState, wish: ReservationSpec, survey: _Survey) -> str:
+def _refusal(state: ClusterState, spec: ReservationSpec, survey: _DeviceSurvey) -> str:
     """What was asked, what was found, and what would fit."""
-    total = sum(_wanted(resources, wish).bit_count() for resources in _nodes(state, wish))
+    total = sum(_wanted(resources, spec).bit_count() for resources in _nodes(state, spec))
     found = [
         f"{count} {what}"
         for count, what in (
             (survey.out, "paused, unhealthy, drained or not online"),
             (survey.reserved, "reserved already"),
             (survey.running, "held by jobs that may run longer"),
-            (0 if wish.preempts else survey.stoppable, "held by jobs that could be preempted"),
+            (0 if spec.preempts else survey.stoppable, "held by jobs that could be preempted"),
         )
         if count
     ]
     advice = [f"ask for {survey.count} or fewer"] if survey.count else []
-    if not wish.preempts and survey.count + survey.stoppable >= wish.gpus:
+    if not spec.preempts and survey.count + survey.stoppable >= spec.gpus:
         advice.append("let them be stopped for it (--preempt)")
-    later_ms = _first_time(state, wish)
+    later_ms = _first_time(state, spec)
     if later_ms is not None:
         advice.append(f"begin at {format_utc(later_ms)}")
     return (
-        f"{wish.gpus} GPUs cannot be free at {format_utc(wish.start_ms)}: of {total} that could "
+        f"{spec.gpus} GPUs cannot be free at {format_utc(spec.start_ms)}: of {total} that could "
         f"be meant, {survey.count} can" + (f" ({', '.join(found)})" if found else "") + "; "
         f"{', or '.join(advice) or 'choose other GPUs'}"
     )
 
 
-def _first_time(state: ClusterState, wish: ReservationSpec) -> int | None:
+def _first_time(state: ClusterState, spec: ReservationSpec) -> int | None:
     """The first later moment at which the wish could be granted; of many only some are tried."""
     eviction_ms = state.policy.eviction_ms
     moments = {entry.running.limit_end_ms + eviction_ms for entry in state.running.values()}
-    moments |= {window.end_ms for window in state.advance_reservations.values()}
-    later = sorted((moment for moment in moments if moment > wish.start_ms), reverse=True)
+    moments |= {reservation.end_ms for reservation in state.advance_reservations.values()}
+    later = sorted((moment for moment in moments if moment > spec.start_ms), reverse=True)
     # Backwards, so that the last one, when all have gone, is among those that are tried.
-    tried = later[:: 1 + len(later) // MOST_TRIED][::-1]
-    fitting = (at_ms for at_ms in tried if _Survey(state, wish, at_ms).count >= wish.gpus)
+    tried = later[:: 1 + len(later) // MOST_TIMES][::-1]
+    fitting = (at_ms for at_ms in tried if _DeviceSurvey(state, spec, at_ms).count >= spec.gpus)
     return next(fitting, None)

@@ -1,4 +1,4 @@
-"""What will be free on one node, step by step, if everything ends when it is expected to."""
+"""What will be free on one node over time, if everything ends when it is expected to."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Booking(NamedTuple):
 
 
 class NodeTimeline:
-    """Steps in time, each with a shadow of the node. Only bookings make anything scarcer.
+    """Steps in time, each with a copy of the node. Only bookings make anything scarcer.
 
     `drops` are the moments when a booking begins. Between them room only grows, so whether
     something fits for a while is decided at its start and at the drops inside it. A rule says on
@@ -187,7 +187,7 @@ def _by_end(item: tuple[int, Grant]) -> int:
 
 
 def _narrower(one: NodeResources, other: NodeResources) -> NodeResources:
-    """A shadow on which only that is free which is free on both."""
+    """A copy on which only that is free which is free on both."""
     both = one.copy()
     both.busy |= other.busy
     both.free_cpu = min(one.free_cpu, other.free_cpu)
@@ -207,16 +207,12 @@ def _narrower(one: NodeResources, other: NodeResources) -> NodeResources:
     return both
 
 
-# --- How much of what runs must end before a gang fits: expected ends in, a time and a place out.
-#
-# Everything is tried in the draft, which is left as it was.
-
 End = tuple[int, list[Grant]]
 """When something is expected to end, and what it holds until then."""
 
 
 class Upcoming:
-    """Expected ends in order, drawn only as far as somebody looks: often a few of thousands."""
+    """Expected ends in order, read lazily: often a few of thousands are enough."""
 
     def __init__(self, ends: Iterator[End]) -> None:
         """Draw nothing yet."""
@@ -232,10 +228,10 @@ class Upcoming:
 def least_release(
     transaction: Transaction, ends: Upcoming, place: Callable[[], list[Grant] | None]
 ) -> tuple[int, list[Grant]] | None:
-    """The first end after which `place` finds a place in the draft, and that place.
+    """The first end after which `place` finds a place for a gang, and that place.
 
     Doubles what is released until there is one, then halves the last step. Between two tries the
-    draft stands at `low`, where there is none yet.
+    transaction stands at `low`, where there is none yet. It is left unchanged.
     """
     start = mark = transaction.mark()
     low = high = 0

@@ -1,7 +1,7 @@
-"""The cluster state that decisions are made from, with its indexes kept true by every change.
+"""The cluster state that decisions are made from; every change updates its indexes.
 
-`control` tells the cluster state what happened; `decide` only reads it (what it tries, it undoes).
-A cluster state rebuilt from its own snapshot gives the same plan.
+`control` applies what happened; `decide` only reads it (what it tries, it undoes). A state rebuilt
+from its own snapshot gives the same plan.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SPARE_SHAPES = 1_000
 
 
 class RunningEntry:
-    """A running allocation with its holds on the slots."""
+    """A running allocation with its grants on the nodes."""
 
     __slots__ = ("amounts", "grants", "running", "static_class")
 
@@ -199,7 +199,7 @@ class ClusterState:
         for waiting in snapshot.waiting:
             state.enqueue(waiting)
         state.set_reservations(snapshot.reservations)
-        state.advance_reservations = {window.id: window for window in snapshot.advance_reservations}
+        state.advance_reservations = {each.id: each for each in snapshot.advance_reservations}
         state.resume_after = snapshot.resume_after
         return state
 
@@ -217,17 +217,17 @@ class ClusterState:
             user_usage=tuple(sorted(self.user_usage.items())),
             pools=tuple(pool for _, pool in sorted(self.pools.items())),
             advance_reservations=tuple(
-                sorted(self.advance_reservations.values(), key=lambda window: window.number)
+                sorted(self.advance_reservations.values(), key=lambda each: each.number)
             ),
             resume_after=self.resume_after,
         )
 
-    # --- nodes and tenants
+    # Nodes and tenants
 
     def change_hardware(self, node: Node) -> None:
         """A node has other devices, CPUs or memory than before; what runs there must fit them.
 
-        Places that were reserved there are given up: they are found anew.
+        Reservations on the node are dropped; the next cycle makes new ones.
         """
         resources = self.index.resources(node.id)
         runs = [entry.running for entry in self.by_node.get(resources.ordinal, {}).values()]
@@ -254,7 +254,7 @@ class ClusterState:
         self._note_out_of_use(resources)
 
     def _widen(self, growth: int) -> None:
-        """Bitmaps of nodes have so many more bits; those that outlive a cycle have to follow."""
+        """Bitmaps of nodes have so many more bits: widen those that outlive a cycle."""
         for nodes in (*self.class_nodes.values(), *self.account_nodes.values()):
             nodes.widen(growth)
         self.preemption_cache = NegativeCache()
@@ -268,11 +268,11 @@ class ClusterState:
 
     @property
     def usable_gpu_milli(self) -> int:
-        """The GPUs that can be used or are held now: all but those that are of use to nobody."""
+        """The GPUs that can be used or are held now: all but those that are out of use and idle."""
         return self.total_gpu_milli - sum(self._out_of_use.values())
 
     def pool_guarantees(self) -> dict[Pool, int]:
-        """What each pool with a part is sure of now."""
+        """The guaranteed capacity of each pool now."""
         return pool_guarantees(
             self.pools, total_milli=self.total_gpu_milli, usable_milli=self.usable_gpu_milli
         )
@@ -310,7 +310,7 @@ class ClusterState:
         self._note_limits()
 
     def set_pools(self, pools: Iterable[PoolQuota]) -> None:
-        """The parts of pools in all GPUs changed; with all of them for each, nothing is divided."""
+        """The percentages of pools changed; with 100 % for each pool, there are no pool quotas."""
         self.pools |= {pool.pool: pool for pool in pools}
         if len(self.pools) == len(Pool) and all(p.percent == 100 for p in self.pools.values()):
             self.pools.clear()
@@ -343,7 +343,7 @@ class ClusterState:
         return total
 
     def others_wait(self) -> bool:
-        """Tell whether jobs wait that may stop others on grounds of their own."""
+        """Tell whether jobs wait that have preemption reasons of their own."""
         if self.pools and any(pool is Pool.ONLINE for _, _, pool in self.queue.groups):
             return True
         if self.has_limits and any(self.tenant(key[0]).elastic for key in self.queue.groups):
@@ -354,13 +354,13 @@ class ClusterState:
         )
 
     def tenant(self, tenant_id: str) -> Tenant:
-        """A tenant; one that nobody declared has no limits."""
+        """A tenant; one that was not declared has no limits."""
         tenant = self.tenants.get(tenant_id)
         if tenant is None:
             tenant = self.tenants[tenant_id] = Tenant(id=tenant_id)
         return tenant
 
-    # --- jobs
+    # Jobs
 
     def job_shape(
         self,
@@ -377,7 +377,7 @@ class ClusterState:
         room: tuple[object, ...]
         room = (tuple(shape.id for shape in shapes), job.min_members, job.same_rack)
         if job.service or job.port or job.pool is Pool.ONLINE:
-            # Others that need the same room may find it elsewhere, or clear it on other grounds.
+            # Other jobs that need the same room may use other nodes, or have other victims.
             own = (job.pool, job.service, job.port)
             room, rank = (*room, own), (rank, own)
         shape = self._shape_of.get((room, rank))
@@ -399,10 +399,10 @@ class ClusterState:
         return shape
 
     def _forget_shapes(self) -> None:
-        """Drop the shapes that no waiting job has, with all that is remembered of them.
+        """Drop the shapes that no waiting job has, and all caches for them.
 
-        There is no end to what people ask for. Done when there are twice as many as after the last
-        time, so it costs little; their ids are never given out again.
+        Users ask for ever new shapes. Done when there are twice as many as after the last time, so
+        it costs little; their ids are never used again.
         """
         kept = [shape for shape in self.job_shapes.values() if shape.id in self.queue.of_shape]
         self.job_shapes = {shape.id: shape for shape in kept}
@@ -427,7 +427,7 @@ class ClusterState:
         return job.max_runtime_ms or self.policy.default_limit_ms
 
     def enqueue(self, waiting: Waiting) -> Entry:
-        """A job could start from now on."""
+        """Add a job that could start from now on."""
         if len(self.job_shapes) + self.index.shape_count > self._most_shapes:
             self._forget_shapes()
         job = waiting.job
@@ -463,7 +463,7 @@ class ClusterState:
         return entry
 
     def enqueue_alike(self, waiting: list[Waiting]) -> None:
-        """Jobs could start from now on that differ only in number, name and expected time."""
+        """Add jobs that differ only in number, name and expected run time."""
         first = self.enqueue(waiting[0])
         tenant, order = self.tenant(waiting[0].job.tenant), self.policy.order
         level_ms = first.key - order_key(waiting[0], tenant, order)
@@ -479,12 +479,12 @@ class ClusterState:
             self.queue.add_alike(entries)
 
     def dequeue(self, number: int) -> Waiting:
-        """A job can start no more (or has started)."""
+        """Remove a job that has started or must not start."""
         self.reservations.pop(number, None)
         return self.queue.remove(number).waiting
 
     def start(self, running: Running) -> None:
-        """An allocation is held from now on."""
+        """Add an allocation that runs from now on."""
         job = running.job
         index = self.index
         allocation = running.allocation
@@ -516,7 +516,7 @@ class ClusterState:
             self.anti_affinity_counts.add(job, grants)
 
     def finish(self, allocation_id: str) -> Running:
-        """An allocation is held no more."""
+        """Remove an allocation that has ended."""
         entry = self.running.pop(allocation_id)
         job = entry.running.job
         for grant in entry.grants:
@@ -548,7 +548,7 @@ class ClusterState:
         return entry.running
 
     def revise(self, running: Running) -> None:
-        """Something that the engine should know of a running job changed; its holds did not."""
+        """Something that matters to the engine changed in a running job, but not its grants."""
         entry = self.running[running.allocation.id]
         self.ends.remove(entry.end_key)
         entry.running = running
@@ -558,7 +558,7 @@ class ClusterState:
             self.stopping[running.allocation.id] = None
 
     def remember(self, plan: Plan) -> None:
-        """Keep what one cycle hands on to the next."""
+        """Keep what the next cycle needs of a plan."""
         self.set_reservations(plan.reservations)
         self.resume_after = plan.resume_after
 

@@ -1,6 +1,6 @@
 """Which nodes have what free: buckets of nodes as bitmaps, kept true for every search.
 
-Nodes of one kind are bucketed by wholly free devices and by free CPU (in sixty-fourths), and
+Nodes of one class are bucketed by wholly free devices and by free CPU (in sixty-fourths), and
 nodes with partly used devices by what is left of them. A search walks the buckets from the best
 one on; the first node that passes the exact check wins, the lowest ordinal on a tie. So the
 answer depends only on what is free, never on the way that led there.
@@ -22,19 +22,18 @@ from gpu_scheduler.model.errors import InternalError, UnknownThing
 from gpu_scheduler.model.node import Node, matches_labels
 from gpu_scheduler.model.request import SHARE_STEP_MILLI, WHOLE_MILLI, Request
 
-# --- Which nodes have partly used devices with how much left: one bitmap for every hundredth.
-#
-# A row has the nodes with a usable device of just that rest, whatever their kind, and a slot knows
-# its rows (`steps`). A search walks the rows from the smallest rest that is enough. The rows follow
-# the slots that changed only when a search needs them.
-
 STEPS = WHOLE_MILLI // SHARE_STEP_MILLI + 1
 _BIT_OF_REST = tuple(1 << rest // SHARE_STEP_MILLI for rest in range(WHOLE_MILLI + 1))
 """The bit of a rest's row, by the rest: looked up for every device at every change."""
 
 
 class PartialDevices:
-    """The rows, and in `steps` which of them are not empty, the smallest rest at the lowest bit."""
+    """Which nodes have partly used devices with how much left: one bitmap (row) per hundredth.
+
+    A row has the nodes, of any class, with a usable device of exactly that rest; a node knows its
+    rows (`steps`). A search walks the rows from the smallest rest that is enough. `steps` has a bit
+    for every row that is not empty, the smallest rest at the lowest bit.
+    """
 
     __slots__ = ("_nodes", "changed", "rows", "steps")
 
@@ -79,14 +78,14 @@ class PartialDevices:
         return None
 
     def settle(self) -> None:
-        """Let the rows follow every slot that changed."""
+        """Update the rows for every node that changed."""
         for resources in self.changed:
             resources.in_rows = True
             self.follow(resources)
         self.changed.clear()
 
     def follow(self, resources: NodeResources) -> None:
-        """Put a slot into the rows where it belongs now; into none if no bucket has it."""
+        """Put a node into the rows where it belongs now; into none if no bucket has it."""
         steps = 0
         if resources.bucket >= 0:
             usable = resources.usable
@@ -110,8 +109,6 @@ class PartialDevices:
         self.rows = [bits << growth for bits in self.rows]
 
 
-# --- Which nodes have what free: buckets of nodes as bitmaps, kept true for every search.
-
 WIDTH = CPU_LEVELS + 1
 MOST_SHARED_MILLI = WHOLE_MILLI - SHARE_STEP_MILLI
 """What is left of a device of which only memory is held: any share fits, a whole request not."""
@@ -126,12 +123,12 @@ NO_NODE.bucket = -1
 
 
 class NodeIndex:
-    """All slots, and the buckets that find them."""
+    """The resources of all nodes, and the buckets that find them."""
 
     def __init__(self) -> None:
         """Start without nodes."""
         self.nodes: list[NodeResources] = []
-        """By ordinal, as many as a bitmap has bits: `slots[-bits.bit_length()]` is its first."""
+        """By ordinal, as many as a bitmap has bits: `nodes[-bits.bit_length()]` is its first."""
         self.by_id: dict[str, NodeResources] = {}
         self.node_classes: list[NodeClass] = []
         self.version = 0
@@ -153,7 +150,7 @@ class NodeIndex:
         self._numbers: dict[Vector, int] = {}
         self._next_number = 0
 
-    # --- nodes
+    # Nodes
 
     def add_node(self, node: Node) -> NodeResources:
         """Add a node, empty, or change one that is known; what it holds stays held."""
@@ -187,14 +184,14 @@ class NodeIndex:
         self._forget_selections()
 
     def resources(self, node_id: str) -> NodeResources:
-        """The slot of a node."""
+        """The resources of a node."""
         resources = self.by_id.get(node_id)
         if resources is None:
             raise UnknownThing(f"node '{node_id}' is not known")
         return resources
 
     def shape(self, request: Request) -> RequestShape:
-        """The shape of a request, with every kind of node that came up since."""
+        """The shape of a request, with every node class that was added since."""
         shape = self._shape_of.get(request)
         if shape is None:
             shape = self._shape_of[request] = RequestShape(self._next_shape, request)
@@ -243,7 +240,7 @@ class NodeIndex:
         return bits
 
     def nodes_in(self, bits: int) -> Iterator[NodeResources]:
-        """The slots of a bitmap, by rising ordinal."""
+        """The resources of the nodes of a bitmap, by rising ordinal."""
         while bits:
             resources = self.nodes[-bits.bit_length()]
             yield resources
@@ -263,7 +260,7 @@ class NodeIndex:
     def vectors(self) -> dict[int, int]:
         """The nodes that are free in exactly the same way, by the number of their vector.
 
-        Kept only while somebody watches. A number never stands for another vector.
+        Kept only after `watch`. A number is never used for another vector.
         """
         self._settle()
         return self._vectors
@@ -279,7 +276,7 @@ class NodeIndex:
         """How many bits a bitmap of nodes has."""
         return len(self.nodes)
 
-    # --- search
+    # Search
 
     def find(
         self, shape: RequestShape, within: int | None = None, *, spread: bool = False
@@ -342,14 +339,14 @@ class NodeIndex:
         return None
 
     def _renew(self, shape: RequestShape) -> None:
-        """Tell a shape which kinds of nodes there are now, and which nodes are of its kinds."""
+        """Update the node classes of a shape, and the nodes of these classes."""
         if shape.node_classes_seen != len(self.node_classes):
             shape.learn(self.node_classes)
         fits_all = len(shape.by_node_class) == len(self.node_classes)
         shape.nodes = None if fits_all else self.of_node_classes(shape)
         shape.version = self.version
 
-    # --- change
+    # Change
 
     def take(self, grant: Grant) -> None:
         """ControlState what a member holds."""
@@ -372,7 +369,7 @@ class NodeIndex:
             self._changed.append(resources)
 
     def give(self, grant: Grant) -> None:
-        """Return what a member held."""
+        """Give back what a member held."""
         resources = grant.resources
         resources.busy ^= grant.mask
         resources.free_cpu += grant.cpu
@@ -392,7 +389,7 @@ class NodeIndex:
             self._changed.append(resources)
 
     def set_usable(self, resources: NodeResources, usable: int) -> None:
-        """Give out just these devices of a node from now on; its holds stay."""
+        """Give out only these devices of a node from now on; its grants stay."""
         resources.usable = usable
         if resources.in_place:
             resources.in_place = False
@@ -402,14 +399,14 @@ class NodeIndex:
             self._parts.changed.append(resources)
 
     def settle(self) -> None:
-        """Let buckets and rows follow all that changed; searches do that by themselves."""
+        """Update buckets and rows for all that changed; searches do that by themselves."""
         self._settle()
         self._parts.settle()
 
-    # --- buckets
+    # Buckets
 
     def _settle(self) -> None:
-        """Move every slot that changed to the bucket where it belongs now."""
+        """Move every node that changed to the bucket where it belongs now."""
         buckets = self._buckets
         for resources in self._changed:
             resources.in_place = True
@@ -434,7 +431,7 @@ class NodeIndex:
         self._changed.clear()
 
     def _place(self, resources: NodeResources) -> None:
-        """Put a slot that takes work into its bucket."""
+        """Put a node that takes work into its bucket."""
         if not resources.takes_work:
             return
         node_class = resources.node_class
@@ -451,7 +448,7 @@ class NodeIndex:
             self._replace_vector(resources)
 
     def _unplace(self, resources: NodeResources) -> None:
-        """Take a slot out of all buckets."""
+        """Take a node out of all buckets."""
         if resources.bucket < 0:
             return
         self.settle()
@@ -468,7 +465,7 @@ class NodeIndex:
             self._replace_vector(resources)
 
     def _widen(self, width: int) -> None:
-        """Make place for higher ordinals: they stand below, so every bitmap moves up."""
+        """Make room for higher ordinals: they are lower bits, so every bitmap moves up."""
         growth = width - self.width
         self.nodes += [NO_NODE] * growth
         for resources in self.by_id.values():
@@ -507,7 +504,7 @@ class NodeIndex:
             self._class_bits.append(0)
         return node_class
 
-    # --- vectors: nodes that are free in exactly the same way, for scored rankings
+    # Vectors: nodes that are free in exactly the same way, for scored rankings
 
     def watch(self, *, sizes: bool = False) -> None:
         """From now on keep nodes with the same free vector (and sizes of work) together."""
@@ -534,7 +531,7 @@ class NodeIndex:
         resources.vector = new
 
     def _number_of(self, vector: Vector) -> int:
-        """Whoever looks at all vectors would hash each of them; numbers cost next to nothing."""
+        """A number for a vector: hashing a number costs much less than hashing a vector."""
         number = self._numbers.get(vector)
         if number is None:
             if len(self._numbers) > SPARE_NUMBERS + 2 * len(self._vectors):
@@ -567,7 +564,7 @@ def _count_size(resources: NodeResources, grant: Grant, change: int) -> None:
 
 
 def vector_of(resources: NodeResources) -> Vector:
-    """Everything that tells nodes of one kind apart; see `Vector`."""
+    """Everything in which nodes of one class differ; see `Vector`."""
     node_class = resources.node_class
     shared = resources.shared
     left = []

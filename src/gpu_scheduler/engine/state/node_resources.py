@@ -1,6 +1,6 @@
-"""What is free on one node at this moment, and what one member holds of it.
+"""What is free on one node now, and what one member is granted of it.
 
-Only `NodeIndex` changes a slot, because its buckets have to follow.
+Only `NodeIndex` changes `NodeResources`, because its buckets have to follow.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Vector = (
     tuple[int, int, int, tuple[int, ...], tuple[int, ...]]
     | tuple[int, int, int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 )
-"""Kind, free CPU, free memory, what is left of every device (-1: takes no work), sizes on it.
+"""Node class, free CPU, free memory, what is left of every device (-1: takes no work), sizes on it.
 
 Some nodes have a sixth part: if any device with memory is shared, the memory left of every device
 by position (-1: this one is not shared), and the MIG slices left. It is left out where there is
@@ -23,7 +23,7 @@ nothing to say, because vectors are hashed with every change.
 
 
 class Grant:
-    """What one member takes of one node: whole devices by mask, shares and MIG slices apart."""
+    """What one member gets of one node: whole devices as a mask, shares, and MIG slices."""
 
     __slots__ = ("cpu", "mask", "member", "memory", "parts", "resources", "slices")
 
@@ -47,13 +47,13 @@ class Grant:
         self.member = member
 
     def on(self, resources: NodeResources) -> Grant:
-        """The same amounts on a shadow of the node."""
+        """The same amounts on a copy of the node."""
         return Grant(
             resources, self.mask, self.cpu, self.memory, self.parts, self.slices, self.member
         )
 
     def placement(self) -> Placement:
-        """Write it in the model's words."""
+        """The same as a placement of the model."""
         node_class = self.resources.node_class
         shares = node_class.whole_shares(self.mask)
         if self.parts or self.slices:
@@ -72,7 +72,7 @@ class NodeResources:
 
     `usable` are devices that take work, `busy` those that are in any use or split by MIG. A device
     in `shared` has [share left, memory left, holders]. `bit` is the place in bitmaps of nodes, and
-    `bucket` and `steps` are where the index has put the slot (-1: nowhere); it still belongs there
+    `bucket` and `steps` are where the index has put the node (-1: nowhere); it still belongs there
     if it is `in_place` and `in_rows`.
     """
 
@@ -132,7 +132,7 @@ class NodeResources:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether nobody holds anything of the node."""
+        """Tell whether nothing of the node is held."""
         slices = [count for device in self.node_class.devices for _, count in device.mig_slices]
         return (
             self.busy == self.node_class.split
@@ -142,7 +142,7 @@ class NodeResources:
         )
 
     def free_gpu_milli(self) -> int:
-        """Everything on usable devices that nobody holds."""
+        """Everything on usable devices that is not held."""
         free = self.free_mask.bit_count() * WHOLE_MILLI
         for position, (share, _, _) in self.shared.items():
             if self.usable >> position & 1:
@@ -158,7 +158,7 @@ class NodeResources:
         return self.node_class.everything & ~self.usable
 
     def idle_milli(self, devices: int) -> int:
-        """What nobody holds of these devices, whether it can be used or not."""
+        """What is not held of these devices, whether it can be used or not."""
         idle = (devices & ~(self.busy & ~self.node_class.split)).bit_count() * WHOLE_MILLI
         for position, (share, _, _) in self.shared.items():
             idle += share * (devices >> position & 1)
@@ -168,7 +168,7 @@ class NodeResources:
         return idle
 
     def free_slices(self, profile: str) -> int:
-        """The MIG slices of a profile on usable devices that nobody holds."""
+        """The MIG slices of a profile on usable devices that are not held."""
         return sum(
             left
             for (position, name), left in self.mig.items()
@@ -176,7 +176,7 @@ class NodeResources:
         )
 
     def copy(self) -> NodeResources:
-        """A shadow that no bucket knows, to try things on."""
+        """A copy that is in no bucket, to try things on."""
         twin = NodeResources.__new__(NodeResources)
         twin.node = self.node
         twin.node_class = self.node_class
@@ -299,7 +299,7 @@ class NodeResources:
     def devices_for(self, shape: RequestShape) -> int:
         """The devices that a request may use; one share: not those taken whole or out of memory.
 
-        How much of them is left is not looked at.
+        How much of them is left does not matter.
         """
         mask = 0
         for fit in shape.by_node_class.get(self.node_class.id, ()):

@@ -23,7 +23,7 @@ CPU_LEVELS = 64
 class NodeClass:
     """The hardware of a group of alike nodes. Positions number the devices by rising index.
 
-    `example` is a node of this kind, as far as is known; `absent_at` is the version of the index
+    `example` is a node of this class, if one is known; `absent_at` is the version of the index
     at which there was none. `cpu_unit` is its CPU to divide by, so never 0.
     """
 
@@ -47,7 +47,7 @@ class NodeClass:
     )
 
     def __init__(self, class_id: int, node: Node, row: int) -> None:
-        """Take the hardware of any node of this kind."""
+        """Take the hardware of any node of this class."""
         self.id = class_id
         self.row = row
         self.example = node.id
@@ -67,7 +67,7 @@ class NodeClass:
 
     @staticmethod
     def signature(node: Node) -> tuple[object, ...]:
-        """What two nodes must have in common to be of one kind."""
+        """What two nodes must have in common to be of one class."""
         devices = tuple(
             (d.index, d.model, d.memory_mb, d.island, d.bandwidth_gbps, d.mig_slices)
             for d in sorted(node.devices, key=_by_index)
@@ -178,13 +178,13 @@ def _run(mask: int, count: int) -> int:
 
 
 def same_hardware(one: Node, other: Node) -> bool:
-    """Tell whether two nodes, or one before and after, are of one kind."""
+    """Tell whether two nodes, or one before and after, are of one class."""
     return NodeClass.signature(one) == NodeClass.signature(other)
 
 
 @dataclass(slots=True)
 class Fit:
-    """How one request fits nodes of one kind: allowed devices of one model, least CPU level.
+    """How one request fits nodes of one class: allowed devices of one model, least CPU level.
 
     `part_mb` is what a share takes of a device's memory, by position, and `parts` what a request of
     one share holds of it; made once, because every search needs it.
@@ -200,9 +200,9 @@ class Fit:
 
 @dataclass(slots=True, eq=False)
 class RequestShape:
-    """One distinct request, with the kinds of nodes that could run it when empty.
+    """One distinct request, with the node classes that could run it when empty.
 
-    `nodes` are the nodes of these kinds at a `version` of the index; None for all.
+    `nodes` are the nodes of these classes at a `version` of the index; None for all.
     """
 
     id: int
@@ -242,7 +242,7 @@ class RequestShape:
 
     @property
     def hardness(self) -> tuple[int, ...]:
-        """Smaller is harder to place: few kinds of nodes, many devices, large shares."""
+        """Smaller is harder to place: few node classes, many devices, large shares."""
         request = self.request
         picky = bool(request.device_ids or request.node_labels or request.contiguous)
         return (-picky, len(self.fits), -self.count, -self.extra, -self.share, -self.cpu)
@@ -253,7 +253,7 @@ class RequestShape:
         return self.count > 0 or self.extra > 0
 
     def learn(self, node_classes: list[NodeClass]) -> None:
-        """Add the kinds that came up since the last search."""
+        """Add the node classes that came up since the last search."""
         for node_class in node_classes[self.node_classes_seen :]:
             fits = _fits_of(self.request, node_class)
             if fits:
@@ -265,7 +265,7 @@ class RequestShape:
         self._widths = None
 
     def widths(self, node_classes: list[NodeClass]) -> list[tuple[int, NodeClass]]:
-        """Most first: how many devices of one model the request may use on nodes of every kind."""
+        """Most first: how many devices of one model the request may use on each node class."""
         if self.node_classes_seen != len(node_classes):
             self.learn(node_classes)
         if self._widths is None:
@@ -280,7 +280,7 @@ def _width(request: Request, node_class: NodeClass) -> int:
 
 
 def _fits_of(request: Request, node_class: NodeClass) -> list[Fit]:
-    """One fit per model of the kind that could run the request on an empty node."""
+    """One fit per model of the class that could run the request on an empty node."""
     if request.cpu_milli > node_class.cpu_milli or request.memory_mb > node_class.memory_mb:
         return []
     level = request.cpu_milli * CPU_LEVELS // node_class.cpu_milli if node_class.cpu_milli else 0

@@ -1,4 +1,4 @@
-"""Try, then commit or undo: changes to the index that can be taken back to any mark."""
+"""Try, then commit or undo: an undo log of changes to the node index."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpu_scheduler.engine.state.node_resources import Grant
 
 
 class Transaction:
-    """A log of takes and gives. `undo` restores the index exactly."""
+    """An undo log of takes and gives. `undo` restores the index exactly."""
 
     __slots__ = ("_log", "index")
 
@@ -19,21 +19,21 @@ class Transaction:
         self._log: list[tuple[bool, Grant]] = []
 
     def take(self, grant: Grant) -> None:
-        """Try holding something."""
+        """Take a grant."""
         self.index.take(grant)
         self._log.append((True, grant))
 
     def give(self, grant: Grant) -> None:
-        """Try letting something go."""
+        """Give a grant back."""
         self.index.give(grant)
         self._log.append((False, grant))
 
     def mark(self) -> int:
-        """A point to which one can return."""
+        """A savepoint for `undo`."""
         return len(self._log)
 
     def undo(self, mark: int = 0) -> None:
-        """Take back everything since the mark, last first."""
+        """Undo everything since the mark, last first."""
         log = self._log
         index = self.index
         while len(log) > mark:
@@ -44,7 +44,7 @@ class Transaction:
                 index.take(grant)
 
     def take_instead(self, mark: int, grants: Iterable[Grant]) -> None:
-        """Try holding this in place of everything since the mark."""
+        """Undo everything since the mark and take these grants instead."""
         self.undo(mark)
         for grant in grants:
             self.take(grant)
