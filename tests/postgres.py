@@ -27,7 +27,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from gpu_scheduler.store.postgres.connection import Address
+from gpu_scheduler.store.postgres import DatabaseAddress
 from tests.ports import lasting_port
 
 URL_VARIABLE = "TGPU_TEST_POSTGRES_URL"
@@ -205,10 +205,10 @@ def a_server(**settings: str) -> Iterator[OwnPostgres]:
         _remove(server)
 
 
-def address_of(url: str, **changes: Any) -> Address:
+def address_of(url: str, **changes: Any) -> DatabaseAddress:
     """The address of a database for a store."""
     given = {name: value for name, value in conninfo_to_dict(url).items() if value is not None}
-    return Address(parameters=given, **changes)
+    return DatabaseAddress(parameters=given, **changes)
 
 
 _shared: list[Postgres] = []

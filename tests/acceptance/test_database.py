@@ -118,7 +118,7 @@ def test_a_backup_of_a_running_server_can_be_put_back_and_moved_to_postgresql(
     lost = house.submit("-G", 1, "--", "true")
     house.json("wait", lost)
     again = house.tgpu("db", "backup", tmp_path / "backup.db", *where, code=2)
-    assert "is there already" in again.stderr
+    assert "already exists" in again.stderr
     house.tgpu("down", *where)
 
     # Put it back, as docs/howto/database.md says.

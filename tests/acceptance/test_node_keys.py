@@ -16,7 +16,7 @@ from gpu_scheduler.agent.identity import Identity, KeyRenewer, NotJoined, join
 from gpu_scheduler.agent.server_link import Credentials, grpc_stream, open_channel
 from gpu_scheduler.api.grpc.certificate_authority import NodeAuthority, new_authority
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.handshake import PROTOCOL, SERVER_NAME, JoinText, session_text
+from gpu_scheduler.wire.handshake import PROTOCOL, SERVER_NAME, JoinText, session_payload
 from tests.cluster import Cluster, a_cluster
 
 T = TypeVar("T")
@@ -206,7 +206,7 @@ def test_a_proof_that_was_seen_before_is_good_for_nothing(cluster: Cluster) -> N
     assert "does not match the key of the certificate" in tried(
         cluster, "replayed", Shown(mine, old)
     )
-    assert session_text(b"a", "n", "i") != session_text(b"b", "n", "i")
+    assert session_payload(b"a", "n", "i") != session_payload(b"b", "n", "i")
 
 
 def test_a_certificate_of_another_authority_is_not_believed(cluster: Cluster) -> None:

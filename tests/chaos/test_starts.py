@@ -117,7 +117,7 @@ def newer(house: House) -> str:
     database.write_bytes(_a_database())
     with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("UPDATE meta SET schema_version = 99")
-    return "has form 99"
+    return "has schema version 99"
 
 
 def no_directory(house: House) -> str:

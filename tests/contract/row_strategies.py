@@ -35,7 +35,6 @@ from gpu_scheduler.model.service import Replica, Restart, RestartRule, Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import BudgetPeriod, Quota, Tenant, Tier
 from gpu_scheduler.store.rows import (
-    AnswerRow,
     AttemptRow,
     AuditRow,
     CursorRow,
@@ -45,7 +44,8 @@ from gpu_scheduler.store.rows import (
     JobRow,
     LaunchRow,
     NoticeRow,
-    PromiseRow,
+    ReservationRow,
+    ResponseRow,
     ShareRow,
     TaskRow,
     UsageRow,
@@ -336,7 +336,7 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         claim=st.booleans(),
         slips=COUNT,
         promised_ms=MAYBE_TIME,
-    ).map(lambda reservation: PromiseRow(reservation.job_id, reservation)),
+    ).map(lambda reservation: ReservationRow(reservation.job_id, reservation)),
     "usage": st.builds(
         UsageRow, MAYBE_TIME, TEXT, st.none() | TEXT, listed(st.integers(0, 2**100))
     ),
@@ -350,7 +350,7 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         TIME,
     ),
     "answer": st.builds(
-        AnswerRow, user=TEXT, key=TEXT, request_hash=TEXT, status=COUNT, body=TEXT, at_ms=TIME
+        ResponseRow, user=TEXT, key=TEXT, request_hash=TEXT, status=COUNT, body=TEXT, at_ms=TIME
     ),
     "event": st.builds(
         EventRow,

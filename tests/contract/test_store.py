@@ -18,10 +18,9 @@ from gpu_scheduler.model.measurements import HOUR_MS, AttemptMeasure, DeviceHour
 from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.service import Replica, Service
 from gpu_scheduler.model.snapshot import PoolQuota
-from gpu_scheduler.store.contract import SORTS, AuditQuery, Cutoffs, JobQuery, Sight, Store
+from gpu_scheduler.store.contract import SORTS, AuditQuery, Cutoffs, JobQuery, JobVisibility, Store
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import (
-    AnswerRow,
     AttemptRow,
     AuditRow,
     EnvironmentRow,
@@ -31,14 +30,15 @@ from gpu_scheduler.store.rows import (
     LaunchRow,
     NewJobs,
     NoticeRow,
-    PromiseRow,
     RemovedAllocation,
     RemovedEstimate,
     RemovedNode,
     RemovedNotice,
-    RemovedPromise,
+    RemovedReservation,
     RemovedService,
     RemovedTenant,
+    ReservationRow,
+    ResponseRow,
     ShareRow,
     TaskRow,
     UsageRow,
@@ -128,11 +128,11 @@ def test_what_was_written_is_read_back_in_order(store: Store) -> None:
 
 
 def test_an_empty_store_has_nothing(store: Store) -> None:
-    assert store.jobs() == store.live_jobs() == store.recent_ends(5) == []
+    assert store.jobs() == store.live_jobs() == store.recently_ended(5) == []
     assert store.find_jobs(JobQuery(archived=True)) == []
     assert store.count_states() == {}
     assert store.job("job-1") is store.launch("job-1") is store.environment("e") is None
-    assert store.answer("ada", "k") is None
+    assert store.response("ada", "k") is None
     assert (store.last_event(), store.next_number(), store.commit([])) == (0, 1, 0)
 
 
@@ -159,7 +159,7 @@ def test_the_last_write_of_a_row_counts(store: Store) -> None:
 
 
 def test_a_batch_with_a_row_that_is_not_known_is_refused_as_a_whole(store: Store) -> None:
-    with pytest.raises(InternalError, match="does not know rows of type str"):
+    with pytest.raises(InternalError, match="has no table for rows of type str"):
         store.commit([a_row(), an_event(), "nonsense"])
     assert store.jobs() == store.events() == []
 
@@ -217,12 +217,12 @@ def test_a_promise_is_kept_until_it_is_removed(store: Store) -> None:
         )
         for number in (9, 10)
     )
-    store.commit([PromiseRow(second.job_id, second), PromiseRow(first.job_id, first)])
+    store.commit([ReservationRow(second.job_id, second), ReservationRow(first.job_id, first)])
     later = replace(first, at_ms=7)
-    store.commit([PromiseRow(first.job_id, later), RemovedPromise("job-11")])
-    assert store.promises() == [later, second]
-    store.commit([RemovedPromise("job-9")])
-    assert store.promises() == [second]
+    store.commit([ReservationRow(first.job_id, later), RemovedReservation("job-11")])
+    assert store.reservations() == [later, second]
+    store.commit([RemovedReservation("job-9")])
+    assert store.reservations() == [second]
 
 
 def test_pools_are_kept_by_name(store: Store) -> None:
@@ -240,7 +240,7 @@ def test_estimates_are_found_by_start_and_forgotten_with_old_events(store: Store
     assert store.estimates(started_since_ms=21) == [late]
     store.commit([RemovedEstimate("d"), replace(base, start_ms=25)])
     assert store.estimates() == []
-    assert store.forget(Cutoffs(events_ms=25)) == 1
+    assert store.delete_expired(Cutoffs(events_ms=25)) == 1
     assert [row.job_id for row in store.estimates(started_since_ms=0)] == ["a", "c"]
 
 
@@ -254,10 +254,12 @@ READERS: dict[str, Callable[[Store, Any], list[Any]]] = {
     "attempt": lambda store, row: store.attempts(row.job_id),
     "measure": lambda store, row: store.attempt_measures(row.job_id),
     "hour": lambda store, row: store.device_hours(row.hour_ms, row.hour_ms + 1),
-    "promise": lambda store, row: [PromiseRow(held.job_id, held) for held in store.promises()],
+    "promise": lambda store, row: [
+        ReservationRow(held.job_id, held) for held in store.reservations()
+    ],
     "usage": lambda store, row: store.usage(),
     "share": lambda store, row: store.shares(),
-    "answer": lambda store, row: [store.answer(row.user, row.key)],
+    "answer": lambda store, row: [store.response(row.user, row.key)],
     "event": lambda store, row: [event for _, event in store.events(store.last_event() - 1)],
     "allocation": lambda store, row: store.allocations(),
     "node": lambda store, row: store.nodes(),
@@ -270,7 +272,7 @@ READERS: dict[str, Callable[[Store, Any], list[Any]]] = {
     "audit": lambda store, row: [record for _, record in store.audit(AuditQuery(limit=1))],
     "notice": lambda store, row: store.notices(),
     "cursor": lambda store, row: [store.cursor(row.name)],
-    "window": lambda store, row: store.windows(),
+    "window": lambda store, row: store.advance_reservations(),
     "service": lambda store, row: store.services(),
     "week": lambda store, row: store.week_usage(),
     "estimate": lambda store, row: store.estimates(
@@ -309,8 +311,8 @@ def test_live_jobs_and_the_last_ends(store: Store) -> None:
     store.commit([a_row(n, state) for n, state in enumerate(states, start=1)])
     store.commit([a_row(7, COMPLETED, end_ms=1)])
     assert numbers(store.live_jobs()) == [1, 3, 5]
-    assert numbers(store.recent_ends(3)) == [6, 4, 2]
-    assert numbers(store.recent_ends(10)) == [6, 4, 2, 7]
+    assert numbers(store.recently_ended(3)) == [6, 4, 2]
+    assert numbers(store.recently_ended(10)) == [6, 4, 2, 7]
 
 
 def test_no_number_is_given_twice(store: Store) -> None:
@@ -456,9 +458,9 @@ QUERIES = st.builds(
     offset=st.sampled_from([0, 0, 2]),
     after_number=st.none() | st.integers(1, 12),
     archived=st.booleans(),
-    sight=st.none()
+    visibility=st.none()
     | st.builds(
-        Sight,
+        JobVisibility,
         user=st.sampled_from("uv"),
         within=st.none() | st.sampled_from([frozenset(), frozenset("a")]),
         tenants=st.sampled_from([frozenset(), frozenset("b")]),
@@ -500,7 +502,7 @@ def test_all_stores_find_and_count_the_same(data: st.DataObject) -> None:
             found = [(store.find_jobs(query), store.count_jobs(query)) for query in queries]
             counts = [store.count_states(), store.count_states(user="u", tenant="a")]
             answers.append((moved, found, counts, store.jobs(), store.live_jobs()))
-            answers[-1] += (store.recent_ends(3), [store.job(row.job.id) for row in rows])
+            answers[-1] += (store.recently_ended(3), [store.job(row.job.id) for row in rows])
             store.close()
     for other in answers[1:]:
         assert other == answers[0]
@@ -515,15 +517,15 @@ def test_nobody_sees_what_others_had(store: Store) -> None:
             a_row(4, RUNNING, user="ben", tenant="audio"),
         ]
     )
-    for sight, seen in (
+    for visibility, seen in (
         (None, [1, 2, 3, 4]),
-        (Sight(user="ann"), [1, 3, 4]),
-        (Sight(user="ann", others=False), [1, 3]),
-        (Sight(user="ann", within=frozenset({"audio"})), [3, 4]),
-        (Sight(user="eve", tenants=frozenset({"vision"})), [1, 2, 4]),
-        (Sight(user="eve", others=False), []),
+        (JobVisibility(user="ann"), [1, 3, 4]),
+        (JobVisibility(user="ann", others=False), [1, 3]),
+        (JobVisibility(user="ann", within=frozenset({"audio"})), [3, 4]),
+        (JobVisibility(user="eve", tenants=frozenset({"vision"})), [1, 2, 4]),
+        (JobVisibility(user="eve", others=False), []),
     ):
-        query = JobQuery(sight=sight)
+        query = JobQuery(visibility=visibility)
         assert [row.job.number for row in store.find_jobs(query)] == seen
         assert store.count_jobs(query) == len(seen)
 
@@ -552,9 +554,9 @@ def test_records_are_listed_from_the_newest_and_dropped_from_the_oldest(store: S
     assert listed(since_ms=5) == [6, 5]
     page = store.audit(AuditQuery(limit=2))
     assert listed(before=page[-1][0], limit=2) == [4, 3]
-    forgotten = store.forget(Cutoffs(audit_ms=3), limit=1)
+    forgotten = store.delete_expired(Cutoffs(audit_ms=3), limit=1)
     assert forgotten == 1
-    assert store.forget(Cutoffs(audit_ms=3)) == 1
+    assert store.delete_expired(Cutoffs(audit_ms=3)) == 1
     assert listed() == [6, 5, 4, 3]
 
 
@@ -659,7 +661,7 @@ def test_archived_jobs_are_out_of_the_way_but_can_be_read(store: Store) -> None:
     assert store.archive(ended_before_ms=99, limit=3) == 1
     assert store.archive(ended_before_ms=99) == 0
     assert store.job("job-5") == rows[4]
-    assert numbers(store.recent_ends(5)) == [1]
+    assert numbers(store.recently_ended(5)) == [1]
     assert numbers(store.find_jobs(JobQuery(archived=True))) == [1, 2, 3, 4, 5, 6, 7]
     assert store.count_jobs(JobQuery(archived=True)) == 7
     assert store.count_jobs(JobQuery()) == 3
@@ -681,7 +683,7 @@ def test_environments_of_jobs_that_ended_long_ago_are_forgotten(store: Store) ->
     launches = [LaunchRow(f"job-{n}", Launch(argv=("sh",), captured=f"e{n}")) for n in (1, 2, 3)]
     ends = [a_row(1, COMPLETED, end_ms=100), a_row(2, COMPLETED, end_ms=200), a_row(3)]
     store.commit([*ends, *launches, *environments])
-    store.forget(Cutoffs(environments_ms=150))
+    store.delete_expired(Cutoffs(environments_ms=150))
     assert [store.environment(name) for name in ("e1", "e2", "e3")] == [
         None,
         {"A": "1"},
@@ -690,20 +692,20 @@ def test_environments_of_jobs_that_ended_long_ago_are_forgotten(store: Store) ->
 
 
 def test_old_answers_events_and_environments_are_forgotten(store: Store) -> None:
-    answer = AnswerRow(user="ada", key="k1", request_hash="h", status=201, body="{}", at_ms=5)
+    answer = ResponseRow(user="ada", key="k1", request_hash="h", status=201, body="{}", at_ms=5)
     environments = [EnvironmentRow(name, (("A", "1"),)) for name in ("e1", "e2", "e3")]
     launches = [LaunchRow(f"job-{n}", Launch(argv=("sh",), captured=f"e{n}")) for n in (1, 2)]
     store.commit([a_row(1, COMPLETED), a_row(2), *launches, *environments])
     store.commit([answer, replace(answer, key="k2", at_ms=50)])
     for n in range(4):
         store.commit([an_event(n)])
-    assert store.forget(Cutoffs(answers_ms=50, events_ms=2)) == 1 + 2 + 1
-    assert (store.answer("ada", "k1"), store.answer("ada", "k2").at_ms) == (None, 50)
+    assert store.delete_expired(Cutoffs(responses_ms=50, events_ms=2)) == 1 + 2 + 1
+    assert (store.response("ada", "k1"), store.response("ada", "k2").at_ms) == (None, 50)
     assert store.events() == [(3, an_event(2)), (4, an_event(3))]
     assert store.environment("e3") is None
     assert store.environment("e1") == {"A": "1"}
     store.archive(ended_before_ms=10**9)
-    assert store.forget(Cutoffs(events_ms=100)) == 2 + 1
+    assert store.delete_expired(Cutoffs(events_ms=100)) == 2 + 1
     assert (store.environment("e1"), store.environment("e2")) == (None, {"A": "1"})
     assert (store.events(), store.commit([an_event(9)])) == ([], 5)
     assert store.events() == [(5, an_event(9))]
@@ -738,7 +740,7 @@ def test_hours_of_devices_are_read_by_time_and_forgotten_when_old(store: Store) 
         (hour.hour_ms // HOUR_MS, hour.index) for hour in store.device_hours(0, 3 * HOUR_MS)
     ] == [(1, 0), (1, 1), (2, 0), (2, 1)]
     old = 2 * HOUR_MS
-    assert store.forget(Cutoffs(hours_ms=old)) == 2
+    assert store.delete_expired(Cutoffs(hours_ms=old)) == 2
     assert len(store.device_hours(0, 9 * HOUR_MS)) == 4
 
 

@@ -131,7 +131,7 @@ def forbidden(world: World, allocation: Allocation, job: Job | None) -> str:
         found = closed.get(placement.node_id)
         if found is not None and found.since_ms < allocation.start_ms:
             return f"{allocation.id} was placed on {placement.node_id}, which was closed before"
-    for window in rows.windows():
+    for window in rows.advance_reservations():
         if job is None or not _is_kept_from(window, allocation, job):
             continue
         if not _has_moved(rows, window, allocation.start_ms):

@@ -102,7 +102,7 @@ class Rows:
         self._disk.look()
         return kept
 
-    def trouble(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why it cannot be asked now."""
         return AWAY if self._disk.is_away_for(self._server) else ""
 

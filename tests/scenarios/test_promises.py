@@ -8,7 +8,7 @@ from gpu_scheduler.control.scheduling.cycle import RETURN_MS
 from gpu_scheduler.engine.policy import preset
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Reservation
-from gpu_scheduler.store.rows import PromiseRow
+from gpu_scheduler.store.rows import ReservationRow
 from tests.builders import HOUR, a_cluster, a_core, a_job, on
 from tests.scenarios.lab import Lab
 
@@ -80,25 +80,25 @@ def test_a_node_that_stays_away_does_not_keep_a_job_waiting() -> None:
 
 def test_a_job_that_waits_no_more_leaves_no_promise_behind() -> None:
     lab = a_lab_with_a_promise()
-    assert [row.job_id for row in lab.store.promises()] == ["j3"]
+    assert [row.job_id for row in lab.store.reservations()] == ["j3"]
     lab.tell(Cancel("j3"))
-    assert lab.store.promises() == []
+    assert lab.store.reservations() == []
 
 
 def test_a_job_that_has_started_leaves_no_promise_behind() -> None:
     lab = a_lab_with_a_promise()
     lab.ends("j1")
     assert lab.running() == ["j2", "j3"]
-    assert lab.store.promises() == []
+    assert lab.store.reservations() == []
 
 
 def test_a_promise_of_devices_that_nobody_knows_is_made_anew() -> None:
     lab = a_lab_with_a_promise()
     before = promise(lab, 3)
     gone = replace(before, placements=(on("n0", [4, 5, 6, 7]),))
-    lab.store.commit([PromiseRow("j3", gone)])
+    lab.store.commit([ReservationRow("j3", gone)])
     restart(lab)
     for node in NODES:
         comes_back(lab, node)
     assert promise(lab, 3).placements == before.placements
-    assert lab.store.promises() == [promise(lab, 3)]
+    assert lab.store.reservations() == [promise(lab, 3)]

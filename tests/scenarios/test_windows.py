@@ -253,7 +253,7 @@ def test_begin_and_end_are_events() -> None:
     lab.at(5 * H)
     kinds = [row.kind for _, row in lab.store.events()]
     assert kinds == ["reservation_made", "reservation_begun", "reservation_ended"]
-    assert [window.over_ms for window in lab.store.windows()] == [4 * H]
+    assert [window.over_ms for window in lab.store.advance_reservations()] == [4 * H]
 
 
 def test_a_gang_is_planned_around_a_reservation() -> None:
@@ -333,7 +333,7 @@ def two_nodes(**changes: object) -> Lab:
 
 def kept(lab: Lab) -> dict[str, tuple[int, ...]]:
     (window,) = lab.core.state.cluster.advance_reservations.values()
-    assert [window] == lab.store.windows()
+    assert [window] == lab.store.advance_reservations()
     return dict(window.devices)
 
 

@@ -35,18 +35,18 @@ from gpu_scheduler.settings.trusted_files import read_trusted
 from gpu_scheduler.wire import nodes_pb2 as nodes
 from gpu_scheduler.wire.handshake import (
     JOIN_METHOD,
-    LEAST_PROTOCOL,
+    MIN_PROTOCOL,
     PROTOCOL,
     RENEW_METHOD,
     SERVER_NAME,
     SIGNED_BY,
     JoinText,
-    leader_named,
-    pin_of,
-    renewal_text,
+    certificate_pin,
+    leader_in_reason,
+    renewal_payload,
     secret_hash,
-    session_text,
-    written_proof,
+    session_payload,
+    write_proof,
 )
 
 IDENTITY_FILE = "identity.json"
@@ -81,7 +81,7 @@ class NotJoined(ClusterError):
         """If it is final, there is no use in trying again with the same token."""
         super().__init__(message)
         self.is_final = is_final
-        self.ask = leader_named(message)
+        self.ask = leader_in_reason(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +102,8 @@ class Identity:
 
     def proof(self, challenge: bytes, node: str, instance: str) -> str:
         """What a hello must hold to be believed."""
-        signature = self._private.sign(session_text(challenge, node, instance), SIGNED_BY)
-        return written_proof(self._der, signature)
+        signature = self._private.sign(session_payload(challenge, node, instance), SIGNED_BY)
+        return write_proof(self._der, signature)
 
     def channel_credentials(self) -> Credentials:
         """How servers are reached and known, and what is shown to those that ask."""
@@ -117,7 +117,7 @@ class Identity:
     def renewal(self, key: ec.EllipticCurvePrivateKey) -> nodes.RenewRequest:
         """The request to be known by another key."""
         at_ms, request = _now_ms(), _request(key, self.node)
-        signature = self._private.sign(renewal_text(at_ms, request), SIGNED_BY)
+        signature = self._private.sign(renewal_payload(at_ms, request), SIGNED_BY)
         return nodes.RenewRequest(
             certificate=self._der, request=request, at_ms=at_ms, signature=signature
         )
@@ -143,7 +143,9 @@ class Identity:
     @property
     def pin(self) -> str:
         """The authority that it believes, as a token names it."""
-        return pin_of(x509.load_pem_x509_certificate(self.authority.encode()).public_bytes(DER))
+        return certificate_pin(
+            x509.load_pem_x509_certificate(self.authority.encode()).public_bytes(DER)
+        )
 
     @property
     def _private(self) -> ec.EllipticCurvePrivateKey:
@@ -256,7 +258,7 @@ async def join(
         request=_request(key, node),
         version=__version__,
         protocol=PROTOCOL,
-        least_protocol=LEAST_PROTOCOL,
+        least_protocol=MIN_PROTOCOL,
     )
     method = (JOIN_METHOD, nodes.JoinRequest.SerializeToString)
 
@@ -266,7 +268,7 @@ async def join(
         if client is not None:
             credentials = replace(credentials, certificate=client[0], key=client[1])
         answer = await _ask(target, credentials, method, asked)
-        if pin_of(answer.authority) != text.pin:
+        if certificate_pin(answer.authority) != text.pin:
             raise NotJoined(ANOTHER_CLUSTER)
         return answer
 
@@ -424,7 +426,7 @@ def _authority_at(target: str, text: JoinText) -> bytes:
     except (OSError, ValueError) as error:
         raise NotJoined(_why_not(error)) from None
     for certificate in chain:
-        if pin_of(certificate) == text.pin:
+        if certificate_pin(certificate) == text.pin:
             return _pem(certificate)
     # Perhaps it has just started and does not know its authority yet: worth another try.
     raise NotJoined(ANOTHER_CLUSTER)

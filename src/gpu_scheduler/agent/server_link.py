@@ -17,7 +17,7 @@ import grpc
 
 from gpu_scheduler.model.errors import ClusterError
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.handshake import CHALLENGE, SERVER_NAME, leader_named
+from gpu_scheduler.wire.handshake import CHALLENGE, SERVER_NAME, leader_in_reason
 from gpu_scheduler.wire.orders import SESSION_METHOD
 
 # --- Connections from an agent to its servers: over TLS to those that the right authority vouches
@@ -95,7 +95,7 @@ class ServerRejected(ClusterError):
         """If it is final, there is no use in coming back."""
         super().__init__(reason or "the server sends this agent away and does not say why")
         self.is_final = is_final
-        self.ask = leader_named(reason)
+        self.ask = leader_in_reason(reason)
 
 
 class IdentityHolder(Protocol):

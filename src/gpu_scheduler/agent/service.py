@@ -51,7 +51,7 @@ from gpu_scheduler.agent.server_link import (
 from gpu_scheduler.agent.work import NOT_BEGUN, Began, Over, Prepared, Report, Work
 from gpu_scheduler.model.measurements import NodeReadings
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.handshake import LEAST_PROTOCOL, PROTOCOL, TERMINALS, TRUSTS
+from gpu_scheduler.wire.handshake import MIN_PROTOCOL, PROTOCOL, TERMINALS, TRUSTS
 
 LONGER_EACH_TIME = 1.6
 MOST_FACTS_AT_ONCE = 1000
@@ -358,7 +358,7 @@ class Agent:
             node=self._config.node,
             version=__version__,
             protocol=PROTOCOL,
-            least_protocol=LEAST_PROTOCOL,
+            least_protocol=MIN_PROTOCOL,
             term=self._terms.newest,
             boot_id=self._machine.boot_id(),
             instance=self._instance,

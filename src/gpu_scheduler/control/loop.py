@@ -265,7 +265,7 @@ class Loop:
     @property
     def away(self) -> str:
         """Why the store is unavailable and nothing can be changed; empty if it is available."""
-        return self.store.trouble() or str(self._unreadable or "")
+        return self.store.unavailable_reason() or str(self._unreadable or "")
 
     def look_for_tokens(self) -> None:
         """No-op: tokens are created by this loop, so they are all known."""

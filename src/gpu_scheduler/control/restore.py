@@ -38,7 +38,7 @@ from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.service import ENDLESS_MS
 from gpu_scheduler.model.snapshot import Running
 from gpu_scheduler.store.contract import Store
-from gpu_scheduler.store.job_values import Template
+from gpu_scheduler.store.job_columns import copy_factory
 from gpu_scheduler.store.rows import JobRow, TaskRow
 
 Verdicts = dict[tuple[tuple[Request, ...], int, bool], Reason | None]
@@ -60,7 +60,7 @@ def restore(state: ControlState, store: Store, now_ms: int) -> None:
     for node in store.nodes():
         state.cluster.set_node(_as_suspect(node))
         set_drain_timer(state, node)
-    for window in store.windows():
+    for window in store.advance_reservations():
         keep(state, window)
         if window.start_ms <= now_ms and window.over_ms is None:
             state.begun_windows[window.id] = None
@@ -165,7 +165,7 @@ def _restore_gpu_meter(state: ControlState, store: Store, now_ms: int) -> None:
 
 def _learn(state: ControlState, store: Store) -> None:
     """Teach the predictor the last ended jobs, in the order of their ends."""
-    for row in reversed(store.recent_ends(LEARNT_FROM)):
+    for row in reversed(store.recently_ended(LEARNT_FROM)):
         if row.start_ms is None or row.end_ms is None or row.stop_why:
             continue
         if row.job.array is not None or row.job.service:
@@ -195,12 +195,12 @@ def _restore_run(state: ControlState, run: _Run, store: Store, now_ms: int) -> N
     jobs: Iterable[Job] = (row.job for row in run.rows)
     members = state.shared_members(first.job.members)
     if members is not first.job.members:
-        own = Template(replace(first.job, members=members), OWN).copy
+        own = copy_factory(replace(first.job, members=members), OWN)
         jobs = (own(job.id, job.number, job.name, job.command) for job in jobs)
     record = JobRecord(first.job)
     record.waited_ms = first.waited_ms
     record.since_ms = first.since_ms
-    new_record = Template(record, ("job", "expected_ms")).copy
+    new_record = copy_factory(record, ("job", "expected_ms"))
     records = state.jobs
     for job, row in zip(jobs, run.rows, strict=True):
         records[job.id] = found = new_record(job, row.expected_ms)

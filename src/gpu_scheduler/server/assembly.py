@@ -134,7 +134,7 @@ class Server:
     async def _stop(self, role: Role) -> None:
         """Finish what can be finished, but do not wait for a database that is down."""
         if isinstance(self._store, FencedStore):
-            self._store.hurry()
+            self._store.stop_waiting()
         await role.stop()
 
     def _make_role(self, gate: AgentGate) -> Role:

@@ -49,7 +49,7 @@ from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.settings.trusted_files import read_trusted
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.handshake import not_the_leader
+from gpu_scheduler.wire.handshake import not_leader_reason
 
 NODE_SERVICE = "gpu_scheduler.v1.NodeService"
 AGENT_SERVICE = "gpu_scheduler.v1.AgentService"
@@ -256,7 +256,7 @@ class AgentGate:
         while (agents := self._agents) is None:
             target = self._redirect_target(deadline)
             if target is not None:
-                goodbye = pb.Goodbye(reason=not_the_leader(target))
+                goodbye = pb.Goodbye(reason=not_leader_reason(target))
                 yield pb.ServerMessage(goodbye=goodbye)
                 return
             await self._wait_for_change(deadline)

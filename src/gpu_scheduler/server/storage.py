@@ -16,14 +16,14 @@ from gpu_scheduler.settings.groups.cluster import POSTGRESQL_SCHEMES, DatabaseSe
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.settings.trusted_files import read_trusted
 from gpu_scheduler.store.contract import Store
-from gpu_scheduler.store.copy import sqlite
-from gpu_scheduler.store.copy.copier import Copied, Side, copy, problems, sizes
-from gpu_scheduler.store.postgres.connection import Address
+from gpu_scheduler.store.copy import CopiedTable, Endpoint, copy, problems, sizes
+from gpu_scheduler.store.postgres import DatabaseAddress
 from gpu_scheduler.store.sql_files import migrations
+from gpu_scheduler.store.sqlite import copy as sqlite_copy
 from gpu_scheduler.store.sqlite.store import SqliteStore
 
 LARGEST_PASSWORD = 4096
-Database = Path | Address
+Database = Path | DatabaseAddress
 """An SQLite file, or a PostgreSQL database."""
 
 
@@ -61,7 +61,7 @@ def file_of_url(url: str) -> Path:
     return Path("/" + path.lstrip("/"))
 
 
-def postgres_address(settings: DatabaseSettings) -> Address:
+def postgres_address(settings: DatabaseSettings) -> DatabaseAddress:
     """Connection parameters of PostgreSQL; the URL takes precedence over single settings."""
     parameters: dict[str, str | int] = {
         "host": settings.host,
@@ -75,12 +75,12 @@ def postgres_address(settings: DatabaseSettings) -> Address:
         "sslkey": settings.sslkey,
     }
     if settings.url:
-        from gpu_scheduler.store.postgres.connection import parameters_in  # noqa: PLC0415
+        from gpu_scheduler.store.postgres.connection import parse_url  # noqa: PLC0415
 
-        parameters |= parameters_in(settings.url)
+        parameters |= parse_url(settings.url)
     if "," in str(parameters.get("host", "")):
         parameters.setdefault("target_session_attrs", "read-write")
-    return Address(
+    return DatabaseAddress(
         parameters={name: value for name, value in parameters.items() if value != ""},
         pool_min=min(settings.pool_min, settings.pool_max),
         pool_max=settings.pool_max,
@@ -149,10 +149,10 @@ def upgrade(database: Database) -> int:
 
 def check(database: Database) -> Checked:
     """Check consistency without changing anything; needs the newest schema version."""
-    with _open_for_reading(database) as side:
-        form = int(side.ask("SELECT schema_version FROM meta")[0][0])
-        facts = _facts(database, side)
-        return Checked(side.name, form, facts, sizes(side), tuple(problems(side)))
+    with _open_for_reading(database) as endpoint:
+        form = int(endpoint.query("SELECT schema_version FROM meta")[0][0])
+        facts = _facts(database, endpoint)
+        return Checked(endpoint.name, form, facts, sizes(endpoint), tuple(problems(endpoint)))
 
 
 def back_up(database: Database, target: Path) -> None:
@@ -161,16 +161,16 @@ def back_up(database: Database, target: Path) -> None:
     An SQLite file is copied as it is; PostgreSQL must have the newest schema version.
     """
     if isinstance(database, Path):
-        sqlite.back_up(database, target)
+        sqlite_copy.back_up(database, target)
         return
-    with sqlite.draft_of(target) as draft:
-        draft.unlink()
-        with _open_for_reading(database) as source, sqlite.writing_side(draft) as copied:
+    with sqlite_copy.new_file(target) as partial:
+        partial.unlink()
+        with _open_for_reading(database) as source, sqlite_copy.open_target(partial) as copied:
             copy(source, copied)
-        sqlite.finish_backup(draft)
+        sqlite_copy.finish_backup(partial)
 
 
-def copy_between(source: Database, target: Database) -> list[Copied]:
+def copy_between(source: Database, target: Database) -> list[CopiedTable]:
     """Copy a database into an empty one, and compare both row by row."""
     if source == target:
         raise InvalidRequest(f"source and target are both {source}; name two databases")
@@ -178,30 +178,30 @@ def copy_between(source: Database, target: Database) -> list[Copied]:
         return copy(ours, theirs)
 
 
-def _facts(database: Database, side: Side) -> dict[str, str]:
+def _facts(database: Database, endpoint: Endpoint) -> dict[str, str]:
     if isinstance(database, Path):
-        return {"sqlite": str(side.ask("PRAGMA integrity_check")[0][0])}
+        return {"sqlite": str(endpoint.query("PRAGMA integrity_check")[0][0])}
     names = ("server_version", "fsync", "full_page_writes", "synchronous_commit")
-    facts = {name: str(side.ask(f"SHOW {name}")[0][0]) for name in names}
-    encrypted = side.ask("SELECT ssl, version FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
+    facts = {name: str(endpoint.query(f"SHOW {name}")[0][0]) for name in names}
+    encrypted = endpoint.query("SELECT ssl, version FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
     facts["encrypted"] = str(encrypted[0][1]) if encrypted and encrypted[0][0] else "no"
     return facts
 
 
-def _open_for_reading(database: Database) -> AbstractContextManager[Side]:
+def _open_for_reading(database: Database) -> AbstractContextManager[Endpoint]:
     """Open a database of the newest schema version read-only."""
     if isinstance(database, Path):
         if not database.exists():
-            raise StoreUnavailable(f"there is no file {database}; name the database to read")
-        return sqlite.looking_side(database)
-    from gpu_scheduler.store.copy.postgres import looking_side  # noqa: PLC0415
+            raise StoreUnavailable(f"the file {database} does not exist; name the database to read")
+        return sqlite_copy.open_source(database)
+    from gpu_scheduler.store.postgres.copy import open_source  # noqa: PLC0415
 
-    return looking_side(database)
+    return open_source(database)
 
 
-def _open_for_writing(database: Database) -> AbstractContextManager[Side]:
+def _open_for_writing(database: Database) -> AbstractContextManager[Endpoint]:
     if isinstance(database, Path):
-        return sqlite.writing_side(database)
-    from gpu_scheduler.store.copy.postgres import writing_side  # noqa: PLC0415
+        return sqlite_copy.open_target(database)
+    from gpu_scheduler.store.postgres.copy import open_target  # noqa: PLC0415
 
-    return writing_side(database)
+    return open_target(database)

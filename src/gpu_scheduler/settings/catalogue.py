@@ -20,7 +20,7 @@ import msgspec
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.settings.fields import ErrorCollector
 from gpu_scheduler.settings.schema import GROUPS
-from gpu_scheduler.wire.validation import misfit
+from gpu_scheduler.wire.validation import describe_validation_error
 
 PREFIX = "GPU_SCHEDULER_"
 Value = bool | int | float | str | tuple[str, ...] | dict[str, Any]
@@ -147,7 +147,7 @@ class Item:
         try:
             return msgspec.convert(entry, self.form)
         except msgspec.ValidationError as error:
-            problem = misfit(error, self.form)
+            problem = describe_validation_error(error, self.form)
             raise InvalidRequest(f"{self.key}, entry '{name}': {problem}") from None
 
     def _in_range(self, value: Value) -> bool:

@@ -28,7 +28,7 @@ from gpu_scheduler.settings.groups.network import TenantEntry
 from gpu_scheduler.settings.schema import GROUPS, Settings
 from gpu_scheduler.settings.trusted_files import read_trusted
 from gpu_scheduler.wire.tenants import TenantPatch, read_tenant
-from gpu_scheduler.wire.validation import misfit
+from gpu_scheduler.wire.validation import describe_validation_error
 
 Alias = Callable[[Any], dict[str, Any]]
 
@@ -412,7 +412,9 @@ def _tenants(reader: _Reader, root: yaml.Node) -> Iterable[TenantEntry]:
             patch = msgspec.convert({} if value is None else value, TenantPatch)
             read_tenant(patch, Tenant(id=tenant_id))
         except msgspec.ValidationError as error:
-            reader.add_error(f"tenant '{tenant_id}': {misfit(error, TenantPatch)}", node)
+            reader.add_error(
+                f"tenant '{tenant_id}': {describe_validation_error(error, TenantPatch)}", node
+            )
             continue
         except InvalidRequest as error:
             reader.add_error(f"tenant '{tenant_id}': {error}", node)

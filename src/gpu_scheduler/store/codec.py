@@ -1,7 +1,7 @@
-"""The JSON forms of values that have no columns of their own.
+"""JSON codecs for values that have no columns of their own.
 
-Values of the model come in, text comes out, and the other way round without any loss. Fields that
-an old row does not have get their defaults; fields that are not known any more are passed over.
+Values of the model are encoded to text and decoded without any loss. Fields that an old row lacks
+get their defaults; unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -25,63 +25,65 @@ from gpu_scheduler.store.rows import SUBMITTED, EventRow, JobRow, NewJobs, TaskR
 T = TypeVar("T")
 
 _CACHED = 8192
+MAX_CHUNK_EVENTS = 1000
+"""How many events one row of `history` holds; a chunk is read as a whole."""
 _encoder = msgspec.json.Encoder()
 
 
-class Whole(Generic[T]):
-    """A value as one JSON text."""
+class JsonCodec(Generic[T]):
+    """Encodes a whole value as one JSON text."""
 
     def __init__(self, kind: Any) -> None:
-        """For values of this type, which may be a generic one."""
+        """Make a codec for values of this type, which may be generic."""
         self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(kind)
 
     def encode(self, value: T) -> str:
-        """The text of a value."""
+        """Return the text of a value."""
         return _encoder.encode(value).decode()
 
     def decode(self, text: str) -> T:
-        """The value of a text."""
+        """Return the value of a text."""
         return self._decoder.decode(text)
 
 
-class Part:
-    """Some fields of a dataclass as one JSON object; fields at their defaults are left out."""
+class FieldsCodec:
+    """Encodes some fields of a dataclass as one JSON object, without those at their defaults."""
 
     def __init__(self, kind: type, *, columns: frozenset[str], optional: str = "") -> None:
-        """All fields of the type but those that have columns; the optional one may be None."""
-        form = [
+        """Take all fields of the type that have no column; the `optional` one may be None."""
+        members = [
             (name, hint | None, None) if name == optional else (name, hint, *default)
-            for name, hint, *default in _form(kind, columns)
+            for name, hint, *default in _struct_fields(kind, columns)
         ]
-        self.names = tuple(item[0] for item in form)
+        self.names = tuple(item[0] for item in members)
         self.values = attrgetter(*self.names)
-        self._form = msgspec.defstruct(f"{kind.__name__}Part", form, omit_defaults=True)
-        decoder = msgspec.json.Decoder(self._form)
+        self._struct = msgspec.defstruct(f"{kind.__name__}Fields", members, omit_defaults=True)
+        decoder = msgspec.json.Decoder(self._struct)
 
         @lru_cache(maxsize=_CACHED)
         def decode(text: str) -> dict[str, Any]:
             return msgspec.structs.asdict(decoder.decode(text))
 
         self.decode = decode
-        """The fields of a text by name, as shared values: they must not be changed."""
+        """Returns the fields of a text by name; cached, so callers must not change the result."""
 
     def encode(self, values: tuple[Any, ...]) -> str:
-        """The text of these values, in the order of `names`."""
-        return _encoder.encode(self._form(*values)).decode()
+        """Return the text of these values, in the order of `names`."""
+        return _encoder.encode(self._struct(*values)).decode()
 
 
-def _form(kind: type, left_out: frozenset[str] = frozenset()) -> list[Any]:
-    """The fields of a dataclass as msgspec wants them: name, type and default."""
+def _struct_fields(kind: type, excluded: frozenset[str] = frozenset()) -> list[Any]:
+    """Return the fields of a dataclass for `msgspec.defstruct`: name, type and default."""
     hints = get_type_hints(kind)
-    form: list[Any] = []
+    found: list[Any] = []
     for field in fields(kind):
-        if field.name in left_out:
+        if field.name in excluded:
             continue
         if field.default is MISSING:
-            form.append((field.name, hints[field.name]))
+            found.append((field.name, hints[field.name]))
         else:
-            form.append((field.name, hints[field.name], field.default))
-    return form
+            found.append((field.name, hints[field.name], field.default))
+    return found
 
 
 LIFE_COLUMNS = (
@@ -95,8 +97,8 @@ LIFE_COLUMNS = (
     "start_ms",
     "end_ms",
 )
-"""Where a job or task is in its life, as far as one asks for it; the rest goes into `life`."""
-SPEC = Part(
+"""The progress of a job or task that has columns; the rest is JSON in the column `life`."""
+SPEC = FieldsCodec(
     Job,
     columns=frozenset(
         {
@@ -111,39 +113,39 @@ SPEC = Part(
         }
     ),
 )
-JOB_LIFE = Part(JobRow, columns=frozenset(LIFE_COLUMNS) | {"job", "reason"})
-TASK_LIFE = Part(TaskRow, columns=frozenset(LIFE_COLUMNS) | {"job_id", "task"})
-LAUNCH = Part(Launch, columns=frozenset(), optional="argv")
+JOB_LIFE = FieldsCodec(JobRow, columns=frozenset(LIFE_COLUMNS) | {"job", "reason"})
+TASK_LIFE = FieldsCodec(TaskRow, columns=frozenset(LIFE_COLUMNS) | {"job_id", "task"})
+LAUNCH = FieldsCodec(Launch, columns=frozenset(), optional="argv")
 
-WORDS: Whole[tuple[str, ...]] = Whole(tuple[str, ...])
-PLACEMENTS: Whole[tuple[Placement, ...]] = Whole(tuple[Placement, ...])
-MEETING: Whole[Rendezvous] = Whole(Rendezvous)
-VARIABLES: Whole[tuple[tuple[str, str], ...]] = Whole(tuple[tuple[str, str], ...])
-TOTALS: Whole[tuple[int, ...]] = Whole(tuple[int, ...])
-MODELS: Whole[tuple[tuple[str, int], ...]] = Whole(tuple[tuple[str, int], ...])
-NODE: Whole[Node] = Whole(Node)
-PROMISE: Whole[Reservation] = Whole(Reservation)
-TENANT: Whole[Tenant] = Whole(Tenant)
-WINDOW: Whole[AdvanceReservation] = Whole(AdvanceReservation)
-SERVICE: Whole[Service] = Whole(Service)
+STRINGS: JsonCodec[tuple[str, ...]] = JsonCodec(tuple[str, ...])
+PLACEMENTS: JsonCodec[tuple[Placement, ...]] = JsonCodec(tuple[Placement, ...])
+MEETING: JsonCodec[Rendezvous] = JsonCodec(Rendezvous)
+VARIABLES: JsonCodec[tuple[tuple[str, str], ...]] = JsonCodec(tuple[tuple[str, str], ...])
+TOTALS: JsonCodec[tuple[int, ...]] = JsonCodec(tuple[int, ...])
+MODELS: JsonCodec[tuple[tuple[str, int], ...]] = JsonCodec(tuple[tuple[str, int], ...])
+NODE: JsonCodec[Node] = JsonCodec(Node)
+RESERVATION: JsonCodec[Reservation] = JsonCodec(Reservation)
+TENANT: JsonCodec[Tenant] = JsonCodec(Tenant)
+ADVANCE_RESERVATION: JsonCodec[AdvanceReservation] = JsonCodec(AdvanceReservation)
+SERVICE: JsonCodec[Service] = JsonCodec(Service)
 
-words = lru_cache(maxsize=_CACHED)(WORDS.decode)
-"""Like `WORDS.decode`; equal commands of many jobs are one object."""
+decode_command = lru_cache(maxsize=_CACHED)(STRINGS.decode)
+"""Decodes a command; equal commands of many jobs are one object."""
 
 event_values = attrgetter(*(field.name for field in fields(EventRow)))
-"""An event as the array that is kept."""
+"""Returns the fields of an event as a tuple, the form in which `history` stores it."""
 _events: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(
-    list[msgspec.defstruct("EventForm", _form(EventRow), array_like=True)]  # type: ignore[misc]
+    list[msgspec.defstruct("StoredEvent", _struct_fields(EventRow), array_like=True)]  # type: ignore[misc]
 )
 
 
-def encode_events(events: list[tuple[Any, ...]]) -> str:
-    """A piece of history, of events as arrays, as one text."""
-    return _encoder.encode(events).decode()
+def history_chunks(
+    rows: list[EventRow | NewJobs], last_event: int
+) -> list[tuple[int, int, int, str]]:
+    """Return the rows of the table `history` for new events; a new job has one event.
 
-
-def values_of_events(rows: list[EventRow | NewJobs]) -> list[tuple[Any, ...]]:
-    """Events as the arrays that are kept; new jobs have one each."""
+    Each row holds the events of one chunk: first and last sequence number, newest time, JSON.
+    """
     values: list[tuple[Any, ...]] = []
     for row in rows:
         if isinstance(row, NewJobs):
@@ -151,40 +153,63 @@ def values_of_events(rows: list[EventRow | NewJobs]) -> list[tuple[Any, ...]]:
             values += [(at_ms, SUBMITTED, job.id, None, user, ()) for job in row.jobs]
         else:
             values.append(event_values(row))
-    return values
+    chunks = []
+    for start in range(0, len(values), MAX_CHUNK_EVENTS):
+        chunk = values[start : start + MAX_CHUNK_EVENTS]
+        newest_ms = max(event[0] for event in chunk)
+        text = _encoder.encode(chunk).decode()
+        chunks.append((last_event + 1, last_event + len(chunk), newest_ms, text))
+        last_event += len(chunk)
+    return chunks
+
+
+def expired_history(
+    chunks: list[tuple[int, int, int]], before_ms: int, limit: int
+) -> tuple[int, int]:
+    """Return up to which sequence number history can be deleted, and how many events that are.
+
+    `chunks` are the first ones: first and last sequence number and newest time. A chunk is deleted
+    as a whole, when its newest event is old.
+    """
+    last = count = 0
+    for first_sequence, last_sequence, newest_ms in chunks:
+        size = last_sequence - first_sequence + 1
+        if newest_ms >= before_ms or (count and count + size > limit):
+            break
+        last, count = last_sequence, count + size
+    return last, count
 
 
 def decode_events(text: str) -> list[EventRow]:
-    """A piece of history from its text."""
+    """Return the events of one chunk of history."""
     return [EventRow(**msgspec.structs.asdict(form)) for form in _events.decode(text)]
 
 
 STATES = {state.value: state for state in JobState}
 
+# The table `identities`: the certificate authority, join tokens and keys of nodes.
 
-# --- The rows of how nodes are known: one table for the authority, for join tokens and for keys.
-
-_FORMS: dict[str, Whole[Any]] = {
-    "authority": Whole(Authority),
-    "join": Whole(JoinToken),
-    "key": Whole(NodeKey),
+_IDENTITY_CODECS: dict[str, JsonCodec[Any]] = {
+    "authority": JsonCodec(Authority),
+    "join": JsonCodec(JoinToken),
+    "key": JsonCodec(NodeKey),
 }
-_KINDS: dict[type, str] = {Authority: "authority", JoinToken: "join", NodeKey: "key"}
+_IDENTITY_KINDS: dict[type, str] = {Authority: "authority", JoinToken: "join", NodeKey: "key"}
 
 
 def identity_key(identity: Identity) -> tuple[str, str]:
-    """The kind of an identity, and its id in that kind."""
+    """Return the kind of an identity, and its id within that kind."""
     own = identity.node if isinstance(identity, NodeKey) else identity.id
-    return _KINDS[type(identity)], own
+    return _IDENTITY_KINDS[type(identity)], own
 
 
 def identity_values(identity: Identity) -> tuple[str, str, str]:
-    """The columns: kind, id and the whole of it."""
+    """Return the columns of an identity: kind, id, JSON."""
     kind, own = identity_key(identity)
-    return kind, own, _FORMS[kind].encode(identity)
+    return kind, own, _IDENTITY_CODECS[kind].encode(identity)
 
 
-def identity_of(row: tuple[Any, ...]) -> Identity:
-    """What was kept."""
-    found: Identity = _FORMS[row[0]].decode(row[1])
+def decode_identity(row: tuple[Any, ...]) -> Identity:
+    """Return the identity of a row: kind, JSON."""
+    found: Identity = _IDENTITY_CODECS[row[0]].decode(row[1])
     return found

@@ -1,4 +1,7 @@
-"""The contract that every store keeps: what is written and read, and what must be true of it."""
+"""The contract of every store: the queries, the reads and writes, and their guarantees.
+
+The contract suite in `tests/contract` runs against each implementation.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,6 @@ from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.rows import (
-    AnswerRow,
     AttemptRow,
     AuditRow,
     CursorRow,
@@ -26,6 +28,7 @@ from gpu_scheduler.store.rows import (
     EventRow,
     JobRow,
     NoticeRow,
+    ResponseRow,
     ShareRow,
     TaskRow,
     UsageRow,
@@ -33,17 +36,15 @@ from gpu_scheduler.store.rows import (
     Write,
 )
 
-# --- What a store can be asked for: which jobs, what somebody may see of them, and what is old.
-
 SORTS = frozenset(
     {"number", "priority", "submit_ms", "start_ms", "end_ms", "name", "user", "tenant", "state"}
 )
-"""By what jobs can be listed."""
+"""The fields by which jobs can be sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditQuery:
-    """Which records to list, the newest first; `before` continues behind that number."""
+    """Which entries of the audit log to list, the newest first; `before` is a cursor."""
 
     user: str = ""
     action: str = ""
@@ -55,7 +56,7 @@ class AuditQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepCount:
-    """The jobs of one sweep that are in one state; `first` and `last` are numbers of jobs."""
+    """The jobs of one sweep in one state; `first` and `last` are job numbers."""
 
     name: str
     state: JobState
@@ -66,11 +67,11 @@ class SweepCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
-    """Which jobs somebody gets to see: their own, those of some tenants, and of others what lives.
+class JobVisibility:
+    """Which jobs a user may list: their own, all of some tenants, and live jobs of other users.
 
-    `within` are the tenants in which own jobs count (None: in all). Without `others`, jobs of
-    others are left out even while they live.
+    `within` limits own jobs to these tenants (None: no limit). Without `others`, jobs of other
+    users are hidden even while they are live.
     """
 
     user: str
@@ -79,7 +80,7 @@ class Sight:
     others: bool = True
 
     def covers(self, user: str, tenant: str) -> bool:
-        """Tell whether a job is one of those that are seen whether they live or not."""
+        """Tell whether a job is visible even after its end."""
         own = user == self.user and (self.within is None or tenant in self.within)
         return own or tenant in self.tenants
 
@@ -88,14 +89,12 @@ class Sight:
 class JobQuery:
     """Which jobs to list, and in what order.
 
-    An empty `states` means all, `name` is the whole name, `since_ms` the earliest submission,
-    `ended_since_ms` and `ended_before_ms` are about the end, which others than ended jobs have not;
-    `sweep` is the sweep that jobs belong to;
-    `archived` adds jobs that were archived. `sort` is one of `SORTS`; what is missing comes before
-    everything else, and ties go by rising number in both directions. `after_number` continues
-    behind that job in the chosen order (a cursor; when sorted by anything but number and the job is
-    not there, nothing follows), `offset` then counts rows. A `limit` of 0 lists nothing. With
-    `sight`, only what that one sees is there.
+    Empty `states` means all states. `name` is the whole name, `since_ms` the earliest submission.
+    `ended_since_ms` and `ended_before_ms` select only ended jobs. `archived` includes archived
+    jobs. `sort` is one of `SORTS`; missing values come first, and equal values are in order of job
+    number, in both directions. `after_number` is a cursor: the page begins after that job; if the
+    job does not exist and `sort` is not the number, the page is empty. `offset` then skips rows. A
+    `limit` of 0 lists nothing. `visibility` hides the jobs that the user may not list.
     """
 
     states: tuple[JobState, ...] = ()
@@ -113,10 +112,10 @@ class JobQuery:
     after_number: int | None = None
     archived: bool = False
     sweep: str = ""
-    sight: Sight | None = None
+    visibility: JobVisibility | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an order that does not exist."""
+        """Reject an unknown sort field and negative numbers."""
         if self.sort not in SORTS:
             raise InvalidRequest(
                 f"jobs cannot be sorted by '{self.sort}'; sort by one of {', '.join(sorted(SORTS))}"
@@ -129,34 +128,31 @@ class JobQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutoffs:
-    """What was before these moments may be dropped; at 0 nothing is too old.
+    """The times before which rows may be deleted; 0 keeps everything.
 
-    `hours_ms` is about hourly readings of devices. Environments go by the ends of their jobs, and
-    estimates with the events.
+    `hours_ms` is for hourly readings of devices, `environments_ms` for the ends of the jobs that
+    use an environment, `events_ms` also for estimates.
     """
 
-    answers_ms: int = 0
+    responses_ms: int = 0
     events_ms: int = 0
     environments_ms: int = 0
     hours_ms: int = 0
     audit_ms: int = 0
 
 
-# --- The contract that every store keeps: what is written and read, and what must be true of it.
-
-
 class Store(Protocol):
-    """All or nothing: a batch of writes is kept whole, or an error is raised and none of it is.
+    """Writes are atomic: a whole batch is committed, or an error is raised and nothing is.
 
-    Reads see what has been committed and nothing else.
+    Reads see only committed rows. Lists are in the order that each method states.
     """
 
     def commit(self, writes: list[Write]) -> int:
-        """Keep a batch, and return the sequence number of the last event so far.
+        """Write a batch, and return the sequence number of the last event so far.
 
-        Events keep their order and get consecutive numbers, so those of this batch are the last
-        ones up to it. Of several rows with one key the last counts. A job that is written again
-        after it was archived comes back.
+        Events keep their order and get consecutive numbers, which end with the returned one. Of
+        several rows with one key, the last counts. Writing an archived job restores it from the
+        archive.
         """
         ...
 
@@ -172,7 +168,7 @@ class Store(Protocol):
         """All jobs that have not ended, by number."""
         ...
 
-    def recent_ends(self, limit: int) -> list[JobRow]:
+    def recently_ended(self, limit: int) -> list[JobRow]:
         """The jobs that ended last, the latest first, archived ones left out."""
         ...
 
@@ -216,35 +212,35 @@ class Store(Protocol):
         ...
 
     def attempt_measures(self, job_id: str, task: int | None = None) -> list[AttemptMeasure]:
-        """What was measured on the attempts of a job, or of one task, by task and attempt.
+        """The measurements of the attempts of a job, or of one task, by task and attempt.
 
-        Those that run stand as they were last written. Where nothing was measured there is none.
+        Running attempts have their latest measurement; attempts without one are missing.
         """
         ...
 
     def job_measures(self, job_ids: Sequence[str]) -> dict[str, Measure]:
-        """The measures of these jobs over all their attempts; where nothing was, there is none."""
+        """The measurements of these jobs over all attempts; jobs without any are missing."""
         ...
 
     def device_hours(self, from_ms: int, before_ms: int) -> list[DeviceHour]:
-        """The hours of all devices that begin in this time, by hour, node and device."""
+        """The hourly readings of all devices in this time, by hour, node and device."""
         ...
 
     def attempts_between(
         self, from_ms: int, before_ms: int, *, after: tuple[int, str] = (0, ""), limit: int = 1000
     ) -> list[AttemptRow]:
-        """Attempts that ended after the first moment and began before the second.
+        """Attempts that ended after the first time and began before the second, by end and id.
 
-        By end and id; `after` continues behind one of them. A limit of 0 lists nothing.
+        `after` is a cursor: the end and id of the last attempt seen. A limit of 0 lists nothing.
         """
         ...
 
-    def measures_of(self, allocation_ids: Sequence[str]) -> dict[str, Measure]:
-        """What was measured on these attempts; where nothing was, there is none."""
+    def measures_by_allocation(self, allocation_ids: Sequence[str]) -> dict[str, Measure]:
+        """The measurements of these attempts; attempts without any are missing."""
         ...
 
-    def answer(self, user: str, key: str) -> AnswerRow | None:
-        """What was answered to a request before."""
+    def response(self, user: str, key: str) -> ResponseRow | None:
+        """The stored response to a request with this idempotency key."""
         ...
 
     def tenants(self) -> list[Tenant]:
@@ -256,19 +252,19 @@ class Store(Protocol):
         ...
 
     def identities(self) -> list[Identity]:
-        """How nodes are known: the authority, tokens to join with and keys, by kind and id."""
+        """The identities of nodes: the authority, join tokens and keys, by kind and id."""
         ...
 
     def audit(self, query: AuditQuery) -> list[tuple[int, AuditRow]]:
-        """Records with their numbers, the newest first."""
+        """Entries of the audit log with their numbers, the newest first."""
         ...
 
     def pools(self) -> list[PoolQuota]:
-        """All pools with a part of their own, by name."""
+        """All pools that have a quota, by name."""
         ...
 
-    def windows(self) -> list[AdvanceReservation]:
-        """All reservations that people made, by number; those that are over as well."""
+    def advance_reservations(self) -> list[AdvanceReservation]:
+        """All advance reservations by number, including past ones."""
         ...
 
     def services(self) -> list[Service]:
@@ -280,77 +276,70 @@ class Store(Protocol):
         ...
 
     def allocations(self) -> list[Allocation]:
-        """All that is held, by id."""
+        """All allocations, by id."""
         ...
 
-    def promises(self) -> list[Reservation]:
-        """The places and times that waiting jobs were promised, by the job's number."""
+    def reservations(self) -> list[Reservation]:
+        """The reservations of pending jobs, by job number."""
         ...
 
     def usage(self) -> list[UsageRow]:
-        """All totals, by period, tenant and user, None before all others."""
+        """All totals, by period, tenant and user; None comes first."""
         ...
 
     def week_usage(self) -> list[WeekUsageRow]:
-        """GPU time by week, by tenant and user, None before all others."""
+        """GPU time of the last week of each account, by tenant and user; None comes first."""
         ...
 
     def estimates(self, *, started_since_ms: int | None = None) -> list[EstimateRow]:
-        """Estimates of jobs that started since then, by start; without a time, of those to come.
-
-        The oldest that were kept are dropped with old events.
-        """
+        """Estimates of jobs that started since then, by start; without a time, of pending jobs."""
         ...
 
     def shares(self) -> list[ShareRow]:
-        """All decayed usage, by tenant and user, None before all others."""
+        """All decayed usage, by tenant and user; None comes first."""
         ...
 
     def notices(self) -> list[NoticeRow]:
-        """All notifications that wait, the oldest first."""
+        """All notifications that wait to be delivered, the oldest first."""
         ...
 
     def cursor(self, name: str) -> CursorRow | None:
-        """How far somebody has read the history."""
+        """The position of a reader in the history."""
         ...
 
     def events(self, after: int = 0, limit: int = 1000) -> list[tuple[int, EventRow]]:
-        """History with sequence numbers larger than `after`."""
+        """Events with sequence numbers larger than `after`."""
         ...
 
     def last_event(self) -> int:
-        """The largest sequence number so far; 0 if there is no history."""
+        """The largest sequence number so far; 0 without any event."""
         ...
 
     def next_number(self) -> int:
-        """The number of the next job; no number is ever given twice."""
+        """The number of the next job; no number is used twice."""
         ...
 
     def archive(self, *, ended_before_ms: int, limit: int = 1000) -> int:
-        """Move jobs that ended before then out of the way, the oldest end first; says how many.
+        """Move jobs that ended before then to the archive, the oldest first; returns how many.
 
-        They are listed only on request, and name no environment any more; all else about them can
-        be read as before. At most `limit` at a time, so that nobody waits for long.
+        Archived jobs are listed only on request, and no longer keep an environment from being
+        deleted. At most `limit` jobs at a time, so that other commits do not wait for long.
         """
         ...
 
-    def forget(self, before: Cutoffs, *, limit: int = 10_000) -> int:
-        """Drop old answers, events, hours of devices, records, and what nobody needs.
+    def delete_expired(self, before: Cutoffs, *, limit: int = 10_000) -> int:
+        """Delete rows that are older than the cut-offs; returns how many.
 
-        Says how many.
-
-        An environment is needed by jobs that have not ended, or not before then. A job that is
-        retried later has to do with what it named itself.
-        In steps of about `limit` rows of each. History goes from its beginning up to the first
-        event that is not old; events of one batch may stay until all of them can go. Archived jobs
-        are not kept jobs.
+        An environment is deleted when every job that was captured with it is archived or ended
+        before the cut-off. At most about `limit` rows of each table. Events are deleted from the
+        oldest on, in whole batches, up to the first that is not old.
         """
         ...
 
-    def trouble(self) -> str:
-        """Why it cannot be asked at all now, as far as is known; empty if it can."""
+    def unavailable_reason(self) -> str:
+        """Why the store cannot be used now, as far as is known; empty if it can."""
         ...
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
         ...

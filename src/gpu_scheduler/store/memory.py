@@ -1,6 +1,7 @@
-"""The store that forgets everything when the process ends: for simulations and tests.
+"""The store in memory, for simulations and tests: it is empty at every start.
 
-Writes come in, rows go out, in dictionaries by key. It must never keep a part of a batch.
+Rows are in dictionaries by key. A batch is checked before it is written, so that it is atomic. A
+query must give the same rows in the same order as the SQL databases do.
 """
 
 from __future__ import annotations
@@ -23,9 +24,8 @@ from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.codec import identity_key
-from gpu_scheduler.store.contract import AuditQuery, Cutoffs, JobQuery, Sight, SweepCount
+from gpu_scheduler.store.contract import AuditQuery, Cutoffs, JobQuery, JobVisibility, SweepCount
 from gpu_scheduler.store.rows import (
-    AnswerRow,
     AttemptRow,
     AuditRow,
     CursorRow,
@@ -36,15 +36,16 @@ from gpu_scheduler.store.rows import (
     LaunchRow,
     NewJobs,
     NoticeRow,
-    PromiseRow,
+    RemovedAdvanceReservation,
     RemovedAllocation,
     RemovedEstimate,
     RemovedNode,
     RemovedNotice,
-    RemovedPromise,
+    RemovedReservation,
     RemovedService,
     RemovedTenant,
-    RemovedWindow,
+    ReservationRow,
+    ResponseRow,
     ShareRow,
     TaskRow,
     UsageRow,
@@ -52,14 +53,9 @@ from gpu_scheduler.store.rows import (
     Write,
 )
 
-# --- Which rows a query picks and in what order, over rows in memory.
-#
-# Job rows and a query come in, rows come out. What a database does for the same query must agree
-# with this, row for row.
 
-
-def chosen(rows: Iterable[JobRow], query: JobQuery) -> list[JobRow]:
-    """All rows that the query asks for, on whatever page, by number."""
+def matching_jobs(rows: Iterable[JobRow], query: JobQuery) -> list[JobRow]:
+    """Return all rows that match the query, on all pages, by number."""
     found = [row for row in rows if _matches(row, query)]
     found.sort(key=_number)
     return found
@@ -68,12 +64,12 @@ def chosen(rows: Iterable[JobRow], query: JobQuery) -> list[JobRow]:
 _number = attrgetter("job.number")
 
 
-def page(rows: Iterable[JobRow], query: JobQuery, mark: JobRow | None) -> list[JobRow]:
-    """The page that the query asks for; `mark` is the job that it begins behind."""
-    found = chosen(rows, query)
+def page(rows: Iterable[JobRow], query: JobQuery, cursor: JobRow | None) -> list[JobRow]:
+    """Return one page of the query; `cursor` is the job before the page."""
+    found = matching_jobs(rows, query)
     if query.after_number is not None:
-        found = [row for row in found if _follows(row, mark, query)]
-    # A stable sort keeps rows with the same key in the order of numbers, also when reversed.
+        found = [row for row in found if _follows(row, cursor, query)]
+    # The sort is stable: rows with equal keys stay in order of number, also when reversed.
     found.sort(key=_KEYS[query.sort], reverse=query.descending)
     return found[query.offset : query.offset + query.limit]
 
@@ -88,7 +84,7 @@ def _matches(row: JobRow, query: JobQuery) -> bool:
         and (query.since_ms is None or job.submit_ms >= query.since_ms)
         and _ended_within(row, query)
         and (query.numbers is None or job.number in query.numbers)
-        and (query.sight is None or _seen(row, query.sight))
+        and (query.visibility is None or _is_visible(row, query.visibility))
     )
 
 
@@ -102,25 +98,25 @@ def _ended_within(row: JobRow, query: JobQuery) -> bool:
     return (since_ms is None or end_ms >= since_ms) and (before_ms is None or end_ms < before_ms)
 
 
-def _seen(row: JobRow, sight: Sight) -> bool:
-    is_others = sight.others and row.state not in ENDED
-    return is_others or sight.covers(row.job.user, row.job.tenant)
+def _is_visible(row: JobRow, visibility: JobVisibility) -> bool:
+    is_live_of_others = visibility.others and row.state not in ENDED
+    return is_live_of_others or visibility.covers(row.job.user, row.job.tenant)
 
 
-def _follows(row: JobRow, mark: JobRow | None, query: JobQuery) -> bool:
+def _follows(row: JobRow, cursor: JobRow | None, query: JobQuery) -> bool:
     key: Any = row.job.number
-    marked: Any = query.after_number
+    cursor_key: Any = query.after_number
     if query.sort != "number":
-        if mark is None:
+        if cursor is None:
             return False
-        key, marked = _KEYS[query.sort](row), _KEYS[query.sort](mark)
-        if key == marked:
-            return row.job.number > mark.job.number
-    return bool(key < marked if query.descending else key > marked)
+        key, cursor_key = _KEYS[query.sort](row), _KEYS[query.sort](cursor)
+        if key == cursor_key:
+            return row.job.number > cursor.job.number
+    return bool(key < cursor_key if query.descending else key > cursor_key)
 
 
 def _time(name: str) -> Callable[[JobRow], tuple[bool, int]]:
-    """What has no time yet comes first."""
+    """Return a sort key; rows without a time come first."""
 
     def key(row: JobRow) -> tuple[bool, int]:
         value = getattr(row, name)
@@ -142,11 +138,17 @@ _KEYS: dict[str, Callable[[JobRow], Any]] = {
 }
 
 
-# --- The store that forgets everything when the process ends: for simulations and tests.
+def _put(rows: dict[Any, Any], key: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """Return a function that writes a row under its key."""
+
+    def put(row: Any) -> None:
+        rows[key(row)] = row
+
+    return put
 
 
 class MemoryStore:
-    """Rows in dictionaries. With `keep_ended` off, ended jobs and history are dropped."""
+    """Rows in dictionaries. Without `keep_ended`, ended jobs and history are not stored."""
 
     def __init__(self, *, keep_ended: bool = True) -> None:
         """Start empty."""
@@ -161,14 +163,14 @@ class MemoryStore:
         self._environments: dict[str, EnvironmentRow] = {}
         self._usage: dict[tuple[int | None, str, str | None], UsageRow] = {}
         self._shares: dict[tuple[str, str | None], ShareRow] = {}
-        self._answers: dict[tuple[str, str], AnswerRow] = {}
+        self._responses: dict[tuple[str, str], ResponseRow] = {}
         self._tenants: dict[str, Tenant] = {}
         self._tokens: dict[str, Token] = {}
         self._identities: dict[tuple[str, str], Identity] = {}
         self._audit: list[tuple[int, AuditRow]] = []
         self._last_audit = 0
         self._pools: dict[Pool, PoolQuota] = {}
-        self._windows: dict[str, AdvanceReservation] = {}
+        self._advance_reservations: dict[str, AdvanceReservation] = {}
         self._services: dict[str, Service] = {}
         self._weeks: dict[tuple[str, str | None], WeekUsageRow] = {}
         self._estimates: dict[str, EstimateRow] = {}
@@ -176,74 +178,73 @@ class MemoryStore:
         self._allocations: dict[str, Allocation] = {}
         self._notices: dict[str, NoticeRow] = {}
         self._cursors: dict[str, CursorRow] = {}
-        self._promises: dict[str, Reservation] = {}
+        self._reservations: dict[str, Reservation] = {}
         self._events: list[EventRow] = []
         self._last_event = 0
         self._next_number = 1
-        self._keepers: dict[type, Callable[[Any], object]] = {
-            JobRow: self._keep_job,
-            TaskRow: self._keep_task,
-            LaunchRow: self._keep_launch,
-            NewJobs: self._keep_new,
-            EnvironmentRow: self._keep_environment,
-            AttemptRow: self._keep_attempt,
-            AttemptMeasure: self._keep_measure,
-            DeviceHour: self._keep_hour,
-            UsageRow: self._keep_usage,
-            ShareRow: self._keep_share,
-            AnswerRow: self._keep_answer,
-            Token: self._keep_token,
-            Authority: self._keep_identity,
-            JoinToken: self._keep_identity,
-            NodeKey: self._keep_identity,
-            AuditRow: self._keep_audit,
-            EventRow: self._keep_event,
-            NoticeRow: self._keep_notice,
+        self._writers: dict[type, Callable[[Any], object]] = {
+            JobRow: self._write_job,
+            TaskRow: self._write_task,
+            LaunchRow: self._write_launch,
+            NewJobs: self._write_new,
+            EnvironmentRow: _put(self._environments, attrgetter("name")),
+            AttemptRow: self._write_attempt,
+            AttemptMeasure: self._write_measure,
+            DeviceHour: _put(self._hours, attrgetter("hour_ms", "node_id", "index")),
+            UsageRow: _put(self._usage, attrgetter("period_ms", "tenant", "user")),
+            ShareRow: _put(self._shares, attrgetter("tenant", "user")),
+            ResponseRow: _put(self._responses, attrgetter("user", "key")),
+            Token: _put(self._tokens, attrgetter("id")),
+            Authority: _put(self._identities, identity_key),
+            JoinToken: _put(self._identities, identity_key),
+            NodeKey: _put(self._identities, identity_key),
+            AuditRow: self._write_audit,
+            EventRow: self._write_event,
+            NoticeRow: _put(self._notices, attrgetter("id")),
             RemovedNotice: lambda gone: self._notices.pop(gone.id, None),
-            CursorRow: self._keep_cursor,
-            Allocation: self._keep_allocation,
+            CursorRow: _put(self._cursors, attrgetter("name")),
+            Allocation: _put(self._allocations, attrgetter("id")),
             RemovedAllocation: lambda gone: self._allocations.pop(gone.id, None),
-            PromiseRow: self._keep_promise,
-            RemovedPromise: lambda gone: self._promises.pop(gone.id, None),
-            Node: self._keep_node,
+            ReservationRow: self._write_reservation,
+            RemovedReservation: lambda gone: self._reservations.pop(gone.id, None),
+            Node: _put(self._nodes, attrgetter("id")),
             RemovedNode: lambda gone: self._nodes.pop(gone.id, None),
-            Tenant: self._keep_tenant,
+            Tenant: _put(self._tenants, attrgetter("id")),
             RemovedTenant: lambda gone: self._tenants.pop(gone.id, None),
-            PoolQuota: self._keep_pool,
-            AdvanceReservation: self._keep_window,
-            Service: self._keep_service,
-            WeekUsageRow: self._keep_week,
-            EstimateRow: self._keep_estimate,
-            RemovedEstimate: lambda gone: self._estimates.pop(gone.id, None),
+            PoolQuota: _put(self._pools, attrgetter("pool")),
+            AdvanceReservation: _put(self._advance_reservations, attrgetter("id")),
+            RemovedAdvanceReservation: lambda gone: self._advance_reservations.pop(gone.id, None),
+            Service: _put(self._services, attrgetter("id")),
             RemovedService: lambda gone: self._services.pop(gone.id, None),
-            RemovedWindow: lambda gone: self._windows.pop(gone.id, None),
+            WeekUsageRow: _put(self._weeks, attrgetter("tenant", "user")),
+            EstimateRow: _put(self._estimates, attrgetter("job_id")),
+            RemovedEstimate: lambda gone: self._estimates.pop(gone.id, None),
         }
 
-    # --- writing
-
     def commit(self, writes: list[Write]) -> int:
-        """Keep a batch; a row that cannot be kept is refused before anything is."""
-        keepers = self._keepers
+        """Write a batch; an invalid row is rejected before anything is written."""
+        writers = self._writers
         launched = []
         for write in writes:
-            if type(write) not in keepers:
-                raise InternalError(f"the store does not know rows of type {type(write).__name__}")
+            if type(write) not in writers:
+                raise InternalError(
+                    f"the store has no table for rows of type {type(write).__name__}"
+                )
             if isinstance(write, LaunchRow):
                 launched.append(write.job_id)
         if launched:
-            self._check_jobs_known(launched, writes)
+            new = {write.job.id for write in writes if isinstance(write, JobRow)}
+            for write in writes:
+                if isinstance(write, NewJobs):
+                    new.update(job.id for job in write.jobs)
+            for job_id in launched:
+                if job_id not in new and self.job(job_id) is None:
+                    raise InternalError(f"the launch of job {job_id} came before the job itself")
         for write in writes:
-            keepers[type(write)](write)
+            writers[type(write)](write)
         return self._last_event
 
-    def _check_jobs_known(self, launched: list[str], writes: list[Write]) -> None:
-        new = {write.job.id for write in writes if isinstance(write, JobRow)}
-        new.update(job.id for write in writes if isinstance(write, NewJobs) for job in write.jobs)
-        for job_id in launched:
-            if job_id not in new and self.job(job_id) is None:
-                raise InternalError(f"the launch of job {job_id} came before the job itself")
-
-    def _keep_job(self, row: JobRow) -> None:
+    def _write_job(self, row: JobRow) -> None:
         job = row.job
         if job.number >= self._next_number:
             self._next_number = job.number + 1
@@ -251,96 +252,43 @@ class MemoryStore:
             self._archived.pop(job.id, None)
             self._jobs[job.id] = row
         elif row.state in ENDED:
-            for kept in (self._jobs, self._tasks, self._launches):
-                kept.pop(job.id, None)
+            for rows in (self._jobs, self._tasks, self._launches):
+                rows.pop(job.id, None)
         else:
             self._jobs[job.id] = row
 
-    def _keep_task(self, row: TaskRow) -> None:
+    def _write_task(self, row: TaskRow) -> None:
         self._tasks.setdefault(row.job_id, {})[row.task] = row
 
-    def _keep_launch(self, row: LaunchRow) -> None:
+    def _write_launch(self, row: LaunchRow) -> None:
         self._launches[row.job_id] = row.launch
 
-    def _keep_promise(self, row: PromiseRow) -> None:
-        self._promises[row.id] = row.reservation
-
-    def _keep_new(self, new: NewJobs) -> None:
+    def _write_new(self, new: NewJobs) -> None:
         for row in new.rows():
-            self._keepers[type(row)](row)
+            self._writers[type(row)](row)
         for event in new.events():
-            self._keep_event(event)
+            self._write_event(event)
 
-    def _keep_environment(self, row: EnvironmentRow) -> None:
-        self._environments[row.name] = row
-
-    def _keep_attempt(self, row: AttemptRow) -> None:
+    def _write_attempt(self, row: AttemptRow) -> None:
         if self._keep_ended:
             self._attempts.setdefault(row.job_id, {})[row.allocation_id] = row
 
-    def _keep_measure(self, row: AttemptMeasure) -> None:
+    def _write_measure(self, row: AttemptMeasure) -> None:
         if self._keep_ended:
             self._measures.setdefault(row.job_id, {})[row.allocation_id] = row
 
-    def _keep_hour(self, row: DeviceHour) -> None:
-        self._hours[(row.hour_ms, row.node_id, row.index)] = row
+    def _write_reservation(self, row: ReservationRow) -> None:
+        self._reservations[row.id] = row.reservation
 
-    def _keep_usage(self, row: UsageRow) -> None:
-        self._usage[(row.period_ms, row.tenant, row.user)] = row
-
-    def _keep_share(self, row: ShareRow) -> None:
-        self._shares[(row.tenant, row.user)] = row
-
-    def _keep_answer(self, row: AnswerRow) -> None:
-        self._answers[(row.user, row.key)] = row
-
-    def _keep_token(self, token: Token) -> None:
-        self._tokens[token.id] = token
-
-    def _keep_identity(self, identity: Identity) -> None:
-        self._identities[identity_key(identity)] = identity
-
-    def _keep_audit(self, row: AuditRow) -> None:
+    def _write_audit(self, row: AuditRow) -> None:
         self._last_audit += 1
         if self._keep_ended:
             self._audit.append((self._last_audit, row))
 
-    def _keep_event(self, row: EventRow) -> None:
+    def _write_event(self, row: EventRow) -> None:
         self._last_event += 1
         if self._keep_ended:
             self._events.append(row)
-
-    def _keep_notice(self, row: NoticeRow) -> None:
-        self._notices[row.id] = row
-
-    def _keep_cursor(self, row: CursorRow) -> None:
-        self._cursors[row.name] = row
-
-    def _keep_allocation(self, allocation: Allocation) -> None:
-        self._allocations[allocation.id] = allocation
-
-    def _keep_node(self, node: Node) -> None:
-        self._nodes[node.id] = node
-
-    def _keep_tenant(self, tenant: Tenant) -> None:
-        self._tenants[tenant.id] = tenant
-
-    def _keep_pool(self, quota: PoolQuota) -> None:
-        self._pools[quota.pool] = quota
-
-    def _keep_week(self, row: WeekUsageRow) -> None:
-        self._weeks[row.tenant, row.user] = row
-
-    def _keep_estimate(self, row: EstimateRow) -> None:
-        self._estimates[row.job_id] = row
-
-    def _keep_window(self, window: AdvanceReservation) -> None:
-        self._windows[window.id] = window
-
-    def _keep_service(self, service: Service) -> None:
-        self._services[service.id] = service
-
-    # --- jobs
 
     def job(self, job_id: str) -> JobRow | None:
         """One job, archived or not."""
@@ -354,7 +302,7 @@ class MemoryStore:
         """All jobs that have not ended, by number."""
         return [row for row in self.jobs() if row.state not in ENDED]
 
-    def recent_ends(self, limit: int) -> list[JobRow]:
+    def recently_ended(self, limit: int) -> list[JobRow]:
         """The jobs that ended last, the latest first, archived ones left out."""
         ended = [row for row in self._jobs.values() if _ended_at(row) is not None]
         ended.sort(key=lambda row: (row.end_ms, row.job.number), reverse=True)
@@ -362,15 +310,16 @@ class MemoryStore:
 
     def find_jobs(self, query: JobQuery) -> list[JobRow]:
         """A page of jobs."""
-        marks = (row for row in self._all(archived=True) if row.job.number == query.after_number)
-        return page(self._in_sweep(query), query, next(marks, None))
+        every = self._all(archived=True)
+        cursor = next((row for row in every if row.job.number == query.after_number), None)
+        return page(self._in_sweep(query), query, cursor)
 
     def count_jobs(self, query: JobQuery) -> int:
         """How many jobs there are on all pages."""
-        return len(chosen(self._in_sweep(query), query))
+        return len(matching_jobs(self._in_sweep(query), query))
 
     def sweeps(self, user: str, within: frozenset[str] | None = None) -> list[SweepCount]:
-        """The sweeps of a user: how many of their jobs are in each state."""
+        """The sweeps of a user by name and state, archived jobs left out."""
         found: dict[tuple[str, JobState], list[JobRow]] = {}
         for row in self._jobs.values():
             launch = self._launches.get(row.job.id)
@@ -393,10 +342,10 @@ class MemoryStore:
     def count_states(self, *, user: str = "", tenant: str = "") -> dict[JobState, int]:
         """How many jobs (an array counts once) are in each state, archived ones left out."""
         query = JobQuery(user=user, tenant=tenant)
-        return dict(Counter(row.state for row in chosen(self._jobs.values(), query)))
+        return dict(Counter(row.state for row in matching_jobs(self._jobs.values(), query)))
 
     def _in_sweep(self, query: JobQuery) -> list[JobRow]:
-        """The rows to choose from; which sweep a job is of stands in its launch."""
+        """Return the jobs of the query's sweep, which their launches name; without one, all."""
         rows = self._all(archived=query.archived)
         if not query.sweep:
             return rows
@@ -408,8 +357,6 @@ class MemoryStore:
 
     def _all(self, *, archived: bool) -> list[JobRow]:
         return [*self._jobs.values(), *(self._archived.values() if archived else ())]
-
-    # --- what belongs to a job
 
     def tasks(self, job_id: str, *, only: IntervalSet | None = None) -> list[TaskRow]:
         """The tasks of an array that have started, by number."""
@@ -438,7 +385,7 @@ class MemoryStore:
         )
 
     def attempt_measures(self, job_id: str, task: int | None = None) -> list[AttemptMeasure]:
-        """What was measured on the attempts of a job, or of one task, by task and attempt."""
+        """The measurements of the attempts of a job, or of one task, by task and attempt."""
         rows = self._measures.get(job_id, {}).values()
         return sorted(
             (row for row in rows if task is None or row.task == task),
@@ -446,7 +393,7 @@ class MemoryStore:
         )
 
     def job_measures(self, job_ids: Sequence[str]) -> dict[str, Measure]:
-        """The measures of these jobs over all their attempts."""
+        """The measurements of these jobs over all attempts; jobs without any are missing."""
         found: dict[str, Measure] = {}
         for job_id in job_ids:
             for row in self._measures.get(job_id, {}).values():
@@ -454,13 +401,13 @@ class MemoryStore:
         return found
 
     def device_hours(self, from_ms: int, before_ms: int) -> list[DeviceHour]:
-        """The hours of all devices that begin in this time, by hour, node and device."""
+        """The hourly readings of all devices in this time, by hour, node and device."""
         return [row for key, row in sorted(self._hours.items()) if from_ms <= key[0] < before_ms]
 
     def attempts_between(
         self, from_ms: int, before_ms: int, *, after: tuple[int, str] = (0, ""), limit: int = 1000
     ) -> list[AttemptRow]:
-        """Attempts that ended after the first moment and began before the second."""
+        """Attempts that ended after the first time and began before the second, by end and id."""
         rows = [
             row
             for of_job in self._attempts.values()
@@ -471,8 +418,8 @@ class MemoryStore:
         ]
         return sorted(rows, key=attrgetter("end_ms", "allocation_id"))[:limit]
 
-    def measures_of(self, allocation_ids: Sequence[str]) -> dict[str, Measure]:
-        """What was measured on these attempts; where nothing was, there is none."""
+    def measures_by_allocation(self, allocation_ids: Sequence[str]) -> dict[str, Measure]:
+        """The measurements of these attempts; attempts without any are missing."""
         wanted = set(allocation_ids)
         return {
             row.allocation_id: row.measure
@@ -481,11 +428,9 @@ class MemoryStore:
             if row.allocation_id in wanted
         }
 
-    def answer(self, user: str, key: str) -> AnswerRow | None:
-        """What was answered to a request before."""
-        return self._answers.get((user, key))
-
-    # --- the cluster
+    def response(self, user: str, key: str) -> ResponseRow | None:
+        """The stored response to a request with this idempotency key."""
+        return self._responses.get((user, key))
 
     def tenants(self) -> list[Tenant]:
         """All tenants, by id."""
@@ -496,11 +441,11 @@ class MemoryStore:
         return sorted(self._tokens.values(), key=attrgetter("id"))
 
     def identities(self) -> list[Identity]:
-        """How nodes are known, by kind and id."""
+        """The identities of nodes: the authority, join tokens and keys, by kind and id."""
         return [identity for _, identity in sorted(self._identities.items(), key=itemgetter(0))]
 
     def audit(self, query: AuditQuery) -> list[tuple[int, AuditRow]]:
-        """Records with their numbers, the newest first."""
+        """Entries of the audit log with their numbers, the newest first."""
         found = (
             (number, row)
             for number, row in reversed(self._audit)
@@ -513,12 +458,12 @@ class MemoryStore:
         return list(islice(found, query.limit))
 
     def pools(self) -> list[PoolQuota]:
-        """All pools with a part of their own, by name."""
+        """All pools that have a quota, by name."""
         return sorted(self._pools.values(), key=attrgetter("pool"))
 
-    def windows(self) -> list[AdvanceReservation]:
-        """All reservations that people made, by number; those that are over as well."""
-        return sorted(self._windows.values(), key=attrgetter("number"))
+    def advance_reservations(self) -> list[AdvanceReservation]:
+        """All advance reservations by number, including past ones."""
+        return sorted(self._advance_reservations.values(), key=attrgetter("number"))
 
     def services(self) -> list[Service]:
         """All services with their replicas, by number."""
@@ -529,26 +474,26 @@ class MemoryStore:
         return sorted(self._nodes.values(), key=attrgetter("ordinal", "id"))
 
     def allocations(self) -> list[Allocation]:
-        """All that is held, by id."""
+        """All allocations, by id."""
         return sorted(self._allocations.values(), key=attrgetter("id"))
 
-    def promises(self) -> list[Reservation]:
-        """The places and times that waiting jobs were promised, by the job's number."""
-        return sorted(self._promises.values(), key=attrgetter("job_number"))
+    def reservations(self) -> list[Reservation]:
+        """The reservations of pending jobs, by job number."""
+        return sorted(self._reservations.values(), key=attrgetter("job_number"))
 
     def usage(self) -> list[UsageRow]:
-        """All totals, by period, tenant and user, None before all others."""
+        """All totals, by period, tenant and user; None comes first."""
         return sorted(
             self._usage.values(),
             key=lambda row: (*_none_first(row.period_ms, 0), row.tenant, *_none_first(row.user)),
         )
 
     def week_usage(self) -> list[WeekUsageRow]:
-        """GPU time by week, by tenant and user, None before all others."""
+        """GPU time of the last week of each account, by tenant and user; None comes first."""
         return sorted(self._weeks.values(), key=lambda row: (row.tenant, *_none_first(row.user)))
 
     def estimates(self, *, started_since_ms: int | None = None) -> list[EstimateRow]:
-        """Estimates of jobs that started since then, by start; without a time, of those to come."""
+        """Estimates of jobs that started since then, by start; without a time, of pending jobs."""
         return sorted(
             (
                 row
@@ -560,39 +505,35 @@ class MemoryStore:
         )
 
     def shares(self) -> list[ShareRow]:
-        """All decayed usage, by tenant and user, None before all others."""
+        """All decayed usage, by tenant and user; None comes first."""
         return sorted(self._shares.values(), key=lambda row: (row.tenant, *_none_first(row.user)))
 
-    # --- history
-
     def notices(self) -> list[NoticeRow]:
-        """All notifications that wait, the oldest first."""
+        """All notifications that wait to be delivered, the oldest first."""
         return sorted(self._notices.values(), key=attrgetter("at_ms", "id"))
 
     def cursor(self, name: str) -> CursorRow | None:
-        """How far somebody has read the history."""
+        """The position of a reader in the history."""
         return self._cursors.get(name)
 
     def events(self, after: int = 0, limit: int = 1000) -> list[tuple[int, EventRow]]:
-        """History with sequence numbers larger than `after`."""
-        forgotten = self._last_event - len(self._events)
-        start = max(0, after - forgotten)
+        """Events with sequence numbers larger than `after`."""
+        deleted = self._last_event - len(self._events)
+        start = max(0, after - deleted)
         return list(
-            enumerate(islice(self._events, start, start + limit), start=forgotten + start + 1)
+            enumerate(islice(self._events, start, start + limit), start=deleted + start + 1)
         )
 
     def last_event(self) -> int:
-        """The largest sequence number so far; 0 if there is no history."""
+        """The largest sequence number so far; 0 without any event."""
         return self._last_event
 
     def next_number(self) -> int:
-        """The number of the next job; no number is ever given twice."""
+        """The number of the next job; no number is used twice."""
         return self._next_number
 
-    # --- old things
-
     def archive(self, *, ended_before_ms: int, limit: int = 1000) -> int:
-        """Move jobs that ended before then out of the way, the oldest end first; says how many."""
+        """Move jobs that ended before then to the archive, the oldest first; returns how many."""
         ends = sorted(
             (end_ms, row.job.number, row.job.id)
             for row in self._jobs.values()
@@ -602,51 +543,53 @@ class MemoryStore:
             self._archived[job_id] = self._jobs.pop(job_id)
         return len(ends)
 
-    def forget(self, before: Cutoffs, *, limit: int = 10_000) -> int:
-        """Drop what is old: answers, events, hours, records, environments. Says how many."""
-        old = [key for key, row in self._answers.items() if row.at_ms < before.answers_ms][:limit]
-        for key in old:
-            del self._answers[key]
-        named = {
+    def delete_expired(self, before: Cutoffs, *, limit: int = 10_000) -> int:
+        """Delete rows that are older than the cut-offs; returns how many."""
+        responses = [
+            key for key, row in self._responses.items() if row.at_ms < before.responses_ms
+        ][:limit]
+        for response in responses:
+            del self._responses[response]
+        needed = {
             launch.captured
             for job_id, launch in self._launches.items()
-            if job_id in self._jobs and _needs(self._jobs[job_id], before.environments_ms)
+            if job_id in self._jobs
+            and _needs_environment(self._jobs[job_id], before.environments_ms)
         }
-        unnamed = [name for name in self._environments if name not in named][:limit]
-        for name in unnamed:
+        environments = [name for name in self._environments if name not in needed][:limit]
+        for name in environments:
             del self._environments[name]
         hours = [key for key in sorted(self._hours) if key[0] < before.hours_ms][:limit]
         for hour in hours:
             del self._hours[hour]
-        past = 0
+        events = 0
         for event in self._events[:limit]:
             if event.at_ms >= before.events_ms:
                 break
-            past += 1
-        del self._events[:past]
-        outdated = [one for one in self._audit[:limit] if one[1].at_ms < before.audit_ms]
-        gone = {number for number, _ in outdated}
-        self._audit = [one for one in self._audit if one[0] not in gone]
-        judged = [
+            events += 1
+        del self._events[:events]
+        audit = {number for number, row in self._audit[:limit] if row.at_ms < before.audit_ms}
+        self._audit = [entry for entry in self._audit if entry[0] not in audit]
+        estimates = [
             row.job_id
             for row in self.estimates(started_since_ms=0)
             if (row.start_ms or 0) < before.events_ms
         ][:limit]
-        for job_id in judged:
+        for job_id in estimates:
             del self._estimates[job_id]
-        return len(old) + len(unnamed) + len(hours) + past + len(outdated) + len(judged)
+        rows = len(responses) + len(environments) + len(hours) + len(audit) + len(estimates)
+        return events + rows
 
-    def trouble(self) -> str:
-        """There is none."""
+    def unavailable_reason(self) -> str:
+        """Return nothing: it is always available."""
         return ""
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there is nothing to close."""
 
 
-def _needs(row: JobRow, environments_before_ms: int) -> bool:
-    """Tell whether a job may still be run in its environment."""
-    return row.state not in ENDED or (row.end_ms or 0) >= environments_before_ms
+def _needs_environment(row: JobRow, ended_before_ms: int) -> bool:
+    return row.state not in ENDED or (row.end_ms or 0) >= ended_before_ms
 
 
 def _ended_at(row: JobRow) -> int | None:

@@ -1,7 +1,7 @@
-"""What every store in SQL reads, whatever the database: the questions, and what rows become.
+"""All reads of the SQL databases: builds statements, binds values, decodes rows.
 
-Each store brings a dialect and three ways to run a statement; what a statement is called and what
-its values are stands here, once.
+A store supplies a dialect and three ways to run a statement. Queries come in, model values and rows
+go out; `MemoryStore` must give the same result for the same query.
 """
 
 from __future__ import annotations
@@ -22,19 +22,17 @@ from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store import row_reader
 from gpu_scheduler.store.codec import (
+    ADVANCE_RESERVATION,
     NODE,
-    PROMISE,
+    RESERVATION,
     SERVICE,
     TENANT,
-    WINDOW,
     decode_events,
-    identity_of,
+    decode_identity,
 )
-from gpu_scheduler.store.contract import AuditQuery, JobQuery, Sight, SweepCount
-from gpu_scheduler.store.job_values import number_in
-from gpu_scheduler.store.row_reader import job_row
+from gpu_scheduler.store.contract import AuditQuery, JobQuery, JobVisibility, SweepCount
+from gpu_scheduler.store.job_columns import job_number
 from gpu_scheduler.store.rows import (
-    AnswerRow,
     AttemptRow,
     AuditRow,
     CursorRow,
@@ -42,6 +40,7 @@ from gpu_scheduler.store.rows import (
     EventRow,
     JobRow,
     NoticeRow,
+    ResponseRow,
     ShareRow,
     TaskRow,
     UsageRow,
@@ -49,84 +48,84 @@ from gpu_scheduler.store.rows import (
 )
 from gpu_scheduler.store.sql_files import Dialect
 
-# --- The SQL for a list of jobs.
-#
-# A query comes in; a statement and its values go out. Jobs that live, jobs that have ended and
-# archived jobs are three parts, each read in order along an index of its own and merged, so that a
-# page costs as much as its rows and not as much as the table.
+T = TypeVar("T")
+Values = Mapping[str, Any]
 
-MOST_RANGES = 50
-"""More ranges of numbers than this are looked up in a list instead of being spelled out."""
+NO_VALUES: Values = {}
+MAX_INT = 2**63 - 1
+MAX_INLINE_RANGES = 50
+"""More ranges of job numbers than this are bound as one list instead of written into the SQL."""
+_TABLES = ("jobs", "archived_jobs")
 
 _NULLABLE = frozenset({"start_ms", "end_ms"})
 
 SqlValues = dict[str, Any]
 
+# A list of jobs. Live, ended and archived jobs are three parts; each is read in order along its own
+# index and then merged, so the cost of a page depends on its rows, not on the size of the table.
 
-def page_statement(dialect: Dialect, query: JobQuery, mark: Any) -> tuple[str, SqlValues]:
-    """The statement for one page; `mark` is the sort key of the job that it begins behind."""
+
+def page_statement(dialect: Dialect, query: JobQuery, cursor_key: Any) -> tuple[str, SqlValues]:
+    """Return the statement for one page, after the job with this sort key if there is a cursor."""
     values = _values(dialect, query)
     values |= {"limit": query.limit, "offset": query.offset}
-    behind = []
+    after_cursor = []
     if query.after_number is not None:
         values["after"] = query.after_number
-        values["mark"] = mark
-        behind.append(_behind(dialect, query, mark))
+        values["cursor_key"] = cursor_key
+        after_cursor.append(_after_cursor(dialect, query, cursor_key))
     order = _order(query)
     parts = " UNION ALL ".join(
-        dialect.reading(
-            "part", table=table, conditions=" AND ".join(conditions + behind), order=order
+        dialect.query(
+            "part", table=table, conditions=" AND ".join(conditions + after_cursor), order=order
         )
         for table, conditions in _parts(dialect, query)
     )
-    return dialect.reading("page", parts=parts, order=order), values
+    return dialect.query("page", parts=parts, order=order), values
 
 
 def count_statements(dialect: Dialect, query: JobQuery) -> Iterator[tuple[str, SqlValues]]:
-    """Statements whose counts make up the whole."""
+    """Yield statements whose counts add up to the number of jobs."""
     for table, conditions in _parts(dialect, query):
-        together = " AND ".join(conditions)
-        yield (
-            dialect.reading("count_part", table=table, conditions=together),
-            _values(dialect, query),
-        )
+        statement = dialect.query("count_part", table=table, conditions=" AND ".join(conditions))
+        yield statement, _values(dialect, query)
 
 
-def is_counted(query: JobQuery) -> bool:
-    """Tell whether the kept counts answer the query."""
-    plain = not (query.name or query.sweep) and query.numbers is None and query.sight is None
+def has_stored_counts(query: JobQuery) -> bool:
+    """Tell whether the table `job_counts` answers the query."""
+    plain = not (query.name or query.sweep) and query.numbers is None and query.visibility is None
     times = (query.since_ms, query.ended_since_ms, query.ended_before_ms)
     return plain and all(time_ms is None for time_ms in times)
 
 
 def _parts(dialect: Dialect, query: JobQuery) -> list[tuple[str, list[str]]]:
-    """Tables (with the index to read along), and the conditions there."""
+    """Return the tables to read, each with its index hint and conditions."""
     shared = _conditions(dialect, query)
     wanted = set(query.states or JobState)
     parts = []
     if wanted - ENDED:
         index, live = _live_index(query, wanted), ["ended = 0"]
         if index == "jobs_by_state":
-            # Said in these words, as the index is.
+            # The condition of the partial index, word for word, so that it is used.
             live.append("state <> 'pending'")
-        if query.sight is not None and not query.sight.others:
-            live.append(_covered(dialect, query.sight))
-        parts.append((f"jobs{_along(dialect, query, index)}", live + shared))
+        if query.visibility is not None and not query.visibility.others:
+            live.append(_covered(dialect, query.visibility))
+        parts.append((f"jobs{_index_hint(dialect, query, index)}", live + shared))
     if wanted & ENDED:
-        index = "jobs_by_end" if query.sort == "end_ms" else _index_of_owner(query)
-        if query.sight is not None:
-            shared = [*shared, _covered(dialect, query.sight)]
-            if index == "jobs_by_number" and not query.sight.tenants:
+        index = "jobs_by_end" if query.sort == "end_ms" else _owner_index(query)
+        if query.visibility is not None:
+            shared = [*shared, _covered(dialect, query.visibility)]
+            if index == "jobs_by_number" and not query.visibility.tenants:
                 index = "jobs_by_user"
-        parts.append((f"jobs{_along(dialect, query, index)}", ["ended = 1", *shared]))
+        parts.append((f"jobs{_index_hint(dialect, query, index)}", ["ended = 1", *shared]))
         if query.archived:
             parts.append(("archived_jobs", ["ended = 1", *shared]))
     return parts
 
 
-def _along(dialect: Dialect, query: JobQuery, index: str) -> str:
-    """Numbers lead to their rows by themselves."""
-    return dialect.along(index) if query.numbers is None else ""
+def _index_hint(dialect: Dialect, query: JobQuery, index: str) -> str:
+    # A query for job numbers uses the primary key.
+    return dialect.index_hint(index) if query.numbers is None else ""
 
 
 def _live_index(query: JobQuery, wanted: set[JobState]) -> str:
@@ -134,10 +133,10 @@ def _live_index(query: JobQuery, wanted: set[JobState]) -> str:
         return "jobs_by_state"
     if query.sort == "priority" and not query.user:
         return "jobs_by_priority"
-    return _index_of_owner(query)
+    return _owner_index(query)
 
 
-def _index_of_owner(query: JobQuery) -> str:
+def _owner_index(query: JobQuery) -> str:
     return "jobs_by_user" if query.user else "jobs_by_number"
 
 
@@ -156,7 +155,7 @@ def _conditions(dialect: Dialect, query: JobQuery) -> list[str]:
         if asked
     ]
     if query.states:
-        # No index, or the states would be read one after the other, which is out of order.
+        # Without an index: rows by state would not come in the order of the page.
         marks = ", ".join(f":state{place}" for place in range(len(query.states)))
         conditions.append(f"{dialect.unindexed('state')} IN ({marks})")
     if query.numbers is not None:
@@ -164,18 +163,19 @@ def _conditions(dialect: Dialect, query: JobQuery) -> list[str]:
     return conditions
 
 
-def _covered(dialect: Dialect, sight: Sight) -> str:
-    """The condition for jobs that are seen whether they live or not."""
-    own = dialect.sql["seen_own"] if sight.within is None else dialect.sql["seen_own_within"]
-    return f"({own} OR {dialect.sql['seen_tenants']})" if sight.tenants else own
+def _covered(dialect: Dialect, visibility: JobVisibility) -> str:
+    """Return the condition for jobs that are visible even after their end."""
+    name = "visible_own" if visibility.within is None else "visible_own_within"
+    own = dialect.sql[name]
+    return f"({own} OR {dialect.sql['visible_tenants']})" if visibility.tenants else own
 
 
 def _in_ranges(dialect: Dialect, numbers: IntervalSet) -> str:
     if not numbers:
         return "0 = 1"
-    if len(numbers.ranges) <= MOST_RANGES:
-        spelled = (f"number BETWEEN {low:d} AND {high:d}" for low, high in numbers.ranges)
-        return f"({' OR '.join(spelled)})"
+    if len(numbers.ranges) <= MAX_INLINE_RANGES:
+        inline = (f"number BETWEEN {low:d} AND {high:d}" for low, high in numbers.ranges)
+        return f"({' OR '.join(inline)})"
     first, last = numbers.first, numbers.ranges[-1][1]
     return f"number BETWEEN {first:d} AND {last:d} AND {dialect.sql['in_ranges']}"
 
@@ -191,12 +191,12 @@ def _values(dialect: Dialect, query: JobQuery) -> SqlValues:
         "sweep": query.sweep,
     }
     values |= {f"state{place}": state.value for place, state in enumerate(query.states)}
-    if query.sight is not None:
-        values["seen_by"] = query.sight.user
-        values["seen_within"] = dialect.listed(query.sight.within or ())
-        values["seen_tenants"] = dialect.listed(query.sight.tenants)
-    if query.numbers is not None and len(query.numbers.ranges) > MOST_RANGES:
-        values["ranges"] = dialect.ranges(query.numbers.ranges)
+    if query.visibility is not None:
+        values["visible_to"] = query.visibility.user
+        values["visible_within"] = dialect.list_value(query.visibility.within or ())
+        values["visible_tenants"] = dialect.list_value(query.visibility.tenants)
+    if query.numbers is not None and len(query.numbers.ranges) > MAX_INLINE_RANGES:
+        values["ranges"] = dialect.ranges_value(query.numbers.ranges)
     return values
 
 
@@ -208,144 +208,138 @@ def _order(query: JobQuery) -> str:
     return f"{_column(query)} {direction}{nulls}, number"
 
 
-def _behind(dialect: Dialect, query: JobQuery, mark: Any) -> str:
-    """The condition for all rows behind the mark, in the order of `_order`."""
-    key, less_or_more = _column(query), "<" if query.descending else ">"
+def _after_cursor(dialect: Dialect, query: JobQuery, cursor_key: Any) -> str:
+    """Return the condition for all rows after the cursor, in the order of `_order`."""
+    key, operator = _column(query), "<" if query.descending else ">"
     if query.sort == "number":
-        return f"number {less_or_more} :after"
-    tie = f"({key} {dialect.same} :mark AND number > :after)"
-    if mark is None:
+        return f"number {operator} :after"
+    tie = f"({key} {dialect.null_safe_equal} :cursor_key AND number > :after)"
+    if cursor_key is None:
         return tie if query.descending else f"({tie} OR {key} IS NOT NULL)"
-    further = f"{key} {less_or_more} :mark"
+    further = f"{key} {operator} :cursor_key"
     if query.descending:
         further = f"{further} OR {key} IS NULL"
     return f"({further} OR {tie})"
 
 
 def _column(query: JobQuery) -> str:
-    """The column to sort by, quoted, as `user` is a word of SQL."""
+    """Return the column to sort by, quoted, because `user` is an SQL keyword."""
     return f'"{query.sort}"'
 
 
-# --- What every store in SQL reads, whatever the database: the questions, and what rows become.
-
-T = TypeVar("T")
-Values = Mapping[str, Any]
-
-NOTHING: Values = {}
-LARGEST = 2**63 - 1
-_TABLES = ("jobs", "archived_jobs")
-
-
-class SqlReads(ABC):
-    """All that can be asked of a database."""
+class SqlReader(ABC):
+    """The reads of the contract `Store`; subclasses run the statements."""
 
     _dialect: Dialect
 
     @abstractmethod
-    def _rows(self, make: Callable[[Any], T], statement: str, values: Values = NOTHING) -> list[T]:
-        """All rows of a statement, made into something."""
+    def _rows(
+        self, decode: Callable[[Any], T], statement: str, values: Values = NO_VALUES
+    ) -> list[T]:
+        """Return all rows of a statement, decoded."""
 
     @abstractmethod
-    def _row(self, statement: str, values: Values = NOTHING) -> Any:
-        """The first row; None if there is none."""
+    def _row(self, statement: str, values: Values = NO_VALUES) -> Any:
+        """Return the first row; None if there is none."""
 
     @abstractmethod
     def _scan(
         self, statement: str, values: Values, read: Callable[[Iterator[tuple[Any, ...]]], T]
     ) -> T:
-        """What `read` makes of rows that come one after the other; it may not need all of them."""
+        """Return the result of `read` on the iterator of rows; it may stop before the last row."""
 
-    # --- jobs
+    def _query(self, decode: Callable[[Any], T], name: str, values: Values = NO_VALUES) -> list[T]:
+        return self._rows(decode, self._dialect.query(name), values)
 
     def job(self, job_id: str) -> JobRow | None:
         """One job, archived or not."""
         for table in _TABLES:
-            values = {"number": number_in(job_id), "job_id": job_id}
-            rows = self._jobs(self._dialect.reading("job", table=table), values)
+            values = {"number": job_number(job_id), "job_id": job_id}
+            rows = self._jobs(self._dialect.query("job", table=table), values)
             if rows:
                 return rows[0]
         return None
 
     def jobs(self) -> list[JobRow]:
         """All jobs that have not been archived, by number."""
-        return self._jobs(self._dialect.reading("jobs"))
+        return self._jobs(self._dialect.query("jobs"))
 
     def live_jobs(self) -> list[JobRow]:
         """All jobs that have not ended, by number."""
-        return self._jobs(self._dialect.reading("live_jobs"))
+        return self._jobs(self._dialect.query("live_jobs"))
 
-    def recent_ends(self, limit: int) -> list[JobRow]:
+    def recently_ended(self, limit: int) -> list[JobRow]:
         """The jobs that ended last, the latest first, archived ones left out."""
-        return self._jobs(self._dialect.reading("recent_ends"), {"limit": limit})
+        return self._jobs(self._dialect.query("recently_ended"), {"limit": limit})
 
     def find_jobs(self, query: JobQuery) -> list[JobRow]:
         """A page of jobs."""
-        mark = None
+        cursor_key = None
         if query.after_number is not None and query.sort != "number":
             number = {"number": query.after_number}
-            found = self._row(self._dialect.reading("sort_key", key=query.sort), number)
+            found = self._row(self._dialect.query("sort_key", key=query.sort), number)
             if found is None:
                 return []
-            mark = found[0]
-        return self._jobs(*page_statement(self._dialect, query, mark))
+            cursor_key = found[0]
+        return self._jobs(*page_statement(self._dialect, query, cursor_key))
 
     def count_jobs(self, query: JobQuery) -> int:
         """How many jobs there are on all pages."""
-        if is_counted(query):
+        if has_stored_counts(query):
             counts = self._counts(query.user, query.tenant, archived=query.archived)
             return sum(counts.get(state, 0) for state in query.states or JobState)
-        return sum(self._row(*counting)[0] for counting in count_statements(self._dialect, query))
+        return sum(self._row(*statement)[0] for statement in count_statements(self._dialect, query))
 
     def count_states(self, *, user: str = "", tenant: str = "") -> dict[JobState, int]:
         """How many jobs (an array counts once) are in each state, archived ones left out."""
         return self._counts(user, tenant, archived=False)
 
     def sweeps(self, user: str, within: frozenset[str] | None = None) -> list[SweepCount]:
-        """The sweeps of a user: how many of their jobs are in each state."""
-        values = {"user": user, "within": None if within is None else self._dialect.listed(within)}
-        return self._rows(row_reader.sweep_count, self._dialect.reading("sweeps"), values)
+        """The sweeps of a user by name and state, archived jobs left out."""
+        values = {
+            "user": user,
+            "within": None if within is None else self._dialect.list_value(within),
+        }
+        return self._query(row_reader.sweep_count, "sweeps", values)
 
     def _counts(self, user: str, tenant: str, *, archived: bool) -> dict[JobState, int]:
         values = {"user": user, "tenant": tenant, "archived": int(archived)}
-        return dict(self._rows(row_reader.state_count, self._dialect.reading("counts"), values))
+        return dict(self._query(row_reader.state_count, "counts", values))
 
-    def _jobs(self, statement: str, values: Values = NOTHING) -> list[JobRow]:
-        return self._rows(job_row, statement, values)
-
-    # --- what belongs to a job
+    def _jobs(self, statement: str, values: Values = NO_VALUES) -> list[JobRow]:
+        return self._rows(row_reader.job_row, statement, values)
 
     def tasks(self, job_id: str, *, only: IntervalSet | None = None) -> list[TaskRow]:
         """The tasks of an array that have started, by number."""
-        low, high = -LARGEST, LARGEST
+        low, high = -MAX_INT, MAX_INT
         if only is not None:
             if not only:
                 return []
             low, high = only.first, only.ranges[-1][1]
         values = {"job_id": job_id, "low": low, "high": high}
-        rows = self._rows(row_reader.task_row, self._dialect.reading("tasks"), values)
+        rows = self._query(row_reader.task_row, "tasks", values)
         return [row for row in rows if only is None or row.task in only]
 
     def launch(self, job_id: str) -> Launch | None:
         """How a job is run."""
         for table in _TABLES:
-            values = {"number": number_in(job_id), "job_id": job_id}
+            values = {"number": job_number(job_id), "job_id": job_id}
             found = self._rows(
-                row_reader.launch, self._dialect.reading("launch", table=table), values
+                row_reader.launch, self._dialect.query("launch", table=table), values
             )
             if found:
                 return found[0]
         return None
 
     def launches(self, job_ids: Sequence[str]) -> dict[str, Launch]:
-        """How these jobs are run, as far as that is known; at the price of one look for most."""
+        """The launches of these jobs, where known; one query covers all ids of the usual form."""
         numbers = {
-            number: job_id for job_id in job_ids if (number := number_in(job_id)) is not None
+            number: job_id for job_id in job_ids if (number := job_number(job_id)) is not None
         }
-        rows = self._rows(
+        rows = self._query(
             lambda row: (numbers[row[0]], row_reader.launch(row[1:])),
-            self._dialect.reading("launches"),
-            {"names": self._dialect.listed(numbers)},
+            "launches",
+            {"names": self._dialect.list_value(numbers)},
         )
         found = dict(rows)
         for job_id in job_ids:
@@ -355,45 +349,39 @@ class SqlReads(ABC):
 
     def environment(self, name: str) -> dict[str, str] | None:
         """A captured environment."""
-        found = self._rows(
-            row_reader.variables, self._dialect.reading("environment"), {"name": name}
-        )
+        found = self._query(row_reader.variables, "environment", {"name": name})
         return found[0] if found else None
 
     def attempts(self, job_id: str, task: int | None = None) -> list[AttemptRow]:
         """The attempts of a job, or of one task, that have ended, by task and attempt."""
-        return self._rows(
+        return self._query(
             row_reader.attempt_row,
-            self._dialect.reading("attempts"),
+            "attempts",
             {"job_id": job_id, "task": task},
         )
 
     def attempt_measures(self, job_id: str, task: int | None = None) -> list[AttemptMeasure]:
-        """What was measured on the attempts of a job, or of one task, by task and attempt."""
+        """The measurements of the attempts of a job, or of one task, by task and attempt."""
         values = {"job_id": job_id, "task": task}
-        return self._rows(
-            row_reader.attempt_measure, self._dialect.reading("attempt_measures"), values
-        )
+        return self._query(row_reader.attempt_measure, "attempt_measures", values)
 
     def job_measures(self, job_ids: Sequence[str]) -> dict[str, Measure]:
-        """The measures of these jobs over all their attempts."""
-        values = {"names": self._dialect.listed(job_ids)}
-        return dict(
-            self._rows(row_reader.job_measure, self._dialect.reading("job_measures"), values)
-        )
+        """The measurements of these jobs over all attempts; jobs without any are missing."""
+        values = {"names": self._dialect.list_value(job_ids)}
+        return dict(self._query(row_reader.job_measure, "job_measures", values))
 
     def device_hours(self, from_ms: int, before_ms: int) -> list[DeviceHour]:
-        """The hours of all devices that begin in this time, by hour, node and device."""
-        return self._rows(
+        """The hourly readings of all devices in this time, by hour, node and device."""
+        return self._query(
             row_reader.device_hour,
-            self._dialect.reading("device_hours"),
+            "device_hours",
             {"from_ms": from_ms, "before_ms": before_ms},
         )
 
     def attempts_between(
         self, from_ms: int, before_ms: int, *, after: tuple[int, str] = (0, ""), limit: int = 1000
     ) -> list[AttemptRow]:
-        """Attempts that ended after the first moment and began before the second."""
+        """Attempts that ended after the first time and began before the second, by end and id."""
         values = {
             "from_ms": max(from_ms + 1, after[0]),
             "before_ms": before_ms,
@@ -401,107 +389,95 @@ class SqlReads(ABC):
             "after_id": after[1],
             "limit": limit,
         }
-        return self._rows(row_reader.attempt_row, self._dialect.reading("attempts_between"), values)
+        return self._query(row_reader.attempt_row, "attempts_between", values)
 
-    def measures_of(self, allocation_ids: Sequence[str]) -> dict[str, Measure]:
-        """What was measured on these attempts; where nothing was, there is none."""
-        values = {"names": self._dialect.listed(allocation_ids)}
-        return dict(
-            self._rows(row_reader.job_measure, self._dialect.reading("measures_of"), values)
-        )
+    def measures_by_allocation(self, allocation_ids: Sequence[str]) -> dict[str, Measure]:
+        """The measurements of these attempts; attempts without any are missing."""
+        values = {"names": self._dialect.list_value(allocation_ids)}
+        return dict(self._query(row_reader.job_measure, "measures_by_allocation", values))
 
-    def answer(self, user: str, key: str) -> AnswerRow | None:
-        """What was answered to a request before."""
-        found = self._rows(
-            row_reader.answer_row, self._dialect.reading("answer"), {"user": user, "key": key}
-        )
+    def response(self, user: str, key: str) -> ResponseRow | None:
+        """The stored response to a request with this idempotency key."""
+        found = self._query(row_reader.response_row, "response", {"user": user, "key": key})
         return found[0] if found else None
-
-    # --- the cluster
 
     def tenants(self) -> list[Tenant]:
         """All tenants, by id."""
-        return self._rows(lambda row: TENANT.decode(row[0]), self._dialect.reading("tenants"))
+        return self._query(lambda row: TENANT.decode(row[0]), "tenants")
 
     def tokens(self) -> list[Token]:
         """All tokens, by id."""
-        return self._rows(row_reader.token, self._dialect.reading("tokens"))
+        return self._query(row_reader.token, "tokens")
 
     def identities(self) -> list[Identity]:
-        """How nodes are known, by kind and id."""
-        return self._rows(identity_of, self._dialect.reading("identities"))
+        """The identities of nodes: the authority, join tokens and keys, by kind and id."""
+        return self._query(decode_identity, "identities")
 
     def audit(self, query: AuditQuery) -> list[tuple[int, AuditRow]]:
-        """Records with their numbers, the newest first."""
+        """Entries of the audit log with their numbers, the newest first."""
         values = {
             "user": query.user,
             "action": query.action,
             "outcome": query.outcome,
             "since_ms": query.since_ms,
-            "before": LARGEST if query.before is None else query.before,
+            "before": MAX_INT if query.before is None else query.before,
             "limit": query.limit,
         }
-        return self._rows(row_reader.audit_row, self._dialect.reading("audit"), values)
+        return self._query(row_reader.audit_row, "audit", values)
 
     def pools(self) -> list[PoolQuota]:
-        """All pools with a part of their own, by name."""
-        return self._rows(row_reader.pool, self._dialect.reading("pools"))
+        """All pools that have a quota, by name."""
+        return self._query(row_reader.pool, "pools")
 
     def services(self) -> list[Service]:
         """All services with their replicas, by number."""
-        return self._rows(lambda row: SERVICE.decode(row[0]), self._dialect.reading("services"))
+        return self._query(lambda row: SERVICE.decode(row[0]), "services")
 
-    def windows(self) -> list[AdvanceReservation]:
-        """All reservations that people made, by number; those that are over as well."""
-        return self._rows(lambda row: WINDOW.decode(row[0]), self._dialect.reading("windows"))
+    def advance_reservations(self) -> list[AdvanceReservation]:
+        """All advance reservations by number, including past ones."""
+        return self._query(lambda row: ADVANCE_RESERVATION.decode(row[0]), "advance_reservations")
 
     def nodes(self) -> list[Node]:
         """All nodes, by ordinal."""
-        return self._rows(lambda row: NODE.decode(row[0]), self._dialect.reading("nodes"))
+        return self._query(lambda row: NODE.decode(row[0]), "nodes")
 
     def allocations(self) -> list[Allocation]:
-        """All that is held, by id."""
-        return self._rows(row_reader.allocation, self._dialect.reading("allocations"))
+        """All allocations, by id."""
+        return self._query(row_reader.allocation, "allocations")
 
-    def promises(self) -> list[Reservation]:
-        """The places and times that waiting jobs were promised, by the job's number."""
-        return self._rows(lambda row: PROMISE.decode(row[0]), self._dialect.reading("promises"))
+    def reservations(self) -> list[Reservation]:
+        """The reservations of pending jobs, by job number."""
+        return self._query(lambda row: RESERVATION.decode(row[0]), "reservations")
 
     def usage(self) -> list[UsageRow]:
-        """All totals, by period, tenant and user, None before all others."""
-        return self._rows(row_reader.usage_row, self._dialect.reading("usage"))
+        """All totals, by period, tenant and user; None comes first."""
+        return self._query(row_reader.usage_row, "usage")
 
     def week_usage(self) -> list[WeekUsageRow]:
-        """GPU time by week, by tenant and user, None before all others."""
-        return self._rows(lambda row: WeekUsageRow(*row), self._dialect.reading("week_usage"))
+        """GPU time of the last week of each account, by tenant and user; None comes first."""
+        return self._query(lambda row: WeekUsageRow(*row), "week_usage")
 
     def estimates(self, *, started_since_ms: int | None = None) -> list[EstimateRow]:
-        """Estimates of jobs that started since then, by start; without a time, of those to come."""
+        """Estimates of jobs that started since then, by start; without a time, of pending jobs."""
         if started_since_ms is None:
-            return self._rows(row_reader.estimate, self._dialect.reading("estimates_to_come"))
-        return self._rows(
-            row_reader.estimate, self._dialect.reading("estimates"), {"since_ms": started_since_ms}
-        )
+            return self._query(row_reader.estimate, "open_estimates")
+        return self._query(row_reader.estimate, "estimates", {"since_ms": started_since_ms})
 
     def shares(self) -> list[ShareRow]:
-        """All decayed usage, by tenant and user, None before all others."""
-        return self._rows(lambda row: ShareRow(*row), self._dialect.reading("shares"))
-
-    # --- history
+        """All decayed usage, by tenant and user; None comes first."""
+        return self._query(lambda row: ShareRow(*row), "shares")
 
     def notices(self) -> list[NoticeRow]:
-        """All notifications that wait, the oldest first."""
-        return self._rows(row_reader.notice_row, self._dialect.reading("notices"))
+        """All notifications that wait to be delivered, the oldest first."""
+        return self._query(row_reader.notice_row, "notices")
 
     def cursor(self, name: str) -> CursorRow | None:
-        """How far somebody has read the history."""
-        found = self._rows(
-            lambda row: CursorRow(*row), self._dialect.reading("cursor"), {"name": name}
-        )
+        """The position of a reader in the history."""
+        found = self._query(lambda row: CursorRow(*row), "cursor", {"name": name})
         return found[0] if found else None
 
     def events(self, after: int = 0, limit: int = 1000) -> list[tuple[int, EventRow]]:
-        """History with sequence numbers larger than `after`."""
+        """Events with sequence numbers larger than `after`."""
 
         def read(pieces: Iterator[tuple[Any, ...]]) -> list[tuple[int, EventRow]]:
             found: list[tuple[int, EventRow]] = []
@@ -510,12 +486,12 @@ class SqlReads(ABC):
                 found.extend(item for item in numbered if item[0] > after)
             return found[:limit]
 
-        return self._scan(self._dialect.reading("history"), {"after": after}, read)
+        return self._scan(self._dialect.query("history"), {"after": after}, read)
 
     def last_event(self) -> int:
-        """The largest sequence number so far; 0 if there is no history."""
-        return int(self._row(self._dialect.reading("last_event"))[0])
+        """The largest sequence number so far; 0 without any event."""
+        return int(self._row(self._dialect.query("last_event"))[0])
 
     def next_number(self) -> int:
-        """The number of the next job; no number is ever given twice."""
-        return int(self._row(self._dialect.reading("next_number"))[0])
+        """The number of the next job; no number is used twice."""
+        return int(self._row(self._dialect.query("next_number"))[0])

@@ -1,4 +1,4 @@
-"""What is remembered: one form for each kind of row, and for the end of one."""
+"""The row types that a store writes and reads, and the types that remove rows."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ SUBMITTED = "submitted"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow:
-    """A job and where it is in its life. For an array, `tasks` has the task numbers per state.
+    """A job and its progress. For an array, `tasks` has the task numbers per state.
 
-    `waited_ms` is how long it stood in the queue before its attempts so far; time on hold, before
-    its begin time, before its dependencies were met and in a pause does not count. `met` are the
-    dependencies (by job id) that hold it back no more. `expected_ms` is its expected run time as
-    frozen when it was queued, `since_ms` when it was queued (0: it is not), `resume_ms` when its
-    pause after a failure ends, `prolog_failures` how often in a row a prolog kept it from running,
-    `misstarts` how often it did not begin in time or lost a member, `most_members` with how many an
-    elastic gang may start next (0: all), `saved_ms` when the attempt
-    that runs last saved its work (0: never).
+    `waited_ms` is its time in the queue before its attempts so far; time on hold, before its begin
+    time, waiting for dependencies and in a retry pause does not count. `met` are the dependencies
+    (job ids) that are fulfilled. `expected_ms` is the expected run time, fixed when it was queued;
+    `since_ms` is when it was queued (0: not queued); `resume_ms` is the end of the pause after a
+    failure; `prolog_failures` counts failures of the prolog in a row; `misstarts` counts attempts
+    that did not begin in time or lost a member; `most_members` limits the members of the next start
+    of an elastic gang (0: no limit); `saved_ms` is the last checkpoint of the running attempt (0:
+    none).
     """
 
     job: Job
@@ -90,7 +90,7 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRow:
-    """How a job is run; written once, in the batch of the job itself or later."""
+    """The launch of a job; written once, in the batch of the job itself or later."""
 
     job_id: str
     launch: Launch
@@ -98,10 +98,10 @@ class LaunchRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewJobs:
-    """Jobs that were submitted together and wait, with their launches and the event of each.
+    """Pending jobs of one submission, with their launches and one event each.
 
-    They have ids of the common form and are alike but for number, name and command, which is also
-    what the launch of each runs. Means the same as the rows of each; it is only faster.
+    Their ids have the form `job-<number>`, and they differ only in number, name and command; the
+    launch of each runs its command. Equivalent to the rows of each job, but faster to write.
     """
 
     at_ms: int
@@ -110,7 +110,7 @@ class NewJobs:
     launch: Launch
 
     def rows(self) -> Iterator[JobRow | LaunchRow]:
-        """The same as a row and a launch for each job."""
+        """Yield the row and the launch of each job."""
         for job, expected_ms in zip(self.jobs, self.expected_ms, strict=True):
             yield JobRow(
                 job=job, state=JobState.PENDING, expected_ms=expected_ms, since_ms=self.at_ms
@@ -118,16 +118,16 @@ class NewJobs:
             yield LaunchRow(job.id, replace(self.launch, argv=job.command))
 
     def events(self) -> Iterator[EventRow]:
-        """What happened to each."""
+        """Yield the event of each job."""
         for job in self.jobs:
             yield EventRow(at_ms=self.at_ms, kind=SUBMITTED, job_id=job.id, user=job.user)
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentRow:
-    """A captured environment, shared by all jobs that were submitted from it.
+    """A captured environment, shared by all jobs that were submitted with it.
 
-    Kept apart from the jobs as it can hold secrets; dropped when no job that is kept names it.
+    It has a table of its own because it can hold secrets; it is deleted when no job needs it.
     """
 
     name: str
@@ -136,9 +136,9 @@ class EnvironmentRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRow:
-    """One attempt that has ended: on what it ran, and how it ended.
+    """One attempt that has ended: its placements and its result.
 
-    `gpu_models` divides what it held by model, as that may change under the same number.
+    `gpu_models` divides its GPUs by model, because a device can be replaced by another model.
     """
 
     allocation_id: str
@@ -157,7 +157,7 @@ class AttemptRow:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """The totals of one account in one period (None: in all); see `ledger.accounts`."""
+    """The totals of one account in one period (None: in all); see `ledger.usage_totals`."""
 
     period_ms: int | None
     tenant: str
@@ -167,7 +167,7 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class ShareRow:
-    """The decayed usage of one account; see `ledger.shares`. Floats are kept to the last bit."""
+    """The decayed usage of one account; see `ledger.decayed_usage`. Floats are stored exactly."""
 
     tenant: str
     user: str | None
@@ -179,7 +179,7 @@ class ShareRow:
 
 @dataclass(frozen=True, slots=True)
 class WeekUsageRow:
-    """GPU time of one account in the last week in which it used any; see `ledger.weeks`."""
+    """GPU time of one account in the last week in which it used any."""
 
     tenant: str
     user: str | None
@@ -189,9 +189,9 @@ class WeekUsageRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateRow:
-    """The first start that a waiting job was told, and when it did start (None: not yet).
+    """The first estimated start of a pending job, and its actual start (None: not yet).
 
-    `basis` is how it was found: reserved, forecast or rough.
+    `basis` is the source of the estimate: reserved, forecast or rough.
     """
 
     job_id: str
@@ -204,20 +204,20 @@ class EstimateRow:
 
     @property
     def id(self) -> str:
-        """By what it is removed."""
+        """The key, by which `RemovedEstimate` removes it."""
         return self.job_id
 
 
 @dataclass(frozen=True, slots=True)
 class RemovedEstimate:
-    """An estimate that is judged no more, as the job was changed, held or ended."""
+    """An estimate that no longer applies, because the job was changed, held or ended."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerRow:
-    """What was answered to a request with an idempotency key; `body` is the answer itself."""
+class ResponseRow:
+    """The response to a request with an idempotency key, for repeated requests."""
 
     user: str
     key: str
@@ -229,7 +229,7 @@ class AnswerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRow:
-    """One line of history."""
+    """One event of the history."""
 
     at_ms: int
     kind: str
@@ -241,9 +241,9 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeRow:
-    """A notification that waits to be delivered: to whom, what, and the next try.
+    """A notification that waits to be delivered, and its next attempt.
 
-    `document` is JSON; its id stays the same however often it is sent.
+    `document` is JSON; its id stays the same in every attempt.
     """
 
     id: str
@@ -257,14 +257,14 @@ class NoticeRow:
 
 @dataclass(frozen=True, slots=True)
 class RemovedNotice:
-    """A notification that was delivered or given up."""
+    """A notification that was delivered, or will not be tried again."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class CursorRow:
-    """How far somebody has read the history, and what it must remember (JSON)."""
+    """The position of a reader in the history, and its state (JSON)."""
 
     name: str
     sequence: int
@@ -272,9 +272,9 @@ class CursorRow:
 
 
 class AuditRow(NamedTuple):
-    """Who changed what, or tried to. `times` stands for so many alike, or so many jobs at once.
+    """One entry of the audit log; `times` counts equal entries, or the jobs of one request.
 
-    A tuple, as one is made for every submission.
+    It is a tuple for speed, because every submission makes one.
     """
 
     at_ms: int
@@ -291,50 +291,50 @@ class AuditRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RemovedAllocation:
-    """An allocation that is held no more."""
+    """An allocation that was released."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
-class PromiseRow:
-    """The place and the time that a waiting job was promised, by the job's id."""
+class ReservationRow:
+    """The reservation of a pending job, by the job's id."""
 
     id: str
     reservation: Reservation
 
 
 @dataclass(frozen=True, slots=True)
-class RemovedPromise:
-    """A promise that is kept or given up."""
+class RemovedReservation:
+    """A reservation that was used or dropped."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class RemovedNode:
-    """A node that is gone for good."""
+    """A node that was deleted."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class RemovedTenant:
-    """A tenant that is gone for good."""
+    """A tenant that was deleted."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
-class RemovedWindow:
-    """A reservation that nobody needs to know of any more."""
+class RemovedAdvanceReservation:
+    """An advance reservation that was deleted."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class RemovedService:
-    """A service whose last replica has ended after it was deleted."""
+    """A deleted service whose last replica has ended."""
 
     id: str
 
@@ -350,15 +350,15 @@ Write = (
     | DeviceHour
     | UsageRow
     | ShareRow
-    | AnswerRow
+    | ResponseRow
     | EventRow
     | NoticeRow
     | RemovedNotice
     | CursorRow
     | Allocation
     | RemovedAllocation
-    | PromiseRow
-    | RemovedPromise
+    | ReservationRow
+    | RemovedReservation
     | Node
     | RemovedNode
     | Tenant
@@ -373,7 +373,7 @@ Write = (
     | EstimateRow
     | RemovedEstimate
     | AdvanceReservation
-    | RemovedWindow
+    | RemovedAdvanceReservation
     | Service
     | RemovedService
 )

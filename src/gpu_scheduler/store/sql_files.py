@@ -1,7 +1,7 @@
-"""Named SQL from the files beside this module.
+"""Named SQL queries and migrations from the `.sql` files of the folder `sql`.
 
-A line `-- name: x` begins the query `x`; it ends where the next one begins. Names in braces are
-filled in once, when the program starts, or by the caller; values are always bound.
+A line `-- name: x` begins the query `x`, which ends where the next one begins. Names in braces are
+filled in with fixed parts by `Dialect` or by the caller; values are always bound as parameters.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ import msgspec
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
 
+Migrations = list[tuple[int, str]]
+"""The version that each migration leads to, and its script."""
+
 
 def named_queries(file: str) -> dict[str, str]:
-    """All queries of a file, by name, without their comments."""
+    """Return all queries of a file by name, without their comments."""
     text = (files("gpu_scheduler.store") / "sql" / file).read_text(encoding="utf-8")
     parts = _NAME.split(text)[1:]
     return {
@@ -27,11 +30,8 @@ def named_queries(file: str) -> dict[str, str]:
     }
 
 
-def migrations(database: str = "") -> list[tuple[int, str]]:
-    """The steps from nothing to the newest form: version and script, in order.
-
-    Of SQLite, or of the database that is named.
-    """
+def migrations(database: str = "") -> Migrations:
+    """Return the migrations of SQLite, or of the named database, in order."""
     folder = files("gpu_scheduler.store") / "sql" / database / "migrations"
     steps = [
         (int(step.name.partition("_")[0]), step.read_text(encoding="utf-8"))
@@ -41,18 +41,15 @@ def migrations(database: str = "") -> list[tuple[int, str]]:
     return sorted(steps)
 
 
-# --- Where the SQL of databases differs, for statements that are put together from parts.
-
-
 class Dialect:
-    """The SQL of SQLite, which others derive from: the queries by name, and some small words."""
+    """The queries by name, and the pieces of SQL that differ between databases; here for SQLite."""
 
-    same = "IS"
-    """Equal, also if both are NULL."""
+    null_safe_equal = "IS"
+    """Compares two values; NULL equals NULL."""
     in_names = "IN (SELECT value FROM json_each(:names))"
 
     def __init__(self, *files: str) -> None:
-        """Read the queries of these files; a later one wins over an earlier one."""
+        """Read the queries of these files; a query in a later file replaces an earlier one."""
         self.sql: dict[str, str] = {}
         for file in files:
             self.sql |= named_queries(file)
@@ -62,24 +59,24 @@ class Dialect:
             "in_names": self.in_names,
         }
 
-    def reading(self, name: str, **parts: str) -> str:
-        """A query with its parts filled in."""
+    def query(self, name: str, **parts: str) -> str:
+        """Return a query with the names in braces filled in."""
         return self.sql[name].format(**self._parts, **parts)
 
-    def along(self, index: str) -> str:
-        """Make a statement read along an index: the planner of SQLite knows no sizes."""
+    def index_hint(self, index: str) -> str:
+        """Return the SQL that forces an index: the planner of SQLite does not know table sizes."""
         return f" INDEXED BY {index}"
 
     def unindexed(self, column: str) -> str:
-        """A column that no index is looked for."""
+        """Return the column in a form for which the planner uses no index."""
         return f"+{column}"
 
-    def listed(self, names: Iterable[str | int]) -> Any:
-        """Names or numbers as one value that SQL can look into."""
+    def list_value(self, names: Iterable[str | int]) -> Any:
+        """Return names or numbers as one bound value."""
         return msgspec.json.encode(tuple(names)).decode()
 
-    def ranges(self, ranges: Iterable[tuple[int, int]]) -> Any:
-        """Ranges of numbers as one value that SQL can look into."""
+    def ranges_value(self, ranges: Iterable[tuple[int, int]]) -> Any:
+        """Return ranges of numbers as one bound value."""
         return msgspec.json.encode(tuple(ranges)).decode()
 
 

@@ -1,7 +1,7 @@
-"""Which rows go to which table, column by column, for writers of any database.
+"""The tables by row type: name, key, columns and how a row becomes a tuple of values.
 
-Rows come in, tuples of columns go out. Jobs, launches and history have writers of their own; all
-else is inserted or replaced by its key as it stands here.
+The writers of all databases use it. Jobs, launches and history have code of their own; every other
+row is inserted, or replaces the row with the same key.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.codec import (
+    ADVANCE_RESERVATION,
     LIFE_COLUMNS,
     MEETING,
     MODELS,
     NODE,
     PLACEMENTS,
-    PROMISE,
+    RESERVATION,
     SERVICE,
     TASK_LIFE,
     TENANT,
     TOTALS,
     VARIABLES,
-    WINDOW,
     identity_values,
 )
 from gpu_scheduler.store.rows import (
-    AnswerRow,
     AttemptRow,
     AuditRow,
     CursorRow,
@@ -45,15 +44,16 @@ from gpu_scheduler.store.rows import (
     LaunchRow,
     NewJobs,
     NoticeRow,
-    PromiseRow,
+    RemovedAdvanceReservation,
     RemovedAllocation,
     RemovedEstimate,
     RemovedNode,
     RemovedNotice,
-    RemovedPromise,
+    RemovedReservation,
     RemovedService,
     RemovedTenant,
-    RemovedWindow,
+    ReservationRow,
+    ResponseRow,
     ShareRow,
     TaskRow,
     UsageRow,
@@ -64,7 +64,7 @@ from gpu_scheduler.store.rows import (
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Where rows of one kind go; without a key, rows are only ever added."""
+    """The table for one row type; without a key, rows are only added."""
 
     name: str
     key: tuple[str, ...]
@@ -72,7 +72,7 @@ class Table:
     values: Callable[[Any], tuple[Any, ...]]
 
     def latest(self, rows: Iterable[Any]) -> list[tuple[Any, ...]]:
-        """The columns of rows; of several with one key, the last counts."""
+        """Return the values of rows; of several with one key, the last counts."""
         if not self.key:
             return [self.values(row) for row in rows]
         places = [self.columns.index(name) for name in self.key]
@@ -85,28 +85,28 @@ class Table:
 Groups = dict[type, list[Any]]
 
 
-def grouped(writes: list[Write]) -> Groups:
-    """Rows by their kind, each with its removals; new jobs are among the events as well."""
+def group_by_type(writes: list[Write]) -> Groups:
+    """Return writes by row type, with their removals; new jobs are also among the events."""
     groups: Groups = {}
     for write in writes:
         kind = type(write)
         if kind is NewJobs:
             groups.setdefault(EventRow, []).append(write)
-        home = _HOMES.get(kind)
-        if home is None:
-            raise InternalError(f"the store does not know rows of type {kind.__name__}")
-        if home in groups:
-            groups[home].append(write)
+        group = _GROUP_OF.get(kind)
+        if group is None:
+            raise InternalError(f"the store has no table for rows of type {kind.__name__}")
+        if group in groups:
+            groups[group].append(write)
         else:
-            groups[home] = [write]
+            groups[group] = [write]
     return groups
 
 
-def divided(kind: type, rows: list[Any]) -> tuple[list[Any], list[str]]:
-    """What is there at the end of a batch, and the ids of what is gone."""
+def split_removals(kind: type, rows: list[Any]) -> tuple[list[Any], list[str]]:
+    """Return the rows that exist after a batch, and the ids of those that were removed."""
     latest = {row.id: row for row in rows}
-    there = [row for row in latest.values() if type(row) is kind]
-    return there, [row.id for row in latest.values() if type(row) is not kind]
+    existing = [row for row in latest.values() if type(row) is kind]
+    return existing, [row.id for row in latest.values() if type(row) is not kind]
 
 
 TABLES: dict[type, Table] = {
@@ -225,7 +225,7 @@ TABLES: dict[type, Table] = {
         columns=("tenant", "user", "usage", "recent", "rate", "as_of_ms"),
         values=lambda row: (row.tenant, row.user, row.usage, row.recent, row.rate, row.as_of_ms),
     ),
-    AnswerRow: Table(
+    ResponseRow: Table(
         "answers",
         key=("user", "key"),
         columns=("user", "key", "request_hash", "status", "body", "at_ms"),
@@ -265,7 +265,7 @@ TABLES: dict[type, Table] = {
             "" if row.rendezvous is None else MEETING.encode(row.rendezvous),
         ),
     ),
-    PromiseRow: Table(
+    ReservationRow: Table(
         "promises",
         key=("job_id",),
         columns=("job_id", "number", "at_ms", "promise"),
@@ -273,7 +273,7 @@ TABLES: dict[type, Table] = {
             row.id,
             row.reservation.job_number,
             row.reservation.at_ms,
-            PROMISE.encode(row.reservation),
+            RESERVATION.encode(row.reservation),
         ),
     ),
     Node: Table(
@@ -383,7 +383,7 @@ TABLES: dict[type, Table] = {
         "reservations",
         key=("id",),
         columns=("id", "number", "reservation"),
-        values=lambda row: (row.id, row.number, WINDOW.encode(row)),
+        values=lambda row: (row.id, row.number, ADVANCE_RESERVATION.encode(row)),
     ),
     PoolQuota: Table(
         "pools",
@@ -396,15 +396,15 @@ TABLES: dict[type, Table] = {
 REMOVALS: dict[type, type] = {
     RemovedAllocation: Allocation,
     RemovedNotice: NoticeRow,
-    RemovedPromise: PromiseRow,
+    RemovedReservation: ReservationRow,
     RemovedNode: Node,
     RemovedTenant: Tenant,
-    RemovedWindow: AdvanceReservation,
+    RemovedAdvanceReservation: AdvanceReservation,
     RemovedService: Service,
     RemovedEstimate: EstimateRow,
 }
-"""What removes rows of which kind; they are one group, as their order matters."""
+"""Removals and the row type they remove; both are one group, because their order matters."""
 REMOVABLE = frozenset(REMOVALS.values())
-_HOMES: dict[type, type] = {
+_GROUP_OF: dict[type, type] = {
     kind: kind for kind in (JobRow, LaunchRow, NewJobs, EventRow, *TABLES)
 } | REMOVALS

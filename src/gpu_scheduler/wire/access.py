@@ -1,4 +1,4 @@
-"""Tokens and the record of changes, as JSON says them."""
+"""The JSON schemas of tokens, node keys and the audit log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Account = Annotated[str, Meta(max_length=256)]
 
 
 class TokenRequest(Struct, forbid_unknown_fields=True):
-    """A token to make. Without `user` it is the caller's own, without `tenant_id` for its own."""
+    """A token to create. `user` and `tenant_id` default to those of the caller."""
 
     tenant_id: Annotated[str, Meta(max_length=256)] = ""
     role: Role = Role.USER
@@ -22,7 +22,7 @@ class TokenRequest(Struct, forbid_unknown_fields=True):
 
 
 class TokenForm(Struct):
-    """A token. `state` is active, expired or revoked; times are null where nothing happened."""
+    """A token. `state` is active, expired or revoked; times are null until they occur."""
 
     id: str
     name: str
@@ -38,13 +38,13 @@ class TokenForm(Struct):
 
 
 class NewToken(TokenForm, kw_only=True):
-    """A token that was just made, with its secret, which is told this once."""
+    """A new token with its secret, which is shown only once."""
 
     token: str
 
 
 class TokenList(Struct):
-    """The caller's tokens, for admins all of them, the newest first."""
+    """The caller's tokens (for admins: all tokens), the newest first."""
 
     tokens: list[TokenForm]
 
@@ -53,7 +53,7 @@ NodeName = Annotated[str, Meta(max_length=63, pattern="^[A-Za-z0-9][A-Za-z0-9._-
 
 
 class JoinTokenRequest(Struct, forbid_unknown_fields=True):
-    """A token for new nodes: for so many, or only for those that `nodes` names."""
+    """A token for new nodes: for `uses` nodes, or only for those in `nodes`."""
 
     uses: Annotated[int, Meta(ge=1, le=100_000)] = 1
     nodes: Annotated[list[NodeName], Meta(max_length=10_000)] = []
@@ -77,7 +77,7 @@ class JoinTokenForm(Struct):
 
 
 class NewJoinToken(JoinTokenForm, kw_only=True):
-    """A token that was just made, with its secret, which is told this once."""
+    """A new token with its secret, which is shown only once."""
 
     token: str
 
@@ -89,7 +89,7 @@ class JoinTokenList(Struct):
 
 
 class NodeKeyForm(Struct):
-    """The key that a node is known by. `state` is active, expired or revoked."""
+    """The key of a node. `state` is active, expired or revoked."""
 
     node: str
     fingerprint: str
@@ -101,7 +101,7 @@ class NodeKeyForm(Struct):
 
 
 class NodeKeyList(Struct):
-    """The keys of all nodes that have joined, by name; the authority's pin, and it as PEM."""
+    """The keys of all nodes that have joined, by name; the authority's pin and certificate."""
 
     keys: list[NodeKeyForm]
     pin: str
@@ -109,10 +109,10 @@ class NodeKeyList(Struct):
 
 
 class AuditForm(Struct):
-    """Who changed what (`outcome` done), or tried to (refused, with its `code`).
+    """An entry of the audit log. `outcome` is done, or refused with its `code`.
 
-    `origin` is from where, `via` by what the caller was known if not by the kernel. `count` stands
-    for so many alike, or so many jobs at once.
+    `origin` is the caller's address, `via` how the caller was authenticated if not by the kernel.
+    `count` is the number of equal entries, or of jobs in one request.
     """
 
     number: int
@@ -129,14 +129,14 @@ class AuditForm(Struct):
 
 
 class AuditPage(Struct):
-    """Records, the newest first; go on with `before` = `next_before`."""
+    """Entries, the newest first; the next page is `before` = `next_before`."""
 
     records: list[AuditForm]
     next_before: int | None = None
 
 
 class Myself(Struct):
-    """Who the server takes the caller for."""
+    """The caller as the server sees it."""
 
     user: str
     uid: int | None

@@ -1,7 +1,7 @@
-"""What the API answers about jobs, tenants, devices and the cluster, as JSON says it.
+"""The JSON schemas of responses about jobs, GPUs, the cluster, leadership and notifications.
 
-Plain forms without behaviour: the API fills them, the client reads them. Fields are in the order in
-which people want to read them. Times are ISO 8601 in UTC, or null.
+Values without behaviour: the server fills them in, the client reads them. Fields are in the order
+in which a user wants to read them. Times are ISO 8601 in UTC, or null.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from msgspec import Struct
 
 from gpu_scheduler.model.identity import LeaderLease, ServerMember
 
-# --- Which of several servers leads, as it is told to people.
-
 
 class StandbyForm(Struct):
-    """A server that does not lead. `seen_seconds_ago` is when it last said that it is there."""
+    """A standby server. `seen_seconds_ago` is the age of its last heartbeat."""
 
     name: str
     address: str
@@ -25,9 +23,9 @@ class StandbyForm(Struct):
 
 
 class LeadershipForm(Struct):
-    """What this server is (leader, standby, or `unsure` whether it still leads) and who leads.
+    """The role of this server (leader, standby, or `unsure` whether it still leads) and the leader.
 
-    Without a leader, `leader` is empty.
+    `leader` is empty if there is none.
     """
 
     role: str
@@ -42,7 +40,7 @@ class LeadershipForm(Struct):
 def leadership_form(
     me: ServerMember, lead: LeaderLease, *, term: int, is_held: bool, trouble: str
 ) -> LeadershipForm:
-    """The form; `term` is the one in which this server leads, 0 if it does not."""
+    """Return the form; `term` is that in which this server leads, or 0."""
     role = "standby" if not term else "leader" if is_held else "unsure"
     return LeadershipForm(
         role=role,
@@ -59,22 +57,19 @@ def leadership_form(
     )
 
 
-# --- What the API answers about jobs, tenants, devices and the cluster, as JSON says it.
-
-
 class ErrorForm(Struct):
-    """Every answer that is not a success. `code` is stable, `error` is for people."""
+    """Every response to a failed request. `code` is stable, `error` is for users."""
 
     error: str
     code: str
     details: dict[str, Any] = {}
 
 
-# --- jobs
+# Jobs.
 
 
 class Submitted(Struct):
-    """One job was accepted and will not be lost."""
+    """One job was accepted and stored."""
 
     job_id: str
     status: str = "submitted"
@@ -91,9 +86,9 @@ class SubmittedMany(Struct):
 
 
 class Validated(Struct):
-    """Jobs would be accepted; nothing was stored. Times are of the first of them, if it came now.
+    """Jobs would be accepted; nothing was stored. Times are those of the first job.
 
-    `warnings` say what would let it wait though it is accepted.
+    `warnings` are reasons for which an accepted job would not start.
     """
 
     count: int
@@ -109,7 +104,7 @@ class Validated(Struct):
 
 
 class Changed(Struct):
-    """What was done to a job."""
+    """The result of a change to a job."""
 
     job_id: str
     status: str
@@ -117,8 +112,9 @@ class Changed(Struct):
 
 
 class Retried(Struct):
-    """What waits again. `tasks` are those of an array, as in 0-3,7; `left` is how many cancelled
-    tasks of it do not.
+    """The result of a retry. `tasks` are the requeued tasks of an array, such as 0-3,7.
+
+    `left` is the number of cancelled tasks that were not requeued.
     """
 
     job_id: str
@@ -129,7 +125,7 @@ class Retried(Struct):
 
 
 class TaskChanged(Struct):
-    """What was done to a task; `job_id` is the same, as a task is a job."""
+    """The result of a change to a task; `job_id` equals `task_id`, because a task is a job."""
 
     task_id: str
     job_id: str
@@ -138,7 +134,7 @@ class TaskChanged(Struct):
 
 
 class HeldGpu(Struct):
-    """A device, or a part of one: `share` 1 is all of it."""
+    """A GPU, or a share of one; a whole GPU has `share` 1."""
 
     index: int
     share: float
@@ -147,7 +143,7 @@ class HeldGpu(Struct):
 
 
 class Place(Struct):
-    """What one member holds on one node."""
+    """The resources of one member on one node."""
 
     node: str
     gpus: list[HeldGpu]
@@ -158,7 +154,7 @@ class Place(Struct):
 
 
 class DependencyForm(Struct):
-    """Another job, and how it must have ended."""
+    """A dependency on another job."""
 
     type: str
     job_id: str
@@ -174,7 +170,7 @@ class ArrayForm(Struct):
 
 
 class SnapshotForm(Struct):
-    """The code as it was at submit."""
+    """The copy of the code at submission."""
 
     path: str
     source: str
@@ -184,7 +180,7 @@ class SnapshotForm(Struct):
 
 
 class MeasureForm(Struct):
-    """What was measured on the GPUs of a job or attempt; null where they did not tell.
+    """The measurements of a job's or attempt's GPUs; null where a GPU does not report a value.
 
     Power is divided between the jobs on a GPU by their shares; utilisation is that of the GPUs.
     """
@@ -199,10 +195,10 @@ class MeasureForm(Struct):
 class JobForm(Struct):
     """A job as its owner sees it. `gpu_count` and the other amounts are over all members.
 
-    `placed_members` is how many members of a gang run, or ran last; an elastic one has perhaps
-    fewer than `members` (None: it is no gang, or nothing of it was placed).
-    With `redacted` it is somebody else's: only who has it, its size, where it runs and its expected
-    end are told; all else is empty and means nothing.
+    `placed_members` is the number of members of a gang that run, or ran last; an elastic gang may
+    have fewer than `members` (null: not a gang, or never placed). With `redacted` it is the job of
+    another user: only its owner, size, placement and expected end are shown, and all other fields
+    are empty.
     """
 
     id: str
@@ -279,7 +275,7 @@ class SweepList(Struct):
 
 
 class JobPage(Struct):
-    """A part of all jobs that were asked for; `total` counts all of them."""
+    """One page of the requested jobs; `total` counts all of them."""
 
     jobs: list[JobForm]
     total: int
@@ -287,7 +283,7 @@ class JobPage(Struct):
 
 
 class AttemptForm(Struct):
-    """One attempt of a job or task, over or not."""
+    """One attempt of a job or task, running or ended."""
 
     id: str
     job_id: str
@@ -324,7 +320,7 @@ class ArrayTask(Struct):
 
 
 class ArrayTaskPage(Struct):
-    """Tasks that have started, by number; `states` has all of them."""
+    """Tasks that have started, by number; `states` has all tasks."""
 
     job_id: str
     states: dict[str, str]
@@ -333,12 +329,12 @@ class ArrayTaskPage(Struct):
 
 
 class Explanation(Struct):
-    """Why a job waits, and until when by what is known now.
+    """Why a job waits, and its expected start.
 
-    `basis` is how the start was found: reserved (it has a place), forecast, rough (by the work
-    ahead of it), dependency (when others should have ended) or known (a begin time, a pause, a new
-    budget). A time is told only if something vouches for it; `start_unknown` and `end_unknown` say
-    why one is not told.
+    `basis` is the source of the start: reserved (it has a reservation), forecast, rough (by the
+    work ahead of it), dependency (the expected end of other jobs) or known (a begin time, a retry
+    pause, a new budget). A time is given only if it can be justified; otherwise `start_unknown` and
+    `end_unknown` say why not.
     """
 
     job_id: str
@@ -378,27 +374,27 @@ class TaskAccepted(Struct):
 
 
 class TaskPage(Struct):
-    """A part of all tasks."""
+    """One page of the tasks."""
 
     tasks: list[TaskForm]
     total: int
 
 
 class Removed(Struct):
-    """Something is gone."""
+    """Something was removed."""
 
     id: str
     message: str
     status: str = "deleted"
 
 
-# --- the cluster
+# The cluster.
 
 
 class PoolUse(Struct):
-    """What a kind of work holds, in GPUs, and what it is sure of now (None: it has no part).
+    """The usage of a pool in GPUs, and its guaranteed quota (null: it has none).
 
-    `borrowed_gpus` is what it holds of the other's part, and gives back when that wants it.
+    `borrowed_gpus` are above its quota, and are reclaimed when the other pool needs them.
     """
 
     pool: str
@@ -412,7 +408,7 @@ class PoolUse(Struct):
 
 
 class ClusterStatus(Struct):
-    """The cluster in numbers. `available_gpus` are free as a whole and take work.
+    """The cluster in numbers. `available_gpus` are completely free and accept work.
 
     `pending_by_priority` (high, normal, low) only comes with `?detailed=true`.
     """
@@ -437,7 +433,7 @@ class ClusterStatus(Struct):
 
 
 class GpuProcess(Struct):
-    """A process on a device: of a job, or of somebody else; `leaked` if its job is over."""
+    """A process on a GPU, of a job or not; `leaked` if its job has ended."""
 
     pid: int
     user: str
@@ -448,10 +444,10 @@ class GpuProcess(Struct):
 
 
 class GpuForm(Struct):
-    """A device: what is given out of it, and what was measured on it last.
+    """A GPU: its allocations and its latest measurements.
 
-    Mean and peak are since the start of the server.
-    `why` says what keeps it from new work.
+    Mean and peak are since the start of the server. `why` is the reason for which it takes no new
+    work.
     """
 
     node: str
@@ -485,7 +481,7 @@ class GpuList(Struct):
 class JobLine(Struct):
     """A job in one line of a screen. `gpus` is over all members, `places` as in `box[0,1]`.
 
-    Of an elastic gang that runs, over those that do.
+    For a running elastic gang, `gpus` is over its running members.
     """
 
     id: str
@@ -511,9 +507,9 @@ class JobLine(Struct):
 
 
 class Overview(Struct):
-    """What a live screen shows. `counts` is over all jobs, `total` over those that were chosen.
+    """The data of a live screen. `counts` is over all jobs, `total` over the selected ones.
 
-    `jobs` are those from `offset` on. `found` is the place of the job that was looked for.
+    `jobs` begin at `offset`. `found` is the position of the requested job.
     """
 
     version: str
@@ -540,7 +536,7 @@ class GpuChanged(Struct):
 
 
 class UsageForm(Struct):
-    """What an account has used. Without a user: all users of the tenant together."""
+    """The usage of an account. Without a user: all users of the tenant together."""
 
     tenant_id: str
     user: str | None
@@ -564,7 +560,7 @@ class UsageList(Struct):
 
 
 class QuotaForm(Struct):
-    """How the GPUs are divided between online and batch work."""
+    """The quotas of online and batch work."""
 
     online_percent: int
     batch_percent: int
@@ -572,7 +568,7 @@ class QuotaForm(Struct):
 
 
 class HealthReason(Struct):
-    """Something that is wrong: which check, how bad, what was found, and what to do."""
+    """A failed check: its name, severity, finding and remedy."""
 
     check: str
     status: str
@@ -592,7 +588,7 @@ class Health(Struct):
 
 
 class EventForm(Struct):
-    """One line of history. `sequence` rises; resume behind the last one that was seen."""
+    """One event. `sequence` increases; resume after the last one seen."""
 
     sequence: int
     at: str
@@ -604,17 +600,17 @@ class EventForm(Struct):
 
 
 class EventPage(Struct):
-    """A part of the history; go on with `after` = `last`."""
+    """One page of events; the next page is `after` = `last`."""
 
     events: list[EventForm]
     last: int
 
 
-# --- The JSON forms of whom can be told, and of what waits to be told.
+# Notifications.
 
 
 class TargetForm(Struct):
-    """Somebody who can be told. What waits and went wrong is for admins."""
+    """A notification target. Its queue and errors are for admins."""
 
     name: str
     kind: str
@@ -632,14 +628,14 @@ class TargetForm(Struct):
 
 
 class TargetList(Struct):
-    """All targets that the caller may know of."""
+    """All targets that the caller may use."""
 
     targets: list[TargetForm]
     job_webhooks: bool
 
 
 class TargetTested(Struct):
-    """Whether a test got through, and if not, why."""
+    """Whether a test notification was delivered, and if not, why."""
 
     target: str
     delivered: bool

@@ -1,8 +1,8 @@
-"""What nodes show and servers check: join tokens, proofs of a key, and the bytes that are signed.
+"""The handshake of agents and servers: join tokens, signatures, protocol version, redirection.
 
-A join token is `tgpn_SECRET.PIN`, where PIN is the hash of the authority's certificate; so whoever
-has the token knows the right servers without having anything else. `.plain` behind it says that
-they do not speak TLS, which is only believed for addresses of the same machine.
+A join token is `tgpn_SECRET.PIN`, where PIN is the hash of the authority's certificate, so that the
+token alone lets a node verify the servers. The suffix `.plain` means that the servers do not use
+TLS, which an agent accepts only for addresses of the same machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpu_scheduler.model.errors import InvalidRequest, WrongState
 PREFIX = "tgpn_"
 PLAIN = "plain"
 SERVER_NAME = "servers.gpu-scheduler.internal"
-"""What servers are called in the certificates that agents check, wherever they are."""
+"""The name in the certificates of servers, whatever their address."""
 CHALLENGE = "tgpu-challenge-bin"
 JOIN_METHOD = "/gpu_scheduler.v1.NodeService/Join"
 RENEW_METHOD = "/gpu_scheduler.v1.NodeService/Renew"
@@ -31,143 +31,141 @@ _TOKEN = re.compile(r"tgpn_([A-Za-z0-9_-]{43})\.([A-Za-z0-9_-]{43})(\.plain)?")
 
 @dataclass(frozen=True, slots=True)
 class JoinText:
-    """A join token, taken apart."""
+    """The parts of a join token."""
 
     secret: str
     pin: str
     plain: bool = False
 
     def __str__(self) -> str:
-        """As people carry it."""
+        """Return the token."""
         return f"{PREFIX}{self.secret}.{self.pin}{'.' + PLAIN if self.plain else ''}"
 
     @classmethod
     def read(cls, text: str) -> JoinText:
-        """Take a token apart."""
+        """Parse a token."""
         match = _TOKEN.fullmatch(text.strip())
         if match is None:
             raise InvalidRequest(
-                f"the join token cannot be read: {_why_no_token(text.strip())}; copy it whole, or "
-                "make another with 'tgpu node token create' on the server"
+                f"the join token cannot be read: {_token_problem(text.strip())}; copy it "
+                "completely, or create another one with 'tgpu node token create' on the server"
             )
         return cls(match[1], match[2], bool(match[3]))
 
 
-def _why_no_token(text: str) -> str:
-    """What is wrong with a token, without showing it."""
+def _token_problem(text: str) -> str:
+    """Return what is wrong with a token, without showing it."""
     if not text.startswith(PREFIX):
-        return f"it has {len(text)} characters and does not begin with '{PREFIX}'"
+        return f"it has {len(text)} characters and does not start with '{PREFIX}'"
     whole = len(str(JoinText("x" * 43, "x" * 43)))
     if len(text) < whole:
-        return f"it has {len(text)} characters and a whole one has {whole} or more"
-    return f"it begins with '{PREFIX}' and has other characters or parts than a token has"
+        return f"it has {len(text)} characters but a complete one has {whole} or more"
+    return f"it starts with '{PREFIX}', but the rest does not have the format of a token"
 
 
 def secret_hash(secret: str) -> str:
-    """What is kept of a secret. It has 256 bits of chance, so that a plain hash is enough."""
+    """Return the stored hash of a secret, which is 256 random bits: no salt is needed."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def pin_of(certificate: bytes) -> str:
-    """The pin of an authority, by its certificate (DER)."""
-    return encoded(hashlib.sha256(certificate).digest())
+def certificate_pin(certificate: bytes) -> str:
+    """Return the pin of an authority from its certificate (DER)."""
+    return encode_base64(hashlib.sha256(certificate).digest())
 
 
-def fingerprint_of(key: ec.EllipticCurvePublicKey) -> str:
-    """The name of a public key."""
+def key_fingerprint(key: ec.EllipticCurvePublicKey) -> str:
+    """Return the fingerprint of a public key."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     return hashlib.sha256(key.public_bytes(serialization.Encoding.DER, form)).hexdigest()
 
 
-def session_text(challenge: bytes, node: str, instance: str) -> bytes:
-    """What a node signs to open a session."""
+def session_payload(challenge: bytes, node: str, instance: str) -> bytes:
+    """Return the bytes that a node signs to open a session."""
     return b"\n".join((b"gpu-scheduler session 1", challenge, node.encode(), instance.encode()))
 
 
-def renewal_text(at_ms: int, request: bytes) -> bytes:
-    """What a node signs to renew its key."""
+def renewal_payload(at_ms: int, request: bytes) -> bytes:
+    """Return the bytes that a node signs to renew its key."""
     return b"gpu-scheduler renewal 1\n" + str(at_ms).encode() + b"\n" + request
 
 
-def written_proof(certificate: bytes, signature: bytes) -> str:
-    """A certificate and a signature by its key, as Hello.token has them."""
-    return f"{encoded(certificate)}.{encoded(signature)}"
+def write_proof(certificate: bytes, signature: bytes) -> str:
+    """Return a certificate and a signature by its key, in the format of Hello.token."""
+    return f"{encode_base64(certificate)}.{encode_base64(signature)}"
 
 
 def read_proof(text: str) -> tuple[bytes, bytes] | None:
-    """Certificate and signature; None if it is nothing like that."""
+    """Return certificate and signature; None if the text has another format."""
     certificate, dot, signature = text.partition(".")
     try:
-        return (_decoded(certificate), _decoded(signature)) if dot else None
+        return (_decode_base64(certificate), _decode_base64(signature)) if dot else None
     except (ValueError, binascii.Error):
         return None
 
 
-def encoded(data: bytes) -> str:
-    """Bytes as text that passes everywhere."""
+def encode_base64(data: bytes) -> str:
+    """Return bytes as URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
-def _decoded(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 
-# --- Which version of the agents' protocol two sides speak: the newest that both know.
-#
-# A side that was made before the other learns of nothing that it does not know: fields and messages
-# that are new are passed over. A version is raised only when the same message means something else.
+# Protocol version. Both sides use the newest version that both support. An older side ignores
+# unknown fields and messages, so the version is raised only when the meaning of a message changes.
+# A new message that needs a response is a capability: the server sends it only to agents that
+# announce it.
 
 PROTOCOL = 1
-"""The newest version that is spoken here."""
-LEAST_PROTOCOL = 1
-"""The oldest version that is still spoken here."""
+"""The newest supported version."""
+MIN_PROTOCOL = 1
+"""The oldest supported version."""
 TERMINALS = "terminals"
-"""An ability that an agent names: it brings terminals of jobs to the server.
-
-What is new and must be answered is an ability: who does not name it is not asked for it.
-"""
+"""The capability of an agent to forward the terminals of jobs."""
 TRUSTS = "trusts"
-"""An ability that an agent names: its readings say which orders to trust a device were followed."""
+"""The capability of an agent to report which orders to trust a device it has carried out."""
 
 
 class NoCommonProtocol(WrongState):
-    """Two sides cannot talk to each other."""
+    """Agent and server support no common protocol version."""
 
     code = "no_common_protocol"
 
 
-def agreed_protocol(
-    newest: int, least: int, *, who: str, own: tuple[int, int] = (LEAST_PROTOCOL, PROTOCOL)
+def negotiate_protocol(
+    newest: int, least: int, *, who: str, own: tuple[int, int] = (MIN_PROTOCOL, PROTOCOL)
 ) -> int:
-    """The version to speak with somebody who knows `least` (0: just `newest`) to `newest`.
+    """Return the version to use with a peer that supports `least` (0: only `newest`) to `newest`.
 
-    `own` are the oldest and the newest version of this side.
+    `own` are the oldest and the newest version of this side; `who` names the peer in the error.
     """
     oldest = least or newest
     agreed = min(newest, own[1])
     if agreed < max(oldest, own[0]):
         older = who if newest < own[0] else "this server"
         raise NoCommonProtocol(
-            f"{who} speaks {_span(oldest, newest)} of the agents' protocol and this server "
-            f"{_span(*own)}; update {older}"
+            f"{who} supports {_version_range(oldest, newest)} of the agent protocol, and this "
+            f"server {_version_range(*own)}; update {older}"
         )
     return agreed
 
 
-def _span(oldest: int, newest: int) -> str:
+def _version_range(oldest: int, newest: int) -> str:
     return f"version {newest}" if oldest == newest else f"versions {oldest} to {newest}"
 
 
-# --- How a standby tells an agent where the leader is: in the reason for which it sends it away.
+# Redirection. A standby names the leader in the reason of its Goodbye. The text is part of the
+# protocol.
 
 _ASK = "not the leader; ask "
 
 
-def not_the_leader(address: str) -> str:
-    """The reason, with the leader's address for agents; without, if that is not known."""
+def not_leader_reason(address: str) -> str:
+    """Return the reason with the leader's address for agents, if that is known."""
     return f"{_ASK}{address}" if address else "not the leader, and it knows of no other yet"
 
 
-def leader_named(reason: str) -> str:
-    """The address in a reason; empty if there is none."""
+def leader_in_reason(reason: str) -> str:
+    """Return the leader's address in a reason; empty if there is none."""
     return reason.removeprefix(_ASK) if reason.startswith(_ASK) else ""

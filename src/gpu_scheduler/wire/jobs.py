@@ -1,7 +1,7 @@
-"""Requests about jobs, as JSON says them. Types and sizes are checked here, meaning elsewhere.
+"""The JSON schemas of requests about jobs, and the syntax of job names and task lists.
 
-Every field that this server does not know is refused, so that a typo is never silently ignored.
-No field says who the caller is.
+Types and sizes are checked here; `job_reader` checks the meaning. Unknown fields are rejected, so
+that a typo is never silently ignored. No field names the caller.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from gpu_scheduler.model.job import DependencyKind, Pool
 from gpu_scheduler.model.launch import Runner
 from gpu_scheduler.model.request import Topology
 
-MOST_MEMBERS = 4096
-MOST_ARGUMENTS = 10_000
-MOST_ARGUMENT = 1 << 17
-MOST_NAME = 256
-MOST_VARIABLES = 5_000
+MAX_MEMBERS = 4096
+MAX_ARGUMENTS = 10_000
+MAX_ARGUMENT = 1 << 17
+MAX_NAME = 256
+MAX_VARIABLES = 5_000
 MAX_MB = 1 << 40
 MAX_SECONDS = 100 * 365 * 86_400
 
-Name = Annotated[str, Meta(max_length=MOST_NAME)]
+Name = Annotated[str, Meta(max_length=MAX_NAME)]
 Text = Annotated[str, Meta(max_length=4096)]
 Script = Annotated[str, Meta(max_length=1 << 19)]
-Argument = Annotated[str, Meta(max_length=MOST_ARGUMENT)]
-Arguments = Annotated[list[Argument], Meta(max_length=MOST_ARGUMENTS)]
-Variables = Annotated[dict[str, Argument], Meta(max_length=MOST_VARIABLES)]
+Argument = Annotated[str, Meta(max_length=MAX_ARGUMENT)]
+Arguments = Annotated[list[Argument], Meta(max_length=MAX_ARGUMENTS)]
+Variables = Annotated[dict[str, Argument], Meta(max_length=MAX_VARIABLES)]
 Labels = Annotated[dict[Name, Name], Meta(max_length=64)]
 Megabytes = Annotated[int, Meta(ge=0, le=MAX_MB)]
 Gpus = Annotated[float, Meta(ge=0, le=100_000)]
@@ -46,7 +46,7 @@ ExitCodes = Annotated[list[Annotated[int, Meta(ge=0, le=255)]], Meta(max_length=
 
 
 class MemberRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What one member of a gang asks for."""
+    """The resources of one member of a gang."""
 
     gpu_count: Gpus = 0
     gpu_memory_mb: Megabytes = 0
@@ -67,7 +67,7 @@ class MemberRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class DependencyRequest(Struct, forbid_unknown_fields=True):
-    """Another job, and how it must have ended: afterok, afterany or afternotok."""
+    """A dependency on another job: afterok, afterany or afternotok."""
 
     job_id: Annotated[str, Meta(max_length=64)] | Annotated[int, Meta(ge=1)]
     type: DependencyKind = DependencyKind.AFTER_OK
@@ -96,7 +96,7 @@ Dependencies = Annotated[
 
 
 class SnapshotRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Where the code was copied to when the job was submitted, and what it is a copy of."""
+    """The copy of the code at submission, and its source."""
 
     path: Text
     source: Text
@@ -106,13 +106,13 @@ class SnapshotRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 Notify = Annotated[list[Annotated[str, Meta(max_length=2100)]], Meta(max_length=10)]
-"""Whom to tell what: `end,fail`, or `end:TARGET`."""
+"""Notifications: `end,fail`, or `end:TARGET`."""
 
 
 class JobRequest(MemberRequest, forbid_unknown_fields=True, omit_defaults=True):
     """A job to submit. One of command, script and image must be given.
 
-    Without `tenant_id` it goes to the caller's own tenant.
+    `tenant_id` defaults to the caller's own tenant.
     """
 
     name: Name = ""
@@ -128,10 +128,10 @@ class JobRequest(MemberRequest, forbid_unknown_fields=True, omit_defaults=True):
     umask: Annotated[int, Meta(ge=0, le=0o777)] | None = None
     gang_scheduling: bool = False
     members: (
-        Annotated[int, Meta(ge=1, le=MOST_MEMBERS)]
-        | Annotated[list[MemberRequest], Meta(min_length=1, max_length=MOST_MEMBERS)]
+        Annotated[int, Meta(ge=1, le=MAX_MEMBERS)]
+        | Annotated[list[MemberRequest], Meta(min_length=1, max_length=MAX_MEMBERS)]
     ) = 1
-    min_members: Annotated[int, Meta(ge=0, le=MOST_MEMBERS)] = 0
+    min_members: Annotated[int, Meta(ge=0, le=MAX_MEMBERS)] = 0
     same_rack: bool = False
     pool: Pool = Pool.BATCH
     interactive: bool = False
@@ -163,7 +163,7 @@ class JobRequest(MemberRequest, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class JobPatch(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Changes to a job that waits; what is left out stays as it is."""
+    """Changes to a pending job; omitted fields stay as they are."""
 
     name: Name | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET
@@ -203,21 +203,19 @@ class TaskRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
     name: Name = ""
 
 
-# --- How jobs and tasks are named: `12`, `job-12`, and `12_4` for a task of an array.
+# The syntax of job names (`12`, `job-12`, `12_4` for a task of an array) and of task lists.
 
-MOST_DIGITS = 18
-MOST_TASKS = 1_000_000
-MOST_RANGES = 10_000
-MOST_TEXT = 100_000
+MAX_DIGITS = 18
+MAX_TASKS = 1_000_000
+MAX_RANGES = 10_000
+MAX_TEXT = 100_000
 
 
 def read_job_name(text: str) -> tuple[str, int | None]:
-    """The job's id and, if one was named, the number of the task."""
+    """Return the job's id and, if one was named, the task number."""
     name, underscore, task = text.strip().removeprefix("job-").partition("_")
     if not _is_number(name) or (underscore and not _is_number(task)):
-        raise InvalidRequest(
-            f"'{text[:80]}' does not name a job; write for example 12, job-12 or 12_4"
-        )
+        raise InvalidRequest(f"'{text[:80]}' is not a job id; write for example 12, job-12 or 12_4")
     return f"job-{int(name)}", int(task) if underscore else None
 
 
@@ -230,31 +228,31 @@ def read_tasks(text: str) -> IntervalSet:
 
 
 def check_ranges(text: str) -> None:
-    """Refuse a text that would unfold into more than can be kept, before it does."""
-    if len(text) > MOST_TEXT:
-        raise InvalidRequest(f"the list of tasks has {len(text)} characters; at most {MOST_TEXT}")
+    """Reject a list of tasks that would expand into too many ranges."""
+    if len(text) > MAX_TEXT:
+        raise InvalidRequest(f"the list of tasks has {len(text)} characters; at most {MAX_TEXT}")
     single = 0
     for part in text.split(","):
         span, colon, step = part.strip().partition(":")
         low, dash, high = span.partition("-")
         numbers = [low, *([high] if dash else []), *([step] if colon else [])]
-        if any(number.isdecimal() and len(number) > MOST_DIGITS for number in numbers):
+        if any(number.isdecimal() and len(number) > MAX_DIGITS for number in numbers):
             raise InvalidRequest(f"array '{part[:40]}...': a task number is too large")
         if colon and dash and all(map(_is_number, numbers)):
             single += max(0, int(high) - int(low)) // max(1, int(step))
         single += 1
-    if single > MOST_RANGES:
+    if single > MAX_RANGES:
         raise InvalidRequest(
-            f"the array has {single} separate ranges; at most {MOST_RANGES} are kept. "
+            f"the array has {single} separate ranges; at most {MAX_RANGES} are allowed. "
             "Number the tasks without gaps, or submit several arrays"
         )
 
 
 def check_task_count(tasks: IntervalSet) -> None:
-    """Refuse an array that is too large."""
-    if len(tasks) > MOST_TASKS:
-        raise InvalidRequest(f"the array has {len(tasks)} tasks; at most {MOST_TASKS} are allowed")
+    """Reject an array that is too large."""
+    if len(tasks) > MAX_TASKS:
+        raise InvalidRequest(f"the array has {len(tasks)} tasks; at most {MAX_TASKS} are allowed")
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
+    return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS

@@ -1,4 +1,4 @@
-"""Nodes as JSON says it: what they have, what is free of them, and what people decide."""
+"""The JSON schemas of nodes: state, resources, cordon and drain."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Reason = Annotated[str, Meta(max_length=256)]
 
 
 class ClosedForm(Struct):
-    """A node takes no new work; if it drains, what still runs at `requeue_at` waits again.
+    """Why a node takes no new work; a draining node requeues what still runs at `requeue_at`.
 
-    `is_fault`: nobody decided that, but a prolog or epilog failed there.
+    `is_fault`: a failed prolog or epilog closed it, not a user.
     """
 
     by: str
@@ -36,10 +36,10 @@ class AdapterForm(Struct):
 
 
 class NodeForm(Struct):
-    """A node: what it has, and what is free of it.
+    """A node: its resources, and how much of them is free.
 
-    `state` is online, cordoned, draining (something still runs), drained, or, if nothing is heard
-    of it: suspect, lost, or dead. `silent_since` says since when.
+    `state` is online, cordoned, draining (jobs still run), drained, or, without heartbeats:
+    suspect, lost or dead. `silent_since` is the time of the last heartbeat.
     """
 
     id: str
@@ -62,7 +62,7 @@ class NodeForm(Struct):
 
 
 class NodeDetail(NodeForm, kw_only=True):
-    """One node, with the jobs (or tasks) that run there and its inventory."""
+    """One node with its running jobs (or tasks) and its inventory."""
 
     jobs: list[str]
     islands: list[list[int]]
@@ -78,16 +78,16 @@ class NodeList(Struct):
 
 
 class CordonRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Why a node is to take no new work."""
+    """Why a node shall take no new work."""
 
     reason: Reason = ""
 
 
 class DrainRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """How a node is to become empty.
+    """How to drain a node.
 
-    What runs may end by itself; but after `deadline_seconds`, or at once with `requeue`, it is
-    stopped and waits again for a place elsewhere.
+    Running jobs may finish; after `deadline_seconds`, or at once with `requeue`, they are stopped
+    and requeued.
     """
 
     reason: Reason = ""
@@ -96,7 +96,7 @@ class DrainRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class NodePatch(Struct, forbid_unknown_fields=True):
-    """Labels to set; null takes one away."""
+    """Labels to set; null removes a label."""
 
     labels: Annotated[
         dict[Annotated[str, Meta(max_length=63)], Annotated[str, Meta(max_length=63)] | None],
@@ -105,7 +105,7 @@ class NodePatch(Struct, forbid_unknown_fields=True):
 
 
 class NodeRemoved(Struct):
-    """A node is forgotten."""
+    """A node was removed."""
 
     id: str
     message: str

@@ -1,4 +1,4 @@
-"""The protobuf forms of orders, inventories and readings."""
+"""Conversion between the model and the protobuf messages of agents: orders, inventory, readings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def start_order(
     captured: dict[str, str] | None,
     limit_ms: int,
 ) -> pb.Order:
-    """What an agent must know to run one member."""
+    """Return the order to start one member."""
     environment = {**(captured or {}), **dict(launch.environment)}
     start = pb.Start(
         job_id=job.id,
@@ -58,7 +58,7 @@ def start_order(
             )
             for share in placement.devices
         ],
-        cpu_milli=_most_cpu_milli(placement, launch),
+        cpu_milli=_cpu_limit_milli(placement, launch),
         memory_mb=placement.memory_mb,
         max_processes=launch.max_processes,
         terminal=_terminal(launch),
@@ -75,14 +75,14 @@ def start_order(
     return pb.Order(allocation_id=allocation.id, member=placement.member, start=start)
 
 
-def _most_cpu_milli(placement: Placement, launch: Launch) -> int:
-    """How much CPU a member may use; 0: as much as there is."""
+def _cpu_limit_milli(placement: Placement, launch: Launch) -> int:
+    """Return the CPU limit of a member; 0 means no limit."""
     is_only_counted = not launch.limits_cpu and placement.cpu_milli == ONE_CORE_MILLI
     return 0 if is_only_counted else placement.cpu_milli
 
 
 def _add_service(start: pb.Start, job: Job, launch: Launch) -> None:
-    """What makes a replica of it: no end, a port, and a check."""
+    """Add what a replica of a service needs: no time limit, a port, a readiness probe."""
     start.limit_ms = 0
     start.port = job.port
     start.pick_port = not job.port
@@ -118,7 +118,10 @@ def _terminal(launch: Launch) -> pb.Terminal | None:
 def rendezvous_of(
     allocation: Allocation, placement: Placement, hosts: Sequence[str] = (), port: int = 0
 ) -> pb.Rendezvous:
-    """Ranks go by member; the first member's node is where all meet. Without hosts, by name."""
+    """Return the rendezvous of a member: ranks by member number, the first member's node as master.
+
+    Without `hosts`, the names of the nodes are used.
+    """
     members = allocation.by_rank
     names = list(hosts) or [member.node_id for member in members]
     return pb.Rendezvous(
@@ -133,7 +136,7 @@ def rendezvous_of(
 
 
 def commit_order(allocation: Allocation, placement: Placement) -> pb.Order:
-    """Let a member run, with where all of them meet."""
+    """Return the order that lets a prepared member run, with the rendezvous of its gang."""
     meeting = allocation.rendezvous
     if meeting is None:
         raise InternalError(f"allocation {allocation.id} was not committed")
@@ -146,22 +149,22 @@ def commit_order(allocation: Allocation, placement: Placement) -> pb.Order:
 
 
 def stop_order(allocation_id: str, member: int, why: str) -> pb.Order:
-    """Stop a member, or never start it."""
+    """Return the order to stop a member, or not to start it."""
     return pb.Order(allocation_id=allocation_id, member=member, stop=pb.Stop(why=why))
 
 
 def warn_order(allocation_id: str, member: int, text: str) -> pb.Order:
-    """Tell a member something."""
+    """Return the order to show a warning to a member."""
     return pb.Order(allocation_id=allocation_id, member=member, warn=pb.Warn(text=text))
 
 
 def forget_order(allocation_id: str, member: int) -> pb.Order:
-    """The end of a member is kept, so its node need not keep it."""
+    """Return the order to drop the stored end of a member, which the server has committed."""
     return pb.Order(allocation_id=allocation_id, member=member, forget=pb.Forget())
 
 
 def devices_of(inventory: pb.Inventory) -> tuple[Device, ...]:
-    """The devices of a node as an agent found them."""
+    """Return the devices that an agent found."""
     return tuple(
         Device(
             index=device.index,
@@ -178,7 +181,7 @@ def devices_of(inventory: pb.Inventory) -> tuple[Device, ...]:
 
 
 def readings_of(telemetry: pb.Telemetry) -> NodeReadings:
-    """What an agent measured."""
+    """Return the readings that an agent sent."""
     return NodeReadings(
         at_ms=telemetry.at_ms,
         problem=telemetry.problem,

@@ -1,4 +1,4 @@
-"""The JSON forms of reports and invoices."""
+"""The JSON schemas of reports and invoices, and the syntax of their periods."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu_scheduler.model.errors import InvalidRequest
 
 
 class SpreadForm(Struct):
-    """How durations are spread."""
+    """The distribution of durations."""
 
     count: int
     mean_seconds: float
@@ -23,7 +23,7 @@ class SpreadForm(Struct):
 
 
 class SumsForm(Struct):
-    """What was used and how it ended. Energy and utilisation are null where nobody measured."""
+    """Usage and results of jobs. Energy and utilisation are null without measurements."""
 
     gpu_hours: float
     gpu_memory_gb_hours: float
@@ -62,7 +62,7 @@ class SliceForm(Struct):
 
 
 class DeviceForm(Struct):
-    """One GPU: how much of the time it was given out, and how busy it was."""
+    """One GPU: how much of the time it was allocated, and its utilisation."""
 
     node: str
     index: int
@@ -76,7 +76,7 @@ class DeviceForm(Struct):
 
 
 class IdlerForm(Struct):
-    """A run that used little of what it held."""
+    """An attempt that used little of its GPUs."""
 
     job_id: str
     task: int | None
@@ -89,7 +89,7 @@ class IdlerForm(Struct):
 
 
 class ReportForm(Struct):
-    """What happened in a period, as far as the caller may see it."""
+    """The report of a period, as far as the caller may see it."""
 
     period: str
     start: str
@@ -122,7 +122,7 @@ class InvoiceLine(Struct):
 
 
 class Invoice(Struct):
-    """What a period costs. Amounts of money are text, so that nothing is lost."""
+    """The cost of a period. Amounts of money are strings, so that no digit is lost."""
 
     period: str
     start: str
@@ -135,50 +135,49 @@ class Invoice(Struct):
     total: str
 
 
-# --- Periods as people write them: `today`, `week`, `month`, `2026-10`, `2026-10-01..2026-10-15`.
-#
-# Text, the present moment and a time zone come in; moments in milliseconds go out. Days begin at
-# midnight of that zone, whatever its clocks do in spring and autumn.
+# The syntax of periods: `today`, `week`, `month`, `2026-10`, `2026-10-01..2026-10-15`. Text, the
+# current time and a time zone come in; milliseconds go out. Days begin at midnight of the zone,
+# also when its clocks change.
 
 HOUR_MS = 3_600_000
 SHORT_MS = 2 * 24 * HOUR_MS
-"""A period up to this long is sliced by the hour, a longer one by the day."""
-MOST_SLICES = 400
+"""A period up to this long is divided into hours, a longer one into days."""
+MAX_SLICES = 400
 FORMS = "today, yesterday, week, month, year, 2026-10, 2026-10-31, or 2026-10-01..2026-10-15"
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From one moment up to, not including, another; and its slices."""
+    """A period from one time up to, not including, another; `edges` are those of its slices."""
 
     name: str
     edges: tuple[int, ...]
 
     @property
     def from_ms(self) -> int:
-        """Its beginning."""
+        """The start."""
         return self.edges[0]
 
     @property
     def before_ms(self) -> int:
-        """The first moment behind it."""
+        """The end, which is not part of it."""
         return self.edges[-1]
 
 
 def read_zone(name: str) -> tzinfo:
-    """A time zone by its name, such as Europe/Berlin."""
+    """Return a time zone by its name, such as Europe/Berlin."""
     if name in ("", "UTC"):
         return UTC
     try:
         return ZoneInfo(name)
     except (KeyError, OSError, ValueError):
         raise InvalidRequest(
-            f"time zone '{name[:60]}' is not known; write UTC, or a name as Europe/Berlin"
+            f"time zone '{name[:60]}' is unknown; write UTC, or a name such as Europe/Berlin"
         ) from None
 
 
 def read_span(text: str, now_ms: int, zone: tzinfo) -> Span:
-    """The period that is meant. `week` and `month` are those that we are in."""
+    """Parse a period; `week`, `month` and `year` are the current ones."""
     today = datetime.fromtimestamp(now_ms / 1000, zone).date()
     word = text.strip().lower()
     first, past = _named(word, today) or _written(word, text)
@@ -204,7 +203,7 @@ def _written(word: str, text: str) -> tuple[date, date]:
     first = _unit(begin, text)
     if not dots:
         return first
-    # The last day or month that is named belongs to it.
+    # The last day or month is part of the period.
     return first[0], _unit(end, text)[1]
 
 
@@ -218,7 +217,7 @@ def _unit(word: str, text: str) -> tuple[date, date]:
             return day, day + timedelta(days=1)
     except (ValueError, OverflowError):
         pass
-    raise InvalidRequest(f"period '{text[:60]}' is not known; write {FORMS}")
+    raise InvalidRequest(f"period '{text[:60]}' is unknown; write {FORMS}")
 
 
 def _next_month(day: date) -> date:
@@ -228,11 +227,11 @@ def _next_month(day: date) -> date:
 def _edges(first: date, past: date, zone: tzinfo) -> tuple[int, ...]:
     start_ms, end_ms = _midnight(first, zone), _midnight(past, zone)
     if start_ms < 0:
-        raise InvalidRequest("a period must lie behind the year 1970")
+        raise InvalidRequest("a period must be after the year 1970")
     if end_ms - start_ms <= SHORT_MS:
         return (*range(start_ms, end_ms, HOUR_MS), end_ms)
     days = (past - first).days
-    step = -(-days // MOST_SLICES)
+    step = -(-days // MAX_SLICES)
     edges = [_midnight(first + timedelta(days=place), zone) for place in range(0, days, step)]
     return (*edges, end_ms)
 

@@ -1,4 +1,4 @@
-"""Reservations by hand, as JSON says it."""
+"""The JSON schemas of advance reservations, and their conversion."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from gpu_scheduler.model.plan import AdvanceReservation, ReservationSpec
 from gpu_scheduler.wire.times import read_time, write_time
 
 Name = Annotated[str, Meta(max_length=256)]
-MOST_MINUTES = 366 * 24 * 60
+MAX_MINUTES = 366 * 24 * 60
 
 
 class ReservationRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """GPUs for a tenant, or one user of it. The end is given, or how long it lasts."""
+    """GPUs for a tenant, or for one of its users, until `end` or for `duration_minutes`."""
 
     gpus: Annotated[int, Meta(ge=1, le=100_000)]
     tenant_id: Annotated[str, Meta(min_length=1, max_length=256)]
     start: str | float | UnsetType = UNSET
     end: str | float | UnsetType = UNSET
-    duration_minutes: Annotated[float, Meta(gt=0, le=MOST_MINUTES)] | UnsetType = UNSET
+    duration_minutes: Annotated[float, Meta(gt=0, le=MAX_MINUTES)] | UnsetType = UNSET
     user: Name = ""
     name: Name = ""
     node: Name = ""
@@ -61,36 +61,36 @@ class ReservationList(Struct):
     reservations: list[ReservationForm]
 
 
-def read_wish(asked: ReservationRequest, tenant: str, now_ms: int) -> ReservationSpec:
-    """What is wished for, with its times in milliseconds."""
-    start_ms = now_ms if asked.start is UNSET else read_time(asked.start, "start")
-    if (asked.end is UNSET) == (asked.duration_minutes is UNSET):
+def read_reservation(request: ReservationRequest, tenant: str, now_ms: int) -> ReservationSpec:
+    """Return the requested reservation, with its times in milliseconds."""
+    start_ms = now_ms if request.start is UNSET else read_time(request.start, "start")
+    if (request.end is UNSET) == (request.duration_minutes is UNSET):
         raise InvalidRequest("give either the end or duration_minutes of the reservation")
-    if asked.end is not UNSET:
-        end_ms = read_time(asked.end, "end")
+    if request.end is not UNSET:
+        end_ms = read_time(request.end, "end")
     else:
-        end_ms = start_ms + round((asked.duration_minutes or 0) * 60_000)
+        end_ms = start_ms + round((request.duration_minutes or 0) * 60_000)
     if end_ms <= start_ms:
         raise InvalidRequest("the end of the reservation is not after its start")
     for field in ("user", "name", "node", "gpu_model"):
-        if not getattr(asked, field).isprintable():
-            raise InvalidRequest(f"{field} holds a control character; remove it")
+        if not getattr(request, field).isprintable():
+            raise InvalidRequest(f"{field} contains a control character; remove it")
     return ReservationSpec(
         tenant=tenant,
-        gpus=asked.gpus,
+        gpus=request.gpus,
         start_ms=start_ms,
         end_ms=end_ms,
-        user=asked.user,
-        name=asked.name,
-        node=asked.node,
-        gpu_model=asked.gpu_model,
-        indices=tuple(sorted(set(asked.gpu_ids))),
-        preempts=asked.preempt,
+        user=request.user,
+        name=request.name,
+        node=request.node,
+        gpu_model=request.gpu_model,
+        indices=tuple(sorted(set(request.gpu_ids))),
+        preempts=request.preempt,
     )
 
 
-def write_window(window: AdvanceReservation, now_ms: int) -> ReservationForm:
-    """A reservation as people see it."""
+def write_reservation(window: AdvanceReservation, now_ms: int) -> ReservationForm:
+    """Return the JSON form of a reservation."""
     state = "planned" if now_ms < window.start_ms else "active"
     if window.over_ms is not None:
         state = "cancelled" if window.cancelled else "ended"

@@ -1,7 +1,7 @@
-"""Between the messages of SchedulerService and the JSON forms of the REST API, both ways.
+"""Conversion between the messages of the gRPC SchedulerService and the JSON of the REST API.
 
-Names are the same on both sides, so that this is about types alone: what is not set is left out,
-times are texts there and timestamps here.
+Field names are the same on both sides, so only types are converted: unset fields are left out, and
+times are text in JSON and timestamps in messages.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ LIMITS = frozenset(
         *("user_max_gpus", "user_max_jobs", "user_max_pending_jobs", "user_max_gpu_hours"),
     }
 )
-"""What a tenant can also have none of."""
+"""The limits of a tenant that can be removed."""
 
 
 def job_form(spec: pb.JobSpec) -> dict[str, Any]:
-    """A job as the REST API wants it."""
+    """Return the JSON of a job to submit."""
     form = _plain(spec)
     if name := form.pop("priority_name", ""):
         form["priority"] = name
@@ -39,35 +39,38 @@ def job_form(spec: pb.JobSpec) -> dict[str, Any]:
     return form
 
 
-def quota_form(asked: pb.UpdateTenantQuotaRequest) -> dict[str, Any]:
-    """The changes of a tenant; a limit of None is taken away. Raises ValueError for others."""
-    form = _plain(asked)
+def quota_form(request: pb.UpdateTenantQuotaRequest) -> dict[str, Any]:
+    """Return the JSON of a change of a tenant; None removes a limit.
+
+    Raises ValueError if `unlimited` names anything but a limit.
+    """
+    form = _plain(request)
     form.pop("tenant_id", None)
     for name in form.pop("unlimited", ()):
         if name not in LIMITS:
             known = ", ".join(sorted(LIMITS))
-            raise ValueError(f"unlimited has '{name[:80]}', which is no limit; known: {known}")
+            raise ValueError(f"unlimited has '{name[:80]}', which is not a limit; use {known}")
         if name in form:
             raise ValueError(f"{name} is given and in unlimited; leave one of them out")
         form[name] = None
     return form
 
 
-def list_query(asked: pb.ListJobsRequest) -> dict[str, str]:
-    """The parameters of a list of jobs."""
-    query = {name: _word(value) for name, value in _plain(asked).items() if name != "states"}
-    if asked.states:
-        query["state"] = ",".join(asked.states)
+def list_query(request: pb.ListJobsRequest) -> dict[str, str]:
+    """Return the query parameters of a list of jobs."""
+    query = {name: _word(value) for name, value in _plain(request).items() if name != "states"}
+    if request.states:
+        query["state"] = ",".join(request.states)
     return query
 
 
 def job_of(form: Mapping[str, Any]) -> pb.Job:
-    """A job as the REST API tells it."""
+    """Return the message of a job."""
     return pb.Job(**_filled(form, pb.Job.DESCRIPTOR))
 
 
 def validated_of(form: Mapping[str, Any]) -> pb.SubmitJobAnswer:
-    """What a dry run found."""
+    """Return the message of a dry run."""
     return pb.SubmitJobAnswer(
         status=form["status"],
         message="The job would be accepted; nothing was stored",
@@ -77,17 +80,17 @@ def validated_of(form: Mapping[str, Any]) -> pb.SubmitJobAnswer:
 
 
 def tenant_of(form: Mapping[str, Any]) -> pb.Tenant:
-    """A tenant as the REST API tells it."""
+    """Return the message of a tenant."""
     return pb.Tenant(**_filled(form, pb.Tenant.DESCRIPTOR))
 
 
 def status_of(form: Mapping[str, Any]) -> pb.ClusterStatus:
-    """The cluster in numbers."""
+    """Return the message of the cluster's status."""
     return pb.ClusterStatus(**_filled(form, pb.ClusterStatus.DESCRIPTOR))
 
 
 def event_of(form: Mapping[str, Any]) -> pb.Event:
-    """One line of history; its data are texts here."""
+    """Return the message of an event; its data are strings."""
     filled = _filled(form, pb.Event.DESCRIPTOR)
     filled["data"] = {name: _word(value) for name, value in form["data"].items()}
     return pb.Event(**filled)
@@ -100,7 +103,7 @@ def _word(value: Any) -> str:
 
 
 def _plain(message: Message) -> dict[str, Any]:
-    """A message as plain values; what is at its default and not marked as set is left out."""
+    """Return the set fields of a message as plain values."""
     return {field.name: _value(field, value) for field, value in message.ListFields()}
 
 
@@ -117,7 +120,7 @@ def _value(field: FieldDescriptor, value: Any) -> Any:
 
 @cache
 def _special(kind: Any) -> dict[str, FieldDescriptor | None]:
-    """The fields of a message that need care: None for times, else those with a message in them."""
+    """Return the fields that need conversion: None for timestamps, else the inner message."""
     return {
         field.name: None if field.message_type.full_name == TIMESTAMP else field
         for field in kind.fields
@@ -126,9 +129,9 @@ def _special(kind: Any) -> dict[str, FieldDescriptor | None]:
 
 
 def _filled(form: Mapping[str, Any], kind: Any) -> dict[str, Any]:
-    """The values of a form as the message's constructor takes them; what is new there is left out.
+    """Return the arguments of a message's constructor; unknown fields are left out.
 
-    A standby may pass on what a newer leader says.
+    A standby may forward the response of a newer leader, which has fields that it does not know.
     """
     known = kind.fields_by_name
     filled = {name: value for name, value in form.items() if value is not None and name in known}

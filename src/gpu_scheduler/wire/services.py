@@ -1,4 +1,4 @@
-"""Services, as JSON says them: requests that become the model's words, and answers."""
+"""The JSON schemas of services, and their conversion."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from gpu_scheduler.wire.jobs import (
     Variables,
 )
 
-MOST_SECONDS = 86_400
-Seconds = Annotated[float, Meta(gt=0, le=MOST_SECONDS)]
+MAX_PROBE_SECONDS = 86_400
+Seconds = Annotated[float, Meta(gt=0, le=MAX_PROBE_SECONDS)]
 Replicas = Annotated[int, Meta(ge=0, le=1000)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 
 
 class ReadinessRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """How a replica shows that it can be used: one of http (a path), tcp and command."""
+    """The readiness probe of a replica: exactly one of http (a path), tcp and command."""
 
     http: Text = ""
     tcp: bool = False
     command: Arguments = []
-    interval_seconds: Annotated[float, Meta(ge=0.1, le=MOST_SECONDS)] = 5.0
-    timeout_seconds: Annotated[float, Meta(ge=0.01, le=MOST_SECONDS)] = 2.0
+    interval_seconds: Annotated[float, Meta(ge=0.1, le=MAX_PROBE_SECONDS)] = 5.0
+    timeout_seconds: Annotated[float, Meta(ge=0.01, le=MAX_PROBE_SECONDS)] = 2.0
     failures: Annotated[int, Meta(ge=1, le=1000)] = 3
-    grace_seconds: Annotated[float, Meta(ge=0, le=MOST_SECONDS)] = 60.0
+    grace_seconds: Annotated[float, Meta(ge=0, le=MAX_PROBE_SECONDS)] = 60.0
 
 
 class RestartRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """When a replica that has ended is started again, and after which pause."""
+    """When a replica that has ended is restarted, and after which back-off."""
 
     policy: Restart = Restart.ALWAYS
     backoff_seconds: Seconds = 1.0
@@ -58,8 +58,8 @@ class ServiceRequest(
 ):
     """A service. One of command, script and image must be given.
 
-    With `port` 0 each replica gets a free port, told in PORT. What a job can ask for besides is
-    as for jobs.
+    With `port` 0 each replica gets a free port in the variable PORT. The other fields are as for
+    jobs.
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=63)]
@@ -82,19 +82,19 @@ class ServiceRequest(
     runner: Literal["process", "container"] | None = None
     mounts: Annotated[list[Text], Meta(max_length=256)] = []
     conda: Text = ""
-    grace_seconds: Annotated[float, Meta(ge=0, le=MOST_SECONDS)] | None = None
+    grace_seconds: Annotated[float, Meta(ge=0, le=MAX_PROBE_SECONDS)] | None = None
     max_processes: Count = 0
     notify: Notify = []
 
 
 class ScaleRequest(Struct, forbid_unknown_fields=True):
-    """How many replicas there should be."""
+    """The desired number of replicas."""
 
     replicas: Replicas
 
 
 class Endpoint(Struct):
-    """Where one replica that is ready can be reached."""
+    """The address of one ready replica."""
 
     host: str
     port: int
@@ -104,7 +104,7 @@ class Endpoint(Struct):
 
 
 class EndpointList(Struct):
-    """The replicas of a service that are ready."""
+    """The ready replicas of a service."""
 
     service: str
     endpoints: list[Endpoint]
@@ -128,7 +128,7 @@ class ReplicaForm(Struct):
 
 
 class ReadinessForm(Struct):
-    """How replicas are asked whether they can be used."""
+    """The readiness probe of the replicas."""
 
     kind: str
     path: str
@@ -140,7 +140,7 @@ class ReadinessForm(Struct):
 
 
 class RestartForm(Struct):
-    """When a replica is started again."""
+    """The restart policy of the replicas."""
 
     policy: str
     backoff_seconds: float
@@ -151,7 +151,7 @@ class RestartForm(Struct):
 class ServiceForm(Struct):
     """A service; `state` is ready, starting, failing, degraded, updating, stopped, ended, deleting.
 
-    One that is failing has replicas that ended two times or more in a row, and none that is ready.
+    A failing service has replicas that ended twice or more in a row, and no ready one.
     """
 
     id: str
@@ -186,16 +186,16 @@ class ServiceList(Struct):
     services: list[ServiceForm]
 
 
-_OF_JOB = frozenset(JobRequest.__struct_fields__)
+_JOB_FIELDS = frozenset(JobRequest.__struct_fields__)
 
 
-def read_service(asked: ServiceRequest, reader: JobReader) -> Service:
-    """A service that a caller asks for; who that is comes from the reader."""
-    own = set(ServiceRequest.__struct_fields__) - _OF_JOB
+def read_service(request: ServiceRequest, reader: JobReader) -> Service:
+    """Return the requested service; the caller comes from the reader."""
+    own = set(ServiceRequest.__struct_fields__) - _JOB_FIELDS
     values = {
-        name: getattr(asked, name) for name in ServiceRequest.__struct_fields__ if name not in own
+        name: getattr(request, name) for name in ServiceRequest.__struct_fields__ if name not in own
     }
-    values["runner"] = None if asked.runner is None else Runner(asked.runner)
+    values["runner"] = None if request.runner is None else Runner(request.runner)
     submission = reader.read(JobRequest(**values, pool=Pool.ONLINE))
     launch = submission.launch
     if launch.runner not in {Runner.PROCESS, Runner.CONTAINER}:
@@ -204,60 +204,60 @@ def read_service(asked: ServiceRequest, reader: JobReader) -> Service:
     return Service(
         id="",
         number=0,
-        name=asked.name,
+        name=request.name,
         tenant=job.tenant,
         user=job.user,
         job=job,
         launch=launch,
-        replicas=asked.replicas,
-        port=asked.port,
-        probe=None if asked.readiness is None else _probe(asked.readiness),
-        restart=_rule(asked.restart),
-        surge=asked.surge,
+        replicas=request.replicas,
+        port=request.port,
+        probe=None if request.readiness is None else _probe(request.readiness),
+        restart=_rule(request.restart),
+        surge=request.surge,
     )
 
 
-def _probe(asked: ReadinessRequest) -> Probe:
+def _probe(request: ReadinessRequest) -> Probe:
     kinds = [
         kind
         for kind, is_given in (
-            (ProbeKind.HTTP, asked.http),
-            (ProbeKind.TCP, asked.tcp),
-            (ProbeKind.COMMAND, asked.command),
+            (ProbeKind.HTTP, request.http),
+            (ProbeKind.TCP, request.tcp),
+            (ProbeKind.COMMAND, request.command),
         )
         if is_given
     ]
     if len(kinds) != 1:
         named = " and ".join(kind.value for kind in kinds) or "nothing"
         raise InvalidRequest(
-            f"readiness gives {named}; give one of http (a path such as /health), tcp: true, and "
-            "command (a list of words)"
+            f"readiness has {named}; give exactly one of http (a path such as /health), tcp: "
+            "true, or command (a list of arguments)"
         )
     return Probe(
         kind=kinds[0],
-        path=asked.http or "/",
-        argv=tuple(asked.command),
-        interval_ms=round(asked.interval_seconds * 1000),
-        timeout_ms=round(asked.timeout_seconds * 1000),
-        failures=asked.failures,
-        grace_ms=round(asked.grace_seconds * 1000),
+        path=request.http or "/",
+        argv=tuple(request.command),
+        interval_ms=round(request.interval_seconds * 1000),
+        timeout_ms=round(request.timeout_seconds * 1000),
+        failures=request.failures,
+        grace_ms=round(request.grace_seconds * 1000),
     )
 
 
-def _rule(asked: Restart | RestartRequest) -> RestartRule:
-    if isinstance(asked, Restart):
-        return RestartRule(policy=asked)
-    backoff_ms = max(1, round(asked.backoff_seconds * 1000))
+def _rule(request: Restart | RestartRequest) -> RestartRule:
+    if isinstance(request, Restart):
+        return RestartRule(policy=request)
+    backoff_ms = max(1, round(request.backoff_seconds * 1000))
     return RestartRule(
-        policy=asked.policy,
+        policy=request.policy,
         backoff_ms=backoff_ms,
-        max_backoff_ms=max(1, round(asked.max_backoff_seconds * 1000)),
-        reset_after_ms=max(1, round(asked.reset_after_seconds * 1000)),
+        max_backoff_ms=max(1, round(request.max_backoff_seconds * 1000)),
+        reset_after_ms=max(1, round(request.reset_after_seconds * 1000)),
     )
 
 
 def readiness_form(probe: Probe) -> ReadinessForm:
-    """A check as people see it."""
+    """Return the JSON form of a readiness probe."""
     return ReadinessForm(
         kind=probe.kind.value,
         path=probe.path if probe.kind is ProbeKind.HTTP else "",
@@ -270,7 +270,7 @@ def readiness_form(probe: Probe) -> ReadinessForm:
 
 
 def restart_form(rule: RestartRule) -> RestartForm:
-    """A restart policy as people see it."""
+    """Return the JSON form of a restart policy."""
     return RestartForm(
         policy=rule.policy.value,
         backoff_seconds=rule.backoff_ms / 1000,

@@ -1,4 +1,4 @@
-"""Tenants, and how the GPUs are divided, as JSON says it."""
+"""The JSON schemas of tenants, limits and pool quotas, and their conversion."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Amount = Annotated[float, Meta(ge=0, le=1_000_000_000)]
 MemoryLimit = Annotated[int, Meta(ge=0, le=MAX_MB)]
 Weight = Annotated[float, Meta(gt=0, le=1_000_000)]
 TENANT_ID = "^[A-Za-z0-9][A-Za-z0-9._-]*$"
-MOST_ID = 64
+MAX_ID = 64
 Account = Annotated[str, Meta(max_length=256, pattern="^[^:,\\x00-\\x1f\\x7f]+$")]
 Accounts = Annotated[list[Account], Meta(max_length=10_000)]
 TenantName = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class TenantPatch(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Changes to a tenant. What is left out stays; a limit of null means no limit."""
+    """Changes to a tenant. Omitted fields stay as they are; a limit of null means no limit."""
 
     name: TenantName | UnsetType = UNSET
     max_gpus: Amount | UnsetType | None = UNSET
@@ -52,14 +52,14 @@ class TenantPatch(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class TenantRequest(TenantPatch, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A new tenant. Limits that are left out do not limit."""
+    """A new tenant. An omitted limit means no limit."""
 
     name: TenantName
-    id: Annotated[str, Meta(max_length=MOST_ID, pattern=TENANT_ID)] | UnsetType = UNSET
+    id: Annotated[str, Meta(max_length=MAX_ID, pattern=TENANT_ID)] | UnsetType = UNSET
 
 
 class TenantForm(Struct):
-    """A tenant with its limits (null: none) and what it holds now."""
+    """A tenant with its limits (null: none) and its current usage."""
 
     id: str
     name: str
@@ -93,9 +93,9 @@ class TenantForm(Struct):
 
 
 class LimitForm(Struct):
-    """One limit of a user (or of the tenant, without a user): what is used of it, what is left.
+    """One limit of a user (without a user: of the tenant), its usage and what is left.
 
-    `turns_at` is when a budget begins anew.
+    `turns_at` is the start of the next budget period.
     """
 
     tenant_id: str
@@ -109,7 +109,7 @@ class LimitForm(Struct):
 
 
 class LimitList(Struct):
-    """All limits that hold for a user in a tenant."""
+    """All limits that apply to a user in a tenant."""
 
     limits: list[LimitForm]
 
@@ -121,30 +121,30 @@ class TenantList(Struct):
 
 
 class QuotaRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The part of online work in percent; batch work has the rest unless it is given too."""
+    """The quota of online work in percent; batch work has the rest unless it is given too."""
 
     online_percent: Annotated[int, Meta(ge=0, le=100)]
     batch_percent: Annotated[int, Meta(ge=0, le=100)] | UnsetType = UNSET
     elastic: bool | UnsetType = UNSET
 
 
-def read_tenant(asked: TenantPatch, known: Tenant) -> Tenant:
-    """The tenant with what was asked for changed."""
-    quota = _limits(asked, _LIMITS)
-    user_quota = _limits(asked, _USER_LIMITS)
+def read_tenant(request: TenantPatch, known: Tenant) -> Tenant:
+    """Return the tenant with the requested changes."""
+    quota = _limits(request, _LIMITS)
+    user_quota = _limits(request, _USER_LIMITS)
     changes: dict[str, Any] = {
-        target: value for name, target in _FIELDS if (value := getattr(asked, name)) is not UNSET
+        target: value for name, target in _FIELDS if (value := getattr(request, name)) is not UNSET
     }
     if not changes.get("name", "x").isprintable():
-        raise InvalidRequest("the tenant's name holds a control character; remove it")
+        raise InvalidRequest("the tenant's name contains a control character; remove it")
     if "/" in changes.get("name", ""):
         raise InvalidRequest(
-            "the tenant's name holds a slash, which ends names in paths; remove it"
+            "the tenant's name contains a slash, which separates names in paths; remove it"
         )
-    if asked.fair_share_weight is not UNSET:
-        changes["weight_milli"] = max(1, round(asked.fair_share_weight * WEIGHT_ONE_MILLI))
+    if request.fair_share_weight is not UNSET:
+        changes["weight_milli"] = max(1, round(request.fair_share_weight * WEIGHT_ONE_MILLI))
     for name in ("linux_groups", "users", "admins"):
-        named = getattr(asked, name)
+        named = getattr(request, name)
         if named is not UNSET:
             changes[name] = tuple(dict.fromkeys(named))
     return replace(
@@ -155,10 +155,12 @@ def read_tenant(asked: TenantPatch, known: Tenant) -> Tenant:
     )
 
 
-def _limits(asked: TenantPatch, fields: tuple[tuple[str, str, int], ...]) -> dict[str, int | None]:
+def _limits(
+    request: TenantPatch, fields: tuple[tuple[str, str, int], ...]
+) -> dict[str, int | None]:
     found: dict[str, int | None] = {}
     for name, target, unit in fields:
-        value = getattr(asked, name)
+        value = getattr(request, name)
         if value is not UNSET:
             found[target] = None if value is None else round(value * unit)
     return found
@@ -191,7 +193,7 @@ _FIELDS = (
 
 
 def write_tenant(tenant: Tenant) -> TenantForm:
-    """The tenant and its limits; what it holds is filled in by whoever knows."""
+    """Return the JSON form of a tenant and its limits; the caller adds the usage."""
     quota: Quota = tenant.quota
     return TenantForm(
         id=tenant.id,
@@ -221,7 +223,7 @@ def write_tenant(tenant: Tenant) -> TenantForm:
 
 
 def per(amount: int | None, unit: int) -> float | None:
-    """An amount in larger units: whole numbers stay whole."""
+    """Return an amount in larger units; whole numbers stay integers."""
     if amount is None:
         return None
     return amount // unit if amount % unit == 0 else amount / unit

@@ -1,4 +1,4 @@
-"""Times outside are ISO 8601 in UTC, or seconds since 1970; inside they are milliseconds."""
+"""Conversion of times: ISO 8601 in UTC or seconds since 1970 outside, milliseconds inside."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from gpu_scheduler.model.errors import InvalidRequest
 
 LATEST_MS = 253_402_300_799_000
-"""The end of the year 9999, which is as far as calendars here go."""
+"""The end of the year 9999, the largest year of `datetime`."""
 
 
 def read_time(value: str | float, name: str) -> int:
-    """Milliseconds since 1970 from ISO text (without an offset: UTC) or from seconds."""
+    """Return milliseconds since 1970 from ISO text (UTC without an offset) or from seconds."""
     if isinstance(value, str):
         try:
             moment = datetime.fromisoformat(value)
@@ -25,14 +25,14 @@ def read_time(value: str | float, name: str) -> int:
         seconds = moment.timestamp()
     else:
         seconds = value
-    # Before anything is multiplied: seconds may be as large as floats are.
+    # Checked before the multiplication, because seconds may be as large as a float can be.
     if not 0 <= seconds <= LATEST_MS / 1000:
-        raise InvalidRequest(f"{name} is {value}; it must lie between the years 1970 and 9999")
+        raise InvalidRequest(f"{name} is {value}; it must be between the years 1970 and 9999")
     return round(seconds * 1000)
 
 
 def write_time(at_ms: int | None) -> str | None:
-    """ISO 8601 in UTC to the millisecond; nothing for a time that is not known."""
+    """Return ISO 8601 in UTC to the millisecond; None for an unknown time."""
     if at_ms is None:
         return None
     moment = datetime.fromtimestamp(at_ms // 1000, UTC)

@@ -1,5 +1,7 @@
-"""What does not fit a form, in words for people: what was refused and the form's type in, the
-place, what is there and what may be there out.
+"""Readable messages for msgspec's validation errors.
+
+An error and the type that was decoded come in; a sentence with the field, the value found and the
+allowed values goes out.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from msgspec import inspect
 
 _STEP = re.compile(r"\.(\w+)|\[([^\]]*)\]")
 _AT = re.compile(r" - at `(.*)`$")
-_NO_CHOICE = re.compile(r"[Ii]nvalid enum value (.*)")
+_INVALID_CHOICE = re.compile(r"[Ii]nvalid enum value (.*)")
 _KINDS = re.compile(r"`(\w+(?: \| \w+)*)`")
-_WORDS = {
+_TYPE_NAMES = {
     "array": "a list",
     "object": "an object",
     "str": "a string",
@@ -25,35 +27,35 @@ _WORDS = {
 }
 
 
-def misfit(problem: msgspec.ValidationError, form: Any) -> str:
-    """Where a value does not fit its form, and what would."""
-    text = str(problem)
-    where = _AT.search(text)
-    told = _AT.sub("", text)
-    if where and (wrong := _NO_CHOICE.fullmatch(told)):
-        told = f"{wrong[1]} is none of {', '.join(allowed_values(form, where[1]))}"
-    elif told.startswith("Expected"):
-        told = _KINDS.sub(_in_words, told)
-    told = told[:1].lower() + told[1:]
-    if where and where[1] != "$":
-        return f"{where[1].removeprefix('$').removeprefix('.')}: {told}"
-    return told
+def describe_validation_error(error: msgspec.ValidationError, schema: Any) -> str:
+    """Return the field, what is wrong with it, and what is allowed."""
+    text = str(error)
+    path = _AT.search(text)
+    message = _AT.sub("", text)
+    if path and (invalid := _INVALID_CHOICE.fullmatch(message)):
+        message = f"{invalid[1]} is not one of {', '.join(allowed_values(schema, path[1]))}"
+    elif message.startswith("Expected"):
+        message = _KINDS.sub(_type_names, message)
+    message = message[:1].lower() + message[1:]
+    if path and path[1] != "$":
+        return f"{path[1].removeprefix('$').removeprefix('.')}: {message}"
+    return message
 
 
-def _in_words(kinds: re.Match[str]) -> str:
-    return " or ".join(_WORDS.get(kind, kind) for kind in kinds[1].split(" | "))
+def _type_names(kinds: re.Match[str]) -> str:
+    return " or ".join(_TYPE_NAMES.get(kind, kind) for kind in kinds[1].split(" | "))
 
 
-def allowed_values(form: Any, path: str) -> list[str]:
-    """What may stand at a path such as `$.runner` or `$[2].members[0].topology`."""
-    found = [inspect.type_info(form)]
+def allowed_values(schema: Any, path: str) -> list[str]:
+    """Return the allowed values at a path such as `$.runner` or `$[2].members[0].topology`."""
+    found = [inspect.type_info(schema)]
     for step in _STEP.finditer(path):
         found = [inner for kind in found for inner in _inside(kind, step[1])]
     return sorted({value for kind in found for value in _values(kind)})
 
 
 def _inside(kind: inspect.Type, name: str | None) -> Iterator[inspect.Type]:
-    """The types one step further: a field by its name, or what a list or mapping holds."""
+    """Yield the types one step further: a field by name, or the items of a list or mapping."""
     match kind:
         case inspect.UnionType(types):
             for each in types:

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from gpu_scheduler.agent import identity as join
 from gpu_scheduler.agent.identity import Identity, NotJoined, load_or_join
 from gpu_scheduler.wire import nodes_pb2 as nodes
-from gpu_scheduler.wire.handshake import JoinText, not_the_leader
+from gpu_scheduler.wire.handshake import JoinText, not_leader_reason
 
 
 class Servers:
@@ -120,13 +120,13 @@ class Cluster:
 
 
 def test_a_machine_that_knows_only_a_standby_asks_the_leader_that_it_names() -> None:
-    cluster = Cluster(standby=not_the_leader("leader"), leader="")
+    cluster = Cluster(standby=not_leader_reason("leader"), leader="")
     assert cluster.answer("standby").node == "n0"
     assert cluster.asked == ["standby", "leader"]
 
 
 def test_what_the_leader_refuses_is_refused_though_a_standby_only_sends_on() -> None:
-    cluster = Cluster(standby=not_the_leader("leader"), leader="no, it is used up")
+    cluster = Cluster(standby=not_leader_reason("leader"), leader="no, it is used up")
     with pytest.raises(NotJoined, match="leader: no, it is used up") as refused:
         cluster.answer("standby", "leader")
     assert refused.value.is_final
@@ -134,7 +134,7 @@ def test_what_the_leader_refuses_is_refused_though_a_standby_only_sends_on() -> 
 
 
 def test_nobody_is_sent_from_one_server_to_the_next_for_ever() -> None:
-    cluster = Cluster(a=not_the_leader("b"), b=not_the_leader("c"), c=not_the_leader("a"))
+    cluster = Cluster(a=not_leader_reason("b"), b=not_leader_reason("c"), c=not_leader_reason("a"))
     with pytest.raises(NotJoined) as refused:
         cluster.answer("a")
     assert cluster.asked == ["a", "b"]

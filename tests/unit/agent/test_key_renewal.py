@@ -15,7 +15,7 @@ from gpu_scheduler.agent.identity import JOINED_ANEW, Identity, KeyRenewer, NotJ
 from gpu_scheduler.agent.server_link import ServerConnector
 from gpu_scheduler.api.grpc.certificate_authority import NodeAuthority, new_authority
 from gpu_scheduler.wire import nodes_pb2 as nodes
-from gpu_scheduler.wire.handshake import JoinText, pin_of, secret_hash
+from gpu_scheduler.wire.handshake import JoinText, certificate_pin, secret_hash
 
 FAR_MS = 10**15
 REVOKED = "the key of node 'n0' was revoked"
@@ -45,7 +45,7 @@ class Site:
         monkeypatch.setattr(join, "join", self._join)
 
     def token(self, letter: str, authority: NodeAuthority | None = None) -> str:
-        pin = pin_of((authority or self.authority).certificate)
+        pin = certificate_pin((authority or self.authority).certificate)
         return str(JoinText(letter * 43, pin))
 
     def write(self, text: str, mode: int = 0o600) -> None:

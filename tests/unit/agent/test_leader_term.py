@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from gpu_scheduler.agent.server_link import LeaderTerm, ServerConnector, ServerRejected
-from gpu_scheduler.wire.handshake import not_the_leader
+from gpu_scheduler.wire.handshake import not_leader_reason
 
 
 def test_an_older_term_is_refused_also_after_a_restart(tmp_path: Path) -> None:
@@ -47,8 +47,8 @@ def turns_of(servers: ServerConnector, count: int) -> list[str]:
 
 def test_an_agent_asks_the_server_that_it_is_sent_to_if_that_is_one_of_its_own() -> None:
     servers = ServerConnector(["a:1", "b:1", "c:1"])
-    assert ServerRejected(not_the_leader("c:1")).ask == "c:1"
-    assert ServerRejected(not_the_leader("")).ask == ""
+    assert ServerRejected(not_leader_reason("c:1")).ask == "c:1"
+    assert ServerRejected(not_leader_reason("")).ask == ""
     assert ServerRejected("too old").ask == ""
     assert turns_of(servers, 2) == ["a:1", "b:1"]
     servers.prefer("b:1")

@@ -10,7 +10,7 @@ from cryptography.x509.oid import NameOID
 
 from gpu_scheduler.api.grpc.certificate_authority import NodeAuthority, new_authority
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.wire.handshake import JoinText, fingerprint_of, pin_of, read_proof
+from gpu_scheduler.wire.handshake import JoinText, certificate_pin, key_fingerprint, read_proof
 
 NOW_MS = 1_800_000_000_000
 DAY_MS = 86_400_000
@@ -38,7 +38,7 @@ def test_a_node_is_called_as_the_server_says_and_not_as_its_request_does() -> No
     )
     name, found = authority.node_of(signed, NOW_MS)
     assert name == "n1"
-    assert fingerprint == fingerprint_of(key.public_key()) == fingerprint_of(found)
+    assert fingerprint == key_fingerprint(key.public_key()) == key_fingerprint(found)
 
 
 def test_a_certificate_is_believed_in_its_time_alone() -> None:
@@ -87,7 +87,7 @@ def test_a_token_is_read_as_it_was_written_and_nothing_else_is() -> None:
 def test_a_pin_names_one_certificate() -> None:
     assert an_authority().pin != an_authority().pin
     authority = an_authority()
-    assert authority.pin == pin_of(authority.certificate)
+    assert authority.pin == certificate_pin(authority.certificate)
 
 
 def test_what_is_no_proof_is_none() -> None:
@@ -98,9 +98,11 @@ def test_what_is_no_proof_is_none() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        pytest.param("wrong", "has 5 characters and does not begin with 'tgpn_'", id="another"),
-        pytest.param("tgpn_wrong", "has 10 characters and a whole one has 92", id="short"),
-        pytest.param(f"tgpn_{'a' * 43}:{'b' * 43}", "other characters or parts", id="odd"),
+        pytest.param("wrong", "has 5 characters and does not start with 'tgpn_'", id="another"),
+        pytest.param("tgpn_wrong", "has 10 characters but a complete one has 92", id="short"),
+        pytest.param(
+            f"tgpn_{'a' * 43}:{'b' * 43}", "does not have the format of a token", id="odd"
+        ),
     ],
 )
 def test_of_a_wrong_token_it_is_told_what_is_wrong_and_not_the_token(text: str, why: str) -> None:

@@ -255,7 +255,7 @@ def test_a_job_whose_environment_is_dropped_is_not_retried_without_it(lab: ApiLa
     job_id = lab.submit(captured_environment={"A": "1"})
     lab.start(job_id)
     lab.end(job_id, 1)
-    lab.store.forget(Cutoffs(environments_ms=2**62))
+    lab.store.delete_expired(Cutoffs(environments_ms=2**62))
     refused = lab.post(f"/jobs/{job_id}/retry")
     assert (refused.status, refused.code) == (409, "wrong_state")
     assert "retention.environments_days" in refused.error
@@ -386,8 +386,8 @@ def test_an_array_that_has_failed_says_how(lab: ApiLab) -> None:
     ("asked", "said"),
     [
         ({"deadline": "2020-01-01T00:00:00Z"}, "the deadline 2020-01-01 00:00"),
-        ({"allowed_gpus": "0-3"}, "no gpu_count says how many"),
-        ({"gpu_count": 1, "allowed_gpus": "x"}, "allowed_gpus is no list of GPUs"),
+        ({"allowed_gpus": "0-3"}, "is given without gpu_count"),
+        ({"gpu_count": 1, "allowed_gpus": "x"}, "allowed_gpus is not a list of GPUs"),
     ],
 )
 def test_what_could_only_be_a_mistake_is_refused(

@@ -81,11 +81,11 @@ def test_a_command_that_is_a_string_is_refused_with_what_to_write(lab: ApiLab) -
         (b'{"command": [1]}', "command[0]: expected a string"),
         (
             b'{"command": ["a"], "runner": "foo"}',
-            "runner: 'foo' is none of container, process, screen, terminal, tmux",
+            "runner: 'foo' is not one of container, process, screen, terminal, tmux",
         ),
         (
             b'[{"command": ["a"]}, {"command": ["a"], "terminal": {"on_disconnect": "x"}}]',
-            "terminal.on_disconnect: 'x' is none of end, keep",
+            "terminal.on_disconnect: 'x' is not one of end, keep",
         ),
         (b'{"command": ["a"], "umask": "x"}', "umask: expected a whole number or null, got a str"),
         (b"{}", "there is nothing to run"),

@@ -385,7 +385,7 @@ class Away(Disk):
         self.back = Event()
         self.back.set()
 
-    def trouble(self) -> str:
+    def unavailable_reason(self) -> str:
         return self.why
 
     def commit(self, writes: list[Write]) -> int:

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from gpu_scheduler.model.identity import LeaderLease, ServerMember
 from gpu_scheduler.server.grpc import AgentGate
-from gpu_scheduler.wire.handshake import leader_named
+from gpu_scheduler.wire.handshake import leader_in_reason
 
 LONG_S = 60.0
 ME = ServerMember(name="a", address="http://a:1", agents="a:2")
@@ -39,7 +39,7 @@ async def said_to_an_agent(standing: LeadershipStatus) -> str:
     gate.election = cast(Any, standing)
     async with asyncio.timeout(LONG_S):
         async for message in gate.session(cast(Any, None), cast(Any, None)):
-            return leader_named(message.goodbye.reason)
+            return leader_in_reason(message.goodbye.reason)
     raise AssertionError("it was told nothing")
 
 

@@ -139,7 +139,7 @@ def test_a_commit_is_made_in_its_term_and_never_after_it(house: House) -> None:
         house.store.commit([an_event()])
     for housekeeping in (
         lambda: house.store.archive(ended_before_ms=1),
-        lambda: house.store.forget(Cutoffs(answers_ms=1, events_ms=1)),
+        lambda: house.store.delete_expired(Cutoffs(responses_ms=1, events_ms=1)),
     ):
         with pytest.raises(NotLeader):
             housekeeping()

@@ -54,7 +54,7 @@ def test_what_is_loaded_at_one_moment_does_not_see_later_commits(store: Postgres
         store.commit([an_event(2)])
         return first, reads.last_event()
 
-    assert store.at_one_moment(twice) == (1, 1)  # type: ignore[arg-type]
+    assert store.read_snapshot(twice) == (1, 1)  # type: ignore[arg-type]
     assert store.last_event() == 2
     assert store.commit([an_event(3)]) == 3, "and nothing is left open"
 
@@ -70,7 +70,7 @@ def test_what_takes_long_to_be_made_of_one_table_is_no_reason_to_lose_the_next(
         time.sleep(1.5)
         return reads.last_event()
 
-    assert store.at_one_moment(slowly) == 0  # type: ignore[arg-type]
+    assert store.read_snapshot(slowly) == 0  # type: ignore[arg-type]
     store.close()
 
 

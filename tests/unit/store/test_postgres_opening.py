@@ -12,9 +12,9 @@ from gpu_scheduler.server.storage import open_store, postgres_address
 from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.groups.cluster import DatabaseSettings
 from gpu_scheduler.settings.schema import Settings
-from gpu_scheduler.store.postgres import schema
 from gpu_scheduler.store.postgres.connection import Connection, connect
 from gpu_scheduler.store.postgres.store import PostgresStore
+from gpu_scheduler.store.sql_files import migrations
 from tests.certificates import make_certificate
 from tests.postgres import OwnPostgres, a_server, address_of, shared_server
 
@@ -36,10 +36,10 @@ def test_a_database_of_an_older_form_is_migrated_and_one_of_a_newer_is_refused(
     database_url: str,
 ) -> None:
     address = address_of(database_url)
-    PostgresStore(address, steps=schema.steps()[:1]).close()
+    PostgresStore(address, steps=migrations("postgres")[:1]).close()
     PostgresStore(address).close()
-    PostgresStore(address, steps=[*schema.steps(), STEP]).close()
-    with pytest.raises(StoreTooNew, match="has form 9999"):
+    PostgresStore(address, steps=[*migrations("postgres"), STEP]).close()
+    with pytest.raises(StoreTooNew, match="has schema version 9999"):
         PostgresStore(address)
 
 
@@ -47,13 +47,13 @@ def test_a_database_is_not_migrated_while_a_server_of_the_older_form_leads(
     database_url: str,
 ) -> None:
     address = address_of(database_url)
-    newer = [*schema.steps(), STEP]
+    newer = [*migrations("postgres"), STEP]
     PostgresStore(address).close()
     with connect(address, "test") as server:
         server.execute(
             "UPDATE leadership SET holder = 'a', until = clock_timestamp() + interval '1 hour'"
         )
-        with pytest.raises(StoreUnavailable, match="server 'a' works with it"):
+        with pytest.raises(StoreUnavailable, match="server 'a' still uses the older version"):
             PostgresStore(address, steps=newer)
         PostgresStore(address).close()
         server.execute("UPDATE leadership SET until = clock_timestamp()")
@@ -65,7 +65,7 @@ def test_a_migration_that_fails_changes_nothing(database_url: str) -> None:
     PostgresStore(address).close()
     broken = (10_000, "CREATE TABLE half (id bigint); SELECT nonsense")
     with pytest.raises(Exception, match="nonsense"):
-        PostgresStore(address, steps=[*schema.steps(), broken])
+        PostgresStore(address, steps=[*migrations("postgres"), broken])
     tables = "SELECT count(*) FROM pg_tables WHERE tablename = 'half'"
     assert shared_server().execute(tables, database_url) == [(0,)]
     PostgresStore(address).close()
@@ -88,7 +88,7 @@ def test_commits_are_durable_whatever_the_database_is_set_to(database_url: str) 
         assert row is not None
         found.append(row[0])
 
-    store.guard = look
+    store.fence = look
     store.commit([])
     store.close()
     assert found == ["on"]
@@ -104,8 +104,8 @@ def test_readers_cannot_write(database_url: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"dbname": "nowhere"}, "there is no such database|does not exist"),
-        ({"password": "wrong"}, "refused the password|authentication failed"),
+        ({"dbname": "nowhere"}, "does not exist"),
+        ({"password": "wrong"}, "rejected the password|authentication failed"),
         ({"port": "1"}, "is not available"),
     ],
 )

@@ -12,8 +12,7 @@ import pytest
 
 from gpu_scheduler.model.errors import NotLeader, OutcomeUnknown, StoreTooNew, StoreUnavailable
 from gpu_scheduler.model.job import JobState
-from gpu_scheduler.store.postgres.connection import Connection, connect
-from gpu_scheduler.store.postgres.pool import ANSWERS, READER
+from gpu_scheduler.store.postgres.connection import PROBE, READER, Connection, connect
 from gpu_scheduler.store.postgres.store import PostgresStore
 from gpu_scheduler.store.rows import EventRow, JobRow
 from tests.builders import a_job
@@ -99,7 +98,7 @@ def test_a_restart_between_two_commits_is_not_noticed(
     store.commit(batch(2))
     server.restart()
     assert kept(store) == [1, 2]
-    assert store.trouble() == ""
+    assert store.unavailable_reason() == ""
 
 
 def test_a_database_that_is_stopped_is_told_at_once_and_used_again_when_it_is_back(
@@ -110,12 +109,12 @@ def test_a_database_that_is_stopped_is_told_at_once_and_used_again_when_it_is_ba
     try:
         with pytest.raises(StoreUnavailable, match="is not available"):
             store.jobs()
-        assert "is not available" in store.trouble()
+        assert "is not available" in store.unavailable_reason()
         with pytest.raises(StoreUnavailable, match="is not available"):
             store.commit(batch(2))
     finally:
         server.start()
-    until(lambda: not store.trouble())
+    until(lambda: not store.unavailable_reason())
     assert kept(store) == [1]
     store.commit(batch(2))
     assert kept(store) == [1, 2]
@@ -137,13 +136,13 @@ def test_a_locked_table_costs_one_wait_and_nobody_waits_until_it_can_be_read(
         until(lambda: server.execute(waiting)[0][0] == 2)
         with pytest.raises(StoreUnavailable, match="has not answered for 1 s"):
             store.jobs()
-        assert store.trouble()
-    until(lambda: not store.trouble())
+        assert store.unavailable_reason()
+    until(lambda: not store.unavailable_reason())
     assert kept(store) == [1]
 
 
 def test_whether_the_tables_answer_can_be_asked(store: PostgresStore) -> None:
-    assert len(store.use(lambda reader: reader.execute(ANSWERS).fetchone() or ())) == 6
+    assert len(store.use(lambda reader: reader.execute(PROBE).fetchone() or ())) == 6
 
 
 def test_a_database_that_is_frozen_costs_one_wait_and_nobody_waits_after_that(
@@ -164,7 +163,7 @@ def test_a_database_that_is_frozen_costs_one_wait_and_nobody_waits_after_that(
             store.commit(batch(2))
     finally:
         server.thaw()
-    until(lambda: not store.trouble())
+    until(lambda: not store.unavailable_reason())
     assert kept(store) == [1]
 
 
@@ -179,7 +178,7 @@ def test_a_commit_that_a_frozen_database_never_got_is_not_kept_and_the_next_one_
             store.commit(batch(2))
     finally:
         server.thaw()
-    until(lambda: not store.trouble())
+    until(lambda: not store.unavailable_reason())
     assert kept(store) == [1]
     store.commit(batch(2))
     assert kept(store) == [1, 2]
@@ -192,13 +191,13 @@ def test_a_commit_whose_answer_was_lost_is_looked_up_before_anything_is_said(
     store = opened(url, proxy.port)
     store.commit(batch(1))
     with lost_on_the_way(proxy, "answer", store) as answer:
-        until(store.trouble)
+        until(store.unavailable_reason)
         assert not answer.done()
         with pytest.raises(StoreUnavailable):
             store.jobs()
         proxy.refusing = False
         assert answer.result(LONG_S) == 2
-    until(lambda: not store.trouble())
+    until(lambda: not store.unavailable_reason())
     assert kept(store) == [1, 2]
     store.commit(batch(3))
     assert kept(store) == [1, 2, 3]
@@ -215,7 +214,7 @@ def test_a_commit_is_looked_up_also_if_its_writer_was_idle_for_so_long_that_it_w
     with lost_on_the_way(proxy, "answer", store) as answer:
         proxy.refusing = False
         assert answer.result(LONG_S) == 2
-    until(lambda: not store.trouble())
+    until(lambda: not store.unavailable_reason())
     assert kept(store) == [1, 2]
     store.close()
 
@@ -229,9 +228,9 @@ def test_a_database_that_a_newer_program_has_changed_meanwhile_is_not_asked_for_
         with connect(address_of(url), "test") as other:
             other.execute("UPDATE meta SET schema_version = schema_version + 1")
         proxy.refusing = False
-        with pytest.raises(OutcomeUnknown, match="this program knows forms up to"):
+        with pytest.raises(OutcomeUnknown, match="this program supports versions up to"):
             answer.result(LONG_S)
-    until(lambda: not store.trouble())
+    until(lambda: not store.unavailable_reason())
     with pytest.raises(StoreTooNew):
         store.commit(batch(3))
     store.close()
@@ -243,12 +242,12 @@ def test_a_commit_that_never_arrived_is_found_out_although_its_connection_still_
     store = opened(url, proxy.port)
     store.commit(batch(1))
     with lost_on_the_way(proxy, "request", store) as answer:
-        until(store.trouble)
+        until(store.unavailable_reason)
         assert not answer.done()
         proxy.refusing = False
         with pytest.raises(StoreUnavailable, match="is not available"):
             answer.result(LONG_S)
-    until(lambda: not store.trouble())
+    until(lambda: not store.unavailable_reason())
     assert kept(store) == [1]
     store.commit(batch(2))
     assert kept(store) == [1, 2]
@@ -268,7 +267,7 @@ def test_a_lost_commit_is_told_from_what_another_server_has_committed_since(
         proxy.refusing = False
         with pytest.raises(StoreUnavailable):
             answer.result(LONG_S)
-    until(lambda: not store.trouble())
+    until(lambda: not store.unavailable_reason())
     assert kept(store) == kept(other) == [1, 2, 3]
     store.commit(batch(4))
     assert kept(other) == [1, 2, 3, 4]
@@ -282,8 +281,8 @@ def test_a_server_that_stops_before_it_knows_says_that_it_does_not_know(
     store = opened(url, proxy.port)
     store.commit(batch(1))
     with lost_on_the_way(proxy, "answer", store) as answer:
-        store.hurry()
-        with pytest.raises(OutcomeUnknown, match="not known"):
+        store.stop_waiting()
+        with pytest.raises(OutcomeUnknown, match="cannot be looked up"):
             answer.result(LONG_S)
     store.close()
     proxy.refusing = False
@@ -305,7 +304,7 @@ def test_kills_at_any_moment_lose_nothing_that_was_acknowledged(
             try:
                 store.commit(batch(number))
             except StoreUnavailable:
-                until(lambda: not store.trouble())
+                until(lambda: not store.unavailable_reason())
             else:
                 acknowledged.append(number)
                 number += 1
@@ -318,7 +317,7 @@ def test_kills_at_any_moment_lose_nothing_that_was_acknowledged(
             server.restart()
         stop.set()
         writing.result(LONG_S)
-    until(lambda: not store.trouble())
+    until(lambda: not store.unavailable_reason())
     assert kept(store) == acknowledged
     store.close()
 
@@ -330,10 +329,10 @@ def test_a_guard_that_refuses_leaves_nothing_behind(store: PostgresStore) -> Non
         assert connection.execute("SELECT 1").fetchone() == (1,)
         raise NotLeader("another server leads")
 
-    store.guard = refuse
+    store.fence = refuse
     with pytest.raises(NotLeader):
         store.commit(batch(2))
-    store.guard = None
+    store.fence = None
     assert kept(store) == [1]
     store.commit(batch(2))
     assert kept(store) == [1, 2]
@@ -376,6 +375,6 @@ def test_connections_that_are_all_busy_are_waited_for_and_then_named(url: str) -
             store.jobs()
         go_on.set()
         holding.result(LONG_S)
-    assert store.trouble() == ""
+    assert store.unavailable_reason() == ""
     assert store.jobs() == []
     store.close()

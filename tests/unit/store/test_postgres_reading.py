@@ -7,8 +7,8 @@ import pytest
 
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.store.contract import JobQuery, Sight
-from gpu_scheduler.store.postgres.store import POSTGRES, PostgresStore, prepared
+from gpu_scheduler.store.contract import JobQuery, JobVisibility
+from gpu_scheduler.store.postgres.store import POSTGRES, PostgresStore, to_psycopg
 from gpu_scheduler.store.reader import page_statement
 from gpu_scheduler.store.rows import EventRow, JobRow, NewJobs, UsageRow
 from tests.builders import a_job, a_node, a_tenant, on, running
@@ -59,12 +59,12 @@ def store(url: str) -> Iterator[PostgresStore]:
         ),
         (JobQuery(states=(JobState.FAILED,), sort="end_ms", descending=True), "jobs_by_end"),
         (JobQuery(user="somebody"), "jobs_by_user"),
-        (JobQuery(sight=Sight(user="ada")), "jobs_live"),
+        (JobQuery(visibility=JobVisibility(user="ada")), "jobs_live"),
     ],
 )
 def test_a_list_is_read_along_an_index(store: PostgresStore, query: JobQuery, index: str) -> None:
     statement, values = page_statement(POSTGRES, query, None)
-    explained = b"EXPLAIN " + prepared(statement)
+    explained = b"EXPLAIN " + to_psycopg(statement)
     rows = store.use(lambda connection: connection.execute(explained, values).fetchall())
     plan = "\n".join(line for (line,) in rows)
     assert index in plan

@@ -85,7 +85,7 @@ def test_what_was_left_of_a_start_that_was_interrupted_does_no_harm(path: Path) 
 @pytest.mark.parametrize("content", [b"", b"garbage " * 1000, b"SQLite"])
 def test_a_file_that_is_no_database_is_refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(StoreDamaged, match=r"is damaged: .* Put a backup in its place"):
+    with pytest.raises(StoreDamaged, match=r"is damaged: .* Restore a backup"):
         SqliteStore(path)
     assert path.read_bytes() == content
 
@@ -111,7 +111,7 @@ def test_a_large_table_of_which_nothing_can_be_read_is_noticed_at_the_start(path
     content = bytearray(path.read_bytes())
     content[1_000_000:] = b"\xa5" * (len(content) - 1_000_000)
     path.write_bytes(content)
-    with pytest.raises(StoreDamaged, match=r"is damaged: .* Put a backup in its place"):
+    with pytest.raises(StoreDamaged, match=r"is damaged: .* Restore a backup"):
         SqliteStore(path)
 
 
@@ -129,7 +129,7 @@ def test_the_database_of_another_program_is_refused(path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE songs (name TEXT)")
     connection.close()
-    with pytest.raises(StoreDamaged, match="not one of gpu-scheduler"):
+    with pytest.raises(StoreDamaged, match="not of gpu-scheduler"):
         SqliteStore(path)
 
 
@@ -138,7 +138,7 @@ def test_a_row_that_cannot_be_understood_is_named_as_damage(store: SqliteStore, 
     execute = store._writer._connection.execute
     for wrong in ('{"members": 3}', '{"members": []}', "nonsense"):
         execute("UPDATE specs SET spec = ?", (wrong,))
-        with pytest.raises(StoreDamaged, match="a row cannot be understood"):
+        with pytest.raises(StoreDamaged, match="a row cannot be decoded"):
             store.jobs()
     execute("""UPDATE launches SET launch = '{"argv": []}'""")
     with pytest.raises(StoreDamaged, match="there is nothing to run"):
@@ -152,7 +152,7 @@ def test_a_row_that_cannot_be_understood_is_named_as_damage(store: SqliteStore, 
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="cannot be made: No such file or directory"):
+    with pytest.raises(StoreUnavailable, match="cannot be created: No such file or directory"):
         SqliteStore(tmp_path / "nowhere" / "scheduler.db")
 
 
@@ -173,7 +173,7 @@ STEP = (NEXT, "ALTER TABLE jobs ADD COLUMN colour TEXT NOT NULL DEFAULT 'blue';"
 
 def test_a_store_of_a_newer_version_is_refused_and_left_alone(path: Path) -> None:
     SqliteStore(path, steps=[*TODAY, STEP]).close()
-    with pytest.raises(StoreTooNew, match=f"has form {NEXT} and this program knows forms up to"):
+    with pytest.raises(StoreTooNew, match=f"has schema version {NEXT}, but this program supports"):
         SqliteStore(path)
     SqliteStore(path, steps=[*TODAY, STEP]).close()
 
@@ -247,7 +247,7 @@ def test_a_full_store_keeps_nothing_of_a_batch_and_works_when_there_is_room(
     connection = store._writer._connection
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages + 10}")
-    assert "the disk is full; make room" in str(refused(store, range(2, 20)))
+    assert "the disk is full; free some space" in str(refused(store, range(2, 20)))
     check_unharmed(store)
     connection.execute(f"PRAGMA max_page_count = {pages + 10_000}")
     check_works(store)
@@ -269,7 +269,7 @@ def test_a_full_disk_keeps_nothing_of_a_batch_and_works_when_there_is_room(
         store = SqliteStore(disk / "scheduler.db")
         store.commit([a_row(1), EventRow(at_ms=1, kind="submitted")])
         (disk / "ballast").write_bytes(bytes(2_500_000))
-        assert "the disk is full; make room" in str(refused(store, range(2, 20)))
+        assert "the disk is full; free some space" in str(refused(store, range(2, 20)))
         check_unharmed(store)
         (disk / "ballast").unlink()
         check_works(store)
@@ -284,7 +284,7 @@ def test_a_store_locked_by_another_process_says_so_and_works_afterwards(
     store.commit([a_row(1), EventRow(at_ms=1, kind="submitted")])
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    assert "another process holds it locked" in str(refused(store, range(2, 3)))
+    assert "another process has locked it" in str(refused(store, range(2, 3)))
     check_unharmed(store)
     other.execute("ROLLBACK")
     other.close()

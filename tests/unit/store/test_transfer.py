@@ -8,27 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu_scheduler.server.database_admin import (
+    Place,
+    back_up,
+    check,
+    copy_between,
+    place_of,
+    upgrade,
+)
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from gpu_scheduler.model.errors import AlreadyExists, InvalidRequest, StoreDamaged, StoreUnavailable
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.server.storage import (
-    Database,
-    back_up,
-    check,
-    copy_between,
-    database_of,
-    upgrade,
-)
 from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.schema import Settings
+from gpu_scheduler.store import copy as store_copy
 from gpu_scheduler.store.contract import AuditQuery, JobQuery, Store
-from gpu_scheduler.store.copy import copier, sqlite
 from gpu_scheduler.store.postgres.store import PostgresStore
 from gpu_scheduler.store.rows import AuditRow, EventRow, JobRow, LaunchRow, Write
 from gpu_scheduler.store.sql_files import migrations
+from gpu_scheduler.store.sqlite import copy as sqlite_copy
 from gpu_scheduler.store.sqlite.store import SqliteStore
 from tests.builders import a_job
 from tests.contract.row_strategies import ROWS
@@ -76,8 +77,8 @@ def everything(store: Store) -> dict[str, Any]:
         "attempts": store.attempts_between(-1, 2**62, limit=10_000),
         "measures": [store.attempt_measures(row.job.id) for row in jobs],
         "hours": store.device_hours(0, 2**62),
-        "cluster": [store.tenants(), store.nodes(), store.pools(), store.windows()],
-        "held": [store.allocations(), store.promises(), store.notices(), store.tokens()],
+        "cluster": [store.tenants(), store.nodes(), store.pools(), store.advance_reservations()],
+        "held": [store.allocations(), store.reservations(), store.notices(), store.tokens()],
         "accounts": [store.usage(), store.week_usage(), store.shares()],
         "estimates": [store.estimates(), store.estimates(started_since_ms=0)],
         "history": store.events(0, 10_000),
@@ -147,7 +148,7 @@ def test_a_copy_goes_into_an_empty_database_only(tmp_path: Path, postgres: str) 
         copy_between(tmp_path / "a.db", address_of(postgres))
     with pytest.raises(InvalidRequest, match="name two databases"):
         copy_between(address_of(postgres), address_of(postgres))
-    with pytest.raises(StoreUnavailable, match="there is no file"):
+    with pytest.raises(StoreUnavailable, match="does not exist"):
         copy_between(tmp_path / "nothing.db", tmp_path / "b.db")
 
 
@@ -159,8 +160,8 @@ def test_a_copy_that_is_not_the_same_keeps_nothing(
     store = SqliteStore(tmp_path / "a.db")
     filled(store, [])
     store.close()
-    target: Database = address_of(postgres) if to_postgres else tmp_path / "b.db"
-    read = sqlite.SqliteSide.rows
+    target: Place = address_of(postgres) if to_postgres else tmp_path / "b.db"
+    read = sqlite_copy.SqliteEndpoint.rows
     reads = iter(range(1_000))
 
     def changed(self: Any, table: str, columns: Any, order: str) -> Iterator[Any]:
@@ -169,8 +170,8 @@ def test_a_copy_that_is_not_the_same_keeps_nothing(
             rows = [(*rows[0][:-1], "[]"), *rows[1:]]
         return iter(rows)
 
-    monkeypatch.setattr(sqlite.SqliteSide, "rows", changed)
-    with pytest.raises(StoreDamaged, match="row 1 of history is not the same"):
+    monkeypatch.setattr(sqlite_copy.SqliteEndpoint, "rows", changed)
+    with pytest.raises(StoreDamaged, match="row 1 of history differs"):
         copy_between(tmp_path / "a.db", target)
     monkeypatch.undo()
     assert copy_between(tmp_path / "a.db", target)
@@ -181,13 +182,17 @@ def test_every_table_has_a_key_to_be_copied_by(tmp_path: Path, postgres: str) ->
     tables: set[str] = set()
     for place in (tmp_path / "a.db", address_of(postgres)):
         upgrade(place)
-        with sqlite.looking_side(place) if isinstance(place, Path) else _looking(place) as side:
-            tables |= side.columns().keys()
-    assert tables - copier.OF_SERVERS == copier._KEYS.keys()
+        with (
+            sqlite_copy.open_source(place)
+            if isinstance(place, Path)
+            else _looking(place) as endpoint
+        ):
+            tables |= endpoint.columns().keys()
+    assert tables - store_copy.SERVER_TABLES == store_copy._KEYS.keys()
 
 
 def test_what_is_not_there_is_not_checked_and_not_made(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="there is no file"):
+    with pytest.raises(StoreUnavailable, match="does not exist"):
         check(tmp_path / "typo.db")
     assert list(tmp_path.iterdir()) == []
 
@@ -197,18 +202,20 @@ def test_a_check_changes_nothing_and_says_what_an_empty_or_older_database_needs(
 ) -> None:
     address, server = address_of(postgres), shared_server()
     tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
-    with pytest.raises(StoreUnavailable, match=r"is empty.*'tgpu db upgrade' makes them"):
+    with pytest.raises(StoreUnavailable, match=r"is empty.*'tgpu db upgrade' creates them"):
         check(address)
     assert server.execute(tables, postgres) == [(0,)]
     PostgresStore(address, steps=migrations("postgres")[:1]).close()
-    with pytest.raises(StoreUnavailable, match="has form 1 and this program needs"):
+    with pytest.raises(StoreUnavailable, match="has schema version 1, but this program needs"):
         check(address)
     assert server.execute("SELECT schema_version FROM meta", postgres) == [(1,)]
 
     path = tmp_path / "a.db"
     SqliteStore(path, steps=migrations()[:1]).close()
     before = path.read_bytes()
-    with pytest.raises(StoreUnavailable, match=r"has form 1 .*'tgpu db upgrade' brings it"):
+    with pytest.raises(
+        StoreUnavailable, match=r"has schema version 1.*'tgpu db upgrade' migrates it"
+    ):
         check(path)
     assert path.read_bytes() == before
     SqliteStore(path).close()
@@ -222,7 +229,7 @@ def test_what_is_copied_or_backed_up_is_not_changed_by_it(tmp_path: Path, postgr
     PostgresStore(address, steps=migrations("postgres")[:1]).close()
     path = tmp_path / "a.db"
     SqliteStore(path, steps=migrations()[:1]).close()
-    before, old = path.read_bytes(), r"has form 1 .* nothing was changed"
+    before, old = path.read_bytes(), r"has schema version 1.* nothing was changed"
     with pytest.raises(StoreUnavailable, match=old):
         back_up(address, tmp_path / "backup.db")
     with pytest.raises(StoreUnavailable, match=old):
@@ -248,9 +255,9 @@ def test_somebody_elses_database_is_not_called_empty(postgres: str) -> None:
 
 
 def _looking(place: Any) -> Any:
-    from gpu_scheduler.store.copy.postgres import looking_side
+    from gpu_scheduler.store.postgres.copy import open_source
 
-    return looking_side(place)
+    return open_source(place)
 
 
 def test_a_backup_is_made_while_the_server_writes_and_can_be_started_from(tmp_path: Path) -> None:
@@ -283,10 +290,10 @@ def test_a_backup_is_made_while_the_server_writes_and_can_be_started_from(tmp_pa
     assert numbers >= set(before)
     assert numbers <= set(written) | {902, 903}
     # What was submitted after the backup left logs under its numbers: nobody gets them again.
-    assert restored.next_number() == max(numbers) + 1 + sqlite.GAP
+    assert restored.next_number() == max(numbers) + 1 + sqlite_copy.JOB_NUMBER_GAP
     restored.close()
     assert check(target).problems == ()
-    with pytest.raises(AlreadyExists, match="is there already"):
+    with pytest.raises(AlreadyExists, match="already exists"):
         back_up(path, target)
 
 
@@ -297,10 +304,10 @@ def test_a_backup_of_postgresql_is_a_file_that_can_be_copied_back(
     filled(store, [])
     back_up(address_of(postgres), tmp_path / "backup.db")
     copy = SqliteStore(tmp_path / "backup.db")
-    assert copy.next_number() == store.next_number() + sqlite.GAP
+    assert copy.next_number() == store.next_number() + sqlite_copy.JOB_NUMBER_GAP
     copy.close()
     with closing(sqlite3.connect(tmp_path / "backup.db")) as file, file:
-        file.execute("UPDATE meta SET next_number = next_number - ?", (sqlite.GAP,))
+        file.execute("UPDATE meta SET next_number = next_number - ?", (sqlite_copy.JOB_NUMBER_GAP,))
     copy = SqliteStore(tmp_path / "backup.db")
     assert everything(copy) == everything(store)
     store.close()
@@ -330,7 +337,7 @@ def test_a_backup_is_of_the_file_that_was_named_and_leaves_it_as_it_was(
 def test_what_is_not_ours_is_not_backed_up(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "a.db")) as file, file:
         file.execute("CREATE TABLE customers (id)")
-    with pytest.raises(StoreDamaged, match="not one of gpu-scheduler"):
+    with pytest.raises(StoreDamaged, match="not of gpu-scheduler"):
         back_up(tmp_path / "a.db", tmp_path / "backup.db")
     assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
 
@@ -343,7 +350,7 @@ def test_a_file_that_a_server_begins_to_write_while_it_is_read_is_not_called_dam
     stores = []
 
     def look() -> None:
-        with sqlite.looking_side(path):
+        with sqlite_copy.open_source(path):
             stores.append(SqliteStore(path))
             stores[0].commit([EventRow(at_ms=1, kind="submitted")])
             raise StoreDamaged("the disk image is malformed")
@@ -351,12 +358,12 @@ def test_a_file_that_a_server_begins_to_write_while_it_is_read_is_not_called_dam
     with pytest.raises(StoreUnavailable, match="began to write"):
         look()
     stores[0].close()
-    with sqlite.looking_side(path) as side:
+    with sqlite_copy.open_source(path) as side:
         assert side.counters()[2] == 1
 
 
 def test_a_backup_that_fails_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="no database"):
+    with pytest.raises(StoreUnavailable, match="does not exist yet"):
         back_up(tmp_path / "nothing.db", tmp_path / "backup.db")
     SqliteStore(tmp_path / "a.db").close()
     with pytest.raises(StoreUnavailable, match="cannot be written"):
@@ -374,11 +381,11 @@ def test_what_does_not_fit_together_is_found(tmp_path: Path, postgres: str) -> N
     with closing(sqlite3.connect(path, isolation_level=None)) as file:
         for statement, found in (
             ("UPDATE job_counts SET jobs = jobs + 1", "counted wrongly"),
-            ("UPDATE meta SET next_number = 1", "still to be given out"),
-            ("UPDATE meta SET last_event = 0", "pieces of history"),
-            ("DELETE FROM specs", "have no wishes"),
-            ("DELETE FROM launches", "no way to be run"),
-            ("INSERT INTO job_counts VALUES (0, 'a', 'b', 'failed', 3)", "counts are not those"),
+            ("UPDATE meta SET next_number = 1", "not below the next number"),
+            ("UPDATE meta SET last_event = 0", "not below the last event"),
+            ("DELETE FROM specs", "a missing row of specs"),
+            ("DELETE FROM launches", "a missing row of launches"),
+            ("INSERT INTO job_counts VALUES (0, 'a', 'b', 'failed', 3)", "do not match the jobs"),
         ):
             file.execute(statement)
             server.execute(statement, postgres)
@@ -388,12 +395,12 @@ def test_what_does_not_fit_together_is_found(tmp_path: Path, postgres: str) -> N
 
 def test_a_url_names_a_file_or_postgresql(tmp_path: Path) -> None:
     where = Paths(str(tmp_path), str(tmp_path))
-    assert database_of(Settings(), where) == tmp_path / "scheduler.db"
-    assert database_of(Settings(), where, "sqlite:////var/x.db") == Path("/var/x.db")
-    named = database_of(Settings(), where, "postgresql://ann:secret@db.example:5433/gpus")
+    assert place_of(Settings(), where) == tmp_path / "scheduler.db"
+    assert place_of(Settings(), where, "sqlite:////var/x.db") == Path("/var/x.db")
+    named = place_of(Settings(), where, "postgresql://ann:secret@db.example:5433/gpus")
     assert str(named) == "'gpus' at db.example:5433"
     assert "secret" not in repr(named)
     with pytest.raises(InvalidRequest, match="sqlite:///"):
-        database_of(Settings(), where, "mysql://x")
+        place_of(Settings(), where, "mysql://x")
     with pytest.raises(InvalidRequest, match="cannot be read"):
-        database_of(Settings(), where, "postgresql://[::1")
+        place_of(Settings(), where, "postgresql://[::1")

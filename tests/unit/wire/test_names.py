@@ -24,7 +24,7 @@ def test_a_job_is_named_by_its_number(text: str, expected: tuple[str, int | None
 
 @pytest.mark.parametrize("text", ["", "job-", "x", "12_", "_4", "-1", "1.5", "9" * 30, "\u0663"])
 def test_what_names_no_job_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequest, match="does not name a job"):
+    with pytest.raises(InvalidRequest, match="is not a job id"):
         read_job_name(text)
 
 

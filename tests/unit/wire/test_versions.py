@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_scheduler.wire.handshake import NoCommonProtocol, agreed_protocol
+from gpu_scheduler.wire.handshake import NoCommonProtocol, negotiate_protocol
 
 
 @pytest.mark.parametrize(
@@ -12,20 +12,25 @@ from gpu_scheduler.wire.handshake import NoCommonProtocol, agreed_protocol
 def test_the_newest_version_that_both_know_is_spoken(
     newest: int, least: int, own: tuple[int, int], agreed: int
 ) -> None:
-    assert agreed_protocol(newest, least, who="agent 'n1'", own=own) == agreed
+    assert negotiate_protocol(newest, least, who="agent 'n1'", own=own) == agreed
 
 
 @pytest.mark.parametrize(
     ("newest", "least", "own", "words"),
     [
-        (1, 0, (2, 3), "agent 'n1' speaks version 1 .* this server versions 2 to 3; update agent"),
+        (
+            1,
+            0,
+            (2, 3),
+            "agent 'n1' supports version 1 .* this server versions 2 to 3; update agent",
+        ),
         (4, 3, (1, 2), "versions 3 to 4 .* this server versions 1 to 2; update this server"),
-        (2, 0, (1, 1), "speaks version 2 .* update this server"),
-        (0, 0, (1, 1), "speaks version 0 .* update agent 'n1'"),
+        (2, 0, (1, 1), "supports version 2 .* update this server"),
+        (0, 0, (1, 1), "supports version 0 .* update agent 'n1'"),
     ],
 )
 def test_two_sides_without_a_common_version_are_told_which_to_update(
     newest: int, least: int, own: tuple[int, int], words: str
 ) -> None:
     with pytest.raises(NoCommonProtocol, match=words):
-        agreed_protocol(newest, least, who="agent 'n1'", own=own)
+        negotiate_protocol(newest, least, who="agent 'n1'", own=own)

@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.identity import Authority
-from gpu_scheduler.wire.handshake import SERVER_NAME, fingerprint_of, pin_of
+from gpu_scheduler.wire.handshake import SERVER_NAME, certificate_pin, key_fingerprint
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 30
@@ -67,7 +67,7 @@ class NodeAuthority:
     @property
     def pin(self) -> str:
         """The pin by which agents recognise it."""
-        return pin_of(self.certificate)
+        return certificate_pin(self.certificate)
 
     def server_pair(self, now_ms: int) -> Pair:
         """Create a key and a certificate chain for a server."""
@@ -90,7 +90,7 @@ class NodeAuthority:
         names = x509.SubjectAlternativeName([x509.DNSName(node)])
         use = ExtendedKeyUsageOID.CLIENT_AUTH
         certificate = self._sign(key, node, (names, use), now_ms, life)
-        return certificate.public_bytes(DER), fingerprint_of(key)
+        return certificate.public_bytes(DER), key_fingerprint(key)
 
     def node_of(self, certificate: bytes, now_ms: int) -> tuple[str, ec.EllipticCurvePublicKey]:
         """Return the node and key of a certificate that this authority signed; else ValueError."""

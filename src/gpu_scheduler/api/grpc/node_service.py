@@ -37,13 +37,13 @@ from gpu_scheduler.wire.handshake import (
     JOIN_METHOD,
     SIGNED_BY,
     JoinText,
-    agreed_protocol,
-    fingerprint_of,
-    not_the_leader,
+    key_fingerprint,
+    negotiate_protocol,
+    not_leader_reason,
     read_proof,
-    renewal_text,
+    renewal_payload,
     secret_hash,
-    session_text,
+    session_payload,
 )
 
 CHALLENGE_BYTES = 32
@@ -98,7 +98,7 @@ class NodeService:
     def _leader(self) -> tuple[Service, NodeAuthority]:
         service, authority = self._endpoint.service, self._authority()
         if service is None or authority is None:
-            raise NotLeader(not_the_leader(self._endpoint.leader_at))
+            raise NotLeader(not_leader_reason(self._endpoint.leader_at))
         return service, authority
 
     def _keys(self) -> NodeKeys:
@@ -128,7 +128,7 @@ class NodeService:
         if token_id is None:
             raise Forbidden("this join token is unknown; it may belong to another cluster")
         check_token(keys, token_id, asked.node, now_ms)
-        agreed_protocol(asked.protocol, asked.least_protocol, who=f"node '{asked.node[:80]}'")
+        negotiate_protocol(asked.protocol, asked.least_protocol, who=f"node '{asked.node[:80]}'")
         if not NODE_NAME.fullmatch(asked.node):
             raise InvalidRequest(
                 "a node's name has letters, digits, '.', '_' and '-', at most 63 of them"
@@ -154,7 +154,7 @@ class NodeService:
     async def _renew(self, asked: nodes.RenewRequest, origin: str) -> nodes.JoinAnswer:
         service, authority = self._leader()
         now_ms = service.now_ms()
-        signed = renewal_text(asked.at_ms, asked.request)
+        signed = renewal_payload(asked.at_ms, asked.request)
         node, former = self._verify_key(
             service.core.state.node_keys, asked.certificate, asked.signature, signed
         )
@@ -240,7 +240,7 @@ class NodeService:
         proof = read_proof(hello.token)
         if proof is None:
             raise Forbidden(f"node '{hello.node}' sent no key; {JOIN_AGAIN}")
-        signed = session_text(challenge, hello.node, hello.instance)
+        signed = session_payload(challenge, hello.node, hello.instance)
         node, fingerprint = self._verify_key(keys, *proof, signed)
         if node != hello.node:
             raise Forbidden(f"this is the key of node '{node}', not of '{hello.node}'")
@@ -262,7 +262,7 @@ class NodeService:
         except InvalidSignature:
             raise Forbidden("the signature does not match the key of the certificate") from None
         known = keys.nodes.get(node)
-        fingerprint = fingerprint_of(key)
+        fingerprint = key_fingerprint(key)
         if known is None:
             raise Forbidden(f"node '{node}' is not known here; {JOIN_AGAIN}")
         if known.revoked_ms:

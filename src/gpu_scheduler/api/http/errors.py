@@ -13,7 +13,7 @@ import msgspec
 
 from gpu_scheduler.model.errors import CallerError, InternalError, InvalidRequest, SchedulerError
 from gpu_scheduler.wire.answers import ErrorForm
-from gpu_scheduler.wire.validation import misfit
+from gpu_scheduler.wire.validation import describe_validation_error
 
 TOKEN_CODES = (
     *("token_unknown", "token_unreadable", "token_invalid", "token_expired", "token_revoked"),
@@ -179,4 +179,4 @@ def _describe(problem: Exception, form: Any, body: bytes) -> str:
         if "surrogate" in text or _HALF_CHARACTER.search(body):
             return "a string in it is not valid text: it has half of a character, such as \\ud800"
         return f"it is not JSON ({text})"
-    return misfit(problem, form)
+    return describe_validation_error(problem, form)

@@ -21,7 +21,7 @@ from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import Command
 from gpu_scheduler.model.errors import CallerError, InvalidRequest
 from gpu_scheduler.model.identity import Caller
-from gpu_scheduler.store.rows import AnswerRow, Write
+from gpu_scheduler.store.rows import ResponseRow, Write
 
 if TYPE_CHECKING:
     from gpu_scheduler.api.context import Context
@@ -107,7 +107,7 @@ class IdempotencyStore:
         return await asyncio.shield(task)
 
     async def _run(self, slot: tuple[str, str], digest: str, work: Work) -> Response:
-        stored = self._service.store.answer(*slot)
+        stored = self._service.store.response(*slot)
         if stored is not None and stored.request_hash != digest:
             raise KeyReused(
                 "this Idempotency-Key was used for another request; take a new key for each new "
@@ -122,11 +122,11 @@ class _KeyedRequest:
 
     slot: tuple[str, str]
     digest: str
-    stored: AnswerRow | None
+    stored: ResponseRow | None
 
-    def row(self, status: int, body: str, at_ms: int) -> AnswerRow:
+    def row(self, status: int, body: str, at_ms: int) -> ResponseRow:
         """Return the row to store for this request."""
-        return AnswerRow(
+        return ResponseRow(
             user=self.slot[0],
             key=self.slot[1],
             request_hash=self.digest,

@@ -27,7 +27,7 @@ from gpu_scheduler.control.nodes.reconcile import reconcile
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.model.node import TERMINAL_LABEL, Adapter, NodeState, runner_label
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.handshake import TERMINALS, NoCommonProtocol, agreed_protocol
+from gpu_scheduler.wire.handshake import TERMINALS, NoCommonProtocol, negotiate_protocol
 from gpu_scheduler.wire.orders import devices_of, stop_order
 
 ALIVE_S = 12.0
@@ -195,7 +195,7 @@ class Agents:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be hello")
         hello = first.hello
         try:
-            agreed_protocol(hello.protocol, hello.least_protocol, who=f"agent '{hello.node}'")
+            negotiate_protocol(hello.protocol, hello.least_protocol, who=f"agent '{hello.node}'")
         except NoCommonProtocol as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         if self._newest.is_stale(hello):
@@ -304,7 +304,7 @@ class Agents:
             return
         welcome = pb.Welcome(
             version=__version__,
-            protocol=agreed_protocol(hello.protocol, hello.least_protocol, who=hello.node),
+            protocol=negotiate_protocol(hello.protocol, hello.least_protocol, who=hello.node),
             heartbeat_ms=5_000,
             term=self._term,
         )

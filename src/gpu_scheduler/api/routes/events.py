@@ -36,7 +36,7 @@ Send = Callable[[Any], Awaitable[None]]
 Receive = Callable[[], Awaitable[Any]]
 
 
-class Sight:
+class JobVisibility:
     """What of the history one caller may see."""
 
     def __init__(self, context: Context, caller: Caller) -> None:
@@ -88,7 +88,7 @@ async def list_events(context: Context, request: Request) -> Response:
     query = context.parse_query(request, "after", "limit")
     limit = query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page)
     last = query.number("after", 0)
-    sees = Sight(context, request.caller)
+    sees = JobVisibility(context, request.caller)
     found: list[EventForm] = []
     scanned = 0
     while len(found) < limit and scanned < MOST_SCANNED:
@@ -141,7 +141,7 @@ class EventSockets:
     async def _send_all(self, caller: Caller, after: int | None, send: Send) -> int:
         """Send until the subscriber is too slow; returns the last number that was sent."""
         service = self._context.service
-        sees = Sight(self._context, caller)
+        sees = JobVisibility(self._context, caller)
         last = service.store.last_event() if after is None else after
         patience = self._context.settings.bounds.send_seconds
         events: AsyncIterator[tuple[int, EventRow]] = service.subscribe(last)

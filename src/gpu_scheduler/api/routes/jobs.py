@@ -44,7 +44,7 @@ from gpu_scheduler.model.job import (
     display_name,
     parse_priority,
 )
-from gpu_scheduler.store.contract import JobQuery, Sight, SweepCount
+from gpu_scheduler.store.contract import JobQuery, JobVisibility, SweepCount
 from gpu_scheduler.store.rows import JobRow
 from gpu_scheduler.wire.answers import (
     ArrayTaskPage,
@@ -212,15 +212,17 @@ def _job_query(context: Context, request: Request, query: Query) -> JobQuery:
         archived=query.flag("archived"),
         sweep=sweep,
         # To choose or order by what others do not show would show it.
-        sight=sight_of(request.caller, others=not (name or sweep) and column not in HIDDEN_COLUMNS),
+        visibility=visibility_for(
+            request.caller, others=not (name or sweep) and column not in HIDDEN_COLUMNS
+        ),
     )
 
 
-def sight_of(caller: Caller, *, others: bool) -> Sight | None:
+def visibility_for(caller: Caller, *, others: bool) -> JobVisibility | None:
     """What a caller may list; for an admin, everything."""
     if caller.is_admin:
         return None
-    return Sight(
+    return JobVisibility(
         user=caller.user,
         within=caller.tenants if caller.confined else None,
         tenants=caller.administers,
@@ -290,7 +292,7 @@ async def list_tasks(context: Context, request: Request) -> Response:
             )
     asked = JobQuery(
         states=states,
-        sight=sight_of(request.caller, others=False),
+        visibility=visibility_for(request.caller, others=False),
         descending=True,
         limit=query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page),
         offset=query.number("offset", 0),

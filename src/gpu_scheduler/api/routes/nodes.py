@@ -37,7 +37,7 @@ from gpu_scheduler.wire.access import (
     NodeKeyList,
 )
 from gpu_scheduler.wire.answers import Removed
-from gpu_scheduler.wire.handshake import JoinText, encoded, pin_of, secret_hash
+from gpu_scheduler.wire.handshake import JoinText, certificate_pin, encode_base64, secret_hash
 from gpu_scheduler.wire.nodes import (
     AdapterForm,
     ClosedForm,
@@ -259,7 +259,7 @@ async def create_join_token(context: Context, request: Request) -> Response:
             f"{most_days:g} are allowed (auth.max_token_days)"
         )
     now_ms = context.service.now_ms()
-    secret = encoded(secrets.token_bytes(SECRET_BYTES))
+    secret = encode_base64(secrets.token_bytes(SECRET_BYTES))
     token = JoinToken(
         id=f"join-{secrets.token_hex(4)}",
         secret_hash=secret_hash(secret),
@@ -328,7 +328,7 @@ def _pin(context: Context) -> str:
     if authority is None:
         raise WrongState("there is no authority for nodes yet; try again in a moment")
     certificate = x509.load_pem_x509_certificate(authority.certificate.encode())
-    return pin_of(certificate.public_bytes(Encoding.DER))
+    return certificate_pin(certificate.public_bytes(Encoding.DER))
 
 
 def _token_form(token: JoinToken, now_ms: int) -> JoinTokenForm:

@@ -343,7 +343,7 @@ def _page(
 ) -> Iterator[Run]:
     jobs = _jobs(store, {row.job_id for row in page})
     shown = [row for row in page if row.job_id in jobs and shows(jobs[row.job_id].job)]
-    measures = store.measures_of([row.allocation_id for row in shown])
+    measures = store.measures_by_allocation([row.allocation_id for row in shown])
     tasks = _tasks(store, shown)
     for row in shown:
         job = jobs[row.job_id]

@@ -16,8 +16,8 @@ from gpu_scheduler.wire.reservations import (
     ReservationForm,
     ReservationList,
     ReservationRequest,
-    read_wish,
-    write_window,
+    read_reservation,
+    write_reservation,
 )
 
 _REQUEST = msgspec.json.Decoder(ReservationRequest)
@@ -29,7 +29,7 @@ async def create_reservation(context: Context, request: Request) -> Response:
     data = await request.body(context.settings.bounds.body_bytes)
     asked = decode(_REQUEST, data)
     service = context.service
-    wish = read_wish(asked, context.resolve_tenant(asked.tenant_id), service.now_ms())
+    wish = read_reservation(asked, context.resolve_tenant(asked.tenant_id), service.now_ms())
 
     def tell(outcome: Outcome) -> Response:
         return json_response(_made(context, outcome), status=201)
@@ -44,12 +44,12 @@ async def create_reservation(context: Context, request: Request) -> Response:
 async def list_reservations(context: Context, request: Request) -> Response:
     """Those to come and those that last; with `all`, also some that are over."""
     query = context.parse_query(request, "all")
-    windows = context.service.store.windows()
+    windows = context.service.store.advance_reservations()
     if not query.flag("all"):
         windows = [window for window in windows if window.over_ms is None]
     windows.sort(key=lambda window: (window.start_ms, window.number))
     now_ms = context.service.now_ms()
-    return json_response(ReservationList([write_window(window, now_ms) for window in windows]))
+    return json_response(ReservationList([write_reservation(window, now_ms) for window in windows]))
 
 
 async def get_reservation(context: Context, request: Request) -> Response:
@@ -69,9 +69,9 @@ async def cancel_reservation(context: Context, request: Request) -> Response:
 
 
 def _kept(context: Context, wanted: str) -> ReservationForm:
-    for window in context.service.store.windows():
+    for window in context.service.store.advance_reservations():
         if window.id == wanted:
-            return write_window(window, context.service.now_ms())
+            return write_reservation(window, context.service.now_ms())
     raise UnknownThing(f"reservation '{wanted}' is not known")
 
 
@@ -79,7 +79,7 @@ def _made(context: Context, outcome: Outcome) -> ReservationForm:
     window: AdvanceReservation | None = outcome.window
     if window is None:
         raise InternalError("a reservation was changed and is not there")
-    return write_window(window, context.service.now_ms())
+    return write_reservation(window, context.service.now_ms())
 
 
 _ONE = f"{V1}/reservations/{{reservation_id}}"

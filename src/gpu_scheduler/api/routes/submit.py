@@ -127,11 +127,11 @@ def _single(context: Context, caller: Caller, asked: JobRequest) -> Submit | Sub
     reader = context.readers.get(caller)
     if reader is None:
         reader = context.readers[caller] = reader_for(context, caller)
-    alike, name, command = reader.read_alike(asked)
+    alike, name, command = reader.read_similar(asked)
     if alike.job.tenant != context.submit_tenant(caller, tenant_id):
-        reader.forget()
+        reader.clear_cache()
         asked.name, asked.command = name, list(command)
-        alike, name, command = reader.read_alike(asked)
+        alike, name, command = reader.read_similar(asked)
     return SubmitSeries(alike.job, alike.launch, _environment(alike), (name,), (command,))
 
 
@@ -155,10 +155,10 @@ def _read_many(
             objects = _OBJECTS.decode(data)
             _check_count(len(objects), most)
             check_keys_of_all(data, objects)
-            return _series(reader.read_object, objects)
+            return _series(reader.read_json_object, objects)
     raws = _split(data, lines=lines)
     _check_count(len(raws), most)
-    return _series(reader.read_alike, map(_decoded, count(), raws))
+    return _series(reader.read_similar, map(_decoded, count(), raws))
 
 
 def _check_count(jobs: int, most: int) -> None:

@@ -23,7 +23,7 @@ from gpu_scheduler.model.tenant import Quota, Tenant
 from gpu_scheduler.wire.answers import Removed
 from gpu_scheduler.wire.tenants import (
     GPU_HOUR,
-    MOST_ID,
+    MAX_ID,
     TENANT_ID,
     LimitForm,
     LimitList,
@@ -130,7 +130,7 @@ def _new_id(context: Context, name: str) -> str:
     """
     store = context.service.store
     names = {tenant.id for tenant in store.tenants()} | {row.tenant for row in store.usage()}
-    if re.fullmatch(TENANT_ID, name) and len(name) <= MOST_ID and name not in names:
+    if re.fullmatch(TENANT_ID, name) and len(name) <= MAX_ID and name not in names:
         return name
     numbers = [
         int(name.removeprefix(PREFIX))

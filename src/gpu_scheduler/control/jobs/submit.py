@@ -41,7 +41,7 @@ from gpu_scheduler.model.snapshot import AccountUsage, Waiting
 from gpu_scheduler.model.tenant import BudgetPeriod, Quota
 from gpu_scheduler.model.utc import format_utc
 from gpu_scheduler.predict.interface import expect_alike
-from gpu_scheduler.store.job_values import Template
+from gpu_scheduler.store.job_columns import copy_factory
 from gpu_scheduler.store.rows import SUBMITTED, EventRow, LaunchRow, NewJobs
 
 # Quotas and budgets. The engine lets a job wait that is over a limit at the moment. A job that is
@@ -411,9 +411,9 @@ def _accept_plain_series(
     numbers = range(first, first + len(series.names))
     ids = [f"job-{number}" for number in numbers]
     names = map(sys.intern, series.names)
-    jobs = list(map(Template(job, OWN).copy, ids, numbers, names, series.commands))
+    jobs = list(map(copy_factory(job, OWN), ids, numbers, names, series.commands))
     expected = expect_alike(state.predictor, jobs, now_ms)
-    new_record = Template(JobRecord(job), ("job", "expected_ms")).copy
+    new_record = copy_factory(JobRecord(job), ("job", "expected_ms"))
     records = list(map(new_record, jobs, expected))
     state.jobs.update(zip(ids, records, strict=True))
     queue_alike(state, records, now_ms)
@@ -431,7 +431,7 @@ def queue_alike(state: ControlState, records: list[JobRecord], now_ms: int) -> N
     """Queue plain jobs that have no obstacles and the same waiting time."""
     first = records[0]
     waiting = Waiting(job=first.job, expected_ms=1, since_ms=now_ms, waited_ms=first.waited_ms)
-    new_waiting = Template(waiting, ("job", "expected_ms")).copy
+    new_waiting = copy_factory(waiting, ("job", "expected_ms"))
     state.cluster.enqueue_alike(
         [new_waiting(record.job, max(1, record.expected_ms)) for record in records]
     )

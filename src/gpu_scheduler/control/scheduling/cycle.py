@@ -39,7 +39,7 @@ from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.plan import Allocation, Eviction, Plan, Reservation, Start
 from gpu_scheduler.model.snapshot import AccountUsage, Running
 from gpu_scheduler.store.contract import Store
-from gpu_scheduler.store.rows import EventRow, PromiseRow, RemovedPromise
+from gpu_scheduler.store.rows import EventRow, RemovedReservation, ReservationRow
 
 LIMIT = "limit"
 TICK = "tick"
@@ -52,10 +52,10 @@ def store_reservations(state: ControlState, outcome: Outcome) -> None:
     held = state.cluster.reservations
     for number, reservation in held.items():
         if state.stored_reservations.get(number) != reservation:
-            outcome.writes.append(PromiseRow(reservation.job_id, reservation))
+            outcome.writes.append(ReservationRow(reservation.job_id, reservation))
     for number, reservation in state.stored_reservations.items():
         if number not in held:
-            outcome.writes.append(RemovedPromise(reservation.job_id))
+            outcome.writes.append(RemovedReservation(reservation.job_id))
     state.stored_reservations = dict(held)
 
 
@@ -65,7 +65,7 @@ def restore_reservations(state: ControlState, store: Store, now_ms: int) -> None
     Nodes reconnect one by one, and the engine cannot plan on a node before. Until then the
     reservations are kept as `unconfirmed_reservations`.
     """
-    rows = store.promises()
+    rows = store.reservations()
     state.stored_reservations = {reservation.job_number: reservation for reservation in rows}
     state.cluster.set_reservations(tuple(row for row in rows if _is_possible(state, row)))
     state.unconfirmed_reservations = dict(state.cluster.reservations)

@@ -39,13 +39,13 @@ async def run_housekeeping(loop: Loop, retention: RetentionSettings, logs_dir: P
                 loop, partial(loop.store.archive, ended_before_ms=archive_before_ms)
             )
             cutoffs = Cutoffs(
-                answers_ms=now_ms - ANSWER_RETENTION_MS,
+                responses_ms=now_ms - ANSWER_RETENTION_MS,
                 events_ms=now_ms - round(retention.events_days * DAY_MS),
                 environments_ms=now_ms - round(retention.environments_days * DAY_MS),
                 hours_ms=now_ms - round(retention.readings_days * DAY_MS),
                 audit_ms=now_ms - round(retention.audit_days * DAY_MS),
             )
-            deleted = await _repeat(loop, partial(loop.store.forget, cutoffs))
+            deleted = await _repeat(loop, partial(loop.store.delete_expired, cutoffs))
             logs_before_ms = now_ms - round(retention.logs_days * DAY_MS)
             logs = await asyncio.to_thread(delete_logs, loop, logs_dir, logs_before_ms)
             if archived or deleted or logs:

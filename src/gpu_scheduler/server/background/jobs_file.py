@@ -33,7 +33,7 @@ from gpu_scheduler.model.errors import Forbidden, InvalidInput, SchedulerError
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.launch import Runner
 from gpu_scheduler.settings.groups.operations import FileSettings
-from gpu_scheduler.store.rows import AnswerRow, EnvironmentRow, Write
+from gpu_scheduler.store.rows import EnvironmentRow, ResponseRow, Write
 from gpu_scheduler.wire.job_reader import JobReader
 from gpu_scheduler.wire.jobs import JobRequest
 
@@ -147,7 +147,7 @@ class JobsFile:
     ) -> int:
         """Submit one line; `nth` tells equal lines apart, because each of them is a job."""
         key = hashlib.sha256(f"{self._path}\0{nth}\0{text}".encode()).hexdigest()
-        if self._loop.store.answer(caller.user, key) is not None:
+        if self._loop.store.response(caller.user, key) is not None:
             return 0
         own = self._own if caller.uid == os.geteuid() else None
         search = PLAIN_PATH if own is None else own.get("PATH", PLAIN_PATH)
@@ -161,7 +161,7 @@ class JobsFile:
         def remember(outcomes: Sequence[Outcome]) -> Sequence[Write]:
             job_id = outcomes[0].jobs[0].id
             return [
-                AnswerRow(
+                ResponseRow(
                     user=caller.user,
                     key=key,
                     request_hash=key,

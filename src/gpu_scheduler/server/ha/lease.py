@@ -27,7 +27,7 @@ from gpu_scheduler.server.access import ANY_ADDRESS
 from gpu_scheduler.server.ha.election import LeaderElector, LeaseTimes, ServerNameTaken
 from gpu_scheduler.server.start_rules import check_server_address
 from gpu_scheduler.settings.schema import Settings
-from gpu_scheduler.store.postgres.connection import Address
+from gpu_scheduler.store.postgres import DatabaseAddress
 
 if TYPE_CHECKING:
     import psycopg
@@ -247,16 +247,16 @@ class PostgresLease:
 class FencedStore(Protocol):
     """A store that several servers share: it checks in every commit whether it may write."""
 
-    guard: Callable[[Any], None] | None
+    fence: Callable[[Any], None] | None
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         """Stop waiting for the database to come back."""
         ...
 
 
 def fence(store: FencedStore, term: int) -> None:
     """Bind all further commits to a term; with 0 every commit fails."""
-    store.guard = partial(check_term, term)
+    store.fence = partial(check_term, term)
 
 
 def check_term(term: int, connection: psycopg.Connection[Any]) -> None:
@@ -269,7 +269,7 @@ def check_term(term: int, connection: psycopg.Connection[Any]) -> None:
         )
 
 
-def elector_of(settings: Settings, address: Address, me: ServerMember) -> LeaderElector:
+def elector_of(settings: Settings, address: DatabaseAddress, me: ServerMember) -> LeaderElector:
     """The election among the servers of one PostgreSQL database."""
     replication = settings.replication
     is_standby = settings.server.role == "standby"
@@ -302,7 +302,7 @@ def member_of(
     )
 
 
-def _connect(address: Address, valid_s: float) -> psycopg.Connection[Any]:
+def _connect(address: DatabaseAddress, valid_s: float) -> psycopg.Connection[Any]:
     """A connection with short timeouts: a late answer about the lease is useless."""
     from gpu_scheduler.store.postgres.connection import connect  # noqa: PLC0415 - loads the driver
 

@@ -57,7 +57,7 @@ Send = Callable[[Any], Awaitable[None]]
 class SnapshotStore(Protocol):
     """A store that another server writes to."""
 
-    def at_one_moment(self, work: Callable[[Any], Core]) -> Core:
+    def read_snapshot(self, work: Callable[[Any], Core]) -> Core:
         """Run several reads on one consistent snapshot."""
         ...
 
@@ -86,7 +86,7 @@ class StandbyService:
     @property
     def away(self) -> str:
         """Why the store cannot be reached; empty if it can."""
-        return self.store.trouble()
+        return self.store.unavailable_reason()
 
     def now_ms(self) -> int:
         """The time that the core uses."""
@@ -164,7 +164,7 @@ class StandbyService:
         """The state, and the plan that the leader would make from it."""
         # One snapshot: the leader keeps writing meanwhile.
         if isinstance(self.store, SnapshotStore):
-            core = self.store.at_one_moment(self._build_core)
+            core = self.store.read_snapshot(self._build_core)
         else:
             core = self._build_core(self.store)
         state, now_ms = core.state, self._now_ms()

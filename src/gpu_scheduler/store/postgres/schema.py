@@ -1,18 +1,18 @@
-"""The form of a database: make it, bring it to the newest, or say why not.
+"""Schema versions of a PostgreSQL database: create, migrate, check.
 
-Each step is one transaction with the number that it leads to, so a database is never half migrated;
-a lock keeps two servers that start at once from doing it twice.
+Each migration is one transaction that also records its version, so a database is never half
+migrated. An advisory lock serializes two servers that start at once.
 """
 
 from __future__ import annotations
 
 from gpu_scheduler.model.errors import StoreDamaged, StoreTooNew, StoreUnavailable
-from gpu_scheduler.store.postgres.connection import LEAST_VERSION, Address, Connection
-from gpu_scheduler.store.sql_files import migrations
-from gpu_scheduler.store.sqlite.files import Steps
+from gpu_scheduler.store.postgres import DatabaseAddress
+from gpu_scheduler.store.postgres.connection import MIN_VERSION, Connection
+from gpu_scheduler.store.sql_files import Migrations, migrations
 
 LOCK = 0x74677075
-"""`tgpu`: the advisory lock for changes of the form."""
+"""The key of the advisory lock for migrations: `tgpu` in ASCII."""
 _HAS_META = "SELECT to_regclass('public.meta') IS NOT NULL"
 _HAS_TABLES = """
 SELECT count(*) FROM pg_catalog.pg_tables WHERE schemaname = 'public'
@@ -31,13 +31,8 @@ Types = dict[str, dict[str, str]]
 """The types of columns, by table and column."""
 
 
-def steps() -> Steps:
-    """The migrations of PostgreSQL."""
-    return migrations("postgres")
-
-
 def version_of(connection: Connection) -> int:
-    """The form of the database; 0 if it is empty."""
+    """Return the schema version of the database; 0 if it is empty."""
     row = connection.execute(_HAS_META).fetchone()
     if row is None or not row[0]:
         return 0
@@ -45,13 +40,12 @@ def version_of(connection: Connection) -> int:
     return int(found[0]) if found else 0
 
 
-def upgrade(connection: Connection, address: Address, todo: Steps | None = None) -> int:
-    """Bring the database to the newest form; returns how many steps that took."""
+def upgrade(connection: Connection, address: DatabaseAddress, known: Migrations) -> int:
+    """Apply the missing migrations; returns how many there were."""
     _check_server(connection, address)
-    known = steps() if todo is None else todo
     if version_of(connection) == known[-1][0]:
         return 0
-    taken = 0
+    applied = 0
     for version, script in known:
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
@@ -60,75 +54,81 @@ def upgrade(connection: Connection, address: Address, todo: Steps | None = None)
                 continue
             if version == known[0][0]:
                 _check_empty(connection, address)
-            _check_nobody_leads(connection, address, found, known[-1][0])
+            _check_no_leader(connection, address, found, known[-1][0])
             connection.execute(script.encode(), prepare=False)
             connection.execute("UPDATE meta SET schema_version = %s", (version,))
-            taken += 1
+            applied += 1
     check(connection, address, known)
-    return taken
+    return applied
 
 
-def check(connection: Connection, address: Address, known: Steps | None = None) -> None:
-    """Refuse a database that is not of the newest form."""
-    newest = (steps() if known is None else known)[-1][0]
+def check(
+    connection: Connection, address: DatabaseAddress, known: Migrations | None = None
+) -> None:
+    """Raise unless the database has the newest schema version."""
+    newest = (known or migrations("postgres"))[-1][0]
     found = version_of(connection)
     if found > newest:
         raise StoreTooNew(
-            f"the database {address} has form {found} and this program knows forms up to {newest}; "
-            "install the newer gpu-scheduler again, or restore a backup of the older form"
+            f"the database {address} has schema version {found}, but this program supports "
+            f"versions up to {newest}; install the newer gpu-scheduler again, or restore a backup "
+            "of the older version"
         )
     if found == 0:
         _check_empty(connection, address)
         raise StoreUnavailable(
-            f"the database {address} is empty: it has no tables yet. 'tgpu db upgrade' makes them, "
-            "and so does the first start of a server"
+            f"the database {address} is empty: it has no tables yet. 'tgpu db upgrade' creates "
+            "them, and so does the first start of a server"
         )
     if found < newest:
         raise StoreUnavailable(
-            f"the database {address} has form {found} and this program needs {newest}; nothing was "
-            "changed. 'tgpu db upgrade' brings it to that form, and so does a start of the server"
+            f"the database {address} has schema version {found}, but this program needs {newest}; "
+            "nothing was changed. 'tgpu db upgrade' migrates it, and so does a start of the "
+            "server"
         )
 
 
 def column_types(connection: Connection) -> Types:
-    """The types of all columns."""
+    """Return the types of all columns."""
     types: Types = {}
     for table, column, kind in connection.execute(_TYPES):
         types.setdefault(table, {})[column] = kind
     return types
 
 
-def _check_server(connection: Connection, address: Address) -> None:
+def _check_server(connection: Connection, address: DatabaseAddress) -> None:
     major = connection.info.server_version // 10_000
-    if major < LEAST_VERSION:
+    if major < MIN_VERSION:
         raise StoreUnavailable(
-            f"the database {address} is PostgreSQL {major}; version {LEAST_VERSION} or newer is "
-            "needed"
+            f"the database {address} is PostgreSQL {major}; version {MIN_VERSION} or newer is "
+            "required"
         )
     encoding = connection.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise StoreUnavailable(
-            f"the database {address} has encoding {encoding}; make it with "
+            f"the database {address} has encoding {encoding}; create it with "
             "'createdb -E UTF8 -T template0'"
         )
 
 
-def _check_nobody_leads(connection: Connection, address: Address, found: int, newest: int) -> None:
-    """Leave a database alone on which a server of an older form works."""
+def _check_no_leader(
+    connection: Connection, address: DatabaseAddress, found: int, newest: int
+) -> None:
+    """Raise if a server of an older version leads on this database."""
     row = connection.execute(_HAS_LEADERSHIP).fetchone()
     if row is None or not row[0]:
         return
     leader = connection.execute(_LEADER).fetchone()
     if leader is not None:
         raise StoreUnavailable(
-            f"the database {address} has form {found}, this program needs {newest}, and server "
-            f"'{leader[0]}' works with it as it is; nothing was changed. Stop all servers of the "
-            f"older version first (one that was killed counts for {leader[1]:.0f} s more), then "
-            "try again"
+            f"the database {address} has schema version {found}, this program needs {newest}, and "
+            f"server '{leader[0]}' still uses the older version; nothing was changed. Stop all "
+            "servers of the older version first (the lease of one that was killed expires in "
+            f"{leader[1]:.0f} s), then try again"
         )
 
 
-def _check_empty(connection: Connection, address: Address) -> None:
+def _check_empty(connection: Connection, address: DatabaseAddress) -> None:
     row = connection.execute(_HAS_TABLES).fetchone()
     if row is not None and row[0]:
         raise StoreDamaged(

@@ -1,4 +1,4 @@
--- What must not be there. Each gives rows only if something is wrong; all databases understand it.
+-- Consistency checks: each query returns rows only if something is wrong. SQLite and PostgreSQL run the same text.
 
 -- name: numbers
 SELECT greatest FROM (

@@ -1,4 +1,4 @@
--- What is read. {table} is jobs or archived_jobs.
+-- All reads. {table} is jobs or archived_jobs.
 
 -- name: job_columns
 number, other_id, name, tenant, "user", state, reason, priority, command, submit_ms, first_start_ms, start_ms, end_ms, attempt, preemptions, failures,
@@ -18,13 +18,13 @@ SELECT {columns}, {spec} FROM jobs AS job ORDER BY number
 -- name: live_jobs
 SELECT {columns}, {spec} FROM jobs AS job WHERE ended = 0 ORDER BY number
 
--- name: recent_ends
+-- name: recently_ended
 SELECT {columns}, {spec} FROM jobs AS job
 WHERE ended = 1 AND end_ms IS NOT NULL
 ORDER BY end_ms DESC, number DESC
 LIMIT :limit
 
--- The specs are looked up for the rows of the page only, so they stand outside.
+-- The specs are read for the rows of the page only, so they are outside of the inner query.
 -- name: page
 SELECT {columns}, {spec} FROM ({parts} ORDER BY {order} LIMIT :limit OFFSET :offset) AS job
 ORDER BY {order}
@@ -53,14 +53,14 @@ WHERE jobs."user" = :user AND launches.id IN (SELECT id FROM launches WHERE swee
 GROUP BY launches.sweep, jobs.state
 ORDER BY launches.sweep, jobs.state
 
--- name: seen_own
-"user" = :seen_by
+-- name: visible_own
+"user" = :visible_to
 
--- name: seen_own_within
-("user" = :seen_by AND tenant IN (SELECT value FROM json_each(:seen_within)))
+-- name: visible_own_within
+("user" = :visible_to AND tenant IN (SELECT value FROM json_each(:visible_within)))
 
--- name: seen_tenants
-tenant IN (SELECT value FROM json_each(:seen_tenants))
+-- name: visible_tenants
+tenant IN (SELECT value FROM json_each(:visible_tenants))
 
 -- name: counts
 SELECT state, sum(jobs) FROM job_counts
@@ -121,7 +121,7 @@ FROM attempt_measures
 WHERE job_id {in_names}
 GROUP BY job_id
 
--- name: measures_of
+-- name: measures_by_allocation
 SELECT
     allocation_id, gpu_ms, busy_percent_ms, peak_percent, power_ms, energy_uj, peak_memory_mb
 FROM attempt_measures
@@ -145,7 +145,7 @@ WHERE end_ms >= :from_ms AND start_ms < :before_ms
 ORDER BY end_ms, allocation_id
 LIMIT :limit
 
--- name: answer
+-- name: response
 SELECT "user", key, request_hash, status, body, at_ms FROM answers WHERE "user" = :user AND key = :key
 
 -- name: tenants
@@ -179,12 +179,12 @@ SELECT job_id, tenant, "user", made_ms, promised_ms, basis, start_ms FROM estima
 WHERE start_ms >= :since_ms
 ORDER BY start_ms, job_id
 
--- name: estimates_to_come
+-- name: open_estimates
 SELECT job_id, tenant, "user", made_ms, promised_ms, basis, start_ms FROM estimates
 WHERE start_ms IS NULL
 ORDER BY job_id
 
--- name: windows
+-- name: advance_reservations
 SELECT reservation FROM reservations ORDER BY number
 
 -- name: services
@@ -199,7 +199,7 @@ SELECT node FROM nodes ORDER BY ordinal, id
 -- name: allocations
 SELECT id, job_id, task, attempt, placements, start_ms, meeting FROM allocations ORDER BY id
 
--- name: promises
+-- name: reservations
 SELECT promise FROM promises ORDER BY number
 
 -- name: usage

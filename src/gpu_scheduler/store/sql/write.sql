@@ -1,4 +1,4 @@
--- What a commit does. A row that exists is replaced, except where it says otherwise.
+-- The writes of SQLite. An existing row is replaced, unless a query says otherwise.
 
 -- name: begin
 BEGIN IMMEDIATE
@@ -26,18 +26,18 @@ INSERT INTO specs (id, spec) VALUES (?, ?)
 -- name: insert_launch
 INSERT INTO launches (id, launch) VALUES (?, ?)
 
--- name: insert_fresh_job
+-- name: insert_pending_job
 INSERT INTO jobs (
     number, name, tenant, user, reason, priority, gpu_milli, command, submit_ms, life, spec, launch,
     state
 ) VALUES
 
--- name: fresh_job_values
+-- name: pending_job_values
 (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, 0), 'pending')
 
--- Jobs that have most of their values in common: those first, then four values for each.
--- name: insert_alike_jobs
-WITH alike (tenant, user, priority, gpu_milli, submit_ms, spec, launch) AS (
+-- Jobs of one submission: first the values that all share, then four values for each.
+-- name: insert_similar_jobs
+WITH shared (tenant, user, priority, gpu_milli, submit_ms, spec, launch) AS (
     VALUES (?, ?, ?, ?, ?, ?, ?)
 ), own (number, name, command, life) AS (
     VALUES {}
@@ -49,7 +49,7 @@ INSERT INTO jobs (
 SELECT
     number, name, tenant, user, '', priority, gpu_milli, command, submit_ms, life, spec,
     nullif(launch, 0), 'pending'
-FROM alike, own
+FROM shared, own
 
 -- name: upsert_job
 INSERT INTO jobs (
@@ -69,7 +69,7 @@ ON CONFLICT (number) DO UPDATE SET
     submit_ms = excluded.submit_ms,
     life = excluded.life,
     spec = excluded.spec,
-    -- How a job is run is written once, and other writes of the job leave it alone.
+    -- The launch is written once; later writes of the job without a launch keep it.
     launch = ifnull(excluded.launch, launch),
     state = excluded.state,
     ended = excluded.ended,
@@ -110,7 +110,7 @@ WHERE number IN (SELECT value FROM json_each(?))
 -- name: delete_jobs
 DELETE FROM {table} WHERE number IN (SELECT value FROM json_each(?))
 
--- name: old_ends
+-- name: jobs_to_archive
 SELECT number FROM jobs
 WHERE ended = 1 AND end_ms < ?
 ORDER BY end_ms, number
@@ -119,22 +119,22 @@ LIMIT ?
 -- name: insert_history
 INSERT INTO history (first_sequence, last_sequence, newest_ms, events) VALUES (?, ?, ?, ?)
 
--- name: forget_answers
+-- name: delete_old_answers
 DELETE FROM answers
 WHERE rowid IN (SELECT rowid FROM answers WHERE at_ms < ? ORDER BY at_ms LIMIT ?)
 
--- name: forget_hours
+-- name: delete_old_hours
 DELETE FROM device_hours
 WHERE (hour_ms, node_id, device) IN (
     SELECT hour_ms, node_id, device FROM device_hours WHERE hour_ms < ? ORDER BY hour_ms LIMIT ?
 )
 
--- name: forget_audit
--- Looks at the first ones alone: there may be millions, and all wait for the writer meanwhile.
+-- name: delete_old_audit
+-- Reads only the oldest rows: there may be millions, and other commits wait for this one.
 DELETE FROM audit
 WHERE at_ms < ? AND number IN (SELECT number FROM audit ORDER BY number LIMIT ?)
 
--- name: forget_environments
+-- name: delete_old_environments
 DELETE FROM environments
 WHERE name IN (
     SELECT name FROM environments
@@ -146,12 +146,12 @@ WHERE name IN (
     LIMIT ?
 )
 
--- name: forget_estimates
+-- name: delete_old_estimates
 DELETE FROM estimates
 WHERE rowid IN (SELECT rowid FROM estimates WHERE start_ms < ? ORDER BY start_ms LIMIT ?)
 
--- name: first_batches
+-- name: first_chunks
 SELECT first_sequence, last_sequence, newest_ms FROM history ORDER BY first_sequence LIMIT ?
 
--- name: forget_history
+-- name: delete_old_history
 DELETE FROM history WHERE last_sequence <= ?

@@ -1,1 +1,1 @@
-"""The store in one SQLite file: opening and migrating it, reading, and the one writer."""
+"""The store in one SQLite file: opening and migrating it, reads, the writer, copies."""

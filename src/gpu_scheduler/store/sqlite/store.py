@@ -1,8 +1,8 @@
 """The store in one SQLite file: for a workstation, and for everything that fits on one machine.
 
-Batches come in and are durable when `commit` returns (write-ahead log, synchronous=FULL). Reads
-come from connections that cannot write, as many as there are threads reading at once; they see
-what has been committed and nothing else. `commit`, `archive` and `forget` are for one thread.
+Batches come in and are durable when `commit` returns (write-ahead log, synchronous=FULL). Reads use
+read-only connections, one for each thread that reads at the same time, and see only committed rows.
+`commit`, `archive` and `delete_expired` are for one thread.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from gpu_scheduler.model.errors import StoreUnavailable
 from gpu_scheduler.store.contract import Cutoffs
-from gpu_scheduler.store.reader import NOTHING, SqlReads, Values
+from gpu_scheduler.store.reader import NO_VALUES, SqlReader, Values
 from gpu_scheduler.store.rows import Write
-from gpu_scheduler.store.sql_files import SQLITE, migrations
-from gpu_scheduler.store.sqlite.files import Steps, open_reader, open_writer, understood
+from gpu_scheduler.store.sql_files import SQLITE, Migrations, migrations
+from gpu_scheduler.store.sqlite.files import open_reader, open_writer, translate_read_errors
 from gpu_scheduler.store.sqlite.writer import Writer
 
 T = TypeVar("T")
@@ -26,15 +26,15 @@ T = TypeVar("T")
 BUSY_MS = 5_000
 
 
-class SqliteStore(SqlReads):
-    """One file. It is made if it is not there, and refused if it is damaged or too new."""
+class SqliteStore(SqlReader):
+    """One file. A missing file is created; a damaged file or a newer schema is rejected."""
 
     _dialect = SQLITE
 
     def __init__(
-        self, path: str | Path, *, busy_ms: int = BUSY_MS, steps: Steps | None = None
+        self, path: str | Path, *, busy_ms: int = BUSY_MS, steps: Migrations | None = None
     ) -> None:
-        """Open the file; wait at most so long for other processes that hold it locked."""
+        """Open the file; wait at most `busy_ms` for a lock of another process."""
         self.path = Path(path)
         self._busy_ms = busy_ms
         writer = open_writer(self.path, migrations() if steps is None else steps, busy_ms=busy_ms)
@@ -42,36 +42,32 @@ class SqliteStore(SqlReads):
         self._idle: list[sqlite3.Connection] = []
         self._closed = False
 
-    # --- writing
-
     def commit(self, writes: list[Write]) -> int:
-        """Keep a batch, and return the sequence number of the last event so far."""
+        """Write a batch, and return the sequence number of the last event so far."""
         return self._writer.commit(writes)
 
     def archive(self, *, ended_before_ms: int, limit: int = 1000) -> int:
-        """Move jobs that ended before then out of the way, the oldest end first; says how many."""
+        """Move jobs that ended before then to the archive, the oldest first; returns how many."""
         return self._writer.archive(ended_before_ms=ended_before_ms, limit=limit)
 
-    def forget(self, before: Cutoffs, *, limit: int = 10_000) -> int:
-        """Drop what is old: answers, events, hours, records, environments. Says how many."""
-        return self._writer.forget(before, limit=limit)
+    def delete_expired(self, before: Cutoffs, *, limit: int = 10_000) -> int:
+        """Delete rows that are older than the cut-offs; returns how many."""
+        return self._writer.delete_expired(before, limit=limit)
 
-    def trouble(self) -> str:
-        """A file is there, or each statement says why not."""
+    def unavailable_reason(self) -> str:
+        """Return nothing: each statement reports its own failure."""
         return ""
 
     def close(self) -> None:
-        """Let go of the file. A reader that is at work lets go when it is done."""
+        """Close the file. A connection in use is closed when its read is done."""
         self._closed = True
         while self._idle:
             self._idle.pop().close()
         self._writer.close()
 
-    # --- connections
-
     @contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
-        """A connection that nobody else uses at this moment."""
+        """Borrow a connection that no other thread uses meanwhile."""
         if self._closed:
             raise StoreUnavailable(f"the store {self.path} has been closed")
         try:
@@ -79,7 +75,7 @@ class SqliteStore(SqlReads):
         except IndexError:
             reader = open_reader(self.path, busy_ms=self._busy_ms)
         try:
-            with understood(self.path):
+            with translate_read_errors(self.path):
                 yield reader
         finally:
             self._give_back(reader)
@@ -90,13 +86,15 @@ class SqliteStore(SqlReads):
         else:
             self._idle.append(reader)
 
-    def _rows(self, make: Callable[[Any], T], statement: str, values: Values = NOTHING) -> list[T]:
+    def _rows(
+        self, decode: Callable[[Any], T], statement: str, values: Values = NO_VALUES
+    ) -> list[T]:
         with self._reader() as reader:
-            return [make(row) for row in reader.execute(statement, values)]
+            return [decode(row) for row in reader.execute(statement, values)]
 
-    def _row(self, statement: str, values: Values = NOTHING) -> Any:
+    def _row(self, statement: str, values: Values = NO_VALUES) -> Any:
         with self._reader() as reader:
-            # All of it: a statement that is not read to its end would hold its snapshot.
+            # Read all rows: an unfinished statement would keep its snapshot open.
             return next(iter(reader.execute(statement, values).fetchall()), None)
 
     def _scan(

@@ -1,6 +1,6 @@
--- What PostgreSQL is asked in other words than SQLite.
+-- Reads whose SQL differs from that for SQLite.
 
--- Each part has its order and its end, so that it is read along an index and not as a whole.
+-- Each part has its own ORDER BY and LIMIT, so that PostgreSQL reads it along an index.
 -- name: part
 SELECT * FROM (
     SELECT {columns} FROM {table} WHERE {conditions}
@@ -22,11 +22,11 @@ WHERE jobs."user" = :user AND launches.sweep IS NOT NULL
 GROUP BY launches.sweep, jobs.state
 ORDER BY launches.sweep, jobs.state
 
--- name: seen_own_within
-("user" = :seen_by AND tenant = ANY((:seen_within)::text[]))
+-- name: visible_own_within
+("user" = :visible_to AND tenant = ANY((:visible_within)::text[]))
 
--- name: seen_tenants
-tenant = ANY((:seen_tenants)::text[])
+-- name: visible_tenants
+tenant = ANY((:visible_tenants)::text[])
 
 -- name: counts
 SELECT state, sum(jobs)::bigint FROM job_counts

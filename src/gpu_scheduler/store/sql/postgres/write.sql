@@ -1,11 +1,12 @@
--- What a commit does on PostgreSQL.
+-- The writes of PostgreSQL.
 
--- Whatever the role or the database is set to, a commit is on disk when it is done.
+-- A commit is on disk when it returns, whatever the role or the database is configured to.
 -- name: be_durable
 SELECT set_config('synchronous_commit', 'on', false)
 WHERE current_setting('synchronous_commit') = 'off'
 
--- name: answers
+-- Reads a row of each main table: the database can answer while tables are locked.
+-- name: probe
 SELECT
     (SELECT true FROM jobs LIMIT 1),
     (SELECT true FROM tasks LIMIT 1),
@@ -29,17 +30,17 @@ UPDATE meta SET commits = commits + 1, next_number = %s, last_event = %s
 -- name: register_writer
 INSERT INTO writers (id, name, commits) VALUES (%s, %s, 0) ON CONFLICT (id) DO NOTHING
 
--- name: forget_writers
+-- name: delete_old_writers
 DELETE FROM writers WHERE last < now() - interval '30 days' AND id <> %s
 
 -- name: mark_commit
 UPDATE writers SET commits = %s, last = now() WHERE id = %s
 
--- Waits until whoever changed the row has come to an end.
+-- Waits until a transaction that changed the row has ended.
 -- name: last_commit
 SELECT commits FROM writers WHERE id = %s FOR UPDATE
 
--- A connection of ours that was lost before its COMMIT arrived holds its locks until it is ended.
+-- Our own lost connection, whose COMMIT did not arrive, holds its locks until it is closed.
 -- name: end_lost_connections
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE application_name = %s AND pid <> pg_backend_pid() AND datname = current_database()
@@ -125,7 +126,7 @@ WITH kept AS (
 )
 SELECT (SELECT count(*) FROM kept) + (SELECT count(*) FROM archived)
 
--- name: old_ends
+-- name: jobs_to_archive
 SELECT number FROM jobs
 WHERE ended = 1 AND end_ms < %s
 ORDER BY end_ms, number
@@ -135,24 +136,24 @@ LIMIT %s
 INSERT INTO history (first_sequence, last_sequence, newest_ms, events)
 SELECT * FROM unnest(%b::bigint[], %b::bigint[], %b::bigint[], %b::text[])
 
--- name: forget_answers
+-- name: delete_old_answers
 DELETE FROM answers
 WHERE ("user", key) IN (
     SELECT "user", key FROM answers WHERE at_ms < %s ORDER BY at_ms LIMIT %s
 )
 
--- name: forget_hours
+-- name: delete_old_hours
 DELETE FROM device_hours
 WHERE (hour_ms, node_id, device) IN (
     SELECT hour_ms, node_id, device FROM device_hours WHERE hour_ms < %s ORDER BY hour_ms LIMIT %s
 )
 
--- name: forget_audit
--- Looks at the first ones alone: there may be millions, and all wait for the writer meanwhile.
+-- name: delete_old_audit
+-- Reads only the oldest rows: there may be millions, and other commits wait for this one.
 DELETE FROM audit
 WHERE at_ms < %s AND number = ANY (ARRAY(SELECT number FROM audit ORDER BY number LIMIT %s))
 
--- name: forget_environments
+-- name: delete_old_environments
 DELETE FROM environments
 WHERE name IN (
     SELECT name FROM environments
@@ -164,14 +165,14 @@ WHERE name IN (
     LIMIT %s
 )
 
--- name: forget_estimates
+-- name: delete_old_estimates
 DELETE FROM estimates
 WHERE job_id IN (
     SELECT job_id FROM estimates WHERE start_ms < %s ORDER BY start_ms, job_id LIMIT %s
 )
 
--- name: first_batches
+-- name: first_chunks
 SELECT first_sequence, last_sequence, newest_ms FROM history ORDER BY first_sequence LIMIT %s
 
--- name: forget_history
+-- name: delete_old_history
 DELETE FROM history WHERE last_sequence <= %s

@@ -1,4 +1,4 @@
-"""An SQLite file as one side of a copy, and copies of a file that is in use."""
+"""An SQLite file as source or target of a copy, and backups of a file that is in use."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from gpu_scheduler.model.errors import AlreadyExists, StoreUnavailable
-from gpu_scheduler.store.copy.copier import Counters, Row
+from gpu_scheduler.store.copy import Counters, Row
 from gpu_scheduler.store.sql_files import migrations
 from gpu_scheduler.store.sqlite.files import (
     PRIVATE,
     damaged,
-    left_alone,
-    of_sqlite,
-    open_as_it_is,
-    open_unchanged,
-    said_plainly,
+    detect_concurrent_writer,
+    open_any_version,
+    open_read_only,
     sync,
+    to_store_error,
+    translate_errors,
 )
 from gpu_scheduler.store.sqlite.store import SqliteStore
 
-GAP = 100_000
-"""So far ahead the numbers of jobs go on in a backup."""
+JOB_NUMBER_GAP = 100_000
+"""The job numbers of a backup continue after so many unused ones."""
 PAGES_AT_ONCE = 2_000
-"""Between so many pages the server can write."""
+"""After so many pages, the server can write before the backup continues."""
 _TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
 
 
-class SqliteSide:
-    """A file within one transaction."""
+class SqliteEndpoint:
+    """A file inside one transaction."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        """Take over a connection that is in a transaction."""
+        """Take over a connection inside a transaction."""
         self.name = str(path)
         self._connection = connection
 
     def columns(self) -> dict[str, tuple[str, ...]]:
-        """The columns of every table that are not made from others."""
+        """Return the columns of every table, without generated ones."""
         return {
             table: tuple(
                 row[1]
@@ -50,14 +50,14 @@ class SqliteSide:
         }
 
     def rows(self, table: str, columns: Sequence[str], order: str) -> Iterator[Row]:
-        """All rows of a table."""
+        """Yield all rows of a table."""
         names = ", ".join(f'"{name}"' for name in columns)
         return iter(
             self._connection.execute(f"SELECT {names} FROM {table} ORDER BY {order}")  # noqa: S608
         )
 
     def write(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
-        """Add rows."""
+        """Insert rows."""
         names = ", ".join(f'"{name}"' for name in columns)
         marks = ", ".join("?" * len(columns))
         self._connection.executemany(
@@ -65,48 +65,48 @@ class SqliteSide:
             rows,
         )
 
-    def ask(self, statement: str) -> list[Row]:
-        """The rows of a statement."""
+    def query(self, statement: str) -> list[Row]:
+        """Return the rows of a statement."""
         return self._connection.execute(statement).fetchall()
 
     def counters(self) -> Counters:
-        """The numbers that it goes on with."""
+        """Return the counters of the table `meta`."""
         found: Counters = self._connection.execute(
             "SELECT created_ms, next_number, last_event FROM meta"
         ).fetchone()
         return found
 
     def set_counters(self, counters: Counters) -> None:
-        """Go on with these numbers."""
+        """Set the counters of the table `meta`."""
         self._connection.execute(
             "UPDATE meta SET created_ms = ?, next_number = ?, last_event = ?", counters
         )
 
 
 @contextmanager
-def looking_side(path: Path) -> Iterator[SqliteSide]:
-    """A file to read, as of one moment; refused if it is not of the newest form."""
+def open_source(path: Path) -> Iterator[SqliteEndpoint]:
+    """Open a consistent snapshot of a file; raises unless it has the newest schema."""
     with (
-        left_alone(path),
-        said_plainly(path),
-        closing(open_unchanged(path, migrations())) as connection,
+        detect_concurrent_writer(path),
+        translate_errors(path),
+        closing(open_read_only(path, migrations())) as connection,
     ):
         connection.execute("BEGIN")
-        yield SqliteSide(connection, path)
+        yield SqliteEndpoint(connection, path)
 
 
 @contextmanager
-def writing_side(path: Path) -> Iterator[SqliteSide]:
-    """A file to copy to, which is made if it is not there; it keeps all or nothing."""
+def open_target(path: Path) -> Iterator[SqliteEndpoint]:
+    """Open a file to copy to, creating it if needed; all is committed at the end, or nothing."""
     SqliteStore(path).close()
     with (
-        said_plainly(path),
+        translate_errors(path),
         closing(sqlite3.connect(path, isolation_level=None)) as connection,
     ):
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN IMMEDIATE")
         try:
-            yield SqliteSide(connection, path)
+            yield SqliteEndpoint(connection, path)
         except BaseException:
             connection.execute("ROLLBACK")
             raise
@@ -114,64 +114,64 @@ def writing_side(path: Path) -> Iterator[SqliteSide]:
 
 
 def back_up(path: Path, target: Path) -> None:
-    """A copy of a file, also while a server writes to it. It is whole and sound, or not there."""
+    """Write a checked backup, also while a server writes; the target is complete or missing."""
     if not path.exists():
-        raise StoreUnavailable(f"there is no database {path} yet; start the server once")
-    with draft_of(target) as draft:
+        raise StoreUnavailable(f"the database {path} does not exist yet; start the server once")
+    with new_file(target) as partial:
         with (
-            left_alone(path),
-            said_plainly(path),
-            closing(open_as_it_is(path)) as source,
-            closing(sqlite3.connect(draft)) as copy,
-            _full_disk_of(target),
+            detect_concurrent_writer(path),
+            translate_errors(path),
+            closing(open_any_version(path)) as source,
+            closing(sqlite3.connect(partial)) as copy,
+            _report_full_disk(target),
         ):
             source.backup(copy, pages=PAGES_AT_ONCE, sleep=0.001)
-        finish_backup(draft)
+        finish_backup(partial)
 
 
-def finish_backup(draft: Path) -> None:
-    """Make a copy one to start from: new jobs get numbers that no lost one can have had.
+def finish_backup(partial: Path) -> None:
+    """Make a copy usable as a store: its next jobs get numbers that no lost job can have had.
 
-    What was submitted after the backup has left logs, and perhaps processes, under its numbers.
+    Jobs submitted after the backup have left logs, and perhaps processes, under their numbers.
     """
-    with said_plainly(draft), closing(sqlite3.connect(draft)) as copy:
+    with translate_errors(partial), closing(sqlite3.connect(partial)) as copy:
         with copy:
-            copy.execute("UPDATE meta SET next_number = next_number + ?", (GAP,))
-        # No log beside the file that somebody could forget to copy; the server makes a new one.
+            copy.execute("UPDATE meta SET next_number = next_number + ?", (JOB_NUMBER_GAP,))
+        # Without a separate log, which a user could forget to copy; the server makes a new one.
         copy.execute("PRAGMA journal_mode = DELETE").fetchone()
         found = copy.execute("PRAGMA integrity_check").fetchone()[0]
     if found != "ok":
-        raise damaged(draft, str(found))
+        raise damaged(partial, str(found))
 
 
 @contextmanager
-def _full_disk_of(target: Path) -> Iterator[None]:
-    """The disk that is full is that of the copy."""
+def _report_full_disk(target: Path) -> Iterator[None]:
+    """Name the target, not the source, when the disk of the target is full."""
     try:
         yield
     except sqlite3.Error as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
-            raise of_sqlite(error, target) from error
+            raise to_store_error(error, target) from error
         raise
 
 
 @contextmanager
-def draft_of(target: Path) -> Iterator[Path]:
-    """A private file that gets its name once it is complete and on disk."""
+def new_file(target: Path) -> Iterator[Path]:
+    """Yield a private file that is renamed to the target once it is complete and on disk."""
     if target.exists():
-        raise AlreadyExists(f"{target} is there already; name another file, nothing was changed")
-    draft = target.with_name(f"{target.name}.{os.getpid()}.new")
+        raise AlreadyExists(f"{target} already exists; name another file, nothing was changed")
+    partial = target.with_name(f"{target.name}.{os.getpid()}.new")
     try:
-        draft.unlink(missing_ok=True)
-        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, PRIVATE))
-        yield draft
-        sync(draft)
-        draft.rename(target)
+        partial.unlink(missing_ok=True)
+        os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_RDWR, PRIVATE))
+        yield partial
+        sync(partial)
+        partial.rename(target)
         sync(target.parent)
     except OSError as error:
         raise StoreUnavailable(
             f"{target} cannot be written: {error.strerror}; check that its folder exists and that "
-            "the disk has room"
+            "the disk has free space"
         ) from error
     finally:
-        draft.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
