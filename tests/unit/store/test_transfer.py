@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_scheduler.server.database_admin import (
-    Place,
-    back_up,
-    check,
-    copy_between,
-    place_of,
-    upgrade,
-)
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from gpu_scheduler.model.errors import AlreadyExists, InvalidRequest, StoreDamaged, StoreUnavailable
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.server.storage import (
+    Database,
+    back_up,
+    check,
+    copy_between,
+    database_of,
+    upgrade,
+)
 from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.store import copy as store_copy
@@ -160,7 +160,7 @@ def test_a_copy_that_is_not_the_same_keeps_nothing(
     store = SqliteStore(tmp_path / "a.db")
     filled(store, [])
     store.close()
-    target: Place = address_of(postgres) if to_postgres else tmp_path / "b.db"
+    target: Database = address_of(postgres) if to_postgres else tmp_path / "b.db"
     read = sqlite_copy.SqliteEndpoint.rows
     reads = iter(range(1_000))
 
@@ -395,12 +395,12 @@ def test_what_does_not_fit_together_is_found(tmp_path: Path, postgres: str) -> N
 
 def test_a_url_names_a_file_or_postgresql(tmp_path: Path) -> None:
     where = Paths(str(tmp_path), str(tmp_path))
-    assert place_of(Settings(), where) == tmp_path / "scheduler.db"
-    assert place_of(Settings(), where, "sqlite:////var/x.db") == Path("/var/x.db")
-    named = place_of(Settings(), where, "postgresql://ann:secret@db.example:5433/gpus")
+    assert database_of(Settings(), where) == tmp_path / "scheduler.db"
+    assert database_of(Settings(), where, "sqlite:////var/x.db") == Path("/var/x.db")
+    named = database_of(Settings(), where, "postgresql://ann:secret@db.example:5433/gpus")
     assert str(named) == "'gpus' at db.example:5433"
     assert "secret" not in repr(named)
     with pytest.raises(InvalidRequest, match="sqlite:///"):
-        place_of(Settings(), where, "mysql://x")
+        database_of(Settings(), where, "mysql://x")
     with pytest.raises(InvalidRequest, match="cannot be read"):
-        place_of(Settings(), where, "postgresql://[::1")
+        database_of(Settings(), where, "postgresql://[::1")
