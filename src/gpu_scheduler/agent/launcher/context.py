@@ -20,8 +20,8 @@ from gpu_scheduler.agent.launcher.loop import Arguments, Loop, Timer
 from gpu_scheduler.agent.launcher.messages import Key
 from gpu_scheduler.agent.launcher.process_tracking import ProcessTracker
 from gpu_scheduler.agent.launcher.scratch import DirectoryPool
+from gpu_scheduler.agent.runners import runners
 from gpu_scheduler.agent.runners.interface import Ending
-from gpu_scheduler.agent.runners.registry import runners
 from gpu_scheduler.agent.spawn.fork_server import ForkServer
 from gpu_scheduler.agent.spawn.prefork import PreforkPool
 from gpu_scheduler.agent.spawn.spawner import Launch, Spawned, Spawner, read_refusal, send_go

@@ -15,7 +15,7 @@ from functools import partial
 import structlog
 
 from gpu_scheduler import __version__
-from gpu_scheduler.agent.runners.registry import attach_command
+from gpu_scheduler.agent.runners import attach_command
 from gpu_scheduler.agent.work import Work, WorkDevice
 from gpu_scheduler.api.ha.forwarded_identity import ForwardedIdentityMiddleware, IdentityVerifier
 from gpu_scheduler.api.ha.gate import LeaderGate, LeadershipStatus, SwitchableApp

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.agent.runners import container
+from gpu_scheduler.agent.runners import attach_command, container, runners
 from gpu_scheduler.agent.runners.container import BAD_ANSWER, ContainerRunner, container_name
 from gpu_scheduler.agent.runners.interface import Ending, interpreter
-from gpu_scheduler.agent.runners.registry import attach_command, runners
 from gpu_scheduler.agent.runners.session import session_name
 from gpu_scheduler.agent.work import Work, WorkDevice
 

@@ -1,4 +1,4 @@
-"""Children that wait for a job, and what is left of them when others die: real kills."""
+"""The pre-fork pool when launcher, fork server or children are killed."""
 
 # ruff: noqa: ASYNC110, ASYNC220
 # The event loop has nothing else to do, and files are what these tests wait for.
@@ -31,11 +31,11 @@ Spawner.fill = killed_first
 from gpu_scheduler.agent.launcher.__main__ import main
 main(["--dir", sys.argv[1]])
 """
-"""A launcher whose waiting children are killed in the moment when they are needed."""
+"""A launcher whose pre-forked children are killed at the moment when they are needed."""
 
 
 def groups_of(pid: int) -> list[Path]:
-    """The seats among the control groups of a process."""
+    """The groups of the pre-fork pool among the control groups of a process."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -49,7 +49,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def waiting(rig: Rig) -> dict[int, list[Path]]:
-    """Who waits, and in which groups."""
+    """The waiting children, and their groups."""
     found = {pid: groups_of(pid) for pid in children_of(rig.launcher.pid)}
     return {pid: groups for pid, groups in found.items() if groups}
 
@@ -61,7 +61,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 async def a_full_house(rig: Rig, name: str = "job-1.1") -> dict[int, list[Path]]:
-    """Run a job with a limit, and wait until all seats are taken."""
+    """Run a job with a limit, and wait until the pool is full."""
     assert (await rig.run(rig.work(name, "true", **LIMIT))).exit_code == 0
     if rig.launcher.capabilities["memory"] != "cgroup v1":
         pytest.skip("nobody has to wait where processes can begin in their groups")
@@ -70,7 +70,7 @@ async def a_full_house(rig: Rig, name: str = "job-1.1") -> dict[int, list[Path]]
     return waiting(rig)
 
 
-def test_those_who_wait_end_with_their_launcher_and_the_next_removes_their_groups() -> None:
+def test_waiting_children_end_with_their_launcher_and_the_next_removes_their_groups() -> None:
     async def scenario(rig: Rig) -> None:
         seats = await a_full_house(rig)
         await rig.kill_launcher()
@@ -82,7 +82,7 @@ def test_those_who_wait_end_with_their_launcher_and_the_next_removes_their_group
     with_launcher(scenario)
 
 
-def test_those_who_were_let_go_leave_no_group_even_if_somebody_has_stopped_them() -> None:
+def test_children_that_end_leave_no_group_even_if_a_signal_has_stopped_them() -> None:
     seen: list[Path] = []
 
     async def scenario(rig: Rig) -> None:
@@ -98,7 +98,7 @@ def test_those_who_were_let_go_leave_no_group_even_if_somebody_has_stopped_them(
     assert not [path for path in seen if path.exists()]
 
 
-def test_a_helper_for_forks_that_dies_while_it_is_asked_is_missed_though_others_wait() -> None:
+def test_a_fork_server_that_dies_during_a_request_is_replaced_by_own_forks() -> None:
     async def scenario(rig: Rig) -> None:
         seats = await a_full_house(rig)
         (fork_server,) = set(children_of(rig.launcher.pid)) - seats.keys()
@@ -121,7 +121,7 @@ def test_a_helper_for_forks_that_dies_while_it_is_asked_is_missed_though_others_
     with_launcher(scenario)
 
 
-def test_a_job_runs_though_the_child_that_waited_for_it_is_killed_when_it_comes() -> None:
+def test_a_job_runs_although_its_preforked_child_is_killed_when_it_comes() -> None:
     async def scenario(rig: Rig) -> None:
         seats = await a_full_house(rig)
         over = await rig.run(rig.work("job-2.1", "sh", "-c", "exit 3", **LIMIT))

@@ -1,4 +1,4 @@
-"""Children that wait inside control groups of version 1: taken by jobs, killed, left behind."""
+"""Pre-forked children inside v1 control groups: taken by jobs, killed, left behind."""
 
 # ruff: noqa: ASYNC110, ASYNC240
 # The event loop has nothing else to do, and files are what these tests wait for.
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def waiting(rig: Rig, kind: str = "cpu") -> dict[int, Path]:
-    """Those that wait for a job, with their groups; who runs a command is none of them."""
+    """The children that wait for a job, with their groups; not those that run a command."""
     found = {}
     for children in Path(f"/proc/{rig.launcher.pid}/task").glob("*/children"):
         for pid in map(int, children.read_text(encoding="ascii").split()):
@@ -43,7 +43,7 @@ def waiting(rig: Rig, kind: str = "cpu") -> dict[int, Path]:
 
 
 async def all_wait(rig: Rig, kind: str = "cpu") -> dict[int, Path]:
-    """Wait until all seats are taken, with limits of this kind, and the launcher knows it."""
+    """Wait until the pool is full, with limits of this kind, and the launcher knows it."""
     async with asyncio.timeout(30):
         while len(found := waiting(rig, kind)) < MAX_FREE:
             await asyncio.sleep(0.02)
@@ -57,7 +57,7 @@ async def gone(path: Path) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_the_second_job_takes_a_child_that_waits_with_its_own_limits() -> None:
+def test_the_second_job_takes_a_preforked_child_with_its_own_limits() -> None:
     async def scenario(rig: Rig) -> None:
         first = rig.work("job-1.1", "true", cpu_milli=500)
         assert (await rig.run(first)).exit_code == 0
@@ -83,7 +83,7 @@ def test_the_second_job_takes_a_child_that_waits_with_its_own_limits() -> None:
     with_launcher(scenario)
 
 
-def test_a_child_that_waited_and_was_killed_costs_no_job_anything() -> None:
+def test_a_preforked_child_that_was_killed_affects_no_job() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.run(rig.work("job-1.1", "true", cpu_milli=500))
         for pid, group in (await all_wait(rig)).items():
@@ -96,7 +96,7 @@ def test_a_child_that_waited_and_was_killed_costs_no_job_anything() -> None:
     with_launcher(scenario)
 
 
-def test_groups_of_those_who_waited_go_with_the_launcher_and_after_its_death() -> None:
+def test_groups_of_preforked_children_go_with_the_launcher_and_after_its_death() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.run(rig.work("job-1.1", "true", cpu_milli=500))
         left = await all_wait(rig)
