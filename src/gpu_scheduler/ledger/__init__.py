@@ -1,6 +1,5 @@
-"""Account: who used what for how long, what that costs, and what it leaves of a budget.
+"""Usage accounting: totals, decayed usage for fair share, prices and reports.
 
-Facts with their times come in; totals, decayed shares, budgets and bills come out as integers.
-`shares` looks at lately and steers the order of the queue, `accounts` looks at all and feeds
-`budget`, and `cost` prices intervals. Nothing here reads a clock or decides who runs.
+Usage intervals with their times come in, integers come out. Nothing here reads a clock, does I/O or
+decides which job runs.
 """

@@ -1,10 +1,9 @@
-"""What intervals cost.
+"""The cost of usage intervals.
 
 Intervals and prices come in, a bill comes out, in millionths of a currency and in integers only.
-One rounding rule: the amounts of a line (one tenant, user, item and price) are summed exactly and
-rounded once, a half up; totals are sums of lines, so every bill adds up. Cutting intervals in
-pieces or giving them in another order never changes a bill. Prices change at moments that are
-known: what was used before costs what it did then.
+The amounts of a line (one tenant, user, item and price) are summed exactly and rounded once, half
+up; totals are sums of lines, so every bill adds up. Splitting or reordering intervals never changes
+a bill. A price change applies only to later usage.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _PLACES = 6
 
 
 class Item(StrEnum):
-    """What is priced: GPUs, CPU cores and GiB of memory, each by the hour; and energy."""
+    """A priced item: GPUs, CPU cores and GiB of memory by the hour; energy by the kWh."""
 
     GPU = "gpu"
     CPU = "cpu"
@@ -36,12 +35,12 @@ class Item(StrEnum):
 
     @property
     def unit(self) -> str:
-        """What is counted."""
+        """The unit of the item."""
         return _UNITS[self]
 
     @property
     def hour(self) -> int:
-        """One hour of one unit, as intervals measure it (thousandths, or MiB, times ms); a kWh."""
+        """One unit-hour in the unit of intervals (thousandths, or MiB, times ms); or one kWh."""
         if self is Item.ENERGY:
             return UJ_PER_KWH
         return (1024 if self is Item.MEMORY else 1000) * HOUR_MS
@@ -59,7 +58,7 @@ _UNITS = {
 class Prices:
     """Prices by the hour (of energy: by the kWh), in millionths of the currency.
 
-    A model without a price of its own costs `other_gpu_micro`; if that is None, it is refused.
+    A model without its own price costs `other_gpu_micro`; if that is None, it is an error.
     """
 
     gpu_micro: tuple[tuple[str, int], ...] = ()
@@ -70,7 +69,7 @@ class Prices:
     currency: str = "EUR"
 
     def __post_init__(self) -> None:
-        """Refuse negative prices, and two prices for one model."""
+        """Reject negative prices, and two prices for one model."""
         named = (*self.gpu_micro, ("other", self.other_gpu_micro or 0))
         others = (("CPU", self.cpu_micro), ("memory", self.gib_micro), ("energy", self.kwh_micro))
         for name, price in (*named, *others):
@@ -93,13 +92,13 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceList:
-    """Prices in the course of time: the first ones, and others from some moments on."""
+    """Prices over time: the first ones, and changes with their times."""
 
     first: Prices
     changes: tuple[tuple[int, Prices], ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what leaves open which price holds, and a second currency."""
+        """Reject two changes at the same time, and a second currency."""
         if list(self.moments) != sorted(set(self.moments)):
             raise InvalidRequest("two changes of prices begin at the same time; make them one")
         if any(prices.currency != self.first.currency for _, prices in self.changes):
@@ -111,7 +110,7 @@ class PriceList:
         return tuple(from_ms for from_ms, _ in self.changes)
 
     def at(self, moment_ms: int) -> Prices:
-        """Those that hold then."""
+        """The prices at this time."""
         place = bisect_right(self.moments, moment_ms)
         return self.changes[place - 1][1] if place else self.first
 
@@ -145,14 +144,14 @@ class Bill:
         return sum(line.cost_micro for line in self.lines)
 
     def tenant_totals(self) -> tuple[tuple[str, int], ...]:
-        """What each tenant owes, by name."""
+        """The total of each tenant, by name."""
         totals: dict[str, int] = {}
         for line in self.lines:
             totals[line.tenant] = totals.get(line.tenant, 0) + line.cost_micro
         return tuple(totals.items())
 
     def csv_rows(self) -> Iterator[tuple[str, ...]]:
-        """The header, then one row per line; amounts are rounded for reading, costs are not."""
+        """The header, then one row per line; amounts are rounded, costs are exact."""
         yield CSV_HEADER
         for line in self.lines:
             yield (
@@ -169,17 +168,17 @@ class Bill:
 
 
 def cost(interval: UsageInterval, prices: Prices) -> int:
-    """What one interval costs by itself, in millionths: the total of its own bill."""
+    """The cost of one interval in millionths."""
     return bill((interval,), prices).total_micro
 
 
 def bill(intervals: Iterable[UsageInterval], prices: Prices) -> Bill:
-    """Sum intervals into lines. Give each moment of an allocation once, as it was charged."""
+    """Sum intervals into a bill. The intervals of an allocation must not overlap."""
     return priced_bill(((interval, prices) for interval in intervals), prices.currency)
 
 
 def priced_bill(priced: Iterable[tuple[UsageInterval, Prices]], currency: str) -> Bill:
-    """The same, of intervals that each have prices of their own."""
+    """A bill of intervals that each have their own prices."""
     amounts: dict[tuple[str, str, str, str, int], int] = {}
     for interval, prices in priced:
         for item, model, amount in _items(interval):
@@ -187,7 +186,7 @@ def priced_bill(priced: Iterable[tuple[UsageInterval, Prices]], currency: str) -
                 price = _price(item, model, prices)
                 key = (interval.tenant, interval.user, item.value, model, price)
                 amounts[key] = amounts.get(key, 0) + amount
-    # Sorted by the whole key, so that the order of intervals does not show.
+    # Sorted, so that the bill does not depend on the order of intervals.
     lines = tuple(
         BillLine(
             tenant=tenant,

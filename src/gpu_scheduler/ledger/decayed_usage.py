@@ -1,4 +1,4 @@
-"""How much each account has had lately, in constant work per change, however many jobs run.
+"""Decayed GPU usage of each account for fair share, with constant work per change.
 
 Holds, releases and `now_ms` come in; decayed GPU time and a recent average come out as integers.
 With half-life h and a rate r held since dt, usage follows the closed form
@@ -27,7 +27,7 @@ ShareRow: TypeAlias = tuple[str, str | None, float, float, int, int]
 
 LN_2 = 0.6931471805599453
 _STEPS = 1024
-"""Into how many steps a half-life is divided by the table of powers."""
+"""The steps per half-life in the table of powers."""
 _LN_2_PER_STEP = LN_2 / _STEPS
 _SIXTH = 1 / 6
 _TWENTY_FOURTH = 1 / 24
@@ -35,7 +35,7 @@ _TWENTY_FOURTH = 1 / 24
 
 @dataclass(slots=True)
 class _Share:
-    """What one account had until `as_of_ms`, and the rate it has held since."""
+    """The usage of one account at `as_of_ms`, and the milli-GPUs it has held since."""
 
     usage: float
     recent: float
@@ -60,7 +60,7 @@ class DecayedUsage:
         self._shares: dict[Account, _Share] = {}
 
     def hold(self, account: Account, gpu_milli: int, now_ms: int) -> None:
-        """From now on the account holds this much more."""
+        """The account holds this much more from now on."""
         if gpu_milli < 0:
             raise InternalError(f"account {account} was to hold {gpu_milli} milli-GPU")
         share = self._shares.get(account)
@@ -73,9 +73,9 @@ class DecayedUsage:
     def release(
         self, account: Account, gpu_milli: int, now_ms: int, *, held_until_ms: int | None = None
     ) -> None:
-        """From now on the account holds this much less.
+        """The account holds this much less from now on.
 
-        What it held only until an earlier moment, as is learnt now, is taken off from then on.
+        With `held_until_ms` the usage since that earlier time is subtracted again.
         """
         share = self._shares.get(account)
         held = share.rate if share is not None else 0
@@ -87,9 +87,9 @@ class DecayedUsage:
         share.rate -= gpu_milli
         late_ms = 0 if held_until_ms is None else now_ms - held_until_ms
         if late_ms > 0:
-            usage = gpu_milli * self._scale * _gone(late_ms * self._steps_per_ms)
+            usage = gpu_milli * self._scale * _decayed_fraction(late_ms * self._steps_per_ms)
             share.usage = max(0.0, share.usage - usage)
-            recent = gpu_milli * _gone(late_ms * self._recent_steps_per_ms)
+            recent = gpu_milli * _decayed_fraction(late_ms * self._recent_steps_per_ms)
             share.recent = max(0.0, share.recent - recent)
 
     def held(self, account: Account) -> int:
@@ -102,23 +102,23 @@ class DecayedUsage:
         share = self._shares.get(account)
         if share is None:
             return 0
-        gone = _gone(max(0, now_ms - share.as_of_ms) * self._steps_per_ms)
+        gone = _decayed_fraction(max(0, now_ms - share.as_of_ms) * self._steps_per_ms)
         return round(share.usage + (share.rate * self._scale - share.usage) * gone)
 
     def recent_at(self, account: Account, now_ms: int) -> int:
-        """Milli-GPU held on average lately, by the shorter half-life."""
+        """Recent average of held milli-GPUs, by the shorter half-life."""
         share = self._shares.get(account)
         if share is None:
             return 0
-        gone = _gone(max(0, now_ms - share.as_of_ms) * self._recent_steps_per_ms)
+        gone = _decayed_fraction(max(0, now_ms - share.as_of_ms) * self._recent_steps_per_ms)
         return round(share.recent + (share.rate - share.recent) * gone)
 
     def to_rows(self) -> list[ShareRow]:
-        """Everything, each tenant before its users. Floats must be kept to the last bit."""
+        """All rows, each tenant before its users. Floats must be stored exactly."""
         return [self.row_of(account) for account in sorted(self._shares, key=account_order)]
 
     def row_of(self, account: Account) -> ShareRow:
-        """One account, for a store that writes only what has changed."""
+        """The row of one account."""
         share = self._shares[account]
         tenant, user = tenant_and_user(account)
         return (tenant, user, share.usage, share.recent, share.rate, share.as_of_ms)
@@ -127,7 +127,7 @@ class DecayedUsage:
     def from_rows(
         cls, rows: Iterable[ShareRow], *, half_life_ms: int, recent_half_life_ms: int
     ) -> DecayedUsage:
-        """What was saved; other half-lives than before take effect from each row's own time."""
+        """Restore saved rows; a changed half-life applies from the time of each row."""
         shares = cls(half_life_ms=half_life_ms, recent_half_life_ms=recent_half_life_ms)
         for tenant, user, usage, recent, rate, as_of_ms in rows:
             account = account_of(tenant, user)
@@ -137,17 +137,21 @@ class DecayedUsage:
         return shares
 
     def _settle(self, share: _Share, now_ms: int) -> None:
-        """Bring an account up to now, at the rate it has held so far."""
+        """Advance an account to now, at the rate it has held so far."""
         passed_ms = now_ms - share.as_of_ms
         if passed_ms <= 0:
             return
         rate = share.rate
-        # The closed form, rewritten as a step towards where the rate would lead in the end:
-        # the result lies between two numbers that are not negative, whatever is rounded.
+        # The closed form as a step towards the limit of a constant rate, so that rounding never
+        # makes the result negative.
         usage = share.usage
-        share.usage = usage + (rate * self._scale - usage) * _gone(passed_ms * self._steps_per_ms)
+        share.usage = usage + (rate * self._scale - usage) * _decayed_fraction(
+            passed_ms * self._steps_per_ms
+        )
         recent = share.recent
-        share.recent = recent + (rate - recent) * _gone(passed_ms * self._recent_steps_per_ms)
+        share.recent = recent + (rate - recent) * _decayed_fraction(
+            passed_ms * self._recent_steps_per_ms
+        )
         share.as_of_ms = now_ms
 
 
@@ -157,7 +161,7 @@ def account_of(tenant: str, user: str | None) -> Account:
 
 
 def tenant_and_user(account: Account) -> tuple[str, str | None]:
-    """How an account is saved."""
+    """Tenant and user of an account."""
     return (account, None) if isinstance(account, str) else account
 
 
@@ -167,10 +171,10 @@ def account_order(account: Account) -> tuple[str, bool, str]:
     return (tenant, user is not None, user or "")
 
 
-def _gone(steps: float) -> float:
-    """1 - 2**(-steps/_STEPS), from 0 to 1, and precise also where that is tiny."""
+def _decayed_fraction(steps: float) -> float:
+    """1 - 2**(-steps/_STEPS), from 0 to 1, precise even for tiny values."""
     whole = int(steps)
-    # Less than one step is left, so four terms of the series are as good as all of them.
+    # Less than one step is left, so four terms of the series are exact enough.
     y = (steps - whole) * _LN_2_PER_STEP
     gone_in_step = y - y * y * (0.5 - y * (_SIXTH - y * _TWENTY_FOURTH))
     if not whole:
@@ -185,7 +189,7 @@ def _powers() -> list[float]:
     root = 0.5
     while len(powers) < _STEPS:
         root = math.sqrt(root)
-        # Between every two powers comes the one half a step further.
+        # Insert the power half a step further between every two powers.
         powers = [finer for power in powers for finer in (power, power * root)]
     return powers
 

@@ -1,9 +1,8 @@
-"""What happened in a period: runs come in, sums, waits and run times come out.
+"""Usage report of a period: runs come in; sums, waiting times and run times come out.
 
-A run that crosses a border of the period, or of one of its slices, is cut there, to the
-millisecond: the slices together always amount to the period, and periods side by side to the whole.
-A run counts as started or ended in the period that holds the moment; its energy is spread evenly
-over it.
+A run that crosses a boundary of the period or of a slice is split there, so slices add up to the
+period. A run counts as started or ended in the period that contains that time; its energy is spread
+evenly over its run time. Also the accuracy of start forecasts.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One attempt: what it held and from when to when, and what was measured on it.
+    """One attempt: its usage interval and measurements.
 
-    `waited_ms` is how long it had stood in the queue, known of a first attempt. `devices` are node,
-    index and share of each device.
+    `waited_ms` is its queue time, known for a first attempt. `devices` are node, index and share of
+    each device.
     """
 
     interval: UsageInterval
@@ -38,7 +37,7 @@ class Run:
 
     @property
     def mean_percent(self) -> float | None:
-        """How busy its devices were; None if that was not measured."""
+        """Mean utilisation of its devices; None if not measured."""
         return self.busy_percent_ms / self.measured_ms if self.measured_ms else None
 
 
@@ -60,7 +59,7 @@ class UsageSums:
     busy_percent_ms: int = 0
 
     def add(self, part: UsageInterval) -> None:
-        """What an interval holds."""
+        """Add an interval."""
         span_ms = part.duration_ms
         self.gpu_milli_ms += part.gpu_milli * span_ms
         self.gpu_memory_mb_ms += part.gpu_memory_mb * span_ms
@@ -79,7 +78,7 @@ _ENDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Percentiles:
-    """How some durations are spread, in ms; all 0 if there is none."""
+    """Percentiles of durations in ms; all 0 without values."""
 
     count: int = 0
     mean_ms: float = 0.0
@@ -89,7 +88,7 @@ class Percentiles:
 
     @classmethod
     def of(cls, values: Iterable[int]) -> Percentiles:
-        """By nearest rank: every figure but the mean is one that was seen."""
+        """By nearest rank: every figure but the mean is one of the values."""
         ordered = sorted(values)
         if not ordered:
             return cls()
@@ -104,9 +103,9 @@ class Percentiles:
 
 @dataclass(slots=True)
 class Report:
-    """Everything about one period. `edges` are the borders of its slices, both ends included.
+    """All figures of one period. `edges` are the boundaries of its slices, including both ends.
 
-    What is billed is kept by `terms`: stretches of the period in which no price changes.
+    Billed usage is kept by `terms`: parts of the period without a price change.
     """
 
     edges: Sequence[int]
@@ -122,16 +121,16 @@ class Report:
     parts: dict[tuple[int, str, str, str], UsageInterval] = field(default_factory=dict)
 
     def bill(self, prices: PriceList) -> Bill:
-        """What it all costs. The prices must not change but where it was said that they do."""
+        """The bill. Prices may change only at the times that `report` was given."""
         priced = ((part, prices.at(self.terms[key[0]])) for key, part in self.parts.items())
         return priced_bill(priced, prices.first.currency)
 
     def all_waits_ms(self) -> Iterator[int]:
-        """The waits of everybody, in no order."""
+        """The waiting times of all accounts, unsorted."""
         return (wait for waits in self.waits_ms.values() for wait in waits)
 
     def all_run_times_ms(self) -> Iterator[int]:
-        """The run times of everybody, in no order."""
+        """The run times of all accounts, unsorted."""
         return (run for runs in self.run_times_ms.values() for run in runs)
 
 
@@ -143,12 +142,12 @@ def report(
     is_idler: Callable[[Run], bool] = lambda run: False,  # noqa: ARG005
     most_idlers: int = 20,
 ) -> Report:
-    """Sum up runs over the period from the first edge to the last. Give each run once."""
+    """Sum up runs over the period from the first edge to the last; each run only once."""
     inner = (moment_ms for moment_ms in prices_change if edges[0] < moment_ms < edges[-1])
     terms = (edges[0], *inner, edges[-1])
     found = Report(edges=edges, terms=terms, slices=[UsageSums() for _ in edges[1:]])
     for run in runs:
-        _take(found, run)
+        _add_run(found, run)
         if is_idler(run) and within(run.interval, edges[0], edges[-1]) is not None:
             found.idlers.append(run)
             if len(found.idlers) > 4 * most_idlers:
@@ -158,7 +157,7 @@ def report(
 
 
 def within(interval: UsageInterval, start_ms: int, end_ms: int) -> UsageInterval | None:
-    """The part between two moments with its part of the energy, if there is any time in it."""
+    """The part between two times with its part of the energy; None if it is empty."""
     part = interval.within(start_ms, end_ms)
     if part is None or not interval.energy_uj:
         return part
@@ -166,12 +165,12 @@ def within(interval: UsageInterval, start_ms: int, end_ms: int) -> UsageInterval
     return replace(part, energy_uj=_energy_until(interval, part.end_ms) - before)
 
 
-def _take(found: Report, run: Run) -> None:
+def _add_run(found: Report, run: Run) -> None:
     interval, edges = run.interval, found.edges
     account = (interval.tenant, interval.user)
     part = within(interval, edges[0], edges[-1])
     if part is not None:
-        for sums in _homes(found, account):
+        for sums in _sums_of(found, account):
             sums.add(part)
         for term, piece in _pieces(interval, found.terms):
             _add_part(found, term, piece)
@@ -181,30 +180,30 @@ def _take(found: Report, run: Run) -> None:
             found.devices[key] = held
         for place, piece in _pieces(interval, edges):
             found.slices[place].add(piece)
-    _count(found, run, account)
+    _count_ends(found, run, account)
 
 
-def _count(found: Report, run: Run, account: tuple[str, str]) -> None:
-    """A start or an end belongs to the period and the slice that hold its moment."""
+def _count_ends(found: Report, run: Run, account: tuple[str, str]) -> None:
+    """Count start and end of a run in the period and slice that contain them."""
     interval, edges = run.interval, found.edges
     if edges[0] <= interval.start_ms < edges[-1]:
-        for sums in _homes(found, account, interval.start_ms):
+        for sums in _sums_of(found, account, interval.start_ms):
             sums.started += 1
         if run.waited_ms is not None:
             found.waits_ms.setdefault(account, []).append(run.waited_ms)
     name = _ENDS.get(interval.outcome) if interval.outcome is not None else None
     if name is not None and edges[0] <= interval.end_ms < edges[-1]:
-        for sums in _homes(found, account, interval.end_ms):
+        for sums in _sums_of(found, account, interval.end_ms):
             setattr(sums, name, getattr(sums, name) + 1)
             sums.measured_ms += run.measured_ms
             sums.busy_percent_ms += run.busy_percent_ms
         found.run_times_ms.setdefault(account, []).append(interval.duration_ms)
 
 
-def _homes(
+def _sums_of(
     found: Report, account: tuple[str, str], at_ms: int | None = None
 ) -> Iterator[UsageSums]:
-    """Where something of an account is counted; with a moment also in its slice."""
+    """The sums to which an account adds; with a time also that of its slice."""
     yield found.total
     yield found.tenants.setdefault(account[0], UsageSums())
     yield found.users.setdefault(account, UsageSums())
@@ -250,14 +249,14 @@ def _add_part(found: Report, term: int, part: UsageInterval) -> None:
 
 
 def _energy_until(interval: UsageInterval, at_ms: int) -> int:
-    """Energy up to a moment. Rounded the same way everywhere, so that pieces add up to all."""
+    """Energy up to a time; always rounded the same way, so that parts add up."""
     if not interval.duration_ms:
         return interval.energy_uj
     return interval.energy_uj * (at_ms - interval.start_ms) // interval.duration_ms
 
 
 def _worst(runs: list[Run], most: int) -> list[Run]:
-    """Those that wasted most GPU time, the worst first."""
+    """The runs that wasted most GPU time, the worst first."""
     return sorted(runs, key=lambda run: (-_wasted(run), run.interval.allocation_id))[:most]
 
 
@@ -272,13 +271,13 @@ def _rank(ordered: Sequence[int], percent: int) -> int:
 LEAST_TOLERANCE_MS = 600_000
 TOLERANCE_PERCENT = 10
 
-Promise = tuple[str, int, int, int]
-"""How it was found, when it was made, the promised start and the real one."""
+StartForecast = tuple[str, int, int, int]
+"""Method of the forecast, when it was made, the forecast start and the real start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """Counts and errors; errors are in milliseconds, later than promised is positive."""
+class ForecastAccuracy:
+    """Counts and errors of forecasts; errors are in milliseconds, without sign."""
 
     basis: str
     judged: int = 0
@@ -290,29 +289,29 @@ class Judgement:
 
     @property
     def kept_percent(self) -> float | None:
-        """Of a hundred promises so many were kept; None if there were none."""
+        """The percentage of accurate forecasts; None without forecasts."""
         return round(100 * self.kept / self.judged, 1) if self.judged else None
 
 
 def tolerance_ms(made_ms: int, promised_ms: int) -> int:
-    """How far off a kept promise may be."""
+    """The largest error of an accurate forecast."""
     return max(LEAST_TOLERANCE_MS, (promised_ms - made_ms) * TOLERANCE_PERCENT // 100)
 
 
-def judge(promises: Iterable[Promise]) -> list[Judgement]:
-    """All together, and then by how they were found."""
-    by_basis: dict[str, list[Promise]] = {}
-    everything: list[Promise] = []
-    for promise in promises:
-        everything.append(promise)
-        by_basis.setdefault(promise[0], []).append(promise)
-    return [_judged("all", everything), *(_judged(b, p) for b, p in sorted(by_basis.items()))]
+def forecast_accuracy(forecasts: Iterable[StartForecast]) -> list[ForecastAccuracy]:
+    """The accuracy of all forecasts, then by method."""
+    by_basis: dict[str, list[StartForecast]] = {}
+    everything: list[StartForecast] = []
+    for forecast in forecasts:
+        everything.append(forecast)
+        by_basis.setdefault(forecast[0], []).append(forecast)
+    return [_accuracy("all", everything), *(_accuracy(b, p) for b, p in sorted(by_basis.items()))]
 
 
-def _judged(basis: str, promises: list[Promise]) -> Judgement:
+def _accuracy(basis: str, forecasts: list[StartForecast]) -> ForecastAccuracy:
     kept = late = early = 0
-    errors = sorted(abs(start_ms - promised_ms) for _, _, promised_ms, start_ms in promises)
-    for _, made_ms, promised_ms, start_ms in promises:
+    errors = sorted(abs(start_ms - promised_ms) for _, _, promised_ms, start_ms in forecasts)
+    for _, made_ms, promised_ms, start_ms in forecasts:
         error = start_ms - promised_ms
         if abs(error) <= tolerance_ms(made_ms, promised_ms):
             kept += 1
@@ -320,9 +319,9 @@ def _judged(basis: str, promises: list[Promise]) -> Judgement:
             late += 1
         else:
             early += 1
-    return Judgement(
+    return ForecastAccuracy(
         basis=basis,
-        judged=len(promises),
+        judged=len(forecasts),
         kept=kept,
         late=late,
         early=early,

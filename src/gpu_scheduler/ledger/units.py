@@ -1,6 +1,6 @@
-"""Hours out of milliseconds, exactly.
+"""Exact conversion of GPU time and rounding; UTC days, weeks and months.
 
-Integers in, integers or decimal text out; no float, so that a bill adds up on every machine.
+Integers in, integers or decimal text out; no floats, so that bills add up on every machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MILLI_HOUR_MILLI_MS = GPU_HOUR_MILLI_MS // 1000
 
 
 def half_up(numerator: int, denominator: int) -> int:
-    """The quotient of two amounts, rounded once; a half goes up."""
+    """The quotient of two amounts, rounded half up."""
     return (2 * numerator + denominator) // (2 * denominator)
 
 
@@ -29,33 +29,28 @@ def decimal_text(value: int, places: int) -> str:
 
 
 def gpu_hours(gpu_milli_ms: int, *, up: bool = False) -> str:
-    """GPU time in hours with three places: cut off, or with `up` never less than it is.
+    """GPU time in hours with three decimals, rounded down, or with `up` rounded up.
 
-    Needs are written up and limits down, so that a refusal never seems to contradict itself.
+    Requests are rounded up and limits down, so that a rejection never seems to contradict itself.
     """
     if up:
         return decimal_text(-(-gpu_milli_ms // _MILLI_HOUR_MILLI_MS), 3)
     return decimal_text(gpu_milli_ms // _MILLI_HOUR_MILLI_MS, 3)
 
 
-# --- Days, weeks and months of UTC: epoch milliseconds in, boundaries and names out.
-
 _FIRST_MONDAY = 4
 """The epoch began on a Thursday."""
 
 
 class Period(StrEnum):
-    """What totals are kept by. A period holds its first millisecond, not the next one's.
-
-    A week begins on Monday.
-    """
+    """A UTC day, week (from Monday) or month; the end is exclusive."""
 
     DAY = "day"
     WEEK = "week"
     MONTH = "month"
 
     def start_of(self, at_ms: int) -> int:
-        """The first millisecond of the period that holds this moment."""
+        """The first millisecond of the period that contains this time."""
         day = at_ms // DAY_MS
         if self is Period.MONTH:
             day -= civil_date(day)[2] - 1
@@ -71,6 +66,6 @@ class Period(StrEnum):
         return first_day(year + month // 12, month % 12 + 1) * DAY_MS
 
     def name_of(self, at_ms: int) -> str:
-        """The period's name as people write it: 2025-11-30 (of a week: its Monday) or 2025-11."""
+        """The name of the period: 2025-11-30 (of a week: its Monday) or 2025-11."""
         year, month, day = civil_date(self.start_of(at_ms) // DAY_MS)
         return f"{year:04d}-{month:02d}" + ("" if self is Period.MONTH else f"-{day:02d}")

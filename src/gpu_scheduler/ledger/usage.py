@@ -1,9 +1,8 @@
-"""What every tenant and user has used in all, and in each day or month.
+"""Usage intervals of allocations, and their totals by tenant and user: overall, by month, by week.
 
-Beginnings and intervals come in, totals come out. Every moment of an allocation is charged once:
-`charge` covers what has not been charged yet, up to the interval's end. A repeated, late or
-unknown interval is ignored, not refused, so that facts may be delivered twice. Only allocations
-that run are remembered; the one that ended is forgotten, and with it every repetition is ignored.
+Each moment of an allocation is charged once: `charge` adds only what has not been charged yet, up
+to the end of the interval. A repeated, late or unknown interval is ignored, so reports may be
+delivered twice. Only running allocations are kept in memory.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from gpu_scheduler.model.job import ENDED, Job, JobState
 from gpu_scheduler.model.plan import Allocation
 
 OUTCOMES = ENDED | {JobState.PREEMPTED, JobState.PENDING}
-"""How an attempt can end; pending means that it went back to the queue, as when a node is lost."""
+"""How an attempt can end; pending means that it was requeued."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageInterval:
-    """What an allocation held from `start_ms` up to, not including, `end_ms`.
+    """The resources of an allocation from `start_ms` up to, not including, `end_ms`.
 
-    `gpu_models` divides `gpu_milli` by model, in the order of names. `outcome` is how the attempt
-    ended, None while it runs. `lost_ms` is run time whose result was lost, `energy_uj` what its
-    devices were measured to draw; like the outcome both belong to the moment of the end.
+    `gpu_models` divides `gpu_milli` by model, sorted by name. `outcome` is how the attempt ended,
+    None while it runs. `lost_ms` is run time whose result was lost, `energy_uj` the measured
+    energy; like the outcome both belong to the end of the interval.
     """
 
     allocation_id: str
@@ -49,7 +48,7 @@ class UsageInterval:
     energy_uj: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what would make a total shrink or a bill miss a GPU."""
+        """Reject negative amounts and inconsistent models."""
         if self.end_ms < self.start_ms:
             raise InternalError(f"{self._name} ends at {self.end_ms}, before {self.start_ms}")
         amounts = (
@@ -87,14 +86,14 @@ class UsageInterval:
         return f"the interval of allocation {self.allocation_id}"
 
     def split_at(self, at_ms: int) -> tuple[UsageInterval, UsageInterval]:
-        """Cut in two. What belongs to the end of the attempt stays with the later part."""
+        """Split in two. Outcome, lost time and energy stay with the later part."""
         return (
             replace(self, end_ms=at_ms, outcome=None, lost_ms=0, energy_uj=0),
             replace(self, start_ms=at_ms),
         )
 
     def pieces(self, period: Period) -> Iterator[UsageInterval]:
-        """Cut at the boundaries of periods, earliest piece first."""
+        """Split at the boundaries of periods, the earliest part first."""
         rest = self
         boundary_ms = period.next_after(rest.start_ms)
         while boundary_ms < rest.end_ms:
@@ -104,7 +103,7 @@ class UsageInterval:
         yield rest
 
     def within(self, start_ms: int, end_ms: int) -> UsageInterval | None:
-        """The part between two moments, if there is any."""
+        """The part between two times, if there is any."""
         if self.end_ms <= start_ms or self.start_ms >= end_ms:
             return None
         part = self if self.start_ms >= start_ms else self.split_at(start_ms)[1]
@@ -121,10 +120,10 @@ def interval_of(
     lost_ms: int = 0,
     energy_uj: int = 0,
 ) -> UsageInterval:
-    """What an allocation has held until now, or until its end.
+    """The usage interval of an allocation until `end_ms`.
 
-    `model_of` names the GPU model of a node's device. A clock that stepped back gives an empty
-    interval, never a negative one.
+    `model_of` returns the GPU model of a device. If the clock was set back, the interval is empty,
+    never negative.
     """
     models: dict[str, int] = {}
     for placement in allocation.placements:
@@ -152,14 +151,14 @@ def interval_of(
 
 
 TotalRow: TypeAlias = tuple[int | None, str, str | None, tuple[int, ...]]
-"""Start of the period (None: in all), tenant, user (None: the tenant itself), totals."""
+"""Start of the period (None: overall), tenant, user (None: the tenant itself), totals."""
 RunningRow: TypeAlias = tuple[str, int]
 """Allocation id, and until when it has been charged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over intervals. Ends are counted per attempt: a job that fails twice counts twice."""
+    """Sums over intervals. Ends count per attempt: a job that fails twice counts twice."""
 
     gpu_milli_ms: int = 0
     gpu_memory_mb_ms: int = 0
@@ -185,13 +184,13 @@ _END = {
     JobState.CANCELLED: _PLACE["cancelled"],
     JobState.PREEMPTED: _PLACE["preemptions"],
 }
-"""Where an end is counted. An attempt that only went back to the queue counts nowhere."""
+"""Which counter an outcome increases; a requeued attempt increases none."""
 
 _Key: TypeAlias = tuple[int | None, Account]
 
 
 class UsageTotals:
-    """Totals per tenant and per user, in all and by period. The order of charges is no matter."""
+    """Totals per tenant and user, overall and by period; independent of the order of charges."""
 
     def __init__(self, period: Period = Period.MONTH) -> None:
         self.period = period
@@ -201,13 +200,13 @@ class UsageTotals:
         self._last_bounds = (0, 0)
 
     def begin(self, allocation_id: str, start_ms: int) -> None:
-        """From now on the allocation is charged. Told again while it runs, nothing changes."""
+        """Start charging an allocation; a repeated call has no effect."""
         self._charged_until.setdefault(allocation_id, start_ms)
 
     def charge(self, interval: UsageInterval) -> UsageInterval | None:
-        """Charge what is new, and return it: the part to keep for bills, and to take from budgets.
+        """Charge the part that is new, and return it; None if nothing is new.
 
-        None means that there was nothing new. An interval with an outcome ends the allocation.
+        An interval with an outcome ends the allocation.
         """
         until_ms = self._charged_until.get(interval.allocation_id)
         if until_ms is None:
@@ -239,20 +238,20 @@ class UsageTotals:
         self._add(tenant, user, at_ms, [(_END[state], tasks)])
 
     def count_running(self, interval: UsageInterval) -> None:
-        """Add what runs, up to now, for somebody who only looks: it is charged when it ends."""
+        """Add the usage of a running attempt, in a copy for a report; it is charged at its end."""
         self._add_time(interval)
         self._add(interval.tenant, interval.user, interval.end_ms, [(_ENERGY, interval.energy_uj)])
 
     def total(self, account: Account) -> Totals:
-        """Everything the account has ever used."""
+        """The overall totals of the account."""
         return self._totals(None, account)
 
     def total_in(self, account: Account, at_ms: int) -> Totals:
-        """What the account used in the period that holds this moment."""
+        """The totals of the account in the period that contains this time."""
         return self._totals(self.period.start_of(at_ms), account)
 
     def take_changed(self) -> list[TotalRow]:
-        """The totals that changed since this was last asked, for a store that writes only those."""
+        """The totals that changed since the last call."""
         changed = []
         for key in self._changed:
             sums = self._sums.get(key)
@@ -277,9 +276,9 @@ class UsageTotals:
         *,
         period: Period = Period.MONTH,
     ) -> UsageTotals:
-        """What was saved. The period must be the one it was saved with.
+        """Restore saved totals; the period must be the same as when they were saved.
 
-        Rows from before there was a sum have 0 of it.
+        Rows of an older version with fewer sums are filled with 0.
         """
         accounts = cls(period)
         for start_ms, tenant, user, sums in totals:
@@ -297,7 +296,7 @@ class UsageTotals:
 
     def _add_time(self, part: UsageInterval) -> None:
         _, next_ms = self._bounds(part.start_ms)
-        # Most intervals lie within one period, and need no cutting.
+        # Most intervals lie within one period, and need no split.
         pieces = (part,) if part.end_ms <= next_ms else part.pieces(self.period)
         for piece in pieces:
             span_ms = piece.duration_ms
@@ -308,16 +307,13 @@ class UsageTotals:
             self._add(piece.tenant, piece.user, piece.start_ms, changes)
 
     def _bounds(self, at_ms: int) -> tuple[int, int]:
-        """Where the period starts and the next one does.
-
-        The last answer is kept: times come close together, and the calendar is slow.
-        """
+        """The start of the period and of the next one; cached, since times come close together."""
         if not self._last_bounds[0] <= at_ms < self._last_bounds[1]:
             self._last_bounds = (self.period.start_of(at_ms), self.period.next_after(at_ms))
         return self._last_bounds
 
     def _add(self, tenant: str, user: str, at_ms: int, changes: list[tuple[int, int]]) -> None:
-        """Add to both accounts, in all and in the period that holds this moment."""
+        """Add to tenant and user, overall and in the period that contains this time."""
         changes = [change for change in changes if change[1]]
         if not changes:
             return
@@ -337,23 +333,19 @@ def _key_order(key: _Key) -> tuple[bool, int, tuple[str, bool, str]]:
     return (start_ms is not None, start_ms or 0, account_order(account))
 
 
-# --- GPU time per tenant and user in the week that runs, for budgets that last a week.
-#
-# Charged intervals come in, sums come out. Only the last week of an account is kept.
-
 WeekRow: TypeAlias = tuple[str, str | None, int, int]
 """Tenant, user (None: the tenant itself), start of the week, GPU time in it."""
 
 
 class WeeklyUsage:
-    """What each account has used since Monday."""
+    """GPU time of each account in its last week, for weekly budgets."""
 
     def __init__(self) -> None:
         self._sums: dict[Account, tuple[int, int]] = {}
         self._changed: dict[Account, None] = {}
 
     def add(self, part: UsageInterval) -> None:
-        """Count what was charged. What belongs to a week that is over is dropped."""
+        """Add a charged interval; the parts in earlier weeks are dropped."""
         if not part.gpu_milli:
             return
         for piece in part.pieces(Period.WEEK):
@@ -366,19 +358,19 @@ class WeeklyUsage:
                     self._changed[account] = None
 
     def spent(self, account: Account, at_ms: int) -> int:
-        """GPU time of an account in the week that holds this moment."""
+        """GPU time of an account in the week that contains this time."""
         week_ms, total = self._sums.get(account, (0, 0))
         return total if week_ms == Period.WEEK.start_of(at_ms) else 0
 
     def take_changed(self) -> list[WeekRow]:
-        """What changed since this was last asked."""
+        """The rows that changed since the last call."""
         changed = [(*tenant_and_user(account), *self._sums[account]) for account in self._changed]
         self._changed.clear()
         return changed
 
     @classmethod
     def from_rows(cls, rows: Iterable[WeekRow]) -> WeeklyUsage:
-        """What was saved."""
+        """Restore saved rows."""
         weeks = cls()
         for tenant, user, week_ms, total in rows:
             weeks._sums[account_of(tenant, user)] = (week_ms, total)

@@ -1,4 +1,8 @@
-"""The predictor from history: a typical time for the order, a distribution for promises."""
+"""Run-time prediction from the history of similar jobs.
+
+A geometric mean per group of jobs orders the queue; quantiles of a distribution correct jobs that
+run longer than expected and serve forecasts.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +16,17 @@ from typing import Generic, NamedTuple, TypeVar
 
 from gpu_scheduler.model.job import Job
 
-# --- Groups of alike jobs, as many as are worth remembering.
-#
-# People name every run of a sweep differently, so there is no end to fine groups. The one that has
-# learnt nothing for the longest time is forgotten first; coarse groups learn all the time.
-
 MAX_GROUPS = 50_000
 
 Group = TypeVar("Group")
 
 
 class LruGroups(Generic[Group]):
-    """What was learnt, by group; `get` only looks."""
+    """A bounded cache of groups of similar jobs.
+
+    Every run of a sweep can have its own name, so the number of fine groups is unbounded. The group
+    that has not learnt for the longest time is dropped first; `get` does not count as a use.
+    """
 
     def __init__(self, most: int = MAX_GROUPS) -> None:
         """Start empty."""
@@ -32,15 +35,15 @@ class LruGroups(Generic[Group]):
         self.get = self._groups.get
 
     def __contains__(self, key: Hashable) -> bool:
-        """Tell whether anything is known of a group."""
+        """Tell whether the group exists."""
         return key in self._groups
 
     def __len__(self) -> int:
-        """How many groups are known."""
+        """The number of groups."""
         return len(self._groups)
 
     def learning(self, key: Hashable, new: Callable[[], Group]) -> Group:
-        """A group that learns something now, made if nothing was known of it."""
+        """The group with this key, created if missing, and marked as just used."""
         group = self._groups.get(key)
         if group is not None:
             self._groups.move_to_end(key)
@@ -51,43 +54,41 @@ class LruGroups(Generic[Group]):
         return group
 
 
-# --- The typical run time of jobs like this one: one steady number, for the order of the queue.
-#
-# Groups go from coarse to fine: the tenant, its jobs with as many GPUs, the user, the user's jobs
-# with as many GPUs, and those with the same name or command. Each keeps the logarithms of its last
-# run times, and each finer group corrects the guess of the coarser one as far as it has seen
-# enough.
-# Jobs of the same user that already run longer than the guess count as well.
-
 KEPT_GROUPS = 30
 PRIOR_WEIGHT = 0.25
 FIRST_GUESS_MS = 10_000_000
 LONGEST_NAME = 500
 ENOUGH = 4
-"""So many runs of the same size say something of a job; of its own name, one does."""
+"""This many runs of the same size make more than a guess; of the same name, one does."""
 
 
 class MeanPredictor:
-    """Averages of logarithms per group, and the jobs that run."""
+    """The mean of the logarithms of run times, by group.
+
+    Groups go from coarse to fine: the tenant, its jobs with as many GPUs, the user, the user's jobs
+    with as many GPUs, and those with the same name or command. Each finer group corrects the guess
+    of the coarser one, weighted by its number of runs. Jobs of the user that already run longer
+    than the guess count as well.
+    """
 
     def __init__(self) -> None:
-        """Start knowing nothing. Starts of what runs are kept by job, and sorted by account."""
+        """Start without history. Start times of running jobs are kept by job and by account."""
         self._groups: LruGroups[_MeanGroup] = LruGroups()
         self._running: dict[str, list[int]] = {}
         self._starts: dict[tuple[str, str], list[int]] = {}
 
     def expect(self, job: Job, now_ms: int) -> int:
-        """The typical run time, seen from now."""
+        """The expected run time of a job."""
         log, seen = self._guess(_coarse_keys(job), math.log(FIRST_GUESS_MS), 0)
         name = name_of(job)
         if name:
             log, seen = self._guess([(job.tenant, job.user, job.gpu_milli, name)], log, seen)
-        return self._seen_from(job, log, seen, now_ms)
+        return self._corrected_by_running(job, log, seen, now_ms)
 
     def knows(self, job: Job) -> bool:
-        """Tell whether enough was seen for more than a guess."""
+        """Tell whether there is enough history for more than a guess."""
         tenant, user, gpus = job.tenant, job.user, job.gpu_milli
-        # What many jobs have in common comes first: it is soon found, and mostly enough.
+        # Coarse groups first: they are quick to find and mostly sufficient.
         return (
             self._seen((tenant, user, gpus)) >= ENOUGH
             or self._seen((tenant, gpus)) >= ENOUGH
@@ -99,15 +100,15 @@ class MeanPredictor:
         return 0 if group is None else len(group.logs)
 
     def expect_alike(self, jobs: Sequence[Job], now_ms: int) -> list[int]:
-        """The typical run times of jobs that differ only in number, name and command.
+        """Expected run times of jobs that differ only in number, name and command.
 
-        Most of them have names that were never seen: those are expected alike.
+        Jobs with unknown names share one prediction.
         """
         first = jobs[0]
         tenant, user, gpus = first.tenant, first.user, first.gpu_milli
         log, seen = self._guess(_coarse_keys(first), math.log(FIRST_GUESS_MS), 0)
-        unknown_ms = self._seen_from(first, log, 0, now_ms)
-        nameless_ms = self._seen_from(first, log, seen, now_ms)
+        unknown_ms = self._corrected_by_running(first, log, 0, now_ms)
+        nameless_ms = self._corrected_by_running(first, log, seen, now_ms)
         groups = self._groups
         expected = []
         for job in jobs:
@@ -121,7 +122,7 @@ class MeanPredictor:
         return expected
 
     def _guess(self, keys: list[Hashable], log: float, seen: int) -> tuple[float, int]:
-        """A guess corrected by these groups, and how much the last of them has seen."""
+        """The guess corrected by these groups, and the number of runs in the last one."""
         for key in keys:
             group = self._groups.get(key)
             seen = 0
@@ -130,8 +131,8 @@ class MeanPredictor:
                 log = (group.total + PRIOR_WEIGHT * log) / (seen + PRIOR_WEIGHT)
         return log, seen
 
-    def _seen_from(self, job: Job, log: float, seen: int, now_ms: int) -> int:
-        """A guess corrected by what runs for longer."""
+    def _corrected_by_running(self, job: Job, log: float, seen: int, now_ms: int) -> int:
+        """The guess corrected by jobs of the user that already run longer."""
         starts = self._starts.get((job.tenant, job.user))
         if starts:
             longer = starts[: bisect_left(starts, now_ms - math.exp(log))]
@@ -142,15 +143,14 @@ class MeanPredictor:
         return max(1, round(math.exp(log)))
 
     def begin(self, job: Job, now_ms: int) -> None:
-        """Note that the user has one more job, or task of an array, running."""
+        """A job, or a task of an array, of the user has started."""
         insort(self._starts.setdefault((job.tenant, job.user), []), now_ms)
         self._running.setdefault(job.id, []).append(now_ms)
 
     def end(self, job: Job, run_ms: int | None, now_ms: int) -> None:
-        """Note that one job or task less runs.
+        """A job or task has ended.
 
-        Which of an array's tasks it was is told by when it must have started, else it was the one
-        that has run for the longest time.
+        The task of an array is identified by its start time, otherwise the oldest one is assumed.
         """
         running = self._running.get(job.id)
         if not running:
@@ -208,25 +208,14 @@ def _coarse_keys(job: Job) -> list[Hashable]:
 
 
 def name_of(job: Job) -> str:
-    """What the same kind of work is known by: its name, else (the beginning of) its command."""
+    """The name of a job for grouping: its name, or the beginning of its command."""
     return job.name or " ".join(job.command)[:LONGEST_NAME]
 
-
-# --- How long jobs like this one run, as a distribution: quantiles, not only a mean.
-#
-# Four groups, from fine to coarse: the same kind of work of the same user (by name or command, GPUs
-# and CPUs; where people state limits, by the limit), all work of the user, all work of the tenant
-# with as many GPUs (or the same limit), and all work of the tenant. Each group keeps its last run
-# times, recent ones weigh more, and passes on to the next coarser one what it is not sure of.
-# Coarse
-# groups learn the run time as a part of the limit, where there is one. Of a job that runs already,
-# only run times longer than what it has run so far count, so an estimate that was exceeded corrects
-# itself upward.
 
 KEPT = (16, 40, 64, 128)
 RECENCY = (0.6, 0.9, 0.97, 0.997)
 DOUBT = 4.0
-"""How much experience a group needs before it is believed more than the coarser ones."""
+"""The weight of history at which a group counts as much as all coarser ones."""
 PRIOR_ATOMS = 8
 LEAST_PRIOR = 0.001
 PRIOR_WHEN_RUNNING = 0.2
@@ -234,26 +223,31 @@ SHORTEST_MS = 10_000
 LONGEST_MS = 86_400_000
 LONGER = 8
 MAX_VIEWS = 1_000
-"""For how many kinds of jobs the order of what was seen is kept."""
+"""The number of cached distributions."""
 
 Atom = tuple[float, float]
 """A run time in milliseconds and its weight."""
 
 
 class QuantilePredictor:
-    """The last run times of every group, and what they say of a job.
+    """Quantiles of the run time, from the last run times of four groups.
 
-    What the groups say of one kind of job is kept in order until one of them learns something new,
-    as many jobs of a kind may run longer than expected at the same time.
+    From fine to coarse: the same work of the user (by name or command, GPUs and CPUs, or by the
+    time limit if there is one), all jobs of the user, all jobs of the tenant with as many GPUs (or
+    the same limit), and all jobs of the tenant. Recent run times weigh more. A group with little
+    history passes weight on to the next coarser one. Coarse groups learn the run time as a fraction
+    of the limit, if there is one. For a running job only longer run times count, so an exceeded
+    estimate is corrected upward. The sorted distribution of each kind of job is cached until one of
+    its groups learns.
     """
 
     def __init__(self) -> None:
-        """Start knowing nothing."""
+        """Start without history."""
         self._groups: LruGroups[_Group] = LruGroups()
         self._views: OrderedDict[Hashable, _View] = OrderedDict()
 
     def quantile(self, job: Job, percent: int, elapsed_ms: int = 0) -> int:
-        """A run time that so many per cent of such jobs stay within, given what it ran so far."""
+        """The run time that `percent` of such jobs do not exceed, given the elapsed time."""
         limit_ms = float(job.max_runtime_ms) if job.max_runtime_ms > elapsed_ms else math.inf
         view = self._view(job)
         longer = bisect_right(view.atoms, (elapsed_ms, math.inf)) if elapsed_ms else 0
@@ -275,11 +269,11 @@ class QuantilePredictor:
             group.learnt += 1
 
     def _view(self, job: Job) -> _View:
-        """What every group has seen, made anew when one of them has learnt."""
+        """The cached distribution, rebuilt when one of its groups has learnt."""
         keys = _keys(job)
         groups = [self._groups.get(key) for key in keys]
         learnt = [0 if group is None else group.learnt for group in groups]
-        # The finest key tells the coarser ones, so it stands for all of them.
+        # The finest key implies the coarser ones, so it identifies the distribution.
         view = self._views.get(keys[0])
         if view is None or view.learnt != learnt:
             view = self._views[keys[0]] = _seen(job, groups, learnt)
@@ -289,7 +283,7 @@ class QuantilePredictor:
 
 
 class _Group:
-    """The last run times of a group, the latest first, and how many it has ever learnt."""
+    """The last run times of a group, the latest first, and a counter of all runs."""
 
     __slots__ = ("learnt", "runs")
 
@@ -299,7 +293,7 @@ class _Group:
 
 
 class _View(NamedTuple):
-    """What was seen of one kind of job, by run time, and how much weight is left for the rest."""
+    """The known distribution of one kind of job, and the weight left for unknown run times."""
 
     learnt: list[int]
     atoms: list[Atom]
@@ -325,7 +319,7 @@ def _seen(job: Job, groups: list[_Group | None], learnt: list[int]) -> _View:
 
 
 def _unseen(left: float, elapsed_ms: int, limit_ms: float) -> Iterator[Atom]:
-    """The part of the distribution that nobody has seen yet: evenly spread over the scales."""
+    """The unknown part of the distribution: spread evenly on a logarithmic scale."""
     prior = max(LEAST_PRIOR, left if not elapsed_ms else left * PRIOR_WHEN_RUNNING)
     low = max(elapsed_ms + 1, SHORTEST_MS)
     high = max(LONGEST_MS, LONGER * elapsed_ms) if math.isinf(limit_ms) else limit_ms
@@ -349,69 +343,64 @@ def _keys(job: Job) -> tuple[Hashable, ...]:
 
 
 def _scale(job: Job, level: int) -> float:
-    """The user's and the tenant's groups learn parts of the limit, where there is one."""
+    """The groups of the user and of the tenant learn fractions of the limit, if there is one."""
     return float(job.max_runtime_ms) if job.max_runtime_ms and level in {1, 3} else 1.0
 
-
-# --- The predictor from history: a typical time for the order, a distribution for promises.
 
 MEDIAN = 50
 
 
 class History:
-    """Learns from every job that ends by itself. Never says more than a job's limit."""
+    """Learns from every job that ends by itself. Never predicts more than the time limit."""
 
     def __init__(self) -> None:
-        """Start knowing nothing."""
-        self._typical = MeanPredictor()
-        self._spread = QuantilePredictor()
+        """Start without history."""
+        self._mean = MeanPredictor()
+        self._quantiles = QuantilePredictor()
 
     def expect(self, job: Job, now_ms: int) -> int:
-        """The typical run time of jobs like this one, at submission.
-
-        As long as nothing like it has been seen, what its owner says is believed.
-        """
+        """The expected run time at submission; without similar jobs, the estimate of the user."""
         stated_ms = _stated_ms(job)
-        if stated_ms and not self._typical.knows(job):
+        if stated_ms and not self._mean.knows(job):
             return stated_ms
-        expected_ms = self._typical.expect(job, now_ms)
+        expected_ms = self._mean.expect(job, now_ms)
         return min(expected_ms, job.max_runtime_ms) if job.max_runtime_ms else expected_ms
 
     def expect_alike(self, jobs: Sequence[Job], now_ms: int) -> list[int]:
-        """The same for many jobs that differ only in number, name and command."""
+        """Expected run times of jobs that differ only in number, name and command."""
         stated_ms = _stated_ms(jobs[0])
-        if stated_ms and not self._typical.knows(jobs[0]):
-            # Most names were never seen, as every run of a sweep has its own.
+        if stated_ms and not self._mean.knows(jobs[0]):
+            # Each job may have its own name, and so its own history.
             return [self.expect(job, now_ms) for job in jobs]
-        expected = self._typical.expect_alike(jobs, now_ms)
+        expected = self._mean.expect_alike(jobs, now_ms)
         most_ms = jobs[0].max_runtime_ms
         return [min(expected_ms, most_ms) for expected_ms in expected] if most_ms else expected
 
     def is_guess(self, job: Job, elapsed_ms: int) -> bool:
-        """Tell whether nobody has said how long it runs, and nothing like it has been seen."""
-        return _stated_ms(job) <= elapsed_ms and not self._typical.knows(job)
+        """Tell whether there is neither a user estimate nor history of similar jobs."""
+        return _stated_ms(job) <= elapsed_ms and not self._mean.knows(job)
 
     def exceed(self, job: Job, elapsed_ms: int, now_ms: int) -> int:  # noqa: ARG002
         """The median of jobs like it that ran longer than it has."""
         return self.quantile(job, MEDIAN, elapsed_ms)
 
     def quantile(self, job: Job, percent: int, elapsed_ms: int = 0) -> int:
-        """A run time that so many per cent of such jobs stay within, given what it ran so far."""
-        return max(elapsed_ms + 1, self._spread.quantile(job, percent, elapsed_ms))
+        """The run time that `percent` of such jobs do not exceed, given the elapsed time."""
+        return max(elapsed_ms + 1, self._quantiles.quantile(job, percent, elapsed_ms))
 
     def begin(self, job: Job, now_ms: int) -> None:
         """An attempt has started."""
-        self._typical.begin(job, now_ms)
+        self._mean.begin(job, now_ms)
 
     def end(self, job: Job, run_ms: int | None, now_ms: int) -> None:
         """Learn from a job that ended by itself."""
-        self._typical.end(job, run_ms, now_ms)
+        self._mean.end(job, run_ms, now_ms)
         if run_ms is not None:
-            self._typical.learn(job, run_ms)
-            self._spread.learn(job, run_ms)
+            self._mean.learn(job, run_ms)
+            self._quantiles.learn(job, run_ms)
 
 
 def _stated_ms(job: Job) -> int:
-    """What the owner says: the estimate, else the limit; 0 if nothing."""
+    """The estimate of the user, or the time limit; 0 without both."""
     stated_ms = job.estimate_ms or job.max_runtime_ms
     return min(stated_ms, job.max_runtime_ms) if job.max_runtime_ms else stated_ms

@@ -1,4 +1,4 @@
-"""How much GPU memory a language model needs: names, shapes and headers in, bytes and reasons out.
+"""GPU memory of language models: names, shapes and file headers in; bytes with explanations out.
 
-Pure: whoever calls has read the files. Every number comes with the way in which it was found.
+No I/O: callers read the files.
 """

@@ -1,7 +1,7 @@
-"""What is known of one model, and how it is known: from its name, or from what stands in its files.
+"""A language model: parameters and shape, from its name or its files.
 
-A model that is not in the table is estimated by stated rules: its size is read from its name, and
-its cache is that of the nearest known model.
+A model that is not in the table is estimated: its size is read from its name, and its cache is that
+of the nearest known model.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from functools import partial
 
 from gpu_scheduler.model.errors import InvalidRequest
 
-# --- The shape of a decoder: how many parameters it has, and what its cache takes per token.
-
 GATED = 3
 """Matrices of a gated feed-forward block: gate, up, down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a `config.json` says about a decoder.
+    """The shape of a decoder, as in its `config.json`.
 
     `intermediate` is that of one expert where there are several. `latent` is the width of a
     compressed cache (DeepSeek's latent attention) and replaces the heads there. `layer_norms`
@@ -44,7 +42,7 @@ class Shape:
 
     @property
     def embedding_parameters(self) -> int:
-        """The table of words, and the output layer if it is one of its own."""
+        """The embedding table, and the output layer if it is separate."""
         return self.vocabulary * self.hidden * (1 if self.tied else 2)
 
     @property
@@ -59,7 +57,7 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """All of them, for a Llama-like decoder; exact for the models of `known`."""
+        """All parameters of a Llama-like decoder; exact for the models of `FAMILIES`."""
         attention = self.hidden * (2 * self.attention_width + 2 * self.kv_width)
         if self.attention_bias:
             attention += self.attention_width + 2 * self.kv_width
@@ -83,10 +81,8 @@ class Shape:
         return self.layers * rank * (attention + feed_forward)
 
 
-# --- Models whose shapes are published, by the name that people use.
-#
-# From the `config.json` of each model's page on the Hugging Face Hub. That `Shape.parameters` gives
-# the published number of parameters for them is tested.
+# Models with published shapes, from the `config.json` on the Hugging Face Hub. A test checks that
+# `Shape.parameters` equals the published number of parameters.
 
 _qwen2 = partial(Shape, head_dim=128, vocabulary=152_064, attention_bias=True)
 _qwen3 = partial(Shape, head_dim=128, vocabulary=151_936, head_norms=2)
@@ -232,7 +228,7 @@ SPELLINGS: tuple[tuple[str, str], ...] = (
     ("gemma-2-", "gemma-2"),
     ("gemma2", "gemma-2"),
 )
-"""How families are written in names; the first that a name holds counts."""
+"""Spellings of families in names; the first match counts."""
 
 LATENT: dict[str, tuple[int, Shape]] = {
     "deepseek-v3": (
@@ -250,7 +246,7 @@ LATENT: dict[str, tuple[int, Shape]] = {
         ),
     ),
 }
-"""Models that keep a compressed cache, with the parameters that their makers state."""
+"""Models with a compressed cache, with their published number of parameters."""
 
 
 def all_known() -> dict[str, Shape]:
@@ -262,12 +258,9 @@ def all_known() -> dict[str, Shape]:
     }
 
 
-# --- What is known of one model, and how it is known: from its name, or from what stands in its
-# files.
-
 BILLION = 1_000_000_000
 LARGEST = 100_000 * BILLION
-"""Nobody has a model as large as this; whoever writes it has slipped."""
+"""Larger numbers are typing errors."""
 SHARED_BY_EXPERTS = 0.82
 """Experts share attention and embeddings: Mixtral 8x7B has 0.83 x 56 billion, 8x22B 0.80 x 176."""
 _NUMBER = r"(\d+(?:\.\d+)?)"
@@ -283,10 +276,10 @@ _QUANTISED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A model: how many parameters it has, its shape (or the nearest one), and how that is known.
+    """A model: number of parameters, shape (or the nearest known one), and the source of both.
 
-    `weight_bytes` is what the files hold, where they were looked at; `dtype` is the type that the
-    name or the files speak of.
+    `weight_bytes` is the size of the weight files, if they were read; `dtype` is the data type in
+    the name or the files.
     """
 
     name: str
@@ -299,7 +292,7 @@ class Model:
 
 
 def named_model(name: str, parameters: int | None = None) -> Model:
-    """A model by its name, or by its name and a number of parameters."""
+    """A model from its name, or from its name and a number of parameters."""
     plain = _plain(name)
     if parameters is None:
         for prefix, (stated, shape) in LATENT.items():
@@ -336,7 +329,7 @@ def named_model(name: str, parameters: int | None = None) -> Model:
 
 
 def can_be_sized(name: str) -> bool:
-    """Tell whether the name says how large the model is."""
+    """Tell whether the size of the model can be read from its name."""
     try:
         named_model(name)
     except InvalidRequest:
@@ -345,7 +338,7 @@ def can_be_sized(name: str) -> bool:
 
 
 def size_in(name: str) -> tuple[int, str]:
-    """The parameters that a name speaks of, and how they were read from it."""
+    """The number of parameters in a name, and how it was read."""
     plain = _plain(name)
     if match := _EXPERTS.search(plain):
         amount = float(match[1]) * float(match[2]) * SHARED_BY_EXPERTS * BILLION
@@ -357,23 +350,23 @@ def size_in(name: str) -> tuple[int, str]:
         amount = float(match[1]) * unit
         return _checked(amount, match[0], name), f"'{match[0]}' in the name"
     raise InvalidRequest(
-        f"how large '{name}' is cannot be told from its name; write the size as in "
+        f"the size of '{name}' cannot be read from its name; write it as in "
         f"{name or 'model'}-7b, or the directory of the model, as in ./model"
     )
 
 
 def _checked(amount: float, word: str, name: str) -> int:
-    """The number of parameters, if a model can have so many."""
+    """The number of parameters, if it is plausible."""
     if 1 <= amount < LARGEST:
         return round(amount)
     raise InvalidRequest(
-        f"the model '{name}' would have {word} parameters, which is no size of a model; write one "
+        f"the model '{name}' would have {word} parameters, which is not plausible; write a size "
         "such as 7b or 350m, or the directory of the model, as in ./model"
     )
 
 
 def nearest(parameters: int) -> tuple[str, Shape]:
-    """The known model nearest in size, counted in factors; on a tie the smaller one."""
+    """The known model with the nearest size by ratio; on a tie the smaller one."""
     known = sorted(all_known().items(), key=lambda item: (item[1].parameters, item[0]))
     return min(
         (item for item in known if item[1].experts == 1),

@@ -40,10 +40,10 @@ def test_programs_get_a_document(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["foo"], "how large 'foo' is cannot be told"),
+        (["foo"], "the size of 'foo' cannot be read"),
         (["x-7b", "--context", "long"], "--context is 'long'"),
         (["x", "--params", "many"], "--params is 'many'"),
-        (["./nowhere"], "cannot be told"),
+        (["./nowhere"], "cannot be read"),
     ],
 )
 def test_wrong_words_are_refused(
@@ -67,14 +67,14 @@ def test_a_name_with_a_size_that_no_model_has_is_refused(
     capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     assert main(["estimate", name]) == 2
-    assert "is no size of a model; write one such as 7b" in capsys.readouterr().err
+    assert "is not plausible; write a size such as 7b" in capsys.readouterr().err
 
 
 def test_a_name_without_a_size_is_refused_with_an_option_that_is_there(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["estimate", "mystery"]) == 2
-    assert "write the size as in mystery-7b" in (told := capsys.readouterr().err)
+    assert "write it as in mystery-7b" in (told := capsys.readouterr().err)
     assert told.endswith("; or give --params 7b\n")
 
 

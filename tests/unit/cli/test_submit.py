@@ -842,7 +842,7 @@ def test_a_model_that_no_file_names_is_estimated_and_the_reason_told(
 
 def test_a_model_whose_size_nobody_knows_is_refused(refused: Callable[..., str]) -> None:
     told = refused("--llm", "mystery", "x")
-    assert "cannot be told from its name; write the size as in mystery-7b" in told
+    assert "cannot be read from its name; write it as in mystery-7b" in told
     assert "--params" not in told
 
 

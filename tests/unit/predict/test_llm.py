@@ -335,7 +335,7 @@ def test_a_model_of_the_file_takes_what_the_file_says() -> None:
     fields, how = fields_for("mystery", config, KINDS)
     assert fields == {"gpu_count": 3.0}
     assert "default of 3 GPUs" in how
-    with pytest.raises(InvalidRequest, match="cannot be told from its name"):
+    with pytest.raises(InvalidRequest, match="cannot be read from its name"):
         fields_for("mystery", {}, KINDS)
 
 

@@ -16,12 +16,12 @@ from gpu_scheduler.api.http.operations import V1, Operation, Parameter, integer_
 from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.ledger.cost import CSV_HEADER, UJ_PER_KWH, Bill, PriceList
 from gpu_scheduler.ledger.report import (
-    Judgement,
+    ForecastAccuracy,
     Percentiles,
     Report,
     Run,
     UsageSums,
-    judge,
+    forecast_accuracy,
     report,
 )
 from gpu_scheduler.ledger.units import GPU_HOUR_MILLI_MS, HOUR_MS, Period, decimal_text
@@ -549,7 +549,7 @@ async def get_estimates(context: Context, request: Request) -> Response:
     since_ms = max(0, context.service.now_ms() - days * DAY_MS)
     store = context.service.store
     rows = await asyncio.to_thread(store.estimates, started_since_ms=since_ms)
-    found = judge(
+    found = forecast_accuracy(
         (row.basis, row.made_ms, row.promised_ms, row.start_ms)
         for row in rows
         if row.start_ms is not None
@@ -559,7 +559,7 @@ async def get_estimates(context: Context, request: Request) -> Response:
     return json_response(EstimatesForm(write_time(since_ms), waiting, forms))
 
 
-def _accuracy_form(one: Judgement) -> JudgementForm:
+def _accuracy_form(one: ForecastAccuracy) -> JudgementForm:
     return JudgementForm(
         basis=one.basis,
         judged=one.judged,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_scheduler.ledger.report import judge, tolerance_ms
+from gpu_scheduler.ledger.report import forecast_accuracy, tolerance_ms
 
 MINUTE = 60_000
 H = 60 * MINUTE
@@ -24,11 +24,13 @@ H = 60 * MINUTE
 def test_a_tenth_of_the_wait_or_ten_minutes_is_kept(
     promised_ms: int, start_ms: int, kept: bool
 ) -> None:
-    assert judge([("forecast", 0, promised_ms, start_ms)])[0].kept == int(kept)
+    assert forecast_accuracy([("forecast", 0, promised_ms, start_ms)])[0].kept == int(kept)
 
 
 def test_promises_are_judged_together_and_by_their_basis() -> None:
-    found = judge([("forecast", 0, H, H), ("forecast", 0, H, 3 * H), ("rough", 0, 5 * H, H)])
+    found = forecast_accuracy(
+        [("forecast", 0, H, H), ("forecast", 0, H, 3 * H), ("rough", 0, 5 * H, H)]
+    )
     assert [(one.basis, one.judged, one.kept, one.late, one.early) for one in found] == [
         ("all", 3, 1, 1, 1),
         ("forecast", 2, 1, 1, 0),
@@ -39,6 +41,6 @@ def test_promises_are_judged_together_and_by_their_basis() -> None:
 
 
 def test_without_promises_there_is_nothing_to_judge() -> None:
-    (only,) = judge([])
+    (only,) = forecast_accuracy([])
     assert (only.judged, only.kept_percent) == (0, None)
     assert tolerance_ms(0, H) == 10 * MINUTE

@@ -27,7 +27,7 @@ def test_a_sweep_of_names_without_end_does_not_fill_the_memory() -> None:
     history.end(a_job(name="first"), 5 * HOUR, 0)
     for number in range(MAX_GROUPS + 10):
         history.end(a_job(name=f"run-{number}"), MINUTE, 0)
-    assert len(history._typical._groups) == MAX_GROUPS
-    assert len(history._spread._groups) == MAX_GROUPS
+    assert len(history._mean._groups) == MAX_GROUPS
+    assert len(history._quantiles._groups) == MAX_GROUPS
     # The name is forgotten; what the user's jobs of that size do is known all the same.
     assert history.expect(a_job(name="first"), 0) == history.expect(a_job(name="never seen"), 0)
