@@ -253,8 +253,7 @@ class ReplicationSettings:
     enabled: bool = setting(
         default=True,
         about="Allow further servers on the same database as standbys. Off: a second server "
-        "refuses to "
-        "start.",
+        "refuses to start.",
     )
     peer_address: str = setting(
         "", "Accepted but not used: servers find each other in the database."

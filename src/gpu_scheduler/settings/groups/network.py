@@ -132,8 +132,8 @@ class AuthSettings:
     enabled: bool = setting(
         default=True,
         about="Check the role of each caller. Off: everyone who reaches the server may do "
-        "everything; "
-        "only allowed on loopback. Jobs still run as the account of the calling process.",
+        "everything; only allowed on loopback. Jobs still run as the account of the calling "
+        "process.",
     )
     max_token_days: float = setting(
         365.0, "Maximum validity of a new token.", least=0.01, most=36_500

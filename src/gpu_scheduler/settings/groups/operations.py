@@ -110,8 +110,7 @@ class NotificationSettings:
     allow_job_webhooks: bool = setting(
         default=False,
         about="Jobs may name an https URL of their own, as in `--notify end:https://...`; its "
-        "address "
-        "must be public.",
+        "address must be public.",
     )
     timeout_s: float = setting(10.0, "Timeout of one delivery attempt.", least=0.1, most=300)
     retry_first_s: float = setting(

@@ -108,10 +108,10 @@ class PolicySettings:
     )
     interactive_preemption: bool = setting(
         default=True,
-        about="Interactive jobs (`--interactive`, `tgpu shell`) may preempt preemptible batch "
-        "jobs of "
-        "their own tenant, up to `interactive_max_gpus`, if no GPU is free or the tenant is at its"
-        " quota. Needs `enable_preemption` and a policy that preempts by class, such as `fair`.",
+        about="Interactive jobs (`--interactive`, `tgpu shell`) may preempt preemptible batch jobs"
+        " of their own tenant, up to `interactive_max_gpus`, if no GPU is free or the tenant is at"
+        " its quota. Needs `enable_preemption` and a policy that preempts by class, such as "
+        "`fair`.",
     )
     interactive_max_gpus: float = setting(
         1.0,
@@ -122,9 +122,8 @@ class PolicySettings:
     )
     fill_reservation_gaps: bool = setting(
         default=True,
-        about="Before a reservation starts, preemptible jobs may use its GPUs if they are "
-        "expected to "
-        "end in time. Off: only jobs whose time limit ends in time.",
+        about="Before a reservation starts, preemptible jobs may use its GPUs if they are expected"
+        " to end in time. Off: only jobs whose time limit ends in time.",
     )
     usage_half_life_hours: float = setting(
         168.0, "Half-life of past usage in the fair share.", least=0.01, most=87_600
