@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -88,6 +88,18 @@ def on_reload(callback: Callable[[], None]) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, callback)
 
 
+def file_stamps(files: Iterable[str]) -> list[tuple[int, int]]:
+    """Modification time and inode of each file, to notice changes; zeros if there is no file."""
+    stamps = []
+    for file in files:
+        try:
+            status = Path(file).stat() if file else None
+        except OSError:
+            status = None
+        stamps.append((0, 0) if status is None else (status.st_mtime_ns, status.st_ino))
+    return stamps
+
+
 class Certificate:
     """The server's TLS certificate; after a change new connections use the new one."""
 
@@ -95,7 +107,7 @@ class Certificate:
         self._files = (api.tls_certificate, api.tls_key)
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self._stamps = self._current_stamps()
+        self._stamps = file_stamps(self._files)
         self._load(self.context)
 
     async def watch(self, on_check: Callable[[], None] = lambda: None) -> None:
@@ -115,7 +127,7 @@ class Certificate:
 
     def refresh(self, *, force: bool = False) -> None:
         """Load changed files; if that fails, keep the current certificate."""
-        stamps = self._current_stamps()
+        stamps = file_stamps(self._files)
         if stamps == self._stamps and not force:
             return
         self._stamps = stamps
@@ -133,17 +145,6 @@ class Certificate:
         read_trusted(certificate, LARGEST_FILE)
         read_trusted(key, LARGEST_FILE, secret=True, group_may_read=True)
         load_pair(context, certificate, key)
-
-    def _current_stamps(self) -> list[tuple[int, int]]:
-        stamps = []
-        for file in self._files:
-            try:
-                status = Path(file).stat()
-            except OSError:
-                stamps.append((0, 0))
-            else:
-                stamps.append((status.st_mtime_ns, status.st_ino))
-        return stamps
 
 
 def load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:

@@ -12,7 +12,6 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -40,6 +39,7 @@ from gpu_scheduler.server.access import (
     FILE_POLL_S,
     LARGEST_FILE,
     check_grpc,
+    file_stamps,
     grpc_host,
     load_pair,
     speaks_tls,
@@ -78,7 +78,7 @@ class GrpcCertificates:
         self.authority: NodeAuthority | None = None
         self._own = NodeAuthority(new_authority(_now_ms())).server_pair(_now_ms())
         self._own_made_at = time.monotonic()
-        self._stamps = self._current_stamps()
+        self._stamps = file_stamps((*self._files, self._client_ca))
         self._site, self._clients = self._read()
         self._current = self._configuration()
 
@@ -116,7 +116,7 @@ class GrpcCertificates:
 
     def refresh(self) -> None:
         """Use changed files; unreadable files leave the current certificates in use."""
-        stamps = self._current_stamps()
+        stamps = file_stamps((*self._files, self._client_ca))
         is_old = time.monotonic() - self._own_made_at > CERTIFICATE_RENEWAL_S
         if stamps == self._stamps and not is_old:
             return
@@ -150,16 +150,6 @@ class GrpcCertificates:
         private = read_trusted(key, LARGEST_FILE, secret=True, group_may_read=True)
         load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key)
         return (private, chain), clients
-
-    def _current_stamps(self) -> list[tuple[int, int]]:
-        stamps = []
-        for file in (*self._files, self._client_ca):
-            try:
-                status = Path(file).stat() if file else None
-            except OSError:
-                status = None
-            stamps.append((0, 0) if status is None else (status.st_mtime_ns, status.st_ino))
-        return stamps
 
 
 def _check_certificates(pem: bytes, file: str) -> None:

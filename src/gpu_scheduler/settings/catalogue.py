@@ -290,7 +290,7 @@ def sample() -> str:
     ]
     for group, kind in GROUPS.items():
         lines += ["", f"# {kind.__doc__}", f"{group}:"]
-        for item in _items_of(group):
+        for item in items_of(group):
             lines += _wrapped(f"{item.about} Allowed: {item.allowed}.", "  # ")
             lines.append(f"  #{item.name}: {json.dumps(_plain(item.default))}")
     lines += ["", *TENANTS_SAMPLE]
@@ -309,7 +309,7 @@ def json_schema() -> dict[str, Any]:
                 "type": ["object", "null"],
                 "description": kind.__doc__,
                 "additionalProperties": False,
-                "properties": {item.name: _property(item) for item in _items_of(group)},
+                "properties": {item.name: _property(item) for item in items_of(group)},
             }
             for group, kind in GROUPS.items()
         }
@@ -323,9 +323,9 @@ def reference_page() -> str:
     for group, kind in GROUPS.items():
         lines += [f"## {group}", "", f"{kind.__doc__}", ""]
         lines += ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
-        lines += [_row(item) for item in _items_of(group)]
+        lines += [_row(item) for item in items_of(group)]
         lines.append("")
-        for item in _items_of(group):
+        for item in items_of(group):
             lines += _field_rows(item)
     lines += [TENANTS_PAGE]
     return "\n".join(lines)
@@ -377,7 +377,8 @@ def _property(item: Item) -> dict[str, Any]:
     return described
 
 
-def _items_of(group: str) -> list[Item]:
+def items_of(group: str) -> list[Item]:
+    """The settings of one group."""
     return [item for item in ITEMS.values() if item.group == group]
 
 

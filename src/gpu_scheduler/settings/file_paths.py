@@ -98,17 +98,7 @@ def paths(
 ) -> Paths:
     """The paths for an override (or `GPU_SCHEDULER_STATE_DIR`), root, or an ordinary user."""
     variables = os.environ if environ is None else environ
-    user = os.geteuid() if uid is None else uid
-    chosen = state_dir or variables.get(STATE_VARIABLE)
-    if chosen:
-        state = os.path.abspath(os.path.expanduser(chosen))  # noqa: PTH100, PTH111
-        return Paths(state, state)
-    if user == 0:
-        return Paths(ROOT_STATE, ROOT_RUNTIME)
-    state_home = _absolute(variables.get("XDG_STATE_HOME")) or f"{_home(variables)}/.local/state"
-    state = f"{state_home}/{NAME}"
-    runtime_home = _absolute(variables.get("XDG_RUNTIME_DIR"))
-    return Paths(state, f"{runtime_home}/{NAME}" if runtime_home else state)
+    return _paths_below(state_dir or variables.get(STATE_VARIABLE), "", variables, uid)
 
 
 def agent_paths(
@@ -120,16 +110,21 @@ def agent_paths(
 ) -> Paths:
     """The paths of an agent without a local server, separate for each node name."""
     variables = os.environ if environ is None else environ
-    user = os.geteuid() if uid is None else uid
-    if work_dir:
-        state = os.path.abspath(os.path.expanduser(work_dir))  # noqa: PTH100, PTH111
+    return _paths_below(work_dir, f"-agent/{node}", variables, uid)
+
+
+def _paths_below(
+    chosen: str | None, suffix: str, variables: Mapping[str, str], uid: int | None
+) -> Paths:
+    if chosen:
+        state = os.path.abspath(os.path.expanduser(chosen))  # noqa: PTH100, PTH111
         return Paths(state, state)
-    if user == 0:
-        return Paths(f"{ROOT_STATE}-agent/{node}", f"{ROOT_RUNTIME}-agent/{node}")
+    if (os.geteuid() if uid is None else uid) == 0:
+        return Paths(f"{ROOT_STATE}{suffix}", f"{ROOT_RUNTIME}{suffix}")
     state_home = _absolute(variables.get("XDG_STATE_HOME")) or f"{_home(variables)}/.local/state"
-    state = f"{state_home}/{NAME}-agent/{node}"
+    state = f"{state_home}/{NAME}{suffix}"
     runtime_home = _absolute(variables.get("XDG_RUNTIME_DIR"))
-    return Paths(state, f"{runtime_home}/{NAME}-agent/{node}" if runtime_home else state)
+    return Paths(state, f"{runtime_home}/{NAME}{suffix}" if runtime_home else state)
 
 
 def config_candidates(environ: Mapping[str, str] | None = None) -> list[str]:

@@ -21,7 +21,7 @@ import yaml
 from gpu_scheduler.client.address import CLIENT_VARIABLES
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.settings.catalogue import ITEMS, PREFIX, Value, unknown_key
+from gpu_scheduler.settings.catalogue import ITEMS, PREFIX, Value, items_of, unknown_key
 from gpu_scheduler.settings.fields import ErrorCollector, messages_of
 from gpu_scheduler.settings.file_paths import STATE_VARIABLE, config_candidates
 from gpu_scheduler.settings.groups.network import TenantEntry
@@ -213,7 +213,7 @@ def read_all(
     found.update(read_variables(variables, errors))
     found.update(read_flags(flags or {}, errors))
     groups = {
-        group: kind(**{item.name: found[item.key].value for item in _items_of(group)})
+        group: kind(**{item.name: found[item.key].value for item in items_of(group)})
         for group, kind in GROUPS.items()
     }
     settings = Settings(**groups, tenants=tenants)
@@ -228,7 +228,7 @@ def read_all(
 
 def _without_effect(found: Mapping[str, Found], settings: Settings) -> Iterable[str]:
     """Notices about PostgreSQL settings with SQLite, and settings that only others use."""
-    for item in () if settings.database.is_postgresql else _items_of("database"):
+    for item in () if settings.database.is_postgresql else items_of("database"):
         origin = found[item.key].origin
         if origin != "default" and item.name != "url":
             yield f"{origin}: {item.key} has no effect with SQLite; set database.host as well"
@@ -447,7 +447,3 @@ def _not_yaml(file: str, error: yaml.YAMLError) -> InvalidInput:
     problem = getattr(error, "problem", None) or "it cannot be read"
     line = mark.line + 1 if mark is not None else None
     return InvalidInput(f"not valid YAML or JSON: {problem}", file=file, line=line)
-
-
-def _items_of(group: str) -> Iterable[Any]:
-    return (item for item in ITEMS.values() if item.group == group)
