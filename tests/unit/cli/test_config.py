@@ -214,7 +214,7 @@ def test_settings_that_only_say_the_same_twice_or_leave_something_open_are_good(
     assert capsys.readouterr().err == ""
 
 
-def test_check_tells_that_the_fencing_command_is_not_there(
+def test_check_warns_of_a_missing_fencing_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "c.yaml"

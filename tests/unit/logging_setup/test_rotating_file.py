@@ -1,4 +1,4 @@
-"""A log is made of whole lines, does not grow for ever, and a full disk stops nobody."""
+"""The log file has whole lines, is limited in size, and survives a full disk."""
 
 import json
 import os

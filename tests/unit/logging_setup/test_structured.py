@@ -1,4 +1,4 @@
-"""What a process with libraries writes."""
+"""Log lines of a process with libraries."""
 
 import json
 import signal
@@ -33,7 +33,7 @@ def test_lines_of_ours_and_of_libraries_are_json_with_the_same_fields(tmp_path: 
     assert "ZeroDivisionError" in failed["exception"]
 
 
-def test_nobody_stops_because_nobody_reads_its_log() -> None:
+def test_closed_stderr_does_not_stop_the_process() -> None:
     script = SCRIPT.replace("file=sys.argv[1], ", "")
     with open("/dev/full", "w") as full:  # noqa: PTH123
         ended = subprocess.run([sys.executable, "-c", script], stderr=full, check=False)

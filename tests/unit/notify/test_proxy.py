@@ -1,4 +1,4 @@
-"""Webhooks where the way out is an HTTP proxy: which one is taken, and what goes through it."""
+"""Webhooks through an HTTP proxy."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""What a job asks to be told about, and whom it may name."""
+"""Rules of jobs for notifications: events and allowed targets."""
 
 import pytest
 
@@ -73,7 +73,7 @@ def test_several_targets_for_jobs_without_a_default_are_warned_of() -> None:
     assert target_warnings(NotificationSettings(targets=two, default_target="mail")) == []
 
 
-def test_whoever_knows_where_to_tell_is_not_warned_of() -> None:
+def test_no_warning_for_tenants_with_a_default_target() -> None:
     assert target_warnings(NotificationSettings()) == []
     assert target_warnings(NotificationSettings(targets={"slack": SLACK, "pager": SLACK})) == []
     assert target_warnings(NotificationSettings(targets={"mail": MAIL, "vision": VISION})) == []

@@ -1,4 +1,4 @@
-"""One notification to one receiver, as it arrives there."""
+"""Delivery of one notification to each kind of target."""
 
 import asyncio
 import contextlib
@@ -120,7 +120,7 @@ def test_an_address_of_a_job_is_resolved_once_and_must_be_public() -> None:
         asyncio.run(resolve())
 
 
-def test_public_addresses_are_told_from_those_of_a_lab() -> None:
+def test_public_addresses_differ_from_private_ones() -> None:
     assert webhook.is_public("93.184.216.34")
     assert webhook.is_public("2606:2800:220:1::1")
     for inside in (
@@ -335,7 +335,7 @@ def test_a_program_that_fails_hangs_or_is_not_there_is_a_failure(tmp_path: Path)
         tell(Target(kind="command", command=(str(tmp_path / "none"),)))
 
 
-def test_a_program_that_is_slow_to_die_holds_nobody_up_and_is_buried_when_it_does(
+def test_program_that_dies_late_is_reaped_later_without_waiting(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     target = a_program(tmp_path, "import time\ntime.sleep(600)")

@@ -1,4 +1,4 @@
-"""From an event to its receiver: nothing is missed, nobody is held up, and it ends some time."""
+"""From an event to its target: nothing is missed, and a slow target does not delay others."""
 
 import asyncio
 import time
@@ -152,7 +152,7 @@ def test_a_job_tells_what_it_was_asked_to_and_others_say_nothing(tmp_path: Path)
     assert "(loud) of ann failed with exit code 3" in end["text"]
 
 
-def test_a_target_hears_of_all_jobs_of_its_tenants_and_of_no_others(tmp_path: Path) -> None:
+def test_target_gets_events_of_its_tenants_only(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
         settings = told(receiver, "end")
         target = replace_target(settings, tenants=("vision",))
@@ -217,7 +217,7 @@ def test_what_a_receiver_refuses_comes_again_with_the_same_id(tmp_path: Path) ->
     assert len(receiver.got) == 1
 
 
-def test_a_receiver_that_is_down_or_slow_holds_up_nobody(tmp_path: Path) -> None:
+def test_target_that_is_down_does_not_delay_others(tmp_path: Path) -> None:
     with HttpReceiver() as quick, HttpReceiver() as slow:
         slow.delay_s = 30.0
         settings = told(quick, timeout_s=60.0)
@@ -354,7 +354,7 @@ def test_more_than_may_wait_is_dropped_with_an_event(tmp_path: Path) -> None:
         in_house(tmp_path, told(receiver, "end", max_waiting=2), test)
 
 
-def test_whoever_is_woken_and_stopped_at_once_stops(tmp_path: Path) -> None:
+def test_lane_that_is_woken_and_cancelled_at_once_stops(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
         receiver.status = 500
 
@@ -374,7 +374,7 @@ def test_whoever_is_woken_and_stopped_at_once_stops(tmp_path: Path) -> None:
         in_house(tmp_path, told(receiver, "end", retry_first_s=60, retry_most_s=60), test)
 
 
-def test_old_events_are_not_told_when_somebody_begins_to_listen(tmp_path: Path) -> None:
+def test_first_start_does_not_notify_of_old_events(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
 
         async def run() -> None:
@@ -394,7 +394,7 @@ def test_old_events_are_not_told_when_somebody_begins_to_listen(tmp_path: Path) 
     assert [one["job_name"] for one in receiver.got] == ["after"]
 
 
-def test_free_gpus_are_told_when_there_were_none_and_nobody_waits_for_them(tmp_path: Path) -> None:
+def test_free_gpus_are_notified_when_there_were_none_before(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
 
         async def test(house: House) -> None:
@@ -442,9 +442,7 @@ def test_free_gpus_of_a_node_that_was_away_are_no_news(tmp_path: Path) -> None:
     assert [one["event"] for one in receiver.got] == ["end", "end"]
 
 
-def test_a_budget_is_told_once_when_it_is_nearly_used_and_once_when_it_is(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_budget_is_notified_once_at_each_threshold(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(service, "BUDGET_CHECK_S", 0.02)
     with HttpReceiver() as receiver:
 
@@ -466,7 +464,7 @@ def test_a_budget_is_told_once_when_it_is_nearly_used_and_once_when_it_is(
     assert (nearly["percent"], wholly["percent"]) == (91, 101)
 
 
-def test_the_budget_of_a_user_is_told_to_that_user(tmp_path: Path, monkeypatch: Any) -> None:
+def test_user_is_notified_of_the_own_budget(tmp_path: Path, monkeypatch: Any) -> None:
     from gpu_scheduler.model.tenant import Quota
 
     monkeypatch.setattr(service, "BUDGET_CHECK_S", 0.02)
@@ -496,7 +494,7 @@ def test_the_budget_of_a_user_is_told_to_that_user(tmp_path: Path, monkeypatch: 
     assert "user ann of tenant vision has used 99 %" in receiver.mails[0]["Subject"]
 
 
-def test_trouble_with_the_machine_is_told(tmp_path: Path) -> None:
+def test_problems_of_nodes_and_gpus_are_notified(tmp_path: Path) -> None:
     from gpu_scheduler.control.messages import DeviceSample, DevicesSampled
 
     with HttpReceiver() as receiver:
@@ -519,7 +517,7 @@ def an_idle_warning(job: str, task: int | None = None) -> Record:
     return Record((EventRow(at_ms=0, kind=kind, job_id=job, task=task, user="ann", data=data),))
 
 
-def test_a_warning_about_idle_gpus_reaches_its_owner_who_did_not_ask(tmp_path: Path) -> None:
+def test_idle_warning_reaches_the_owner_without_a_request(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
 
         async def test(house: House) -> None:
@@ -546,7 +544,7 @@ def test_a_warning_about_idle_gpus_reaches_its_owner_who_did_not_ask(tmp_path: P
         pytest.param([], {"owner_events": ()}, [], id="where the site wants nothing"),
     ],
 )
-def test_who_hears_of_idle_gpus(
+def test_targets_of_idle_warnings(
     tmp_path: Path, notify: list[str], settings: dict[str, Any], targets: list[str]
 ) -> None:
     hook = Target(kind="webhook", url="http://127.0.0.1:1/", for_jobs=True)
@@ -563,7 +561,7 @@ def test_who_hears_of_idle_gpus(
     in_house(tmp_path, NotificationSettings(), test)
 
 
-def test_of_the_tasks_of_an_array_an_owner_hears_once(tmp_path: Path) -> None:
+def test_owner_gets_one_warning_for_the_tasks_of_an_array(tmp_path: Path) -> None:
     hook = Target(kind="webhook", url="http://127.0.0.1:1/", for_jobs=True)
     wanted = NotificationSettings(targets={"hook": hook})
 

@@ -1,4 +1,4 @@
-"""Where a server may be reached from, and what it refuses to begin with."""
+"""Access to the server: addresses, TLS and tokens; unsafe settings are rejected."""
 
 import socket
 import ssl

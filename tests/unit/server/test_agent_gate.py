@@ -1,4 +1,4 @@
-"""Where agents come in: whoever does not lead says who does, and a server that stops says so."""
+"""The gate for agents: a standby redirects them to the leader, a stopping server to any other."""
 
 import asyncio
 from typing import Any, cast
@@ -43,7 +43,7 @@ async def said_to_an_agent(standing: LeadershipStatus) -> str:
     raise AssertionError("it was told nothing")
 
 
-def test_an_agent_that_waits_at_a_server_which_hands_over_is_sent_to_the_next_leader() -> None:
+def test_waiting_agent_is_redirected_to_the_next_leader() -> None:
     async def play() -> str:
         standing = LeadershipStatus(MY_LEAD)
         asked = asyncio.create_task(said_to_an_agent(standing))
@@ -55,7 +55,7 @@ def test_an_agent_that_waits_at_a_server_which_hands_over_is_sent_to_the_next_le
     assert asyncio.run(play()) == "b:2"
 
 
-def test_a_server_that_stops_keeps_no_agent() -> None:
+def test_stopping_server_redirects_agents() -> None:
     async def play(lead: LeaderLease, *, is_late: bool = False) -> str:
         return await said_to_an_agent(LeadershipStatus(lead, is_late=is_late, is_leaving=True))
 

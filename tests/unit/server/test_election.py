@@ -1,4 +1,4 @@
-"""Holding the lead: by the database's word, and for no longer than it was given."""
+"""Leader election: the lease is held only as long as the database granted it."""
 
 import asyncio
 import time
@@ -125,7 +125,7 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
-def test_one_leads_and_the_next_begins_when_it_is_gone() -> None:
+def test_next_server_leads_when_the_lease_has_expired() -> None:
     async def play() -> None:
         table = Table()
         a, b = Candidate(table, "a"), Candidate(table, "b")
@@ -143,7 +143,7 @@ def test_one_leads_and_the_next_begins_when_it_is_gone() -> None:
     asyncio.run(play())
 
 
-def test_a_server_that_stops_while_it_begins_to_lead_does_not_go_on_with_it() -> None:
+def test_server_stopped_during_its_start_as_leader_does_not_continue() -> None:
     async def play() -> None:
         a = Candidate(Table(), "a")
         begins, read = asyncio.Event(), asyncio.Event()
@@ -164,7 +164,7 @@ def test_a_server_that_stops_while_it_begins_to_lead_does_not_go_on_with_it() ->
     asyncio.run(play())
 
 
-def test_a_lead_that_is_given_back_is_taken_at_once() -> None:
+def test_released_lease_is_acquired_at_once() -> None:
     async def play() -> None:
         table = Table()
         a, b = Candidate(table, "a"), Candidate(table, "b")
@@ -179,7 +179,7 @@ def test_a_lead_that_is_given_back_is_taken_at_once() -> None:
     asyncio.run(play())
 
 
-def test_who_waits_at_a_server_that_stops_hears_of_the_next_leader_and_then_nobody_waits() -> None:
+def test_waiters_at_a_stopping_server_get_the_next_leader() -> None:
     async def play() -> None:
         table = Table()
         table.term, table.holder, table.until = 1, "a", table.now + 6.0
@@ -207,7 +207,7 @@ def test_who_waits_at_a_server_that_stops_hears_of_the_next_leader_and_then_nobo
     asyncio.run(play())
 
 
-def test_a_server_that_is_alone_waits_for_no_next_leader() -> None:
+def test_only_server_does_not_wait_for_a_successor() -> None:
     async def play() -> None:
         table = Table()
         a = Candidate(table, "a")
@@ -222,7 +222,7 @@ def test_a_server_that_is_alone_waits_for_no_next_leader() -> None:
     asyncio.run(play())
 
 
-def test_who_was_frozen_does_not_believe_in_its_lease_before_it_has_asked_again() -> None:
+def test_suspended_leader_does_not_trust_its_lease_until_it_is_renewed() -> None:
     async def play() -> None:
         table = Table()
         a = Candidate(table, "a")
@@ -240,7 +240,7 @@ def test_who_was_frozen_does_not_believe_in_its_lease_before_it_has_asked_again(
     asyncio.run(play())
 
 
-def test_while_the_database_is_away_the_leader_falls_silent_and_goes_on_in_the_same_term() -> None:
+def test_leader_pauses_while_the_database_is_down_and_keeps_its_term() -> None:
     async def play() -> None:
         table = Table()
         a = Candidate(table, "a")
@@ -258,7 +258,7 @@ def test_while_the_database_is_away_the_leader_falls_silent_and_goes_on_in_the_s
     asyncio.run(play())
 
 
-def test_a_commit_that_finds_another_term_ends_the_lead_at_once() -> None:
+def test_commit_in_an_ended_term_deposes_the_leader_at_once() -> None:
     async def play() -> None:
         table = Table()
         a = Candidate(table, "a")
@@ -272,7 +272,7 @@ def test_a_commit_that_finds_another_term_ends_the_lead_at_once() -> None:
     asyncio.run(play())
 
 
-def test_a_server_that_cannot_begin_lets_another_one_lead() -> None:
+def test_server_that_fails_to_start_leading_resigns() -> None:
     async def play() -> None:
         table = Table()
         a, b = Candidate(table, "a"), Candidate(table, "b")
@@ -285,7 +285,7 @@ def test_a_server_that_cannot_begin_lets_another_one_lead() -> None:
     asyncio.run(play())
 
 
-def test_what_nobody_has_expected_costs_the_term_and_not_the_server() -> None:
+def test_unexpected_error_costs_the_term_and_not_the_server() -> None:
     async def play() -> None:
         table = Table()
         a = Candidate(table, "a")
@@ -301,7 +301,7 @@ def test_what_nobody_has_expected_costs_the_term_and_not_the_server() -> None:
     asyncio.run(play())
 
 
-def test_a_server_that_finds_that_it_cannot_write_lets_another_one_lead() -> None:
+def test_server_that_cannot_write_resigns() -> None:
     async def play() -> None:
         table = Table()
         a, b = Candidate(table, "a"), Candidate(table, "b")
@@ -316,7 +316,7 @@ def test_a_server_that_finds_that_it_cannot_write_lets_another_one_lead() -> Non
     asyncio.run(play())
 
 
-def test_a_leader_that_has_kept_nothing_for_a_whole_lease_lets_one_lead_that_stands_by() -> None:
+def test_leader_without_commits_for_a_whole_lease_steps_down_for_a_standby() -> None:
     async def play() -> None:
         table = Table()
         a = Candidate(table, "a")
@@ -343,7 +343,7 @@ def test_a_leader_that_has_kept_nothing_for_a_whole_lease_lets_one_lead_that_sta
     asyncio.run(play())
 
 
-def test_who_waits_at_a_standby_hears_of_a_leader_that_was_only_late() -> None:
+def test_waiters_at_a_standby_are_woken_when_a_late_leader_renews() -> None:
     async def play() -> None:
         table = Table()
         table.term, table.holder, table.until = 1, "a", table.now + 6.0
@@ -364,7 +364,7 @@ def test_who_waits_at_a_standby_hears_of_a_leader_that_was_only_late() -> None:
     asyncio.run(play())
 
 
-def test_a_standby_hesitates_only_until_it_has_seen_a_leader() -> None:
+def test_standby_hesitates_only_until_it_has_seen_a_leader() -> None:
     async def play() -> None:
         table = Table()
         shy = Candidate(table, "shy")
@@ -390,7 +390,7 @@ def busy_until(true: Callable[[], bool], seconds: float) -> bool:
     return true()
 
 
-def test_a_busy_event_loop_does_not_cost_the_lead_and_a_stuck_one_does() -> None:
+def test_busy_event_loop_keeps_the_lease_and_a_stuck_one_loses_it() -> None:
     async def play() -> None:
         table = Table()
         a = Candidate(table, "a", uses_renewal_thread=True)

@@ -1,4 +1,4 @@
-"""The fencing command as a process: how it ends, what it says, and how it is ended."""
+"""The fencing command as a process: its end, its output, and its timeout."""
 
 import asyncio
 import os
@@ -53,7 +53,7 @@ def test_a_command_that_takes_too_long_is_killed_with_all_it_has_started() -> No
         os.readlink(f"/proc/{sleeper}/exe")  # noqa: PTH115
 
 
-def test_a_command_that_does_not_die_at_once_is_buried_later_and_nobody_waits(
+def test_command_that_dies_late_is_reaped_later_without_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario() -> None:

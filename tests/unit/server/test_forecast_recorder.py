@@ -1,4 +1,4 @@
-"""Waiting jobs are told when they should start, and nobody waits for that."""
+"""Forecasts of waiting jobs are recorded without delaying other work."""
 
 import asyncio
 from unittest.mock import patch

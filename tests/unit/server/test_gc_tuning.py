@@ -1,4 +1,4 @@
-"""Many jobs at once are put where the collector does not look; garbage is found all the same."""
+"""Large submissions are excluded from garbage collection; garbage is still found later."""
 
 import gc
 import weakref
@@ -47,7 +47,7 @@ def is_searched(job: Job) -> bool:
     return any(other is job for other in gc.get_objects())
 
 
-def test_many_jobs_are_put_aside_and_go_when_nobody_holds_them() -> None:
+def test_many_jobs_are_frozen_and_freed_by_reference_counting() -> None:
     new = jobs_of(MANY_JOBS)
     assert is_searched(new.jobs[0])
     GcTuner(lambda: 0).on_commit([new])
@@ -57,13 +57,13 @@ def test_many_jobs_are_put_aside_and_go_when_nobody_holds_them() -> None:
     assert gc.get_freeze_count() <= aside - MANY_JOBS
 
 
-def test_a_few_jobs_stay_where_they_are() -> None:
+def test_few_jobs_are_not_frozen() -> None:
     new = jobs_of(MANY_JOBS - 1)
     GcTuner(lambda: 0).on_commit([new])
     assert is_searched(new.jobs[0])
 
 
-def test_a_cycle_that_was_put_aside_is_found_later() -> None:
+def test_frozen_cycle_is_collected_later() -> None:
     tuner, knot = GcTuner(lambda: FEW_JOBS), Knot()
     tuner.on_commit([jobs_of(MANY_JOBS)])
     gone = weakref.ref(knot)
@@ -74,7 +74,7 @@ def test_a_cycle_that_was_put_aside_is_found_later() -> None:
     assert gone() is None
 
 
-def test_not_while_there_is_too_much_to_search() -> None:
+def test_nothing_is_collected_while_there_are_many_jobs() -> None:
     tuner, knot = GcTuner(lambda: FEW_JOBS + 1), Knot()
     tuner.on_commit([jobs_of(MANY_JOBS)])
     gone = weakref.ref(knot)

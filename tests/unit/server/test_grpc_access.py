@@ -1,4 +1,4 @@
-"""Where gRPC may listen, with which certificates."""
+"""Addresses and certificates of the gRPC port."""
 
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,14 @@ def test_grpc_can_listen_elsewhere_than_http() -> None:
     assert grpc_host(settings_of(grpc__host="10.0.0.1")) == "10.0.0.1"
 
 
-def test_secrets_never_travel_in_the_open_unless_somebody_insists() -> None:
+def test_secrets_are_sent_unencrypted_only_on_request() -> None:
     with pytest.raises(SchedulerError, match="without TLS, so that others"):
         check_grpc(settings_of(grpc__tls="off", grpc__host="0.0.0.0"))
     check_grpc(settings_of(grpc__tls="off", grpc__host="0.0.0.0", api__allow_plain_http=True))
     check_grpc(settings_of(grpc__tls="off"))
 
 
-def test_certificates_of_callers_are_wanted_only_over_tls() -> None:
+def test_client_certificates_need_tls() -> None:
     with pytest.raises(SchedulerError, match="needs TLS, but"):
         check_grpc(settings_of(grpc__client_ca="/ca.pem"))
 

@@ -1,4 +1,4 @@
-"""The certificates of the gRPC port while many come at once."""
+"""The certificates of the gRPC port under many concurrent handshakes."""
 
 import socket
 import ssl

@@ -1,4 +1,4 @@
-"""What is dropped now and then, and what must not be."""
+"""Logs of ended jobs are deleted, logs of other jobs are kept."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ def an_old_log(logs: Path, job_id: str) -> None:
         os.utime(path, (START_MS / 1000, START_MS / 1000))
 
 
-def test_logs_go_by_the_end_of_the_job_and_stay_while_it_runs(tmp_path: Path) -> None:
+def test_logs_are_deleted_by_the_end_of_the_job(tmp_path: Path) -> None:
     now = [START_MS]
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""The server's log says what happens to jobs, and is not flooded by it."""
+"""The server logs job events with a rate limit."""
 
 import asyncio
 from collections.abc import Callable
@@ -60,7 +60,7 @@ def test_assignment_start_and_end_of_a_job_are_lines_with_its_gpus() -> None:
     assert (told[0]["gpu_ids"], told[0]["user"], told[0]["required_gpus"]) == ([0, 1], "ann", 2.0)
 
 
-def test_an_array_ends_although_somebody_writes_down_its_tasks() -> None:
+def test_logging_does_not_keep_an_array_from_ending() -> None:
     async def work(loop: Loop, lines: Lines, _: Clock) -> None:
         await loop.apply(Submit(an_array(id="", tasks="0-2")))
         await until(lambda: len(loop.store.allocations()) == 3)

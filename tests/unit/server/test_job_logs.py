@@ -1,4 +1,4 @@
-"""The node that has a log is found at any moment of a job's life."""
+"""The node of a job's log is found at any time of the job's life."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -124,7 +124,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     with_file(tmp_path, test)
 
 
-def test_a_pipe_of_that_name_holds_up_nobody(tmp_path: Path) -> None:
+def test_pipe_instead_of_a_jobs_file_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "jobs.txt")
 
     async def test(jobs_file: JobsFile, _: MemoryStore) -> None:

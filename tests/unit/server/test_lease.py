@@ -1,4 +1,4 @@
-"""The lead as a row of PostgreSQL: one holder at a time, and commits of its term alone."""
+"""The lease in PostgreSQL: one holder at a time, and commits only in the current term."""
 
 import threading
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ def test_of_many_that_try_at_once_exactly_one_takes_the_lead(house: House) -> No
     assert len([term for term in taken if term]) == 1
 
 
-def test_a_renewal_keeps_the_term_and_a_lead_that_is_given_back_is_free_at_once(
+def test_renewal_keeps_the_term_and_released_lease_is_free_at_once(
     house: House,
 ) -> None:
     a, b = house.server("a"), house.server("b")
@@ -128,7 +128,7 @@ def test_all_servers_have_one_secret(house: House) -> None:
     assert house.server("b").cluster_secret() == first
 
 
-def test_a_commit_is_made_in_its_term_and_never_after_it(house: House) -> None:
+def test_commit_succeeds_only_in_its_term(house: House) -> None:
     a, b = house.server("a"), house.server("b")
     fence(house.store, a.acquire() or 0)
     assert house.store.commit([an_event()]) == 1
@@ -148,13 +148,13 @@ def test_a_commit_is_made_in_its_term_and_never_after_it(house: House) -> None:
     assert house.store.commit([an_event()]) == 3
 
 
-def test_a_server_that_does_not_lead_commits_nothing(house: House) -> None:
+def test_server_that_does_not_lead_commits_nothing(house: House) -> None:
     fence(house.store, 0)
     with pytest.raises(NotLeader, match="is not the leader"):
         house.store.commit([an_event()])
 
 
-def test_a_take_over_waits_for_a_commit_under_way_and_the_next_commit_finds_it(
+def test_take_over_waits_for_a_commit_in_progress(
     house: House,
 ) -> None:
     a, b = house.server("a"), house.server("b")
@@ -204,7 +204,7 @@ def test_a_writer_whose_lease_still_holds_is_left_alone(house: House) -> None:
         assert busy.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_a_row_that_somebody_holds_is_said_so_and_asked_for_again(house: House) -> None:
+def test_locked_lease_row_is_reported_and_retried(house: House) -> None:
     a = house.server("a")
     term = a.acquire() or 0
     a.close()
@@ -231,7 +231,7 @@ def test_a_database_that_is_away_is_said_so_and_asked_again(house: House) -> Non
     assert a.renew(term)
 
 
-def test_a_second_server_of_one_name_is_refused_until_the_first_has_been_silent_for_long(
+def test_second_server_of_one_name_is_rejected_until_the_first_expires(
     house: House,
 ) -> None:
     first, second = house.server("a", home="one"), house.server("a", home="two")
@@ -258,6 +258,6 @@ def test_a_server_that_was_refused_does_not_take_the_other_ones_name_away(house:
         second.heartbeat()
 
 
-def test_a_server_of_an_older_version_gives_its_name_to_who_comes_after_it(house: House) -> None:
+def test_name_of_an_older_server_is_taken_over(house: House) -> None:
     house.server("a").heartbeat()
     house.server("a", home="two").heartbeat()

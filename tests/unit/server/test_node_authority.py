@@ -1,4 +1,4 @@
-"""The authority for nodes: every server waits for it, whatever becomes of the database."""
+"""The node authority: every server waits for it, also while the database is down."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Deadlines of silent nodes are checked against each other when a server starts."""
+"""Timeouts of silent nodes are checked against each other when a server starts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The parts of the pools, on the first start and on later ones."""
+"""Pool quotas of the settings, at the first start and at later ones."""
 
 import asyncio
 from collections.abc import Sequence

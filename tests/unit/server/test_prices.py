@@ -1,4 +1,4 @@
-"""Prices in the settings, and what they were on a day."""
+"""Prices of the settings and their changes."""
 
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A server's part among others: whoever has lost it says so and ends."""
+"""A server whose election has stopped ends with an error."""
 
 import asyncio
 from typing import Any, cast
@@ -23,7 +23,7 @@ def a_role(work: asyncio.Event) -> ReplicatedRole:
     return role
 
 
-def test_a_server_that_takes_no_part_in_who_leads_any_more_ends_and_says_so() -> None:
+def test_server_whose_election_stopped_ends_with_an_error() -> None:
     async def play() -> None:
         broken = asyncio.Event()
         role = a_role(broken)
@@ -37,7 +37,7 @@ def test_a_server_that_takes_no_part_in_who_leads_any_more_ends_and_says_so() ->
     asyncio.run(play())
 
 
-def test_a_server_that_is_told_to_stop_just_stops() -> None:
+def test_server_stops_on_request() -> None:
     async def play() -> None:
         stop = asyncio.Event()
         role = a_role(asyncio.Event())

@@ -109,14 +109,14 @@ def test_every_job_of_many_runs_in_the_same_environment(site: Site) -> None:
         *("CONDA/envs/../../home/miniconda3/envs/mine", "CONDA/envs/theirs", "theirs", "bin"),
     ],
 )
-def test_an_environment_of_somebody_else_is_not_entered(site: Site, name: str) -> None:
+def test_conda_environment_of_another_user_is_rejected(site: Site, name: str) -> None:
     (site.conda / "envs/theirs").symlink_to(site.mine)
     a_file(site.conda / "envs/bin/python")
     with pytest.raises(Forbidden, match=r"conda environment.*allowed_script_paths"):
         site.check(conda=name)
 
 
-def test_who_names_an_environment_that_is_not_there_is_told_which_are(site: Site) -> None:
+def test_error_for_an_unknown_conda_environment_lists_the_known_ones(site: Site) -> None:
     with pytest.raises(Forbidden, match=r"'lm', and the site has only base, ml \(security\.conda"):
         site.check(conda="lm")
 
@@ -209,7 +209,7 @@ def test_an_environment_is_its_keepers(
 
 
 @as_root
-def test_whoever_keeps_the_sites_conda_need_not_be_root(site: Site) -> None:
+def test_owner_of_the_sites_conda_need_not_be_root(site: Site) -> None:
     for place in (site.conda, *site.conda.rglob("*")):
         os.chown(place, CARL, CARL, follow_symlinks=False)
     assert site.check().conda == str(site.ml)

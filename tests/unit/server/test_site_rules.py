@@ -1,4 +1,4 @@
-"""What the owner of a machine does not want to run."""
+"""Submissions that the site rules forbid."""
 
 from dataclasses import replace
 from pathlib import Path

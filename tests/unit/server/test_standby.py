@@ -1,4 +1,4 @@
-"""A standby reads what fits together, whatever the leader writes meanwhile."""
+"""A standby reads consistent snapshots while the leader writes."""
 
 import asyncio
 import os
@@ -46,7 +46,7 @@ def an_event(number: int) -> EventRow:
     return EventRow(at_ms=number, kind="test", job_id=f"job-{number}")
 
 
-def test_what_is_loaded_at_one_moment_does_not_see_later_commits(store: PostgresStore) -> None:
+def test_snapshot_does_not_see_later_commits(store: PostgresStore) -> None:
     store.commit([an_event(1)])
 
     def twice(reads: PostgresStore) -> tuple[int, int]:
@@ -59,7 +59,7 @@ def test_what_is_loaded_at_one_moment_does_not_see_later_commits(store: Postgres
     assert store.commit([an_event(3)]) == 3, "and nothing is left open"
 
 
-def test_what_takes_long_to_be_made_of_one_table_is_no_reason_to_lose_the_next(
+def test_slow_read_of_one_table_does_not_lose_the_snapshot(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpu_scheduler.store.postgres.connection.IDLE_IN_TRANSACTION_S", 1)
@@ -74,7 +74,7 @@ def test_what_takes_long_to_be_made_of_one_table_is_no_reason_to_lose_the_next(
     store.close()
 
 
-def test_nodes_are_shown_as_the_leader_hears_of_them(store: PostgresStore) -> None:
+def test_nodes_have_the_liveness_that_the_leader_sees(store: PostgresStore) -> None:
     node = replace(a_node(id="n1"), state=NodeState.ONLINE)
     store.commit([node])
     standby = a_standby(store)
@@ -96,7 +96,7 @@ async def submit(loop: Loop, **job: Any) -> str:
     return (await loop.apply(Submit(a_job(id="", **job)))).jobs[0].id
 
 
-def test_a_standby_says_why_a_job_waits_as_the_leader_does(store: PostgresStore) -> None:
+def test_standby_gives_the_same_reason_as_the_leader(store: PostgresStore) -> None:
     async def play() -> None:
         loop, standby = await a_leader(store), a_standby(store)
         await submit(loop, gpus=2)
@@ -204,6 +204,6 @@ def test_events_that_the_leader_commits_come_and_end_when_the_standby_leads(
     assert asyncio.run(play()) == [1, 2]
 
 
-def test_nothing_is_changed_through_a_standby(store: PostgresStore) -> None:
+def test_standby_rejects_commands(store: PostgresStore) -> None:
     with pytest.raises(NotLeader, match="is a standby"):
         asyncio.run(a_standby(store).apply(RunCycle(), SYSTEM))

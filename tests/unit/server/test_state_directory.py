@@ -1,4 +1,4 @@
-"""Directories are for whom they are meant."""
+"""Permissions and problems of the state directory."""
 
 import os
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_root_lets_others_through_to_what_is_theirs(
     assert modes(paths.server_file) == ["600"]
 
 
-def test_a_file_where_the_state_should_be_is_called_one(tmp_path: Path) -> None:
+def test_file_instead_of_the_state_directory_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "state"
     file.touch()
     for state in (str(file), f"{file}/below"):

@@ -1,4 +1,4 @@
-"""Tenants of the settings are made, and changed, at the start."""
+"""Tenants of the settings are created and updated at the start."""
 
 import asyncio
 
@@ -48,7 +48,7 @@ def test_what_the_settings_do_not_name_stays_as_it_was_set() -> None:
     assert (tenant.quota.gpu_milli, tenant.admins) == (4000, ("ann",))
 
 
-def test_two_tenants_of_one_name_are_refused() -> None:
+def test_two_tenants_of_one_name_are_rejected() -> None:
     store = MemoryStore()
     set_up(store, entry("vision"))
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""A file with the names of another scheduler means what its writer meant."""
+"""A settings file with the names of another scheduler."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Every setting is explained, in the page, in the sample and in the schema."""
+"""Every setting is documented in the page, the sample and the schema."""
 
 import json
 from pathlib import Path

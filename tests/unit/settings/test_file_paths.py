@@ -1,4 +1,4 @@
-"""Files live where the user, root or an override says."""
+"""Paths for an override, for root and for users."""
 
 from pathlib import Path
 

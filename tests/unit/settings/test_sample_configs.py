@@ -1,4 +1,4 @@
-"""The sample files in configs/ are read by the reader that reads everybody's."""
+"""The sample files in configs/ are valid."""
 
 import re
 from pathlib import Path

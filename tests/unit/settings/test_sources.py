@@ -1,4 +1,4 @@
-"""A value comes from the right source, and a wrong one is refused where it stands."""
+"""Precedence of the sources of settings, and errors with their place."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def test_a_wrong_type_or_range_names_the_line_the_value_and_what_is_allowed(conf
     assert "is nan" in refusal(config, "gpu: {load_threshold: .nan}")
 
 
-def test_a_key_that_stands_twice_is_refused(config: Path) -> None:
+def test_repeated_key_is_rejected(config: Path) -> None:
     assert refusal(config, "api:\n  http_port: 1\n  http_port: 2\n") == (
         "config.yaml, line 3: 'http_port' is repeated, first on line 2; remove one"
     )
@@ -127,7 +127,7 @@ def test_a_file_that_others_may_write_is_refused(config: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_file_of_somebody_else_is_refused(config: Path) -> None:
+def test_file_of_another_user_is_rejected(config: Path) -> None:
     file = written(config, "")
     os.chown(file, 12345, 12345)
     with pytest.raises(InvalidInput, match="uid 12345"):
@@ -252,7 +252,7 @@ def test_auth_off_is_short_for_the_setting(tmp_path: Path) -> None:
 # --- several mistakes
 
 
-def test_all_mistakes_of_a_file_variables_and_flags_are_told_each_with_its_place(
+def test_all_errors_are_reported_with_their_places(
     config: Path,
 ) -> None:
     file = written(
@@ -283,7 +283,7 @@ def test_variables_are_read_also_if_the_file_cannot_be(tmp_path: Path) -> None:
     assert len(caught.value.messages) == 2
 
 
-def test_one_mistake_is_told_as_it_always_was(config: Path) -> None:
+def test_single_error_is_raised_as_it_is(config: Path) -> None:
     with pytest.raises(InvalidInput) as caught:
         load(written(config, "jobs:\n  grace_s: long\n"), environ={})
     assert str(caught.value) == (

@@ -1,4 +1,4 @@
-"""Settings whose entries have names of the reader's own: targets of notifications, prices."""
+"""Settings with named entries: notification targets and prices."""
 
 from pathlib import Path
 
@@ -68,6 +68,6 @@ def test_a_variable_holds_a_table_as_json() -> None:
         load(None, environ={"GPU_SCHEDULER_COSTS_GPU_HOUR": "{", "HOME": "/nonexistent"})
 
 
-def test_of_an_entry_that_is_wrong_in_all_ways_its_name_is_told_first(tmp_path: Path) -> None:
+def test_name_of_an_invalid_entry_is_reported_first(tmp_path: Path) -> None:
     with pytest.raises(SchedulerError, match=r"has an entry 7; it needs a name"):
         loaded(tmp_path, "notifications:\n  targets:\n    7: {kind: pigeon, to: x}\n")

@@ -1,4 +1,4 @@
-"""Files that others can write, or read where they hold a secret, are refused."""
+"""Files that others can write, or secrets that others can read, are rejected."""
 
 import os
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_the_group_of_a_key_may_read_it_where_that_is_said(file: Path) -> None:
 
 
 @needs_root
-def test_a_file_of_somebody_else_is_refused_also_behind_a_link(file: Path) -> None:
+def test_file_of_another_user_is_rejected_also_behind_a_link(file: Path) -> None:
     os.chown(file, NOBODY, NOBODY)
     link = file.with_name("link")
     link.symlink_to(file)
