@@ -376,7 +376,7 @@ def test_the_python_client_says_what_is_wrong_with_a_token(
     monkeypatch.setenv("GPU_SCHEDULER_TOKEN", "tgpu_wrong")
     with (
         Client(network.address) as client,
-        pytest.raises(SchedulerError, match="not known here") as refused,
+        pytest.raises(SchedulerError, match="token is unknown") as refused,
     ):
         list(client.list())
     assert refused.value.code == "token_unknown"
