@@ -1,6 +1,6 @@
 """Server and agent are killed at random, and what the jobs wrote is held against the books.
 
-CHAOS_KILLS and CHAOS_SEED make it longer or different: see `make chaos`.
+CHAOS_KILLS and CHAOS_SEED make it longer or different: see `make soak`.
 """
 
 from __future__ import annotations
