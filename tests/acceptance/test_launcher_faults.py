@@ -351,7 +351,7 @@ def test_a_home_that_hangs_holds_up_no_order() -> None:
         start = pb.Start(job_id="job-1", argv=["true"], conda="ml", environment=variables)
         made: list[Work] = []
         order = pb.Order(allocation_id="job-1.1", start=start)
-        thread = threading.Thread(target=lambda: made.append(orders.work(order)), daemon=True)
+        thread = threading.Thread(target=lambda: made.append(orders.translate(order)), daemon=True)
         thread.start()
         thread.join(60)
     assert [work.workdir for work in made] == [str(home)]

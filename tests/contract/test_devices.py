@@ -183,7 +183,7 @@ def test_everything_survives_json(case: Case) -> None:
 
 def test_a_watcher_serves_every_source(case: Case) -> None:
     found = case.source.find()
-    telemetry = DeviceMonitor(case.source, found, lambda pid: None).look()
+    telemetry = DeviceMonitor(case.source, found, lambda pid: None).read()
     assert telemetry.problem == ""
     assert [reading.index for reading in telemetry.readings] == list(range(len(found.devices)))
     assert all(reading.healthy for reading in telemetry.readings)
@@ -280,8 +280,8 @@ def test_a_foreign_process_is_seen_with_its_user_and_a_job_of_ours_is_not_foreig
 ) -> None:
     _, (ours, theirs) = busy
     source = detect(DiscoveryOptions(), host=HOST)
-    watcher = DeviceMonitor(source, source.find(), {ours: "job-1.1"}.get)
-    processes = {p.pid: p for p in watcher.look().readings[1].processes}
+    monitor = DeviceMonitor(source, source.find(), {ours: "job-1.1"}.get)
+    processes = {p.pid: p for p in monitor.read().readings[1].processes}
     source.close()
     assert processes[ours].allocation_id == "job-1.1"
     assert processes[theirs].allocation_id == ""
@@ -313,8 +313,8 @@ def test_the_binding_and_gpustat_see_the_same_while_mig_is_divided_anew(
 ) -> None:
     source = NvmlSource(HOST)
     found = source.find()
-    watcher = DeviceMonitor(source, found, lambda _: None)
-    watcher.rescan = HotplugScan(source.find, found, tuple)
+    monitor = DeviceMonitor(source, found, lambda _: None)
+    monitor.hotplug = HotplugScan(source.find, found, tuple)
 
     def seen_by(*words: str) -> Any:
         command = [sys.executable, *words]
@@ -328,8 +328,8 @@ def test_the_binding_and_gpustat_see_the_same_while_mig_is_divided_anew(
             fake_nvml.split(5, *profiles, era=era)
         else:
             fake_nvml.unsplit(5)
-        watcher.look()
-        now = watcher.find_again()
+        monitor.read()
+        now = monitor.detect_changes()
         assert now is not None
         ours = {str(d.index): sorted(d.mig_uuids) for d in now.devices if d.mig_slices}
         assert ours == {gpu: sorted(uuids) for gpu, uuids in seen_by("-c", SLICES).items()}

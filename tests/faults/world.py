@@ -309,7 +309,7 @@ def _own_network(world: World) -> Iterator[None]:
     """Ports are those of the nodes, and so few that the same one is often drawn."""
     with (
         patch("gpu_scheduler.agent.jobs.network._first_ephemeral", lambda: 0),
-        patch("gpu_scheduler.agent.jobs.network._is_free", world.is_free),
+        patch("gpu_scheduler.agent.jobs.network._can_bind", world.is_free),
         patch("gpu_scheduler.agent.jobs.orders.is_free", world.is_free),
         patch("gpu_scheduler.agent.jobs.probes.probe", world.check),
     ):

@@ -1,4 +1,4 @@
-"""`python -m gpu_scheduler.agent FILE`: the agent as a process of its own."""
+"""`python -m gpu_scheduler.agent FILE` runs the agent with the configuration in FILE."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gpu_scheduler.agent.main import AgentAlreadyRuns, exclusive_lock, run_agent
 from gpu_scheduler.logging_setup.structured import LogConfig, configure
 from gpu_scheduler.model.errors import SchedulerError
 
-EXIT_ALREADY_RUNS = 3
+EXIT_ALREADY_RUNNING = 3
 log = structlog.get_logger("agent")
 
 
 def main(arguments: list[str]) -> int:
-    """Run until told to stop. Running jobs continue."""
+    """Run until SIGTERM or SIGINT. Running jobs continue."""
     config = AgentConfig.read(Path(arguments[0]))
     try:
         with exclusive_lock(config):
-            # Only who has the lock may rotate the log.
+            # Only the process that holds the lock may rotate the log.
             configure(
                 LogConfig(
                     file=str(Path(config.dir) / AGENT_LOG),
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
             )
             uvloop.run(run_agent(config))
     except AgentAlreadyRuns:
-        return EXIT_ALREADY_RUNS
+        return EXIT_ALREADY_RUNNING
     except SchedulerError as error:
         log.error("the agent cannot start", error=str(error))  # noqa: TRY400 - for people
         return error.exit_code

@@ -1,4 +1,4 @@
-"""What an agent must know before it has a server to ask. Written by who starts it, read once."""
+"""The agent's configuration (agent.json): written by the server or `tgpu agent`, read once."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from pathlib import Path
 from gpu_scheduler.model.errors import InvalidInput
 
 AGENT_LOCK = "agent.lock"
-"""In the agent's directory. Held by the agent for as long as it lives, with its pid in it."""
-
-
+"""In the agent's directory. The agent holds this lock while it runs; the file contains its pid."""
 AGENT_LOG = "agent.log"
 LISTS = ("targets", "prolog", "epilog", "ignore_programs", "ignore_users", "execution_methods")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """`targets` are gRPC addresses such as `unix:/path`, or `host:port`, tried one after the other.
+    """The fields are the JSON of agent.json: rename and remove none.
 
-    `dir` belongs to agent and launcher.
+    `targets` are gRPC addresses such as `unix:/path` or `host:port`, tried in turn. `dir` is the
+    state directory that agent and launcher share.
     """
 
     node: str
@@ -78,11 +77,11 @@ class AgentConfig:
 
     @property
     def digest(self) -> str:
-        """The same for all that is told the same."""
+        """A hash of all values, to detect a changed configuration."""
         return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()
 
     def write(self, path: Path) -> None:
-        """Keep it where only the owner can read it."""
+        """Write the file atomically, readable only by its owner."""
         fresh = path.with_name(f"{path.name}.new")
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -91,7 +90,7 @@ class AgentConfig:
 
     @classmethod
     def read(cls, path: Path) -> AgentConfig:
-        """What was written."""
+        """Read the file; raises InvalidInput."""
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
             lists = {name: tuple(values.get(name, ())) for name in LISTS}

@@ -1,7 +1,11 @@
-"""How a machine becomes a node: it shows its token once, and has a key of its own from then on.
+"""The identity of a node: it joins the cluster with a token, and renews its key from then on.
 
-The key is made here and never leaves the machine. The token's pin says which authority is the right
-one, so that nothing else has to be brought along. What becomes of the key later: `keeper`.
+The private key is generated here and never leaves the machine. The token contains a pin of the
+cluster's authority, so a machine needs nothing else to recognise the right servers.
+
+A valid key takes precedence over any token. A node whose key was revoked, or that belongs to
+another cluster now, joins again with a token that it has not used yet. The token file is read at
+each try, so the agent need not be restarted. If the servers reject that too, the old key is kept.
 """
 
 from __future__ import annotations
@@ -52,16 +56,22 @@ from gpu_scheduler.wire.handshake import (
 IDENTITY_FILE = "identity.json"
 JOINING_FILE = "joining.pem"
 """The key of a machine that has asked to join, and may have missed the answer."""
-PATIENCE_S = 10.0
+REQUEST_TIMEOUT_S = 10.0
 RENEW_AT = 2 / 3
-"""Of a key's life, that much may pass before there is a new one."""
-FIRST_WAIT_S, LONGEST_PAUSE_S = 0.2, 10.0
+"""A key is renewed after this part of its lifetime."""
+FIRST_WAIT_S, MAX_WAIT_S = 0.2, 10.0
+RENEWAL_CHECK_S = 3600.0
+RENEWAL_RETRY_S = 60.0
+MAX_TOKEN_BYTES = 4096
+MAX_USED_TOKENS = 20
+"""So many used tokens are remembered, so that none of them is tried again."""
+REJOINED = "it has joined again, and has another key now"
 SPEAKS_HTTP = (
     "HTTP is spoken there, and no gRPC: it is the port of the API (api.http_port, 8080 by "
     "default); agents go to the port of gRPC (api.grpc_port, 9090 by default)"
 )
 ANOTHER_CLUSTER = "it is not a server of the cluster that the token is for"
-FINAL = frozenset(
+FINAL_CODES = frozenset(
     {
         grpc.StatusCode.PERMISSION_DENIED,
         grpc.StatusCode.INVALID_ARGUMENT,
@@ -69,26 +79,34 @@ FINAL = frozenset(
     }
 )
 DER, PEM = serialization.Encoding.DER, serialization.Encoding.PEM
+Client = tuple[bytes, bytes]
+"""A client certificate and its key (PEM), for servers that require one."""
+Method = tuple[str, Any]
+"""The path of a gRPC method, and the serializer of its request."""
 log = structlog.get_logger("agent")
 
 
 class NotJoined(ClusterError):
-    """The machine cannot become a node; the text says why."""
+    """The machine cannot join the cluster; the message says why.
+
+    `is_final` means that a retry with the same token is pointless; `leader` is the address of the
+    leader, if the server named it.
+    """
 
     code = "not_joined"
 
     def __init__(self, message: str, *, is_final: bool = False) -> None:
-        """If it is final, there is no use in trying again with the same token."""
         super().__init__(message)
         self.is_final = is_final
-        self.ask = leader_in_reason(message)
+        self.leader = leader_in_reason(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who this node is: its key and certificate, and the authority that it believes, as PEM.
+    """The node's key and certificate, and the authority that it trusts, as PEM.
 
-    `token` has hashes of the tokens that it joined with: who was revoked needs another one.
+    `token` has the hashes of the tokens that it joined with: a revoked node needs another one. The
+    field names are those of identity.json.
     """
 
     node: str
@@ -101,12 +119,12 @@ class Identity:
     token: str = ""
 
     def proof(self, challenge: bytes, node: str, instance: str) -> str:
-        """What a hello must hold to be believed."""
+        """The signature with which a hello answers the server's challenge."""
         signature = self._private.sign(session_payload(challenge, node, instance), SIGNED_BY)
         return write_proof(self._der, signature)
 
     def channel_credentials(self) -> Credentials:
-        """How servers are reached and known, and what is shown to those that ask."""
+        """The credentials for channels to the servers."""
         return Credentials(
             authority=self.authority.encode(),
             key=self.key.encode(),
@@ -115,7 +133,7 @@ class Identity:
         )
 
     def renewal(self, key: ec.EllipticCurvePrivateKey) -> nodes.RenewRequest:
-        """The request to be known by another key."""
+        """The request to replace the node's key by `key`, signed with the current one."""
         at_ms, request = _now_ms(), _request(key, self.node)
         signature = self._private.sign(renewal_payload(at_ms, request), SIGNED_BY)
         return nodes.RenewRequest(
@@ -124,25 +142,25 @@ class Identity:
 
     @property
     def renew_in_s(self) -> float:
-        """How long until it should be renewed."""
+        """Seconds until the key should be renewed; negative if that is overdue."""
         due_ms = self.issued_ms + RENEW_AT * (self.expires_ms - self.issued_ms)
         return (due_ms - _now_ms()) / 1000
 
     def may_redirect_to(self, target: str) -> bool:
-        """Tell whether this may be shown at an address that only another server has named.
+        """Tell whether the node may follow a server's redirect to this address.
 
-        Over TLS whoever answers there proves first that it is a server of this cluster.
+        With TLS the other server first proves that it belongs to this cluster.
         """
         return is_local(target) if self.plain else not target.startswith("unix:")
 
     @property
     def is_expired(self) -> bool:
-        """Tell whether its time is over: no server believes it any more."""
+        """Tell whether the certificate has expired: no server accepts it any more."""
         return self.expires_ms <= _now_ms()
 
     @property
     def pin(self) -> str:
-        """The authority that it believes, as a token names it."""
+        """The pin of the trusted authority, as in a token."""
         return certificate_pin(
             x509.load_pem_x509_certificate(self.authority.encode()).public_bytes(DER)
         )
@@ -156,12 +174,12 @@ class Identity:
         return x509.load_pem_x509_certificate(self.certificate.encode()).public_bytes(DER)
 
     def write(self, directory: Path) -> None:
-        """Keep it where only the owner can read it, whole or not at all."""
+        """Write identity.json atomically, readable only by its owner."""
         _write_secret(directory / IDENTITY_FILE, json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, directory: Path) -> Identity | None:
-        """What was kept; None if nothing was."""
+        """The stored identity; None if there is none."""
         file = directory / IDENTITY_FILE
         try:
             return cls(**json.loads(file.read_text(encoding="utf-8")))
@@ -177,13 +195,13 @@ async def load_or_join(
     directory: Path,
     token: str = "",
     *,
-    client: tuple[bytes, bytes] | None = None,
-    waits_s: tuple[float, float] = (FIRST_WAIT_S, LONGEST_PAUSE_S),
+    client: Client | None = None,
+    waits_s: tuple[float, float] = (FIRST_WAIT_S, MAX_WAIT_S),
 ) -> Identity:
-    """Who this node is: as it is kept here, whatever the token is; else by joining with it.
+    """The stored identity of this node, or a new one by joining with the token.
 
-    `client` is a certificate with its key (PEM), for servers that want one from everybody;
-    `waits_s` are the first and the longest wait before they are asked again.
+    Servers that are unreachable or not ready are retried; `waits_s` are the first and the longest
+    wait.
     """
     known = Identity.read(directory)
     if known is not None and known.node == node:
@@ -194,20 +212,32 @@ async def load_or_join(
             "create' and start the agent with --token, or with agent.token_file"
         )
     key = joining_key(directory, known)
-    identity = await _until_joined(node, targets, token, key, client, waits_s)
+    (wait_s, longest_s), logged = waits_s, ""
+    while True:
+        try:
+            identity = await join(node, targets, token, key=key, client=client)
+            break
+        except NotJoined as error:
+            if error.is_final:
+                raise
+            if str(error) != logged:
+                logged = str(error)
+                log.warning("not joined yet; retrying", error=logged)
+        await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
+        wait_s = min(longest_s, wait_s * 2)
     save_joined(identity, directory)
     return identity
 
 
 def save_joined(identity: Identity, directory: Path) -> None:
-    """Keep what a machine has become by joining."""
+    """Store a new identity, and delete the key file of the join."""
     identity.write(directory)
     (directory / JOINING_FILE).unlink(missing_ok=True)
-    log.info("this machine has joined", node=identity.node)
+    log.info("joined the cluster", node=identity.node)
 
 
 def joining_key(directory: Path, known: Identity | None) -> ec.EllipticCurvePrivateKey:
-    """The key to join with. It is kept before it is shown: whoever asks again shows the same."""
+    """The key to join with. It is stored before its first use, so that a retry uses the same."""
     file = directory / JOINING_FILE
     with contextlib.suppress(FileNotFoundError, ValueError):
         text = file.read_text(encoding="utf-8")
@@ -218,41 +248,18 @@ def joining_key(directory: Path, known: Identity | None) -> ec.EllipticCurvePriv
     return key
 
 
-async def _until_joined(
-    node: str,
-    targets: Sequence[str],
-    token: str,
-    key: ec.EllipticCurvePrivateKey,
-    client: tuple[bytes, bytes] | None,
-    waits_s: tuple[float, float],
-) -> Identity:
-    """Join; servers that are away, or not ready yet, are waited for."""
-    (wait_s, longest_s), told = waits_s, ""
-    while True:
-        try:
-            return await join(node, targets, token, key=key, client=client)
-        except NotJoined as error:
-            if error.is_final:
-                raise
-            if str(error) != told:
-                told = str(error)
-                log.warning("not joined yet; it is tried again", error=told)
-        await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
-        wait_s = min(longest_s, wait_s * 2)
-
-
 async def join(
     node: str,
     targets: Sequence[str],
     token: str,
     *,
     key: ec.EllipticCurvePrivateKey | None = None,
-    client: tuple[bytes, bytes] | None = None,
+    client: Client | None = None,
 ) -> Identity:
-    """Show a token to one of the servers, and have a key signed: a new one if none is given."""
+    """Have one of the servers sign a key with a token; a new key if none is given."""
     text = JoinText.read(token)
     key = key or ec.generate_private_key(ec.SECP256R1())
-    asked = nodes.JoinRequest(
+    request = nodes.JoinRequest(
         token=str(text),
         node=node,
         request=_request(key, node),
@@ -263,11 +270,18 @@ async def join(
     method = (JOIN_METHOD, nodes.JoinRequest.SerializeToString)
 
     async def ask(target: str) -> nodes.JoinAnswer:
-        authority = b"" if text.plain else await asyncio.to_thread(_authority_at, target, text)
-        credentials = Credentials(authority=authority, plain=_checked_plain(text, target))
+        authority = b"" if text.plain else await asyncio.to_thread(_fetch_authority, target, text)
+        if text.plain and not is_local(target):
+            # Others could read the token on its way over a network.
+            raise NotJoined(
+                "the token is for a server without TLS, and those are only reached on their own "
+                "machine; switch grpc.tls on at the server and make another token",
+                is_final=True,
+            )
+        credentials = Credentials(authority=authority, plain=text.plain)
         if client is not None:
             credentials = replace(credentials, certificate=client[0], key=client[1])
-        answer = await _ask(target, credentials, method, asked)
+        answer = await _call(target, credentials, method, request)
         if certificate_pin(answer.authority) != text.pin:
             raise NotJoined(ANOTHER_CLUSTER)
         return answer
@@ -275,8 +289,8 @@ async def join(
     try:
         answer = await _first_answer(targets, ask)
     except NotJoined as error:
-        told = f"node '{node}' could not join; {error}"
-        raise NotJoined(told, is_final=error.is_final) from None
+        message = f"node '{node}' could not join; {error}"
+        raise NotJoined(message, is_final=error.is_final) from None
     identity = identity_from(answer, key, plain=text.plain)
     return replace(identity, token=secret_hash(token.strip()))
 
@@ -284,7 +298,7 @@ async def join(
 def identity_from(
     answer: nodes.JoinAnswer, key: ec.EllipticCurvePrivateKey, *, plain: bool
 ) -> Identity:
-    """Who a node is by the answer to its key."""
+    """The identity that a server's answer gives to a key."""
     return Identity(
         node=answer.node,
         key=_key_text(key),
@@ -307,7 +321,7 @@ def _private_key(text: str) -> ec.EllipticCurvePrivateKey:
 
 
 def _write_secret(target: Path, text: str) -> None:
-    """Keep something that only the owner can read, whole or not at all."""
+    """Write a file atomically, readable only by its owner."""
     fresh = target.with_name(f"{target.name}.new")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -323,22 +337,17 @@ def _request(key: ec.EllipticCurvePrivateKey, node: str) -> bytes:
     return builder.sign(key, hashes.SHA256()).public_bytes(DER)
 
 
-# --- asking servers
-
-Method = tuple[str, Any]
-
-
-async def renewed(
+async def request_renewal(
     identity: Identity, targets: Sequence[str], key: ec.EllipticCurvePrivateKey
 ) -> nodes.JoinAnswer:
-    """The answer to a node that wants to be known by another key."""
+    """Ask the servers to replace the node's key by `key`."""
     method = (RENEW_METHOD, nodes.RenewRequest.SerializeToString)
     credentials = identity.channel_credentials()
 
     async def ask(target: str) -> nodes.JoinAnswer:
         if target not in targets and not identity.may_redirect_to(target):
-            raise NotJoined(f"it was sent to {target}, and without TLS it goes nowhere else")
-        return await _ask(target, credentials, method, identity.renewal(key))
+            raise NotJoined(f"without TLS the redirect to {target} is not followed")
+        return await _call(target, credentials, method, identity.renewal(key))
 
     return await _first_answer(targets, ask)
 
@@ -346,55 +355,40 @@ async def renewed(
 async def _first_answer(
     targets: Sequence[str], ask: Callable[[str], Awaitable[nodes.JoinAnswer]]
 ) -> nodes.JoinAnswer:
-    """The first good answer. Where a standby says that the leader is, it is asked too."""
-    places = list(targets)
-    troubles: dict[str, NotJoined] = {}
-    for place in places:
+    """The first successful answer. A leader that a standby names is asked too."""
+    addresses = list(targets)
+    errors: dict[str, NotJoined] = {}
+    for address in addresses:
         try:
-            return await ask(place)
+            return await ask(address)
         except NotJoined as error:
-            troubles[place] = error
-            if error.ask and error.ask not in places and place in targets:
-                places.append(error.ask)
-    # What a standby says ends nothing: the leader's own word counts.
-    said = [error for error in troubles.values() if not error.ask]
+            errors[address] = error
+            if error.leader and error.leader not in addresses and address in targets:
+                addresses.append(error.leader)
+    # The answer of a standby is never final: only that of the leader counts.
+    answers = [error for error in errors.values() if not error.leader]
     raise NotJoined(
-        "; ".join(f"{place}: {error}" for place, error in troubles.items()),
-        is_final=bool(said) and all(error.is_final for error in said),
+        "; ".join(f"{address}: {error}" for address, error in errors.items()),
+        is_final=bool(answers) and all(error.is_final for error in answers),
     )
 
 
-async def _ask(
-    target: str, credentials: Credentials, method: Method, asked: Any
+async def _call(
+    target: str, credentials: Credentials, method: Method, request: Any
 ) -> nodes.JoinAnswer:
-    path, written = method
+    path, serializer = method
     async with open_channel(target, credentials) as channel:
         call = channel.unary_unary(
             path,
-            request_serializer=written,
+            request_serializer=serializer,
             response_deserializer=nodes.JoinAnswer.FromString,
         )
         try:
-            return await call(asked, timeout=PATIENCE_S)
+            return await call(request, timeout=REQUEST_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
-            why = _in_words(error.details() or error.code().name.lower())
-            raise NotJoined(why, is_final=error.code() in FINAL) from None
-
-
-def _in_words(why: str) -> str:
-    """What gRPC says of a port that is not meant for it, so that people know which one is."""
-    return SPEAKS_HTTP if "Failed parsing HTTP/2" in why else why
-
-
-def _checked_plain(text: JoinText, target: str) -> bool:
-    """A token that says so is believed only about this machine: others could read it on the way."""
-    if text.plain and not is_local(target):
-        raise NotJoined(
-            "the token is for a server without TLS, and those are only reached on their own "
-            "machine; switch grpc.tls on at the server and make another token",
-            is_final=True,
-        )
-    return text.plain
+            detail = error.details() or error.code().name.lower()
+            message = SPEAKS_HTTP if "Failed parsing HTTP/2" in detail else detail
+            raise NotJoined(message, is_final=error.code() in FINAL_CODES) from None
 
 
 def is_local(target: str) -> bool:
@@ -408,44 +402,41 @@ def is_local(target: str) -> bool:
         return False
 
 
-def _authority_at(target: str, text: JoinText) -> bytes:
-    """The certificate of the authority behind a server, if it is the one that the token names."""
+def _fetch_authority(target: str, text: JoinText) -> bytes:
+    """Fetch the authority's certificate from a server, and compare it with the token's pin."""
     host, _, port = target.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # what comes is compared with the pin instead
+    context.verify_mode = ssl.CERT_NONE  # the chain is compared with the pin instead
     context.set_alpn_protocols(["h2"])
     try:
         with (
-            socket.create_connection((host.strip("[]"), int(port)), PATIENCE_S) as plain,
+            socket.create_connection((host.strip("[]"), int(port)), REQUEST_TIMEOUT_S) as plain,
             context.wrap_socket(plain, server_hostname=SERVER_NAME) as secure,
         ):
-            chain = _chain(secure)
+            chain = _certificate_chain(secure)
             if secure.selected_alpn_protocol() != "h2":
                 raise NotJoined(SPEAKS_HTTP)
+    except ssl.SSLError:
+        raise NotJoined("it does not speak TLS there") from None
     except (OSError, ValueError) as error:
-        raise NotJoined(_why_not(error)) from None
+        detail = getattr(error, "strerror", None) or error
+        raise NotJoined(f"cannot be reached: {detail}") from None
     for certificate in chain:
         if certificate_pin(certificate) == text.pin:
             return _pem(certificate)
-    # Perhaps it has just started and does not know its authority yet: worth another try.
+    # Not final: a server that has just started may not know its authority yet.
     raise NotJoined(ANOTHER_CLUSTER)
 
 
-def _chain(secure: ssl.SSLSocket) -> list[bytes]:
-    """All certificates that were shown, DER."""
-    found = getattr(secure, "get_unverified_chain", None)
-    if found is not None:
-        return list(found())
-    # Before Python 3.13 it is there, and not public.
+def _certificate_chain(secure: ssl.SSLSocket) -> list[bytes]:
+    """All certificates that the server sent (DER)."""
+    get_chain = getattr(secure, "get_unverified_chain", None)
+    if get_chain is not None:
+        return list(get_chain())
+    # Before Python 3.13 the method exists, but is not public.
     certificates = cast(Any, secure)._sslobj.get_unverified_chain() or ()
     return [ssl.PEM_cert_to_DER_cert(certificate.public_bytes()) for certificate in certificates]
-
-
-def _why_not(error: Exception) -> str:
-    if isinstance(error, ssl.SSLError):
-        return "it does not speak TLS there"
-    return f"cannot be reached: {getattr(error, 'strerror', None) or error}"
 
 
 def _pem(certificate: bytes) -> bytes:
@@ -456,39 +447,18 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-# --- The file with the token that a machine joins with. It may be gone later: it is needed once.
-
-LARGEST_TOKEN = 4096
-
-
 def token_in(file: str) -> str:
-    """The token of a file; of one that is gone none."""
+    """The token in a file; empty if the file does not exist, as it is needed only once."""
     if not file or not os.path.exists(file):  # noqa: PTH110 - pathlib would cost its import
         return ""
-    return read_trusted(file, LARGEST_TOKEN, secret=True).decode("ascii", "replace").strip()
-
-
-# --- The key of a running agent: it is renewed in time, and replaced when servers refuse it.
-#
-# A key that is good wins over any token. One that was revoked, or is of another cluster, is
-# replaced
-# by joining anew, with a token that was not used for it; its file is read at each try, so that
-# nobody
-# has to start the agent again. If that is refused as well, the old key stays.
-
-LONGEST_WAIT_S = 3600.0
-TRY_AGAIN_S = 60.0
-MOST_TOKENS = 20
-"""So many that it has joined with are remembered, so that none of them is shown again."""
-JOINED_ANEW = "it has joined anew, and has another key now"
-Client = tuple[bytes, bytes]
+    return read_trusted(file, MAX_TOKEN_BYTES, secret=True).decode("ascii", "replace").strip()
 
 
 async def key_renewer_for(config: AgentConfig) -> KeyRenewer | None:
-    """The identity of an agent and its keeper; None where the socket's owner vouches for it."""
+    """The identity of an agent; None on a Unix socket, where the peer's uid is enough."""
     if all(target.startswith("unix:") for target in config.targets):
         return None
-    directory, client = Path(config.dir), _client(config)
+    directory, client = Path(config.dir), _read_client(config)
     token = config.token or token_in(config.token_file)
     waits_s = (config.retry_interval_s, config.max_retry_interval_s)
     identity = await load_or_join(
@@ -505,7 +475,7 @@ async def key_renewer_for(config: AgentConfig) -> KeyRenewer | None:
 
 
 class KeyRenewer:
-    """The identity of a running agent, as it is renewed. Whoever opens a stream asks for it."""
+    """Holds the identity of a running agent, renews its key, and joins again if it is rejected."""
 
     def __init__(
         self,
@@ -517,10 +487,7 @@ class KeyRenewer:
         token_file: str = "",
         client: Client | None = None,
     ) -> None:
-        """Renewals are asked of the targets, and kept in the directory.
-
-        The token, or what is in its file by then, is for the day when the key is refused.
-        """
+        """The token, or the content of its file at that time, is used when the key is rejected."""
         self.identity = identity
         self._directory = directory
         self._targets = tuple(targets)
@@ -529,61 +496,61 @@ class KeyRenewer:
         self._client = client
 
     async def run(self) -> None:
-        """Renew in time, for ever."""
+        """Renew the key in time, until cancelled."""
         while True:
             wait_s = max(0.0, self.identity.renew_in_s)
             if wait_s:
-                await asyncio.sleep(min(wait_s, LONGEST_WAIT_S))
+                await asyncio.sleep(min(wait_s, RENEWAL_CHECK_S))
                 continue
             try:
                 await self.renew()
             except (NotJoined, OSError) as error:
-                log.warning("the node's key is not renewed yet", error=str(error))
-                await asyncio.sleep(TRY_AGAIN_S * random.uniform(0.5, 1.0))
+                log.warning("renewal of the node's key failed; will retry", error=str(error))
+                await asyncio.sleep(RENEWAL_RETRY_S * random.uniform(0.5, 1.0))
 
     async def renew(self) -> None:
-        """Get a new key signed, and use it once it is kept; until then the old one is good."""
+        """Have a new key signed, and use it once it is stored; until then the old one is valid."""
         old = self.identity
         key = ec.generate_private_key(ec.SECP256R1())
-        answer = await renewed(old, self._targets, key)
+        answer = await request_renewal(old, self._targets, key)
         if self.identity is not old:
-            return  # it has joined anew meanwhile, and that key counts
+            return  # the node has rejoined meanwhile: that key is newer
         new = identity_from(answer, key, plain=old.plain)
         new = replace(new, authority=old.authority, token=old.token)
         new.write(self._directory)
         self.identity = new
-        log.info("the node has a new key", node=new.node)
+        log.info("renewed the node's key", node=new.node)
 
     async def rejoin(self, *, is_refused: bool) -> str:
-        """Join with a new token if the key is good for nothing, and say what came of it.
+        """Join again with an unused token if the key is rejected; returns the result as text.
 
-        Servers that refuse the key have said so; those of another cluster cannot even be asked,
-        so a token for another authority than the key's is tried as well.
+        A server of another cluster cannot be asked whether it accepts the key, so a token of
+        another authority is tried even if no server has refused the key.
         """
         is_refused = is_refused or self.identity.is_expired
-        troubles: list[str] = []
-        for source, token in await asyncio.to_thread(self._tokens, troubles):
+        problems: list[str] = []
+        for source, token in await asyncio.to_thread(self._unused_tokens, problems):
             try:
                 if is_refused or JoinText.read(token).pin != self.identity.pin:
                     await self._join(token)
-                    return JOINED_ANEW
+                    return REJOINED
             except (NotJoined, InvalidRequest, OSError) as error:
-                told = f"with the token {source} it cannot join anew: {error}"
+                problem = f"with the token {source} it cannot join again: {error}"
                 if isinstance(error, NotJoined) and error.is_final and not is_refused:
-                    return told  # by a server of the other cluster, so this is the one to mend
-                troubles.append(told)
-        return "; ".join((*troubles, self._advice())) if is_refused else ""
+                    return problem  # from a server of the new cluster, so this is to be fixed
+                problems.append(problem)
+        return "; ".join((*problems, self._advice())) if is_refused else ""
 
-    def _tokens(self, troubles: list[str]) -> list[tuple[str, str]]:
-        """Tokens with which this node has not joined yet, and where they are."""
+    def _unused_tokens(self, problems: list[str]) -> list[tuple[str, str]]:
+        """Where each token comes from, and the token, without those that were used already."""
         found = {}
         if self._token:
             found[self._token] = "that it was started with"
         try:
-            if written := token_in(self._token_file):
-                found[written] = f"in {self._token_file}"
+            if token := token_in(self._token_file):
+                found[token] = f"in {self._token_file}"
         except InvalidInput as error:
-            troubles.append(str(error))
+            problems.append(str(error))
         used = self.identity.token.split()
         return [
             (source, token)
@@ -595,7 +562,7 @@ class KeyRenewer:
         key = joining_key(self._directory, self.identity)
         node, client = self.identity.node, self._client
         identity = await join(node, self._targets, token, key=key, client=client)
-        used = [*self.identity.token.split(), *identity.token.split()][-MOST_TOKENS:]
+        used = [*self.identity.token.split(), *identity.token.split()][-MAX_USED_TOKENS:]
         identity = replace(identity, token=" ".join(dict.fromkeys(used)))
         save_joined(identity, self._directory)
         self.identity = identity
@@ -605,12 +572,12 @@ class KeyRenewer:
         if self._token_file:
             return (
                 f"{make} on the server and write what it prints to {self._token_file} (mode 600) "
-                "here; this agent looks there at each try"
+                "here; this agent reads that file at each try"
             )
         return f"{make} on the server and start this agent again with --token and what it prints"
 
 
-def _client(config: AgentConfig) -> Client | None:
+def _read_client(config: AgentConfig) -> Client | None:
     if not config.client_certificate:
         return None
     try:

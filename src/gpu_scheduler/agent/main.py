@@ -1,6 +1,6 @@
-"""One agent from start to stop, for whoever starts it: its lock, its devices, its end.
+"""Runs one agent from start to stop: its lock, its devices, its identity, its shutdown.
 
-Running jobs continue after it ends.
+Running jobs continue after the agent ends.
 """
 
 from __future__ import annotations
@@ -17,9 +17,14 @@ from pathlib import Path
 import structlog
 
 from gpu_scheduler.agent.config import AGENT_LOCK, AgentConfig
-from gpu_scheduler.agent.devices.discovery import DiscoveryOptions, RetryingSource, open_source
+from gpu_scheduler.agent.devices.discovery import (
+    DiscoveryOptions,
+    HotplugScan,
+    RetryingSource,
+    open_source,
+)
 from gpu_scheduler.agent.devices.host import Host, find_fabric
-from gpu_scheduler.agent.devices.monitor import DeviceMonitor, HotplugScan, MonitorSettings
+from gpu_scheduler.agent.devices.monitor import DeviceMonitor, MonitorSettings
 from gpu_scheduler.agent.devices.processes import ForeignRule, ProcessOwners
 from gpu_scheduler.agent.devices.source import DeviceSource, NodeInventory
 from gpu_scheduler.agent.identity import key_renewer_for
@@ -31,11 +36,11 @@ from gpu_scheduler.agent.server_link import ServerConnector
 from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.model.errors import ClusterError, SchedulerError
 
-# --- From an agent's configuration to its devices: what to look for, and how to watch it.
+log = structlog.get_logger("agent")
 
 
 def discovery_options(config: AgentConfig) -> DiscoveryOptions:
-    """How devices are to be found."""
+    """How the devices of a node are discovered."""
     method = "declared" if config.simulate else config.detection_method
     return DiscoveryOptions(
         method=method,
@@ -49,7 +54,7 @@ def discovery_options(config: AgentConfig) -> DiscoveryOptions:
 
 
 def apply_config(found: NodeInventory, config: AgentConfig) -> NodeInventory:
-    """What was found, as far as it is to be used, and what people say about the node."""
+    """An inventory with the configured device limit, labels and rack, and with its fabric."""
     most = config.most_devices
     return replace(
         found,
@@ -63,7 +68,7 @@ def apply_config(found: NodeInventory, config: AgentConfig) -> NodeInventory:
 def device_monitor_for(
     config: AgentConfig, source: DeviceSource, found: NodeInventory
 ) -> DeviceMonitor | None:
-    """Who looks at the devices from now on; nobody where there are none and none can come."""
+    """The monitor of a node's devices; None where there are none and none can appear later."""
     if not found.devices and not isinstance(source, RetryingSource):
         return None
     rule = ForeignRule(
@@ -81,28 +86,29 @@ def device_monitor_for(
         breaker_failures=config.breaker_failures,
         breaker_backoff_s=config.breaker_backoff_s,
     )
-    memory = Path(config.dir) / "devices.json"
     owner_of = ProcessOwners(config.scratch_dir).owner_of
 
     def find() -> NodeInventory:
-        # Drivers tell of new devices only to who comes anew.
+        # Drivers list new devices only after they are opened again.
         source.close()
         return apply_config(source.find(), config)
 
-    watcher = DeviceMonitor(
-        source, found, owner_of, settings=settings, memory=memory, boot_id=LocalMachine().boot_id()
+    monitor = DeviceMonitor(
+        source,
+        found,
+        owner_of,
+        settings=settings,
+        health_file=Path(config.dir) / "devices.json",
+        boot_id=LocalMachine().boot_id(),
     )
-    watcher.rescan = HotplugScan(find, found, Host().gpus, seeks=isinstance(source, RetryingSource))
-    return watcher
-
-
-# --- One agent from start to stop, for whoever starts it: its lock, its devices, its end.
-
-log = structlog.get_logger("agent")
+    monitor.hotplug = HotplugScan(
+        find, found, Host().gpus, retry_when_empty=isinstance(source, RetryingSource)
+    )
+    return monitor
 
 
 class AgentAlreadyRuns(ClusterError):
-    """Another agent works with the same directory."""
+    """Another agent uses the same directory."""
 
     code = "agent_runs"
     exit_code = 7
@@ -110,9 +116,9 @@ class AgentAlreadyRuns(ClusterError):
 
 @contextmanager
 def exclusive_lock(config: AgentConfig) -> Iterator[None]:
-    """Be the only agent of a directory, or say who is.
+    """Hold the lock of the agent's directory; raises AgentAlreadyRuns with the pid of its holder.
 
-    In the lock stands the pid, and below it what this agent was told, as a digest.
+    The lock file contains the pid, and the digest of the configuration on the second line.
     """
     lock = os.open(Path(config.dir) / AGENT_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -131,50 +137,50 @@ def exclusive_lock(config: AgentConfig) -> Iterator[None]:
         os.close(lock)
 
 
-async def _work(
-    config: AgentConfig, launcher: Launcher, found: NodeInventory, watcher: DeviceMonitor | None
+async def _join_and_run(
+    config: AgentConfig, launcher: Launcher, found: NodeInventory, monitor: DeviceMonitor | None
 ) -> None:
-    """Become a node if this is none yet; then the agent, and the renewal of its key beside it."""
+    """Join the cluster if needed, then run the agent together with its key renewal."""
     if not config.address:
         config = replace(config, address=await asyncio.to_thread(own_address, config.targets))
-    keeper = await key_renewer_for(config)
-    connect = None if keeper is None else ServerConnector(config.targets, keeper)
-    agent = Agent(config, launcher, found, watcher, connect)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, agent.look_again)
+    key_renewer = await key_renewer_for(config)
+    connect = None if key_renewer is None else ServerConnector(config.targets, key_renewer)
+    agent = Agent(config, launcher, found, monitor, connect)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, agent.rescan_devices)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(agent.run())
         if config.logs_days:
             tasks.create_task(
                 enforce_log_retention(launcher, Path(config.logs_dir), config.logs_days)
             )
-        if keeper is not None:
-            tasks.create_task(keeper.run())
+        if key_renewer is not None:
+            tasks.create_task(key_renewer.run())
 
 
 async def run_agent(config: AgentConfig) -> None:
-    """Work until told to stop by a signal, or sent away for good."""
+    """Run until a signal arrives or a server rejects this agent for good."""
     launcher = await Launcher.connect(config.dir)
     source = await asyncio.to_thread(open_source, discovery_options(config))
     found = apply_config(await asyncio.to_thread(source.find), config)
-    watcher = device_monitor_for(config, source, found)
-    agent = asyncio.ensure_future(_work(config, launcher, found, watcher))
+    monitor = device_monitor_for(config, source, found)
+    agent = asyncio.ensure_future(_join_and_run(config, launcher, found, monitor))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.cancel)
     try:
         await agent
     except asyncio.CancelledError:
-        log.info("the agent stops; jobs go on")
+        log.info("agent stopped; jobs continue")
     except BaseExceptionGroup as group:
-        raise _first_known(group) from None
+        raise _root_cause(group) from None
     finally:
         source.close()
     if not await launcher.held():
         await launcher.leave()
 
 
-def _first_known(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What went wrong in words, if there are some among what the tasks have raised."""
+def _root_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first SchedulerError that the tasks raised; the whole group if there is none."""
     known: BaseException | None = group.subgroup(SchedulerError)
     while isinstance(known, BaseExceptionGroup):
         known = known.exceptions[0]

@@ -1,4 +1,4 @@
-"""The protobuf forms of what an agent has to say."""
+"""Converts the agent's values (reports, inventory, readings) to protobuf messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpu_scheduler.wire import agent_pb2 as pb
 
 
 def fact_from(report: Report, now_ms: int) -> pb.Fact:
-    """What happened to one member, told at `now_ms` by the node's clock."""
+    """The message for a report; `now_ms` is the node's clock, for the age of the report."""
     fact = pb.Fact(at_ms=report.at_ms, allocation_id=report.allocation_id, member=report.member)
     if isinstance(report, Prepared):
         fact.prepared.CopyFrom(pb.Prepared(port=report.port))
@@ -35,9 +35,9 @@ def fact_from(report: Report, now_ms: int) -> pb.Fact:
 
 
 def add_report(known: list[Report], report: Report) -> bool:
-    """Add a report to what is known of a member, in the order it is to be told; True if it is new.
+    """Add a report to those of a member, in the order to send them; True if it is new.
 
-    Everything happens once, but for saving: of that the last time counts.
+    Each kind of report occurs once; of checkpoint reports (`Saved`) only the newest is kept.
     """
     last = next((old for old in known if type(old) is type(report)), None)
     if last is not None:
@@ -50,13 +50,13 @@ def add_report(known: list[Report], report: Report) -> bool:
 
 
 def reports_to_repeat(reports: list[Report]) -> list[Report]:
-    """What a server must hear that may know nothing: who has begun is not held back any more."""
-    is_on = any(not isinstance(report, Prepared) for report in reports)
-    return [report for report in reports if not (is_on and isinstance(report, Prepared))]
+    """The reports for a server that may know none of them; `Prepared` is obsolete after a start."""
+    has_started = any(not isinstance(report, Prepared) for report in reports)
+    return [report for report in reports if not (has_started and isinstance(report, Prepared))]
 
 
 def inventory_of(found: NodeInventory, unfit: str = "") -> pb.Inventory:
-    """What the node has, and why no work can begin there now, if so."""
+    """The message for an inventory; `unfit` says why no job can start on the node now."""
     return pb.Inventory(
         cpu_milli=found.cpu_milli,
         memory_mb=found.memory_mb,
@@ -100,7 +100,7 @@ def inventory_of(found: NodeInventory, unfit: str = "") -> pb.Inventory:
 
 
 def lost_slice_message(node: str, index: int, profile: str) -> str:
-    """What a job is told whose MIG slice was destroyed under it, in the words of a lost GPU."""
+    """The warning for a job whose MIG slice was destroyed, in the words of a lost GPU."""
     return (
         f"GPU {index} of {node} cannot be trusted any more: its MIG slice {profile} is not there "
         "any more"
@@ -108,7 +108,7 @@ def lost_slice_message(node: str, index: int, profile: str) -> str:
 
 
 def telemetry_of(telemetry: NodeReadings) -> pb.Telemetry:
-    """What was measured."""
+    """The message for one reading of all devices."""
     return pb.Telemetry(
         at_ms=telemetry.at_ms,
         problem=telemetry.problem,

@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from gpu_scheduler.agent import identity as join
-from gpu_scheduler.agent.identity import JOINED_ANEW, Identity, KeyRenewer, NotJoined
+from gpu_scheduler.agent.identity import REJOINED, Identity, KeyRenewer, NotJoined
 from gpu_scheduler.agent.server_link import ServerConnector
 from gpu_scheduler.api.grpc.certificate_authority import NodeAuthority, new_authority
 from gpu_scheduler.wire import nodes_pb2 as nodes
@@ -75,7 +75,7 @@ def told(kept: KeyRenewer, code: grpc.StatusCode, words: str = REVOKED) -> str:
     """What an agent says of a stream that has ended like this."""
     none = grpc.aio.Metadata()
     error = grpc.aio.AioRpcError(code, none, none, words)
-    return asyncio.run(ServerConnector(["a:1"], kept).hear(error))
+    return asyncio.run(ServerConnector(["a:1"], kept).handle_failure(error))
 
 
 def test_a_running_agent_whose_key_is_refused_takes_the_token_that_is_in_the_file_by_now(
@@ -86,12 +86,12 @@ def test_a_running_agent_whose_key_is_refused_takes_the_token_that_is_in_the_fil
     said = told(kept, grpc.StatusCode.UNAUTHENTICATED)
     assert said == (
         f"{REVOKED}; to let it in again, run 'tgpu node token create -q --node n0' on the server "
-        f"and write what it prints to {site.token_file} (mode 600) here; this agent looks there at "
-        "each try"
+        f"and write what it prints to {site.token_file} (mode 600) here; this agent reads "
+        "that file at each try"
     )
     assert (site.asked, kept.identity) == ([], site.identity), "its own token is good only once"
     site.write(site.token("B"))
-    assert told(kept, grpc.StatusCode.UNAUTHENTICATED) == f"{REVOKED}; {JOINED_ANEW}"
+    assert told(kept, grpc.StatusCode.UNAUTHENTICATED) == f"{REVOKED}; {REJOINED}"
     assert site.asked == [site.token("B")]
     assert kept.identity.key != site.identity.key
     assert Identity.read(site.directory) == kept.identity
@@ -122,7 +122,7 @@ def test_who_may_not_join_anew_goes_on_with_its_key_and_says_why(site: Site) -> 
     site.refusal = NotJoined("there is a node 'n0' already", is_final=True)
     kept = site.keeper()
     said = told(kept, grpc.StatusCode.UNAUTHENTICATED)
-    assert f"with the token in {site.token_file} it cannot join anew: there is a node 'n0'" in said
+    assert f"with the token in {site.token_file} it cannot join again: there is a node 'n0'" in said
     assert kept.identity == site.identity
 
 
@@ -158,7 +158,7 @@ def test_a_node_that_was_brought_to_another_cluster_joins_there(site: Site) -> N
     site.write(site.token("B", NodeAuthority(new_authority(0))))
     kept = site.keeper()
     said = told(kept, grpc.StatusCode.UNAVAILABLE, "not the right authority")
-    assert said.endswith(JOINED_ANEW)
+    assert said.endswith(REJOINED)
     site.refusal = NotJoined("cannot be reached")
     kept = site.keeper()
     assert told(kept, grpc.StatusCode.UNAVAILABLE, "away") == "away", "the old one may come back"
@@ -167,7 +167,7 @@ def test_a_node_that_was_brought_to_another_cluster_joins_there(site: Site) -> N
 def test_a_key_whose_time_is_over_is_replaced_though_no_server_could_say_so(site: Site) -> None:
     site.write(site.token("B"))
     site.identity = replace(site.identity, expires_ms=1)
-    assert told(site.keeper(), grpc.StatusCode.UNAVAILABLE, "away").endswith(JOINED_ANEW)
+    assert told(site.keeper(), grpc.StatusCode.UNAVAILABLE, "away").endswith(REJOINED)
 
 
 def test_a_renewal_that_is_answered_late_does_not_undo_a_join(
@@ -180,7 +180,7 @@ def test_a_renewal_that_is_answered_late_does_not_undo_a_join(
         await kept.rejoin(is_refused=True)
         return nodes.JoinAnswer()
 
-    monkeypatch.setattr(join, "renewed", late)
+    monkeypatch.setattr(join, "request_renewal", late)
     asyncio.run(kept.renew())
     assert kept.identity.token.split()[-1] == secret_hash(site.token("B"))
 
@@ -205,8 +205,8 @@ def test_an_agent_whose_new_key_cannot_be_kept_goes_on_with_the_old_one(
 
         old = an_identity(authority, expires_ms=1)
         kept = KeyRenewer(old, tmp_path / "no such directory", [])
-        monkeypatch.setattr(join, "renewed", signed)
-        monkeypatch.setattr(join, "TRY_AGAIN_S", 0.01)
+        monkeypatch.setattr(join, "request_renewal", signed)
+        monkeypatch.setattr(join, "RENEWAL_RETRY_S", 0.01)
         running = asyncio.create_task(kept.run())
         for _ in range(2):
             await asyncio.wait_for(tried.get(), 60)

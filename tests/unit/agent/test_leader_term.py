@@ -47,9 +47,9 @@ def turns_of(servers: ServerConnector, count: int) -> list[str]:
 
 def test_an_agent_asks_the_server_that_it_is_sent_to_if_that_is_one_of_its_own() -> None:
     servers = ServerConnector(["a:1", "b:1", "c:1"])
-    assert ServerRejected(not_leader_reason("c:1")).ask == "c:1"
-    assert ServerRejected(not_leader_reason("")).ask == ""
-    assert ServerRejected("too old").ask == ""
+    assert ServerRejected(not_leader_reason("c:1")).leader == "c:1"
+    assert ServerRejected(not_leader_reason("")).leader == ""
+    assert ServerRejected("too old").leader == ""
     assert turns_of(servers, 2) == ["a:1", "b:1"]
     servers.prefer("b:1")
     assert turns_of(servers, 1) == ["b:1"]

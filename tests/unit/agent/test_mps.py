@@ -45,7 +45,7 @@ def an_mps(control: Control, directory: Path, **changes: Any) -> Mps:
     values: dict[str, Any] = {
         "program": "/usr/bin/nvidia-cuda-mps-control",
         "sharing": "auto",
-        "place": directory / "mps",
+        "directory": directory / "mps",
         "state": directory / "mps.json",
     }
     return Mps(control, **(values | changes))
@@ -65,7 +65,7 @@ def a_share(name: str, uid: int = ANN, index: int = 0, **changes: Any) -> Work:
 
 def sharing(mps: Mps, *works: Work) -> list[str]:
     async def join() -> list[str]:
-        joined = [await mps.join(work) for work in works]
+        joined = [await mps.attach(work) for work in works]
         return [work.environment.get("TGPU_GPU_SHARING", "") for work in joined]
 
     return asyncio.run(join())
@@ -74,10 +74,10 @@ def sharing(mps: Mps, *works: Work) -> list[str]:
 def test_a_daemon_lives_from_the_first_share_to_the_last(control: Control, tmp_path: Path) -> None:
     mps = an_mps(control, tmp_path)
     assert sharing(mps, a_share("a"), a_share("b")) == ["mps", "mps"]
-    asyncio.run(mps.leave(("a", 0)))
+    asyncio.run(mps.detach(("a", 0)))
     assert control.deeds == [("-d", ANN)]
     assert (tmp_path / "mps" / "0" / "pipe").is_dir()
-    asyncio.run(mps.leave(("b", 0)))
+    asyncio.run(mps.detach(("b", 0)))
     assert control.deeds == [("-d", ANN), ("quit", ANN)]
     assert not (tmp_path / "mps" / "0").exists()
 
@@ -92,7 +92,7 @@ def test_devices_have_a_daemon_each_named_by_uuid(control: Control, tmp_path: Pa
 def test_a_second_user_on_a_device_is_sliced_by_time(control: Control, tmp_path: Path) -> None:
     mps = an_mps(control, tmp_path)
     assert sharing(mps, a_share("a"), a_share("b", BOB)) == ["mps", "time_slicing"]
-    asyncio.run(mps.leave(("a", 0)))
+    asyncio.run(mps.detach(("a", 0)))
     assert sharing(mps, a_share("c", BOB)) == ["mps"]
 
 

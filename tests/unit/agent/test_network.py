@@ -74,7 +74,7 @@ def test_a_server_of_this_machine_that_is_called_by_name_is_no_reason_to_hide(
 ) -> None:
     """Many systems give their own name an address that nobody else can reach."""
     ways = {"head.example": "127.0.1.1", "192.0.2.1": "10.1.2.3", "127.0.0.1": "127.0.0.1"}
-    monkeypatch.setattr(network, "_towards", lambda host, _: ways.get(host, ""))
+    monkeypatch.setattr(network, "_source_address", lambda host, _: ways.get(host, ""))
     assert own_address(("head.example:9090",)) == "10.1.2.3"
     assert own_address(("127.0.0.1:9090", "head.example:9090")) == "127.0.0.1"
     ways["other.example"] = "10.9.9.9"

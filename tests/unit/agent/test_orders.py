@@ -9,7 +9,12 @@ from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.source import DetectedDevice, DetectedSlice, NodeInventory
 from gpu_scheduler.agent.jobs.environment import PLAIN_PATH
 from gpu_scheduler.agent.jobs.network import free_port
-from gpu_scheduler.agent.jobs.orders import NAME, NoFreeSlice, OrderTranslator, PortTaken
+from gpu_scheduler.agent.jobs.orders import (
+    ASSIGNMENTS_FILE,
+    NoFreeSlice,
+    OrderTranslator,
+    PortTaken,
+)
 from gpu_scheduler.wire import agent_pb2 as pb
 
 PROFILE = "1g.10gb"
@@ -43,13 +48,13 @@ def of_a_slice(name: str) -> pb.Order:
 
 
 def slices(orders: OrderTranslator, name: str) -> list[str]:
-    return [device.mig_uuid for device in orders.work(of_a_slice(name)).devices]
+    return [device.mig_uuid for device in orders.translate(of_a_slice(name)).devices]
 
 
 def test_all_members_of_a_gang_get_one_port_also_from_another_agent(tmp_path: Path) -> None:
-    first = an_agent(tmp_path).work(a_member(0)).environment["MASTER_PORT"]
+    first = an_agent(tmp_path).translate(a_member(0)).environment["MASTER_PORT"]
     assert int(first) > 0
-    assert an_agent(tmp_path).work(a_member(1)).environment["MASTER_PORT"] == first
+    assert an_agent(tmp_path).translate(a_member(1)).environment["MASTER_PORT"] == first
 
 
 def test_a_slice_that_somebody_holds_is_given_to_nobody_else(tmp_path: Path) -> None:
@@ -74,14 +79,14 @@ def test_a_slice_is_free_for_the_next_as_soon_as_its_work_is_over(tmp_path: Path
     assert [*slices(orders, "job-1"), *slices(orders, "job-2")] == ["MIG-a", "MIG-b"]
     with pytest.raises(NoFreeSlice, match="of GPU 0 is free on this node"):
         slices(orders, "job-3")
-    orders.released("job-1.1", 0)
+    orders.release("job-1.1", 0)
     assert slices(orders, "job-3") == ["MIG-a"]
 
 
 def port(orders: OrderTranslator, job: str, **asked: Any) -> int:
     """The port that a replica is given."""
     start = pb.Start(job_id=job, attempt=1, argv=["true"], **asked)
-    work = orders.work(pb.Order(allocation_id=f"{job}.1", start=start))
+    work = orders.translate(pb.Order(allocation_id=f"{job}.1", start=start))
     return int(work.environment["TGPU_SERVICE_PORT"])
 
 
@@ -93,13 +98,13 @@ def test_a_port_is_free_for_the_next_as_soon_as_its_replica_is_over_also_after_a
     again = an_agent(tmp_path)
     with pytest.raises(PortTaken, match=f"port {wanted} is in use on this node"):
         port(again, "job-2", port=wanted)
-    again.released("job-1.1", 0)
+    again.release("job-1.1", 0)
     assert port(again, "job-2", port=wanted) == wanted
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"ports": 1}', '{"ports": {}, "slices": [[1]]}'])
 def test_a_file_that_makes_no_sense_stops_no_job(tmp_path: Path, text: str) -> None:
-    (tmp_path / NAME).write_text(text, encoding="utf-8")
+    (tmp_path / ASSIGNMENTS_FILE).write_text(text, encoding="utf-8")
     assert slices(an_agent(tmp_path), "job-1") == ["MIG-a"]
 
 
@@ -122,7 +127,7 @@ def test_an_output_file_may_be_named_after_the_job(
         job_id="job-12", attempt=1, argv=["x"], workdir="/w", output=output, name="a/b", task=task
     )
     order = pb.Order(allocation_id="a", member=0, start=start)
-    assert an_agent(tmp_path).work(order).log_path == path
+    assert an_agent(tmp_path).translate(order).log_path == path
 
 
 @pytest.mark.parametrize(
@@ -136,7 +141,7 @@ def test_an_output_file_is_sought_from_the_directory_of_the_job(
     tmp_path: Path, workdir: str, output: str, path: str
 ) -> None:
     start = pb.Start(job_id="job-1", attempt=1, argv=["true"], workdir=workdir, output=output)
-    work = an_agent(tmp_path).work(pb.Order(allocation_id="job-1.1", start=start))
+    work = an_agent(tmp_path).translate(pb.Order(allocation_id="job-1.1", start=start))
     assert work.log_of_user
     assert work.log_path == path
 
@@ -149,7 +154,7 @@ def test_a_job_gets_the_cpus_near_all_its_gpus_if_they_are_known(tmp_path: Path)
     def cpus(*held: int) -> tuple[int, ...]:
         shares = [pb.HeldDevice(index=index, share_milli=1000) for index in held]
         start = pb.Start(job_id="job-1", attempt=1, argv=["true"], devices=shares)
-        return orders.work(pb.Order(allocation_id="job-1.1", start=start)).cpus
+        return orders.translate(pb.Order(allocation_id="job-1.1", start=start)).cpus
 
     assert cpus(1) == (2, 3)
     assert cpus(0, 1) == (0, 1, 2, 3)
@@ -161,7 +166,7 @@ def conda_command(directory: Path, home: Path, **variables: str) -> tuple[str, .
     given = {"HOME": str(home), "PATH": str(home / "bin")} | variables
     start = pb.Start(job_id="job-1", attempt=1, argv=["python", "train.py"], conda="ml")
     start.environment.update(given)
-    work = an_agent(directory).work(pb.Order(allocation_id="job-1.1", start=start))
+    work = an_agent(directory).translate(pb.Order(allocation_id="job-1.1", start=start))
     assert work.argv[1:] == ("run", "--no-capture-output", "-n", "ml", "python", "train.py")
     return work.argv
 
@@ -194,7 +199,7 @@ def test_where_the_site_names_conda_nothing_of_the_users_conda_counts(tmp_path: 
             "MAMBA_EXE": "/x",
         }
     )
-    work = an_agent(tmp_path).work(pb.Order(allocation_id="job-1.1", start=start))
+    work = an_agent(tmp_path).translate(pb.Order(allocation_id="job-1.1", start=start))
     assert work.argv[:5] == (start.conda_exe, "run", "--no-capture-output", "-p", start.conda)
     assert work.environment["PATH"] == f"{PLAIN_PATH}:/home/ben/bin"
     assert work.environment["LANG"] == "de"

@@ -4,29 +4,28 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from gpu_scheduler.agent.devices.monitor import DeviceMonitor, MonitorSettings
-from gpu_scheduler.agent.devices.poller import DevicePoller
+from gpu_scheduler.agent.devices.monitor import DeviceMonitor, DevicePoller, MonitorSettings
 from gpu_scheduler.agent.devices.source import NodeInventory
 from gpu_scheduler.model.measurements import DeviceProcess, DeviceReading, NodeReadings
 
 
 class Scene:
-    """A watcher that sees what the test says next, and then always the last of it."""
+    """A monitor that sees what the test says next, and then always the last of it."""
 
     def __init__(self, *sights: NodeReadings, timeout_s: float = 10.0) -> None:
         self.settings = MonitorSettings(monitor_interval_s=3600, release_timeout_s=timeout_s)
         self._sights = list(sights)
         self.changed: NodeInventory | None = None
-        self.must_find = False
+        self.rescan_requested = False
         self.looks = 0
         self.heard: list[NodeReadings] = []
         self.found: list[NodeInventory] = []
 
-    def find_again(self) -> NodeInventory | None:
+    def detect_changes(self) -> NodeInventory | None:
         found, self.changed = self.changed, None
         return found
 
-    def look(self) -> NodeReadings:
+    def read(self) -> NodeReadings:
         self.looks += 1
         return self._sights.pop(0) if len(self._sights) > 1 else self._sights[0]
 
@@ -34,10 +33,10 @@ class Scene:
         """Run a test while somebody looks."""
 
         async def run() -> Any:
-            looker = DevicePoller(cast(DeviceMonitor, self), self.heard.append, self.found.append)
-            running = asyncio.create_task(looker.run())
+            poller = DevicePoller(cast(DeviceMonitor, self), self.heard.append, self.found.append)
+            running = asyncio.create_task(poller.run())
             try:
-                return await asyncio.wait_for(test(looker), 60)
+                return await asyncio.wait_for(test(poller), 60)
             finally:
                 running.cancel()
 
@@ -52,33 +51,33 @@ def sight(*owners: str, left_mb: int = 0, problem: str = "") -> NodeReadings:
 
 def test_an_end_waits_until_nothing_of_the_job_is_on_a_device() -> None:
     scene = Scene(sight("a.1"), sight("a.1", "b.1"), sight("b.1"))
-    assert scene.during(lambda looker: looker.released("a.1", (3,))) is True
+    assert scene.during(lambda poller: poller.wait_released("a.1", (3,))) is True
     assert scene.heard[-1] == sight("b.1"), "the server hears of it before the end is told"
 
 
 def test_an_end_waits_for_the_memory_of_its_own_devices_only() -> None:
     scene = Scene(sight(left_mb=9), sight(left_mb=9), sight())
-    assert scene.during(lambda looker: looker.released("a.1", (3,))) is True
+    assert scene.during(lambda poller: poller.wait_released("a.1", (3,))) is True
     assert scene.looks >= 3
     elsewhere = Scene(sight(left_mb=9))
-    assert elsewhere.during(lambda looker: looker.released("a.1", (0, 1))) is True
+    assert elsewhere.during(lambda poller: poller.wait_released("a.1", (0, 1))) is True
 
 
 def test_what_stays_is_not_waited_for_for_ever() -> None:
     scene = Scene(sight("a.1"), timeout_s=0.0)
-    assert scene.during(lambda looker: looker.released("a.1", ())) is False
+    assert scene.during(lambda poller: poller.wait_released("a.1", ())) is False
 
 
 def test_devices_that_cannot_be_read_are_not_waited_for() -> None:
     scene = Scene(sight("a.1", problem="the driver hangs"))
-    assert scene.during(lambda looker: looker.released("a.1", (3,))) is True
+    assert scene.during(lambda poller: poller.wait_released("a.1", (3,))) is True
 
 
 def test_many_ends_at_once_share_their_looks() -> None:
     scene = Scene(sight())
 
-    async def many(looker: DevicePoller) -> list[bool]:
-        return await asyncio.gather(*(looker.released(f"{n}.1", (3,)) for n in range(100)))
+    async def many(poller: DevicePoller) -> list[bool]:
+        return await asyncio.gather(*(poller.wait_released(f"{n}.1", (3,)) for n in range(100)))
 
     assert scene.during(many) == [True] * 100
     assert scene.looks <= 3
@@ -88,8 +87,8 @@ def test_devices_that_came_or_went_are_told_before_anything_is_read_of_them() ->
     scene = Scene(sight())
     scene.changed = NodeInventory(cpu_milli=1000, memory_mb=1000)
 
-    async def after_a_look(looker: DevicePoller) -> None:
-        await looker.released("a.1", ())
+    async def after_a_look(poller: DevicePoller) -> None:
+        await poller.wait_released("a.1", ())
 
     scene.during(after_a_look)
     assert scene.found == [NodeInventory(cpu_milli=1000, memory_mb=1000)]
@@ -99,17 +98,17 @@ def test_a_look_that_shows_other_slices_is_followed_by_a_search_at_once() -> Non
     new = NodeInventory(cpu_milli=1, memory_mb=1)
 
     class Divided(Scene):
-        def look(self) -> NodeReadings:
-            self.must_find = self.looks == 0
-            self.changed = new if self.must_find else None
-            return super().look()
+        def read(self) -> NodeReadings:
+            self.rescan_requested = self.looks == 0
+            self.changed = new if self.rescan_requested else None
+            return super().read()
 
     async def run() -> NodeInventory:
         told: asyncio.Future[NodeInventory] = asyncio.get_running_loop().create_future()
-        looker = DevicePoller(
+        poller = DevicePoller(
             cast(DeviceMonitor, Divided(sight())), lambda _: None, told.set_result
         )
-        running = asyncio.create_task(looker.run())
+        running = asyncio.create_task(poller.run())
         try:
             return await asyncio.wait_for(told, 60)
         finally:

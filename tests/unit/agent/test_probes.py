@@ -21,7 +21,7 @@ def test_commands_that_hang_do_not_hold_up_those_who_read_devices(
         let_go.wait(120)
         return asked.allocation_id
 
-    monkeypatch.setattr(probes, "_run", hangs)
+    monkeypatch.setattr(probes, "_run_command", hangs)
 
     async def scenario() -> list[str]:
         asked = [

@@ -180,14 +180,14 @@ def a_start(name: str, **environment: str) -> pb.ServerMessage:
 def test_an_order_that_cannot_be_prepared_costs_only_its_own_work(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare = OrderTranslator.work
+    prepare = OrderTranslator.translate
 
     def work(self: OrderTranslator, order: pb.Order, login: Account) -> Work:
         if order.allocation_id == "job-1.1":
             raise OSError("no room for that")
         return prepare(self, order, login)
 
-    monkeypatch.setattr(OrderTranslator, "work", work)
+    monkeypatch.setattr(OrderTranslator, "translate", work)
 
     async def test(server: OneServer, launcher: QuietLauncher) -> None:
         server.says.put_nowait(a_start("job-1"))
@@ -399,7 +399,7 @@ def test_a_home_that_cannot_be_looked_up_is_none(directory: Path) -> None:
         a_config(directory), NodeInventory(cpu_milli=1, memory_mb=1, devices=())
     )
     order = a_start("job-1", HOME="/" + "a" * 300).orders.orders[0]
-    assert orders.work(order).workdir == "/"
+    assert orders.translate(order).workdir == "/"
 
 
 def a_log(directory: Path, name: str, size: int) -> None:
@@ -459,9 +459,9 @@ def test_work_that_is_refused_leaves_the_daemon_that_it_joined(
         found = NodeInventory(cpu_milli=1000, memory_mb=1000, devices=())
         agent = Agent(a_config(directory), cast(Launcher, QuietLauncher()), found, None)
         monkeypatch.setattr(agent._mps, "is_used_by", lambda key: key == ("job-1.1", 0))
-        monkeypatch.setattr(agent._mps, "leave", leave)
-        agent._refused(("job-1.1", 0), "bad order")
-        agent._refused(("job-2.1", 0), "bad order")
+        monkeypatch.setattr(agent._mps, "detach", leave)
+        agent._report_not_started(("job-1.1", 0), "bad order")
+        agent._report_not_started(("job-2.1", 0), "bad order")
         await asyncio.sleep(0)
 
     asyncio.run(run())
@@ -493,6 +493,6 @@ def test_work_that_is_forgotten_while_it_joins_a_daemon_never_starts_and_leaves_
         server.says.put_nowait(a_start("job-2"))
         assert await asyncio.wait_for(launcher.started.get(), 20) == "job-2.1"
 
-    monkeypatch.setattr(Mps, "join", join)
-    monkeypatch.setattr(Mps, "leave", leave)
+    monkeypatch.setattr(Mps, "attach", join)
+    monkeypatch.setattr(Mps, "detach", leave)
     with_agent(directory, test)

@@ -41,7 +41,7 @@ class Rig:
         return await asyncio.start_unix_server(come, place / "terminal.sock")
 
     def says(self, **message: object) -> None:
-        assert self.terminals.hear(pb.ServerMessage(**message))  # type: ignore[arg-type]
+        assert self.terminals.handle(pb.ServerMessage(**message))  # type: ignore[arg-type]
 
     def opens(self, *, uid: int | None = None, chunks: int = 8) -> None:
         own = os.geteuid() if uid is None else uid
@@ -136,7 +136,7 @@ def test_a_socket_of_somebody_else_is_not_spoken_to() -> None:
 
 
 def test_a_terminal_that_does_not_appear_is_given_up(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(terminals, "APPEARS_S", 0.1)
+    monkeypatch.setattr(terminals, "CONNECT_TIMEOUT_S", 0.1)
 
     async def run() -> None:
         async with a_rig() as rig:

@@ -1,7 +1,7 @@
-"""Choose how the devices of this node are seen.
+"""Discovers the devices of this node: chooses a device source, retries, and detects hot-plug.
 
-The setting `gpu.detection_method` in, a source out whose `find` has worked once. Where nothing was
-found the source is empty, and says in a sentence what was tried and what to do.
+The setting `gpu.detection_method` comes in, a source whose `find` has worked once comes out. Where
+no device was found the source is empty, and its `problem` says what was tried and what to do.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
+
+import structlog
 
 from gpu_scheduler.agent.devices.declared import EXAMPLE, DeclaredSource
 from gpu_scheduler.agent.devices.host import Host
@@ -25,110 +27,23 @@ from gpu_scheduler.agent.devices.source import (
 )
 from gpu_scheduler.model.errors import InvalidRequest
 
-# --- A limit on how long a source may take.
-#
-# A call that hangs in the driver cannot be ended, only left behind: it keeps its own thread, and no
-# second one is started until it is back. So a hanging driver costs one thread, never the agent.
-
 T = TypeVar("T")
-NAME = "devices"
-"""Of the threads that ask a driver."""
-
-
-def driver_call_hangs() -> bool:
-    """Tell whether some source of this process has left a call behind that is not back."""
-    return any(thread.name == NAME for thread in threading.enumerate())
-
-
-class TimeLimitedSource:
-    """A source whose calls end after a deadline, with DevicesUnreadable if need be."""
-
-    def __init__(
-        self,
-        source: DeviceSource,
-        *,
-        deadline_s: float = 5.0,
-        find_deadline_s: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._source = source
-        self._deadline_s = deadline_s
-        self._find_deadline_s = find_deadline_s
-        self._clock = clock
-        self._left_behind: tuple[threading.Thread, float] | None = None
-
-    def find(self) -> NodeInventory:
-        return self._call(self._source.find, self._find_deadline_s)
-
-    def read(self) -> list[Reading]:
-        return self._call(self._source.read, self._deadline_s)
-
-    def close(self) -> None:
-        """Close the source, unless one of its calls still hangs."""
-        try:
-            self._call(self._source.close, self._deadline_s)
-        except DevicesUnreadable:
-            return
-
-    def _call(self, work: Callable[[], T], deadline_s: float) -> T:
-        self._refuse_while_one_hangs()
-        call = _Call(work)
-        thread = threading.Thread(target=call.run, name=NAME, daemon=True)
-        began = self._clock()
-        thread.start()
-        thread.join(deadline_s)
-        if thread.is_alive():
-            self._left_behind = thread, began
-            raise DevicesUnreadable(
-                f"the GPU driver did not answer within {deadline_s:g} s; it may be hanging"
-            )
-        return call.result()
-
-    def _refuse_while_one_hangs(self) -> None:
-        if self._left_behind is None:
-            return
-        thread, began = self._left_behind
-        if thread.is_alive():
-            raise DevicesUnreadable(
-                f"the GPU driver has not answered for {self._clock() - began:.0f} s; "
-                "it is asked again when that call is back"
-            )
-        self._left_behind = None
-
-
-class _Call(Generic[T]):
-    """One call in a thread: its answer or its error, kept for the one who asked."""
-
-    def __init__(self, work: Callable[[], T]) -> None:
-        self._work = work
-        self._answers: list[T] = []
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._answers.append(self._work())
-        except BaseException as error:  # noqa: BLE001 - raised again where the answer is awaited
-            self._error = error
-
-    def result(self) -> T:
-        if self._error is not None:
-            raise self._error
-        return self._answers[0]
-
-
-# --- Choose how the devices of this node are seen.
-
 METHODS = ("auto", "nvml", "nvidia-smi", "declared", "simulated", "none")
-OFFER = "to try without a GPU, declare some: --simulate 8xA100-80GB"
+RETRIED_METHODS = ("auto", "nvml", "nvidia-smi")
+ADVICE = "to try without a GPU, declare some: --simulate 8xA100-80GB"
+DRIVER_THREAD = "devices"
+FIRST_RETRY_S = 5.0
+MAX_RETRY_S = 300.0
+log = structlog.get_logger("agent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryOptions:
-    """What was asked for: a method, and what each method needs.
+    """The requested method, and the options of each method.
 
     `declared` alone chooses that method; `simulated` is another name for it. CPU and memory replace
-    those of the node, in every method. Finding may take longer than reading: a driver that nobody
-    uses wakes up its devices first.
+    those of the node, in every method. Finding may take longer than reading: an idle driver wakes
+    up its devices first.
     """
 
     method: str = "auto"
@@ -142,27 +57,87 @@ class DiscoveryOptions:
     find_deadline_s: float = 30.0
 
 
-def detect(wanted: DiscoveryOptions, *, host: Host | None = None) -> DeviceSource:
-    """The source to use. Raises only for a wish that no machine could grant."""
+def open_source(options: DiscoveryOptions) -> DeviceSource:
+    """The device source of this node; one without devices is chosen again by each `find`."""
+    is_declared = options.method == "auto" and options.declared
+    if is_declared or options.method not in RETRIED_METHODS:
+        return detect(options)
+    return RetryingSource(lambda: detect(options))
+
+
+def detect(options: DiscoveryOptions, *, host: Host | None = None) -> DeviceSource:
+    """The first source that sees a GPU. Raises only for invalid options."""
     host = host or Host()
-    method = "declared" if wanted.method == "auto" and wanted.declared else wanted.method
+    method = "declared" if options.method == "auto" and options.declared else options.method
     if method not in METHODS:
         raise InvalidRequest(
-            f"gpu.detection_method is '{wanted.method}'; expected one of {', '.join(METHODS)}"
+            f"gpu.detection_method is '{options.method}'; expected one of {', '.join(METHODS)}"
         )
     if method in {"declared", "simulated"}:
-        return _declared(wanted, host)
-    if method == "none":
-        return _with_overrides(
-            EmptySource(host, "GPUs are switched off by gpu.detection_method"), wanted
+        if not options.declared:
+            raise InvalidRequest(
+                f"gpu.detection_method is '{options.method}', but no GPUs are declared; "
+                f"name them, such as {EXAMPLE}"
+            )
+        return DeclaredSource(
+            options.declared,
+            node=options.node,
+            cpu_milli=options.cpu_milli,
+            memory_mb=options.memory_mb,
+            host=host,
+            readings_file=options.readings_file,
         )
-    tries = {"nvml": lambda: _nvml(wanted, host), "nvidia-smi": lambda: _smi(wanted, host)}
-    names = tuple(tries) if method == "auto" else (method,)
-    return _with_overrides(_first(names, tries, host), wanted)
+    if method == "none":
+        source: DeviceSource = EmptySource(host, "GPUs are switched off by gpu.detection_method")
+    else:
+        openers = {"nvml": _open_nvml, "nvidia-smi": _open_smi}
+        names = tuple(openers) if method == "auto" else (method,)
+        failures: list[str] = []
+        for name in names:
+            try:
+                source = openers[name](options, host)
+            except DevicesUnreadable as error:
+                failures.append(f"{name}: {error}")
+                continue
+            if source.find().devices:
+                break
+            source.close()
+            failures.append(f"{name}: it works, and there is no GPU")
+        else:
+            source = EmptySource(host, f"no GPU was found ({'; '.join(failures)}); {ADVICE}")
+    if options.cpu_milli is None and options.memory_mb is None:
+        return source
+    return _OverriddenSource(source, options.cpu_milli, options.memory_mb)
+
+
+def _open_nvml(options: DiscoveryOptions, host: Host) -> DeviceSource:
+    """Import the NVML binding, which is large, only where the library can be loaded."""
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError as error:
+        raise DevicesUnreadable("libnvidia-ml.so.1 cannot be loaded; is a driver there?") from error
+    from gpu_scheduler.agent.devices.nvml import NvmlSource  # noqa: PLC0415
+
+    source = TimeLimitedSource(
+        NvmlSource(host),
+        deadline_s=options.deadline_s,
+        find_deadline_s=options.find_deadline_s,
+    )
+    source.find()
+    return source
+
+
+def _open_smi(options: DiscoveryOptions, host: Host) -> DeviceSource:
+    smi = SmiSource(options.nvidia_smi, host=host, timeout_s=options.find_deadline_s)
+    # Every run wakes up the devices. A run that the kernel cannot kill needs the second limit.
+    limit_s = 2 * options.find_deadline_s
+    source = TimeLimitedSource(smi, deadline_s=limit_s, find_deadline_s=2 * limit_s)
+    source.find()
+    return source
 
 
 class EmptySource:
-    """A node without GPUs, and why that is so."""
+    """A node without GPUs; `problem` says why."""
 
     def __init__(self, host: Host, problem: str) -> None:
         self._host = host
@@ -179,11 +154,11 @@ class EmptySource:
         return []
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing is open."""
 
 
 class _OverriddenSource:
-    """A source whose CPU and memory are as somebody said."""
+    """A source with configured values for CPU and memory."""
 
     def __init__(self, source: DeviceSource, cpu_milli: int | None, memory_mb: int | None) -> None:
         self._source = source
@@ -192,13 +167,10 @@ class _OverriddenSource:
 
     def find(self) -> NodeInventory:
         found = self._source.find()
-        return NodeInventory(
+        return replace(
+            found,
             cpu_milli=found.cpu_milli if self._cpu_milli is None else self._cpu_milli,
             memory_mb=found.memory_mb if self._memory_mb is None else self._memory_mb,
-            devices=found.devices,
-            labels=found.labels,
-            detection=found.detection,
-            problem=found.problem,
         )
 
     def read(self) -> list[Reading]:
@@ -208,96 +180,99 @@ class _OverriddenSource:
         self._source.close()
 
 
-def _with_overrides(source: DeviceSource, wanted: DiscoveryOptions) -> DeviceSource:
-    if wanted.cpu_milli is None and wanted.memory_mb is None:
-        return source
-    return _OverriddenSource(source, wanted.cpu_milli, wanted.memory_mb)
+class TimeLimitedSource:
+    """A source whose calls raise DevicesUnreadable after a timeout.
 
+    A call that hangs in the driver cannot be cancelled: it keeps its own thread, and no second one
+    is started until it returns. So a hanging driver costs one thread and never blocks the agent.
+    """
 
-def _first(
-    names: tuple[str, ...], tries: dict[str, Callable[[], DeviceSource]], host: Host
-) -> DeviceSource:
-    """The first source that sees a GPU, or an empty one that tells of all attempts."""
-    told: list[str] = []
-    for name in names:
+    def __init__(
+        self,
+        source: DeviceSource,
+        *,
+        deadline_s: float = 5.0,
+        find_deadline_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._deadline_s = deadline_s
+        self._find_deadline_s = find_deadline_s
+        self._clock = clock
+        self._hanging: tuple[threading.Thread, float] | None = None
+
+    def find(self) -> NodeInventory:
+        return self._call(self._source.find, self._find_deadline_s)
+
+    def read(self) -> list[Reading]:
+        return self._call(self._source.read, self._deadline_s)
+
+    def close(self) -> None:
+        """Close the source, unless one of its calls hangs."""
         try:
-            source = tries[name]()
-        except DevicesUnreadable as error:
-            told.append(f"{name}: {error}")
-            continue
-        if source.find().devices:
-            return source
-        source.close()
-        told.append(f"{name}: it works, and there is no GPU")
-    return EmptySource(host, f"no GPU was found ({'; '.join(told)}); {OFFER}")
+            self._call(self._source.close, self._deadline_s)
+        except DevicesUnreadable:
+            return
+
+    def _call(self, work: Callable[[], T], deadline_s: float) -> T:
+        if self._hanging is not None:
+            thread, began = self._hanging
+            if thread.is_alive():
+                raise DevicesUnreadable(
+                    f"the GPU driver has not answered for {self._clock() - began:.0f} s; "
+                    "it is asked again when that call returns"
+                )
+            self._hanging = None
+        call = _Call(work)
+        thread = threading.Thread(target=call.run, name=DRIVER_THREAD, daemon=True)
+        began = self._clock()
+        thread.start()
+        thread.join(deadline_s)
+        if thread.is_alive():
+            self._hanging = thread, began
+            raise DevicesUnreadable(
+                f"the GPU driver did not answer within {deadline_s:g} s; it may be hanging"
+            )
+        return call.result()
 
 
-def _declared(wanted: DiscoveryOptions, host: Host) -> DeviceSource:
-    if not wanted.declared:
-        raise InvalidRequest(
-            f"gpu.detection_method is '{wanted.method}', but no GPUs are declared; "
-            f"name them, such as {EXAMPLE}"
-        )
-    return DeclaredSource(
-        wanted.declared,
-        node=wanted.node,
-        cpu_milli=wanted.cpu_milli,
-        memory_mb=wanted.memory_mb,
-        host=host,
-        readings_file=wanted.readings_file,
-    )
+class _Call(Generic[T]):
+    """One call in a thread: its result or its error."""
 
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._results: list[T] = []
+        self._error: BaseException | None = None
 
-def _nvml(wanted: DiscoveryOptions, host: Host) -> DeviceSource:
-    """The binding is large, so it is imported only where the library loads."""
-    try:
-        ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError as error:
-        raise DevicesUnreadable("libnvidia-ml.so.1 cannot be loaded; is a driver there?") from error
-    from gpu_scheduler.agent.devices.nvml import NvmlSource  # noqa: PLC0415
+    def run(self) -> None:
+        try:
+            self._results.append(self._work())
+        except BaseException as error:  # noqa: BLE001 - raised again by result()
+            self._error = error
 
-    return _tried(
-        TimeLimitedSource(
-            NvmlSource(host),
-            deadline_s=wanted.deadline_s,
-            find_deadline_s=wanted.find_deadline_s,
-        )
-    )
-
-
-def _smi(wanted: DiscoveryOptions, host: Host) -> DeviceSource:
-    source = SmiSource(wanted.nvidia_smi, host=host, timeout_s=wanted.find_deadline_s)
-    # Every run wakes up the devices. One that the kernel does not let die needs the second limit.
-    limit_s = 2 * wanted.find_deadline_s
-    return _tried(TimeLimitedSource(source, deadline_s=limit_s, find_deadline_s=2 * limit_s))
-
-
-def _tried(source: DeviceSource) -> DeviceSource:
-    source.find()
-    return source
-
-
-# --- Devices that are not there yet: at boot an agent may be up before the driver is.
-#
-# Until a device was seen, the way to see them is chosen anew with each `find`; who asks how often
-# decides `HotplugScan`. From the first device on this source is the one that was chosen then.
-
-SOUGHT = ("auto", "nvml", "nvidia-smi")
+    def result(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
 
 
 class RetryingSource:
-    """A source that is chosen again for as long as it sees nothing."""
+    """Chooses its source again while no device was found.
+
+    At boot the agent may start before the driver does. Each `find` repeats the choice until a
+    device was seen; `HotplugScan` decides how often that happens.
+    """
 
     def __init__(self, choose: Callable[[], DeviceSource]) -> None:
-        """`choose` gives a source whose `find` has worked."""
+        """`choose` returns a source whose `find` has worked."""
         self._choose = choose
         self._source = choose()
         self._is_chosen = True
 
     def find(self) -> NodeInventory:
-        """What is there now; a driver that hangs since the last time is not asked once more."""
+        """The devices that exist now; a driver with a hanging call is not asked again."""
         if not self._is_chosen:
-            if driver_call_hangs():
+            if any(thread.name == DRIVER_THREAD for thread in threading.enumerate()):
                 raise DevicesUnreadable("the GPU driver has not answered an earlier question yet")
             self._source.close()
             self._source = self._choose()
@@ -306,17 +281,77 @@ class RetryingSource:
         return found
 
     def read(self) -> list[Reading]:
-        """What the devices say, if there are any."""
         return self._source.read()
 
     def close(self) -> None:
-        """Let go of the driver."""
         self._source.close()
 
 
-def open_source(wanted: DiscoveryOptions) -> DeviceSource:
-    """The source to use; devices that can still come are looked for again."""
-    is_declared = wanted.method == "auto" and wanted.declared
-    if is_declared or wanted.method not in SOUGHT:
-        return detect(wanted)
-    return RetryingSource(lambda: detect(wanted))
+class HotplugScan:
+    """Detects devices that are added or removed while the agent runs.
+
+    The kernel's list of GPUs is compared often, as that is cheap. The driver is asked for all
+    devices only when that list has changed or a scan was requested: by an administrator, or by a
+    reading that shows other MIG slices. A node without any device is scanned with back-off.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], NodeInventory],
+        found: NodeInventory,
+        gpus: Callable[[], tuple[str, ...]],
+        *,
+        retry_when_empty: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`find` asks the driver, `gpus` the kernel.
+
+        With `retry_when_empty` a node without devices is scanned even if the kernel's list is the
+        same.
+        """
+        self._find = find
+        self._found = found
+        self._gpus = gpus
+        self._known_gpus = gpus()
+        self._retry_when_empty = retry_when_empty
+        self._clock = clock
+        self._retry_s = FIRST_RETRY_S
+        self._retry_at = clock() + FIRST_RETRY_S
+        self.is_requested = False
+
+    def request(self) -> None:
+        """Scan at the next opportunity, even if the kernel's list is the same."""
+        self.is_requested = True
+
+    def scan(self) -> NodeInventory | None:
+        """The inventory if it has changed; may take as long as the driver takes."""
+        gpus = self._gpus()
+        has_cause = gpus != self._known_gpus or self.is_requested
+        is_empty = self._retry_when_empty and not self._found.devices
+        if not has_cause and not (is_empty and self._clock() >= self._retry_at):
+            return None
+        # Most nodes without GPUs stay so: wait longer each time, unless something has happened.
+        longer_s = min(MAX_RETRY_S, 2 * self._retry_s)
+        self._retry_s = FIRST_RETRY_S if has_cause else longer_s
+        self._retry_at = self._clock() + self._retry_s
+        self.is_requested = False
+        try:
+            found = self._find()
+        except DevicesUnreadable as error:
+            if has_cause:
+                log.warning("devices have changed but cannot be read yet", error=str(error))
+            return None
+        self._known_gpus = gpus
+        # A device that exists but cannot be identified stays as it was: its readings say why.
+        known = {device.index: device for device in self._found.devices}
+        devices = tuple(
+            device if device.uuid else known.get(device.index, device) for device in found.devices
+        )
+        found = replace(found, devices=devices)
+        if found == self._found:
+            return None
+        before, self._found = self._found, found
+        if before.devices != found.devices:
+            count = len(before.devices)
+            log.warning("devices have changed", before=count, now=len(found.devices))
+        return found

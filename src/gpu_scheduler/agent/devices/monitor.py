@@ -1,23 +1,25 @@
-"""From readings to telemetry: what to tell the server about the devices.
+"""Monitors the devices of a node: readings of a device source come in, telemetry goes out.
 
-Whose a process is says the agent (`owner_of`); what belongs to nobody and matters is foreign.
-Temperature is only reported: what is too hot the server decides. The field names of the values are
-those of the wire, where 0 stands for unknown.
+`DevicePoller` calls `DeviceMonitor` periodically, and at once when a job has ended. The monitor
+adds what a single reading cannot tell: health, load averages, memory that a job has not released,
+and the job that owns each process. Temperatures are only reported; the server decides what is too
+hot. In the telemetry, 0 stands for unknown, as on the wire.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Container, Iterable
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from threading import Lock
 
-import structlog
-
+from gpu_scheduler.agent.devices.discovery import HotplugScan
 from gpu_scheduler.agent.devices.health import DeviceHealth, Recovery, updated_health
 from gpu_scheduler.agent.devices.processes import ForeignRule, ProcessAttribution
 from gpu_scheduler.agent.devices.source import (
@@ -28,18 +30,15 @@ from gpu_scheduler.agent.devices.source import (
     Reading,
 )
 from gpu_scheduler.model.measurements import DeviceProcess, DeviceReading, NodeReadings
+from gpu_scheduler.wire import agent_pb2 as pb
 
-# --- A circuit breaker around the reading of devices.
-#
-# Closed, every look asks the source. After some failures in a row it opens: the source is left
-# alone
-# for a while that doubles, and the last readings hold. Then one look may try (half-open); if it
-# works
-# the breaker closes. A failure is never raised: it is a problem in words beside the last readings.
+MIN_PAUSE_S = 0.01
+RELEASE_RETRY_S = 0.1
+OwnerLookup = Callable[[int], str | None]
 
 
 class BreakerState(StrEnum):
-    """Whether the source is asked."""
+    """Whether the source may be read."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -48,7 +47,7 @@ class BreakerState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerResult:
-    """The newest readings there are. Stale ones come with the problem."""
+    """The newest readings. Stale readings come with the problem."""
 
     readings: tuple[Reading, ...] = ()
     stale: bool = False
@@ -56,7 +55,13 @@ class BreakerResult:
 
 
 class Breaker:
-    """Asks a source, or spares it. `failures` in a row open it, for `backoff_s` at first."""
+    """A circuit breaker around a device source.
+
+    While it is closed, every read asks the source. After `failures` errors in a row it opens: the
+    source is not asked for `backoff_s`, doubled each time, and the last readings are returned. Then
+    one read may try (half-open); if that works the breaker closes. An error is never raised: it is
+    a problem text beside the last readings.
+    """
 
     def __init__(
         self,
@@ -81,34 +86,30 @@ class Breaker:
 
     @property
     def state(self) -> BreakerState:
-        """Closed, open, or half-open once the back-off is over."""
+        """Closed, open, or half-open once the back-off has passed."""
         if self._open_until is None:
             return BreakerState.CLOSED
         return BreakerState.OPEN if self._clock() < self._open_until else BreakerState.HALF_OPEN
 
     def read(self) -> BreakerResult:
-        """The newest readings, by asking the source if it may be asked."""
+        """Read the source if the breaker allows it, else return the last readings."""
         if self.state is BreakerState.OPEN:
-            return self._held()
+            return self._stale()
         try:
             self._last = tuple(self._source.read())
         except DevicesUnreadable as error:
             self._problem = str(error)
-            self._count_failure()
-            return self._held()
+            self._failures += 1
+            if self._open_until is not None:
+                self._backoff_s = min(self._backoff_s * 2, self._most_backoff_s)
+            if self._failures >= self._most_failures:
+                self._open_until = self._clock() + self._backoff_s
+            return self._stale()
         self._failures, self._backoff_s, self._open_until = 0, self._first_backoff_s, None
         self._read_at = self._clock()
         return BreakerResult(readings=self._last)
 
-    def _count_failure(self) -> None:
-        now = self._clock()
-        self._failures += 1
-        if self._open_until is not None:
-            self._backoff_s = min(self._backoff_s * 2, self._most_backoff_s)
-        if self._failures >= self._most_failures:
-            self._open_until = now + self._backoff_s
-
-    def _held(self) -> BreakerResult:
+    def _stale(self) -> BreakerResult:
         now = self._clock()
         parts = [f"GPUs cannot be read: {self._problem}"]
         if self._read_at is not None:
@@ -118,166 +119,65 @@ class Breaker:
         return BreakerResult(readings=self._last, stale=True, problem="; ".join(parts))
 
 
-# --- Whether the memory of a device came back after our jobs.
-#
-# Readings come in, memory that nobody gave back and nobody holds goes out. What was in use before
-# our
-# jobs came, without a process that one could see, was never ours. Of a device that does not say
-# what
-# its processes use, nothing is said.
-
-
 @dataclass(slots=True)
-class _ReleasedMemory:
-    """`before_mb` was in use without a process before our jobs; None: that was not seen."""
+class _DeviceMemory:
+    """`baseline_mb` was in use without a visible process before our jobs; None if not seen."""
 
-    before_mb: int | None = None
-    used_by_us: bool = False
+    baseline_mb: int | None = None
+    used_by_job: bool = False
 
 
-class Releases:
-    """Keeps one device from the next job until what the last one used is free."""
+class MemoryReleaseCheck:
+    """Detects device memory that no process holds and that an ended job has not released.
+
+    Memory that was in use without a visible process before our jobs came does not count. Devices
+    that do not report the memory of their processes are not checked.
+    """
 
     def __init__(self, tolerance_mb: int) -> None:
-        """So much more than before does not count."""
+        """Up to `tolerance_mb` more than the baseline does not count."""
         self._tolerance_mb = tolerance_mb
-        self._memories: dict[int, _ReleasedMemory] = {}
+        self._devices: dict[int, _DeviceMemory] = {}
 
-    def begin(self, indices: Iterable[int]) -> None:
-        """Work of ours is about to use these devices."""
+    def mark_in_use(self, indices: Iterable[int]) -> None:
+        """Jobs are about to use these devices."""
         for index in indices:
-            self._of(index).used_by_us = True
+            self._device(index).used_by_job = True
 
-    def forgive(self, index: int) -> None:
-        """From now on what is in use there counts as never ours."""
-        self._memories.pop(index, None)
+    def reset(self, index: int) -> None:
+        """Take the memory in use at the next reading as the baseline."""
+        self._devices.pop(index, None)
 
-    def left_mb(self, reading: Reading, owned: list[tuple[Process, str]]) -> int:
-        """What our jobs have not given back, as of this reading; 0 while one is still there."""
-        memory = self._of(reading.index)
+    def unreleased_mb(self, reading: Reading, owned: list[tuple[Process, str]]) -> int:
+        """The memory that ended jobs have not released; 0 while a job uses the device."""
+        memory = self._device(reading.index)
         if any(owner for _, owner in owned):
-            memory.used_by_us = True
+            memory.used_by_job = True
             return 0
         held = [process.memory_mb for process in reading.processes]
         if reading.memory_used_mb is None or None in held:
             return 0
         unheld_mb = max(0, reading.memory_used_mb - sum(mb for mb in held if mb is not None))
-        if memory.used_by_us and memory.before_mb is not None:
-            more_mb = unheld_mb - memory.before_mb
-            if more_mb > self._tolerance_mb:
-                return more_mb
-        memory.used_by_us = False
-        memory.before_mb = unheld_mb
+        if memory.used_by_job and memory.baseline_mb is not None:
+            excess_mb = unheld_mb - memory.baseline_mb
+            if excess_mb > self._tolerance_mb:
+                return excess_mb
+        memory.used_by_job = False
+        memory.baseline_mb = unheld_mb
         return 0
 
-    def _of(self, index: int) -> _ReleasedMemory:
-        return self._memories.setdefault(index, _ReleasedMemory())
-
-
-# --- Devices that come and go while the agent runs.
-#
-# The kernel's list of GPUs is looked at often, as that costs nothing; the driver is asked for all
-# devices again only when that list has changed, or somebody says so: a person, or a reading that
-# shows other MIG slices. Where there was none at all it is asked now and then, less and less often:
-# at boot the agent may have come before the driver.
-
-FIRST_PAUSE_S = 5.0
-LONGEST_PAUSE_S = 300.0
-log = structlog.get_logger("agent")
-
-
-class HotplugScan:
-    """What was found last, and whether it may have changed."""
-
-    def __init__(
-        self,
-        find: Callable[[], NodeInventory],
-        found: NodeInventory,
-        gpus: Callable[[], tuple[str, ...]],
-        *,
-        seeks: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`find` asks the driver, `gpus` the kernel.
-
-        With `seeks` a node without any device is looked at now and then, whatever the kernel says.
-        """
-        self._find = find
-        self._found = found
-        self._gpus = gpus
-        self._known = gpus()
-        self._asked = False
-        self._seeks = seeks
-        self._clock = clock
-        self._pause_s = FIRST_PAUSE_S
-        self._due_s = clock() + FIRST_PAUSE_S
-
-    def ask(self) -> None:
-        """Look at the next opportunity, whatever the kernel says."""
-        self._asked = True
-
-    @property
-    def is_asked(self) -> bool:
-        """Tell whether somebody waits for it."""
-        return self._asked
-
-    def look(self) -> NodeInventory | None:
-        """What is there now, if that is not what was there; may take as long as a driver takes."""
-        gpus = self._gpus()
-        is_told = gpus != self._known or self._asked
-        if not is_told and not self._is_due():
-            return None
-        self._pause(is_told)
-        self._asked = False
-        try:
-            found = self._find()
-        except DevicesUnreadable as error:
-            if is_told:
-                log.warning("devices have changed and cannot be read yet", error=str(error))
-            return None
-        self._known = gpus
-        found = _with_known(found, self._found)
-        if found == self._found:
-            return None
-        before, self._found = self._found, found
-        if before.devices != found.devices:
-            count = len(before.devices)
-            log.warning("devices have changed", before=count, now=len(found.devices))
-        return found
-
-    def _is_due(self) -> bool:
-        """There may be a driver by now, of which the kernel told before it could be asked."""
-        return self._seeks and not self._found.devices and self._clock() >= self._due_s
-
-    def _pause(self, is_told: bool) -> None:
-        """Longer each time, unless something has happened: most nodes without GPUs stay so."""
-        longer_s = min(LONGEST_PAUSE_S, 2 * self._pause_s)
-        self._pause_s = FIRST_PAUSE_S if is_told else longer_s
-        self._due_s = self._clock() + self._pause_s
-
-
-def _with_known(found: NodeInventory, before: NodeInventory) -> NodeInventory:
-    """A device that is there and does not say who it is stays as it was: its readings say why."""
-    known = {device.index: device for device in before.devices}
-    devices = tuple(
-        device if device.uuid else known.get(device.index, device) for device in found.devices
-    )
-    return replace(found, devices=devices)
-
-
-# --- From readings to telemetry: what to tell the server about the devices.
-
-OwnerLookup = Callable[[int], str | None]
+    def _device(self, index: int) -> _DeviceMemory:
+        return self._devices.setdefault(index, _DeviceMemory())
 
 
 def boot_clock() -> float:
-    """Seconds since this machine started, its sleep included. Nobody can set this clock."""
+    """Seconds since this machine started, including suspend. This clock cannot be set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorSettings:
-    """The settings of group `gpu` that concern watching."""
+    """The settings of group `gpu` for monitoring."""
 
     monitor_interval_s: float = 5.0
     utilization_window_s: float = 60.0
@@ -291,11 +191,11 @@ class MonitorSettings:
 
 
 class DeviceMonitor:
-    """Looks at the devices that were found, and remembers what one look alone cannot tell.
+    """Reads the devices of a node and keeps the state between two readings.
 
-    `look` may take as long as the source's deadline: call it from a thread, never from an event
-    loop, and never twice at once. With `memory`, distrust outlives this process, for one boot.
-    `clock` counts from boot, so that it means the same after a restart of the agent.
+    `read` may take as long as the source's timeout: call it from a thread, never from an event
+    loop, and never twice at once. With `health_file`, the health of devices survives a restart
+    of the agent, but not a reboot. `clock` counts from boot, so it stays valid across a restart.
     """
 
     def __init__(
@@ -305,14 +205,14 @@ class DeviceMonitor:
         owner_of: OwnerLookup,
         *,
         settings: MonitorSettings | None = None,
-        memory: Path | None = None,
+        health_file: Path | None = None,
         boot_id: str = "",
         clock: Callable[[], float] = boot_clock,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.settings = settings or MonitorSettings()
-        self._found = {device.index: device for device in found.devices}
-        self.rescan: HotplugScan | None = None
+        self._devices = {device.index: device for device in found.devices}
+        self.hotplug: HotplugScan | None = None
         self._clock = clock
         self._wall_clock = wall_clock
         self._breaker = Breaker(
@@ -323,109 +223,119 @@ class DeviceMonitor:
             clock=clock,
         )
         self._attribution = ProcessAttribution(owner_of, self.settings.foreign)
-        self._releases = Releases(self.settings.release_tolerance_mb)
+        self._memory_release = MemoryReleaseCheck(self.settings.release_tolerance_mb)
         self._loads: dict[int, deque[tuple[float, int]]] = {}
         self._xids: dict[int, int] = {}
         self._lock = Lock()
-        self._forgiven: dict[int, tuple[int, float]] = {}
-        self._trusted: dict[int, int] = {}
-        self._begun: set[int] = set()
-        self._ours_at: dict[int, float] = {}
+        self._new_repairs: dict[int, tuple[int, float]] = {}
+        self._repair_marks: dict[int, int] = {}
+        self._new_uses: set[int] = set()
+        self._last_job_at: dict[int, float] = {}
         self._last: tuple[DeviceReading, ...] = ()
-        self._memory = _HealthFile(memory, boot_id)
-        self._trust: dict[int, DeviceHealth] = self._memory.recall(self._found_uuids())
+        self._health_file = _HealthFile(health_file, boot_id)
+        self._health: dict[int, DeviceHealth] = self._health_file.load(self._uuids())
 
-    def look(self) -> NodeReadings:
+    def read(self) -> NodeReadings:
         """Read all devices once. Never raises because of a device."""
-        self._take_in()
-        held = self._breaker.read()
+        self._apply_notices()
+        result = self._breaker.read()
         at_ms = int(self._wall_clock() * 1000)
-        if held.stale:
-            return NodeReadings(at_ms=at_ms, readings=self._last, problem=held.problem)
+        if result.stale:
+            return NodeReadings(at_ms=at_ms, readings=self._last, problem=result.problem)
         self._last = tuple(
-            self._report(reading) for reading in held.readings if reading.index in self._found
+            self._telemetry(reading)
+            for reading in result.readings
+            if reading.index in self._devices
         )
-        if any(self._is_split_anew(reading) for reading in held.readings):
-            self.ask_again()
-        self._memory.keep(self._trust, self._found_uuids())
+        if any(self._mig_changed(reading) for reading in result.readings):
+            self.request_rescan()
+        self._health_file.store(self._health, self._uuids())
         return NodeReadings(at_ms=at_ms, readings=self._last)
 
-    def find_again(self) -> NodeInventory | None:
-        """What is there now, if devices came or went since the last time; not during a look."""
-        found = None if self.rescan is None else self.rescan.look()
+    def detect_changes(self) -> NodeInventory | None:
+        """The new inventory if devices were added or removed; not during `read`."""
+        found = None if self.hotplug is None else self.hotplug.scan()
         if found is None:
             return None
-        before, self._found = self._found, {device.index: device for device in found.devices}
+        before, self._devices = self._devices, {device.index: device for device in found.devices}
+        states = (
+            self._health,
+            self._loads,
+            self._xids,
+            self._last_job_at,
+            self._repair_marks,
+        )
         for index, device in before.items():
-            if index not in self._found or self._found[index].uuid != device.uuid:
-                for kept in (self._trust, self._loads, self._xids, self._ours_at, self._trusted):
-                    kept.pop(index, None)
-        self._last = tuple(reading for reading in self._last if reading.index in self._found)
+            if index not in self._devices or self._devices[index].uuid != device.uuid:
+                for state in states:
+                    state.pop(index, None)
+        self._last = tuple(reading for reading in self._last if reading.index in self._devices)
         return found
 
     @property
-    def must_find(self) -> bool:
-        """Tell whether the last look has shown that there are other devices or slices."""
-        return self.rescan is not None and self.rescan.is_asked
+    def rescan_requested(self) -> bool:
+        """Tell whether the last reading showed other devices or MIG slices."""
+        return self.hotplug is not None and self.hotplug.is_requested
 
-    def _is_split_anew(self, reading: Reading) -> bool:
-        """Tell whether MIG slices were made or destroyed, or its mode was changed."""
-        known = self._found.get(reading.index)
+    def request_rescan(self) -> None:
+        """Search for all devices again before the next reading."""
+        if self.hotplug is not None:
+            self.hotplug.request()
+
+    def _mig_changed(self, reading: Reading) -> bool:
+        """Tell whether MIG slices were created or destroyed, or the MIG mode was changed."""
+        known = self._devices.get(reading.index)
         if known is None or reading.mig_uuids is None:
             return False
         return known.mig_uuids != set(reading.mig_uuids)
 
-    def ask_again(self) -> None:
-        """Somebody has changed the devices: look for all of them again."""
-        if self.rescan is not None:
-            self.rescan.ask()
+    def mark_repaired(self, index: int, *, mark: int = 0, ago_s: float = 0.0) -> None:
+        """An administrator has repaired a device: forget its errors before that time.
 
-    def trust(self, index: int, *, mark: int = 0, ago_s: float = 0.0) -> None:
-        """Somebody has looked after a device: only what stands against it now counts.
-
-        With an order that comes late, also what it has done since then. The readings have its
-        `mark` once that is written down.
+        The readings carry `mark` once this has been applied.
         """
         with self._lock:
-            self._forgiven[index] = (mark, self._clock() - ago_s)
+            self._new_repairs[index] = (mark, self._clock() - ago_s)
 
-    def begin(self, indices: Iterable[int]) -> None:
-        """Work of ours is about to use these devices."""
+    def mark_in_use(self, indices: Iterable[int]) -> None:
+        """Jobs are about to use these devices."""
         with self._lock:
-            self._begun.update(indices)
+            self._new_uses.update(indices)
 
-    def _take_in(self) -> None:
-        """Between two looks, as a look may be under way when somebody says something."""
+    def _apply_notices(self) -> None:
+        """Apply repairs and uses between two readings, as they can arrive during one."""
         with self._lock:
-            forgiven, self._forgiven = self._forgiven, {}
-            begun, self._begun = self._begun, set()
-        self._releases.begin(begun)
-        self._ours_at.update(dict.fromkeys(begun, self._clock()))
-        for index, (mark, at) in forgiven.items():
-            before = self._trust.get(index, DeviceHealth())
-            self._trusted[index] = mark
+            repairs, self._new_repairs = self._new_repairs, {}
+            uses, self._new_uses = self._new_uses, set()
+        self._memory_release.mark_in_use(uses)
+        self._last_job_at.update(dict.fromkeys(uses, self._clock()))
+        for index, (mark, at) in repairs.items():
+            before = self._health.get(index, DeviceHealth())
+            self._repair_marks[index] = mark
             if before.error_at is not None and before.error_at > at:
                 continue
-            self._releases.forgive(index)
-            self._trust[index] = DeviceHealth(ecc_errors=before.ecc_errors)
+            self._memory_release.reset(index)
+            self._health[index] = DeviceHealth(ecc_errors=before.ecc_errors)
             self._xids.pop(index, None)
 
-    def _found_uuids(self) -> dict[int, str]:
-        return {index: device.uuid for index, device in self._found.items()}
+    def _uuids(self) -> dict[int, str]:
+        return {index: device.uuid for index, device in self._devices.items()}
 
-    def _report(self, reading: Reading) -> DeviceReading:
+    def _telemetry(self, reading: Reading) -> DeviceReading:
         index = reading.index
-        trust = updated_health(
-            self._trust.get(index, DeviceHealth()), reading, self._clock(), self.settings.recovery
+        health = updated_health(
+            self._health.get(index, DeviceHealth()), reading, self._clock(), self.settings.recovery
         )
-        self._trust[index] = trust
+        self._health[index] = health
         load = self._average_load(reading)
         if reading.xids:
             self._xids[index] = reading.xids[-1]
-        memory_mb = self._found[index].memory_mb
-        owned = self._attribution.attribute(reading, self._load_of_others(index, load), memory_mb)
+        memory_mb = self._devices[index].memory_mb
+        owned = self._attribution.attribute(reading, self._foreign_load(index, load), memory_mb)
         if any(owner for _, owner in owned):
-            self._ours_at[index] = self._clock()
+            self._last_job_at[index] = self._clock()
+        # The last XID is reported once, or for as long as the device is unhealthy.
+        xid = self._xids.pop(index, 0) if health.healthy else self._xids.get(index, 0)
         return DeviceReading(
             index=index,
             utilisation_percent=load or 0,
@@ -436,8 +346,8 @@ class DeviceMonitor:
             sm_clock_mhz=reading.sm_clock_mhz or 0,
             throttle_reasons=reading.throttle_reasons,
             ecc_errors=reading.ecc_errors or 0,
-            xid=self._shown_xid(index, trust),
-            healthy=trust.healthy,
+            xid=xid,
+            healthy=health.healthy,
             load_percent=reading.utilisation_percent,
             power_known=reading.power_mw is not None,
             processes=tuple(
@@ -451,23 +361,19 @@ class DeviceMonitor:
                 )
                 for process, owner in owned
             ),
-            why=trust.why,
-            unexplained_mb=self._releases.left_mb(reading, owned),
-            trusted=self._trusted.get(index, 0),
+            why=health.why,
+            unexplained_mb=self._memory_release.unreleased_mb(reading, owned),
+            trusted=self._repair_marks.get(index, 0),
         )
 
-    def _load_of_others(self, index: int, load: int | None) -> int | None:
-        """What of the load cannot come from a job of ours that was there within the window."""
-        ours_at = self._ours_at.get(index)
+    def _foreign_load(self, index: int, load: int | None) -> int | None:
+        """The load, unless one of our jobs used the device within the averaging window."""
+        last_job_at = self._last_job_at.get(index)
         window_s = self.settings.utilization_window_s
-        return load if ours_at is None or self._clock() - ours_at > window_s else None
-
-    def _shown_xid(self, index: int, trust: DeviceHealth) -> int:
-        """The last error: told once, or for as long as the device is unhealthy."""
-        return self._xids.get(index, 0) if not trust.healthy else self._xids.pop(index, 0)
+        return load if last_job_at is None or self._clock() - last_job_at > window_s else None
 
     def _average_load(self, reading: Reading) -> int | None:
-        """The mean utilisation over the window, or None if the device does not tell."""
+        """The mean utilisation over the window, or None if the device does not report it."""
         now = self._clock()
         loads = self._loads.setdefault(reading.index, deque())
         if reading.utilisation_percent is not None:
@@ -478,34 +384,34 @@ class DeviceMonitor:
 
 
 class _HealthFile:
-    """Distrust on disk, by UUID. A reboot resets every device, so it holds for one boot only."""
+    """Unhealthy devices on disk, by UUID. A reboot resets devices, so it is valid for one boot."""
 
     def __init__(self, path: Path | None, boot_id: str) -> None:
         self._path = path
         self._boot_id = boot_id
         self._written = ""
 
-    def recall(self, uuids: dict[int, str]) -> dict[int, DeviceHealth]:
-        """What was kept. A file that cannot be used is as good as none."""
+    def load(self, uuids: dict[int, str]) -> dict[int, DeviceHealth]:
+        """The stored health by index. An unreadable file counts as empty."""
         if self._path is None:
             return {}
         try:
-            kept = json.loads(self._path.read_text(encoding="utf-8"))
-            if kept["boot_id"] != self._boot_id:
+            stored = json.loads(self._path.read_text(encoding="utf-8"))
+            if stored["boot_id"] != self._boot_id:
                 return {}
-            trusts = {uuid: DeviceHealth(**values) for uuid, values in kept["devices"].items()}
+            health = {uuid: DeviceHealth(**values) for uuid, values in stored["devices"].items()}
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return {}
-        return {index: trusts[uuid] for index, uuid in uuids.items() if uuid in trusts}
+        return {index: health[uuid] for index, uuid in uuids.items() if uuid in health}
 
-    def keep(self, trusts: dict[int, DeviceHealth], uuids: dict[int, str]) -> None:
-        """Write what changed. A disk that is full costs only the memory."""
+    def store(self, health: dict[int, DeviceHealth], uuids: dict[int, str]) -> None:
+        """Write the file if it has changed. On a full disk the state stays in memory only."""
         if self._path is None:
             return
         devices = {
-            uuids[index]: asdict(trust)
-            for index, trust in sorted(trusts.items())
-            if uuids.get(index) and (trust.why or trust.hold_s)
+            uuids[index]: asdict(device)
+            for index, device in sorted(health.items())
+            if uuids.get(index) and (device.why or device.hold_s)
         }
         text = json.dumps({"boot_id": self._boot_id, "devices": devices})
         if text == self._written or not (devices or self._written or self._path.exists()):
@@ -517,3 +423,97 @@ class _HealthFile:
         except OSError:
             return
         self._written = text
+
+
+class DevicePoller:
+    """Reads a monitor periodically in a thread, and at once when a job has ended.
+
+    A job is reported as ended only when a reading that began after its end finds no process of it
+    on any device, so that its devices are free when the server assigns them again. After a timeout
+    the job is reported anyway, and the server sees the remaining processes in the readings.
+    """
+
+    def __init__(
+        self,
+        monitor: DeviceMonitor,
+        on_readings: Callable[[NodeReadings], None],
+        on_inventory: Callable[[NodeInventory], None] | None = None,
+    ) -> None:
+        """`on_readings` is called with every reading, before tasks that wait for it continue.
+
+        `on_inventory` is called when devices were added or removed, before their next reading.
+        """
+        self._monitor = monitor
+        self._on_readings = on_readings
+        self._on_inventory = on_inventory
+        self._wake = asyncio.Event()
+        self._waiting: list[asyncio.Future[NodeReadings]] = []
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        interval_s = self._monitor.settings.monitor_interval_s
+        skip_wait = False
+        while True:
+            self._wake.clear()
+            waiting, self._waiting = self._waiting, []
+            inventory = await asyncio.to_thread(self._monitor.detect_changes)
+            if inventory is not None and self._on_inventory is not None:
+                self._on_inventory(inventory)
+            readings = await asyncio.to_thread(self._monitor.read)
+            self._on_readings(readings)
+            for future in waiting:
+                if not future.done():
+                    future.set_result(readings)
+            await asyncio.sleep(MIN_PAUSE_S)
+            # A reading that shows other devices or MIG slices is followed by a rescan at once.
+            skip_wait = self._monitor.rescan_requested and not skip_wait
+            if skip_wait:
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await self._wake.wait()
+
+    def rescan(self) -> None:
+        """Search for all devices again now."""
+        self._monitor.request_rescan()
+        self._wake.set()
+
+    def mark_in_use(self, indices: Iterable[int]) -> None:
+        """Jobs are about to use these devices."""
+        self._monitor.mark_in_use(indices)
+
+    def mark_repaired(self, order: pb.Trust) -> None:
+        """An administrator has repaired a device."""
+        self._monitor.mark_repaired(order.device, mark=order.mark, ago_s=order.ago_ms / 1000)
+        self._wake.set()
+
+    async def wait_released(self, allocation_id: str, indices: Container[int]) -> bool:
+        """Wait until no device has a process of the job and its devices have released its memory.
+
+        False on timeout.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._monitor.settings.release_timeout_s
+        while not _is_released(await self._next_reading(), allocation_id, indices):
+            if clock() >= deadline:
+                return False
+            await asyncio.sleep(RELEASE_RETRY_S)
+        return True
+
+    async def _next_reading(self) -> NodeReadings:
+        """A reading that has not begun yet."""
+        future: asyncio.Future[NodeReadings] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        self._wake.set()
+        return await future
+
+
+def _is_released(telemetry: NodeReadings, allocation_id: str, indices: Container[int]) -> bool:
+    """Tell whether a job is gone from the devices; unreadable devices are not waited for."""
+    if telemetry.problem:
+        return True
+    return not any(
+        (reading.unexplained_mb and reading.index in indices)
+        or any(process.allocation_id == allocation_id for process in reading.processes)
+        for reading in telemetry.readings
+    )

@@ -1,1 +1,4 @@
-"""What the agent does for the jobs of its node: orders, environment, probes, logs, terminals."""
+"""What the agent does for jobs: it translates orders, probes services, serves logs and terminals.
+
+Processes of jobs are started and supervised by the launcher, not here.
+"""

@@ -1,24 +1,20 @@
-"""The variables that a job sees: its submitter's, and over them those that only we can know."""
+"""The environment of a job: the submitter's variables, and over them those that the agent sets.
+
+The agent sets the visible devices, the identity of the job and the rendezvous of a gang, and wraps
+the command to run in a conda environment if one is requested.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 from gpu_scheduler.agent.accounts import Account, call_with_timeout
 from gpu_scheduler.agent.devices.source import DetectedDevice
 from gpu_scheduler.agent.work import WorkDevice
+from gpu_scheduler.model.node import Adapter
 from gpu_scheduler.wire import agent_pb2 as pb
-
-# --- What a member of a gang is told of the others: variables and files, for what people train
-# with.
-#
-# The same names are set when a member is prepared and when it is committed; only then are all
-# values
-# final. RANK and its like are for one process per member; PET_* are torchrun's own names for its
-# options, with a member as what torchrun calls a node.
 
 HOSTFILE = "hostfile"
 MACHINEFILE = "machinefile"
@@ -27,26 +23,36 @@ RENDEZVOUS_NAMES = (
     *("NODE_RANK", "NNODES", "PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE"),
     *("PET_MASTER_ADDR", "PET_MASTER_PORT", "TGPU_NODELIST", "TGPU_HOSTFILE", "TGPU_MACHINEFILE"),
 )
+"""Set when a gang member is prepared and again when it is committed; only then they are final.
+
+RANK and the like assume one process per member. PET_* are torchrun's names for its options, where
+torchrun's "node" is a member.
+"""
 LOOPBACK = "127.0.0.1"
-
-
-class Adapter(Protocol):
-    """A network adapter that NCCL can use, such as mlx5_0."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def port(self) -> int: ...
-    @property
-    def numa_node(self) -> int: ...
-    @property
-    def active(self) -> bool: ...
+PLAIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+WHOLE_MILLI = 1000
+NEVER_PASSED = (
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"),
+    *("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
+    *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "TGPU_GPU_SHARING"),
+    *("TGPU_JOB_ID", "TGPU_ARRAY_INDEX", "TGPU_ATTEMPT", "TGPU_GPU_SHARE", "TGPU_ALLOCATION_ID"),
+    *RENDEZVOUS_NAMES,
+    "TGPU_SERVICE_PORT",
+)
+"""Not taken from the submitter: a job submitted from within a job must not inherit its devices."""
+CONDA_PLACES = (
+    *("~/miniconda3", "~/miniforge3", "~/mambaforge", "~/anaconda3"),
+    *("/opt/conda", "/opt/miniconda3", "/opt/miniforge3", "/opt/anaconda3"),
+)
+"""Where installers put conda; a job from a jobs file has no shell that has set it up."""
+CONDA_PREFIXES = ("CONDA", "_CONDA", "_CE_", "MAMBA", "_MAMBA")
+"""Prefixes of the variables that tell conda what is active and where things are."""
 
 
 def rendezvous_environment(
     rendezvous: pb.Rendezvous, port: int, scratch_dir: str
 ) -> dict[str, str]:
-    """Who the member is, how many there are, and where they meet."""
+    """The variables of a gang member: its rank, the size of the gang, the address of the first."""
     places = list(rendezvous.nodes) or list(rendezvous.hosts)
     rank, size = rendezvous.rank, rendezvous.world_size
     here = places[rank] if rank < len(places) else ""
@@ -92,9 +98,10 @@ def rendezvous_files(rendezvous: pb.Rendezvous) -> dict[str, str]:
 def nccl_hints(
     adapters: Sequence[Adapter], near: Iterable[int], interface: str = ""
 ) -> dict[str, str]:
-    """Which adapters and which interface NCCL should use.
+    """The adapters and the interface that NCCL should use.
 
-    Those on the NUMA nodes of the member's devices, or all that are active if none of these is.
+    Active adapters on the NUMA nodes `near` the member's devices, or all active ones if none is
+    near.
     """
     hints: dict[str, str] = {}
     numa = {node for node in near if node >= 0}
@@ -102,7 +109,7 @@ def nccl_hints(
     chosen = [adapter for adapter in active if adapter.numa_node in numa] or active
     if chosen:
         names = sorted({f"{adapter.name}:{adapter.port or 1}" for adapter in chosen})
-        # The sign says that names are meant exactly: mlx5_1 is not mlx5_10.
+        # The "=" makes NCCL match names exactly: mlx5_1 is not mlx5_10.
         hints["NCCL_IB_HCA"] = "=" + ",".join(names)
     if interface:
         hints["NCCL_SOCKET_IFNAME"] = f"={interface}"
@@ -110,38 +117,29 @@ def nccl_hints(
     return hints
 
 
-# --- The variables that a job sees: its submitter's, and over them those that only we can know.
-
-PLAIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-WHOLE_MILLI = 1000
-NEVER_PASSED = (
-    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"),
-    *("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
-    *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "TGPU_GPU_SHARING"),
-    *("TGPU_JOB_ID", "TGPU_ARRAY_INDEX", "TGPU_ATTEMPT", "TGPU_GPU_SHARE", "TGPU_ALLOCATION_ID"),
-    *RENDEZVOUS_NAMES,
-    "TGPU_SERVICE_PORT",
-)
-"""A job that is submitted from within a job must not inherit the outer one's devices."""
-
-
 def job_environment(
     order: pb.Order,
-    login: Account,
+    account: Account,
     devices: tuple[WorkDevice, ...],
     scratch_dir: str,
     master_port: int,
 ) -> dict[str, str]:
     """All variables of one member."""
     start = order.start
-    variables = _login(login, start.user)
-    if start.captured:
-        # Whoever takes only some variables along still has a home and finds programs.
-        del variables["LANG"]
+    user = account.name or start.user
+    variables = {  # as after a fresh login
+        "PATH": PLAIN_PATH,
+        "USER": user,
+        "LOGNAME": user,
+        "HOME": account.home,
+        "SHELL": account.shell,
+    }
+    if not start.captured:
+        variables["LANG"] = "C.UTF-8"
     variables |= {
         name: value for name, value in start.environment.items() if name not in NEVER_PASSED
     }
-    variables |= _devices(devices)
+    variables |= _device_variables(devices)
     variables |= {
         "TGPU_JOB_ID": start.job_id,
         "TGPU_ATTEMPT": str(start.attempt),
@@ -159,7 +157,7 @@ def job_environment(
 def work_devices(
     held: Mapping[int, pb.HeldDevice], found: Mapping[int, DetectedDevice], mig: dict[int, str]
 ) -> tuple[WorkDevice, ...]:
-    """The devices of a member, with what only this node knows of them."""
+    """The devices of a member, with their UUIDs, device nodes and MIG slices."""
     devices = []
     for index, share in sorted(held.items()):
         device = found.get(index, DetectedDevice(index=index))
@@ -177,28 +175,15 @@ def work_devices(
 
 
 def home_directory(environment: Mapping[str, str]) -> str:
-    """The user's home, if there is one; service accounts often have none."""
+    """The user's home directory if it exists; service accounts often have none."""
     home = environment.get("HOME", "")
-    # A name that cannot even be looked up is none; pathlib would raise.
-    is_there = bool(home) and call_with_timeout(home, lambda: os.path.isdir(home), True)  # noqa: PTH112
-    return home if is_there else "/"
+    # pathlib would raise for a name that cannot be looked up.
+    exists = bool(home) and call_with_timeout(home, lambda: os.path.isdir(home), True)  # noqa: PTH112
+    return home if exists else "/"
 
 
-def _login(login: Account, user: str) -> dict[str, str]:
-    """What a fresh login would have."""
-    name = login.name or user
-    return {
-        "PATH": PLAIN_PATH,
-        "USER": name,
-        "LOGNAME": name,
-        "HOME": login.home,
-        "SHELL": login.shell,
-        "LANG": "C.UTF-8",
-    }
-
-
-def _devices(devices: tuple[WorkDevice, ...]) -> dict[str, str]:
-    """Exactly the devices that were given; no GPU asked, none visible."""
+def _device_variables(devices: tuple[WorkDevice, ...]) -> dict[str, str]:
+    """Exactly the assigned devices are visible; none for a job without GPUs."""
     if not devices:
         return {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
     names = [device.mig_uuid or str(device.index) for device in devices]
@@ -214,7 +199,7 @@ def _devices(devices: tuple[WorkDevice, ...]) -> dict[str, str]:
     total = sum(device.share_milli for device in devices)
     variables["TGPU_GPU_SHARE"] = f"{total / WHOLE_MILLI:g}"
     if parts and not any(device.mig_uuid for device in devices):
-        # One number for the whole process; the smallest share keeps within all of them.
+        # The percentage holds for all devices of a process, so it is that of the smallest share.
         least = min(device.share_milli for device in parts)
         if least:
             variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{least / 10:g}"
@@ -228,42 +213,31 @@ def _devices(devices: tuple[WorkDevice, ...]) -> dict[str, str]:
     return variables
 
 
-# --- Entering a conda environment: a start and its variables come in, the command to run comes out.
-#
-# As a rule it is the submitter's own conda that knows where an environment is. Where the rules of a
-# site have named conda and environment, nothing of the submitter's conda counts any more: not its
-# variables, by which another environment would be left first, with scripts of its own, and no
-# program that its PATH finds before those of the system.
-
-CONDA_PLACES = (
-    *("~/miniconda3", "~/miniforge3", "~/mambaforge", "~/anaconda3"),
-    *("/opt/conda", "/opt/miniconda3", "/opt/miniforge3", "/opt/anaconda3"),
-)
-"""Where conda is when nothing says where: a file of jobs has no shell that has set it up."""
-OF_CONDA = ("CONDA", "_CONDA", "_CE_", "MAMBA", "_MAMBA")
-"""How the names of variables begin that tell conda what is active, and where things are."""
-
-
 def conda_command(start: pb.Start, environment: dict[str, str]) -> tuple[str, ...]:
-    """The command, inside its conda environment if it has one; `environment` is made to fit."""
+    """The command, wrapped by `conda run` if the job has a conda environment.
+
+    By default the submitter's own conda finds the environment. If the site's rules name conda
+    and environment, the submitter's conda must not interfere: its variables are removed from
+    `environment`, and the system's programs come first on the PATH.
+    """
     argv = tuple(start.argv)
     if not start.conda:
         return argv
     search = environment.setdefault("PATH", PLAIN_PATH)
     conda = start.conda_exe
     if conda:
-        for name in [name for name in environment if name.startswith(OF_CONDA)]:
+        for name in [name for name in environment if name.startswith(CONDA_PREFIXES)]:
             del environment[name]
         if search != PLAIN_PATH:
             environment["PATH"] = f"{PLAIN_PATH}:{search}"
     else:
-        conda = _conda(environment)
-    where = "-p" if "/" in start.conda else "-n"
-    return (conda, "run", "--no-capture-output", where, start.conda, *argv)
+        conda = _find_conda(environment)
+    option = "-p" if "/" in start.conda else "-n"
+    return (conda, "run", "--no-capture-output", option, start.conda, *argv)
 
 
-def _conda(environment: dict[str, str]) -> str:
-    """As the submitter's shell names it, on the PATH, else where its installers put it."""
+def _find_conda(environment: dict[str, str]) -> str:
+    """The conda of the submitter's shell, else on the PATH, else where installers put it."""
     named = environment.get("CONDA_EXE", "")
     if named:
         return named

@@ -1,9 +1,9 @@
-"""NVIDIA's Multi-Process Service for jobs that share a device: one daemon for a device and a user.
+"""NVIDIA's Multi-Process Service for jobs that share a device: one daemon per device and user.
 
-Work comes in, and goes out with the variables of the daemon that it shall use. The daemon is
-started as the user of the first share, and told to quit after the last. Its server serves one user
-only: a job of somebody else on the same device, or of several devices, is sliced by time. What uses
-which daemon is kept in a file, so that it holds across restarts of the agent.
+Work comes in, and goes out with the variables of the daemon that it uses. The daemon is started as
+the user of the first share, and quits after the last. An MPS server serves one user only: a job of
+another user on the same device, or a job with several devices, uses time slicing. The users of each
+daemon are stored in a file, across restarts of the agent.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ PROGRAM = "nvidia-cuda-mps-control"
 AUTO, ALWAYS, NEVER = "auto", "mps", "time_slicing"
 START = 'exec "$1" -d </dev/null >/dev/null 2>&1'
 COMMAND = 'printf "%s\\n" "$2" | "$1"'
-OPEN = 0o755
-PRIVATE = 0o700
+PUBLIC_MODE = 0o755
+PRIVATE_MODE = 0o700
 Key = tuple[str, int]
 log = structlog.get_logger("mps")
 
 
 class MpsError(Exception):
-    """The daemon cannot be had; the text says why."""
+    """The daemon cannot be used; the message says why."""
 
 
 class CommandRunner(Protocol):
-    """Who runs short commands as users: the launcher, as nobody should fork beside threads."""
+    """Runs short commands as users: the launcher, as the agent has threads and must not fork."""
 
     async def run_helper(
         self, argv: tuple[str, ...], environment: dict[str, str], who: tuple[int, int, str]
     ) -> None:
-        """Run one, or raise `OrderRefused`."""
+        """Run a command, or raise `OrderRefused`."""
         ...
 
 
 @dataclass(slots=True)
 class Daemon:
-    """One daemon: for which device and user, and the work that uses it."""
+    """One daemon: its device and user, and the work that uses it. Fields are those of the file."""
 
     device: str
     uid: int
@@ -64,17 +64,15 @@ class Daemon:
 
     @property
     def pipe(self) -> str:
-        """Where clients find it."""
         return f"{self.directory}/pipe"
 
     @property
     def log(self) -> str:
-        """Where it says what happens."""
         return f"{self.directory}/log"
 
     @property
     def environment(self) -> dict[str, str]:
-        """What daemon and clients must agree on; devices go by UUID, which is never remapped."""
+        """The variables of daemon and clients; devices go by UUID, which is never remapped."""
         return {
             "CUDA_VISIBLE_DEVICES": self.device,
             "CUDA_MPS_PIPE_DIRECTORY": self.pipe,
@@ -87,60 +85,61 @@ class Mps:
 
     def __init__(
         self,
-        messenger: CommandRunner,
+        commands: CommandRunner,
         *,
         program: str | None,
         sharing: str,
-        place: Path,
+        directory: Path,
         state: Path,
     ) -> None:
-        """`place` is where users reach their daemons, `state` the file that remembers them."""
-        self._messenger = messenger
+        """`directory` has the pipes and logs of the daemons, `state` is the file of their users."""
+        self._commands = commands
         self._program = program
         self._sharing = sharing
-        self._place = place
+        self._directory = directory
         self._state = state
-        self._daemons = _recalled(state)
+        self._daemons = _load(state)
         self._lock = asyncio.Lock()
 
-    async def join(self, work: Work) -> Work:
-        """The work with what it needs to share its device, however that is done."""
-        device = _shared_device(work)
+    async def attach(self, work: Work) -> Work:
+        """The work with the variables that it needs to share its device, by MPS or time slicing."""
+        parts = (d for d in work.devices if d.share_milli < WHOLE_MILLI and not d.mig_uuid)
+        device = next(parts, None)
         if device is None:
             return work
         daemon: Daemon | None = None
-        if self._sharing != NEVER and _can_use_mps(work, device):
+        # A client has one daemon, and a daemon here has one device; a container cannot reach it.
+        can_use_mps = len(work.devices) == 1 and bool(device.uuid) and not work.image
+        if self._sharing != NEVER and can_use_mps:
             async with self._lock:
                 try:
-                    daemon = await self._joined(work, device)
+                    daemon = await self._attach_to_daemon(work, device)
                 except MpsError as error:
                     if self._sharing == ALWAYS:
                         raise
-                    log.warning("no MPS, time is sliced", device=device.index, error=str(error))
+                    log.warning("no MPS; using time slicing", device=device.index, error=str(error))
         variables = {"TGPU_GPU_SHARING": NEVER if daemon is None else ALWAYS}
         if daemon is not None:
             variables |= daemon.environment
         return replace(work, environment={**work.environment, **variables})
 
     def is_used_by(self, key: Key) -> bool:
-        """Tell whether some daemon serves this work."""
+        """Tell whether a daemon serves this work."""
         return any(key in daemon.works for daemon in self._daemons.values())
 
-    async def leave(self, key: Key) -> None:
-        """The work is over; a daemon that nobody uses any more quits."""
+    async def detach(self, key: Key) -> None:
+        """Remove ended work; a daemon without work quits."""
         async with self._lock:
-            await self._left(lambda known: known != key)
+            await self._retain(lambda known: known != key)
 
     async def keep_only(self, held: Iterable[Key]) -> None:
-        """Nothing but this work is under way."""
+        """Remove all other work."""
         keys = set(held)
         async with self._lock:
-            await self._left(lambda known: known in keys)
+            await self._retain(lambda known: known in keys)
 
-    # --- daemons
-
-    async def _joined(self, work: Work, device: WorkDevice) -> Daemon | None:
-        """The daemon of the device, if it is or can be this user's."""
+    async def _attach_to_daemon(self, work: Work, device: WorkDevice) -> Daemon | None:
+        """The daemon of the device, started if needed; None if it belongs to another user."""
         if self._program is None:
             if self._sharing == ALWAYS:
                 raise MpsError(f"gpu.sharing is mps, and {PROGRAM} is not on the agent's PATH")
@@ -150,44 +149,44 @@ class Mps:
         if daemon is not None and daemon.uid != work.uid:
             return None
         if daemon is None:
-            directory = str(self._place / str(device.index))
+            directory = str(self._directory / str(device.index))
             daemon = Daemon(device.uuid, work.uid, work.gid, work.user, directory)
         if not daemon.works or not await self._answers(daemon):
             await self._start(daemon)
         if key not in daemon.works:
             daemon.works.append(key)
         self._daemons[device.uuid] = daemon
-        self._remember()
+        self._store()
         return daemon
 
-    async def _left(self, stays: Callable[[Key], bool]) -> None:
+    async def _retain(self, keep: Callable[[Key], bool]) -> None:
         changed = False
         for daemon in list(self._daemons.values()):
-            works = [key for key in daemon.works if stays(key)]
+            works = [key for key in daemon.works if keep(key)]
             changed |= works != daemon.works
             daemon.works = works
             if not works:
                 await self._quit(daemon)
                 del self._daemons[daemon.device]
         if changed:
-            self._remember()
+            self._store()
 
     async def _start(self, daemon: Daemon) -> None:
-        """As its user, for its device alone."""
-        self._clean(daemon)
+        """Start a daemon as its user, for its device alone."""
+        self._clean_up(daemon)
         self._make_directories(daemon)
-        await self._tell(daemon, START, self._program or PROGRAM)
+        await self._run(daemon, START, self._program or PROGRAM)
         if not await self._answers(daemon):
             raise MpsError(f"{PROGRAM} -d was started and does not answer; see {daemon.log}")
 
     def _make_directories(self, daemon: Daemon) -> None:
-        """Pipe and log are the user's alone, in a directory that nobody else can change."""
+        """Only the user can access pipe and log; users cannot change the directory above them."""
         try:
-            self._place.mkdir(mode=OPEN, exist_ok=True)
-            self._place.chmod(OPEN)
-            Path(daemon.directory).mkdir(mode=OPEN)
+            self._directory.mkdir(mode=PUBLIC_MODE, exist_ok=True)
+            self._directory.chmod(PUBLIC_MODE)
+            Path(daemon.directory).mkdir(mode=PUBLIC_MODE)
             for path in (daemon.pipe, daemon.log):
-                Path(path).mkdir(mode=PRIVATE)
+                Path(path).mkdir(mode=PRIVATE_MODE)
                 if os.geteuid() == 0:
                     os.chown(path, daemon.uid, daemon.gid)
         except OSError as error:
@@ -195,70 +194,59 @@ class Mps:
 
     async def _answers(self, daemon: Daemon) -> bool:
         try:
-            await self._tell(daemon, COMMAND, self._program or PROGRAM, "get_server_list")
+            await self._run(daemon, COMMAND, self._program or PROGRAM, "get_server_list")
         except MpsError:
             return False
         return True
 
     async def _quit(self, daemon: Daemon) -> None:
-        """Ask it; what does not go is killed: nobody uses it any more."""
+        """Ask the daemon to quit, then kill what is left of it."""
         try:
-            await self._tell(daemon, COMMAND, self._program or PROGRAM, "quit")
+            await self._run(daemon, COMMAND, self._program or PROGRAM, "quit")
         except MpsError as error:
             log.warning("an MPS daemon did not quit", device=daemon.device, error=str(error))
-        self._clean(daemon)
+        self._clean_up(daemon)
 
-    def _clean(self, daemon: Daemon) -> None:
-        for pid in _left_over(daemon):
+    def _clean_up(self, daemon: Daemon) -> None:
+        for pid in _daemon_pids(daemon):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         shutil.rmtree(daemon.directory, ignore_errors=True)
 
-    async def _tell(self, daemon: Daemon, script: str, *words: str) -> None:
+    async def _run(self, daemon: Daemon, script: str, *words: str) -> None:
         """Run the control program as the daemon's user."""
         argv = ("/bin/sh", "-c", script, "sh", *words)
         environment = {"PATH": PLAIN_PATH, **daemon.environment}
         try:
-            await self._messenger.run_helper(
+            await self._commands.run_helper(
                 argv, environment, (daemon.uid, daemon.gid, daemon.user)
             )
         except OrderRefused as error:
             what = words[-1] if len(words) > 1 else "-d"
             raise MpsError(f"{PROGRAM} {what}: {error}") from error
 
-    def _remember(self) -> None:
-        """On a full disk it is only remembered, which is better than no job at all."""
-        form = [asdict(daemon) for daemon in self._daemons.values()]
+    def _store(self) -> None:
+        """Write the file; on a full disk the state stays in memory only."""
+        content = [asdict(daemon) for daemon in self._daemons.values()]
         fresh = self._state.with_name(f"{self._state.name}.new")
         with contextlib.suppress(OSError):
-            fresh.write_text(json.dumps(form), encoding="utf-8")
+            fresh.write_text(json.dumps(content), encoding="utf-8")
             fresh.replace(self._state)
 
 
 def mps_for(config: AgentConfig, launcher: CommandRunner, *, is_real: bool) -> Mps:
-    """Those of one agent. Devices that are not real have no driver, and so no service of it."""
+    """The daemons of one agent. Simulated devices have no driver, and so no MPS."""
     return Mps(
         launcher,
         program=shutil.which(PROGRAM) if is_real else None,
         sharing=config.sharing if is_real else NEVER,
-        place=Path(config.scratch_dir).parent / "mps",
+        directory=Path(config.scratch_dir).parent / "mps",
         state=Path(config.dir) / "mps.json",
     )
 
 
-def _shared_device(work: Work) -> WorkDevice | None:
-    """The first device of which the work has only a part."""
-    parts = (d for d in work.devices if d.share_milli < WHOLE_MILLI and not d.mig_uuid)
-    return next(parts, None)
-
-
-def _can_use_mps(work: Work, device: WorkDevice) -> bool:
-    """A client has one daemon, and one daemon here has one device; a container sees none."""
-    return len(work.devices) == 1 and bool(device.uuid) and not work.image
-
-
-def _left_over(daemon: Daemon) -> list[int]:
-    """Processes of the service that were started for this daemon."""
+def _daemon_pids(daemon: Daemon) -> list[int]:
+    """The MPS processes that were started for this daemon."""
     mark = f"CUDA_MPS_PIPE_DIRECTORY={daemon.pipe}".encode()
     found = []
     for pid in all_pids():
@@ -273,10 +261,10 @@ def _left_over(daemon: Daemon) -> list[int]:
     return found
 
 
-def _recalled(state: Path) -> dict[str, Daemon]:
-    """A file that makes no sense is like none."""
+def _load(state: Path) -> dict[str, Daemon]:
+    """The stored daemons; an unreadable file counts as empty."""
     try:
-        form = json.loads(state.read_text(encoding="utf-8"))
+        stored = json.loads(state.read_text(encoding="utf-8"))
         daemons = [
             Daemon(
                 device=str(one["device"]),
@@ -286,7 +274,7 @@ def _recalled(state: Path) -> dict[str, Daemon]:
                 directory=str(one["directory"]),
                 works=[(str(name), int(member)) for name, member in one["works"]],
             )
-            for one in form
+            for one in stored
         ]
     except (OSError, ValueError, TypeError, KeyError):
         return {}

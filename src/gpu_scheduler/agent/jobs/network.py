@@ -1,4 +1,4 @@
-"""This machine's network: by which interface an address is reached, and which ports are free."""
+"""This machine's network: its address towards the servers, its interfaces and its free ports."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 SIOCGIFADDR = 0x8915
-NAME_BYTES = 15
-EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
-LEAST_PORT = 20_000
-USUAL_EPHEMERAL = 32_768
-TRIES = 64
-ELSEWHERE = (("192.0.2.1", "9"), ("2001:db8::1", "9"))
-"""Addresses that nobody has, kept for documents: the way to them is the way out of this machine."""
+MAX_NAME_BYTES = 15
+EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+MIN_PORT = 20_000
+DEFAULT_FIRST_EPHEMERAL = 32_768
+MAX_TRIES = 64
+OUTSIDE = (("192.0.2.1", "9"), ("2001:db8::1", "9"))
+"""Addresses reserved for documentation: the route to them is the default route."""
 
 
 def interface_of(address: str) -> str:
-    """The interface that has this address or host name; "" if none has, or only loopback."""
+    """The interface with this address or host name; "" if there is none, or only loopback."""
     try:
         wanted = socket.gethostbyname(address) if address else ""
     except OSError:
@@ -35,29 +35,29 @@ def interface_of(address: str) -> str:
 
 
 def own_address(targets: Sequence[str]) -> str:
-    """The address that this machine uses towards a server; "" if no way leads to any.
+    """The address that this machine uses towards a server; "" if there is no route to any.
 
-    One that only this machine reaches is the last choice. A server on this very machine that is
-    called by its name has others to serve too, who could not reach that one: to them leads the way
-    out of this machine.
+    A loopback address is the last choice. If a server on this machine is configured by its host
+    name, other nodes connect to it too, and they could not reach a loopback address: then the
+    address of the default route is used.
     """
-    here = ""
+    fallback = ""
     for target in targets:
         if target.startswith("unix:"):
             continue
         host, _, port = target.rpartition(":")
         host = host.strip("[]")
-        found = _towards(host, port)
+        found = _source_address(host, port)
         if found and not _is_loopback(found):
             return found
         if found and host != "localhost" and not _is_loopback(host):
-            found = next(filter(None, (_towards(*place) for place in ELSEWHERE)), found)
-        here = here or found
-    return here
+            found = next(filter(None, (_source_address(*place) for place in OUTSIDE)), found)
+        fallback = fallback or found
+    return fallback
 
 
-def _towards(host: str, port: str) -> str:
-    """Our address on the way to a host. Nothing is sent: to connect only chooses the way."""
+def _source_address(host: str, port: str) -> str:
+    """Our address on the route to a host. Connecting a UDP socket sends nothing."""
     try:
         family, kind, *_, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
@@ -75,31 +75,35 @@ def _is_loopback(host: str) -> bool:
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a server could listen there; what is only closing is no obstacle."""
+    """Tell whether a server could listen on a port; closing connections do not count."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))
         except PermissionError:
-            return True  # the job's user may, or will be told that it may not
+            return True  # the job's user may be allowed, or gets its own error
         except OSError:
             return False
     return True
 
 
 def free_port(taken: Collection[int] = ()) -> int:
-    """A port that nobody listens on, and that the system gives to no outgoing connection."""
-    below = max(LEAST_PORT + TRIES, _first_ephemeral())
-    for _ in range(TRIES):
-        port = random.randrange(LEAST_PORT, below)
-        if port not in taken and _is_free(port):
+    """A free port below the range that the system uses for outgoing connections."""
+    try:
+        first_ephemeral = int(EPHEMERAL_RANGE.read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        first_ephemeral = DEFAULT_FIRST_EPHEMERAL
+    end = max(MIN_PORT + MAX_TRIES, first_ephemeral)
+    for _ in range(MAX_TRIES):
+        port = random.randrange(MIN_PORT, end)
+        if port not in taken and _can_bind(port):
             return port
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
 
 
-def _is_free(port: int) -> bool:
+def _can_bind(port: int) -> bool:
     with socket.socket() as probe:
         try:
             probe.bind(("", port))
@@ -108,18 +112,11 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _first_ephemeral() -> int:
-    try:
-        return int(EPHEMERAL.read_text(encoding="ascii").split()[0])
-    except (OSError, ValueError, IndexError):
-        return USUAL_EPHEMERAL
-
-
 def _address_of(name: str) -> str:
-    request = struct.pack("256s", name.encode()[:NAME_BYTES])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    request = struct.pack("256s", name.encode()[:MAX_NAME_BYTES])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            answer = fcntl.ioctl(asked.fileno(), SIOCGIFADDR, request)
+            answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
         except OSError:
             return ""
     return socket.inet_ntoa(answer[20:24])

@@ -1,4 +1,13 @@
-"""An order from the server becomes work for the launcher."""
+"""Translates a start order of the server into work for the launcher.
+
+The agent chooses what only this node can choose: ports and MIG slices. These assignments are stored
+in a file until the work is forgotten, so that a restarted agent gives the rest of a gang the same
+port, and no port or slice twice.
+
+A MIG slice can be destroyed while a job holds it. The server counts slices by profile, so a slice
+that is held and destroyed stays in the inventory until its job has ended: the server can assign all
+other slices, and this one to no other job.
+"""
 
 from __future__ import annotations
 
@@ -25,91 +34,77 @@ from gpu_scheduler.agent.jobs.network import free_port, interface_of, is_free
 from gpu_scheduler.agent.work import Work, WorkTerminal
 from gpu_scheduler.wire import agent_pb2 as pb
 
-# --- MIG slices that were destroyed while a job holds them.
-#
-# What was found and what jobs hold come in; what the server may count on, and who has lost a slice,
-# come out. The server counts slices by profile: one that is held and gone stays in the count until
-# its job is over, so that all others can be given out, and nobody gets it.
-
+ASSIGNMENTS_FILE = "chosen.json"
+NO_ACCOUNT = Account()
+_PLACEHOLDER = re.compile("%([jAax%])")
 Key = tuple[str, int]
 """Allocation id and member."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A slice that a job was given; an empty profile is that of an agent that did not write it."""
+    """A MIG slice of a job; the profile is empty if an older agent stored no profile."""
 
     uuid: str
     profile: str = ""
 
 
-Held = Mapping[Key, Mapping[int, Slice]]
-"""Slices by work and device."""
+HeldSlices = Mapping[Key, Mapping[int, Slice]]
+"""Slices by work and device index."""
 
 
-def lost_slices(found: NodeInventory, held: Held) -> Iterator[tuple[Key, int, Slice]]:
-    """Who holds a slice that is not there, and of which device."""
-    there = {device.index: device.mig_uuids for device in found.devices}
+def lost_slices(inventory: NodeInventory, held: HeldSlices) -> Iterator[tuple[Key, int, Slice]]:
+    """Held slices that no longer exist, with their work and device index."""
+    existing = {device.index: device.mig_uuids for device in inventory.devices}
     for key, slices in held.items():
         for index, one in slices.items():
-            if one.uuid not in there.get(index, ()):
+            if one.uuid not in existing.get(index, ()):
                 yield key, index, one
 
 
-def offered(found: NodeInventory, held: Held) -> NodeInventory:
-    """What the server may count on. A device that is gone as a whole stays gone."""
-    missing: dict[int, list[Slice]] = {}
-    for _, index, one in lost_slices(found, held):
+def with_lost_slices(inventory: NodeInventory, held: HeldSlices) -> NodeInventory:
+    """The inventory for the server, with lost slices. A device that is gone stays gone."""
+    lost: dict[int, list[Slice]] = {}
+    for _, index, one in lost_slices(inventory, held):
         if one.profile:
-            missing.setdefault(index, []).append(one)
-    if not missing:
-        return found
-    devices = tuple(_with(device, missing.get(device.index, [])) for device in found.devices)
-    return replace(found, devices=devices)
+            lost.setdefault(index, []).append(one)
+    if not lost:
+        return inventory
+    devices = tuple(_add_slices(device, lost.get(device.index, [])) for device in inventory.devices)
+    return replace(inventory, devices=devices)
 
 
-def _with(device: DetectedDevice, missing: list[Slice]) -> DetectedDevice:
+def _add_slices(device: DetectedDevice, lost: list[Slice]) -> DetectedDevice:
     uuids = {piece.profile: piece.uuids for piece in device.mig_slices}
-    for one in sorted(missing, key=lambda one: one.uuid):
+    for one in sorted(lost, key=lambda one: one.uuid):
         uuids[one.profile] = (*uuids.get(one.profile, ()), one.uuid)
     slices = tuple(DetectedSlice(profile=name, uuids=uuids[name]) for name in sorted(uuids))
     return replace(device, mig_slices=slices)
 
 
-# --- What the agent has chosen for work that is under way: ports and MIG slices.
-#
-# Kept in a file until the work is forgotten. An agent that is started again must give the rest of a
-# gang the same port, and nobody a slice or a port that somebody holds; what a replica of a service
-# had is free as soon as that has ended, also if another agent gave it out.
-
-NAME = "chosen.json"
-
-
 class Assignments:
-    """Ports by allocation, which of them are of services, and slices by work and device."""
+    """Ports by allocation, which of them belong to services, and slices by work and device."""
 
     def __init__(self, directory: Path) -> None:
-        """Read what an agent before us has chosen."""
-        self._file = directory / NAME
+        """Read the assignments of an earlier agent process."""
+        self._file = directory / ASSIGNMENTS_FILE
         self.ports: dict[str, int] = {}
         self.of_services: set[str] = set()
         self.slices: dict[Key, dict[int, Slice]] = {}
         self._read()
 
     def set_port(self, allocation_id: str, port: int, *, of_service: bool = False) -> None:
-        """All members of an allocation meet there, or its one replica listens there."""
+        """Assign the rendezvous port of a gang, or the port of a service's replica."""
         self.ports[allocation_id] = port
         if of_service:
             self.of_services.add(allocation_id)
         self._write()
 
     def set_slices(self, key: Key, slices: dict[int, Slice]) -> None:
-        """Nobody else gets these."""
         self.slices[key] = slices
         self._write()
 
     def forget(self, allocation_id: str, member: int) -> None:
-        """The work is over for good."""
         port = self.ports.pop(allocation_id, None)
         self.of_services.discard(allocation_id)
         slices = self.slices.pop((allocation_id, member), None)
@@ -117,21 +112,21 @@ class Assignments:
             self._write()
 
     def free_slices(self, allocation_id: str, member: int) -> bool:
-        """Others may have its slices; tells whether it had any."""
+        """Release the slices of ended work; tells whether it had any."""
         if self.slices.pop((allocation_id, member), None) is None:
             return False
         self._write()
         return True
 
-    def free_port_of_service(self, allocation_id: str) -> None:
-        """Others may have its port, if it is that of a replica; a gang's is forgotten with it."""
+    def free_service_port(self, allocation_id: str) -> None:
+        """Release the port of an ended replica; a gang keeps its port until it is forgotten."""
         if allocation_id in self.of_services:
             self.of_services.discard(allocation_id)
             self.ports.pop(allocation_id, None)
             self._write()
 
     def keep_only(self, held: Iterable[Key]) -> None:
-        """Forget all that was chosen for other work than this."""
+        """Drop all assignments of other work."""
         keys = set(held)
         names = {allocation_id for allocation_id, _ in keys}
         before = len(self.ports) + len(self.slices)
@@ -142,7 +137,7 @@ class Assignments:
             self._write()
 
     def _read(self) -> None:
-        """A file that makes no sense is like none: jobs come first."""
+        """Read the file; an unreadable file counts as empty, so that jobs can run."""
         try:
             known = json.loads(self._file.read_text(encoding="utf-8"))
             ports = {str(name): int(port) for name, port in known["ports"].items()}
@@ -160,35 +155,26 @@ class Assignments:
         self.ports, self.of_services, self.slices = ports, of_services, slices
 
     def _write(self) -> None:
-        """On a full disk it is only remembered, which is better than no job at all."""
+        """Write the file; on a full disk the assignments stay in memory only."""
         slices = [
             [*key, [(index, one.uuid) for index, one in held.items()]]
             for key, held in self.slices.items()
         ]
         profiles = {one.uuid: one.profile for held in self.slices.values() for one in held.values()}
-        fresh = self._file.with_name(f"{NAME}.new")
+        content = {
+            "ports": self.ports,
+            "services": sorted(self.of_services),
+            "slices": slices,
+            "profiles": profiles,
+        }
+        fresh = self._file.with_name(f"{ASSIGNMENTS_FILE}.new")
         with suppress(OSError):
-            services = sorted(self.of_services)
-            text = json.dumps(
-                {
-                    "ports": self.ports,
-                    "services": services,
-                    "slices": slices,
-                    "profiles": profiles,
-                }
-            )
-            fresh.write_text(text, encoding="utf-8")
+            fresh.write_text(json.dumps(content), encoding="utf-8")
             fresh.replace(self._file)
 
 
-# --- An order from the server becomes work for the launcher.
-
-NO_ACCOUNT = Account()
-_MARK = re.compile("%([jAax%])")
-
-
 class NoFreeSlice(Exception):
-    """What the server gave out is not there; the text says what."""
+    """A MIG slice that the server assigned does not exist or is not free; the message names it."""
 
 
 class PortTaken(Exception):
@@ -196,35 +182,45 @@ class PortTaken(Exception):
 
 
 class OrderTranslator:
-    """Translates orders, with what this node knows: device nodes, MIG slices, free ports."""
+    """Translates start orders, and holds the ports and MIG slices assigned to work."""
 
-    def __init__(self, config: AgentConfig, found: NodeInventory) -> None:
-        """Take orders for one node."""
+    def __init__(self, config: AgentConfig, inventory: NodeInventory) -> None:
         self._config = config
-        self.set_found(found)
-        self._chosen = Assignments(Path(config.dir))
-        self._told_lost: list[tuple[Key, int, Slice]] = []
+        self.set_inventory(inventory)
+        self._assignments = Assignments(Path(config.dir))
+        self._warned_lost: list[tuple[Key, int, Slice]] = []
 
-    def set_found(self, found: NodeInventory) -> None:
-        """What the node has, now that it has changed; work that is under way keeps what it has."""
-        self._found = found
-        self._devices = {device.index: device for device in found.devices}
-        self._adapters = found.fabric.adapters
+    def set_inventory(self, inventory: NodeInventory) -> None:
+        """Replace the inventory; running work keeps its devices."""
+        self._inventory = inventory
+        self._devices = {device.index: device for device in inventory.devices}
+        self._adapters = inventory.fabric.adapters
 
-    def work(self, order: pb.Order, login: Account = NO_ACCOUNT) -> Work:
-        """What the launcher needs to run one member; `login` is the account of its user."""
+    def translate(self, order: pb.Order, account: Account = NO_ACCOUNT) -> Work:
+        """The work of one member, as the launcher needs it; `account` is that of its user."""
         config, start = self._config, order.start
         scratch = self.scratch_dir(order.allocation_id, order.member)
         held = {device.index: device for device in start.devices}
-        slices = self._take_slices(order)
+        slices = self._assign_slices(order)
         devices = work_devices(held, self._devices, slices)
-        port = self.port_of(order.allocation_id) if self._picks_port(start) else 0
-        environment = job_environment(order, login, devices, scratch, port)
-        environment = {**self._hints(start, held), **environment}
+        # The first member chooses the port; on one node every member knows the same choice.
+        chooses_port = start.HasField("rendezvous") and (
+            start.rendezvous.rank == 0 or not start.prepare_only
+        )
+        port = self.gang_port(order.allocation_id) if chooses_port else 0
+        environment = job_environment(order, account, devices, scratch, port)
+        if start.prepare_only:  # a gang on several nodes
+            numa_nodes = [self._devices[i].numa_node for i in held if i in self._devices]
+            interface = interface_of(config.address)
+            environment = {**nccl_hints(self._adapters, numa_nodes, interface), **environment}
         service_port = self._service_port(order)
         if service_port:
             environment |= {"PORT": str(service_port), "TGPU_SERVICE_PORT": str(service_port)}
         workdir = start.workdir or home_directory(environment)
+        max_processes = config.most_processes if config.enforce_limits else 0
+        if start.max_processes:
+            max_processes = min(start.max_processes, max_processes or start.max_processes)
+        memory_mb = start.memory_mb or config.default_memory_mb
         closed = tuple(
             device.path
             for index, device in sorted(self._devices.items())
@@ -251,15 +247,15 @@ class OrderTranslator:
             devices=devices,
             closed_devices=closed,
             cpu_milli=start.cpu_milli if config.enforce_limits else 0,
-            memory_mb=self._memory_limit(start.memory_mb),
-            cpus=self._near(held),
-            max_processes=self._process_limit(start.max_processes),
+            memory_mb=memory_mb if config.enforce_limits else 0,
+            cpus=self._local_cpus(held),
+            max_processes=max_processes,
             limit_ms=start.limit_ms,
             warn_signal=start.warn_signal,
             warn_before_ms=start.warn_before_ms,
             grace_ms=start.grace_ms if start.HasField("grace_ms") else config.grace_ms,
-            # By its own path alone it would be sought where the launcher stands.
-            log_path=os.path.join(workdir, _output(start))  # noqa: PTH118
+            # A relative path is relative to the job's directory, not to the launcher's.
+            log_path=os.path.join(workdir, _output_path(start))  # noqa: PTH118
             if start.output
             else self.log_path(start.job_id, order.allocation_id, order.member),
             log_of_user=bool(start.output),
@@ -283,95 +279,75 @@ class OrderTranslator:
         return f"{self._config.scratch_dir}/{allocation_id}.{member}"
 
     def log_path(self, job_id: str, allocation_id: str, member: int) -> str:
-        """Where the output of a member is kept."""
+        """The file with the output of a member."""
         return f"{self._config.logs_dir}/{job_id}/{allocation_id}.{member}.log"
 
     def forget(self, allocation_id: str, member: int) -> None:
-        """The work is over for good."""
-        self._chosen.forget(allocation_id, member)
+        """The server has forgotten the work: drop its assignments."""
+        self._assignments.forget(allocation_id, member)
 
-    def released(self, allocation_id: str, member: int) -> bool:
-        """The work is over, and what it had is free: the next may come before it is forgotten.
+    def release(self, allocation_id: str, member: int) -> bool:
+        """Release the service port and MIG slices of ended work; tells whether it had slices.
 
-        Tells whether it had MIG slices.
+        They are free before the work is forgotten, as its successor may come earlier.
         """
-        self._chosen.free_port_of_service(allocation_id)
-        return self._chosen.free_slices(allocation_id, member)
+        self._assignments.free_service_port(allocation_id)
+        return self._assignments.free_slices(allocation_id, member)
 
-    def offered(self) -> NodeInventory:
-        """What the server may count on: what there is, and slices that are held and gone."""
-        return offered(self._found, self._chosen.slices)
+    def inventory(self) -> NodeInventory:
+        """The inventory for the server: existing devices, and slices that are held and lost."""
+        return with_lost_slices(self._inventory, self._assignments.slices)
 
-    def newly_lost(self) -> list[tuple[Key, int, Slice]]:
-        """Work whose MIG slice is not there any more, and of which device that was; each once."""
-        lost = list(lost_slices(self._found, self._chosen.slices))
-        new = [one for one in lost if one not in self._told_lost]
-        self._told_lost = lost
+    def newly_lost_slices(self) -> list[tuple[Key, int, Slice]]:
+        """Work whose MIG slice no longer exists, with the device index; each once."""
+        lost = list(lost_slices(self._inventory, self._assignments.slices))
+        new = [one for one in lost if one not in self._warned_lost]
+        self._warned_lost = lost
         return new
 
     def keep_only(self, held: Iterable[tuple[str, int]]) -> None:
-        """Nothing but this work is under way."""
-        self._chosen.keep_only(held)
+        """Drop the assignments of all other work."""
+        self._assignments.keep_only(held)
 
-    def _memory_limit(self, asked_mb: int) -> int:
-        return (asked_mb or self._config.default_memory_mb) if self._config.enforce_limits else 0
-
-    def _process_limit(self, asked: int) -> int:
-        most = self._config.most_processes if self._config.enforce_limits else 0
-        return min(asked, most) if asked and most else asked or most
-
-    def _near(self, held: dict[int, pb.HeldDevice]) -> tuple[int, ...]:
+    def _local_cpus(self, held: dict[int, pb.HeldDevice]) -> tuple[int, ...]:
         """The CPUs near the devices, if the topology is known for all of them."""
-        near: set[int] = set()
+        cpus: set[int] = set()
         for index in held:
             device = self._devices.get(index)
             if device is None or not device.cpus:
                 return ()
-            near.update(device.cpus)
-        return tuple(sorted(near))
+            cpus.update(device.cpus)
+        return tuple(sorted(cpus))
 
-    def port_of(self, allocation_id: str) -> int:
-        """A port that was free a moment ago, the same one for all members of an allocation."""
-        port = self._chosen.ports.get(allocation_id)
+    def gang_port(self, allocation_id: str) -> int:
+        """A port that was free when it was chosen, the same for all members of an allocation."""
+        port = self._assignments.ports.get(allocation_id)
         if port is None:
-            port = free_port(self._chosen.ports.values())
-            self._chosen.set_port(allocation_id, port)
+            port = free_port(self._assignments.ports.values())
+            self._assignments.set_port(allocation_id, port)
         return port
 
-    def _picks_port(self, start: pb.Start) -> bool:
-        """Tell whether a port is to be chosen here: by the first, and by a gang on one node."""
-        return start.HasField("rendezvous") and (
-            start.rendezvous.rank == 0 or not start.prepare_only
-        )
-
-    def _hints(self, start: pb.Start, held: Iterable[int]) -> dict[str, str]:
-        """What NCCL should use to reach other nodes."""
-        if not start.prepare_only:
-            return {}
-        near = [self._devices[index].numa_node for index in held if index in self._devices]
-        return nccl_hints(self._adapters, near, interface_of(self._config.address))
-
     def _service_port(self, order: pb.Order) -> int:
-        """The port of a replica: the one that was asked for, or one that nobody has."""
+        """The port of a replica: the requested one, or a free one; 0 for other work."""
         start = order.start
         if not start.port and not start.pick_port:
             return 0
-        port = self._chosen.ports.get(order.allocation_id)
+        port = self._assignments.ports.get(order.allocation_id)
         if port is None:
-            taken = set(self._chosen.ports.values())
+            taken = set(self._assignments.ports.values())
             port = free_port(taken) if start.pick_port else start.port
             if port in taken or not is_free(port):
                 raise PortTaken(f"port {port} is in use on this node")
-            self._chosen.set_port(order.allocation_id, port, of_service=True)
+            self._assignments.set_port(order.allocation_id, port, of_service=True)
         return port
 
-    def _take_slices(self, order: pb.Order) -> dict[int, str]:
-        """MIG slices of the right profile that no other work holds, by device."""
+    def _assign_slices(self, order: pb.Order) -> dict[int, str]:
+        """Assign free MIG slices of the requested profiles; their UUIDs by device index."""
         key = (order.allocation_id, order.member)
-        slices_of = self._chosen.slices
-        if key in slices_of:
-            return {index: one.uuid for index, one in slices_of[key].items()}
-        taken = {one.uuid for slices in slices_of.values() for one in slices.values()}
+        assigned = self._assignments.slices
+        if key in assigned:
+            return {index: one.uuid for index, one in assigned[key].items()}
+        taken = {one.uuid for slices in assigned.values() for one in slices.values()}
         mine: dict[int, Slice] = {}
         for held in order.start.devices:
             device = self._devices.get(held.index)
@@ -389,22 +365,22 @@ class OrderTranslator:
                     )
                 mine[held.index] = Slice(free[0], held.mig_profile)
         if mine:
-            self._chosen.set_slices(key, mine)
+            self._assignments.set_slices(key, mine)
         return {index: one.uuid for index, one in mine.items()}
 
 
-def _output(start: pb.Start) -> str:
-    """The file that a job writes to, with its id, task and name where marks as Slurm's stand."""
+def _output_path(start: pb.Start) -> str:
+    """The job's output file, with Slurm's placeholders (%j, %A, %a, %x) replaced."""
     number = start.job_id.removeprefix("job-")
     task = str(start.task) if start.HasField("task") else ""
-    marks = {
+    values = {
         "j": f"{number}_{task}" if task else number,
         "A": number,
         "a": task or "0",
         "x": start.name.replace("/", "_"),
         "%": "%",
     }
-    return _MARK.sub(lambda mark: marks[mark[1]], start.output)
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], start.output)
 
 
 def _terminal(start: pb.Start) -> WorkTerminal | None:

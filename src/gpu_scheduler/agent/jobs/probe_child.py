@@ -1,6 +1,6 @@
-"""Becomes the readiness command of a job: its groups, its user, its directory, then its program.
+"""Runs the readiness command of a job: joins its control groups, becomes its user, then execs.
 
-A script of its own, run without the project's modules: it must start fast.
+A script without imports of this package, so that it starts fast.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOUNT = "/sys/fs/cgroup"
 
 
 def join_groups(pid: int) -> None:
-    """Come into the control groups of a process, as far as they are there."""
+    """Join the control groups of a process, as far as they exist."""
     try:
         with open(f"/proc/{pid}/cgroup", encoding="ascii") as file:  # noqa: PTH123
             lines = file.read().splitlines()
@@ -34,26 +34,26 @@ def join_groups(pid: int) -> None:
                 continue
 
 
-def become(who: dict[str, Any]) -> None:
-    """Have the rights of the job's user, and no more."""
+def drop_privileges(spec: dict[str, Any]) -> None:
+    """Become the job's user, and change to its directory."""
     if os.geteuid() == 0:
         try:
-            os.initgroups(who["user"], who["gid"])
+            os.initgroups(spec["user"], spec["gid"])
         except (OSError, KeyError):
-            os.setgroups([who["gid"]])
-        os.setgid(who["gid"])
-        os.setuid(who["uid"])
-    os.chdir(who["workdir"])
+            os.setgroups([spec["gid"]])
+        os.setgid(spec["gid"])
+        os.setuid(spec["uid"])
+    os.chdir(spec["workdir"])
 
 
 def main() -> int:
-    """Run the command, or say why not."""
-    who = json.loads(sys.argv[1])
+    """Replace this process by the command; exit code 127 if that fails."""
+    spec = json.loads(sys.argv[1])
     try:
-        if who["pid"]:
-            join_groups(who["pid"])
-        become(who)
-        os.execvp(who["argv"][0], who["argv"])  # noqa: S606
+        if spec["pid"]:
+            join_groups(spec["pid"])
+        drop_privileges(spec)
+        os.execvp(spec["argv"][0], spec["argv"])  # noqa: S606
     except OSError as error:
         sys.stderr.write(f"{error}\n")
         return 127

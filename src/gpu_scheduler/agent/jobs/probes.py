@@ -1,8 +1,9 @@
-"""Asks the replicas of services on this node, again and again, whether they can be used.
+"""Readiness probes for the replicas of services on this node.
 
-Orders and what the launcher reports come in; facts about readiness and ports go out, each when it
-is new. What is asked is kept in a file until the work is over, so that an agent that is started
-again goes on asking.
+Start orders and launcher reports come in; facts about readiness and ports go out, each when it
+changes. The targets are stored in a file until their work has ended, so that a restarted agent
+continues to probe. A command probe runs as the user of the job, in its directory and with its
+variables, inside the job's control groups where the host has them.
 """
 
 from __future__ import annotations
@@ -25,25 +26,28 @@ import structlog
 from gpu_scheduler.agent.work import Work
 from gpu_scheduler.wire import agent_pb2 as pb
 
-# --- One question to a replica of a service: can it be used? Empty if so, else what is wrong.
-#
-# A command is run as the user of the job, in its directory and with its variables, among the job's
-# own processes as far as the host has control groups.
-
-HERE = ("127.0.0.1", "::1")
-MOST_LINE = 4096
-MOST_OUTPUT = 200
-SPARE_MS = 5_000
+LOOPBACK = ("127.0.0.1", "::1")
+MAX_LINE_BYTES = 4096
+MAX_OUTPUT_BYTES = 200
+COMMAND_EXTRA_MS = 5_000
+"""A command has its own timeout; the outer one is this much longer."""
+TARGETS_FILE = "services.json"
+MAX_INTERVAL_BEFORE_READY_MS = 1_000
+"""A replica that is not ready yet is probed at least this often."""
 Key = tuple[str, int]
 """Allocation id and member."""
 CHILD = Path(__file__).with_name("probe_child.py")
-_RUNNERS = ThreadPoolExecutor(max_workers=16, thread_name_prefix="probe")
-"""Apart from the threads in which devices are read: commands that hang must not hold those up."""
+_EXECUTOR = ThreadPoolExecutor(max_workers=16, thread_name_prefix="probe")
+"""Separate from the threads that read devices, which hanging commands must not block."""
+log = structlog.get_logger("agent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeTarget:
-    """One replica and how it is asked; `kind` is empty if nobody asks. `pid` is 0 until it runs."""
+    """A replica and its probe. Without a probe `kind` is empty. `pid` is 0 until it runs.
+
+    The field names are those of the file: rename none.
+    """
 
     allocation_id: str
     member: int
@@ -64,48 +68,48 @@ class ProbeTarget:
 
     @property
     def key(self) -> Key:
-        """By what the work is known."""
         return self.allocation_id, self.member
 
 
-async def probe(asked: ProbeTarget) -> str:
-    """Ask once, for as long as the answer may take."""
-    ask = {"http": _http, "tcp": _tcp, "command": _command}.get(asked.kind)
-    if ask is None:
-        return f"this agent cannot probe by {asked.kind}; update it"
-    # A command is told to end by itself, and may take a moment for that.
-    patience_ms = asked.timeout_ms + (SPARE_MS if asked.kind == "command" else 0)
+async def probe(target: ProbeTarget) -> str:
+    """Probe a replica once. Empty if it is ready, else the problem."""
+    probe_kind = {"http": _probe_http, "tcp": _probe_tcp, "command": _probe_command}.get(
+        target.kind
+    )
+    if probe_kind is None:
+        return f"this agent cannot probe by {target.kind}; update it"
+    timeout_ms = target.timeout_ms + (COMMAND_EXTRA_MS if target.kind == "command" else 0)
     try:
-        async with asyncio.timeout(patience_ms / 1000):
-            return await ask(asked)
+        async with asyncio.timeout(timeout_ms / 1000):
+            return await probe_kind(target)
     except TimeoutError:
-        return f"no answer within {asked.timeout_ms / 1000:g} s"
+        return f"no answer within {target.timeout_ms / 1000:g} s"
     except OSError as error:
         return error.strerror.lower() if error.strerror else str(error)
 
 
 async def _connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """To whatever listens on the port, by the old or the new kind of address."""
-    refused: OSError | None = None
-    for host in HERE:
+    """Connect to a port of this machine over IPv4 or IPv6."""
+    first_error: OSError | None = None
+    for host in LOOPBACK:
         try:
-            return await asyncio.open_connection(host, port, limit=MOST_LINE)
+            return await asyncio.open_connection(host, port, limit=MAX_LINE_BYTES)
         except OSError as error:
-            refused = refused or error
-    raise refused or OSError("no address")
+            first_error = first_error or error
+    raise first_error or OSError("no address")
 
 
-async def _tcp(asked: ProbeTarget) -> str:
-    _, writer = await _connect(asked.port)
+async def _probe_tcp(target: ProbeTarget) -> str:
+    _, writer = await _connect(target.port)
     writer.close()
     return ""
 
 
-async def _http(asked: ProbeTarget) -> str:
-    reader, writer = await _connect(asked.port)
+async def _probe_http(target: ProbeTarget) -> str:
+    reader, writer = await _connect(target.port)
     try:
         request = (
-            f"GET {asked.path} HTTP/1.1\r\nHost: localhost:{asked.port}\r\n"
+            f"GET {target.path} HTTP/1.1\r\nHost: localhost:{target.port}\r\n"
             "User-Agent: tgpu-readiness\r\nAccept: */*\r\nConnection: close\r\n\r\n"
         )
         writer.write(request.encode("ascii"))
@@ -118,85 +122,77 @@ async def _http(asked: ProbeTarget) -> str:
         writer.close()
     words = line.decode("latin-1").split()
     if len(words) < 2 or not words[0].startswith("HTTP/") or not words[1].isdigit():
-        return f"GET {asked.path} was not answered by HTTP"
+        return f"GET {target.path} was not answered by HTTP"
     status = int(words[1])
-    return "" if 200 <= status < 400 else f"GET {asked.path} was answered with {status}"
+    return "" if 200 <= status < 400 else f"GET {target.path} was answered with {status}"
 
 
-async def _command(asked: ProbeTarget) -> str:
-    """Run it in a process of its own that becomes the job's user first.
+async def _probe_command(target: ProbeTarget) -> str:
+    """Run the command in a child process that first becomes the job's user.
 
-    Begun in a thread, where Python starts it without a copy of this process, which is large and
-    has threads of gRPC.
+    It is started in a thread with `subprocess`, which does not fork a copy of this large process
+    with its gRPC threads.
     """
-    return await asyncio.get_running_loop().run_in_executor(_RUNNERS, _run, asked)
+    return await asyncio.get_running_loop().run_in_executor(_EXECUTOR, _run_command, target)
 
 
-def _run(asked: ProbeTarget) -> str:
-    who = {
-        "pid": asked.pid,
-        "uid": asked.uid,
-        "gid": asked.gid,
-        "user": asked.user,
-        "workdir": asked.workdir,
-        "argv": list(asked.argv),
+def _run_command(target: ProbeTarget) -> str:
+    spec = {
+        "pid": target.pid,
+        "uid": target.uid,
+        "gid": target.gid,
+        "user": target.user,
+        "workdir": target.workdir,
+        "argv": list(target.argv),
     }
-    command = (sys.executable, "-I", "-S", str(CHILD), json.dumps(who))
+    command = (sys.executable, "-I", "-S", str(CHILD), json.dumps(spec))
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(  # noqa: S603 - the job's own command, with its user's rights
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=dict(asked.environment),
+            env=dict(target.environment),
             start_new_session=True,
         )
         try:
-            code = process.wait(asked.timeout_ms / 1000)
+            code = process.wait(target.timeout_ms / 1000)
         except subprocess.TimeoutExpired:
-            return f"no answer within {asked.timeout_ms / 1000:g} s"
+            return f"no answer within {target.timeout_ms / 1000:g} s"
         finally:
-            # Also what it left behind, and all of it when its time is over.
+            # Kill the whole process group, also what a finished command left running.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         if not code:
             return ""
         output.seek(0)
-        said = " ".join(output.read(MOST_OUTPUT).decode("utf-8", "replace").split())
+        text = " ".join(output.read(MAX_OUTPUT_BYTES).decode("utf-8", "replace").split())
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    return f"{asked.argv[0]} ended with {how}" + (f": {said}" if said else "")
-
-
-# --- Asks the replicas of services on this node, again and again, whether they can be used.
-
-NAME = "services.json"
-BEFORE_READY_MS = 1_000
-"""Until it is ready a replica is asked at least this often."""
-log = structlog.get_logger("agent")
+    return f"{target.argv[0]} ended with {how}" + (f": {text}" if text else "")
 
 
 class ReadinessProber:
-    """All replicas on this node."""
+    """Probes all replicas on this node, each in a task of its own."""
 
     def __init__(
-        self, directory: Path, tell: Callable[[pb.Fact], None], now_ms: Callable[[], int]
+        self, directory: Path, send: Callable[[pb.Fact], None], now_ms: Callable[[], int]
     ) -> None:
-        """Read what an agent before us has watched; nothing is asked before its work is held."""
-        self._file = directory / NAME
-        self._tell = tell
+        """Read the targets of an earlier agent; a probe starts when its work is reported."""
+        self._file = directory / TARGETS_FILE
+        self._send = send
         self._now_ms = now_ms
-        self._watched: dict[Key, ProbeTarget] = {found.key: found for found in _read(self._file)}
+        self._targets: dict[Key, ProbeTarget] = {target.key: target for target in _read(self._file)}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
-        self._told: dict[Key, pb.Fact] = {}
+        self._facts: dict[Key, pb.Fact] = {}
 
-    def watch(self, order: pb.Order, work: Work) -> None:
-        """This work will be a replica, if it is one."""
+    def register(self, order: pb.Order, work: Work) -> None:
+        """Store the probe of a start order, if the work is a replica of a service."""
         start = order.start
         port = int(work.environment.get("TGPU_SERVICE_PORT", 0))
         if not port and not start.HasField("probe"):
             return
-        watched = ProbeTarget(
+        target = ProbeTarget(
             allocation_id=order.allocation_id,
             member=order.member,
             port=port,
@@ -206,95 +202,98 @@ class ReadinessProber:
             workdir=work.workdir,
         )
         if start.HasField("probe"):
-            probe = start.probe
-            is_command = probe.kind == "command"
-            watched = replace(
-                watched,
-                kind=probe.kind,
-                path=probe.path,
-                argv=tuple(probe.argv),
-                interval_ms=probe.interval_ms,
-                timeout_ms=probe.timeout_ms,
-                failures=probe.failures,
-                grace_ms=probe.grace_ms,
+            settings = start.probe
+            is_command = settings.kind == "command"
+            target = replace(
+                target,
+                kind=settings.kind,
+                path=settings.path,
+                argv=tuple(settings.argv),
+                interval_ms=settings.interval_ms,
+                timeout_ms=settings.timeout_ms,
+                failures=settings.failures,
+                grace_ms=settings.grace_ms,
                 environment=tuple(sorted(work.environment.items())) if is_command else (),
             )
-        self._watched[watched.key] = watched
+        self._targets[target.key] = target
         self._write()
 
-    def began(self, key: Key, pid: int) -> None:
-        """The work runs: ask it from now on."""
-        watched = self._watched.get(key)
-        if watched is None or key in self._tasks:
+    def start(self, key: Key, pid: int) -> None:
+        """Start to probe work that runs; a replica without a probe is ready at once."""
+        target = self._targets.get(key)
+        if target is None or key in self._tasks:
             return
-        if pid and pid != watched.pid:
-            watched = self._watched[key] = replace(watched, pid=pid)
+        if pid and pid != target.pid:
+            target = self._targets[key] = replace(target, pid=pid)
             self._write()
-        if not watched.kind:
-            self._say(watched, is_ready=True)
+        if not target.kind:
+            self._report(target, is_ready=True)
             return
-        self._say(watched, is_ready=False)
-        self._tasks[key] = task = asyncio.create_task(self._ask(watched))
-        task.add_done_callback(_note_failure)
+        self._report(target, is_ready=False)
+        self._tasks[key] = task = asyncio.create_task(self._probe_repeatedly(target))
+        task.add_done_callback(_log_failure)
 
-    def over(self, key: Key) -> None:
-        """Nothing of the work runs any more."""
+    def stop(self, key: Key) -> None:
+        """Stop probing work that has ended."""
         task = self._tasks.pop(key, None)
         if task is not None:
             task.cancel()
-        self._told.pop(key, None)
-        if self._watched.pop(key, None) is not None:
+        self._facts.pop(key, None)
+        if self._targets.pop(key, None) is not None:
             self._write()
 
     def keep_only(self, held: Iterable[Key], starting: Iterable[Key]) -> None:
-        """Nothing but this work is under way, or about to be."""
-        for key in self._watched.keys() - {*held, *starting}:
-            self.over(key)
+        """Drop the targets of all other work."""
+        for key in self._targets.keys() - {*held, *starting}:
+            self.stop(key)
 
     def facts(self) -> list[pb.Fact]:
-        """How all replicas stand, for a server that may not know."""
-        return list(self._told.values())
+        """The last fact about each replica, for a server that may not know it."""
+        return list(self._facts.values())
 
-    async def _ask(self, watched: ProbeTarget) -> None:
+    async def _probe_repeatedly(self, target: ProbeTarget) -> None:
+        """Report each change. Failures during the grace period are not reported."""
         clock = asyncio.get_running_loop().time
-        patient_until = clock() + watched.grace_ms / 1000
+        grace_until = clock() + target.grace_ms / 1000
         is_ready, failures = False, 0
-        complaint = ""
+        reported_problem = ""
         while True:
-            problem = await probe(watched)
+            problem = await probe(target)
             if not problem:
-                failures, complaint = 0, ""
+                failures, reported_problem = 0, ""
                 if not is_ready:
                     is_ready = True
-                    self._say(watched, is_ready=True)
+                    self._report(target, is_ready=True)
             else:
                 failures += 1
-                if is_ready and failures >= watched.failures:
-                    is_ready, complaint = False, problem
-                    self._say(watched, is_ready=False, detail=problem)
-                elif not is_ready and clock() >= patient_until and problem != complaint:
-                    complaint = problem
-                    self._say(watched, is_ready=False, detail=problem)
-            pause_ms = watched.interval_ms
+                if is_ready and failures >= target.failures:
+                    is_ready, reported_problem = False, problem
+                    self._report(target, is_ready=False, detail=problem)
+                elif not is_ready and clock() >= grace_until and problem != reported_problem:
+                    reported_problem = problem
+                    self._report(target, is_ready=False, detail=problem)
+            pause_ms = target.interval_ms
             if not is_ready:
-                pause_ms = min(pause_ms, BEFORE_READY_MS)
+                pause_ms = min(pause_ms, MAX_INTERVAL_BEFORE_READY_MS)
             await asyncio.sleep(pause_ms / 1000)
 
-    def _say(self, watched: ProbeTarget, *, is_ready: bool, detail: str = "") -> None:
-        ready = pb.Ready(is_ready=is_ready, detail=detail, port=watched.port)
+    def _report(self, target: ProbeTarget, *, is_ready: bool, detail: str = "") -> None:
         fact = pb.Fact(
             at_ms=self._now_ms(),
-            allocation_id=watched.allocation_id,
-            member=watched.member,
-            ready=ready,
+            allocation_id=target.allocation_id,
+            member=target.member,
+            ready=pb.Ready(is_ready=is_ready, detail=detail, port=target.port),
         )
-        self._told[watched.key] = fact
-        self._tell(fact)
+        self._facts[target.key] = fact
+        self._send(fact)
 
     def _write(self) -> None:
-        """On a full disk it is only remembered. Environments can hold secrets: for us alone."""
-        fresh = self._file.with_name(f"{NAME}.new")
-        text = json.dumps([asdict(watched) for watched in self._watched.values()])
+        """Write the file for its owner alone, as environments can contain secrets.
+
+        On a full disk the targets stay in memory only.
+        """
+        fresh = self._file.with_name(f"{TARGETS_FILE}.new")
+        text = json.dumps([asdict(target) for target in self._targets.values()])
         with suppress(OSError):
             descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -303,7 +302,7 @@ class ReadinessProber:
 
 
 def _read(file: Path) -> list[ProbeTarget]:
-    """A file that makes no sense is like none: jobs come first."""
+    """The stored targets; an unreadable file counts as empty."""
     try:
         known = json.loads(file.read_text(encoding="utf-8"))
         return [
@@ -320,6 +319,6 @@ def _read(file: Path) -> list[ProbeTarget]:
         return []
 
 
-def _note_failure(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("a replica is asked no more", error=str(error))
+        log.error("a readiness probe stopped with an error", error=str(error))

@@ -1,6 +1,6 @@
 """Devices that come and go while an agent runs."""
 
-from gpu_scheduler.agent.devices.monitor import HotplugScan
+from gpu_scheduler.agent.devices.discovery import HotplugScan
 from gpu_scheduler.agent.devices.source import DetectedDevice, DevicesUnreadable, NodeInventory
 
 
@@ -17,13 +17,13 @@ class Machine:
         self.found: NodeInventory | None = found("A")
         self.asked = 0
         self.now_s = 0.0
-        self.rescan = HotplugScan(self.find, found("A"), lambda: self.gpus)
+        self.hotplug = HotplugScan(self.find, found("A"), lambda: self.gpus)
 
     def without_devices(self) -> None:
         """A machine whose driver is not loaded yet."""
         self.gpus, self.found = (), found()
-        self.rescan = HotplugScan(
-            self.find, found(), lambda: self.gpus, seeks=True, clock=lambda: self.now_s
+        self.hotplug = HotplugScan(
+            self.find, found(), lambda: self.gpus, retry_when_empty=True, clock=lambda: self.now_s
         )
 
     def asked_within(self, seconds: int) -> int:
@@ -31,7 +31,7 @@ class Machine:
         before = self.asked
         for _ in range(seconds):
             self.now_s += 1
-            self.rescan.look()
+            self.hotplug.scan()
         return self.asked - before
 
     def find(self) -> NodeInventory:
@@ -43,48 +43,48 @@ class Machine:
 
 def test_the_driver_is_asked_only_when_the_kernel_has_other_devices() -> None:
     machine = Machine()
-    assert machine.rescan.look() is None
+    assert machine.hotplug.scan() is None
     assert machine.asked == 0
     machine.gpus, machine.found = ("a", "b"), found("A", "B")
-    assert machine.rescan.look() == found("A", "B")
-    assert machine.rescan.look() is None
+    assert machine.hotplug.scan() == found("A", "B")
+    assert machine.hotplug.scan() is None
     assert machine.asked == 1
 
 
 def test_a_device_that_is_gone_is_told() -> None:
     machine = Machine()
     machine.gpus, machine.found = (), found()
-    assert machine.rescan.look() == found()
+    assert machine.hotplug.scan() == found()
 
 
 def test_who_asks_is_heard_also_when_nothing_has_changed() -> None:
     machine = Machine()
-    machine.rescan.ask()
-    assert machine.rescan.look() is None
+    machine.hotplug.request()
+    assert machine.hotplug.scan() is None
     assert machine.asked == 1
 
 
 def test_a_driver_that_is_not_ready_is_asked_again() -> None:
     machine = Machine()
     machine.gpus, machine.found = ("a", "b"), None
-    assert machine.rescan.look() is None
+    assert machine.hotplug.scan() is None
     machine.found = found("A", "B")
-    assert machine.rescan.look() == found("A", "B")
+    assert machine.hotplug.scan() == found("A", "B")
 
 
 def test_a_device_that_says_nothing_stays_as_it_was() -> None:
     machine = Machine()
     machine.gpus, machine.found = ("a", "b"), found("", "B")
-    assert machine.rescan.look() == found("A", "B")
+    assert machine.hotplug.scan() == found("A", "B")
 
 
 def test_a_driver_that_comes_after_the_agent_is_found_without_being_asked_for() -> None:
     machine = Machine()
     machine.without_devices()
-    assert machine.rescan.look() is None
+    assert machine.hotplug.scan() is None
     machine.found = found("A", "B")
     machine.now_s = 5
-    assert machine.rescan.look() == found("A", "B")
+    assert machine.hotplug.scan() == found("A", "B")
 
 
 def test_a_node_without_devices_is_looked_at_less_and_less_often() -> None:
@@ -101,7 +101,7 @@ def test_what_the_kernel_or_a_person_says_is_followed_at_once_and_closely() -> N
     machine.gpus = ("a",)
     assert machine.asked_within(11) == 2
     machine.asked_within(3600)
-    machine.rescan.ask()
+    machine.hotplug.request()
     assert machine.asked_within(1) == 1
 
 
@@ -109,6 +109,6 @@ def test_a_node_that_has_devices_is_not_sought_for_more() -> None:
     machine = Machine()
     machine.without_devices()
     machine.found = found("A")
-    machine.rescan.ask()
-    assert machine.rescan.look() == found("A")
+    machine.hotplug.request()
+    assert machine.hotplug.scan() == found("A")
     assert machine.asked_within(3600) == 0

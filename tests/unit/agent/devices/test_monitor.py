@@ -30,18 +30,18 @@ FOUND = NodeInventory(
 
 
 class Bench:
-    """A watcher over one device whose next reading, owners and clock the test sets."""
+    """A monitor over one device whose next reading, owners and clock the test sets."""
 
     def __init__(self, memory: Path | None = None, boot_id: str = "boot-1") -> None:
         self.now = 10_000.0
         self.next: Reading | Exception = Reading(index=0)
         self.owners: dict[int, str] = {}
-        self.watcher = DeviceMonitor(
+        self.monitor = DeviceMonitor(
             self,
             FOUND,
             self.owners.get,
             settings=MonitorSettings(foreign=ForeignRule(ignore_users=("gdm",), ignore_pids=(99,))),
-            memory=memory,
+            health_file=memory,
             boot_id=boot_id,
             clock=lambda: self.now,
             wall_clock=lambda: 1_700_000_000.5,
@@ -59,7 +59,7 @@ class Bench:
 
     def look(self, **values: object) -> NodeReadings:
         self.next = Reading(index=0, **values)  # type: ignore[arg-type]
-        return self.watcher.look()
+        return self.monitor.read()
 
     def processes(self, *processes: Process, **values: object) -> tuple[DeviceProcess, ...]:
         return self.look(processes=processes, **values).readings[0].processes
@@ -96,7 +96,7 @@ def test_readings_become_telemetry() -> None:
 def test_devices_that_are_left_out_are_not_told_of() -> None:
     bench = Bench()
     bench.read = lambda: [Reading(index=0), Reading(index=1)]  # type: ignore[method-assign]
-    assert [reading.index for reading in bench.watcher.look().readings] == [0]
+    assert [reading.index for reading in bench.monitor.read().readings] == [0]
 
 
 def test_what_is_unknown_is_zero_on_the_wire() -> None:
@@ -218,16 +218,16 @@ def test_memory_that_a_job_did_not_give_back_is_told() -> None:
 def test_a_job_too_short_to_be_seen_has_to_give_its_memory_back_too() -> None:
     bench = Bench()
     bench.look(memory_used_mb=10)
-    bench.watcher.begin([0])
+    bench.monitor.mark_in_use([0])
     assert bench.look(memory_used_mb=2_010).readings[0].unexplained_mb == 2_000
-    bench.watcher.trust(0)
+    bench.monitor.mark_repaired(0)
     assert bench.look(memory_used_mb=2_010).readings[0].unexplained_mb == 0
 
 
 def test_what_an_unseen_process_or_one_of_unknown_size_holds_is_not_blamed_on_a_job() -> None:
     bench = Bench()
     bench.look(memory_used_mb=10)
-    bench.watcher.begin([0])
+    bench.monitor.mark_in_use([0])
     somebody = Process(pid=8, user="bob", memory_mb=None)
     reading = bench.look(processes=(somebody,), memory_used_mb=2_010).readings[0]
     assert reading.unexplained_mb == 0
@@ -236,10 +236,10 @@ def test_what_an_unseen_process_or_one_of_unknown_size_holds_is_not_blamed_on_a_
 def test_a_device_that_somebody_looked_after_is_trusted_again() -> None:
     bench = Bench()
     assert not bench.look(xids=(79,)).readings[0].healthy
-    bench.watcher.trust(0)
+    bench.monitor.mark_repaired(0)
     assert bench.look().readings[0].healthy
     bench.look(fault="it is lost")
-    bench.watcher.trust(0)
+    bench.monitor.mark_repaired(0)
     assert not bench.look(fault="it is lost").readings[0].healthy, "it still stands against it"
 
 
@@ -247,9 +247,9 @@ def test_an_order_to_trust_is_marked_once_it_is_written_down(tmp_path: Path) -> 
     path = tmp_path / "health.json"
     bench = Bench(path)
     bench.look(xids=(79,))
-    bench.watcher.trust(0, mark=7)
+    bench.monitor.mark_repaired(0, mark=7)
     bench.next = DevicesUnreadable("driver asleep")
-    assert bench.watcher.look().readings[0].trusted == 0, "nothing was read, nothing written"
+    assert bench.monitor.read().readings[0].trusted == 0, "nothing was read, nothing written"
     reading = bench.look().readings[0]
     assert (reading.trusted, reading.healthy) == (7, True)
     assert Bench(path).look().readings[0].healthy
@@ -260,10 +260,10 @@ def test_an_order_to_trust_that_comes_late_forgives_only_what_was_before_it() ->
     bench = Bench()
     bench.look(xids=(79,))
     bench.now += 60
-    bench.watcher.trust(0, mark=7, ago_s=120)
+    bench.monitor.mark_repaired(0, mark=7, ago_s=120)
     reading = bench.look().readings[0]
     assert (reading.trusted, reading.healthy) == (7, False)
-    bench.watcher.trust(0, mark=8, ago_s=30)
+    bench.monitor.mark_repaired(0, mark=8, ago_s=30)
     reading = bench.look().readings[0]
     assert (reading.trusted, reading.healthy) == (8, True)
 
@@ -309,7 +309,7 @@ def test_while_devices_cannot_be_read_the_last_telemetry_holds_with_the_problem(
     bench = Bench()
     bench.look(temperature_c=40)
     bench.next = DevicesUnreadable("driver asleep")
-    telemetry = bench.watcher.look()
+    telemetry = bench.monitor.read()
     assert telemetry.readings[0].temperature_c == 40
     assert telemetry.problem.startswith("GPUs cannot be read: driver asleep")
     assert bench.look(temperature_c=41).problem == ""

@@ -334,9 +334,9 @@ def test_a_machine_with_a_driver_and_no_gpu_has_no_devices(
 
 def watched(source: NvmlSource) -> DeviceMonitor:
     found = source.find()
-    watcher = DeviceMonitor(source, found, lambda _: None)
-    watcher.rescan = HotplugScan(source.find, found, tuple)
-    return watcher
+    monitor = DeviceMonitor(source, found, lambda _: None)
+    monitor.hotplug = HotplugScan(source.find, found, tuple)
+    return monitor
 
 
 def profiles(found: NodeInventory | None, index: int) -> dict[str, int]:
@@ -347,9 +347,9 @@ def profiles(found: NodeInventory | None, index: int) -> dict[str, int]:
 def test_slices_that_are_made_or_destroyed_are_seen_by_the_next_look(
     source: NvmlSource, fake_nvml: FakeNvml
 ) -> None:
-    watcher = watched(source)
-    watcher.look()
-    assert not watcher.must_find
+    monitor = watched(source)
+    monitor.read()
+    assert not monitor.rescan_requested
     for change, slices in (
         (lambda: fake_nvml.split(2, "3g.40gb", "3g.40gb"), {"3g.40gb": 2}),
         (lambda: fake_nvml.split(2, "3g.40gb"), {"3g.40gb": 1}),
@@ -358,31 +358,31 @@ def test_slices_that_are_made_or_destroyed_are_seen_by_the_next_look(
         (lambda: fake_nvml.unsplit(2), {}),
     ):
         change()
-        watcher.look()
-        assert watcher.must_find
-        assert profiles(watcher.find_again(), 2) == slices
-        watcher.look()
-        assert not watcher.must_find
+        monitor.read()
+        assert monitor.rescan_requested
+        assert profiles(monitor.detect_changes(), 2) == slices
+        monitor.read()
+        assert not monitor.rescan_requested
 
 
 def test_a_gpu_without_slices_is_well_again_when_some_are_made(
     source: NvmlSource, fake_nvml: FakeNvml
 ) -> None:
-    watcher = watched(source)
+    monitor = watched(source)
     fake_nvml.split(2)
-    assert not watcher.look().readings[2].healthy
-    assert not watcher.must_find, "there were no slices before, and there are none"
+    assert not monitor.read().readings[2].healthy
+    assert not monitor.rescan_requested, "there were no slices before, and there are none"
     fake_nvml.split(2, "7g.80gb")
-    watcher.look()
+    monitor.read()
     assert source.read()[2].fault == ""
-    assert profiles(watcher.find_again(), 2) == {"7g.80gb": 1}
+    assert profiles(monitor.detect_changes(), 2) == {"7g.80gb": 1}
 
 
 def test_a_gpu_that_does_not_answer_has_not_lost_its_slices(
     source: NvmlSource, fake_nvml: FakeNvml
 ) -> None:
     fake_nvml.split(2, "3g.40gb")
-    watcher = watched(source)
+    monitor = watched(source)
     fake_nvml.fail("*", GPU_IS_LOST, gpu=2)
-    watcher.look()
-    assert not watcher.must_find
+    monitor.read()
+    assert not monitor.rescan_requested
