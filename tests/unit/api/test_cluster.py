@@ -196,7 +196,7 @@ def test_with_several_nodes_a_gpu_needs_its_node() -> None:
         refused = lab.post("/gpus/0/pause")
         assert refused.status == 400
         assert (
-            "there are 2 nodes, so a number alone names no GPU; write NODE:INDEX" in refused.error
+            "there are 2 nodes, so a number alone is ambiguous; write NODE:INDEX" in refused.error
         )
         assert lab.post("/gpus/n1/0/pause").status == 200
         nodes = lab.get("/nodes").json["nodes"]

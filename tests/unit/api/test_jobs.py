@@ -237,12 +237,12 @@ def test_a_retry_says_which_tasks_of_an_array_wait_again() -> None:
         assert told == {
             "job_id": job_id,
             "status": "pending",
-            "message": "tasks of the array that wait again: 2; cancelled ones that do not: 1",
+            "message": "array tasks that are queued again: 2; cancelled tasks that are not: 1",
             "tasks": "1-2",
             "left": 1,
         }
         assert lab.post(f"/jobs/{job_id}/retry", headers=key).json == told | {
-            "message": "tasks of the array wait again; cancelled ones that do not: 1",
+            "message": "array tasks are queued again; cancelled tasks that are not: 1",
             "tasks": None,
         }
         assert lab.get(f"/jobs/{job_id}_3").json["state"] == "cancelled"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.api.auth.peer_credentials import Peer
-from gpu_scheduler.api.routes.job_views import FOR_EVERYBODY
+from gpu_scheduler.api.routes.job_views import PUBLIC_FIELDS
 from gpu_scheduler.model.identity import Caller, Role
 from tests.unit.api.lab import ApiLab
 
@@ -197,7 +197,7 @@ def test_others_cannot_tell_whether_a_job_has_limits_of_its_own(lab: ApiLab) -> 
     limited = submit(lab, deadline="2099-01-01T00:00:00Z")
     forms = [lab.get(f"/jobs/{job}", headers=as_user("bob")).json for job in (limited, free)]
     hidden = [
-        {name: value for name, value in form.items() if name not in FOR_EVERYBODY} for form in forms
+        {name: value for name, value in form.items() if name not in PUBLIC_FIELDS} for form in forms
     ]
     for form in hidden:
         del form["expected_end"], form["allocation"]

@@ -1,4 +1,4 @@
-"""Tokens: make, list, revoke. The record of changes. And who the caller is taken for."""
+"""API tokens (create, list, revoke), the audit log, and the caller's own identity."""
 
 from __future__ import annotations
 
@@ -37,26 +37,24 @@ DEFAULT_PAGE = 100
 
 
 async def create_token(context: Context, request: Request) -> Response:
-    """A new token. Its secret is in this answer and nowhere else."""
+    """Create a token. Only this response contains its secret."""
     caller = request.caller
     asked = await request.read_json(_REQUEST, context.settings.bounds.body_bytes)
     if caller.via:
-        raise Forbidden(
-            "whoever calls with a token cannot make another; do that on the machine itself"
-        )
+        raise Forbidden("a token cannot be created with a token; create it on the server's machine")
     if not asked.name.isprintable():
         raise InvalidRequest("the token's name holds a control character; remove it")
     most_days = context.settings.max_token_days
     if asked.expires_in_seconds > most_days * DAY_S:
         raise InvalidRequest(
-            f"the token would be good for {asked.expires_in_seconds / DAY_S:g} days; at most "
+            f"the token would be valid for {asked.expires_in_seconds / DAY_S:g} days; at most "
             f"{most_days:g} are allowed (auth.max_token_days)"
         )
-    people = context.directory
-    account = await people.wait_for(lambda: _account(context, request, asked))
+    directory = context.directory
+    account = await directory.wait_for(lambda: _account(context, request, asked))
     tenant = context.submit_tenant(caller, asked.tenant_id)
     if not asked.tenant_id and account.uid != caller.uid:
-        tenant = (await people.wait_for(lambda: people.caller(account.uid))).tenant
+        tenant = (await directory.wait_for(lambda: directory.caller(account.uid))).tenant
     now_ms = context.service.now_ms()
     secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
     token = Token(
@@ -77,7 +75,7 @@ async def create_token(context: Context, request: Request) -> Response:
 
 
 def _account(context: Context, request: Request, asked: TokenRequest) -> Account:
-    """Whose jobs will run with the token; never root's by chance."""
+    """Return the account of the token's jobs; root only if it is named."""
     caller = request.caller
     if caller.uid == ROOT and not asked.user:
         raise InvalidRequest(
@@ -100,7 +98,7 @@ def _account(context: Context, request: Request, asked: TokenRequest) -> Account
 
 
 async def list_tokens(context: Context, request: Request) -> Response:
-    """The caller's tokens; for admins all."""
+    """Return the caller's tokens; for admins, all."""
     context.parse_query(request)
     caller = request.caller
     now_ms = context.service.now_ms()
@@ -110,11 +108,11 @@ async def list_tokens(context: Context, request: Request) -> Response:
 
 
 async def revoke_token(context: Context, request: Request) -> Response:
-    """Believe a token no more, from now on."""
+    """Revoke a token."""
     context.parse_query(request)
     token_id = request.params["token_id"]
     if len(token_id) > 64 or not token_id.isprintable():
-        raise UnknownThing("that is the id of no token; 'tgpu token list' shows yours")
+        raise UnknownThing("this is not the id of a token; 'tgpu token list' shows yours")
     await context.service.apply(RevokeToken(token_id), request.caller)
     return json_response(Removed(id=token_id, message="Token revoked", status="revoked"))
 
@@ -137,8 +135,8 @@ def _form(token: Token, now_ms: int) -> TokenForm:
 
 
 async def list_audit(context: Context, request: Request) -> Response:
-    """Who changed what, or tried to, the newest first."""
-    expect_admin(request.caller, "read the record of changes")
+    """Return a page of the audit log, newest first."""
+    expect_admin(request.caller, "read the audit log")
     query = context.parse_query(request, "user", "action", "outcome", "since", "before", "limit")
     since = query.text("since")
     limit = query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page)
@@ -150,7 +148,7 @@ async def list_audit(context: Context, request: Request) -> Response:
         before=query.optional("before"),
         limit=limit,
     )
-    # There may be millions of records and no index: the loop does not wait while they are read.
+    # There may be millions of rows and no index: read them in a thread.
     found = await asyncio.to_thread(context.service.store.audit, asked)
     more = found[-1][0] if len(found) == limit else None
     return json_response(AuditPage([_record(number, row) for number, row in found], more))
@@ -173,7 +171,7 @@ def _record(number: int, row: AuditRow) -> AuditForm:
 
 
 async def who_am_i(context: Context, request: Request) -> Response:
-    """Who the server takes the caller for."""
+    """Return the caller's identity."""
     context.parse_query(request)
     caller = request.caller
     return json_response(
@@ -195,7 +193,7 @@ OPERATIONS = (
         path=f"{V1}/tokens",
         handler=create_token,
         name="create_token",
-        summary="Make a token for callers from elsewhere; its secret is told this once.",
+        summary="Create a token for callers from other machines; its secret is shown only once.",
         tag="access",
         body=TokenRequest,
         response=NewToken,
@@ -217,7 +215,7 @@ OPERATIONS = (
         path=f"{V1}/tokens/{{token_id}}",
         handler=revoke_token,
         name="revoke_token",
-        summary="Revoke a token; who shows it from now on is refused.",
+        summary="Revoke a token; requests with it are rejected from now on.",
         tag="access",
         response=Removed,
         errors=(403, 404, 409, 503),
@@ -227,7 +225,7 @@ OPERATIONS = (
         path=f"{V1}/audit",
         handler=list_audit,
         name="list_audit",
-        summary="Who changed what, and what was refused, the newest first (for admins).",
+        summary="The audit log: changes and rejected requests, newest first (for admins).",
         tag="access",
         response=AuditPage,
         query=(
@@ -245,7 +243,7 @@ OPERATIONS = (
         path=f"{V1}/me",
         handler=who_am_i,
         name="who_am_i",
-        summary="Who the server takes you for, and which tenants you may submit to.",
+        summary="Your identity, and the tenants you may submit to.",
         tag="access",
         response=Myself,
     ),

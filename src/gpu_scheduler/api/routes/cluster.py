@@ -1,6 +1,6 @@
-"""The cluster as a whole: status, devices, nodes, health, and how GPUs are divided.
+"""The cluster as a whole: status, GPUs, the quota of online and batch work, and the overview.
 
-Everybody may see what runs where and for whom; what exactly it runs, only its owner and admins.
+Every caller sees which jobs run where and for whom; only the owner and admins see what they run.
 """
 
 from __future__ import annotations
@@ -48,11 +48,9 @@ from gpu_scheduler.wire.answers import (
 from gpu_scheduler.wire.tenants import QuotaRequest, per
 from gpu_scheduler.wire.times import write_time
 
-# --- What the two kinds of work, online and batch, hold of all GPUs, and what each is sure of.
-
 
 def pool_uses(state: ControlState) -> list[PoolUse]:
-    """Both pools, online first."""
+    """Return what both pools hold and are guaranteed, online first."""
     cluster = state.cluster
     runs = dict.fromkeys(Pool, 0)
     for entry in cluster.running.values():
@@ -82,16 +80,14 @@ def pool_uses(state: ControlState) -> list[PoolUse]:
     return found
 
 
-# --- The cluster as a whole: status, devices, nodes, health, and how GPUs are divided.
-
 _QUOTA = msgspec.json.Decoder(QuotaRequest)
-MOST_TROUBLES = 20
+MOST_PROBLEMS = 20
 WHOLE = 100
 
 
 @dataclass(slots=True)
-class Use:
-    """What is given out of one device, and to whom."""
+class DeviceAllocation:
+    """What is allocated of one device, and to whom."""
 
     share_milli: int = 0
     memory_mb: int = 0
@@ -99,15 +95,15 @@ class Use:
     users: list[str] = field(default_factory=list)
 
 
-def uses(context: Context) -> dict[tuple[str, int], Use]:
-    """What is given out, by node and index."""
-    found: dict[tuple[str, int], Use] = {}
+def device_allocations(context: Context) -> dict[tuple[str, int], DeviceAllocation]:
+    """Return what is allocated, by node and device index."""
+    found: dict[tuple[str, int], DeviceAllocation] = {}
     for allocation_id, entry in context.service.core.state.cluster.running.items():
         running = entry.running
         name = allocation_id.rpartition(".")[0]
         for placement in running.allocation.placements:
             for share in placement.devices:
-                use = found.setdefault((placement.node_id, share.index), Use())
+                use = found.setdefault((placement.node_id, share.index), DeviceAllocation())
                 use.share_milli += share.share_milli
                 use.memory_mb += share.memory_mb
                 use.jobs.append(name)
@@ -117,24 +113,24 @@ def uses(context: Context) -> dict[tuple[str, int], Use]:
 
 
 def node_resources(context: Context) -> list[NodeResources]:
-    """All nodes with what is free of them, by name; n2 stands before n10."""
+    """Return all nodes with their free resources, by name; n2 comes before n10."""
     by_id = context.service.core.state.cluster.index.by_id
     return sorted(by_id.values(), key=lambda resources: natural_key(resources.node.id))
 
 
 def natural_key(name: str) -> tuple[list[tuple[int, str]], str]:
-    """Sorts numbers inside names by their size."""
+    """Return a sort key that orders numbers inside names by value."""
     parts = enumerate(re.split(r"([0-9]+)", name))
     return [(int(part), "") if place % 2 else (-1, part) for place, part in parts], name
 
 
 def free_gpus(resources: NodeResources) -> int:
-    """Devices of a node that are wholly free and take work."""
+    """Return how many devices of a node are free and accept work."""
     return resources.free_mask.bit_count() if resources.node.takes_work else 0
 
 
 async def cluster_status(context: Context, request: Request) -> Response:
-    """The cluster in numbers."""
+    """Return the cluster status."""
     detailed = context.parse_query(request, "detailed").flag("detailed")
     counts = context.service.store.count_states()
     nodes = node_resources(context)
@@ -167,7 +163,7 @@ async def cluster_status(context: Context, request: Request) -> Response:
 
 
 def _by_priority(context: Context) -> dict[str, int]:
-    """Jobs that wait, by how urgent they are."""
+    """Count the waiting jobs by priority."""
     found = {"high": 0, "normal": 0, "low": 0}
     for record in context.service.core.state.jobs.values():
         if record.queued or record.waiting_on:
@@ -177,22 +173,22 @@ def _by_priority(context: Context) -> dict[str, int]:
     return found
 
 
-# --- devices and nodes
+# GPUs
 
 
 async def list_gpus(context: Context, request: Request) -> Response:
-    """All devices, with what runs on them and what was measured."""
+    """Return all GPUs with their jobs and measurements."""
     context.parse_query(request)
     return json_response(GpuList(list(gpu_forms(context, request.caller))))
 
 
 def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
-    """One form for each device."""
-    given = uses(context)
+    """Yield the view of each GPU."""
+    allocations = device_allocations(context)
     running = context.service.core.state.cluster.running
 
     def sees(process: DeviceProcess) -> bool:
-        """What strangers run is nobody's secret here; what a job runs is its owner's."""
+        """Whether the caller may see a command: foreign processes, and those of visible jobs."""
         if not process.allocation_id:
             return True
         entry = running.get(process.allocation_id)
@@ -203,7 +199,7 @@ def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
         found = context.service.telemetry.get(node_id)
         readings = {} if found is None else {reading.index: reading for reading in found.readings}
         for device in resources.node.devices:
-            use = given.get((node_id, device.index), Use())
+            use = allocations.get((node_id, device.index), DeviceAllocation())
             form = GpuForm(
                 node=node_id,
                 index=device.index,
@@ -227,7 +223,7 @@ def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
             yield form
 
 
-def _device_state(device: Device, use: Use) -> str:
+def _device_state(device: Device, use: DeviceAllocation) -> str:
     if device.quarantined:
         return "quarantined"
     if device.health is not Health.HEALTHY:
@@ -269,12 +265,12 @@ def _add_reading(
 
 
 async def pause_gpu(context: Context, request: Request) -> Response:
-    """Give out a device no more."""
+    """Stop allocating a GPU."""
     return await _set_paused(context, request, paused=True)
 
 
 async def resume_gpu(context: Context, request: Request) -> Response:
-    """Give out a device again."""
+    """Allocate a GPU again."""
     return await _set_paused(context, request, paused=False)
 
 
@@ -285,18 +281,18 @@ async def _set_paused(context: Context, request: Request, *, paused: bool) -> Re
     node_id = request.params.get("node") or _only_node(context)
     text = request.params["index"]
     if not (text.isascii() and text.isdigit() and len(text) < 6):
-        raise UnknownThing(f"GPU '{text[:40]}' is not known; name it by its number")
+        raise UnknownThing(f"GPU '{text[:40]}' is not known; give its number")
     index = int(text)
     message = PauseDevice(node_id, index) if paused else ResumeDevice(node_id, index)
     await context.service.apply(message, request.caller)
     told = f"GPU {index} of {node_id} is {done}"
     if paused:
-        told += "; what runs there goes on"
+        told += "; its running jobs continue"
     elif (
         context.service.core.state.cluster.index.resources(node_id).node.state
         is not NodeState.ONLINE
     ):
-        told += "; its node is away, and is told when it comes back"
+        told += "; its node is not connected and gets the order when it reconnects"
     return json_response(GpuChanged(node=node_id, index=index, paused=paused, message=told))
 
 
@@ -304,34 +300,34 @@ def _only_node(context: Context) -> str:
     nodes = node_resources(context)
     if len(nodes) != 1:
         raise InvalidRequest(
-            f"there are {len(nodes)} nodes, so a number alone names no GPU; write NODE:INDEX, as "
+            f"there are {len(nodes)} nodes, so a number alone is ambiguous; write NODE:INDEX, as "
             "'tgpu gpus' shows it (in REST: /gpus/NODE/INDEX)"
         )
     return nodes[0].node.id
 
 
-# --- quota
-
-
-def troubles(context: Context) -> dict[str, str]:
-    """Why devices take no work, by node and index; of many, the first ones."""
+def device_problems(context: Context) -> dict[str, str]:
+    """Return why GPUs accept no work, by node and index; at most the first few."""
     found = (
         (f"{resources.node.id}:{device.index}", trouble)
         for resources in node_resources(context)
         for device in resources.node.devices
         if (trouble := device_problem(device))
     )
-    return dict(islice(found, MOST_TROUBLES))
+    return dict(islice(found, MOST_PROBLEMS))
+
+
+# The quota of online and batch work
 
 
 async def get_quota(context: Context, request: Request) -> Response:
-    """How the GPUs are divided between online and batch work."""
+    """Return how the GPUs are divided between online and batch work."""
     context.parse_query(request)
     return json_response(_quota(context))
 
 
 async def put_quota(context: Context, request: Request) -> Response:
-    """Divide the GPUs anew."""
+    """Change how the GPUs are divided."""
     expect_admin(request.caller, "change the quota")
     asked = await request.read_json(_QUOTA, context.settings.bounds.body_bytes)
     batch = (
@@ -353,7 +349,7 @@ async def put_quota(context: Context, request: Request) -> Response:
 
 
 def _quota(context: Context) -> QuotaForm:
-    """Where nothing was set, each kind of work may have everything."""
+    """Return the quota; without one, each pool may use all GPUs."""
     known = {quota.pool: quota for quota in context.service.store.pools()}
     online = known.get(Pool.ONLINE, PoolQuota(pool=Pool.ONLINE, percent=100))
     batch = known.get(Pool.BATCH, PoolQuota(pool=Pool.BATCH, percent=100))
@@ -374,7 +370,7 @@ MOST_ROWS = 500
 
 
 async def overview(context: Context, request: Request) -> Response:
-    """GPUs, numbers, and a window onto what runs and waits."""
+    """Return GPUs, counts, and a window of the job list; only jobs in the window are read."""
     query = context.parse_query(request, "sort", "filter", "user", "limit", "offset", "find")
     sort = query.text("sort", "queue")
     if sort.removeprefix("-") not in SORTS:
@@ -402,13 +398,13 @@ async def overview(context: Context, request: Request) -> Response:
             jobs=_lines(context, request.caller, order.ids[offset : offset + limit]),
             offset=offset,
             total=order.total,
-            found=_place(context, order, query.text("find")),
+            found=_position(context, order, query.text("find")),
         )
     )
 
 
-def _place(context: Context, order: SortedJobs, job_id: str) -> int | None:
-    """Where a job stands, also beyond what was worked out of the queue."""
+def _position(context: Context, order: SortedJobs, job_id: str) -> int | None:
+    """Return the index of a job in the list, also beyond the computed part."""
     place = order.positions.get(job_id)
     record = context.service.core.state.jobs.get(job_id)
     if place is not None or record is None or order.covers(order.total):
@@ -423,7 +419,7 @@ def _problem(context: Context) -> str:
 
 
 def _lines(context: Context, caller: Caller, ids: list[str]) -> list[JobLine]:
-    """The jobs of the window that are stored and not over."""
+    """Return the stored jobs of the window."""
     views = JobViews(context.service, caller)
     rows = [row for job_id in ids if (row := context.service.store.job(job_id)) is not None]
     waiting = [row.job.number for row in rows if row.state is JobState.PENDING]
@@ -444,9 +440,9 @@ OPERATIONS = (
         path=f"{V1}/cluster/status",
         handler=cluster_status,
         name="cluster_status",
-        summary="The cluster in numbers.",
+        summary="The cluster status: nodes, GPUs and jobs in numbers.",
         tag="cluster",
-        query=(boolean_parameter("detailed", "Also how many wait by priority."),),
+        query=(boolean_parameter("detailed", "Also count waiting jobs by priority."),),
         response=ClusterStatus,
     ),
     Operation(
@@ -454,7 +450,7 @@ OPERATIONS = (
         path=f"{V1}/gpus",
         handler=list_gpus,
         name="list_gpus",
-        summary="All GPUs: what is given out of them, and what was measured on them.",
+        summary="All GPUs with their allocations and measurements.",
         tag="cluster",
         response=GpuList,
     ),
@@ -471,8 +467,8 @@ OPERATIONS = (
         )
         for place, name in (("{node}/{index}", "gpu_of_node"), ("{index}", "gpu"))
         for verb, handler, summary in (
-            ("pause", pause_gpu, "Give out a GPU no more; what runs there goes on (for admins)."),
-            ("resume", resume_gpu, "Give out a GPU again (for admins)."),
+            ("pause", pause_gpu, "Stop allocating a GPU; its running jobs continue (for admins)."),
+            ("resume", resume_gpu, "Allocate a GPU again (for admins)."),
         )
     ),
     Operation(
@@ -501,25 +497,25 @@ OPERATIONS = (
         path=f"{V1}/overview",
         handler=overview,
         name="overview",
-        summary="GPUs, numbers and a window onto the queue, in one answer: for live screens.",
+        summary="GPUs, counts and a window of the job list in one response, for live screens.",
         tag="cluster",
         response=Overview,
         query=(
             Parameter(
                 name="sort",
-                description="By what to sort; a - before it turns it round. Default: queue.",
+                description="Sort key; a leading - reverses the order. Default: queue.",
                 schema={
                     "type": "string",
                     "enum": [sign + name for name in SORTS for sign in ("", "-")],
                 },
             ),
             Parameter(
-                name="filter", description="Jobs in whose id, user, state or name all words occur."
+                name="filter", description="Jobs whose id, user, state or name contain all words."
             ),
             Parameter(name="user", description="Jobs of this user; @me for your own."),
             integer_parameter("limit", "How many jobs at most.", most=MOST_ROWS),
-            integer_parameter("offset", "How many jobs to leave out first."),
-            Parameter(name="find", description="A job whose place is told as `found`."),
+            integer_parameter("offset", "How many jobs to skip."),
+            Parameter(name="find", description="A job whose position is returned as `found`."),
         ),
     ),
 )

@@ -1,8 +1,7 @@
-"""History as it happens: a WebSocket that resumes behind any sequence number, and pages of it.
+"""Events: pages of the history, and a WebSocket that resumes after any sequence number.
 
-Old events come from the store and new ones from the loop, without a gap and without repetition.
-Callers who are not admins get events of the jobs that they may see in full, and of nodes and
-devices.
+Old events come from the store and new ones from the control loop, without gaps or duplicates.
+Callers who are not admins get the events of nodes, devices and the jobs that they may see in full.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from gpu_scheduler.wire.times import write_time
 
 PATH = f"{V1}/events"
 TOO_SLOW = 1013
-"""The close code for "try again later": the reason names the number to resume behind."""
+"""The WebSocket close code "try again later"; the reason has the number to resume after."""
 NOT_UNDERSTOOD = 1003
 CLOSE_S = 5.0
 DEFAULT_PAGE = 100
@@ -36,17 +35,17 @@ Send = Callable[[Any], Awaitable[None]]
 Receive = Callable[[], Awaitable[Any]]
 
 
-class JobVisibility:
-    """What of the history one caller may see."""
+class EventFilter:
+    """Which events one caller may see."""
 
     def __init__(self, context: Context, caller: Caller) -> None:
-        """Jobs are looked up, once, only where an event does not say enough about them."""
+        """Jobs are looked up, and cached, only if the event alone does not decide."""
         self._store = context.service.store
         self._caller = caller
         self._seen: OrderedDict[str, bool] = OrderedDict()
 
     def __call__(self, event: EventRow) -> bool:
-        """Tell whether the caller may see the event."""
+        """Whether the caller may see the event."""
         caller = self._caller
         if caller.is_admin:
             return True
@@ -71,7 +70,7 @@ class JobVisibility:
 
 
 def form(sequence: int, event: EventRow) -> EventForm:
-    """One line of history."""
+    """Return an event as a message."""
     return EventForm(
         sequence=sequence,
         at=write_time(event.at_ms) or "",
@@ -84,11 +83,11 @@ def form(sequence: int, event: EventRow) -> EventForm:
 
 
 async def list_events(context: Context, request: Request) -> Response:
-    """A page of history; go on with `after` = `last`."""
+    """Return a page of events; continue with `after` = `last`."""
     query = context.parse_query(request, "after", "limit")
     limit = query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page)
     last = query.number("after", 0)
-    sees = JobVisibility(context, request.caller)
+    sees = EventFilter(context, request.caller)
     found: list[EventForm] = []
     scanned = 0
     while len(found) < limit and scanned < MOST_SCANNED:
@@ -106,18 +105,18 @@ async def list_events(context: Context, request: Request) -> Response:
 
 
 class EventSockets:
-    """All open WebSockets: so many for each user. `cut_off` counts those that were too slow."""
+    """The open event streams, a limited number per user. `cut_off` counts slow ones closed."""
 
     def __init__(self, context: Context) -> None:
-        """None is open."""
+        """Start without streams."""
         self._context = context
-        self._slots = ConcurrencyLimit(context.settings.bounds.sockets_per_user, "event streams")
+        self._limit = ConcurrencyLimit(context.settings.bounds.sockets_per_user, "event streams")
         self.cut_off = 0
 
     async def serve(self, request: Request, receive: Receive, send: Send) -> None:
-        """Accept a connection and feed it until one side has enough."""
+        """Accept a connection and send events until one side ends it."""
         after = self._context.parse_query(request, "after").optional("after")
-        with self._slots.hold(request.caller.user):
+        with self._limit.hold(request.caller.user):
             await receive()
             await send({"type": "websocket.accept"})
             await self._feed(request.caller, after, receive, send)
@@ -139,18 +138,18 @@ class EventSockets:
             await asyncio.gather(gone, feeding, return_exceptions=True)
 
     async def _send_all(self, caller: Caller, after: int | None, send: Send) -> int:
-        """Send until the subscriber is too slow; returns the last number that was sent."""
+        """Send until the subscriber is too slow; return the last sequence number sent."""
         service = self._context.service
-        sees = JobVisibility(self._context, caller)
+        sees = EventFilter(self._context, caller)
         last = service.store.last_event() if after is None else after
-        patience = self._context.settings.bounds.send_seconds
+        timeout_s = self._context.settings.bounds.send_seconds
         events: AsyncIterator[tuple[int, EventRow]] = service.subscribe(last)
         async with aclosing(events) as stream:  # type: ignore[type-var]
             async for sequence, event in stream:
                 if sees(event):
                     text = encode(form(sequence, event)).decode()
                     try:
-                        async with asyncio.timeout(patience):
+                        async with asyncio.timeout(timeout_s):
                             await send({"type": "websocket.send", "text": text})
                     except TimeoutError:
                         return last
@@ -159,7 +158,7 @@ class EventSockets:
 
 
 async def _until_gone(receive: Receive) -> bool:
-    """Wait for the end of the connection; True if a message came, which nobody asked for."""
+    """Wait for the end of the connection; return True if the client sent a message."""
     message = await receive()
     return bool(message["type"] == "websocket.receive")
 
@@ -175,11 +174,11 @@ OPERATIONS = (
         path=PATH,
         handler=list_events,
         name="list_events",
-        summary="A page of history. As a WebSocket: all that happens, from behind `after` on.",
+        summary="A page of events. As a WebSocket: all events after `after`, then new ones.",
         tag="events",
         response=EventPage,
         query=(
-            integer_parameter("after", "Behind this sequence number."),
+            integer_parameter("after", "After this sequence number."),
             integer_parameter("limit", "How many events at most.", least=1, most=1000),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Answer why a job waits, where it stands, and when it should start and end; or how it ended."""
+"""The resource /jobs/ID/explain: why a job waits, its position and expected times, how it ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpu_scheduler.api.forecast import (
 from gpu_scheduler.api.ha.gate import note_stale
 from gpu_scheduler.api.http.operations import V1, Operation
 from gpu_scheduler.api.http.request import Request, Response, json_response
-from gpu_scheduler.api.routes.cluster import troubles
+from gpu_scheduler.api.routes.cluster import device_problems
 from gpu_scheduler.api.routes.job_views import task_state
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import ENDED, HOLDING, JobState
@@ -26,7 +26,7 @@ from gpu_scheduler.wire.times import write_time
 
 
 async def explain_job(context: Context, request: Request) -> Response:
-    """Why a job waits (or how it ended), and when it should start; of others only when."""
+    """Return why a job waits or how it ended, and its expected times; of others only the times."""
     row, task = context.find_known_job(request)
     context.parse_query(request)
     state = row.state if task is None else task_state(row, task)
@@ -41,43 +41,43 @@ async def explain_job(context: Context, request: Request) -> Response:
         expected_start=None,
         expected_end=None,
     )
-    _note_gap(context, row)
+    _note_stale(context, row)
     if state in {JobState.PENDING, JobState.PREEMPTED}:
         reason = explainer.reason(job.id)
-        code, told = describe_reason(reason)
+        code, text = describe_reason(reason)
         form.code = code or "pending"
-        form.reason = told or row.reason or "waiting for its turn"
+        form.reason = text or row.reason or "waiting for its turn"
         form.details = {} if reason is None else dict(reason.data)
         if reason is not None and reason.code is ReasonCode.RESOURCES:
-            form.details["gpus"] = troubles(context)
+            form.details["gpus"] = device_problems(context)
         form.position = explainer.position(job.number)
         start = expected_start(explainer, job.id)
         form.expected_start, form.basis = write_time(start.at_ms), start.basis
         form.start_unknown = start.why_not
-        _note_end(form, _end_if_started(context, row, start))
+        _set_end(form, _queued_end(context, row, start))
     elif state in HOLDING:
         start_ms = row.start_ms
-        code, told = describe_reason(None if job.array else explainer.reason(job.id))
-        form.code, form.reason = code or form.code, told or row.reason
+        code, text = describe_reason(None if job.array else explainer.reason(job.id))
+        form.code, form.reason = code or form.code, text or row.reason
         if job.array is not None:
-            start_ms, form.reason = _of_tasks(context, row, task)
+            start_ms, form.reason = _task_progress(context, row, task)
         form.reason = form.reason or f"{state.value} since {format_utc(start_ms or 0)}"
         _note_lost_node(form, explainer.lost_node(job.id, task))
         form.expected_start = write_time(start_ms)
         entry = context.service.core.state.cluster.running.get(f"{job.id}.{row.attempt}")
         if entry is not None:
-            _note_end(form, expected_running_end(context.service, entry.running))
-            form.reason += _warned(context, entry.running.allocation.id)
+            _set_end(form, expected_running_end(context.service, entry.running))
+            form.reason += _warning(context, entry.running.allocation.id)
     else:
-        form.reason = row.reason or _how_it_ended(context, row, task)
+        form.reason = row.reason or _describe_end(context, row, task)
     if not request.caller.may_see(job.user, job.tenant):
         form.reason, form.code, form.details = state.value, state.value, {}
         form.start_unknown = form.end_unknown = ""
     return json_response(form)
 
 
-def _note_gap(context: Context, row: JobRow) -> None:
-    """The cluster state must know the job, and where it is if it runs."""
+def _note_stale(context: Context, row: JobRow) -> None:
+    """Note if the cluster state lacks the job, or the placement of a running one."""
     state = context.service.core.state
     is_placed = row.state not in HOLDING or row.job.array is not None
     is_placed = is_placed or f"{row.job.id}.{row.attempt}" in state.cluster.running
@@ -86,67 +86,67 @@ def _note_gap(context: Context, row: JobRow) -> None:
 
 
 def _note_lost_node(form: Explanation, reason: Reason | None) -> None:
-    """Where a job is counts more than since when."""
+    """Show that the job's node is lost, which matters more than since when it runs."""
     if reason is not None:
         form.code, form.reason = describe_reason(reason)
         form.details = dict(reason.data)
 
 
-def _of_tasks(context: Context, row: JobRow, task: int | None) -> tuple[int | None, str]:
-    """When an array, or one task of it, started; and how it stands with its tasks."""
+def _task_progress(context: Context, row: JobRow, task: int | None) -> tuple[int | None, str]:
+    """Return when an array, or one task of it, started, and the progress of its tasks."""
     only = None if task is None else IntervalSet.of([task])
     rows = context.service.store.tasks(row.job.id, only=only)
     starts = [one.first_start_ms for one in rows if one.first_start_ms is not None]
     if task is not None or not starts:
         return (min(starts) if starts else None), ""
     counts = ", ".join(f"{len(numbers)} {state.value}" for state, numbers in row.tasks if numbers)
-    told = f"running since {format_utc(min(starts))}; tasks: {counts}"
+    text = f"running since {format_utc(min(starts))}; tasks: {counts}"
     if row.job.id in context.service.core.state.jobs and any(
         state is JobState.PENDING for state, numbers in row.tasks if numbers
     ):
         _, why = describe_reason(context.explainer.reason(row.job.id))
-        told += f"; the next one: {why}" if why else ""
-    return min(starts), told
+        text += f"; the next one: {why}" if why else ""
+    return min(starts), text
 
 
-def _warned(context: Context, allocation_id: str) -> str:
-    """What a job was told that may end it, as long as that holds."""
+def _warning(context: Context, allocation_id: str) -> str:
+    """Return the current warning of a job that may be stopped."""
     gauge = context.service.core.state.gpu_meter.attempts.get(allocation_id)
     text = "" if gauge is None else gauge.active_warning
     return f"; warned: {text}" if text else ""
 
 
-def _end_if_started(context: Context, row: JobRow, start: ExpectedTime) -> ExpectedTime:
+def _queued_end(context: Context, row: JobRow, start: ExpectedTime) -> ExpectedTime:
     entry = context.service.core.state.cluster.queue.entries.get(row.job.number)
     if entry is None:
         return UNKNOWN
     return expected_queued_end(context.explainer, entry, start)
 
 
-def _note_end(form: Explanation, end: ExpectedTime) -> None:
+def _set_end(form: Explanation, end: ExpectedTime) -> None:
     form.expected_end, form.end_unknown = write_time(end.at_ms), end.why_not
 
 
-def _how_it_ended(context: Context, row: JobRow, task: int | None) -> str:
+def _describe_end(context: Context, row: JobRow, task: int | None) -> str:
     if row.job.array is not None:
-        return _how_tasks_ended(context, row, task)
-    return _ending(row)
+        return _describe_task_ends(context, row, task)
+    return _exit_text(row)
 
 
-def _how_tasks_ended(context: Context, row: JobRow, task: int | None) -> str:
-    """One task like a job; of all of them how many ended how, and the first that failed."""
+def _describe_task_ends(context: Context, row: JobRow, task: int | None) -> str:
+    """Describe the end of one task; of an array, count the ends and name the first failure."""
     if task is not None:
         found = context.service.store.tasks(row.job.id, only=IntervalSet.of([task]))
-        return _ending(found[0]) if found else task_state(row, task).value
-    told = ", ".join(f"{len(numbers):,} {state.value}" for state, numbers in row.tasks if numbers)
+        return _exit_text(found[0]) if found else task_state(row, task).value
+    text = ", ".join(f"{len(numbers):,} {state.value}" for state, numbers in row.tasks if numbers)
     failed = dict(row.tasks).get(JobState.FAILED)
     if not failed:
-        return f"tasks: {told}"
+        return f"tasks: {text}"
     first = context.service.store.tasks(row.job.id, only=IntervalSet.of([min(failed)]))
-    return f"tasks: {told}; task {min(failed)} {_ending(first[0]) if first else 'failed'}"
+    return f"tasks: {text}; task {min(failed)} {_exit_text(first[0]) if first else 'failed'}"
 
 
-def _ending(row: JobRow | TaskRow) -> str:
+def _exit_text(row: JobRow | TaskRow) -> str:
     if row.signal is not None:
         return f"{row.state.value} by signal {row.signal}"
     if row.exit_code is not None:
@@ -160,7 +160,7 @@ OPERATIONS = (
         path=f"{V1}/jobs/{{job_id}}/explain",
         handler=explain_job,
         name="explain_job",
-        summary="Why a job waits, where it stands, and when it should start and end.",
+        summary="Why a job waits, its queue position, and its expected start and end.",
         tag="jobs",
         response=Explanation,
         errors=(404,),

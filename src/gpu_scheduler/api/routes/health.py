@@ -1,7 +1,7 @@
-"""Whether the scheduler is well, and if not: what is wrong, and what to do about it.
+"""Health: healthy, degraded (works in part) or unhealthy, with findings and remedies.
 
-Healthy, degraded (it works, but not all of it) or unhealthy. What is found comes from the state of
-the cluster here, and from `ApiSettings.vitals` for what only the server can see of itself.
+The findings about the cluster are made here; those about the server process come from
+`ApiSettings.vitals`.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from gpu_scheduler.wire.answers import HealthReason, LeadershipForm, leadership_
 
 CHECKS = ("store", "disk", "nodes", "gpus", "queue", "notifications", "clock", "logs")
 NEARLY_FULL = 0.9
-LATE_MS = 15 * 60_000
-"""A notification that waits for longer is a backlog."""
-MOST_TOLD = 3
+BACKLOG_MS = 15 * 60_000
+"""A notification that waits longer is reported as a backlog."""
+MOST_LISTED = 3
 
 
 async def health(context: Context, request: Request) -> Response:
-    """Whether the scheduler works; 503 if it does not."""
+    """Return the health; status 503 if unhealthy."""
     context.parse_query(request)
     found = list(findings(context))
     status = worst(found)
     code = 503 if status == UNHEALTHY else 200
     if not request.scope.get("state", {}).get("peer", UNKNOWN).local:
-        # Whoever shows nothing learns nothing more.
+        # Unauthenticated callers from other machines see only the status.
         return json_response(
             HealthForm(status=status, version="", uptime_seconds=0, checks={}), status=code
         )
@@ -62,13 +62,13 @@ async def health(context: Context, request: Request) -> Response:
 
 
 def worst(found: Sequence[HealthFinding]) -> str:
-    """The status as a whole."""
+    """Return the worst status of all findings."""
     statuses = {finding.status for finding in found}
     return next((status for status in (UNHEALTHY, DEGRADED) if status in statuses), HEALTHY)
 
 
 def findings(context: Context) -> Iterator[HealthFinding]:
-    """All that is wrong."""
+    """Yield all findings."""
     yield from _store(context)
     yield from _lead(context)
     nodes = node_resources(context)
@@ -89,8 +89,8 @@ def _store(context: Context) -> Iterator[HealthFinding]:
                 "store",
                 DEGRADED,
                 away,
-                "bring the database back; until then requests are refused, running jobs go on, "
-                "nothing that was acknowledged is lost, and it goes on by itself",
+                "restore the database; until then requests are rejected and running jobs "
+                "continue. No acknowledged change is lost, and the server recovers by itself",
             )
             return
         yield HealthFinding(
@@ -105,8 +105,8 @@ def _store(context: Context) -> Iterator[HealthFinding]:
             "store",
             DEGRADED,
             f"changes cannot be written: {context.service.trouble}",
-            "make room on the disk of the state directory; nothing that was acknowledged is lost, "
-            "and it goes on by itself",
+            "free space on the disk of the state directory; no acknowledged change is lost, and "
+            "the server recovers by itself",
         )
 
 
@@ -124,63 +124,63 @@ def _leadership(context: Context) -> LeadershipForm | None:
 
 
 def _lead(context: Context) -> Iterator[HealthFinding]:
-    """Whether somebody leads, and this server knows it."""
+    """Report that no leader is known, or that the leadership is uncertain."""
     leadership = context.settings.leadership
     if leadership is None:
         return
     if not leadership.lead.is_held:
-        why = leadership.trouble or "none of the servers has taken the lead yet"
+        why = leadership.trouble or "no server has become leader yet"
         yield HealthFinding(
             "leadership",
             DEGRADED,
-            f"no server is known to lead: {why}",
-            "nothing is decided until one does, and jobs run on; look after the database",
+            f"no leader is known: {why}",
+            "no job starts until there is one, and running jobs continue; check the database",
         )
     elif leadership.trouble:
         yield HealthFinding(
-            "leadership", DEGRADED, leadership.trouble, "look after the database; it is asked again"
+            "leadership", DEGRADED, leadership.trouble, "check the database; the server tries again"
         )
 
 
 def _nodes(nodes: list[NodeResources]) -> Iterator[HealthFinding]:
     remedy = (
-        "on that machine, look at agent/agent.log in the state directory; the server starts its "
-        "own agent again by itself, and jobs run on meanwhile"
+        "on that machine, look at agent/agent.log in the state directory; the server restarts its "
+        "own agent by itself, and running jobs continue"
     )
     lost = [
         resources.node.id for resources in nodes if resources.node.state is not NodeState.ONLINE
     ]
     if not nodes:
         remedy = (
-            "none has joined yet: make a token with 'tgpu node token create', and start 'tgpu "
+            "none has joined yet: create a token with 'tgpu node token create', and start 'tgpu "
             "agent' with it on each machine"
         )
     if len(lost) == len(nodes):
         yield HealthFinding("nodes", DEGRADED, "no node is online", remedy)
     elif lost:
         online = len(nodes) - len(lost)
-        detail = f"{online} of {len(nodes)} nodes are online; away: {', '.join(lost[:MOST_TOLD])}"
+        detail = f"{online} of {len(nodes)} nodes are online; down: {', '.join(lost[:MOST_LISTED])}"
         yield HealthFinding("nodes", DEGRADED, detail, remedy)
-    yield from _set_aside(nodes)
+    yield from _closed_by_hooks(nodes)
 
 
-def _set_aside(nodes: list[NodeResources]) -> Iterator[HealthFinding]:
-    """What a hook wrote may be meant for admins only, so that it is not told here."""
+def _closed_by_hooks(nodes: list[NodeResources]) -> Iterator[HealthFinding]:
+    """Report nodes that a failed hook has closed; its output may be for admins only."""
     faulty = [
         resources.node.id
         for resources in nodes
         if resources.node.closed and resources.node.closed.is_fault
     ]
-    for node_id in faulty[:MOST_TOLD]:
+    for node_id in faulty[:MOST_LISTED]:
         yield HealthFinding(
             "nodes",
             DEGRADED,
-            f"node {node_id} was set aside, as a prolog or epilog failed there",
-            f"'tgpu nodes show {node_id}' says how it failed; mend that, then use the node again "
+            f"node {node_id} was set aside because a prolog or epilog failed there",
+            f"'tgpu nodes show {node_id}' shows the error; fix it, then open the node again "
             f"with 'tgpu nodes uncordon {node_id}'",
         )
-    if len(faulty) > MOST_TOLD:
-        more = f"{len(faulty) - MOST_TOLD} further nodes were set aside"
+    if len(faulty) > MOST_LISTED:
+        more = f"{len(faulty) - MOST_LISTED} further nodes were set aside"
         yield HealthFinding("nodes", DEGRADED, more, "'tgpu nodes' shows all of them")
 
 
@@ -192,23 +192,23 @@ def _gpus(context: Context, nodes: list[NodeResources]) -> Iterator[HealthFindin
                 DEGRADED,
                 found.problem if len(nodes) == 1 else f"{node_id}: {found.problem}",
                 "run nvidia-smi there; if that hangs or fails, the driver needs a restart. Until "
-                "then GPUs are used as they were last seen",
+                "then the last known state of the GPUs is used",
             )
-    grave = [
+    failed = [
         (device, f"GPU {device.index} of {resources.node.id}: {device_problem(device)}")
         for resources in nodes
         for device in resources.node.devices
-        if _is_grave(device)
+        if _needs_attention(device)
     ]
-    for device, told in grave[:MOST_TOLD]:
+    for device, told in failed[:MOST_LISTED]:
         yield HealthFinding("gpus", DEGRADED, told, _remedy_of(device))
-    if len(grave) > MOST_TOLD:
-        more = f"{len(grave) - MOST_TOLD} further GPUs have trouble"
+    if len(failed) > MOST_LISTED:
+        more = f"{len(failed) - MOST_LISTED} further GPUs have problems"
         yield HealthFinding("gpus", DEGRADED, more, "'tgpu gpus' shows all of them")
 
 
-def _is_grave(device: Device) -> bool:
-    """Somebody should look after it; what others run or heat ends by itself."""
+def _needs_attention(device: Device) -> bool:
+    """Whether an admin should look at it; foreign processes and heat end by themselves."""
     is_leaking = device.foreign is not None and device.foreign.leaked
     return device.health is not Health.HEALTHY or device.quarantined or is_leaking
 
@@ -217,17 +217,17 @@ def _remedy_of(device: Device) -> str:
     index = device.index
     if device.health is not Health.HEALTHY:
         return (
-            f"look for XID or ECC errors with 'nvidia-smi -q -i {index}' and dmesg; it comes back "
-            f"when the driver says so, or by 'tgpu resume-gpu {index}'"
+            f"look for XID or ECC errors with 'nvidia-smi -q -i {index}' and dmesg; it is used "
+            f"again when the driver reports it healthy, or after 'tgpu resume-gpu {index}'"
         )
     if device.quarantined:
         return (
-            "jobs of several commands died on it at once; look at their logs, then use it again "
+            "several different jobs failed on it at once; check their logs, then use it again "
             f"with 'tgpu resume-gpu {index}'"
         )
     pid = device.foreign.pid if device.foreign is not None else 0
     end_it = f"end process {pid}" if pid else f"reset it with 'nvidia-smi --gpu-reset -i {index}'"
-    return f"{end_it}; it is given out again as soon as its memory is free"
+    return f"{end_it}; it is allocated again as soon as its memory is free"
 
 
 def _queue(context: Context) -> Iterator[HealthFinding]:
@@ -238,7 +238,7 @@ def _queue(context: Context) -> Iterator[HealthFinding]:
             "queue",
             DEGRADED,
             f"the queue is full: {state.queued_tasks:,} tasks wait",
-            "submissions are refused until some have run; cancel what is not needed, or raise "
+            "submissions are rejected until some have started; cancel what is not needed, or raise "
             "scheduler.max_queue_size",
         )
     elif state.queued_tasks >= NEARLY_FULL * most:
@@ -246,7 +246,7 @@ def _queue(context: Context) -> Iterator[HealthFinding]:
             "queue",
             DEGRADED,
             f"the queue is nearly full: {state.queued_tasks:,} of {most:,} tasks",
-            "beyond that submissions are refused; cancel what is not needed, or raise "
+            "beyond that submissions are rejected; cancel what is not needed, or raise "
             "scheduler.max_queue_size",
         )
 
@@ -258,7 +258,7 @@ def _notifications(context: Context) -> Iterator[HealthFinding]:
     now_ms = context.service.now_ms()
     for name, lane in notifications.lanes.items():
         oldest_ms = lane.oldest_ms
-        if oldest_ms is not None and now_ms - oldest_ms > LATE_MS:
+        if oldest_ms is not None and now_ms - oldest_ms > BACKLOG_MS:
             minutes = (now_ms - oldest_ms) // 60_000
             yield HealthFinding(
                 "notifications",
@@ -274,7 +274,7 @@ OPERATIONS = tuple(
         path=path,
         handler=health,
         name=name,
-        summary="Whether the scheduler works: healthy, degraded or unhealthy (503), and why.",
+        summary="The health: healthy, degraded or unhealthy (503), and why.",
         tag="cluster",
         response=HealthForm,
         errors=(503,),

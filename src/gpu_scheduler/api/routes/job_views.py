@@ -1,8 +1,7 @@
-"""Rows of jobs become the forms that people read. Only committed rows are shown.
+"""Views of jobs, attempts and tasks for one caller, made from committed rows.
 
-Values of captured environments are never shown, and of named variables only those that do not look
-like secrets, and only to the job's owner. Whoever may not see a job in full gets a form that has
-nothing but what everybody may know.
+The owner sees the values of named environment variables that do not look like secrets; values of
+captured environments are never shown. Other callers get a redacted view with the public fields.
 """
 
 from __future__ import annotations
@@ -45,18 +44,18 @@ HIDDEN = "***"
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|PRIVATE", re.IGNORECASE)
 MOST_PLACES = 1000
 MINUTE_MS = 60_000
-FOR_EVERYBODY = frozenset(
+PUBLIC_FIELDS = frozenset(
     (
         *("id", "job_id", "number", "tenant_id", "user", "state", "submitted_at", "started_at"),
         *("gpu_count", "gpu_memory_mb", "cpu_cores", "memory_mb", "members", "min_members"),
     )
 )
-"""What of a job everybody may see, besides where it runs and when it should end."""
+"""The fields of a job that every caller sees, besides its placement and expected end."""
 _NO_LAUNCH = Launch(argv=("",))
 
 
 def _empty(kind: Any) -> Callable[[], Any]:
-    """Makes what says nothing in a field of that type, whatever stood there."""
+    """Return a factory of the empty value of a field type."""
     if type(None) in get_args(kind):
         return lambda: None
     return cast("Callable[[], Any]", get_origin(kind) or kind)
@@ -65,16 +64,16 @@ def _empty(kind: Any) -> Callable[[], Any]:
 _EMPTY = {
     field.name: _empty(field.type)
     for field in structs.fields(JobForm)
-    if field.name not in FOR_EVERYBODY
+    if field.name not in PUBLIC_FIELDS
 }
-"""How all other fields are emptied."""
+"""The empty values of all other fields."""
 
 
 class JobViews:
-    """Makes the forms of jobs for one caller."""
+    """Makes the views of jobs for one caller."""
 
     def __init__(self, service: Service, caller: Caller, attach: Attach | None = None) -> None:
-        """The caller decides what is redacted."""
+        """The caller determines what is redacted."""
         self._attach = attach
         self._service = service
         self._store = service.store
@@ -82,10 +81,10 @@ class JobViews:
         self._reasons: Reasons | None = None
 
     def job(self, row: JobRow) -> JobForm:
-        """A job, or an array as a whole."""
+        """Return a job, or a whole array."""
         job = row.job
         if not self._caller.may_see(job.user, job.tenant):
-            return self._of_somebody_else(row)
+            return self._redacted(row)
         launch = self._store.launch(job.id) or _NO_LAUNCH
         form = self._form(row, job, launch)
         form.allocation = self._places(row)
@@ -93,11 +92,11 @@ class JobViews:
         form.expected_end = self._expected_end(row)
         form.measured = self.measured(row)
         if job.array is None and row.state is JobState.RUNNING:
-            form.attach = self._way_in(job, launch, f"{job.id}.{row.attempt}")
+            form.attach = self._attach_command(job, launch, f"{job.id}.{row.attempt}")
         return form
 
     def line(self, row: JobRow) -> JobLine:
-        """A job in one line; of others only what everybody may know."""
+        """Return a job as one line of a list; of other users only the public fields."""
         job = row.job
         sees = self._caller.may_see(job.user, job.tenant)
         held = self._places(row) if row.state in HOLDING else []
@@ -108,7 +107,7 @@ class JobViews:
             user=job.user,
             tenant_id=job.tenant,
             state=row.state.value,
-            reason=(row.reason or self._why_it_waits(row)) if sees else "",
+            reason=(row.reason or self._wait_reason(row)) if sees else "",
             gpus=per(sum(member.gpu_milli for member in members), WHOLE_MILLI) or 0,
             members=len(members),
             priority=job.priority if sees else 0,
@@ -123,11 +122,8 @@ class JobViews:
             expected_end=self._expected_end(row),
         )
 
-    def _of_somebody_else(self, row: JobRow) -> JobForm:
-        """Only that it is there, whose, how large, where, and until when.
-
-        All other fields are emptied, also those that somebody adds later.
-        """
+    def _redacted(self, row: JobRow) -> JobForm:
+        """Return only the public fields; all others, including future ones, are empty."""
         form = self._form(row, row.job, _NO_LAUNCH)
         for name, empty in _EMPTY.items():
             setattr(form, name, empty())
@@ -143,7 +139,7 @@ class JobViews:
         return form
 
     def _expected_end(self, row: JobRow) -> str | None:
-        """When what runs should end, if anything vouches for that; an array, with its last task."""
+        """Return when a running job, or the last task of an array, is expected to end."""
         if row.state not in HOLDING:
             return None
         names = [f"{row.job.id}.{row.attempt}"]
@@ -152,10 +148,10 @@ class JobViews:
             if record is None or record.pending:
                 return None
             names = [task.allocation_id for task in record.tasks.values()]
-        return self._end_of(names)
+        return self._latest_end(names)
 
-    def _end_of(self, names: list[str]) -> str | None:
-        """When the last of these attempts should end, if that is known of all of them."""
+    def _latest_end(self, names: list[str]) -> str | None:
+        """Return when the last of these attempts ends, if that is known for all of them."""
         held = self._service.core.state.cluster.running
         if not names or not all(name in held for name in names):
             return None
@@ -164,7 +160,7 @@ class JobViews:
         return write_time(max(known)) if len(known) == len(ends) else None
 
     def measured(self, row: JobRow, task: int | None = None) -> MeasureForm | None:
-        """What was measured on all attempts of the job, or of one of its tasks, until now."""
+        """Return the measurements of all attempts of a job, or of one of its tasks."""
         job_id = row.job.id
         if not row.attempt and not row.tasks:
             return None
@@ -186,21 +182,21 @@ class JobViews:
         return measure_form(total, next(reversed(attempts.values())).warning)
 
     def _attempt(self, row: JobRow, task: int | None) -> int:
-        """The number of the last attempt."""
+        """Return the number of the last attempt."""
         if task is None:
             return row.attempt
         tasks = self._store.tasks(row.job.id, only=IntervalSet.of([task]))
         return tasks[0].attempt if tasks else 0
 
-    def _way_in(self, job: Job, launch: Launch, allocation_id: str) -> list[str]:
-        """What enters the session of a job that runs in one."""
+    def _attach_command(self, job: Job, launch: Launch, allocation_id: str) -> list[str]:
+        """Return the command to attach to the session of a running job."""
         running = self._service.core.state.cluster.running.get(allocation_id)
         if self._attach is None or running is None or launch.runner is Runner.PROCESS:
             return []
         return list(self._attach(job, launch, running.running.allocation))
 
     def task(self, row: JobRow, number: int) -> JobForm:
-        """One task of an array, in the form of a job."""
+        """Return one task of an array as a job."""
         form = self.job(row)
         if form.redacted:
             return form
@@ -220,9 +216,9 @@ class JobViews:
             if task.state is JobState.RUNNING:
                 launch = self._store.launch(row.job.id) or _NO_LAUNCH
                 allocation_id = f"{row.job.id}_{number}.{task.attempt}"
-                form.expected_end = self._end_of([allocation_id])
-                form.attach = self._way_in(row.job, launch, allocation_id)
-                form.reason = form.reason or self._warned(allocation_id)
+                form.expected_end = self._latest_end([allocation_id])
+                form.attach = self._attach_command(row.job, launch, allocation_id)
+                form.reason = form.reason or self._warning(allocation_id)
         return form
 
     def _form(self, row: JobRow, job: Job, launch: Launch) -> JobForm:
@@ -235,7 +231,7 @@ class JobViews:
             tenant_id=job.tenant,
             user=job.user,
             state=row.state.value,
-            reason=row.reason or self._why_it_waits(row),
+            reason=row.reason or self._wait_reason(row),
             priority=job.priority,
             gpu_count=per(job.gpu_milli, WHOLE_MILLI) or 0,
             gpu_memory_mb=sum(member.gpu_memory_total_mb for member in members),
@@ -244,7 +240,7 @@ class JobViews:
             command=list(job.command),
             image=launch.image,
             working_directory=launch.workdir,
-            environment=self._shown(job, launch),
+            environment=self._environment(job, launch),
             pool=job.pool.value,
             interactive=job.interactive,
             preemptible=job.preemptible,
@@ -269,18 +265,18 @@ class JobViews:
             runner=launch.runner.value,
             gpu_models=sorted({model for member in members for model in member.gpu_models}),
             output=launch.output,
-            **self._belonging(job, launch),
+            **self._owner_fields(job, launch),
             allow_idle=job.allow_idle,
             time_limit_minutes=self._time_limit(job),
         )
 
     def _time_limit(self, job: Job) -> float | None:
-        """The limit in force: its own, or that of the settings; a service has none."""
+        """Return the limit in force: the job's own or that of the settings; none for a service."""
         limit_ms = 0 if job.service else self._service.core.state.cluster.limit_ms(job)
         return per(limit_ms, MINUTE_MS) or None
 
-    def _belonging(self, job: Job, launch: Launch) -> dict[str, Any]:
-        """Sweep, snapshot and whom to tell, for the owner."""
+    def _owner_fields(self, job: Job, launch: Launch) -> dict[str, Any]:
+        """Return the fields that only the owner sees: sweep, snapshot, notifications."""
         if self._caller.user != job.user:
             return {}
         shot = launch.snapshot
@@ -293,10 +289,10 @@ class JobViews:
             else SnapshotForm(shot.path, shot.source, shot.tree, shot.commit, shot.dirty),
         }
 
-    def _why_it_waits(self, row: JobRow) -> str:
-        """Why a queued job has not started, as the last cycle saw it.
+    def _wait_reason(self, row: JobRow) -> str:
+        """Return why a queued job waits, by the last cycle.
 
-        Of one that runs: that its node is lost, or that it was warned.
+        For a running job: that its node is lost, or its current warning.
         """
         state = self._service.core.state
         record = state.jobs.get(row.job.id)
@@ -304,19 +300,19 @@ class JobViews:
             note_stale(row.job.id)
         if row.state in HOLDING and record is not None:
             lost = describe_reason(on_lost_node(state, record))[1]
-            return lost or self._warned(f"{row.job.id}.{row.attempt}")
+            return lost or self._warning(f"{row.job.id}.{row.attempt}")
         if row.state is not JobState.PENDING or record is None or not record.queued:
             return ""
         if self._reasons is None:
             self._reasons = Reasons(state.cluster, self._service.last_plan or Plan())
         return describe_reason(self._reasons.brief(row.job.number))[1]
 
-    def _warned(self, allocation_id: str) -> str:
+    def _warning(self, allocation_id: str) -> str:
         gauge = self._service.core.state.gpu_meter.attempts.get(allocation_id)
         text = "" if gauge is None else gauge.active_warning
         return f"warned: {text}" if text else ""
 
-    def _shown(self, job: Job, launch: Launch) -> dict[str, str]:
+    def _environment(self, job: Job, launch: Launch) -> dict[str, str]:
         is_owner = self._caller.user == job.user
         return {
             name: value if is_owner and not SECRET.search(name) else HIDDEN
@@ -324,18 +320,18 @@ class JobViews:
         }
 
     def _places(self, row: JobRow) -> list[Place]:
-        """What the job holds; once it has ended, what its last attempt held."""
+        """Return the job's placement; after its end, that of its last attempt."""
         job = row.job
         if job.array is not None:
-            return self._places_of_tasks(row)
+            return self._task_places(row)
         if row.state in HOLDING:
-            return self._held(f"{job.id}.{row.attempt}", None)
+            return self._running_places(f"{job.id}.{row.attempt}", None)
         if row.attempt == 0 or row.state is JobState.PENDING:
             return []
         attempts = self._store.attempts(job.id)
         return places(attempts[-1].placements) if attempts else []
 
-    def _places_of_tasks(self, row: JobRow) -> list[Place]:
+    def _task_places(self, row: JobRow) -> list[Place]:
         held = IntervalSet()
         for state, numbers in row.tasks:
             if state in HOLDING:
@@ -346,10 +342,10 @@ class JobViews:
         for task in self._store.tasks(row.job.id, only=held):
             if len(found) >= MOST_PLACES:
                 break
-            found += self._held(f"{row.job.id}_{task.task}.{task.attempt}", task.task)
+            found += self._running_places(f"{row.job.id}_{task.task}.{task.attempt}", task.task)
         return found
 
-    def _held(self, allocation_id: str, task: int | None) -> list[Place]:
+    def _running_places(self, allocation_id: str, task: int | None) -> list[Place]:
         entry = self._service.core.state.cluster.running.get(allocation_id)
         if entry is None:
             note_stale(allocation_id)
@@ -358,7 +354,7 @@ class JobViews:
 
 
 def places(placements: tuple[Placement, ...], task: int | None = None) -> list[Place]:
-    """Where the members are."""
+    """Return the placements of the members."""
     return [
         Place(
             node=placement.node_id,
@@ -381,12 +377,12 @@ def places(placements: tuple[Placement, ...], task: int | None = None) -> list[P
 
 
 def _placed(job: Job, held: list[Place]) -> int | None:
-    """How many members of a gang have a place; tasks of an array may differ in that."""
+    """Return how many members of a gang are placed; None for an array, whose tasks differ."""
     return len(held) if job.is_gang and job.array is None and held else None
 
 
 def _short_places(held: list[Place]) -> list[str]:
-    """One text for each node: `box[0,1]`."""
+    """Return a short text for each node: `box[0,1]`."""
     devices: dict[str, set[int]] = {}
     for place in held:
         devices.setdefault(place.node, set()).update(gpu.index for gpu in place.gpus)
@@ -397,7 +393,7 @@ def _short_places(held: list[Place]) -> list[str]:
 
 
 def task_state(row: JobRow, number: int) -> JobState:
-    """The state of one task of an array."""
+    """Return the state of one array task."""
     for state, numbers in row.tasks:
         if number in numbers:
             return state
@@ -405,7 +401,7 @@ def task_state(row: JobRow, number: int) -> JobState:
 
 
 def states_of(row: JobRow) -> dict[str, str]:
-    """The task numbers in each state."""
+    """Return the task numbers by state."""
     return {state.value: str(numbers) for state, numbers in row.tasks if numbers}
 
 
@@ -422,7 +418,7 @@ def _array(row: JobRow) -> ArrayForm | None:
 
 
 def measure_form(measure: Measure, warning: str = "") -> MeasureForm:
-    """What was measured, in the units that people use."""
+    """Return measurements in common units."""
     energy_wh, mean = measure.energy_wh, measure.mean_percent
     return MeasureForm(
         energy_wh=None if energy_wh is None else round(energy_wh, 3),
@@ -434,7 +430,7 @@ def measure_form(measure: Measure, warning: str = "") -> MeasureForm:
 
 
 def attempt_form(row: AttemptRow, measured: AttemptMeasure | None = None) -> AttemptForm:
-    """An attempt that is over."""
+    """Return an attempt that has ended."""
     return AttemptForm(
         id=row.allocation_id,
         job_id=row.job_id,
@@ -452,7 +448,7 @@ def attempt_form(row: AttemptRow, measured: AttemptMeasure | None = None) -> Att
 
 
 def task_form(row: TaskRow) -> ArrayTask:
-    """One task of an array."""
+    """Return one array task."""
     return ArrayTask(
         id=f"{row.job_id}_{row.task}",
         task=row.task,

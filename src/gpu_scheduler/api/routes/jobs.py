@@ -1,4 +1,8 @@
-"""Look at jobs: lists, one job, its attempts and tasks."""
+"""The resources /jobs, /tasks and /sweeps: list, show, change, hold, retry and cancel jobs.
+
+/tasks is a smaller view of the same jobs: a command line, a status and an exit code. Submission is
+in `submit`.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +87,7 @@ _FILTERS = ("state", "tenant_id", "user", "name", "sort", "limit", "offset", "cu
 
 
 async def list_jobs(context: Context, request: Request) -> Response:
-    """A page of jobs that the caller may see."""
+    """Return a page of the jobs that the caller may see."""
     asked = _job_query(context, request, context.parse_query(request, *_FILTERS, *_TIMES, "sweep"))
     store = context.service.store
     rows = store.find_jobs(asked)
@@ -98,7 +102,7 @@ async def list_jobs(context: Context, request: Request) -> Response:
 
 
 async def get_job(context: Context, request: Request) -> Response:
-    """One job, or one task of an array; of others only that it is there, its size and its end."""
+    """Return one job or array task; of other users' jobs only the public fields."""
     row, task = context.find_known_job(request)
     context.parse_query(request)
     views = JobViews(context.service, request.caller, context.settings.attach)
@@ -106,7 +110,7 @@ async def get_job(context: Context, request: Request) -> Response:
 
 
 async def list_attempts(context: Context, request: Request) -> Response:
-    """The attempts of a job, or of one task, and the one that runs."""
+    """Return the attempts of a job or of one task, including the running one."""
     row, task = context.find_job(request)
     query = context.parse_query(request, "task")
     if task is None:
@@ -115,12 +119,12 @@ async def list_attempts(context: Context, request: Request) -> Response:
     measured = {m.allocation_id: m for m in store.attempt_measures(row.job.id, task)}
     ended = store.attempts(row.job.id, task)
     found = [attempt_form(attempt, measured.get(attempt.allocation_id)) for attempt in ended]
-    found += _held_attempts(context, row, task)
+    found += _running_attempts(context, row, task)
     return json_response(AttemptList(found))
 
 
-def _held_attempts(context: Context, row: JobRow, task: int | None) -> list[AttemptForm]:
-    """What runs now, as far as it is committed."""
+def _running_attempts(context: Context, row: JobRow, task: int | None) -> list[AttemptForm]:
+    """Return the running attempts that are committed."""
     job_id = row.job.id
     numbers: list[tuple[int | None, int, JobState]]
     if row.job.array is None:
@@ -159,7 +163,7 @@ def _held_attempts(context: Context, row: JobRow, task: int | None) -> list[Atte
 
 
 async def list_array_tasks(context: Context, request: Request) -> Response:
-    """The tasks of an array that have started, a page at a time."""
+    """Return a page of the array tasks that have started."""
     row, _ = context.find_job(request)
     query = context.parse_query(request, "after", "limit")
     limit = query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page)
@@ -211,15 +215,15 @@ def _job_query(context: Context, request: Request, query: Query) -> JobQuery:
         after_number=query.optional("cursor"),
         archived=query.flag("archived"),
         sweep=sweep,
-        # To choose or order by what others do not show would show it.
-        visibility=visibility_for(
+        # Filtering or sorting by a hidden field would reveal it.
+        visibility=job_visibility(
             request.caller, others=not (name or sweep) and column not in HIDDEN_COLUMNS
         ),
     )
 
 
-def visibility_for(caller: Caller, *, others: bool) -> JobVisibility | None:
-    """What a caller may list; for an admin, everything."""
+def job_visibility(caller: Caller, *, others: bool) -> JobVisibility | None:
+    """Return the jobs that a caller may list; None for an admin, who may list all."""
     if caller.is_admin:
         return None
     return JobVisibility(
@@ -250,14 +254,14 @@ _LIST_QUERY = (
     Parameter(name="name", description="Jobs with exactly this name."),
     Parameter(
         name="sort",
-        description="By what to sort; a - before it puts the largest first. Default: -number.",
+        description="Sort key; a leading - sorts in descending order. Default: -number.",
         schema={
             "type": "string",
             "enum": [sign + name for name in SORTS for sign in ("", "-")],
         },
     ),
     integer_parameter("limit", "How many jobs at most.", most=1000),
-    integer_parameter("offset", "How many jobs to leave out first."),
+    integer_parameter("offset", "How many jobs to skip."),
     integer_parameter("cursor", "`next_cursor` of the page before."),
     boolean_parameter("archived", "Also jobs that were archived."),
     Parameter(name="since", description="Submitted at this time or later."),
@@ -267,9 +271,9 @@ _LIST_QUERY = (
 )
 
 
-# --- Jobs in the short form, which calls them tasks: a command line, a status and an end.
+# The resource /tasks
 
-SHORT_STATES = {
+TASK_STATES = {
     JobState.PENDING: "pending",
     JobState.SCHEDULED: "pending",
     JobState.PREEMPTED: "pending",
@@ -281,41 +285,41 @@ SHORT_STATES = {
 
 
 async def list_tasks(context: Context, request: Request) -> Response:
-    """All jobs in the short form."""
+    """Return a page of the caller's jobs as tasks."""
     query = context.parse_query(request, "status", "limit", "offset")
     states: tuple[JobState, ...] = ()
     if wanted := query.text("status"):
-        states = tuple(state for state, short in SHORT_STATES.items() if short == wanted)
+        states = tuple(state for state, status in TASK_STATES.items() if status == wanted)
         if not states:
             raise InvalidRequest(
                 f"status '{wanted[:80]}' is not known; use pending, running, success or failed"
             )
     asked = JobQuery(
         states=states,
-        visibility=visibility_for(request.caller, others=False),
+        visibility=job_visibility(request.caller, others=False),
         descending=True,
         limit=query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page),
         offset=query.number("offset", 0),
     )
     store = context.service.store
     rows = store.find_jobs(asked)
-    return json_response(TaskPage([_short(row) for row in rows], store.count_jobs(asked)))
+    return json_response(TaskPage([_task_form(row) for row in rows], store.count_jobs(asked)))
 
 
 async def get_task(context: Context, request: Request) -> Response:
-    """One job in the short form."""
+    """Return one job as a task."""
     row, _ = context.find_job(request)
     context.parse_query(request)
-    return json_response(_short(row))
+    return json_response(_task_form(row))
 
 
-def _short(row: JobRow) -> TaskForm:
+def _task_form(row: JobRow) -> TaskForm:
     job = row.job
     command = job.command
     is_line = command[: len(SHELL)] == SHELL and len(command) == len(SHELL) + 1
     return TaskForm(
         task_id=job.id,
-        status=SHORT_STATES[row.state],
+        status=TASK_STATES[row.state],
         command=command[-1] if is_line else " ".join(command),
         priority=job.priority,
         gpu_count=job.gpu_milli / 1000,
@@ -328,11 +332,11 @@ def _short(row: JobRow) -> TaskForm:
     )
 
 
-# --- Sweeps: jobs that were submitted as one, counted by their states.
+# The resource /sweeps: jobs that were submitted together, counted by state
 
 
 async def list_sweeps(context: Context, request: Request) -> Response:
-    """The caller's own sweeps, the newest first."""
+    """Return the caller's sweeps, newest first."""
     context.parse_query(request)
     by_name: dict[str, list[SweepCount]] = {}
     caller = request.caller
@@ -377,7 +381,7 @@ async def update(context: Context, request: Request) -> Response:
 
 
 def _change(job_id: str, changes: dict[str, Any]) -> Command:
-    """One message, so that all is done or nothing; what was started can still be held."""
+    """Return one command for all changes; a job that has started can still be held."""
     if changes.keys() == {"hold"}:
         return Hold(job_id) if changes["hold"] else Release(job_id)
     return Update(job_id, tuple(changes.items()))
@@ -390,14 +394,16 @@ async def hold_job(context: Context, request: Request) -> Response:
 
 
 async def release_job(context: Context, request: Request) -> Response:
-    """Let a held job start."""
+    """Release a held job."""
     row = _whole(context, request)
-    _expect_living(row, "released")
-    return await _changed(context, request, Release(row.job.id), "pending", "the job waits again")
+    _expect_not_ended(row, "released")
+    return await _changed(
+        context, request, Release(row.job.id), "pending", "the job is queued again"
+    )
 
 
 async def retry_job(context: Context, request: Request) -> Response:
-    """Let a failed or cancelled job wait again; of an array, the tasks that failed."""
+    """Queue a failed or cancelled job again; of an array, its failed tasks."""
     query = context.parse_query(request, "cancelled")
     row = _whole_job(context, request)
     store = context.service.store
@@ -413,20 +419,20 @@ async def retry_job(context: Context, request: Request) -> Response:
 
 
 def _retried(row: JobRow, tasks: IntervalSet | None) -> Retried:
-    """What waits again; of an array which tasks, and how many cancelled ones do not.
+    """Return what was queued again; of an array, which tasks, and how many cancelled are left.
 
-    Which tasks is not known any more when the request is a repetition.
+    For a repeated request the tasks are unknown.
     """
     left = 0
     if row.job.array is None:
-        told = "the job waits again"
+        told = "the job is queued again"
     else:
         left = len(dict(row.tasks).get(JobState.CANCELLED, ()))
-        told = "tasks of the array wait again"
+        told = "array tasks are queued again"
         if tasks is not None:
-            told = f"tasks of the array that wait again: {len(tasks)}"
+            told = f"array tasks that are queued again: {len(tasks)}"
         if left:
-            told += f"; cancelled ones that do not: {left}"
+            told += f"; cancelled tasks that are not: {left}"
     return Retried(
         job_id=row.job.id,
         status=JobState.PENDING,
@@ -437,23 +443,23 @@ def _retried(row: JobRow, tasks: IntervalSet | None) -> Retried:
 
 
 async def reprioritise(context: Context, request: Request) -> Response:
-    """Give a job another place in the order."""
+    """Change the priority of a job."""
     row = _whole(context, request)
     asked = await request.read_json(_PRIORITY, context.settings.bounds.body_bytes)
     priority = parse_priority(asked.priority)
-    _expect_living(row, "reprioritised")
+    _expect_not_ended(row, "reprioritised")
     message = Reprioritise(row.job.id, priority)
     return await _changed(context, request, message, row.state.value, f"priority is now {priority}")
 
 
 async def cancel(context: Context, request: Request) -> Response:
-    """End a job, a task, or some tasks of an array."""
-    return json_response(await _cancelled(context, request))
+    """Cancel a job, a task, or some tasks of an array."""
+    return json_response(await _cancel(context, request))
 
 
 async def cancel_task(context: Context, request: Request) -> Response:
-    """The same, for who calls jobs tasks."""
-    done = await _cancelled(context, request)
+    """Cancel a job of the resource /tasks."""
+    done = await _cancel(context, request)
     return json_response(
         TaskChanged(
             task_id=done.job_id, job_id=done.job_id, status=done.status, message=done.message
@@ -461,13 +467,13 @@ async def cancel_task(context: Context, request: Request) -> Response:
     )
 
 
-async def _cancelled(context: Context, request: Request) -> Changed:
+async def _cancel(context: Context, request: Request) -> Changed:
     row, task = context.find_job(request)
     query = context.parse_query(request, "tasks")
     tasks = None if task is None else IntervalSet.of([task])
     if chosen := query.text("tasks"):
         if task is not None:
-            raise InvalidRequest("the path names a task, and the query names tasks; name one")
+            raise InvalidRequest("give a task in the path or tasks in the query, not both")
         tasks = read_tasks(chosen)
         check_tasks_exist(row.job, tasks)
     if row.state in ENDED or (task is not None and task_state(row, task) in ENDED):
@@ -501,7 +507,7 @@ def _whole_job(context: Context, request: Request) -> JobRow:
     return row
 
 
-def _expect_living(row: JobRow, done: str) -> None:
+def _expect_not_ended(row: JobRow, done: str) -> None:
     if row.state in ENDED:
         raise WrongState(f"{display_name(row.job.id)} is already {row.state} and cannot be {done}")
 
@@ -522,7 +528,7 @@ OPERATIONS = (
         path=f"{V1}/jobs",
         handler=list_jobs,
         name="list_jobs",
-        summary="List jobs, the newest first; of others only what waits or runs, without details.",
+        summary="List jobs, newest first; of other users only unfinished ones, without details.",
         tag="jobs",
         response=JobPage,
         query=_LIST_QUERY,
@@ -533,7 +539,7 @@ OPERATIONS = (
         path=f"{V1}/jobs/{{job_id}}",
         handler=get_job,
         name="get_job",
-        summary="One job, or one task of an array (12_4); of others without details.",
+        summary="One job, or one array task (12_4); of other users without details.",
         tag="jobs",
         response=JobForm,
         errors=(404,),
@@ -543,7 +549,7 @@ OPERATIONS = (
         path=f"{V1}/jobs/{{job_id}}/attempts",
         handler=list_attempts,
         name="list_attempts",
-        summary="All attempts of a job or task, with where they ran and how they ended.",
+        summary="All attempts of a job or task: where they ran and how they ended.",
         tag="jobs",
         response=AttemptList,
         query=(integer_parameter("task", "Only of this task of an array."),),
@@ -558,7 +564,7 @@ OPERATIONS = (
         tag="jobs",
         response=ArrayTaskPage,
         query=(
-            integer_parameter("after", "Behind this task.", least=-1),
+            integer_parameter("after", "After this task.", least=-1),
             integer_parameter("limit", "How many tasks at most.", least=1, most=1000),
         ),
         errors=(403, 404, 409),
@@ -568,7 +574,7 @@ OPERATIONS = (
         path=f"{V1}/tasks",
         handler=list_tasks,
         name="list_tasks",
-        summary="List jobs in the short form.",
+        summary="List jobs as tasks.",
         tag="tasks",
         response=TaskPage,
         query=(
@@ -578,7 +584,7 @@ OPERATIONS = (
                 schema={"type": "string", "enum": ["pending", "running", "success", "failed"]},
             ),
             integer_parameter("limit", "How many tasks at most.", least=1, most=1000),
-            integer_parameter("offset", "How many tasks to leave out first."),
+            integer_parameter("offset", "How many tasks to skip."),
         ),
     ),
     Operation(
@@ -586,7 +592,7 @@ OPERATIONS = (
         path=f"{V1}/tasks/{{job_id}}",
         handler=get_task,
         name="get_task",
-        summary="One job in the short form.",
+        summary="One job as a task.",
         tag="tasks",
         response=TaskForm,
         errors=(403, 404),
@@ -628,7 +634,7 @@ OPERATIONS = (
         path=f"{_JOB}/hold",
         handler=hold_job,
         name="hold_job",
-        summary="Keep a waiting job from starting.",
+        summary="Hold a waiting job, so that it does not start.",
         tag="jobs",
         response=Changed,
         errors=_ERRORS,
@@ -638,7 +644,7 @@ OPERATIONS = (
         path=f"{_JOB}/release",
         handler=release_job,
         name="release_job",
-        summary="Let a held job start.",
+        summary="Release a held job.",
         tag="jobs",
         response=Changed,
         errors=_ERRORS,
@@ -648,10 +654,10 @@ OPERATIONS = (
         path=f"{_JOB}/retry",
         handler=retry_job,
         name="retry_job",
-        summary="Let a failed or cancelled job wait again; of an array, the tasks that failed.",
+        summary="Queue a failed or cancelled job again; of an array, its failed tasks.",
         tag="jobs",
         response=Retried,
-        query=(boolean_parameter("cancelled", "Of an array also the tasks that were cancelled."),),
+        query=(boolean_parameter("cancelled", "Of an array, also its cancelled tasks."),),
         errors=_ERRORS,
     ),
     Operation(
@@ -659,7 +665,7 @@ OPERATIONS = (
         path=f"{_JOB}/priority",
         handler=reprioritise,
         name="reprioritise_job",
-        summary="Give a waiting job another priority.",
+        summary="Change the priority of a waiting job.",
         tag="jobs",
         body=PriorityRequest,
         response=Changed,
@@ -671,7 +677,7 @@ OPERATIONS = (
         path=f"{V1}/tasks/{{job_id}}",
         handler=cancel_task,
         name="cancel_task",
-        summary="Cancel a job in the short form.",
+        summary="Cancel a task.",
         tag="tasks",
         response=TaskChanged,
         query=(Parameter(name="tasks", description="Only these tasks of an array."),),

@@ -1,6 +1,7 @@
-"""The output of jobs, in pieces: all of it, the end of it, or as it comes.
+"""The logs of jobs, as a stream: the whole log, its end, or new output as it is written.
 
-A job that has not started yet can be followed too: the answer begins when it does.
+A job that has not started can be followed too: the stream begins when it starts. The logs of a gang
+can be merged, with the rank of the member before each line.
 """
 
 from __future__ import annotations
@@ -20,39 +21,44 @@ from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import ENDED, display_name
 from gpu_scheduler.store.rows import JobRow
 
-# --- The logs of all members of a gang as one: whole lines, each with the rank of who wrote it.
-#
-# What is there already comes member by member; with `follow`, lines come as they are written.
-
 MOST_LINE_BYTES = 1 << 16
 MOST_WAITING = 64
-"""So many pieces may wait for a slow reader before members are read no further."""
-Pieces = asyncio.Queue[bytes | Exception | None]
+"""How many chunks may wait for a slow reader before the members' logs are read no further."""
+LINE_BYTES = 500
+"""The assumed length of a line when only the last lines are requested."""
+MOST_TAIL_BYTES = 8 << 20
+QUIET_S = 0.2
+"""After so long without output, everything written before has been read."""
+POLL_S = 5.0
+Chunks = asyncio.Queue[bytes | Exception | None]
 
 
 async def merge_logs(
     logs: Sequence[AsyncIterator[bytes]], *, follow: bool = False
 ) -> AsyncIterator[bytes]:
-    """Logs by rank become one, with `[rank] ` before each line."""
+    """Merge logs by rank, with `[rank] ` before each line.
+
+    Existing output comes member by member; with `follow`, lines come as they are written.
+    """
     if not follow:
         for rank, log in enumerate(logs):
-            async for lines in _marked(rank, log):
+            async for lines in _with_rank(rank, log):
                 yield lines
         return
-    pieces: Pieces = asyncio.Queue(MOST_WAITING)
+    chunks: Chunks = asyncio.Queue(MOST_WAITING)
     readers = [
-        asyncio.create_task(_copy(_marked(rank, log), pieces)) for rank, log in enumerate(logs)
+        asyncio.create_task(_copy(_with_rank(rank, log), chunks)) for rank, log in enumerate(logs)
     ]
     try:
         left = len(readers)
         while left:
-            piece = await pieces.get()
-            if isinstance(piece, Exception):
-                raise piece
-            if piece is None:
+            chunk = await chunks.get()
+            if isinstance(chunk, Exception):
+                raise chunk
+            if chunk is None:
                 left -= 1
             else:
-                yield piece
+                yield chunk
     finally:
         for reader in readers:
             reader.cancel()
@@ -61,19 +67,19 @@ async def merge_logs(
                 await reader
 
 
-async def _copy(lines: AsyncIterator[bytes], pieces: Pieces) -> None:
-    """All lines of one member, then its end; what goes wrong is for the one who reads."""
+async def _copy(lines: AsyncIterator[bytes], chunks: Chunks) -> None:
+    """Copy the lines of one member, then its end or error."""
     try:
-        async for piece in lines:
-            await pieces.put(piece)
-    except Exception as error:  # noqa: BLE001 - else nobody would hear that no more comes
-        await pieces.put(error)
+        async for chunk in lines:
+            await chunks.put(chunk)
+    except Exception as error:  # noqa: BLE001 - the reader raises it
+        await chunks.put(error)
     else:
-        await pieces.put(None)
+        await chunks.put(None)
 
 
-async def _marked(rank: int, log: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Whole lines of one member; a last one without an end gets one. One out of reach says so."""
+async def _with_rank(rank: int, log: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield whole lines of one member; a member that cannot be read yields the error instead."""
     mark = b"[%d] " % rank
     rest = b""
     try:
@@ -86,33 +92,23 @@ async def _marked(rank: int, log: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         if rest:
             yield mark + rest + b"\n"
     except UnknownThing:
-        return  # an elastic gang that started with fewer members
+        return  # an elastic gang has started with fewer members
     except (ClusterError, StoreError) as error:
         yield mark + f"({error})\n".encode()
 
 
-# --- The output of jobs, in pieces: all of it, the end of it, or as it comes.
-
-LINE_BYTES = 500
-"""What a line is taken to have when only the last lines are wanted."""
-MOST_TAIL_BYTES = 8 << 20
-QUIET_S = 0.2
-"""When nothing has come for so long, what was written before has been read."""
-LOOK_AGAIN_S = 5.0
-
-
 async def job_logs(context: Context, request: Request) -> Response:
-    """What a job has written."""
+    """Stream the log of a job."""
     row, task = context.find_job(request)
     names = ("attempt", "task", "member", "merged", "tail", "follow", "offset", "limit")
     query = context.parse_query(request, *names)
     if context.logs is None:
-        raise ClusterError("no agent is connected that could read logs; try again in a moment")
+        raise ClusterError("logs cannot be read: no agent is connected; try again in a moment")
     if task is None:
         task = query.optional("task")
     if row.job.array is not None and task is None:
         raise InvalidRequest(
-            f"{display_name(row.job.id)} is an array; name a task, as in 12_4 or task=4"
+            f"{display_name(row.job.id)} is an array; give a task, as in 12_4 or task=4"
         )
     if task is not None and (row.job.array is None or task not in row.job.array.tasks):
         raise UnknownThing(f"{display_name(row.job.id)} has no task {task}")
@@ -120,7 +116,7 @@ async def job_logs(context: Context, request: Request) -> Response:
     if member >= len(row.job.members):
         raise UnknownThing(f"{display_name(row.job.id)} has no member {member}")
     tail = query.optional("tail", most=1_000_000)
-    wanted = _Wanted(
+    log_range = _LogRange(
         job_id=row.job.id,
         task=task,
         attempt=query.number("attempt", 0, most=1_000_000),
@@ -131,16 +127,16 @@ async def job_logs(context: Context, request: Request) -> Response:
     )
     if query.flag("merged"):
         ranks = range(len(row.job.members))
-        of_each = [_read(context, context.logs, replace(wanted, member=n), tail) for n in ranks]
-        stream = merge_logs(of_each, follow=wanted.follow)
+        of_each = [_read(context, context.logs, replace(log_range, member=n), tail) for n in ranks]
+        stream = merge_logs(of_each, follow=log_range.follow)
     else:
-        stream = _read(context, context.logs, wanted, tail)
-    return Response(media=TEXT, stream=Stream(_one_more(context, request.caller, stream)))
+        stream = _read(context, context.logs, log_range, tail)
+    return Response(media=TEXT, stream=Stream(_limited(context, request.caller, stream)))
 
 
 @dataclass(slots=True, kw_only=True)
-class _Wanted:
-    """Which log, from where, and for how long. Attempt 0 is the last one."""
+class _LogRange:
+    """Which part of which log. Attempt 0 is the last one."""
 
     job_id: str
     task: int | None
@@ -156,86 +152,86 @@ class _Wanted:
 
 
 def _read(
-    context: Context, logs: LogSource, wanted: _Wanted, tail: int | None
+    context: Context, logs: LogSource, log_range: _LogRange, tail: int | None
 ) -> AsyncIterator[bytes]:
-    """One member's log, or the end of it."""
+    """Read one member's log, or its last lines."""
     if tail is None:
-        return _stream(context, logs, wanted)
-    wanted.offset = -min(MOST_TAIL_BYTES, tail * LINE_BYTES)
-    return _last_lines(_stream(context, logs, wanted), tail, -wanted.offset)
+        return _stream(context, logs, log_range)
+    log_range.offset = -min(MOST_TAIL_BYTES, tail * LINE_BYTES)
+    return _last_lines(_stream(context, logs, log_range), tail, -log_range.offset)
 
 
-async def _one_more(
+async def _limited(
     context: Context, caller: Caller, chunks: AsyncIterator[bytes]
 ) -> AsyncIterator[bytes]:
-    """The chunks, if the caller does not read too many logs already."""
+    """Yield the chunks, within the caller's limit of open logs."""
     with context.log_streams.hold(caller.user):
         async for chunk in chunks:
             yield chunk
 
 
-async def _stream(context: Context, logs: LogSource, wanted: _Wanted) -> AsyncIterator[bytes]:
-    attempt = _last_attempt(context, wanted)
-    if wanted.follow and not attempt:
-        attempt = await _first_attempt(context, wanted)
+async def _stream(context: Context, logs: LogSource, log_range: _LogRange) -> AsyncIterator[bytes]:
+    attempt = _last_attempt(context, log_range)
+    if log_range.follow and not attempt:
+        attempt = await _first_attempt(context, log_range)
     if not attempt:
         return
     chunks = logs.read_log(
-        wanted.job_id,
-        wanted.allocation(attempt),
-        wanted.member,
-        wanted.offset,
-        wanted.limit,
-        wanted.follow,
+        log_range.job_id,
+        log_range.allocation(attempt),
+        log_range.member,
+        log_range.offset,
+        log_range.limit,
+        log_range.follow,
     )
     async for chunk in chunks:
         yield chunk
 
 
-def _last_attempt(context: Context, wanted: _Wanted) -> int:
-    """The number of the attempt that began last; 0 if there was none."""
+def _last_attempt(context: Context, log_range: _LogRange) -> int:
+    """Return the number of the last attempt; 0 if there was none."""
     store = context.service.store
-    if wanted.task is None:
-        row = store.job(wanted.job_id)
+    if log_range.task is None:
+        row = store.job(log_range.job_id)
         return 0 if row is None else row.attempt
-    tasks = store.tasks(wanted.job_id, only=IntervalSet.of([wanted.task]))
+    tasks = store.tasks(log_range.job_id, only=IntervalSet.of([log_range.task]))
     return tasks[0].attempt if tasks else 0
 
 
-async def _first_attempt(context: Context, wanted: _Wanted) -> int:
-    """Wait until the job has begun; 0 if it ends before that."""
-    happened = asyncio.Event()
-    watching = asyncio.ensure_future(_watch(context, wanted.job_id, happened))
+async def _first_attempt(context: Context, log_range: _LogRange) -> int:
+    """Wait until the job has started; return 0 if it ends before."""
+    changed = asyncio.Event()
+    watcher = asyncio.ensure_future(_watch(context, log_range.job_id, changed))
     try:
         while True:
-            attempt = _last_attempt(context, wanted)
-            row = context.service.store.job(wanted.job_id)
-            if attempt or row is None or _is_over(row, wanted.task):
+            attempt = _last_attempt(context, log_range)
+            row = context.service.store.job(log_range.job_id)
+            if attempt or row is None or _has_ended(row, log_range.task):
                 return attempt
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_AGAIN_S):
-                    await happened.wait()
-            happened.clear()
+                async with asyncio.timeout(POLL_S):
+                    await changed.wait()
+            changed.clear()
     finally:
-        watching.cancel()
+        watcher.cancel()
 
 
-async def _watch(context: Context, job_id: str, happened: asyncio.Event) -> None:
-    """Say so whenever something happens to the job."""
+async def _watch(context: Context, job_id: str, changed: asyncio.Event) -> None:
+    """Set `changed` at every event of the job."""
     events = context.service.subscribe(context.service.store.last_event())
     async for _, event in events:
         if event.job_id == job_id:
-            happened.set()
+            changed.set()
 
 
-def _is_over(row: JobRow, task: int | None) -> bool:
+def _has_ended(row: JobRow, task: int | None) -> bool:
     if task is None:
         return row.state in ENDED
     return any(state in ENDED and task in numbers for state, numbers in row.tasks)
 
 
 async def _last_lines(chunks: AsyncIterator[bytes], lines: int, most: int) -> AsyncIterator[bytes]:
-    """Hold back until the end of what was there before, then give its last lines and go on."""
+    """Buffer the existing output, yield its last lines, then continue with new output."""
     held = bytearray()
     source = aiter(chunks)
     upcoming: asyncio.Task[bytes] | None = None
@@ -281,22 +277,22 @@ OPERATIONS = (
         path=f"{V1}/jobs/{{job_id}}/logs",
         handler=job_logs,
         name="job_logs",
-        summary="What a job has written; with follow=true, also what it will write.",
+        summary="The log of a job; with follow=true, also new output as it is written.",
         tag="jobs",
         media="text/plain",
         query=(
-            integer_parameter("attempt", "Of this attempt; the last one if it is left out."),
+            integer_parameter("attempt", "Of this attempt; default: the last one."),
             integer_parameter("task", "Of this task of an array."),
             integer_parameter("member", "Of this member of a gang."),
             boolean_parameter(
                 "merged", "Of all members of a gang, with `[rank] ` before each line."
             ),
             integer_parameter("tail", "Only the last lines.", most=1_000_000),
-            boolean_parameter("follow", "Go on until the attempt ends."),
+            boolean_parameter("follow", "Continue until the attempt ends."),
             integer_parameter(
-                "offset", "From this byte on; negative: so many from the end.", least=-(2**53)
+                "offset", "Start at this byte; negative: counted from the end.", least=-(2**53)
             ),
-            integer_parameter("limit", "So many bytes at most."),
+            integer_parameter("limit", "At most so many bytes."),
         ),
         errors=(403, 404, 429, 503),
     ),

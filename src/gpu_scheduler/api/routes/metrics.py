@@ -1,7 +1,7 @@
-"""Metrics for Prometheus, made when somebody asks, from what the loop counts anyway.
+"""Metrics for Prometheus, rendered at each scrape from the counters of the control loop.
 
-Labels are bounded: states, nodes, devices, tenants and the API's own paths. Users and jobs are no
-labels.
+Labels are bounded: states, nodes, devices, tenants and the paths of the API. Users and jobs are
+never labels.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import Operation
 from gpu_scheduler.api.http.request import Request, Response
 from gpu_scheduler.api.interfaces import Service
-from gpu_scheduler.api.routes.cluster import free_gpus, node_resources, pool_uses, uses
+from gpu_scheduler.api.routes.cluster import (
+    device_allocations,
+    free_gpus,
+    node_resources,
+    pool_uses,
+)
 from gpu_scheduler.api.routes.health import CHECKS, findings, worst
 from gpu_scheduler.api.routes.services import shown_state
 from gpu_scheduler.control.self_monitoring import DEGRADED, HEALTHY, UNHEALTHY, Histogram
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.node import Device, Health, NodeState
 from gpu_scheduler.model.request import WHOLE_MILLI
-
-# --- Metrics of services and pools, read at the moment of a scrape.
 
 MOST_SERVICES = 500
 STATES = ("ready", "starting", "failing", "degraded", "updating", "stopped", "ended", "deleting")
@@ -41,7 +44,7 @@ COUNTED = (
 
 
 def service_metrics(scheduler: Service) -> Iterator[Metric]:
-    """How many services there are, and how many replicas of each can be used."""
+    """Yield the number of services by state, and the ready replicas of each."""
     services = list(scheduler.core.state.services.values())
     by_state = Counter(shown_state(scheduler.core.state, service) for service in services)
     states = GaugeMetricFamily(f"{PREFIX}services", "Services by state.", labels=["state"])
@@ -66,7 +69,7 @@ def service_metrics(scheduler: Service) -> Iterator[Metric]:
 
 
 def pool_metrics(scheduler: Service) -> Iterator[Metric]:
-    """What online and batch work hold, and what they are sure of."""
+    """Yield what online and batch work hold and are guaranteed."""
     held = GaugeMetricFamily(f"{PREFIX}pool_gpus", "GPUs that a pool holds.", labels=["pool"])
     sure = GaugeMetricFamily(
         f"{PREFIX}pool_gpus_sure", "GPUs that a pool is sure of, if it has a part.", labels=["pool"]
@@ -82,8 +85,6 @@ def pool_metrics(scheduler: Service) -> Iterator[Metric]:
     yield from (held, sure, borrowed)
 
 
-# --- Metrics for Prometheus, made when somebody asks, from what the loop counts anyway.
-
 MEDIA = b"text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "gpu_scheduler_"
 MOST_TENANTS = 1000
@@ -93,7 +94,7 @@ Requests = dict[tuple[str, str, int], int]
 
 
 class SchedulerCollector(Collector):
-    """Reads everything at the moment of a scrape."""
+    """Collects all metrics at a scrape."""
 
     def __init__(self, context: Context, requests: Requests) -> None:
         """`requests` are the API's own counts by method, path and status."""
@@ -101,7 +102,7 @@ class SchedulerCollector(Collector):
         self._requests = requests
 
     def collect(self) -> Iterable[Metric]:
-        """All metrics."""
+        """Yield all metrics."""
         yield from self._jobs()
         yield from self._work()
         yield from self._nodes()
@@ -180,12 +181,12 @@ class SchedulerCollector(Collector):
             *labels,
             "condition",
         )
-        given = uses(self._context)
+        allocations = device_allocations(self._context)
         for resources in node_resources(self._context):
             node = resources.node
             for device in node.devices:
                 place = [node.id, str(device.index)]
-                use = given.get((node.id, device.index))
+                use = allocations.get((node.id, device.index))
                 share.add_metric(place, 0 if use is None else use.share_milli / WHOLE_MILLI)
                 usable.add_metric(place, device.takes_work)
                 size.add_metric(place, device.memory_mb * MB)
@@ -256,24 +257,24 @@ class SchedulerCollector(Collector):
 
 
 class Metrics:
-    """The text that Prometheus reads."""
+    """The metrics in Prometheus text format."""
 
     def __init__(self, context: Context, requests: Requests) -> None:
-        """A registry of its own, so that nothing else gets in."""
+        """Use a private registry, without the default collectors."""
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(SchedulerCollector(context, requests))
 
     def text(self) -> bytes:
-        """All metrics as of now."""
+        """Return the current metrics."""
         return generate_latest(self._registry)
 
     async def respond(self, context: Context, request: Request) -> Response:
-        """The text, as an answer."""
+        """Respond with the metrics."""
         context.parse_query(request)
         return Response(self.text(), media=MEDIA)
 
     def operation(self) -> Operation:
-        """GET /metrics."""
+        """Return the operation GET /metrics."""
         return Operation(
             method="GET",
             path="/metrics",

@@ -1,4 +1,4 @@
-"""Nodes: list and look at them; cordon, drain, label and remove them (for admins)."""
+"""Nodes: list, show, cordon, drain, label, remove; their join tokens and keys (for admins)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _PATCH = msgspec.json.Decoder(NodePatch)
 
 
 async def list_nodes(context: Context, request: Request) -> Response:
-    """All nodes, with what is free of them."""
+    """Return all nodes with their free resources."""
     context.parse_query(request)
     return json_response(
         NodeList([NodeForm(**_fields(context, resources)) for resources in node_resources(context)])
@@ -66,13 +66,13 @@ async def list_nodes(context: Context, request: Request) -> Response:
 
 
 async def get_node(context: Context, request: Request) -> Response:
-    """One node, with what runs there."""
+    """Return one node with its jobs."""
     context.parse_query(request)
     return _detail(context, request)
 
 
 async def cordon_node(context: Context, request: Request) -> Response:
-    """Give a node no new work."""
+    """Cordon a node: it gets no new jobs."""
     expect_admin(request.caller, "have a node cordoned")
     asked = await _read(context, request, _CORDON)
     reason = _plain(asked.reason)
@@ -83,7 +83,7 @@ async def cordon_node(context: Context, request: Request) -> Response:
 
 
 async def drain_node(context: Context, request: Request) -> Response:
-    """Let a node become empty."""
+    """Drain a node."""
     expect_admin(request.caller, "have a node drained")
     asked = await _read(context, request, _DRAIN)
     seconds = asked.deadline_seconds
@@ -100,7 +100,7 @@ async def drain_node(context: Context, request: Request) -> Response:
 
 
 async def uncordon_node(context: Context, request: Request) -> Response:
-    """Give a node work again."""
+    """Uncordon a node: it gets jobs again."""
     expect_admin(request.caller, "have a node uncordoned")
     context.parse_query(request)
     await context.service.apply(Uncordon(request.params["node"]), request.caller)
@@ -108,7 +108,7 @@ async def uncordon_node(context: Context, request: Request) -> Response:
 
 
 async def confirm_dead(context: Context, request: Request) -> Response:
-    """Say that a node is dead, so that its jobs can run elsewhere."""
+    """Confirm that a node is dead, so that its jobs can run elsewhere."""
     expect_admin(request.caller, "have a node taken for dead")
     context.parse_query(request)
     message = ConfirmDead(request.params["node"], request.caller.user)
@@ -117,7 +117,7 @@ async def confirm_dead(context: Context, request: Request) -> Response:
 
 
 async def patch_node(context: Context, request: Request) -> Response:
-    """Set labels of a node, or take them away."""
+    """Set or remove labels of a node."""
     expect_admin(request.caller, "change the labels of a node")
     asked = await request.read_json(_PATCH, context.settings.bounds.body_bytes)
     labels = tuple(sorted(asked.labels.items()))
@@ -126,16 +126,16 @@ async def patch_node(context: Context, request: Request) -> Response:
 
 
 async def remove_node(context: Context, request: Request) -> Response:
-    """Forget a node."""
+    """Remove a node."""
     expect_admin(request.caller, "have a node removed")
     context.parse_query(request)
     node_id = request.params["node"]
     await context.service.apply(RemoveNode(node_id), request.caller)
-    return json_response(NodeRemoved(id=node_id, message=f"node {node_id} is forgotten"))
+    return json_response(NodeRemoved(id=node_id, message=f"node {node_id} is removed"))
 
 
 async def _read(context: Context, request: Request, decoder: msgspec.json.Decoder[Body]) -> Body:
-    """The body as a form; none is an empty one."""
+    """Read an optional JSON body; no body means no options."""
     data = await request.body(context.settings.bounds.body_bytes)
     if data.strip():
         request.expect_media(JSON)
@@ -181,7 +181,7 @@ def _detail(context: Context, request: Request) -> Response:
 
 
 def _fields(context: Context, resources: NodeResources) -> dict[str, Any]:
-    """What every form of a node has."""
+    """Return the fields that NodeForm and NodeDetail share."""
     node = resources.node
     found = context.service.telemetry.get(node.id)
     running = len(context.service.core.state.cluster.by_node.get(node.ordinal, ()))
@@ -207,7 +207,7 @@ def _fields(context: Context, resources: NodeResources) -> dict[str, Any]:
 
 
 def shown_state(node: Node, running: int) -> str:
-    """One word for people: whether it is there comes first, then what was decided about it."""
+    """Return the displayed state: whether it is online first, then cordoned or drained."""
     if node.state is not NodeState.ONLINE or node.closed is None:
         return node.state.value
     if not node.closed.drains:
@@ -243,19 +243,17 @@ TOKENS = f"{V1}/nodes/tokens"
 
 
 async def create_join_token(context: Context, request: Request) -> Response:
-    """A token for new nodes. Its secret is in this answer and nowhere else."""
+    """Create a join token. Only this response contains its secret."""
     expect_admin(request.caller, "let nodes join")
     asked = await request.read_json(_REQUEST, context.settings.bounds.body_bytes)
     if request.caller.via:
-        raise Forbidden(
-            "whoever calls with a token cannot make another; do that on the machine itself"
-        )
+        raise Forbidden("a token cannot be created with a token; create it on the server's machine")
     if not asked.name.isprintable():
         raise InvalidRequest("the token's name holds a control character; remove it")
     most_days = context.settings.max_token_days
     if asked.expires_in_seconds > most_days * DAY_S:
         raise InvalidRequest(
-            f"the token would be good for {asked.expires_in_seconds / DAY_S:g} days; at most "
+            f"the token would be valid for {asked.expires_in_seconds / DAY_S:g} days; at most "
             f"{most_days:g} are allowed (auth.max_token_days)"
         )
     now_ms = context.service.now_ms()
@@ -277,7 +275,7 @@ async def create_join_token(context: Context, request: Request) -> Response:
 
 
 async def list_join_tokens(context: Context, request: Request) -> Response:
-    """All tokens for new nodes."""
+    """Return all join tokens."""
     expect_admin(request.caller, "see the tokens of nodes")
     context.parse_query(request)
     tokens = sorted(
@@ -289,7 +287,7 @@ async def list_join_tokens(context: Context, request: Request) -> Response:
 
 
 async def revoke_join_token(context: Context, request: Request) -> Response:
-    """Let nobody join with a token any more."""
+    """Revoke a join token."""
     expect_admin(request.caller, "revoke a token of nodes")
     context.parse_query(request)
     token_id = _name(request.params["token_id"], "join token")
@@ -298,7 +296,7 @@ async def revoke_join_token(context: Context, request: Request) -> Response:
 
 
 async def list_node_keys(context: Context, request: Request) -> Response:
-    """The keys of all nodes that have joined."""
+    """Return the keys of all nodes that have joined."""
     expect_admin(request.caller, "see the keys of nodes")
     context.parse_query(request)
     keys = context.service.core.state.node_keys
@@ -309,7 +307,7 @@ async def list_node_keys(context: Context, request: Request) -> Response:
 
 
 async def revoke_node(context: Context, request: Request) -> Response:
-    """Believe the key of a node no more; an open session ends at once."""
+    """Revoke the key of a node; an open session ends at once."""
     expect_admin(request.caller, "revoke the key of a node")
     context.parse_query(request)
     node_id = _name(request.params["node"], "node")
@@ -368,7 +366,7 @@ OPERATIONS = (
         path=f"{V1}/nodes",
         handler=list_nodes,
         name="list_nodes",
-        summary="All nodes, with what is free of them.",
+        summary="All nodes with their free resources.",
         tag="nodes",
         response=NodeList,
     ),
@@ -377,7 +375,7 @@ OPERATIONS = (
         path=_ONE,
         handler=get_node,
         name="get_node",
-        summary="One node, with what runs there and its inventory.",
+        summary="One node with its jobs and inventory.",
         tag="nodes",
         response=NodeDetail,
         errors=(404,),
@@ -387,7 +385,7 @@ OPERATIONS = (
         path=_ONE,
         handler=patch_node,
         name="patch_node",
-        summary="Set labels of a node, or take them away with null (for admins).",
+        summary="Set labels of a node, or remove them with null (for admins).",
         tag="nodes",
         body=NodePatch,
         response=NodeDetail,
@@ -399,7 +397,7 @@ OPERATIONS = (
         path=f"{_ONE}/cordon",
         handler=cordon_node,
         name="cordon_node",
-        summary="Give a node no new work; what runs there goes on (for admins).",
+        summary="Cordon a node: no new jobs; running ones continue (for admins).",
         tag="nodes",
         body=CordonRequest,
         response=NodeDetail,
@@ -411,7 +409,7 @@ OPERATIONS = (
         path=f"{_ONE}/drain",
         handler=drain_node,
         name="drain_node",
-        summary="Let a node become empty, by its jobs' ends or by a deadline (for admins).",
+        summary="Drain a node: let its jobs end, or requeue them at a deadline (for admins).",
         tag="nodes",
         body=DrainRequest,
         response=NodeDetail,
@@ -423,7 +421,7 @@ OPERATIONS = (
         path=f"{_ONE}/uncordon",
         handler=uncordon_node,
         name="uncordon_node",
-        summary="Give a node work again that was cordoned or drained (for admins).",
+        summary="Uncordon a node that was cordoned or drained (for admins).",
         tag="nodes",
         response=NodeDetail,
         errors=(403, 404, 503),
@@ -433,7 +431,7 @@ OPERATIONS = (
         path=f"{_ONE}/confirm-dead",
         handler=confirm_dead,
         name="confirm_dead",
-        summary="Say that a silent node is dead: its jobs may run elsewhere (for admins).",
+        summary="Confirm that a silent node is dead: its jobs may run elsewhere (for admins).",
         tag="nodes",
         response=NodeDetail,
         errors=(403, 404, 409, 503),
@@ -443,7 +441,7 @@ OPERATIONS = (
         path=_ONE,
         handler=remove_node,
         name="remove_node",
-        summary="Forget a node that is empty and whose agent has gone (for admins).",
+        summary="Remove a node that is empty and whose agent has left (for admins).",
         tag="nodes",
         response=NodeRemoved,
         errors=(403, 404, 409, 503),
@@ -453,7 +451,7 @@ OPERATIONS = (
         path=TOKENS,
         handler=create_join_token,
         name="create_join_token",
-        summary="Make a token that new nodes join with; its secret is told this once (for admins).",
+        summary="Create a join token for new nodes; its secret is shown only once (for admins).",
         tag="access",
         body=JoinTokenRequest,
         response=NewJoinToken,
@@ -466,7 +464,7 @@ OPERATIONS = (
         path=TOKENS,
         handler=list_join_tokens,
         name="list_join_tokens",
-        summary="All tokens for new nodes, without their secrets (for admins).",
+        summary="All join tokens, without their secrets (for admins).",
         tag="access",
         response=JoinTokenList,
         errors=(403,),
@@ -476,7 +474,7 @@ OPERATIONS = (
         path=f"{TOKENS}/{{token_id}}",
         handler=revoke_join_token,
         name="revoke_join_token",
-        summary="Let nobody join with a token any more (for admins).",
+        summary="Revoke a join token (for admins).",
         tag="access",
         response=Removed,
         errors=(403, 404, 409, 503),
@@ -496,7 +494,7 @@ OPERATIONS = (
         path=f"{V1}/nodes/keys/{{node}}",
         handler=revoke_node,
         name="revoke_node",
-        summary="Believe the key of a node no more, and end its session at once (for admins).",
+        summary="Revoke the key of a node and end its session at once (for admins).",
         tag="access",
         response=Removed,
         errors=(403, 404, 409, 503),

@@ -1,4 +1,4 @@
-"""Whom can be told: list targets, and try one."""
+"""Notification targets: list them, and send a test notification."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpu_scheduler.wire.times import write_time
 
 
 async def list_targets(context: Context, request: Request) -> Response:
-    """All targets; users see those that their jobs may name."""
+    """Return the targets; users see those that their jobs may use."""
     context.parse_query(request)
     notifications = context.settings.notifications
     if notifications is None:
@@ -46,7 +46,7 @@ async def list_targets(context: Context, request: Request) -> Response:
 
 
 async def test_target(context: Context, request: Request) -> Response:
-    """Send something at once; users may try what their jobs may name."""
+    """Send a test notification at once; users may test the targets of their jobs."""
     context.parse_query(request)
     notifications = context.settings.notifications
     name = request.params["target"]
@@ -60,7 +60,7 @@ async def test_target(context: Context, request: Request) -> Response:
 
 
 def _may_know(caller: Caller, target: Target) -> bool:
-    """Admins know all targets, others those that their jobs may name."""
+    """Whether a caller may see a target: admins all, users those that their jobs may use."""
     mine = not target.tenants or any(map(caller.may_submit_to, target.tenants))
     return caller.is_admin or (target.for_jobs and mine)
 
@@ -88,7 +88,7 @@ OPERATIONS = (
         path=f"{V1}/notifications",
         handler=list_targets,
         name="list_notification_targets",
-        summary="Whom can be told what happens to jobs, and (for admins) what waits.",
+        summary="The notification targets, and (for admins) their queues.",
         tag="notifications",
         response=TargetList,
     ),
@@ -97,7 +97,7 @@ OPERATIONS = (
         path=f"{V1}/notifications/{{target}}/test",
         handler=test_target,
         name="test_notification_target",
-        summary="Send a test to a target at once, and say whether it got through.",
+        summary="Send a test notification at once, and return whether it was delivered.",
         tag="notifications",
         response=TargetTested,
         errors=(404,),

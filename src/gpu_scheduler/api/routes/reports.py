@@ -1,6 +1,7 @@
-"""Reports and invoices over a period, made in a thread from what the store has.
+"""Reports, invoices, usage totals and forecast accuracy, computed in a thread from the store.
 
-A caller sees what is its own; the admin of a tenant all of that tenant, an admin everything.
+A user sees their own jobs, an admin of a tenant all of that tenant, an admin everything. Running
+attempts count up to now.
 """
 
 from __future__ import annotations
@@ -53,17 +54,15 @@ from gpu_scheduler.wire.reports import (
 from gpu_scheduler.wire.tenants import GPU_HOUR
 from gpu_scheduler.wire.times import write_time
 
-# --- A report in the forms that go out: hours instead of milliseconds, money with its currency.
-
 _GB_HOUR = 1024 * HOUR_MS
 _MICRO = 10**6
 
 
 class Devices:
-    """The GPUs there are, and what was measured on them in the period."""
+    """The GPUs of the cluster, and their measurements in the period."""
 
     def __init__(self, nodes: Iterable[Node], hours: Iterable[DeviceHour]) -> None:
-        """Hours are summed up by device."""
+        """Group the hourly measurements by device."""
         self.models = {
             (node.id, device.index): device.model for node in nodes for device in node.devices
         }
@@ -75,7 +74,7 @@ class Devices:
 def report_form(
     found: Report, span: Span, zone: str, now_ms: int, prices: PriceList, devices: Devices
 ) -> ReportForm:
-    """The whole report."""
+    """Render the whole report."""
     costs = _costs(found.bill(prices))
     until_ms = min(max(now_ms, span.from_ms), span.before_ms)
     return ReportForm(
@@ -113,7 +112,7 @@ def report_form(
 
 
 def invoice_form(found: Report, span: Span, now_ms: int, prices: PriceList) -> Invoice:
-    """The bill. It is final once the period is over and nothing of it runs any more."""
+    """Render the invoice. It is final once the period is over."""
     bill = found.bill(prices)
     rows = list(bill.csv_rows())[1:]
     return Invoice(
@@ -210,7 +209,7 @@ def _device(place: tuple[str, int], found: Report, devices: Devices, span_ms: in
         energy_kwh=round(sum(hour.energy_uj for hour in hours) / UJ_PER_KWH, 6)
         if has_power
         else None,
-        # No sensor says 0; such a device has none.
+        # A temperature of 0 means that the device has no sensor.
         peak_temperature_c=max((hour.peak_temperature_c for hour in hours), default=0) or None,
     )
 
@@ -229,7 +228,7 @@ def _idler(run: Run) -> IdlerForm:
     )
 
 
-# --- Reports and invoices over a period, made in a thread from what the store has.
+# Computing reports
 
 PAGE = 1000
 BELOW_PERCENT = 20
@@ -239,8 +238,8 @@ _JOB = "job-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """Which period, of whom, and for whom."""
+class ReportQuery:
+    """The period and filters of a report, and its caller."""
 
     span: Span
     now_ms: int
@@ -250,7 +249,7 @@ class Asked:
     below_percent: int = BELOW_PERCENT
 
     def shows(self, job: Job) -> bool:
-        """Tell whether a job belongs into the report."""
+        """Whether a job belongs to the report."""
         if self.tenant_id and job.tenant != self.tenant_id:
             return False
         if self.user and job.user != self.user:
@@ -258,34 +257,34 @@ class Asked:
         return self.caller.may_see(job.user, job.tenant)
 
     def is_idler(self, run: Run) -> bool:
-        """Tell whether a run held GPUs for a while and used little of them."""
+        """Whether a run held GPUs for a while and used little of them."""
         mean = run.mean_percent
         is_known = mean is not None and run.measured_ms >= LEAST_MEASURED_MS
         return is_known and mean is not None and mean < self.below_percent
 
 
 async def get_report(context: Context, request: Request) -> Response:
-    """What happened in a period."""
-    asked, zone = _asked(context, request, "below_percent")
-    found, devices = await asyncio.to_thread(_reported, context, asked)
+    """Return the report of a period."""
+    asked, zone = _parse_query(context, request, "below_percent")
+    found, devices = await asyncio.to_thread(_compute, context, asked)
     prices = context.settings.prices
     return json_response(report_form(found, asked.span, zone, asked.now_ms, prices, devices))
 
 
 async def get_invoice(context: Context, request: Request) -> Response:
-    """What it costs."""
-    asked, _ = _asked(context, request)
-    found, _ = await asyncio.to_thread(_reported, context, asked)
+    """Return the invoice of a period."""
+    asked, _ = _parse_query(context, request)
+    found, _ = await asyncio.to_thread(_compute, context, asked)
     return json_response(invoice_form(found, asked.span, asked.now_ms, context.settings.prices))
 
 
-def _asked(context: Context, request: Request, *further: str) -> tuple[Asked, str]:
+def _parse_query(context: Context, request: Request, *further: str) -> tuple[ReportQuery, str]:
     query = context.parse_query(request, "period", "tenant_id", "user", "time_zone", *further)
     zone = query.text("time_zone", "UTC")
     now_ms = context.service.now_ms()
     tenant = query.text("tenant_id")
     below = query.number("below_percent", BELOW_PERCENT, most=100) if further else BELOW_PERCENT
-    asked = Asked(
+    asked = ReportQuery(
         span=read_span(query.text("period", "month"), now_ms, read_zone(zone)),
         now_ms=now_ms,
         tenant_id=context.resolve_tenant(tenant) if tenant else "",
@@ -296,7 +295,7 @@ def _asked(context: Context, request: Request, *further: str) -> tuple[Asked, st
     return asked, zone
 
 
-def _reported(context: Context, asked: Asked) -> tuple[Report, Devices]:
+def _compute(context: Context, asked: ReportQuery) -> tuple[Report, Devices]:
     store = context.service.store
     found = report(
         _runs(store, asked),
@@ -308,13 +307,13 @@ def _reported(context: Context, asked: Asked) -> tuple[Report, Devices]:
     return found, Devices(store.nodes(), hours)
 
 
-def _runs(store: Store, asked: Asked) -> Iterator[Run]:
-    """All runs that touch the period, page by page; those that still run, up to now."""
+def _runs(store: Store, asked: ReportQuery) -> Iterator[Run]:
+    """Yield all runs that overlap the period, page by page; running ones up to now."""
     models = _models(store)
     span = asked.span
     after = (0, "")
     seen: set[str] = set()
-    # What runs is read first: what ends meanwhile is then found again among the ends.
+    # Read running attempts first: those that end meanwhile are found among the ended ones.
     held = [one for one in store.allocations() if one.start_ms < min(span.before_ms, asked.now_ms)]
     while page := store.attempts_between(span.from_ms, span.before_ms, after=after, limit=PAGE):
         after = (page[-1].end_ms, page[-1].allocation_id)
@@ -327,7 +326,7 @@ def _runs(store: Store, asked: Asked) -> Iterator[Run]:
 def running_runs(
     store: Store, shows: Callable[[Job], bool], held: list[Allocation], now_ms: int
 ) -> Iterator[Run]:
-    """What runs, up to now."""
+    """Yield the running attempts, up to now."""
     models = _models(store)
     running = [_as_attempt(one, now_ms) for one in held]
     for start in range(0, len(running), PAGE):
@@ -349,7 +348,7 @@ def _page(
         job = jobs[row.job_id]
         measure = measures.get(row.allocation_id, Measure())
         life = job if row.task is None else tasks.get((row.job_id, row.task))
-        # Only of one that has run once is it known how long it had waited before that.
+        # The wait before the first start is known only for jobs that have run once.
         first = life is not None and row.attempt == 1 and life.attempt == 1
         yield Run(
             interval=_interval(row, job.job, measure, models),
@@ -363,7 +362,7 @@ def _page(
 
 
 def _since(row: AttemptRow, job: JobRow) -> int | None:
-    """Of a job that ran again: from its submission to its first start, as far as that is known."""
+    """Return the wait of a job that ran again: from submission to its first start, if known."""
     return max(0, row.start_ms - job.job.submit_ms) if row.attempt == 1 else None
 
 
@@ -404,7 +403,7 @@ def _as_attempt(allocation: Allocation, now_ms: int) -> AttemptRow:
 
 
 def _jobs(store: Store, job_ids: Iterable[str]) -> dict[str, JobRow]:
-    """The rows of these jobs, archived or not, few reads for many."""
+    """Read the rows of these jobs, archived or not, in few queries."""
     numbers = IntervalSet.of(
         int(job_id.removeprefix(_JOB))
         for job_id in job_ids
@@ -439,7 +438,7 @@ def _models(store: Store) -> dict[tuple[str, int], str]:
 def _held_models(
     placements: tuple[Placement, ...], models: dict[tuple[str, int], str]
 ) -> tuple[tuple[str, int], ...]:
-    """For what runs now, and for rows that were written before models were."""
+    """Return the GPU models of running attempts, and of rows of older versions."""
     held: dict[str, int] = {}
     for node_id, index, share_milli in _shares(placements):
         model = models.get((node_id, index)) or UNKNOWN_MODEL
@@ -461,7 +460,7 @@ GIB_HOUR = 1024 * 3_600_000
 
 
 async def usage(context: Context, request: Request) -> Response:
-    """What tenants and users have used; who is not an admin sees only their own part."""
+    """Return what tenants and users have used, as far as the caller may see it."""
     query = context.parse_query(request, "tenant_id", "user", "period")
     tenant = query.text("tenant_id")
     tenant_id = context.resolve_tenant(tenant) if tenant else ""
@@ -485,7 +484,7 @@ async def usage(context: Context, request: Request) -> Response:
 
 
 def _rows(store: Store, kept: Period, now_ms: int) -> list[TotalRow]:
-    """All totals. What ends between the two readings is missing once, and never counted twice."""
+    """Return all totals. An attempt that ends between both reads is left out, not counted twice."""
     totals = [(row.period_ms, row.tenant, row.user, row.totals) for row in store.usage()]
     accounts = UsageTotals.from_rows(totals, (), period=kept)
     for run in running_runs(store, lambda _: True, store.allocations(), now_ms):
@@ -543,7 +542,7 @@ class EstimatesForm(Struct):
 
 
 async def get_estimates(context: Context, request: Request) -> Response:
-    """Judge the promises of the last days."""
+    """Return how accurate the expected starts of the last days were."""
     query = context.parse_query(request, "days")
     days = query.number("days", DEFAULT_DAYS, least=1, most=3650)
     since_ms = max(0, context.service.now_ms() - days * DAY_MS)
@@ -576,7 +575,7 @@ _QUERY = (
     Parameter(name="period", description=f"The period, default month: {FORMS}."),
     Parameter(name="tenant_id", description="Only of this tenant."),
     Parameter(name="user", description="Only of this user."),
-    Parameter(name="time_zone", description="Where days begin, as Europe/Berlin; default UTC."),
+    Parameter(name="time_zone", description="Time zone of days, as Europe/Berlin; default UTC."),
 )
 OPERATIONS = (
     Operation(
@@ -584,12 +583,14 @@ OPERATIONS = (
         path=f"{V1}/report",
         handler=get_report,
         name="report",
-        summary="Use, waits, run times, ends, cost and utilisation over a period.",
+        summary="Usage, waits, run times, outcomes, cost and utilisation of a period.",
         tag="reports",
         response=ReportForm,
         query=(
             *_QUERY,
-            integer_parameter("below_percent", "Runs busier than this are not low.", most=100),
+            integer_parameter(
+                "below_percent", "List runs with a lower mean utilisation.", most=100
+            ),
         ),
         errors=(404,),
     ),
@@ -598,7 +599,7 @@ OPERATIONS = (
         path=f"{V1}/invoice",
         handler=get_invoice,
         name="invoice",
-        summary="What a period costs, by tenant, user and item.",
+        summary="The cost of a period, by tenant, user and item.",
         tag="reports",
         response=Invoice,
         query=_QUERY,
@@ -609,7 +610,7 @@ OPERATIONS = (
         path=f"{V1}/usage",
         handler=usage,
         name="usage",
-        summary="What tenants and users have used; what runs counts up to now.",
+        summary="What tenants and users have used; running jobs count up to now.",
         tag="cluster",
         response=UsageList,
         query=(
@@ -626,7 +627,7 @@ OPERATIONS = (
         path=f"{V1}/report/estimates",
         handler=get_estimates,
         name="get_estimates",
-        summary="How well expected starts were kept, over the last days.",
+        summary="How accurate the expected starts of the last days were.",
         tag="cluster",
         response=EstimatesForm,
         query=(integer_parameter("days", "How far to look back; default 30.", least=1, most=3650),),

@@ -1,4 +1,4 @@
-"""Reservations by hand: make, list, look at, give back. Everybody may see them."""
+"""Advance reservations: create, list, show, cancel. Every caller may see them."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _REQUEST = msgspec.json.Decoder(ReservationRequest)
 
 
 async def create_reservation(context: Context, request: Request) -> Response:
-    """Keep GPUs for a while."""
+    """Create a reservation."""
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
     asked = decode(_REQUEST, data)
     service = context.service
     wish = read_reservation(asked, context.resolve_tenant(asked.tenant_id), service.now_ms())
 
-    def tell(outcome: Outcome) -> Response:
+    def render(outcome: Outcome) -> Response:
         return json_response(_made(context, outcome), status=201)
 
     async def act(extra_writes: ExtraWrites | None) -> Outcome:
         message = Reserve(wish, request.caller.user)
         return await service.apply(message, request.caller, extra_writes=extra_writes)
 
-    return await context.idempotency.run_once(request, data, act, tell)
+    return await context.idempotency.run_once(request, data, act, render)
 
 
 async def list_reservations(context: Context, request: Request) -> Response:
-    """Those to come and those that last; with `all`, also some that are over."""
+    """Return future and active reservations; with `all`, also recently ended ones."""
     query = context.parse_query(request, "all")
     windows = context.service.store.advance_reservations()
     if not query.flag("all"):
@@ -53,17 +53,17 @@ async def list_reservations(context: Context, request: Request) -> Response:
 
 
 async def get_reservation(context: Context, request: Request) -> Response:
-    """One reservation."""
+    """Return one reservation."""
     context.parse_query(request)
     return json_response(_kept(context, request.params["reservation_id"]))
 
 
 async def cancel_reservation(context: Context, request: Request) -> Response:
-    """Give the GPUs back."""
+    """Cancel a reservation."""
     context.parse_query(request)
     wanted = request.params["reservation_id"]
     outcome = await context.service.apply(CancelReservation(wanted), request.caller)
-    if outcome.window is None:  # a repetition changes nothing
+    if outcome.window is None:  # a repeated request changes nothing
         return json_response(_kept(context, wanted))
     return json_response(_made(context, outcome))
 
@@ -89,7 +89,7 @@ OPERATIONS = (
         path=f"{V1}/reservations",
         handler=create_reservation,
         name="create_reservation",
-        summary="Keep GPUs for a tenant or user for a while (for admins).",
+        summary="Reserve GPUs for a tenant or user for a time (for admins).",
         tag="reservations",
         body=ReservationRequest,
         response=ReservationForm,
@@ -108,7 +108,7 @@ OPERATIONS = (
         path=f"{V1}/reservations",
         handler=list_reservations,
         name="list_reservations",
-        summary="Reservations to come and those that last now, by their start.",
+        summary="Future and active reservations, by start time.",
         tag="reservations",
         response=ReservationList,
         query=(boolean_parameter("all", "ExtraWrites the last ones that are over."),),
@@ -128,7 +128,7 @@ OPERATIONS = (
         path=_ONE,
         handler=cancel_reservation,
         name="cancel_reservation",
-        summary="Give reserved GPUs back, before or during their time (for admins).",
+        summary="Cancel a reservation before or during its time (for admins).",
         tag="reservations",
         response=ReservationForm,
         errors=(403, 404, 409, 503),

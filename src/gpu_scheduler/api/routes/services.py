@@ -1,7 +1,6 @@
-"""Services: create, list, look at, scale, update, delete, and where their replicas are reached.
+"""Services: create, list, show, scale, update, delete, and the endpoints of their replicas.
 
-A caller knows of the services that are its own, or of a tenant that it administers; others are
-not there.
+A caller sees its own services and those of tenants that it administers.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ from gpu_scheduler.wire.services import (
 from gpu_scheduler.wire.times import write_time
 
 FAILING_AFTER = 2
-"""So many ends in a row are no beginning any more."""
+"""After so many failures in a row a starting service is shown as failing."""
 
 
 async def create_service(context: Context, request: Request) -> Response:
-    """Make a service."""
+    """Create a service."""
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
     service = read_service(decode(REQUEST, data), reader_for(context, request.caller))
@@ -55,7 +54,7 @@ async def create_service(context: Context, request: Request) -> Response:
 
 
 async def list_services(context: Context, request: Request) -> Response:
-    """All services that the caller may see."""
+    """Return all services that the caller may see."""
     context.parse_query(request)
     return json_response(
         ServiceList([_form(context, service) for service in _seen(context, request)])
@@ -63,13 +62,13 @@ async def list_services(context: Context, request: Request) -> Response:
 
 
 async def get_service(context: Context, request: Request) -> Response:
-    """One service with its replicas."""
+    """Return one service with its replicas."""
     context.parse_query(request)
     return json_response(_form(context, _named(context, request)))
 
 
 async def get_endpoints(context: Context, request: Request) -> Response:
-    """Where the replicas that are ready can be reached."""
+    """Return host and port of the ready replicas."""
     context.parse_query(request)
     service = _named(context, request)
     state = context.service.core.state
@@ -88,15 +87,15 @@ async def get_endpoints(context: Context, request: Request) -> Response:
 
 
 async def update_service(context: Context, request: Request) -> Response:
-    """Replace what a service runs."""
+    """Change a service; its replicas are replaced."""
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
     service = _named(context, request)
     asked = decode(REQUEST, data)
     if asked.name != service.name:
         raise InvalidRequest(
-            f"service '{service.name}' was asked to be called '{asked.name}'; a name stays as it "
-            "is, so create another service and delete this one"
+            f"service '{service.name}' cannot be renamed to '{asked.name}'; create another service "
+            "and delete this one"
         )
     asked.tenant_id = asked.tenant_id or service.tenant
     wanted = read_service(asked, reader_for(context, request.caller))
@@ -108,7 +107,7 @@ async def update_service(context: Context, request: Request) -> Response:
 
 
 async def scale_service(context: Context, request: Request) -> Response:
-    """Have more or fewer replicas."""
+    """Change the number of replicas."""
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
     service = _named(context, request)
@@ -117,23 +116,25 @@ async def scale_service(context: Context, request: Request) -> Response:
 
 
 async def delete_service(context: Context, request: Request) -> Response:
-    """Stop all replicas of a service, and forget it."""
+    """Stop all replicas of a service and delete it."""
     context.parse_query(request)
     service = _named(context, request)
     outcome = await context.service.apply(DeleteService(service.id), request.caller)
-    return json_response(_form(context, outcome.service or service))  # a repetition changes nothing
+    return json_response(
+        _form(context, outcome.service or service)
+    )  # a repeated request changes nothing
 
 
 async def _changed(
     context: Context, request: Request, data: bytes, message: ServiceCommand, *, status: int = 200
 ) -> Response:
-    def tell(outcome: Outcome) -> Response:
+    def render(outcome: Outcome) -> Response:
         return json_response(_form(context, _made(outcome)), status=status)
 
     async def act(extra_writes: ExtraWrites | None) -> Outcome:
         return await context.service.apply(message, request.caller, extra_writes=extra_writes)
 
-    return await context.idempotency.run_once(request, data, act, tell)
+    return await context.idempotency.run_once(request, data, act, render)
 
 
 def _made(outcome: Outcome) -> Service:
@@ -148,7 +149,7 @@ def _seen(context: Context, request: Request) -> list[Service]:
 
 
 def _named(context: Context, request: Request) -> Service:
-    """The service that the path names, by its id or its name."""
+    """Return the service in the path, by id or name."""
     wanted = request.params["service"]
     seen = _seen(context, request)
     found = [s for s in seen if s.id == wanted] or [s for s in seen if s.name == wanted]
@@ -156,25 +157,25 @@ def _named(context: Context, request: Request) -> Service:
         raise UnknownThing(f"service '{wanted}' is not known; 'tgpu service list' shows yours")
     if len(found) > 1:
         ids = ", ".join(f"{s.id} (tenant {s.tenant})" for s in found)
-        raise InvalidRequest(f"service '{wanted}' is the name of several: {ids}; give the id")
+        raise InvalidRequest(f"service '{wanted}' is ambiguous: {ids}; give the id")
     return found[0]
 
 
 def is_reached(replica: Replica, node: Node) -> bool:
-    """Tell whether a replica can be used, as far as is known: its node must not be silent.
+    """Whether a replica can be used: it is ready and its node is not silent.
 
-    A server that has just begun has heard of no node yet, and takes no endpoint away for that.
+    A server that has just started has no reports yet, and removes no endpoint for that.
     """
     return replica.ready and replica.port > 0 and not node.silent_ms
 
 
 def host_of(node: Node) -> str:
-    """Where others reach a node."""
+    """Return the address of a node."""
     return node.address or node.id
 
 
 def _node_of(state: ControlState, replica: Replica) -> Node | None:
-    """The node on which a replica is, if it is on one."""
+    """Return the node of a replica, if it is placed."""
     record = state.jobs.get(replica.job_id)
     task = None if record is None else record.only_task
     running = None if task is None else state.cluster.running.get(task.allocation_id)
@@ -220,15 +221,15 @@ def _form(context: Context, service: Service) -> ServiceForm:
 
 
 def shown_state(state: ControlState, service: Service) -> str:
-    """The state in a word; who begins again and again and never gets ready does not just start."""
+    """Return the displayed state; a service that keeps failing at its start is "failing"."""
     if service.state != "starting":
         return service.state
     tasks = [state.jobs[r.job_id].only_task for r in service.live if r.job_id in state.jobs]
     return "failing" if any(t and t.failures >= FAILING_AFTER for t in tasks) else "starting"
 
 
-def _note(context: Context, replica: Replica) -> str:
-    """What is to be said of a replica: by its check, why it waits, or how it ended."""
+def _detail(context: Context, replica: Replica) -> str:
+    """Return the detail of a replica: its probe's message, why it waits, or how it ended."""
     if replica.detail:
         return replica.detail
     if replica.job_id in context.service.core.state.jobs:
@@ -257,13 +258,13 @@ def _replica(context: Context, service: Service, replica: Replica) -> ReplicaFor
         port=replica.port,
         restarts=replica.restarts,
         last_end=replica.last_end,
-        detail=_note(context, replica),
+        detail=_detail(context, replica),
         since=write_time(replica.since_ms),
     )
 
 
 _ONE = f"{V1}/services/{{service}}"
-_REFUSALS = (403, 404, 409, 413, 415, 422, 503)
+_ERRORS = (403, 404, 409, 413, 415, 422, 503)
 _EXAMPLE = {
     "name": "llama",
     "replicas": 2,
@@ -279,12 +280,12 @@ OPERATIONS = (
         path=f"{V1}/services",
         handler=create_service,
         name="create_service",
-        summary="Keep so many replicas of a program running, each with a port.",
+        summary="Create a service: a number of replicas of a program, each with a port.",
         tag="services",
         body=ServiceRequest,
         response=ServiceForm,
         status=201,
-        errors=_REFUSALS,
+        errors=_ERRORS,
         keyed=True,
         example=_EXAMPLE,
     ),
@@ -293,7 +294,7 @@ OPERATIONS = (
         path=f"{V1}/services",
         handler=list_services,
         name="list_services",
-        summary="Services with their replicas: your own, and those of tenants that you administer.",
+        summary="Services with their replicas: yours, and those of tenants that you administer.",
         tag="services",
         response=ServiceList,
     ),
@@ -312,7 +313,7 @@ OPERATIONS = (
         path=f"{_ONE}/endpoints",
         handler=get_endpoints,
         name="get_endpoints",
-        summary="Host and port of every replica that is ready.",
+        summary="Host and port of every ready replica.",
         tag="services",
         response=EndpointList,
         errors=(404,),
@@ -322,11 +323,11 @@ OPERATIONS = (
         path=_ONE,
         handler=update_service,
         name="update_service",
-        summary="Change a service; its replicas are replaced one after the other.",
+        summary="Change a service; its replicas are replaced one by one.",
         tag="services",
         body=ServiceRequest,
         response=ServiceForm,
-        errors=_REFUSALS,
+        errors=_ERRORS,
         keyed=True,
         example=_EXAMPLE,
     ),
@@ -335,11 +336,11 @@ OPERATIONS = (
         path=f"{_ONE}/scale",
         handler=scale_service,
         name="scale_service",
-        summary="Have more or fewer replicas.",
+        summary="Change the number of replicas.",
         tag="services",
         body=ScaleRequest,
         response=ServiceForm,
-        errors=_REFUSALS,
+        errors=_ERRORS,
         keyed=True,
         example={"replicas": 3},
     ),
@@ -348,7 +349,7 @@ OPERATIONS = (
         path=_ONE,
         handler=delete_service,
         name="delete_service",
-        summary="Stop all replicas; the service goes with the last of them.",
+        summary="Stop all replicas; the service is deleted with the last of them.",
         tag="services",
         response=ServiceForm,
         errors=(403, 404, 409, 503),

@@ -1,4 +1,7 @@
-"""Submit jobs: one, many in an array or as lines, or in the short form of a task."""
+"""Submit jobs: one, many as an array or as lines, or a task (one command line); or validate them.
+
+Jobs of one request that differ only in name and command are read once and submitted as a series.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +42,11 @@ _JOB = msgspec.json.Decoder(JobRequest)
 _OBJECTS = msgspec.json.Decoder(list[dict[str, Any]])
 _RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _TASK = msgspec.json.Decoder(TaskRequest)
-Asked = TypeVar("Asked")
+Item = TypeVar("Item")
 
 
 async def submit(context: Context, request: Request) -> Response:
-    """One job as an object, or many as an array."""
+    """Submit one job (an object) or many (an array)."""
     request.expect_media(JSON, NDJSON)
     data = await request.body(context.settings.bounds.bulk_bytes)
     if request.media == NDJSON or data.lstrip()[:1] == b"[":
@@ -55,19 +58,19 @@ async def submit(context: Context, request: Request) -> Response:
     message = _single(context, request.caller, decode(_JOB, data))
     act = partial(context.service.apply, message, request.caller)
     return await context.idempotency.run_once(
-        request, data, lambda extra_writes: act(extra_writes=extra_writes), _told
+        request, data, lambda extra_writes: act(extra_writes=extra_writes), _job_submitted
     )
 
 
 async def submit_many(context: Context, request: Request) -> Response:
-    """Many jobs, as an array or one in each line: all of them, or none."""
+    """Submit many jobs, as an array or one per line: all of them, or none."""
     request.expect_media(JSON, NDJSON)
     data = await request.body(context.settings.bounds.bulk_bytes)
     return await _submit_many(context, request, data)
 
 
 async def validate(context: Context, request: Request) -> Response:
-    """Check jobs like a submission, and say what they may expect; nothing is stored."""
+    """Check jobs like a submission and return their expected times; store nothing."""
     request.expect_media(JSON, NDJSON)
     data = await request.body(context.settings.bounds.bulk_bytes)
     context.parse_query(request)
@@ -86,7 +89,7 @@ async def validate(context: Context, request: Request) -> Response:
 def _validated(
     context: Context, outcome: Outcome, submissions: tuple[Submit | SubmitSeries, ...], count: int
 ) -> Validated:
-    """What the first of them may expect, and what would let any of them wait."""
+    """Return the expected times of the first job, and warnings for all of them."""
     state = context.service.core.state
     expected = expected_times_of_new(context.explainer, outcome.jobs[0])
     warnings = dict.fromkeys(
@@ -108,21 +111,21 @@ def _validated(
 
 
 async def submit_task(context: Context, request: Request) -> Response:
-    """A task: a command line for a shell."""
+    """Submit a task: one command line for a shell."""
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
     submission = reader_for(context, request.caller).read_task(decode(_TASK, data))
     act = partial(context.service.apply, _message(submission), request.caller)
     return await context.idempotency.run_once(
-        request, data, lambda extra_writes: act(extra_writes=extra_writes), _told_task
+        request, data, lambda extra_writes: act(extra_writes=extra_writes), _task_submitted
     )
 
 
 def _single(context: Context, caller: Caller, asked: JobRequest) -> Submit | SubmitSeries:
-    """One job; what it has in common with those before is read once, and shared with them."""
+    """Return the command for one job; the caller's cached reader reuses what it has in common."""
     tenant_id = asked.tenant_id
     if asked.begin_at is not None or asked.deadline is not None or asked.array is not None:
-        # These mean another time at another time, or much of its own.
+        # These depend on the current time, or are specific to the job.
         return _message(reader_for(context, caller).read(asked))
     reader = context.readers.get(caller)
     if reader is None:
@@ -141,17 +144,17 @@ async def _submit_many(context: Context, request: Request, data: bytes) -> Respo
     message = SubmitAll(_read_many(reader, data, most, lines=request.media == NDJSON))
     act = partial(context.service.apply, message, request.caller)
     return await context.idempotency.run_once(
-        request, data, lambda extra_writes: act(extra_writes=extra_writes), _told_many
+        request, data, lambda extra_writes: act(extra_writes=extra_writes), _many_submitted
     )
 
 
 def _read_many(
     reader: JobReader, data: bytes, most: int, *, lines: bool
 ) -> tuple[SubmitSeries, ...]:
-    """All jobs of a request, in order."""
+    """Read all jobs of a request, in order."""
     if not lines:
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            # Fast, but it does not say well enough what is wrong.
+            # Fast, but its errors are not precise enough; the slow path below reports them.
             objects = _OBJECTS.decode(data)
             _check_count(len(objects), most)
             check_keys_of_all(data, objects)
@@ -171,7 +174,7 @@ def _check_count(jobs: int, most: int) -> None:
 def _split(data: bytes, *, lines: bool) -> list[bytes]:
     if lines:
         return [line for line in data.split(b"\n") if line.strip()]
-    # Its jobs are looked into one by one, so that a refusal says which one it is about.
+    # Keys are checked job by job, so that an error names the job.
     raws = decode(_RAW_LIST, data, checks_keys=False)
     return list(map(bytes, raws))
 
@@ -186,9 +189,9 @@ def _decoded(index: int, raw: bytes) -> JobRequest:
 
 
 def _series(
-    read: Callable[[Asked], tuple[Submission, str, tuple[str, ...]]], asked: Iterable[Asked]
+    read: Callable[[Item], tuple[Submission, str, tuple[str, ...]]], asked: Iterable[Item]
 ) -> tuple[SubmitSeries, ...]:
-    """Neighbours that are alike together; an environment is sent along only once."""
+    """Group consecutive jobs that are alike; each captured environment is sent once."""
     found: list[tuple[Submission, list[str], list[tuple[str, ...]]]] = []
     names: list[str] = []
     commands: list[tuple[str, ...]] = []
@@ -226,33 +229,33 @@ def _message(submission: Submission) -> Submit:
 
 
 def reader_for(context: Context, caller: Caller) -> JobReader:
-    """Reads what a caller wants to run, if this server can run it as that user."""
+    """Return a job reader for a caller, if this server can run jobs as that user."""
     server_uid = context.settings.server_uid
     if server_uid not in {0, caller.uid}:
         raise Forbidden(
-            f"this server does not run as root, so it takes jobs only of its own user "
-            f"(uid {server_uid}), whoever its agents run as, and you are '{caller.user}' "
-            f"(uid {caller.uid}); start a server of your own, or ask for one that runs as root"
+            f"this server does not run as root, so it accepts jobs only from its own user "
+            f"(uid {server_uid}), and you are '{caller.user}' (uid {caller.uid}); start your own "
+            f"server, or ask an admin for one that runs as root"
         )
     tenant_of = partial(context.submit_tenant, caller)
     return JobReader(caller, tenant_of, context.settings.runner)
 
 
-def _told(outcome: Outcome) -> Response:
+def _job_submitted(outcome: Outcome) -> Response:
     job = outcome.jobs[0]
     return json_response(Submitted(job_id=job.id, tasks=job.task_count), status=201)
 
 
-def _told_many(outcome: Outcome) -> Response:
+def _many_submitted(outcome: Outcome) -> Response:
     job_ids = [job.id for job in outcome.jobs]
     return json_response(SubmittedMany(job_ids=job_ids, count=len(job_ids)), status=201)
 
 
-def _told_task(outcome: Outcome) -> Response:
+def _task_submitted(outcome: Outcome) -> Response:
     return json_response(TaskAccepted(task_id=outcome.jobs[0].id), status=201)
 
 
-_REFUSALS = (403, 404, 409, 413, 415, 422, 503)
+_ERRORS = (403, 404, 409, 413, 415, 422, 503)
 OPERATIONS = (
     Operation(
         method="POST",
@@ -264,7 +267,7 @@ OPERATIONS = (
         body=(JobRequest, list[JobRequest]),
         response=(Submitted, SubmittedMany),
         status=201,
-        errors=_REFUSALS,
+        errors=_ERRORS,
         keyed=True,
         example={
             "name": "Training Job",
@@ -282,13 +285,13 @@ OPERATIONS = (
         path=f"{V1}/jobs/bulk",
         handler=submit_many,
         name="submit_jobs",
-        summary="Submit many jobs, as an array or one in each line: all of them, or none.",
+        summary="Submit many jobs, as an array or one per line: all of them, or none.",
         tag="jobs",
         body=list[JobRequest],
         body_media=("application/json", "application/x-ndjson"),
         response=SubmittedMany,
         status=201,
-        errors=_REFUSALS,
+        errors=_ERRORS,
         keyed=True,
         example=[{"command": ["python", "train.py", "--seed", "1"], "gpu_count": 1}],
     ),
@@ -302,7 +305,7 @@ OPERATIONS = (
         body=(JobRequest, list[JobRequest]),
         body_media=("application/json", "application/x-ndjson"),
         response=Validated,
-        errors=_REFUSALS,
+        errors=_ERRORS,
         example={"command": ["python", "train.py"], "gpu_count": 4},
     ),
     Operation(
@@ -310,12 +313,12 @@ OPERATIONS = (
         path=f"{V1}/tasks",
         handler=submit_task,
         name="submit_task",
-        summary="Submit a job in the short form: one command line, run by a shell.",
+        summary="Submit a task: a job that is one command line, run by a shell.",
         tag="tasks",
         body=TaskRequest,
         response=TaskAccepted,
         status=201,
-        errors=_REFUSALS,
+        errors=_ERRORS,
         keyed=True,
         example={"priority": "high", "gpu_count": 2, "command": "python train.py"},
     ),

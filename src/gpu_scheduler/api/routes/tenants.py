@@ -1,4 +1,4 @@
-"""Tenants: create, list, look at, change, remove."""
+"""Tenants: create, list, show, change, remove; and the limits of tenants and users."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ PREFIX = "tenant-"
 
 
 async def create_tenant(context: Context, request: Request) -> Response:
-    """A new tenant, with an id of its own or one that was asked for."""
+    """Create a tenant, with a given or a generated id."""
     expect_admin(request.caller, "create a tenant")
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
     asked = decode(_REQUEST, data)
-    # Ids are chosen by looking at those that exist, so nobody else may be choosing meanwhile.
+    # A new id depends on the existing ones, so only one request may choose at a time.
     async with context.choosing_ids:
         tenant_id = _new_id(context, asked.name) if asked.id is msgspec.UNSET else asked.id
         tenant = read_tenant(asked, Tenant(id=tenant_id))
 
-        def tell(_: Outcome) -> Response:
+        def render(_: Outcome) -> Response:
             return json_response(_form(context, tenant), status=201)
 
         async def act(extra_writes: ExtraWrites | None) -> Outcome:
@@ -62,24 +62,24 @@ async def create_tenant(context: Context, request: Request) -> Response:
                 SetTenant(tenant), request.caller, extra_writes=extra_writes
             )
 
-        return await context.idempotency.run_once(request, data, act, tell)
+        return await context.idempotency.run_once(request, data, act, render)
 
 
 async def list_tenants(context: Context, request: Request) -> Response:
-    """The caller's tenants, for admins all, with what they hold now."""
+    """Return the caller's tenants (admins: all) with their current allocations."""
     context.parse_query(request)
     seen = [tenant for tenant in _all(context) if _may_see(request.caller, tenant)]
     return json_response(TenantList([_form(context, tenant) for tenant in seen]))
 
 
 async def get_tenant(context: Context, request: Request) -> Response:
-    """One tenant."""
+    """Return one tenant."""
     context.parse_query(request)
     return json_response(_form(context, _named(context, request)))
 
 
 async def update_tenant(context: Context, request: Request) -> Response:
-    """Change some of a tenant's limits and standings."""
+    """Change limits and weights of a tenant."""
     expect_admin(request.caller, "change a tenant")
     asked = await request.read_json(_PATCH, context.settings.bounds.body_bytes)
     async with context.choosing_ids:
@@ -124,9 +124,9 @@ def _may_see(caller: Caller, tenant: Tenant) -> bool:
 
 
 def _new_id(context: Context, name: str) -> str:
-    """The name where it can be an id, so that people meet one word for a tenant; else a number.
+    """Return the name if it is a valid id, so that a tenant has one name; else a numbered id.
 
-    Never one that was used before, as far as accounts remember: its bills are not this one's.
+    Never an id with recorded usage: the old tenant's bills are not this one's.
     """
     store = context.service.store
     names = {tenant.id for tenant in store.tenants()} | {row.tenant for row in store.usage()}
@@ -142,12 +142,14 @@ def _new_id(context: Context, name: str) -> str:
 
 def _check_free(context: Context, tenant: Tenant) -> None:
     if any(other.id == tenant.id for other in _all(context)):
-        raise AlreadyExists(f"tenant id '{tenant.id}' is taken; choose another, or change that one")
+        raise AlreadyExists(
+            f"tenant id '{tenant.id}' is taken; choose another, or change that tenant"
+        )
     _check_name(context, tenant)
 
 
 def _check_name(context: Context, tenant: Tenant) -> None:
-    """Names stand for ids in requests, so no two tenants may be meant by one."""
+    """Reject a name that another tenant has: requests may use names instead of ids."""
     for other in _all(context):
         if other.id != tenant.id and tenant.name in {other.name, other.id}:
             raise AlreadyExists(
@@ -174,7 +176,7 @@ def _form(context: Context, tenant: Tenant) -> TenantForm:
 
 
 async def list_limits(context: Context, request: Request) -> Response:
-    """The limits of the caller, or for admins of anybody."""
+    """Return the limits of the caller; for admins, of any user."""
     query = context.parse_query(request, "tenant_id", "user")
     caller = request.caller
     user = query.text("user") or caller.user
@@ -256,7 +258,7 @@ OPERATIONS = (
         path=f"{V1}/tenants",
         handler=list_tenants,
         name="list_tenants",
-        summary="List your tenants (admins: all), with what they hold now.",
+        summary="List your tenants (admins: all) with their current allocations.",
         tag="tenants",
         response=TenantList,
     ),
@@ -276,7 +278,7 @@ OPERATIONS = (
             path=_ONE,
             handler=update_tenant,
             name=name,
-            summary="Change a tenant (for admins); what is left out stays as it is.",
+            summary="Change a tenant (for admins); omitted fields stay as they are.",
             tag="tenants",
             body=TenantPatch,
             response=TenantForm,
@@ -300,7 +302,7 @@ OPERATIONS = (
         path=f"{V1}/limits",
         handler=list_limits,
         name="list_limits",
-        summary="What you may have, what of it is used and what is left; of others for admins.",
+        summary="Your limits: what is used and what is left; of other users for admins.",
         tag="tenants",
         response=LimitList,
         query=(

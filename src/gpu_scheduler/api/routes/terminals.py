@@ -1,8 +1,8 @@
-"""The terminal of a job on any node, as a WebSocket: for its user and for admins.
+"""The terminal of a job on any node as a WebSocket, for its user and for admins.
 
-Binary messages are what `agent/runners/terminal_host.py` and who visits it say to each other, in
-pieces of any length. Text messages, from here only, are numbers: so many binary messages more are
-taken. Whoever sends more than that is cut off, so that one can always be listened to.
+Binary messages carry the protocol of `agent/runners/terminal_host.py`, in chunks of any length.
+Text messages, only from the server, are credits: how many more binary messages it takes. A client
+that sends more is disconnected, so that one terminal cannot block others.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from gpu_scheduler.wire import agent_pb2 as pb
 
 PATTERN = re.compile(rf"{V1}/jobs/(?P<job_id>[^/]+)/terminal")
 ACTION = "job_terminal"
-OVER, NOT_ALLOWED, BROKEN = 1000, 1008, 1011
-"""Codes with which a WebSocket is closed: it is over, one does not keep to the rules, it broke."""
+ENDED, VIOLATION, FAILED = 1000, 1008, 1011
+"""WebSocket close codes: ended, protocol violated by the client, failed."""
 MOST_REASON_BYTES = 120
 CLOSE_S = 5.0
 
@@ -45,42 +45,42 @@ Receive = Callable[[], Awaitable[Any]]
 
 
 class TerminalSockets:
-    """All open WebSockets of this kind: so many for each user."""
+    """The open terminals, a limited number for each user."""
 
     def __init__(self, context: Context) -> None:
-        """None is open."""
+        """Start without terminals."""
         self._context = context
-        self._slots = ConcurrencyLimit(context.settings.bounds.sockets_per_user, "terminals")
+        self._limit = ConcurrencyLimit(context.settings.bounds.sockets_per_user, "terminals")
 
     async def serve(self, request: Request, receive: Receive, send: Send) -> None:
-        """Join a terminal; refused with a status of its own if it is not reached."""
+        """Attach to a terminal; an error before that is an HTTP response."""
         context, caller = self._context, request.caller
         member = context.parse_query(request, "member").number("member", 0, most=100_000)
         row, task = context.find_job(request)
         _check_owner(caller, row.job)
-        node_id, asked = self._wanted(row, task, member)
+        node_id, asked = self._target(row, task, member)
         if not asked.uid and caller.user != row.job.user:
             raise Forbidden(
-                f"the terminal of {display_name(row.job.id)} is root's; only root may come to it"
+                f"the terminal of {display_name(row.job.id)} is root's; only root may attach to it"
             )
         if context.terminals is None:
             raise ClusterError("no agent is connected that could reach terminals; try again")
-        with self._slots.hold(caller.user):
+        with self._limit.hold(caller.user):
             async with context.terminals.open(node_id, asked) as session:
-                self._record(caller, asked)
+                self._audit(caller, asked)
                 await receive()
                 await send({"type": "websocket.accept"})
-                await _join(session, receive, send)
+                await _relay(session, receive, send)
 
-    def _wanted(self, row: JobRow, task: int | None, member: int) -> tuple[str, pb.TerminalOpen]:
-        """On which node it is, and what is asked of that."""
+    def _target(self, row: JobRow, task: int | None, member: int) -> tuple[str, pb.TerminalOpen]:
+        """Return the node of the terminal, and the request for its agent."""
         name = display_name(row.job.id) if task is None else f"{display_name(row.job.id)}_{task}"
         launch = self._context.service.store.launch(row.job.id)
         if launch is None or launch.runner is not Runner.TERMINAL:
             raise WrongState(_without_terminal(name, launch))
         allocation = self._allocation(row, task)
         if allocation is None:
-            raise WrongState(f"{name} does not run; one can come to its terminal while it runs")
+            raise WrongState(f"{name} is not running; its terminal exists only while it runs")
         for placement in allocation.placements:
             if placement.member == member:
                 asked = pb.TerminalOpen(allocation_id=allocation.id, member=member, uid=launch.uid)
@@ -98,8 +98,8 @@ class TerminalSockets:
         running = service.core.state.cluster.running.get(f"{name}.{attempt}")
         return None if running is None else running.running.allocation
 
-    def _record(self, caller: Caller, asked: pb.TerminalOpen) -> None:
-        """Whoever types there acts as the job's user: that is kept."""
+    def _audit(self, caller: Caller, asked: pb.TerminalOpen) -> None:
+        """Audit the access: whoever types there acts as the job's user."""
         service = self._context.service
         who = (caller.user, caller.origin, caller.via)
         target = asked.allocation_id
@@ -108,13 +108,13 @@ class TerminalSockets:
 
 
 def _check_owner(caller: Caller, job: Job) -> None:
-    """To type there is to act as the job's user, which not all may who may see or stop the job."""
+    """Reject callers who may see the job but may not act as its user."""
     if not caller.may_change:
-        raise Forbidden(f"'{caller.user}' calls as a viewer, who types nowhere")
+        raise Forbidden(f"'{caller.user}' has the role viewer, which may not use terminals")
     if caller.user != job.user and not caller.is_admin:
         raise Forbidden(
-            f"the terminal of {display_name(job.id)} is that of '{job.user}'; only that user "
-            "and admins may come to it"
+            f"the terminal of {display_name(job.id)} belongs to '{job.user}'; only that user "
+            "and admins may attach to it"
         )
 
 
@@ -122,29 +122,29 @@ def _without_terminal(name: str, launch: Launch | None) -> str:
     if launch is not None and launch.runner in {Runner.TMUX, Runner.SCREEN}:
         return (
             f"{name} runs in {launch.runner.value}, which is entered on its own node; submit with "
-            "'--runner terminal' what is to be reached from anywhere"
+            "'--runner terminal' to reach it from anywhere"
         )
-    return f"{name} has no terminal; submit it with '--runner terminal' to come to it"
+    return f"{name} has no terminal; submit it with '--runner terminal' to get one"
 
 
-async def _join(session: TerminalSession, receive: Receive, send: Send) -> None:
-    """Until the terminal is gone, or the person is."""
-    showing = asyncio.ensure_future(_show(session, send))
-    hearing = asyncio.ensure_future(_hear(session, receive))
+async def _relay(session: TerminalSession, receive: Receive, send: Send) -> None:
+    """Relay until the terminal ends or the client disconnects."""
+    sending = asyncio.ensure_future(_send_output(session, send))
+    receiving = asyncio.ensure_future(_receive_input(session, receive))
     try:
-        await asyncio.wait({showing, hearing}, return_when=asyncio.FIRST_COMPLETED)
-        if showing.done():
-            showing.result()
-            await _close(send, BROKEN if session.problem else OVER, session.problem)
-        elif wrong := hearing.result():
-            await _close(send, NOT_ALLOWED, wrong)
+        await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
+        if sending.done():
+            sending.result()
+            await _close(send, FAILED if session.problem else ENDED, session.problem)
+        elif wrong := receiving.result():
+            await _close(send, VIOLATION, wrong)
     finally:
-        for task in (showing, hearing):
+        for task in (sending, receiving):
             task.cancel()
-        await asyncio.gather(showing, hearing, return_exceptions=True)
+        await asyncio.gather(sending, receiving, return_exceptions=True)
 
 
-async def _show(session: TerminalSession, send: Send) -> None:
+async def _send_output(session: TerminalSession, send: Send) -> None:
     async for item in session.items():
         if isinstance(item, int):
             await send({"type": "websocket.send", "text": str(item)})
@@ -152,8 +152,8 @@ async def _show(session: TerminalSession, send: Send) -> None:
             await send({"type": "websocket.send", "bytes": item})
 
 
-async def _hear(session: TerminalSession, receive: Receive) -> str:
-    """Pass on what the person says, until the connection ends; what was wrong with it, if so."""
+async def _receive_input(session: TerminalSession, receive: Receive) -> str:
+    """Forward input until the connection ends; return what the client did wrong, if anything."""
     while True:
         message = await receive()
         if message["type"] != "websocket.receive":
