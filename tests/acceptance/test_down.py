@@ -62,7 +62,7 @@ def test_a_state_directory_that_is_named_wins_over_the_variable(
     server: RealServer, tmp_path: Path
 ) -> None:
     told = server.tgpu("down", "--state-dir", tmp_path, code=3)
-    assert f"no server works with {tmp_path}" in told.stderr
+    assert f"no server uses {tmp_path}" in told.stderr
     assert facts(server)
 
 
@@ -87,7 +87,7 @@ def test_what_is_no_server_of_ours_is_left_alone(server: RealServer) -> None:
 def test_a_server_on_another_machine_is_refused(
     server: RealServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(down, "_is_ours", lambda _: False)
+    monkeypatch.setattr(down, "_is_local", lambda _: False)
     monkeypatch.setenv("TGPU_SERVER", facts(server)["http"])
     assert main(["down"]) == 2
     assert "is on another machine (127.0.0.1); stop it there" in capsys.readouterr().err
@@ -95,10 +95,10 @@ def test_a_server_on_another_machine_is_refused(
 
 
 def test_only_addresses_of_this_machine_are_ours() -> None:
-    assert down._is_ours("127.0.0.1")
-    assert down._is_ours("127.8.9.10")
-    assert not down._is_ours("192.0.2.1")
-    assert not down._is_ours("2001:db8::1")
+    assert down._is_local("127.0.0.1")
+    assert down._is_local("127.8.9.10")
+    assert not down._is_local("192.0.2.1")
+    assert not down._is_local("2001:db8::1")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")

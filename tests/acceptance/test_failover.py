@@ -153,7 +153,7 @@ def test_a_terminal_is_reached_through_a_standby_and_found_again_when_the_leader
         terminal.enter("number=41")
         assert terminal.answer("stty size") == "30 100"
         cluster.servers[leader].kill()
-        terminal.see("broke (the connection to the leader failed); it goes on")
+        terminal.see("lost (the connection to the leader failed); reconnecting")
         terminal.see("back at job-")
         terminal.press("Enter")
         terminal.until(lambda screen: screen.rstrip().endswith("in>"), "the shell's prompt")

@@ -127,7 +127,7 @@ def test_without_jupyter_and_when_it_fails_the_reason_is_told(
     assert "pip install jupyterlab" in ended.stderr
     a_program(programs, "jupyter", "import sys\nsys.exit('no module named torch')")
     ended = server.tgpu("jupyter", code=1, PATH=path_with(server, programs)["PATH"])
-    assert "it said: no module named torch" in ended.stderr
+    assert "last output: no module named torch" in ended.stderr
 
 
 def test_the_real_notebook_server_answers(server: RealServer) -> None:

@@ -90,7 +90,7 @@ def test_one_can_leave_a_shell_on_a_node_and_come_back(
     terminal.enter("number=41")
     terminal.press("Enter")
     terminal.type("~d")
-    terminal.see(f"{job} goes on")
+    terminal.see(f"{job} keeps running")
     terminal.enter("clear")
     terminal.enter(f"tgpu attach {job}")
     terminal.until(lambda screen: screen.rstrip().endswith("in>"), "the shell's prompt")
@@ -107,7 +107,7 @@ def test_an_agent_that_is_killed_costs_the_connection_for_a_moment_and_not_the_j
     job = last_job(cluster)["id"]
     terminal.enter("number=41")
     cluster.agents["n2"].kill()
-    terminal.see(f"the connection to {job} broke (node 'n2' was disconnected); it goes on")
+    terminal.see(f"connection to {job} lost (node 'n2' was disconnected); reconnecting")
     cluster.agents["n2"].start()
     terminal.see(f"back at {job}")
     terminal.press("Enter")
