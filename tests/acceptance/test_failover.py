@@ -154,7 +154,7 @@ def test_a_terminal_is_reached_through_a_standby_and_found_again_when_the_leader
         assert terminal.answer("stty size") == "30 100"
         cluster.servers[leader].kill()
         terminal.see("lost (the connection to the leader failed); reconnecting")
-        terminal.see("back at job-")
+        terminal.see("reconnected to job-")
         terminal.press("Enter")
         terminal.until(lambda screen: screen.rstrip().endswith("in>"), "the shell's prompt")
         assert terminal.answer("echo $((number + 1))") == "42"

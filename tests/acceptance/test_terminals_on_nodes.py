@@ -109,7 +109,7 @@ def test_an_agent_that_is_killed_costs_the_connection_for_a_moment_and_not_the_j
     cluster.agents["n2"].kill()
     terminal.see(f"connection to {job} lost (node 'n2' was disconnected); reconnecting")
     cluster.agents["n2"].start()
-    terminal.see(f"back at {job}")
+    terminal.see(f"reconnected to {job}")
     terminal.press("Enter")
     terminal.until(lambda screen: screen.rstrip().endswith("in>"), "the shell's prompt")
     assert terminal.answer("echo $((number + 1))") == "42"
@@ -125,9 +125,9 @@ def test_a_server_that_is_killed_costs_the_connection_for_a_moment_and_not_the_j
     job = last_job(cluster)["id"]
     terminal.enter("number=41")
     cluster.server.kill()
-    terminal.see(f"the connection to {job} broke")
+    terminal.see(f"connection to {job} lost")
     cluster.start_server()
-    terminal.see(f"back at {job}")
+    terminal.see(f"reconnected to {job}")
     terminal.press("Enter")
     terminal.until(lambda screen: screen.rstrip().endswith("in>"), "the shell's prompt")
     assert terminal.answer("echo $((number + 1))") == "42"
