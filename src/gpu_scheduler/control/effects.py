@@ -9,7 +9,9 @@ from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.plan import AdvanceReservation, Allocation, Plan
 from gpu_scheduler.model.service import Service
-from gpu_scheduler.store.rows import Write
+from gpu_scheduler.store.rows import EventRow, Write
+
+EventData = tuple[tuple[str, str | int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,22 @@ class Outcome:
             self.writes.append(record.row())
         else:
             self.arrays[record.job.id] = record
+
+    def event(self, kind: str, at_ms: int, data: EventData = ()) -> None:
+        """Write an event that belongs to no job."""
+        self.writes.append(EventRow(at_ms=at_ms, kind=kind, data=data))
+
+    def node_event(self, node_id: str, kind: str, at_ms: int, **more: str | int) -> None:
+        """Write an event of a node."""
+        self.event(kind, at_ms, (("node", node_id), *sorted(more.items())))
+
+    def job_event(
+        self, job: Job, kind: str, at_ms: int, *, task: int | None = None, data: EventData = ()
+    ) -> None:
+        """Write an event of a job, or of one task of an array."""
+        self.writes.append(
+            EventRow(at_ms=at_ms, kind=kind, job_id=job.id, task=task, user=job.user, data=data)
+        )
 
     def merge(self, other: Outcome) -> None:
         """Add the outcome of another message of the same commit."""

@@ -26,7 +26,6 @@ from gpu_scheduler.model.node import Device, ForeignUse, Health, Node, is_hot_af
 from gpu_scheduler.model.plan import DeviceShare
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.snapshot import Running
-from gpu_scheduler.store.rows import EventRow
 
 MINUTE_MS = 60_000
 
@@ -60,16 +59,7 @@ class _Case:
     def write_event(self, kind: str, *data: tuple[str, str | int]) -> None:
         """Write an event of the job."""
         allocation, job = self.running.allocation, self.running.job
-        self.outcome.writes.append(
-            EventRow(
-                at_ms=self.now_ms,
-                kind=kind,
-                job_id=job.id,
-                task=allocation.task,
-                user=job.user,
-                data=data,
-            )
-        )
+        self.outcome.job_event(job, kind, self.now_ms, task=allocation.task, data=data)
 
     def warn(self, kind: str, text: str, *data: tuple[str, str | int]) -> None:
         """Write an event and a line in the log of the job; store it as its last warning."""

@@ -41,7 +41,7 @@ from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import Restart, Service
 from gpu_scheduler.model.snapshot import Running
-from gpu_scheduler.store.rows import AttemptRow, EventRow, RemovedAllocation
+from gpu_scheduler.store.rows import AttemptRow, RemovedAllocation
 
 SIGNALS = range(1, 32)
 STATE_AFTER_STOP = {
@@ -101,16 +101,7 @@ def _drain_after_hook_failure(
     name = display_name(job.id) if number is None else f"{display_name(job.id)}, task {number}"
     for one in fact.hooks:
         data = (("node", one.node_id), ("hook", one.hook), ("detail", one.detail))
-        outcome.writes.append(
-            EventRow(
-                at_ms=now_ms,
-                kind="hook_failed",
-                job_id=job.id,
-                task=number,
-                user=job.user,
-                data=data,
-            )
-        )
+        outcome.job_event(job, "hook_failed", now_ms, task=number, data=data)
         if state.limits.hook_failure_drains:
             why = f"the {one.hook} of {name} failed: {one.detail}"
             admin.set_aside(state, one.node_id, why, now_ms, outcome)
@@ -137,15 +128,7 @@ def on_started(state: ControlState, fact: Started, now_ms: int, outcome: Outcome
         if number is not None:
             outcome.writes.append(record.task_row(number, task))
         outcome.keep(record)
-        outcome.writes.append(
-            EventRow(
-                at_ms=now_ms,
-                kind="running",
-                job_id=record.job.id,
-                task=number,
-                user=record.job.user,
-            )
-        )
+        outcome.job_event(record.job, "running", now_ms, task=number)
 
 
 def on_checkpointed(state: ControlState, fact: Checkpointed, now_ms: int, outcome: Outcome) -> None:
@@ -255,15 +238,7 @@ def _end_task(  # noqa: PLR0917
         finish(state, record, now_ms, outcome)
     else:
         outcome.keep(record)
-        outcome.writes.append(
-            EventRow(
-                at_ms=now_ms,
-                kind=new_state.value,
-                job_id=record.job.id,
-                task=number,
-                user=record.job.user,
-            )
-        )
+        outcome.job_event(record.job, new_state.value, now_ms, task=number)
 
 
 def _ended_ms(running: Running, fact: Ended, now_ms: int) -> int:
@@ -482,9 +457,7 @@ def _requeue(  # noqa: PLR0917
         task.move_to(JobState.PREEMPTED)
     task.move_to(JobState.PENDING)
     kind = "preempted" if was_preempted else "requeued"
-    outcome.writes.append(
-        EventRow(at_ms=now_ms, kind=kind, job_id=record.job.id, task=number, user=record.job.user)
-    )
+    outcome.job_event(record.job, kind, now_ms, task=number)
     if number is not None:
         outcome.writes.append(record.task_row(number, task))
     if number is None:

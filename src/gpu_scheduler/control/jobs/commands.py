@@ -57,7 +57,7 @@ def hold(state: ControlState, message: Hold, now_ms: int, outcome: Outcome) -> N
     record.job = replace(job, hold=True)
     record.wait_on(HELD, Reason(ReasonCode.HELD))
     outcome.keep(record)
-    outcome.writes.append(EventRow(at_ms=now_ms, kind="held", job_id=job.id, user=job.user))
+    outcome.job_event(job, "held", now_ms)
 
 
 def release(state: ControlState, message: Release, now_ms: int, outcome: Outcome) -> None:
@@ -67,9 +67,7 @@ def release(state: ControlState, message: Release, now_ms: int, outcome: Outcome
         return
     record.job = replace(record.job, hold=False)
     record.clear_wait(HELD)
-    outcome.writes.append(
-        EventRow(at_ms=now_ms, kind="released", job_id=record.job.id, user=record.job.user)
-    )
+    outcome.job_event(record.job, "released", now_ms)
     enqueue_if_ready(state, record, now_ms, outcome)
 
 
@@ -86,9 +84,7 @@ def reprioritise(state: ControlState, message: Reprioritise, now_ms: int, outcom
     withdraw(state, job.id, outcome)
     record.job = job
     data = (("priority", priority),)
-    outcome.writes.append(
-        EventRow(at_ms=now_ms, kind="reprioritised", job_id=job.id, user=job.user, data=data)
-    )
+    outcome.job_event(job, "reprioritised", now_ms, data=data)
     enqueue_if_ready(state, record, now_ms, outcome)
 
 
@@ -120,9 +116,7 @@ def update(state: ControlState, message: Update, now_ms: int, outcome: Outcome) 
     else:
         record.clear_wait(HELD)
     data = tuple((name, str(value)) for name, value in sorted(changes.items()))
-    outcome.writes.append(
-        EventRow(at_ms=now_ms, kind="updated", job_id=job.id, user=job.user, data=data)
-    )
+    outcome.job_event(job, "updated", now_ms, data=data)
     enqueue_if_ready(state, record, now_ms, outcome)
 
 
@@ -191,7 +185,7 @@ def remove_tenant(
     state.changed = True
     outcome.writes.append(RemovedTenant(tenant_id))
     data = (("tenant", tenant_id),)
-    outcome.writes.append(EventRow(at_ms=now_ms, kind="tenant_removed", data=data))
+    outcome.event("tenant_removed", now_ms, data)
 
 
 def cancel(state: ControlState, command: Cancel, now_ms: int, outcome: Outcome) -> None:

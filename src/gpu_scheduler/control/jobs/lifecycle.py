@@ -18,7 +18,7 @@ from gpu_scheduler.model.job import ENDED, Dependency, DependencyKind, Job, JobS
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import ENDLESS_MS
 from gpu_scheduler.model.snapshot import Waiting
-from gpu_scheduler.store.rows import EventRow, TaskRow
+from gpu_scheduler.store.rows import TaskRow
 
 PREEMPTED = "preempted"
 CANCELLED = "cancelled"
@@ -271,9 +271,7 @@ def _finish_one(
         record.end_ms = now_ms
     job_state = record.state
     outcome.keep(record)
-    outcome.writes.append(
-        EventRow(at_ms=now_ms, kind=job_state.value, job_id=job.id, user=job.user)
-    )
+    outcome.job_event(job, job_state.value, now_ms)
     withdraw(state, job.id, outcome)
     state.forget(record, job_state)
     if job.service:

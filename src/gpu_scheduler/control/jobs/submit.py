@@ -42,7 +42,7 @@ from gpu_scheduler.model.tenant import BudgetPeriod, Quota
 from gpu_scheduler.model.utc import format_utc
 from gpu_scheduler.predict.interface import expect_alike
 from gpu_scheduler.store.job_columns import copy_factory
-from gpu_scheduler.store.rows import SUBMITTED, EventRow, LaunchRow, NewJobs
+from gpu_scheduler.store.rows import SUBMITTED, LaunchRow, NewJobs
 
 # Quotas and budgets. The engine lets a job wait that is over a limit at the moment. A job that is
 # larger than a whole limit, or one waiting job too many, is rejected at once.
@@ -234,7 +234,7 @@ def _accept(state: ControlState, message: Submit, job: Job, now_ms: int, outcome
         outcome.writes.append(message.environment)
     if message.launch is not None:
         outcome.writes.append(LaunchRow(job.id, message.launch))
-    outcome.writes.append(EventRow(at_ms=now_ms, kind=SUBMITTED, job_id=job.id, user=job.user))
+    outcome.job_event(job, SUBMITTED, now_ms)
     make_eligible(state, record, now_ms, outcome)
 
 

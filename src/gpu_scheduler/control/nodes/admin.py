@@ -19,13 +19,13 @@ from gpu_scheduler.control.messages import (
     RemoveNode,
     Uncordon,
 )
-from gpu_scheduler.control.nodes.inventory import OURSELVES, set_node
+from gpu_scheduler.control.nodes.inventory import OURSELVES, known_node, set_node
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.state.node_resources import NodeResources
-from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
+from gpu_scheduler.model.errors import InvalidRequest, WrongState
 from gpu_scheduler.model.node import Node, NodeClosure, NodeState, merge_labels
 from gpu_scheduler.model.plan import Allocation
-from gpu_scheduler.store.rows import EventRow, RemovedNode
+from gpu_scheduler.store.rows import RemovedNode
 
 DRAIN = "drain"
 """The kind of the timer of a drain; its name is the node id."""
@@ -37,7 +37,7 @@ LABEL_VALUE = re.compile(r"[A-Za-z0-9._/:@+ -]{0,63}")
 
 def apply(state: ControlState, message: NodeCommand, now_ms: int, outcome: Outcome) -> None:
     """Carry out a command about a node, or raise and change nothing."""
-    resources = _resources(state, message.node_id)
+    resources = known_node(state, message.node_id)
     match message:
         case Cordon(_, by, reason):
             closed = NodeClosure(since_ms=now_ms, by=by, reason=reason)
@@ -55,7 +55,7 @@ def apply(state: ControlState, message: NodeCommand, now_ms: int, outcome: Outco
             if resources.node.closed is not None:
                 set_node(state, replace(resources.node, closed=None), outcome)
                 state.new_nodes = True
-                _note(now_ms, "node_uncordoned", resources.node.id, outcome)
+                outcome.node_event(resources.node.id, "node_uncordoned", now_ms)
         case LabelNode(_, labels):
             _label(state, resources.node, dict(labels), now_ms, outcome)
         case RemoveNode():
@@ -85,9 +85,7 @@ def on_timer(state: ControlState, node_id: str, now_ms: int, outcome: Outcome) -
         stop(state, allocation_id, PREEMPTED, outcome)
         job = entry.running.job
         data = (("ground", DRAIN), ("node", node_id))
-        outcome.writes.append(
-            EventRow(at_ms=now_ms, kind="evicting", job_id=job.id, user=job.user, data=data)
-        )
+        outcome.job_event(job, "evicting", now_ms, data=data)
 
 
 def on_ended(state: ControlState, allocation: Allocation, now_ms: int, outcome: Outcome) -> None:
@@ -119,14 +117,6 @@ def set_aside(
         _close(state, resources, closed, "node_set_aside", outcome)
 
 
-def _resources(state: ControlState, node_id: str) -> NodeResources:
-    resources = state.cluster.index.by_id.get(node_id)
-    if resources is None:
-        known = ", ".join(sorted(state.cluster.index.by_id)[:20]) or "none"
-        raise UnknownThing(f"node '{node_id[:63]}' is not known; known: {known}")
-    return resources
-
-
 def _close(
     state: ControlState, resources: NodeResources, closed: NodeClosure, kind: str, outcome: Outcome
 ) -> None:
@@ -142,14 +132,14 @@ def _close(
         data += (("reason", closed.reason),)
     if closed.requeue_ms is not None:
         data += (("requeue_ms", closed.requeue_ms),)
-    outcome.writes.append(EventRow(at_ms=closed.since_ms, kind=kind, data=data))
+    outcome.event(kind, closed.since_ms, data)
 
 
 def _note_drained(
     state: ControlState, resources: NodeResources, now_ms: int, outcome: Outcome
 ) -> None:
     if is_drained(state, resources):
-        _note(now_ms, "node_drained", resources.node.id, outcome)
+        outcome.node_event(resources.node.id, "node_drained", now_ms)
 
 
 def _label(
@@ -170,7 +160,7 @@ def _label(
         return
     set_node(state, changed, outcome)
     state.new_nodes = True
-    _note(now_ms, "node_labelled", node.id, outcome)
+    outcome.node_event(node.id, "node_labelled", now_ms)
 
 
 def _check_label(name: str, value: str | None) -> None:
@@ -219,8 +209,4 @@ def _remove(state: ControlState, resources: NodeResources, now_ms: int, outcome:
     state.cluster.remove_node(node_id)
     state.changed = True
     outcome.writes.append(RemovedNode(node_id))
-    _note(now_ms, "node_removed", node_id, outcome)
-
-
-def _note(now_ms: int, kind: str, node_id: str, outcome: Outcome) -> None:
-    outcome.writes.append(EventRow(at_ms=now_ms, kind=kind, data=(("node", node_id),)))
+    outcome.node_event(node_id, "node_removed", now_ms)

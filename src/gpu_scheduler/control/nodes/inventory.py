@@ -19,17 +19,26 @@ from gpu_scheduler.control.messages import (
     SetNode,
 )
 from gpu_scheduler.control.state import ControlState
+from gpu_scheduler.engine.state.node_resources import NodeResources
 from gpu_scheduler.engine.state.shapes import same_hardware
 from gpu_scheduler.model.errors import UnknownThing
 from gpu_scheduler.model.node import Device, Health, Node, NodeClosure, NodeState, merge_labels
 from gpu_scheduler.model.plan import Allocation
-from gpu_scheduler.store.rows import EventRow
 
 GONE = "it is not there any more"
 OURSELVES = "gpu-scheduler"
 """The author of a closure that the scheduler made itself."""
 LEAST_COMMANDS = 3
 """At least this many different commands must have failed before a device is quarantined."""
+
+
+def known_node(state: ControlState, node_id: str) -> NodeResources:
+    """The resources of a node; raise if it is unknown."""
+    resources = state.cluster.index.by_id.get(node_id)
+    if resources is None:
+        known = ", ".join(sorted(state.cluster.index.by_id)[:20]) or "none"
+        raise UnknownThing(f"node '{node_id[:63]}' is not known; known: {known}")
+    return resources
 
 
 def set_node(state: ControlState, node: Node, outcome: Outcome) -> None:
@@ -87,13 +96,14 @@ def on_node_reported(
     else:
         state.cluster.change_hardware(node)
         state.changed = True
-        outcome.writes += [node, _node_event(now_ms, "node_changed", node.id)]
+        outcome.writes.append(node)
+        outcome.node_event(node.id, "node_changed", now_ms)
     if known is not None:
         _warn_of_gone_devices(state, known, node, outcome)
     state.new_nodes = True  # it may offer more than before
     if known is None or known.state is not node_state:
         kind = "node_joined" if known is None else "node_online"
-        outcome.writes.append(_node_event(now_ms, kind, node.id))
+        outcome.node_event(node.id, kind, now_ms)
     _write_closure_event(known, node, now_ms, outcome)
 
 
@@ -110,9 +120,9 @@ def _write_closure_event(known: Node | None, node: Node, now_ms: int, outcome: O
     before = None if known is None else known.closed
     if node.closed is not None and before is None:
         data = (("node", node.id), ("by", OURSELVES), ("reason", node.closed.reason))
-        outcome.writes.append(EventRow(at_ms=now_ms, kind="node_set_aside", data=data))
+        outcome.event("node_set_aside", now_ms, data)
     elif node.closed is None and before is not None:
-        outcome.writes.append(_node_event(now_ms, "node_uncordoned", node.id))
+        outcome.node_event(node.id, "node_uncordoned", now_ms)
 
 
 def _next_ordinal(state: ControlState) -> int:
@@ -231,7 +241,7 @@ def on_devices_sampled(
                 _warn_holders(state, node.id, new.index, new.why, outcome)
             for kind, data in changes(old, new, xid):
                 where = (("node", node.id), ("gpu", new.index))
-                outcome.writes.append(EventRow(at_ms=now_ms, kind=kind, data=(*where, *data)))
+                outcome.event(kind, now_ms, (*where, *data))
     if fact.fresh:
         gpu_enforcement.on_sample(state, node, fact.readings, now_ms, outcome)
 
@@ -255,10 +265,7 @@ def resume_device(
 def _set_paused(
     state: ControlState, node_id: str, index: int, now_ms: int, outcome: Outcome, *, paused: bool
 ) -> None:
-    resources = state.cluster.index.by_id.get(node_id)
-    if resources is None:
-        known = ", ".join(sorted(state.cluster.index.by_id)) or "none"
-        raise UnknownThing(f"node '{node_id}' is not known; known: {known}")
+    resources = known_node(state, node_id)
     devices = list(resources.node.devices)
     place = next((i for i, device in enumerate(devices) if device.index == index), None)
     if place is None:
@@ -276,7 +283,7 @@ def _set_paused(
         return
     kind = "gpu_paused" if paused else "gpu_resumed"
     data = (("node", node_id), ("gpu", index))
-    outcome.writes.append(EventRow(at_ms=now_ms, kind=kind, data=data))
+    outcome.event(kind, now_ms, data)
 
 
 def _resumed(device: Device, now_ms: int) -> Device:
@@ -328,7 +335,7 @@ def _quarantine(
     )
     set_node(state, replace(node, devices=devices), outcome)
     data = (("node", node_id), ("gpu", index))
-    outcome.writes.append(EventRow(at_ms=now_ms, kind="gpu_quarantined", data=data))
+    outcome.event("gpu_quarantined", now_ms, data)
 
 
 def _with_earlier_status(device: Device, before: Device | None) -> Device:
@@ -349,7 +356,3 @@ def _with_earlier_status(device: Device, before: Device | None) -> Device:
         trust_ms=before.trust_ms,
         temperature_c=before.temperature_c,
     )
-
-
-def _node_event(now_ms: int, kind: str, node_id: str) -> EventRow:
-    return EventRow(at_ms=now_ms, kind=kind, data=(("node", node_id),))

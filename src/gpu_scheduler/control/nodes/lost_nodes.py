@@ -22,16 +22,15 @@ from gpu_scheduler.control.messages import (
     NodeLost,
     NodeSilent,
 )
-from gpu_scheduler.control.nodes.inventory import set_node
+from gpu_scheduler.control.nodes.inventory import known_node, set_node
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.state.node_resources import NodeResources
-from gpu_scheduler.model.errors import UnknownThing, WrongState
+from gpu_scheduler.model.errors import WrongState
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.plan import Placement
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.snapshot import Running
-from gpu_scheduler.store.rows import EventRow
 
 LEASE_LABEL = "tgpu.lease"
 """The label of nodes that stop jobs themselves when their lease expires."""
@@ -43,10 +42,7 @@ THEN = {
 
 def confirm_dead(state: ControlState, message: ConfirmDead, now_ms: int, outcome: Outcome) -> None:
     """An admin confirms that a node is dead; rejected while the node is connected."""
-    resources = state.cluster.index.by_id.get(message.node_id)
-    if resources is None:
-        known = ", ".join(sorted(state.cluster.index.by_id)[:20]) or "none"
-        raise UnknownThing(f"node '{message.node_id[:63]}' is not known; known: {known}")
+    resources = known_node(state, message.node_id)
     if resources.node.state is NodeState.ONLINE:
         raise WrongState(
             f"node '{message.node_id}' is connected, so it is not dead; "
@@ -113,7 +109,7 @@ def on_node_silent(state: ControlState, fact: NodeSilent, now_ms: int, outcome: 
         return
     since_ms = max(1, now_ms - fact.for_ms)
     set_node(state, replace(resources.node, state=NodeState.SUSPECT, silent_ms=since_ms), outcome)
-    _note(now_ms, "node_silent", fact.node_id, outcome)
+    outcome.node_event(fact.node_id, "node_silent", now_ms)
 
 
 def on_node_lost(state: ControlState, fact: NodeLost, now_ms: int, outcome: Outcome) -> None:
@@ -125,7 +121,7 @@ def on_node_lost(state: ControlState, fact: NodeLost, now_ms: int, outcome: Outc
     silent_ms = resources.node.silent_ms or now_ms
     set_node(state, replace(resources.node, state=NodeState.LOST, silent_ms=silent_ms), outcome)
     jobs = len(state.cluster.by_node.get(resources.ordinal, {}))
-    _note(now_ms, "node_lost", node_id, outcome, jobs=jobs)
+    outcome.node_event(node_id, "node_lost", now_ms, jobs=jobs)
 
 
 def on_node_fenced(state: ControlState, fact: NodeFenced, now_ms: int, outcome: Outcome) -> None:
@@ -145,7 +141,9 @@ def _mark_dead(
     if resources.node.state is not NodeState.DEAD:
         silent_ms = resources.node.silent_ms or now_ms
         set_node(state, replace(resources.node, state=NodeState.DEAD, silent_ms=silent_ms), outcome)
-        _note(now_ms, "node_dead", node_id, outcome, jobs=len(held), **({"by": by} if by else {}))
+        outcome.node_event(
+            node_id, "node_dead", now_ms, jobs=len(held), **({"by": by} if by else {})
+        )
     detail = f"its node {node_id} is dead" + (f", confirmed by {by}" if by else "")
     for allocation_id in held:
         _end_on_node(state, allocation_id, node_id, detail, now_ms, outcome)
@@ -204,8 +202,3 @@ def _is_requeued(state: ControlState, job: Job) -> bool:
     if job.requeue_on_node_loss or is_elastic(job):
         return True
     return state.limits.requeue_after_death and not job.interactive
-
-
-def _note(now_ms: int, kind: str, node_id: str, outcome: Outcome, **more: str | int) -> None:
-    data = (("node", node_id), *sorted(more.items()))
-    outcome.writes.append(EventRow(at_ms=now_ms, kind=kind, data=data))

@@ -100,16 +100,7 @@ def on_timer(state: ControlState, window_id: str, now_ms: int, outcome: Outcome)
         allocation = running.allocation
         stop(state, allocation.id, PREEMPTED, outcome)
         data = (("for", window.id), ("ground", "reservation"))
-        outcome.writes.append(
-            EventRow(
-                at_ms=now_ms,
-                kind="evicting",
-                job_id=running.job.id,
-                task=allocation.task,
-                user=running.job.user,
-                data=data,
-            )
-        )
+        outcome.job_event(running.job, "evicting", now_ms, task=allocation.task, data=data)
     if now_ms >= window.start_ms and window.id not in state.begun_windows:
         state.begun_windows[window.id] = None
         outcome.writes.append(_event(window, "reservation_begun", now_ms))
