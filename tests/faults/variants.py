@@ -28,7 +28,7 @@ from gpu_scheduler.control.messages import Cancel, NodeFenced
 from gpu_scheduler.control.nodes import admin
 from gpu_scheduler.control.nodes.reconcile import Repairs
 from gpu_scheduler.control.state import ControlState
-from gpu_scheduler.engine.decide import Cycle
+from gpu_scheduler.engine.decide import _BlockedJobs
 from gpu_scheduler.engine.quota.rules import Admission
 from gpu_scheduler.model.job import ENDED
 from gpu_scheduler.model.node import Node, NodeState
@@ -106,13 +106,13 @@ def begin_before_the_record() -> Iterator[None]:
 @contextmanager
 def requeue_what_is_silent() -> Iterator[None]:
     """A node of which nothing is heard is taken for dead."""
-    suspect = LivenessTimers.suspect
+    mark_suspect = LivenessTimers.mark_suspect
 
-    def fence(self: LivenessTimers, node_id: str) -> None:
-        suspect(self, node_id)
-        self._tell(NodeFenced(node_id))
+    def fence(self: LivenessTimers, node_id: str, **more: Any) -> None:
+        mark_suspect(self, node_id, **more)
+        self._post(NodeFenced(node_id))
 
-    with patch.object(LivenessTimers, "suspect", fence):
+    with patch.object(LivenessTimers, "mark_suspect", fence):
         yield
 
 
@@ -198,13 +198,13 @@ def quotas_are_not_kept() -> Iterator[None]:
 @contextmanager
 def arrays_know_no_limit() -> Iterator[None]:
     """All tasks of an array may run at once."""
-    refusal = Cycle._refusal
+    refusal = _BlockedJobs.refusal
 
     def no_limit(self: Any, entry: Any, reservation: Any = None) -> Reason | None:
         found = refusal(self, entry, reservation)
         return None if found is not None and found.code is ReasonCode.ARRAY_LIMIT else found
 
-    with patch.object(Cycle, "_refusal", no_limit):
+    with patch.object(_BlockedJobs, "refusal", no_limit):
         yield
 
 

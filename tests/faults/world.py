@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -50,6 +51,10 @@ LATE_S = 120.0
 """So long after the last fault somebody still looks for what is late."""
 REST_S = 90.0
 """So long after that, everybody knows who leads."""
+
+
+_NO_EPHEMERAL_PORTS = SimpleNamespace(read_text=lambda encoding: "0 0")
+"""In place of the kernel's port range, which differs between machines."""
 
 
 @dataclass(slots=True)
@@ -308,7 +313,7 @@ def _quiet(seed: int) -> Iterator[list[str]]:
 def _own_network(world: World) -> Iterator[None]:
     """Ports are those of the nodes, and so few that the same one is often drawn."""
     with (
-        patch("gpu_scheduler.agent.jobs.network._first_ephemeral", lambda: 0),
+        patch("gpu_scheduler.agent.jobs.network.EPHEMERAL_RANGE", _NO_EPHEMERAL_PORTS),
         patch("gpu_scheduler.agent.jobs.network._can_bind", world.is_free),
         patch("gpu_scheduler.agent.jobs.orders.is_free", world.is_free),
         patch("gpu_scheduler.agent.jobs.probes.probe", world.check),
