@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.api.lab import ApiLab
-from tests.unit.api.test_front import ByHeader
+from tests.unit.api.test_app import ByHeader
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from gpu_scheduler.control.messages import NodeLost, NodeReported, NodeSilent
 from gpu_scheduler.model.node import Adapter
 from tests.unit.api.lab import ApiLab
-from tests.unit.api.test_front import ByHeader
+from tests.unit.api.test_app import ByHeader
 
 BEN = {"X-Test-User": "ben"}
 

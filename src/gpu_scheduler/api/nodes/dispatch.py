@@ -25,7 +25,7 @@ from gpu_scheduler.wire.orders import start_order, warn_order
 NO_LAUNCH = "its launch description is missing"
 NO_ENVIRONMENT = (
     "the environment that was captured with it is dropped by now (retention.environments_days); "
-    "submit it anew"
+    "submit it again"
 )
 
 
