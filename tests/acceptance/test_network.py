@@ -315,7 +315,7 @@ def test_everything_that_was_refused_stands_in_the_record(network: Network) -> N
         time.sleep(0.1)
     assert (outside(), "token_unknown") in found
     refused = network.tgpu("audit", token=network.token("--tenant", "vision"), code=5)
-    assert "may not read the record" in refused.stderr
+    assert "may not read the audit log" in refused.stderr
 
 
 # --- what does not even begin

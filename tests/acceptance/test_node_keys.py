@@ -161,7 +161,7 @@ def test_nobody_joins_with_a_token_that_was_made_up(cluster: Cluster) -> None:
 
 
 def test_a_token_for_any_node_does_not_let_anybody_take_the_place_of_one(cluster: Cluster) -> None:
-    with pytest.raises(NotJoined, match="there is a node 'real' already"):
+    with pytest.raises(NotJoined, match="node 'real' already exists"):
         joined(cluster, "real")
 
 
@@ -235,7 +235,7 @@ def test_revoking_a_node_cuts_its_open_session_at_once_and_for_good(cluster: Clu
 
     assert run(session()) == "UNAUTHENTICATED: the key of node 'doomed' was revoked"
     assert "was revoked" in tried(cluster, "doomed", Shown(mine))
-    assert "revoked already" in cluster.tgpu("node", "revoke", "doomed", code=2)
+    assert "already revoked" in cluster.tgpu("node", "revoke", "doomed", code=2)
 
 
 def test_refused_nodes_stand_in_the_record(cluster: Cluster) -> None:
