@@ -1,6 +1,7 @@
-"""What an empty cluster could hold: finds jobs that can never run before a simulation starts.
+"""The capacity of an empty cluster: rejects jobs of a trace that can never run.
 
-The check errs on the side of letting a job in: it refuses only what no order of events could place.
+An optimistic bound: it rejects only jobs that no placement could ever run. It also splits requests
+that need whole GPUs of several nodes, which the engine's capacity check does not do.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Fit:
     """The kinds of nodes of a cluster, and how many there are of each."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        """Gather nodes that are alike, so that ten thousand of them cost as much as one."""
+        """Group equal nodes, so that ten thousand of them cost as much as one."""
         kinds: dict[tuple[object, ...], tuple[Node, int]] = {}
         for node in nodes:
             known, count = kinds.get(_kind(node), (node, 0))
@@ -120,7 +121,7 @@ class Fit:
 
 
 def _wanted(request: Request) -> str:
-    """The request in a few words: only what was asked for."""
+    """The request in a few words."""
     gpus = request.gpu_count if request.mig_profile else request.gpu_milli / WHOLE_MILLI
     parts = [
         f"{gpus:g} GPUs",
@@ -190,7 +191,7 @@ def _usable(device: Device, request: Request) -> bool:
 
 
 def _copies(node: Node, request: Request, groups: list[Group]) -> int:
-    """At most how many such requests an empty node holds at once; never too few."""
+    """An upper bound of such requests that an empty node holds at once."""
     if not matches_labels(request.node_labels, node.id, node.labels):
         return 0
     copies = UNBOUNDED

@@ -22,10 +22,8 @@ from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.simulator.fit import Fit
 from gpu_scheduler.simulator.workload import Partition, TraceJob, Workload, cluster_of
 
-# --- The parameters of generated work, each with a default that looks like a shared GPU cluster.
-#
-# The defaults follow what published GPU traces show: most jobs take one GPU and a few minutes, most
-# GPU time goes to a few large and long ones, and people ask for more time than they need.
+# Parameters. The defaults follow published GPU traces: most jobs take one GPU and a few minutes,
+# most GPU time goes to a few large and long jobs, and users request more time than they need.
 
 MINUTE_S = 60
 HOUR_S = 60 * MINUTE_S
@@ -152,9 +150,8 @@ def _check_number(name: str, value: object) -> None:
             raise InvalidRequest(f"{name} is {value}; it must lie between 0 and 1")
 
 
-# --- Who submits generated work: users with recurring kinds of jobs, each with its own habits.
-#
-# Kinds repeat, so that the past of a (user, job name) says something about its future.
+# Users. Each user repeats a few kinds of jobs, so that the history of a (user, job name) predicts
+# its future.
 
 FRACTIONS_MILLI = (100, 200, 250, 300, 500)
 ROUND_LIMITS_S = (
@@ -348,7 +345,7 @@ def _normal_below(distance: float) -> float:
     return (1 + math.erf(distance / math.sqrt(2))) / 2
 
 
-# --- Generated work: a shape, nodes and a seed in, a stream of jobs in order of submission out.
+# Jobs: parameters, nodes and a seed in, a stream of jobs in order of submission out.
 
 WEEK_DAYS = 7
 WORKING_DAYS = 5
@@ -483,7 +480,7 @@ def _drawn(steps: Sequence[float], chance: Random) -> int:
     return min(bisect(steps, chance.random() * steps[-1]), len(steps) - 1)
 
 
-# --- The demonstration: one working day of four groups on a small cluster, made from a seed.
+# The demo: one working day of four groups on a small cluster, generated from a seed.
 
 NODES = 8
 GPUS_PER_NODE = 8

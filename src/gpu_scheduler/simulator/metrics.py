@@ -1,7 +1,7 @@
-"""What a run was worth: outcomes and samples in, one frozen `Measures` out.
+"""The metrics of a simulation run: outcomes and samples come in, one frozen `Measures` goes out.
 
 `run_ms` of an outcome is work that counted; `lost_ms` comes on top of it, and both hold GPUs.
-Percentiles are interpolated (see `distribution`); means from samples are weighted by time.
+Percentiles are interpolated (see `Distribution`); means from samples are weighted by time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import sub
 
+from gpu_scheduler.ledger.report import tolerance_ms
 from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI
 from gpu_scheduler.simulator.fairness import (
     backlogs_of,
@@ -28,12 +29,10 @@ from gpu_scheduler.simulator.outcomes import (
     sample_means,
 )
 
-# --- Mean, median, percentiles and maximum of many durations, from one sort.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """How durations are spread. Of no durations at all, every figure is 0."""
+    """Mean, median, percentiles and maximum of durations; all 0 if there are none."""
 
     mean_s: float
     median_s: float
@@ -76,12 +75,8 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-# --- How well the forecast kept its word: promised first starts against real ones.
-
 SHORT_WAIT_MS = 60_000
-"""Who waited no longer than this had no use for a forecast."""
-TOLERANCE_MS = 10 * 60_000
-TOLERANCE_PERCENT = 10
+"""Jobs that waited no longer than this do not count: they needed no forecast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +98,11 @@ def forecast_error(outcomes: Outcomes) -> ForecastError | None:
     """Compare promises with first starts; `None` if no job that waited had a promise."""
     errors: list[int] = []
     early = late = 0
-    for error_ms, tolerance_ms in _errors(outcomes):
+    for error_ms, allowed_ms in _errors(outcomes):
         errors.append(abs(error_ms))
-        if error_ms > tolerance_ms:
+        if error_ms > allowed_ms:
             late += 1
-        elif error_ms < -tolerance_ms:
+        elif error_ms < -allowed_ms:
             early += 1
     if not errors:
         return None
@@ -128,7 +123,7 @@ def promise_errors_ms(outcomes: Outcomes) -> Iterator[int]:
 
 
 def _errors(outcomes: Outcomes) -> Iterator[tuple[int, int]]:
-    """The error of each promise and how much error is allowed."""
+    """The error of each forecast, and the largest error of an accurate one."""
     for submit_ms, start_ms, promised_ms in zip(
         outcomes.numbers["submit_ms"],
         outcomes.numbers["first_start_ms"],
@@ -136,14 +131,11 @@ def _errors(outcomes: Outcomes) -> Iterator[tuple[int, int]]:
         strict=True,
     ):
         if promised_ms != NO_PROMISE and start_ms - submit_ms > SHORT_WAIT_MS:
-            share_ms = (promised_ms - submit_ms) * TOLERANCE_PERCENT // 100
-            yield start_ms - promised_ms, share_ms if share_ms > TOLERANCE_MS else TOLERANCE_MS
+            yield start_ms - promised_ms, tolerance_ms(submit_ms, promised_ms)
 
-
-# --- What a run was worth: outcomes and samples in, one frozen `Measures` out.
 
 SLOWDOWN_BOUND_MS = 10_000
-"""Shorter jobs count as this long, so that a job of a millisecond does not rule the mean."""
+"""Shorter jobs count as this long, so that very short jobs do not dominate the mean."""
 GPU_HOUR = 1000 * 3_600_000
 """One GPU for one hour, in milli-GPU times milliseconds."""
 

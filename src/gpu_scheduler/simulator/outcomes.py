@@ -119,10 +119,9 @@ class Run:
     wall_seconds: float = 0.0
 
 
-# --- Levels over time: samples in, exact means over any span out.
-#
-# A sample's level holds until the next sample. Sums over partitions need no common sampling
-# times, because means over the same span may be added.
+# Levels over time: samples in, exact means over any span out. A sample's level holds until the
+# next sample. Sums over partitions need no common sampling times, because means over the same
+# span may be added.
 
 Level = Callable[[Sample], float]
 

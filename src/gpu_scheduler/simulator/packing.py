@@ -1,7 +1,7 @@
-"""The filling experiment of the fragmentation literature, on the production engine.
+"""The packing experiment of the fragmentation literature, on the production engine.
 
-Requests arrive one by one and never leave; one that fits nowhere is dropped. Measured is how much
-of the cluster is given out when as much has been asked for as there is.
+Requests arrive one by one and never end; a request that fits nowhere is dropped. The result is how
+much of the cluster is allocated when the requests add up to its capacity.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST = 95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
-    """Allocated per cent by per cent of capacity that has arrived, and how many were dropped."""
+    """Allocated percentage by requested percentage of capacity, and the dropped and placed jobs."""
 
     allocated_percent: dict[int, float]
     dropped: int
@@ -37,7 +37,7 @@ def fill(
     policy: Policy,
     on_progress: Callable[[int], None] | None = None,
 ) -> Filling:
-    """Let the jobs arrive in order, each deciding at once."""
+    """Let the jobs arrive in order, and decide about each at once."""
     cluster = ClusterState(policy)
     for node in nodes:
         cluster.set_node(node)

@@ -1,7 +1,6 @@
-"""Finds the jobs of a trace that would be refused at submission, before anything runs.
+"""Finds the jobs of a trace that would be rejected at submission, before the simulation starts.
 
-What a tenant may hold, what no node could ever run and what comes too late is judged by the control
-core itself, as during the run.
+The control core itself checks quotas, capacity and deadlines, as it does during the run.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from gpu_scheduler.simulator.workload import Partition
 
 
 def check_accepted(reading: Reading, policy: Policy) -> None:
-    """Raise `InvalidInput` with the line of the first job that the policy's core would refuse."""
+    """Raise `InvalidInput` with the line of the first job that the core would reject."""
     for partition in reading.workload.partitions:
         _check(partition, reading, policy)
 
@@ -51,7 +50,7 @@ def _check(partition: Partition, reading: Reading, policy: Policy) -> None:
 
 
 def _kind(job: Job) -> Hashable:
-    """All that decides whether a job is refused: the answer is the same for those alike."""
+    """The properties that decide whether a job is rejected; equal jobs get the same answer."""
     return (
         job.tenant,
         job.user,

@@ -1,4 +1,4 @@
-"""Work and machines for a simulation: what every reader and the generator produce.
+"""The jobs and nodes of a simulation, as trace readers and the generator produce them.
 
 A workload is a set of partitions that share nothing; most have one. Jobs come in order of
 submission and may be a lazy stream, so that a year of work does not have to fit into memory.
@@ -18,7 +18,7 @@ from gpu_scheduler.model.tenant import Tenant
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """A job and what only the trace knows: how long it really runs."""
+    """A job and its real run time, which only the trace knows."""
 
     job: Job
     run_ms: int
@@ -37,23 +37,21 @@ class Partition:
 
 @dataclass(slots=True, kw_only=True)
 class Workload:
-    """What one simulation is fed with."""
+    """The input of one simulation."""
 
     name: str
     partitions: list[Partition] = field(default_factory=list)
 
 
-# --- The machines of a simulation: groups of alike nodes in, a cluster out.
-#
-# A cluster is one pool of nodes, or several named parts that share nothing (virtual clusters).
-# Files with nodes are read by `traces.cluster_file`.
+# The nodes of a simulation. A cluster is one pool of nodes, or several named parts that share
+# nothing (virtual clusters). `traces.cluster_file` reads files with nodes.
 
 DEFAULT_MODEL = "GPU"
 DEFAULT_GPU_MEMORY_MB = 81_920
 DEFAULT_CPU_MILLI_PER_GPU = 16_000
 DEFAULT_MEMORY_MB_PER_GPU = 131_072
 MOST_DEVICES = 2_000_000
-"""A group larger than this is a slip of the pen, not a cluster."""
+"""A larger group is taken for a typing mistake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +122,7 @@ class Cluster:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All nodes as one pool, numbered anew when they come from several parts."""
+        """All nodes as one pool, renumbered when they come from several parts."""
         nodes = [node for _, part in self.parts for node in part]
         if len(self.parts) == 1:
             return tuple(nodes)
@@ -163,7 +161,7 @@ def cluster_of(
 
 
 def nodes_of(groups: Iterable[NodeGroup], *, always_number: bool = False) -> tuple[Node, ...]:
-    """The nodes of all groups in order. A node alone in its group bears the group's id."""
+    """The nodes of all groups in order. A single node of a group has the group's id."""
     nodes: list[Node] = []
     for group in groups:
         nodes.extend(_nodes(group, len(nodes), always_number=always_number))

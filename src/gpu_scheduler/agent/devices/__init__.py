@@ -1,5 +1,5 @@
-"""The GPUs of a node: find them, read them, say what is wrong with them.
+"""The GPUs of a node: discovery, readings, health and the processes on them.
 
-`detect` chooses a source, `Bounded` keeps a hanging driver away from the agent, `Breaker` holds the
-last readings while it fails, and `Watcher` turns readings into telemetry.
+Device sources (`nvml`, `smi`, `declared`) implement the protocol in `source`; only they talk to a
+driver. `discovery` chooses one, `monitor` polls it. Nothing here knows jobs beyond their ids.
 """

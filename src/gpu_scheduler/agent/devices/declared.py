@@ -1,8 +1,8 @@
-"""Devices by declaration: '8xA100-80GB' in, a node with such devices out.
+"""Declared (simulated) devices: '8xA100-80GB' comes in, a node with such devices goes out.
 
-Nothing is asked of any driver: jobs on declared devices are real processes all the same. There are
-no sensors, so readings say nothing and everything is well, unless a file of readings is given: that
-is how heat, faults and foreign processes are tried out.
+No driver is used, but jobs on declared devices are real processes. There are no sensors, so the
+readings are empty and healthy, unless a file of readings is given: with it heat, faults and foreign
+processes can be simulated.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NAMES = uuid.UUID("9f4e4c0e-6a0b-5d4f-8f0b-3d2c7f6c1a55")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """So many devices of one model."""
+    """`count` devices of one model."""
 
     count: int
     model: str
@@ -50,7 +50,7 @@ class Declared:
 
 
 def parse_declared(text: str) -> tuple[Declared, ...]:
-    """Read '8xA100-80GB' or a list of such; memory may be left away where the model is known."""
+    """Parse '8xA100-80GB' or a list of such; memory may be omitted where the model is known."""
     parts = [part.strip() for part in text.split(",")]
     declared = tuple(_parse_part(part, text) for part in parts)
     total = sum(group.count for group in declared)
@@ -100,7 +100,7 @@ def _memory_mb(size: str, unit: str) -> int:
 def declared_devices(groups: tuple[Declared, ...], *, node: str) -> tuple[DetectedDevice, ...]:
     """The devices, with UUIDs that are the same on every start of this node.
 
-    Eight in a row of a model with NVLink are one island; others stand alone.
+    Eight devices in a row of a model with NVLink are one island; other devices are alone.
     """
     devices: list[DetectedDevice] = []
     island = 0
@@ -125,11 +125,11 @@ def declared_devices(groups: tuple[Declared, ...], *, node: str) -> tuple[Detect
 
 
 class DeclaredSource:
-    """Devices that only exist on paper.
+    """Devices that exist only by declaration.
 
     `readings_file` holds a JSON object of readings by index, such as {"0": {"temperature_c": 91}};
-    it is read anew on every look, and may come and go. XIDs count once per change of the file. Its
-    key "gpus" declares other devices from the next time on that devices are looked for.
+    every `read` reads the file again, and it need not exist. XIDs count once per change of the
+    file. Its key "gpus" declares other devices, which the next `find` returns.
     """
 
     def __init__(
@@ -149,10 +149,10 @@ class DeclaredSource:
         self._cpu_milli = cpu_milli
         self._memory_mb = memory_mb
         self._readings_file = readings_file
-        self._told = ""
+        self._last_text = ""
 
     def find(self) -> NodeInventory:
-        """The node that was declared; CPU and memory to match, but never less than there are."""
+        """The declared node; CPU and memory match the GPUs, but are at least those of the host."""
         now = str(self._file().get(GPUS, self._text))
         self._devices = declared_devices(parse_declared(now), node=self._node)
         gpu_memory_mb = sum(device.memory_mb for device in self._devices)
@@ -168,27 +168,29 @@ class DeclaredSource:
         )
 
     def read(self) -> list[Reading]:
-        """Nothing to tell, but for what the file says."""
-        said = self._said()
-        return [_reading(device.index, said.get(str(device.index), {})) for device in self._devices]
+        """The readings of the file; empty ones for all other devices."""
+        values = self._file_readings()
+        return [
+            _reading(device.index, values.get(str(device.index), {})) for device in self._devices
+        ]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing is open."""
 
     def _file(self) -> dict[str, Any]:
-        """What the file of readings holds."""
+        """The content of the readings file."""
         try:
             text = "{}" if self._readings_file is None else self._readings_file.read_text("utf-8")
-            said = json.loads(text)
+            content = json.loads(text)
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise DevicesUnreadable(f"{self._readings_file}: {error.strerror}") from error
         except ValueError as error:
             raise self._unreadable() from error
-        if not isinstance(said, dict):
+        if not isinstance(content, dict):
             raise self._unreadable()
-        return said
+        return content
 
     def _unreadable(self) -> DevicesUnreadable:
         return DevicesUnreadable(
@@ -196,23 +198,24 @@ class DeclaredSource:
             '{"0": {"temperature_c": 91}}'
         )
 
-    def _said(self) -> dict[str, dict[str, Any]]:
-        said = self._file()
-        text = json.dumps(said)
-        said.pop(GPUS, None)
+    def _file_readings(self) -> dict[str, dict[str, Any]]:
+        """The values by device index; XIDs only if the file has changed since the last call."""
+        content = self._file()
+        text = json.dumps(content)
+        content.pop(GPUS, None)
         try:
-            by_index = {str(index): dict(values) for index, values in said.items()}
+            by_index = {str(index): dict(values) for index, values in content.items()}
         except (ValueError, TypeError, AttributeError) as error:
             raise self._unreadable() from error
-        if text == self._told:
+        if text == self._last_text:
             by_index = {index: {**values, "xids": ()} for index, values in by_index.items()}
-        self._told = text
+        self._last_text = text
         return by_index
 
 
-def _reading(index: int, said: dict[str, Any]) -> Reading:
+def _reading(index: int, content: dict[str, Any]) -> Reading:
     known = {field.name for field in fields(Reading)} - {"index"}
-    values = {name: value for name, value in said.items() if name in known}
+    values = {name: value for name, value in content.items() if name in known}
     try:
         values["xids"] = tuple(values.get("xids", ()))
         values["processes"] = tuple(Process(**process) for process in values.get("processes", ()))

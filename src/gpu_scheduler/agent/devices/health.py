@@ -1,9 +1,9 @@
-"""Whether a device can be trusted: readings in, healthy or not and why out.
+"""The health of a device: readings come in; healthy or not, and the reason, go out.
 
-A device is unhealthy while something stands against it (lost, waits for a reset, a row that could
-not be remapped), and for a while after an error that hints at broken hardware (a fatal XID, a new
-uncorrected ECC error). The while doubles each time it happens again within a day, and ends early
-when the device was evidently reset. Pure: time comes in as `now`.
+A device is unhealthy while it has a fault (it is lost, waits for a reset, a memory row could not be
+remapped), and for a probation period after an error that hints at broken hardware (a fatal XID, a
+new uncorrected ECC error). The period doubles with each error within a day, and ends early when the
+device was evidently reset. Pure: time comes in as `now`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ APPLICATION_XIDS: dict[int, str] = {
     69: "graphics engine class error",
     109: "context switch timeout",
 }
-"""Mostly a fault of the program: the job dies, the GPU is well."""
+"""Usually caused by the program: the job fails, the GPU is healthy."""
 
 NOTED_XIDS: dict[int, str] = {
     63: "a memory row or page is marked for replacement",
@@ -36,7 +36,7 @@ NOTED_XIDS: dict[int, str] = {
     121: "a corrected error on the C2C link",
     154: "the driver's wish for a recovery changed",
 }
-"""The hardware dealt with it. What still has to be done the driver says by itself."""
+"""The hardware recovered. If anything is left to do, the driver reports it separately."""
 
 FATAL_XIDS: dict[int, str] = {
     46: "the GPU stopped processing",
@@ -58,12 +58,12 @@ FATAL_XIDS: dict[int, str] = {
     156: "a resource was retired",
     158: "a fatal timeout of the GPU",
 }
-"""The hardware, its firmware or its links failed. An XID in no table counts as one of these."""
+"""The hardware, its firmware or its links failed. An unknown XID counts as one of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """How long a device has to be quiet before it is trusted again."""
+    """How long a device must be without errors before it counts as healthy again."""
 
     after_fault_s: float = 60.0
     after_error_s: float = 600.0
@@ -73,10 +73,10 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceHealth:
-    """What is remembered of a device from one look to the next. Survives JSON.
+    """The state of a device between two readings; the fields are those of the health file.
 
-    `why` says what is wrong, `until` when it is over if nothing new happens. `standing` means that
-    it holds as long as the reading says so, `needs_reset` that its end shows a reset.
+    `why` is the problem, `until` the end of the probation period. `standing` means that the last
+    reading had a fault, `needs_reset` that the end of this fault implies a reset.
     """
 
     why: str = ""
@@ -93,14 +93,14 @@ class DeviceHealth:
 
 
 def is_fatal(xid: int) -> bool:
-    """Whether the error speaks against the device rather than against a program."""
+    """Tell whether the error indicates a broken device rather than a broken program."""
     return xid not in APPLICATION_XIDS and xid not in NOTED_XIDS
 
 
 def updated_health(
     trust: DeviceHealth, reading: Reading, now: float, rule: Recovery
 ) -> DeviceHealth:
-    """The trust in a device after one more reading."""
+    """The health of a device after one more reading."""
     error = _new_error(trust, reading)
     was_reset = _was_reset(trust, reading)
     ecc_errors = reading.ecc_errors if reading.ecc_errors is not None else trust.ecc_errors
@@ -130,14 +130,14 @@ def _new_error(trust: DeviceHealth, reading: Reading) -> str:
 
 
 def _was_reset(trust: DeviceHealth, reading: Reading) -> bool:
-    """A fault that only a reset ends is over, or a counter began anew."""
+    """Tell whether a fault that only a reset ends has ended, or the ECC counter was reset."""
     over = trust.standing and trust.needs_reset and not reading.fault
     before, after = trust.ecc_errors, reading.ecc_errors
     return over or (before is not None and after is not None and after < before)
 
 
 def _on_trial(trust: DeviceHealth, error: str, now: float, rule: Recovery) -> DeviceHealth:
-    """Unhealthy for a time, twice as long as the last if that was not long ago."""
+    """Start a probation period, twice as long as the last one if that was recent."""
     again = trust.error_at is not None and now - trust.error_at < rule.forget_s
     hold_s = min(trust.hold_s * 2, rule.most_s) if again else rule.after_error_s
     return replace(
@@ -148,7 +148,7 @@ def _on_trial(trust: DeviceHealth, error: str, now: float, rule: Recovery) -> De
 def _after_fault(
     trust: DeviceHealth, now: float, rule: Recovery, *, was_reset: bool
 ) -> DeviceHealth:
-    """A short look at what came back, and the rest of a trial if there was no reset to end it."""
+    """A short probation after a fault, or the rest of a longer one if there was no reset."""
     soon = now + rule.after_fault_s
     return replace(
         trust,

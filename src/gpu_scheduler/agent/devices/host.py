@@ -1,7 +1,7 @@
-"""What the kernel says about this machine: cores, memory, topology, processes.
+"""This machine according to the kernel: cores, memory, topology, processes, network adapters.
 
-Reads /proc and /sys below `root`, writes nothing. Limits of the cgroup that we live in count, in v2
-and in v1, and so does the CPU affinity: more than that could not be given to any job.
+Reads /proc and /sys below `root`, writes nothing; what cannot be read counts as absent. The limits
+of the agent's own control group (v1 or v2) and its CPU affinity apply, as jobs cannot exceed them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Host:
     cores: int | None = None
 
     def cpu_milli(self) -> int:
-        """The cores that work here can use, in thousandths."""
+        """The cores that jobs can use, in thousandths."""
         cores = self.cores if self.cores is not None else len(os.sched_getaffinity(0))
         limits = [limit for group in self._groups() if (limit := _cpu_limit(group))]
         return min([cores * 1000, *limits])
 
     def memory_mb(self) -> int:
-        """The memory that work here can use."""
+        """The memory that jobs can use."""
         limits = [limit for group in self._groups() if (limit := _memory_limit(group))]
         return min([self._whole_memory(), *limits]) // 1024**2
 
@@ -71,7 +71,7 @@ class Host:
         except OSError:
             return "", ""
         first = _text(place / "cmdline").partition("\0")[0]
-        # Servers write their title over argv, so only the first word of it is the program.
+        # Servers overwrite argv with their title, so only its first word is the program.
         words = first.split()
         return user, Path(words[0]).name if words else _text(place / "comm")
 
@@ -85,7 +85,7 @@ class Host:
         return 0
 
     def _groups(self) -> Iterator[Path]:
-        """Every cgroup directory that we live in, from our own up to the top of its mount."""
+        """The cgroup directories of this process, from its own up to the top of each mount."""
         mounts = tuple(self._mounts())
         for line in _text(self.root / "proc/self/cgroup").splitlines():
             _, _, rest = line.partition(":")
@@ -96,7 +96,7 @@ class Host:
                     yield from _upwards(self.root / place.lstrip("/"), _below(path, top))
 
     def _mounts(self) -> Iterator[tuple[frozenset[str], str, str]]:
-        """Each cgroup mount: its controllers (v2: none), the group at its top, where it is."""
+        """Each cgroup mount: its controllers (v2: none), its root group, and its mount point."""
         for line in _text(self.root / "proc/self/mountinfo").splitlines():
             left, _, right = line.partition(" - ")
             fields, kind = left.split(), right.split()
@@ -167,7 +167,7 @@ _names: dict[int, str] = {}
 
 
 def _user_name(uid: int) -> str:
-    """Its number while nobody says: a directory service that hangs must not hold up a reading."""
+    """The user's name; the uid while a directory service hangs, which must not block a reading."""
     name = _names.get(uid, "")
     if not name and (name := call_with_timeout(f"uid {uid}", lambda: _asked_name(uid), "")):
         if len(_names) >= MOST_NAMES:
@@ -185,11 +185,6 @@ def _asked_name(uid: int) -> str:
         return ""
 
 
-# --- What joins this machine to others and to its disks: NUMA nodes, RDMA adapters, GPUDirect
-# Storage.
-#
-# Reads /sys and /proc below `root`, writes nothing. What cannot be read is not there.
-
 ACTIVE = "ACTIVE"
 _RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*Gb/sec")
 _NODE = re.compile(r"node(\d+)")
@@ -197,7 +192,7 @@ _NODE = re.compile(r"node(\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """The NUMA nodes, the ports of RDMA adapters, and whether disks can write into GPUs."""
+    """The NUMA nodes, the ports of RDMA adapters, and whether GPUDirect Storage is available."""
 
     numa_nodes: int = 0
     adapters: tuple[Adapter, ...] = ()
@@ -205,7 +200,7 @@ class Fabric:
 
 
 def find_fabric(root: Path = Path("/")) -> Fabric:
-    """Look at what the kernel shows."""
+    """Read the fabric from the kernel."""
     return Fabric(
         numa_nodes=_numa_nodes(root / "sys/devices/system/node"),
         adapters=tuple(_adapters(root / "sys/class/infiniband")),
@@ -218,7 +213,7 @@ def _numa_nodes(place: Path) -> int:
 
 
 def _adapters(place: Path) -> list[Adapter]:
-    """Every port of every adapter, in the order in which people count them."""
+    """Every port of every adapter, in natural order: mlx5_2 before mlx5_10."""
     return [
         _port(place / name, name, int(port))
         for name in sorted(_entry_names(place), key=_as_counted)

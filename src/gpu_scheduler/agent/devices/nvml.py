@@ -1,8 +1,8 @@
 """GPUs through NVML, the driver's own library.
 
 The only module that imports the binding, which costs some 18 MB: import it only where the library
-loads. Every answer that a device may refuse is optional and becomes None; a device that is lost
-becomes a fault; only a driver that does not work at all is an error.
+can be loaded. A value that a device does not support becomes None; a lost device becomes a fault;
+only a driver that does not work at all is an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gpu_scheduler.model.node import short_model_name
 
 MIB = 1024**2
 
-# The device does not know, or we may not ask.
+# The device does not support the call, or does not permit it.
 _UNKNOWN = frozenset(
     {
         pynvml.NVML_ERROR_INVALID_ARGUMENT,
@@ -64,7 +64,7 @@ _LOST = frozenset(
         pynvml.NVML_ERROR_GPU_NOT_FOUND,
     }
 )
-_LATELY_US = 10_000_000
+_LOAD_WINDOW_US = 10_000_000
 _REMEDIES = {
     pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "reset the GPU",
     pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "reboot the node",
@@ -96,7 +96,7 @@ class _Card:
 
 
 class NvmlSource:
-    """All GPUs of this node by NVML. Not safe for two threads at once."""
+    """All GPUs of this node through NVML. Not safe for two threads at once."""
 
     def __init__(self, host: Host | None = None) -> None:
         self._host = host or Host()
@@ -106,7 +106,7 @@ class NvmlSource:
         self._found = False
 
     def find(self) -> NodeInventory:
-        """Ask for everything that does not change by itself."""
+        """Read the static properties of all devices."""
         with_driver = self._start()
         try:
             count = int(_must(pynvml.nvmlDeviceGetCount))
@@ -128,7 +128,7 @@ class NvmlSource:
         )
 
     def read(self) -> list[Reading]:
-        """Ask every device how it does."""
+        """Read the current values of all devices."""
         if not self._found:
             self.find()
         elif not self._started:
@@ -141,7 +141,7 @@ class NvmlSource:
             raise
 
     def close(self) -> None:
-        """Leave NVML. The next call begins anew, which also helps after a driver was reloaded."""
+        """Shut NVML down. The next call initialises it again, also after a driver was reloaded."""
         if not self._started:
             return
         self._started = False
@@ -152,7 +152,7 @@ class NvmlSource:
                 continue
 
     def _start(self) -> tuple[tuple[str, str], ...]:
-        """Enter NVML, and say by which driver."""
+        """Initialise NVML; returns the driver's labels."""
         if not self._started:
             _must(pynvml.nvmlInit)
             self._started = True
@@ -162,7 +162,7 @@ class NvmlSource:
         return tuple((name, str(value)) for name, value in sorted(labels.items()) if value)
 
     def _listen(self) -> None:
-        """Have the driver tell XIDs from now on."""
+        """Subscribe to XID events."""
         self._free_events()
         events = _maybe(pynvml.nvmlEventSetCreate)
         wanted = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
@@ -199,7 +199,7 @@ class NvmlSource:
         return readings
 
     def _new_xids(self) -> dict[int, list[int]]:
-        """The errors since the last look, by device."""
+        """The XIDs since the last reading, by device."""
         found: dict[int, list[int]] = defaultdict(list)
         owners = {_address(card.handle): card.device.index for card in self._cards if card.handle}
         for _ in range(_MOST_EVENTS if self._events is not None else 0):
@@ -214,11 +214,8 @@ class NvmlSource:
         return found
 
 
-# --- asking
-
-
 def _ask(call: Callable[..., Any], *arguments: Any) -> Any:
-    """The answer, or None if the device does not know."""
+    """Call NVML for a device; None if the device does not support the call."""
     try:
         return call(*arguments)
     except UnicodeDecodeError:
@@ -232,7 +229,7 @@ def _ask(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _must(call: Callable[..., Any]) -> Any:
-    """The answer of the driver itself, without which nothing can be said."""
+    """Call NVML for the driver itself; raises DevicesUnreadable."""
     try:
         return call()
     except pynvml.NVMLError as error:
@@ -240,7 +237,7 @@ def _must(call: Callable[..., Any]) -> Any:
 
 
 def _maybe(call: Callable[[], Any]) -> Any:
-    """The answer of the driver itself, or None: what can be done without."""
+    """Call NVML for an optional property of the driver; None on an error."""
     try:
         return call()
     except (pynvml.NVMLError, UnicodeDecodeError):
@@ -257,9 +254,6 @@ def _fault_text(error: Any) -> str:
 
 def _address(handle: Any) -> int | None:
     return cast(handle, c_void_p).value
-
-
-# --- finding
 
 
 def _card(place: int, host: Host) -> _Card:
@@ -315,7 +309,7 @@ def _memory(handle: Any) -> Any:
 
 
 def _in_bus_order(cards: list[_Card]) -> list[_Card]:
-    """By PCI bus; a card that could not be opened keeps its place behind the one before it."""
+    """Sort by PCI bus; a card that cannot be opened stays behind its predecessor."""
     last, keyed = "", []
     for card in cards:
         last = card.device.pci_bus_id or last
@@ -325,7 +319,7 @@ def _in_bus_order(cards: list[_Card]) -> list[_Card]:
 
 
 def _joined(cards: list[_Card]) -> list[_Card]:
-    """Give every card its island: what NVLink joins, directly or through switches."""
+    """Set the NVLink island of every card."""
     names = [card.device.pci_bus_id or f"place-{card.place}" for card in cards]
     islands = join_islands(names, [card.remotes for card in cards])
     return [
@@ -335,7 +329,7 @@ def _joined(cards: list[_Card]) -> list[_Card]:
 
 
 def _links(handle: Any) -> tuple[tuple[str, ...], int]:
-    """Where the active NVLinks of a device lead, and their bandwidth in both directions."""
+    """The remote ends of a device's active NVLinks, and their bandwidth in both directions."""
     remotes = []
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         if _ask(pynvml.nvmlDeviceGetNvLinkState, handle, link):
@@ -412,11 +406,8 @@ def _profile(part: Any, parent: Any) -> str:
     return f"{facts.gpuInstanceSliceCount}g.{size_gb}gb"
 
 
-# --- reading
-
-
 def _opened(card: _Card) -> _Card:
-    """A card that was lost may be back, under a new handle."""
+    """The card with a new handle, if it was lost and is back."""
     if card.handle is not None:
         return card
     uuid = card.device.uuid
@@ -473,7 +464,7 @@ def _temperature(handle: Any) -> int | None:
 
 
 def _throttle_reasons(handle: Any) -> int:
-    """Why clocks are held down, without the idleness that is no reason to worry."""
+    """Why the clocks are reduced, without idleness."""
     reasons = _ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
     if reasons is None:
         reasons = _ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
@@ -481,7 +472,7 @@ def _throttle_reasons(handle: Any) -> int:
 
 
 def _standing_fault(handle: Any, *, is_empty: bool) -> tuple[str, bool]:
-    """What stands against the device for as long as it is so, and whether only a reset ends it."""
+    """A persistent fault of the device, and whether only a reset ends it."""
     action = _field(handle, pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
     if action:
         return f"the driver asks to {_REMEDIES.get(action, 'recover the GPU')}", True
@@ -515,15 +506,15 @@ def _processes(handle: Any, host: Host) -> tuple[Process, ...]:
 
 
 def _process_loads(handle: Any) -> dict[int, int] | None:
-    """How busy each process kept the device lately; who is not named did nothing."""
-    since_us = time.time_ns() // 1000 - _LATELY_US
+    """The recent load of each process; a process that is not listed was idle."""
+    since_us = time.time_ns() // 1000 - _LOAD_WINDOW_US
     try:
         samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
     except pynvml.NVMLError as error:
         return {} if error.value == pynvml.NVML_ERROR_NOT_FOUND else None
     loads: dict[int, list[int]] = defaultdict(list)
     for sample in samples:
-        # Some drivers answer with nonsense for a process that has just come.
+        # Some drivers return invalid samples for a process that has just started.
         if sample.timeStamp > since_us and sample.smUtil <= 100:
             loads[sample.pid].append(sample.smUtil)
     return {pid: round(sum(found) / len(found)) for pid, found in loads.items()}

@@ -1,6 +1,11 @@
-"""Whose the processes on a device are, and which of the others keep it from our jobs.
+"""The ownership of processes on a device, and which foreign processes block it for our jobs.
 
-Readings in, processes with their owners out. What is ignored is left out, as if it were not there.
+Readings come in, processes with their allocations go out; ignored processes are left out.
+
+A process belongs to a job by the variables that every process of a job inherits, by the job's
+control group, or through a parent process. Any user can set variables and create groups. So they
+count only if the launcher has created a scratch directory for that work, and the process belongs to
+the directory's owner or to root.
 """
 
 from __future__ import annotations
@@ -41,11 +46,11 @@ SERVICES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignRule:
-    """When a process that is not ours takes a device.
+    """When a foreign process blocks a device.
 
-    One that computes always does. One that only draws does above `memory_threshold` of the device's
-    memory. Where nobody can be seen and nothing of ours is there, the device counts as taken above
-    `memory_threshold` of its memory or `load_threshold` of its time.
+    A compute process always does. A graphics process does above `memory_threshold` of the device's
+    memory. Where no process is visible, the device counts as blocked above `memory_threshold` of
+    its memory or `load_threshold` of its time.
     """
 
     memory_threshold: float = 0.8
@@ -57,7 +62,7 @@ class ForeignRule:
 
 @dataclass(frozen=True, slots=True)
 class _Ours:
-    """A process that was seen to be ours, since when it runs, and who it was."""
+    """A process of a job: its allocation, its start time, and its last description."""
 
     owner: str
     ticks: int
@@ -65,11 +70,11 @@ class _Ours:
 
 
 class ProcessAttribution:
-    """Finds the owner of each process, by a callable that knows our work.
+    """Finds the allocation of each process with `owner_of`.
 
-    A process that was ours stays ours for as long as it is on the device, also when its job is over
-    or it is gone itself and only the driver still names it: then it was left behind. `started` says
-    when a process began (0: it is not there), so that a number that is used again is not mistaken.
+    A process keeps its owner while it is on the device, also after its job has ended, or when only
+    the driver still lists it: then the job left it behind. `started` is the start time of a process
+    (0 if it does not exist), so that a reused pid is not mistaken for it.
     """
 
     def __init__(
@@ -86,7 +91,7 @@ class ProcessAttribution:
     def attribute(
         self, reading: Reading, load_percent: int | None, memory_mb: int
     ) -> list[tuple[Process, str]]:
-        """The processes that matter, each with its allocation, or '' if it is foreign."""
+        """The relevant processes, each with its allocation, or '' if it is foreign."""
         before = self._ours.get(reading.index, {})
         ours: dict[int, _Ours] = {}
         found: list[tuple[Process, str]] = []
@@ -125,7 +130,7 @@ class ProcessAttribution:
     def _unseen(
         self, reading: Reading, load_percent: int | None, memory_mb: int
     ) -> list[tuple[Process, str]]:
-        """Somebody whom we cannot see, as processes of another container."""
+        """A stand-in for invisible processes, such as those of another container."""
         used_mb = reading.memory_used_mb or 0
         by_memory = memory_mb > 0 and used_mb > self._rule.memory_threshold * memory_mb
         by_load = (load_percent or 0) > self._rule.load_threshold * 100
@@ -134,20 +139,13 @@ class ProcessAttribution:
         return [(Process(pid=0, command="unseen", memory_mb=used_mb), "")]
 
 
-# --- Whose a process is: ours, by the variables that every process of a job inherits, by the
-# control
-# group of the job, or by a parent of which that holds.
-#
-# Anybody can set variables, and make groups. So they count only if the launcher has made a scratch
-# directory for that work, and the process is of the user whom that belongs to, or of root.
-
 ALLOCATION = b"TGPU_ALLOCATION_ID"
 MEMBER = b"TGPU_MEMBER"
 MOST_PARENTS = 64
 
 
 class ProcessOwners:
-    """Finds our work behind processes of this machine."""
+    """Finds the allocation that a process of this machine belongs to."""
 
     def __init__(self, scratch_dir: str, processes: Path = Path("/proc")) -> None:
         """Only the launcher may write to `scratch_dir`."""
@@ -155,7 +153,7 @@ class ProcessOwners:
         self._processes = processes
 
     def owner_of(self, pid: int) -> str | None:
-        """The allocation that a process, or one of its parents, belongs to."""
+        """The allocation of a process or of one of its parents; None for a foreign process."""
         for _ in range(MOST_PARENTS):
             if pid <= 1:
                 return None
@@ -174,7 +172,7 @@ class ProcessOwners:
         return None
 
     def _by_group(self, pid: int, uid: int) -> str | None:
-        """The allocation whose group a process is in: it can drop its variables, but not leave."""
+        """The allocation by control group, which a process cannot leave."""
         try:
             text = (self._processes / f"{pid}/cgroup").read_text(errors="replace")
         except OSError:
@@ -200,6 +198,6 @@ def _variables(environment: bytes) -> dict[bytes, bytes]:
 
 
 def _parent_and_user(status: bytes) -> tuple[int, int]:
-    """The parent, and who started it: not the owner of its files, which can be root for others."""
+    """The parent and the real uid; the owner of its /proc files can be root for other users."""
     facts = dict(line.split(b":", 1) for line in status.splitlines() if b":" in line)
     return int(facts[b"PPid"]), int(facts[b"Uid"].split()[0])

@@ -1,7 +1,7 @@
 """GPUs through the nvidia-smi command, where the library cannot be loaded.
 
-Runs the command and reads its CSV. XIDs, row remapping and the driver's own wish for a reset are
-not to be had this way. A field that an older driver does not know is left out.
+Runs the command and parses its CSV. XIDs, row remapping and the driver's recovery action are not
+available this way. A field that an older driver does not know is omitted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _JOINED = re.compile(r"NV(\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """One row of `nvidia-smi topo -m`: whom NVLink joins it to, and which CPUs are near."""
+    """One row of `nvidia-smi topo -m`: the NVLink peers of a GPU, and its near CPUs."""
 
     peers: tuple[int, ...] = ()
     links: int = 0
@@ -60,7 +60,7 @@ class Topology:
 
 
 class SmiSource:
-    """All GPUs of this node by nvidia-smi. `command` is a name on PATH or a path."""
+    """All GPUs of this node through nvidia-smi. `command` is a name on PATH or a path."""
 
     def __init__(
         self, command: str = "nvidia-smi", *, host: Host | None = None, timeout_s: float = 10.0
@@ -110,10 +110,10 @@ class SmiSource:
         ]
 
     def close(self) -> None:
-        """Nothing is held between two runs of the command."""
+        """Nothing is open between two runs of the command."""
 
     def _query_gpus(self, wanted: tuple[str, ...]) -> list[dict[str, str]]:
-        """Rows by field. Fields that this driver refuses are left out, from now on."""
+        """Rows by field. Fields that the driver rejects are omitted from then on."""
         fields = self._fields.get(wanted, wanted)
         for _ in wanted:
             query = f"--query-gpu={','.join(fields)}"
@@ -145,7 +145,7 @@ class SmiSource:
         return found
 
     def _slices(self) -> dict[str, tuple[DetectedSlice, ...]] | None:
-        """By device; None if that cannot be learnt now."""
+        """MIG slices by device; None if nvidia-smi fails."""
         code, text = self._run("-L")
         return None if code else parse_slices(text)
 
@@ -154,7 +154,7 @@ class SmiSource:
         return {} if code else parse_topology(text)
 
     def _run(self, *arguments: str) -> tuple[int, str]:
-        """The exit code, and what was said on both channels: errors come on either."""
+        """The exit code, and stdout with stderr: errors appear on either."""
         program = shutil.which(self._command)
         if program is None:
             raise DevicesUnreadable(f"{self._command} is not on PATH")
@@ -176,11 +176,8 @@ class SmiSource:
         return done.returncode, done.stdout.decode(errors="replace")
 
 
-# --- reading its output
-
-
 def parse_rows(text: str, fields: Sequence[str]) -> list[dict[str, str]]:
-    """The lines that have one value for every field; notes between them are skipped."""
+    """The lines with one value for every field; other lines are skipped."""
     rows = csv.reader(text.splitlines(), skipinitialspace=True)
     return [
         dict(zip(fields, (value.strip() for value in row), strict=True))
@@ -232,7 +229,7 @@ def _topology_row(words: list[str], gpus: list[str], tail: list[str]) -> Topolog
     ties = words[: len(gpus)]
     peers = [int(gpus[i][3:]) for i, tie in enumerate(ties) if _JOINED.fullmatch(tie)]
     links = [int(tie[2:]) for tie in ties if _JOINED.fullmatch(tie)]
-    # Columns at the end may be empty, so they are taken by what they can be.
+    # Columns at the end may be empty, so they are recognised by their values.
     ends = words[len(words) - len(tail) :] if tail else []
     cpus = next((cpu_list(word) for word in ends[:1] if cpu_list(word)), ())
     numa = ends[1] if len(ends) > 1 and ends[1].isdigit() else ""
@@ -271,7 +268,7 @@ def _device(
 
 
 def _placed(devices: list[DetectedDevice], topology: dict[int, Topology]) -> list[DetectedDevice]:
-    """Number the devices in bus order, and add what the topology says."""
+    """Number the devices in bus order, and add their topology."""
     rows = [topology.get(device.index, Topology()) for device in devices]
     islands = join_islands(
         [str(device.index) for device in devices],
@@ -291,7 +288,7 @@ def _placed(devices: list[DetectedDevice], topology: dict[int, Topology]) -> lis
 
 
 def _bandwidth(model: str, links: int) -> int:
-    """By the model, else by the links to one peer: the matrix does not say how many there are."""
+    """By model, else by the links to one peer: the matrix does not show the total of links."""
     known = MODELS[model].nvlink_gbps if model in MODELS else 0
     return (known or links * 2 * link_gbps(None)) if links else 0
 

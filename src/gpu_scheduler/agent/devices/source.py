@@ -1,6 +1,6 @@
-"""What a node has and how it does, as plain values, and the one contract of all device sources.
+"""The protocol of all device sources, and its values: the inventory of a node and its readings.
 
-None means that the device does not tell. Nothing here reads a device.
+None means that the device does not report the value. Nothing here reads a device.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class DetectedSlice:
 class DetectedDevice:
     """One GPU. `index` counts in PCI bus order, as CUDA does with CUDA_DEVICE_ORDER=PCI_BUS_ID.
 
-    `model` is the short name that jobs ask for, `name` the product's own. A device that NVLink does
-    not join to others is alone on its island, at 0 GB/s. `numa_node` -1 means unknown.
+    `model` is the short name that jobs ask for, `name` the product name. A device without NVLink is
+    alone on its island, at 0 GB/s. `numa_node` -1 means unknown.
     """
 
     index: int
@@ -52,13 +52,13 @@ class DetectedDevice:
 
     @property
     def mig_uuids(self) -> frozenset[str]:
-        """Its MIG slices."""
+        """The UUIDs of its MIG slices."""
         return frozenset(uuid for piece in self.mig_slices for uuid in piece.uuids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInventory:
-    """A node as it was found. `problem` says in a sentence why it is not more."""
+    """The resources of a node. `problem` says in a sentence why devices are missing."""
 
     cpu_milli: int
     memory_mb: int
@@ -72,9 +72,9 @@ class NodeInventory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A process on a device. `graphics` means that it only draws, and does not compute.
+    """A process on a device. `graphics` means that it only renders, and does not compute.
 
-    `load_percent` is how busy it keeps the device, where that is told apart from others.
+    `load_percent` is its share of the device's load, where the driver reports it per process.
     """
 
     pid: int
@@ -87,12 +87,12 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One look at one device.
+    """One reading of one device.
 
-    `xids` are the errors that the driver reported since the last look, `ecc_errors` the uncorrected
-    ones since the driver was loaded. `fault` says why the device cannot work at this moment (lost,
-    waits for a reset); empty if nothing stands against it. With `needs_reset`, its end is the sign
-    that the device was reset. `mig_uuids` are the MIG slices that there are now.
+    `xids` are the errors that the driver reported since the last reading, `ecc_errors` counts the
+    uncorrected ones since the driver was loaded. `fault` says why the device cannot work now (lost,
+    waits for a reset); empty if it can. With `needs_reset`, the end of the fault implies that the
+    device was reset. `mig_uuids` are the MIG slices that exist now.
     """
 
     index: int
@@ -113,16 +113,16 @@ class Reading:
 
     @property
     def healthy(self) -> bool:
-        """Tell whether nothing stands against the device right now."""
+        """Tell whether this reading shows neither a fault nor an error."""
         return not self.fault and not self.xids
 
 
 class DeviceSource(Protocol):
-    """A way to see the devices of this node.
+    """Finds and reads the devices of this node.
 
-    `find` and `read` raise DevicesUnreadable, and nothing else, when the driver does not answer; a
-    single bad device is a reading with a fault. `read` gives one reading for each device that was
-    found, in the order of the indices. `close` may be called twice.
+    `find` and `read` raise only DevicesUnreadable, when the driver does not answer; a single bad
+    device is a reading with a fault. `read` returns one reading for each device that was found, in
+    the order of the indices. `close` may be called twice.
     """
 
     def find(self) -> NodeInventory: ...
@@ -132,14 +132,11 @@ class DeviceSource(Protocol):
     def close(self) -> None: ...
 
 
-# --- NVLink: which devices are joined, and how fast.
-
-
 def join_islands(names: Sequence[str], remotes: Sequence[Sequence[str]]) -> list[int]:
-    """The island of each device, numbered in the order of first members.
+    """The NVLink island of each device, numbered in the order of first members.
 
-    Names are those of the devices, remotes what their links lead to: other devices, or switches.
-    Devices that reach the same end are on one island; one without links is alone.
+    `remotes` are the remote ends of each device's links: other devices, or switches. Devices with a
+    common remote end are on one island; a device without links is alone.
     """
     leader: dict[str, str] = {}
 

@@ -85,9 +85,6 @@ def _script_json(tips: dict[str, object]) -> Markup:
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
-# --- Where the ticks of an axis stand and what they are called.
-
-
 class Tick(NamedTuple):
     """A place on an axis (0 = beginning, 1 = end) and its label."""
 
@@ -163,7 +160,7 @@ def time_label(seconds: float) -> str:
     return " ".join(parts) or "0"
 
 
-# --- Lines over time or over a logarithmic axis, with round ticks and data for the tips.
+# Line charts over time or over a logarithmic axis.
 
 WIDTH, HEIGHT = 560.0, 270.0
 LEFT, RIGHT, TOP, BOTTOM = 54.0, 16.0, 12.0, 30.0
@@ -279,7 +276,7 @@ class LineChart:
             yield tag("text", self.limit.label, x=WIDTH - RIGHT, y=y - 5, class_="limit-name")
 
 
-# --- Bars: grouped and lying for names (tenants, policies), grouped and standing for classes.
+# Bar charts: horizontal for names (tenants, policies), vertical for classes.
 
 NAME_WIDTH = 118.0
 VALUE_WIDTH = 74.0

@@ -7,8 +7,6 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-# --- HTML and SVG as values: what is not `Markup` is text, and text is always escaped.
-
 
 class Markup(str):
     """Text that is markup already and must not be escaped again."""
@@ -44,9 +42,6 @@ def _value_text(value: str | float) -> str:
     if isinstance(value, float):
         return f"{value:.1f}".removesuffix(".0")
     return escape(str(value))
-
-
-# --- A page that needs nothing from elsewhere: style, script and all that it shows are in one file.
 
 
 def document(title: str, *content: str) -> str:

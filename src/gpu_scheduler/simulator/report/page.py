@@ -43,7 +43,7 @@ from gpu_scheduler.simulator.report.sections import (
     queue_charts,
 )
 
-# --- The cards at the top: for each question the best policy, and what it gains over the first.
+# The cards at the top: for each metric the best policy, and its gain over the first policy.
 
 _CARDS = (
     (MEAN_WAIT, "Mean wait"),
@@ -112,9 +112,6 @@ def _worst_row(column: Column, measures: Sequence[Measures]) -> int:
         (value, row) for row, run in enumerate(measures) if (value := column.value(run)) is not None
     ]
     return (max(values) if column.better is Better.LOW else min(values))[1]
-
-
-# --- The report as one page, and the page as one file.
 
 
 def write_report(

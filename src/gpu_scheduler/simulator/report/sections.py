@@ -32,9 +32,7 @@ from gpu_scheduler.simulator.report.charts import (
 )
 from gpu_scheduler.simulator.report.document import Markup, joined, tag
 
-# --- Runs as a bounded number of points: levels over time, distributions, errors of the forecast.
-#
-# However many jobs a run has, a curve has a few hundred points, so a report stays small.
+# Curves of a run. A curve has at most a few hundred points, so that a report stays small.
 
 CDF_POINTS = 140
 
@@ -115,7 +113,7 @@ def error_shares(outcomes: Outcomes) -> list[float] | None:
     return [100 * count / total for count in counts] if total else None
 
 
-# --- The charts of the report, section by section. A section without data says so in a sentence.
+# The charts, section by section. A section without data says so in a sentence.
 
 MOST_TENANTS = 10
 QUEUE_POINTS = 200

@@ -39,9 +39,8 @@ from gpu_scheduler.simulator.traces.records import (
 )
 from gpu_scheduler.simulator.workload import Cluster, TraceJob, nodes_of
 
-# --- JSON text to flat records of text with their lines, and back.
-#
-# Numbers keep their digits, so that 0.1 stays 0.1; NaN, infinity and repeated names are refused.
+# JSON text to flat text records with line numbers. Numbers keep their digits, so that 0.1 stays
+# 0.1; NaN, infinity and repeated names are rejected.
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _LISTS = {"gpu_models": "|", "device_ids": ";", "after": ";"}
@@ -178,7 +177,7 @@ _DECODER = json.JSONDecoder(
 )
 
 
-# --- Our own JSON: one document with nodes, tenants and jobs, or one job in each line.
+# The JSON format: one document with nodes, tenants and jobs, or one job per line.
 
 T = TypeVar("T")
 Items = list[tuple[int, Any]]
@@ -363,7 +362,7 @@ def _write_items(write: Callable[[str], object], items: Iterable[dict[str, Any]]
     return count
 
 
-# --- Our own CSV: a header row and one job in each row. It holds no nodes; they come beside it.
+# The CSV format: a header row and one job per row; the nodes come from another file.
 
 LAYOUT = Layout(
     name="a trace in CSV",

@@ -121,10 +121,8 @@ def _decimal(text: str, name: str, expected: str) -> Decimal:
     return number
 
 
-# --- Bytes on disk to lines of text and back: plain or gzipped, told apart by content.
-#
-# Whatever goes wrong with a file becomes `InvalidInput` here. A file is written beside its place
-# and moved there when it is complete.
+# Files, plain or gzipped (recognised by content). Every file error becomes `InvalidInput`. A file
+# is written under a temporary name and renamed when it is complete.
 
 GZIP_MAGIC = b"\x1f\x8b"
 HEAD_BYTES = 65_536
@@ -219,7 +217,7 @@ def _text_writer(raw: BinaryIO, *, compress: bool) -> Iterator[TextIO]:
         text.detach()
 
 
-# --- CSV with a header row: checks the columns once and hands out the rows with their line numbers.
+# CSV with a header row: the columns are checked once; rows come with their line numbers.
 
 T = TypeVar("T")
 Row = dict[str, str]

@@ -241,10 +241,8 @@ JOB_COLUMNS = ("id", "submit_s", "run_s", *REQUEST_COLUMNS, *GANG_COLUMNS, *_OPT
 """All columns, in the order in which they are written."""
 
 
-# --- `TraceJob` to the flat record of text that `job_fields` reads: only what differs from a
-# default.
-#
-# A job that the flat form cannot say is refused; no job is written as another one.
+# Writing. Only values that differ from a default are written. A job that a flat record cannot
+# express is rejected.
 
 
 class JobWriter:
@@ -403,7 +401,7 @@ def _flag(value: bool) -> str:
     return "true" if value else ""
 
 
-# --- Nodes and tenants as flat records of text, the shape that CSV and JSON share, and back.
+# Nodes and tenants as flat text records, the form that CSV and JSON share.
 
 HOUR_MS = 3_600_000
 
