@@ -1,4 +1,4 @@
-"""Talk to a server from outside: what the command line and Python programs use.
+"""The client of a server: the Python API, which the command line uses too.
 
     from gpu_scheduler import Client
 

@@ -1,4 +1,8 @@
-"""Where the server may be: a name, variables and files in, addresses to try out."""
+"""Addresses of servers, and the credentials for them: token and trusted certificates.
+
+A name, environment variables and files come in; addresses to try in turn and headers go out. Over a
+Unix socket no credentials are sent: the kernel identifies the caller.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ class Address:
 
     @property
     def host_header(self) -> str:
-        """What the server is called in requests."""
+        """The value of the Host header."""
         return "localhost" if self.path else self._place
 
     @property
@@ -53,17 +57,17 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether what is sent there stays on this machine."""
+        """Tell whether the address is on this machine."""
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
 
 def candidates(
     server: str | None = None, environ: Mapping[str, str] | None = None
 ) -> list[Address]:
-    """The addresses to try in turn: those that are named, or one's own server, then the machine's.
+    """Return the addresses to try: the named ones, or the user's server, then the machine's.
 
-    Several servers of one cluster are named with commas between them. A server of one's own was
-    started on purpose, so it comes before the one of the machine.
+    The servers of one cluster are separated by commas. The user's own server comes first, because
+    the user started it on purpose.
     """
     variables = os.environ if environ is None else environ
     named = server or variables.get(SERVER_VARIABLE)
@@ -77,9 +81,9 @@ def candidates(
 
 
 def read_address(text: str) -> Address:
-    """`unix:/path`, `/path` of a socket or a state directory, or an address.
+    """Parse `unix:/path`, `/path` of a socket or a state directory, or a network address.
 
-    That is `https://host:port`, `http://host:port` or `host:port`.
+    A network address is `https://host:port`, `http://host:port` or `host:port`.
     """
     if text.startswith(("unix:", "/", "./", "~")):
         path = text.removeprefix("unix:").removeprefix("//")
@@ -90,7 +94,7 @@ def read_address(text: str) -> Address:
     host, port = _split_port(rest)
     if not host or "/" in rest or not port.isdecimal() or not 0 < int(port) < 65_536:
         raise InvalidRequest(
-            f"server '{text}' is no address; write unix:/path/server.sock or https://host:port"
+            f"server '{text}' is not an address; write unix:/path/server.sock or https://host:port"
         )
     return Address(host=host, port=int(port), tls=tls)
 
@@ -103,48 +107,43 @@ def _split_port(rest: str) -> tuple[str, str]:
     return host, port or str(DEFAULT_PORT)
 
 
-# --- What a client shows to a server elsewhere: a token from a variable or a file, and whom it
-# trusts.
-#
-# On the machine itself nothing is shown: over a Unix socket the kernel says who is calling.
-
 TOKEN_VARIABLE = "GPU_SCHEDULER_TOKEN"  # noqa: S105 - the name of a variable
 TOKEN_FILE_VARIABLE = "GPU_SCHEDULER_TOKEN_FILE"  # noqa: S105
 CA_VARIABLE = "GPU_SCHEDULER_CA_FILE"
 CLIENT_VARIABLES = (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE, CA_VARIABLE)
 TOKEN_NAME = "gpu-scheduler/token"  # noqa: S105
-LARGEST_TOKEN = 16 << 10
-_OTHERS = 0o077
+MAX_TOKEN_BYTES = 16 << 10
+_GROUP_AND_OTHERS = 0o077
 
 
 def headers_for(
     address: Address | None, environ: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The header that shows the token, for a server that is reached over the network."""
+    """Return the header with the token, for a server that is reached over the network."""
     if address is None or address.path:
         return {}
     token = token_of(os.environ if environ is None else environ)
     if not token:
         return {}
     if not address.tls and not address.is_loopback:
-        raise InvalidRequest(f"the token would be readable on its way to {address}; use https://")
+        raise InvalidRequest(f"the token would be sent unencrypted to {address}; use https://")
     return {"Authorization": f"Bearer {token}"}
 
 
 def token_of(environ: Mapping[str, str]) -> str:
-    """The token of a variable, of the file that one names, or of the usual file; else nothing."""
+    """Return the token of a variable, of the file that a variable names, or of the default file."""
     token = environ.get(TOKEN_VARIABLE, "").strip()
     if not token:
         named = environ.get(TOKEN_FILE_VARIABLE, "")
-        path = named or _usual_file(environ)
-        token = _read(path, needed=bool(named))
+        path = named or _default_file(environ)
+        token = _read_token(path, required=bool(named))
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise InvalidRequest("the token holds characters that no token has; copy it again")
+        raise InvalidRequest("the token contains invalid characters; copy it again")
     return token
 
 
 def tls_context(environ: Mapping[str, str] | None = None) -> ssl.SSLContext:
-    """Believe the system's authorities, or those in the file that a variable names."""
+    """Trust the system's authorities, or those in `GPU_SCHEDULER_CA_FILE`."""
     import ssl  # noqa: PLC0415
 
     variables = os.environ if environ is None else environ
@@ -152,29 +151,29 @@ def tls_context(environ: Mapping[str, str] | None = None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=file)
     except (OSError, ssl.SSLError) as error:
-        raise InvalidInput(f"holds no certificates: {error}", file=file or "") from error
+        raise InvalidInput(f"contains no certificates: {error}", file=file or "") from error
 
 
-def _usual_file(environ: Mapping[str, str]) -> str:
+def _default_file(environ: Mapping[str, str]) -> str:
     home = environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME', '')}/.config"
     return f"{home}/{TOKEN_NAME}"
 
 
-def _read(path: str, *, needed: bool) -> str:
-    """A token from a file that nobody else can read."""
+def _read_token(path: str, *, required: bool) -> str:
+    """Read a token from a file, which must not be readable by other users."""
     try:
         with open(path, encoding="ascii", errors="replace") as stream:  # noqa: PTH123
             mode = os.fstat(stream.fileno()).st_mode
             if not stat.S_ISREG(mode):
                 raise InvalidInput("is not a file", file=path)
-            if mode & _OTHERS:
+            if mode & _GROUP_AND_OTHERS:
                 raise InvalidInput(
-                    f"others may read or write this file, which holds a token; "
-                    f"use 'chmod 600 {path}', and make a new token if others were here",
+                    f"other users may read or write this file, which contains a token; use "
+                    f"'chmod 600 {path}', and create a new token if others may have read it",
                     file=path,
                 )
-            return stream.read(LARGEST_TOKEN).strip()
+            return stream.read(MAX_TOKEN_BYTES).strip()
     except OSError as error:
-        if needed:
+        if required:
             raise InvalidInput(f"cannot be read: {error.strerror}", file=path) from error
         return ""

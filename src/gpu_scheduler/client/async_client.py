@@ -17,15 +17,15 @@ from gpu_scheduler.client.address import Address, candidates, headers_for, tls_c
 from gpu_scheduler.client.connection import (
     CONNECT_TIMEOUT_S,
     check_owner,
-    may_repeat,
-    nobody_answers,
+    is_repeatable,
+    no_server_error,
     peer_uid,
 )
 from gpu_scheduler.client.errors import JobFailed, NoServer, TimedOut, Unreadable
 from gpu_scheduler.client.http1 import Answer, request_bytes, target
 from gpu_scheduler.client.requests import API, job_path, joined, submission
 from gpu_scheduler.client.socket_options import notice_loss
-from gpu_scheduler.client.wait import FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_SILENCE_S
+from gpu_scheduler.client.wait import FIRST_PAUSE_S, MAX_PAUSE_S, POLL_INTERVAL_S
 from gpu_scheduler.client.websocket import Frames, accept_of, handshake_headers, new_key
 from gpu_scheduler.model.errors import ClusterError
 
@@ -41,7 +41,7 @@ _FIRST_ERROR = 400
 
 
 class AsyncJobHandle:
-    """A job that was submitted: its id, and what one may ask about it."""
+    """A submitted job: its id, and the requests about it."""
 
     __slots__ = ("_client", "id", "tasks")
 
@@ -54,19 +54,19 @@ class AsyncJobHandle:
         return f"AsyncJobHandle({self.id!r})"
 
     async def info(self) -> Job:
-        """Everything the server says about the job."""
+        """The job as the REST API shows it."""
         return await self._client.get(self.id)
 
     async def state(self) -> str:
-        """Where the job is in its life: pending, scheduled, running, completed, failed, ..."""
+        """The state of the job: pending, scheduled, running, completed, failed, ..."""
         return str((await self.info())["state"])
 
     async def wait(self, timeout: float | None = None) -> Job:  # noqa: ASYNC109
-        """Wait for the end and return the job; `TimedOut` after so many seconds."""
+        """Wait for the end and return the job; raises `TimedOut` after the timeout."""
         return await self._client.wait(self.id, timeout)
 
     async def result(self, timeout: float | None = None) -> int:  # noqa: ASYNC109
-        """Wait for the end; 0, or `JobFailed` when the job did not complete."""
+        """Wait for the end; returns 0, or raises `JobFailed`."""
         job = await self.wait(timeout)
         if job.get("state") != "completed":
             raise JobFailed(job)
@@ -77,7 +77,7 @@ class AsyncJobHandle:
         return self._client.logs(self.id, follow=follow)
 
     async def cancel(self) -> Job:
-        """Stop it, or take it from the queue."""
+        """Cancel the job, running or pending."""
         return await self._client.cancel(self.id)
 
 
@@ -97,12 +97,12 @@ class AsyncClient:
     async def submit(
         self, command: Sequence[Word] | None = None, **job: Unpack[JobFields]
     ) -> AsyncJobHandle:
-        """Submit one job. A command that is one string is given to a shell."""
+        """Submit one job. A single string as command is run by a shell."""
         answer = await self.call("POST", f"{API}/jobs", submission(command, job))
         return AsyncJobHandle(self, answer["job_id"], answer.get("tasks", 1))
 
     async def submit_many(self, jobs: Iterable[Mapping[str, Any]]) -> list[AsyncJobHandle]:
-        """Submit several jobs, all or none; each is a mapping of fields with its `command`."""
+        """Submit several jobs atomically; each is a mapping of fields with its `command`."""
         bodies = [submission(job.get("command"), job) for job in jobs]
         if not bodies:
             return []
@@ -110,7 +110,7 @@ class AsyncClient:
         return [AsyncJobHandle(self, job_id) for job_id in answer["job_ids"]]
 
     def job(self, job: str | int) -> AsyncJobHandle:
-        """A handle for a job that is there already."""
+        """Return a handle for an existing job."""
         return AsyncJobHandle(self, requests.job_id(job))
 
     async def get(self, job: str | int) -> Job:
@@ -120,7 +120,7 @@ class AsyncClient:
     async def list(
         self, state: str | Iterable[str] | None = None, **query: object
     ) -> AsyncIterator[Job]:
-        """All jobs that fit the query, page by page."""
+        """Yield all jobs that match the query, page by page."""
         query = {"limit": _PAGE} | query | {"state": joined(state)}
         while True:
             page = await self.call("GET", target(f"{API}/jobs", query))
@@ -131,7 +131,7 @@ class AsyncClient:
             query["cursor"] = page["next_cursor"]
 
     async def update(self, job: str | int, **changes: object) -> Job:
-        """Change a job that waits."""
+        """Change a pending job."""
         return dict(await self.call("PATCH", job_path(job), requests.changes(changes)))
 
     async def cancel(self, job: str | int, tasks: str | None = None) -> Job:
@@ -139,11 +139,11 @@ class AsyncClient:
         return dict(await self.call("DELETE", target(job_path(job), {"tasks": tasks})))
 
     async def hold(self, job: str | int) -> Job:
-        """Keep a job from starting."""
+        """Hold a job, so that it does not start."""
         return dict(await self.call("POST", job_path(job, "hold")))
 
     async def release(self, job: str | int) -> Job:
-        """Let a held job start."""
+        """Release a held job."""
         return dict(await self.call("POST", job_path(job, "release")))
 
     async def retry(self, job: str | int, *, cancelled: bool = False) -> Job:
@@ -156,7 +156,7 @@ class AsyncClient:
         return dict(await self.call("POST", target(job_path(job, "retry"), query)))
 
     async def explain(self, job: str | int) -> dict[str, Any]:
-        """Why a job waits, and until when it is expected to."""
+        """Why a job waits, and its expected start."""
         return dict(await self.call("GET", job_path(job, "explain")))
 
     async def tenants(self) -> Sequence[dict[str, Any]]:
@@ -164,7 +164,7 @@ class AsyncClient:
         return tuple((await self.call("GET", f"{API}/tenants"))["tenants"])
 
     async def gpus(self) -> Sequence[dict[str, Any]]:
-        """All devices."""
+        """All GPUs."""
         return tuple((await self.call("GET", f"{API}/gpus"))["gpus"])
 
     async def status(self, *, detailed: bool = False) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class AsyncClient:
             raise TimedOut(f"{requests.job_id(job)} has not ended in the time given") from None
 
     async def _wait(self, job: str | int) -> Job:
-        """As `waiting.wait_for`: look, and let events say when to look again."""
+        """Like `wait.wait_for`: request the state, and again after each event of the job."""
         found: Job | None = await self.get(job)
         pause_s = FIRST_PAUSE_S
         while found is None or not requests.is_over(found):
@@ -218,11 +218,11 @@ class AsyncClient:
                 found = None
             if found is None:
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                pause_s = min(2 * pause_s, MAX_PAUSE_S)
         return found
 
     async def _watch(self, job: str | int) -> Job | None:
-        """The job once it is over; None when the stream ended or there is none."""
+        """Return the job once it has ended; None if the stream ended or there is none."""
         key = new_key()
         names = {requests.job_id(job), requests.job_id(job).partition("_")[0]}
         async with _Exchange(self._candidates) as exchange:
@@ -236,7 +236,7 @@ class AsyncClient:
                     return None
 
     async def call(self, method: str, path: str, body: object = None, *, once: bool = True) -> Any:
-        """Any request of the REST API: the answer's document, or the error as an exception.
+        """Send any request of the REST API; returns the document, or raises the error.
 
         What changes something carries a key (unless `once` is off), so that it is done once
         however often it is sent.
@@ -244,7 +244,7 @@ class AsyncClient:
         headers = requests.headers_for(body, once=once and method != "GET")
         for pause_s in requests.PAUSES_S:
             status, content = await self._follow(method, path, headers, requests.encoded(body))
-            if not requests.is_too_fast(status, content):
+            if not requests.is_rate_limited(status, content):
                 break
             await asyncio.sleep(pause_s)
         return requests.decoded(status, content)
@@ -252,10 +252,10 @@ class AsyncClient:
     async def _follow(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
     ) -> tuple[int, bytes]:
-        """Ask; and ask on while nobody leads, or of several servers none can work."""
+        """Send a request, and retry while there is no leader or no available server."""
         clock = asyncio.get_running_loop().time
         give_up = clock() + requests.FOLLOW_S
-        is_safe = may_repeat(method, headers)
+        is_safe = is_repeatable(method, headers)
         said: tuple[int, bytes] | None = None
         while True:
             has_others = len(self._candidates) > 1
@@ -274,7 +274,7 @@ class AsyncClient:
                     raise
             else:
                 said = answer.status, content
-                if not can_wait or not requests.is_elsewhere(
+                if not can_wait or not requests.should_retry_elsewhere(
                     *said, has_others=has_others, is_safe=is_safe
                 ):
                     return said
@@ -283,7 +283,7 @@ class AsyncClient:
 
 
 class _Exchange:
-    """One request and its answer on a connection of its own."""
+    """One request and its response on a separate connection."""
 
     def __init__(self, addresses: list[Address]) -> None:
         self._addresses = addresses
@@ -301,7 +301,7 @@ class _Exchange:
     async def send(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
     ) -> Answer:
-        """Send, and wait for the head of the answer."""
+        """Send a request, and wait for the head of the response."""
         host = self._address.host_header
         shown = dict(headers) | headers_for(self._address)
         self._writer.write(request_bytes(method, path, host, shown, body))
@@ -310,7 +310,7 @@ class _Exchange:
         return self._answer
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The body as it comes."""
+        """Yield the body as it arrives."""
         for piece in self._first:
             yield piece
         while not self._answer.done:
@@ -322,7 +322,7 @@ class _Exchange:
         return b"".join([piece async for piece in self.pieces()])
 
     async def messages(self, answer: Answer) -> AsyncIterator[bytes]:
-        """What comes after a change of protocol."""
+        """The bytes after a protocol upgrade."""
         frames = Frames()
         data = answer.rest
         while not frames.closed:
@@ -339,13 +339,13 @@ class _Exchange:
         try:
             return await self._reader.read(_PIECE)
         except OSError as error:
-            raise Unreadable(f"the server broke off: {error}") from error
+            raise Unreadable(f"the connection to the server was lost: {error}") from error
 
 
 async def _named(messages: AsyncIterator[bytes], names: set[str]) -> bool:
-    """Wait for an event about a job, or for a while; False when the stream has ended."""
+    """Wait for an event of a job, or for a while; False if the stream has ended."""
     try:
-        async with asyncio.timeout(LONGEST_SILENCE_S):
+        async with asyncio.timeout(POLL_INTERVAL_S):
             async for message in messages:
                 if json.loads(message).get("job_id") in names:
                     return True
@@ -374,7 +374,7 @@ async def _connect(
             streams[1].close()
             raise
         return address, *streams
-    raise nobody_answers(addresses, tried)
+    raise no_server_error(addresses, tried)
 
 
 async def _open_tcp(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -1,4 +1,4 @@
-"""Which value of a body no request can carry, and why."""
+"""Finds the value of a request body that JSON cannot represent, for the error message."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from gpu_scheduler.client.http1 import as_utf8
+from gpu_scheduler.client.http1 import encode_utf8
 from gpu_scheduler.model.errors import InvalidRequest
 
-DEEPEST = 100
+MAX_DEPTH = 100
 _SHOWN = 80
 
 
 def refusal(body: object, error: Exception) -> InvalidRequest:
-    """The refusal of the first value that is at fault; the error is what JSON said of it all."""
-    for place, value in _values(body, "", DEEPEST):
-        if why := _fault(place, value):
-            return InvalidRequest(why)
-    return InvalidRequest(f"the request cannot be written as JSON: {error}")
+    """Return the error for the first invalid value; `error` is that of the JSON encoder."""
+    for place, value in _values(body, "", MAX_DEPTH):
+        if problem := _problem(place, value):
+            return InvalidRequest(problem)
+    return InvalidRequest(f"the request cannot be encoded as JSON: {error}")
 
 
 def _values(value: Any, place: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """Everything in a body with its place, such as `command[1]` or `environment.PATH`."""
+    """Yield every value with its path, such as `command[1]` or `environment.PATH`."""
     if isinstance(value, dict) and depth:
         for key, inner in value.items():
             yield f"a name in {place or 'the request'}", key
@@ -34,10 +34,10 @@ def _values(value: Any, place: str, depth: int) -> Iterator[tuple[str, Any]]:
         yield place or "the request", value
 
 
-def _fault(place: str, value: object) -> str:
+def _problem(place: str, value: object) -> str:
     if isinstance(value, str):
         try:
-            as_utf8(value)
+            encode_utf8(value)
         except InvalidRequest as error:
             return f"{_plain(place)}: {error}"
         return ""
@@ -46,11 +46,11 @@ def _fault(place: str, value: object) -> str:
     if value is None or isinstance(value, bool | int | float):
         return ""
     if isinstance(value, dict | list | tuple):
-        return f"{_plain(place)} holds itself, or too many things in one another"
+        return f"{_plain(place)} contains itself, or is nested too deeply"
     shown = repr(value)[:_SHOWN]
     return (
-        f"{_plain(place)} is {shown}, of type {type(value).__name__}, which JSON cannot say; write "
-        "a text, a number, True, False, a list or a dict"
+        f"{_plain(place)} is {shown}, of type {type(value).__name__}, which JSON cannot represent; "
+        "write a string, a number, True, False, a list or a dict"
     )
 
 

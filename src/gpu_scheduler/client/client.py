@@ -10,7 +10,7 @@ import time
 
 from gpu_scheduler.client import requests
 from gpu_scheduler.client.address import candidates
-from gpu_scheduler.client.connection import Connection, may_repeat
+from gpu_scheduler.client.connection import Connection, is_repeatable
 from gpu_scheduler.client.errors import JobFailed, NoServer, Unreadable
 from gpu_scheduler.client.http1 import target
 from gpu_scheduler.client.requests import API, job_path, joined, submission
@@ -26,7 +26,7 @@ _PAGE = 1000
 
 
 class JobHandle:
-    """A job that was submitted: its id, and what one may ask about it."""
+    """A submitted job: its id, and the requests about it."""
 
     __slots__ = ("_client", "id", "tasks")
 
@@ -39,19 +39,19 @@ class JobHandle:
         return f"JobHandle({self.id!r})"
 
     def info(self) -> Job:
-        """Everything the server says about the job."""
+        """The job as the REST API shows it."""
         return self._client.get(self.id)
 
     def state(self) -> str:
-        """Where the job is in its life: pending, scheduled, running, completed, failed, ..."""
+        """The state of the job: pending, scheduled, running, completed, failed, ..."""
         return str(self.info()["state"])
 
     def wait(self, timeout: float | None = None) -> Job:
-        """Wait for the end and return the job; `TimedOut` after so many seconds."""
+        """Wait for the end and return the job; raises `TimedOut` after the timeout."""
         return self._client.wait(self.id, timeout)
 
     def result(self, timeout: float | None = None) -> int:
-        """Wait for the end; 0, or `JobFailed` when the job did not complete."""
+        """Wait for the end; returns 0, or raises `JobFailed`."""
         job = self.wait(timeout)
         if job.get("state") != "completed":
             raise JobFailed(job)
@@ -62,7 +62,7 @@ class JobHandle:
         return self._client.logs(self.id, follow=follow)
 
     def cancel(self) -> Job:
-        """Stop it, or take it from the queue."""
+        """Cancel the job, running or pending."""
         return self._client.cancel(self.id)
 
 
@@ -92,12 +92,12 @@ class Client:
     # --- jobs
 
     def submit(self, command: Sequence[Word] | None = None, **job: Unpack[JobFields]) -> JobHandle:
-        """Submit one job. A command that is one string is given to a shell."""
+        """Submit one job. A single string as command is run by a shell."""
         answer = self.call("POST", f"{API}/jobs", submission(command, job))
         return JobHandle(self, answer["job_id"], answer.get("tasks", 1))
 
     def submit_many(self, jobs: Iterable[Mapping[str, Any]]) -> list[JobHandle]:
-        """Submit several jobs, all or none; each is a mapping of fields with its `command`."""
+        """Submit several jobs atomically; each is a mapping of fields with its `command`."""
         bodies = [submission(job.get("command"), job) for job in jobs]
         if not bodies:
             return []
@@ -105,7 +105,7 @@ class Client:
         return [JobHandle(self, job_id) for job_id in answer["job_ids"]]
 
     def job(self, job: str | int) -> JobHandle:
-        """A handle for a job that is there already."""
+        """Return a handle for an existing job."""
         return JobHandle(self, requests.job_id(job))
 
     def get(self, job: str | int) -> Job:
@@ -117,7 +117,7 @@ class Client:
         return self._object("GET", target(f"{API}/jobs", query))
 
     def list(self, state: str | Iterable[str] | None = None, **query: object) -> Iterator[Job]:
-        """All jobs that fit the query, page by page."""
+        """Yield all jobs that match the query, page by page."""
         query = {"limit": _PAGE} | query | {"state": joined(state)}
         while True:
             page = self.page(**query)
@@ -127,7 +127,7 @@ class Client:
             query["cursor"] = page["next_cursor"]
 
     def update(self, job: str | int, **changes: object) -> Job:
-        """Change a job that waits."""
+        """Change a pending job."""
         return self._object("PATCH", job_path(job), requests.changes(changes))
 
     def cancel(self, job: str | int, tasks: str | None = None) -> Job:
@@ -135,11 +135,11 @@ class Client:
         return self._object("DELETE", target(job_path(job), {"tasks": tasks}))
 
     def hold(self, job: str | int) -> Job:
-        """Keep a job from starting."""
+        """Hold a job, so that it does not start."""
         return self._object("POST", job_path(job, "hold"))
 
     def release(self, job: str | int) -> Job:
-        """Let a held job start."""
+        """Release a held job."""
         return self._object("POST", job_path(job, "release"))
 
     def retry(self, job: str | int, *, cancelled: bool = False) -> Job:
@@ -152,7 +152,7 @@ class Client:
         return self._object("POST", target(job_path(job, "retry"), query))
 
     def explain(self, job: str | int) -> dict[str, Any]:
-        """Why a job waits, and until when it is expected to."""
+        """Why a job waits, and its expected start."""
         return self._object("GET", job_path(job, "explain"))
 
     def attempts(self, job: str | int) -> Any:
@@ -176,7 +176,7 @@ class Client:
     def log_bytes(
         self, job: str | int, *, follow: bool = False, **query: object
     ) -> Iterator[bytes]:
-        """The output of a job as it is."""
+        """The output of a job as bytes."""
         path = target(job_path(job, "logs"), query | {"follow": 1 if follow else None})
         answer, pieces = self.connection.stream(path, {"Accept": "text/plain"})
         if answer.status >= 400:
@@ -196,7 +196,7 @@ class Client:
         return list(self.call("GET", f"{API}/tenants")["tenants"])
 
     def gpus(self) -> Sequence[dict[str, Any]]:
-        """All devices."""
+        """All GPUs."""
         return list(self.call("GET", f"{API}/gpus")["gpus"])
 
     def nodes(self) -> Sequence[dict[str, Any]]:
@@ -209,7 +209,7 @@ class Client:
         return self._object("GET", f"{API}/cluster/status{more}")
 
     def health(self) -> dict[str, Any]:
-        """Whether the server and its parts are well."""
+        """The health of the server and its parts."""
         answer, body = self.connection.request(
             "GET", f"{API}/health", requests.headers_for(None), None
         )
@@ -217,7 +217,7 @@ class Client:
         return dict(requests.decoded(200 if b'"status"' in body else answer.status, body))
 
     def usage(self, **query: object) -> Any:
-        """Who used how much. Query: tenant_id, user, period."""
+        """The usage of accounts. Query: tenant_id, user, period."""
         return self.call("GET", target(f"{API}/usage", query))
 
     def events(self, after: int | None = None) -> Iterator[dict[str, Any]]:
@@ -232,7 +232,7 @@ class Client:
                 yield event
 
     def call(self, method: str, path: str, body: object = None, *, once: bool = True) -> Any:
-        """Any request of the REST API: the answer's document, or the error as an exception.
+        """Send any request of the REST API; returns the document, or raises the error.
 
         What changes something carries a key (unless `once` is off), so that it is done once
         however often it is sent.
@@ -240,7 +240,7 @@ class Client:
         headers = requests.headers_for(body, once=once and method != "GET")
         for pause_s in requests.PAUSES_S:
             status, content = self._follow(method, path, headers, requests.encoded(body))
-            if not requests.is_too_fast(status, content):
+            if not requests.is_rate_limited(status, content):
                 break
             time.sleep(pause_s)
         return requests.decoded(status, content)
@@ -248,9 +248,9 @@ class Client:
     def _follow(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
     ) -> tuple[int, bytes]:
-        """Ask; and ask on while nobody leads, or of several servers none can work."""
+        """Send a request, and retry while there is no leader or no available server."""
         give_up = time.monotonic() + requests.FOLLOW_S
-        is_safe = may_repeat(method, headers)
+        is_safe = is_repeatable(method, headers)
         said: tuple[int, bytes] | None = None
         while True:
             has_others = self.connection.has_others
@@ -267,15 +267,15 @@ class Client:
                     raise
             else:
                 said = answer.status, content
-                if not can_wait or not requests.is_elsewhere(
+                if not can_wait or not requests.should_retry_elsewhere(
                     *said, has_others=has_others, is_safe=is_safe
                 ):
                     return said
-            self.connection.turn()
+            self.connection.switch_server()
             time.sleep(requests.FOLLOW_PAUSE_S)
 
     def text(self, path: str) -> str:
-        """A page that is not JSON, such as the metrics."""
+        """Return a page that is not JSON, such as the metrics."""
         answer, content = self.connection.request("GET", path, {"Accept": "text/plain"}, None)
         if answer.status >= 400:
             requests.decoded(answer.status, content)

@@ -1,10 +1,10 @@
-"""A blocking connection to one server: requests out, answers in, over a Unix or TCP socket.
+"""A blocking connection to one server: requests go out, responses come in.
 
-The connection is kept between requests. A request is sent again only if the server cannot have
-seen it, or if it carries an idempotency key.
+The connection, over a Unix or TCP socket, stays open between requests. A request is sent again only
+if the server cannot have received it, or if it is safe to repeat.
 
-The C module `_socket` is used by itself: the module around it takes longer to load than a whole
-submission to send, and only TCP needs what it adds.
+It imports the C module `_socket` directly: `socket` takes longer to load than a whole submission,
+and only TCP needs it.
 """
 
 from __future__ import annotations
@@ -25,55 +25,57 @@ if TYPE_CHECKING:
 
 REPLY_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 5.0
-PATIENCE_S = 8.0
-"""A server that has not begun to answer by then may be frozen: another one is asked."""
+FIRST_BYTE_TIMEOUT_S = 8.0
+"""A server without a response by then may hang: the next server is tried."""
 _PIECE = 1 << 18
 
 
 class Connection:
-    """One server of those that are named, reached when it is first needed."""
+    """A connection to the first server that answers, opened at the first request."""
 
     def __init__(self, candidates: list[Address]) -> None:
         self._candidates = list(candidates)
         self._socket: _socket.socket | None = None
-        self._shown: dict[str, str] | None = None
+        self._token_headers: dict[str, str] | None = None
         self.address: Address | None = None
 
     def close(self) -> None:
-        """Let go of the socket; the next request opens another."""
+        """Close the socket; the next request opens another one."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
     @property
     def has_others(self) -> bool:
-        """Whether there is another server to ask."""
+        """Tell whether there is another server to try."""
         return len(self._candidates) > 1
 
-    def turn(self) -> None:
-        """Ask another server from now on, if there is one."""
+    def switch_server(self) -> None:
+        """Use the next server from now on, if there is one."""
         self.close()
         self._candidates.append(self._candidates.pop(0))
 
     def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
     ) -> tuple[Answer, bytes]:
-        """Send a request and wait for the whole answer."""
+        """Send a request and wait for the whole response."""
         answer, pieces = self._begin(method, path, headers, body)
         return answer, self._rest(answer, pieces)
 
     def _rest(self, answer: Answer, pieces: list[bytes]) -> bytes:
-        """The whole body of an answer that has begun."""
-        held = self._held()
+        """Return the whole body of a response whose head was read."""
+        sock = self._open_socket()
         try:
             while not answer.done:
-                pieces += answer.feed(held.recv(_PIECE))
+                pieces += answer.feed(sock.recv(_PIECE))
         except TimeoutError:
             self.close()
             raise TimedOut(f"the server at {self.address} took too long to answer") from None
         except OSError as error:
             self.close()
-            raise Unreadable(f"the server at {self.address} broke off: {error}") from error
+            raise Unreadable(
+                f"the connection to the server at {self.address} was lost: {error}"
+            ) from error
         except Unreadable:
             self.close()
             raise
@@ -82,7 +84,7 @@ class Connection:
         return b"".join(pieces)
 
     def stream(self, path: str, headers: Mapping[str, str]) -> tuple[Answer, Iterator[bytes]]:
-        """Send a GET and hand out the body as it comes, on a connection of its own."""
+        """Send a GET on a separate connection and yield the body as it arrives."""
         own = Connection(self._candidates)
         answer, pieces = own._begin("GET", path, headers, None)
         return answer, own._pieces(answer, pieces)
@@ -90,26 +92,26 @@ class Connection:
     def upgrade(
         self, path: str, headers: Mapping[str, str]
     ) -> tuple[Answer, _socket.socket | None, bytes]:
-        """Ask for another protocol on a connection of its own; None and why when it is refused."""
+        """Request a protocol upgrade on a separate connection; None if it is rejected."""
         own = Connection(self._candidates)
         answer, pieces = own._begin("GET", path, headers, None)
         if answer.status != 101:
             body = own._rest(answer, pieces)
             own.close()
             return answer, None, body
-        return answer, own._held(), b""
+        return answer, own._open_socket(), b""
 
     def _pieces(self, answer: Answer, first: list[bytes]) -> Iterator[bytes]:
-        """The rest of a body; what is followed may be silent for as long as its server is there."""
-        held = self._held()
-        held.settimeout(None)
+        """Yield the rest of a body without a timeout; keep-alive detects a lost server."""
+        sock = self._open_socket()
+        sock.settimeout(None)
         try:
             yield from first
             while not answer.done:
                 try:
-                    data = held.recv(_PIECE)
+                    data = sock.recv(_PIECE)
                 except OSError as error:
-                    raise Unreadable(f"the server broke off: {error}") from error
+                    raise Unreadable(f"the connection to the server was lost: {error}") from error
                 yield from answer.feed(data)
         finally:
             self.close()
@@ -117,48 +119,50 @@ class Connection:
     def _begin(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
     ) -> tuple[Answer, list[bytes]]:
-        """Send, and read until the head of the answer is there."""
-        kept = self._socket is not None
-        is_safe = may_repeat(method, headers)
+        """Send a request, and read until the head of the response is complete."""
+        reused = self._socket is not None
+        is_safe = is_repeatable(method, headers)
         others = len(self._candidates) - 1 if is_safe else 0
         while True:
-            held = self._connected()
-            held.settimeout(PATIENCE_S if others > 0 else REPLY_TIMEOUT_S)
+            sock = self._connected()
+            sock.settimeout(FIRST_BYTE_TIMEOUT_S if others > 0 else REPLY_TIMEOUT_S)
             host = self.address.host_header if self.address else "localhost"
-            shown = dict(headers) | self._credentials()
+            all_headers = dict(headers) | self._credentials()
             try:
-                held.sendall(request_bytes(method, path, host, shown, body))
-                begun = _read_head(held)
-                held.settimeout(REPLY_TIMEOUT_S)
+                sock.sendall(request_bytes(method, path, host, all_headers, body))
+                begun = _read_head(sock)
+                sock.settimeout(REPLY_TIMEOUT_S)
                 return begun
             except TimeoutError:
                 self.close()
                 if others > 0:
                     others -= 1
-                    self.turn()
+                    self.switch_server()
                     continue
                 raise TimedOut(f"the server at {self.address} took too long to answer") from None
             except (OSError, Unreadable) as error:
                 self.close()
-                # A kept connection may have been closed by the server while it was idle.
-                if kept and is_safe:
-                    kept = False
+                # The server may have closed an open connection while it was idle.
+                if reused and is_safe:
+                    reused = False
                     continue
                 if isinstance(error, Unreadable):
                     raise
-                raise Unreadable(f"the server at {self.address} broke off: {error}") from error
+                raise Unreadable(
+                    f"the connection to the server at {self.address} was lost: {error}"
+                ) from error
 
     def _credentials(self) -> dict[str, str]:
-        """What is shown to a server elsewhere; looked up once."""
+        """Return the headers with the token for a server on the network; cached."""
         if self.address is None or self.address.path:
             return {}
-        if self._shown is None:
+        if self._token_headers is None:
             from gpu_scheduler.client.address import headers_for  # noqa: PLC0415
 
-            self._shown = headers_for(self.address)
-        return self._shown
+            self._token_headers = headers_for(self.address)
+        return self._token_headers
 
-    def _held(self) -> _socket.socket:
+    def _open_socket(self) -> _socket.socket:
         if self._socket is None:
             raise NoServer("the connection is closed")
         return self._socket
@@ -167,20 +171,20 @@ class Connection:
         if self._socket is None:
             found, self._socket = connect(self._candidates)
             if found is not self.address:
-                self.address, self._shown = found, None
-            # The one that answers is the first to be asked again.
+                self.address, self._token_headers = found, None
+            # The server that answers is the first to be tried next time.
             place = self._candidates.index(found)
             self._candidates = self._candidates[place:] + self._candidates[:place]
         return self._socket
 
 
-def may_repeat(method: str, headers: Mapping[str, str]) -> bool:
-    """Whether a request does no harm when it is sent again to who may have done it."""
+def is_repeatable(method: str, headers: Mapping[str, str]) -> bool:
+    """Tell whether a request is safe to send again to a server that may have processed it."""
     return method == "GET" or "Idempotency-Key" in headers
 
 
 def connect(candidates: list[Address]) -> tuple[Address, _socket.socket]:
-    """The first address that answers, with its socket."""
+    """Return the first address that answers, and its socket."""
     tried = []
     for address in candidates:
         try:
@@ -188,29 +192,29 @@ def connect(candidates: list[Address]) -> tuple[Address, _socket.socket]:
         except OSError as error:
             tried.append(f"{address} ({error.strerror or error})")
         except NoServer as error:
-            # One that is not what it should be must not keep us from the others.
+            # An untrusted server must not prevent the use of the others.
             if address.path or len(candidates) == 1:
                 raise
             tried.append(f"{address} ({error})")
-    raise nobody_answers(candidates, tried)
+    raise no_server_error(candidates, tried)
 
 
-def nobody_answers(candidates: list[Address], tried: list[str]) -> NoServer:
-    """What was asked, and what to do about it: on this machine a server can be started."""
+def no_server_error(candidates: list[Address], tried: list[str]) -> NoServer:
+    """Return the error with the tried addresses and what to do."""
     text = f"no scheduler answers at {' or '.join(tried)}; "
     if all(address.path for address in candidates):
         return NoServer(
-            f"{text}start one with 'tgpu up' (for a cluster: 'tgpu server'), or name the one that "
-            "you mean with --server or TGPU_SERVER"
+            f"{text}start one with 'tgpu up' (for a cluster: 'tgpu server'), or name another "
+            "address with --server or TGPU_SERVER"
         )
     return NoServer(
-        f"{text}see whether 'tgpu server' runs there, and whether that is the address of its API "
+        f"{text}check that 'tgpu server' runs there, and that this is the address of its API "
         "(--server, TGPU_SERVER)"
     )
 
 
 def check_owner(path: str, uid: int) -> None:
-    """Refuse a socket that is neither root's nor one's own: it would get our environment."""
+    """Raise unless root or the user owns the socket, because requests contain the environment."""
     if uid not in (0, os.geteuid()):
         raise NoServer(
             f"the socket {path} belongs to uid {uid}, neither root nor you; it is not trusted"
@@ -225,8 +229,8 @@ def _open(address: Address) -> _socket.socket:
         check_owner(address.path, status.st_uid)
     opened = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
-        # Blocking, with the kernel's own time limit: a socket with a timeout would be refused at
-        # once when the server's backlog is full.
+        # Blocking, with the kernel's time limit: a socket with a Python timeout would fail at once
+        # when the server's backlog is full.
         limit = int(CONNECT_TIMEOUT_S).to_bytes(8, sys.byteorder) + bytes(8)
         opened.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, limit)
         opened.connect(address.path)
@@ -267,20 +271,18 @@ def _with_tls(opened: _socket.socket, address: Address) -> _socket.socket:
         ) from error
     except OSError as error:
         opened.close()
-        raise NoServer(
-            f"the server at {address} does not speak TLS as it should: {error}"
-        ) from error
+        raise NoServer(f"the TLS handshake with the server at {address} failed: {error}") from error
 
 
 def peer_uid(connected: _socket.socket) -> int:
-    """Who listens at the other end of a Unix socket, by the kernel's word: pid, uid, gid."""
+    """Return the uid of the peer of a Unix socket from the kernel (pid, uid, gid)."""
     credentials = connected.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
     return int.from_bytes(credentials[4:8], sys.byteorder, signed=True)
 
 
-def _read_head(held: _socket.socket) -> tuple[Answer, list[bytes]]:
+def _read_head(sock: _socket.socket) -> tuple[Answer, list[bytes]]:
     answer = Answer()
     pieces: list[bytes] = []
     while not answer.status:
-        pieces += answer.feed(held.recv(_PIECE))
+        pieces += answer.feed(sock.recv(_PIECE))
     return answer, pieces

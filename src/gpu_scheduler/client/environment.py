@@ -1,6 +1,6 @@
-"""What a job takes over from where it was submitted: environment, directory, umask.
+"""What a job inherits from its submitter: environment variables, working directory, umask.
 
-The caller's choice of GPUs is left behind: the scheduler chooses them.
+The caller's selection of GPUs is not inherited, because the scheduler selects them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-LEFT_BEHIND = frozenset(
+NOT_CAPTURED = frozenset(
     {
         *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
         *("GPU_DEVICE_ORDINAL", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
@@ -23,18 +23,18 @@ LEFT_BEHIND = frozenset(
         *("_", "SHLVL", "OLDPWD", "TMUX", "TMUX_PANE", "STY", "WINDOW"),
     }
 )
-"""Devices of the caller, places in another gang, tokens, and what belongs to its own shell."""
+"""The caller's devices, its rank in a gang, tokens, and variables of its shell."""
 _OWN = "TGPU_"
 _SERVER = "TGPU_SERVER"
-"""The one that goes along: a job may submit others."""
+"""The only captured one of this prefix: a job may submit other jobs."""
 
 
 def capture(export: str | None = None, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The fields of a submission that describe the surroundings."""
+    """Return the fields of a submission for environment, directory and umask."""
     variables = os.environ if environ is None else environ
-    carried, given = exported(export, variables)
+    captured, given = exported(export, variables)
     fields: dict[str, Any] = {
-        "captured_environment": carried,
+        "captured_environment": captured,
         "working_directory": directory(variables),
         "umask": umask(),
     }
@@ -46,9 +46,9 @@ def capture(export: str | None = None, environ: Mapping[str, str] | None = None)
 def exported(
     export: str | None, variables: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """What is carried over and what is set, for `ALL`, `NONE`, `A,B=c` or `ALL,B=c`."""
+    """Return the captured and the set variables for `ALL`, `NONE`, `A,B=c` or `ALL,B=c`."""
     words = [word for word in (export or "ALL").split(",") if word]
-    carried: dict[str, str] = {}
+    captured: dict[str, str] = {}
     given: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -57,29 +57,29 @@ def exported(
         if equals:
             given[name] = value
         elif name.upper() == "ALL":
-            odd = unsendable(variables)
-            carried |= {
-                key: text for key, text in variables.items() if _goes_along(key) and key not in odd
+            odd = non_utf8_variables(variables)
+            captured |= {
+                key: text for key, text in variables.items() if _is_captured(key) and key not in odd
             }
         elif name.upper() == "NONE":
             if len(words) > 1:
-                raise InvalidRequest(f"--export is '{export}'; NONE stands alone")
-        elif name in variables and _goes_along(name):
-            carried[name] = variables[name]
-    return carried, given
+                raise InvalidRequest(f"--export is '{export}'; NONE cannot be combined")
+        elif name in variables and _is_captured(name):
+            captured[name] = variables[name]
+    return captured, given
 
 
-def unsendable(variables: Mapping[str, str]) -> frozenset[str]:
-    """Variables that would go along, and hold bytes that are no text: no request can carry them."""
+def non_utf8_variables(variables: Mapping[str, str]) -> frozenset[str]:
+    """Return the variables to capture that are not UTF-8, which a request cannot contain."""
     return frozenset(
         name
         for name, value in variables.items()
-        if _goes_along(name) and not (is_text(name) and is_text(value))
+        if _is_captured(name) and not (is_text(name) and is_text(value))
     )
 
 
 def is_text(value: str) -> bool:
-    """Whether it is UTF-8; other bytes of this machine come as characters that stand for them."""
+    """Tell whether a string is UTF-8; Python decodes other bytes as surrogate characters."""
     if value.isascii():
         return True
     try:
@@ -90,11 +90,13 @@ def is_text(value: str) -> bool:
 
 
 def directory(variables: Mapping[str, str]) -> str:
-    """Where the caller is; by the name it uses if that is a link to the same place."""
+    """Return the current directory, by the name in PWD if that is a link to it."""
     try:
         here = os.getcwd()  # noqa: PTH109
     except FileNotFoundError:
-        raise InvalidRequest("the current directory does not exist any more; change it") from None
+        raise InvalidRequest(
+            "the current directory no longer exists; change to another one"
+        ) from None
     named = variables.get("PWD", "")
     try:
         if named.startswith("/") and os.path.samefile(named, here):  # noqa: PTH121
@@ -105,14 +107,14 @@ def directory(variables: Mapping[str, str]) -> str:
 
 
 def umask() -> int:
-    """The caller's umask, which can only be read by setting it."""
+    """Return the umask, which can only be read by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 
 def described(variables: Mapping[str, str]) -> str:
-    """The Python environment that a job will find, in words; empty when there is none."""
+    """Return the Python environment of a job in words; empty if there is none."""
     if variables.get("VIRTUAL_ENV"):
         return f"virtual environment {variables['VIRTUAL_ENV']}"
     if variables.get("CONDA_PREFIX"):
@@ -122,5 +124,5 @@ def described(variables: Mapping[str, str]) -> str:
     return ""
 
 
-def _goes_along(name: str) -> bool:
-    return name not in LEFT_BEHIND and (name == _SERVER or not name.startswith(_OWN))
+def _is_captured(name: str) -> bool:
+    return name not in NOT_CAPTURED and (name == _SERVER or not name.startswith(_OWN))

@@ -1,9 +1,11 @@
-"""Errors of a server, as the exceptions of this project; and those that only a client can meet.
+"""Exceptions of the client: those of the server, rebuilt from its responses, and its own ones.
 
-NoServer     (a ClusterError) nobody answers
-Unreadable   (a ClusterError) what answers does not speak our protocol
-TimedOut     (a ClusterError) waiting took longer than it was allowed to
-JobFailed    (a SchedulerError) the job ended, and not well
+SchedulerError
+|- ClusterError
+|  |- NoServer     no server answers
+|  |- Unreadable   the response is not valid, or the connection was lost
+|  `- TimedOut     the wait took longer than its limit
+`- JobFailed       a job ended without success
 """
 
 from __future__ import annotations
@@ -46,13 +48,13 @@ class NoServer(ClusterError):
 
 
 class Unreadable(ClusterError):
-    """Something answers that is not our server, or it broke off."""
+    """The response is not that of a gpu-scheduler server, or the connection was lost."""
 
     code = "unreadable_answer"
 
 
 class TimedOut(ClusterError):
-    """What was waited for did not happen in time."""
+    """The wait took longer than its limit."""
 
     code = "timed_out"
     exit_code = EXIT_TIMED_OUT
@@ -64,7 +66,7 @@ class JobFailed(SchedulerError):
     code = "job_failed"
 
     def __init__(self, job: dict[str, Any]) -> None:
-        """Say how it ended, and whatever the server says about why."""
+        """Describe the end of the job, with the server's reason."""
         self.job = job
         how = job.get("state", "?")
         if job.get("signal"):
@@ -76,7 +78,7 @@ class JobFailed(SchedulerError):
 
 
 def error_of(status: int, answer: object) -> SchedulerError:
-    """The exception for an answer that is not a success."""
+    """Return the exception for a failed request."""
     body = answer if isinstance(answer, dict) else {}
     code = str(body.get("code", ""))
     message = str(body.get("error") or f"the server answered with status {status}")
@@ -84,7 +86,7 @@ def error_of(status: int, answer: object) -> SchedulerError:
     if kind is None:
         kind = ClusterError if status >= _FIRST_SERVER_STATUS else CallerError
     error = kind.__new__(kind)
-    # Not by the class's own __init__: some of them take parts, and this is the whole sentence.
+    # Without the __init__ of the class: some of them build the message from parts.
     Exception.__init__(error, message)
     error.exit_code = _EXIT_CODES.get(code, kind.exit_code)
     if status in _ACCESS:

@@ -1,4 +1,4 @@
-"""The fields of a job for type checkers; nothing here runs when a job is submitted."""
+"""The fields of a job for type checkers; a submission does not import this module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Word = str | PathLike[str]
 
 
 class JobFields(TypedDict, total=False):
-    """What `submit` takes besides the command. The names are those of the REST API."""
+    """The keyword arguments of `submit`. The names are those of the REST API."""
 
     gpus: float
     """GPUs, such as 2, 0.5 or 1.5; the same as `gpu_count`."""
@@ -24,7 +24,7 @@ class JobFields(TypedDict, total=False):
     time_limit_seconds: float
     """The same as `max_runtime_seconds`."""
     capture: bool
-    """Take over environment, directory and umask of this process; True unless said otherwise."""
+    """Inherit environment, directory and umask of this process; the default is True."""
 
     name: str
     tenant_id: str

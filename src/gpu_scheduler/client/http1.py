@@ -1,6 +1,6 @@
-"""HTTP/1.1 without sockets: bytes come in, the answer's head and pieces of its body go out.
+"""HTTP/1.1 without I/O: bytes come in, the response's head and pieces of its body go out.
 
-Both the blocking and the asynchronous client feed it. It must never wait or read by itself.
+The blocking and the asynchronous client both use it. It never waits or reads by itself.
 """
 
 from __future__ import annotations
@@ -12,30 +12,32 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LARGEST_HEAD = 65_536
+MAX_HEAD_BYTES = 65_536
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _NEAR = 20
 _NO_BODY = (204, 304)
 
 
 def quoted(text: str) -> str:
-    """Text as a part of a path or query."""
-    return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in as_utf8(text))
+    """Return text percent-encoded for a path or query."""
+    return "".join(
+        chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in encode_utf8(text)
+    )
 
 
-def as_utf8(text: str) -> bytes:
-    """Text as it is sent; bytes of this machine that are no text are refused, with what is near."""
+def encode_utf8(text: str) -> bytes:
+    """Return text as UTF-8; raises for undecodable bytes, with the text around them."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         near = text[max(0, error.start - _NEAR) : error.end + _NEAR]
         raise InvalidRequest(
-            f"there are bytes in {near!r} that are no UTF-8, and cannot be sent; name it otherwise"
+            f"{near!r} contains bytes that are not UTF-8 and cannot be sent; use another name"
         ) from None
 
 
 def target(path: str, query: Mapping[str, object]) -> str:
-    """A path with those parts of the query that have a value."""
+    """Return a path with the query parameters that have a value."""
     parts = [
         f"{name}={quoted(str(value))}"
         for name, value in query.items()
@@ -47,7 +49,7 @@ def target(path: str, query: Mapping[str, object]) -> str:
 def request_bytes(
     method: str, path: str, host: str, headers: Mapping[str, str], body: bytes | None
 ) -> bytes:
-    """One request, ready to send; what would end a line of it, or its target, is refused."""
+    """Return the bytes of a request; raises for characters that would break a line or the path."""
     lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     if body is not None:
@@ -61,15 +63,15 @@ def request_bytes(
 
 
 SETTINGS_FRAME = b"\x04"
-"""With this kind of frame a server of HTTP/2, and so of gRPC, begins."""
-SPEAKS_GRPC = (
-    "gRPC is spoken there, which is for agents and programs (api.grpc_port, 9090 by default); "
-    "the API is at another port (api.http_port, 8080 by default)"
+"""The type of the first frame of an HTTP/2 server, such as gRPC."""
+IS_GRPC_PORT = (
+    "this is the gRPC port for agents and programs (api.grpc_port, 9090 by default); the REST API "
+    "has another port (api.http_port, 8080 by default)"
 )
 
 
 class Answer:
-    """One answer being read. `status` is 0 until the head is there."""
+    """A response being read. `status` is 0 until the head is complete."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -82,16 +84,16 @@ class Answer:
 
     @property
     def keeps_alive(self) -> bool:
-        """Whether the connection can be used again."""
+        """Tell whether the connection can be used again."""
         return self.done and self.headers.get("connection", "").lower() != "close"
 
     @property
     def rest(self) -> bytes:
-        """What came after the answer (after 101: the other protocol)."""
+        """The bytes after the response (after 101: those of the new protocol)."""
         return bytes(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take what was received (empty: the end); give what of the body is complete."""
+        """Add received bytes (empty: end of the stream); returns the next pieces of the body."""
         if not data:
             return self._end()
         self._buffer += data
@@ -105,21 +107,21 @@ class Answer:
         if self.status and self._left is None and not self._chunked:
             self.done = True
             return []
-        raise Unreadable("the server broke off in the middle of its answer; try again")
+        raise Unreadable("the connection was lost in the middle of the response; try again")
 
     def _read_head(self) -> bool:
         if self._buffer[3:4] == SETTINGS_FRAME and self._buffer[:1] == b"\0":
-            raise Unreadable(SPEAKS_GRPC)
+            raise Unreadable(IS_GRPC_PORT)
         end = self._buffer.find(b"\r\n\r\n")
         if end < 0:
-            if len(self._buffer) > LARGEST_HEAD:
-                raise Unreadable("what answers there does not speak HTTP")
+            if len(self._buffer) > MAX_HEAD_BYTES:
+                raise Unreadable("the server there does not speak HTTP")
             return False
         lines = self._buffer[:end].decode("latin-1").split("\r\n")
         del self._buffer[: end + 4]
         words = lines[0].split(" ", 2)
         if not words[0].startswith("HTTP/1.") or len(words) < 2 or not words[1].isdecimal():
-            raise Unreadable("what answers there does not speak HTTP")
+            raise Unreadable("the server there does not speak HTTP")
         for line in lines[1:]:
             name, _, value = line.partition(":")
             self.headers[name.strip().lower()] = value.strip()
@@ -174,6 +176,6 @@ class Answer:
         try:
             size = int(line.split(b";")[0], 16)
         except ValueError:
-            raise Unreadable("the server's answer is broken: a chunk has no size") from None
+            raise Unreadable("the server's response is invalid: a chunk has no size") from None
         self._in_trailer = size == 0
         self._left = size or None

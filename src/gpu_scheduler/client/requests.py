@@ -1,6 +1,6 @@
-"""What is sent and what comes back, without sending it: paths, bodies and errors.
+"""Requests and responses without I/O: paths, bodies, headers, retries and errors.
 
-Both clients use these, so that they cannot differ.
+The blocking and the asynchronous client both use it, so that they behave the same.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 API = "/api/v1"
 ENDED = frozenset({"completed", "failed", "cancelled"})
 ACTIVE = ("running", "scheduled", "preempted", "pending")
-TOO_FAST = 429
+TOO_MANY_REQUESTS = 429
 PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0, 0.0)
-"""How long to wait before each repetition of a request that came too fast."""
+"""The pauses before each retry of a request that exceeded the rate limit."""
 UNAVAILABLE = 503
 FOLLOW_S = 20.0
-"""So long a leader is looked for, and a little longer than a failover takes."""
+"""How long to look for the leader: a little longer than a failover takes."""
 FOLLOW_PAUSE_S = 0.25
-_NOT_DONE = b'"not_leader"'
-_NOT_KNOWN = b'"outcome_unknown"'
-_NOT_HERE = (b'"unavailable"', b'"cluster_error"')
+_NOT_LEADER = b'"not_leader"'
+_OUTCOME_UNKNOWN = b'"outcome_unknown"'
+_SERVER_PROBLEM = (b'"unavailable"', b'"cluster_error"')
 MOMENTS = ("deadline", "begin_at")
 _RENAMED = {
     "gpus": "gpu_count",
@@ -42,18 +42,18 @@ _RENAMED = {
 
 
 def job_id(job: str | int) -> str:
-    """`12` and `12_4` become `job-12` and `job-12_4`; what has a name keeps it."""
+    """Return `job-12` and `job-12_4` for `12` and `12_4`; other ids are unchanged."""
     text = str(job)
     return f"job-{text}" if text[:1].isdecimal() else text
 
 
 def job_path(job: str | int, *more: str) -> str:
-    """The path of a job, or of something of it."""
+    """Return the path of a job, or of a resource below it."""
     return "/".join([f"{API}/jobs/{quoted(job_id(job))}", *more])
 
 
 def submission(command: Sequence[Word] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of a submission: the command, the fields, and the surroundings of the caller."""
+    """Return the body of a submission: command, fields, and the caller's environment."""
     body: dict[str, Any] = {} if command is None else {"command": _words(command)}
     for name, value in fields.items():
         if name not in ("capture", "command") and value is not None:
@@ -65,25 +65,25 @@ def submission(command: Sequence[Word] | None, fields: Mapping[str, Any]) -> dic
 
 
 def changes(fields: Mapping[str, object]) -> dict[str, object]:
-    """The body of an update."""
+    """Return the body of an update."""
     return {name: moment(name, value) for name, value in fields.items()}
 
 
 def moment(name: str, value: Any) -> Any:
-    """The value; where it is a time, a `datetime` as seconds, a naive one by the own clock."""
+    """Return the value; a `datetime` in a time field as seconds, a naive one in local time."""
     if name not in MOMENTS or not hasattr(value, "timestamp"):
         return value
     try:
         return value.timestamp()
     except (ValueError, OverflowError, OSError):
-        raise InvalidRequest(f"{name} is {value}; write a time from 1970 on") from None
+        raise InvalidRequest(f"{name} is {value}; write a time after 1970") from None
 
 
 def _words(command: Any) -> list[str]:
-    """The command as strings; one string is a line for a shell. Nothing is turned into text."""
+    """Return the command as strings; a single string is a command line for a shell."""
     if isinstance(command, str):
         if not command.strip():
-            raise InvalidRequest("command is an empty line; write what a shell should run")
+            raise InvalidRequest("command is empty; write a command line")
         return ["/bin/sh", "-c", command]
     if isinstance(command, bytes) or not hasattr(command, "__iter__"):
         raise InvalidRequest(f"command is {command!r}; write a list of strings, or one string")
@@ -94,17 +94,19 @@ def _words(command: Any) -> list[str]:
                 f"command[{place}] is {word!r}, of type {type(word).__name__}; write a string"
             )
     if words and not words[0]:
-        raise InvalidRequest("command[0], the program, is an empty string; name a program")
+        raise InvalidRequest(
+            "command[0], the program, is an empty string; write the name of a program"
+        )
     return words
 
 
 def is_over(job: Mapping[str, Any]) -> bool:
-    """Whether nothing more will happen to a job by itself."""
+    """Tell whether a job has ended."""
     return job.get("state") in ENDED
 
 
 def exit_code_of(job: Mapping[str, Any]) -> int:
-    """As a shell says it: the code, 128 + signal, or 1 when a job ended badly without either."""
+    """Return the exit code as in a shell: the code, 128 + signal, or 1 for a failure."""
     if job.get("signal"):
         return 128 + int(job["signal"])
     if job.get("exit_code") is not None:
@@ -113,7 +115,7 @@ def exit_code_of(job: Mapping[str, Any]) -> int:
 
 
 def encoded(body: object) -> bytes | None:
-    """JSON bytes of a body; a value that JSON cannot say is refused by its place."""
+    """Return a body as JSON; raises with the path of a value that JSON cannot represent."""
     if body is None:
         return None
     try:
@@ -126,7 +128,7 @@ def encoded(body: object) -> bytes | None:
 
 
 def headers_for(body: object, *, once: bool = False) -> dict[str, str]:
-    """The headers of a request; `once` makes a repetition harmless."""
+    """Return the headers of a request; `once` adds an idempotency key."""
     headers = {"Accept": "application/json"}
     if body is not None:
         headers["Content-Type"] = "application/json"
@@ -136,7 +138,7 @@ def headers_for(body: object, *, once: bool = False) -> dict[str, str]:
 
 
 def decoded(status: int, body: bytes) -> Any:
-    """The answer's document; an error is raised as the exception that it names."""
+    """Return the document of a response, or raise the exception for its error code."""
     try:
         answer = json.loads(body) if body else {}
     except ValueError:
@@ -144,30 +146,32 @@ def decoded(status: int, body: bytes) -> Any:
     if status >= 400:
         raise error_of(status, answer)
     if answer is None:
-        raise Unreadable("the server's answer is not JSON; is that really gpu-scheduler?")
+        raise Unreadable(
+            "the server's response is not JSON; check that the address is that of gpu-scheduler"
+        )
     return answer
 
 
-def is_too_fast(status: int, body: bytes) -> bool:
-    """Whether the server wants the same request again a little later."""
-    return status == TOO_FAST and b'"too_fast"' in body
+def is_rate_limited(status: int, body: bytes) -> bool:
+    """Tell whether the request exceeded the rate limit and should be retried."""
+    return status == TOO_MANY_REQUESTS and b'"too_fast"' in body
 
 
-def is_elsewhere(status: int, body: bytes, *, has_others: bool, is_safe: bool) -> bool:
-    """Whether to ask again, as the server does not lead (any more), or cannot work now.
+def should_retry_elsewhere(status: int, body: bytes, *, has_others: bool, is_safe: bool) -> bool:
+    """Tell whether to retry, because the server is not the leader or is not available.
 
-    One that is alone will lead soon, or know who does; if there are others, one of them may be in a
-    better state. What may have been done is sent again only if that `is_safe`.
+    A single server will soon lead or know the leader; with others, another one may be available. A
+    request that may have taken effect is retried only if it `is_safe` to repeat.
     """
     if status != UNAVAILABLE:
         return False
-    if _NOT_DONE in body or (is_safe and _NOT_KNOWN in body):
+    if _NOT_LEADER in body or (is_safe and _OUTCOME_UNKNOWN in body):
         return True
-    return has_others and any(code in body for code in _NOT_HERE)
+    return has_others and any(code in body for code in _SERVER_PROBLEM)
 
 
 def joined(values: str | Iterable[str] | None) -> str | None:
-    """One word or several, as a query says them."""
+    """Return one or several values as a query parameter."""
     if values is None or isinstance(values, str):
         return values
     return ",".join(values)

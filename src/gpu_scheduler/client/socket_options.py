@@ -1,8 +1,8 @@
-"""Connections whose other end is gone without a word: the kernel asks, and closes them.
+"""TCP keep-alive: the kernel probes idle connections and closes those whose peer is gone.
 
-A machine that loses its power says no goodbye. Whoever only listens, as for the output of a quiet
-job, would do so for ever, and what a server counts for such a caller would never be given back.
-Clients and servers use it alike.
+A machine that loses power sends no FIN. Without probes, a client that follows a quiet job would
+wait for ever, and a server would never release what it counts for such a client. Clients and
+servers use the same options.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-IDLE_S, AGAIN_S, TIMES = 30, 10, 3
-"""Asked for the first time after so long without a word, then again, and given up after so many."""
-GONE_S = IDLE_S + AGAIN_S * TIMES
-"""So long after its last word the other end is known to be gone."""
+IDLE_S, INTERVAL_S, PROBES = 30, 10, 3
+"""The idle time before the first probe, the interval, and the number of unanswered probes."""
+GONE_S = IDLE_S + INTERVAL_S * PROBES
+"""After so long without any packet, the peer counts as gone."""
 
 
 def keep_alive(connection: Any) -> None:
-    """Let the kernel look after a TCP connection, or after all that a listening socket takes."""
+    """Enable keep-alive on a connection, or on all connections of a listening socket."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     _set(connection, "TCP_KEEPIDLE", IDLE_S)
-    _set(connection, "TCP_KEEPINTVL", AGAIN_S)
-    _set(connection, "TCP_KEEPCNT", TIMES)
+    _set(connection, "TCP_KEEPINTVL", INTERVAL_S)
+    _set(connection, "TCP_KEEPCNT", PROBES)
 
 
 def notice_loss(connection: Any) -> None:
-    """The same for who asks a server, which reads all that it is sent.
+    """Enable keep-alive and a limit for unacknowledged data, for connections to a server.
 
-    While something that was sent is not acknowledged, nothing is asked; so that has an end, too.
+    The kernel sends no probes while sent data is unacknowledged, so that needs a limit of its own.
     """
     keep_alive(connection)
     _set(connection, "TCP_USER_TIMEOUT", GONE_S * 1000)
 
 
 def allow_backlog(connection: Any) -> None:
-    """The other end may leave unread what it is sent for as long as it likes, as a job its input.
+    """Remove the limit for unacknowledged data for a peer that may not read, as a job's input.
 
-    Whoever allows that must ask by itself whether somebody is there.
+    The caller must then check by itself whether the peer is alive.
     """
     _set(connection, "TCP_USER_TIMEOUT", 0)
 
 
 def _set(connection: Any, name: str, value: int) -> None:
-    """Set an option of TCP, where the system has it."""
+    """Set a TCP option if the system has it."""
     option = getattr(socket, name, None)
     if option is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
         connection.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,7 +1,7 @@
-"""Waiting for a job: events tell when to look, looking tells the truth.
+"""Waiting for a job: an event triggers a request for the job's state, which decides.
 
-The stream is opened before the job is asked for, so no end can fall in between. A server that is
-away for a while is waited for; a server without a stream is asked again and again.
+The event stream is opened before the state is requested, so no end can be missed in between. The
+wait continues while a server is unavailable; without an event stream, the state is polled.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from gpu_scheduler.client.fields import Job
 
 FIRST_PAUSE_S = 0.02
-LONGEST_PAUSE_S = 1.0
-LONGEST_SILENCE_S = 15.0
-"""A job is asked for again after this time even if no event came."""
+MAX_PAUSE_S = 1.0
+POLL_INTERVAL_S = 15.0
+"""The state of a job is requested again after this time even without an event."""
 _PIECE = 1 << 16
 
 
 class EventStream:
-    """Events of a server, one after the other."""
+    """The event stream of a server."""
 
     def __init__(self, connected: _socket.socket, frames: Frames) -> None:
         self._socket = connected
@@ -41,7 +41,7 @@ class EventStream:
 
     @classmethod
     def open(cls, connection: Connection, after: int | None = None) -> Self | None:
-        """Begin to listen; None when the server does not offer it."""
+        """Open the stream; None if the server does not offer one."""
         key = new_key()
         path = target(f"{API}/events", {"after": after})
         answer, connected, _ = connection.upgrade(path, handshake_headers(key))
@@ -59,7 +59,7 @@ class EventStream:
         self._socket.close()
 
     def next(self, timeout_s: float | None) -> dict[str, Any] | None:
-        """The next event; None when the server closed the stream. `TimeoutError` after a while."""
+        """Return the next event; None if the server closed the stream. Raises `TimeoutError`."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._waiting:
             left = None if end is None else end - time.monotonic()
@@ -71,8 +71,8 @@ class EventStream:
             except OSError as error:
                 if isinstance(error, TimeoutError) and error.errno is None:
                     raise
-                # With a number it is the kernel's word that nobody is there any more.
-                raise Unreadable(f"the server broke off: {error}") from error
+                # A TimeoutError with an errno comes from the kernel: the peer is gone.
+                raise Unreadable(f"the connection to the server was lost: {error}") from error
             if not data or self._frames.closed:
                 return None
             self._waiting.extend(self._frames.feed(data))
@@ -86,20 +86,20 @@ class EventStream:
         try:
             self._socket.sendall(bytes(self._frames.reply))
         except OSError as error:
-            raise Unreadable(f"the server broke off: {error}") from error
+            raise Unreadable(f"the connection to the server was lost: {error}") from error
         self._frames.reply.clear()
 
 
 def wait_for(client: Client, job: str | int, timeout_s: float | None) -> Job:
-    """Wait until the job has ended; `TimedOut` when that takes too long."""
+    """Wait until the job has ended; raises `TimedOut` after `timeout_s`."""
     end = None if timeout_s is None else time.monotonic() + timeout_s
     pause_s = FIRST_PAUSE_S
     while True:
         try:
             found = _watch(client, job, end)
         except ClusterError as error:
-            # Restarted, or its machine is gone: jobs survive that, and so does waiting for them.
-            # But a server that never answered is not waited for.
+            # The server was restarted or lost: jobs survive that, so the wait continues, unless the
+            # server never answered.
             is_late = isinstance(error, TimedOut) and end is not None and time.monotonic() >= end
             if client.connection.address is None or is_late:
                 raise
@@ -108,11 +108,11 @@ def wait_for(client: Client, job: str | int, timeout_s: float | None) -> Job:
             return found
         _check_time(job, end)
         time.sleep(pause_s)
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
 
 def _watch(client: Client, job: str | int, end: float | None) -> Job | None:
-    """The job once it is over; None when the stream ended or there is none."""
+    """Return the job once it has ended; None if the stream ended or there is none."""
     found = client.get(job)
     if is_over(found):
         return found
@@ -130,8 +130,8 @@ def _watch(client: Client, job: str | int, end: float | None) -> Job | None:
 
 
 def _await_event(stream: EventStream, names: set[str], job: str | int, end: float | None) -> bool:
-    """Whether it is worth asking again on this stream."""
-    quiet_until = time.monotonic() + LONGEST_SILENCE_S
+    """Wait for an event of the job; returns False if the stream has ended."""
+    quiet_until = time.monotonic() + POLL_INTERVAL_S
     while True:
         _check_time(job, end)
         limit = quiet_until if end is None else min(quiet_until, end)
@@ -148,4 +148,4 @@ def _await_event(stream: EventStream, names: set[str], job: str | int, end: floa
 
 def _check_time(job: str | int, end: float | None) -> None:
     if end is not None and time.monotonic() >= end:
-        raise TimedOut(f"{job_id(job)} has not ended in the time that was given to it")
+        raise TimedOut(f"{job_id(job)} has not ended within the time limit")

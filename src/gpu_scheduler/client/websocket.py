@@ -1,4 +1,4 @@
-"""WebSocket without sockets: as much of RFC 6455 as a client of our servers needs."""
+"""The WebSocket protocol without I/O: the part of RFC 6455 that a client of our servers needs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-_LARGEST_MESSAGE = 16_000_000
+_MAX_MESSAGE_BYTES = 16_000_000
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
 
 def new_key() -> str:
-    """A fresh key for a handshake."""
+    """Return a random key for a handshake."""
     return b2a_base64(os.urandom(16), newline=False).decode("ascii")
 
 
 def handshake_headers(key: str) -> dict[str, str]:
-    """What asks a server to change the protocol."""
+    """Return the headers that request the upgrade."""
     return {
         "Upgrade": "websocket",
         "Connection": "Upgrade",
@@ -32,7 +32,7 @@ def handshake_headers(key: str) -> dict[str, str]:
 
 
 def accept_of(key: str) -> str:
-    """What the server must answer to a key."""
+    """Return the server's expected response to a key."""
     from hashlib import sha1  # noqa: PLC0415
 
     digest = sha1(key.encode("ascii") + _MAGIC, usedforsecurity=False).digest()
@@ -40,10 +40,10 @@ def accept_of(key: str) -> str:
 
 
 class Frames:
-    """Bytes from the server in, whole messages out; `reply` holds what must be sent back.
+    """Decodes frames: bytes come in, whole messages go out; `reply` must be sent to the server.
 
-    `kind` is that of the message that was given last, text or binary. When it is closed,
-    `close_code` and `close_reason` say why, if the server does.
+    `kind` is the type of the last message, text or binary. After a close, `close_code` and
+    `close_reason` are those of the server.
     """
 
     def __init__(self, already: bytes = b"") -> None:
@@ -56,7 +56,7 @@ class Frames:
         self._message = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Take what was received; give each message that is complete."""
+        """Add received bytes; yields each complete message."""
         self._buffer += data
         while not self.closed:
             frame = self._next_frame()
@@ -88,8 +88,8 @@ class Frames:
             if len(buffer) < start:
                 return None
             length = int.from_bytes(buffer[2:start], "big")
-        if buffer[1] & 0x80 or length + len(self._message) > _LARGEST_MESSAGE:
-            raise Unreadable("the server sent a message that no server of ours sends")
+        if buffer[1] & 0x80 or length + len(self._message) > _MAX_MESSAGE_BYTES:
+            raise Unreadable("the server sent an invalid WebSocket message")
         if len(buffer) < start + length:
             return None
         payload = bytes(buffer[start : start + length])
@@ -99,7 +99,7 @@ class Frames:
 
 
 def masked(kind: int, payload: bytes) -> bytes:
-    """A frame of a client, which must be masked."""
+    """Return a frame of a client, which must be masked."""
     key = os.urandom(4)
     size = len(payload)
     if size < 126:

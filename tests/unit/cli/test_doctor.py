@@ -327,7 +327,7 @@ def test_the_server_that_a_variable_names_is_the_one_that_is_asked(context: Cont
     assert "does not answer" in away.found
     assert list(checks.check_socket(naming("127.0.0.1:1"))) == []
     odd = said(checks.check_server, naming("box:port"), status="problem")
-    assert "is no address" in odd.found
+    assert "is not an address" in odd.found
     assert "TGPU_SERVER" in odd.remedy
 
 

@@ -627,8 +627,8 @@ def test_a_row_with_too_few_values_is_counted_in_plain_words(
         (["--after", "3", "x"], "unknown option '--after'; did you mean '--dependency'?"),
         (["--mem", "-1G", "x"], "--memory is '-1G'; write a size"),
         (["-t", "-5m", "x"], "--time is '-5m'; write a time"),
-        (["echo", "\udcff"], "command[1]: there are bytes in '\\udcff' that are no UTF-8"),
-        (["-J", "bad\udcff", "x"], "name: there are bytes in 'bad\\udcff' that are no UTF-8"),
+        (["echo", "\udcff"], "command[1]: '\\udcff' contains bytes that are not UTF-8"),
+        (["-J", "bad\udcff", "x"], "name: 'bad\\udcff' contains bytes that are not UTF-8"),
         (["--gpus"], "-G/--gpus needs a value"),
         (["--hold=1", "x"], "-H/--hold takes no value"),
         (["--gpus", "two", "x"], "--gpus is 'two'; write a number such as 2 or 0.5"),
@@ -655,7 +655,7 @@ def test_a_row_with_too_few_values_is_counted_in_plain_words(
         (["--contiguous", "x"], "--contiguous chooses GPUs, but the job requests none"),
         (["--topology", "require_island", "x"], "--topology says how GPUs are connected, but the"),
         (["--retry-exit-codes", "300", "x"], "--retry-exit-codes is '300'"),
-        (["--export", "NONE,A", "x"], "NONE stands alone"),
+        (["--export", "NONE,A", "x"], "NONE cannot be combined"),
     ],
 )
 def test_a_mistake_is_refused_in_plain_words(

@@ -62,7 +62,7 @@ def test_a_query_holds_only_what_has_a_value() -> None:
     assert target("/jobs", query) == "/jobs?a=x%20y%26z&d=0"
     assert target("/jobs", {}) == "/jobs"
     assert quoted("é/~") == "%C3%A9%2F~"
-    with pytest.raises(InvalidRequest, match=r"bytes in 'caf.udce9' that are no UTF-8"):
+    with pytest.raises(InvalidRequest, match=r"'caf.udce9' contains bytes that are not UTF-8"):
         quoted("caf\udce9")
 
 
@@ -111,5 +111,5 @@ def test_a_message_that_no_server_sends_is_refused() -> None:
 
 def test_a_port_of_grpc_is_told_from_one_that_breaks_off() -> None:
     first_frame = bytes.fromhex("00001e04000000000000030000")
-    with pytest.raises(Unreadable, match=r"gRPC is spoken there.*api\.http_port, 8080"):
+    with pytest.raises(Unreadable, match=r"this is the gRPC port.*api\.http_port, 8080"):
         Answer().feed(first_frame)

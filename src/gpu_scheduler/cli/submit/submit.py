@@ -23,7 +23,7 @@ from gpu_scheduler.cli.submit.body import (
 )
 from gpu_scheduler.cli.submit.options import add_options
 from gpu_scheduler.cli.text.values import duration_text, number
-from gpu_scheduler.client.environment import unsendable
+from gpu_scheduler.client.environment import non_utf8_variables
 from gpu_scheduler.client.requests import API
 from gpu_scheduler.model.errors import InvalidRequest
 
@@ -210,7 +210,7 @@ def _from_jobs_file(path: str, args: Namespace) -> list[dict[str, Any]]:
 
 def _warn_of_unsendable_variables(args: Namespace) -> None:
     if not args.export or "ALL" in args.export.upper().split(","):
-        for name in sorted(unsendable(os.environ)):
+        for name in sorted(non_utf8_variables(os.environ)):
             warn(f"warning: variable {name!a} is left out: it is not valid UTF-8")
 
 

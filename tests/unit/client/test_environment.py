@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.client.environment import described, directory, exported, unsendable
+from gpu_scheduler.client.environment import described, directory, exported, non_utf8_variables
 from gpu_scheduler.model.errors import InvalidRequest
 
 VARIABLES = {"PATH": "/bin", "A": "1", "CUDA_VISIBLE_DEVICES": "3", "TGPU_JOB_ID": "9", "_": "x"}
@@ -46,7 +46,7 @@ def test_the_directory_keeps_the_name_that_its_user_sees(
     assert directory({"PWD": str(link)}) == str(link)
     assert directory({"PWD": "/nowhere"}) == str(real)
     real.rmdir()
-    with pytest.raises(InvalidRequest, match="does not exist any more"):
+    with pytest.raises(InvalidRequest, match="no longer exists"):
         directory({})
 
 
@@ -61,4 +61,4 @@ def test_what_is_no_text_stays_behind_as_no_request_can_carry_it() -> None:
     odd = {"LATIN": "caf\udce9", "\udcff": "x", "TGPU_ODD": "\udcff", "UTF": "café"}
     carried, _ = exported("ALL", VARIABLES | odd)
     assert carried == {"PATH": "/bin", "A": "1", "UTF": "café"}
-    assert unsendable(odd) == {"LATIN", "\udcff"}
+    assert non_utf8_variables(odd) == {"LATIN", "\udcff"}
