@@ -151,4 +151,4 @@ def test_what_tgpu_db_is_asked_wrongly_is_said(house: RealServer) -> None:
     away = house.tgpu("db", "check", "--from", "postgresql://127.0.0.1:1/x", *where, code=4)
     assert "is not available" in away.stderr
     missing = house.tgpu("db", "backup", "x.db", "--from", "sqlite:////nowhere/x.db", code=4)
-    assert "there is no database" in missing.stderr
+    assert "does not exist yet" in missing.stderr

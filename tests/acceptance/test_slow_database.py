@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 SCRIPT = "cd $0; echo $$ >> runs; while [ ! -e go ]; do sleep 0.05; done; exit 7"
 SAID = "a commit has been running for"
-READ_ANEW = ("orders are given when the store can be read", "commit failed, nothing of it was done")
+READ_ANEW = ("orders will be sent after the reload", "commit failed; the batch is rolled back")
 LEAD_S = 4
 """So long a lead lasts without a renewal: longer than a busy machine stands still."""
 LOCKED_S = 2 * LEAD_S
