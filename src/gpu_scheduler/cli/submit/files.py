@@ -290,7 +290,7 @@ def script_text(path: str) -> str | None:
     except OSError:
         return None
     if len(raw) > LARGEST_SCRIPT:
-        raise InvalidInput(f"is larger than {LARGEST:,} bytes; submit a command", file=path)
+        raise InvalidInput(f"is larger than {LARGEST_SCRIPT:,} bytes; submit a command", file=path)
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
