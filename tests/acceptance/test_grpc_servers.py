@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from gpu_scheduler.agent.identity import join
+from gpu_scheduler.agent.enrollment import join
 from gpu_scheduler.wire import scheduler_pb2 as pb
 from gpu_scheduler.wire.handshake import SERVER_NAME
 from tests.servers import Servers, several_servers

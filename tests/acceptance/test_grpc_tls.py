@@ -11,7 +11,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from gpu_scheduler.agent.identity import Identity, NotJoined, join
+from gpu_scheduler.agent.enrollment import Identity, NotJoined, join
 from gpu_scheduler.wire.handshake import SERVER_NAME
 from tests.certificates import make_certificate
 from tests.cluster import Cluster, a_cluster

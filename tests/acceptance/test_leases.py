@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.agent.launcher import lease_files, processes
+from gpu_scheduler.agent.launcher.lease_watchdog import PID_FILE, Watchdog
 from gpu_scheduler.agent.launcher.loop import now_ms
-from gpu_scheduler.agent.launcher.watchdog import PID_FILE, Watchdog
 from gpu_scheduler.agent.launcher_client import OrderRefused
 from gpu_scheduler.agent.work import Work
 from tests.launching import Rig, is_alive, with_launcher

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from gpu_scheduler.agent.identity import Identity, KeyRenewer, NotJoined, join
+from gpu_scheduler.agent.enrollment import Identity, KeyRenewer, NotJoined, join
 from gpu_scheduler.agent.server_link import Credentials, grpc_stream, open_channel
 from gpu_scheduler.api.grpc.certificate_authority import NodeAuthority, new_authority
 from gpu_scheduler.wire import agent_pb2 as pb

@@ -23,7 +23,7 @@ from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.gangs import GangStatus
 from gpu_scheduler.control.job_record import TaskRecord
 from gpu_scheduler.control.jobs import attempt_events, commands
-from gpu_scheduler.control.jobs.lifecycle import NOT_BEGUN
+from gpu_scheduler.control.jobs.queueing import NOT_BEGUN
 from gpu_scheduler.control.messages import Cancel, NodeFenced
 from gpu_scheduler.control.nodes import admin
 from gpu_scheduler.control.nodes.reconcile import Repairs
@@ -211,7 +211,7 @@ def arrays_know_no_limit() -> Iterator[None]:
 @contextmanager
 def dependencies_are_met_by_any_end() -> Iterator[None]:
     """A job begins also after one that failed."""
-    with patch("gpu_scheduler.control.jobs.lifecycle.is_met", lambda _, state: state in ENDED):
+    with patch("gpu_scheduler.control.jobs.queueing.is_met", lambda _, state: state in ENDED):
         yield
 
 

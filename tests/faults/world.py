@@ -23,7 +23,7 @@ from unittest.mock import patch
 import structlog
 
 from gpu_scheduler.agent.jobs.probes import ProbeTarget
-from gpu_scheduler.control.jobs.lifecycle import NOT_BEGUN
+from gpu_scheduler.control.jobs.queueing import NOT_BEGUN
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.plan import Allocation

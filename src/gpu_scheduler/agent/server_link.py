@@ -23,7 +23,7 @@ from gpu_scheduler.wire.handshake import CHALLENGE, SERVER_NAME, leader_in_reaso
 from gpu_scheduler.wire.orders import SESSION_METHOD
 
 if TYPE_CHECKING:
-    from gpu_scheduler.agent.identity import Identity, KeyRenewer
+    from gpu_scheduler.agent.enrollment import Identity, KeyRenewer
 
 MESSAGE_BYTES = 64 << 20
 OPTIONS = (

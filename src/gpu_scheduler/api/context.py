@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from gpu_scheduler.api.auth.accounts import Directory
-from gpu_scheduler.api.forecast import Explainer
+from gpu_scheduler.api.expected_times import Explainer
 from gpu_scheduler.api.http.idempotency import IdempotencyStore
 from gpu_scheduler.api.http.rate_limit import ConcurrencyLimit
 from gpu_scheduler.api.http.request import Query, Request

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from gpu_scheduler.control.effects import CommitOrder, Outcome
 from gpu_scheduler.control.job_record import JobRecord, TaskRecord
-from gpu_scheduler.control.jobs.lifecycle import NOT_BEGUN, stop
+from gpu_scheduler.control.jobs.queueing import NOT_BEGUN, stop
 from gpu_scheduler.control.messages import Ended, Prepared
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.job import Job, JobState

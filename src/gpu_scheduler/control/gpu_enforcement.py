@@ -17,7 +17,7 @@ from gpu_scheduler.control.gpu_metering import (
     weight_of,
     with_reading,
 )
-from gpu_scheduler.control.jobs.lifecycle import GPU_IDLE, GPU_MEMORY, stop
+from gpu_scheduler.control.jobs.queueing import GPU_IDLE, GPU_MEMORY, stop
 from gpu_scheduler.control.messages import DeviceSample
 from gpu_scheduler.control.state import ControlState, CoreLimits
 from gpu_scheduler.model.job import Job

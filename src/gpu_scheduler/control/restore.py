@@ -15,7 +15,7 @@ from operator import attrgetter
 
 from gpu_scheduler.control.gangs import is_elastic
 from gpu_scheduler.control.job_record import HELD, JobRecord, TaskRecord, paused_until
-from gpu_scheduler.control.jobs.lifecycle import (
+from gpu_scheduler.control.jobs.queueing import (
     BACKOFF,
     queue_if_ready,
     wait_for_begin,

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.jobs.commands import cancel
-from gpu_scheduler.control.jobs.lifecycle import PREEMPTED, stop
+from gpu_scheduler.control.jobs.queueing import PREEMPTED, stop
 from gpu_scheduler.control.jobs.submit import check_pending, check_room, submit, would_accept
 from gpu_scheduler.control.messages import (
     Cancel,

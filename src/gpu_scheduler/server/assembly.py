@@ -28,7 +28,7 @@ from gpu_scheduler.server.background import supervise
 from gpu_scheduler.server.background.housekeeping import tune_gc
 from gpu_scheduler.server.grpc import AgentGate, GrpcServer
 from gpu_scheduler.server.ha.leader import Components
-from gpu_scheduler.server.ha.lease import FencedStore, elector_of, fence, member_of
+from gpu_scheduler.server.ha.leader_lease import FencedStore, elector_of, fence, member_of
 from gpu_scheduler.server.ha.role import ReplicatedRole, Role, StandaloneRole
 from gpu_scheduler.server.start_rules import check_settings
 from gpu_scheduler.server.state_directory import (

@@ -18,7 +18,7 @@ from gpu_scheduler.settings.trusted_files import read_trusted
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.copy import CopiedTable, Endpoint, copy, problems, sizes
 from gpu_scheduler.store.postgres import DatabaseAddress
-from gpu_scheduler.store.sql_files import migrations
+from gpu_scheduler.store.sql_queries import migrations
 from gpu_scheduler.store.sqlite import copy as sqlite_copy
 from gpu_scheduler.store.sqlite.store import SqliteStore
 

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import Any, Protocol
 
 from gpu_scheduler.model.errors import AlreadyExists, StoreDamaged, StoreError
-from gpu_scheduler.store.sql_files import named_queries
+from gpu_scheduler.store.sql_queries import named_queries
 from gpu_scheduler.store.tables import TABLES
 
 SERVER_TABLES = frozenset({"meta", "writers", "leadership", "servers", "cluster_secrets"})

@@ -46,7 +46,7 @@ from gpu_scheduler.store.rows import (
     UsageRow,
     WeekUsageRow,
 )
-from gpu_scheduler.store.sql_files import Dialect
+from gpu_scheduler.store.sql_queries import Dialect
 
 T = TypeVar("T")
 Values = Mapping[str, Any]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from gpu_scheduler.agent import identity as join
-from gpu_scheduler.agent.identity import Identity, NotJoined, load_or_join
+from gpu_scheduler.agent import enrollment as join
+from gpu_scheduler.agent.enrollment import Identity, NotJoined, load_or_join
 from gpu_scheduler.wire import nodes_pb2 as nodes
 from gpu_scheduler.wire.handshake import JoinText, not_leader_reason
 

@@ -10,8 +10,8 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from gpu_scheduler.agent import identity as join
-from gpu_scheduler.agent.identity import REJOINED, Identity, KeyRenewer, NotJoined
+from gpu_scheduler.agent import enrollment as join
+from gpu_scheduler.agent.enrollment import REJOINED, Identity, KeyRenewer, NotJoined
 from gpu_scheduler.agent.server_link import ServerConnector
 from gpu_scheduler.api.grpc.certificate_authority import NodeAuthority, new_authority
 from gpu_scheduler.wire import nodes_pb2 as nodes

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api.forecast import MOST_FORECAST_S, Explainer
+from gpu_scheduler.api.expected_times import MOST_FORECAST_S, Explainer
 from gpu_scheduler.engine.forecast import forecast
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from tests.builders import Stated, a_job, a_node, a_state, on, running

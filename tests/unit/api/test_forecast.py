@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api.forecast import (
+from gpu_scheduler.api.expected_times import (
     ExpectedTime,
     Explainer,
     expected_queued_end,

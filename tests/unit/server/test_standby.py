@@ -14,7 +14,7 @@ import pytest
 from gpu_scheduler.api.auth.accounts import Directory
 from gpu_scheduler.api.auth.peer_credentials import Peer
 from gpu_scheduler.api.auth.tokens import BearerAuthenticator, hash_secret
-from gpu_scheduler.api.forecast import Explainer
+from gpu_scheduler.api.expected_times import Explainer
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Cancel, RunCycle, SetNode, SetTenant, Submit
 from gpu_scheduler.model.errors import NotLeader

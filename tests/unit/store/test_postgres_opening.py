@@ -14,7 +14,7 @@ from gpu_scheduler.settings.groups.cluster import DatabaseSettings
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.store.postgres.connection import Connection, connect
 from gpu_scheduler.store.postgres.store import PostgresStore
-from gpu_scheduler.store.sql_files import migrations
+from gpu_scheduler.store.sql_queries import migrations
 from tests.certificates import make_certificate
 from tests.postgres import OwnPostgres, a_server, address_of, shared_server
 

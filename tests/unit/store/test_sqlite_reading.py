@@ -13,7 +13,7 @@ from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.store.contract import JobQuery
 from gpu_scheduler.store.reader import page_statement
 from gpu_scheduler.store.rows import AttemptRow, EventRow, JobRow, LaunchRow, UsageRow
-from gpu_scheduler.store.sql_files import SQLITE, migrations, named_queries
+from gpu_scheduler.store.sql_queries import SQLITE, migrations, named_queries
 from gpu_scheduler.store.sqlite.store import SqliteStore
 from tests.builders import a_job, a_node, a_tenant, on, running
 

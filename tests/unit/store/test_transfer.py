@@ -28,7 +28,7 @@ from gpu_scheduler.store import copy as store_copy
 from gpu_scheduler.store.contract import AuditQuery, JobQuery, Store
 from gpu_scheduler.store.postgres.store import PostgresStore
 from gpu_scheduler.store.rows import AuditRow, EventRow, JobRow, LaunchRow, Write
-from gpu_scheduler.store.sql_files import migrations
+from gpu_scheduler.store.sql_queries import migrations
 from gpu_scheduler.store.sqlite import copy as sqlite_copy
 from gpu_scheduler.store.sqlite.store import SqliteStore
 from tests.builders import a_job

@@ -5,7 +5,7 @@
 
 import sys
 
-from gpu_scheduler.agent.launcher.watchdog import main
+from gpu_scheduler.agent.launcher.lease_watchdog import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -57,7 +57,7 @@ class WatchdogProcess:
         """Start it in a session of its own, with the mark of a helper: it has to outlive us."""
         reader, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(writer, False)
-        command = (sys.executable, "-I", "-m", "gpu_scheduler.agent.launcher.watchdog")
+        command = (sys.executable, "-I", "-m", "gpu_scheduler.agent.launcher.lease_watchdog")
         try:
             self._pid = os.posix_spawn(
                 sys.executable,

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from gpu_scheduler.control.effects import CommitOrder
 from gpu_scheduler.control.gangs import GangStatus, MemberResult
-from gpu_scheduler.control.jobs.lifecycle import NOT_BEGUN
+from gpu_scheduler.control.jobs.queueing import NOT_BEGUN
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Prepared
 from gpu_scheduler.control.nodes.reconcile import AllocationView

@@ -14,7 +14,7 @@ from gpu_scheduler.api.nodes.gangs import GangCoordinator
 from gpu_scheduler.api.nodes.sessions import Session, Sessions
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.gangs import GANG, GangStatus, MemberResult
-from gpu_scheduler.control.jobs.lifecycle import (
+from gpu_scheduler.control.jobs.queueing import (
     CANCELLED,
     GPU_IDLE,
     GPU_MEMORY,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.forecast import (
+from gpu_scheduler.api.expected_times import (
     UNKNOWN,
     ExpectedTime,
     describe_reason,

@@ -12,7 +12,7 @@ from typing import Any, cast, get_args, get_origin
 
 from msgspec import structs
 
-from gpu_scheduler.api.forecast import describe_reason, expected_running_end
+from gpu_scheduler.api.expected_times import describe_reason, expected_running_end
 from gpu_scheduler.api.ha.gate import note_stale
 from gpu_scheduler.api.interfaces import Attach, Service
 from gpu_scheduler.control.nodes.lost_nodes import on_lost_node

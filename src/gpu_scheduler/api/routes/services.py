@@ -6,7 +6,7 @@ A caller sees its own services and those of tenants that it administers.
 from __future__ import annotations
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.forecast import describe_reason
+from gpu_scheduler.api.expected_times import describe_reason
 from gpu_scheduler.api.ha.gate import note_stale
 from gpu_scheduler.api.http.operations import V1, Operation
 from gpu_scheduler.api.http.request import JSON, Request, Response, decode, json_response

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.forecast import expected_times_of_new
+from gpu_scheduler.api.expected_times import expected_times_of_new
 from gpu_scheduler.api.http.errors import TooLarge, bad_body
 from gpu_scheduler.api.http.operations import V1, Operation
 from gpu_scheduler.api.http.request import (

@@ -363,14 +363,14 @@ def _config(settings: Settings, labels: dict[str, str], token: str) -> AgentConf
 
 def _check_token(config: AgentConfig) -> None:
     """Reject an empty token file; an agent that has joined before needs no token."""
-    from gpu_scheduler.agent.identity import token_in
+    from gpu_scheduler.agent.enrollment import token_in
 
     file = config.token_file
     if not file or config.token or token_in(file):
         return
     from pathlib import Path
 
-    from gpu_scheduler.agent.identity import IDENTITY_FILE
+    from gpu_scheduler.agent.enrollment import IDENTITY_FILE
     from gpu_scheduler.model.errors import InvalidRequest
 
     if not (Path(config.dir) / IDENTITY_FILE).exists():

@@ -14,7 +14,7 @@ from gpu_scheduler.control import services
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.gangs import can_shrink, is_elastic
 from gpu_scheduler.control.job_record import JobRecord, TaskRecord, paused_until
-from gpu_scheduler.control.jobs.lifecycle import (
+from gpu_scheduler.control.jobs.queueing import (
     BACKOFF,
     CANCELLED,
     GPU_IDLE,

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.job_record import HELD, JobRecord
-from gpu_scheduler.control.jobs.lifecycle import (
+from gpu_scheduler.control.jobs.queueing import (
     BACKOFF,
     CANCELLED,
     cancel_pending,

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.job_record import JobRecord
-from gpu_scheduler.control.jobs.lifecycle import (
+from gpu_scheduler.control.jobs.queueing import (
     enqueue_if_ready,
     is_met,
     leave_queue,

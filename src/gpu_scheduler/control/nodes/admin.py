@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.jobs.lifecycle import PREEMPTED, stop
+from gpu_scheduler.control.jobs.queueing import PREEMPTED, stop
 from gpu_scheduler.control.messages import (
     Cordon,
     Drain,

@@ -13,7 +13,7 @@ from gpu_scheduler.control.effects import NodeGone, Outcome
 from gpu_scheduler.control.gangs import is_elastic
 from gpu_scheduler.control.job_record import JobRecord
 from gpu_scheduler.control.jobs.attempt_events import on_ended
-from gpu_scheduler.control.jobs.lifecycle import NODE_LOST, PREEMPTED, stop
+from gpu_scheduler.control.jobs.queueing import NODE_LOST, PREEMPTED, stop
 from gpu_scheduler.control.messages import (
     ConfirmDead,
     Ended,

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.jobs.lifecycle import PREEMPTED, stop
+from gpu_scheduler.control.jobs.queueing import PREEMPTED, stop
 from gpu_scheduler.control.messages import CancelReservation, Reserve
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.reservation.advance import (

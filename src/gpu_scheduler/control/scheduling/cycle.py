@@ -10,7 +10,7 @@ from dataclasses import replace
 from gpu_scheduler.control import services
 from gpu_scheduler.control.effects import Outcome, StartOrder
 from gpu_scheduler.control.gangs import BEGUN, PREPARED, give_up, resized, set_start_timers
-from gpu_scheduler.control.jobs.lifecycle import (
+from gpu_scheduler.control.jobs.queueing import (
     BACKOFF,
     BEGIN,
     NOT_BEGUN,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_scheduler.engine.placement import placer
+from gpu_scheduler.engine.placement import gangs
 from gpu_scheduler.engine.queue import JobShape
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.engine.state.node_index import NodeIndex
@@ -162,7 +162,7 @@ def _try_empty(index: NodeIndex, job_shape: JobShape) -> str:
         empty.add_node(_at_its_best(resources.node))
     shapes = tuple(empty.shape(member.request) for member in job_shape.members)
     twin = JobShape(0, shapes, job_shape.min_members, same_rack=job_shape.same_rack)
-    if placer.place_gang(twin, Transaction(empty), empty.find) is not None:
+    if gangs.place_gang(twin, Transaction(empty), empty.find) is not None:
         return ""
     where = _where_it_fails(empty, twin)
     members = job_shape.members[: job_shape.min_members]
@@ -195,12 +195,12 @@ def _where_it_fails(empty: NodeIndex, job_shape: JobShape) -> str:
     found = ""
     if labels:
         count = (empty.selected(wanted[0].request) or 0).bit_count()
-        room = placer.most_members(transaction, wanted, empty.find, None)
+        room = gangs.most_members(transaction, wanted, empty.find, None)
         nodes = f"{count} node{'s' * (count != 1)}"
         found = f"{nodes} {_chosen_by(labels, count)}, with room for {room} of {least}; "
     if job_shape.same_rack:
         rooms = [
-            (-placer.most_members(transaction, wanted, empty.find, bits), name)
+            (-gangs.most_members(transaction, wanted, empty.find, bits), name)
             for name, bits in empty.racks().items()
         ]
         room, name = min(rooms)
@@ -226,7 +226,7 @@ def open_room(state: ClusterState, job_shape: JobShape) -> bool:
         opened.add_node(node)
     shapes = tuple(opened.shape(member.request) for member in job_shape.members)
     twin = JobShape(0, shapes, job_shape.min_members, same_rack=job_shape.same_rack)
-    return placer.place_gang(twin, Transaction(opened), opened.find) is not None
+    return gangs.place_gang(twin, Transaction(opened), opened.find) is not None
 
 
 def _is_able(index: NodeIndex, resources: NodeResources, shape: RequestShape) -> bool:

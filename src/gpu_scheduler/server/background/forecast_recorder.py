@@ -13,7 +13,7 @@ from time import thread_time
 
 import structlog
 
-from gpu_scheduler.api.forecast import Explainer, expected_start
+from gpu_scheduler.api.expected_times import Explainer, expected_start
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Estimate, NoteEstimates
 from gpu_scheduler.model.errors import SchedulerError

@@ -32,7 +32,7 @@ from gpu_scheduler.model.errors import (
     StoreUnavailable,
 )
 from gpu_scheduler.store.postgres import DatabaseAddress
-from gpu_scheduler.store.sql_files import named_queries
+from gpu_scheduler.store.sql_queries import named_queries
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from gpu_scheduler.model.errors import StoreDamaged, StoreTooNew, StoreUnavailable
 from gpu_scheduler.store.postgres import DatabaseAddress
 from gpu_scheduler.store.postgres.connection import MIN_VERSION, Connection
-from gpu_scheduler.store.sql_files import Migrations, migrations
+from gpu_scheduler.store.sql_queries import Migrations, migrations
 
 LOCK = 0x74677075
 """The key of the advisory lock for migrations: `tgpu` in ASCII."""

@@ -25,7 +25,7 @@ from gpu_scheduler.store.postgres.connection import (
 from gpu_scheduler.store.postgres.writer import Fence, Writer
 from gpu_scheduler.store.reader import NO_VALUES, SqlReader, Values
 from gpu_scheduler.store.rows import Write
-from gpu_scheduler.store.sql_files import Dialect, Migrations, migrations
+from gpu_scheduler.store.sql_queries import Dialect, Migrations, migrations
 
 T = TypeVar("T")
 

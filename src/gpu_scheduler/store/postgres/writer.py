@@ -54,7 +54,7 @@ from gpu_scheduler.store.postgres.connection import (
 )
 from gpu_scheduler.store.postgres.schema import Types
 from gpu_scheduler.store.rows import EventRow, JobRow, LaunchRow, NewJobs, Write
-from gpu_scheduler.store.sql_files import named_queries
+from gpu_scheduler.store.sql_queries import named_queries
 from gpu_scheduler.store.tables import (
     REMOVABLE,
     TABLES,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from gpu_scheduler.model.errors import AlreadyExists, StoreUnavailable
 from gpu_scheduler.store.copy import Counters, Row
-from gpu_scheduler.store.sql_files import migrations
-from gpu_scheduler.store.sqlite.files import (
+from gpu_scheduler.store.sql_queries import migrations
+from gpu_scheduler.store.sqlite.database_file import (
     PRIVATE,
     damaged,
     detect_concurrent_writer,

@@ -17,8 +17,8 @@ from gpu_scheduler.model.errors import StoreUnavailable
 from gpu_scheduler.store.contract import Cutoffs
 from gpu_scheduler.store.reader import NO_VALUES, SqlReader, Values
 from gpu_scheduler.store.rows import Write
-from gpu_scheduler.store.sql_files import SQLITE, Migrations, migrations
-from gpu_scheduler.store.sqlite.files import open_reader, open_writer, translate_read_errors
+from gpu_scheduler.store.sql_queries import SQLITE, Migrations, migrations
+from gpu_scheduler.store.sqlite.database_file import open_reader, open_writer, translate_read_errors
 from gpu_scheduler.store.sqlite.writer import Writer
 
 T = TypeVar("T")

@@ -32,8 +32,8 @@ from gpu_scheduler.store.job_columns import (
     progress_columns,
 )
 from gpu_scheduler.store.rows import EventRow, JobRow, LaunchRow, NewJobs, Write
-from gpu_scheduler.store.sql_files import named_queries
-from gpu_scheduler.store.sqlite.files import translate_errors
+from gpu_scheduler.store.sql_queries import named_queries
+from gpu_scheduler.store.sqlite.database_file import translate_errors
 from gpu_scheduler.store.tables import (
     REMOVABLE,
     TABLES,

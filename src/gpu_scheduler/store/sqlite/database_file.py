@@ -23,7 +23,7 @@ from gpu_scheduler.model.errors import (
     StoreTooNew,
     StoreUnavailable,
 )
-from gpu_scheduler.store.sql_files import Migrations
+from gpu_scheduler.store.sql_queries import Migrations
 
 _PRIMARY = 0xFF
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})

@@ -1,6 +1,6 @@
 """The watchdog process: stops jobs whose lease has run out while no launcher runs.
 
-Started as `python -I -m gpu_scheduler.agent.launcher.watchdog --dir D --mark M`.
+Started as `python -I -m gpu_scheduler.agent.launcher.lease_watchdog --dir D --mark M`.
 
 It does one thing: kill what still runs a moment after its lease has ended, so that a frozen or dead
 launcher does not let a job run on. It reads the files of `lease_files`, and a byte on its standard
