@@ -25,6 +25,8 @@ from gpu_scheduler.api.http.app import DOCUMENTED_OPERATIONS
 from gpu_scheduler.api.http.operations import openapi_document
 from tests.unit.api.lab import ApiLab
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = schemathesis.openapi.from_dict(openapi_document(DOCUMENTED_OPERATIONS, "0"))
 OPERATIONS = {
     operation.label: operation

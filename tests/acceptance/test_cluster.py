@@ -38,7 +38,7 @@ def test_a_drain_is_shown_explained_and_undone(cluster: Cluster) -> None:
     node = cluster.node_of(job)
     other = "n2" if node == "n1" else "n1"
     told = cluster.tgpu("nodes", "drain", node, "--reason", "new driver", "--deadline", "1h")
-    assert told == f"{node} gets no new work; still running: {job}; stopped in 60 min\n"
+    assert told == f"{node} draining; still running: {job}; stopped in 60 min\n"
     cluster.tgpu("nodes", "cordon", other)
     assert "cordoned" in cluster.tgpu("nodes", "show", other)
     late = cluster.submit("--", "true")
@@ -80,7 +80,7 @@ def test_a_second_agent_of_the_same_name_is_refused_and_says_why(cluster: Cluste
     rival.log_file = cluster.directory / "rival.log"
     rival.start()
     assert rival.ended() != 0
-    assert "there is a node 'n1' already" in rival.log()
+    assert "node 'n1' already exists" in rival.log()
     stolen = next((cluster.directory / "n1").rglob("identity.json"))
     shutil.copy(stolen, cluster.directory / "rival" / stolen.relative_to(cluster.directory / "n1"))
     rival.start()

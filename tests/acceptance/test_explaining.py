@@ -76,5 +76,5 @@ def test_limits_of_a_user_are_shown_and_kept(server: RealServer) -> None:
     ]
     assert rows[1][1:5] == ["GPUs", "2", "2", "0"]
     assert rows[2][1:5] == ["GPU-hours", "10", "2", "8"]
-    assert rows[2][5].startswith("week, anew ")
+    assert rows[2][5].startswith("week, resets ")
     server.tgpu("cancel", job, next_one)

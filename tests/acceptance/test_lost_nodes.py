@@ -119,7 +119,7 @@ def test_an_admin_says_that_a_node_is_dead_and_its_job_runs_elsewhere() -> None:
         told = cluster.tgpu("logs", job, code=1)
         assert f"attempt 1 is on node '{lost}', which is lost (no heartbeat since" in told
         assert "add --yes" in cluster.tgpu("nodes", "confirm-dead", lost, code=2)
-        assert f"{lost} is dead" in cluster.tgpu("nodes", "confirm-dead", lost, "--yes")
+        assert f"{lost} confirmed dead" in cluster.tgpu("nodes", "confirm-dead", lost, "--yes")
         cluster.until(lambda: f"{job}.2" in runs(notes), "the second attempt")
         assert "confirm_dead" in cluster.tgpu("audit")
         told = cluster.tgpu("logs", job, "--attempt", 1, code=1)

@@ -61,7 +61,7 @@ def told() -> Iterator[Told]:
 
 def test_a_target_can_be_tried_and_a_failure_is_said(told: Told) -> None:
     said = told.tgpu("notify", "test", "hook").stdout
-    assert said == "hook was told\n"
+    assert said == "hook: test notification delivered\n"
     assert told.hook.got.pop()["event"] == "test"
     failed = told.tgpu("notify", "test", "staff", code=1)
     assert "/bin/false ended with exit code 1" in failed.stdout

@@ -241,5 +241,5 @@ def test_what_cannot_be_joined_is_refused_with_the_way_to_go(cluster: Cluster) -
     assert "runs in tmux on n" in cluster.tgpu("attach", session, code=2)
     cluster.tgpu("cancel", session)
     waiting = cluster.submit("--runner", "terminal", "--hold", "--", "true")
-    assert "is pending; one can attach while it runs" in cluster.tgpu("attach", waiting, code=2)
+    assert "is pending; you can attach while it runs" in cluster.tgpu("attach", waiting, code=2)
     cluster.tgpu("cancel", waiting)

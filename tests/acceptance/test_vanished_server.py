@@ -79,8 +79,8 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setattr("gpu_scheduler.client.connection.CONNECT_TIMEOUT_S", 0.5)
     monkeypatch.setattr("gpu_scheduler.client.async_client.CONNECT_TIMEOUT_S", 0.5)
     # Only the kernel's word may end a silence here.
-    monkeypatch.setattr("gpu_scheduler.client.wait.LONGEST_SILENCE_S", 600.0)
-    monkeypatch.setattr("gpu_scheduler.client.async_client.LONGEST_SILENCE_S", 600.0)
+    monkeypatch.setattr("gpu_scheduler.client.wait.POLL_INTERVAL_S", 600.0)
+    monkeypatch.setattr("gpu_scheduler.client.async_client.POLL_INTERVAL_S", 600.0)
     with ExitStack() as stack:
         fake = stack.enter_context(a_server())
         cable = Cable(200)
