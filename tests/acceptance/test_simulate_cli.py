@@ -328,7 +328,7 @@ def on_a_terminal(words: list[str]) -> tuple[subprocess.CompletedProcess[bytes],
 BAD: list[tuple[str, str]] = [
     ("", "nothing to simulate; give --trace FILE, --generate or --demo"),
     ("--trace missing.csv --nodes 1", "missing.csv: cannot be read"),
-    ("--trace jobs.csv", "names no machines; expected a cluster"),
+    ("--trace jobs.csv", "has no nodes; expected a cluster"),
     ("--trace jobs.csv --cluster missing.csv", "missing.csv: cannot be read"),
     ("--trace jobs.csv --nodes 1 --format cvs", "--format is 'cvs'; did you mean 'csv'?"),
     ("--trace jobs.csv --nodes 1 --format swf", "jobs.csv, line 1"),

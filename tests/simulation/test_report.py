@@ -122,7 +122,7 @@ def test_what_there_is_no_data_for_is_said_in_a_sentence(tmp_path: Path) -> None
     assert "No job came to its end." in html
     assert "The runs carry no samples" in html
     assert "No job was preempted" in html
-    assert "was promised a start" in html
+    assert "had a forecast start" in html
     assert "<figure" not in html
 
 

@@ -120,7 +120,7 @@ def test_each_line_may_hold_a_job(tmp_path: Path) -> None:
         (a_record(gpus=[1]), "gpus is"),
         (a_record(gpus=99), "99 GPUs"),
         (a_record(members=[]), "empty list"),
-        (a_record(members=[{"gpus": 1}]), "gpus stands beside a list of members"),
+        (a_record(members=[{"gpus": 1}]), "gpus is given beside a list of members"),
         (a_record(members=[3]), "members is"),
         (["a"], "an object"),
         ("a", "an object"),

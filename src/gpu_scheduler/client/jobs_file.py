@@ -1,8 +1,8 @@
-"""`jobs.txt` and `llm_config.json`: lines of work in, submissions out.
+"""`jobs.txt` and `llm_config.json`: one job per line comes in, submissions go out.
 
 A line is `priority,script,conda environment,arguments,allowed GPUs`; priorities 0, 1 and 2 are
-high, normal and low. A job's GPUs come from the model that its arguments name: as the file of
-models says, else as its size suggests, else the file's default.
+high, normal and low. The number of GPUs depends on the model that the arguments name: the value in
+`llm_config.json`, else an estimate from the size of the model, else the default in the file.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _COLUMNS = 5
 _PYTHONS = ("python", "python3")
 
 Kinds = dict[str, tuple[int, int]]
-"""The GPUs that there are: name to memory in MiB and how many."""
+"""The available GPUs: name to memory in MiB and number of GPUs."""
 
 
 def read_jobs_file(
     path: str, models: dict[str, Any] | None = None, kinds: Kinds | None = None
 ) -> list[dict[str, Any]]:
-    """Every line of a file as a submission; comments and empty lines are left out."""
+    """Every line of a file as a submission; comments and empty lines are ignored."""
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -51,9 +51,8 @@ def read_line(
     kinds: Kinds | None = None,
     search: str | None = None,
 ) -> dict[str, Any]:
-    """One line. Arguments may hold commas: the first three and the last are the other columns.
-
-    `search` is the PATH that the job will have; None: that of this process.
+    """One line as a submission. The arguments may hold commas: the other columns are the first
+    three and the last. `search` is the PATH of the job; None means that of this process.
     """
     parts = [part.strip() for part in line.split(",")]
     parts += [""] * (_COLUMNS - len(parts))
@@ -61,8 +60,8 @@ def read_line(
     allowed = parts[-1]
     if priority not in PRIORITIES or not script:
         raise InvalidInput(
-            f"'{line.strip()}' is no job; write 'priority 0-2,script,conda environment,arguments,"
-            "allowed GPUs'",
+            f"'{line.strip()}' is not a job; write "
+            "'priority 0-2,script,conda environment,arguments,allowed GPUs'",
             file=path,
             line=number,
         )
@@ -94,7 +93,7 @@ def script_job(
     kinds: Kinds | None = None,
     search: str | None = None,
 ) -> dict[str, Any]:
-    """The submission of a script with its arguments, for a job that has this PATH."""
+    """The submission of a script with its arguments; `search` is the PATH of the job."""
     program = [_python(conda, search), script] if script.endswith(".py") else [script]
     body: dict[str, Any] = {
         "name": script.rpartition("/")[2],
@@ -109,7 +108,7 @@ def script_job(
 
 
 def _python(conda: str, search: str | None) -> str:
-    """What runs a `.py`: some systems have only `python3`, a conda environment has `python`."""
+    """The interpreter: some systems have only `python3`, a conda environment has `python`."""
     there = (name for name in _PYTHONS if conda or shutil.which(name, path=search))
     return next(there, _PYTHONS[0])
 
@@ -117,7 +116,7 @@ def _python(conda: str, search: str | None) -> str:
 def gpu_fields(
     arguments: list[str], models: dict[str, Any] | None, kinds: Kinds | None = None
 ) -> dict[str, Any]:
-    """What the model named in the arguments needs: by the file, by its size, by default."""
+    """GPU fields for the model named in the arguments: from the file, its size or the default."""
     config = models or {}
     name = model_named(arguments)
     listed = config.get("models", {})
@@ -138,27 +137,27 @@ def model_named(arguments: list[str]) -> str:
 
 
 def llm_config(path: str | None = None) -> dict[str, Any]:
-    """The GPUs by model; nothing when the file is missing and was not named."""
+    """Read the GPUs by model; empty if no path is given and the default file does not exist."""
     file = Path(path or DEFAULT_CONFIG)
     if path is None and not file.is_file():
         return {}
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"is no configuration of models: {error}", file=str(file)) from error
+        raise InvalidInput(f"is not a model configuration: {error}", file=str(file)) from error
     return models_in(text, str(file))
 
 
 def models_in(text: str, file: str) -> dict[str, Any]:
-    """The GPUs by model in the text of such a file."""
+    """Parse and check the text of a model configuration."""
     try:
         config = json.loads(text)
         models = config.get("models", {})
         valid = all(_is_amount(gpus) for gpus in models.values())
         if not valid or not _is_amount(config.get("default_requirement", 1.0)):
-            raise InvalidInput("GPUs must be numbers from 0", file=file)
+            raise InvalidInput("GPU counts must be numbers of 0 or more", file=file)
     except (ValueError, AttributeError) as error:
-        raise InvalidInput(f"is no configuration of models: {error}", file=file) from error
+        raise InvalidInput(f"is not a model configuration: {error}", file=file) from error
     return dict(config)
 
 

@@ -1,7 +1,7 @@
-"""`--llm NAME`: the GPUs that a job with this model needs, and a sentence that says why.
+"""`--llm NAME`: a model and its use come in; GPU fields of a submission and an explanation go out.
 
-By `llm_config.json` if it names the model; else estimated, for the GPUs that there are; else the
-file's default.
+The number of GPUs comes from `llm_config.json` if it lists the model, else from an estimate for the
+GPUs of the server, else from the default in the file.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from gpu_scheduler.sizing.memory import GIB, MIB, Need, Train, Use, fits, memory
 from gpu_scheduler.sizing.model import Model, named_model
 from gpu_scheduler.sizing.model_files import Weights, model_from_files, quantised_bits, weights_of
 
-# --- Reads what a model's directory says about it: `config.json`, and the headers of its tensors.
-#
-# Only headers are read, so a model of 100 GB costs some milliseconds. A file that lies about its
-# header is refused before anything large is read.
+# Reading the directory of a model: `config.json` and the headers of its tensor files.
+# Only headers are read, so a model of 100 GB takes some milliseconds. A file with an implausible
+# header size is rejected before anything large is read.
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 LARGEST_HEADER = 100 << 20
-"""As the format itself allows."""
+"""The limit of the safetensors format."""
 LARGEST_JSON = 64 << 20
 
 
 def found_model(name: str, parameters: int | None = None) -> Model:
-    """A model by its directory if there is one of that name, else by the name itself."""
+    """The model in the directory `name` if that is a path to one, else the model of that name."""
     directory = Path(name).expanduser()
     if parameters is None and ("/" in name or name in {".", ".."}) and directory.is_dir():
         return read_model(directory)
@@ -38,10 +37,10 @@ def found_model(name: str, parameters: int | None = None) -> Model:
 
 
 def read_model(directory: Path) -> Model:
-    """What the files of a model say."""
+    """The model that the files in a directory describe."""
     config = _json(directory / CONFIG)
     if not isinstance(config, dict):
-        raise InvalidInput("is no configuration of a model", file=str(directory / CONFIG))
+        raise InvalidInput("is not the configuration of a model", file=str(directory / CONFIG))
     files = tensor_files(directory)
     headers = [read_header(file) for file in files]
     weights = weights_of(headers, quantised_bits(config)) if headers else Weights()
@@ -52,7 +51,7 @@ def read_model(directory: Path) -> Model:
 
 
 def tensor_files(directory: Path) -> list[Path]:
-    """The files that make up the model: by its index, else the one, else all there are."""
+    """The tensor files of a model: those in its index, else the single file, else all."""
     index = directory / INDEX
     if index.is_file():
         names = set((_json(index).get("weight_map") or {}).values())
@@ -70,13 +69,13 @@ def read_header(file: Path) -> dict[str, Any]:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
             if not 2 <= length <= min(LARGEST_HEADER, file.stat().st_size):
-                raise InvalidInput("is no safetensors file", file=str(file))
+                raise InvalidInput("is not a safetensors file", file=str(file))
             text = stream.read(length)
             header = json.loads(text) if len(text) == length else None
     except (OSError, ValueError) as error:
         raise InvalidInput(f"cannot be read: {read_error_detail(error)}", file=str(file)) from error
     if not isinstance(header, dict):
-        raise InvalidInput("is no safetensors file", file=str(file))
+        raise InvalidInput("is not a safetensors file", file=str(file))
     return header
 
 
@@ -89,7 +88,7 @@ def _json(file: Path) -> Any:
         raise InvalidInput(f"cannot be read: {read_error_detail(error)}", file=str(file)) from error
 
 
-# --- `--llm NAME`: the GPUs that a job with this model needs, and a sentence that says why.
+# From the option to the fields of a submission.
 
 EXAMPLE = "qwen2.5-32b, or qwen2.5-32b,context=32k,dtype=int4,batch=4,train=lora"
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
@@ -125,7 +124,7 @@ def token_count(text: str, name: str) -> int:
 
 
 def gpu_kinds(gpus: Iterable[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
-    """The kinds of GPU that a server has: name to memory in MiB and how many."""
+    """The kinds of GPU of a server: name to memory in MiB and number of GPUs."""
     kinds: dict[str, tuple[int, int]] = {}
     for gpu in gpus:
         memory_mb = int(gpu.get("memory_mb") or 0)
@@ -137,19 +136,19 @@ def gpu_kinds(gpus: Iterable[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
 def fields_for(
     text: str, config: Mapping[str, Any], kinds: Mapping[str, tuple[int, int]]
 ) -> tuple[dict[str, Any], str]:
-    """The fields of a submission for a model, and how they were found."""
+    """The GPU fields of a submission for a model, and an explanation."""
     name, use = wanted_model(text)
     models = config.get("models") or {}
     if name in models:
         gpus = float(models[name])
-        return {"gpu_count": gpus}, f"{name} takes {gpus:g} GPUs by the file of models"
+        return {"gpu_count": gpus}, f"{name} takes {gpus:g} GPUs according to the model file"
     try:
         model = found_model(name)
     except InvalidRequest as error:
         if "default_requirement" not in config:
             raise
         gpus = float(config["default_requirement"])
-        return {"gpu_count": gpus}, f"{error}; the default of {gpus:g} GPUs is taken"
+        return {"gpu_count": gpus}, f"{error}; using the default of {gpus:g} GPUs"
     return estimated_fields(model, use, kinds)
 
 
@@ -173,7 +172,7 @@ def estimated_fields(
     count = fit.count if fit.count > 1 else share_of_one(need, fit.memory_mb)
     fields = {"gpu_count": count, "gpu_memory_mb_per_gpu": fit.each_mb}
     if count < 1:
-        # A share has its part of the memory by itself, and that is enough by its making.
+        # A share includes its part of the memory, and `share_of_one` chose it large enough.
         fields = {"gpu_count": count, "gpu_memory_mb": need.total_bytes // MIB + 1}
     return fields, f"{model.name} needs {summary(need)}: {count:g} x {fit.gpu}"
 
@@ -181,5 +180,5 @@ def estimated_fields(
 def summary(need: Need) -> str:
     """`70.1 GB (weights 61.0, KV cache 8.0, ...)`."""
     parts = [*((part.name, part.size_bytes) for part in need.parts), ("CUDA", need.per_gpu_bytes)]
-    told = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts if size >= GIB / 20)
-    return f"{need.total_bytes / GIB:.1f} GB ({told})"
+    listed = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts if size >= GIB / 20)
+    return f"{need.total_bytes / GIB:.1f} GB ({listed})"

@@ -1,8 +1,8 @@
-"""Where snapshots are kept: one copy for each content, private to the user.
+"""Snapshots of the user's code: one private copy for each content, in which jobs run.
 
-`<state>/snapshots/<tree>/files` holds the code, `snapshot.json` beside it says what it is. Jobs run
-in there, and what they write stays there. So a copy is used again only while its code is still what
-it was, and is dropped only when it has not been used for long and holds nothing but that code.
+`<state>/snapshots/<tree>/files` holds the code, `snapshot.json` beside it describes the copy. Files
+that jobs write there stay there. So a copy is reused only while its code is unchanged, and removed
+only after long disuse and if it holds nothing but that code.
 """
 
 from __future__ import annotations
@@ -21,25 +21,24 @@ from pathlib import Path
 
 from gpu_scheduler.model.errors import InvalidRequest
 
-# --- Which files are the code: those of a git work tree that git does not ignore, or a directory.
-#
-# Git is only asked, with its locks off: neither the index nor the work tree is touched, and no hook
-# or filter runs.
+# Finding the code: the files of a git work tree that git does not ignore, or those of a directory.
+# Git only runs read-only commands without optional locks, so the index and the work tree do not
+# change, and no hook or filter runs.
 
-LEFT_OUT = frozenset(
+IGNORED_DIRECTORIES = frozenset(
     {
         *(".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules"),
         *(".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints"),
     }
 )
-"""Directories that are no code, where there is no git to say so."""
-MOST_FILES = 100_000
-ASK_SECONDS = 120
+"""Directories that are left out of a snapshot if the code is not in a git work tree."""
+MAX_FILES = 100_000
+GIT_TIMEOUT_S = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Code as it lies there now. `files` are paths below `root`; `here` is where the job starts."""
+    """The code to copy. `files` are paths below `root`; `here` is where the job starts."""
 
     root: Path
     here: str
@@ -66,24 +65,24 @@ def find_source(directory: str) -> Source:
 
 
 def _top_of(place: Path) -> Path | None:
-    """The top of the git work tree, or None where there is none."""
+    """The top of the git work tree, or None without git or outside of a work tree."""
     try:
-        told = _git(place, "rev-parse", "--show-toplevel", may_fail=True)
+        output = _git(place, "rev-parse", "--show-toplevel", may_fail=True)
     except FileNotFoundError:
         return None
-    top = os.fsdecode(told).rstrip("\n")
+    top = os.fsdecode(output).rstrip("\n")
     return Path(top).resolve() if top else None
 
 
 def _listed(top: Path, before: str = "") -> Iterator[str]:
-    """Files that git tracks or would track; those of submodules as well."""
-    told = _git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    for name in dict.fromkeys(os.fsdecode(part) for part in told.split(b"\0") if part):
+    """Files that git tracks or would track; also those of submodules."""
+    output = _git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    for name in dict.fromkeys(os.fsdecode(part) for part in output.split(b"\0") if part):
         path = top / name
         try:
             mode = path.lstat().st_mode
         except OSError:
-            continue  # deleted, and not yet told to git
+            continue  # deleted in the work tree, still in the index
         if stat.S_ISDIR(mode):
             if (path / ".git").exists():
                 yield from _listed(path, f"{before}{name.rstrip('/')}/")
@@ -92,19 +91,19 @@ def _listed(top: Path, before: str = "") -> Iterator[str]:
 
 
 def _walked(root: Path) -> Iterator[str]:
-    """Every file below a directory, but for what is surely no code."""
+    """Every file below a directory, except in ignored directories and virtual environments."""
 
-    def refuse(error: OSError) -> None:
+    def reject(error: OSError) -> None:
         raise InvalidRequest(
             f"{error.filename} cannot be read ({error.strerror}), so {root} cannot be copied"
         ) from error
 
     count = 0
-    for folder, folders, names in os.walk(root, onerror=refuse):
+    for folder, folders, names in os.walk(root, onerror=reject):
         folders[:] = sorted(
             name
             for name in folders
-            if name not in LEFT_OUT and not os.path.exists(f"{folder}/{name}/pyvenv.cfg")  # noqa: PTH110 - it never raises
+            if name not in IGNORED_DIRECTORIES and not os.path.exists(f"{folder}/{name}/pyvenv.cfg")  # noqa: PTH110 - it never raises
         )
         links = [name for name in folders if (Path(folder) / name).is_symlink()]
         for name in (*names, *links):
@@ -112,12 +111,12 @@ def _walked(root: Path) -> Iterator[str]:
             try:
                 mode = path.lstat().st_mode
             except OSError:
-                continue  # gone meanwhile
+                continue  # deleted since it was listed
             if stat.S_ISREG(mode) or stat.S_ISLNK(mode):
                 count += 1
-                if count > MOST_FILES:
+                if count > MAX_FILES:
                     raise InvalidRequest(
-                        f"{root} has more than {MOST_FILES:,} files, too many for a snapshot; "
+                        f"{root} has more than {MAX_FILES:,} files, too many for a snapshot; "
                         "make it a git repository that ignores data, or submit without --snapshot"
                     )
                 yield str(path.relative_to(root))
@@ -134,20 +133,20 @@ def _git(place: Path, *words: str, may_fail: bool = False) -> bytes:
             ["git", "-c", "core.fsmonitor=false", "-C", os.fspath(place), *words],  # noqa: S607
             capture_output=True,
             env=environment,
-            timeout=ASK_SECONDS,
+            timeout=GIT_TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise InvalidRequest(f"git takes longer than {ASK_SECONDS} s in {place}") from None
-    trouble = ended.stderr.decode(errors="replace").strip()
+        raise InvalidRequest(f"git did not finish within {GIT_TIMEOUT_S} s in {place}") from None
+    error = ended.stderr.decode(errors="replace").strip()
     if ended.returncode == 0:
         return ended.stdout
-    if may_fail and (not trouble or "not a git repository" in trouble):
+    if may_fail and (not error or "not a git repository" in error):
         return b""
-    raise InvalidRequest(f"git cannot say what belongs to {place}: {trouble}")
+    raise InvalidRequest(f"git cannot list the files of {place}: {error}")
 
 
-# --- Where snapshots are kept: one copy for each content, private to the user.
+# Storing the copies.
 
 MEGABYTE = 1 << 20
 DEFAULT_LIMIT_MB = 512
@@ -171,7 +170,7 @@ class Snapshot:
     reused: bool = False
 
     def form(self) -> dict[str, object]:
-        """As a submission tells it."""
+        """The `snapshot` field of a submission."""
         return {
             "path": str(self.path),
             "source": str(self.source.root),
@@ -181,7 +180,7 @@ class Snapshot:
         }
 
     def moved(self, word: str) -> str:
-        """A path of the code as it is in the snapshot; every other word as it is."""
+        """The path in the snapshot if `word` is an absolute path of the code; else `word`."""
         if not word.startswith("/"):
             return word
         try:
@@ -194,7 +193,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A snapshot on the shelf. `written` are files that jobs have made or changed."""
+    """A stored snapshot. `written` counts the files that jobs have made or changed."""
 
     name: str
     path: Path
@@ -210,28 +209,30 @@ class Shelf:
     """The snapshots of one user."""
 
     def __init__(self, place: Path) -> None:
-        """Take the directory, or refuse one that others could write to."""
+        """Create the directory, private to the user; reject one that belongs to another user."""
         self._place = place
         if not place.parent.exists():
-            # The state directory of a server that may follow, which is to be private as well.
+            # A server may use this state directory later, so it must be private as well.
             place.parent.parent.mkdir(parents=True, exist_ok=True)
             place.parent.mkdir(mode=PRIVATE, exist_ok=True)
         place.mkdir(mode=PRIVATE, exist_ok=True)
         status = place.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-            raise InvalidRequest(f"{place} is no directory of yours, so no code is kept there")
+            raise InvalidRequest(
+                f"{place} is not a directory that belongs to you, so no snapshot is stored there"
+            )
         if status.st_mode & OTHERS:
             place.chmod(PRIVATE)
 
     def take(self, directory: str, limit_mb: float = DEFAULT_LIMIT_MB) -> Snapshot:
-        """Copy the code of a directory, unless the same is there already."""
+        """Copy the code of a directory, or reuse an unchanged copy of the same content."""
         source = find_source(directory)
         check_size(source, limit_mb)
         tree = tree_hash(source.root, source.files)
-        found = self._same(tree)
+        found = self._find_unchanged(tree)
         reused = found is not None
         if found is None:
-            found, tree = self._copied(source, limit_mb)
+            found, tree = self._make_copy(source, limit_mb)
         os.utime(found / "snapshot.json")
         place = found / "files"
         start = place / source.here
@@ -239,7 +240,7 @@ class Shelf:
         return Snapshot(path=place, directory=start, tree=tree, source=source, reused=reused)
 
     def kept(self) -> Iterator[Kept]:
-        """All snapshots, the one used last first."""
+        """All snapshots, the most recently used first."""
         found = []
         for entry in self._place.iterdir():
             try:
@@ -261,13 +262,13 @@ class Shelf:
             )
 
     def unused(self, now_s: float, days: float = KEPT_DAYS) -> list[Kept]:
-        """Those that nobody has submitted with for so long."""
+        """Snapshots that no submission has used for this many days."""
         return [kept for kept in self.kept() if kept.used_s < now_s - days * DAY_S]
 
     def drop(
         self, candidates: Iterable[Kept], in_use: Iterable[str], *, outputs: bool = False
     ) -> list[Kept]:
-        """Remove snapshots, but those in use and those that hold what jobs wrote."""
+        """Remove snapshots, but not those in use, nor (without `outputs`) those with job files."""
         needed = set(in_use)
         dropped = []
         for kept in candidates:
@@ -275,13 +276,11 @@ class Shelf:
                 continue
             shutil.rmtree(self._place / kept.name, ignore_errors=True)
             dropped.append(kept)
-        self._drop_drafts()
+        self._remove_partial_copies()
         return dropped
 
-    # --- copies
-
-    def _same(self, tree: str) -> Path | None:
-        """A copy of exactly this content, whose code no job has changed."""
+    def _find_unchanged(self, tree: str) -> Path | None:
+        """A copy of exactly this content whose code no job has changed."""
         for entry in sorted(self._place.glob(f"{tree[:NAME_DIGITS]}*")):
             try:
                 about = json.loads((entry / "snapshot.json").read_text(encoding="utf-8"))
@@ -291,11 +290,11 @@ class Shelf:
                 continue
         return None
 
-    def _copied(self, source: Source, limit_mb: float) -> tuple[Path, str]:
-        """A new copy, and the hash of what was really copied: files may change meanwhile."""
-        draft = Path(tempfile.mkdtemp(prefix=".new-", dir=self._place))
+    def _make_copy(self, source: Source, limit_mb: float) -> tuple[Path, str]:
+        """A new copy, and the hash of the copied files: they may change during the copy."""
+        temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=self._place))
         try:
-            files = draft / "files"
+            files = temporary / "files"
             files.mkdir()
             size = _copy(source, files, round(limit_mb * MEGABYTE))
             tree = tree_hash(files, source.files)
@@ -308,28 +307,28 @@ class Shelf:
                 "size_bytes": size,
                 "taken_s": time.time(),
             }
-            (draft / "snapshot.json").write_text(json.dumps(about), encoding="utf-8")
-            return self._named(draft, tree), tree
+            (temporary / "snapshot.json").write_text(json.dumps(about), encoding="utf-8")
+            return self._move_into_place(temporary, tree), tree
         except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
             raise
 
-    def _named(self, draft: Path, tree: str) -> Path:
+    def _move_into_place(self, temporary: Path, tree: str) -> Path:
         name = tree[:NAME_DIGITS]
         for number in range(1000):
             target = self._place / (f"{name}-{number}" if number else name)
             try:
-                draft.rename(target)
+                temporary.rename(target)
             except OSError:
-                continue  # somebody else was faster, or a job has changed that one
+                continue  # the name is taken: by a concurrent copy, or by one that a job changed
             return target
-        raise InvalidRequest(f"there are too many copies of {name} in {self._place}; drop some")
+        raise InvalidRequest(f"there are too many copies of {name} in {self._place}; remove some")
 
-    def _drop_drafts(self) -> None:
-        """What a copy that was killed has left behind."""
-        for draft in self._place.glob(".new-*"):
-            if draft.stat().st_mtime < time.time() - DAY_S:
-                shutil.rmtree(draft, ignore_errors=True)
+    def _remove_partial_copies(self) -> None:
+        """Remove what interrupted copies have left behind."""
+        for temporary in self._place.glob(".new-*"):
+            if temporary.stat().st_mtime < time.time() - DAY_S:
+                shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _size(count: int) -> str:
@@ -337,7 +336,7 @@ def _size(count: int) -> str:
 
 
 def check_size(source: Source, limit_mb: float) -> None:
-    """Refuse what is too large, and name what makes it so."""
+    """Reject code that is too large, and name its largest files."""
     sizes = {}
     for name in source.files:
         try:
@@ -351,13 +350,13 @@ def check_size(source: Source, limit_mb: float) -> None:
     named = ", ".join(f"{name} ({_size(sizes[name])})" for name in largest)
     raise InvalidRequest(
         f"the code in {source.root} has {total / MEGABYTE:.0f} MB and a snapshot may have "
-        f"{limit_mb:g} MB; the largest files are {named}: let .gitignore name data, or allow more "
+        f"{limit_mb:g} MB; the largest files are {named}: add data to .gitignore, or allow more "
         "with --snapshot-limit"
     )
 
 
 def tree_hash(root: Path, files: Iterable[str]) -> str:
-    """Names, kinds and contents of files in one number; files that are not there are left out."""
+    """One hash of the names, kinds and contents of files; missing files are ignored."""
     total = hashlib.sha256()
     for name in sorted(files):
         path = root / name
@@ -382,7 +381,7 @@ def _content(path: Path, status: os.stat_result) -> tuple[str, bytes]:
 
 
 def _copy(source: Source, target: Path, limit: int) -> int:
-    """Copy all files with their modes; says how many bytes."""
+    """Copy all files with their modes; returns the number of bytes."""
     total = 0
     for name in source.files:
         path, copy = source.root / name, target / name
@@ -396,14 +395,14 @@ def _copy(source: Source, target: Path, limit: int) -> int:
         total += copy.lstat().st_size
         if total > limit:
             raise InvalidRequest(
-                f"the code in {source.root} grows while it is copied, beyond the limit; "
-                "let .gitignore name what is being written"
+                f"the code in {source.root} grew beyond the limit while it was copied; "
+                "add the files that are being written to .gitignore"
             )
     return total
 
 
 def _written(root: Path, code: set[str], tree: str) -> int:
-    """How many files are not the code that was copied; changed code counts as one."""
+    """How many files are not part of the copied code; changed code counts as one file."""
     count = 0
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name != "__pycache__"]

@@ -1,24 +1,24 @@
-"""All errors, by whose fault they are.
+"""All errors, grouped by who has to act.
 
 SchedulerError
 ├── CallerError            the request is wrong; the caller can fix it
-│   ├── InvalidRequest     a field has a value that no scheduler could accept
-│   ├── InvalidInput       a file or a row of it cannot be read (carries file and line)
-│   ├── NeverFits          no known node could ever run this, even empty
-│   ├── QuotaTooSmall      more than the whole quota of the tenant
+│   ├── InvalidRequest     a field has an invalid value
+│   ├── InvalidInput       a file, or one line of it, is invalid (carries file and line)
+│   ├── NeverFits          no known node, empty and healthy, could ever run the request
+│   ├── QuotaTooSmall      the request alone is larger than the whole quota
 │   ├── Forbidden          the caller may not do this
-│   ├── UnknownThing       a job, tenant, node or policy of that name does not exist
-│   ├── AlreadyExists      the id is taken
-│   └── WrongState         the job is in a state that does not allow this move
-├── ClusterError           the cluster cannot do it now
+│   ├── UnknownThing       the request names a job, tenant, node or policy that does not exist
+│   ├── AlreadyExists      the id is already in use
+│   └── WrongState         the current state of the job does not allow the request
+├── ClusterError           the cluster cannot do it now; the same call may work later
 │   ├── NotLeader          another server is the leader, or none yet; nothing was done
 │   ├── QueueFull          the queue is full
 │   └── TooManyJobs        a user or tenant has too many waiting jobs
-├── StoreError             the store cannot be used
-│   ├── StoreUnavailable   it cannot be read or written now: disk full, locked, read-only, gone
+├── StoreError             the store cannot be used; an admin has to act
+│   ├── StoreUnavailable   not readable or writable now: disk full, locked, read-only, missing
 │   │   └── OutcomeUnknown a commit was interrupted, and its result is unknown
 │   ├── StoreDamaged       the stored data is corrupt
-│   └── StoreTooNew        a newer version of the program has written it
+│   └── StoreTooNew        a newer version of the program wrote the store
 └── InternalError          a bug: an invariant of the code was violated
 
 A message says what was asked, what was found and what to do.
@@ -89,7 +89,7 @@ class Forbidden(CallerError):
 
 
 class UnknownThing(CallerError):
-    """Something that does not exist was named."""
+    """The request names something that does not exist."""
 
     code = "not_found"
 
@@ -157,7 +157,7 @@ class StoreDamaged(StoreError):
 
 
 class StoreTooNew(StoreError):
-    """The store was written by a newer version of the program."""
+    """A newer version of the program wrote the store."""
 
     code = "store_too_new"
     exit_code = 6

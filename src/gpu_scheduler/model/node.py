@@ -311,8 +311,10 @@ def node_problem(node: Node) -> str:
     closed = node.closed
     if closed is None:
         return ""
-    who = "set aside" if closed.is_fault else f"closed by {closed.by or 'nobody'}"
-    return f"its node is {who}" + (f": {closed.reason}" if closed.reason else "")
+    status = "set aside" if closed.is_fault else "closed"
+    if closed.by and not closed.is_fault:
+        status = f"closed by {closed.by}"
+    return f"its node is {status}" + (f": {closed.reason}" if closed.reason else "")
 
 
 def _taken(use: ForeignUse) -> str:
@@ -321,7 +323,7 @@ def _taken(use: ForeignUse) -> str:
     memory = f" {use.memory_mb} MiB" if use.memory_mb else " it"
     if not use.leaked:
         if not use.pid:
-            return f"somebody who cannot be seen from here holds{memory}"
+            return f"a process that the agent cannot see holds{memory}"
         return f"{what}{whose} holds{memory}"
     if not use.pid:
         return f"{use.memory_mb} MiB were not given back by the last job, and no process holds them"

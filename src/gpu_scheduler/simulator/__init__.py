@@ -1,5 +1,5 @@
-"""The engine and the control core on virtual time, fed with traces or generated work.
+"""The simulator: the engine and the control core on virtual time, with traces or generated jobs.
 
-No scheduling rule lives here: this package reads work, moves the clock, answers the control
-core's orders as an ideal cluster would, and measures what came out.
+This package reads jobs, advances the clock, carries out the control core's orders like an ideal
+cluster, and computes metrics. It contains no scheduling rule.
 """

@@ -1,7 +1,7 @@
-"""Experiments: policies on the same work, each in a world of its own; runs come out.
+"""Experiments: run several policies on the same workload; a workload comes in, runs go out.
 
-The command line, the tests and the benchmarks all come through here. Nothing is shared between
-two policies or two partitions: every one gets a fresh predictor and an empty cluster.
+The command line, the tests and the benchmarks use these functions. Policies and partitions share
+no state: each run of a partition gets a new predictor and an empty cluster.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from gpu_scheduler.simulator.workload import Partition, TraceJob, Workload
 from gpu_scheduler.simulator.world import Physics, World
 
 NO_LIMIT_MS = 3_650 * DAY_MS
-"""Ten years. A trace that states no limit has jobs that were never cut."""
+"""Ten years: in a trace without time limits, no job was stopped at one."""
 KNOW_THE_TRUTH = frozenset({"sjf", "srtf"})
-"""Policies that the literature defines by the true run times."""
+"""Policies that the literature defines with the true run times."""
 BELIEVE_THE_LIMIT = frozenset({"easy", "conservative"})
-"""Policies that the literature defines by what users state."""
+"""Policies that the literature defines with the time limits that users state."""
 TYPICAL_PERCENT = {Ranking.FGD: 95, Ranking.BALANCE: 100}
-"""How much of the work the typical shapes cover, for the rankings that ask for them."""
-LOOKED_AT_JOBS = 10_000
-"""So many jobs of a partition are looked at to learn what its work is like."""
+"""How much of the workload the typical shapes cover, for the rankings that use them."""
+SAMPLE_JOBS = 10_000
+"""This many jobs of a partition are read to find its typical requests and time limits."""
 
 OnProgress = Callable[[str, int], None]
-"""Called with the name of the policy and how many more jobs have ended."""
+"""Called with the name of the policy and the number of jobs that ended since the last call."""
 USUAL_PHYSICS = Physics()
 
 
@@ -52,10 +52,10 @@ class PredictorChoice(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What holds for every policy of an experiment.
+    """The settings that all policies of an experiment share.
 
-    With `forecasts`, every job that has to wait is promised a start. `seed` is for rankings that
-    draw lots.
+    With `forecasts`, every job that has to wait gets a forecast start time. `seed` is for rankings
+    that choose at random.
     """
 
     predictor: PredictorChoice = PredictorChoice.AUTO
@@ -74,7 +74,7 @@ def run_policies(
     conditions: Conditions = USUAL,
     on_progress: OnProgress | None = None,
 ) -> list[Run]:
-    """Run the same work under each policy in turn. The jobs are gone through once for each."""
+    """Run the same workload under each policy in turn; each run iterates over the jobs once."""
     return [run_policy(workload, policy, conditions, on_progress) for policy in policies]
 
 
@@ -96,14 +96,14 @@ def run_policy(
     )
     begun = perf_counter()
     for partition in workload.partitions:
-        predictor = _fresh(choice)
+        predictor = _new_predictor(choice)
         World(
             partition,
-            with_typical_shapes(policy, (entry.job for entry in _looked_at(partition))),
+            with_typical_shapes(policy, (entry.job for entry in _sample_jobs(partition))),
             predictor,
             conditions.physics,
             run,
-            promises_by=_promiser(conditions, predictor) if conditions.forecasts else None,
+            promises_by=_forecaster(conditions, predictor) if conditions.forecasts else None,
             on_progress=None if on_progress is None else _named(on_progress, policy.name),
         ).run()
     run.wall_seconds = perf_counter() - begun
@@ -113,7 +113,7 @@ def run_policy(
 def predictor_choice(
     policy: Policy, workload: Workload, wanted: PredictorChoice = PredictorChoice.AUTO
 ) -> PredictorChoice:
-    """What `auto` means for this policy and this work; any other wish is granted."""
+    """Resolve `auto` for this policy and this workload; return any other choice unchanged."""
     if wanted is not PredictorChoice.AUTO:
         return wanted
     if policy.name in KNOW_THE_TRUTH:
@@ -124,17 +124,17 @@ def predictor_choice(
 
 
 def states_limits(workload: Workload) -> bool:
-    """Tell whether at least half of the jobs come with a limit or an estimate."""
+    """Whether at least half of the sampled jobs state a time limit or an estimate."""
     jobs = stated = 0
     for partition in workload.partitions:
-        for entry in _looked_at(partition):
+        for entry in _sample_jobs(partition):
             jobs += 1
             stated += bool(entry.job.max_runtime_ms or entry.job.estimate_ms)
     return 0 < jobs <= 2 * stated
 
 
 def total_tasks(workload: Workload) -> int | None:
-    """How many outcomes a run will have, or None if a stream does not tell."""
+    """The number of outcomes a run will have, or None if the length of a stream is unknown."""
     total = 0
     for partition in workload.partitions:
         if isinstance(partition.jobs, Sequence):
@@ -147,7 +147,7 @@ def total_tasks(workload: Workload) -> int | None:
 
 
 def tenant_weights_milli(workload: Workload) -> dict[str, int]:
-    """The fair-share weights of all tenants, as `measures.measure` wants them."""
+    """The fair-share weights of all tenants, as `metrics.measure` takes them."""
     return {
         tenant.id: tenant.weight_milli
         for partition in workload.partitions
@@ -156,7 +156,7 @@ def tenant_weights_milli(workload: Workload) -> dict[str, int]:
 
 
 def with_typical_shapes(policy: Policy, jobs: Iterable[Job]) -> Policy:
-    """The policy, told what the usual requests are if its ranking asks and nobody has said."""
+    """The policy with the typical requests of `jobs`, if its ranking needs them and it has none."""
     percent = TYPICAL_PERCENT.get(policy.ranking)
     if percent is None or policy.typical_shapes:
         return policy
@@ -190,20 +190,20 @@ def renamed_nodes(nodes: Sequence[Node], seed: int) -> tuple[Node, ...]:
     )
 
 
-def _looked_at(partition: Partition) -> Iterator[TraceJob]:
-    return islice(partition.jobs, LOOKED_AT_JOBS)
+def _sample_jobs(partition: Partition) -> Iterator[TraceJob]:
+    return islice(partition.jobs, SAMPLE_JOBS)
 
 
-def _fresh(choice: PredictorChoice) -> Predictor:
+def _new_predictor(choice: PredictorChoice) -> Predictor:
     if choice is PredictorChoice.ORACLE:
         return Oracle()
     return Stated() if choice is PredictorChoice.STATED else History()
 
 
-def _promiser(conditions: Conditions, predictor: Predictor) -> Predictor:
-    """Promises are made from medians of history, unless another knowledge was asked for."""
+def _forecaster(conditions: Conditions, predictor: Predictor) -> Predictor:
+    """The predictor for forecasts: medians of the history, unless the caller chose another."""
     if conditions.predictor is PredictorChoice.ORACLE:
-        return predictor  # The truth is told to one oracle only.
+        return predictor  # World gives the true run times to this oracle only.
     return Stated() if conditions.predictor is PredictorChoice.STATED else Medians()
 
 

@@ -1,7 +1,7 @@
-"""How evenly tenants were served, for what they are worth.
+"""Fairness between tenants: outcomes of a run in, Jain's index of GPU time per weight out.
 
-Over a whole run every tenant receives just what it asked for, whatever the policy. A policy shows
-its fairness while all tenants wait: only then does one tenant's GPU mean another's waiting.
+Over a whole run every tenant receives all the GPU time it requested, under any policy. So fairness
+is measured only while all tenants have waiting jobs and compete for the same GPUs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import accumulate
 from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI
 from gpu_scheduler.simulator.outcomes import Outcomes
 
-# Plain tuples: a million of them are made for a run of a million jobs.
+# Plain tuples for speed: a run of a million jobs creates a million of them.
 Span = tuple[int, int]
 """Time in milliseconds from the first up to, but not including, the second."""
 Holding = tuple[str, float, int, int]
@@ -22,10 +22,7 @@ Holding = tuple[str, float, int, int]
 
 
 def jain(values: Iterable[float]) -> float:
-    """Jain's index: 1 if all are equal, 1/n if one has everything.
-
-    Where nobody has anything, all are equal.
-    """
+    """Jain's index: 1 if all values are equal (also if all are 0), 1/n if only one is not 0."""
     numbers = list(values)
     squares = sum(number * number for number in numbers)
     if not squares:
@@ -34,7 +31,7 @@ def jain(values: Iterable[float]) -> float:
 
 
 def jain_by_weight(received: Mapping[str, float], weights_milli: Mapping[str, int]) -> float:
-    """Jain's index of what each tenant received for its weight (1.0 where none is given)."""
+    """Jain's index of the amount each tenant received per weight (1.0 if it has no weight)."""
     return jain(
         amount / weights_milli.get(tenant, WEIGHT_ONE_MILLI)
         for tenant, amount in sorted(received.items())
@@ -46,7 +43,7 @@ def jain_while_backlogged(
     backlogs: Mapping[str, Iterable[Span]],
     weights_milli: Mapping[str, int],
 ) -> float | None:
-    """Jain's index over the time in which every tenant of `backlogs` waits; `None` if never."""
+    """Jain's index while every tenant of `backlogs` waits; `None` if there is no such time."""
     windows = shared_backlog(backlogs)
     if not windows:
         return None
@@ -55,7 +52,7 @@ def jain_while_backlogged(
 
 
 def shared_backlog(backlogs: Mapping[str, Iterable[Span]]) -> list[Span]:
-    """The time in which every tenant waits for something, in order and without overlap."""
+    """The spans in which every tenant has waiting jobs, sorted and without overlap."""
     shared: list[Span] | None = None
     for _, spans in sorted(backlogs.items()):
         merged = _merged(spans)
@@ -75,7 +72,7 @@ def received_within(holdings: Iterable[Holding], windows: Sequence[Span]) -> dic
     before = [0, *accumulate(end_ms - start_ms for start_ms, end_ms in windows)]
 
     def covered(at_ms: int) -> int:
-        """How much of the windows lies before a moment."""
+        """The total length of the windows before `at_ms`."""
         place = bisect_right(starts, at_ms) - 1
         if place < 0:
             return 0
@@ -89,9 +86,9 @@ def received_within(holdings: Iterable[Holding], windows: Sequence[Span]) -> dic
 
 
 def holdings_of(outcomes: Outcomes) -> Iterator[Holding]:
-    """What each job held, from its first start to its end.
+    """The GPUs that each job held, from its first start to its end.
 
-    For a preempted job the outcome does not say when it held nothing; its use is spread evenly.
+    The outcome of a preempted job does not say when it waited again; its GPU time is spread evenly.
     """
     numbers = outcomes.numbers
     tenants = outcomes.known["tenant"]
@@ -123,7 +120,7 @@ def backlogs_of(outcomes: Outcomes) -> dict[str, list[Span]]:
     ):
         if start_ms > submit_ms:
             known = spans[code]
-            # Jobs that end after each other mostly waited together, so few spans remain.
+            # Jobs that end in sequence mostly waited at the same time, so few spans remain.
             if known and submit_ms <= known[-1][1] and start_ms >= known[-1][0]:
                 known[-1] = (min(submit_ms, known[-1][0]), max(start_ms, known[-1][1]))
             else:

@@ -1,4 +1,4 @@
-"""The capacity of an empty cluster: rejects jobs of a trace that can never run.
+"""Feasibility check against an empty cluster: rejects jobs of a trace that can never run.
 
 An optimistic bound: it rejects only jobs that no placement could ever run. It also splits requests
 that need whole GPUs of several nodes, which the engine's capacity check does not do.
@@ -20,7 +20,7 @@ UNBOUNDED = 1 << 60
 
 @dataclass(slots=True)
 class Group:
-    """Devices of a node that a request could use together, and how many have all the memory."""
+    """Devices of a node that a request could use together; some have enough memory for it."""
 
     devices: int = 0
     large_enough: int = 0
@@ -80,7 +80,7 @@ class Fit:
         )
 
     def _usable_gpus(self, requests: Iterable[Request]) -> int:
-        """GPUs that the requests may use, if all of them may use the same ones; or else all."""
+        """The GPUs that the requests may use if all have the same constraints; else all GPUs."""
         first, *others = {_constraint(request): request for request in requests}.values()
         if others or not first.device_count:
             return self.gpu_count
@@ -91,14 +91,14 @@ class Fit:
         )
 
     def _sizes_below(self, request: Request) -> list[int]:
-        """How many of its GPUs one node may take, largest first: a split over nodes is plain."""
+        """The possible numbers of GPUs per node when the request is split, largest first."""
         if not request.takes_whole_devices_only or request.device_ids or request.contiguous:
             return []
         sizes = {group.devices for groups in self._groups(request) for group in groups}
         return sorted((size for size in sizes if 0 < size < request.gpu_count), reverse=True)
 
     def _groups(self, request: Request) -> list[list[Group]]:
-        """For each kind of node its usable groups. They do not depend on how many are wanted."""
+        """The usable groups of each kind of node, for any number of GPUs."""
         key = _constraint(request)
         if key not in self._groups_known:
             self._groups_known[key] = [_usable_groups(node, request) for node, _ in self._kinds]
@@ -121,7 +121,7 @@ class Fit:
 
 
 def _wanted(request: Request) -> str:
-    """The request in a few words."""
+    """A short description of the request, for messages."""
     gpus = request.gpu_count if request.mig_profile else request.gpu_milli / WHOLE_MILLI
     parts = [
         f"{gpus:g} GPUs",
@@ -154,7 +154,7 @@ def _kind(node: Node) -> tuple[object, ...]:
 
 
 def _constraint(request: Request) -> tuple[object, ...]:
-    """All of a request that decides which devices it may use."""
+    """The fields of a request that decide which devices it may use."""
     return (
         request.gpu_models,
         request.device_ids,
@@ -191,7 +191,7 @@ def _usable(device: Device, request: Request) -> bool:
 
 
 def _copies(node: Node, request: Request, groups: list[Group]) -> int:
-    """An upper bound of such requests that an empty node holds at once."""
+    """An upper bound for how many such requests an empty node holds at once."""
     if not matches_labels(request.node_labels, node.id, node.labels):
         return 0
     copies = UNBOUNDED

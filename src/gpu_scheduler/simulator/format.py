@@ -1,4 +1,4 @@
-"""Numbers as people read them: durations, counts, percentages. Files for machines keep units."""
+"""Numbers as text for people: durations, counts, percentages. JSON output does not use these."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def duration_text(seconds: float) -> str:
         return f"-{duration_text(-seconds)}"
     if 0 < seconds < 9.95:
         return f"{seconds:.1f}".rstrip("0").rstrip(".") + "s"
-    # Rounded before it is split: 59.7 s is a minute, not "60s".
+    # Round first, then split: 59.7 s is a minute, not "60s".
     whole = round(seconds)
     if whole < MINUTE:
         return f"{whole}s"
@@ -27,7 +27,7 @@ def duration_text(seconds: float) -> str:
 
 
 def count_text(number: float) -> str:
-    """Thousands apart from each other: `12,345`; a decimal only where it tells something."""
+    """With thousands separators: `12,345`; one decimal for fractions below 10."""
     if number and abs(number) < 10 and number != round(number):
         return f"{number:.1f}"
     return f"{round(number):,}"
@@ -39,7 +39,7 @@ def percent_text(percent: float) -> str:
 
 
 def ratio_text(ratio: float) -> str:
-    """Three figures that matter, for slowdowns: `1.04`, `12.3`, `1,240`."""
+    """Three significant digits, for slowdowns: `1.04`, `12.3`, `1,240`."""
     if ratio < 9.995:
         return f"{ratio:.2f}"
     if ratio < 99.95:

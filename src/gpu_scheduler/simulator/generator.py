@@ -1,7 +1,7 @@
-"""Generated work: a shape, nodes and a seed in, a stream of jobs in order of submission out.
+"""Workload generator: parameters, nodes and a seed in, a stream of jobs by submission time out.
 
-Nothing is kept but the population and the sweeps under way, so a million jobs cost no more memory
-than a thousand. The same arguments give the same jobs in any process.
+It keeps only the users' kinds of jobs and the unfinished sweeps in memory, so a million jobs need
+no more memory than a thousand. The same arguments give the same jobs in any process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DAY_S = 24 * HOUR_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkShape:
-    """How many jobs, how large, how long, whose and when.
+    """The parameters: how many jobs, their sizes, run times, users and submission times.
 
     A `share` lies between 0 and 1. Time 0 is midnight before a Monday.
     """
@@ -40,14 +40,14 @@ class WorkShape:
     jobs: int = 10_000
     """How many jobs to make."""
     load: float = 0.9
-    """Offered GPU time over GPU capacity, in the long run; above 1 the queue grows for ever."""
+    """Offered GPU time over GPU capacity, in the long run; above 1 the queue keeps growing."""
     tenants: int = 6
     users: int = 60
-    """Users go round the tenants by number, so the first tenant is the busiest."""
+    """Users are assigned to tenants round-robin, so the first tenant is the busiest."""
     user_skew: float = 1.0
     """Zipf exponent: the n-th user submits 1/n^skew as many jobs as the first."""
     kinds_per_user: int = 3
-    """At most how many recurring jobs a user has of each size."""
+    """The most kinds of recurring jobs that a user has of each size."""
     gpu_mix: tuple[tuple[int, float], ...] = (
         (1, 0.62),
         (2, 0.12),
@@ -78,18 +78,18 @@ class WorkShape:
     limit_share: float = 0.85
     """Share of kinds whose user states a limit."""
     limit_factor: tuple[float, float] = (1.2, 6.0)
-    """How far people overestimate a long run: from, to; then rounded up to 1 h, 4 h, 12 h ..."""
+    """Overestimation factor of time limits: from, to; then rounded up to 1 h, 4 h, 12 h ..."""
     sweep_share: float = 0.25
     """Share of the kinds up to one GPU that are submitted as sweeps of many jobs at once."""
     sweep_jobs: int = 12
     """Mean number of jobs in a sweep."""
     sweep_gap_s: int = 5
-    """At most how many seconds lie between two jobs of a sweep."""
+    """The longest time between two jobs of a sweep, in seconds."""
     day_swing: float = 0.7
-    """How far arrivals swing around the mean over the day: 0 not at all, 1 down to nothing."""
+    """Amplitude of the arrival rate over the day: 0 is constant, 1 falls to no arrivals."""
     peak_hour: float = 15.0
     weekend_factor: float = 0.5
-    """Arrivals on Saturday and Sunday over those on a working day."""
+    """Arrival rate on Saturday and Sunday, relative to a working day."""
     priorities: tuple[tuple[str, float], ...] = (
         ("low", 0.12),
         ("normal", 0.76),
@@ -99,10 +99,10 @@ class WorkShape:
     """Names or numbers of priorities and their weights."""
     cpu_milli_per_gpu: int = 4_000
     memory_mb_per_gpu: int = 16_384
-    """What a GPU brings along; less where a node has less per GPU."""
+    """CPUs and memory requested per GPU; less if a node has less per GPU."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be drawn."""
+        """Reject parameters from which no jobs can be generated."""
         for item in fields(self):
             _check_number(item.name, getattr(self, item.name))
         if self.load == 0 or not self.gpu_mix or not self.priorities:
@@ -110,11 +110,15 @@ class WorkShape:
         for name in ("run_spread", "limit_factor"):
             low, high = getattr(self, name)
             if low > high:
-                raise InvalidRequest(f"{name} goes from {low} to {high}; it must not fall")
+                raise InvalidRequest(
+                    f"{name} goes from {low} to {high}; the first value must not be larger"
+                )
         if self.fraction_share + self.cpu_only_share >= 1:
             raise InvalidRequest("fraction_share and cpu_only_share leave no job with whole GPUs")
         if any(gpus < 1 for gpus, _ in self.gpu_mix):
-            raise InvalidRequest("gpu_mix holds a count below 1; use the shares for less than 1")
+            raise InvalidRequest(
+                "gpu_mix has a GPU count below 1; use fraction_share or cpu_only_share instead"
+            )
         for weights in (self.gpu_mix, self.priorities):
             if sum(weight for _, weight in weights) <= 0:
                 raise InvalidRequest("the weights of gpu_mix and of priorities must not all be 0")
@@ -137,7 +141,7 @@ _AT_MOST_ONE = frozenset({"day_swing"})
 
 
 def _check_number(name: str, value: object) -> None:
-    """Walk into pairs; every number must be finite and 0 or more, and shares at most 1."""
+    """Check a number, or each number of nested tuples: finite, 0 or more, shares at most 1."""
     if isinstance(value, tuple):
         for item in value:
             _check_number(name, item)
@@ -159,18 +163,18 @@ ROUND_LIMITS_S = (
     *(DAY_S, 2 * DAY_S, 3 * DAY_S, 7 * DAY_S, 14 * DAY_S),
 )
 FAILURE_S = (5, 300)
-"""Between these times a failing job ends."""
+"""The earliest and latest time at which a failing job ends."""
 NINE_IN_TEN = 1.2816
-"""This many standard deviations above the middle lie nine of ten draws."""
+"""Nine of ten normal draws lie below this many standard deviations above the mean."""
 BATCH_NAMES = ("train", "finetune", "pretrain", "evaluate", "distill", "infer", "simulate")
 CPU_NAMES = ("preprocess", "tokenize", "convert", "report")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A recurring job of one user. `share` is its part of all jobs.
+    """A recurring job of one user. `share` is its share of all jobs.
 
-    A run time is e to a normal draw around `log_median`, cut at `longest_s`.
+    Run times are log-normal around `log_median`, and at most `longest_s`.
     """
 
     tenant: str
@@ -198,12 +202,12 @@ class Kind:
         return max(1, min(round(drawn), self.longest_s))
 
     def mean_run_s(self, fail_share: float) -> float:
-        """What `run_s` gives on average."""
+        """The mean of `run_s`."""
         failing = sum(FAILURE_S) / 2
         return fail_share * failing + (1 - fail_share) * self._mean_cut_run_s()
 
     def _mean_cut_run_s(self) -> float:
-        """The mean of a log-normal draw that is cut at its longest."""
+        """The mean of a log-normal draw that is capped at `longest_s`."""
         spread = self.log_spread
         log_longest = math.log(self.longest_s)
         if spread == 0:
@@ -223,7 +227,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A request that some share of all jobs makes, and the names such jobs bear."""
+    """A request, its share of all jobs, and the names of such jobs."""
 
     members: tuple[Request, ...]
     share: float
@@ -232,14 +236,14 @@ class Size:
 
 
 def kinds_of(shape: WorkShape, nodes: tuple[Node, ...], chance: Random) -> tuple[Kind, ...]:
-    """Every user with some kinds of each size. Shares add up to 1."""
+    """Several kinds of each size for every user. Shares add up to 1."""
     owners = [
         Owner(f"tenant-{place % shape.tenants + 1}", f"user-{place + 1:03d}")
         for place in range(shape.users)
     ]
     kinds: list[Kind] = []
     for size in _sizes(shape, nodes):
-        # A taste of their own, so that the busiest user is not the busiest at every size.
+        # Random weights per user, so that the busiest user is not the busiest at every size.
         weights = [
             math.exp(chance.gauss(0, 1)) / (place + 1) ** shape.user_skew
             for place in range(len(owners))
@@ -262,7 +266,7 @@ def _kind(
     gpus = max(1.0, sum(member.gpu_milli for member in size.members) / WHOLE_MILLI)
     log_median = math.log(shape.median_run_s * gpus**shape.size_exponent)
     log_median += chance.gauss(0, shape.kind_spread)
-    # At least half of the runs of a kind end by themselves.
+    # At least half of the runs of a kind stay below the longest run time.
     log_median = min(log_median, math.log(shape.longest_run_s / 2))
     log_spread = chance.uniform(*shape.run_spread)
     long_run_s = math.exp(log_median + NINE_IN_TEN * log_spread)
@@ -285,7 +289,7 @@ def _kind(
 
 
 def _round_limit_s(wanted_s: float, shape: WorkShape) -> int:
-    """The next value that people write down, and never more than the longest run."""
+    """The next round limit that users choose, at most the longest run."""
     rounded = next((limit for limit in ROUND_LIMITS_S if limit >= wanted_s), ROUND_LIMITS_S[-1])
     return min(rounded, shape.longest_run_s)
 
@@ -341,7 +345,7 @@ def _wanted_sizes(shape: WorkShape, nodes: tuple[Node, ...], fit: Fit) -> Iterat
 
 
 def _normal_below(distance: float) -> float:
-    """The share of normal draws that lie below so many standard deviations."""
+    """The share of standard normal draws below `distance`."""
     return (1 + math.erf(distance / math.sqrt(2))) / 2
 
 
@@ -352,7 +356,7 @@ WORKING_DAYS = 5
 
 
 def generate(shape: WorkShape, nodes: Sequence[Node], seed: int) -> Iterator[TraceJob]:
-    """Jobs in order of submission, drawn one by one. Bad arguments are refused at once."""
+    """Jobs in order of submission, drawn one by one. Raises at once if an argument is invalid."""
     chance = Random(seed)
     kinds = kinds_of(shape, tuple(nodes), chance)
     rate = _submissions_per_s(shape, kinds, sum(node.gpu_count for node in nodes))
@@ -362,7 +366,7 @@ def generate(shape: WorkShape, nodes: Sequence[Node], seed: int) -> Iterator[Tra
 def generated_workload(
     shape: WorkShape, nodes: Sequence[Node], seed: int, *, name: str = "generated"
 ) -> Workload:
-    """One pool with generated work that can be gone through as often as wanted."""
+    """One partition with generated jobs that can be iterated over repeatedly."""
     jobs = GeneratedJobs(shape, nodes, seed)
     tenants = tuple(
         Tenant(id=f"tenant-{number}") for number in range(1, min(shape.tenants, shape.users) + 1)
@@ -374,10 +378,10 @@ def generated_workload(
 
 
 class GeneratedJobs:
-    """Generated jobs as something to iterate over again and again: each time the same stream."""
+    """Generated jobs as an iterable: each iteration gives the same stream."""
 
     def __init__(self, shape: WorkShape, nodes: Sequence[Node], seed: int) -> None:
-        """Draw nothing yet, but refuse bad arguments now."""
+        """Check the arguments; jobs are generated on iteration."""
         generate(shape, nodes, seed)
         self._arguments = (shape, tuple(nodes), seed)
 
@@ -387,7 +391,7 @@ class GeneratedJobs:
 
 
 def rhythm(shape: WorkShape, at_s: float) -> float:
-    """How many arrivals there are at this time, over the mean of the week."""
+    """The arrival rate at this time, relative to the mean of the week."""
     day = int(at_s // DAY_S) % WEEK_DAYS
     hour = at_s % DAY_S / HOUR_S
     weekend = WEEK_DAYS - WORKING_DAYS
@@ -397,7 +401,7 @@ def rhythm(shape: WorkShape, at_s: float) -> float:
 
 
 def _submissions_per_s(shape: WorkShape, kinds: Sequence[Kind], gpu_count: int) -> float:
-    """How often somebody submits something, so that the offered load comes out as wanted.
+    """The rate of submissions that gives the requested load.
 
     A sweep is one submission of many jobs.
     """
@@ -410,7 +414,7 @@ def _submissions_per_s(shape: WorkShape, kinds: Sequence[Kind], gpu_count: int) 
 
 
 def _submission_times_s(shape: WorkShape, rate: float, chance: Random) -> Iterator[float]:
-    """A Poisson process with the rhythm of days and weeks, by thinning one at the highest rate."""
+    """A Poisson process with daily and weekly cycles, by thinning one at the highest rate."""
     peak = max(
         rhythm(shape, day * DAY_S + shape.peak_hour % 24 * HOUR_S) for day in (0, WORKING_DAYS)
     )
@@ -449,7 +453,7 @@ def _jobs(
 
 
 def _sweep_size(kind: Kind, chance: Random) -> int:
-    """Two jobs or more with the wanted mean, many small sweeps and a few large ones."""
+    """Two jobs or more with the requested mean: many small sweeps and a few large ones."""
     if kind.sweep_jobs == 1:
         return 1
     end_chance = 1 / (kind.sweep_jobs - 1)
@@ -476,7 +480,7 @@ def _trace_job(kind: Kind, number: int, submit_ms: int, priority: int, run_s: in
 
 
 def _drawn(steps: Sequence[float], chance: Random) -> int:
-    """A place in a list of rising sums, by weight."""
+    """A random index, weighted; `steps` are the cumulative weights."""
     return min(bisect(steps, chance.random() * steps[-1]), len(steps) - 1)
 
 
@@ -493,11 +497,11 @@ SHAPE = WorkShape(
     gpu_mix=((1, 0.60), (2, 0.14), (4, 0.12), (8, 0.11), (16, 0.03)),
     longest_run_s=12 * HOUR_S,
 )
-"""A busy day: more is asked for in the afternoon than there is, and the night catches up."""
+"""A busy day: demand exceeds capacity in the afternoon, and the queue drains at night."""
 
 
 def demo_workload(seed: int) -> Workload:
-    """All that is submitted within the first day, with names that people would choose."""
+    """All jobs submitted within the first day, with realistic names of users and tenants."""
     nodes = cluster_of(NODES, GPUS_PER_NODE, model="H100", nodes_per_rack=4).nodes
     day = takewhile(lambda entry: entry.job.submit_ms < DAY_S * 1000, generate(SHAPE, nodes, seed))
     names = {f"tenant-{number}": name for number, name in enumerate(TENANTS, start=1)}

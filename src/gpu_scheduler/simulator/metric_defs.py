@@ -1,7 +1,7 @@
-"""The columns by which runs are compared: name, value, text, and which end is the better one.
+"""The metrics by which runs are compared: name, value, text, and which direction is better.
 
-The terminal's tables, the JSON and the report take their columns from here, so that one word and
-one unit stand for one thing everywhere.
+The terminal tables, the JSON output and the report all take their columns from here, so that a
+metric has the same name and unit everywhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpu_scheduler.simulator.format import (
 )
 from gpu_scheduler.simulator.metrics import Measures
 
-NOTHING = "–"  # noqa: RUF001 - a dash for "there is no such value", not a minus
+NOTHING = "–"  # noqa: RUF001 - a dash for "no value", not a minus
 
 
 class Better(Enum):
@@ -42,15 +42,15 @@ class Column:
     better: Better = Better.LOW
 
     def text(self, measures: Measures) -> str:
-        """The value as people read it."""
+        """The value as displayed; a dash if the run has none."""
         value = self.value(measures)
         return NOTHING if value is None else self.text_of(value)
 
 
 def best_rows(column: Column, measures: Sequence[Measures]) -> frozenset[int]:
-    """The places of the best runs; none if there is nothing to choose between.
+    """The row numbers of the best runs; empty if all runs show the same value.
 
-    Runs that read alike are equally good: nobody should be told that `4h 05m` beats `4h 05m`.
+    Values are compared as they are displayed: `4h 05m` and `4h 05m` are a tie.
     """
     values = {
         row: value
@@ -77,7 +77,7 @@ JOBS = Column(
 MEAN_WAIT = Column(
     key="mean_wait_s",
     label="mean wait",
-    meaning="All the time a job stood in the queue, also after a preemption.",
+    meaning="Total time a job spent in the queue, including time after a preemption.",
     value=lambda m: m.wait.mean_s,
     text_of=duration_text,
 )
@@ -126,7 +126,7 @@ MAKESPAN = Column(
 UTILISATION = Column(
     key="utilisation_percent",
     label="used",
-    meaning="GPU-time that jobs held, of all there was until the last end.",
+    meaning="Share of the GPU time until the last job ended that was allocated to jobs.",
     value=lambda m: m.utilisation_percent,
     text_of=percent_text,
     better=Better.HIGH,
@@ -134,7 +134,7 @@ UTILISATION = Column(
 ALLOCATED_BACKLOG = Column(
     key="allocated_backlog_percent",
     label="packing",
-    meaning="GPUs allocated on average while jobs waited: how well the queue was packed.",
+    meaning="Share of the GPUs allocated on average while jobs waited.",
     value=lambda m: m.allocated_backlog_percent,
     text_of=percent_text,
     better=Better.HIGH,
@@ -142,14 +142,14 @@ ALLOCATED_BACKLOG = Column(
 FRAGMENTATION = Column(
     key="fragmentation_percent",
     label="fragments",
-    meaning="GPUs that were free, yet in pieces no waiting job could use, on average.",
+    meaning="Average share of GPUs that were free but that no waiting job could use.",
     value=lambda m: m.fragmentation_percent,
     text_of=percent_text,
 )
 FAIRNESS = Column(
     key="jain_backlogged",
     label="fairness",
-    meaning="Jain's index of GPU-time per weight while all tenants waited; 1 is perfectly even.",
+    meaning="Jain's index of GPU time per weight while all tenants waited; 1 is perfectly even.",
     value=lambda m: m.jain_backlogged,
     text_of=index_text,
     better=Better.HIGH,
@@ -157,14 +157,14 @@ FAIRNESS = Column(
 PREEMPTIONS = Column(
     key="preemptions",
     label="preempted",
-    meaning="How often a running job had to give way.",
+    meaning="Number of times a running job was preempted.",
     value=lambda m: m.preemptions,
     text_of=count_text,
 )
 LOST = Column(
     key="lost_percent",
     label="lost",
-    meaning="Work done twice and overheads of preemption, in percent of useful work.",
+    meaning="Work repeated after a preemption and its overhead, in percent of useful work.",
     value=lambda m: m.lost_percent,
     text_of=percent_text,
 )
@@ -172,8 +172,8 @@ FORECAST = Column(
     key="forecast_kept_percent",
     label="forecast",
     meaning=(
-        "Jobs that waited over a minute and started within 10 % of the promised wait, "
-        "or within 10 minutes of the promise."
+        "Of the jobs that waited over a minute: share that started within 10 % of the "
+        "forecast wait, or within 10 minutes of the forecast start."
     ),
     value=lambda m: None if m.forecast is None else m.forecast.kept_percent,
     text_of=percent_text,
@@ -198,14 +198,14 @@ TAIL = (
     Column(
         key="max_wait_s",
         label="longest wait",
-        meaning="Nobody waited longer than this.",
+        meaning="No job waited longer than this.",
         value=lambda m: m.wait.max_s,
         text_of=duration_text,
     ),
     Column(
         key="median_jct_s",
         label="median JCT",
-        meaning="Half of the jobs had ended this long after their submission.",
+        meaning="Half of the jobs took no longer than this from submission to end.",
         value=lambda m: m.jct.median_s,
         text_of=duration_text,
     ),
@@ -231,9 +231,9 @@ TAIL = (
         text_of=duration_text,
     ),
 )
-"""What users feel who have bad luck."""
+"""The tail of the distributions: the jobs that waited or took longest."""
 SERVICE = (MEAN_WAIT, MEDIAN_WAIT, P99_WAIT, MEAN_JCT, P99_JCT, SLOWDOWN, FORECAST)
-"""What users feel."""
+"""Quality of service for users."""
 CLUSTER = (
     MAKESPAN,
     UTILISATION,
@@ -243,4 +243,4 @@ CLUSTER = (
     PREEMPTIONS,
     LOST,
 )
-"""What the owner of the machines feels."""
+"""Efficiency of the cluster and the cost of preemption."""

@@ -81,9 +81,9 @@ SHORT_WAIT_MS = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastError:
-    """Promises against first starts, for jobs that were promised a start and waited for it.
+    """Forecast starts against first starts, for jobs that had a forecast and waited.
 
-    A promise is kept if the job started within 10 % of the promised wait or within 10 minutes,
+    A forecast is kept if the job started within 10 % of the forecast wait or within 10 minutes,
     whichever is more. Kept, early and late add up to 100 %.
     """
 
@@ -95,7 +95,7 @@ class ForecastError:
 
 
 def forecast_error(outcomes: Outcomes) -> ForecastError | None:
-    """Compare promises with first starts; `None` if no job that waited had a promise."""
+    """Compare forecasts with first starts; `None` if no job that waited had a forecast."""
     errors: list[int] = []
     early = late = 0
     for error_ms, allowed_ms in _errors(outcomes):
@@ -117,7 +117,7 @@ def forecast_error(outcomes: Outcomes) -> ForecastError | None:
 
 
 def promise_errors_ms(outcomes: Outcomes) -> Iterator[int]:
-    """First start minus promise for each job that counts; negative is early."""
+    """First start minus forecast for each job that counts; negative is early."""
     for error_ms, _ in _errors(outcomes):
         yield error_ms
 
@@ -290,7 +290,7 @@ class _Fairness:
         tenants = outcomes.known["tenant"]
         totals = _totals(outcomes.names["tenant"], work.used, len(tenants))
         received = dict(zip(tenants, totals, strict=True))
-        # One tenant alone has nobody to be compared with.
+        # With a single tenant there is nothing to compare.
         windows = shared_backlog(backlogs_of(outcomes)) if len(tenants) > 1 else []
         inside = dict.fromkeys(tenants, 0.0) | received_within(holdings_of(outcomes), windows)
         return cls(

@@ -1,4 +1,4 @@
-"""What a simulated scheduler may know of run times: the truth, the user's word, or history."""
+"""Run-time predictors for simulations: true run times, user estimates, or past jobs."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ OVERDUE_MS = 60_000
 
 
 class Oracle:
-    """Knows how long every job will run. For policies of the literature that assume so."""
+    """Returns the true run time of every job, for policies of the literature that assume it."""
 
     def __init__(self) -> None:
-        """The simulator tells the truth when a job arrives."""
+        """Start empty: `World` adds the true run time when a job arrives."""
         self.run_ms: dict[str, int] = {}
 
-    def expect(self, job: Job, now_ms: int) -> int:  # noqa: ARG002 - the truth never changes
-        """The truth."""
+    def expect(self, job: Job, now_ms: int) -> int:  # noqa: ARG002 - the true run time never changes
+        """The true run time."""
         return self.run_ms[job.id]
 
     def exceed(self, job: Job, elapsed_ms: int, now_ms: int) -> int:  # noqa: ARG002
-        """A job exceeds the truth only by the cost of preemptions."""
+        """The true run time; a job exceeds it only by the cost of preemptions."""
         return max(self.run_ms[job.id], elapsed_ms + 1)
 
     def begin(self, job: Job, now_ms: int) -> None:
-        """Nothing to note."""
+        """Do nothing: this predictor does not use start times."""
 
     def end(self, job: Job, run_ms: int | None, now_ms: int) -> None:  # noqa: ARG002
-        """Nothing to learn; a job that has ended by itself can be forgotten."""
+        """Forget a job that ran to its end."""
         if run_ms is not None and job.array is None:
             self.run_ms.pop(job.id, None)
 
 
 class Stated:
-    """Believes the user: the estimate, else the limit, else an hour."""
+    """Uses the values that the user stated: the estimate, else the limit, else an hour."""
 
     def expect(self, job: Job, now_ms: int) -> int:  # noqa: ARG002
-        """What was said at submission."""
+        """The run time stated at submission."""
         return job.estimate_ms or job.max_runtime_ms or UNKNOWN_MS
 
     def exceed(self, job: Job, elapsed_ms: int, now_ms: int) -> int:
-        """The limit if there is one, else twice what it has run."""
+        """The limit (or estimate) if it is not exceeded yet, else twice the elapsed time."""
         stated = job.max_runtime_ms or self.expect(job, now_ms)
         return stated if stated > elapsed_ms else elapsed_ms * GROWTH + 1
 
     def begin(self, job: Job, now_ms: int) -> None:
-        """Nothing to note."""
+        """Do nothing: this predictor does not use start times."""
 
     def end(self, job: Job, run_ms: int | None, now_ms: int) -> None:
-        """People are believed whatever happened before."""
+        """Do nothing: this predictor does not learn from past jobs."""
 
 
 class Medians(History):
-    """History, asked for the median: the statistic that start promises are best made from."""
+    """History that predicts the median, which gives the best forecasts of start times."""
 
     def expect(self, job: Job, now_ms: int) -> int:  # noqa: ARG002
         """The median run time of jobs like this one."""
@@ -62,10 +62,10 @@ class Medians(History):
 
 
 class UserMeans:
-    """The mean of all that the user ran before: the usual simple estimate, to compare with."""
+    """The mean run time of the user's past jobs: a simple baseline for comparisons."""
 
     def __init__(self) -> None:
-        """Start knowing nothing."""
+        """Start without past jobs."""
         self._sums: dict[tuple[str, str], tuple[int, int]] = {}
 
     def expect(self, job: Job, now_ms: int) -> int:  # noqa: ARG002
@@ -74,14 +74,14 @@ class UserMeans:
         return max(1, total // count) if count else UNKNOWN_MS
 
     def begin(self, job: Job, now_ms: int) -> None:
-        """Nothing to note."""
+        """Do nothing: this predictor does not use start times."""
 
     def exceed(self, job: Job, elapsed_ms: int, now_ms: int) -> int:
-        """The mean; a minute more for a job that has passed it."""
+        """The mean, or the elapsed time plus a minute if that is more."""
         return max(elapsed_ms + OVERDUE_MS, self.expect(job, now_ms))
 
     def end(self, job: Job, run_ms: int | None, now_ms: int) -> None:  # noqa: ARG002
-        """Count a job that ended by itself."""
+        """Add the run time of a job that ran to its end."""
         if run_ms is not None:
             total, count = self._sums.get((job.tenant, job.user), (0, 0))
             self._sums[job.tenant, job.user] = (total + run_ms, count + 1)

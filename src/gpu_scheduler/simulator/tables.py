@@ -31,7 +31,7 @@ UNBOUNDED_WIDTH = 100_000
 
 
 def comparison_tables(measures: Sequence[Measures]) -> list[Table]:
-    """One row per policy: what users feel, what the unlucky ones feel, what the machines did.
+    """One row per policy: quality of service, the tail of waits and run times, and efficiency.
 
     Three tables, so that each fits into a window of 80 columns.
     """
@@ -71,7 +71,7 @@ def partition_table(measures: Measures) -> Table:
 
 
 def print_tables(tables: Iterable[Table], console: Console) -> None:
-    """Print for a person or for a pipe, whichever the console is."""
+    """Print boxes to a terminal, plain aligned text to a pipe."""
     for table in tables:
         wide = console.options.update(width=UNBOUNDED_WIDTH)
         if console.is_terminal and Measurement.get(console, wide, table).maximum <= console.width:
@@ -164,7 +164,7 @@ def _distribution_keys(name: str, spread: Distribution) -> dict[str, float]:
 
 
 def _rounded(values: dict[str, object]) -> dict[str, object]:
-    """Without the last digits of floating point, in the order of keys."""
+    """Round floating-point values, and sort by key."""
     return {
         key: round(value, DECIMALS) if isinstance(value, float) else value
         for key, value in sorted(values.items())

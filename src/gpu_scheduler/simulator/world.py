@@ -1,6 +1,8 @@
-"""One partition on virtual time: arrivals and ends in, the control core's orders carried out.
+"""One partition on virtual time: jobs of a trace come in, outcomes and samples go out.
 
-At one moment, ends come first, then arrivals, then the cycle, as the published simulators do it.
+The world plays the nodes: it carries out the control core's orders and reports starts and ends.
+At the same time stamp, jobs end first, then jobs arrive, then the scheduling cycle runs, as in the
+published simulators.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ PREEMPTED = "preempted"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Physics:
-    """How the simulated world behaves. Preemption costs time, and may cost progress."""
+    """How the simulated cluster behaves. Preemption costs time, and may cost progress."""
 
     preemption_cost_ms: int = 40_000
     wide_preemption_cost_ms: int = 60_000
@@ -44,11 +46,11 @@ class Physics:
     refuse_misfits: bool = True
 
 
-class _Flight:
-    """A task on its way: what is left of it, and what it has been through.
+class _TaskProgress:
+    """The state of a task that has not ended: remaining run time, waits, preemptions, losses.
 
-    `used` is milli-GPU times milliseconds over all `held_ms`: an elastic gang has now more members
-    and now fewer.
+    `used` is the GPU time over all `held_ms`, in milli-GPU times milliseconds; the number of GPUs
+    may change between starts, because an elastic gang may start with fewer members.
     """
 
     __slots__ = (
@@ -77,8 +79,8 @@ class _Flight:
         self.wait_ms = self.lost_ms = self.preemptions = 0
         self.promised_ms = NO_PROMISE
 
-    def let_go(self, now_ms: int) -> int:
-        """It holds nothing from now on; how long it held its GPUs this time comes back."""
+    def release(self, now_ms: int) -> int:
+        """Record that the task released its GPUs; returns how long it held them since its start."""
         elapsed_ms = now_ms - self.start_ms
         self.held_ms += elapsed_ms
         self.used += self.gpu_milli * elapsed_ms
@@ -86,7 +88,7 @@ class _Flight:
 
 
 class World:
-    """A cluster, its work and its clock."""
+    """A simulated cluster with its jobs and its clock."""
 
     def __init__(
         self,
@@ -99,8 +101,8 @@ class World:
         promises_by: Predictor | None = None,
         on_progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Register nodes and tenants. With `promises_by`, every job that has to wait is told an
-        expected start when it arrives, from run times that this predictor expects.
+        """Register nodes and tenants. With `promises_by`, every job that has to wait gets a
+        forecast start when it arrives, based on the run times that this predictor expects.
         """
         self.core = Core(policy, predictor, CoreLimits(max_queued_tasks=1 << 40))
         self._store = MemoryStore(keep_ended=False)
@@ -113,7 +115,7 @@ class World:
         self._on_progress = on_progress
         self._ends: list[tuple[int, int, str]] = []
         self._sequence = 0
-        self._flights: dict[tuple[str, int | None], _Flight] = {}
+        self._unfinished: dict[tuple[str, int | None], _TaskProgress] = {}
         self._waiting_gpu_milli = 0
         self._sample_ms = 1
         self._next_sample_ms = 0
@@ -124,12 +126,12 @@ class World:
             self._apply(SetTenant(tenant), 0)
 
     def run(self) -> None:
-        """Go on until everything has ended."""
+        """Advance the clock until all jobs have ended."""
         arrivals: Iterator[TraceJob] = iter(self._partition.jobs)
         arrival = next(arrivals, None)
         now_ms = 0
-        # What was stopped leaves its end behind, which may lie after all others.
-        while arrival is not None or self._flights or self.core.wants_cycle:
+        # A stopped job leaves its planned end in `_ends`, maybe after the last real end; ignore it.
+        while arrival is not None or self._unfinished or self.core.wants_cycle:
             now_ms = self._next_moment(arrival, now_ms)
             while self._ends and self._ends[0][0] <= now_ms:
                 _, _, allocation_id = heappop(self._ends)
@@ -157,9 +159,9 @@ class World:
         if not moments:
             if self._budgets_are_spent(now_ms):
                 return now_ms
-            stuck = sorted(job_id for job_id, _ in self._flights)[:5]
+            stuck = sorted(job_id for job_id, _ in self._unfinished)[:5]
             raise InternalError(
-                f"nothing will ever happen again, but {len(self._flights)} jobs wait: {stuck}"
+                f"no event is left, but {len(self._unfinished)} jobs wait, such as {stuck}"
             )
         return max(now_ms, min(moments))
 
@@ -175,16 +177,16 @@ class World:
             self._run.dropped_jobs += 1
             return False
         if job.id not in self.core.state.jobs:
-            self._never_ran(job.task_count)  # What it depends on has ended otherwise already.
+            self._never_ran(job.task_count)  # Its dependency can no longer be met.
             return False
         tasks: list[int | None] = [None] if job.array is None else list(job.array.tasks)
         for task in tasks:
-            self._flights[job.id, task] = _Flight(trace, now_ms)
+            self._unfinished[job.id, task] = _TaskProgress(trace, now_ms)
         self._waiting_gpu_milli += job.gpu_milli * len(tasks)
         return True
 
     def _cycle(self, now_ms: int) -> None:
-        """Run cycles until the core has nothing more to order at this moment."""
+        """Run cycles until the core gives no more orders at this time stamp."""
         answer = self._apply(RunCycle(), now_ms)
         while answer.effects:
             self._run.cycles += 1
@@ -200,27 +202,27 @@ class World:
             answer = self._apply(RunCycle(), now_ms)
 
     def _start(self, order: StartOrder, now_ms: int) -> None:
-        flight = self._flights[order.job.id, order.allocation.task]
-        flight.start_ms = now_ms
-        flight.gpu_milli = order.allocation.gpu_milli
-        flight.wait_ms += now_ms - flight.since_ms
-        if flight.first_start_ms < 0:
-            flight.first_start_ms = now_ms
+        progress = self._unfinished[order.job.id, order.allocation.task]
+        progress.start_ms = now_ms
+        progress.gpu_milli = order.allocation.gpu_milli
+        progress.wait_ms += now_ms - progress.since_ms
+        if progress.first_start_ms < 0:
+            progress.first_start_ms = now_ms
         self._waiting_gpu_milli -= order.job.gpu_milli
         self._sequence += 1
-        heappush(self._ends, (now_ms + flight.left_ms, self._sequence, order.allocation.id))
+        heappush(self._ends, (now_ms + progress.left_ms, self._sequence, order.allocation.id))
         self._apply(Started(order.allocation.id), now_ms)
         if self._promises_by is not None:
             self._promises_by.begin(order.job, now_ms)
 
     def _stop(self, order: StopOrder, now_ms: int) -> None:
-        """The ideal node stops a job at once."""
+        """Stop a job at once, as an ideal node would."""
         found = self.core.state.running(order.allocation_id)
         if found is None:
             return
         record, number, _ = found
-        flight = self._flights[record.job.id, number]
-        elapsed_ms = flight.let_go(now_ms)
+        progress = self._unfinished[record.job.id, number]
+        elapsed_ms = progress.release(now_ms)
         progress_ms = 0
         if self._promises_by is not None:
             self._promises_by.end(record.job, None, now_ms)
@@ -230,50 +232,52 @@ class World:
             cost_ms = physics.wide_preemption_cost_ms if wide else physics.preemption_cost_ms
             if physics.keeps_progress:
                 progress_ms = elapsed_ms
-                flight.left_ms += cost_ms - elapsed_ms
-                flight.lost_ms += cost_ms
+                progress.left_ms += cost_ms - elapsed_ms
+                progress.lost_ms += cost_ms
             else:
-                flight.left_ms += cost_ms
-                flight.lost_ms += cost_ms + elapsed_ms
-            flight.preemptions += 1
-            flight.since_ms = now_ms
+                progress.left_ms += cost_ms
+                progress.lost_ms += cost_ms + elapsed_ms
+            progress.preemptions += 1
+            progress.since_ms = now_ms
             self._waiting_gpu_milli += record.job.gpu_milli
             self._apply(Ended(order.allocation_id, None, 15, progress_ms), now_ms)
             return
         self._run.failed_jobs += 1
-        flight.run_ms = max(0, flight.held_ms - flight.lost_ms)
+        progress.run_ms = max(0, progress.held_ms - progress.lost_ms)
         self._apply(Ended(order.allocation_id, None, 15, 0), now_ms)
         self._record(record.job, number, now_ms)
 
     def _end(self, allocation_id: str, now_ms: int) -> None:
-        """A job ran to its end, unless it was stopped before."""
+        """End a job that ran to its end; ignore one that was stopped before."""
         found = self.core.state.running(allocation_id)
         if found is None:
             return
         record, number, _ = found
-        flight = self._flights[record.job.id, number]
-        flight.let_go(now_ms)
+        progress = self._unfinished[record.job.id, number]
+        progress.release(now_ms)
         self._apply(Ended(allocation_id), now_ms)
         if self._promises_by is not None:
-            self._promises_by.end(record.job, flight.run_ms, now_ms)
+            self._promises_by.end(record.job, progress.run_ms, now_ms)
         self._record(record.job, number, now_ms)
 
     def _record(self, job: Job, task: int | None, now_ms: int) -> None:
-        flight = self._flights.pop((job.id, task))
+        progress = self._unfinished.pop((job.id, task))
+        held_ms = progress.held_ms
+        gpu_milli = round(progress.used / held_ms) if held_ms else job.gpu_milli
         self._run.outcomes.add(
             Outcome(
                 partition=self._partition.name,
                 tenant=job.tenant,
                 user=job.user,
-                gpu_milli=round(flight.used / flight.held_ms) if flight.held_ms else job.gpu_milli,
-                submit_ms=flight.trace.job.submit_ms,
-                first_start_ms=flight.first_start_ms,
+                gpu_milli=gpu_milli,
+                submit_ms=progress.trace.job.submit_ms,
+                first_start_ms=progress.first_start_ms,
                 end_ms=now_ms,
-                wait_ms=flight.wait_ms,
-                run_ms=flight.run_ms,
-                preemptions=flight.preemptions,
-                lost_ms=flight.lost_ms,
-                promised_start_ms=flight.promised_ms,
+                wait_ms=progress.wait_ms,
+                run_ms=progress.run_ms,
+                preemptions=progress.preemptions,
+                lost_ms=progress.lost_ms,
+                promised_start_ms=progress.promised_ms,
             )
         )
         if self._on_progress is not None:
@@ -284,34 +288,34 @@ class World:
         if self._on_progress is not None:
             self._on_progress(tasks)
 
-    def _end_with_what_they_depend_on(self, writes: Sequence[object]) -> None:
-        """Jobs that have ended without a start: what they depend on has ended otherwise."""
+    def _drop_unmet_dependents(self, writes: Sequence[object]) -> None:
+        """Forget jobs that the core ended before their start, as a dependency was not met."""
         for row in writes:
             if isinstance(row, JobRow) and row.state in ENDED and row.job.dependencies:
                 array = row.job.array
                 for task in [None] if array is None else array.tasks:
-                    flight = self._flights.get((row.job.id, task))
-                    if flight is not None and flight.first_start_ms < 0:
-                        del self._flights[row.job.id, task]
+                    progress = self._unfinished.get((row.job.id, task))
+                    if progress is not None and progress.first_start_ms < 0:
+                        del self._unfinished[row.job.id, task]
                         self._waiting_gpu_milli -= row.job.gpu_milli
                         self._never_ran(1)
 
     def _budgets_are_spent(self, now_ms: int) -> bool:
-        """Tell whether all in the queue wants GPU-hours that its tenant has no more.
+        """Whether every queued job waits for GPU hours that its tenant has used up.
 
-        Then it is over for them, and for those that wait for them.
+        If so, counts these jobs and those that depend on them as never run.
         """
         cluster = self.core.state.cluster
         reasons = Reasons(cluster, decide(cluster, self._policy, now_ms))
         waiting = [reasons.brief(number) for number in cluster.queue.entries]
         if not waiting or any(reason.get("resource") != HOURS for reason in waiting):
             return False
-        self._never_ran(len(self._flights))
-        self._flights.clear()
+        self._never_ran(len(self._unfinished))
+        self._unfinished.clear()
         return True
 
     def _promise(self, arrived: list[Job], predictor: Predictor, now_ms: int) -> None:
-        """Ask for the expected start of every job that has just begun to wait."""
+        """Forecast the start of every job that has just begun to wait."""
 
         def run_ms_of(job: Job, elapsed_ms: int) -> int:
             if elapsed_ms:
@@ -324,16 +328,16 @@ class World:
                 cluster = self.core.state.cluster
                 at_ms = forecast_start(cluster, now_ms, record.job.number, run_ms_of)
                 if at_ms is not None:
-                    self._flights[job.id, None].promised_ms = at_ms
+                    self._unfinished[job.id, None].promised_ms = at_ms
 
     def _sample(self, now_ms: int) -> None:
-        """Keep a bounded number of samples: when there are too many, every second one goes."""
+        """Take a sample. If there are too many, drop every second one."""
         if now_ms < self._next_sample_ms:
             return
         cluster = self.core.state.cluster
         allocated = sum(held for held in cluster.holdings.pools.values())
         free = cluster.total_gpu_milli - allocated
-        # Who waits for a time, another job or CPUs alone has no use for a free GPU.
+        # A job that waits for a start time, another job or only for CPUs needs no free GPU.
         wanted = any(entry.waiting.job.gpu_milli for entry in cluster.queue.entries.values())
         self._samples.append(
             Sample(
@@ -355,5 +359,5 @@ class World:
     def _apply(self, message: object, now_ms: int) -> Answer:
         answer = self.core.apply(message, now_ms)  # type: ignore[arg-type]
         self._store.commit(answer.writes)
-        self._end_with_what_they_depend_on(answer.writes)
+        self._drop_unmet_dependents(answer.writes)
         return answer

@@ -1,4 +1,4 @@
-"""From a model and its use to bytes of GPU memory, part by part, each with its reason.
+"""Estimates GPU memory: a model and its use in, bytes by part with an explanation out.
 
 | part | rule |
 |---|---|
@@ -34,7 +34,7 @@ et al. 2022); fused attention keeps no scores."""
 CONTEXT_BYTES = 800 * MIB
 SLACK = 0.05
 IN_FLIGHT_TOKENS = 8192
-"""So many tokens of a prompt are worked on at once when serving."""
+"""The number of prompt tokens that are processed at once when serving."""
 
 
 class Train(StrEnum):
@@ -47,7 +47,7 @@ class Train(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """What is done with a model. An empty `dtype` means that of the model, else bf16."""
+    """How a model is used. An empty `dtype` means that of the model, else bf16."""
 
     dtype: str = ""
     context: int = 8192
@@ -58,7 +58,7 @@ class Use:
     checkpointing: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Reject unknown data types and numbers below 1."""
         for name in (self.dtype, self.cache_dtype):
             if name and name not in DTYPE_BITS:
                 raise InvalidRequest(
@@ -70,7 +70,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """So many bytes for something, and how that was found."""
+    """The bytes of one part, and how they were computed."""
 
     name: str
     size_bytes: int
@@ -79,7 +79,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """The memory that a model takes. `per_gpu_bytes` comes on every GPU that it is spread over."""
+    """The memory that a model needs. `per_gpu_bytes` is needed on each of its GPUs."""
 
     model: Model
     use: Use
@@ -89,21 +89,21 @@ class Need:
 
     @property
     def shared_bytes(self) -> int:
-        """What is divided among the GPUs."""
+        """The bytes that are divided among the GPUs."""
         return sum(part.size_bytes for part in self.parts)
 
     @property
     def total_bytes(self) -> int:
-        """On one GPU that is large enough."""
+        """The bytes on one GPU that is large enough."""
         return self.shared_bytes + self.per_gpu_bytes
 
     def each_bytes(self, gpus: int) -> int:
-        """On each of so many GPUs."""
+        """The bytes on each of `gpus` GPUs."""
         return -(-self.shared_bytes // gpus) + self.per_gpu_bytes
 
 
 def memory_need(model: Model, use: Use) -> Need:
-    """All parts of what a model takes."""
+    """All parts of the memory that a model needs."""
     dtype = use.dtype or model.dtype or "bf16"
     if dtype not in DTYPE_BITS:
         dtype = "bf16"
@@ -210,26 +210,26 @@ def _training_activations(model: Model, use: Use) -> Part:
 
 
 def billions(count: int) -> str:
-    """`32.8 B`, or `12.5 M` for a few."""
+    """`32.8 B`, or `12.5 M` for small numbers."""
     if count >= 100_000_000:
         return f"{count / 1e9:.3g} B"
     return f"{count / 1e6:.3g} M"
 
 
-# --- On which GPUs a model fits, and on how many of them.
+# Choosing GPUs: the kinds on which a model fits, and how many it needs.
 
 USABLE = 0.95
-"""The driver, the display and ECC take some of what is on the label."""
+"""The usable share of the nominal memory: the driver, the display and ECC take the rest."""
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 """Tensor parallelism divides heads, so by powers of two; beyond 8 over several nodes."""
 SHARE_STEP = 0.05
 MOST_OF_ONE = 0.75
-"""What takes more than this of a GPU gets all of it."""
+"""A model that needs more than this share of a GPU gets a whole one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """So many GPUs of one kind, and what each of them would hold."""
+    """A number of GPUs of one kind, and the memory needed on each of them."""
 
     count: int
     gpu: str
@@ -238,7 +238,7 @@ class Fit:
 
 
 def fit_on(need: Need, gpu: str, memory_mb: int) -> Fit | None:
-    """The fewest GPUs of this kind; None if even the most are too few."""
+    """The fewest GPUs of this kind that suffice; None if the largest number does not."""
     usable = memory_mb * USABLE * MIB
     for count in COUNTS:
         if need.each_bytes(count) <= usable:
@@ -248,7 +248,7 @@ def fit_on(need: Need, gpu: str, memory_mb: int) -> Fit | None:
 
 
 def fits(need: Need, kinds: Mapping[str, int]) -> list[Fit]:
-    """On each kind of GPU (name to MiB); the fewest first, then the smallest memory."""
+    """The fit on each kind of GPU (name to MiB); fewest GPUs first, then smallest memory."""
     found = [fit_on(need, gpu, memory_mb) for gpu, memory_mb in kinds.items()]
     return sorted(
         (fit for fit in found if fit is not None),
@@ -268,7 +268,7 @@ def known_kinds(names: Iterable[str] = ()) -> dict[str, int]:
 
 
 def share_of_one(need: Need, memory_mb: int) -> float:
-    """The part of one GPU of this size that is needed, in steps; 1 if it is nearly all."""
+    """The share of one GPU that is needed, rounded up; 1 if it is nearly the whole GPU."""
     part = need.total_bytes / (memory_mb * USABLE * MIB)
     if part > MOST_OF_ONE:
         return 1.0

@@ -1,7 +1,7 @@
 """A language model: parameters and shape, from its name or its files.
 
-A model that is not in the table is estimated: its size is read from its name, and its cache is that
-of the nearest known model.
+A model that is not in the table is estimated: its size comes from its name, and its shape from the
+known model nearest in size.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Shape:
 
     @property
     def cache_values_per_token(self) -> int:
-        """Numbers that are kept for each token: a key and a value in each layer."""
+        """Cached values per token: a key and a value in each layer."""
         per_layer = self.latent or 2 * self.kv_width
         return self.layers * per_layer
 
@@ -207,7 +207,7 @@ FAMILIES: dict[str, dict[str, Shape]] = {
 """Shapes by family and size."""
 
 SPELLINGS: tuple[tuple[str, str], ...] = (
-    # Distilled models have the shape of what they were distilled into.
+    # Distilled models have the shape of the student model.
     ("distill-qwen", "qwen2.5"),
     ("distill-llama", "llama-3.1"),
     ("qwen2.5", "qwen2.5"),
@@ -260,7 +260,7 @@ def all_known() -> dict[str, Shape]:
 
 BILLION = 1_000_000_000
 LARGEST = 100_000 * BILLION
-"""Larger numbers are typing errors."""
+"""Larger numbers are treated as typing errors."""
 SHARED_BY_EXPERTS = 0.82
 """Experts share attention and embeddings: Mixtral 8x7B has 0.83 x 56 billion, 8x22B 0.80 x 176."""
 _NUMBER = r"(\d+(?:\.\d+)?)"
@@ -301,7 +301,7 @@ def named_model(name: str, parameters: int | None = None) -> Model:
                     name=name,
                     parameters=stated,
                     shape=shape,
-                    parameters_from="as its makers state",
+                    parameters_from="as published",
                     shape_from=f"{prefix} (compressed cache)",
                     dtype=_dtype_of(plain) or "fp8",
                 )
@@ -329,7 +329,7 @@ def named_model(name: str, parameters: int | None = None) -> Model:
 
 
 def can_be_sized(name: str) -> bool:
-    """Tell whether the size of the model can be read from its name."""
+    """Whether the size of the model can be read from its name."""
     try:
         named_model(name)
     except InvalidRequest:

@@ -1,6 +1,6 @@
 """A model from its own files: `config.json` and the headers of `.safetensors`, already parsed.
 
-Nothing is loaded: a header says the type, the form and the size of every tensor.
+No weights are loaded: a header gives the type, the shape and the size of every tensor.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class Weights:
 
     @property
     def main_dtype(self) -> str:
-        """The type of most of them."""
+        """The data type of most parameters."""
         return max(sorted(self.parameters), key=lambda name: self.parameters[name], default="")
 
 
 def weights_of(headers: Iterable[Mapping[str, Any]], bits: int = 0) -> Weights:
-    """Parameters and bytes of all tensors; packed ones count as what they unpack to.
+    """Parameters and bytes of all tensors; packed tensors count as their unpacked weights.
 
-    `bits` is what the configuration says about quantisation: eight 4-bit weights lie in an I32
-    (GPTQ, AWQ), two in a U8 (bitsandbytes).
+    `bits` is the size of a quantised weight, from the configuration: an I32 holds eight 4-bit
+    weights (GPTQ, AWQ), a U8 holds two (bitsandbytes).
     """
     found = Weights()
     for header in headers:
@@ -73,7 +73,7 @@ def weights_of(headers: Iterable[Mapping[str, Any]], bits: int = 0) -> Weights:
 
 
 def _unpacked(name: str, dtype: str, bits: int) -> tuple[str, int]:
-    """What a tensor holds, and how many weights in each of its numbers; none in scales."""
+    """The data type of a tensor, and its weights per stored number (0 for scales and indices)."""
     if bits and name.endswith(".qweight"):
         return f"int{bits}", WORD_BITS // bits
     if bits and dtype == "uint8" and name.endswith("weight"):
@@ -83,7 +83,7 @@ def _unpacked(name: str, dtype: str, bits: int) -> tuple[str, int]:
 
 
 def quantised_bits(config: Mapping[str, Any]) -> int:
-    """Bits of each weight, if the configuration speaks of quantisation."""
+    """Bits of each weight if the configuration describes quantisation, else 0."""
     about = config.get("quantization_config") or {}
     if about.get("load_in_4bit"):
         return 4
@@ -102,7 +102,9 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 return value
         if default is None:
-            raise InvalidRequest(f"config.json has no {names[0]}, so its shape is not known")
+            raise InvalidRequest(
+                f"config.json has no {names[0]}, so the shape of the model is not known"
+            )
         return default
 
     hidden = number("hidden_size", "n_embd", "d_model")

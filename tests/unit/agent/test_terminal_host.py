@@ -244,7 +244,7 @@ def test_an_idle_job_is_warned_and_ended_and_one_to_whom_nobody_comes_is_ended(
     code, detail, _ = served(directory, "echo here; sleep 600", people, idle_ms=3000)
     assert (code, detail) == (-signal.SIGHUP, "idle for 3 s")
     code, detail, _ = served(directory, "sleep 600", attach_within_ms=300)
-    assert (code, detail) == (-signal.SIGHUP, "nobody attached to its terminal within 0 s")
+    assert (code, detail) == (-signal.SIGHUP, "no user attached to its terminal within 0 s")
 
 
 def test_nobody_is_ended_for_being_idle_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,7 +153,7 @@ def test_old_copies_go_unless_a_job_needs_them(repository: Path, shelf: Shelf) -
     assert not shot.path.exists()
 
 
-def test_the_place_is_the_users_alone(tmp_path: Path, repository: Path) -> None:
+def test_snapshot_directory_is_private_to_the_user(tmp_path: Path, repository: Path) -> None:
     place = tmp_path / "open"
     place.mkdir(mode=0o777)
     place.chmod(0o777)
@@ -163,16 +163,16 @@ def test_the_place_is_the_users_alone(tmp_path: Path, repository: Path) -> None:
     target = tmp_path / "elsewhere"
     target.mkdir()
     (tmp_path / "linked").symlink_to(target)
-    with pytest.raises(InvalidRequest, match="no directory of yours"):
+    with pytest.raises(InvalidRequest, match="not a directory that belongs to you"):
         Shelf(tmp_path / "linked")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory of somebody else")
-def test_a_place_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_directory_of_another_user_is_rejected(tmp_path: Path) -> None:
     place = tmp_path / "theirs"
     place.mkdir()
     os.chown(place, 12_345, 12_345)
-    with pytest.raises(InvalidRequest, match="no directory of yours"):
+    with pytest.raises(InvalidRequest, match="not a directory that belongs to you"):
         Shelf(place)
 
 

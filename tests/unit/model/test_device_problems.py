@@ -22,7 +22,7 @@ LEFT = ForeignUse(pid=7, user="ada", memory_mb=900, leaked=True, job="job-12")
         ({"foreign": ForeignUse(pid=8)}, "process 8 holds it"),
         (
             {"foreign": ForeignUse(pid=0, memory_mb=5)},
-            "somebody who cannot be seen from here holds 5 MiB",
+            "a process that the agent cannot see holds 5 MiB",
         ),
         ({"foreign": LEFT}, "job 12 is over, and process 7 of ada still holds 900 MiB"),
         (

@@ -57,7 +57,7 @@ class Use:
         """A note for the attached users, and why to end the job; both may be empty."""
         now = time.monotonic()
         if self.attach_s and not visited and now - self.began >= self.attach_s:
-            return "", f"nobody attached to its terminal within {format_seconds(self.attach_s)}"
+            return "", f"no user attached to its terminal within {format_seconds(self.attach_s)}"
         if not self.idle_s or now - self.checked < self.wait_s():
             return "", ""
         used_s = cpu_seconds(job)

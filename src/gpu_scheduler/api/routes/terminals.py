@@ -99,7 +99,7 @@ class TerminalSockets:
         return None if running is None else running.running.allocation
 
     def _audit(self, caller: Caller, asked: pb.TerminalOpen) -> None:
-        """Audit the access: whoever types there acts as the job's user."""
+        """Write the access to the audit log: input in the terminal runs as the job's user."""
         service = self._context.service
         who = (caller.user, caller.origin, caller.via)
         target = asked.allocation_id

@@ -37,7 +37,7 @@ OVER_CAP = (
     "it stops no batch job for that, as user {user} would hold more than {cap:g} GPUs with "
     "interactive jobs"
 )
-NOBODY = "no batch job of {whose} may be stopped for it"
+NO_CANDIDATES = "no batch job of {whose} may be stopped for it"
 NOT_ENOUGH = "stopping {all} of {whose} that may be stopped would not be enough"
 UNDER_WAY = "what is being stopped already will be enough"
 MOST_NAMES = 5
@@ -105,7 +105,7 @@ class Preemptor:
         with victims.tentatively(self._quota.evicting_sums()):
             if count and victims.would_be_enough():
                 return victims
-        why = NOT_ENOUGH if count else NOBODY
+        why = NOT_ENOUGH if count else NO_CANDIDATES
         all_of_them = "the only batch job" if count == 1 else f"all {count} batch jobs"
         return refused.besides(why.format(all=all_of_them, whose=victims.owner))
 

@@ -1,4 +1,4 @@
-"""One HTML file that tells how several policies fared on the same work.
+"""One HTML file that compares several policies on the same workload.
 
 Runs and their measures come in, one self-contained file goes out: no network, no fonts or scripts
 from elsewhere, the same bytes for the same runs. `page` puts it together; `curves` turns runs into

@@ -82,7 +82,7 @@ def partition_table(run: Measures) -> Markup:
 
 
 def forecast_table(measures: Sequence[Measures], policies: Sequence[Policy]) -> Markup:
-    """How the promises of each policy fared."""
+    """The accuracy of the forecasts under each policy."""
     rows = []
     for run, policy in zip(measures, policies, strict=True):
         if run.forecast:
@@ -94,11 +94,11 @@ def forecast_table(measures: Sequence[Measures], policies: Sequence[Policy]) -> 
                 duration_text(run.forecast.median_absolute_error_s),
             )
             rows.append((_policy_cell(policy), *(tag("td", cell) for cell in cells)))
-    return _table(_headings("policy", "promises", "kept", "early", "late", "median error"), rows)
+    return _table(_headings("policy", "forecasts", "kept", "early", "late", "median error"), rows)
 
 
 def folded(title: str, *content: Markup) -> Markup:
-    """Something for those who want to know more."""
+    """Content that is hidden until the reader opens it."""
     return tag("details", tag("summary", title), *content)
 
 

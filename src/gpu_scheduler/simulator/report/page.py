@@ -230,8 +230,8 @@ def _forecast(study: Study) -> Markup:
     if not any(run.forecast for run in study.measures):
         return forecast_chart(study)
     table = forecast_table(study.measures, study.policies)
-    note = "Kept: within 10 % of the promised wait, or within 10 minutes."
-    card = tag("div", tag("h3", "Promises"), tag("p", note), table, class_="card")
+    note = "Kept: within 10 % of the forecast wait, or within 10 minutes."
+    card = tag("div", tag("h3", "Forecasts"), tag("p", note), table, class_="card")
     return _side_by_side(joined(forecast_chart(study), card))
 
 

@@ -104,7 +104,7 @@ def share_below(ordered_ms: Sequence[int], grid_s: Sequence[float]) -> list[floa
 
 
 def error_shares(outcomes: Outcomes) -> list[float] | None:
-    """The percentage of promises in each class of errors; `None` if there are no promises."""
+    """The percentage of forecasts in each class of errors; `None` if there are no forecasts."""
     counts = [0] * (len(ERROR_EDGES_S) + 1)
     edges_ms = [edge * 1000 for edge in ERROR_EDGES_S]
     for error_ms in promise_errors_ms(outcomes):
@@ -131,7 +131,7 @@ class Study:
 
 
 def queue_charts(study: Study) -> Markup:
-    """Who waited, over time."""
+    """The waiting jobs and GPUs over time."""
     grid = time_grid(study.runs, QUEUE_POINTS)
     if grid is None:
         return _nothing("The runs carry no samples, so nothing can be drawn over time.")
@@ -175,7 +175,7 @@ def cluster_charts(study: Study) -> Markup:
             study,
             grid,
             "Fragmentation",
-            "GPUs that are free, yet in pieces that no waiting job can use.",
+            "GPUs that are free but that no waiting job can use.",
             lambda sample: sample.fragmented_gpu_milli / 1000,
             unit="GPUs",
         ),
@@ -244,25 +244,25 @@ def fairness_charts(study: Study) -> Markup:
 
 
 def forecast_chart(study: Study) -> Markup:
-    """How far promises were off."""
+    """The errors of the forecast starts."""
     series = [
         (policy, shares)
         for run, policy in zip(study.runs, study.policies, strict=True)
         if (shares := error_shares(run.outcomes)) is not None
     ]
     if not series:
-        return _nothing("No job that waited for more than a minute was promised a start.")
+        return _nothing("No job that waited for more than a minute had a forecast start.")
     edges = [f"{'-' if edge < 0 else '+'}{time_label(abs(edge))}" for edge in ERROR_EDGES_S]
     return figure(
         "Error of the forecast",
-        "First start minus the start promised at submission, for jobs that waited over a minute.",
+        "First start minus the start forecast at submission, for jobs that waited over a minute.",
         standing_bars("Error of the forecast", edges, series, ("early", "late")),
         [policy for policy, _ in series],
     )
 
 
 def preemption_charts(study: Study) -> Markup:
-    """How often jobs had to give way, and what it cost."""
+    """How often jobs were preempted, and what it cost."""
     if not any(run.preemptions or run.lost_gpu_hours for run in study.measures):
         return _nothing("No job was preempted and no work was lost.")
     pairs = list(zip(study.measures, study.policies, strict=True))
@@ -276,7 +276,7 @@ def preemption_charts(study: Study) -> Markup:
     return joined(
         figure(
             "Preemptions",
-            "How often a running job had to give way.",
+            "Number of times a running job was preempted.",
             lying_bars("Preemptions", [BarGroup(name=b.policy.name, bars=[b]) for b in counts]),
             [],
         ),

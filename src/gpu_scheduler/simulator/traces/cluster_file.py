@@ -1,4 +1,4 @@
-"""A file with machines to a cluster: our own JSON or CSV, openb node lists, virtual clusters."""
+"""Reads a cluster from a file: our own JSON or CSV, openb node lists, or virtual clusters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAYOUT = Layout(
 
 
 def read_cluster(path: Path) -> Cluster:
-    """Read machines in any of the known forms, told apart by content."""
+    """Read nodes in any known format; the content decides which."""
     beginning = head(path).lstrip()
     if beginning.startswith(("{", "[")):
         return Cluster.pool(read_json_nodes(path))

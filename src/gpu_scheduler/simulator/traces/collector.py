@@ -1,4 +1,4 @@
-"""Gathers the jobs of one trace: unique ids, order of submission, dependencies that can be met."""
+"""Collects the jobs of one trace; checks ids and dependencies, and sorts by submission time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gpu_scheduler.simulator.workload import Partition, TraceJob, Workload
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """A workload, and how many rows were left out on the way, by reason.
+    """A workload, and the number of rows that were skipped, by reason.
 
-    `lines` says where in the file each job stands, as far as that is known.
+    `lines` gives the line of each job in the file, where it is known.
     """
 
     workload: Workload
@@ -27,7 +27,7 @@ class Reading:
 
 
 class Intake:
-    """Jobs with their lines in the file. Everything is checked before anything is handed on."""
+    """Jobs with their lines in the file. All checks run before any job is returned."""
 
     def __init__(self, path: Path) -> None:
         """Start empty."""
@@ -52,7 +52,7 @@ class Intake:
         self._jobs.append(trace_job)
 
     def skip(self, reason: str) -> None:
-        """Count a row that is left out on purpose."""
+        """Count a row that is skipped on purpose."""
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
     def finish(self) -> list[TraceJob]:
@@ -65,12 +65,12 @@ class Intake:
                 file=self._file,
             )
         self._jobs.sort(key=lambda entry: (entry.job.submit_ms, entry.job.number))
-        _number_anew(self._jobs)
+        _renumber(self._jobs)
         self._check_dependencies()
         return self._jobs
 
     def pool(self, nodes: tuple[Node, ...], tenants: tuple[Tenant, ...] = ()) -> Reading:
-        """All jobs on one pool of nodes; tenants that were not described have no limits."""
+        """All jobs on one pool of nodes; tenants not described have no limits."""
         jobs = self.finish()
         partition = Partition(
             name="all",
@@ -82,7 +82,7 @@ class Intake:
         return self.reading([partition])
 
     def reading(self, partitions: list[Partition]) -> Reading:
-        """The finished jobs in their partitions, with the count of what was left out."""
+        """The jobs in their partitions, with the numbers of skipped rows."""
         workload = Workload(name=self._path.name, partitions=partitions)
         return Reading(workload=workload, file=self._file, lines=self._lines, skipped=self.skipped)
 
@@ -102,8 +102,8 @@ class Intake:
         if cycle := _cycle(earlier_ids):
             raise self._fault(
                 cycle[0],
-                f"the jobs depend on each other in a circle ({' -> '.join(cycle)}); "
-                "expected dependencies that end",
+                f"the dependencies of the jobs form a cycle ({' -> '.join(cycle)}); "
+                "expected dependencies without a cycle",
             )
         numbers = {entry.job.id: entry.job.number for entry in self._jobs} if waiting else {}
         for job_id, wanted in earlier_ids.items():
@@ -120,12 +120,12 @@ class Intake:
 
 
 def tenants_named_in(jobs: Iterable[TraceJob]) -> tuple[Tenant, ...]:
-    """A tenant without limits for each name that the jobs bear, by name."""
+    """A tenant without limits for each tenant name in the jobs, sorted by name."""
     return tuple(Tenant(id=name) for name in sorted({entry.job.tenant for entry in jobs}))
 
 
-def _number_anew(jobs: list[TraceJob]) -> None:
-    """Give rising numbers, and leave jobs alone that have them already."""
+def _renumber(jobs: list[TraceJob]) -> None:
+    """Number the jobs in order, unless their numbers already increase."""
     if all(earlier.job.number < later.job.number for earlier, later in pairwise(jobs)):
         return
     for place, entry in enumerate(jobs):
@@ -134,7 +134,7 @@ def _number_anew(jobs: list[TraceJob]) -> None:
 
 
 def _cycle(successors: dict[str, list[str]]) -> list[str]:
-    """One circle as a list that ends where it began, or nothing. Walks without recursion."""
+    """One cycle as a list that ends with its first id, or an empty list. Not recursive."""
     done: set[str] = set()
     for start in successors:
         path: list[str] = []

@@ -1,4 +1,4 @@
-"""Which format a trace has, by content first and name second; one door to all readers."""
+"""Detects the format of a trace, by content and then by name, and calls its reader or writer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TABLES: tuple[tuple[TraceFormat, Layout, str], ...] = (
     (TraceFormat.OPENB, openb.POD_LAYOUT, "num_gpu"),
     (TraceFormat.PHILLY, philly.LAYOUT, "gpu_num"),
 )
-"""Each table with the column that tells it from the ones below it."""
+"""Each CSV format with the column that distinguishes it from the formats below it."""
 _NODE_TABLES = (helios.NODE_LAYOUT, openb.NODE_LAYOUT, cluster_file.LAYOUT)
 
 
@@ -50,7 +50,7 @@ def read_trace(
     trace_format: TraceFormat | None = None,
     use_cpus: bool = False,
 ) -> Reading:
-    """Read a trace in any known format. Formats that name no machines need a cluster."""
+    """Read a trace in any known format. Formats without nodes need `cluster`."""
     found = trace_format or detect_format(path)
     if found is TraceFormat.JSON:
         return read_json(path, cluster)
@@ -60,7 +60,7 @@ def read_trace(
         return swf.read_swf(path, cluster)
     if cluster is None:
         raise InvalidInput(
-            f"a trace of the kind {found} names no machines; expected a cluster beside it, "
+            f"a trace in the format {found} has no nodes; expected a cluster in addition, "
             "from a file or by numbers",
             file=str(path),
         )
@@ -80,9 +80,9 @@ def write_trace(
     nodes: Iterable[Node] = (),
     tenants: Iterable[Tenant] = (),
 ) -> int:
-    """Write in the format that the name ends with; the number of jobs comes back.
+    """Write in the format that the file name ends with; returns the number of jobs.
 
-    Only .json keeps nodes and tenants; .csv and .jsonl hold jobs alone. All may end in .gz.
+    Only .json keeps nodes and tenants; .csv and .jsonl hold only jobs. All may end in .gz.
     """
     name = path.name.removesuffix(".gz")
     if name.endswith(".json"):
@@ -92,13 +92,13 @@ def write_trace(
     if name.endswith(".csv"):
         return native_format.write_csv(path, jobs)
     raise InvalidRequest(
-        f"the trace would be written to '{path.name}'; end the name in .csv, .json or .jsonl, "
+        f"the name '{path.name}' does not say the format; end the name in .csv, .json or .jsonl, "
         "each also with .gz"
     )
 
 
 def detect_format(path: Path) -> TraceFormat:
-    """The format of a file, or `InvalidInput` that says what was found."""
+    """The format of a file; raises `InvalidInput` if it is unknown."""
     lines = [line for line in head(path).splitlines() if line.strip()]
     if not lines:
         raise InvalidInput("the file is empty; expected a trace", file=str(path))
@@ -130,7 +130,7 @@ def detect_format(path: Path) -> TraceFormat:
 
 
 def _kind_of_json(first_line: str) -> TraceFormat:
-    """A line that is an object in itself and names a submission is one job of many."""
+    """JSON lines if the first line is a complete object with a submission time, else JSON."""
     complete = first_line.endswith("}") and '"submit_s"' in first_line
     if complete and '"jobs"' not in first_line:
         return TraceFormat.JSON_LINES

@@ -1,7 +1,7 @@
-"""Helios job logs (SenseTime, 2020): jobs by virtual cluster, each with nodes of its own.
+"""Helios job logs (SenseTime, 2020): jobs by virtual cluster, each with its own nodes.
 
 Both the published layout (submit_time, duration) and an extract with seconds (submit_s,
-duration_s, vc_row) are read. CPUs are left out unless asked for, as in the published simulations.
+duration_s, vc_row) are read. CPUs are ignored unless `use_cpus`, as in published simulations.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ DAY_MS = 86_400_000
 def read_helios(path: Path, cluster: Cluster, *, use_cpus: bool = False) -> Reading:
     """Read a job log: a partition for each virtual cluster, or one pool if the nodes form one.
 
-    Jobs come by submission, then by `vc_row`. Jobs without GPUs are left out and counted.
+    Jobs are sorted by submission, then by `vc_row`. Jobs without GPUs are skipped and counted.
     """
     reader = _HeliosReader(cluster, use_cpus=use_cpus)
     intake = Intake(path)
@@ -105,14 +105,16 @@ def read_vc_nodes(path: Path) -> Cluster:
             )
         parts[made.id] = made
     if not parts:
-        raise InvalidInput("no virtual clusters were found; expected some", file=str(path))
+        raise InvalidInput(
+            "the file has no virtual clusters; expected at least one", file=str(path)
+        )
     return Cluster(
         tuple((name, nodes_of([made], always_number=True)) for name, made in parts.items())
     )
 
 
 class _HeliosReader:
-    """Rows to jobs. Each virtual cluster has its own idea of what fits."""
+    """Turns rows into jobs; checks each job against the nodes of its virtual cluster."""
 
     def __init__(self, cluster: Cluster, *, use_cpus: bool) -> None:
         self._divided = cluster.is_divided
@@ -174,7 +176,7 @@ def _submit_ms(row: Row) -> int:
 
 
 def _from_first_midnight(jobs: list[TraceJob]) -> list[TraceJob]:
-    """Count time from the midnight before the first job, so that days stay days."""
+    """Shift times so that 0 is the midnight before the first job; days stay aligned."""
     start_ms = jobs[0].job.submit_ms // DAY_MS * DAY_MS
     return [
         TraceJob(replace(entry.job, submit_ms=entry.job.submit_ms - start_ms), entry.run_ms)

@@ -1,6 +1,6 @@
 """Our own JSON: one document with nodes, tenants and jobs, or one job in each line.
 
-Names and values are those of the CSV columns; numbers, lists and objects may be written as such.
+Names and values are those of the CSV columns; numbers, lists and objects may be JSON values.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def decode(text: str) -> Any:
 def sections(text: str) -> Iterator[tuple[str, list[tuple[int, Any]]]]:
     """The lists of a document such as {"jobs": [...]} by name, each item with its line.
 
-    A fault inside an item is raised as `JSONDecodeError` with its line.
+    An error inside an item is raised as `JSONDecodeError` with its line.
     """
     place = _expect(text, 0, "{")
     if text[place : place + 1] == "}":
@@ -98,7 +98,7 @@ def from_flat(record: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _items(text: str, place: int) -> tuple[list[tuple[int, Any]], int]:
-    """The items of a list whose bracket was just passed, and the place behind the list."""
+    """The items of a list, from after its opening bracket, and the position after the list."""
     items: list[tuple[int, Any]] = []
     line, counted = text.count("\n", 0, place) + 1, place
     if text[place : place + 1] == "]":
@@ -168,7 +168,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-# Numbers stay text: each column reads its own, and 0.1 is never rounded on the way.
+# Numbers stay text: each column parses its own, so that 0.1 is never rounded.
 _DECODER = json.JSONDecoder(
     parse_float=str,
     parse_int=str,
@@ -189,7 +189,7 @@ _TENANT_FIELDS = dict.fromkeys(TENANT_COLUMNS)
 
 
 def read_json(path: Path, cluster: Cluster | None = None) -> Reading:
-    """Read one document. Nodes that are given beside it take the place of its own."""
+    """Read one document. If `cluster` is given, its nodes replace those of the document."""
     document = _document(path)
     nodes = cluster.nodes if cluster else _nodes(document, path)
     tenants = tuple(
@@ -213,7 +213,7 @@ def read_json(path: Path, cluster: Cluster | None = None) -> Reading:
 
 
 def read_json_lines(path: Path, cluster: Cluster) -> Reading:
-    """Read one job from each line; blank lines are passed over."""
+    """Read one job from each line; blank lines are ignored."""
     nodes = cluster.nodes
     reader = JobReader(Fit(nodes))
     intake = Intake(path)
@@ -235,7 +235,7 @@ def write_json(
     nodes: Iterable[Node] = (),
     tenants: Iterable[Tenant] = (),
 ) -> int:
-    """Write one document, one item in each line; the number of jobs comes back."""
+    """Write one document with one item per line; returns the number of jobs."""
     count = 0
     with replacing(path) as text:
         text.write('{"nodes": [')
@@ -249,7 +249,7 @@ def write_json(
 
 
 def write_json_lines(path: Path, jobs: Iterable[TraceJob]) -> int:
-    """Write one job into each line; the number of jobs comes back."""
+    """Write one job per line; returns the number of jobs."""
     count = 0
     with replacing(path) as text:
         for item in _job_objects(jobs):
@@ -319,7 +319,7 @@ def _nodes(document: dict[str, Items], path: Path) -> tuple[Node, ...]:
     ]
     if not groups:
         raise InvalidInput(
-            "the document holds no nodes; expected a list of nodes here or a cluster beside it",
+            "the document has no nodes; expected a list of nodes here or a separate cluster",
             file=str(path),
         )
     nodes = nodes_of(groups)
@@ -381,7 +381,7 @@ def read_csv(path: Path, cluster: Cluster) -> Reading:
 
 
 def write_csv(path: Path, jobs: Iterable[TraceJob]) -> int:
-    """Write the jobs, which may be a stream; the number of jobs comes back."""
+    """Write the jobs, which may be a stream; returns the number of jobs."""
     writer = JobWriter(lists_members=False)
     count = 0
     with replacing(path) as text:

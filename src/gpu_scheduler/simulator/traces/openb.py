@@ -88,7 +88,7 @@ def read_pods(path: Path) -> list[Pod]:
 
 
 def read_openb(path: Path, cluster: Cluster) -> Reading:
-    """The pods as jobs at their own times. Pods that never ran are left out and counted."""
+    """The pods as jobs at their own times. Pods that never ran are skipped and counted."""
     nodes = cluster.nodes
     fit = Fit(nodes)
     checked: set[Request] = set()
@@ -113,13 +113,13 @@ def read_openb(path: Path, cluster: Cluster) -> Reading:
 def arrivals(pods: Iterable[Pod], seed: int, capacity_milli: int, tune: float = 1.3) -> list[Pod]:
     """Pods in the order of arrival: all of them shuffled, then more drawn with replacement.
 
-    Ends before the pod that would pass `tune` times the GPU capacity. A pod drawn again gets a
-    name of its own.
+    Ends before the pod that would exceed `tune` times the GPU capacity. A pod drawn again gets a
+    new name.
     """
     chance = Random(seed)
     by_name = sorted(pods, key=lambda pod: pod.name)
     if not any(pod.request.gpu_milli for pod in by_name):
-        raise InvalidRequest("no pod asks for a GPU, so no number of them fills the capacity")
+        raise InvalidRequest("no pod requests a GPU, so the pods cannot fill the GPU capacity")
     limit_milli = int(capacity_milli * tune)
     order = list(by_name)
     chance.shuffle(order)
@@ -136,7 +136,7 @@ def arrivals(pods: Iterable[Pod], seed: int, capacity_milli: int, tune: float = 
 
 
 def arrival_jobs(pods: Sequence[Pod], *, run_ms: int, step_ms: int = 1000) -> list[TraceJob]:
-    """The pods as jobs that come one step apart and all run equally long."""
+    """The pods as jobs that arrive one step apart and all run for the same time."""
     return [
         TraceJob(pod.job(number=place + 1, submit_ms=place * step_ms), run_ms)
         for place, pod in enumerate(pods)

@@ -1,6 +1,7 @@
-"""Text to numbers and lists, with one form of complaint: what was found, what was expected.
+"""Parses text into values, and reads and writes the files of traces.
 
-Everything here raises `InvalidRequest`; whoever knows the file and the line adds them.
+An error message says what was found and what was expected. The functions for single values raise
+`InvalidRequest`; the file readers turn it into `InvalidInput` with file and line.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import BinaryIO, TextIO, TypeVar, cast
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, NeverFits
 
 LARGEST = 10**12
-"""Larger than any second, MiB or count that can be meant."""
+"""An upper limit above any plausible number of seconds, MiB or items."""
 LONGEST_TEXT = 4_000
 THOUSAND = 1_000
 _PLAIN_DIGITS = len(str(LARGEST)) - 1
@@ -31,7 +32,7 @@ _FALSE = frozenset({"false", "no", "0"})
 
 
 def whole_number(text: str, name: str) -> int:
-    """A whole number of 0 or more; `8.0`, as some programs write it, is one too."""
+    """A whole number of 0 or more; `8.0`, as some programs write it, is valid."""
     if len(text) <= _PLAIN_DIGITS and text.isdigit() and text.isascii():
         return int(text)
     expected = "a whole number of 0 or more"
@@ -104,7 +105,7 @@ def as_decimal(thousandths_: int) -> str:
 
 
 def unexpected(text: object, name: str, expected: str) -> InvalidRequest:
-    """The complaint about one value. Written so that control characters stay harmless."""
+    """The error for one value. Control characters in it are escaped."""
     shown = repr(text)
     if len(shown) > 60:
         shown = shown[:57] + "..."
@@ -149,7 +150,7 @@ def text_lines(path: Path) -> Iterator[str]:
 
 
 def head(path: Path) -> str:
-    """The beginning of a file, to guess from; what is not UTF-8 is replaced."""
+    """The beginning of a file, to detect its format; invalid UTF-8 is replaced."""
     with _opened(path) as stream:
         text = stream.read(HEAD_BYTES).decode("utf-8", errors="replace")
     return text.removeprefix(BYTE_ORDER_MARK)
@@ -157,9 +158,9 @@ def head(path: Path) -> str:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[TextIO]:
-    """Write a whole file or none: gzipped if the name ends in .gz.
+    """Write a file atomically; gzipped if the name ends in .gz.
 
-    The text goes to a temporary neighbour, which takes the name when all is on disk.
+    The text goes to a temporary file in the same directory, which is renamed when complete.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -180,7 +181,7 @@ def replacing(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open for reading; every fault of the file names the file."""
+    """Open for reading; every error message names the file."""
     try:
         with path.open("rb") as raw:
             if raw.peek(2)[:2] == GZIP_MAGIC:
@@ -192,12 +193,12 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
                 yield raw
     except EOFError as error:
         raise InvalidInput(
-            "the gzip data ends too early; expected a complete file, so fetch it again",
+            "the gzip data ends too early; expected a complete file, so download it again",
             file=str(path),
         ) from error
     except (gzip.BadGzipFile, zlib.error) as error:
         raise InvalidInput(
-            f"the gzip data is damaged ({error}); expected a complete file, so fetch it again",
+            f"the gzip data is damaged ({error}); expected a complete file, so download it again",
             file=str(path),
         ) from error
     except OSError as error:
@@ -209,7 +210,7 @@ def _text_writer(raw: BinaryIO, *, compress: bool) -> Iterator[TextIO]:
     with ExitStack() as stack:
         target = raw
         if compress:
-            # No name and no time inside, so that the same trace gives the same bytes.
+            # Without name and time in the header, the same trace gives the same bytes.
             packed = stack.enter_context(gzip.GzipFile("", "wb", fileobj=raw, mtime=0))
             target = cast("BinaryIO", packed)
         text = io.TextIOWrapper(target, encoding="utf-8", newline="")
@@ -225,7 +226,7 @@ Row = dict[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The columns of one kind of file. Of each group in `one_of`, at least one must be there."""
+    """The columns of one kind of file. Of each group in `one_of`, at least one is required."""
 
     name: str
     required: tuple[str, ...]
@@ -234,13 +235,13 @@ class Layout:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns that are known."""
+        """All known columns."""
         return (
             self.required + tuple(name for group in self.one_of for name in group) + self.optional
         )
 
     def accepts(self, header: list[str]) -> bool:
-        """Tell whether a header row belongs to this layout."""
+        """Whether a header row belongs to this layout."""
         return not self._fault(header)
 
     def check(self, header: list[str], path: Path, line: int) -> None:
@@ -264,9 +265,9 @@ class Layout:
 
 
 def read_rows(path: Path, layout: Layout, make: Callable[[Row, int], T]) -> Iterator[tuple[int, T]]:
-    """What `make` gives for each row and its number (from 1), each with its line in the file.
+    """The result of `make(row, number)` for each row (from 1), each with its line in the file.
 
-    A complaint of `make` about a value is raised again with file and line.
+    An `InvalidRequest` of `make` is raised again with file and line.
     """
     for number, (line, row) in enumerate(_rows(path, layout), start=1):
         try:

@@ -22,7 +22,7 @@ NO_GPU = "gpu_num 0"
 
 
 def read_philly(path: Path, cluster: Cluster | None = None) -> Reading:
-    """Read the table; without nodes of your own, 352 nodes of 8 GPUs as in the original."""
+    """Read the table; without `cluster`, 352 nodes of 8 GPUs as in the original."""
     nodes = (cluster or cluster_of(NODES, GPUS_PER_NODE)).nodes
     fit = Fit(nodes)
     members: dict[int, tuple[Request, ...]] = {}

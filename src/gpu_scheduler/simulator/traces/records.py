@@ -1,6 +1,7 @@
-"""One job as a flat record of text, the shape that our CSV and JSON share, to `TraceJob`.
+"""Jobs, nodes and tenants as flat records of text, the form that our CSV and JSON share.
 
-The way back is in `job_text`. Every column is described in docs/reference/traces.md.
+Reads records into model objects and writes them back. docs/reference/traces.md describes every
+column.
 """
 
 from __future__ import annotations
@@ -57,13 +58,13 @@ REQUEST_COLUMNS = (
     "contiguous",
     "min_bandwidth_gbps",
 )
-"""What one member asks of one node."""
+"""The columns that describe the request of one member."""
 GANG_COLUMNS = ("members", "min_members")
 REQUIRED_COLUMNS = ("id", "submit_s", "run_s", "gpus")
 
 
 class JobReader:
-    """Turns flat records into jobs that fit a cluster. Equal requests are read once and shared."""
+    """Turns flat records into jobs that fit a cluster. Equal requests are parsed once."""
 
     def __init__(self, fit: Fit) -> None:
         """Keep the cluster that every job must fit."""
@@ -125,7 +126,7 @@ class JobReader:
         for column in REQUEST_COLUMNS:
             if record.get(column):
                 raise InvalidRequest(
-                    f"{column} stands beside a list of members; expected it inside each member"
+                    f"{column} is given beside a list of members; expected it inside each member"
                 )
         members = tuple(read_request(member) for member in member_records)
         least = whole_number(record.get("min_members") or "0", "min_members")
@@ -134,7 +135,7 @@ class JobReader:
 
 
 def read_request(record: Mapping[str, str]) -> Request:
-    """What one member asks for. No GPU but GPU memory means memory of one shared GPU."""
+    """The request of one member. GPU memory without GPUs means memory of one shared GPU."""
     options: dict[str, Any] = {}
     for column, (name, read) in _REQUEST_OPTIONS.items():
         if text := record.get(column):
@@ -193,7 +194,7 @@ def _dependencies(text: str, name: str) -> tuple[Dependency, ...]:
 
 
 def _array(text: str, name: str) -> Array:
-    # A mistyped step over a huge range would be written out number by number.
+    # A range is expanded to single numbers, so a mistyped huge range would fill the memory.
     if _LONG_NUMBER.search(text):
         raise unexpected(text, name, "task numbers below 10,000,000")
     tasks, percent, at_once = text.partition("%")
@@ -256,7 +257,7 @@ class JobWriter:
     def record(self, trace_job: TraceJob) -> tuple[dict[str, str], list[dict[str, str]]]:
         """The record of a job, and one for each member if the members differ."""
         job = trace_job.job
-        _refuse_what_has_no_column(job)
+        _reject_fields_without_column(job)
         known = self._known.get(job.members)
         if known is None:
             known = self._known[job.members] = self._members(job)
@@ -284,18 +285,18 @@ class JobWriter:
         return _split_record(job), []
 
 
-def _refuse_what_has_no_column(job: Job) -> None:
+def _reject_fields_without_column(job: Job) -> None:
     for name in ("hold", "command"):
         if getattr(job, name):
             raise InvalidRequest(
-                f"job {job.id} has {name} set, which a trace cannot hold; leave it away"
+                f"job {job.id} has {name} set, which a trace cannot hold; remove it"
             )
     if any(";" in dependency.job_id for dependency in job.dependencies):
         raise InvalidRequest(f"job {job.id} depends on an id with ';' in it; use another id")
 
 
 def _request_record(request: Request) -> dict[str, str]:
-    """One member. Read again, because only an equal request is a faithful record."""
+    """One member. Parses the record again to check that it gives an equal request."""
     record = {
         "gpus": as_decimal(_gpus_milli(request)),
         **_written(
@@ -329,7 +330,7 @@ def _memory_candidates(request: Request) -> Iterator[tuple[str, int]]:
 
 
 def _split_record(job: Job) -> dict[str, str]:
-    """Members of different size as one large request, if that gives them back."""
+    """Members of different size as one large request, if reading it gives the same members."""
     first = job.members[0]
     whole = Request(
         gpu_count=sum(member.gpu_count for member in job.members),
@@ -411,7 +412,7 @@ def _tier(text: str, name: str) -> Tier:
 
 
 def _gpu_hours(text: str, name: str) -> int:
-    # Thousandths of an hour on one GPU are so many milli-GPU hours.
+    # Thousandths of a GPU hour are milli-GPU hours.
     return thousandths(text, name) * HOUR_MS
 
 
@@ -469,7 +470,7 @@ def read_node_group(record: Mapping[str, str]) -> NodeGroup:
 
 
 def node_record(node: Node) -> dict[str, str]:
-    """One node. Refused when its devices differ in a way that the record cannot say."""
+    """One node; raises if its devices differ in a way that a record cannot express."""
     models = {(device.model, device.memory_mb) for device in node.devices}
     model, gpu_memory_mb = min(models, default=("", 0))
     island_size = sum(device.island == 0 for device in node.devices)
@@ -497,7 +498,7 @@ def node_record(node: Node) -> dict[str, str]:
 
 
 def read_tenant(record: Mapping[str, str]) -> Tenant:
-    """A tenant; a limit that is not given is no limit."""
+    """A tenant; a missing limit means unlimited."""
     if not record.get("id"):
         raise InvalidRequest("id is empty; expected a value for each tenant")
     fields = _read(record, _TENANT_FIELDS)

@@ -1,6 +1,6 @@
 """The Standard Workload Format of the Parallel Workloads Archive: 18 numbers in each line.
 
-A processor becomes a GPU, the machine one node. A run ends at the requested time at the latest.
+A processor becomes a GPU, the machine becomes one node. No run exceeds its requested time.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ WAS_CANCELLED = "a cancellation before the start"
 
 
 def read_swf(path: Path, cluster: Cluster | None = None) -> Reading:
-    """Read a log. Without nodes of your own, one node with as many GPUs as MaxProcs says.
+    """Read a log. Without `cluster`, one node with as many GPUs as MaxProcs says.
 
-    Left out and counted: jobs whose run time is unknown, that held no processor, or that were
+    Skipped and counted: jobs whose run time is unknown, that held no processor, or that were
     cancelled before they started. A job that ran on an unknown number of processors had at least
     one, so it counts as one; a run time of 0 stays 0.
     """
@@ -58,7 +58,7 @@ def read_swf(path: Path, cluster: Cluster | None = None) -> Reading:
 
 
 class _SwfReader:
-    """Lines to jobs, or to the reason for leaving them out."""
+    """Turns lines into jobs, or into the reason for skipping them."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.nodes = cluster.nodes
@@ -98,7 +98,7 @@ class _SwfReader:
 
 
 def _processors(values: list[str]) -> int | None:
-    """What the job held, or else what it asked for; None if the log says neither."""
+    """The allocated processors, else the requested ones; None if the log has neither."""
     held = _known(values[4], "number of processors", whole_number)
     wanted = _known(values[7], "requested processors", whole_number)
     return held if held or wanted is None else wanted
@@ -118,4 +118,4 @@ def _machine(header: dict[str, str]) -> Cluster:
                 id="machine", gpus=processors, gpu_memory_mb=0, cpu_milli=0, memory_mb=0
             )
             return Cluster.pool(nodes_of([group]))
-    raise InvalidRequest("no MaxProcs stands above the first job; expected it, or a cluster beside")
+    raise InvalidRequest("MaxProcs is missing before the first job; add it, or give a cluster")
