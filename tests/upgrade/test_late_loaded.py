@@ -27,7 +27,7 @@ COPIED_BY_THE_LAUNCHER = (
 )
 """Copied as text into the scratch directory of a job, and run there without this package."""
 MODULES = {
-    "gpu_scheduler.agent.launcher.lease_watchdog": "the launcher: the watchdog of leases",
+    "gpu_scheduler.agent.launcher.guard": "the launcher: the watchdog of leases",
     "gpu_scheduler.agent.launcher": "the agent: a launcher in place of one that has died",
     "gpu_scheduler.agent": "the server: an agent in place of one that has died",
     "gpu_scheduler.agent.devices": "`tgpu doctor`: look for GPUs in a process of its own",

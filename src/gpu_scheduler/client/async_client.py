@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from gpu_scheduler.client import requests
-from gpu_scheduler.client.address import Address, candidates, headers_for, tls_context
+from gpu_scheduler.client.address import Address, candidates
 from gpu_scheduler.client.connection import (
     CONNECT_TIMEOUT_S,
     check_owner,
@@ -21,6 +21,7 @@ from gpu_scheduler.client.connection import (
     no_server_error,
     peer_uid,
 )
+from gpu_scheduler.client.credentials import headers_for, tls_context
 from gpu_scheduler.client.errors import JobFailed, NoServer, TimedOut, Unreadable
 from gpu_scheduler.client.http1 import Answer, request_bytes, target
 from gpu_scheduler.client.requests import API, job_path, joined, submission

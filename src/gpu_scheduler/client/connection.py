@@ -157,7 +157,7 @@ class Connection:
         if self.address is None or self.address.path:
             return {}
         if self._token_headers is None:
-            from gpu_scheduler.client.address import headers_for  # noqa: PLC0415
+            from gpu_scheduler.client.credentials import headers_for  # noqa: PLC0415
 
             self._token_headers = headers_for(self.address)
         return self._token_headers
@@ -258,7 +258,7 @@ def _open_tcp(address: Address) -> _socket.socket:
 def _with_tls(opened: _socket.socket, address: Address) -> _socket.socket:
     import ssl  # noqa: PLC0415
 
-    from gpu_scheduler.client.address import CA_VARIABLE, tls_context  # noqa: PLC0415
+    from gpu_scheduler.client.credentials import CA_VARIABLE, tls_context  # noqa: PLC0415
 
     try:
         # A socket of the `socket` module, which is what TLS wraps.

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from gpu_scheduler.client.address import CLIENT_VARIABLES
+from gpu_scheduler.client.credentials import CLIENT_VARIABLES
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.settings.catalogue import ITEMS, PREFIX, Value, items_of, unknown_key

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.client.address import Address, headers_for, read_address, tls_context, token_of
+from gpu_scheduler.client.address import Address, read_address
+from gpu_scheduler.client.credentials import headers_for, tls_context, token_of
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from tests.certificates import make_certificate
 

@@ -146,6 +146,9 @@ class Spawner:
             fork_server.request(its.fileno(), log, group)
         except ForkServerDied:
             self._fork_server = None
+        except OSError:
+            ours.close()
+            raise
         finally:
             its.close()
         return ours
