@@ -74,7 +74,7 @@ def _relay(stack: ExitStack, host: str, path: str, *before: str) -> str:
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     if not can_cut_cables():
         pytest.skip("network namespaces cannot be made here: that needs root and 'ip'")
-    for name, value in (("IDLE_S", 1), ("AGAIN_S", 1), ("TIMES", 2), ("GONE_S", 3)):
+    for name, value in (("IDLE_S", 1), ("INTERVAL_S", 1), ("PROBES", 2), ("GONE_S", 3)):
         monkeypatch.setattr(socket_options, name, value)
     monkeypatch.setattr("gpu_scheduler.client.connection.CONNECT_TIMEOUT_S", 0.5)
     monkeypatch.setattr("gpu_scheduler.client.async_client.CONNECT_TIMEOUT_S", 0.5)

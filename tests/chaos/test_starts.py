@@ -107,8 +107,8 @@ def test_an_agent_that_is_told_to_stop_is_not_reported_as_dead() -> None:
     with a_house() as house:
         house.start()
         assert house.stop() == 0
-        assert "stopping; jobs go on" in house.log()
-        assert "has died" not in house.log()
+        assert "stopping; jobs keep running" in house.log()
+        assert "agent died" not in house.log()
 
 
 def newer(house: House) -> str:
