@@ -306,7 +306,7 @@ def run_screens(args: Namespace) -> int:
 START_DELAY_S = 3.0
 """How long to wait for the end of a job whose terminal could not be reached."""
 ATTACH_WITHIN_S = 120
-"""A shell to which nobody attaches within this time after its start is ended."""
+"""The launcher ends a shell if no user attaches within this time after its start."""
 
 
 def register_shell(parser: ArgumentParser) -> None:
