@@ -52,7 +52,7 @@ def lab() -> Iterator[ApiLab]:
 
 @pytest.mark.parametrize("mode", EXAMPLES, ids=lambda mode: mode.name.lower())
 @pytest.mark.parametrize("label", OPERATIONS)
-def test_every_answer_is_one_that_the_description_names(
+def test_server_answers_only_as_its_openapi_description_says(
     lab: ApiLab, label: str, mode: GenerationMode
 ) -> None:
     operation = OPERATIONS[label]

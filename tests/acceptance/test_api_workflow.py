@@ -109,7 +109,7 @@ def run_in_shell(port: int, text: str) -> str:
     return done.stdout
 
 
-def test_the_complete_workflow_works_as_it_is_written_against_a_real_server(
+def test_manual_workflow_runs_against_real_server(
     server: RealServer,
 ) -> None:
     running = json.loads((Path(server.state_dir) / "server.json").read_text())
@@ -117,7 +117,7 @@ def test_the_complete_workflow_works_as_it_is_written_against_a_real_server(
     check_workflow(told)
 
 
-def test_the_complete_workflow_works_as_it_is_written(lab: ApiLab) -> None:
+def test_manual_workflow_runs_against_api(lab: ApiLab) -> None:
     check_workflow(shell(lab, WORKFLOW))
 
 
@@ -139,7 +139,7 @@ def check_workflow(told: str) -> None:
     assert '"total_jobs": 3' in told
 
 
-def test_the_commands_for_looking_at_things_work_as_they_are_written(lab: ApiLab) -> None:
+def test_manual_read_commands_work(lab: ApiLab) -> None:
     job_id = lab.submit(name="x", priority=1000)
     shown = shell(
         lab,
@@ -157,7 +157,7 @@ def test_the_commands_for_looking_at_things_work_as_they_are_written(lab: ApiLab
     assert '"id": "default"' in shown
 
 
-def test_the_tenant_and_job_objects_of_the_manual_are_accepted(lab: ApiLab) -> None:
+def test_manual_tenant_and_job_objects_are_accepted(lab: ApiLab) -> None:
     tenant = {
         "name": "Team Name",
         "max_gpus": 16,
@@ -195,7 +195,7 @@ def test_the_tenant_and_job_objects_of_the_manual_are_accepted(lab: ApiLab) -> N
     assert shown["command"] == ["python", "train.py", "--epochs", "100"]
 
 
-def test_the_task_of_the_manual_is_accepted(lab: ApiLab) -> None:
+def test_manual_task_object_is_accepted(lab: ApiLab) -> None:
     told = shell(
         lab,
         """

@@ -19,7 +19,7 @@ from tests.acceptance.conftest import PROGRAM, RealServer
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_run_returns_the_output_and_the_code_of_the_job(server: RealServer) -> None:
+def test_run_returns_output_and_exit_code_of_job(server: RealServer) -> None:
     ended = server.tgpu(
         "run", "-G", "1", "--", "sh", "-c", "echo out; echo err >&2; exit 7", code=7
     )
@@ -28,7 +28,7 @@ def test_run_returns_the_output_and_the_code_of_the_job(server: RealServer) -> N
 
 
 @pytest.mark.parametrize("source", ["a pipe", "a file", "an empty pipe", "nothing"])
-def test_run_says_that_its_input_does_not_reach_the_job(
+def test_run_warns_that_stdin_does_not_reach_job(
     server: RealServer, tmp_path: Path, source: str
 ) -> None:
     (tmp_path / "data").write_text("data\n")
@@ -54,7 +54,7 @@ def test_run_says_that_its_input_does_not_reach_the_job(
     assert ended.stderr.count("\n") == bool(told)
 
 
-def test_the_record_is_shown_in_order_of_time(server: RealServer) -> None:
+def test_audit_log_is_listed_in_time_order(server: RealServer) -> None:
     server.tgpu("cancel", "job-999999", code=4)  # refusals are written a little later
     job = server.submit("-H", "--", "true")
     server.tgpu("cancel", job)
@@ -70,13 +70,13 @@ def test_the_record_is_shown_in_order_of_time(server: RealServer) -> None:
     assert times == sorted(times)
 
 
-def test_run_shows_the_output_of_every_attempt(server: RealServer) -> None:
+def test_run_prints_output_of_every_attempt(server: RealServer) -> None:
     script = "echo attempt $TGPU_ATTEMPT; test $TGPU_ATTEMPT = 2"
     ended = server.tgpu("run", "-q", "--retries", 1, "--", "sh", "-c", script)
     assert ended.stdout == "attempt 1\nattempt 2\n"
 
 
-def test_a_job_sees_its_own_gpus_and_never_those_of_its_submitter(server: RealServer) -> None:
+def test_job_sees_its_own_gpus_not_those_of_submitter(server: RealServer) -> None:
     show = ("sh", "-c", "echo [$CUDA_VISIBLE_DEVICES] $CUDA_DEVICE_ORDER $TGPU_JOB_ID")
     ended = server.tgpu("run", "-q", "-G", "2", "--", *show, CUDA_VISIBLE_DEVICES="6,7")
     devices, order, job = ended.stdout.split()
@@ -86,7 +86,9 @@ def test_a_job_sees_its_own_gpus_and_never_those_of_its_submitter(server: RealSe
     assert server.tgpu("run", "-q", "--", *show, CUDA_VISIBLE_DEVICES="3").stdout.startswith("[]")
 
 
-def test_a_job_runs_where_and_as_it_was_submitted(server: RealServer, tmp_path: Path) -> None:
+def test_job_runs_in_working_directory_and_environment_of_submission(
+    server: RealServer, tmp_path: Path
+) -> None:
     job = server.submit(
         *("-e", "GREETING=good day", "--", "sh", "-c", 'echo "$PWD|$CARRIED|$GREETING|$(umask)"'),
         cwd=tmp_path,
@@ -98,9 +100,7 @@ def test_a_job_runs_where_and_as_it_was_submitted(server: RealServer, tmp_path: 
 
 
 @pytest.mark.parametrize("export", ["NONE", "CARRIED"])
-def test_a_job_that_takes_little_along_has_a_home_and_finds_programs(
-    server: RealServer, export: str
-) -> None:
+def test_job_with_minimal_export_has_home_and_path(server: RealServer, export: str) -> None:
     show = 'echo "[$CARRIED] $HOME $USER $LOGNAME"; command -v ls'
     job = server.submit("--export", export, "--", "sh", "-c", show, CARRIED="x", HOME="/elsewhere")
     me = pwd.getpwuid(os.getuid())
@@ -125,9 +125,7 @@ def a_conda(place: Path) -> Path:
 
 
 @pytest.mark.parametrize("how", ["on the path", "named by the shell", "only installed"])
-def test_a_job_runs_in_the_conda_environment_that_it_names(
-    server: RealServer, tmp_path: Path, how: str
-) -> None:
+def test_job_runs_in_its_conda_environment(server: RealServer, tmp_path: Path, how: str) -> None:
     conda = a_conda(tmp_path / "miniconda3" / "bin")
     given = {
         "on the path": {"PATH": f"{conda.parent}:{os.environ['PATH']}"},
@@ -148,7 +146,7 @@ def _umask() -> str:
     return f"{mask:04o}"
 
 
-def test_the_forms_of_the_wishes_work(server: RealServer) -> None:
+def test_submit_accepts_all_documented_option_forms(server: RealServer) -> None:
     job = server.submit("--gpus", 2, "--priority", 5, "--", 'cmd=echo "a  b"')
     assert server.output(job) == "a  b\n"
     words = ("--name", "x", "--gpus", 2, "--priority", 500, "--tenant-id", "default")
@@ -160,7 +158,7 @@ def test_the_forms_of_the_wishes_work(server: RealServer) -> None:
     server.tgpu("screens")
 
 
-def test_the_limit_that_holds_is_shown_also_if_the_job_states_none(server: RealServer) -> None:
+def test_show_displays_effective_time_limit_also_when_it_is_default(server: RealServer) -> None:
     for words, limit in (((), "7-00:00:00 (default)"), (("-t", "2h"), "2:00:00")):
         job = server.submit("-H", *words, "--", "true")
         shown = server.tgpu("show", job).stdout.splitlines()
@@ -168,7 +166,7 @@ def test_the_limit_that_holds_is_shown_also_if_the_job_states_none(server: RealS
         server.tgpu("cancel", job)
 
 
-def test_a_held_job_waits_until_it_is_released(server: RealServer) -> None:
+def test_held_job_waits_until_released(server: RealServer) -> None:
     job = server.submit("-H", "-G", 1, "--", "true")
     assert "held" in server.tgpu("explain", job).stdout
     assert job.removeprefix("job-") in server.tgpu("list").stdout
@@ -180,7 +178,7 @@ def test_a_held_job_waits_until_it_is_released(server: RealServer) -> None:
     assert server.json("history", "-L", 5)["jobs"][0]["state"] == "completed"
 
 
-def test_waiting_can_time_out_and_a_job_be_cancelled(server: RealServer) -> None:
+def test_wait_times_out_and_job_can_be_cancelled(server: RealServer) -> None:
     job = server.submit("--", "sleep", 600)
     server.tgpu("wait", "--timeout", "0.2", job, code=124)
     assert "would be cancelled" in server.tgpu("cancel", "--dry-run", job).stdout
@@ -191,7 +189,7 @@ def test_waiting_can_time_out_and_a_job_be_cancelled(server: RealServer) -> None
     server.tgpu("cancel", "99999", code=4)
 
 
-def test_an_array_runs_every_task_once(server: RealServer, tmp_path: Path) -> None:
+def test_array_runs_every_task_once(server: RealServer, tmp_path: Path) -> None:
     job = server.submit(
         "-a", "0-5%2", "--", "sh", "-c", "echo $TGPU_ARRAY_INDEX >> tasks", cwd=tmp_path
     )
@@ -201,7 +199,7 @@ def test_an_array_runs_every_task_once(server: RealServer, tmp_path: Path) -> No
     server.tgpu("logs", f"{job}_3")
 
 
-def test_a_task_that_an_array_does_not_have_is_not_cancelled_in_name_only(
+def test_cancelling_unknown_array_task_fails(
     server: RealServer,
 ) -> None:
     job = server.submit("-a", "0-5", "-H", "--", "true")
@@ -217,9 +215,7 @@ def test_a_task_that_an_array_does_not_have_is_not_cancelled_in_name_only(
         client.cancel(job)
 
 
-def test_every_task_writes_to_the_file_that_is_named_after_it(
-    server: RealServer, tmp_path: Path
-) -> None:
+def test_each_array_task_writes_to_its_own_output_file(server: RealServer, tmp_path: Path) -> None:
     words = ("-a", "0-1", "-J", "x", "-o", "%x_%A_%a.txt", "--")
     job = server.submit(*words, "sh", "-c", "echo $TGPU_ARRAY_INDEX", cwd=tmp_path)
     server.tgpu("wait", "--timeout", 60, job)
@@ -228,7 +224,7 @@ def test_every_task_writes_to_the_file_that_is_named_after_it(
         assert (tmp_path / f"x_{number}_{task}.txt").read_text() == f"{task}\n"
 
 
-def test_a_sweep_runs_every_combination(server: RealServer, tmp_path: Path) -> None:
+def test_sweep_runs_every_combination(server: RealServer, tmp_path: Path) -> None:
     words = ("--param", "lr=0.1,0.01", "--param", "bs=32,64", "--")
     ids = server.submit(
         *words, "sh", "-c", "echo {lr} {bs} $TGPU_PARAM_LR $TGPU_PARAM_BS >> seen", cwd=tmp_path
@@ -238,7 +234,7 @@ def test_a_sweep_runs_every_combination(server: RealServer, tmp_path: Path) -> N
     assert lines == [f"{lr} {bs} {lr} {bs}" for lr in ("0.01", "0.1") for bs in ("32", "64")]
 
 
-def test_a_dependent_job_runs_after_the_other(server: RealServer, tmp_path: Path) -> None:
+def test_dependent_job_runs_after_its_dependency(server: RealServer, tmp_path: Path) -> None:
     first = server.submit("--", "sh", "-c", "sleep 0.2; echo first >> order", cwd=tmp_path)
     second = server.submit(
         "-d", f"afterok:{first}", "--", "sh", "-c", "echo second >> order", cwd=tmp_path
@@ -247,13 +243,13 @@ def test_a_dependent_job_runs_after_the_other(server: RealServer, tmp_path: Path
     assert (tmp_path / "order").read_text().split() == ["first", "second"]
 
 
-def test_a_request_that_can_never_fit_is_refused(server: RealServer) -> None:
+def test_submit_rejects_request_that_can_never_fit(server: RealServer) -> None:
     ended = server.tgpu("submit", "-G", 99, "--", "true", code=2)
     assert ended.stderr.startswith("tgpu: error: ")
     assert len(ended.stderr.splitlines()) == 1
 
 
-def test_a_tenant_has_a_quota_and_more_is_refused(server: RealServer) -> None:
+def test_submit_rejects_request_over_tenant_quota(server: RealServer) -> None:
     made = server.json("tenants", "create", "small", "--id", "small", "--max-gpus", 4)
     assert made["id"] == "small"
     ended = server.tgpu("submit", "-T", "small", "-G", 8, "--", "true", code=5)
@@ -264,7 +260,7 @@ def test_a_tenant_has_a_quota_and_more_is_refused(server: RealServer) -> None:
     server.tgpu("tenants", "show", "small", code=4)
 
 
-def test_a_paused_gpu_gets_no_work(server: RealServer) -> None:
+def test_paused_gpu_gets_no_jobs(server: RealServer) -> None:
     server.tgpu("pause-gpu", 0)
     assert server.json("gpus")["gpus"][0]["paused"] is True
     assert "PAUSED" in server.tgpu("status").stdout
@@ -274,7 +270,7 @@ def test_a_paused_gpu_gets_no_work(server: RealServer) -> None:
     assert server.json("gpus")["gpus"][0]["paused"] is False
 
 
-def test_the_machine_can_be_looked_at(server: RealServer) -> None:
+def test_status_commands_show_gpus_nodes_health_and_metrics(server: RealServer) -> None:
     assert len(server.json("gpus")["gpus"]) == 8
     assert len(server.json("nodes")["nodes"]) == 1
     assert server.json("health")["status"] == "healthy"
@@ -285,7 +281,7 @@ def test_the_machine_can_be_looked_at(server: RealServer) -> None:
 
 
 @pytest.mark.slow
-def test_the_examples_run(server: RealServer, tmp_path: Path) -> None:
+def test_example_jobs_run(server: RealServer, tmp_path: Path) -> None:
     job = server.submit(EXAMPLES / "sleep_job.sh", "0.1")
     assert server.output(job).endswith("done\n")
     shown = server.json("show", job)
@@ -300,7 +296,7 @@ def test_the_examples_run(server: RealServer, tmp_path: Path) -> None:
     assert server.json("show", job)["gpu_count"] == 2
 
 
-def test_the_training_example_saves_when_it_is_stopped_and_resumes(
+def test_training_example_checkpoints_on_stop_and_resumes(
     server: RealServer, tmp_path: Path
 ) -> None:
     command = ("python3", EXAMPLES / "train_demo.py", "--step-seconds", "0.05")
@@ -325,7 +321,7 @@ def _await(path: Path) -> None:
         time.sleep(0.02)
 
 
-def test_output_is_followed_from_before_the_start(server: RealServer) -> None:
+def test_logs_follow_starts_before_job_does(server: RealServer) -> None:
     job = server.submit("-H", "--", "sh", "-c", "echo one; sleep 0.2; echo two")
     following = subprocess.Popen(
         [*PROGRAM, "logs", "-f", job],
@@ -338,7 +334,7 @@ def test_output_is_followed_from_before_the_start(server: RealServer) -> None:
     assert (output, following.returncode) == ("one\ntwo\n", 0)
 
 
-def test_a_job_that_is_tried_again_is_followed_to_its_last_attempt(server: RealServer) -> None:
+def test_logs_follow_continues_to_last_attempt_of_retried_job(server: RealServer) -> None:
     script = "echo attempt $TGPU_ATTEMPT; test $TGPU_ATTEMPT = 2"
     job = server.submit("--retries", 3, "--", "sh", "-c", script)
     followed = server.tgpu("logs", "-f", job)
@@ -347,7 +343,7 @@ def test_a_job_that_is_tried_again_is_followed_to_its_last_attempt(server: RealS
     assert server.tgpu("logs", "-f", "--attempt", 1, job).stdout == "attempt 1\n"
 
 
-def test_an_interrupted_run_in_a_script_cancels_its_job(server: RealServer) -> None:
+def test_interrupting_run_in_script_cancels_its_job(server: RealServer) -> None:
     running = subprocess.Popen(
         [*PROGRAM, "run", "-q", "--", "sh", "-c", "echo up; sleep 600"],
         stdout=subprocess.PIPE,
@@ -367,7 +363,7 @@ def test_an_interrupted_run_in_a_script_cancels_its_job(server: RealServer) -> N
         assert client.wait(job["id"], timeout=30)["state"] == "cancelled"
 
 
-def test_a_terminal_gets_colours_and_a_pipe_none(server: RealServer) -> None:
+def test_output_is_coloured_on_terminal_and_plain_in_pipe(server: RealServer) -> None:
     job = server.submit("-H", "--", "true")
     assert "\x1b" not in server.tgpu("list").stdout
     for variables, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
@@ -395,7 +391,7 @@ def _all_of(leader: int) -> bytes:
     return found
 
 
-def test_python_programs_use_the_same_server(server: RealServer) -> None:
+def test_python_client_uses_same_server(server: RealServer) -> None:
     with server.client() as client:
         job = client.submit(["sh", "-c", "echo from python"], gpus=1, name="py")
         assert job.result(timeout=30) == 0
@@ -407,21 +403,21 @@ def test_python_programs_use_the_same_server(server: RealServer) -> None:
         events.close()
 
 
-def test_many_submissions_are_one_request(server: RealServer) -> None:
+def test_submit_many_submits_all_jobs_in_one_request(server: RealServer) -> None:
     with server.client() as client:
         jobs = client.submit_many({"command": ["true"], "gpus": 1} for _ in range(50))
         assert len({job.id for job in jobs}) == 50
         assert {job.result(timeout=60) for job in jobs} == {0}
 
 
-def test_without_a_server_the_exit_code_is_3(server: RealServer, tmp_path: Path) -> None:
+def test_exit_code_is_3_without_server(server: RealServer, tmp_path: Path) -> None:
     ended = server.tgpu("list", "--server", tmp_path, code=3)
     assert "start one with 'tgpu up'" in ended.stderr
     with pytest.raises(NoServer):
         Client(str(tmp_path)).status()
 
 
-def test_the_server_is_reached_over_tcp_as_well(server: RealServer) -> None:
+def test_cli_reaches_server_over_tcp(server: RealServer) -> None:
     facts = json.loads(Path(server.state_dir, "server.json").read_text())
     words = ("run", "-q", "--server", facts["http"], "--", "echo", "hi")
     assert server.tgpu(*words).stdout == "hi\n"

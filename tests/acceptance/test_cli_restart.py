@@ -43,7 +43,7 @@ def started(server: RealServer, *words: str) -> "subprocess.Popen[str]":
     )
 
 
-def test_waiting_and_reading_go_on_after_a_kill(server: RealServer, tmp_path: Path) -> None:
+def test_wait_and_logs_continue_after_server_is_killed(server: RealServer, tmp_path: Path) -> None:
     script = "echo one; while [ ! -e go ]; do sleep 0.05; done; echo two; exit 5"
     job = server.submit("-G", 1, "--", "sh", "-c", script, cwd=tmp_path)
     waiting = started(server, "wait", job)

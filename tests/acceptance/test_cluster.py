@@ -30,7 +30,7 @@ def test_two_agents_join_over_tcp_and_both_run_jobs(cluster: Cluster) -> None:
     assert [cluster.tgpu("logs", job) for job in jobs] == ["here\n", "here\n"]
 
 
-def test_a_drain_is_shown_explained_and_undone(cluster: Cluster) -> None:
+def test_drain_is_shown_explained_and_undone(cluster: Cluster) -> None:
     gate = cluster.directory / "drained"
     waits = f"until [ -e {gate} ]; do sleep 0.1; done"
     job = cluster.submit("--gpus", "8", "--", "sh", "-c", waits)
@@ -51,7 +51,7 @@ def test_a_drain_is_shown_explained_and_undone(cluster: Cluster) -> None:
     cluster.tgpu("wait", late)
 
 
-def test_a_drain_that_requeues_moves_a_job_to_another_node(cluster: Cluster) -> None:
+def test_drain_with_requeue_moves_job_to_another_node(cluster: Cluster) -> None:
     job = cluster.submit("--", "sh", "-c", "echo began on $TGPU_ATTEMPT; exec sleep 600")
     cluster.until(lambda: cluster.states(job) == {"running"}, "it runs")
     node = cluster.node_of(job)
@@ -66,7 +66,7 @@ def test_a_drain_that_requeues_moves_a_job_to_another_node(cluster: Cluster) -> 
     assert cluster.tgpu("logs", job) == "began on 2\n"
 
 
-def test_labels_of_a_node_send_a_job_there(cluster: Cluster) -> None:
+def test_job_is_placed_by_node_labels(cluster: Cluster) -> None:
     assert cluster.tgpu("nodes", "label", "n2", "disk=ssd") == "n2: disk=ssd\n"
     job = cluster.submit("--label", "disk=ssd", "--", "true")
     cluster.tgpu("wait", job)
@@ -74,7 +74,7 @@ def test_labels_of_a_node_send_a_job_there(cluster: Cluster) -> None:
     assert cluster.tgpu("nodes", "label", "n2", "disk-") == "n2: no labels\n"
 
 
-def test_a_second_agent_of_the_same_name_is_refused_and_says_why(cluster: Cluster) -> None:
+def test_second_agent_with_same_name_is_rejected_with_reason(cluster: Cluster) -> None:
     """With a token it is not let in at all, and with the key of the first not beside it."""
     rival = cluster.agent("n1", "--work-dir", str(cluster.directory / "rival"))
     rival.log_file = cluster.directory / "rival.log"
@@ -92,7 +92,7 @@ def test_a_second_agent_of_the_same_name_is_refused_and_says_why(cluster: Cluste
 
 
 @pytest.mark.slow
-def test_agents_work_on_while_the_server_is_away_and_tell_all_when_it_is_back(
+def test_agents_run_jobs_during_server_outage_and_report_afterwards(
     cluster: Cluster,
 ) -> None:
     """Jobs end, well and badly, while nobody listens; the server is away for more than 10 s."""
@@ -115,7 +115,7 @@ def test_agents_work_on_while_the_server_is_away_and_tell_all_when_it_is_back(
     assert [cluster.tgpu("logs", job) for job in jobs] == ["told\n"] * 4
 
 
-def test_a_log_on_a_node_that_is_away_is_out_of_reach_and_says_so(cluster: Cluster) -> None:
+def test_log_on_unreachable_node_returns_clear_error(cluster: Cluster) -> None:
     job = cluster.submit("--", "echo", "kept")
     cluster.tgpu("wait", job)
     node = cluster.node_of(job)
@@ -146,13 +146,13 @@ def test_a_log_on_a_node_that_is_away_is_out_of_reach_and_says_so(cluster: Clust
         (("--server", "a:1", "--cpus", "none"), "agent.cpu_cores"),
     ],
 )
-def test_an_agent_that_could_never_work_says_so_at_once(
+def test_agent_with_unusable_setup_fails_at_once_with_reason(
     cluster: Cluster, words: tuple[str, ...], says: str
 ) -> None:
     assert says in cluster.tgpu("agent", *words, code=2)
 
 
-def test_gpus_that_are_added_and_lost_are_noticed_without_a_restart(cluster: Cluster) -> None:
+def test_agent_notices_added_and_lost_gpus_without_restart(cluster: Cluster) -> None:
     """The agent looks again at once when it is told to, as `systemctl reload` does."""
     declared = cluster.directory / "n2" / "agent" / "readings.json"
     gpus = {"n1": 8, "n2": 9}
@@ -175,7 +175,7 @@ def test_gpus_that_are_added_and_lost_are_noticed_without_a_restart(cluster: Clu
     declared.unlink()
 
 
-def test_a_job_is_not_left_on_a_node_whose_agent_has_just_stopped() -> None:
+def test_job_runs_elsewhere_when_agent_of_its_node_has_just_stopped() -> None:
     with a_cluster("n1", "n2", gpus="4xH100") as cluster:
         cluster.tgpu("nodes", "cordon", "n1")
         cluster.agents["n2"].stop()

@@ -48,7 +48,7 @@ def is_healthy(client: Client) -> bool:
         return False
 
 
-def test_while_the_database_is_away_jobs_run_requests_are_refused_and_all_is_exact_afterwards(
+def test_jobs_run_and_requests_fail_while_database_is_down_and_records_are_exact_afterwards(
     house: RealServer, postgres: OwnPostgres, tmp_path: Path
 ) -> None:
     house.environment |= {
@@ -84,7 +84,7 @@ def test_while_the_database_is_away_jobs_run_requests_are_refused_and_all_is_exa
 
 
 @pytest.mark.slow
-def test_a_server_stops_although_the_database_went_away_during_a_commit(
+def test_server_stops_although_database_failed_during_commit(
     house: RealServer, postgres: OwnPostgres
 ) -> None:
     proxy = Proxy(postgres.port)
@@ -107,7 +107,7 @@ def test_a_server_stops_although_the_database_went_away_during_a_commit(
     proxy.close()
 
 
-def test_a_backup_of_a_running_server_can_be_put_back_and_moved_to_postgresql(
+def test_backup_of_running_server_can_be_restored_and_copied_to_postgresql(
     house: RealServer, postgres: OwnPostgres, tmp_path: Path
 ) -> None:
     where = ("--state-dir", house.state_dir)
@@ -142,7 +142,7 @@ def test_a_backup_of_a_running_server_can_be_put_back_and_moved_to_postgresql(
     house.stop()
 
 
-def test_what_tgpu_db_is_asked_wrongly_is_said(house: RealServer) -> None:
+def test_db_command_rejects_wrong_arguments_with_explanation(house: RealServer) -> None:
     where = ("--state-dir", house.state_dir)
     assert "needs the name" in house.tgpu("db", "backup", *where, code=2).stderr
     assert "--to" in house.tgpu("db", "copy", *where, code=2).stderr

@@ -33,7 +33,7 @@ def facts(server: RealServer) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("by", "name"), [("TGPU_SERVER", "state"), ("--server", "http")])
-def test_the_server_that_is_named_is_stopped_and_no_other(
+def test_down_stops_only_the_named_server(
     server: RealServer, other: RealServer, by: str, name: str
 ) -> None:
     stopped, before = facts(other), facts(server)
@@ -46,7 +46,7 @@ def test_the_server_that_is_named_is_stopped_and_no_other(
     assert "no server answers at" in again.stderr
 
 
-def test_programs_are_told_in_json_what_was_started_and_stopped() -> None:
+def test_up_and_down_report_json() -> None:
     with a_state_dir() as state_dir:
         house = RealServer(state_dir)
         where = ("--state-dir", house.state_dir)
@@ -58,7 +58,7 @@ def test_programs_are_told_in_json_what_was_started_and_stopped() -> None:
         assert house.json("down", *where) == stopped
 
 
-def test_a_state_directory_that_is_named_wins_over_the_variable(
+def test_state_dir_option_takes_precedence_over_environment_variable(
     server: RealServer, tmp_path: Path
 ) -> None:
     told = server.tgpu("down", "--state-dir", tmp_path, code=3)
@@ -66,7 +66,7 @@ def test_a_state_directory_that_is_named_wins_over_the_variable(
     assert facts(server)
 
 
-def test_several_servers_or_two_names_for_one_are_refused(server: RealServer) -> None:
+def test_down_rejects_several_servers_or_two_addresses(server: RealServer) -> None:
     told = server.tgpu("down", TGPU_SERVER=f"{server.state_dir},http://127.0.0.1:1", code=2)
     assert "names 2 servers" in told.stderr
     where = ("--state-dir", server.state_dir, "--server", server.state_dir)
@@ -74,7 +74,7 @@ def test_several_servers_or_two_names_for_one_are_refused(server: RealServer) ->
     assert facts(server)
 
 
-def test_what_is_no_server_of_ours_is_left_alone(server: RealServer) -> None:
+def test_down_leaves_unknown_listener_alone(server: RealServer) -> None:
     """As at the end of a tunnel to a server elsewhere."""
     with socket.create_server(("127.0.0.1", 0)) as tunnel:
         address = f"http://127.0.0.1:{tunnel.getsockname()[1]}"
@@ -84,7 +84,7 @@ def test_what_is_no_server_of_ours_is_left_alone(server: RealServer) -> None:
     assert facts(server)
 
 
-def test_a_server_on_another_machine_is_refused(
+def test_down_rejects_server_on_another_machine(
     server: RealServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(down, "_is_local", lambda _: False)
@@ -94,7 +94,7 @@ def test_a_server_on_another_machine_is_refused(
     assert facts(server)
 
 
-def test_only_addresses_of_this_machine_are_ours() -> None:
+def test_down_accepts_only_addresses_of_this_machine() -> None:
     assert down._is_local("127.0.0.1")
     assert down._is_local("127.8.9.10")
     assert not down._is_local("192.0.2.1")
@@ -102,7 +102,7 @@ def test_only_addresses_of_this_machine_are_ours() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
-def test_a_server_of_another_user_is_refused(server: RealServer) -> None:
+def test_down_rejects_server_of_another_user(server: RealServer) -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if not child:

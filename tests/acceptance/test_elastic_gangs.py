@@ -41,7 +41,7 @@ def three_members(cluster: Cluster, place: Path) -> tuple[str, dict[int, list[in
 
 
 @pytest.mark.slow
-def test_an_elastic_gang_goes_on_with_fewer_members_when_a_node_has_died(tmp_path: Path) -> None:
+def test_elastic_gang_continues_with_fewer_members_after_node_death(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with a_cluster("n0", "n1", "n2", gpus="1xH100", **QUICK) as cluster:
         job, first = three_members(cluster, tmp_path)
@@ -72,7 +72,7 @@ def test_an_elastic_gang_goes_on_with_fewer_members_when_a_node_has_died(tmp_pat
         cluster.until(lambda: cluster.states(job) == {"cancelled"}, "it is over")
 
 
-def test_an_elastic_gang_goes_on_with_fewer_members_when_one_was_killed(tmp_path: Path) -> None:
+def test_elastic_gang_continues_with_fewer_members_after_member_is_killed(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with a_cluster("n0", "n1", "n2", gpus="1xH100", **QUICK) as cluster:
         job, first = three_members(cluster, tmp_path)

@@ -16,7 +16,9 @@ def soon(server: RealServer, *words: object, key: str) -> Any:
     raise AssertionError(f"{words} says nothing: {answer}")
 
 
-def test_every_way_of_waiting_has_a_reason_and_most_a_start(server: RealServer) -> None:
+def test_explain_gives_reason_for_every_waiting_job_and_start_time_for_most(
+    server: RealServer,
+) -> None:
     first = server.submit("--gpus", 8, "--time", "20m", "--", "sleep", 600)
     second = server.submit("--gpus", 8, "--time", "20m", "--", "sleep", 600)
     held = server.submit("--hold", "--gpus", 1, "--", "true")
@@ -47,7 +49,7 @@ def test_every_way_of_waiting_has_a_reason_and_most_a_start(server: RealServer) 
     server.tgpu("cancel", second)
 
 
-def test_a_running_array_says_since_when_and_what_its_tasks_do(server: RealServer) -> None:
+def test_explain_of_running_array_lists_its_task_states(server: RealServer) -> None:
     array = server.submit("--array", "0-3%1", "--gpus", 1, "--time", "5m", "--", "sleep", 300)
     for _ in range(100):
         told = server.json("explain", array)
@@ -59,7 +61,7 @@ def test_a_running_array_says_since_when_and_what_its_tasks_do(server: RealServe
     server.tgpu("cancel", array)
 
 
-def test_limits_of_a_user_are_shown_and_kept(server: RealServer) -> None:
+def test_user_limits_are_shown_and_enforced(server: RealServer) -> None:
     assert "no limits" in server.tgpu("limits").stdout
     server.tgpu(
         *("tenants", "create", "small", "--id", "small", "--user-max-gpus", 2),

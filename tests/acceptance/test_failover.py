@@ -47,7 +47,7 @@ def raw(address: str, method: str, path: str, body: Any = None, **headers: str) 
     return answer
 
 
-def test_a_standby_reads_by_itself_and_passes_changes_on(cluster: Servers) -> None:
+def test_standby_serves_reads_and_forwards_writes(cluster: Servers) -> None:
     leader = cluster.leader()
     standby = next(name for name in cluster.servers if name != leader)
     job = {"command": ["sleep", "0"], "gpu_count": 1}
@@ -93,7 +93,7 @@ def until_standing_by(cluster: Servers, leader: str, *names: str) -> None:
     )
 
 
-def test_an_agent_that_knows_only_a_standby_joins_and_works(cluster: Servers) -> None:
+def test_agent_that_knows_only_a_standby_joins_and_runs_jobs(cluster: Servers) -> None:
     standby = next(name for name in cluster.servers if name != cluster.leader())
     agent = cluster.agent("n2", gpus="1xT4", server=cluster.nodes_address_of(standby))
     cluster.agents["n2"] = agent
@@ -107,7 +107,7 @@ def test_an_agent_that_knows_only_a_standby_joins_and_works(cluster: Servers) ->
         del cluster.agents["n2"]
 
 
-def test_a_standby_tells_nothing_that_does_not_fit_together(cluster: Servers) -> None:
+def test_standby_returns_consistent_reads_after_each_write(cluster: Servers) -> None:
     leader = cluster.leader()
     standby = next(name for name in cluster.servers if name != leader)
     at = {"TGPU_SERVER": cluster.address(standby)}
@@ -134,7 +134,7 @@ def test_a_standby_tells_nothing_that_does_not_fit_together(cluster: Servers) ->
             job.cancel()
 
 
-def test_nobody_gets_in_by_saying_that_a_server_vouches_for_it(cluster: Servers) -> None:
+def test_forwarded_identity_header_from_outside_is_ignored(cluster: Servers) -> None:
     address = cluster.address(cluster.leader())
     forged = {"x-tgpu-vouched": "eyJ1aWQiOjB9.0123"}
     status, _, body = raw(address, "POST", "/api/v1/jobs", {"command": ["id"]}, **forged)()
@@ -142,7 +142,7 @@ def test_nobody_gets_in_by_saying_that_a_server_vouches_for_it(cluster: Servers)
 
 
 @needs_tmux
-def test_a_terminal_is_reached_through_a_standby_and_found_again_when_the_leader_is_killed(
+def test_terminal_works_through_standby_and_reconnects_after_leader_is_killed(
     cluster: Servers,
 ) -> None:
     leader = cluster.leader()
@@ -166,7 +166,7 @@ def test_a_terminal_is_reached_through_a_standby_and_found_again_when_the_leader
     cluster.start(leader)
 
 
-def test_a_killed_leader_is_replaced_and_its_jobs_go_on(cluster: Servers) -> None:
+def test_standby_replaces_killed_leader_and_jobs_continue(cluster: Servers) -> None:
     leader = cluster.leader()
     term = cluster.leadership(leader)["term"]
     with cluster.client() as client:
@@ -190,7 +190,7 @@ def test_a_killed_leader_is_replaced_and_its_jobs_go_on(cluster: Servers) -> Non
 
 
 @pytest.mark.slow
-def test_a_leader_that_was_frozen_answers_nothing_as_the_leader_when_it_thaws(
+def test_thawed_former_leader_answers_nothing_as_leader(
     cluster: Servers,
 ) -> None:
     leader = cluster.leader()
@@ -227,7 +227,7 @@ def test_a_leader_that_was_frozen_answers_nothing_as_the_leader_when_it_thaws(
         assert client.wait(again.id, 60)["state"] == "completed"
 
 
-def test_a_leader_that_stops_hands_over_and_those_who_are_on_it_go_on() -> None:
+def test_stopping_leader_hands_over_and_its_clients_continue() -> None:
     """Nobody waits for the lease to run out: that would take longer than anything waits here."""
     with several_servers("a", "b", agents=("n1",), **LONG_LEASE) as cluster:
         leader = cluster.leader()
@@ -252,7 +252,7 @@ def test_a_leader_that_stops_hands_over_and_those_who_are_on_it_go_on() -> None:
         assert "cannot be reached" not in said, "it did not ask itself"
 
 
-def test_who_follows_output_through_a_standby_that_stops_goes_on_elsewhere(
+def test_log_follower_moves_to_another_server_when_standby_stops(
     cluster: Servers,
 ) -> None:
     leader = cluster.leader()
@@ -281,7 +281,7 @@ def test_who_follows_output_through_a_standby_that_stops_goes_on_elsewhere(
 
 
 @pytest.mark.slow
-def test_a_second_server_of_the_same_name_is_refused_and_the_first_one_is_not_disturbed(
+def test_second_server_with_same_name_is_rejected_and_first_continues(
     cluster: Servers,
 ) -> None:
     name = cluster.leader()
@@ -329,7 +329,7 @@ class Submitter(threading.Thread):
 
 
 @pytest.mark.slow
-def test_a_rolling_restart_loses_no_job_and_no_acknowledged_request() -> None:
+def test_rolling_restart_loses_no_job_and_no_acknowledged_request() -> None:
     with several_servers("a", "b", "c", agents=("n1", "n2")) as cluster:
         notes = cluster.directory / "notes"
         notes.touch()

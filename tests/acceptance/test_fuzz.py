@@ -92,7 +92,7 @@ def changed(draw: st.DrawFn, example: Any) -> Any:
 
 
 @pytest.mark.parametrize("operation", WITH_BODY, ids=lambda operation: operation.name)
-def test_no_body_is_too_odd(lab: ApiLab, operation: Any) -> None:
+def test_no_json_body_causes_server_error(lab: ApiLab, operation: Any) -> None:
     path = operation.path.removeprefix("/api/v1")
     for name, value in (("job_id", "job-1"), ("tenant_id", "default"), ("node", "n0")):
         path = path.replace(f"{{{name}}}", value)
@@ -111,7 +111,7 @@ def test_no_body_is_too_odd(lab: ApiLab, operation: Any) -> None:
 
 
 @pytest.mark.parametrize("operation", WITH_BODY[:3], ids=lambda operation: operation.name)
-def test_bytes_that_are_no_json_are_refused(lab: ApiLab, operation: Any) -> None:
+def test_invalid_json_is_rejected(lab: ApiLab, operation: Any) -> None:
     @BOUNDED
     @given(body=st.binary(max_size=200))
     def check(body: bytes) -> None:
@@ -134,7 +134,7 @@ def test_bytes_that_are_no_json_are_refused(lab: ApiLab, operation: Any) -> None
     ),
     method=st.sampled_from(["GET", "POST", "DELETE", "PATCH", "PUT", "HEAD", "OPTIONS"]),
 )
-def test_no_address_is_too_odd(lab: ApiLab, path: str, query: str, method: str) -> None:
+def test_no_url_causes_server_error(lab: ApiLab, path: str, query: str, method: str) -> None:
     reply = lab.call(method, f"/api/v1/{path}?{query}", root=True)
     assert reply.status < 500
 
@@ -160,7 +160,7 @@ PIECES = st.sampled_from(
 
 @BOUNDED
 @given(pieces=st.lists(PIECES | st.binary(max_size=40), max_size=8))
-def test_no_bytes_on_the_public_socket_do_harm(lab: ApiLab, pieces: list[bytes]) -> None:
+def test_no_bytes_on_public_socket_crash_server(lab: ApiLab, pieces: list[bytes]) -> None:
     opened = socket.socket(socket.AF_UNIX)
     opened.settimeout(5)
     with opened:
@@ -180,7 +180,7 @@ def test_no_bytes_on_the_public_socket_do_harm(lab: ApiLab, pieces: list[bytes])
 # --- the agents' socket
 
 
-def test_no_message_on_the_agents_socket_does_harm(lab: ApiLab) -> None:
+def test_no_message_on_agent_socket_crashes_server(lab: ApiLab) -> None:
     """Only the server's own user reaches it; even so nothing there may end the server."""
     messages = [
         b"",
@@ -236,7 +236,7 @@ async def _say(target: str, message: bytes, longest_s: float = 2) -> bool:
 # --- the launcher's socket
 
 
-def test_no_line_on_the_launchers_socket_ends_it() -> None:
+def test_no_line_on_launcher_socket_crashes_launcher() -> None:
     orders: list[bytes] = []
 
     @settings(BOUNDED, max_examples=60)

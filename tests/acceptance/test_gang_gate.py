@@ -69,7 +69,7 @@ async def child_at_gate(rig: Rig, number: int) -> int:
             await asyncio.sleep(0.01)
 
 
-def test_no_member_runs_before_the_last_one_is_ready() -> None:
+def test_no_gang_member_runs_before_last_one_is_ready() -> None:
     async def scenario(rig: Rig) -> None:
         works = [member(rig, number, of=3) for number in range(3)]
         for work in works[:2]:
@@ -87,7 +87,7 @@ def test_no_member_runs_before_the_last_one_is_ready() -> None:
 
 
 @pytest.mark.parametrize("late", [0, 2])
-def test_a_member_that_cannot_be_prepared_keeps_all_others_from_running(late: int) -> None:
+def test_gang_does_not_run_when_one_member_cannot_be_prepared(late: int) -> None:
     """Whether it comes first or last."""
 
     async def scenario(rig: Rig) -> None:
@@ -106,7 +106,7 @@ def test_a_member_that_cannot_be_prepared_keeps_all_others_from_running(late: in
     with_launcher(scenario)
 
 
-def test_a_prolog_that_fails_for_one_member_keeps_all_others_from_running() -> None:
+def test_gang_does_not_run_when_prolog_of_one_member_fails() -> None:
     async def scenario(rig: Rig) -> None:
         prolog = rig.directory / "prolog"
         prolog.write_text(PROLOG)
@@ -121,7 +121,7 @@ def test_a_prolog_that_fails_for_one_member_keeps_all_others_from_running() -> N
     with_launcher(scenario)
 
 
-def test_a_member_that_is_killed_at_the_gate_keeps_all_others_from_running() -> None:
+def test_gang_does_not_run_when_one_member_is_killed_at_gate() -> None:
     async def scenario(rig: Rig) -> None:
         for number in (0, 1):
             await rig.launcher.start(member(rig, number, of=3))
@@ -138,7 +138,7 @@ def test_a_member_that_is_killed_at_the_gate_keeps_all_others_from_running() -> 
     with_launcher(scenario)
 
 
-def test_a_member_that_waits_for_the_others_can_be_stopped() -> None:
+def test_member_waiting_at_gate_can_be_stopped() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.launcher.start(member(rig, 0, of=2))
         await fence(rig)
@@ -150,7 +150,7 @@ def test_a_member_that_waits_for_the_others_can_be_stopped() -> None:
     with_launcher(scenario)
 
 
-def test_members_that_wait_when_the_launcher_dies_have_never_run() -> None:
+def test_members_waiting_at_gate_never_run_when_launcher_dies() -> None:
     async def scenario(rig: Rig) -> None:
         for number in (0, 1):
             await rig.launcher.start(member(rig, number, of=3))

@@ -181,7 +181,7 @@ def stage(whole_stage: Stage) -> Stage:
     return whole_stage
 
 
-def test_members_on_several_nodes_meet_and_reduce_a_number(stage: Stage) -> None:
+def test_gang_members_on_several_nodes_run_all_reduce(stage: Stage) -> None:
     job = stage.submit()
     shown = stage.until(job, "completed", "failed")
     assert shown["state"] == "completed", shown
@@ -200,7 +200,7 @@ def test_members_on_several_nodes_meet_and_reduce_a_number(stage: Stage) -> None
     assert stage.events(job) == ["submitted", "scheduled", "prepared", "running", "completed"]
 
 
-def test_no_member_runs_before_the_last_one_is_prepared(stage: Stage) -> None:
+def test_no_gang_member_runs_before_last_node_is_prepared(stage: Stage) -> None:
     stage.hold(2)
     job = stage.submit()
     stage.wait_for_prolog(0, 1, 2)
@@ -212,14 +212,14 @@ def test_no_member_runs_before_the_last_one_is_prepared(stage: Stage) -> None:
     assert stage.ran(job) == ["1.0", "1.1", "1.2"]
 
 
-def test_a_member_that_cannot_be_prepared_fails_the_gang_with_node_and_cause(stage: Stage) -> None:
+def test_gang_fails_with_node_and_cause_when_member_cannot_be_prepared(stage: Stage) -> None:
     job, *_ = stage.submit("--chdir", str(stage.place / "nowhere")).split()
     shown = stage.until(job, "failed")
     assert re.match(r"could not be started: member \d on n\d: .*nowhere", shown["reason"])
     assert stage.ran(job) == []
 
 
-def test_a_gang_whose_prolog_fails_on_a_node_runs_elsewhere_and_that_node_is_set_aside(
+def test_gang_with_failed_prolog_runs_elsewhere_and_node_is_drained(
     stage: Stage,
 ) -> None:
     (stage.place / "refuse.1").touch()
@@ -238,7 +238,7 @@ def test_a_gang_whose_prolog_fails_on_a_node_runs_elsewhere_and_that_node_is_set
     stage.cluster.wait_for_nodes()
 
 
-def test_an_agent_that_comes_back_while_a_gang_waits_does_not_say_that_it_runs(
+def test_agent_reconnecting_during_prepare_does_not_report_gang_as_running(
     stage: Stage,
 ) -> None:
     """Killed and started again, on every node; the launchers hold their gates."""
@@ -264,7 +264,7 @@ def test_an_agent_that_comes_back_while_a_gang_waits_does_not_say_that_it_runs(
     assert stage.events(job) == ["submitted", "scheduled", "prepared", "running", "completed"]
 
 
-def test_a_server_killed_between_prepare_and_commit_goes_on_when_it_is_back(stage: Stage) -> None:
+def test_gang_continues_after_server_is_killed_between_prepare_and_commit(stage: Stage) -> None:
     stage.hold(0)
     job = stage.submit()
     stage.wait_for_prolog(0, 1, 2)
@@ -279,7 +279,7 @@ def test_a_server_killed_between_prepare_and_commit_goes_on_when_it_is_back(stag
     assert stage.ran(job) == ["1.0", "1.1", "1.2"]
 
 
-def test_when_one_member_dies_the_gang_starts_again_as_a_whole(stage: Stage) -> None:
+def test_whole_gang_restarts_when_one_member_dies(stage: Stage) -> None:
     job = stage.submit("--retries", 1, STAY="1")
     stage.until(job, "running")
     # Who dies before it has met the others takes them with it, and may not have left a note.
@@ -295,7 +295,7 @@ def test_when_one_member_dies_the_gang_starts_again_as_a_whole(stage: Stage) -> 
     assert processes_of(stage.cluster, job) == []
 
 
-def test_a_gang_that_is_cancelled_while_it_waits_never_runs(stage: Stage) -> None:
+def test_gang_cancelled_during_prepare_never_runs(stage: Stage) -> None:
     stage.hold(2)
     job = stage.submit()
     stage.wait_for_prolog(0, 1, 2)
@@ -306,7 +306,7 @@ def test_a_gang_that_is_cancelled_while_it_waits_never_runs(stage: Stage) -> Non
 
 
 @pytest.mark.slow
-def test_an_agent_killed_during_prepare_costs_one_attempt_of_which_nothing_ran(
+def test_agent_killed_during_prepare_costs_one_attempt_that_never_ran(
     stage: Stage,
 ) -> None:
     stage.patience(SHORT)
@@ -333,7 +333,7 @@ def test_an_agent_killed_during_prepare_costs_one_attempt_of_which_nothing_ran(
 
 
 @pytest.mark.slow
-def test_a_frozen_agent_costs_one_attempt_and_the_gang_is_tried_until_it_thaws(
+def test_frozen_agent_costs_one_attempt_and_gang_is_retried_until_it_thaws(
     stage: Stage,
 ) -> None:
     """It needs all four nodes, so that it can only wait."""

@@ -135,7 +135,7 @@ def _read_detail(detail: Any, found: SimpleNamespace) -> None:
 # --- jobs
 
 
-def test_a_job_is_submitted_watched_and_seen_to_its_end(admin: Reflected) -> None:
+def test_job_is_submitted_and_watched_until_its_end(admin: Reflected) -> None:
     made = admin("SubmitJob", job={"command": ["sh", "-c", "exit 3"], "gpu_count": 1, "name": "g"})
     for event in admin("WatchEvents", after=0):
         if event.job_id == made["job_id"] and event.kind == "failed":
@@ -145,7 +145,7 @@ def test_a_job_is_submitted_watched_and_seen_to_its_end(admin: Reflected) -> Non
     assert job["allocation"][0]["node"] == "n1"
 
 
-def test_a_dry_run_is_answered_and_refused_like_a_submission(admin: Reflected) -> None:
+def test_dry_run_gives_same_answers_and_errors_as_submission(admin: Reflected) -> None:
     spec = {"command": ["true"], "gpu_count": 1, "max_runtime_minutes": 5}
     found = admin("SubmitJob", job=spec, dry_run=True)
     assert (found["status"], found.get("job_id", "")) == ("valid", "")
@@ -155,7 +155,7 @@ def test_a_dry_run_is_answered_and_refused_like_a_submission(admin: Reflected) -
     assert why.reason == "never_fits"
 
 
-def test_a_task_that_an_array_does_not_have_cannot_be_cancelled(admin: Reflected) -> None:
+def test_cancelling_unknown_array_task_fails_over_grpc(admin: Reflected) -> None:
     spec = {"command": ["true"], "array": {"tasks": "0-3"}, "hold": True}
     job_id = admin("SubmitJob", job=spec)["job_id"]
     for asked in ({"job_id": job_id, "tasks": "2-7"}, {"job_id": f"{job_id}_4"}):
@@ -167,7 +167,7 @@ def test_a_task_that_an_array_does_not_have_cannot_be_cancelled(admin: Reflected
     admin("CancelJob", job_id=job_id)
 
 
-def test_a_job_reads_the_same_over_grpc_and_over_rest(admin: Reflected, cluster: Cluster) -> None:
+def test_job_reads_the_same_over_grpc_and_rest(admin: Reflected, cluster: Cluster) -> None:
     spec = {
         "command": ["true"],
         "name": "same",
@@ -204,7 +204,7 @@ def _alike(own: Any, rest: Any) -> bool:
     return own == rest or (isinstance(rest, int | float) and float(own) == rest)
 
 
-def test_many_jobs_are_all_submitted_or_none(admin: Reflected) -> None:
+def test_bulk_submission_is_all_or_nothing(admin: Reflected) -> None:
     held = {"command": ["true"], "hold": True, "sweep": "grpc-many"}
     made = admin("SubmitJobs", jobs=[held] * 500)
     assert len(made["job_ids"]) == 500
@@ -223,7 +223,7 @@ def test_many_jobs_are_all_submitted_or_none(admin: Reflected) -> None:
         admin("CancelJob", job_id=job_id)
 
 
-def test_a_repeated_call_with_the_same_key_does_nothing_more(admin: Reflected) -> None:
+def test_repeated_call_with_same_idempotency_key_has_no_further_effect(admin: Reflected) -> None:
     job = {"command": ["true"], "hold": True}
     first = admin("SubmitJob", key="once", job=job)
     assert admin("SubmitJob", key="once", job=job) == first
@@ -233,7 +233,7 @@ def test_a_repeated_call_with_the_same_key_does_nothing_more(admin: Reflected) -
     admin("CancelJob", job_id=first["job_id"])
 
 
-def test_a_watcher_resumes_behind_any_event_without_gap_or_repetition(admin: Reflected) -> None:
+def test_watch_resumes_after_any_event_without_gap_or_repetition(admin: Reflected) -> None:
     made = admin("SubmitJobs", jobs=[{"command": ["true"], "hold": True}] * 20)
     for job_id in made["job_ids"]:
         admin("CancelJob", job_id=job_id)
@@ -259,13 +259,13 @@ def _events(admin: Reflected, after: int, until: str) -> list[Any]:
 # --- the cluster and tenants
 
 
-def test_the_cluster_and_its_metrics_are_told(admin: Reflected) -> None:
+def test_cluster_status_and_metrics_are_served(admin: Reflected) -> None:
     status = admin("GetClusterStatus", detailed=True)
     assert (status["total_nodes"], status["total_gpus"]) == ("1", "8")
     assert "gpu_scheduler_gpus 8.0" in admin("GetMetrics")["text"]
 
 
-def test_quotas_are_changed_by_admins_and_hold_for_grpc_too(
+def test_quotas_changed_by_admin_apply_to_grpc(
     admin: Reflected, cluster: Cluster, channel: grpc.Channel
 ) -> None:
     with cluster.client() as client:
@@ -289,7 +289,7 @@ def test_quotas_are_changed_by_admins_and_hold_for_grpc_too(
 # --- who calls, and how
 
 
-def test_without_a_token_nobody_gets_in_not_even_from_this_machine(channel: grpc.Channel) -> None:
+def test_grpc_requires_token_even_from_localhost(channel: grpc.Channel) -> None:
     with refused() as why:
         Reflected(channel)("ListJobs")
     assert (why.code, why.reason) == ("UNAUTHENTICATED", "unauthenticated")
@@ -298,9 +298,7 @@ def test_without_a_token_nobody_gets_in_not_even_from_this_machine(channel: grpc
     assert (why.code, why.reason) == ("UNAUTHENTICATED", "token_unknown")
 
 
-def test_a_viewer_changes_nothing_and_it_stands_in_the_record(
-    cluster: Cluster, channel: grpc.Channel
-) -> None:
+def test_viewer_write_is_denied_and_audited(cluster: Cluster, channel: grpc.Channel) -> None:
     viewer = Reflected(channel, token_of(cluster, role="viewer"))
     assert viewer("GetClusterStatus")["total_nodes"] == "1"
     with refused() as why:
@@ -314,7 +312,7 @@ def test_a_viewer_changes_nothing_and_it_stands_in_the_record(
     cluster.until(is_noted, "the refusal is in the record")
 
 
-def test_a_token_of_one_tenant_sees_no_jobs_of_another(
+def test_token_of_one_tenant_does_not_see_jobs_of_another(
     admin: Reflected, cluster: Cluster, channel: grpc.Channel
 ) -> None:
     with cluster.client() as client:
@@ -340,17 +338,13 @@ def test_a_token_of_one_tenant_sees_no_jobs_of_another(
 
 
 @pytest.mark.parametrize("job_id", ["", "nothing", "999999", "../tenants/x", "1/attempts", "é"])
-def test_a_job_that_is_none_is_refused_and_nothing_else_is_reached(
-    admin: Reflected, job_id: str
-) -> None:
+def test_invalid_job_id_is_rejected(admin: Reflected, job_id: str) -> None:
     with refused() as why:
         admin("GetJobStatus", job_id=job_id)
     assert why.code in {"NOT_FOUND", "INVALID_ARGUMENT"}
 
 
-def test_who_calls_too_often_is_told_when_to_come_back(
-    cluster: Cluster, channel: grpc.Channel
-) -> None:
+def test_rate_limited_caller_is_told_when_to_retry(cluster: Cluster, channel: grpc.Channel) -> None:
     hasty = Reflected(channel, token_of(cluster))
     with refused() as why:
         for _ in range(60):
@@ -359,20 +353,20 @@ def test_who_calls_too_often_is_told_when_to_come_back(
     assert why.retry >= 1
 
 
-def test_a_deadline_is_kept(admin: Reflected, channel: grpc.Channel) -> None:
+def test_call_deadline_is_respected(admin: Reflected, channel: grpc.Channel) -> None:
     stub = channel.unary_stream(f"/{SERVICE}/WatchEvents")
     with pytest.raises(grpc.RpcError) as raised:
         list(stub(b"", metadata=admin._metadata, timeout=0.3))
     assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-def test_a_message_that_is_too_large_is_refused(admin: Reflected) -> None:
+def test_oversized_message_is_rejected(admin: Reflected) -> None:
     with refused() as why:
         admin("SubmitJob", job={"command": ["true"], "environment": {"A": "x" * 2_000_000}})
     assert why.code == "RESOURCE_EXHAUSTED"
 
 
-def test_more_jobs_than_are_taken_at_once_are_refused(admin: Reflected) -> None:
+def test_bulk_submission_over_limit_is_rejected(admin: Reflected) -> None:
     with refused() as why:
         admin("SubmitJobs", jobs=[{"command": ["true"]}] * 2001)
     assert (why.code, why.reason) == ("RESOURCE_EXHAUSTED", "too_large")
@@ -381,7 +375,7 @@ def test_more_jobs_than_are_taken_at_once_are_refused(admin: Reflected) -> None:
 # --- health and reflection
 
 
-def test_health_is_told_by_service_and_for_all(channel: grpc.Channel) -> None:
+def test_health_service_reports_each_service_and_overall(channel: grpc.Channel) -> None:
     stub = health_pb2_grpc.HealthStub(channel)
     for name in ("", SERVICE, "gpu_scheduler.v1.AgentService", "gpu_scheduler.v1.NodeService"):
         asked = health_pb2.HealthCheckRequest(service=name)
@@ -400,9 +394,7 @@ def test_reflection_lists_every_service(channel: grpc.Channel) -> None:
     assert "grpc.health.v1.Health" in names
 
 
-def test_a_client_that_protoc_makes_from_the_file_alone_works(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_client_generated_by_protoc_from_proto_file_works(cluster: Cluster, tmp_path: Path) -> None:
     """In a process of its own, where nothing of ours is loaded."""
     source = Path(gpu_scheduler.__file__).parent / "wire" / "scheduler.proto"
     shutil.copy(source, tmp_path / "others.proto")

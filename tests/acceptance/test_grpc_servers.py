@@ -62,7 +62,7 @@ class Program:
 
 
 @pytest.mark.slow
-def test_a_program_that_only_knows_the_standby_gets_all_its_work_done(cluster: Servers) -> None:
+def test_program_that_knows_only_standby_can_do_everything(cluster: Servers) -> None:
     _, standby = places(cluster)
     program = Program(cluster, standby)
     job = pb.JobSpec(command=["true"], gpu_count=1)
@@ -82,7 +82,7 @@ def test_a_program_that_only_knows_the_standby_gets_all_its_work_done(cluster: S
     assert raised.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_a_standby_signs_no_keys_and_says_who_does(cluster: Servers) -> None:
+def test_standby_forwards_join_to_leader_which_signs_key(cluster: Servers) -> None:
     _, standby = places(cluster)
     assert asyncio.run(join("n8", [standby], cluster.token)).node == "n8"
     signed = [
@@ -93,7 +93,7 @@ def test_a_standby_signs_no_keys_and_says_who_does(cluster: Servers) -> None:
     assert signed == [cluster.leader()]
 
 
-def test_the_next_leader_knows_the_key_of_every_node_and_who_was_revoked(cluster: Servers) -> None:
+def test_next_leader_knows_every_node_key_and_revocation(cluster: Servers) -> None:
     leader = cluster.leader()
     cluster.tgpu("node", "revoke", "n8", TGPU_SERVER=cluster.address())
     cluster.servers[leader].kill()

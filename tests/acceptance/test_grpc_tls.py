@@ -62,24 +62,20 @@ def pair(folder: Path, name: str) -> tuple[bytes, bytes]:
     return (folder / f"{name}.key").read_bytes(), (folder / f"{name}.pem").read_bytes()
 
 
-def test_programs_know_the_server_by_the_certificate_of_the_site(
-    cluster: Cluster, folder: Path
-) -> None:
+def test_clients_verify_server_by_site_certificate(cluster: Cluster, folder: Path) -> None:
     site = (folder / "site.pem").read_bytes()
     assert health(cluster.nodes_address, site, pair(folder, "caller")) == SERVING
     stranger = (folder / "caller.pem").read_bytes()
     assert health(cluster.nodes_address, stranger, pair(folder, "caller")) == -1
 
 
-def test_without_a_certificate_of_its_own_nobody_gets_a_connection(
-    cluster: Cluster, folder: Path
-) -> None:
+def test_connection_without_client_certificate_is_refused(cluster: Cluster, folder: Path) -> None:
     site = (folder / "site.pem").read_bytes()
     assert health(cluster.nodes_address, site, None) == -1
     assert health(cluster.nodes_address, site, pair(folder, "site")) == -1
 
 
-def test_an_agent_joins_with_a_certificate_and_has_its_own_afterwards(
+def test_agent_joins_with_site_certificate_and_receives_its_own(
     cluster: Cluster, folder: Path
 ) -> None:
     cluster.start_agent("n1")
@@ -93,9 +89,7 @@ def test_an_agent_joins_with_a_certificate_and_has_its_own_afterwards(
         asyncio.run(join("n2", [cluster.nodes_address], cluster.token))
 
 
-def test_a_new_certificate_is_used_as_soon_as_the_server_is_told(
-    cluster: Cluster, folder: Path
-) -> None:
+def test_server_reloads_certificate_on_signal(cluster: Cluster, folder: Path) -> None:
     """One whose key is another's changes nothing; connections that are open go on."""
     old = (folder / "site.pem").read_bytes()
     make_certificate(folder, "next")

@@ -94,7 +94,7 @@ def assert_unknown(over: Over, why: str) -> None:
     assert "unknown" in over.detail
 
 
-def test_a_job_whose_engine_hangs_at_its_beginning_can_be_cancelled(
+def test_job_can_be_cancelled_while_its_engine_hangs_at_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def scenario(rig: Rig, hangs: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_job_whose_engine_hangs_at_its_beginning_can_be_cancelled(
     with_engine(monkeypatch, tmp_path, "exec sleep 1000", scenario)
 
 
-def test_a_job_whose_engine_hangs_at_its_beginning_is_given_up(
+def test_job_whose_engine_hangs_at_start_fails_after_timeout(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def scenario(rig: Rig, hangs: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_job_whose_engine_hangs_at_its_beginning_is_given_up(
     with_engine(monkeypatch, tmp_path, "exec sleep 1000", scenario)
 
 
-def test_an_engine_that_only_fetches_an_image_is_waited_for(
+def test_launcher_waits_while_engine_pulls_image(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It says that there is no such container yet, and that is an answer."""
@@ -144,7 +144,7 @@ def test_an_engine_that_only_fetches_an_image_is_waited_for(
     with_engine(monkeypatch, tmp_path, f"exec sleep 1000;; *) {answers}", scenario)
 
 
-def test_a_time_limit_ends_a_container_whose_engine_hangs(
+def test_time_limit_ends_container_whose_engine_hangs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def scenario(rig: Rig, hangs: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_time_limit_ends_a_container_whose_engine_hangs(
     with_real_engine(monkeypatch, tmp_path, scenario)
 
 
-def test_a_container_that_is_stopped_hears_of_it_also_if_its_engine_hangs(
+def test_container_receives_stop_signal_while_its_engine_hangs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def scenario(rig: Rig, hangs: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_container_that_is_stopped_hears_of_it_also_if_its_engine_hangs(
     with_real_engine(monkeypatch, tmp_path, scenario)
 
 
-def test_a_container_whose_engine_hangs_at_its_end_is_not_called_completed(
+def test_container_is_not_reported_completed_when_engine_hangs_at_its_end(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def scenario(rig: Rig, hangs: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_container_whose_engine_hangs_at_its_end_is_not_called_completed(
     with_real_engine(monkeypatch, tmp_path, scenario)
 
 
-def test_a_container_that_runs_is_left_alone_while_its_engine_hangs(
+def test_running_container_is_left_alone_while_its_engine_hangs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def scenario(rig: Rig, hangs: Path) -> None:

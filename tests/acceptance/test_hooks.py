@@ -64,7 +64,7 @@ def site(whole_site: Site) -> Iterator[Site]:
     whole_site.give_back()
 
 
-def test_a_job_whose_prolog_fails_runs_on_another_node_and_everybody_sees_why(site: Site) -> None:
+def test_job_with_failed_prolog_runs_on_another_node_and_reason_is_visible(site: Site) -> None:
     site.break_hook("prolog")
     job = site.run()
     first, second = job["attempts"]
@@ -89,7 +89,7 @@ def test_a_job_whose_prolog_fails_runs_on_another_node_and_everybody_sees_why(si
     assert f"tgpu nodes uncordon {node}" in finding["remedy"]
 
 
-def test_a_node_stays_set_aside_when_the_server_dies_and_works_again_when_it_is_given_back(
+def test_drained_node_stays_drained_after_server_kill_until_resumed(
     site: Site,
 ) -> None:
     site.break_hook("prolog")
@@ -105,7 +105,7 @@ def test_a_node_stays_set_aside_when_the_server_dies_and_works_again_when_it_is_
 
 
 @pytest.mark.slow
-def test_a_prolog_that_hangs_is_stopped_and_its_job_runs_elsewhere(site: Site) -> None:
+def test_hanging_prolog_is_stopped_and_job_runs_elsewhere(site: Site) -> None:
     site.break_hook("prolog", "hangs")
     job = site.run()
     assert job["state"] == "completed"
@@ -113,7 +113,7 @@ def test_a_prolog_that_hangs_is_stopped_and_its_job_runs_elsewhere(site: Site) -
     assert len(site.set_aside()) == 1
 
 
-def test_an_epilog_that_fails_leaves_the_job_as_it_ended_and_sets_its_node_aside(
+def test_failed_epilog_keeps_job_result_and_drains_node(
     site: Site,
 ) -> None:
     site.break_hook("epilog")

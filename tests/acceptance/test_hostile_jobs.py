@@ -73,7 +73,7 @@ def none_left(house: House) -> bool:
     return not left
 
 
-def test_a_job_that_eats_memory_ends_and_its_neighbour_lives(house: House) -> None:
+def test_job_out_of_memory_ends_and_its_neighbour_survives(house: House) -> None:
     if not has_controller("memory"):
         pytest.skip("this machine has no memory control group")
     beside = house.neighbour.submit("sleep 2; echo still here")
@@ -85,12 +85,12 @@ def test_a_job_that_eats_memory_ends_and_its_neighbour_lives(house: House) -> No
     house.is_well()
 
 
-def test_more_memory_than_a_job_may_have_is_refused(house: House) -> None:
+def test_submit_rejects_more_memory_than_allowed(house: House) -> None:
     answer = house.mallory.call("POST", "/jobs", {"command": ["x"], "memory_mb": 300})
     assert (answer["code"], "max_memory_per_job_gb" in answer["error"]) == ("forbidden", True)
 
 
-def test_a_job_that_multiplies_without_end_stays_within_its_limit(house: House) -> None:
+def test_fork_bomb_stays_within_process_limit(house: House) -> None:
     if not has_controller("pids"):
         pytest.skip("this machine does not count processes (no pids control group)")
     # Bounded in itself too, in case the limit does not hold; it stays when it cannot go on.
@@ -109,13 +109,13 @@ def test_a_job_that_multiplies_without_end_stays_within_its_limit(house: House) 
     assert none_left(house)
 
 
-def test_a_job_that_detaches_its_children_leaves_none_behind(house: House) -> None:
+def test_detached_children_are_killed_with_job(house: House) -> None:
     job = house.mallory.submit("setsid sleep 300 & setsid setsid sleep 301 & sleep 0.2")
     house.ended(job)
     assert none_left(house)
 
 
-def test_a_job_that_floods_its_log_keeps_the_end_of_it_and_no_more(house: House) -> None:
+def test_job_log_is_capped_and_keeps_its_end(house: House) -> None:
     flood = (
         "yes 'a line that is written again and again' | head -c 200000000; sleep 2; echo; echo end"
     )
@@ -128,7 +128,7 @@ def test_a_job_that_floods_its_log_keeps_the_end_of_it_and_no_more(house: House)
     house.is_well()
 
 
-def test_a_job_cannot_fill_the_servers_log_or_the_record(house: House) -> None:
+def test_job_output_reaches_no_log_but_its_own(house: House) -> None:
     """What a job writes goes to its own log alone."""
     marker = "only-in-the-jobs-own-log"
     job = house.mallory.submit(f"for i in 1 2 3; do echo {marker}; echo {marker} >&2; done")
@@ -139,7 +139,7 @@ def test_a_job_cannot_fill_the_servers_log_or_the_record(house: House) -> None:
     assert set(found) - set(others) == set(logs_of(house, job).iterdir())
 
 
-def test_odd_names_and_clients_write_no_lines_of_their_own(house: House) -> None:
+def test_job_names_and_user_agents_cannot_forge_log_lines(house: House) -> None:
     forged = '\n{"event": "root did it"}'
     for name in (f"x{forged}", "\x1b[2J"):
         body = {"command": ["true"], "name": name}

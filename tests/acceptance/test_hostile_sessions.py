@@ -117,7 +117,7 @@ async def answers(rig: Rig) -> bool:
         "y" * 70_000,
     ],
 )
-def test_a_session_that_says_nonsense_costs_its_own_job_only(word: str) -> None:
+def test_malformed_session_message_fails_only_its_own_job(word: str) -> None:
     async def scenario(rig: Rig) -> None:
         over = await rig.run(rig.work("job-1.1", "true", runner="tmux", grace_ms=200))
         assert over.exit_code is None
@@ -126,7 +126,7 @@ def test_a_session_that_says_nonsense_costs_its_own_job_only(word: str) -> None:
     with_shim(f"order(); say(b'{word}')", scenario)
 
 
-def test_a_word_in_pieces_is_a_word() -> None:
+def test_session_message_in_pieces_is_reassembled() -> None:
     async def scenario(rig: Rig) -> None:
         work = rig.work("job-1.1", "true", runner="tmux", grace_ms=200)
         await rig.launcher.start(work)
@@ -144,7 +144,7 @@ say(b"\\n")
     with_shim(shim, scenario)
 
 
-def test_an_error_with_broken_letters_is_told_and_the_session_ended() -> None:
+def test_session_error_with_invalid_unicode_is_reported_and_session_ended() -> None:
     async def scenario(rig: Rig) -> None:
         over = await rig.run(rig.work("job-1.1", "true", runner="tmux", grace_ms=200))
         assert not over.ran
@@ -154,7 +154,7 @@ def test_an_error_with_broken_letters_is_told_and_the_session_ended() -> None:
     with_shim("order(); say(b'{\"error\": \"no\\\\ud800 ' + b'z' * 9000 + b'\"}\\n')", scenario)
 
 
-def test_only_a_process_of_the_session_is_taken_for_the_job() -> None:
+def test_session_can_report_only_its_own_process_as_job() -> None:
     """Signals go to the group that the session names: so it cannot name any other."""
 
     async def scenario(rig: Rig) -> None:
@@ -186,7 +186,7 @@ say(b'{"began": %s}\\n' % victim.encode())
     with_shim(shim, scenario)
 
 
-def test_a_session_that_does_not_read_its_order_keeps_nobody_waiting() -> None:
+def test_session_that_does_not_read_its_order_blocks_no_other_job() -> None:
     async def scenario(rig: Rig) -> None:
         big = {"PATH": "/usr/bin:/bin", **{f"V{n}": "x" * 100_000 for n in range(20)}}
         work = rig.work("job-1.1", "true", runner="tmux", environment=big, grace_ms=200)
@@ -208,7 +208,7 @@ time.sleep(1000)
     with_shim(shim, scenario)
 
 
-def test_a_long_order_arrives_whole() -> None:
+def test_long_order_reaches_session_complete() -> None:
     async def scenario(rig: Rig) -> None:
         big = {"PATH": "/usr/bin:/bin", **{f"V{n}": "x" * 100_000 for n in range(10)}}
         work = rig.work("job-1.1", "sh", "-c", 'echo "${#V9}"', runner="tmux", environment=big)
@@ -218,7 +218,7 @@ def test_a_long_order_arrives_whole() -> None:
     with_launcher(scenario)
 
 
-def test_the_gate_of_a_session_opens_for_its_own_shim_only() -> None:
+def test_session_gate_accepts_only_its_own_shim() -> None:
     """Another process of the same user comes first, and is turned away."""
 
     async def scenario(rig: Rig) -> None:
@@ -268,7 +268,7 @@ except (IndexError, OSError):
     ],
 )
 @pytest.mark.parametrize("runner", ["process", "tmux"])
-def test_a_fault_in_the_launcher_costs_one_job_and_leaves_nothing(
+def test_launcher_fault_fails_one_job_and_leaves_no_process(
     module: str, owner: str, name: str, runner: str
 ) -> None:
     if (runner, name) == ("tmux", "_child_ended"):

@@ -122,7 +122,7 @@ def place() -> Iterator[Place]:
         made.server.stop()
 
 
-def test_every_new_line_of_jobs_txt_runs_once_also_after_a_restart(place: Place) -> None:
+def test_each_new_line_of_jobs_txt_runs_once_also_after_restart(place: Place) -> None:
     lines = [
         "# Priority, Script, Conda_Env, Arguments, Allowed_GPUs",
         f"0,{place.script},,--llm qwen2.5-3b-inst --mode test,0-3",
@@ -144,12 +144,12 @@ def test_every_new_line_of_jobs_txt_runs_once_also_after_a_restart(place: Place)
     assert len(place.jobs()) == 3
 
 
-def test_a_script_outside_of_the_allowed_places_is_refused(place: Place) -> None:
+def test_script_outside_allowed_directories_is_rejected(place: Place) -> None:
     told = place.server.tgpu("add", "/bin/sleep", "--args", "1", code=5).stderr
     assert str(place.dir) in told
 
 
-def test_a_job_is_added_looked_at_and_cancelled(place: Place) -> None:
+def test_add_shows_and_cancels_job(place: Place) -> None:
     wait = place.write("wait.sh", "#!/bin/sh\nsleep 600\n")
     wait.chmod(0o755)
     added = place.server.tgpu(
@@ -183,7 +183,7 @@ def test_a_job_is_added_looked_at_and_cancelled(place: Place) -> None:
     until(lambda: place.state(job) == "cancelled")
 
 
-def test_the_log_is_json_in_the_words_of_log_collectors(place: Place) -> None:
+def test_log_is_json_with_standard_field_names(place: Place) -> None:
     lines = (place.dir / "gpu_scheduler.log").read_text().splitlines()
     first = json.loads(lines[0])
     assert list(first)[:5] == ["timestamp", "level", "logger", "thread", "message"]
@@ -191,7 +191,7 @@ def test_the_log_is_json_in_the_words_of_log_collectors(place: Place) -> None:
 
 
 @pytest.mark.parametrize("program", ["tgpu", "gpu-scheduler", "gpu-cli", "python -m gpu_scheduler"])
-def test_the_program_has_several_names(place: Place, program: str, tmp_path: Path) -> None:
+def test_every_name_of_the_program_works(place: Place, program: str, tmp_path: Path) -> None:
     words = program.split()
     start = [sys.executable, *words[1:]] if words[1:] else [Path(sys.executable).parent / program]
     sample = subprocess.run(
@@ -203,7 +203,7 @@ def test_the_program_has_several_names(place: Place, program: str, tmp_path: Pat
     subprocess.run([*start, "config", "check", config], check=True, capture_output=True)
 
 
-def test_the_installation_can_be_checked(place: Place) -> None:
+def test_quick_self_test_passes(place: Place) -> None:
     told = place.server.tgpu("test", "--quick").stdout.splitlines()
     assert [line.split()[0] for line in told[:-1]] == ["ok"] * 5
 
@@ -219,7 +219,7 @@ def a_program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def test_scripts_run_with_the_python_and_the_conda_of_whoever_started_the_server() -> None:
+def test_scripts_use_python_and_conda_of_server_environment() -> None:
     if shutil.which("screen") is None:
         pytest.skip("screen is not installed")
     with a_state_dir() as state_dir:

@@ -33,7 +33,7 @@ LAUNCH = [sys.executable, "-I", "-m", "gpu_scheduler.agent.launcher", "--dir"]
 # --- at most once -----------------------------------------------------------------------------
 
 
-def test_starting_twice_runs_once() -> None:
+def test_repeated_start_runs_job_once() -> None:
     async def scenario(rig: Rig) -> None:
         work = rig.work("job-1.1", "sh", "-c", "echo once")
         await rig.launcher.start_many([work, work])
@@ -46,7 +46,7 @@ def test_starting_twice_runs_once() -> None:
     with_launcher(scenario)
 
 
-def test_jobs_go_on_starting_when_the_launchers_helper_for_forks_is_killed() -> None:
+def test_jobs_start_after_fork_server_is_killed() -> None:
     async def scenario(rig: Rig) -> None:
         pid = rig.launcher.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
@@ -62,7 +62,7 @@ def test_jobs_go_on_starting_when_the_launchers_helper_for_forks_is_killed() -> 
     with_launcher(scenario)
 
 
-def test_members_of_one_gang_are_told_apart() -> None:
+def test_gang_members_have_separate_records() -> None:
     async def scenario(rig: Rig) -> None:
         works = [
             replace(rig.work("job-1.1", "sh", "-c", "exit $TGPU_MEMBER"), member=member)
@@ -76,7 +76,7 @@ def test_members_of_one_gang_are_told_apart() -> None:
     with_launcher(scenario)
 
 
-def test_work_that_was_stopped_before_it_came_never_runs() -> None:
+def test_job_stopped_before_its_start_order_never_runs() -> None:
     async def scenario(rig: Rig) -> None:
         work = rig.work("job-1.1", "touch", "ran")
         await rig.launcher.stop("job-1.1", 0, "cancelled")
@@ -87,7 +87,7 @@ def test_work_that_was_stopped_before_it_came_never_runs() -> None:
     with_launcher(scenario)
 
 
-def test_a_start_and_its_stop_in_one_breath_run_nothing() -> None:
+def test_concurrent_start_and_stop_runs_nothing() -> None:
     async def scenario(rig: Rig) -> None:
         work = rig.work("job-1.1", "touch", "ran")
         await asyncio.gather(rig.launcher.start(work), rig.launcher.stop("job-1.1", 0, "cancelled"))
@@ -99,7 +99,7 @@ def test_a_start_and_its_stop_in_one_breath_run_nothing() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_no_job_is_lost_or_run_twice_however_often_the_launcher_is_killed(seed: int) -> None:
+def test_no_job_is_lost_or_run_twice_under_repeated_launcher_kills(seed: int) -> None:
     """Jobs write a line when they begin and one when they end; the files are the witness."""
 
     async def scenario(rig: Rig) -> None:
@@ -130,7 +130,7 @@ def test_no_job_is_lost_or_run_twice_however_often_the_launcher_is_killed(seed: 
     with_launcher(scenario)
 
 
-def test_three_hundred_jobs_at_once() -> None:
+def test_launcher_runs_three_hundred_jobs_at_once() -> None:
     async def scenario(rig: Rig) -> None:
         works = [rig.work(f"job-{n}.1", "sh", "-c", f"exit {n % 7}") for n in range(300)]
         await rig.launcher.start_many(works)
@@ -158,7 +158,7 @@ async def _only_spares(rig: Rig) -> None:
 # --- what cannot run --------------------------------------------------------------------------
 
 
-def test_what_cannot_run_says_why() -> None:
+def test_failed_start_reports_its_cause() -> None:
     async def scenario(rig: Rig) -> None:
         plain = rig.directory / "plain.sh"
         plain.write_text("echo hello\n", encoding="utf-8")
@@ -180,7 +180,7 @@ def test_what_cannot_run_says_why() -> None:
 
 @root_only
 @pytest.mark.parametrize("uid", [-5, 2**33])
-def test_a_user_that_cannot_be_is_refused(uid: int) -> None:
+def test_invalid_user_is_rejected(uid: int) -> None:
     async def scenario(rig: Rig) -> None:
         over = await rig.run(rig.work("job-1.1", "true", uid=uid, scratch_dir=""))
         assert not over.ran
@@ -190,7 +190,7 @@ def test_a_user_that_cannot_be_is_refused(uid: int) -> None:
 
 
 @root_only
-def test_a_job_runs_as_its_user_with_its_files() -> None:
+def test_job_runs_as_its_user_and_owns_its_files() -> None:
     async def scenario(rig: Rig) -> None:
         script = 'id -u; id -G; umask; touch "$TGPU_CHECKPOINT_FILE" && echo own'
         work = rig.work("job-1.1", "sh", "-c", script, uid=NOBODY, gid=NOBODY, user="nobody")
@@ -203,7 +203,7 @@ def test_a_job_runs_as_its_user_with_its_files() -> None:
 
 
 @root_only
-def test_a_spare_directory_serves_only_its_user_and_tells_nothing_of_the_job_before() -> None:
+def test_pooled_directory_serves_one_user_and_is_clean() -> None:
     async def scenario(rig: Rig) -> None:
         leave = 'echo secret > "$TGPU_CHECKPOINT_FILE"; chmod 777 "${TGPU_CHECKPOINT_FILE%/*}"'
         first = rig.work("job-1.1", "sh", "-c", leave, uid=NOBODY, gid=NOBODY, user="nobody")
@@ -223,7 +223,7 @@ def test_a_spare_directory_serves_only_its_user_and_tells_nothing_of_the_job_bef
     with_launcher(scenario)
 
 
-def test_a_job_that_left_files_of_its_own_leaves_no_directory_to_others() -> None:
+def test_directory_with_leftover_files_is_not_reused() -> None:
     async def scenario(rig: Rig) -> None:
         leave = 'touch "${TGPU_CHECKPOINT_FILE%/*}/mine"'
         work = rig.work("job-1.1", "sh", "-c", leave)
@@ -237,7 +237,7 @@ def test_a_job_that_left_files_of_its_own_leaves_no_directory_to_others() -> Non
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["leaves", "dies"])
-def test_no_directory_of_a_job_stays_when_the_launcher_ends_before_it_has_removed_it(
+def test_job_directories_are_removed_after_launcher_ended_early(
     dies: bool,
 ) -> None:
     async def scenario(rig: Rig) -> None:
@@ -260,7 +260,7 @@ def test_no_directory_of_a_job_stays_when_the_launcher_ends_before_it_has_remove
     with_launcher(scenario)
 
 
-def test_a_job_begins_inside_its_control_group() -> None:
+def test_job_starts_inside_its_cgroup() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.run(work := rig.work("job-1.1", "cat", "/proc/self/cgroup"))
         if rig.launcher.capabilities["tracking"] == "none":
@@ -271,7 +271,7 @@ def test_a_job_begins_inside_its_control_group() -> None:
 
 
 @root_only
-def test_an_output_that_the_user_named_is_opened_with_the_users_rights() -> None:
+def test_output_file_is_opened_with_permissions_of_user() -> None:
     async def scenario(rig: Rig) -> None:
         own = rig.directory / "own"
         own.mkdir()
@@ -294,7 +294,7 @@ def test_an_output_that_the_user_named_is_opened_with_the_users_rights() -> None
 # --- time -------------------------------------------------------------------------------------
 
 
-def test_a_limit_warns_asks_and_kills_with_nobody_watching() -> None:
+def test_time_limit_warns_terminates_and_kills_without_agent() -> None:
     async def scenario(rig: Rig) -> None:
         script = (
             'trap \'echo "warned: $(cat $TGPU_STOP_FILE)"\' USR1; trap "echo asked" TERM; '
@@ -317,7 +317,7 @@ def test_a_limit_warns_asks_and_kills_with_nobody_watching() -> None:
     with_launcher(scenario)
 
 
-def test_a_preempted_job_is_warned_first() -> None:
+def test_preempted_job_is_warned_first() -> None:
     async def scenario(rig: Rig) -> None:
         script = "trap 'cat $TGPU_STOP_FILE; exit 9' USR2; echo ready; while :; do sleep 0.02; done"
         work = rig.work("job-1.1", "sh", "-c", script, warn_signal="SIGUSR2", warn_before_ms=10_000)
@@ -330,7 +330,7 @@ def test_a_preempted_job_is_warned_first() -> None:
     with_launcher(scenario)
 
 
-def test_a_warning_is_a_line_in_the_log_of_the_job() -> None:
+def test_stop_warning_is_written_to_job_log() -> None:
     async def scenario(rig: Rig) -> None:
         work = rig.work("job-1.1", "sh", "-c", "echo began; sleep 300")
         await start_until(rig, work, "began\n")
@@ -344,7 +344,7 @@ def test_a_warning_is_a_line_in_the_log_of_the_job() -> None:
 
 
 @root_only
-def test_a_warning_in_a_file_that_the_user_named_is_written_as_the_user() -> None:
+def test_stop_warning_in_user_output_file_is_written_as_user() -> None:
     async def scenario(rig: Rig) -> None:
         place = rig.directory / "out"
         place.mkdir()
@@ -368,7 +368,7 @@ def test_a_warning_in_a_file_that_the_user_named_is_written_as_the_user() -> Non
     with_launcher(scenario)
 
 
-def test_a_helper_reports_its_result_and_what_it_leaves_running_is_ignored() -> None:
+def test_helper_reports_result_and_its_background_process_is_ignored() -> None:
     async def scenario(rig: Rig) -> None:
         who = (os.geteuid(), os.getegid(), "")
         plain = {"PATH": "/usr/bin:/bin"}
@@ -385,7 +385,7 @@ def test_a_helper_reports_its_result_and_what_it_leaves_running_is_ignored() -> 
     with_launcher(scenario)
 
 
-def test_a_second_stop_can_make_it_quick() -> None:
+def test_second_stop_can_shorten_grace_period() -> None:
     async def scenario(rig: Rig) -> None:
         script = "trap '' TERM; echo ready; while :; do sleep 0.02; done"
         work = rig.work("job-1.1", "sh", "-c", script, grace_ms=600_000)
@@ -398,7 +398,7 @@ def test_a_second_stop_can_make_it_quick() -> None:
     with_launcher(scenario)
 
 
-def test_a_stopped_process_hears_the_stop_too() -> None:
+def test_suspended_process_receives_stop() -> None:
     async def scenario(rig: Rig) -> None:
         script = "trap 'exit 6' TERM; echo ready; kill -STOP $$; while :; do sleep 0.02; done"
         work = rig.work("job-1.1", "sh", "-c", script, grace_ms=20_000)
@@ -410,7 +410,7 @@ def test_a_stopped_process_hears_the_stop_too() -> None:
 
 
 @pytest.mark.slow
-def test_a_limit_holds_across_the_death_of_the_launcher() -> None:
+def test_time_limit_holds_after_launcher_death() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.launcher.start(rig.work("job-1.1", "sleep", "1000", limit_ms=4_000))
         await rig.began("job-1.1")
@@ -425,7 +425,7 @@ def test_a_limit_holds_across_the_death_of_the_launcher() -> None:
 # --- hooks, logs, checkpoints -----------------------------------------------------------------
 
 
-def test_prolog_and_epilog_stand_around_the_job() -> None:
+def test_prolog_runs_before_job_and_epilog_after() -> None:
     async def scenario(rig: Rig) -> None:
         told = rig.directory / "told"
         note = f'echo "$0 $TGPU_ALLOCATION_ID $TGPU_EXIT_CODE" >> {told}'
@@ -443,7 +443,7 @@ def test_prolog_and_epilog_stand_around_the_job() -> None:
     with_launcher(scenario)
 
 
-def test_a_prolog_that_fails_or_hangs_keeps_the_job_from_running() -> None:
+def test_failed_or_hanging_prolog_prevents_job() -> None:
     async def scenario(rig: Rig) -> None:
         failing = rig.work("job-1.1", "touch", "ran", prolog=("sh", "-c", "echo no disk; exit 3"))
         hanging = rig.work("job-2.1", "touch", "ran", prolog=("sleep", "1000"), hook_timeout_ms=200)
@@ -459,7 +459,7 @@ def test_a_prolog_that_fails_or_hangs_keeps_the_job_from_running() -> None:
     with_launcher(scenario)
 
 
-def test_a_stop_during_the_prolog_ends_it() -> None:
+def test_stop_during_prolog_ends_prolog() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.launcher.start(rig.work("job-1.1", "touch", "ran", prolog=("sleep", "1000")))
         await rig.launcher.stop("job-1.1", 0, "cancelled")
@@ -470,7 +470,7 @@ def test_a_stop_during_the_prolog_ends_it() -> None:
     with_launcher(scenario)
 
 
-def test_a_stop_during_the_prolog_ends_what_that_has_begun() -> None:
+def test_stop_during_prolog_ends_children_of_prolog() -> None:
     async def scenario(rig: Rig) -> None:
         place = rig.directory / "child"
         script = f"sleep 1000 & echo $! > {place}.new; mv {place}.new {place}; wait"
@@ -485,7 +485,7 @@ def test_a_stop_during_the_prolog_ends_what_that_has_begun() -> None:
     with_launcher(scenario)
 
 
-def test_an_epilog_that_fails_is_told_apart_from_how_the_job_ended() -> None:
+def test_epilog_failure_is_reported_apart_from_job_result() -> None:
     async def scenario(rig: Rig) -> None:
         long = "echo $(seq 1000); exit 4"
         over = await rig.run(rig.work("job-1.1", "true", epilog=("sh", "-c", long)))
@@ -496,7 +496,7 @@ def test_an_epilog_that_fails_is_told_apart_from_how_the_job_ended() -> None:
     with_launcher(scenario)
 
 
-def test_work_whose_launcher_died_during_the_prolog_has_not_begun_and_can_be_tried_again() -> None:
+def test_job_can_be_retried_after_launcher_died_in_prolog() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.launcher.start(rig.work("job-1.1", "touch", "ran", prolog=("sleep", "1000")))
         await rig.kill_launcher()
@@ -513,7 +513,7 @@ async def there(path: Path, seconds: float = 30) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_log_is_capped_and_rotated_while_the_job_writes() -> None:
+def test_log_is_capped_and_rotated_while_job_writes() -> None:
     async def scenario(rig: Rig) -> None:
         script = (
             "until [ -e go ]; do sleep 0.02; done; "
@@ -541,7 +541,7 @@ def test_a_log_is_capped_and_rotated_while_the_job_writes() -> None:
     with_launcher(scenario)
 
 
-def test_a_touched_checkpoint_file_is_reported() -> None:
+def test_touched_checkpoint_file_is_reported() -> None:
     async def scenario(rig: Rig) -> None:
         script = 'touch "$TGPU_CHECKPOINT_FILE"; sleep 1000'
         began = time.time_ns() // 1_000_000
@@ -552,7 +552,7 @@ def test_a_touched_checkpoint_file_is_reported() -> None:
     with_launcher(scenario)
 
 
-def test_what_a_job_saves_when_it_is_told_to_stop_is_reported_before_its_end() -> None:
+def test_checkpoint_saved_on_stop_is_reported_before_end() -> None:
     async def scenario(rig: Rig) -> None:
         save = """trap 'touch "$TGPU_CHECKPOINT_FILE"; exit 3' TERM"""
         script = f"{save}; echo up; while :; do sleep 0.05; done"
@@ -575,7 +575,7 @@ def needs_groups(rig: Rig, kind: str) -> None:
         pytest.skip(f"this host has no control group for {kind}")
 
 
-def test_a_job_over_its_memory_is_killed_and_told_so() -> None:
+def test_job_over_memory_limit_is_killed_and_reported_as_oom() -> None:
     async def scenario(rig: Rig) -> None:
         needs_groups(rig, "memory")
         code = "x = bytearray(200 << 20); print(len(x))"
@@ -586,7 +586,7 @@ def test_a_job_over_its_memory_is_killed_and_told_so() -> None:
     with_launcher(scenario)
 
 
-def test_a_job_has_no_more_processes_than_its_limit() -> None:
+def test_job_cannot_exceed_process_limit() -> None:
     async def scenario(rig: Rig) -> None:
         needs_groups(rig, "processes")
         script = "for i in 1 2 3 4 5 6 7 8; do sleep 60 & done; echo all"
@@ -599,7 +599,7 @@ def test_a_job_has_no_more_processes_than_its_limit() -> None:
 
 
 @root_only
-def test_device_nodes_of_others_are_closed() -> None:
+def test_devices_of_other_jobs_are_inaccessible() -> None:
     async def scenario(rig: Rig) -> None:
         needs_groups(rig, "devices")
         nodes = {name: rig.directory / name for name in ("mine", "others")}
@@ -617,7 +617,7 @@ def test_device_nodes_of_others_are_closed() -> None:
     with_launcher(scenario)
 
 
-def test_a_job_keeps_to_its_cpus() -> None:
+def test_job_stays_on_its_cpus() -> None:
     async def scenario(rig: Rig) -> None:
         last = max(os.sched_getaffinity(0))
         code = "import os; print(os.sched_getaffinity(0))"
@@ -631,7 +631,7 @@ def test_a_job_keeps_to_its_cpus() -> None:
 # --- coming back ------------------------------------------------------------------------------
 
 
-def test_reports_come_again_until_they_are_forgotten() -> None:
+def test_end_is_reported_again_until_forgotten() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.run(rig.work("job-1.1", "sh", "-c", "exit 5"))
         for _ in range(2):
@@ -648,7 +648,7 @@ def test_reports_come_again_until_they_are_forgotten() -> None:
     with_launcher(scenario)
 
 
-def test_what_still_runs_cannot_be_forgotten() -> None:
+def test_running_job_cannot_be_forgotten() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.launcher.start(rig.work("job-1.1", "sleep", "1000"))
         with pytest.raises(OrderRefused, match="is not over"):
@@ -657,7 +657,7 @@ def test_what_still_runs_cannot_be_forgotten() -> None:
     with_launcher(scenario)
 
 
-def test_a_living_job_is_found_again_and_can_be_stopped_with_its_daemons() -> None:
+def test_restarted_launcher_finds_running_job_and_can_stop_it_with_its_daemons() -> None:
     async def scenario(rig: Rig) -> None:
         script = "(setsid sh -c 'echo $$ >> pids; exec sleep 1000' &); echo $$ >> pids; sleep 1000"
         await rig.launcher.start(rig.work("job-1.1", "sh", "-c", script))
@@ -691,7 +691,7 @@ async def with_journal_changed(rig: Rig, change: Callable[[bytes], bytes]) -> No
             await asyncio.sleep(0.01)
 
 
-def test_after_a_restart_of_the_machine_nothing_is_believed_to_run() -> None:
+def test_no_job_is_considered_running_after_reboot() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.launcher.start(rig.work("job-1.1", "sh", "-c", "echo $$ > pid; sleep 1000"))
         began = await rig.began("job-1.1")
@@ -706,7 +706,7 @@ def test_after_a_restart_of_the_machine_nothing_is_believed_to_run() -> None:
 
 
 @pytest.mark.parametrize("damage", ["middle", "garbage", "torn"])
-def test_a_damaged_journal_is_survived_and_nothing_runs_twice(damage: str) -> None:
+def test_launcher_survives_damaged_journal_without_running_twice(damage: str) -> None:
     async def scenario(rig: Rig) -> None:
         for number in (1, 2):
             wait = "until test -e go; do sleep 0.05; done; echo ran"
@@ -731,7 +731,7 @@ def test_a_damaged_journal_is_survived_and_nothing_runs_twice(damage: str) -> No
 
 
 @root_only
-def test_on_a_full_disk_nothing_starts_and_ends_are_still_told() -> None:
+def test_launcher_on_full_disk_starts_nothing_and_still_reports_ends() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.hang_up()
         await rig.launcher.leave()
@@ -785,7 +785,7 @@ sys.exit(main(["--dir", sys.argv[1]]))
 
 @pytest.mark.slow
 @root_only
-def test_a_launcher_without_rights_still_keeps_every_promise() -> None:
+def test_unprivileged_launcher_finds_detached_processes_and_rejects_other_users() -> None:
     """No control groups: what detaches is found by ancestry, and other users are refused."""
 
     async def scenario(rig: Rig) -> None:
@@ -835,7 +835,7 @@ def test_a_launcher_without_rights_still_keeps_every_promise() -> None:
 
 
 @root_only
-def test_other_users_are_not_let_in() -> None:
+def test_launcher_socket_rejects_other_users() -> None:
     async def scenario(rig: Rig) -> None:
         path = rig.directory / "agent" / "launcher.sock"
         assert path.stat().st_mode & 0o777 == 0o600
@@ -853,7 +853,7 @@ def test_other_users_are_not_let_in() -> None:
     with_launcher(scenario)
 
 
-def test_one_launcher_serves_a_directory() -> None:
+def test_one_launcher_serves_one_directory() -> None:
     async def scenario(rig: Rig) -> None:
         place = rig.directory / "agent"
         done = await asyncio.to_thread(
@@ -868,7 +868,7 @@ def test_one_launcher_serves_a_directory() -> None:
     with_launcher(scenario)
 
 
-def test_bad_lines_do_not_harm_the_launcher() -> None:
+def test_invalid_lines_do_not_harm_launcher() -> None:
     async def scenario(rig: Rig) -> None:
         with socket.socket(socket.AF_UNIX) as caller:
             caller.connect(str(rig.directory / "agent" / "launcher.sock"))
@@ -882,7 +882,7 @@ def test_bad_lines_do_not_harm_the_launcher() -> None:
 
 
 @pytest.mark.skipif("coverage" in sys.modules, reason="what measures coverage is larger itself")
-def test_the_launcher_is_small() -> None:
+def test_launcher_uses_less_than_20_mb() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.run(rig.work("job-1.1", "true"))
         pages = Path(f"/proc/{rig.launcher.pid}/statm").read_text(encoding="ascii").split()[1]

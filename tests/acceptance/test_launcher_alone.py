@@ -19,7 +19,7 @@ service.serve(sys.argv[1], None)
 """
 
 
-def test_a_launcher_that_is_left_alone_ends_after_its_last_job_and_forgets_nothing() -> None:
+def test_idle_launcher_without_agent_exits_and_keeps_its_records() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.hang_up()
         await rig.launcher.leave()

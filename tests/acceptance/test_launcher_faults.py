@@ -42,7 +42,7 @@ async def until(true: Callable[[], object], seconds: float = 30) -> None:
 # --- the way to the launcher
 
 
-def test_an_agent_that_cannot_start_a_launcher_at_once_tries_again(
+def test_agent_retries_when_launcher_does_not_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failures = [errno.EAGAIN, errno.ENOMEM, errno.ENOSPC]
@@ -74,7 +74,7 @@ def test_an_agent_that_cannot_start_a_launcher_at_once_tries_again(
     with_launcher(scenario)
 
 
-def test_an_agent_leaves_also_when_a_second_launcher_waits_for_its_turn() -> None:
+def test_agent_stops_while_second_launcher_waits_for_lock() -> None:
     """Two agents may start one in the same moment; who comes second waits for the lock."""
 
     async def scenario(rig: Rig) -> None:
@@ -137,7 +137,7 @@ async def a_container(rig: Rig, script: str) -> Work:
     return work
 
 
-def test_a_container_whose_client_was_killed_has_not_ended_well(
+def test_container_whose_client_was_killed_is_not_reported_successful(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def scenario(rig: Rig, _: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_container_whose_client_was_killed_has_not_ended_well(
     with_engine(monkeypatch, tmp_path, scenario)
 
 
-def test_an_engine_that_does_not_answer_is_not_taken_for_a_job_that_never_ran(
+def test_unresponsive_engine_is_not_taken_for_job_that_never_ran(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def scenario(rig: Rig, broken: Path) -> None:
@@ -170,7 +170,7 @@ def test_an_engine_that_does_not_answer_is_not_taken_for_a_job_that_never_ran(
     with_engine(monkeypatch, tmp_path, scenario)
 
 
-def test_a_container_that_somebody_removed_has_run(
+def test_externally_removed_container_counts_as_having_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     removed = tmp_path / "removed"
@@ -188,7 +188,7 @@ def test_a_container_that_somebody_removed_has_run(
     with_engine(monkeypatch, tmp_path, scenario, first=late)
 
 
-def test_an_engine_that_warns_of_something_is_understood_all_the_same(
+def test_engine_output_with_warnings_is_parsed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As podman does on hosts with old control groups, and docker without its configuration."""
@@ -201,7 +201,7 @@ def test_an_engine_that_warns_of_something_is_understood_all_the_same(
     with_engine(monkeypatch, tmp_path, scenario, first=f"echo '{warning}' >&2")
 
 
-def test_a_job_whose_engine_is_not_understood_is_not_said_to_have_never_run(
+def test_job_with_unparsable_engine_output_is_not_reported_as_never_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def scenario(rig: Rig, _: Path) -> None:
@@ -244,7 +244,7 @@ def fill(disk: Path) -> None:
         (disk / "filler").write_bytes(b"x" * (1 << 20))
 
 
-def test_a_launcher_comes_back_to_a_damaged_journal_on_a_full_disk() -> None:
+def test_launcher_restarts_with_damaged_journal_on_full_disk() -> None:
     async def scenario(rig: Rig) -> None:
         async with small_disk(rig) as disk:
             await rig.launcher.start(rig.work("job-1.1", "sleep", "1000"))
@@ -273,7 +273,7 @@ def test_a_launcher_comes_back_to_a_damaged_journal_on_a_full_disk() -> None:
 
 
 @pytest.mark.parametrize("runner", ["process", "terminal", "tmux"])
-def test_a_warning_reaches_the_job_and_not_its_session_after_the_launchers_death(
+def test_stop_warning_reaches_job_and_not_its_session_after_launcher_death(
     runner: str,
 ) -> None:
     if reason := needs(runner):
@@ -296,7 +296,7 @@ def test_a_warning_reaches_the_job_and_not_its_session_after_the_launchers_death
 # --- helper commands
 
 
-def test_what_a_helper_leaves_for_its_user_is_not_taken_for_a_job_of_that_user() -> None:
+def test_background_process_of_helper_is_not_taken_for_job() -> None:
     """As the daemon by which several jobs of one user share a device."""
     if not AS_ROOT:
         pytest.skip("needs root")
@@ -327,7 +327,7 @@ def test_what_a_helper_leaves_for_its_user_is_not_taken_for_a_job_of_that_user()
 
 
 @pytest.mark.parametrize("members", [1, 2], ids=["alone", "gang"])
-def test_a_job_whose_directory_hangs_can_be_cancelled(members: int) -> None:
+def test_job_with_hanging_directory_can_be_cancelled(members: int) -> None:
     async def scenario(rig: Rig) -> None:
         with hanging_directory(rig.directory / "gone") as gone:
             work = rig.work("job-1.1", "true", workdir=str(gone), members_here=members)
@@ -340,7 +340,7 @@ def test_a_job_whose_directory_hangs_can_be_cancelled(members: int) -> None:
     with_launcher(scenario)
 
 
-def test_a_home_that_hangs_holds_up_no_order() -> None:
+def test_hanging_home_directory_blocks_no_order() -> None:
     """The agent has one loop for all: heartbeats would stop, and the node be taken for lost."""
     directory = Path(tempfile.mkdtemp(prefix="tgpu-"))
     places = {"dir": str(directory), "logs_dir": str(directory), "scratch_dir": str(directory)}
@@ -361,7 +361,7 @@ def test_a_home_that_hangs_holds_up_no_order() -> None:
 # --- what jobs inherit
 
 
-def test_a_job_ignores_no_signal_that_whoever_started_the_scheduler_ignored() -> None:
+def test_job_does_not_inherit_ignored_signals() -> None:
     ignored, blocked = signal.SIGUSR1, signal.SIGUSR2
 
     async def scenario(rig: Rig) -> None:
@@ -383,7 +383,7 @@ def test_a_job_ignores_no_signal_that_whoever_started_the_scheduler_ignored() ->
         signal.signal(ignored, before)
 
 
-def test_a_session_that_has_filled_its_directory_still_tells_its_end() -> None:
+def test_session_reports_its_end_when_its_directory_is_full() -> None:
     if not AS_ROOT:
         pytest.skip("needs root")
 

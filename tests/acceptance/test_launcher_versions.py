@@ -64,7 +64,7 @@ async def an_old_launcher() -> AsyncIterator[Rig]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def test_a_job_of_an_old_launcher_is_seen_to_its_end_by_a_new_agent() -> None:
+def test_new_agent_follows_job_of_old_launcher_to_its_end() -> None:
     async def scenario() -> None:
         async with an_old_launcher() as rig:
             old = rig.launcher.pid
@@ -85,7 +85,7 @@ def test_a_job_of_an_old_launcher_is_seen_to_its_end_by_a_new_agent() -> None:
     asyncio.run(scenario())
 
 
-def test_a_new_agent_goes_on_starting_jobs_with_an_old_launcher_that_is_busy() -> None:
+def test_new_agent_starts_jobs_with_busy_old_launcher() -> None:
     async def scenario() -> None:
         async with an_old_launcher() as rig:
             old = rig.launcher.pid
@@ -101,7 +101,7 @@ def test_a_new_agent_goes_on_starting_jobs_with_an_old_launcher_that_is_busy() -
     asyncio.run(scenario())
 
 
-def test_orders_that_come_while_a_launcher_is_replaced_go_to_the_new_one() -> None:
+def test_orders_during_launcher_replacement_go_to_new_launcher() -> None:
     async def scenario() -> None:
         async with an_old_launcher() as rig:
             works = [rig.work(f"job-{n}.1", "sh", "-c", f"exit {n}") for n in range(1, 9)]
@@ -115,7 +115,7 @@ def test_orders_that_come_while_a_launcher_is_replaced_go_to_the_new_one() -> No
     asyncio.run(scenario())
 
 
-def test_a_launcher_of_today_is_left_where_it_is() -> None:
+def test_current_launcher_is_not_replaced() -> None:
     async def scenario() -> None:
         directory = Path(tempfile.mkdtemp(prefix="tgpu-"))
         rig = Rig(directory)
@@ -133,7 +133,7 @@ def test_a_launcher_of_today_is_left_where_it_is() -> None:
     asyncio.run(scenario())
 
 
-def test_what_an_old_launcher_does_not_know_is_named() -> None:
+def test_features_missing_from_old_launcher_are_named() -> None:
     work = Work(allocation_id="job-1.1", argv=("true",), lease_ms=5)
     form, unknown = split_known_fields(encode_work(work), PROTOCOL_1_FIELDS)
     assert (unknown, form) == (
@@ -142,7 +142,7 @@ def test_what_an_old_launcher_does_not_know_is_named() -> None:
     )
 
 
-def test_records_of_a_later_launcher_are_read_without_what_is_new_in_them() -> None:
+def test_records_of_newer_launcher_are_read_without_unknown_fields() -> None:
     work = Work(allocation_id="job-1.1", argv=("true",), devices=(WorkDevice(index=1),))
     form = encode_work(work) | {"from_the_future": 1}
     form["devices"][0]["colour"] = "green"

@@ -90,7 +90,7 @@ def frozen(*pids: int) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def test_a_job_runs_for_as_long_as_its_lease_is_renewed_and_no_longer() -> None:
+def test_job_runs_only_while_its_lease_is_renewed() -> None:
     async def scenario(rig: Rig) -> None:
         work = leased(rig, "job-1.1", 3_000)
         await running(rig, work)
@@ -109,7 +109,7 @@ def test_a_job_runs_for_as_long_as_its_lease_is_renewed_and_no_longer() -> None:
     with_launcher(scenario)
 
 
-def test_a_job_is_asked_to_end_before_its_lease_does() -> None:
+def test_job_is_terminated_before_its_lease_expires() -> None:
     async def scenario(rig: Rig) -> None:
         script = "trap 'echo saved; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
         work = leased(rig, "job-1.1", 6_000, script, grace_ms=10_000)
@@ -122,7 +122,7 @@ def test_a_job_is_asked_to_end_before_its_lease_does() -> None:
 
 
 @pytest.mark.slow
-def test_a_long_grace_does_not_outlast_the_lease() -> None:
+def test_long_grace_period_does_not_outlast_lease() -> None:
     async def scenario(rig: Rig) -> None:
         work = leased(rig, "job-1.1", 3_000, grace_ms=600_000)
         await running(rig, work)
@@ -133,7 +133,7 @@ def test_a_long_grace_does_not_outlast_the_lease() -> None:
     with_launcher(scenario)
 
 
-def test_jobs_without_a_lease_run_on_beside_one_that_ends() -> None:
+def test_jobs_without_lease_continue_when_another_lease_expires() -> None:
     async def scenario(rig: Rig) -> None:
         plain = rig.work("job-2.1", "sh", "-c", "echo ready; exec sleep 600")
         await running(rig, leased(rig, "job-1.1", 2_000))
@@ -147,7 +147,7 @@ def test_jobs_without_a_lease_run_on_beside_one_that_ends() -> None:
 
 
 @pytest.mark.slow
-def test_a_frozen_launcher_does_not_let_a_job_outlive_its_lease() -> None:
+def test_job_does_not_outlive_its_lease_when_launcher_is_frozen() -> None:
     async def scenario(rig: Rig) -> None:
         asked_ms = await running(rig, leased(rig, "job-1.1", 3_000))
         assert len(belonging(rig, "job-1.1")) >= 3
@@ -160,7 +160,7 @@ def test_a_frozen_launcher_does_not_let_a_job_outlive_its_lease() -> None:
     with_launcher(scenario)
 
 
-def test_a_dead_launcher_and_no_agent_do_not_let_a_job_outlive_its_lease() -> None:
+def test_job_does_not_outlive_its_lease_without_launcher_and_agent() -> None:
     async def scenario(rig: Rig) -> None:
         await running(rig, leased(rig, "job-1.1", 3_000))
         await rig.launcher.renew(now_ms())
@@ -179,7 +179,7 @@ def test_a_dead_launcher_and_no_agent_do_not_let_a_job_outlive_its_lease() -> No
     with_launcher(scenario)
 
 
-def test_the_next_launcher_keeps_the_leases_of_the_former() -> None:
+def test_next_launcher_enforces_leases_of_previous_one() -> None:
     async def scenario(rig: Rig) -> None:
         work = leased(rig, "job-1.1", 60_000)
         await running(rig, work)
@@ -199,7 +199,7 @@ def test_the_next_launcher_keeps_the_leases_of_the_former() -> None:
 
 
 @pytest.mark.slow
-def test_leases_hold_when_the_watchdog_is_killed_or_frozen() -> None:
+def test_leases_hold_when_watchdog_is_killed_or_frozen() -> None:
     async def scenario(rig: Rig) -> None:
         await running(rig, leased(rig, "job-1.1", 6_000))
         first = watchdog_pid(rig)
@@ -212,7 +212,7 @@ def test_leases_hold_when_the_watchdog_is_killed_or_frozen() -> None:
     with_launcher(scenario)
 
 
-def test_a_launcher_that_thaws_after_the_end_of_a_lease_renews_it_no_more() -> None:
+def test_launcher_thawed_after_lease_expiry_cannot_renew_it() -> None:
     """As when the whole machine stood still: launcher, watchdog and job."""
 
     async def scenario(rig: Rig) -> None:
@@ -232,7 +232,7 @@ def test_a_launcher_that_thaws_after_the_end_of_a_lease_renews_it_no_more() -> N
     with_launcher(scenario)
 
 
-def test_work_whose_lease_is_over_never_begins() -> None:
+def test_job_with_expired_lease_never_starts() -> None:
     async def scenario(rig: Rig) -> None:
         work = rig.work("job-1.1", "touch", "ran", lease_ms=100, leased_ms=now_ms() - 200)
         over = await rig.run(work)
@@ -242,7 +242,7 @@ def test_work_whose_lease_is_over_never_begins() -> None:
     with_launcher(scenario)
 
 
-def test_a_renewal_from_the_future_is_refused() -> None:
+def test_lease_renewal_with_future_time_is_rejected() -> None:
     async def scenario(rig: Rig) -> None:
         with pytest.raises(OrderRefused, match="ahead"):
             await rig.launcher.renew(now_ms() + 60_000)
@@ -250,7 +250,7 @@ def test_a_renewal_from_the_future_is_refused() -> None:
     with_launcher(scenario)
 
 
-def test_the_watchdog_spares_a_process_that_reuses_a_pid(tmp_path: Path) -> None:
+def test_watchdog_spares_process_that_reuses_pid(tmp_path: Path) -> None:
     stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
         form = {"boot": processes.boot_id(), "pid": stranger.pid, "ticks": 1, "uid": os.getuid()}

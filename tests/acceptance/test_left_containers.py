@@ -36,7 +36,7 @@ async def until_removed(work: Work) -> None:
             await asyncio.sleep(0.1)
 
 
-def test_a_container_is_removed_by_the_launcher_after_the_one_that_could_not(
+def test_next_launcher_removes_container_left_by_previous_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Although its job was forgotten, and while another one runs that is left alone."""
@@ -67,7 +67,7 @@ def test_a_container_is_removed_by_the_launcher_after_the_one_that_could_not(
     with_real_engine(monkeypatch, tmp_path, scenario)
 
 
-def test_a_launcher_that_ends_in_order_leaves_word_of_a_container(
+def test_stopping_launcher_records_container_for_later_removal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The next one asks the same engine for the same container, and answers orders meanwhile."""
@@ -94,7 +94,7 @@ def test_a_launcher_that_ends_in_order_leaves_word_of_a_container(
     with_engine(monkeypatch, tmp_path, "exec sleep 1000", scenario)
 
 
-def test_launchers_of_one_machine_leave_each_other_s_containers_alone() -> None:
+def test_launchers_on_one_machine_ignore_containers_of_each_other() -> None:
     """Each scheduler counts its jobs from one, so their names are the same."""
     if reason := why_no_containers():
         pytest.skip(reason)

@@ -60,7 +60,7 @@ def scheduler(gpus: MockGPUProvider) -> Iterator[LocalScheduler]:
         yield running
 
 
-def test_the_first_steps_work_as_they_are_written_down() -> None:
+def test_documented_first_steps_work() -> None:
     config = SchedulerConfig(num_gpus=2, queue_size_limit=10)
     gpu_provider = MockGPUProvider(num_gpus=2)
     metrics = MockMetricsProvider()
@@ -75,14 +75,14 @@ def test_the_first_steps_work_as_they_are_written_down() -> None:
     assert not scheduler.stop()
 
 
-def test_a_job_is_a_real_process_on_its_own_gpus(scheduler: LocalScheduler) -> None:
+def test_job_is_real_process_on_its_own_gpus(scheduler: LocalScheduler) -> None:
     job = scheduler.wait(scheduler.submit(SHOW, gpu_count=2), timeout=60)
     assert (job.status, job.exit_code, job.gpu_ids) == (JobStatus.COMPLETED, 0, [0, 1])
     assert scheduler.read_log(job.job_id) == f"on 0,1 {job.job_id}\n"
     assert job.to_dict()["status"] == "completed"
 
 
-def test_a_script_is_added_with_its_arguments(scheduler: LocalScheduler, tmp_path: Path) -> None:
+def test_script_is_added_with_its_arguments(scheduler: LocalScheduler, tmp_path: Path) -> None:
     script = tmp_path / "task.sh"
     script.write_text("#!/bin/sh\necho $0 $*\nexit 3\n")
     script.chmod(0o755)
@@ -92,7 +92,7 @@ def test_a_script_is_added_with_its_arguments(scheduler: LocalScheduler, tmp_pat
     assert scheduler.read_log(job.job_id) == f"{script} --x 1\n"
 
 
-def test_the_status_tells_queue_gpus_jobs_and_health(scheduler: LocalScheduler) -> None:
+def test_status_shows_queue_gpus_jobs_and_health(scheduler: LocalScheduler) -> None:
     long = scheduler.submit(["sleep", "600"], gpu_count=2, preemptible=False)
     until(lambda: scheduler.get_job(long).status is JobStatus.RUNNING)
     waiting = scheduler.submit(["true"], gpu_count=1, priority="urgent")
@@ -113,7 +113,7 @@ def test_the_status_tells_queue_gpus_jobs_and_health(scheduler: LocalScheduler) 
     assert scheduler.wait(long, timeout=60).status is JobStatus.CANCELLED
 
 
-def test_a_hot_gpu_of_the_provider_gets_no_work(
+def test_gpu_reported_hot_by_provider_gets_no_jobs(
     scheduler: LocalScheduler, gpus: MockGPUProvider
 ) -> None:
     gpus.set(0, temperature_c=99)
@@ -124,7 +124,7 @@ def test_a_hot_gpu_of_the_provider_gets_no_work(
     until(lambda: scheduler.get_gpus()[0]["state"] == "free")
 
 
-def test_many_threads_may_use_it_at_once(scheduler: LocalScheduler) -> None:
+def test_scheduler_is_thread_safe(scheduler: LocalScheduler) -> None:
     ended: list[Job] = []
 
     def work() -> None:
@@ -140,7 +140,7 @@ def test_many_threads_may_use_it_at_once(scheduler: LocalScheduler) -> None:
     assert {job.status for job in ended} == {JobStatus.COMPLETED}
 
 
-def test_what_cannot_be_is_refused_and_nothing_is_left(scheduler: LocalScheduler) -> None:
+def test_invalid_job_is_rejected_and_leaves_nothing(scheduler: LocalScheduler) -> None:
     with pytest.raises(SchedulerError, match="largest node has 2"):
         scheduler.submit(["true"], gpu_count=3)
     with pytest.raises(InvalidRequest):
@@ -152,7 +152,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_left(scheduler: LocalScheduler
     assert not scheduler.start()
 
 
-def test_stopped_it_says_so_and_starts_again() -> None:
+def test_stopped_scheduler_rejects_calls_and_can_be_restarted() -> None:
     scheduler = LocalScheduler(gpu_provider=MockGPUProvider(1))
     assert scheduler.get_status()["status"] == "stopped"
     with pytest.raises(ClusterError, match=r"call start\(\) first"):
@@ -164,7 +164,7 @@ def test_stopped_it_says_so_and_starts_again() -> None:
     assert not scheduler.is_running
 
 
-def test_jobs_of_a_scheduler_without_state_end_with_it(tmp_path: Path) -> None:
+def test_jobs_of_scheduler_without_state_end_with_it(tmp_path: Path) -> None:
     mark = tmp_path / "alive"
     with LocalScheduler(SchedulerConfig(grace_s=1.0), gpu_provider=MockGPUProvider(1)) as scheduler:
         script = f"while :; do date > {mark}; sleep 0.05; done"
@@ -177,7 +177,7 @@ def test_jobs_of_a_scheduler_without_state_end_with_it(tmp_path: Path) -> None:
     assert mark.stat().st_mtime_ns == before
 
 
-def test_with_a_state_directory_jobs_outlive_it_and_are_found_again(tmp_path: Path) -> None:
+def test_jobs_outlive_scheduler_with_state_directory_and_are_recovered(tmp_path: Path) -> None:
     state = tmp_path / "s"
     go = tmp_path / "go"
     first = LocalScheduler(gpu_provider=MockGPUProvider(1), state_dir=state)
@@ -193,7 +193,7 @@ def test_with_a_state_directory_jobs_outlive_it_and_are_found_again(tmp_path: Pa
         assert (ended.status, ended.exit_code) == (JobStatus.FAILED, 5)
 
 
-def test_jobs_outlive_a_program_that_is_killed(tmp_path: Path) -> None:
+def test_jobs_outlive_killed_program(tmp_path: Path) -> None:
     state, go = tmp_path / "s", tmp_path / "go"
     program = (
         "import os, signal\n"
@@ -218,7 +218,7 @@ def test_jobs_outlive_a_program_that_is_killed(tmp_path: Path) -> None:
         scheduler.cancel_job("job-2")
 
 
-def test_a_full_queue_refuses(tmp_path: Path) -> None:
+def test_full_queue_rejects_job(tmp_path: Path) -> None:
     config = SchedulerConfig(queue_size_limit=2)
     with LocalScheduler(config, gpu_provider=MockGPUProvider(1)) as scheduler:
         scheduler.submit(["sleep", "600"], gpu_count=1)
@@ -229,7 +229,7 @@ def test_a_full_queue_refuses(tmp_path: Path) -> None:
             scheduler.submit(["true"], gpu_count=1)
 
 
-def test_files_metrics_and_health_can_be_exchanged() -> None:
+def test_file_metrics_and_health_providers_can_be_replaced() -> None:
     files = MockFileSystem(
         {
             "jobs.txt": "1,/bin/echo,,--llm small,\n",
@@ -263,7 +263,7 @@ def test_files_metrics_and_health_can_be_exchanged() -> None:
         assert scheduler.get_status()["metrics"]["job_run_seconds"]["count"] == 2
 
 
-def test_settings_come_by_name_or_from_a_file(tmp_path: Path) -> None:
+def test_settings_are_read_from_keywords_or_file(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"scheduler": {"num_gpus": 4}, "jobs": {"queue_size_limit": 7}}))
     file.chmod(0o600)
@@ -282,7 +282,7 @@ def test_settings_come_by_name_or_from_a_file(tmp_path: Path) -> None:
         _ = config.no_such_setting
 
 
-def test_a_provider_that_fails_at_the_start_is_told(tmp_path: Path) -> None:
+def test_provider_that_fails_at_start_is_reported(tmp_path: Path) -> None:
     gpus = MockGPUProvider(1)
     gpus.fail("no driver")
     scheduler = LocalScheduler(gpu_provider=gpus)
@@ -301,14 +301,14 @@ def short_path() -> Iterator[Path]:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def test_a_state_directory_with_a_path_too_long_for_sockets_is_refused(tmp_path: Path) -> None:
+def test_state_directory_path_too_long_for_sockets_is_rejected(tmp_path: Path) -> None:
     far = tmp_path / ("x" * 100)
     with pytest.raises(SchedulerError, match="choose a shorter directory"):
         LocalScheduler(gpu_provider=MockGPUProvider(1), state_dir=str(far)).start()
     assert not far.exists()
 
 
-def test_it_prints_nothing_and_leaves_no_process(short_path: Path) -> None:
+def test_scheduler_prints_nothing_and_leaves_no_process(short_path: Path) -> None:
     program = (
         "from gpu_scheduler import LocalScheduler\n"
         "from gpu_scheduler.testing import MockGPUProvider\n"
@@ -328,7 +328,7 @@ def test_it_prints_nothing_and_leaves_no_process(short_path: Path) -> None:
     until(lambda: not processes_that_name(short_path))
 
 
-def test_who_waits_is_told_when_it_is_stopped() -> None:
+def test_waiting_caller_is_notified_when_scheduler_stops() -> None:
     scheduler = LocalScheduler(SchedulerConfig(grace_s=1.0), gpu_provider=MockGPUProvider(1))
     scheduler.start()
     held = scheduler.submit(["true"], hold=True)
@@ -348,7 +348,7 @@ def test_who_waits_is_told_when_it_is_stopped() -> None:
     assert "was stopped meanwhile" in str(told[0]) or "start() first" in str(told[0])
 
 
-def test_a_program_that_forgets_to_stop_it_leaves_nothing_behind(short_path: Path) -> None:
+def test_program_that_does_not_stop_scheduler_leaves_nothing_behind(short_path: Path) -> None:
     program = (
         "from gpu_scheduler import LocalScheduler, SchedulerConfig\n"
         "from gpu_scheduler.testing import MockGPUProvider\n"
@@ -366,7 +366,7 @@ def test_a_program_that_forgets_to_stop_it_leaves_nothing_behind(short_path: Pat
     until(lambda: not processes_that_name(short_path))
 
 
-def test_a_view_of_a_job_is_only_a_view() -> None:
+def test_job_view_is_read_only() -> None:
     job = Job(priority=1, script_path="/script.py")
     job.update_status(JobStatus.RUNNING)
     assert job.started_at

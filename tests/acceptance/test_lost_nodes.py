@@ -67,7 +67,7 @@ def reason(cluster: Cluster, job: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_leased_job_of_a_frozen_agent_runs_elsewhere_and_never_twice_at_a_time() -> None:
+def test_leased_job_of_frozen_agent_runs_elsewhere_and_never_twice_at_a_time() -> None:
     with two_nodes() as cluster:
         job, notes = witness(cluster, "--requeue-on-node-loss")
         frozen = cluster.agents[cluster.node_of(job)]
@@ -87,7 +87,7 @@ def test_a_leased_job_of_a_frozen_agent_runs_elsewhere_and_never_twice_at_a_time
         assert runs(notes)[f"{job}.1"] == first
 
 
-def test_a_job_without_lease_waits_for_its_node_and_goes_on_when_it_is_back() -> None:
+def test_job_without_lease_waits_for_its_node_and_continues() -> None:
     with two_nodes() as cluster:
         job, notes = witness(cluster)
         lost = cluster.node_of(job)
@@ -104,7 +104,7 @@ def test_a_job_without_lease_waits_for_its_node_and_goes_on_when_it_is_back() ->
         assert list(runs(notes)) == [f"{job}.1"]
 
 
-def test_an_admin_says_that_a_node_is_dead_and_its_job_runs_elsewhere() -> None:
+def test_job_runs_elsewhere_after_admin_declares_node_dead() -> None:
     with two_nodes() as cluster:
         job, notes = witness(cluster)
         lost = cluster.node_of(job)
@@ -146,7 +146,7 @@ def test_an_admin_says_that_a_node_is_dead_and_its_job_runs_elsewhere() -> None:
         cluster.until(only_the_second_writes, "the first attempt is stopped")
 
 
-def test_the_fencing_command_of_the_site_says_that_a_node_is_dead(tmp_path: Path) -> None:
+def test_job_runs_elsewhere_after_fencing_command_confirms_node_is_dead(tmp_path: Path) -> None:
     flag, script = tmp_path / "fenced", tmp_path / "fence"
     script.write_text(f"#!/bin/sh\necho $TGPU_NODE gone\ntest -e {flag}\n", "utf-8")
     script.chmod(0o755)
@@ -172,7 +172,7 @@ def test_the_fencing_command_of_the_site_says_that_a_node_is_dead(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_server_that_is_away_stops_only_what_has_a_lease() -> None:
+def test_server_outage_stops_only_leased_jobs() -> None:
     with two_nodes() as cluster:
         plain, notes = witness(cluster)
         leased, leased_notes = witness(cluster, "--requeue-on-node-loss")

@@ -121,7 +121,7 @@ def facts_of(pid: int) -> dict[str, Any]:
     return {"uids": set(map(int, uid)), **dict(v.split("=", 1) for v in variables if "=" in v)}
 
 
-def test_shares_of_one_user_have_one_daemon_and_those_of_another_are_sliced_by_time(
+def test_shares_of_one_user_use_one_mps_daemon_and_other_users_are_time_sliced(
     box: Box,
 ) -> None:
     first, second = box.share(0.4), box.share(0.25)
@@ -155,7 +155,7 @@ def test_shares_of_one_user_have_one_daemon_and_those_of_another_are_sliced_by_t
     until(lambda: not Path(f"/proc/{pid}").exists() and not box.daemon.exists())
 
 
-def test_a_daemon_runs_as_the_user_of_the_job_and_is_replaced_if_it_died(box: Box) -> None:
+def test_mps_daemon_runs_as_job_user_and_is_replaced_after_death(box: Box) -> None:
     first = box.share(0.4, NOBODY)
     assert box.variables(first)["reached"] == "yes"
     pid = box.pid()
@@ -171,7 +171,7 @@ def test_a_daemon_runs_as_the_user_of_the_job_and_is_replaced_if_it_died(box: Bo
     until(lambda: not Path(f"/proc/{last}").exists())
 
 
-def test_a_whole_gpu_needs_no_daemon(box: Box) -> None:
+def test_whole_gpu_needs_no_mps_daemon(box: Box) -> None:
     job = box.share(1)
     assert "TGPU_GPU_SHARING" not in box.variables(job)
     assert not box.daemon.exists()

@@ -121,7 +121,7 @@ def network() -> Iterator[Network]:
 # --- with a token
 
 
-def test_a_job_from_elsewhere_runs_as_the_tokens_user(network: Network) -> None:
+def test_remote_job_runs_as_user_of_token(network: Network) -> None:
     token = network.token("--tenant", "vision")
     words = ("run", "--chdir", "/", "--", "sh", "-c", "id -un; env")
     ended = network.tgpu(*words, token=token)
@@ -131,7 +131,7 @@ def test_a_job_from_elsewhere_runs_as_the_tokens_user(network: Network) -> None:
     assert {job["tenant_id"] for job in json.loads(listed)["jobs"]} == {"vision"}
 
 
-def test_a_token_can_stand_in_a_file(network: Network, tmp_path: Path) -> None:
+def test_token_is_read_from_file(network: Network, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.touch(0o600)
     file.write_text(network.token("--tenant", "audio"))
@@ -154,9 +154,7 @@ def test_tokens_are_listed_and_revoked(network: Network) -> None:
     assert "has been revoked" in refused.stderr
 
 
-def test_the_asynchronous_client_speaks_tls_and_shows_its_token(
-    network: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_async_client_uses_tls_and_token(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncio
 
     monkeypatch.setenv("GPU_SCHEDULER_CA_FILE", network.ca)
@@ -170,7 +168,7 @@ def test_the_asynchronous_client_speaks_tls_and_shows_its_token(
     assert asyncio.run(run()) == 0
 
 
-def test_events_of_a_token_are_those_of_its_tenant(network: Network) -> None:
+def test_token_sees_only_events_of_its_tenant(network: Network) -> None:
     context = ssl.create_default_context(cafile=network.ca)
     headers = {"Authorization": f"Bearer {network.token('--tenant', 'vision')}"}
     url = f"wss://localhost:{network.port}/api/v1/events"
@@ -191,7 +189,7 @@ def test_events_of_a_token_are_those_of_its_tenant(network: Network) -> None:
     assert refused.value.response.status_code == 401
 
 
-def test_a_terminal_is_reached_by_its_users_token_over_tls_and_by_no_other(
+def test_terminal_is_reachable_only_with_token_of_its_user(
     network: Network, tmp_path: Path
 ) -> None:
     """More than one record of TLS, both ways at once; and none for a token that only looks."""
@@ -235,7 +233,7 @@ def signed(**claims: Any) -> str:
     return jwt.encode(full | claims, SECRET, "HS256")
 
 
-def test_what_the_issuer_signed_is_believed(network: Network) -> None:
+def test_jwt_of_trusted_issuer_is_accepted(network: Network) -> None:
     status, me = network.get("/api/v1/me", signed(role="tenant-admin"))
     assert (status, me["user"], me["role"]) == (200, "nobody", "tenant-admin")
     assert (me["tenants"], me["via"]) == (["vision"], "jwt")
@@ -250,7 +248,7 @@ def test_what_the_issuer_signed_is_believed(network: Network) -> None:
         ({"tenant": "there-is-none"}, 403, "wrong_tenant"),
     ],
 )
-def test_what_it_did_not_mean_for_us_is_not(
+def test_jwt_for_another_audience_is_rejected(
     network: Network, claims: dict[str, Any], status: int, code: str
 ) -> None:
     found, answer = network.get("/api/v1/me", signed(**claims))
@@ -260,7 +258,7 @@ def test_what_it_did_not_mean_for_us_is_not(
 # --- without
 
 
-def test_from_elsewhere_nobody_gets_in_without_a_token(network: Network) -> None:
+def test_remote_caller_needs_token(network: Network) -> None:
     for path in (
         "/api/v1/jobs",
         "/api/v1/me",
@@ -277,7 +275,7 @@ def test_from_elsewhere_nobody_gets_in_without_a_token(network: Network) -> None
     assert "gpu_scheduler_jobs" in network.get("/metrics", token, network.metrics_port)[1]
 
 
-def test_plain_http_is_not_spoken_where_tls_is(network: Network) -> None:
+def test_tls_port_rejects_plain_http(network: Network) -> None:
     connection = http.client.HTTPConnection("localhost", network.port, timeout=LONGEST_S)
     connection.request("GET", "/health")
     with pytest.raises((http.client.HTTPException, OSError)):
@@ -285,12 +283,12 @@ def test_plain_http_is_not_spoken_where_tls_is(network: Network) -> None:
     connection.close()
 
 
-def test_a_server_whose_certificate_is_not_trusted_is_told_nothing(network: Network) -> None:
+def test_client_sends_nothing_to_untrusted_server(network: Network) -> None:
     refused = network.server.tgpu("list", TGPU_SERVER=network.address, code=3)
     assert "is not trusted" in refused.stderr
 
 
-def test_a_new_certificate_is_used_after_a_signal(network: Network) -> None:
+def test_server_reloads_certificate_after_signal(network: Network) -> None:
     def served() -> bytes:
         text = ssl.get_server_certificate(("localhost", network.port))
         return ssl.PEM_cert_to_DER_cert(text)
@@ -305,7 +303,7 @@ def test_a_new_certificate_is_used_after_a_signal(network: Network) -> None:
     assert network.tgpu("health").returncode == 0
 
 
-def test_everything_that_was_refused_stands_in_the_record(network: Network) -> None:
+def test_rejected_requests_are_audited(network: Network) -> None:
     network.get("/api/v1/me", "tgpu_wrong")
     until = time.monotonic() + LONGEST_S
     found: set[tuple[str, str]] = set()
@@ -338,7 +336,7 @@ def refused_to_start(tmp_path: Path, config: dict[str, Any], *, mode: int = 0o60
     return ended.stderr
 
 
-def test_a_server_that_would_let_strangers_in_does_not_begin(tmp_path: Path) -> None:
+def test_server_refuses_to_start_when_open_to_strangers(tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     tls = {"tls_certificate": str(certificate), "tls_key": str(key)}
     everywhere = {"host": "0.0.0.0", "http_port": 0, "metrics_port": 0}
@@ -350,7 +348,7 @@ def test_a_server_that_would_let_strangers_in_does_not_begin(tmp_path: Path) -> 
     assert "all users may write this file" in refused_to_start(tmp_path, {}, mode=0o666)
 
 
-def test_without_auth_everybody_here_may_do_everything_and_that_is_said() -> None:
+def test_server_without_auth_allows_local_users_everything_and_says_so() -> None:
     with a_state_dir() as state_dir:
         config = Path(state_dir) / "config.yaml"
         config.write_text("auth: off\n")
@@ -367,7 +365,7 @@ def test_without_auth_everybody_here_may_do_everything_and_that_is_said() -> Non
         server.stop()
 
 
-def test_the_python_client_says_what_is_wrong_with_a_token(
+def test_python_client_explains_token_errors(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gpu_scheduler import Client

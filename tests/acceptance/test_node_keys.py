@@ -100,7 +100,7 @@ def tried(cluster: Cluster, node: str, shown: Shown | None) -> str:
 # --- joining
 
 
-def test_a_node_joins_with_nothing_but_its_token_and_runs_jobs(cluster: Cluster) -> None:
+def test_node_joins_with_token_alone_and_runs_jobs(cluster: Cluster) -> None:
     cluster.tgpu("wait", cluster.submit("--gpus", "8", "--", "true"))
     key = next(key for key in cluster.json("node", "keys")["keys"] if key["node"] == "real")
     assert key["state"] == "active"
@@ -108,11 +108,11 @@ def test_a_node_joins_with_nothing_but_its_token_and_runs_jobs(cluster: Cluster)
     assert identity.stat().st_mode & 0o077 == 0, "others could read the node's key"
 
 
-def test_the_key_of_a_node_opens_a_session_of_that_node(cluster: Cluster) -> None:
+def test_node_key_opens_session_of_that_node(cluster: Cluster) -> None:
     assert tried(cluster, "one", Shown(joined(cluster, "one"))) == "welcome"
 
 
-def test_a_token_is_good_for_so_many_nodes_and_no_more(cluster: Cluster) -> None:
+def test_join_token_is_limited_to_its_number_of_nodes(cluster: Cluster) -> None:
     token = a_token(cluster, uses=2)
     joined(cluster, "first", token["token"])
     joined(cluster, "second", token["token"])
@@ -122,7 +122,7 @@ def test_a_token_is_good_for_so_many_nodes_and_no_more(cluster: Cluster) -> None
     assert states[token["id"]] == "used up"
 
 
-def test_who_missed_the_answer_joins_again_with_the_same_key_and_is_counted_once(
+def test_repeated_join_with_same_key_counts_once(
     cluster: Cluster,
 ) -> None:
     token, key = a_token(cluster, uses=1), ec.generate_private_key(ec.SECP256R1())
@@ -135,7 +135,7 @@ def test_who_missed_the_answer_joins_again_with_the_same_key_and_is_counted_once
             joined(cluster, name, token["token"])
 
 
-def test_nobody_joins_with_a_token_that_has_expired(cluster: Cluster) -> None:
+def test_expired_join_token_is_rejected(cluster: Cluster) -> None:
     token = a_token(cluster, expires_in_seconds=0.05)
 
     def is_expired() -> bool:
@@ -147,25 +147,25 @@ def test_nobody_joins_with_a_token_that_has_expired(cluster: Cluster) -> None:
         joined(cluster, "late", token["token"])
 
 
-def test_nobody_joins_with_a_token_that_was_revoked(cluster: Cluster) -> None:
+def test_revoked_join_token_is_rejected(cluster: Cluster) -> None:
     token = a_token(cluster)
     cluster.tgpu("node", "token", "revoke", token["id"])
     with pytest.raises(NotJoined, match="has been revoked"):
         joined(cluster, "refused", token["token"])
 
 
-def test_nobody_joins_with_a_token_that_was_made_up(cluster: Cluster) -> None:
+def test_forged_join_token_is_rejected(cluster: Cluster) -> None:
     real = JoinText.read(cluster.token)
     with pytest.raises(NotJoined, match="this join token is unknown"):
         joined(cluster, "stranger", str(JoinText("A" * 43, real.pin)))
 
 
-def test_a_token_for_any_node_does_not_let_anybody_take_the_place_of_one(cluster: Cluster) -> None:
+def test_join_token_for_any_node_cannot_replace_existing_node(cluster: Cluster) -> None:
     with pytest.raises(NotJoined, match="node 'real' already exists"):
         joined(cluster, "real")
 
 
-def test_a_token_for_one_node_lets_no_other_join(cluster: Cluster) -> None:
+def test_join_token_for_one_node_is_rejected_for_others(cluster: Cluster) -> None:
     token = a_token(cluster, nodes=["chosen"])["token"]
     with pytest.raises(NotJoined, match="is for chosen and not for 'other'"):
         joined(cluster, "other", token)
@@ -173,7 +173,7 @@ def test_a_token_for_one_node_lets_no_other_join(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("name", ["../etc", "a b", "x" * 64, "né"])
-def test_a_node_needs_a_plain_name(cluster: Cluster, name: str) -> None:
+def test_node_name_must_be_plain(cluster: Cluster, name: str) -> None:
     with pytest.raises(NotJoined, match="a node's name has letters"):
         joined(cluster, name)
 
@@ -181,26 +181,26 @@ def test_a_node_needs_a_plain_name(cluster: Cluster, name: str) -> None:
 # --- sessions of those who are not who they say
 
 
-def test_without_a_key_there_is_no_session(cluster: Cluster) -> None:
+def test_session_requires_node_key(cluster: Cluster) -> None:
     mine = joined(cluster, "keyless")
     for proof in ("", "x", "AAAA.BBBB", "." * 5, "tgpn_"):
         assert tried(cluster, "keyless", Shown(mine, proof)).startswith("UNAUTHENTICATED")
 
 
-def test_the_key_of_another_node_opens_no_session(cluster: Cluster) -> None:
+def test_key_of_another_node_opens_no_session(cluster: Cluster) -> None:
     thief = joined(cluster, "thief")
     told = tried(cluster, "real", Shown(thief))
     assert told == "UNAUTHENTICATED: this is the key of node 'thief', not of 'real'"
 
 
-def test_a_certificate_without_its_key_opens_no_session(cluster: Cluster) -> None:
+def test_certificate_without_its_key_opens_no_session(cluster: Cluster) -> None:
     """The certificate is no secret: it is the key that counts."""
     one, other = joined(cluster, "seen"), joined(cluster, "forger")
     forged = replace(one, key=other.key)
     assert "does not match the key of the certificate" in tried(cluster, "seen", Shown(forged))
 
 
-def test_a_proof_that_was_seen_before_is_good_for_nothing(cluster: Cluster) -> None:
+def test_replayed_proof_is_rejected(cluster: Cluster) -> None:
     mine = joined(cluster, "replayed")
     old = mine.proof(b"the challenge of another session", "replayed", "of replayed")
     assert "does not match the key of the certificate" in tried(
@@ -209,7 +209,7 @@ def test_a_proof_that_was_seen_before_is_good_for_nothing(cluster: Cluster) -> N
     assert session_payload(b"a", "n", "i") != session_payload(b"b", "n", "i")
 
 
-def test_a_certificate_of_another_authority_is_not_believed(cluster: Cluster) -> None:
+def test_certificate_of_another_authority_is_rejected(cluster: Cluster) -> None:
     mine = joined(cluster, "impostor")
     other = NodeAuthority(new_authority(mine.issued_ms))
     forged = replace(mine, certificate=_signed_by(other, mine))
@@ -217,7 +217,7 @@ def test_a_certificate_of_another_authority_is_not_believed(cluster: Cluster) ->
     assert "not signed by this cluster's authority" in told
 
 
-def test_revoking_a_node_cuts_its_open_session_at_once_and_for_good(cluster: Cluster) -> None:
+def test_revoking_node_closes_its_session_permanently(cluster: Cluster) -> None:
     mine = joined(cluster, "doomed")
 
     async def session() -> str:
@@ -238,7 +238,7 @@ def test_revoking_a_node_cuts_its_open_session_at_once_and_for_good(cluster: Clu
     assert "already revoked" in cluster.tgpu("node", "revoke", "doomed", code=2)
 
 
-def test_refused_nodes_stand_in_the_record(cluster: Cluster) -> None:
+def test_rejected_nodes_are_audited(cluster: Cluster) -> None:
     thief = joined(cluster, "noted")
     tried(cluster, "real", Shown(thief))
 
@@ -252,7 +252,7 @@ def test_refused_nodes_stand_in_the_record(cluster: Cluster) -> None:
     cluster.until(is_noted, "the refusal is in the record")
 
 
-def test_a_node_that_was_revoked_runs_on_and_comes_back_with_the_token_in_its_file() -> None:
+def test_revoked_node_keeps_running_jobs_and_rejoins_with_token_in_its_file() -> None:
     """Neither another token nor a restart locks out a node whose key is good."""
     with a_cluster(grpc_tls="on") as cluster:
         file = cluster.directory / "join.token"
@@ -289,9 +289,7 @@ def test_a_node_that_was_revoked_runs_on_and_comes_back_with_the_token_in_its_fi
 # --- renewal
 
 
-def test_a_key_is_renewed_and_the_one_before_is_good_until_the_next_renewal(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_previous_key_is_valid_until_next_renewal(cluster: Cluster, tmp_path: Path) -> None:
     first = joined(cluster, "renewing")
     keeper = KeyRenewer(first, tmp_path, [cluster.nodes_address])
     run(keeper.renew())
@@ -304,7 +302,7 @@ def test_a_key_is_renewed_and_the_one_before_is_good_until_the_next_renewal(
     assert Identity.read(tmp_path) == keeper.identity
 
 
-def test_only_who_has_the_key_can_renew_it(cluster: Cluster, tmp_path: Path) -> None:
+def test_renewal_requires_current_key(cluster: Cluster, tmp_path: Path) -> None:
     mine, other = joined(cluster, "mine"), joined(cluster, "theirs")
     forged = Forged(**asdict(replace(mine, key=other.key)))
     with pytest.raises(NotJoined, match="does not match the key of the certificate"):
@@ -312,7 +310,7 @@ def test_only_who_has_the_key_can_renew_it(cluster: Cluster, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_an_agent_renews_its_key_by_itself() -> None:
+def test_agent_renews_its_key() -> None:
     """Keys of a few seconds, of which two thirds are waited for."""
     with a_cluster("n1", grpc_tls="on", grpc_node_key_days="0.00015") as quick:
         key = quick.json("node", "keys")["keys"][0]["fingerprint"]
@@ -325,14 +323,14 @@ def test_an_agent_renews_its_key_by_itself() -> None:
 # --- the wire itself
 
 
-def test_a_server_of_another_cluster_gets_no_token(cluster: Cluster) -> None:
+def test_agent_sends_no_token_to_server_of_another_cluster(cluster: Cluster) -> None:
     """The pin is looked at before anything is said."""
     real = JoinText.read(cluster.token)
     with pytest.raises(NotJoined, match="not a server of the cluster that the token is for"):
         joined(cluster, "lost", str(JoinText(real.secret, "B" * 43)))
 
 
-def test_plain_text_gets_nothing_from_a_port_with_tls(cluster: Cluster) -> None:
+def test_tls_port_rejects_plaintext(cluster: Cluster) -> None:
     plain = Credentials(plain=True)
 
     async def ask() -> str:
@@ -352,13 +350,13 @@ def test_plain_text_gets_nothing_from_a_port_with_tls(cluster: Cluster) -> None:
     assert "ssl_transport_security" not in cluster.server.log(), "not our form of a log"
 
 
-def test_an_agent_with_a_plain_token_goes_only_to_its_own_machine(cluster: Cluster) -> None:
+def test_agent_sends_plain_token_only_to_its_own_machine(cluster: Cluster) -> None:
     plain = str(JoinText("A" * 43, "B" * 43, plain=True))
     with pytest.raises(NotJoined, match="without TLS"):
         run(join("n", ["192.0.2.1:9090"], plain))
 
 
-def test_openssl_sees_tls_1_3_and_a_chain_that_ends_at_the_authority(
+def test_openssl_sees_tls_1_3_and_chain_to_cluster_authority(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     authority = tmp_path / "authority.pem"
@@ -378,7 +376,7 @@ def test_openssl_sees_tls_1_3_and_a_chain_that_ends_at_the_authority(
     assert "TLSv1.3" in told
 
 
-def test_old_versions_of_tls_are_refused(cluster: Cluster) -> None:
+def test_old_tls_versions_are_rejected(cluster: Cluster) -> None:
     seen = subprocess.run(
         ["openssl", "s_client", "-connect", cluster.nodes_address, "-tls1_1", "-alpn", "h2"],
         stdin=subprocess.DEVNULL,

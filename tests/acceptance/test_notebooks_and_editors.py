@@ -74,7 +74,7 @@ def fetched(address: str, path: str) -> str:
         return str(answer.read().decode())
 
 
-def test_a_notebook_server_is_started_with_gpus_and_its_address_is_printed(
+def test_jupyter_starts_notebook_server_on_gpus_and_prints_its_url(
     server: RealServer, programs: Path
 ) -> None:
     a_program(programs, "jupyter", JUPYTER)
@@ -97,7 +97,7 @@ def test_a_notebook_server_is_started_with_gpus_and_its_address_is_printed(
     server.tgpu("cancel", job["id"])
 
 
-def test_an_interrupt_ends_the_notebook_server(server: RealServer, programs: Path) -> None:
+def test_interrupt_ends_notebook_server(server: RealServer, programs: Path) -> None:
     a_program(programs, "jupyter", JUPYTER)
     running = subprocess.Popen(
         [*PROGRAM, "jupyter", "-q", "--notebook", "-G", "0"],
@@ -118,9 +118,7 @@ def test_an_interrupt_ends_the_notebook_server(server: RealServer, programs: Pat
         assert client.wait(job["id"], timeout=60)["state"] == "cancelled"
 
 
-def test_without_jupyter_and_when_it_fails_the_reason_is_told(
-    server: RealServer, programs: Path
-) -> None:
+def test_missing_or_failing_jupyter_is_reported(server: RealServer, programs: Path) -> None:
     for name in ("python3", "sh"):
         (programs / name).symlink_to(str(shutil.which(name)))
     ended = server.tgpu("jupyter", code=2, PATH=str(programs))
@@ -130,7 +128,7 @@ def test_without_jupyter_and_when_it_fails_the_reason_is_told(
     assert "last output: no module named torch" in ended.stderr
 
 
-def test_the_real_notebook_server_answers(server: RealServer) -> None:
+def test_real_notebook_server_answers(server: RealServer) -> None:
     beside_python = path_with(server, Path(sys.executable).parent)["PATH"]
     started = server.tgpu("jupyter", "-q", "-G", 1, "--detach", PATH=beside_python)
     address = started.stdout.strip()
@@ -150,7 +148,7 @@ def entry(server: RealServer, tmp_path: Path) -> Iterator[tuple[Path, str]]:
 
 
 @pytest.mark.skipif(not shutil.which("ssh"), reason="ssh is not installed")
-def test_an_ssh_entry_leads_into_the_job(server: RealServer, entry: tuple[Path, str]) -> None:
+def test_ssh_entry_connects_to_job(server: RealServer, entry: tuple[Path, str]) -> None:
     file, job = entry
     name = f"tgpu-{job.removeprefix('job-')}"
     shown = subprocess.run(
@@ -178,9 +176,7 @@ def test_an_ssh_entry_leads_into_the_job(server: RealServer, entry: tuple[Path, 
 
 
 @needs_tmux
-def test_a_tunnel_is_opened_from_inside_the_job_and_one_can_answer_it(
-    server: RealServer, programs: Path
-) -> None:
+def test_tunnel_opens_from_inside_job_and_prompts_user(server: RealServer, programs: Path) -> None:
     a_program(programs, "code", CODE)
     with a_terminal(path_with(server, programs)) as terminal:
         terminal.enter("tgpu code -q -G 1 -- --name box")
@@ -194,7 +190,9 @@ def test_a_tunnel_is_opened_from_inside_the_job_and_one_can_answer_it(
     assert (job["name"], job["gpu_count"], job["state"]) == ("code-tunnel", 1, "completed")
 
 
-def test_wrong_ways_in_are_refused_in_words(server: RealServer, programs: Path) -> None:
+def test_invalid_connection_options_are_rejected_with_explanation(
+    server: RealServer, programs: Path
+) -> None:
     assert "use --ssh" in server.tgpu("code", "--tunnel", code=2, PATH=str(programs)).stderr
     told = server.tgpu("code", "--ssh", "--", "--name", "x", code=2).stderr
     assert "leave it out with --ssh" in told
@@ -210,7 +208,7 @@ def test_wrong_ways_in_are_refused_in_words(server: RealServer, programs: Path) 
     assert "leave one of them out" in told
 
 
-def test_a_notebook_server_that_waits_says_why_and_can_be_given_up(
+def test_waiting_notebook_server_shows_reason_and_can_be_cancelled(
     server: RealServer, programs: Path
 ) -> None:
     a_program(programs, "jupyter", JUPYTER)

@@ -59,7 +59,7 @@ def told() -> Iterator[Told]:
         server.stop()
 
 
-def test_a_target_can_be_tried_and_a_failure_is_said(told: Told) -> None:
+def test_notification_test_reports_success_or_failure(told: Told) -> None:
     said = told.tgpu("notify", "test", "hook").stdout
     assert said == "hook: test notification delivered\n"
     assert told.hook.got.pop()["event"] == "test"
@@ -72,7 +72,7 @@ def test_a_target_can_be_tried_and_a_failure_is_said(told: Told) -> None:
     told.mail.mails.clear()
 
 
-def test_a_job_file_and_an_option_say_whom_to_tell(told: Told, tmp_path: Path) -> None:
+def test_job_file_and_option_select_notification_targets(told: Told, tmp_path: Path) -> None:
     job_file = tmp_path / "job.yaml"
     job_file.write_text("name: quiet\ncommand: exit 0\nnotify: end\n")
     by_file = told.submit(str(job_file))
@@ -85,7 +85,7 @@ def test_a_job_file_and_an_option_say_whom_to_tell(told: Told, tmp_path: Path) -
     told.hook.got.clear()
 
 
-def test_nonsense_is_refused_at_submission_with_what_would_do(told: Told) -> None:
+def test_invalid_notification_rule_is_rejected_at_submission(told: Told) -> None:
     refused = told.tgpu("submit", "--notify", "end:staff", "--", "true", code=2)
     assert "no target 'staff'" in refused.stderr
     assert "hook, mail" in refused.stderr
@@ -95,7 +95,7 @@ def test_nonsense_is_refused_at_submission_with_what_would_do(told: Told) -> Non
     assert "allow_job_webhooks" in refused.stderr
 
 
-def test_what_happened_while_receiver_and_server_were_away_is_told_once(
+def test_events_during_receiver_and_server_outage_are_delivered_once(
     told: Told, tmp_path: Path
 ) -> None:
     told.hook.status = 503

@@ -40,7 +40,7 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_gpus_are_found_given_out_and_watched(box: tuple[RealServer, FakeNvml]) -> None:
+def test_gpus_are_discovered_allocated_and_monitored(box: tuple[RealServer, FakeNvml]) -> None:
     server, nvml = box
     first = gpu(server, 0)
     assert (first["model"], first["memory_mb"]) == ("A100", 81920)
@@ -75,7 +75,7 @@ def test_gpus_are_found_given_out_and_watched(box: tuple[RealServer, FakeNvml]) 
     until(lambda: gpu(server, 5)["state"] == "unhealthy")
 
 
-def test_loads_are_told_with_mean_and_peak(box: tuple[RealServer, FakeNvml]) -> None:
+def test_gpu_load_is_reported_with_mean_and_peak(box: tuple[RealServer, FakeNvml]) -> None:
     server, _ = box
 
     def loads() -> list[tuple[str, str]]:
@@ -86,7 +86,7 @@ def test_loads_are_told_with_mean_and_peak(box: tuple[RealServer, FakeNvml]) -> 
     assert all(0 <= float(mean) <= int(peak) <= 100 for mean, peak in loads())
 
 
-def test_the_process_of_a_job_is_known_as_its_own(box: tuple[RealServer, FakeNvml]) -> None:
+def test_process_of_job_is_attributed_to_it(box: tuple[RealServer, FakeNvml]) -> None:
     server, nvml = box
     job = server.submit("--gpus", "1", "--", "sh", "-c", "echo $$; exec sleep 60")
     until(lambda: server.tgpu("logs", job).stdout.strip() != "")
@@ -124,7 +124,7 @@ def _status(pid: int) -> str:
 
 
 @pytest.mark.slow
-def test_a_gpu_that_is_given_back_just_before_all_is_killed_is_trusted_again(
+def test_resumed_gpu_stays_resumed_after_kill(
     box: tuple[RealServer, FakeNvml],
 ) -> None:
     server, nvml = box
@@ -146,7 +146,7 @@ def test_a_gpu_that_is_given_back_just_before_all_is_killed_is_trusted_again(
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_loaded_after_the_agent_needs_no_restart(fake_nvml: FakeNvml) -> None:
+def test_agent_finds_driver_loaded_after_its_start(fake_nvml: FakeNvml) -> None:
     fake_nvml.a100s(8)
     fake_nvml.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)
     with a_box(fake_nvml) as (server, nvml):

@@ -32,21 +32,21 @@ def as_nobody(server: RealServer, method: str, path: str, body: Any = None, **he
     return json.loads(done.stdout)
 
 
-def test_a_job_runs_as_whoever_submitted_it(server: RealServer) -> None:
+def test_job_runs_as_its_submitter(server: RealServer) -> None:
     body = {"command": ["sh", "-c", "id -u; id -g; pwd; cat $HOME/none 2>/dev/null; true"]}
     job = as_nobody(server, "POST", "/jobs", body)["job_id"]
     assert server.output(job).split()[:2] == [str(NOBODY), str(NOBODY)]
     assert server.json("show", job)["user"] == "nobody"
 
 
-def test_a_script_of_somebody_else_runs(server: RealServer) -> None:
+def test_script_of_another_user_runs(server: RealServer) -> None:
     job = as_nobody(server, "POST", "/jobs", {"script": "#!/bin/sh\necho from $(id -u)\n"})[
         "job_id"
     ]
     assert server.output(job) == f"from {NOBODY}\n"
 
 
-def test_others_reach_the_socket_and_nothing_else_in_the_state_directory(
+def test_other_users_reach_only_the_socket_in_state_directory(
     server: RealServer,
 ) -> None:
     state = Path(server.state_dir)
@@ -59,13 +59,13 @@ def test_others_reach_the_socket_and_nothing_else_in_the_state_directory(
 
 
 @pytest.mark.parametrize("field", ["user", "uid", "gid", "run_as"])
-def test_no_field_of_a_request_changes_the_user(server: RealServer, field: str) -> None:
+def test_no_request_field_changes_the_user(server: RealServer, field: str) -> None:
     refused = as_nobody(server, "POST", "/jobs", {"command": ["id"], field: 0})
     assert refused["code"] == "invalid_request"
     assert field in refused["error"]
 
 
-def test_others_jobs_cannot_be_seen_or_touched(server: RealServer) -> None:
+def test_jobs_of_other_users_are_invisible_and_untouchable(server: RealServer) -> None:
     job = server.submit("--name", "private", "--", "sleep", "60")
     for method, path in (("DELETE", ""), ("GET", "/logs"), ("GET", "/attempts"), ("POST", "/hold")):
         assert as_nobody(server, method, f"/jobs/{job}{path}")["code"] == "forbidden"
@@ -79,13 +79,13 @@ def test_others_jobs_cannot_be_seen_or_touched(server: RealServer) -> None:
     assert as_nobody(server, "GET", f"/jobs/{job}")["code"] == "not_found"
 
 
-def test_what_only_admins_may_do_is_refused(server: RealServer) -> None:
+def test_admin_operations_are_denied_to_users(server: RealServer) -> None:
     assert as_nobody(server, "POST", "/tenants", {"name": "mine"})["code"] == "forbidden"
     assert as_nobody(server, "POST", "/gpus/0/pause")["code"] == "forbidden"
     assert as_nobody(server, "PUT", "/quota", {"online_percent": 1})["code"] == "forbidden"
 
 
-def test_a_page_of_another_site_cannot_call(server: RealServer) -> None:
+def test_cross_site_request_is_rejected(server: RealServer) -> None:
     evil = as_nobody(server, "GET", "/jobs", Origin="http://evil.example")
     assert evil["code"] == "forbidden"
     rebound = as_nobody(server, "GET", "/jobs", Host="evil.example")

@@ -70,7 +70,7 @@ async def a_full_house(rig: Rig, name: str = "job-1.1") -> dict[int, list[Path]]
     return waiting(rig)
 
 
-def test_waiting_children_end_with_their_launcher_and_the_next_removes_their_groups() -> None:
+def test_preforked_children_end_with_launcher_and_their_cgroups_are_removed() -> None:
     async def scenario(rig: Rig) -> None:
         seats = await a_full_house(rig)
         await rig.kill_launcher()
@@ -82,7 +82,7 @@ def test_waiting_children_end_with_their_launcher_and_the_next_removes_their_gro
     with_launcher(scenario)
 
 
-def test_children_that_end_leave_no_group_even_if_a_signal_has_stopped_them() -> None:
+def test_ended_children_leave_no_cgroup_even_when_stopped_by_signal() -> None:
     seen: list[Path] = []
 
     async def scenario(rig: Rig) -> None:
@@ -98,7 +98,7 @@ def test_children_that_end_leave_no_group_even_if_a_signal_has_stopped_them() ->
     assert not [path for path in seen if path.exists()]
 
 
-def test_a_fork_server_that_dies_during_a_request_is_replaced_by_own_forks() -> None:
+def test_launcher_forks_itself_when_fork_server_dies_during_request() -> None:
     async def scenario(rig: Rig) -> None:
         seats = await a_full_house(rig)
         (fork_server,) = set(children_of(rig.launcher.pid)) - seats.keys()
@@ -121,7 +121,7 @@ def test_a_fork_server_that_dies_during_a_request_is_replaced_by_own_forks() -> 
     with_launcher(scenario)
 
 
-def test_a_job_runs_although_its_preforked_child_is_killed_when_it_comes() -> None:
+def test_job_runs_although_its_preforked_child_is_killed() -> None:
     async def scenario(rig: Rig) -> None:
         seats = await a_full_house(rig)
         over = await rig.run(rig.work("job-2.1", "sh", "-c", "exit 3", **LIMIT))

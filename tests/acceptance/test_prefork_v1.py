@@ -57,7 +57,7 @@ async def gone(path: Path) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_the_second_job_takes_a_preforked_child_with_its_own_limits() -> None:
+def test_second_job_takes_preforked_child_with_its_own_limits() -> None:
     async def scenario(rig: Rig) -> None:
         first = rig.work("job-1.1", "true", cpu_milli=500)
         assert (await rig.run(first)).exit_code == 0
@@ -83,7 +83,7 @@ def test_the_second_job_takes_a_preforked_child_with_its_own_limits() -> None:
     with_launcher(scenario)
 
 
-def test_a_preforked_child_that_was_killed_affects_no_job() -> None:
+def test_killed_preforked_child_affects_no_job() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.run(rig.work("job-1.1", "true", cpu_milli=500))
         for pid, group in (await all_wait(rig)).items():
@@ -96,7 +96,7 @@ def test_a_preforked_child_that_was_killed_affects_no_job() -> None:
     with_launcher(scenario)
 
 
-def test_groups_of_preforked_children_go_with_the_launcher_and_after_its_death() -> None:
+def test_cgroups_of_preforked_children_are_removed_at_stop_and_after_death() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.run(rig.work("job-1.1", "true", cpu_milli=500))
         left = await all_wait(rig)

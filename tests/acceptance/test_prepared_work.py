@@ -58,7 +58,7 @@ def waiting_process(rig: Rig) -> int:
     return next(int(pid) for pid, name in logs.items() if name == "g.1.1.log")
 
 
-def test_prepared_work_runs_after_its_commit_and_with_what_came_with_it() -> None:
+def test_prepared_job_runs_after_commit_with_its_data() -> None:
     async def scenario(rig: Rig) -> None:
         work = prepared(rig)
         await rig.launcher.start(work)
@@ -80,7 +80,7 @@ def test_prepared_work_runs_after_its_commit_and_with_what_came_with_it() -> Non
     with_launcher(scenario)
 
 
-def test_without_a_commit_prepared_work_gives_up_and_a_late_commit_is_refused() -> None:
+def test_prepared_job_without_commit_times_out_and_late_commit_is_rejected() -> None:
     async def scenario(rig: Rig) -> None:
         work = prepared(rig, prepare_ms=300)
         await rig.launcher.start(work)
@@ -96,7 +96,7 @@ def test_without_a_commit_prepared_work_gives_up_and_a_late_commit_is_refused() 
     with_launcher(scenario)
 
 
-def test_members_without_a_commit_give_up_together_and_blame_none_of_them() -> None:
+def test_members_without_commit_time_out_together_without_blame() -> None:
     async def scenario(rig: Rig) -> None:
         for member, prepare_ms in enumerate((300, 60_000)):
             work = prepared(rig, member=member, prepare_ms=prepare_ms, members_here=2)
@@ -108,7 +108,7 @@ def test_members_without_a_commit_give_up_together_and_blame_none_of_them() -> N
     with_launcher(scenario)
 
 
-def test_a_commit_for_what_is_not_known_is_refused() -> None:
+def test_commit_for_unknown_job_is_rejected() -> None:
     async def scenario(rig: Rig) -> None:
         with pytest.raises(OrderRefused, match="not known on this node"):
             await rig.launcher.commit("g.1", 1, LATE, FILES)
@@ -117,7 +117,7 @@ def test_a_commit_for_what_is_not_known_is_refused() -> None:
 
 
 @pytest.mark.parametrize("text", ["a\0b", 7])
-def test_a_commit_that_makes_no_sense_is_refused_and_a_good_one_still_taken(text: object) -> None:
+def test_invalid_commit_is_rejected_and_valid_one_still_accepted(text: object) -> None:
     async def scenario(rig: Rig) -> None:
         await rig.launcher.start(prepared(rig))
         await rig.report(Prepared, "g.1")
@@ -129,7 +129,7 @@ def test_a_commit_that_makes_no_sense_is_refused_and_a_good_one_still_taken(text
     with_launcher(scenario)
 
 
-def test_prepared_work_can_be_stopped_and_is_not_committed_after_that() -> None:
+def test_prepared_job_can_be_stopped_and_not_committed_afterwards() -> None:
     async def scenario(rig: Rig) -> None:
         work = prepared(rig)
         await rig.launcher.start(work)
@@ -144,7 +144,7 @@ def test_prepared_work_can_be_stopped_and_is_not_committed_after_that() -> None:
     with_launcher(scenario)
 
 
-def test_prepared_work_whose_launcher_dies_has_never_run_and_can_be_tried_again() -> None:
+def test_prepared_job_whose_launcher_dies_never_ran_and_can_be_retried() -> None:
     async def scenario(rig: Rig) -> None:
         work = prepared(rig)
         await rig.launcher.start(work)
@@ -159,7 +159,7 @@ def test_prepared_work_whose_launcher_dies_has_never_run_and_can_be_tried_again(
     with_launcher(scenario)
 
 
-def test_members_on_one_node_are_prepared_together_and_end_together() -> None:
+def test_members_on_one_node_are_prepared_and_end_together() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.launcher.start(prepared(rig, member=1, members_here=2))
         await fence(rig)
@@ -180,7 +180,7 @@ def test_members_on_one_node_are_prepared_together_and_end_together() -> None:
     with_launcher(scenario)
 
 
-def test_who_comes_later_hears_what_is_prepared_and_not_that_it_has_begun() -> None:
+def test_reconnecting_agent_learns_that_job_is_prepared_not_started() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.launcher.start(prepared(rig))
         await rig.report(Prepared, "g.1")
@@ -197,7 +197,7 @@ def test_who_comes_later_hears_what_is_prepared_and_not_that_it_has_begun() -> N
     with_launcher(scenario)
 
 
-def test_a_process_that_is_killed_while_it_is_prepared_has_never_run() -> None:
+def test_process_killed_while_prepared_never_ran() -> None:
     async def scenario(rig: Rig) -> None:
         work = prepared(rig)
         await rig.launcher.start(work)
@@ -210,7 +210,7 @@ def test_a_process_that_is_killed_while_it_is_prepared_has_never_run() -> None:
     with_launcher(scenario)
 
 
-def test_a_session_waits_for_its_commit_too() -> None:
+def test_session_waits_for_commit() -> None:
     """With the runner that everybody has: a terminal."""
 
     async def scenario(rig: Rig) -> None:

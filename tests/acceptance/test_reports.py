@@ -33,7 +33,7 @@ def lab() -> Iterator[RealServer]:
         server.stop()
 
 
-def test_a_report_says_what_happened_today(lab: RealServer) -> None:
+def test_report_shows_jobs_of_today(lab: RealServer) -> None:
     said = lab.tgpu("report", "--period", "today").stdout
     assert "3 started, 2 completed, 1 failed" in said
     assert re.search(r"waits +mean .*median .*p90 .*max .*\(of 3\)", said)
@@ -45,7 +45,7 @@ def test_a_report_says_what_happened_today(lab: RealServer) -> None:
     assert sum(one["gpu_hours"] for one in report["slices"]) == pytest.approx(held, abs=1e-5)
 
 
-def test_usage_of_a_period_comes_from_the_same_sums(lab: RealServer) -> None:
+def test_usage_of_period_matches_report(lab: RealServer) -> None:
     (of_tenant, of_user) = lab.json("usage", "--period", "today")["usage"]
     assert of_tenant["gpu_hours"] == of_user["gpu_hours"]
     assert of_user["failed"] == 1
@@ -54,7 +54,7 @@ def test_usage_of_a_period_comes_from_the_same_sums(lab: RealServer) -> None:
     assert "GPU_HOURS" in lab.tgpu("usage", "--period", "week").stdout
 
 
-def test_an_invoice_is_csv_or_json_and_adds_up(lab: RealServer) -> None:
+def test_invoice_is_csv_or_json_and_sums_up(lab: RealServer) -> None:
     ended = lab.tgpu("report", "--invoice", "--period", "month", "--format", "csv")
     assert "the period has not ended" in ended.stderr
     rows = list(csv.DictReader(io.StringIO(ended.stdout)))
@@ -70,7 +70,7 @@ def test_an_invoice_is_csv_or_json_and_adds_up(lab: RealServer) -> None:
     assert empty.stderr == ""
 
 
-def test_no_cell_of_an_invoice_is_a_formula() -> None:
+def test_no_invoice_cell_is_a_formula() -> None:
     assert without_formula("=cmd()") == "'=cmd()"
     assert without_formula("@x") == "'@x"
     assert (without_formula("ann"), without_formula("")) == ("ann", "")
@@ -87,9 +87,7 @@ class _Page(HTMLParser):
         self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
 
 
-def test_the_page_is_one_file_with_charts_and_nothing_from_the_network(
-    lab: RealServer, tmp_path: Path
-) -> None:
+def test_html_report_is_one_file_without_network_resources(lab: RealServer, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     lab.tgpu("report", "--period", "today", "--html", file)
     text = file.read_text()
@@ -104,7 +102,7 @@ def test_the_page_is_one_file_with_charts_and_nothing_from_the_network(
     assert "cannot be written" in refused.stderr
 
 
-def test_a_wrong_period_is_refused_with_the_forms_that_there_are(lab: RealServer) -> None:
+def test_invalid_period_is_rejected_with_valid_forms(lab: RealServer) -> None:
     refused = lab.tgpu("report", "--period", "last tuesday", code=2)
     assert "2026-10-01..2026-10-15" in refused.stderr
     refused = lab.tgpu("report", "--format", "csv", code=2)

@@ -27,7 +27,7 @@ def explained(server: RealServer, job: str, true: Callable[[Any], bool]) -> Any:
     return told
 
 
-def test_reserved_gpus_are_kept_through_a_restart(server: RealServer) -> None:
+def test_reserved_gpus_are_kept_after_restart(server: RealServer) -> None:
     server.tgpu("tenants", "create", "vision", "--id", "vision")
     made = server.json(
         *("reserve", "--gpus", 2, "--tenant", "vision", "--duration", "1h", "--gpu-ids", "0-1")
@@ -49,7 +49,7 @@ def test_reserved_gpus_are_kept_through_a_restart(server: RealServer) -> None:
     server.tgpu("cancel", other)
 
 
-def test_a_reservation_with_preempt_takes_gpus_from_jobs_that_run(server: RealServer) -> None:
+def test_preempting_reservation_stops_running_jobs(server: RealServer) -> None:
     job = server.submit("--gpus", 8, "--time", "30m", "--", "sleep", 600)
     assert len(places(server, job)) == 8
     words = ("reserve", "--gpus", 2, "--tenant", "default", "--user", "nobody", "--duration", "1h")
@@ -65,7 +65,7 @@ def test_a_reservation_with_preempt_takes_gpus_from_jobs_that_run(server: RealSe
     server.tgpu("cancel", job)
 
 
-def test_the_list_says_who_has_what_until_when(server: RealServer) -> None:
+def test_reservation_list_shows_owner_gpus_and_end(server: RealServer) -> None:
     assert server.tgpu("reserve", "list").stdout == "no reservations\n"
     server.tgpu("reserve", "--gpus", 1, "--tenant", "default", "--start", "+2h", "--duration", "1d")
     row = server.tgpu("reserve", "list").stdout.splitlines()[1].split("\t")
@@ -76,7 +76,7 @@ def test_the_list_says_who_has_what_until_when(server: RealServer) -> None:
     assert "is not known" in server.tgpu("reserve", "cancel", "res-99", code=4).stderr
 
 
-def test_a_reservation_for_no_time_is_refused(server: RealServer) -> None:
+def test_reservation_without_duration_is_rejected(server: RealServer) -> None:
     words = ("reserve", "--gpus", 1, "--tenant", "default", "--duration", "0")
     assert (
         "give either --duration, such as 2d or 90m, or --end" in server.tgpu(*words, code=2).stderr

@@ -74,7 +74,7 @@ def log_has(server: RealServer, text: str) -> Callable[[], bool]:
     return lambda: text in server.tgpu("logs", "last").stdout
 
 
-def test_plain_pytorch_goes_on(server: RealServer, tmp_path: Path) -> None:
+def test_plain_pytorch_resumes(server: RealServer, tmp_path: Path) -> None:
     job, second = preempted_once(
         server,
         tmp_path,
@@ -86,7 +86,7 @@ def test_plain_pytorch_goes_on(server: RealServer, tmp_path: Path) -> None:
     assert weight_in(tmp_path / "checkpoint.pt") == STEPS
 
 
-def test_all_ranks_of_torchrun_stop_together_and_go_on(server: RealServer, tmp_path: Path) -> None:
+def test_all_torchrun_ranks_stop_together_and_resume(server: RealServer, tmp_path: Path) -> None:
     job, second = preempted_once(
         server,
         tmp_path,
@@ -99,7 +99,7 @@ def test_all_ranks_of_torchrun_stop_together_and_go_on(server: RealServer, tmp_p
     assert weight_in(tmp_path / "checkpoint.pt") == STEPS
 
 
-def test_lightning_goes_on(server: RealServer, tmp_path: Path) -> None:
+def test_lightning_resumes(server: RealServer, tmp_path: Path) -> None:
     job, second = preempted_once(
         server,
         tmp_path,
@@ -110,7 +110,7 @@ def test_lightning_goes_on(server: RealServer, tmp_path: Path) -> None:
     assert steps_of(second) == list(range(job["stopped"] + 1, STEPS + 1))
 
 
-def test_accelerate_goes_on(server: RealServer, tmp_path: Path) -> None:
+def test_accelerate_resumes(server: RealServer, tmp_path: Path) -> None:
     job, second = preempted_once(
         server,
         tmp_path,
@@ -121,7 +121,7 @@ def test_accelerate_goes_on(server: RealServer, tmp_path: Path) -> None:
     assert steps_of(second) == list(range(job["stopped"] + 1, STEPS + 1))
 
 
-def test_wandb_has_one_run_over_all_attempts(server: RealServer, tmp_path: Path) -> None:
+def test_wandb_keeps_one_run_over_all_attempts(server: RealServer, tmp_path: Path) -> None:
     record = tmp_path / "wandb.jsonl"
     preempted_once(
         server,
@@ -137,6 +137,6 @@ def test_wandb_has_one_run_over_all_attempts(server: RealServer, tmp_path: Path)
 
 
 @pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
-def test_every_example_is_named_in_the_documents(script: Path) -> None:
+def test_every_example_is_documented(script: Path) -> None:
     pages = (EXAMPLES / "README.md", ROOT / "docs" / "howto" / "preemption-safe-training.md")
     assert all(script.name in page.read_text() for page in pages)

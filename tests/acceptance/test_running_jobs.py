@@ -26,7 +26,7 @@ def log(server: RealServer, job: str) -> str:
     return server.tgpu("logs", job).stdout
 
 
-def test_a_job_is_warned_before_its_time_is_up_and_then_stopped(server: RealServer) -> None:
+def test_job_is_warned_before_time_limit_and_then_stopped(server: RealServer) -> None:
     script = (
         "trap 'echo warned' USR1; trap 'echo asked; cat $TGPU_STOP_FILE; exit 9' TERM; "
         "echo ready; while :; do sleep 0.1; done"
@@ -40,7 +40,7 @@ def test_a_job_is_warned_before_its_time_is_up_and_then_stopped(server: RealServ
     assert said == steps
 
 
-def test_a_cancelled_job_ends_with_all_that_it_started(server: RealServer) -> None:
+def test_cancelled_job_ends_with_all_its_processes(server: RealServer) -> None:
     script = "(setsid sleep 300 & echo $!); trap '' TERM; echo ready; while :; do sleep 0.1; done"
     job = server.submit("--", "sh", "-c", script)
     until(lambda: "ready" in log(server, job))
@@ -51,7 +51,7 @@ def test_a_cancelled_job_ends_with_all_that_it_started(server: RealServer) -> No
     assert not _is_alive(detached)
 
 
-def test_only_the_chosen_exit_codes_are_tried_again(server: RealServer) -> None:
+def test_only_chosen_exit_codes_are_retried(server: RealServer) -> None:
     with server.client() as client:
         flaky = client.submit(
             ["sh", "-c", "test $TGPU_ATTEMPT = 2 || exit 75"], retries=3, retry_exit_codes=[75]
@@ -67,21 +67,21 @@ def test_only_the_chosen_exit_codes_are_tried_again(server: RealServer) -> None:
     )
 
 
-def test_a_signal_and_an_exit_code_are_told_apart(server: RealServer) -> None:
+def test_signal_and_exit_code_are_distinguished(server: RealServer) -> None:
     killed = ended(server, server.submit("--", "sh", "-c", "kill -KILL $$"))
     assert (killed["exit_code"], killed["signal"]) == (None, 9)
     exited = ended(server, server.submit("--", "sh", "-c", "exit 137"))
     assert (exited["exit_code"], exited["signal"]) == (137, None)
 
 
-def test_a_command_that_does_not_exist_says_so(server: RealServer) -> None:
+def test_missing_command_is_reported(server: RealServer) -> None:
     row = ended(server, server.submit("--", "/no/such/program"))
     assert row["state"] == "failed"
     assert "could not be started" in row["reason"]
     assert "/no/such/program" in row["reason"]
 
 
-def test_the_members_of_a_gang_find_each_other(server: RealServer) -> None:
+def test_gang_members_find_each_other(server: RealServer) -> None:
     meet = (
         "import os, socket, sys\n"
         "rank, size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])\n"
@@ -104,14 +104,14 @@ def test_the_members_of_a_gang_find_each_other(server: RealServer) -> None:
     assert len({place["member"] for place in row["allocation"]}) == 4
 
 
-def test_when_one_member_fails_the_others_are_stopped(server: RealServer) -> None:
+def test_failure_of_one_member_stops_the_others(server: RealServer) -> None:
     with server.client() as client:
         job = client.submit(["sh", "-c", "test $RANK != 1 || exit 5; sleep 300"], members=3, gpus=1)
     row = ended(server, job.id)
     assert (row["state"], row["exit_code"]) == ("failed", 5)
 
 
-def test_a_preempted_job_is_told_so_and_resumes(server: RealServer) -> None:
+def test_preempted_job_is_notified_and_resumes(server: RealServer) -> None:
     script = (
         "trap 'cat $TGPU_STOP_FILE; exit 0' TERM; test $TGPU_ATTEMPT = 1 || exit 0; "
         "echo ready; while :; do sleep 0.1; done"
@@ -127,7 +127,7 @@ def test_a_preempted_job_is_told_so_and_resumes(server: RealServer) -> None:
     assert "preempted" in server.tgpu("logs", victim.id, "--attempt", "1").stdout
 
 
-def test_shares_of_one_gpu_run_side_by_side(server: RealServer, tmp_path: Path) -> None:
+def test_shares_of_one_gpu_run_concurrently(server: RealServer, tmp_path: Path) -> None:
     script = (
         "echo $CUDA_VISIBLE_DEVICES $TGPU_GPU_SHARE; touch $0/$TGPU_JOB_ID; "
         "until [ $(ls $0 | wc -l) = 2 ]; do sleep 0.05; done; sleep 0.2"

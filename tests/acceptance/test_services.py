@@ -67,7 +67,7 @@ def flag(cluster: Cluster, name: str) -> Path:
     return cluster.directory / name
 
 
-def test_a_service_is_made_updated_scaled_and_deleted(cluster: Cluster) -> None:
+def test_service_is_created_updated_scaled_and_deleted(cluster: Cluster) -> None:
     made = cluster.tgpu(
         *("service", "create", "web", "--gpus", "1", "--replicas", "2", "--wait"),
         *options(cluster, "web"),
@@ -92,7 +92,7 @@ def test_a_service_is_made_updated_scaled_and_deleted(cluster: Cluster) -> None:
     cluster.until(lambda: "web." not in cluster.tgpu("list"), "its jobs have ended")
 
 
-def test_a_sick_replica_is_no_endpoint_and_a_dead_one_comes_back(cluster: Cluster) -> None:
+def test_unhealthy_replica_leaves_endpoints_and_dead_replica_is_replaced(cluster: Cluster) -> None:
     cluster.tgpu("service", "create", "api", "--wait", *options(cluster, "api"))
     flag(cluster, "api.sick").touch()
     cluster.until(lambda: not service(cluster, "api")["ready"], "it is not ready")
@@ -128,7 +128,7 @@ def _is_of(entry: Path, job: str) -> bool:
         return False
 
 
-def test_a_port_that_somebody_else_has_is_told_and_tried_again(cluster: Cluster) -> None:
+def test_port_conflict_is_reported_and_retried(cluster: Cluster) -> None:
     """Both nodes of this cluster are one machine, so the second finds the port of the first."""
     port = str(free_port())
     words = ("--port", port, "--max-backoff", "0.5")
@@ -145,7 +145,7 @@ def test_a_port_that_somebody_else_has_is_told_and_tried_again(cluster: Cluster)
     cluster.tgpu("service", "delete", "two", "--wait")
 
 
-def test_a_replica_leaves_a_node_that_is_drained(cluster: Cluster) -> None:
+def test_replica_leaves_drained_node(cluster: Cluster) -> None:
     cluster.tgpu("service", "create", "moves", "--wait", *options(cluster, "moves"))
     node = service(cluster, "moves")["members"][0]["node"]
     cluster.tgpu("nodes", "drain", node)
@@ -158,7 +158,7 @@ def test_a_replica_leaves_a_node_that_is_drained(cluster: Cluster) -> None:
     cluster.tgpu("service", "delete", "moves", "--wait")
 
 
-def test_a_service_file_says_the_same(cluster: Cluster, tmp_path: Path) -> None:
+def test_service_file_is_equivalent_to_options(cluster: Cluster, tmp_path: Path) -> None:
     file = tmp_path / "files.yaml"
     file.write_text(
         "name: files\nreplicas: 1\nport: auto\n"
@@ -175,7 +175,7 @@ def test_a_service_file_says_the_same(cluster: Cluster, tmp_path: Path) -> None:
     cluster.tgpu("service", "create", "-f", str(file), code=2)
 
 
-def test_batch_jobs_yield_to_a_service_within_the_part_of_online_work(cluster: Cluster) -> None:
+def test_batch_jobs_yield_to_service_within_online_quota(cluster: Cluster) -> None:
     """Sixteen GPUs, all of them with batch work; a quarter is sure for online work."""
     quota = {"online_percent": 25, "batch_percent": 75, "elastic": True}
     with cluster.client() as client:
@@ -198,7 +198,7 @@ def test_batch_jobs_yield_to_a_service_within_the_part_of_online_work(cluster: C
     cluster.tgpu("cancel", *jobs)
 
 
-def test_what_ends_again_and_again_is_failing_and_says_how_it_ended(cluster: Cluster) -> None:
+def test_crash_looping_service_is_failing_and_reports_exit_reason(cluster: Cluster) -> None:
     line = "echo try $TGPU_ATTEMPT; exit 3"
     cluster.tgpu("service", "create", "bad", "--backoff", "0.1", "--", "sh", "-c", line)
     cluster.until(lambda: service(cluster, "bad")["state"] == "failing", "it is failing")
@@ -215,7 +215,7 @@ def test_what_ends_again_and_again_is_failing_and_says_how_it_ended(cluster: Clu
         cluster.tgpu("service", "delete", name, "--wait")
 
 
-def test_logs_of_a_service_are_those_of_its_replicas(cluster: Cluster) -> None:
+def test_service_logs_are_those_of_its_replicas(cluster: Cluster) -> None:
     line = "echo hello from $TGPU_REPLICA; sleep 300"
     many = ("--replicas", "2", "--wait", "--", "sh", "-c", line)
     cluster.tgpu("service", "create", "talk", *many)
@@ -232,7 +232,7 @@ def test_logs_of_a_service_are_those_of_its_replicas(cluster: Cluster) -> None:
     cluster.until(lambda: "talk" not in cluster.tgpu("service", "list"), "it is gone")
 
 
-def test_logs_of_a_replica_are_followed_over_its_restarts(cluster: Cluster, tmp_path: Path) -> None:
+def test_replica_logs_are_followed_over_restarts(cluster: Cluster, tmp_path: Path) -> None:
     line = (
         f"echo attempt $TGPU_ATTEMPT; while test ! -e {tmp_path}/$TGPU_ATTEMPT; do sleep 0.1; done"
     )
@@ -250,7 +250,7 @@ def test_logs_of_a_replica_are_followed_over_its_restarts(cluster: Cluster, tmp_
     assert _written(following) == ["attempt 1", "attempt 2", "attempt 3"]
 
 
-def test_no_attempt_of_a_replica_is_too_short_to_be_shown(cluster: Cluster, tmp_path: Path) -> None:
+def test_logs_show_even_the_shortest_attempt_of_replica(cluster: Cluster, tmp_path: Path) -> None:
     gate = f"while test ! -e {tmp_path}/go; do sleep 0.1; done"
     line = f"echo attempt $TGPU_ATTEMPT; {gate}; test $TGPU_ATTEMPT -lt 6 || sleep 300"
     quick = ("--backoff", "0.01", "--", "sh", "-c", line)

@@ -111,7 +111,7 @@ def clean(box: Box) -> Iterator[None]:
             client.wait(job["id"], timeout=PATIENCE_S)
 
 
-def test_a_job_over_its_memory_is_warned_and_stopped_and_its_neighbour_lives(box: Box) -> None:
+def test_job_over_gpu_memory_is_warned_and_stopped_and_neighbour_survives(box: Box) -> None:
     half = ("--gpus", "0.5", "--allowed-gpus", "0", "--retries", "3")
     greedy, greedy_pid = box.busy_job(*half)
     modest, modest_pid = box.busy_job(*half)
@@ -131,7 +131,7 @@ def test_a_job_over_its_memory_is_warned_and_stopped_and_its_neighbour_lives(box
     assert Path(f"/proc/{modest_pid}").exists()
 
 
-def test_a_job_that_leaves_its_gpu_idle_is_warned_and_stopped_unless_it_may_be_idle(
+def test_idle_gpu_job_is_warned_and_stopped_unless_exempt(
     box: Box,
 ) -> None:
     box.nvml.gpu(0, utilisation=0)
@@ -147,7 +147,7 @@ def test_a_job_that_leaves_its_gpu_idle_is_warned_and_stopped_unless_it_may_be_i
     assert (box.told_of(idle), box.told_of(allowed)) == (["idle"], [])
 
 
-def test_a_foreign_process_is_shown_and_keeps_the_gpu_until_it_is_gone(box: Box) -> None:
+def test_foreign_process_is_shown_and_blocks_gpu_until_it_ends(box: Box) -> None:
     stranger = subprocess.Popen(["sleep", "300"])
     try:
         box.nvml.gpu(0, compute=f"{stranger.pid}:4096", memory_used_mb=4100)
@@ -181,7 +181,7 @@ def test_a_foreign_process_is_shown_and_keeps_the_gpu_until_it_is_gone(box: Box)
     box.until(lambda: box.job(waits)["state"] == "completed")
 
 
-def test_a_gpu_is_given_out_again_only_when_the_last_job_has_left_it(box: Box) -> None:
+def test_gpu_is_reallocated_only_after_last_job_has_left(box: Box) -> None:
     first, pid = box.busy_job("--gpus", "1", "--allowed-gpus", "0")
     box.nvml.gpu(0, compute=f"{pid}:9000", memory_used_mb=9_100)
     box.until(lambda: bool(box.gpu()["processes"]))
@@ -205,7 +205,7 @@ def test_a_gpu_is_given_out_again_only_when_the_last_job_has_left_it(box: Box) -
     box.until(lambda: box.job(second)["state"] == "completed")
 
 
-def test_memory_that_is_not_given_back_holds_a_gpu_until_an_admin_gives_it_back(box: Box) -> None:
+def test_unreleased_memory_holds_gpu_until_admin_resumes_it(box: Box) -> None:
     first, pid = box.busy_job("--gpus", "1", "--allowed-gpus", "0")
     box.nvml.gpu(0, compute=f"{pid}:9000", memory_used_mb=9_100)
     box.until(lambda: bool(box.gpu()["processes"]))
@@ -219,14 +219,14 @@ def test_memory_that_is_not_given_back_holds_a_gpu_until_an_admin_gives_it_back(
     box.until(lambda: box.job(second)["state"] == "completed")
 
 
-def test_what_a_job_detached_is_gone_before_its_gpu_is_free(box: Box) -> None:
+def test_detached_process_of_job_is_gone_before_gpu_is_free(box: Box) -> None:
     script = "env -i setsid sleep 300 & echo $!; sleep 0.2; exit 0"
     job = box.server.submit("--gpus", "1", "--", "sh", "-c", script)
     left = int(box.server.output(job).split()[0])
     assert not Path(f"/proc/{left}").exists()
 
 
-def test_a_hot_gpu_rests_until_it_has_cooled_well_below_the_threshold(box: Box) -> None:
+def test_hot_gpu_gets_no_jobs_until_cooled_below_threshold(box: Box) -> None:
     box.nvml.gpu(0, temperature=91)
     box.until(lambda: box.gpu()["state"] == "hot")
     box.nvml.gpu(0, temperature=73)
@@ -242,7 +242,7 @@ def test_a_hot_gpu_rests_until_it_has_cooled_well_below_the_threshold(box: Box) 
     assert box.events("gpu_cool")[-1]["data"]["temperature_c"] == 60
 
 
-def test_a_gpu_with_an_xid_is_drained_and_comes_back_by_hand_or_by_a_reset(box: Box) -> None:
+def test_gpu_with_xid_error_is_drained_until_admin_or_reset_resumes_it(box: Box) -> None:
     runs, _ = box.busy_job("--gpus", "1", "--allowed-gpus", "0")
     box.nvml.xid(0, 62)
     box.until(lambda: box.gpu()["state"] == "unhealthy")
@@ -261,7 +261,7 @@ def test_a_gpu_with_an_xid_is_drained_and_comes_back_by_hand_or_by_a_reset(box: 
     box.until(lambda: box.gpu(1)["state"] == "free")
 
 
-def test_energy_and_use_of_a_job_are_kept_and_shown(box: Box) -> None:
+def test_energy_and_utilisation_of_job_are_recorded(box: Box) -> None:
     box.nvml.gpu(0, power_mw=360_000, utilisation=80)
     job, pid = box.busy_job("--gpus", "1", "--allowed-gpus", "0")
     box.nvml.gpu(0, compute=f"{pid}:5000", memory_used_mb=5_000)
@@ -285,7 +285,7 @@ def test_energy_and_use_of_a_job_are_kept_and_shown(box: Box) -> None:
     assert max(row["energy_kwh"] for row in usage) > 0
 
 
-def test_mig_slices_are_given_out_one_by_one(box: Box) -> None:
+def test_mig_slices_are_allocated_one_by_one(box: Box) -> None:
     slices = {f"MIG-0002{place:04d}-58ce-5a9a-8f9a-dbc22a66a000" for place in (0, 1)}
     assert "A100 (2 x 3g.40gb)" in box.server.tgpu("gpus").stdout
     script = "echo $CUDA_VISIBLE_DEVICES; exec sleep 300"
@@ -303,7 +303,7 @@ def test_mig_slices_are_given_out_one_by_one(box: Box) -> None:
     assert "no node offers 1 x MIG 7g.80gb" in refused.stderr
 
 
-def test_mig_is_divided_anew_while_jobs_run(box: Box) -> None:
+def test_mig_layout_changes_while_jobs_run(box: Box) -> None:
     script = "echo $CUDA_VISIBLE_DEVICES; exec sleep 300"
 
     def on_a_slice(profile: str) -> str:

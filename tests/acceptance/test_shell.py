@@ -42,9 +42,7 @@ def open_shell(terminal: Terminal, line: str = SHELL) -> None:
     terminal.until(lambda screen: screen.rstrip().endswith("in>"), "the shell's prompt")
 
 
-def test_a_shell_has_its_gpus_a_terminal_and_the_size_of_the_window(
-    server: RealServer, terminal: Terminal
-) -> None:
+def test_shell_has_gpus_terminal_and_window_size(server: RealServer, terminal: Terminal) -> None:
     open_shell(terminal)
     assert terminal.answer("stty size") == "30 100"
     assert terminal.answer("tty").startswith("/dev/pts/")
@@ -62,9 +60,7 @@ def test_a_shell_has_its_gpus_a_terminal_and_the_size_of_the_window(
     assert terminal.answer("stty -a | grep -cw -e -echo") == "0"
 
 
-def test_ctrl_c_and_ctrl_z_reach_the_program_in_the_foreground(
-    server: RealServer, terminal: Terminal
-) -> None:
+def test_ctrl_c_and_ctrl_z_reach_foreground_program(server: RealServer, terminal: Terminal) -> None:
     open_shell(terminal)
     terminal.enter("sleep 1000")
     terminal.until(lambda _: "sleep" in in_foreground(server), "sleep to run")
@@ -104,9 +100,7 @@ def in_foreground(server: RealServer) -> str:
     return " ".join(names)
 
 
-def test_a_program_that_reads_single_keys_gets_each_of_them(
-    server: RealServer, terminal: Terminal
-) -> None:
+def test_raw_mode_program_receives_each_key(server: RealServer, terminal: Terminal) -> None:
     script = (
         "import sys, tty; tty.setraw(0); print('READY', end='', flush=True)\n"
         "while True:\n"
@@ -134,7 +128,7 @@ def test_a_program_that_reads_single_keys_gets_each_of_them(
     assert terminal.answer("stty -a | grep -cw -e -icanon") == "0"
 
 
-def test_one_can_leave_a_shell_and_come_back_also_after_a_restart_of_the_server(
+def test_shell_can_be_detached_and_reattached_also_after_server_restart(
     server: RealServer, terminal: Terminal
 ) -> None:
     open_shell(terminal)
@@ -159,7 +153,7 @@ def test_one_can_leave_a_shell_and_come_back_also_after_a_restart_of_the_server(
     assert ended(server, job)["exit_code"] == 5
 
 
-def test_a_shell_outlives_server_agent_and_launcher_and_its_exit_code_is_learnt(
+def test_shell_survives_server_agent_and_launcher_and_reports_exit_code(
     server: RealServer, terminal: Terminal
 ) -> None:
     open_shell(terminal)
@@ -194,7 +188,7 @@ def machinery(server: RealServer) -> list[int]:
     return found
 
 
-def test_a_waiting_shell_says_why_and_until_when_and_ctrl_c_cancels_it(
+def test_waiting_shell_shows_reason_and_ctrl_c_cancels_it(
     server: RealServer, terminal: Terminal
 ) -> None:
     all_of_them = server.submit("-G", 8, "-t", "1h", "--no-preempt", "--", "sleep", 600)
@@ -212,9 +206,7 @@ def test_a_waiting_shell_says_why_and_until_when_and_ctrl_c_cancels_it(
     ended(server, all_of_them)
 
 
-def test_a_shell_ends_when_nobody_uses_it_and_the_reason_is_told(
-    server: RealServer, terminal: Terminal
-) -> None:
+def test_idle_shell_ends_and_reports_reason(server: RealServer, terminal: Terminal) -> None:
     terminal.enter("tgpu shell -q --idle 2s -- bash --norc --noprofile")
     terminal.see("press a key, or the job ends")
     terminal.see("ended: idle for 2 s")
@@ -223,7 +215,7 @@ def test_a_shell_ends_when_nobody_uses_it_and_the_reason_is_told(
     assert terminal.answer("echo $?") == "129"
 
 
-def test_a_program_that_computes_in_silence_is_not_idle(server: RealServer) -> None:
+def test_silent_computation_is_not_idle(server: RealServer) -> None:
     script = (
         "import time\nend = time.monotonic() + 4\nwhile time.monotonic() < end: sum(range(999))"
     )
@@ -235,7 +227,7 @@ def test_a_program_that_computes_in_silence_is_not_idle(server: RealServer) -> N
 
 
 @pytest.mark.parametrize(("wish", "state"), [("keep", "running"), ("end", "failed")])
-def test_a_broken_connection_keeps_or_ends_the_shell_as_was_asked(
+def test_lost_connection_keeps_or_ends_shell_as_requested(
     server: RealServer, terminal: Terminal, wish: str, state: str
 ) -> None:
     open_shell(terminal, f"tgpu shell -q --on-disconnect {wish} -- bash --norc --noprofile")
@@ -254,7 +246,7 @@ def test_a_broken_connection_keeps_or_ends_the_shell_as_was_asked(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_the_terminal_as_it_was(
+def test_signal_restores_terminal_state(
     server: RealServer, terminal: Terminal, number: signal.Signals
 ) -> None:
     before = terminal.answer("stty -g | cksum")
@@ -267,7 +259,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(
     server.tgpu("cancel", last_job(server)["id"])
 
 
-def test_a_cancelled_shell_goes_at_once_though_shells_ignore_sigterm(
+def test_cancelled_shell_ends_at_once_though_shells_ignore_sigterm(
     server: RealServer, terminal: Terminal
 ) -> None:
     open_shell(terminal)
@@ -279,7 +271,7 @@ def test_a_cancelled_shell_goes_at_once_though_shells_ignore_sigterm(
     assert (found["state"], found["signal"]) == ("cancelled", signal.SIGHUP)
 
 
-def test_another_program_can_be_run_inside_a_job_with_its_gpus(server: RealServer) -> None:
+def test_second_program_can_run_inside_job_with_its_gpus(server: RealServer) -> None:
     job = server.submit("-G", 2, "--runner", "terminal", "--", "sleep", 600)
     with server.client() as client:
         held = until_running(client, job)["allocation"][0]["gpus"]
@@ -312,7 +304,7 @@ def until_running(client: Any, job: str) -> Any:
     return found
 
 
-def test_what_was_started_inside_a_job_ends_with_it(server: RealServer) -> None:
+def test_programs_started_inside_job_end_with_it(server: RealServer) -> None:
     job = server.submit("--runner", "terminal", "--", "sleep", 600)
     with server.client() as client:
         until_running(client, job)
@@ -333,7 +325,7 @@ def test_what_was_started_inside_a_job_ends_with_it(server: RealServer) -> None:
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_the_terminal_is_closed_to_others_and_speaks_only_its_language(server: RealServer) -> None:
+def test_terminal_socket_rejects_others_and_unknown_protocols(server: RealServer) -> None:
     job = server.submit("--runner", "terminal", "--", "sleep", 600)
     with server.client() as client:
         path = until_running(client, job)["attach"][-1]
@@ -371,7 +363,7 @@ def message(kind: bytes, data: bytes) -> bytes:
     return HEAD.pack(kind, len(data)) + data
 
 
-def test_who_does_not_read_keeps_the_job_from_nothing_but_its_output(server: RealServer) -> None:
+def test_slow_reader_blocks_only_output_of_job(server: RealServer) -> None:
     marks = Path(server.state_dir, "wrote")
     script = f"seq 0 99999; echo > {marks}"
     job = server.submit("--runner", "terminal", "--", "sh", "-c", f"read go; {script}")
@@ -400,7 +392,7 @@ def test_who_does_not_read_keeps_the_job_from_nothing_but_its_output(server: Rea
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_another_user_cannot_come_to_the_terminal(server: RealServer) -> None:
+def test_another_user_cannot_attach_to_terminal(server: RealServer) -> None:
     job = server.submit("--runner", "terminal", "--", "sleep", 600)
     with server.client() as client:
         path = until_running(client, job)["attach"][-1]
@@ -419,7 +411,7 @@ def test_another_user_cannot_come_to_the_terminal(server: RealServer) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_a_shell_of_somebody_else_is_theirs_in_every_way(server: RealServer) -> None:
+def test_shell_of_another_user_runs_entirely_as_that_user(server: RealServer) -> None:
     known = ("/usr/bin/python3", "/usr/local/bin/python3")
     python = next((path for path in known if fits(path)), "")
     if not python:
@@ -468,9 +460,7 @@ def fits(python: str) -> bool:
     return tried.returncode == 0 and os.access(source, os.R_OK)
 
 
-def test_run_shows_output_and_asks_at_ctrl_c_what_is_to_become_of_the_job(
-    server: RealServer, terminal: Terminal
-) -> None:
+def test_run_shows_output_and_asks_on_ctrl_c(server: RealServer, terminal: Terminal) -> None:
     terminal.enter("tgpu run -G 1 -- sh -c 'while :; do echo tick; sleep 0.5; done'")
     terminal.see("\ntick")
     terminal.press("C-c")
@@ -498,7 +488,7 @@ def test_run_shows_output_and_asks_at_ctrl_c_what_is_to_become_of_the_job(
     assert terminal.answer("echo $?") == "3"
 
 
-def test_a_shell_over_http_is_brought_by_the_server(server: RealServer, terminal: Terminal) -> None:
+def test_shell_over_http_goes_through_server(server: RealServer, terminal: Terminal) -> None:
     """Who came over TCP may be anywhere, so the way is the one that works from everywhere."""
     facts = json.loads(Path(server.state_dir, "server.json").read_text())
     open_shell(terminal, f"tgpu shell -q -G 1 --server {facts['http']} -- bash --norc --noprofile")
@@ -508,9 +498,7 @@ def test_a_shell_over_http_is_brought_by_the_server(server: RealServer, terminal
     assert terminal.answer("echo $?") == "4"
 
 
-def test_much_data_goes_through_a_program_both_ways_at_once(
-    server: RealServer, tmp_path: Path
-) -> None:
+def test_large_data_passes_both_ways_at_once(server: RealServer, tmp_path: Path) -> None:
     """More than the buffers hold: who only sends, and does not read, would wait for ever."""
     job = server.submit("--runner", "terminal", "--", "sleep", 600)
     with server.client() as client:
@@ -529,14 +517,14 @@ def test_much_data_goes_through_a_program_both_ways_at_once(
     server.tgpu("cancel", job)
 
 
-def test_an_ssh_entry_for_a_server_elsewhere_needs_the_name_of_a_machine(
+def test_ssh_entry_for_remote_server_needs_host_name(
     server: RealServer,
 ) -> None:
     told = server.tgpu("code", "--ssh", "--server", "https://far.lab:8080", code=2).stderr
     assert "name the machine" in told
 
 
-def test_wrong_wishes_are_refused_in_words(server: RealServer) -> None:
+def test_invalid_shell_options_are_rejected_with_explanation(server: RealServer) -> None:
     for words, told in (
         (("shell", "--no-pty"), "--no-pty needs --job"),
         (("shell", "-a", "0-3", "--", "true"), "only one job"),

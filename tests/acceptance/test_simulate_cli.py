@@ -81,7 +81,7 @@ def openb(tmp_path: Path) -> tuple[str, ...]:
 # --- tables
 
 
-def test_a_trace_gives_a_row_for_each_policy(trace: Path) -> None:
+def test_trace_prints_one_row_per_policy(trace: Path) -> None:
     shown = succeeding("--trace", trace, "--nodes", 1, "--policy", "fifo,skip")
     assert "jobs.csv: 1 node with 8 GPUs" in shown
     assert "Waiting and completion of 4 jobs" in shown
@@ -89,45 +89,47 @@ def test_a_trace_gives_a_row_for_each_policy(trace: Path) -> None:
     assert rows == ["fifo", "skip"] * 3
 
 
-def test_a_pipe_gets_plain_text_without_trailing_blanks(trace: Path) -> None:
+def test_pipe_output_is_plain_without_trailing_blanks(trace: Path) -> None:
     shown = succeeding("--trace", trace, "--nodes", 1, "--policy", "fifo")
     assert ESCAPE not in shown
     assert "─" not in shown
     assert all(line == line.rstrip() for line in shown.splitlines())
 
 
-def test_fifo_waits_as_computed_by_hand(trace: Path) -> None:
+def test_fifo_waits_match_manual_computation(trace: Path) -> None:
     # Job 2 waits 590 s for job 1; 3 and 4 wait behind it until 1200 s.
     shown = succeeding("--trace", trace, "--nodes", 1, "--policy", "fifo")
     assert "fifo: mean wait 735 s, mean JCT 1,065 s." in shown
 
 
-def test_policies_may_be_repeated_and_listed_and_each_runs_once(trace: Path) -> None:
+def test_repeated_policies_are_listed_and_run_once(trace: Path) -> None:
     words = ("--policy", "fifo,skip", "--policy", "sjf", "--policy", "fifo", "--json")
     document = json.loads(succeeding("--trace", trace, "--nodes", 1, *words))
     assert [run["policy"] for run in document["runs"]] == ["fifo", "skip", "sjf"]
 
 
-def test_the_footnote_says_who_knows_the_truth(trace: Path) -> None:
+def test_footnote_names_policies_that_know_true_run_times(trace: Path) -> None:
     shown = succeeding("--trace", trace, "--nodes", 1, "--policy", "sjf,easy,fifo")
     assert "Knowing the true run times (oracle), as the literature assumes: sjf." in shown
     assert "Believing the stated limits and estimates: easy." in shown
 
 
 @pytest.mark.parametrize(("by", "names"), [("tenant", ("nlp", "vision")), ("partition", ("all",))])
-def test_by_adds_a_table_with_a_row_for_each(trace: Path, by: str, names: tuple[str, ...]) -> None:
+def test_by_option_adds_table_with_row_per_group(
+    trace: Path, by: str, names: tuple[str, ...]
+) -> None:
     shown = succeeding("--trace", trace, "--nodes", 1, "--policy", "fifo", "--by", by)
     table = shown.split(f"{by.capitalize()}s under fifo\n")[1].split("\n\n")[0]
     assert tuple(line.split()[0] for line in table.splitlines()[1:]) == names
 
 
-def test_the_cluster_may_come_from_a_file(trace: Path, tmp_path: Path) -> None:
+def test_cluster_is_read_from_file(trace: Path, tmp_path: Path) -> None:
     (tmp_path / "nodes.csv").write_text(NODES)
     shown = succeeding("--trace", trace, "--cluster", tmp_path / "nodes.csv", "--policy", "fifo")
     assert "1 node with 8 GPUs" in shown
 
 
-def test_every_policy_is_listed_with_a_line() -> None:
+def test_every_policy_is_listed_with_description() -> None:
     assert set(ABOUT) == set(PRESETS)
     shown = succeeding("--list-policies")
     for name in PRESETS:
@@ -138,7 +140,7 @@ def test_every_policy_is_listed_with_a_line() -> None:
 # --- JSON
 
 
-def test_json_is_one_document_with_units_in_its_names(trace: Path) -> None:
+def test_json_is_one_document_with_units_in_names(trace: Path) -> None:
     document = json.loads(
         succeeding("--trace", trace, "--nodes", 1, "--policy", "fifo,sjf,easy", "--json")
     )
@@ -151,7 +153,7 @@ def test_json_is_one_document_with_units_in_its_names(trace: Path) -> None:
     assert [run["predictor"] for run in document["runs"]] == ["history", "oracle", "stated"]
 
 
-def test_runs_repeat_to_the_last_digit() -> None:
+def test_runs_are_reproducible() -> None:
     words = ("--generate", "--jobs", 150, "--seed", 5, "--policy", "fair,random", "--json")
     documents = [json.loads(succeeding(*words)) for _ in range(2)]
     for document in documents:
@@ -160,7 +162,7 @@ def test_runs_repeat_to_the_last_digit() -> None:
     assert documents[0] == documents[1]
 
 
-def test_jobs_without_a_limit_are_cut_only_if_asked_for(tmp_path: Path) -> None:
+def test_jobs_without_limit_are_cut_only_on_request(tmp_path: Path) -> None:
     long = tmp_path / "long.csv"
     long.write_text("id,submit_s,run_s,gpus\n1,0,2000000,1\n")
     words = ("--trace", long, "--nodes", 1, "--policy", "fifo", "--json")
@@ -170,13 +172,13 @@ def test_jobs_without_a_limit_are_cut_only_if_asked_for(tmp_path: Path) -> None:
     assert (run["mean_jct_s"], run["failed_jobs"]) == (7200, 1)
 
 
-def test_limit_jobs_keeps_those_that_came_first(trace: Path) -> None:
+def test_limit_jobs_keeps_earliest_jobs(trace: Path) -> None:
     words = ("--policy", "fifo", "--json", "--limit-jobs", 2)
     (run,) = json.loads(succeeding("--trace", trace, "--nodes", 1, *words))["runs"]
     assert run["jobs"] == 2
 
 
-def test_preemption_costs_what_was_said() -> None:
+def test_preemption_cost_is_as_configured() -> None:
     words = ("--generate", "--jobs", 200, "--nodes", 2, "--policy", "srtf", "--json")
     cost = ("--preemption-cost", 0, "--wide-preemption-cost", 0)
     (free,) = json.loads(succeeding(*words, *cost))["runs"]
@@ -185,7 +187,7 @@ def test_preemption_costs_what_was_said() -> None:
     assert free["lost_gpu_hours"] == 0 < dear["lost_gpu_hours"]
 
 
-def test_forecasts_are_measured_when_asked_for(trace: Path) -> None:
+def test_forecasts_are_measured_on_request(trace: Path) -> None:
     words = ("--trace", trace, "--nodes", 1, "--policy", "easy", "--json")
     assert json.loads(succeeding(*words))["runs"][0]["forecast"] is None
     assert json.loads(succeeding(*words, "--forecasts"))["runs"][0]["forecast"]["jobs"] > 0
@@ -194,7 +196,7 @@ def test_forecasts_are_measured_when_asked_for(trace: Path) -> None:
 # --- generated work
 
 
-def test_written_work_is_the_work_that_was_generated(tmp_path: Path) -> None:
+def test_written_workload_equals_generated_one(tmp_path: Path) -> None:
     shape = ("--generate", "--jobs", 120, "--seed", 3, "--nodes", 2)
     path = tmp_path / "work.json"
     assert succeeding(*shape, "--write-trace", path) == f"120 jobs written to {path}\n"
@@ -206,13 +208,13 @@ def test_written_work_is_the_work_that_was_generated(tmp_path: Path) -> None:
         assert one["mean_jct_s"] == other["mean_jct_s"]
 
 
-def test_days_of_work_end_with_the_last_day() -> None:
+def test_days_option_ends_workload_after_last_day() -> None:
     words = ("--generate", "--days", 2, "--nodes", 1, "--gpu-mix", "1:1", "--policy", "fifo")
     (run,) = json.loads(succeeding(*words, "--json"))["runs"]
     assert run["jobs"] > 10
 
 
-def test_options_know_all_that_the_simulator_knows() -> None:
+def test_options_list_everything_simulator_supports() -> None:
     assert set(FORMATS) == set(TraceFormat)
     assert set(PREDICTORS) == set(PredictorChoice)
     named = {name + ("_s" if name.endswith("_run") else "") for name in SHAPE}
@@ -243,7 +245,7 @@ def test_fill_compares_policies_seed_by_seed(openb: tuple[str, ...]) -> None:
     assert len(balance["allocated_at_100_percent"]["by_seed"]) == 3
 
 
-def test_fill_hangs_on_no_names_under_balance(openb: tuple[str, ...]) -> None:
+def test_fill_does_not_depend_on_names_under_balance(openb: tuple[str, ...]) -> None:
     words = ("--fill", *openb, "--seeds", "1-5", "--policy", "balance", "--json")
     plain = json.loads(succeeding(*words))
     renamed = json.loads(succeeding(*words, "--rename-nodes", 9))
@@ -253,7 +255,7 @@ def test_fill_hangs_on_no_names_under_balance(openb: tuple[str, ...]) -> None:
 # --- report and demo
 
 
-def test_the_report_names_its_command(trace: Path, tmp_path: Path) -> None:
+def test_report_contains_its_command(trace: Path, tmp_path: Path) -> None:
     path = tmp_path / "new" / "report.html"
     words = ("--trace", trace, "--nodes", 1, "--policy", "fifo,skip", "--report", path)
     assert succeeding(*words).endswith(f"Report: {path}\n")
@@ -263,14 +265,14 @@ def test_the_report_names_its_command(trace: Path, tmp_path: Path) -> None:
     assert sorted(item.name for item in path.parent.iterdir()) == ["report.html"]
 
 
-def test_the_demo_tells_its_story_and_writes_its_report(tmp_path: Path) -> None:
+def test_demo_prints_summary_and_writes_report(tmp_path: Path) -> None:
     shown = succeeding("--demo", cwd=tmp_path)
     assert shown.endswith("Report: build/demo-report.html\n")
     assert all(name in shown for name in ("fifo", "fair", "feedback"))
     assert (tmp_path / "build" / "demo-report.html").stat().st_size > 10_000
 
 
-def test_an_interrupt_leaves_no_report(tmp_path: Path) -> None:
+def test_interrupt_leaves_no_report(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [*PROGRAM, "--generate", "--days", "60", "--nodes", "2", "--report", "r.html"],
@@ -292,7 +294,7 @@ def test_an_interrupt_leaves_no_report(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_terminal_gets_a_progress_bar_on_stderr_only(trace: Path) -> None:
+def test_terminal_shows_progress_bar_on_stderr_only(trace: Path) -> None:
     words = ["--trace", str(trace), "--nodes", "1", "--policy", "fifo", "--json"]
     ended, drawn = on_a_terminal(words)
     assert json.loads(ended.stdout)
@@ -398,7 +400,7 @@ BAD_FILES = {
 @pytest.mark.parametrize(
     ("words", "message"), BAD, ids=[f"{words}: {message}" for words, message in BAD]
 )
-def test_bad_input_is_refused_with_code_2_and_leaves_nothing(
+def test_bad_input_is_rejected_with_code_2_and_leaves_nothing(
     trace: Path, words: str, message: str
 ) -> None:
     folder = trace.parent
@@ -433,12 +435,12 @@ def test_bad_input_is_refused_with_code_2_and_leaves_nothing(
         ("100:00:01", 360_001),
     ],
 )
-def test_durations_are_read_as_people_write_them(text: str, seconds: float) -> None:
+def test_durations_are_parsed(text: str, seconds: float) -> None:
     assert duration_ms("--limit")(text) == seconds * 1000
 
 
 @pytest.mark.parametrize("text", ["", "-1", "h", "1h1", "30m1h", "1:00", "1e5", "9999w", "nan"])
-def test_other_durations_are_refused(text: str) -> None:
+def test_invalid_durations_are_rejected(text: str) -> None:
     with pytest.raises(InvalidRequest, match="--limit is"):
         duration_ms("--limit")(text)
 

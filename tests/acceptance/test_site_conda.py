@@ -108,7 +108,7 @@ def place() -> Iterator[Place]:
         server.stop()
 
 
-def test_a_job_runs_in_the_sites_environment_whatever_its_users_shell_has(place: Place) -> None:
+def test_job_runs_in_site_environment_whatever_its_user_shell_has(place: Place) -> None:
     told = place.output(place.submit()["job_id"]).splitlines()
     assert told == ["hook of the site", f"train 7 in {place.site} as {place.ben.uid}"]
 
@@ -124,15 +124,13 @@ def test_a_job_runs_in_the_sites_environment_whatever_its_users_shell_has(place:
         {"environment": {"BASH_ENV": "{home}/evil.py"}},
     ],
 )
-def test_what_would_run_something_of_the_users_own_is_refused(
-    place: Place, change: dict[str, Any]
-) -> None:
+def test_job_that_would_run_user_code_is_rejected(place: Place, change: dict[str, Any]) -> None:
     text = json.dumps(change).replace("{own}", str(place.own))
     answer = place.submit(**json.loads(text.replace("{home}", str(place.ben.home))))
     assert answer.get("code") == "forbidden", answer
 
 
-def test_a_link_that_its_user_turns_around_leads_no_job_elsewhere(place: Place) -> None:
+def test_changed_symlink_redirects_no_job(place: Place) -> None:
     link = place.ben.home / "later"
     place.ben.run("ln", "-sfn", place.site, link)
     assert place.submit(conda=str(link)).get("code") == "forbidden"

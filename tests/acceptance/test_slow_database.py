@@ -44,7 +44,7 @@ def store_of(cluster: Servers, name: str) -> tuple[str, str]:
     ["jobs IN EXCLUSIVE MODE", "jobs IN ACCESS EXCLUSIVE MODE"],
     ids=["commits wait", "commits and reads wait"],
 )
-def test_a_slow_database_delays_what_is_new_and_costs_neither_jobs_nor_nodes_nor_the_lead(
+def test_slow_database_delays_new_work_without_losing_jobs_nodes_or_leadership(
     cluster: Servers, tmp_path: Path, lock: str
 ) -> None:
     url = cluster.environment["GPU_SCHEDULER_DATABASE_URL"]

@@ -14,7 +14,7 @@ from tests.acceptance.conftest import RealServer
 NOBODY = 65_534
 
 
-def test_a_job_runs_the_code_as_it_was_at_submit(server: RealServer, tmp_path: Path) -> None:
+def test_job_runs_code_as_of_submission(server: RealServer, tmp_path: Path) -> None:
     project = tmp_path / "project"
     (project / "sub").mkdir(parents=True)
     script = project / "sub" / "task.sh"
@@ -46,7 +46,7 @@ def test_a_job_runs_the_code_as_it_was_at_submit(server: RealServer, tmp_path: P
     assert not Path(place).exists()
 
 
-def test_code_that_is_too_large_is_refused(server: RealServer, tmp_path: Path) -> None:
+def test_oversized_code_is_rejected(server: RealServer, tmp_path: Path) -> None:
     (tmp_path / "data.bin").write_bytes(b"x" * (2 << 20))
     words = ("submit", "--snapshot", "--snapshot-limit", "1M", "--", "true")
     told = server.tgpu(*words, cwd=tmp_path, code=2, XDG_STATE_HOME=str(tmp_path / "s")).stderr
@@ -54,7 +54,7 @@ def test_code_that_is_too_large_is_refused(server: RealServer, tmp_path: Path) -
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
-def test_a_snapshot_of_another_user_is_private_and_runs_as_that_user(
+def test_snapshot_of_user_is_private_and_runs_as_that_user(
     server: RealServer, tmp_path: Path
 ) -> None:
     home = Path(tempfile.mkdtemp(prefix="tgpu-home-"))

@@ -59,7 +59,7 @@ def assert_given_up(over: Over, *words: str) -> None:
 
 
 @pytest.mark.parametrize("user", [0, NOBODY], ids=["root", "nobody"])
-def test_a_job_whose_working_directory_hangs_is_given_up(user: int) -> None:
+def test_job_with_hanging_working_directory_fails_after_timeout(user: int) -> None:
     async def scenario(rig: Rig) -> None:
         with hanging_directory(rig.directory / "gone") as gone:
             work = rig.work(
@@ -77,7 +77,7 @@ def test_a_job_whose_working_directory_hangs_is_given_up(user: int) -> None:
     with_launcher(scenario)
 
 
-def test_a_job_whose_output_file_hangs_is_given_up() -> None:
+def test_job_with_hanging_output_file_fails_after_timeout() -> None:
     async def scenario(rig: Rig) -> None:
         with hanging_directory(rig.directory / "gone") as gone:
             output = f"{gone}/out.txt"
@@ -90,7 +90,7 @@ def test_a_job_whose_output_file_hangs_is_given_up() -> None:
     with_launcher(scenario)
 
 
-def test_a_program_or_script_that_hangs_is_named() -> None:
+def test_hanging_program_or_script_is_named() -> None:
     async def scenario(rig: Rig) -> None:
         with hanging_directory(rig.directory / "gone") as gone:
             work = rig.work("job-1.1", f"{gone}/train", start_timeout_ms=SOON_MS)
@@ -102,7 +102,7 @@ def test_a_program_or_script_that_hangs_is_named() -> None:
     with_launcher(scenario)
 
 
-def test_members_whose_working_directory_hangs_end_their_gang() -> None:
+def test_members_with_hanging_working_directory_end_their_gang() -> None:
     async def scenario(rig: Rig) -> None:
         with hanging_directory(rig.directory / "gone") as gone:
             hangs = of_member(
@@ -118,7 +118,7 @@ def test_members_whose_working_directory_hangs_end_their_gang() -> None:
     with_launcher(scenario)
 
 
-def test_a_member_whose_gang_never_comes_is_given_up() -> None:
+def test_member_whose_gang_never_arrives_fails_after_timeout() -> None:
     async def scenario(rig: Rig) -> None:
         alone = of_member(rig, "job-1.1", 0, "true", start_timeout_ms=SOON_MS)
         await rig.launcher.start(alone)
@@ -127,7 +127,7 @@ def test_a_member_whose_gang_never_comes_is_given_up() -> None:
     with_launcher(scenario)
 
 
-def test_no_member_that_waited_is_blamed_for_the_one_that_never_came() -> None:
+def test_waiting_members_are_not_blamed_for_missing_one() -> None:
     """The one that has waited longest gives up first."""
 
     async def scenario(rig: Rig) -> None:
@@ -142,7 +142,7 @@ def test_no_member_that_waited_is_blamed_for_the_one_that_never_came() -> None:
     with_launcher(scenario)
 
 
-def test_a_prepared_member_that_was_stopped_and_cannot_run_is_given_up() -> None:
+def test_stopped_prepared_member_that_cannot_run_fails_after_timeout() -> None:
     """It has said that it is ready; that it never ran can be told, as it never read the word."""
 
     async def scenario(rig: Rig) -> None:
@@ -161,7 +161,7 @@ def test_a_prepared_member_that_was_stopped_and_cannot_run_is_given_up() -> None
 
 
 @pytest.mark.parametrize("runner", ["terminal", "tmux"])
-def test_sessions_whose_working_directory_hangs_are_given_up(runner: str) -> None:
+def test_sessions_with_hanging_working_directory_fail_after_timeout(runner: str) -> None:
     async def scenario(rig: Rig) -> None:
         with hanging_directory(rig.directory / "gone") as gone:
             work = rig.work(
@@ -174,7 +174,7 @@ def test_sessions_whose_working_directory_hangs_are_given_up(runner: str) -> Non
     with_launcher(scenario)
 
 
-def test_a_child_that_cannot_be_killed_keeps_its_devices_and_holds_up_nobody_else() -> None:
+def test_unkillable_child_keeps_its_devices_and_blocks_no_other() -> None:
     async def scenario(rig: Rig) -> None:
         with stuck_directory(rig.directory / "gone") as gone:
             stuck = of_member(
@@ -195,7 +195,7 @@ def test_a_child_that_cannot_be_killed_keeps_its_devices_and_holds_up_nobody_els
     with_launcher(scenario)
 
 
-def test_an_older_launcher_does_without_these_times() -> None:
+def test_older_launcher_works_without_start_timeouts() -> None:
     work = Work(allocation_id="a", argv=("true",), start_timeout_ms=1, engine_timeout_ms=2)
     known = frozenset(Work.__slots__) - set(OPTIONAL_FIELDS)
     form, unknown = split_known_fields(encode_work(work), known)

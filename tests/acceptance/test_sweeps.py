@@ -21,7 +21,7 @@ def sweep(server: RealServer, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return "grid", place
 
 
-def test_a_sweep_is_a_grid_and_only_what_failed_runs_again(
+def test_sweep_is_shown_as_grid_and_only_failed_jobs_are_rerun(
     server: RealServer, sweep: tuple[str, Path]
 ) -> None:
     name, place = sweep
@@ -44,7 +44,7 @@ def test_a_sweep_is_a_grid_and_only_what_failed_runs_again(
     assert "grid" in server.tgpu("show", jobs[0]["id"]).stdout
 
 
-def test_what_is_no_sweep_is_refused(server: RealServer, sweep: tuple[str, Path]) -> None:
+def test_invalid_sweep_is_rejected(server: RealServer, sweep: tuple[str, Path]) -> None:
     assert "you have no sweep 'nosuch'" in server.tgpu("sweep", "nosuch", code=4).stderr
     alone = server.submit("--", "true")
     assert "is not part of a sweep" in server.tgpu("sweep", alone, code=4).stderr

@@ -60,7 +60,7 @@ def a_sleeper(cluster: Cluster, *options: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("label", "node"), [("one", "n1"), ("two", "n2")])
-def test_a_shell_on_any_node_has_its_size_its_signals_and_its_exit_code(
+def test_shell_on_any_node_has_size_signals_and_exit_code(
     cluster: Cluster, terminal: Terminal, label: str, node: str
 ) -> None:
     open_shell(terminal, "--label", f"which={label}")
@@ -82,9 +82,7 @@ def test_a_shell_on_any_node_has_its_size_its_signals_and_its_exit_code(
     assert terminal.answer("stty -a | grep -cw -e -echo") == "0"
 
 
-def test_one_can_leave_a_shell_on_a_node_and_come_back(
-    cluster: Cluster, terminal: Terminal
-) -> None:
+def test_shell_on_node_can_be_detached_and_reattached(cluster: Cluster, terminal: Terminal) -> None:
     open_shell(terminal)
     job = last_job(cluster)["id"]
     terminal.enter("number=41")
@@ -100,9 +98,7 @@ def test_one_can_leave_a_shell_on_a_node_and_come_back(
     assert ended(cluster, job)["state"] == "completed"
 
 
-def test_an_agent_that_is_killed_costs_the_connection_for_a_moment_and_not_the_job(
-    cluster: Cluster, terminal: Terminal
-) -> None:
+def test_killed_agent_interrupts_terminal_but_not_job(cluster: Cluster, terminal: Terminal) -> None:
     open_shell(terminal, "--label", "which=two")
     job = last_job(cluster)["id"]
     terminal.enter("number=41")
@@ -118,7 +114,7 @@ def test_an_agent_that_is_killed_costs_the_connection_for_a_moment_and_not_the_j
     assert terminal.answer("echo $?") == "3"
 
 
-def test_a_server_that_is_killed_costs_the_connection_for_a_moment_and_not_the_job(
+def test_killed_server_interrupts_terminal_but_not_job(
     cluster: Cluster, terminal: Terminal
 ) -> None:
     open_shell(terminal)
@@ -136,9 +132,7 @@ def test_a_server_that_is_killed_costs_the_connection_for_a_moment_and_not_the_j
     cluster.wait_for_nodes()
 
 
-def test_data_goes_through_a_program_in_a_job_unchanged_and_much_of_it(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_large_data_passes_through_job_unchanged(cluster: Cluster, tmp_path: Path) -> None:
     """More than all buffers between hold together, both ways at once."""
     data = os.urandom(1 << 22)
     (tmp_path / "in").write_bytes(data)
@@ -155,7 +149,7 @@ def test_data_goes_through_a_program_in_a_job_unchanged_and_much_of_it(
     assert (through.returncode, through.stderr) == (5, b"done\n")
 
 
-def test_somebody_who_does_not_read_holds_up_neither_the_node_nor_others(
+def test_slow_reader_blocks_neither_node_nor_others(
     cluster: Cluster,
 ) -> None:
     with a_sleeper(cluster, "--label", "which=one") as job:
@@ -180,7 +174,7 @@ def test_somebody_who_does_not_read_holds_up_neither_the_node_nor_others(
     assert {node["state"] for node in cluster.nodes()} == {"online"}
 
 
-def test_a_program_that_is_over_before_anybody_came_is_shown_all_the_same(
+def test_output_of_program_that_ended_before_attach_is_shown(
     cluster: Cluster,
 ) -> None:
     for _ in range(3):
@@ -203,7 +197,7 @@ def frozen(node: Process) -> Iterator[None]:
         node.thaw()
 
 
-def test_who_sends_more_than_is_taken_is_cut_off(cluster: Cluster) -> None:
+def test_client_that_sends_too_much_is_disconnected(cluster: Cluster) -> None:
     with a_sleeper(cluster, "--label", "which=one") as job:
         address = f"ws://localhost/api/v1/jobs/{job}/terminal"
         with unix_connect(str(cluster.state / "server.sock"), address) as rude:
@@ -220,7 +214,7 @@ def test_who_sends_more_than_is_taken_is_cut_off(cluster: Cluster) -> None:
         assert cluster.tgpu("shell", "--job", job, "--", "echo", "others") == "others\n"
 
 
-def test_every_member_of_a_gang_has_a_terminal(cluster: Cluster) -> None:
+def test_every_gang_member_has_terminal(cluster: Cluster) -> None:
     words = ("-N", 2, "-G", 8, "--runner", "terminal", "--", "sleep", "600")
     job = cluster.submit(*words)
     cluster.until(lambda: cluster.states(job) == {"running"}, "it runs on both nodes")
@@ -231,7 +225,7 @@ def test_every_member_of_a_gang_has_a_terminal(cluster: Cluster) -> None:
     cluster.tgpu("cancel", job)
 
 
-def test_what_cannot_be_joined_is_refused_with_the_way_to_go(cluster: Cluster) -> None:
+def test_attach_to_job_without_terminal_is_rejected_with_alternative(cluster: Cluster) -> None:
     plain = cluster.submit("--", "sleep", "600")
     cluster.until(lambda: cluster.states(plain) == {"running"}, "it runs")
     assert "submit it with '--runner terminal'" in cluster.tgpu("attach", plain, code=2)

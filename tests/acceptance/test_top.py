@@ -43,9 +43,7 @@ def selected(screen: str) -> str:
     return next((line for line in screen.split("\n") if line.startswith(">")), "")
 
 
-def test_gpus_and_jobs_stand_in_80_columns_and_24_rows_and_in_more(
-    server: RealServer, terminal: Terminal
-) -> None:
+def test_gpus_and_jobs_fit_80x24_and_larger_screens(server: RealServer, terminal: Terminal) -> None:
     runs = server.submit("-G", 8, "-t", "1h", "-J", "big-run", "--", "sleep", 600)
     for number in range(30):
         server.submit("-G", 1, "-t", "10m", "-J", f"waits-{number:02d}", "--", "true")
@@ -81,7 +79,7 @@ def user() -> str:
     return pwd.getpwuid(os.getuid()).pw_name
 
 
-def test_a_job_is_chosen_by_keys_and_cancelled_after_a_question(
+def test_keys_select_job_and_cancel_it_after_confirmation(
     server: RealServer, terminal: Terminal
 ) -> None:
     jobs = [server.submit("-H", "-J", f"job-named-{name}", "--", "true") for name in "abc"]
@@ -118,7 +116,7 @@ def test_waiting_jobs_are_held_and_released(server: RealServer, terminal: Termin
     terminal.type("q")
 
 
-def test_logs_and_reasons_are_shown_and_words_choose_jobs(
+def test_logs_and_reasons_are_shown_and_filter_selects_jobs(
     server: RealServer, terminal: Terminal
 ) -> None:
     script = (
@@ -158,7 +156,7 @@ def test_logs_and_reasons_are_shown_and_words_choose_jobs(
     terminal.until(lambda shown: shown.rstrip().endswith(PROMPT), "the prompt")
 
 
-def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(terminal: Terminal) -> None:
+def test_ctrl_z_restores_terminal_and_fg_resumes(terminal: Terminal) -> None:
     before = terminal.answer("stty -g | cksum")
     open_top(terminal)
     terminal.press("C-z")
@@ -175,7 +173,7 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(terminal: Terminal
     ("end", "code"),
     [("C-c", 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
 )
-def test_on_every_way_out_the_terminal_is_as_before(
+def test_terminal_is_restored_on_every_exit(
     terminal: Terminal, end: str | signal.Signals, code: int
 ) -> None:
     before = terminal.answer("stty -g | cksum")
@@ -191,9 +189,7 @@ def test_on_every_way_out_the_terminal_is_as_before(
     terminal.see("\nvisible")
 
 
-def test_a_server_that_is_away_is_said_so_and_waited_for(
-    server: RealServer, terminal: Terminal
-) -> None:
+def test_unreachable_server_is_shown_and_retried(server: RealServer, terminal: Terminal) -> None:
     open_top(terminal)
     server.tgpu("down", "--state-dir", server.state_dir)
     terminal.see("retrying")
@@ -203,7 +199,7 @@ def test_a_server_that_is_away_is_said_so_and_waited_for(
     terminal.until(lambda shown: shown.rstrip().endswith(PROMPT), "the prompt")
 
 
-def test_colours_are_for_terminals_that_want_them(terminal: Terminal) -> None:
+def test_colours_depend_on_terminal(terminal: Terminal) -> None:
     open_top(terminal)
     terminal.until(lambda _: "\x1b[36m" in terminal.coloured(), "colours")
     terminal.type("q")
@@ -215,7 +211,7 @@ def test_colours_are_for_terminals_that_want_them(terminal: Terminal) -> None:
     terminal.type("q")
 
 
-def test_one_picture_goes_through_a_pipe(server: RealServer) -> None:
+def test_top_prints_one_frame_to_pipe(server: RealServer) -> None:
     server.submit("-H", "-J", "held-one", "--", "true")
     for words in (["top", "--once"], ["top"]):
         shown = server.tgpu(*words).stdout
@@ -230,7 +226,7 @@ def test_one_picture_goes_through_a_pipe(server: RealServer) -> None:
     server.tgpu("cancel", "last")
 
 
-def test_bars_follow_the_hardware_and_strangers_are_named(
+def test_bars_follow_hardware_and_foreign_processes_are_named(
     box: tuple[RealServer, FakeNvml],
 ) -> None:
     server, nvml = box

@@ -76,7 +76,7 @@ def house() -> Iterator[House]:
 # --- what a job's processes are
 
 
-def test_a_jobs_processes_have_exactly_the_ids_and_groups_of_their_user(house: House) -> None:
+def test_job_processes_have_exactly_ids_and_groups_of_user(house: House) -> None:
     job = house.ben.submit("cat /proc/self/status; umask")
     status = dict(line.split(":", 1) for line in house.output(job).splitlines() if ":" in line)
     assert status["Uid"].split() == [str(house.ben.uid)] * 4
@@ -87,7 +87,7 @@ def test_a_jobs_processes_have_exactly_the_ids_and_groups_of_their_user(house: H
         assert int(status[name], 16) == 0, name
 
 
-def test_a_job_inherits_no_descriptor_and_no_secret_of_the_server(house: House) -> None:
+def test_job_inherits_no_descriptor_or_secret_of_server(house: House) -> None:
     # Without a pipe: the shell would have that open, too.
     job = house.ben.submit("ls -1 /proc/$$/fd; echo --; env; cat /proc/$$/environ")
     output = house.output(job)
@@ -96,7 +96,7 @@ def test_a_job_inherits_no_descriptor_and_no_secret_of_the_server(house: House) 
     assert "GPU_SCHEDULER_" not in output
 
 
-def test_a_job_has_the_limits_that_it_asked_for(house: House) -> None:
+def test_job_has_requested_limits(house: House) -> None:
     where = "$(sed -n 's/^[0-9]*:pids:\\|^0:://p' /proc/self/cgroup | head -1)"
     command = f"cat /sys/fs/cgroup/pids{where}/pids.max /sys/fs/cgroup{where}/pids.max 2>&1"
     words = house.output(house.ben.submit(command, max_processes=77)).split()
@@ -105,7 +105,7 @@ def test_a_job_has_the_limits_that_it_asked_for(house: House) -> None:
     assert "77" in words
 
 
-def test_a_job_sees_the_home_and_name_of_its_user(house: House) -> None:
+def test_job_sees_home_and_name_of_user(house: House) -> None:
     job = house.ben.submit("echo $USER $LOGNAME $HOME; id -un")
     name, home = house.ben.name, house.ben.home
     assert house.output(job).split() == [name, name, str(home), name]
@@ -142,7 +142,7 @@ def lets_in(person: Person, job: str) -> bool:
     return bool(told == "101")
 
 
-def test_to_a_terminal_come_its_user_and_admins_and_nobody_else(house: House) -> None:
+def test_only_user_and_admins_reach_terminal(house: House) -> None:
     """Not even who looks after the tenant: to type there is to be that user. And it is kept."""
     job = a_terminal_of(house, house.ben)
     roots = house.server.submit("--runner", "terminal", "--", "sleep", 300)
@@ -177,7 +177,7 @@ def test_to_a_terminal_come_its_user_and_admins_and_nobody_else(house: House) ->
     assert found == expected
 
 
-def test_a_link_in_the_place_of_a_terminal_leads_to_nobody_elses(house: House) -> None:
+def test_symlink_in_place_of_terminal_reaches_no_other_terminal(house: House) -> None:
     """The agent is root and could open any; it looks at whose it is."""
     hers = a_terminal_of(house, house.eve)
     victim = f"{house.server.state_dir}/scratch/{hers}.1.0/terminal.sock"
@@ -196,7 +196,9 @@ def test_a_link_in_the_place_of_a_terminal_leads_to_nobody_elses(house: House) -
         house.server.tgpu("cancel", hers)
 
 
-def test_nobody_reads_signals_cancels_follows_or_enters_anothers_job(house: House) -> None:
+def test_job_of_another_user_cannot_be_read_signalled_cancelled_followed_or_entered(
+    house: House,
+) -> None:
     job = house.ben.submit("echo for-ben-alone; echo $$; exec sleep 300", name="for-ben-alone")
     house.running(job)
     log = Path(house.server.state_dir) / "logs" / job
@@ -236,13 +238,13 @@ def test_nobody_reads_signals_cancels_follows_or_enters_anothers_job(house: Hous
 
 
 @pytest.mark.parametrize("name", ["agent.sock", "agent/launcher.sock"])
-def test_the_sockets_inside_are_closed_to_others(house: House, name: str) -> None:
+def test_internal_sockets_reject_other_users(house: House, name: str) -> None:
     path = f"{house.server.state_dir}/{name}"
     ended = house.eve.run("curl", "-s", "--unix-socket", path, "http://x/", check=False)
     assert ended.returncode == 7
 
 
-def test_a_tenants_admin_reaches_its_jobs_and_no_others(house: House) -> None:
+def test_tenant_admin_manages_only_jobs_of_tenant(house: House) -> None:
     of_lab = house.ben.submit("echo lab-words; sleep 300")
     of_eve = house.eve.submit("sleep 300")
     try:
@@ -259,7 +261,7 @@ def test_a_tenants_admin_reaches_its_jobs_and_no_others(house: House) -> None:
         house.ended(of_lab)
 
 
-def test_only_members_of_a_tenant_submit_to_it(house: House) -> None:
+def test_only_tenant_members_submit_to_tenant(house: House) -> None:
     body = {"command": ["true"], "tenant_id": "lab"}
     assert house.eve.call("POST", "/jobs", body)["code"] == "forbidden"
     body = {"command": ["true"], "tenant_id": "default"}
@@ -300,7 +302,7 @@ HEADERS: tuple[dict[str, str], ...] = (
 )
 
 
-def test_no_field_and_no_header_makes_anybody_somebody_else(house: House) -> None:
+def test_no_field_or_header_changes_identity(house: House) -> None:
     jobs = []
     body = {"command": ["/bin/sh", "-c", "id -ru; id -u; id -rg; id -g"], "working_directory": "/"}
     for wish, headers in [(wish, {}) for wish in WISHES] + [({}, header) for header in HEADERS]:
@@ -322,7 +324,7 @@ def test_no_field_and_no_header_makes_anybody_somebody_else(house: House) -> Non
 
 
 @pytest.mark.parametrize("kind", [[], 0, True, None, {"uid": 0}, "0", -1, 1.5, "\u0000"])
-def test_no_type_of_a_value_makes_anybody_somebody_else(house: House, kind: Any) -> None:
+def test_no_value_type_changes_identity(house: House, kind: Any) -> None:
     fields = ("name", "tenant_id", "command", "script", "environment", "umask", "output", "runner")
     for field in (*fields, "captured_environment", "members", "working_directory", "user"):
         body = {"command": ["true"], "hold": True, field: kind}
@@ -353,7 +355,7 @@ def failed_to_write(house: House, output: str, **more: Any) -> str:
     return str(form["reason"])
 
 
-def test_output_goes_only_where_the_user_may_write(house: House, treasure: Path) -> None:
+def test_output_is_written_only_where_user_may_write(house: House, treasure: Path) -> None:
     for path in (
         treasure,
         "/etc/tgpu-was-here",
@@ -366,7 +368,7 @@ def test_output_goes_only_where_the_user_may_write(house: House, treasure: Path)
     assert not Path("/etc/tgpu-was-here").exists()
 
 
-def test_links_lead_no_further_than_their_user_gets(house: House, treasure: Path) -> None:
+def test_symlinks_are_followed_with_permissions_of_user(house: House, treasure: Path) -> None:
     symbolic, hard = house.ben.home / "symbolic", house.ben.home / "hard"
     house.ben.run("ln", "-s", treasure, symbolic)
     # Made by root, as kernels with protected_hardlinks would not let ben.
@@ -378,9 +380,7 @@ def test_links_lead_no_further_than_their_user_gets(house: House, treasure: Path
     hard.unlink()
 
 
-def test_a_link_that_changes_while_jobs_start_leads_nowhere_else(
-    house: House, treasure: Path
-) -> None:
+def test_symlink_changed_during_start_leads_nowhere_else(house: House, treasure: Path) -> None:
     switch = house.ben.home / "switch"
     own = house.ben.home / "own"
     flip = f"ln -sfn {own} {switch}; ln -sfn {treasure} {switch}"
@@ -392,7 +392,7 @@ def test_a_link_that_changes_while_jobs_start_leads_nowhere_else(
     house.ended(flipper)
 
 
-def test_a_working_directory_of_somebody_else_is_not_entered(house: House) -> None:
+def test_working_directory_without_permission_is_not_entered(house: House) -> None:
     for path in (str(house.ann.home), f"{house.ben.home}/../ann", house.server.state_dir + "/logs"):
         form = house.ended(house.ben.submit("pwd", working_directory=path))
         assert (form["state"], "cannot enter" in form["reason"]) == ("failed", True), form
@@ -403,16 +403,14 @@ def test_a_working_directory_of_somebody_else_is_not_entered(house: House) -> No
 @pytest.mark.parametrize(
     "name", ["..%2f..%2fscheduler.db", "%2e%2e", "job-1%2f..%2fjob-2", "job-1%00", "-1", "1e3"]
 )
-def test_names_in_addresses_lead_nowhere_else(house: House, name: str) -> None:
+def test_path_traversal_in_urls_is_rejected(house: House, name: str) -> None:
     for path in (f"/jobs/{name}/logs", f"/jobs/{name}", f"/tenants/{name}", f"/tokens/{name}"):
         method = "DELETE" if "tokens" in path else "GET"
         answer = house.ben.call(method, path)
         assert answer["code"] in {"invalid_request", "not_found", "forbidden"}, (path, answer)
 
 
-def test_what_a_job_leaves_in_its_scratch_directory_harms_nobody(
-    house: House, treasure: Path
-) -> None:
+def test_leftovers_in_scratch_directory_harm_no_other_user(house: House, treasure: Path) -> None:
     """The launcher is root and cleans up there: it must not follow what the job has put."""
     command = (
         f"cd $(dirname $TGPU_STOP_FILE) && rm -rf * && ln -s {treasure} stop-reason && "

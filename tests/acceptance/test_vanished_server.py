@@ -106,19 +106,19 @@ def _then_gone(place: Place, work: Callable[[], Any], job: str) -> Any:
     return found[0]
 
 
-def test_waiting_goes_on_with_another_server(place: Place) -> None:
+def test_wait_continues_with_another_server(place: Place) -> None:
     job = place.fake.add({})["id"]
     with Client(place.both) as client:
         assert _then_gone(place, lambda: client.wait(job), job)["state"] == "completed"
 
 
-def test_waiting_goes_on_with_another_server_also_in_an_event_loop(place: Place) -> None:
+def test_async_wait_continues_with_another_server(place: Place) -> None:
     job = place.fake.add({})["id"]
     client = AsyncClient(place.both)
     assert _then_gone(place, lambda: asyncio.run(client.wait(job)), job)["state"] == "completed"
 
 
-def test_output_is_followed_from_another_server(
+def test_logs_follow_continues_from_another_server(
     place: Place, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     job = place.fake.add({})["id"]
@@ -128,7 +128,7 @@ def test_output_is_followed_from_another_server(
     assert capfdbinary.readouterr().out == b"one\ntwo\n"
 
 
-def test_waiting_goes_on_when_the_only_server_comes_back(
+def test_wait_continues_when_only_server_returns(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = place.fake.add({})["id"]
@@ -159,7 +159,7 @@ def _options(connected: Any) -> tuple[int, int, int]:
     )
 
 
-def test_connections_to_a_server_elsewhere_are_looked_after(listener: socket.socket) -> None:
+def test_remote_connections_use_tcp_keepalive(listener: socket.socket) -> None:
     with Client(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
         connected = client.connection._connected()
         assert _options(connected) == (1, socket_options.IDLE_S, socket_options.GONE_S * 1000)
@@ -167,7 +167,7 @@ def test_connections_to_a_server_elsewhere_are_looked_after(listener: socket.soc
         assert _options(connected)[2] == 0
 
 
-def test_that_nobody_is_there_any_more_is_no_silence() -> None:
+def test_kernel_timeout_is_reported_as_lost_connection() -> None:
     """The kernel tells it by the same kind of error as that nothing came in time."""
 
     class Gone:
