@@ -100,7 +100,7 @@ def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     case.source.close()
 
 
-def test_a_node_has_cores_and_memory_and_says_how_it_was_found(case: Case) -> None:
+def test_node_has_cores_memory_and_discovery_source(case: Case) -> None:
     found = case.source.find()
     assert found.cpu_milli > 0
     assert found.memory_mb > 0
@@ -108,7 +108,7 @@ def test_a_node_has_cores_and_memory_and_says_how_it_was_found(case: Case) -> No
     assert bool(found.devices) or found.problem
 
 
-def test_devices_are_counted_from_zero_and_have_a_name_of_their_own(case: Case) -> None:
+def test_devices_are_numbered_from_zero_with_unique_ids(case: Case) -> None:
     devices = case.source.find().devices
     assert [device.index for device in devices] == list(range(len(devices)))
     assert len({device.uuid for device in devices}) == len(devices)
@@ -117,7 +117,7 @@ def test_devices_are_counted_from_zero_and_have_a_name_of_their_own(case: Case) 
     assert all(" " not in device.model for device in devices)
 
 
-def test_islands_are_numbered_and_only_joined_devices_have_bandwidth(case: Case) -> None:
+def test_islands_are_numbered_and_only_linked_devices_have_bandwidth(case: Case) -> None:
     devices = case.source.find().devices
     islands = [device.island for device in devices]
     assert sorted(set(islands)) == list(range(len(set(islands))))
@@ -125,17 +125,17 @@ def test_islands_are_numbered_and_only_joined_devices_have_bandwidth(case: Case)
         assert (islands.count(device.island) > 1) == (device.bandwidth_gbps > 0)
 
 
-def test_finding_twice_finds_the_same(case: Case) -> None:
+def test_repeated_discovery_gives_same_result(case: Case) -> None:
     assert case.source.find() == case.source.find()
 
 
-def test_there_is_one_reading_for_each_device_in_order(case: Case) -> None:
+def test_each_device_has_one_reading_in_order(case: Case) -> None:
     found = case.source.find()
     for _ in range(2):
         assert [r.index for r in case.source.read()] == [d.index for d in found.devices]
 
 
-def test_a_source_can_be_read_without_having_been_asked_to_find(case: Case) -> None:
+def test_source_can_be_read_before_discovery(case: Case) -> None:
     assert [reading.index for reading in case.source.read()] == list(range(len(case.source.read())))
 
 
@@ -143,7 +143,7 @@ def test_healthy_devices_have_no_faults(case: Case) -> None:
     assert all(reading.healthy for reading in case.source.read())
 
 
-def test_a_source_may_be_closed_twice_and_used_again(case: Case) -> None:
+def test_source_may_be_closed_twice_and_reused(case: Case) -> None:
     before = case.source.find()
     case.source.close()
     case.source.close()
@@ -151,7 +151,7 @@ def test_a_source_may_be_closed_twice_and_used_again(case: Case) -> None:
     assert len(case.source.read()) == len(before.devices)
 
 
-def test_a_bad_device_is_a_fault_and_not_an_error(case: Case) -> None:
+def test_bad_device_is_reported_as_fault_not_error(case: Case) -> None:
     if case.spoil_one is None:
         pytest.skip("this source has no device that could go bad")
     case.source.find()
@@ -162,7 +162,7 @@ def test_a_bad_device_is_a_fault_and_not_an_error(case: Case) -> None:
     assert all(reading.healthy for reading in case.source.read())
 
 
-def test_a_driver_that_does_not_answer_is_one_kind_of_error_and_can_recover(case: Case) -> None:
+def test_unresponsive_driver_raises_one_error_type_and_can_recover(case: Case) -> None:
     if case.spoil_all is None:
         pytest.skip("this source has no driver that could fail")
     count = len(case.source.find().devices)
@@ -176,12 +176,12 @@ def test_a_driver_that_does_not_answer_is_one_kind_of_error_and_can_recover(case
     assert len(case.source.read()) == count
 
 
-def test_everything_survives_json(case: Case) -> None:
+def test_all_values_survive_json(case: Case) -> None:
     found, readings = case.source.find(), case.source.read()
     json.dumps([dataclasses.asdict(found), [dataclasses.asdict(reading) for reading in readings]])
 
 
-def test_a_watcher_serves_every_source(case: Case) -> None:
+def test_monitor_reads_every_source(case: Case) -> None:
     found = case.source.find()
     telemetry = DeviceMonitor(case.source, found, lambda pid: None).read()
     assert telemetry.problem == ""
@@ -207,7 +207,7 @@ def busy(fake_nvml: FakeNvml) -> Iterator[tuple[FakeNvml, list[int]]]:
         sleeper.wait()
 
 
-def test_gpustat_sees_the_same(busy: tuple[FakeNvml, list[int]]) -> None:
+def test_gpustat_sees_same_devices(busy: tuple[FakeNvml, list[int]]) -> None:
     fake, pids = busy
     done = subprocess.run(
         [sys.executable, "-m", "gpustat", "--json"],
@@ -258,7 +258,7 @@ print(json.dumps(seen))
 """
 
 
-def test_the_unmodified_binding_sees_the_same(busy: tuple[FakeNvml, list[int]]) -> None:
+def test_unmodified_pynvml_sees_same_devices(busy: tuple[FakeNvml, list[int]]) -> None:
     fake, _ = busy
     command = [sys.executable, "-c", BINDING]
     done = subprocess.run(command, env=fake.env, capture_output=True, text=True, check=True)
@@ -275,7 +275,7 @@ def test_the_unmodified_binding_sees_the_same(busy: tuple[FakeNvml, list[int]]) 
         assert device.bandwidth_gbps == gpu["links"] * 50
 
 
-def test_a_foreign_process_is_seen_with_its_user_and_a_job_of_ours_is_not_foreign(
+def test_foreign_process_is_seen_with_user_and_own_job_is_not_foreign(
     busy: tuple[FakeNvml, list[int]],
 ) -> None:
     _, (ours, theirs) = busy
@@ -308,7 +308,7 @@ print(json.dumps(seen))
 """
 
 
-def test_the_binding_and_gpustat_see_the_same_while_mig_is_divided_anew(
+def test_pynvml_and_gpustat_see_same_devices_while_mig_changes(
     fake_nvml: FakeNvml,
 ) -> None:
     source = NvmlSource(HOST)

@@ -73,7 +73,7 @@ def work_of(rig: Rig, runner: str, script: str, **more: Any) -> Work:
     return replace(work, image=f"rootfs:{root}", mounts=((here, here, False),))
 
 
-def test_an_exit_code_is_an_exit_code(runner: str) -> None:
+def test_exit_code_is_reported(runner: str) -> None:
     async def scenario(rig: Rig) -> None:
         over = await rig.run(work_of(rig, runner, "exit 7"))
         assert (over.exit_code, over.signal, over.ran, over.stopped_by) == (7, None, True, "")
@@ -81,7 +81,7 @@ def test_an_exit_code_is_an_exit_code(runner: str) -> None:
     with_launcher(scenario)
 
 
-def test_a_signal_is_a_signal(runner: str) -> None:
+def test_signal_is_reported(runner: str) -> None:
     async def scenario(rig: Rig) -> None:
         over = await rig.run(work_of(rig, runner, "kill -9 $$"))
         assert (over.exit_code, over.signal, over.ran) == (None, 9, True)
@@ -89,7 +89,7 @@ def test_a_signal_is_a_signal(runner: str) -> None:
     with_launcher(scenario)
 
 
-def test_the_job_has_its_environment_its_directory_and_its_log(runner: str) -> None:
+def test_job_has_its_environment_directory_and_log(runner: str) -> None:
     async def scenario(rig: Rig) -> None:
         script = 'echo "$COLOUR|$TGPU_ALLOCATION_ID|$TGPU_MEMBER"; pwd; echo wrong >&2'
         work = work_of(rig, runner, script)
@@ -105,7 +105,7 @@ def test_the_job_has_its_environment_its_directory_and_its_log(runner: str) -> N
     with_launcher(scenario)
 
 
-def test_output_goes_to_the_file_that_the_user_named(runner: str) -> None:
+def test_output_goes_to_file_named_by_user(runner: str) -> None:
     async def scenario(rig: Rig) -> None:
         own = rig.directory / "own"
         own.mkdir()
@@ -122,7 +122,7 @@ def test_output_goes_to_the_file_that_the_user_named(runner: str) -> None:
     with_launcher(scenario)
 
 
-def test_output_never_goes_where_the_user_may_not_write(runner: str) -> None:
+def test_output_is_not_written_where_user_may_not_write(runner: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")
 
@@ -145,7 +145,7 @@ def test_output_never_goes_where_the_user_may_not_write(runner: str) -> None:
     with_launcher(scenario)
 
 
-def test_a_stop_asks_first_and_says_why(runner: str) -> None:
+def test_stop_sends_sigterm_first_and_writes_reason(runner: str) -> None:
     async def scenario(rig: Rig) -> None:
         script = (
             "trap 'cat \"$TGPU_STOP_FILE\"; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
@@ -160,7 +160,7 @@ def test_a_stop_asks_first_and_says_why(runner: str) -> None:
     with_launcher(scenario)
 
 
-def test_a_job_that_will_not_stop_is_killed_with_all_that_detached_itself(runner: str) -> None:
+def test_job_that_ignores_stop_is_killed_with_detached_processes(runner: str) -> None:
     async def scenario(rig: Rig) -> None:
         tree = (
             "trap '' TERM; setsid sh -c 'trap \"\" TERM; echo ready; exec sleep 1000' & "
@@ -178,7 +178,7 @@ def test_a_job_that_will_not_stop_is_killed_with_all_that_detached_itself(runner
     with_launcher(scenario)
 
 
-def test_what_a_job_leaves_behind_is_gone_when_it_is_over(runner: str) -> None:
+def test_leftover_processes_are_gone_when_job_is_over(runner: str) -> None:
     async def scenario(rig: Rig) -> None:
         done = rig.directory / "done"
         script = (
@@ -197,7 +197,7 @@ def test_what_a_job_leaves_behind_is_gone_when_it_is_over(runner: str) -> None:
     with_launcher(scenario)
 
 
-def test_a_command_that_does_not_exist_has_not_run(runner: str) -> None:
+def test_missing_command_has_not_run(runner: str) -> None:
     if runner == "container":
         pytest.skip("an engine's init reports it as an exit code")
 
@@ -210,7 +210,7 @@ def test_a_command_that_does_not_exist_has_not_run(runner: str) -> None:
     with_launcher(scenario)
 
 
-def test_a_script_runs_by_its_first_line(runner: str) -> None:
+def test_script_runs_by_its_shebang(runner: str) -> None:
     async def scenario(rig: Rig) -> None:
         work = work_of(rig, runner, "")
         script = '#!/bin/sh -e\necho "$# $1"\nfalse\necho never\n'
@@ -221,7 +221,7 @@ def test_a_script_runs_by_its_first_line(runner: str) -> None:
     with_launcher(scenario)
 
 
-def test_an_end_that_nobody_saw_is_not_invented(runner: str) -> None:
+def test_unobserved_exit_code_is_reported_as_unknown(runner: str) -> None:
     """The launcher is killed while the job runs; sessions and containers keep their end."""
 
     async def scenario(rig: Rig) -> None:
@@ -240,7 +240,7 @@ def test_an_end_that_nobody_saw_is_not_invented(runner: str) -> None:
 
 
 @pytest.mark.parametrize("multiplexer", ["tmux", "screen"])
-def test_a_session_can_be_attached_to_and_typed_into(multiplexer: str) -> None:
+def test_session_can_be_attached_and_typed_into(multiplexer: str) -> None:
     if reason := needs(multiplexer):
         pytest.skip(reason)
 
@@ -256,7 +256,7 @@ def test_a_session_can_be_attached_to_and_typed_into(multiplexer: str) -> None:
     with_launcher(scenario)
 
 
-def test_killing_the_session_kills_the_job() -> None:
+def test_killing_session_kills_job() -> None:
     if reason := needs("tmux"):
         pytest.skip(reason)
 
@@ -285,7 +285,7 @@ def test_no_container_is_left_behind() -> None:
     with_launcher(scenario)
 
 
-def test_a_container_runs_as_its_user_and_shows_nothing_that_the_user_may_not_read() -> None:
+def test_container_runs_as_user_and_exposes_nothing_unreadable_to_user() -> None:
     if reason := why_no_containers():
         pytest.skip(reason)
 

@@ -27,7 +27,7 @@ def finished(scenario: Scenario, policy: str) -> Rig:
 
 @settings(max_examples=examples(100))
 @given(scenario=scenarios(limits=False), policy=policies())
-def test_when_all_is_over_nothing_is_left_behind(scenario: Scenario, policy: str) -> None:
+def test_nothing_is_left_after_all_jobs_end(scenario: Scenario, policy: str) -> None:
     rig = finished(scenario, policy)
     state, cluster = rig.core.state, rig.core.state.cluster
 
@@ -55,7 +55,7 @@ def test_when_all_is_over_nothing_is_left_behind(scenario: Scenario, policy: str
 
 @settings(max_examples=examples(100))
 @given(scenario=scenarios(limits=False), policy=policies())
-def test_the_ledger_has_the_gpu_time_of_every_attempt(scenario: Scenario, policy: str) -> None:
+def test_ledger_has_gpu_time_of_every_attempt(scenario: Scenario, policy: str) -> None:
     rig = finished(scenario, policy)
 
     for tenant in TENANTS:
@@ -70,7 +70,7 @@ def test_the_ledger_has_the_gpu_time_of_every_attempt(scenario: Scenario, policy
 
 @settings(max_examples=examples(100))
 @given(scenario=scenarios(limits=False), policy=policies())
-def test_after_every_plan_state_store_and_plan_agree(scenario: Scenario, policy: str) -> None:
+def test_state_store_and_plan_agree_after_every_plan(scenario: Scenario, policy: str) -> None:
     seen: Counter[str] = Counter()
 
     def check(rig: Rig, plan: Plan) -> None:

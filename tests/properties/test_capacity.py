@@ -20,7 +20,7 @@ def go(rig: Rig) -> None:
 
 @settings(max_examples=examples(100))
 @given(scenario=scenarios(limits=False), policy=policies(), stop_ms=st.sampled_from((0, 90_000)))
-def test_no_device_or_node_bears_more_than_it_has_and_every_gang_is_whole(
+def test_no_device_or_node_exceeds_capacity_and_every_gang_is_whole(
     scenario: Scenario, policy: str, stop_ms: int
 ) -> None:
     go(Rig(scenario, policy, Physics(stop_ms=stop_ms)))
@@ -28,7 +28,7 @@ def test_no_device_or_node_bears_more_than_it_has_and_every_gang_is_whole(
 
 @settings(max_examples=examples(100))
 @given(scenario=scenarios(changes=False), policy=policies())
-def test_a_strict_quota_is_never_exceeded(scenario: Scenario, policy: str) -> None:
+def test_strict_quota_is_never_exceeded(scenario: Scenario, policy: str) -> None:
     def check(rig: Rig, plan: Plan) -> None:
         for tenant in rig.audit.tenants.values():
             rig.audit.check_quota(tenant)
@@ -38,7 +38,7 @@ def test_a_strict_quota_is_never_exceeded(scenario: Scenario, policy: str) -> No
 
 @settings(max_examples=examples(100))
 @given(scenario=scenarios(changes=False), policy=policies())
-def test_over_its_guarantee_a_tenant_holds_only_what_was_lent_when_it_started(
+def test_tenant_exceeds_guarantee_only_by_capacity_lent_at_start(
     scenario: Scenario, policy: str
 ) -> None:
     def check(rig: Rig, plan: Plan) -> None:
@@ -51,7 +51,7 @@ def test_over_its_guarantee_a_tenant_holds_only_what_was_lent_when_it_started(
 
 @settings(max_examples=examples(100))
 @given(scenario=scenarios(changes=False), policy=policies())
-def test_a_pool_stays_within_its_part_and_what_the_other_leaves(
+def test_pool_stays_within_its_quota_and_unused_capacity_of_other(
     scenario: Scenario, policy: str
 ) -> None:
     def check(rig: Rig, plan: Plan) -> None:
@@ -65,7 +65,7 @@ def test_a_pool_stays_within_its_part_and_what_the_other_leaves(
 
 @settings(max_examples=examples(60))
 @given(scenario=scenarios(changes=False), policy=policies())
-def test_a_budget_of_gpu_time_is_never_exceeded(scenario: Scenario, policy: str) -> None:
+def test_gpu_time_budget_is_never_exceeded(scenario: Scenario, policy: str) -> None:
     rig = Rig(scenario, policy)
     for _ in range(MOMENTS):
         going_on = rig.advance()

@@ -46,9 +46,7 @@ class Witness:
 
 @settings(max_examples=examples(60))
 @given(scenario=scenarios(most_jobs=7), policy=policies(), quota=st.sampled_from(CAPS))
-def test_no_user_goes_beyond_a_cap_or_a_budget(
-    scenario: Scenario, policy: str, quota: Quota
-) -> None:
+def test_no_user_exceeds_cap_or_budget(scenario: Scenario, policy: str, quota: Quota) -> None:
     chosen = replace(BRISK[policy], user_quota=quota, default_limit_ms=30 * STEP_MS)
     rig = Rig(scenario, chosen, watch=Witness(quota))
     while rig.advance():

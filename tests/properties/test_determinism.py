@@ -53,7 +53,7 @@ def shuffled(snapshot: Snapshot, seed: int) -> Snapshot:
 
 @settings(max_examples=examples(60))
 @given(scenario=scenarios(), policy=policies(), most=st.integers(1, 12))
-def test_deciding_twice_gives_the_same_plan_and_leaves_the_state_unchanged(
+def test_repeated_decision_gives_same_plan_and_leaves_state_unchanged(
     scenario: Scenario, policy: str, most: int
 ) -> None:
     now_ms, cluster = after(scenario, policy, most)
@@ -68,7 +68,7 @@ def test_deciding_twice_gives_the_same_plan_and_leaves_the_state_unchanged(
 
 @settings(max_examples=examples(60))
 @given(scenario=scenarios(), policy=policies(), most=st.integers(1, 12))
-def test_an_incrementally_updated_state_decides_like_a_rebuilt_one(
+def test_incremental_state_decides_like_rebuilt_one(
     scenario: Scenario, policy: str, most: int
 ) -> None:
     now_ms, cluster = after(scenario, policy, most)
@@ -83,7 +83,7 @@ def test_an_incrementally_updated_state_decides_like_a_rebuilt_one(
 
 @settings(max_examples=examples(60))
 @given(scenario=scenarios(), policy=policies(), most=st.integers(1, 12))
-def test_an_updated_state_and_a_rebuilt_one_give_the_same_bytes(
+def test_incremental_and_rebuilt_state_give_same_bytes(
     scenario: Scenario, policy: str, most: int
 ) -> None:
     now_ms, cluster = after(scenario, policy, most)
@@ -96,7 +96,7 @@ def test_an_updated_state_and_a_rebuilt_one_give_the_same_bytes(
 
 @settings(max_examples=examples(60))
 @given(scenario=scenarios(), policy=policies(), most=st.integers(1, 12), seed=st.integers(0, 1_000))
-def test_the_order_in_which_things_were_told_does_not_matter(
+def test_snapshot_order_does_not_change_plan(
     scenario: Scenario, policy: str, most: int, seed: int
 ) -> None:
     now_ms, cluster = after(scenario, policy, most)
@@ -117,7 +117,7 @@ sys.stdout.write(plans_of_some_histories())
 
 
 @pytest.mark.slow
-def test_other_processes_with_other_hash_seeds_give_the_same_bytes() -> None:
+def test_processes_with_other_hash_seeds_give_same_bytes() -> None:
     answers = set()
     for seed in ("0", "1", "4242"):
         environment = {

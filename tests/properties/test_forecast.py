@@ -22,7 +22,7 @@ def some_way(scenario: Scenario, policy: str, most: int) -> Rig:
 
 @settings(max_examples=examples(60))
 @given(scenario=scenarios(), policy=policies(), most=st.integers(1, 12))
-def test_a_forecast_leaves_the_state_unchanged(scenario: Scenario, policy: str, most: int) -> None:
+def test_forecast_leaves_state_unchanged(scenario: Scenario, policy: str, most: int) -> None:
     rig = some_way(scenario, policy, most)
     cluster = rig.core.state.cluster
     before, snapshot = dump_of(cluster), cluster.snapshot()
@@ -47,7 +47,7 @@ def lasting_refusals(rig: Rig) -> set[int]:
 
 @settings(max_examples=examples(80))
 @given(scenario=scenarios(changes=False), policy=policies(), most=st.integers(1, 12))
-def test_a_forecast_has_an_answer_for_every_job_that_can_run(
+def test_forecast_answers_for_every_job_that_can_run(
     scenario: Scenario, policy: str, most: int
 ) -> None:
     rig = some_way(scenario, policy, most)

@@ -66,7 +66,7 @@ def run_out(scenario: Scenario, policy: str, physics: Physics | None = None) -> 
 # --- quotas
 
 
-def test_the_optional_members_of_a_gang_stay_within_the_quota() -> None:
+def test_optional_gang_members_stay_within_quota() -> None:
     tenant = Tenant(id="t1", quota=Quota(gpu_milli=2_000))
     gang = work("gang", ONE, ONE, ONE, min_members=2, tenant="t1")
     rig = Rig(story([node(SMALLS)], gang, tenants=(tenant,)), "easy")
@@ -76,7 +76,7 @@ def test_the_optional_members_of_a_gang_stay_within_the_quota() -> None:
     rig.audit.check_quota(tenant)
 
 
-def test_a_job_of_one_pool_does_not_wait_because_another_pool_is_full() -> None:
+def test_job_of_one_pool_does_not_wait_because_another_is_full() -> None:
     pools = (
         PoolQuota(pool=Pool.ONLINE, percent=50, elastic=False),
         PoolQuota(pool=Pool.BATCH, percent=50, elastic=False),
@@ -90,7 +90,7 @@ def test_a_job_of_one_pool_does_not_wait_because_another_pool_is_full() -> None:
     assert ("o1", None) in rig.record.first_starts
 
 
-def test_gpu_memory_that_is_stated_counts_against_the_quota() -> None:
+def test_requested_gpu_memory_counts_against_quota() -> None:
     tenant = Tenant(id="t1", quota=Quota(gpu_memory_mb=10_000))
     jobs = [work(name, replace(ONE, gpu_memory_mb=6_000), tenant="t1") for name in ("j1", "j2")]
     rig = Rig(story([node(PAIR)], *jobs, tenants=(tenant,)), "easy")
@@ -104,21 +104,21 @@ def test_gpu_memory_that_is_stated_counts_against_the_quota() -> None:
 
 
 @pytest.mark.parametrize("policy", ["las", "feedback"])
-def test_the_tasks_of_an_array_do_not_evict_each_other_in_circles(policy: str) -> None:
+def test_array_tasks_do_not_evict_each_other_in_circles(policy: str) -> None:
     run_out(story([node(PAIR)], work("j", ONE, steps=6, array=array(4))), policy)
 
 
-def test_an_array_can_be_cancelled_while_a_failed_task_of_it_waits_to_be_retried() -> None:
+def test_array_can_be_cancelled_while_failed_task_awaits_retry() -> None:
     failing = work("j", ONE, exits=(1,), retries=1, array=array(1))
     run_out(story([node(PAIR)], failing, STEP_MS, Cancel("j")), "easy")
 
 
-def test_a_retried_task_gets_an_allocation_id_that_was_never_used() -> None:
+def test_retried_task_gets_unused_allocation_id() -> None:
     failing = work("j", ONE, exits=(1,), array=array(2))
     run_out(story([node(HARDWARE[0])], failing, 2 * STEP_MS + 1, Retry("j")), "easy")
 
 
-def test_all_tasks_of_an_array_with_a_reservation_start_when_there_is_room() -> None:
+def test_all_array_tasks_with_reservation_start_when_there_is_room() -> None:
     wide = work("wide", FOUR)
     tasks = work("tasks", ONE, array=array(3))
     rig = Rig(story([node(SMALLS)], wide, tasks), "easy")
@@ -128,7 +128,7 @@ def test_all_tasks_of_an_array_with_a_reservation_start_when_there_is_room() -> 
     assert len(rig.audit.held) == 4
 
 
-def test_cancelling_no_tasks_cancels_no_tasks() -> None:
+def test_cancelling_empty_task_range_cancels_nothing() -> None:
     rig = Rig(story([node(HARDWARE[0])], work("j", ONE, array=array(3))), "easy")
     rig.advance()
 
@@ -141,7 +141,7 @@ def test_cancelling_no_tasks_cancels_no_tasks() -> None:
 
 
 @pytest.mark.parametrize("policy", ["las", "feedback"])
-def test_jobs_that_lose_their_progress_do_not_evict_each_other_for_ever(policy: str) -> None:
+def test_jobs_that_lose_progress_do_not_evict_each_other_for_ever(policy: str) -> None:
     jobs = [work(name, TWO, steps=5) for name in ("j0", "j1")]
     run_out(story([node(PAIR)], *jobs), policy, Physics(keeps_progress=False))
 
@@ -152,7 +152,7 @@ def starts_of_those_others_left_for(rig: Rig) -> None:
     assert wanted <= started
 
 
-def test_a_place_that_is_being_cleared_is_not_taken_by_somebody_else() -> None:
+def test_place_being_freed_is_kept_for_preemptor() -> None:
     long = work("long", ONE, steps=4, priority=250)
     wide = work("wide", TWO, priority=250)
     narrow = work("narrow", ONE, priority=2500)
@@ -162,7 +162,7 @@ def test_a_place_that_is_being_cleared_is_not_taken_by_somebody_else() -> None:
     starts_of_those_others_left_for(rig)
 
 
-def test_nobody_is_evicted_for_a_job_that_a_higher_reservation_keeps_from_starting() -> None:
+def test_nothing_is_evicted_for_job_blocked_by_higher_reservation() -> None:
     firm = work("firm", ONE, steps=2, priority=250, preemptible=False)
     soft = work("soft", ONE, steps=2, priority=250)
     middle = work("middle", ONE, Request(gpu_count=1, gpu_extra_milli=500), steps=2)
@@ -173,7 +173,7 @@ def test_nobody_is_evicted_for_a_job_that_a_higher_reservation_keeps_from_starti
     starts_of_those_others_left_for(rig)
 
 
-def test_a_place_is_cleared_only_where_the_whole_gang_then_fits() -> None:
+def test_place_is_freed_only_where_whole_gang_then_fits() -> None:
     shares = Request(gpu_count=2, gpu_share_milli=300, gpu_memory_mb=9_000)
     gang = work(
         "gang",
@@ -190,7 +190,7 @@ def test_a_place_is_cleared_only_where_the_whole_gang_then_fits() -> None:
     starts_of_those_others_left_for(rig)
 
 
-def test_nobody_is_evicted_for_a_gang_that_wants_one_rack_and_would_not_get_it() -> None:
+def test_nothing_is_evicted_for_gang_whose_rack_would_not_fit() -> None:
     nodes = [node(PAIR, 0, rack="r1"), node(PAIR, 1, rack="r2"), node(PAIR, 2, rack="r2")]
     low = [work(f"low{n}", TWO, steps=12, priority=0) for n in range(3)]
     low[1] = replace(low[1], job=replace(low[1].job, preemptible=False))
@@ -205,7 +205,7 @@ def test_nobody_is_evicted_for_a_gang_that_wants_one_rack_and_would_not_get_it()
 # --- places
 
 
-def test_a_job_whose_labels_and_gpus_are_never_on_one_node_is_refused() -> None:
+def test_job_whose_labels_and_gpus_are_on_no_common_node_is_rejected() -> None:
     nodes = [node(PAIR, 0), node((), 1, labels=(("zone", "a"),))]
     job = work("j", Request(gpu_count=1, node_labels=(("zone", "a"),)))
     rig = Rig(story(nodes), "easy")
@@ -213,7 +213,7 @@ def test_a_job_whose_labels_and_gpus_are_never_on_one_node_is_refused() -> None:
     assert not rig.submit(job)
 
 
-def test_a_gang_of_shares_for_one_rack_is_not_refused_where_it_fits() -> None:
+def test_gang_of_shares_for_one_rack_is_accepted_where_it_fits() -> None:
     nodes = [node(HARDWARE[0], 0, rack="r1"), node(HARDWARE[0], 1, rack="r2")]
     rig = Rig(story(nodes), "easy")
 
@@ -224,7 +224,7 @@ def test_a_gang_of_shares_for_one_rack_is_not_refused_where_it_fits() -> None:
 
 
 @pytest.mark.parametrize("policy", ["fgd", "balance"])
-def test_a_share_that_wants_a_certain_device_starts_there(policy: str) -> None:
+def test_share_for_named_device_starts_there(policy: str) -> None:
     run_out(story([node(PAIR)], work("j", replace(HALF, device_ids=(1,)))), policy)
 
 
@@ -232,14 +232,14 @@ SCORED = ("random", "dot_product", "clustering", "packing", "best_fit", "fgd", "
 
 
 @pytest.mark.parametrize("policy", SCORED)
-def test_a_ranking_does_not_take_a_device_in_use_for_a_free_one(policy: str) -> None:
+def test_ranking_does_not_take_used_device_for_free(policy: str) -> None:
     memory_only = Request(gpu_count=1, gpu_share_milli=0, gpu_memory_mb=50_000)
     first = work("m", memory_only)
     run_out(story([node(PAIR)], first, work("j", TWO), work("k", memory_only)), policy)
 
 
 @pytest.mark.parametrize("policy", SCORED)
-def test_a_ranking_sees_when_slices_come_free(policy: str) -> None:
+def test_ranking_sees_freed_mig_slices(policy: str) -> None:
     slices = work("j", Request(gpu_count=2, mig_profile="1g.10gb"), array=array(3))
     run_out(story([node(SPLIT)], slices), policy)
 
@@ -277,13 +277,11 @@ CALM = test_reservations.CALM
     ids=["contiguous", "two models", "shares"],
 )
 @pytest.mark.parametrize("policy", ["easy", "conservative", "short"])
-def test_a_later_job_does_not_take_the_very_devices_that_are_reserved(
-    scenario: Scenario, policy: str
-) -> None:
+def test_later_job_does_not_take_reserved_devices(scenario: Scenario, policy: str) -> None:
     test_reservations.holds_for(scenario, CALM[policy])
 
 
-def test_an_older_reservation_that_starts_early_does_not_push_a_younger_one_back() -> None:
+def test_early_start_of_older_reservation_does_not_delay_younger_one() -> None:
     scenario = story(
         [node(SMALLS), node(SMALLS, 1)],
         work("j0", FOUR, FOUR),
@@ -305,7 +303,7 @@ def state_after(scenario: Scenario, policy: str, moments: int = 1) -> tuple[int,
 
 
 @pytest.mark.parametrize("policy", ["easy", "best_fit"])
-def test_two_shares_that_leave_at_once_leave_nothing_in_the_index(policy: str) -> None:
+def test_two_shares_released_at_once_leave_nothing_in_index(policy: str) -> None:
     pair = Request(gpu_count=2, gpu_share_milli=500)
     _, empty = state_after(story([node(PAIR)]), policy, 0)
     before = dump_of(empty)["index"]["part_rows"]
@@ -315,7 +313,7 @@ def test_two_shares_that_leave_at_once_leave_nothing_in_the_index(policy: str) -
     assert dump_of(after)["index"]["part_rows"] == before
 
 
-def test_random_placement_depends_only_on_the_state() -> None:
+def test_random_placement_depends_only_on_state() -> None:
     nodes = [node(PAIR, ordinal) for ordinal in range(8)]
     rig = Rig(story(nodes), "random")
     rig.submit(work("j", ONE))
@@ -326,7 +324,7 @@ def test_random_placement_depends_only_on_the_state() -> None:
     assert len(plans) == 1
 
 
-def test_the_order_in_which_nodes_were_told_does_not_matter() -> None:
+def test_node_order_does_not_change_plan() -> None:
     nodes = [node(PAIR, 0), node(PAIR, 1, cpu_milli=4_000)]
     plans: set[tuple[Any, ...]] = set()
     for order in (nodes, nodes[::-1]):
@@ -338,7 +336,7 @@ def test_the_order_in_which_nodes_were_told_does_not_matter() -> None:
     assert len(plans) == 1
 
 
-def test_the_numbers_of_shapes_in_a_plan_do_not_depend_on_the_past() -> None:
+def test_shape_numbers_in_plan_do_not_depend_on_history() -> None:
     rig = Rig(story([node(PAIR)], work("gone", HALF)), "fifo")
     rig.run()
     for name in ("a", "b"):
@@ -354,7 +352,7 @@ def test_the_numbers_of_shapes_in_a_plan_do_not_depend_on_the_past() -> None:
 # --- forecasts
 
 
-def test_a_forecast_counts_on_quotas_being_given_back() -> None:
+def test_forecast_includes_quotas_becoming_free() -> None:
     tenant = Tenant(id="t1", quota=Quota(gpu_milli=1_000))
     jobs = [work(name, ONE, tenant="t1") for name in ("a", "b")]
     now_ms, cluster = state_after(story([node(PAIR)], *jobs, tenants=(tenant,)), "easy")
@@ -362,14 +360,14 @@ def test_a_forecast_counts_on_quotas_being_given_back() -> None:
     assert set(forecast(cluster, now_ms)) == set(cluster.queue.entries)
 
 
-def test_a_forecast_counts_on_tasks_of_an_array_ending() -> None:
+def test_forecast_includes_array_tasks_ending() -> None:
     tasks = work("j", ONE, array=array(3, max_running=1))
     now_ms, cluster = state_after(story([node(PAIR)], tasks), "easy")
 
     assert set(forecast(cluster, now_ms)) == set(cluster.queue.entries)
 
 
-def test_every_calm_policy_really_evicts_nobody() -> None:
+def test_calm_policies_have_preemption_off() -> None:
     assert all(policy.preemption is Preemption.NONE for policy in CALM.values())
     assert SMALL in {device.model for device in MIXED}
     assert set(SCORED) <= set(BRISK)

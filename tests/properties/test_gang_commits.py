@@ -392,7 +392,7 @@ def steps_of(seed: int) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
-def test_no_member_runs_before_all_are_prepared_and_the_commit_is_stored(first: int) -> None:
+def test_no_member_runs_before_all_are_prepared_and_commit_is_stored(first: int) -> None:
     for seed in range(first, first + BATCH):
 
         async def scenario(world: World, seed: int = seed) -> None:
@@ -408,7 +408,7 @@ def test_no_member_runs_before_all_are_prepared_and_the_commit_is_stored(first: 
             raise
 
 
-def test_a_gang_whose_nodes_do_as_they_are_told_runs_once_and_ends_well() -> None:
+def test_gang_on_healthy_nodes_runs_once_and_completes() -> None:
     async def scenario(world: World) -> None:
         await world.heal()
         assert world.state is JobState.COMPLETED
@@ -444,7 +444,7 @@ async def committed(world: World) -> dict[int, Node]:
     return nodes
 
 
-def test_a_commit_is_not_said_to_who_asks_again_before_it_is_stored() -> None:
+def test_commit_is_not_sent_on_repeated_report_before_it_is_stored() -> None:
     async def scenario(world: World) -> None:
         nodes = await all_prepared(world)
         for node in nodes.values():
@@ -462,7 +462,7 @@ def test_a_commit_is_not_said_to_who_asks_again_before_it_is_stored() -> None:
     on_virtual_time(scenario)
 
 
-def test_a_server_that_dies_after_the_commit_says_it_again() -> None:
+def test_server_restarted_after_commit_sends_it_again() -> None:
     async def scenario(world: World) -> None:
         await committed(world)
         assert not world.ran
@@ -474,7 +474,7 @@ def test_a_server_that_dies_after_the_commit_says_it_again() -> None:
     on_virtual_time(scenario)
 
 
-def test_a_server_that_dies_before_the_commit_is_stored_commits_anew() -> None:
+def test_server_restarted_before_commit_is_stored_commits_anew() -> None:
     async def scenario(world: World) -> None:
         nodes = await all_prepared(world)
         for node in nodes.values():
@@ -488,7 +488,7 @@ def test_a_server_that_dies_before_the_commit_is_stored_commits_anew() -> None:
     on_virtual_time(scenario)
 
 
-def test_a_member_that_was_committed_and_is_lost_with_its_node_is_not_started_again() -> None:
+def test_committed_member_lost_with_its_node_is_not_restarted() -> None:
     async def scenario(world: World) -> None:
         nodes = await committed(world)
         for node in nodes.values():
@@ -503,7 +503,7 @@ def test_a_member_that_was_committed_and_is_lost_with_its_node_is_not_started_ag
     on_virtual_time(scenario)
 
 
-def test_a_committed_gang_is_stopped_but_not_repeated_while_a_node_is_out_of_reach() -> None:
+def test_committed_gang_is_stopped_but_not_retried_while_node_is_unreachable() -> None:
     async def scenario(world: World) -> None:
         nodes = await committed(world)
         nodes[0].obey("hear")
@@ -525,7 +525,7 @@ def test_a_committed_gang_is_stopped_but_not_repeated_while_a_node_is_out_of_rea
     on_virtual_time(scenario)
 
 
-def test_a_gang_that_was_not_committed_is_repeated_without_a_word_of_the_lost_node() -> None:
+def test_uncommitted_gang_is_retried_without_report_of_lost_node() -> None:
     async def scenario(world: World) -> None:
         nodes = await all_prepared(world)
         nodes[1].do("lose")
@@ -547,7 +547,7 @@ def test_a_gang_that_was_not_committed_is_repeated_without_a_word_of_the_lost_no
     on_virtual_time(scenario)
 
 
-def test_a_running_gang_with_a_dead_node_is_stopped_elsewhere_and_starts_again_without_it() -> None:
+def test_running_gang_with_dead_node_is_stopped_and_restarts_without_it() -> None:
     async def scenario(world: World) -> None:
         nodes = await committed(world)
         for node in nodes.values():

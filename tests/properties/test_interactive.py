@@ -62,7 +62,7 @@ class Witness:
 
 @settings(max_examples=examples(60))
 @given(scenario=shared(), keeps=st.booleans())
-def test_interactive_work_stops_only_what_it_may_and_everything_ends(
+def test_interactive_job_preempts_only_allowed_jobs_and_everything_ends(
     scenario: Scenario, keeps: bool
 ) -> None:
     rig = Rig(scenario, POLICY, Physics(keeps_progress=keeps), watch=Witness())

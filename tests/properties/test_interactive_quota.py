@@ -219,7 +219,7 @@ PHYSICS = {
 
 @settings(max_examples=examples(100))
 @given(scenario=shared(), physics=st.sampled_from(tuple(PHYSICS)))
-def test_for_a_limit_of_its_own_only_batch_work_of_the_tenant_is_stopped_and_never_in_vain(
+def test_interactive_job_at_own_limit_preempts_only_own_batch_and_never_in_vain(
     scenario: Scenario, physics: str
 ) -> None:
     witness = Witness(scenario.tenants)

@@ -127,9 +127,7 @@ steps = st.lists(
 
 
 @given(steps, st.floats(1 - DRIFT, 1 + DRIFT))
-def test_no_lease_is_held_when_the_server_says_that_it_is_over(
-    steps: list[Step], rate: float
-) -> None:
+def test_no_lease_is_held_when_server_declares_it_expired(steps: list[Step], rate: float) -> None:
     _play(steps, Node(rate), PATIENCE)
 
 
@@ -173,7 +171,7 @@ def _check(server: Server, node: Node) -> None:
         assert not node.is_held(over_s), "requeued, and it still runs"
 
 
-def test_a_server_that_waits_too_little_is_caught() -> None:
+def test_check_detects_server_with_too_short_margin() -> None:
     """The check bites: a node that has just been renewed, and a server that is in a hurry."""
     hasty = NodeTimeouts(suspect_s=15, lost_s=30, margin_s=-20)
     steps = [("beat", 1.0, 0.0, 0.0), ("silence", 40.0, 0.0, 0.0)]

@@ -67,7 +67,7 @@ def a_world(dice: Random) -> World:
 
 @settings(max_examples=examples(150))
 @given(dice=st.integers(0, 1 << 32).map(Random))
-def test_a_gang_starts_when_its_victims_are_gone_and_not_if_any_of_them_stays(dice: Random) -> None:
+def test_gang_starts_only_when_all_its_victims_are_gone(dice: Random) -> None:
     world = a_world(dice)
     victims = {eviction.allocation_id for eviction in world.decided(without=set()).evictions}
 

@@ -29,7 +29,7 @@ def plainly_fits(rig: Rig, job: Job, node: Node) -> bool:
 
 @settings(max_examples=examples(100))
 @given(scenario=scenarios(limits=False), policy=policies())
-def test_a_job_alone_in_the_queue_does_not_wait_beside_an_empty_node_that_fits_it(
+def test_single_queued_job_does_not_wait_beside_empty_node_that_fits(
     scenario: Scenario, policy: str
 ) -> None:
     def check(rig: Rig, plan: Plan) -> None:
@@ -50,7 +50,7 @@ def test_a_job_alone_in_the_queue_does_not_wait_beside_an_empty_node_that_fits_i
 
 @settings(max_examples=examples(100))
 @given(scenario=scenarios(limits=False, changes=False), policy=policies())
-def test_when_nothing_runs_something_starts(scenario: Scenario, policy: str) -> None:
+def test_something_starts_when_nothing_runs(scenario: Scenario, policy: str) -> None:
     def check(rig: Rig, plan: Plan) -> None:
         ready = all(d.takes_work for node in rig.audit.nodes.values() for d in node.devices)
         if ready and len(rig.core.state.cluster.queue) and not plan.evictions:

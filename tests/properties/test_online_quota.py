@@ -69,7 +69,7 @@ class PoolWitness(Witness):
 
 @settings(max_examples=examples(100))
 @given(scenario=shared(), physics=st.sampled_from(tuple(PHYSICS)))
-def test_for_a_limit_of_its_own_online_work_stops_only_what_was_lent_and_never_in_vain(
+def test_online_job_at_own_limit_reclaims_only_lent_capacity_and_never_in_vain(
     scenario: Scenario, physics: str
 ) -> None:
     witness = PoolWitness(scenario.tenants)

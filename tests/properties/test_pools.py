@@ -44,7 +44,7 @@ def batch_jobs(draw: st.DrawFn) -> list[Job]:
     percent=st.integers(10, 90),
     closed=st.sampled_from([0, 1, 2]),
 )
-def test_online_starts_within_one_grace_time_whatever_batch_holds(
+def test_online_starts_within_one_grace_period_whatever_batch_holds(
     batch: list[Job], later: list[Job], percent: int, closed: int
 ) -> None:
     pools = (

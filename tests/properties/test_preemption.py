@@ -30,7 +30,7 @@ def some_way(rig: Rig) -> Rig:
     policy=policies(PREEMPTING),
     physics=st.sampled_from(tuple(PHYSICS)),
 )
-def test_a_finite_set_of_jobs_drains_under_every_preempting_policy(
+def test_finite_workload_drains_under_every_preempting_policy(
     scenario: Scenario, policy: str, physics: str
 ) -> None:
     rig = Rig(scenario, policy, PHYSICS[physics])
@@ -42,7 +42,7 @@ def test_a_finite_set_of_jobs_drains_under_every_preempting_policy(
 
 @settings(max_examples=examples(60))
 @given(scenario=scenarios(changes=False), policy=policies(PREEMPTING))
-def test_nobody_is_evicted_twice_at_one_moment(scenario: Scenario, policy: str) -> None:
+def test_no_job_is_evicted_twice_at_same_time(scenario: Scenario, policy: str) -> None:
     rig = some_way(Rig(scenario, policy))
 
     counts: Counter[tuple[int, str]] = Counter()
@@ -54,9 +54,7 @@ def test_nobody_is_evicted_twice_at_one_moment(scenario: Scenario, policy: str) 
 
 @settings(max_examples=examples(60))
 @given(scenario=scenarios(changes=False), policy=policies(PREEMPTING))
-def test_whoever_others_are_evicted_for_starts_as_soon_as_they_are_gone(
-    scenario: Scenario, policy: str
-) -> None:
+def test_preemptor_starts_as_soon_as_victims_are_gone(scenario: Scenario, policy: str) -> None:
     rig = some_way(Rig(scenario, policy, Physics()))
 
     started = {(at_ms, s.job_id) for at_ms, plan in rig.record.plans for s in plan.starts}
@@ -66,7 +64,7 @@ def test_whoever_others_are_evicted_for_starts_as_soon_as_they_are_gone(
 
 @settings(max_examples=examples(60))
 @given(scenario=scenarios(limits=False, changes=False))
-def test_by_class_nobody_is_evicted_more_often_than_its_tenant_allows(scenario: Scenario) -> None:
+def test_no_job_is_evicted_by_class_more_often_than_tenant_allows(scenario: Scenario) -> None:
     rig = some_way(Rig(scenario, "fair"))
 
     counts: Counter[str] = Counter()

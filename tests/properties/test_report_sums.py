@@ -60,7 +60,7 @@ def by_hand(found: tuple[Run, ...], start_ms: int, end_ms: int, tenant: str) -> 
 
 @settings(deadline=None)
 @given(found=RUNS, edges=EDGES)
-def test_gpu_time_is_that_of_every_second_in_each_slice_and_for_each_tenant(
+def test_gpu_time_matches_per_second_sum_for_each_slice_and_tenant(
     found: tuple[Run, ...], edges: tuple[int, ...]
 ) -> None:
     made = report(found, edges)
@@ -76,7 +76,7 @@ def test_gpu_time_is_that_of_every_second_in_each_slice_and_for_each_tenant(
 
 @settings(deadline=None)
 @given(found=RUNS, edges=EDGES)
-def test_slices_and_neighbouring_periods_add_up_to_the_whole_and_so_do_their_costs(
+def test_slices_and_adjacent_periods_sum_to_whole_including_cost(
     found: tuple[Run, ...], edges: tuple[int, ...]
 ) -> None:
     names = (
@@ -103,7 +103,7 @@ def test_slices_and_neighbouring_periods_add_up_to_the_whole_and_so_do_their_cos
 
 @settings(deadline=None)
 @given(found=RUNS)
-def test_a_period_that_holds_everything_has_every_run_with_all_its_energy(
+def test_period_that_covers_everything_has_every_run_with_all_energy(
     found: tuple[Run, ...],
 ) -> None:
     made = report(found, (0, 1000 * SECOND))
@@ -115,7 +115,7 @@ def test_a_period_that_holds_everything_has_every_run_with_all_its_energy(
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1))
-def test_figures_of_a_spread_were_all_seen_and_stand_in_order(values: list[int]) -> None:
+def test_percentiles_are_observed_values_in_order(values: list[int]) -> None:
     spread = Percentiles.of(values)
     assert {spread.median_ms, spread.p90_ms, spread.max_ms} <= set(values)
     assert min(values) <= spread.median_ms <= spread.p90_ms <= spread.max_ms == max(values)
@@ -124,7 +124,7 @@ def test_figures_of_a_spread_were_all_seen_and_stand_in_order(values: list[int])
 
 @settings(deadline=None)
 @given(found=RUNS, edges=EDGES, moments=st.sets(st.integers(0, 130), max_size=4))
-def test_what_was_used_before_a_price_changed_costs_what_it_did_then(
+def test_usage_before_price_change_keeps_old_price(
     found: tuple[Run, ...], edges: tuple[int, ...], moments: set[int]
 ) -> None:
     changes = tuple(

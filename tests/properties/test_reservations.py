@@ -97,13 +97,13 @@ def holds_for(scenario: Scenario, policy: Policy) -> None:
 
 @settings(max_examples=examples(100))
 @given(scenario=streams(WHOLE, gangs=False), policy=st.sampled_from(tuple(CALM)))
-def test_jobs_of_whole_gpus_do_not_push_back_a_reservation(scenario: Scenario, policy: str) -> None:
+def test_whole_gpu_jobs_do_not_delay_reservation(scenario: Scenario, policy: str) -> None:
     holds_for(scenario, CALM[policy])
 
 
 @settings(max_examples=examples(100))
 @given(scenario=streams(ANY_REQUEST, gangs=False), policy=st.sampled_from(tuple(CALM)))
-def test_shares_and_picky_jobs_do_not_push_back_a_reservation(
+def test_shares_and_constrained_jobs_do_not_delay_reservation(
     scenario: Scenario, policy: str
 ) -> None:
     holds_for(scenario, CALM[policy])
@@ -111,9 +111,7 @@ def test_shares_and_picky_jobs_do_not_push_back_a_reservation(
 
 @settings(max_examples=examples(100))
 @given(scenario=streams(WHOLE, gangs=True), policy=st.sampled_from(tuple(CALM)))
-def test_gangs_do_not_push_back_a_reservation_and_keep_their_own(
-    scenario: Scenario, policy: str
-) -> None:
+def test_gangs_do_not_delay_reservation_and_keep_their_own(scenario: Scenario, policy: str) -> None:
     holds_for(scenario, CALM[policy])
 
 
@@ -122,5 +120,5 @@ def test_gangs_do_not_push_back_a_reservation_and_keep_their_own(
     scenario=streams(WHOLE, gangs=False, arrays=True, priorities=(750,)),
     policy=st.sampled_from(tuple(CALM)),
 )
-def test_tasks_of_an_array_do_not_push_back_a_reservation(scenario: Scenario, policy: str) -> None:
+def test_array_tasks_do_not_delay_reservation(scenario: Scenario, policy: str) -> None:
     holds_for(scenario, CALM[policy])

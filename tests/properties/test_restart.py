@@ -75,7 +75,7 @@ def known(core: Core, now_ms: int) -> dict[str, object]:
     every=st.integers(1, 5),
     stop_ms=st.sampled_from((0, 30_000)),
 )
-def test_a_restored_scheduler_knows_all_that_it_knew(
+def test_restored_scheduler_has_same_state(
     scenario: Scenario, policy: str, every: int, stop_ms: int
 ) -> None:
     rig = CrashingRig(scenario, policy, stop_ms)
@@ -88,7 +88,7 @@ def test_a_restored_scheduler_knows_all_that_it_knew(
 
 @settings(max_examples=examples(100))
 @given(scenario=scenarios(limits=False), policy=policies(), every=st.integers(1, 4))
-def test_every_job_ends_although_the_scheduler_is_killed_all_the_time(
+def test_every_job_ends_although_scheduler_is_killed_repeatedly(
     scenario: Scenario, policy: str, every: int
 ) -> None:
     rig = CrashingRig(scenario, policy)

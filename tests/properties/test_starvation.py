@@ -96,22 +96,18 @@ def holds_for(scenario: Scenario, policy: Policy) -> None:
 
 @settings(max_examples=examples(60))
 @given(scenario=siege(WHOLE, PRIORITIES[:1]), policy=st.sampled_from(NAMES))
-def test_a_job_starts_in_time_under_a_stream_of_its_own_class(
-    scenario: Scenario, policy: str
-) -> None:
+def test_job_starts_in_time_under_stream_of_same_class(scenario: Scenario, policy: str) -> None:
     holds_for(scenario, POLICIES[policy])
 
 
 @settings(max_examples=examples(60))
 @given(scenario=siege(ANY_REQUEST, PRIORITIES), policy=st.sampled_from(NAMES))
-def test_a_job_starts_in_time_under_a_stream_of_higher_classes(
-    scenario: Scenario, policy: str
-) -> None:
+def test_job_starts_in_time_under_stream_of_higher_classes(scenario: Scenario, policy: str) -> None:
     holds_for(scenario, POLICIES[policy])
 
 
 @pytest.mark.parametrize("policy", NAMES)
-def test_a_wide_job_is_not_starved_by_narrow_ones_of_a_higher_class(policy: str) -> None:
+def test_wide_job_is_not_starved_by_narrow_ones_of_higher_class(policy: str) -> None:
     wide = Job(id="victim", number=0, submit_ms=0, members=(Request(gpu_count=2),), priority=250)
     steps = [Step(0, Work(replace(wide, id="first", members=(Request(gpu_count=1),)), STEP_MS))]
     steps.append(Step(0, Work(wide, STEP_MS)))

@@ -60,7 +60,7 @@ def attempt(
 
 @settings(max_examples=examples(100))
 @given(machines=nodes(), held=TRIALS)
-def test_an_index_kept_through_changes_is_like_one_built_from_what_is_held(
+def test_incremental_index_equals_rebuilt_index(
     machines: tuple[Node, ...], held: list[tuple[Request, bool, int]]
 ) -> None:
     index, fresh = NodeIndex(), NodeIndex()

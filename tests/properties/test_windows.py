@@ -85,7 +85,7 @@ def intruders(rig: Rig) -> list[str]:
 
 @settings(max_examples=examples(80))
 @given(scenario=reserved(), policy=policies(), stop_ms=st.sampled_from((0, EVICTION_MS // 2)))
-def test_nobody_without_a_right_runs_on_reserved_gpus(
+def test_no_unauthorised_job_runs_on_reserved_gpus(
     scenario: Scenario, policy: str, stop_ms: int
 ) -> None:
     rig = a_rig(scenario, policy, stop_ms)
@@ -97,7 +97,7 @@ def test_nobody_without_a_right_runs_on_reserved_gpus(
 
 @settings(max_examples=examples(40))
 @given(scenario=reserved(), policy=policies(), most=st.integers(1, 12))
-def test_around_reservations_a_decision_is_repeatable_and_changes_nothing(
+def test_decision_around_reservations_is_repeatable_and_pure(
     scenario: Scenario, policy: str, most: int
 ) -> None:
     rig = a_rig(scenario, policy)
@@ -119,7 +119,7 @@ def test_around_reservations_a_decision_is_repeatable_and_changes_nothing(
 
 @settings(max_examples=examples(30))
 @given(scenario=reserved(), policy=policies())
-def test_reservations_hold_nobody_up_for_ever(scenario: Scenario, policy: str) -> None:
+def test_reservations_block_no_job_for_ever(scenario: Scenario, policy: str) -> None:
     rig = a_rig(scenario, policy)
     rig.run()
     assert (

@@ -46,7 +46,7 @@ def simulated(policy: Policy, traces: list[TraceJob]) -> tuple[World, Run]:
 
 
 @pytest.mark.parametrize("name", list(PRESETS))
-def test_the_ledger_sums_equal_the_simulated_gpu_time(name: str) -> None:
+def test_ledger_sums_equal_simulated_gpu_time(name: str) -> None:
     traces = a_day_of_work(60, seed=7)
     world, run = simulated(a_policy(name=name), traces)
     assert len(run.outcomes) == len(traces)
@@ -62,7 +62,7 @@ def test_the_ledger_sums_equal_the_simulated_gpu_time(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["fifo", "easy", "fair", "feedback"])
-def test_when_all_has_ended_nothing_is_held_waited_for_or_remembered(name: str) -> None:
+def test_nothing_is_held_queued_or_remembered_after_all_jobs_end(name: str) -> None:
     world, _ = simulated(a_policy(name=name), a_day_of_work(80, seed=11))
     state = world.core.state
     assert (state.jobs, state.by_allocation, state.queued_tasks) == ({}, {}, 0)
@@ -73,13 +73,13 @@ def test_when_all_has_ended_nothing_is_held_waited_for_or_remembered(name: str) 
     assert state.decayed_usage.held("vision") == 0
 
 
-def test_a_simulation_gives_the_same_result_twice() -> None:
+def test_simulation_is_reproducible() -> None:
     traces = a_day_of_work(60, seed=3)
     runs = [simulated(a_policy(name="fair"), traces)[1] for _ in range(2)]
     assert list(runs[0].outcomes) == list(runs[1].outcomes)
 
 
-def test_every_attempt_is_charged_also_those_that_failed() -> None:
+def test_every_attempt_is_charged_including_failed_ones() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1, gpus=2, retries=1))
     lab.at(HOUR)
@@ -92,7 +92,7 @@ def test_every_attempt_is_charged_also_those_that_failed() -> None:
     assert (totals.completed, totals.failed) == (1, 0)
 
 
-def test_an_end_that_is_told_after_an_outage_is_not_charged_for_the_outage() -> None:
+def test_end_reported_after_outage_is_not_charged_for_outage() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1, gpus=2), an_array(number=2, tasks="0-1", gpus=1))
     lab.at(60 * HOUR)
@@ -115,7 +115,7 @@ def test_an_end_that_is_told_after_an_outage_is_not_charged_for_the_outage() -> 
         (None, MINUTE, HOUR),
     ],
 )
-def test_a_clock_that_jumped_moves_an_end_neither_past_now_nor_into_its_run(
+def test_end_time_is_clamped_to_run_and_now_after_clock_jump(
     at_ms: int | None, run_ms: int, ended_ms: int
 ) -> None:
     lab = Lab(nodes=[a_node()])
@@ -125,7 +125,7 @@ def test_a_clock_that_jumped_moves_an_end_neither_past_now_nor_into_its_run(
     assert lab.row("j1").end_ms == ended_ms
 
 
-def test_a_job_that_never_ran_is_counted_and_costs_nothing() -> None:
+def test_job_that_never_ran_is_counted_and_costs_nothing() -> None:
     lab = Lab(nodes=[a_node(gpus=1)])
     lab.submit(a_job(number=1), an_array(number=2, tasks="0-9"))
     lab.do(Cancel("j2"))
@@ -133,7 +133,7 @@ def test_a_job_that_never_ran_is_counted_and_costs_nothing() -> None:
     assert (totals.cancelled, totals.gpu_milli_ms) == (10, 0)
 
 
-def test_shares_of_a_gpu_are_charged_as_shares() -> None:
+def test_gpu_shares_are_charged_as_shares() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1, gpus=0.25), replace(a_job(number=2, gpus=1.5), user="bob"))
     lab.at(HOUR)

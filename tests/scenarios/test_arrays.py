@@ -10,7 +10,7 @@ from tests.builders import a_job, a_node, an_array
 from tests.scenarios.lab import Lab
 
 
-def test_an_array_runs_as_many_tasks_at_once_as_it_allows_itself() -> None:
+def test_array_respects_its_own_concurrency_limit() -> None:
     lab = Lab(nodes=[a_node(gpus=8)])
     lab.submit(an_array(number=1, tasks="0-4", at_once=2))
     assert lab.running() == ["j1_0", "j1_1"]
@@ -19,7 +19,7 @@ def test_an_array_runs_as_many_tasks_at_once_as_it_allows_itself() -> None:
     assert lab.running() == ["j1_1", "j1_2"]
 
 
-def test_an_array_takes_its_tasks_in_order_and_ends_with_the_last() -> None:
+def test_array_starts_tasks_in_order_and_ends_with_last() -> None:
     lab = Lab(nodes=[a_node(gpus=1)])
     lab.submit(an_array(number=1, tasks="3,5,8-9"))
     for task in (3, 5, 8, 9):
@@ -29,7 +29,7 @@ def test_an_array_takes_its_tasks_in_order_and_ends_with_the_last() -> None:
     assert lab.tasks("j1") == {"completed": "3,8-9", "failed": "5"}
 
 
-def test_a_range_of_an_array_can_be_cancelled() -> None:
+def test_range_of_array_tasks_can_be_cancelled() -> None:
     lab = Lab(nodes=[a_node(gpus=2)])
     lab.submit(an_array(number=1, tasks="0-9"))
     lab.do(Cancel("j1", IntervalSet.parse("1,5-8")))
@@ -38,14 +38,14 @@ def test_a_range_of_an_array_can_be_cancelled() -> None:
     assert lab.core.state.queued_tasks == 3
 
 
-def test_cancelling_no_task_at_all_cancels_nothing() -> None:
+def test_cancelling_empty_task_set_cancels_nothing() -> None:
     lab = Lab(nodes=[a_node(gpus=2)])
     lab.submit(an_array(number=1, tasks="0-9"))
     lab.do(Cancel("j1", IntervalSet()))
     assert lab.tasks("j1") == {"pending": "2-9", "running": "0-1"}
 
 
-def test_a_whole_array_can_be_cancelled() -> None:
+def test_whole_array_can_be_cancelled() -> None:
     lab = Lab(nodes=[a_node(gpus=2)])
     lab.submit(an_array(number=1, tasks="0-9"))
     lab.do(Cancel("j1"))
@@ -54,7 +54,7 @@ def test_a_whole_array_can_be_cancelled() -> None:
     assert lab.core.state.queued_tasks == 0
 
 
-def test_an_array_ends_although_a_task_was_cancelled_while_it_waited_for_another_attempt() -> None:
+def test_array_ends_although_task_was_cancelled_while_awaiting_retry() -> None:
     lab = Lab(nodes=[a_node(gpus=1)])
     lab.submit(an_array(number=1, tasks="0", retries=1))
     lab.ends("j1_0", exit_code=1)
@@ -64,7 +64,7 @@ def test_an_array_ends_although_a_task_was_cancelled_while_it_waited_for_another
     assert lab.core.state.jobs == {}
 
 
-def test_only_an_array_has_tasks_to_cancel() -> None:
+def test_task_cancel_is_rejected_for_plain_job() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1))
     with pytest.raises(WrongState, match="not an array"):
@@ -72,7 +72,7 @@ def test_only_an_array_has_tasks_to_cancel() -> None:
 
 
 @pytest.mark.parametrize(("tasks", "missing"), [("500", 500), ("5-12", 10), ("0,20-30:2", 20)])
-def test_tasks_that_an_array_does_not_have_are_not_cancelled_nor_any_beside_them(
+def test_unknown_tasks_are_rejected_and_no_other_task_is_cancelled(
     tasks: str, missing: int
 ) -> None:
     lab = Lab(nodes=[a_node(gpus=2)])
@@ -84,7 +84,7 @@ def test_tasks_that_an_array_does_not_have_are_not_cancelled_nor_any_beside_them
     assert lab.stopped() == []
 
 
-def test_a_million_tasks_are_one_entry_in_the_queue() -> None:
+def test_million_tasks_are_one_queue_entry() -> None:
     lab = Lab(nodes=[a_node(gpus=1)])
     lab.submit(an_array(number=1, tasks="0-999998"))
     assert len(lab.core.state.cluster.queue) == 1

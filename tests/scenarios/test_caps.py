@@ -31,7 +31,7 @@ def why(lab: Lab, number: int) -> str:
     return str(explain(lab.core.state.cluster, lab.last_plan, number))
 
 
-def test_a_user_over_its_cap_waits_while_others_go_on() -> None:
+def test_user_over_cap_waits_while_others_run() -> None:
     lab = a_lab(gpu_milli=2_000)
     lab.submit(job("a1", gpus=2), job("a2", gpus=1), job("b1", "ben", gpus=2))
     assert lab.running() == ["a1", "b1"]
@@ -40,7 +40,7 @@ def test_a_user_over_its_cap_waits_while_others_go_on() -> None:
     assert lab.running() == ["a2", "b1"]
 
 
-def test_more_than_the_whole_cap_is_refused_with_what_would_fit() -> None:
+def test_request_over_whole_cap_is_rejected_with_what_would_fit() -> None:
     lab = a_lab(gpu_milli=2_000)
     with pytest.raises(QuotaTooSmall) as refused:
         lab.submit(job("a1", gpus=3))
@@ -50,14 +50,14 @@ def test_more_than_the_whole_cap_is_refused_with_what_would_fit() -> None:
     )
 
 
-def test_running_jobs_of_a_user_are_capped() -> None:
+def test_running_jobs_per_user_are_capped() -> None:
     lab = a_lab(concurrent_jobs=1)
     lab.submit(job("a1"), job("a2"), job("b1", "ben"))
     assert lab.running() == ["a1", "b1"]
     assert why(lab, 2).startswith("user ann may hold 1 concurrent jobs and holds 1")
 
 
-def test_waiting_jobs_of_a_user_are_capped_and_more_are_refused() -> None:
+def test_queued_jobs_per_user_are_capped_and_more_are_rejected() -> None:
     lab = a_lab(pending_jobs=3)
     lab.submit(*(job(f"f{n}", "zoe", gpus=8, hours=9) for n in range(2)))
     lab.submit(an_array(id="a1", tasks="0-1", user="ann", gpus=1))
@@ -75,7 +75,7 @@ def test_waiting_jobs_of_a_user_are_capped_and_more_are_refused() -> None:
     lab.submit(job("a3"))
 
 
-def test_waiting_jobs_are_counted_also_after_a_restart() -> None:
+def test_queued_jobs_are_counted_after_restart() -> None:
     lab = a_lab(pending_jobs=3)
     lab.store.commit([*lab.core.state.cluster.snapshot().nodes, a_tenant(id="vision")])
     lab.now_ms = H
@@ -93,14 +93,14 @@ def test_waiting_jobs_are_counted_also_after_a_restart() -> None:
     assert (lab.core.state.queued_of, lab.core.state.queued_tasks) == ({}, 0)
 
 
-def test_a_tenant_says_otherwise_for_its_users() -> None:
+def test_tenant_overrides_default_user_cap() -> None:
     lab = a_lab(gpu_milli=1_000)
     lab.do(SetTenant(a_tenant(id="vision", user_quota=Quota(gpu_milli=4_000))))
     lab.submit(job("a1", gpus=4))
     assert lab.running() == ["a1"]
 
 
-def test_a_budget_that_is_used_up_waits_for_the_next_month() -> None:
+def test_job_over_exhausted_budget_waits_for_next_month() -> None:
     lab = a_lab(BudgetPeriod.MONTH, gpu_milli_ms=10 * GPU_HOUR)
     lab.submit(job("a1", gpus=8))
     lab.now_ms = H
@@ -116,7 +116,7 @@ def test_a_budget_that_is_used_up_waits_for_the_next_month() -> None:
     assert lab.running() == ["a2"]
 
 
-def test_a_weekly_budget_counts_from_monday_and_outlives_a_restart() -> None:
+def test_weekly_budget_starts_on_monday_and_survives_restart() -> None:
     lab = a_lab(BudgetPeriod.WEEK, gpu_milli_ms=10 * GPU_HOUR)
     lab.store.commit(list(lab.core.state.cluster.snapshot().nodes))
     lab.submit(job("a1", gpus=8))
@@ -134,13 +134,13 @@ def test_a_weekly_budget_counts_from_monday_and_outlives_a_restart() -> None:
     assert lab.running() == ["a2"]
 
 
-def test_more_than_a_whole_budget_is_refused() -> None:
+def test_request_over_whole_budget_is_rejected() -> None:
     lab = a_lab(gpu_milli_ms=10 * GPU_HOUR)
     with pytest.raises(QuotaTooSmall, match=r"the whole budget of user 'ann' .* is 10; ask for"):
         lab.submit(job("a1", gpus=6, hours=2))
 
 
-def test_a_budget_of_a_tenant_has_a_period_too() -> None:
+def test_tenant_budget_has_period() -> None:
     lab = a_lab()
     budget = {"gpu_milli_ms": 8 * GPU_HOUR, "budget_period": BudgetPeriod.WEEK}
     lab.do(SetTenant(a_tenant(id="vision", **budget)))

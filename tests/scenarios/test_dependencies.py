@@ -9,7 +9,7 @@ from tests.builders import a_job, a_node, after, an_array
 from tests.scenarios.lab import Lab
 
 
-def test_a_job_waits_for_the_job_it_depends_on() -> None:
+def test_job_waits_for_its_dependency() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1), a_job(number=2, dependencies=after("j1")))
     assert lab.row("j2").reason == "waiting for job j1 (afterok)"
@@ -17,7 +17,7 @@ def test_a_job_waits_for_the_job_it_depends_on() -> None:
     assert lab.running() == ["j2"]
 
 
-def test_a_dependency_that_can_no_longer_be_met_ends_the_job_with_the_reason() -> None:
+def test_unsatisfiable_dependency_ends_job_with_reason() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1), a_job(number=2, dependencies=after("j1")))
     lab.ends("j1", exit_code=1)
@@ -37,7 +37,7 @@ def test_a_dependency_that_can_no_longer_be_met_ends_the_job_with_the_reason() -
     ],
 )
 @pytest.mark.parametrize("submitted_late", [False, True])
-def test_every_kind_of_dependency(kind, exit_code, runs, submitted_late) -> None:
+def test_every_dependency_kind_is_honoured(kind, exit_code, runs, submitted_late) -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1))
     dependent = a_job(number=2, dependencies=after("j1", kind))
@@ -50,13 +50,13 @@ def test_every_kind_of_dependency(kind, exit_code, runs, submitted_late) -> None
     assert lab.state("j2") is (JobState.RUNNING if runs else JobState.CANCELLED)
 
 
-def test_a_job_cannot_depend_on_one_that_nobody_knows() -> None:
+def test_dependency_on_unknown_job_is_rejected() -> None:
     lab = Lab(nodes=[a_node()])
     with pytest.raises(InvalidRequest, match="depends on job j9, which is not known"):
         lab.submit(a_job(number=1, dependencies=after("j9")))
 
 
-def test_a_job_with_two_dependencies_waits_for_both() -> None:
+def test_job_with_two_dependencies_waits_for_both() -> None:
     lab = Lab(nodes=[a_node()])
     both = after("j1") + after("j2", "afterany")
     lab.submit(a_job(number=1), a_job(number=2), a_job(number=3, dependencies=both))
@@ -66,7 +66,7 @@ def test_a_job_with_two_dependencies_waits_for_both() -> None:
     assert lab.running() == ["j3"]
 
 
-def test_a_job_can_wait_for_a_whole_array() -> None:
+def test_job_can_depend_on_whole_array() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(an_array(number=1, tasks="0-1"), a_job(number=2, dependencies=after("j1")))
     lab.ends("j1_0")
@@ -75,7 +75,7 @@ def test_a_job_can_wait_for_a_whole_array() -> None:
     assert lab.running() == ["j2"]
 
 
-def test_a_long_chain_of_dependencies_ends_when_its_first_job_fails() -> None:
+def test_long_dependency_chain_ends_when_first_job_fails() -> None:
     lab = Lab(nodes=[a_node()])
     length = 2_000
     lab.tell(Submit(a_job(number=1)))

@@ -36,7 +36,7 @@ def device(lab: Lab, index: int, node: str = "box") -> Device:
     return lab.core.state.cluster.index.resources(node).node.devices[index]
 
 
-def test_a_job_waits_until_an_agent_brings_a_node() -> None:
+def test_job_waits_until_agent_registers_node() -> None:
     lab = Lab(nodes=[])
     lab.submit(a_job(number=1, gpus=2))
     assert lab.running() == []
@@ -44,7 +44,7 @@ def test_a_job_waits_until_an_agent_brings_a_node() -> None:
     assert lab.running() == ["j1"]
 
 
-def test_a_silent_node_gets_no_work_and_keeps_what_it_runs() -> None:
+def test_silent_node_gets_no_jobs_and_keeps_its_running_ones() -> None:
     lab = Lab(nodes=[])
     lab.do(found())
     lab.submit(a_job(number=1, gpus=1))
@@ -55,7 +55,7 @@ def test_a_silent_node_gets_no_work_and_keeps_what_it_runs() -> None:
     assert lab.running() == ["j1", "j2"]
 
 
-def test_a_paused_device_stays_paused_when_the_agent_comes_back() -> None:
+def test_paused_device_stays_paused_after_agent_reconnects() -> None:
     lab = Lab(nodes=[])
     lab.do(found(), PauseDevice("box", 0), NodeSilent("box"), found())
     assert device(lab, 0).paused
@@ -65,7 +65,7 @@ def test_a_paused_device_stays_paused_when_the_agent_comes_back() -> None:
     assert lab.running() == ["j1", "j2"]
 
 
-def test_a_device_that_does_not_exist_cannot_be_paused() -> None:
+def test_unknown_device_cannot_be_paused() -> None:
     lab = Lab(nodes=[a_node(gpus=2)])
     with pytest.raises(UnknownThing, match="has no GPU 7; it has: 0, 1"):
         lab.tell(PauseDevice(a_node().id, 7))
@@ -73,7 +73,7 @@ def test_a_device_that_does_not_exist_cannot_be_paused() -> None:
         lab.tell(PauseDevice("nowhere", 0))
 
 
-def test_a_hot_device_rests_until_it_is_well_below_the_threshold() -> None:
+def test_hot_device_gets_no_jobs_until_well_below_threshold() -> None:
     lab = Lab(nodes=[], limits=CoreLimits(hot_above_c=75, hot_hysteresis_c=5))
     lab.do(found(gpus=1), DevicesSampled("box", (DeviceSample(index=0, temperature_c=76),)))
     lab.submit(a_job(number=1, gpus=1))
@@ -84,7 +84,7 @@ def test_a_hot_device_rests_until_it_is_well_below_the_threshold() -> None:
     assert lab.running() == ["j1"]
 
 
-def test_a_device_with_a_foreign_process_is_left_alone_until_that_is_gone() -> None:
+def test_device_with_foreign_process_is_not_allocated() -> None:
     lab = Lab(nodes=[])
     stranger = DeviceProcess(pid=4711, user="eve", memory_mb=900)
     lab.do(found(gpus=1), DevicesSampled("box", (DeviceSample(index=0, processes=(stranger,)),)))
@@ -94,7 +94,7 @@ def test_a_device_with_a_foreign_process_is_left_alone_until_that_is_gone() -> N
     assert lab.running() == ["j1"]
 
 
-def test_readings_that_change_nothing_write_nothing() -> None:
+def test_unchanged_readings_write_nothing() -> None:
     lab = Lab(nodes=[])
     lab.do(found(gpus=1))
     outcome = lab.tell(DevicesSampled("box", (DeviceSample(index=0, temperature_c=33),)))
@@ -108,7 +108,7 @@ def die_at_once(lab: Lab, *commands: str) -> None:
         lab.ends(f"j{number}", exit_code=1)
 
 
-def test_a_device_on_which_different_jobs_keep_dying_is_set_aside_and_can_be_given_back() -> None:
+def test_device_where_different_jobs_die_is_quarantined_and_can_be_resumed() -> None:
     lab = Lab(nodes=[], limits=CoreLimits(quarantine_after=4))
     lab.do(found(gpus=2))
     die_at_once(lab, "a", "b", "c", "d")
@@ -120,14 +120,14 @@ def test_a_device_on_which_different_jobs_keep_dying_is_set_aside_and_can_be_giv
     assert not device(lab, bad[0]).quarantined
 
 
-def test_one_mistyped_command_costs_nobody_a_device() -> None:
+def test_repeated_failure_of_one_command_quarantines_no_device() -> None:
     lab = Lab(nodes=[], limits=CoreLimits(quarantine_after=4))
     lab.do(found(gpus=2))
     die_at_once(lab, *["pyton"] * 20)
     assert not any(device(lab, index).quarantined for index in (0, 1))
 
 
-def test_an_attempt_that_ran_for_a_while_clears_a_device() -> None:
+def test_attempt_that_ran_for_a_while_clears_device_suspicion() -> None:
     lab = Lab(nodes=[], limits=CoreLimits(quarantine_after=4))
     lab.do(found(gpus=2))
     die_at_once(lab, "a", "b", "c")
@@ -145,7 +145,7 @@ def in_a_container(number: int, **changes: object) -> Submit:
     )
 
 
-def test_a_job_with_an_image_waits_until_some_node_has_a_container_engine() -> None:
+def test_container_job_waits_until_node_has_container_engine() -> None:
     lab = Lab(nodes=[])
     lab.do(found(), in_a_container(1))
     assert lab.running() == []
@@ -154,7 +154,7 @@ def test_a_job_with_an_image_waits_until_some_node_has_a_container_engine() -> N
     assert lab.running() == ["j1"]
 
 
-def test_a_job_with_an_image_says_what_it_misses_and_not_how_nodes_are_found_for_it() -> None:
+def test_container_job_reason_names_missing_engine_not_internal_label() -> None:
     engine = (("tgpu.runner.container", "yes"),)
     lab = Lab(nodes=[a_node(gpus=1, labels=engine)])
     lab.do(in_a_container(1), in_a_container(2))
@@ -173,7 +173,7 @@ def why(lab: Lab, number: int) -> str:
     return str(explain(lab.core.state.cluster, lab.last_plan, number))
 
 
-def test_a_job_with_an_image_that_is_too_large_is_refused_all_the_same() -> None:
+def test_oversized_container_job_is_rejected() -> None:
     lab = Lab(nodes=[])
     lab.do(found())
     with pytest.raises(NeverFits):
@@ -183,7 +183,7 @@ def test_a_job_with_an_image_that_is_too_large_is_refused_all_the_same() -> None
 # --- other hardware than before
 
 
-def test_a_node_may_come_back_with_other_hardware() -> None:
+def test_node_may_return_with_different_hardware() -> None:
     lab = Lab(nodes=[])
     lab.do(found(gpus=8), NodeSilent("box"), found(gpus=4))
     lab.submit(a_job(number=1, gpus=4))
@@ -192,7 +192,7 @@ def test_a_node_may_come_back_with_other_hardware() -> None:
         lab.tell(Submit(a_job(number=2, gpus=8)))
 
 
-def test_a_device_that_is_gone_stays_with_its_job_and_then_goes() -> None:
+def test_removed_device_stays_with_its_job_and_then_disappears() -> None:
     lab = Lab(nodes=[])
     lab.do(found(gpus=2))
     lab.submit(a_job(number=1, gpus=2))
@@ -205,7 +205,7 @@ def test_a_device_that_is_gone_stays_with_its_job_and_then_goes() -> None:
     assert lab.running() == ["j2"]
 
 
-def test_jobs_run_on_while_a_node_gets_less_memory() -> None:
+def test_jobs_continue_while_node_memory_shrinks() -> None:
     lab = Lab(nodes=[])
     lab.do(found(gpus=2))
     lab.submit(a_job(number=1, gpus=1, memory_mb=60_000))
@@ -217,7 +217,7 @@ def test_jobs_run_on_while_a_node_gets_less_memory() -> None:
     assert lab.core.state.cluster.index.resources("box").node.memory_mb == 32_000
 
 
-def test_a_node_that_is_drained_and_silent_is_still_drained_when_it_is_back() -> None:
+def test_drained_node_is_still_drained_after_silence() -> None:
     lab = Lab(nodes=[])
     lab.do(found())
     lab.do(Drain("box"), NodeSilent("box"), found())

@@ -46,7 +46,7 @@ def found(node_id: str, **labels: str) -> NodeReported:
 # --- cordon and drain
 
 
-def test_a_cordoned_node_keeps_its_jobs_and_gets_no_new_ones() -> None:
+def test_cordoned_node_keeps_its_jobs_and_gets_no_new_ones() -> None:
     lab = Lab(nodes=a_cluster(nodes=1, gpus=2))
     lab.submit(a_job(number=1))
     lab.do(Cordon("n0", "ann", "a fan is loud"))
@@ -57,7 +57,7 @@ def test_a_cordoned_node_keeps_its_jobs_and_gets_no_new_ones() -> None:
     assert lab.running() == ["j1", "j2"]
 
 
-def test_a_drain_without_a_deadline_lets_jobs_end_and_then_says_that_it_is_done() -> None:
+def test_drain_without_deadline_waits_for_jobs_and_then_completes() -> None:
     lab = Lab(nodes=a_cluster(nodes=1, gpus=1))
     lab.submit(a_job(number=1))
     lab.do(Drain("n0", "ann"))
@@ -69,13 +69,13 @@ def test_a_drain_without_a_deadline_lets_jobs_end_and_then_says_that_it_is_done(
     assert kinds(lab) == ["node_draining", "node_drained"]
 
 
-def test_an_empty_node_is_drained_at_once() -> None:
+def test_empty_node_is_drained_at_once() -> None:
     lab = Lab(nodes=a_cluster(nodes=1, gpus=1))
     lab.do(Drain("n0", "ann"))
     assert kinds(lab) == ["node_draining", "node_drained"]
 
 
-def test_what_runs_after_the_deadline_of_a_drain_is_stopped_and_starts_elsewhere() -> None:
+def test_jobs_running_past_drain_deadline_are_requeued_elsewhere() -> None:
     lab = Lab(nodes=a_cluster(nodes=2, gpus=1))
     lab.submit(a_job(number=1))
     assert lab.nodes_of("j1") == ["n0"]
@@ -88,14 +88,14 @@ def test_what_runs_after_the_deadline_of_a_drain_is_stopped_and_starts_elsewhere
     assert kinds(lab)[-1] == "node_drained"
 
 
-def test_a_drain_that_requeues_stops_jobs_at_once_and_each_of_them_once() -> None:
+def test_drain_with_requeue_stops_each_job_once_at_once() -> None:
     lab = Lab(nodes=a_cluster(nodes=1, gpus=2), obedient=False)
     lab.submit(a_job(number=1), a_job(number=2))
     lab.do(Drain("n0", "ann", within_ms=0), Drain("n0", "ann", within_ms=0))
     assert sorted(stop.why for stop in lab.stops) == ["preempted", "preempted"]
 
 
-def test_a_gang_is_stopped_as_a_whole_when_one_of_its_nodes_is_drained() -> None:
+def test_draining_one_node_stops_whole_gang() -> None:
     lab = Lab(nodes=a_cluster(nodes=3, gpus=1))
     lab.submit(a_job(number=1, gpus=1, members=2))
     assert lab.nodes_of("j1") == ["n0", "n1"]
@@ -103,7 +103,7 @@ def test_a_gang_is_stopped_as_a_whole_when_one_of_its_nodes_is_drained() -> None
     assert lab.nodes_of("j1") == ["n0", "n2"]
 
 
-def test_uncordon_undoes_a_drain_before_its_deadline() -> None:
+def test_uncordon_cancels_drain_before_deadline() -> None:
     lab = Lab(nodes=a_cluster(nodes=1, gpus=1))
     lab.submit(a_job(number=1))
     lab.do(Drain("n0", "ann", within_ms=10 * MINUTE), Uncordon("n0"))
@@ -112,7 +112,7 @@ def test_uncordon_undoes_a_drain_before_its_deadline() -> None:
     assert not lab.stops
 
 
-def test_a_drain_that_is_said_again_keeps_its_reason_and_its_beginning() -> None:
+def test_repeated_drain_keeps_reason_and_start() -> None:
     lab = Lab(nodes=a_cluster(nodes=1, gpus=1))
     lab.do(Cordon("n0", "ann", "a fan is loud"))
     lab.at(MINUTE)
@@ -122,7 +122,7 @@ def test_a_drain_that_is_said_again_keeps_its_reason_and_its_beginning() -> None
     )
 
 
-def test_a_waiting_job_says_that_nodes_are_being_drained() -> None:
+def test_waiting_job_reason_mentions_draining_nodes() -> None:
     lab = Lab(nodes=a_cluster(nodes=2, gpus=1))
     lab.do(Drain("n0", "ann"), Cordon("n1", "ann"))
     lab.submit(a_job(number=1))
@@ -130,7 +130,7 @@ def test_a_waiting_job_says_that_nodes_are_being_drained() -> None:
     assert "1 x being drained, 1 x cordoned" in str(why)
 
 
-def test_a_drain_and_its_deadline_outlive_a_restart() -> None:
+def test_drain_and_deadline_survive_restart() -> None:
     lab = Lab(nodes=[])
     lab.do(found("box"))
     lab.submit(a_job(number=1))
@@ -149,7 +149,7 @@ def test_a_drain_and_its_deadline_outlive_a_restart() -> None:
     assert lab.state("j1") is JobState.PENDING
 
 
-def test_a_node_that_is_not_known_cannot_be_drained() -> None:
+def test_unknown_node_cannot_be_drained() -> None:
     lab = Lab(nodes=a_cluster(nodes=1, gpus=1))
     with pytest.raises(UnknownThing, match="node 'x' is not known; known: n0"):
         lab.do(Drain("x"))
@@ -158,7 +158,7 @@ def test_a_node_that_is_not_known_cannot_be_drained() -> None:
 # --- labels
 
 
-def test_labels_of_people_win_over_those_of_the_agent_and_stay() -> None:
+def test_admin_labels_override_agent_labels_and_persist() -> None:
     lab = Lab(nodes=[])
     lab.do(found("box", zone="a", ib="yes"))
     lab.do(LabelNode("box", (("zone", "b"), ("ib", None), ("owner", "vision"))))
@@ -170,7 +170,7 @@ def test_labels_of_people_win_over_those_of_the_agent_and_stay() -> None:
     assert dict(node(lab, "box").labels) == {"disk": "ssd", "ib": "yes", "zone": "a"}
 
 
-def test_a_job_starts_when_a_node_gets_the_label_that_it_waits_for() -> None:
+def test_job_starts_when_node_gets_required_label() -> None:
     lab = Lab(nodes=[])
     lab.do(found("one", zone="a"), found("two"))
     lab.submit(
@@ -190,7 +190,7 @@ def test_a_job_starts_when_a_node_gets_the_label_that_it_waits_for() -> None:
         ("zone", "x\ny", "cannot be"),
     ],
 )
-def test_labels_that_make_no_sense_are_refused(name: str, value: str, says: str) -> None:
+def test_invalid_labels_are_rejected(name: str, value: str, says: str) -> None:
     lab = Lab(nodes=a_cluster(nodes=1, gpus=1))
     with pytest.raises(InvalidRequest, match=says):
         lab.do(LabelNode("n0", ((name, value),)))
@@ -199,7 +199,7 @@ def test_labels_that_make_no_sense_are_refused(name: str, value: str, says: str)
 # --- removal
 
 
-def test_a_node_is_removed_only_when_nothing_runs_and_its_agent_is_gone() -> None:
+def test_node_is_removed_only_when_idle_and_disconnected() -> None:
     lab = Lab(nodes=[])
     lab.do(found("box"), found("other"))
     lab.submit(a_job(number=1))
@@ -212,7 +212,7 @@ def test_a_node_is_removed_only_when_nothing_runs_and_its_agent_is_gone() -> Non
     assert [kept.id for kept in lab.store.nodes()] == ["other"]
 
 
-def test_after_a_removal_nodes_can_join_and_get_work() -> None:
+def test_nodes_can_join_and_get_jobs_after_removal() -> None:
     lab = Lab(nodes=[])
     lab.do(found("a"), found("b"), found("c"), NodeSilent("a"), RemoveNode("a"))
     lab.do(found("d"), found("e"))
@@ -223,7 +223,7 @@ def test_after_a_removal_nodes_can_join_and_get_work() -> None:
 # --- devices that are lost
 
 
-def test_jobs_on_a_device_that_is_lost_are_told_and_others_are_not() -> None:
+def test_only_jobs_on_lost_device_are_notified() -> None:
     lab = Lab(nodes=[])
     both = (
         Device(index=0, uuid="a", model="A100", memory_mb=80_000),
@@ -243,7 +243,7 @@ def test_jobs_on_a_device_that_is_lost_are_told_and_others_are_not() -> None:
     assert len(node(lab, "box").devices) == 1
 
 
-def test_a_job_on_a_device_that_falls_ill_is_told_once() -> None:
+def test_job_on_failing_device_is_notified_once() -> None:
     lab = Lab(nodes=[])
     lab.do(found("box"))
     lab.submit(a_job(number=1))
@@ -254,7 +254,7 @@ def test_a_job_on_a_device_that_falls_ill_is_told_once() -> None:
     ]
 
 
-def test_a_device_that_is_added_is_used_at_once() -> None:
+def test_added_device_is_used_at_once() -> None:
     lab = Lab(nodes=[])
     lab.do(found("box"))
     lab.submit(a_job(number=1), a_job(number=2))
@@ -282,7 +282,7 @@ def on_a_slice(number: int, profile: str) -> Job:
     return a_job(number=number, gpus=1, mig_profile=profile)
 
 
-def test_slices_that_are_made_are_used_at_once_beside_those_that_are_held() -> None:
+def test_new_mig_slices_are_used_beside_held_ones() -> None:
     lab = Lab(nodes=[])
     lab.do(split(large=2))
     lab.submit(on_a_slice(1, LARGE))
@@ -292,7 +292,7 @@ def test_slices_that_are_made_are_used_at_once_beside_those_that_are_held() -> N
     assert node(lab, "box").devices[0].health is Health.HEALTHY
 
 
-def test_slices_that_are_destroyed_are_not_given_out() -> None:
+def test_destroyed_mig_slices_are_not_allocated() -> None:
     lab = Lab(nodes=[])
     lab.do(split(small=3))
     lab.submit(on_a_slice(1, SMALL))
@@ -301,7 +301,7 @@ def test_slices_that_are_destroyed_are_not_given_out() -> None:
     assert lab.running() == ["j1", "j2"]
 
 
-def test_a_slice_that_is_destroyed_under_a_job_is_gone_when_the_job_is_over() -> None:
+def test_mig_slice_destroyed_under_job_disappears_when_job_ends() -> None:
     lab = Lab(nodes=[])
     lab.do(split(large=1))
     lab.submit(on_a_slice(1, LARGE))
@@ -313,7 +313,7 @@ def test_a_slice_that_is_destroyed_under_a_job_is_gone_when_the_job_is_over() ->
     assert node(lab, "box").devices[0].mig_slices == ((SMALL, 1),)
 
 
-def test_a_device_that_is_split_no_more_is_whole_when_its_last_job_is_over() -> None:
+def test_unsplit_device_becomes_whole_when_last_job_ends() -> None:
     lab = Lab(nodes=[])
     lab.do(split(large=1))
     lab.submit(on_a_slice(1, LARGE))

@@ -16,7 +16,7 @@ def a_full_lab() -> Lab:
     return lab
 
 
-def test_the_first_estimate_is_kept_until_the_job_starts() -> None:
+def test_first_estimate_is_kept_until_start() -> None:
     lab = a_full_lab()
     lab.now_ms = 1_000
     lab.tell(NoteEstimates((Estimate("second", 9 * H, "rough"),)))
@@ -29,7 +29,7 @@ def test_the_first_estimate_is_kept_until_the_job_starts() -> None:
     assert (row.job_id, row.start_ms) == ("second", 2 * H)
 
 
-def test_a_job_that_is_changed_held_or_cancelled_is_not_judged() -> None:
+def test_changed_held_or_cancelled_job_is_excluded_from_forecast_audit() -> None:
     for deed in (Hold("second"), Reprioritise("second", 900), Cancel("second")):
         lab = a_full_lab()
         lab.do(deed)
@@ -37,7 +37,7 @@ def test_a_job_that_is_changed_held_or_cancelled_is_not_judged() -> None:
         assert lab.core.state.estimates == {}
 
 
-def test_of_an_array_the_first_task_is_judged() -> None:
+def test_array_forecast_is_audited_by_first_task() -> None:
     lab = Lab(nodes=[a_node(gpus=1)])
     lab.submit(a_job(id="first"), an_array(id="many", tasks="0-2"))
     lab.tell(NoteEstimates((Estimate("many", H, "forecast"),)))
@@ -48,7 +48,7 @@ def test_of_an_array_the_first_task_is_judged() -> None:
     assert lab.store.estimates() == []
 
 
-def test_estimates_are_known_again_after_a_restart() -> None:
+def test_estimates_survive_restart() -> None:
     lab = a_full_lab()
     lab.store.commit(list(lab.core.state.cluster.snapshot().nodes))
     core = Core(lab.core.state.policy, Stated())

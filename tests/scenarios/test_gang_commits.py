@@ -92,7 +92,7 @@ class Bench:
         return [dict(row.data) for _, row in self.store.events() if row.kind == kind]
 
 
-def test_the_commit_is_written_with_the_place_where_all_meet_and_ordered_after_that() -> None:
+def test_commit_is_stored_with_rendezvous_before_it_is_ordered() -> None:
     bench = Bench()
     assert bench.allocation.is_held_back
     bench.now_ms = 500
@@ -106,7 +106,7 @@ def test_the_commit_is_written_with_the_place_where_all_meet_and_ordered_after_t
     assert bench.events() == ["submitted", "scheduled", "prepared"]
 
 
-def test_a_gang_is_committed_once_however_often_its_members_say_that_they_are_prepared() -> None:
+def test_gang_is_committed_once_despite_repeated_prepared_reports() -> None:
     bench = Bench()
     assert len(bench.prepared()) == 1
     bench.now_ms = 900
@@ -115,20 +115,20 @@ def test_a_gang_is_committed_once_however_often_its_members_say_that_they_are_pr
     assert bench.allocation.rendezvous.port == 4711
 
 
-def test_a_gang_that_is_being_stopped_is_never_committed() -> None:
+def test_stopping_gang_is_never_committed() -> None:
     bench = Bench()
     bench.tell(Cancel("j1"))
     assert bench.prepared() == []
     assert bench.allocation.is_held_back
 
 
-def test_a_gang_on_one_node_needs_no_commit() -> None:
+def test_single_node_gang_needs_no_commit() -> None:
     bench = Bench(nodes=1, members=2, gpus=2)
     assert not bench.allocation.is_held_back
     assert bench.prepared() == []
 
 
-def test_a_gang_that_is_not_prepared_in_time_is_stopped_and_tried_again() -> None:
+def test_gang_not_prepared_in_time_is_stopped_and_retried() -> None:
     bench = Bench()
     assert not [order for order in bench.at(59_999) if isinstance(order, StopOrder)]
     (stop,) = bench.at(60_000)
@@ -142,7 +142,7 @@ def test_a_gang_that_is_not_prepared_in_time_is_stopped_and_tried_again() -> Non
     assert bench.allocation.id == "j1.2"
 
 
-def test_a_gang_that_is_late_again_and_again_fails_with_the_reason() -> None:
+def test_gang_that_is_repeatedly_late_fails_with_reason() -> None:
     bench = Bench()
     late = "member 1 on n1 was not prepared within 60 s"
     for attempt in range(1, LIMITS.max_misstarts + 1):
@@ -155,7 +155,7 @@ def test_a_gang_that_is_late_again_and_again_fails_with_the_reason() -> None:
     assert row.reason == f"could not be started: {late}"
 
 
-def test_a_member_that_does_not_begin_after_the_commit_stops_all_though_some_ran() -> None:
+def test_member_that_does_not_start_after_commit_stops_whole_gang() -> None:
     bench = Bench()
     bench.now_ms = 50_000
     bench.prepared()
@@ -166,7 +166,7 @@ def test_a_member_that_does_not_begin_after_the_commit_stops_all_though_some_ran
     assert bench.state is JobState.PENDING
 
 
-def test_a_gang_that_has_begun_is_not_given_up() -> None:
+def test_started_gang_is_not_timed_out() -> None:
     bench = Bench()
     bench.prepared()
     bench.tell(Started("j1.1"))
@@ -174,7 +174,7 @@ def test_a_gang_that_has_begun_is_not_given_up() -> None:
     assert not [order for order in bench.said if isinstance(order, StopOrder)]
 
 
-def test_a_server_that_comes_back_goes_on_from_what_is_stored() -> None:
+def test_restarted_server_continues_from_stored_gang_state() -> None:
     held_back = Bench()
     held_back.again()
     assert [type(order) for order in held_back.prepared()] == [CommitOrder]
@@ -183,7 +183,7 @@ def test_a_server_that_comes_back_goes_on_from_what_is_stored() -> None:
     assert held_back.at(30_000) == [StopOrder("j1.1", "not_begun")]
 
 
-def test_a_server_that_was_away_for_long_gives_the_gang_up() -> None:
+def test_gang_times_out_after_long_server_outage() -> None:
     bench = Bench()
     bench.now_ms = 3_600_000
     bench.again()
@@ -191,7 +191,7 @@ def test_a_server_that_was_away_for_long_gives_the_gang_up() -> None:
     assert bench.prepared() == []
 
 
-def test_a_gang_that_may_run_has_time_to_say_so_to_a_server_that_was_away_for_long() -> None:
+def test_committed_gang_gets_time_to_report_after_long_server_outage() -> None:
     bench = Bench()
     bench.prepared()
     bench.now_ms = 3_600_000
@@ -201,7 +201,7 @@ def test_a_gang_that_may_run_has_time_to_say_so_to_a_server_that_was_away_for_lo
     assert bench.at(bench.now_ms + 1) == [StopOrder("j1.1", "not_begun")]
 
 
-def test_a_cancel_is_kept_that_comes_while_a_late_attempt_is_given_up() -> None:
+def test_cancel_during_timeout_of_late_attempt_is_kept() -> None:
     for job in ({}, {"members": 1}):
         bench = Bench(**job)  # type: ignore[arg-type]
         (stop,) = bench.at(60_000)
@@ -212,7 +212,7 @@ def test_a_cancel_is_kept_that_comes_while_a_late_attempt_is_given_up() -> None:
         assert bench.state is JobState.CANCELLED
 
 
-def test_an_elastic_gang_that_loses_a_node_goes_on_with_those_that_are_left() -> None:
+def test_elastic_gang_that_loses_node_continues_with_remaining_members() -> None:
     bench = Bench(nodes=4, members=4, min_members=2)
     bench.prepared()
     bench.tell(Started("j1.1"))
@@ -232,7 +232,7 @@ def test_an_elastic_gang_that_loses_a_node_goes_on_with_those_that_are_left() ->
 
 
 @pytest.mark.parametrize("array", ["", "7"])
-def test_with_how_many_members_a_gang_started_last_is_known_after_a_restart(array: str) -> None:
+def test_last_member_count_of_gang_survives_restart(array: str) -> None:
     tasks = Array(tasks=IntervalSet.parse(array)) if array else None
     bench = Bench(nodes=4, members=4, min_members=2, array=tasks)
     first = bench.allocation.id
@@ -252,9 +252,7 @@ def test_with_how_many_members_a_gang_started_last_is_known_after_a_restart(arra
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.parametrize(("array", "told"), [("", 1), ("7-8", 0)])
-def test_a_restart_does_not_change_what_is_told_of_a_gang_that_is_retried(
-    array: str, told: int, *, is_restarted: bool
-) -> None:
+def test_restart_does_not_change_retried_gang(array: str, told: int, *, is_restarted: bool) -> None:
     tasks = Array(tasks=IntervalSet.parse(array)) if array else None
     bench = Bench(nodes=4, members=4, min_members=2, array=tasks)
     first = bench.allocation.id
@@ -279,7 +277,7 @@ def test_a_restart_does_not_change_what_is_told_of_a_gang_that_is_retried(
     assert bench.data("resized") == [{"from": 4, "to": 3, "minimum": 2}] * told
 
 
-def test_an_elastic_gang_with_a_member_of_unknown_end_is_tried_again() -> None:
+def test_elastic_gang_with_member_of_unknown_end_is_retried() -> None:
     bench = Bench(nodes=3, members=3, min_members=2)
     bench.prepared()
     bench.tell(Started("j1.1"))
@@ -287,7 +285,7 @@ def test_an_elastic_gang_with_a_member_of_unknown_end_is_tried_again() -> None:
     assert bench.state is JobState.PENDING
 
 
-def test_an_elastic_gang_that_runs_for_long_may_lose_any_number_of_members() -> None:
+def test_long_running_elastic_gang_may_lose_any_number_of_members() -> None:
     bench = Bench(nodes=3, members=3, min_members=2)
     for attempt in range(1, 3 * LIMITS.max_misstarts):
         bench.prepared()
@@ -298,7 +296,7 @@ def test_an_elastic_gang_that_runs_for_long_may_lose_any_number_of_members() -> 
         assert bench.state is JobState.SCHEDULED
 
 
-def test_an_elastic_gang_that_loses_a_member_at_once_each_time_is_given_up() -> None:
+def test_elastic_gang_that_repeatedly_loses_member_at_once_fails() -> None:
     bench = Bench(nodes=3, members=3, min_members=2)
     for attempt in range(1, LIMITS.max_misstarts + 1):
         assert bench.state is JobState.SCHEDULED, f"attempt {attempt}"
@@ -309,7 +307,7 @@ def test_an_elastic_gang_that_loses_a_member_at_once_each_time_is_given_up() -> 
     assert bench.state is JobState.FAILED
 
 
-def test_a_member_that_an_elastic_gang_loses_is_no_retry() -> None:
+def test_lost_member_of_elastic_gang_counts_as_no_retry() -> None:
     bench = Bench(nodes=3, members=3, min_members=2, retries=1)
     ends = ((None, JobState.PENDING), (1, JobState.PENDING), (1, JobState.FAILED))
     for attempt, (exit_code, state) in enumerate(ends, 1):
@@ -320,7 +318,7 @@ def test_a_member_that_an_elastic_gang_loses_is_no_retry() -> None:
         bench.at(bench.now_ms + 20_000)
 
 
-def test_a_program_that_fails_by_itself_is_repeated_only_as_often_as_was_asked() -> None:
+def test_failing_program_is_repeated_only_as_often_as_requested() -> None:
     bench = Bench(nodes=3, members=3, min_members=2, retries=1)
     for attempt, state in ((1, JobState.PENDING), (2, JobState.FAILED)):
         bench.tell(Prepared(f"j1.{attempt}", 4711, ("a", "b", "c")))
@@ -330,7 +328,7 @@ def test_a_program_that_fails_by_itself_is_repeated_only_as_often_as_was_asked()
         bench.at(bench.now_ms + 20_000)
 
 
-def test_start_orders_of_a_gang_are_given_for_all_members_at_once() -> None:
+def test_gang_start_orders_are_sent_for_all_members_at_once() -> None:
     bench = Bench(nodes=3, members=3)
     (order,) = [order for order in bench.said if isinstance(order, StartOrder)]
     assert len(order.allocation.placements) == 3

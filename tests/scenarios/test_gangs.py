@@ -17,7 +17,7 @@ def member_gpus(job: Job) -> list[int]:
     return [member.gpu_count for member in job.members]
 
 
-def test_a_gang_waits_until_every_member_fits() -> None:
+def test_gang_waits_until_every_member_fits() -> None:
     lab = Lab(nodes=a_cluster(nodes=2, gpus=4))
     lab.submit(a_job(number=1, gpus=4), a_job(number=2, gpus=4, members=2))
     assert lab.running() == ["j1"]
@@ -25,20 +25,20 @@ def test_a_gang_waits_until_every_member_fits() -> None:
     assert lab.nodes_of("j2") == ["n0", "n1"]
 
 
-def test_no_member_of_a_gang_starts_while_one_is_missing() -> None:
+def test_no_gang_member_starts_while_one_does_not_fit() -> None:
     lab = Lab(nodes=a_cluster(nodes=3, gpus=4), policy=a_policy(name="skip"))
     lab.submit(a_job(number=1, gpus=2), a_job(number=2, gpus=4, members=3))
     assert lab.running() == ["j1"]
     assert lab.core.state.cluster.index.free_devices == 10
 
 
-def test_an_elastic_gang_starts_with_its_minimum_and_as_many_more_as_there_is_room_for() -> None:
+def test_elastic_gang_starts_with_minimum_plus_members_that_fit() -> None:
     lab = Lab(nodes=a_cluster(nodes=4, gpus=4))
     lab.submit(a_job(number=1, gpus=4), a_job(number=2, gpus=4, members=6, min_members=2))
     assert len(lab.nodes_of("j2")) == 3
 
 
-def test_an_elastic_gang_goes_on_with_one_member_fewer_when_one_was_killed() -> None:
+def test_elastic_gang_continues_with_one_member_fewer_after_kill() -> None:
     lab = Lab(nodes=a_cluster(nodes=4, gpus=4))
     lab.submit(a_job(number=1, gpus=4, members=4, min_members=2))
     for left in (3, 2):
@@ -54,7 +54,7 @@ def test_an_elastic_gang_goes_on_with_one_member_fewer_when_one_was_killed() -> 
     assert lab.state("j1") is JobState.FAILED
 
 
-def test_an_elastic_gang_that_found_room_for_few_shrinks_from_there() -> None:
+def test_elastic_gang_shrinks_from_its_actual_size() -> None:
     lab = Lab(nodes=a_cluster(nodes=3, gpus=4))
     lab.submit(a_job(number=1, gpus=4, members=8, min_members=2))
     assert len(lab.nodes_of("j1")) == 3
@@ -64,7 +64,7 @@ def test_an_elastic_gang_that_found_room_for_few_shrinks_from_there() -> None:
     assert len(lab.nodes_of("j1")) == 2
 
 
-def test_an_elastic_gang_that_shrank_to_its_minimum_still_outlives_a_node() -> None:
+def test_elastic_gang_at_minimum_survives_node_loss() -> None:
     lab = Lab(nodes=a_cluster(nodes=4, gpus=4))
     lab.submit(a_job(number=1, gpus=4, members=3, min_members=2))
     lab.ends("j1", exit_code=None, signal=9)
@@ -77,7 +77,7 @@ def test_an_elastic_gang_that_shrank_to_its_minimum_still_outlives_a_node() -> N
     assert lost not in lab.nodes_of("j1")
 
 
-def test_an_elastic_gang_that_ran_for_long_or_is_retried_starts_with_all_again() -> None:
+def test_long_running_or_retried_elastic_gang_starts_at_full_size() -> None:
     lab = Lab(nodes=a_cluster(nodes=4, gpus=4))
     lab.submit(a_job(number=1, gpus=4, members=4, min_members=2))
     lab.ends("j1", exit_code=None, signal=9)
@@ -89,7 +89,7 @@ def test_an_elastic_gang_that_ran_for_long_or_is_retried_starts_with_all_again()
     assert len(lab.nodes_of("j1")) == 4
 
 
-def test_an_elastic_gang_that_we_stopped_ourselves_does_not_shrink() -> None:
+def test_elastic_gang_stopped_by_scheduler_does_not_shrink() -> None:
     lab = Lab(nodes=a_cluster(nodes=1, gpus=4))
     lab.submit(a_job(number=1, gpus=1, members=4, min_members=2, retries=1))
     lab.ends("j1", exit_code=None, signal=15, stopped_by="not_begun")
@@ -97,7 +97,7 @@ def test_an_elastic_gang_that_we_stopped_ourselves_does_not_shrink() -> None:
     assert len(lab.allocation("j1").placements) == 4
 
 
-def test_how_long_a_gang_ran_that_lost_a_member_says_nothing_of_the_next() -> None:
+def test_run_time_of_gang_that_lost_member_does_not_affect_predictions() -> None:
     lab = Lab(nodes=a_cluster(nodes=4, gpus=4))
     hours = {"gpus": 4, "members": 4, "min_members": 2, "name": "train", "estimate_ms": 10 * HOUR}
     lab.submit(a_job(number=1, **hours))
@@ -108,7 +108,7 @@ def test_how_long_a_gang_ran_that_lost_a_member_says_nothing_of_the_next() -> No
     assert lab.row("j2").expected_ms == 10 * HOUR
 
 
-def test_an_elastic_gang_whose_program_fails_does_not_shrink() -> None:
+def test_elastic_gang_with_failing_program_does_not_shrink() -> None:
     lab = Lab(nodes=a_cluster(nodes=3, gpus=4))
     lab.submit(a_job(number=1, gpus=4, members=3, min_members=2, retries=1))
     lab.ends("j1", exit_code=1)
@@ -118,28 +118,28 @@ def test_an_elastic_gang_whose_program_fails_does_not_shrink() -> None:
     assert lab.state("j1") is JobState.FAILED
 
 
-def test_a_gang_that_must_be_whole_fails_when_a_member_was_killed() -> None:
+def test_inelastic_gang_fails_when_member_is_killed() -> None:
     lab = Lab(nodes=a_cluster(nodes=3, gpus=4))
     lab.submit(a_job(number=1, gpus=4, members=3))
     lab.ends("j1", exit_code=None, signal=9)
     assert lab.state("j1") is JobState.FAILED
 
 
-def test_a_job_larger_than_a_node_becomes_whole_nodes_plus_a_remainder() -> None:
+def test_job_larger_than_node_is_split_into_whole_nodes_and_remainder() -> None:
     lab = Lab(nodes=a_cluster(nodes=3, gpus=8))
     lab.submit(a_job(number=1, gpus=20))
     assert member_gpus(lab.row("j1").job) == [8, 8, 4]
     assert sorted(lab.nodes_of("j1")) == ["n0", "n1", "n2"]
 
 
-def test_a_job_larger_than_a_node_counts_the_gpus_of_one_model() -> None:
+def test_split_job_counts_gpus_of_one_model() -> None:
     mixed = [a_device(index=i, model="A100" if i < 4 else "V100") for i in range(8)]
     lab = Lab(nodes=[a_node(ordinal=ordinal, devices=mixed) for ordinal in range(2)])
     lab.submit(a_job(number=1, gpus=8))
     assert lab.nodes_of("j1") == ["n0", "n1"]
 
 
-def test_a_job_larger_than_a_node_counts_the_gpus_that_have_the_memory() -> None:
+def test_split_job_counts_gpus_with_enough_memory() -> None:
     small = a_node(ordinal=0, gpus=8, device={"memory_mb": 40_000})
     large = [a_node(ordinal=ordinal, gpus=4) for ordinal in (1, 2)]
     lab = Lab(nodes=[small, *large])
@@ -147,14 +147,14 @@ def test_a_job_larger_than_a_node_counts_the_gpus_that_have_the_memory() -> None
     assert lab.nodes_of("j1") == ["n1", "n2"]
 
 
-def test_a_gang_keeps_to_one_rack_if_it_can() -> None:
+def test_gang_prefers_one_rack() -> None:
     lab = Lab(nodes=a_cluster(nodes=4, racks=2, gpus=4))
     lab.submit(a_job(number=1, gpus=4), a_job(number=2, gpus=4, members=2))
     assert lab.nodes_of("j1") == ["n0"]
     assert lab.nodes_of("j2") == ["n2", "n3"]
 
 
-def test_a_gang_that_requires_one_rack_waits_rather_than_being_torn_apart() -> None:
+def test_gang_that_requires_one_rack_waits_for_it() -> None:
     nodes = a_cluster(nodes=4, racks=2, gpus=4)
     lab = Lab(nodes=[replace(node, labels=(("rack", node.rack),)) for node in nodes])
     lab.submit(
@@ -168,19 +168,19 @@ def test_a_gang_that_requires_one_rack_waits_rather_than_being_torn_apart() -> N
     assert lab.nodes_of("j3") == ["n2", "n3"]
 
 
-def test_a_gang_of_shares_can_keep_to_one_rack_on_partly_used_gpus() -> None:
+def test_gang_of_gpu_shares_can_use_one_rack_of_partly_used_gpus() -> None:
     lab = Lab(nodes=a_cluster(nodes=2, racks=2, gpus=1))
     lab.submit(a_job(number=1, gpus=0.5, members=2, same_rack=True))
     assert lab.nodes_of("j1") == ["n0", "n0"]
 
 
-def test_a_gang_that_could_never_fit_together_is_refused_at_submit() -> None:
+def test_gang_that_can_never_fit_is_rejected_at_submit() -> None:
     lab = Lab(nodes=a_cluster(nodes=2, gpus=8))
     with pytest.raises(NeverFits, match="24 GPUs requested, but the 2 nodes have 16 in total"):
         lab.submit(a_job(number=1, gpus=8, members=3))
 
 
-def test_gpus_that_must_share_an_island_wait_for_one() -> None:
+def test_gpus_that_must_share_island_wait_for_one() -> None:
     lab = Lab(nodes=[a_node(gpus=8, islands=2)])
     lab.submit(a_job(number=1, gpus=2), a_job(number=2, gpus=3))
     lab.submit(a_job(number=3, gpus=3, topology=Topology.REQUIRE_ISLAND))
@@ -191,7 +191,7 @@ def test_gpus_that_must_share_an_island_wait_for_one() -> None:
     assert held == [0, 1, 2]
 
 
-def test_a_gang_with_a_member_on_a_dead_node_is_stopped_everywhere_before_it_is_repeated() -> None:
+def test_gang_with_member_on_dead_node_is_stopped_everywhere_before_retry() -> None:
     lab = Lab(nodes=a_cluster(nodes=3, gpus=4), obedient=False)
     lab.submit(a_job(number=1, gpus=4, members=2, requeue_on_node_loss=True))
     assert lab.nodes_of("j1") == ["n0", "n1"]
@@ -202,7 +202,7 @@ def test_a_gang_with_a_member_on_a_dead_node_is_stopped_everywhere_before_it_is_
     assert places == [["n2"]], "n1 still runs a member of j1, so nobody else may have its GPUs"
 
 
-def test_a_gang_whose_nodes_are_all_dead_is_repeated_at_once() -> None:
+def test_gang_whose_nodes_are_all_dead_is_retried_at_once() -> None:
     lab = Lab(nodes=a_cluster(nodes=4, gpus=4), obedient=False)
     lab.submit(a_job(number=1, gpus=4, members=2, requeue_on_node_loss=True))
     lab.do(NodeFenced("n0"))
@@ -211,7 +211,7 @@ def test_a_gang_whose_nodes_are_all_dead_is_repeated_at_once() -> None:
     assert lab.nodes_of("j1") == ["n2", "n3"]
 
 
-def test_a_failed_member_ends_the_gang_and_frees_every_node() -> None:
+def test_failed_member_ends_gang_and_frees_every_node() -> None:
     lab = Lab(nodes=a_cluster(nodes=2, gpus=4))
     lab.submit(a_job(number=1, gpus=4, members=2))
     lab.now_ms = HOUR
@@ -220,7 +220,7 @@ def test_a_failed_member_ends_the_gang_and_frees_every_node() -> None:
     assert lab.core.state.cluster.index.free_devices == 8
 
 
-def test_a_gang_that_fits_into_one_rack_passes_over_racks_that_are_partly_taken() -> None:
+def test_gang_that_fits_one_rack_skips_partly_used_racks() -> None:
     """Three racks of two nodes; one node is taken in the first."""
     lab = Lab(nodes=a_cluster(nodes=6, racks=3, gpus=8))
     lab.submit(a_job(number=1, gpus=8), a_job(number=2, gpus=8, members=2))
@@ -228,7 +228,7 @@ def test_a_gang_that_fits_into_one_rack_passes_over_racks_that_are_partly_taken(
     assert racks == {"r1"}
 
 
-def test_members_of_a_gang_in_one_rack_are_each_kept_on_one_nvlink_island() -> None:
+def test_each_member_in_rack_stays_on_one_nvlink_island() -> None:
     nodes = [a_node(ordinal=i, gpus=8, islands=2, rack=f"r{i // 2}") for i in range(4)]
     lab = Lab(nodes=nodes)
     lab.submit(a_job(number=1, gpus=2), a_job(number=2, gpus=4, members=4))
@@ -241,7 +241,7 @@ def test_members_of_a_gang_in_one_rack_are_each_kept_on_one_nvlink_island() -> N
         assert devices in ([0, 1, 2, 3], [4, 5, 6, 7]), "one island for each member"
 
 
-def test_a_gang_that_needs_one_rack_is_refused_where_no_rack_is_large_enough() -> None:
+def test_gang_that_requires_rack_is_rejected_when_no_rack_is_large_enough() -> None:
     lab = Lab(nodes=a_cluster(nodes=4, racks=2, gpus=8))
     with pytest.raises(NeverFits):
         lab.submit(a_job(number=1, gpus=8, members=3, same_rack=True))
@@ -253,7 +253,7 @@ def racks_of(lab: Lab, job_id: str) -> set[str]:
     return {lab.core.state.cluster.index.resources(name).node.rack for name in lab.nodes_of(job_id)}
 
 
-def test_a_gang_that_no_rack_can_hold_goes_over_as_few_as_it_can() -> None:
+def test_gang_too_large_for_one_rack_uses_fewest_racks() -> None:
     """Racks of one, three, one and two nodes, in the order in which nodes are looked at."""
     racks = ["r0", "r1", "r2", "r3", "r3", "r1", "r1"]
     lab = Lab(nodes=[a_node(ordinal=i, gpus=4, rack=rack) for i, rack in enumerate(racks)])
@@ -261,7 +261,7 @@ def test_a_gang_that_no_rack_can_hold_goes_over_as_few_as_it_can() -> None:
     assert racks_of(lab, "j1") == {"r1", "r3"}
 
 
-def test_of_racks_that_complete_a_gang_the_tightest_is_taken() -> None:
+def test_tightest_rack_that_completes_gang_is_chosen() -> None:
     racks = ["r0", "r0", "r0", "r1", "r1", "r1", "r2", "r3"]
     lab = Lab(nodes=[a_node(ordinal=i, gpus=4, rack=rack) for i, rack in enumerate(racks)])
     lab.submit(a_job(number=1, gpus=4, members=3), a_job(number=2, gpus=4, members=4))
@@ -270,14 +270,14 @@ def test_of_racks_that_complete_a_gang_the_tightest_is_taken() -> None:
     assert racks_of(lab, "j2") in ({"r0", "r2"}, {"r1", "r2"})
 
 
-def test_a_gang_gives_up_no_member_for_fewer_racks() -> None:
+def test_elastic_gang_does_not_drop_members_for_fewer_racks() -> None:
     racks = ["r0", "r1", "r2"]
     lab = Lab(nodes=[a_node(ordinal=i, gpus=4, rack=rack) for i, rack in enumerate(racks)])
     lab.submit(a_job(number=1, gpus=4, members=3, min_members=2))
     assert racks_of(lab, "j1") == {"r0", "r1", "r2"}
 
 
-def test_a_refused_gang_names_the_rack_or_the_label_that_is_too_small() -> None:
+def test_gang_rejection_names_rack_or_label_that_is_too_small() -> None:
     nodes = a_cluster(nodes=4, racks=2, gpus=4)
     lab = Lab(nodes=[replace(nodes[0], labels=(("zone", "a"),)), *nodes[1:]])
     with pytest.raises(NeverFits, match="the largest rack, r0, has room for 2 of 3"):

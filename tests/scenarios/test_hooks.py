@@ -119,7 +119,7 @@ class Bench:
 # --- the job
 
 
-def test_a_job_whose_prolog_failed_starts_at_once_on_another_node() -> None:
+def test_job_with_failed_prolog_starts_at_once_on_another_node() -> None:
     bench = Bench(retries=1)
     node = bench.prolog_fails()
     assert bench.where != node
@@ -129,7 +129,7 @@ def test_a_job_whose_prolog_failed_starts_at_once_on_another_node() -> None:
     assert attempt.detail == f"node {node}: the prolog '/etc/prolog' failed: {HOW}"
 
 
-def test_a_prolog_that_failed_uses_up_none_of_the_retries_of_the_user() -> None:
+def test_failed_prolog_uses_no_user_retry() -> None:
     bench = Bench(retries=1)
     bench.prolog_fails()
     bench.ends(exit_code=1)
@@ -140,7 +140,7 @@ def test_a_prolog_that_failed_uses_up_none_of_the_retries_of_the_user() -> None:
     assert bench.job().attempt == 3
 
 
-def test_after_three_failed_prologs_in_a_row_the_job_has_failed_and_says_why() -> None:
+def test_job_fails_with_reason_after_three_consecutive_failed_prologs() -> None:
     bench = Bench(retries=5)
     for _ in range(2):
         bench.prolog_fails()
@@ -152,7 +152,7 @@ def test_after_three_failed_prologs_in_a_row_the_job_has_failed_and_says_why() -
     )
 
 
-def test_prologs_that_failed_before_an_attempt_that_ran_do_not_count() -> None:
+def test_failed_prologs_before_attempt_that_ran_are_not_counted() -> None:
     bench = Bench(nodes=6, retries=1)
     for _ in range(2):
         bench.prolog_fails()
@@ -162,7 +162,7 @@ def test_prologs_that_failed_before_an_attempt_that_ran_do_not_count() -> None:
     assert bench.job().state is JobState.SCHEDULED
 
 
-def test_a_restart_forgets_neither_the_count_nor_the_node() -> None:
+def test_restart_keeps_prolog_failure_count_and_drained_node() -> None:
     bench = Bench()
     first = bench.prolog_fails()
     bench.again()
@@ -175,7 +175,7 @@ def test_a_restart_forgets_neither_the_count_nor_the_node() -> None:
     assert bench.closed(second) is not None
 
 
-def test_a_retry_by_hand_begins_to_count_anew() -> None:
+def test_manual_retry_resets_prolog_failure_count() -> None:
     bench = Bench(nodes=6)
     for _ in range(3):
         bench.prolog_fails()
@@ -185,7 +185,7 @@ def test_a_retry_by_hand_begins_to_count_anew() -> None:
     assert bench.job().state is JobState.SCHEDULED
 
 
-def test_a_task_of_an_array_waits_again_and_the_count_outlives_a_restart() -> None:
+def test_array_task_with_failed_prolog_is_requeued_and_count_survives_restart() -> None:
     bench = Bench(array=Array(tasks=IntervalSet.parse("0")))
     bench.prolog_fails()
     bench.again()
@@ -196,7 +196,7 @@ def test_a_task_of_an_array_waits_again_and_the_count_outlives_a_restart() -> No
     assert len(bench.store.attempts("j1", 0)) == 3
 
 
-def test_a_gang_waits_again_as_a_whole_and_only_the_node_at_fault_is_set_aside() -> None:
+def test_gang_with_failed_prolog_is_requeued_and_only_faulty_node_is_drained() -> None:
     bench = Bench(members=2)
     node = bench.prolog_fails(1)
     assert [n.id for n in bench.store.nodes() if n.closed] == [node]
@@ -205,14 +205,14 @@ def test_a_gang_waits_again_as_a_whole_and_only_the_node_at_fault_is_set_aside()
 
 
 @pytest.mark.parametrize("limits", [None, KEPT], ids=["drained", "kept"])
-def test_a_job_that_was_cancelled_during_its_prolog_is_cancelled(limits: CoreLimits | None) -> None:
+def test_job_cancelled_during_prolog_is_cancelled(limits: CoreLimits | None) -> None:
     bench = Bench(limits=limits)
     bench.tell(Cancel("j1"))
     bench.prolog_fails()
     assert bench.job().state is JobState.CANCELLED
 
 
-def test_where_nodes_are_kept_the_next_attempt_waits_longer_each_time() -> None:
+def test_prolog_retries_back_off_where_nodes_are_not_drained() -> None:
     bench = Bench(nodes=1, limits=KEPT)
     bench.prolog_fails()
     assert bench.job().state is JobState.PENDING
@@ -227,7 +227,7 @@ def test_where_nodes_are_kept_the_next_attempt_waits_longer_each_time() -> None:
     assert bench.job().state is JobState.SCHEDULED
 
 
-def test_what_a_node_says_of_a_prolog_after_the_job_began_does_not_undo_its_run() -> None:
+def test_prolog_failure_reported_after_start_does_not_undo_run() -> None:
     bench = Bench()
     bench.tell(Started(bench.allocation.id))
     bench.prolog_fails()
@@ -237,7 +237,7 @@ def test_what_a_node_says_of_a_prolog_after_the_job_began_does_not_undo_its_run(
 # --- the node
 
 
-def test_a_node_whose_prolog_failed_takes_no_work_and_says_why() -> None:
+def test_node_with_failed_prolog_gets_no_jobs_and_shows_reason() -> None:
     bench = Bench(nodes=1)
     bench.prolog_fails()
     closed = bench.closed("n0")
@@ -253,7 +253,7 @@ def test_a_node_whose_prolog_failed_takes_no_work_and_says_why() -> None:
     assert str(why) == "no node takes work: 1 x set aside as a prolog or epilog failed there"
 
 
-def test_a_node_that_is_given_back_runs_what_waited_for_it() -> None:
+def test_resumed_node_runs_waiting_jobs() -> None:
     bench = Bench(nodes=1)
     bench.prolog_fails()
     bench.tell(Uncordon("n0"))
@@ -264,7 +264,7 @@ def test_a_node_that_is_given_back_runs_what_waited_for_it() -> None:
 
 
 @pytest.mark.parametrize("said", [Cordon("n0", "ann", "fan"), Drain("n0", "ann", "fan")], ids=str)
-def test_what_a_person_decided_about_a_node_stays(said: Cordon | Drain) -> None:
+def test_admin_decision_about_node_is_kept(said: Cordon | Drain) -> None:
     bench = Bench(nodes=1)
     bench.tell(said)
     bench.prolog_fails()
@@ -273,7 +273,7 @@ def test_what_a_person_decided_about_a_node_stays(said: Cordon | Drain) -> None:
     assert (closed.by, closed.reason, closed.is_fault) == ("ann", "fan", False)
 
 
-def test_a_person_who_drains_a_node_that_was_set_aside_takes_it_over_with_its_reason() -> None:
+def test_admin_drain_takes_over_automatically_drained_node_with_reason() -> None:
     bench = Bench(nodes=1)
     bench.prolog_fails()
     bench.tell(Drain("n0", "ann"))
@@ -283,7 +283,7 @@ def test_a_person_who_drains_a_node_that_was_set_aside_takes_it_over_with_its_re
     assert closed.reason == f"the prolog of job j1 failed: {HOW}"
 
 
-def test_an_epilog_that_fails_sets_its_node_aside_and_leaves_the_end_of_the_job_alone() -> None:
+def test_failed_epilog_drains_node_and_keeps_job_result() -> None:
     bench = Bench(nodes=1)
     hooks = (HookFailure("n0", EPILOG, "exit code 1"),)
     bench.ends(exit_code=0, detail="the epilog 'sh' failed: exit code 1", hooks=hooks)
@@ -294,7 +294,7 @@ def test_an_epilog_that_fails_sets_its_node_aside_and_leaves_the_end_of_the_job_
     assert [dict(row.data)["hook"] for row in bench.events("hook_failed")] == [EPILOG]
 
 
-def test_a_failed_epilog_after_a_failed_prolog_is_told_and_closes_the_node_once() -> None:
+def test_failed_epilog_after_failed_prolog_is_recorded_and_drains_node_once() -> None:
     bench = Bench(nodes=1)
     hooks = (HookFailure("n0", PROLOG, HOW), HookFailure("n0", EPILOG, "exit code 1"))
     bench.tell(Ended(bench.allocation.id, exit_code=None, ran=False, detail="no", hooks=hooks))

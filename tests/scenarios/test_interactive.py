@@ -20,7 +20,7 @@ def shell(name: str, **changes: object) -> Job:
     return a_job(id=name, user="ann", interactive=True, **changes)
 
 
-def test_an_interactive_job_stops_a_batch_job_of_its_tenant() -> None:
+def test_interactive_job_preempts_batch_job_of_same_tenant() -> None:
     lab = a_lab()
     lab.submit(batch("b1", gpus=2))
     lab.submit(shell("s1"))
@@ -31,14 +31,14 @@ def test_an_interactive_job_stops_a_batch_job_of_its_tenant() -> None:
     assert evicting == [(("for", "s1"), ("ground", "interactive"))]
 
 
-def test_it_does_not_stop_batch_jobs_of_other_tenants() -> None:
+def test_interactive_job_does_not_preempt_other_tenants() -> None:
     lab = a_lab()
     lab.submit(batch("b1", gpus=2, tenant="nlp"))
     lab.submit(shell("s1"))
     assert lab.running() == ["b1"]
 
 
-def test_it_stops_neither_online_nor_interactive_nor_protected_work() -> None:
+def test_interactive_job_preempts_no_online_interactive_or_protected_job() -> None:
     for kept in (
         batch("b1", gpus=2, pool=Pool.ONLINE),
         batch("b1", gpus=2, interactive=True),
@@ -50,21 +50,21 @@ def test_it_stops_neither_online_nor_interactive_nor_protected_work() -> None:
         assert lab.running() == ["b1"]
 
 
-def test_a_tenant_that_forbids_preemption_is_obeyed() -> None:
+def test_tenant_that_forbids_preemption_is_respected() -> None:
     lab = a_lab(allow_preemption=False)
     lab.submit(batch("b1", gpus=2))
     lab.submit(shell("s1"))
     assert lab.running() == ["b1"]
 
 
-def test_a_tenant_that_may_not_stop_others_may_still_order_its_own_work() -> None:
+def test_tenant_without_preemption_right_may_preempt_its_own_jobs() -> None:
     lab = a_lab(can_preempt_others=False)
     lab.submit(batch("b1", gpus=2))
     lab.submit(shell("s1"))
     assert lab.running() == ["s1"]
 
 
-def test_beyond_the_cap_an_interactive_job_waits_like_others() -> None:
+def test_interactive_job_beyond_cap_waits() -> None:
     lab = a_lab()
     lab.submit(batch("b1"), batch("b2"))
     lab.submit(shell("s1"), shell("s2"))
@@ -74,7 +74,7 @@ def test_beyond_the_cap_an_interactive_job_waits_like_others() -> None:
     assert "other" in lab.running()
 
 
-def test_a_batch_job_that_could_stop_it_in_turn_is_left_alone() -> None:
+def test_batch_job_that_could_preempt_it_back_is_not_preempted() -> None:
     lab = a_lab()
     lab.submit(batch("b1", gpus=2, priority=1249))
     lab.submit(shell("s1", priority=750))
@@ -85,7 +85,7 @@ def test_a_batch_job_that_could_stop_it_in_turn_is_left_alone() -> None:
     assert lab.running() == ["s1"]
 
 
-def test_many_batch_jobs_ahead_do_not_use_up_its_chance() -> None:
+def test_queued_batch_jobs_do_not_exhaust_preemption_attempts_of_interactive_job() -> None:
     lab = a_lab()
     lab.submit(batch("b0", gpus=2))
     lab.submit(*(batch(f"w{n}", gpus=2, cpus=n, priority=751 + n) for n in range(8)))
@@ -93,7 +93,7 @@ def test_many_batch_jobs_ahead_do_not_use_up_its_chance() -> None:
     assert "s1" in lab.running()
 
 
-def test_without_the_policy_interactive_jobs_stop_nobody() -> None:
+def test_interactive_jobs_preempt_nothing_without_policy() -> None:
     lab = Lab(policy=a_policy(name="fair"), nodes=[a_node(gpus=2)])
     lab.submit(batch("b1", gpus=2))
     lab.submit(shell("s1"))

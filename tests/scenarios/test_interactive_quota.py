@@ -45,7 +45,7 @@ def why(lab: Lab, job_id: str) -> str:
 # --- it works
 
 
-def test_an_interactive_job_stops_a_batch_job_of_its_tenant_that_is_at_its_quota() -> None:
+def test_interactive_job_at_quota_preempts_batch_job_of_same_tenant() -> None:
     lab = a_lab()
     lab.submit(*(batch(n) for n in (1, 2, 3, 4)), batch(5, tenant="nlp"))
     lab.at(HOUR)
@@ -57,7 +57,7 @@ def test_an_interactive_job_stops_a_batch_job_of_its_tenant_that_is_at_its_quota
     assert evicting == [(("for", "j9"), ("ground", "interactive"))]
 
 
-def test_the_job_that_was_stopped_goes_on_when_the_interactive_one_has_ended() -> None:
+def test_preempted_batch_job_resumes_after_interactive_job_ends() -> None:
     lab = a_lab()
     lab.submit(*(batch(n) for n in (1, 2, 3, 4)))
     lab.at(HOUR)
@@ -69,7 +69,7 @@ def test_the_job_that_was_stopped_goes_on_when_the_interactive_one_has_ended() -
     assert lab.running() == ["j1", "j2", "j3", "j4"]
 
 
-def test_it_works_on_a_full_cluster_as_well() -> None:
+def test_interactive_preemption_at_quota_works_on_full_cluster() -> None:
     lab = a_lab(nodes=a_cluster(nodes=2, gpus=4))
     lab.submit(*(batch(n, tenant="nlp") for n in (1, 2)), *(batch(n) for n in (3, 4, 5, 6)))
     lab.submit(*(batch(n, tenant="nlp") for n in (7, 8)))
@@ -93,7 +93,7 @@ def test_it_works_on_a_full_cluster_as_well() -> None:
         pytest.param({"gpus": 4, "elastic": True}, {"preemptible": False}, id="elastic"),
     ],
 )
-def test_every_limit_of_what_is_held_at_once_is_kept_by_stopping_one(
+def test_every_concurrent_limit_is_kept_by_preempting_one_job(
     limit: dict[str, Any], wish: dict[str, Any]
 ) -> None:
     lab = a_lab(limit=limit)
@@ -106,7 +106,7 @@ def test_every_limit_of_what_is_held_at_once_is_kept_by_stopping_one(
     assert lab.running() == ["j2", "j3", "j4", "j9"]
 
 
-def test_the_most_jobs_that_may_run_are_kept_by_stopping_one_of_its_own() -> None:
+def test_job_count_limit_is_kept_by_preempting_own_job() -> None:
     policy = a_policy(name="fair", interactive_gpu_milli=1_000, max_running=3)
     lab = a_lab(limit={}, policy=policy)
     lab.submit(batch(1, tenant="nlp"), batch(2), batch(3, tenant="nlp"))
@@ -115,7 +115,7 @@ def test_the_most_jobs_that_may_run_are_kept_by_stopping_one_of_its_own() -> Non
     assert lab.running() == ["j1", "j3", "j9"]
 
 
-def test_the_part_of_its_pool_is_kept_by_stopping_one_of_its_own() -> None:
+def test_pool_quota_is_kept_by_preempting_own_job() -> None:
     lab = a_lab(limit={}, pools=[PoolQuota(pool=Pool.BATCH, percent=50, elastic=False)])
     lab.submit(batch(1, tenant="nlp", gpus=2), batch(2), batch(3))
     lab.at(HOUR)
@@ -123,7 +123,7 @@ def test_the_part_of_its_pool_is_kept_by_stopping_one_of_its_own() -> None:
     assert lab.running() == ["j1", "j3", "j9"]
 
 
-def test_a_task_of_an_array_makes_way_like_a_job() -> None:
+def test_array_task_is_preempted_like_job() -> None:
     lab = a_lab()
     lab.submit(an_array(number=1, tasks="0-9", user="ben", estimate_ms=DAY))
     lab.at(HOUR)
@@ -135,7 +135,7 @@ def test_a_task_of_an_array_makes_way_like_a_job() -> None:
 # --- who makes way
 
 
-def test_the_one_that_loses_the_least_makes_way() -> None:
+def test_job_that_loses_least_work_is_preempted() -> None:
     lab = a_lab()
     lab.submit(*(batch(n) for n in (1, 2, 3, 4)))
     lab.at(5 * HOUR)
@@ -145,7 +145,7 @@ def test_the_one_that_loses_the_least_makes_way() -> None:
     assert lab.stopped() == [("j3.1", "preempted")]
 
 
-def test_whoever_holds_nothing_of_what_is_short_is_spared() -> None:
+def test_job_without_the_scarce_resource_is_not_preempted() -> None:
     lab = a_lab()
     lab.submit(*(batch(n, gpus=2) for n in (1, 2)))
     lab.at(5 * HOUR)
@@ -155,7 +155,7 @@ def test_whoever_holds_nothing_of_what_is_short_is_spared() -> None:
     assert lab.stopped() == [("j1.1", "preempted")], "jobs without a GPU lose less, but help nobody"
 
 
-def test_one_that_is_enough_for_quota_and_room_goes_instead_of_two() -> None:
+def test_one_victim_that_frees_quota_and_room_is_preferred_to_two() -> None:
     """The cheapest one on the node makes room, but not in the quota of CPU cores."""
     lab = a_lab(limit={"cpu_milli": 40_000}, nodes=[a_node(gpus=2, cpus=64)])
     lab.submit(batch(1, cpus=36))
@@ -167,7 +167,7 @@ def test_one_that_is_enough_for_quota_and_room_goes_instead_of_two() -> None:
     assert lab.running() == ["j2", "j9"]
 
 
-def test_a_user_at_a_limit_of_users_costs_nobody_else_of_the_tenant_a_place() -> None:
+def test_user_limit_never_preempts_other_users_of_tenant() -> None:
     lab = a_lab(limit={"user_quota": Quota(gpu_milli=2_000)})
     lab.submit(batch(1), batch(2), *(batch(n, user="ann", preemptible=False) for n in (3, 4)))
     lab.at(HOUR)
@@ -179,7 +179,7 @@ def test_a_user_at_a_limit_of_users_costs_nobody_else_of_the_tenant_a_place() ->
     )
 
 
-def test_at_a_limit_of_users_nobody_else_makes_room_either() -> None:
+def test_at_user_limit_other_users_are_not_preempted_for_room() -> None:
     """Its own jobs have no GPU, so that only a colleague's could make room on the node."""
     lab = a_lab(limit={"user_quota": Quota(concurrent_jobs=2)}, nodes=[a_node(gpus=2)])
     lab.submit(batch(1), batch(2), *(batch(n, user="ann", gpus=0, cpus=1) for n in (3, 4)))
@@ -191,7 +191,7 @@ def test_at_a_limit_of_users_nobody_else_makes_room_either() -> None:
     )
 
 
-def test_no_job_of_another_tenant_is_stopped_for_a_limit_of_its_own() -> None:
+def test_tenant_limit_never_preempts_other_tenants() -> None:
     """By class it could stop them, but it is over its quota."""
     policy = a_policy(name="fair", interactive_gpu_milli=2_000)
     lab = a_lab(limit={"gpus": 2}, policy=policy, nodes=[a_node(gpus=4)])
@@ -215,7 +215,7 @@ def test_no_job_of_another_tenant_is_stopped_for_a_limit_of_its_own() -> None:
         pytest.param({"priority": 1249}, id="could stop it in turn"),
     ],
 )
-def test_what_interactive_work_may_not_stop_stays_at_a_quota_too(kept: dict[str, Any]) -> None:
+def test_protected_jobs_are_not_preempted_at_quota(kept: dict[str, Any]) -> None:
     lab = a_lab()
     lab.submit(*(batch(n, **kept) for n in (1, 2, 3, 4)))
     lab.at(HOUR)
@@ -227,7 +227,7 @@ def test_what_interactive_work_may_not_stop_stays_at_a_quota_too(kept: dict[str,
 # --- why not
 
 
-def test_beyond_the_cap_it_waits_and_says_so() -> None:
+def test_interactive_job_beyond_cap_waits_with_reason() -> None:
     lab = a_lab()
     lab.submit(*(batch(n) for n in (1, 2, 3, 4)))
     lab.at(HOUR)
@@ -239,7 +239,7 @@ def test_beyond_the_cap_it_waits_and_says_so() -> None:
     )
 
 
-def test_a_budget_grows_by_stopping_nobody() -> None:
+def test_budget_limit_preempts_nobody() -> None:
     lab = a_lab(limit={"gpus": 4, "gpu_milli_ms": 100 * 1000 * HOUR})
     lab.submit(*(batch(n, max_runtime_ms=24 * HOUR) for n in (1, 2, 3, 4)))
     lab.at(HOUR)
@@ -250,7 +250,7 @@ def test_a_budget_grows_by_stopping_nobody() -> None:
     )
 
 
-def test_nobody_is_stopped_if_there_is_no_room_on_the_nodes_all_the_same() -> None:
+def test_nothing_is_preempted_when_no_node_has_room_anyway() -> None:
     lab = a_lab(nodes=[*a_cluster(nodes=1, gpus=2), a_node(ordinal=1, gpus=4, cpus=4)])
     lab.submit(batch(1, tenant="nlp", gpus=2, cpus=64))
     lab.submit(*(batch(n, tenant="nlp", gpus=0, cpus=4) for n in (2,)))
@@ -266,7 +266,7 @@ def test_nobody_is_stopped_if_there_is_no_room_on_the_nodes_all_the_same() -> No
 # --- until it starts
 
 
-def test_while_its_victim_stops_nobody_takes_the_quota_and_it_says_what_it_waits_for() -> None:
+def test_quota_freed_by_victim_is_kept_for_preemptor() -> None:
     lab = a_lab(obedient=False)
     lab.submit(*(batch(n) for n in (1, 2, 3, 4)))
     lab.at(HOUR)
@@ -281,7 +281,7 @@ def test_while_its_victim_stops_nobody_takes_the_quota_and_it_says_what_it_waits
     assert lab.running() == ["j11", "j2", "j3", "j4", "j9"]
 
 
-def test_what_is_being_stopped_anyway_is_waited_for() -> None:
+def test_already_stopping_job_is_awaited_instead_of_preempting_another() -> None:
     lab = a_lab(obedient=False)
     lab.submit(*(batch(n) for n in (1, 2, 3, 4)))
     lab.at(HOUR)
@@ -293,7 +293,7 @@ def test_what_is_being_stopped_anyway_is_waited_for() -> None:
     assert lab.running() == ["j1", "j3", "j4", "j9"]
 
 
-def test_two_of_them_stop_one_each() -> None:
+def test_two_interactive_jobs_preempt_one_job_each() -> None:
     lab = a_lab(obedient=False)
     lab.submit(*(batch(n) for n in (1, 2, 3, 4)))
     lab.at(HOUR)
@@ -305,7 +305,7 @@ def test_two_of_them_stop_one_each() -> None:
     assert lab.running() == ["j3", "j4", "j8", "j9"]
 
 
-def test_a_quota_that_shrinks_meanwhile_is_kept() -> None:
+def test_quota_reduced_during_preemption_is_respected() -> None:
     lab = a_lab(obedient=False)
     lab.submit(*(batch(n) for n in (1, 2, 3, 4)))
     lab.at(HOUR)
@@ -318,7 +318,7 @@ def test_a_quota_that_shrinks_meanwhile_is_kept() -> None:
     assert lab.running() == ["j3", "j4", "j9"]
 
 
-def test_a_place_that_was_cleared_by_class_is_not_lost_to_a_quota_used_up_meanwhile() -> None:
+def test_preemptor_by_class_keeps_its_place_when_quota_is_used_meanwhile() -> None:
     nodes = [a_node(gpus=2), a_node(ordinal=1, gpus=1)]
     lab = a_lab(limit={"gpus": 2}, nodes=nodes, obedient=False)
     lab.submit(batch(1, tenant="nlp", gpus=2, priority=250), batch(2, tenant="nlp", priority=250))

@@ -45,7 +45,7 @@ def reasons(lab: Lab) -> dict[str, str]:
     return {job_id: str(reason) for job_id, reason in lab.last_plan.job_reasons}
 
 
-def test_more_than_the_whole_quota_is_refused_at_submit_with_quota_request_and_use() -> None:
+def test_request_over_whole_quota_is_rejected_with_quota_request_and_usage() -> None:
     lab = Lab(nodes=a_cluster(nodes=2), tenants=[a_tenant(id="vision", gpus=4)])
     lab.submit(a_job(number=1, gpus=2))
     with pytest.raises(QuotaTooSmall) as refusal:
@@ -57,13 +57,13 @@ def test_more_than_the_whole_quota_is_refused_at_submit_with_quota_request_and_u
     assert "j2" not in lab.core.state.jobs
 
 
-def test_a_refusal_shows_large_numbers_in_full() -> None:
+def test_rejection_shows_large_numbers_in_full() -> None:
     lab = Lab(nodes=[a_node(memory_mb=4_000_000)], tenants=[a_tenant(memory_mb=1_234_567)])
     with pytest.raises(QuotaTooSmall, match=r"memory MiB requested=2345678, quota=1234567"):
         lab.submit(a_job(memory_mb=2_345_678))
 
 
-def test_a_refusal_over_gpu_hours_counts_what_was_spent() -> None:
+def test_gpu_hour_rejection_counts_spent_hours() -> None:
     lab = Lab(nodes=[a_node()], tenants=[a_tenant(gpu_milli_ms=10 * 1000 * HOUR)])
     lab.submit(a_job(number=1, gpus=1, max_runtime_ms=4 * HOUR))
     lab.at(3 * HOUR)
@@ -72,7 +72,7 @@ def test_a_refusal_over_gpu_hours_counts_what_was_spent() -> None:
         lab.submit(a_job(number=2, gpus=4, max_runtime_ms=3 * HOUR))
 
 
-def test_over_the_quota_just_now_waits_and_says_so() -> None:
+def test_job_over_current_quota_waits_with_reason() -> None:
     lab = Lab(nodes=a_cluster(nodes=2), tenants=[a_tenant(id="vision", gpus=4)])
     lab.submit(a_job(number=1, gpus=3), a_job(number=2, gpus=2))
     assert lab.running() == ["j1"]
@@ -83,7 +83,7 @@ def test_over_the_quota_just_now_waits_and_says_so() -> None:
     assert lab.running() == ["j2"]
 
 
-def test_an_elastic_gang_does_not_grow_beyond_the_quota_of_its_tenant() -> None:
+def test_elastic_gang_does_not_grow_beyond_tenant_quota() -> None:
     lab = Lab(nodes=[a_node(gpus=8)], tenants=[a_tenant(id="vision", gpus=3)])
     lab.submit(a_job(number=1, gpus=1, members=6, min_members=2))
     assert 2 <= held_gpus(lab, "vision") <= 3
@@ -92,7 +92,7 @@ def test_an_elastic_gang_does_not_grow_beyond_the_quota_of_its_tenant() -> None:
 @pytest.mark.parametrize(
     "policy", [pytest.param("easy", id="reserved"), pytest.param("fair", id="cleared")]
 )
-def test_an_elastic_gang_that_waited_for_its_place_does_not_grow_beyond_the_quota(
+def test_elastic_gang_with_reservation_does_not_grow_beyond_quota(
     policy: str,
 ) -> None:
     tenants = [a_tenant(id="vision", gpus=3), a_tenant(id="nlp")]
@@ -107,13 +107,13 @@ def test_an_elastic_gang_that_waited_for_its_place_does_not_grow_beyond_the_quot
     assert len(lab.allocation("j2").placements) == 2
 
 
-def test_an_elastic_gang_does_not_grow_beyond_the_part_of_its_pool() -> None:
+def test_elastic_gang_does_not_grow_beyond_pool_quota() -> None:
     lab = Lab(nodes=[a_node(gpus=8)], pools=HALF_EACH)
     lab.submit(a_job(number=1, gpus=1, members=6, min_members=2))
     assert 2 <= held_gpus(lab, "vision") <= 4
 
 
-def test_a_quota_of_gpu_memory_counts_what_jobs_state() -> None:
+def test_gpu_memory_quota_counts_requested_memory() -> None:
     lab = Lab(nodes=[a_node(gpus=8)], tenants=[a_tenant(gpu_memory_mb=100_000)])
     lab.submit(a_job(number=1, gpus=2), a_job(number=2, gpus=2, gpu_memory_mb=60_000))
     lab.submit(a_job(number=3, gpus=2, gpu_memory_mb=60_000))
@@ -131,14 +131,14 @@ def test_a_quota_of_gpu_memory_counts_what_jobs_state() -> None:
         ({"gpus": 1.5}, {}, "GPUs"),
     ],
 )
-def test_every_quota_holds_back_the_second_job(quota, job, resource) -> None:
+def test_every_quota_blocks_second_job(quota, job, resource) -> None:
     lab = Lab(nodes=[a_node()], tenants=[a_tenant(**quota)])
     lab.submit(a_job(number=1, **job), a_job(number=2, **job))
     assert lab.running() == ["j1"]
     assert f": {resource} requested=" in reasons(lab)["j2"]
 
 
-def test_gpu_hours_that_a_job_does_not_use_come_back_to_the_budget() -> None:
+def test_unused_gpu_hours_return_to_budget() -> None:
     lab = Lab(nodes=[a_node()], tenants=[a_tenant(gpu_milli_ms=1000 * 5 * HOUR)])
     lab.submit(
         a_job(number=1, max_runtime_ms=4 * HOUR),
@@ -150,13 +150,13 @@ def test_gpu_hours_that_a_job_does_not_use_come_back_to_the_budget() -> None:
     assert lab.running() == ["j2"]
 
 
-def test_a_tenant_over_its_quota_does_not_hold_up_the_others() -> None:
+def test_tenant_over_quota_does_not_block_others() -> None:
     lab = Lab(nodes=[a_node(gpus=8)], tenants=[a_tenant(id="vision", gpus=1)])
     lab.submit(*(a_job(number=n) for n in (1, 2, 3)), a_job(number=4, tenant="speech"))
     assert lab.running() == ["j1", "j4"]
 
 
-def test_a_full_pool_does_not_hold_up_the_other_pool_of_the_same_tenant() -> None:
+def test_full_pool_does_not_block_other_pool_of_same_tenant() -> None:
     lab = Lab(nodes=[a_node(gpus=4)], pools=HALF_EACH)
     lab.submit(
         a_job(number=1, gpus=2, pool=Pool.BATCH),
@@ -166,7 +166,7 @@ def test_a_full_pool_does_not_hold_up_the_other_pool_of_the_same_tenant() -> Non
     assert lab.running() == ["j1", "j3"]
 
 
-def test_a_strict_pool_says_what_it_may_hold_and_holds() -> None:
+def test_strict_pool_is_enforced_with_reason() -> None:
     lab = Lab(nodes=[a_node(gpus=8)], pools=HALF_EACH)
     lab.submit(a_job(number=1, gpus=3.5), a_job(number=2, gpus=1))
     assert reasons(lab)["j2"] == (
@@ -174,20 +174,20 @@ def test_a_strict_pool_says_what_it_may_hold_and_holds() -> None:
     )
 
 
-def test_more_than_the_whole_part_of_a_strict_pool_is_refused_at_submit() -> None:
+def test_request_over_strict_pool_is_rejected_at_submit() -> None:
     lab = Lab(nodes=[a_node(gpus=8)], pools=HALF_EACH)
     with pytest.raises(CallerError, match="pool"):
         lab.submit(a_job(number=1, gpus=6))
 
 
-def test_an_elastic_pool_uses_what_the_other_leaves_idle() -> None:
+def test_elastic_pool_borrows_idle_capacity() -> None:
     pools = [PoolQuota(pool=Pool.ONLINE, percent=50), PoolQuota(pool=Pool.BATCH, percent=50)]
     lab = Lab(nodes=[a_node(gpus=8)], pools=pools)
     lab.submit(*(a_job(number=n, gpus=2) for n in range(1, 5)))
     assert len(lab.running()) == 4
 
 
-def test_an_elastic_pool_takes_back_what_it_lent() -> None:
+def test_elastic_pool_reclaims_lent_capacity() -> None:
     pools = [PoolQuota(pool=Pool.ONLINE, percent=50), PoolQuota(pool=Pool.BATCH, percent=50)]
     lab = Lab(nodes=[a_node(gpus=8)], pools=pools, policy=a_policy(name="fair"))
     lab.submit(*(a_job(number=n, gpus=2, estimate_ms=9 * HOUR) for n in range(1, 5)))
@@ -197,7 +197,7 @@ def test_an_elastic_pool_takes_back_what_it_lent() -> None:
     assert len(lab.running()) == 4
 
 
-def test_an_elastic_tenant_borrows_what_the_other_did_not_use_lately() -> None:
+def test_elastic_tenant_borrows_capacity_unused_by_other() -> None:
     tenants = [
         a_tenant(id="vision", gpus=4, elastic=True),
         a_tenant(id="speech", gpus=4, elastic=True),
@@ -207,7 +207,7 @@ def test_an_elastic_tenant_borrows_what_the_other_did_not_use_lately() -> None:
     assert held_gpus(lab, "vision") == 8
 
 
-def test_a_lent_gpu_is_taken_back_when_its_owner_wants_it() -> None:
+def test_lent_gpu_is_reclaimed_when_owner_needs_it() -> None:
     tenants = [
         a_tenant(id="vision", gpus=4, elastic=True),
         a_tenant(id="speech", gpus=4, elastic=True),
@@ -219,7 +219,7 @@ def test_a_lent_gpu_is_taken_back_when_its_owner_wants_it() -> None:
     assert (held_gpus(lab, "vision"), held_gpus(lab, "speech")) == (4, 4)
 
 
-def test_taking_back_what_was_lent_leaves_the_borrower_what_it_is_sure_of() -> None:
+def test_reclaim_leaves_borrower_its_guarantee() -> None:
     """The quotas promise 8 of 6 GPUs; one GPU is lent, so one comes back and not three."""
     tenants = [
         a_tenant(id="vision", gpus=4, elastic=True),
@@ -233,7 +233,7 @@ def test_taking_back_what_was_lent_leaves_the_borrower_what_it_is_sure_of() -> N
     assert held_gpus(lab, "vision") >= 4
 
 
-def test_what_is_being_stopped_already_is_not_taken_back_a_second_time() -> None:
+def test_already_stopping_job_is_not_reclaimed_twice() -> None:
     """Of 8 GPUs 4 are lent and on their way back: the other 4 are sure for who holds them."""
     tenants = [
         a_tenant(id="vision", gpus=4, elastic=True),
@@ -250,7 +250,7 @@ def test_what_is_being_stopped_already_is_not_taken_back_a_second_time() -> None
     assert len(lab.stopped()) == 1
 
 
-def test_what_people_cancelled_counts_as_given_back() -> None:
+def test_cancelled_jobs_count_as_reclaimed() -> None:
     tenants = [
         a_tenant(id="vision", gpus=2, elastic=True),
         a_tenant(id="speech", gpus=8, elastic=True),
@@ -266,7 +266,7 @@ def test_what_people_cancelled_counts_as_given_back() -> None:
     assert lab.running() == ["j4"]
 
 
-def test_a_job_that_cannot_borrow_does_not_hold_up_one_that_can() -> None:
+def test_job_that_cannot_borrow_does_not_block_one_that_can() -> None:
     tenants = [
         a_tenant(id="vision", gpus=2, elastic=True),
         a_tenant(id="speech", gpus=6, elastic=True),
@@ -280,7 +280,7 @@ def test_a_job_that_cannot_borrow_does_not_hold_up_one_that_can() -> None:
     assert lab.running() == ["j1", "j3"]
 
 
-def test_a_job_above_the_quota_that_may_never_borrow_is_refused_at_submit() -> None:
+def test_job_over_quota_that_may_never_borrow_is_rejected_at_submit() -> None:
     tenants = [
         a_tenant(id="vision", gpus=2, elastic=True),
         a_tenant(id="speech", gpus=6, elastic=True),
@@ -290,7 +290,7 @@ def test_a_job_above_the_quota_that_may_never_borrow_is_refused_at_submit() -> N
         lab.submit(a_job(number=1, gpus=4, preemptible=False))
 
 
-def test_what_never_fits_any_known_node_is_refused_at_submit() -> None:
+def test_job_that_fits_no_known_node_is_rejected_at_submit() -> None:
     lab = Lab(nodes=[a_node(gpus=8, cpus=16)])
     with pytest.raises(NeverFits, match=r"no node offers 1 GPU \(H100\); the largest node has 8"):
         lab.submit(a_job(number=1, gpu_models=("H100",)))
@@ -303,14 +303,14 @@ def test_what_never_fits_any_known_node_is_refused_at_submit() -> None:
     assert lab.core.state.queued_tasks == 0
 
 
-def test_labels_on_a_node_that_is_too_small_are_refused_at_submit() -> None:
+def test_labels_found_only_on_too_small_node_are_rejected_at_submit() -> None:
     small = a_node(ordinal=0, gpus=2, labels=(("zone", "a"),))
     lab = Lab(nodes=[small, a_node(ordinal=1, gpus=8)])
     with pytest.raises(NeverFits):
         lab.submit(a_job(number=1, gpus=8, node_labels=(("zone", "a"),)))
 
 
-def test_a_full_queue_refuses_with_the_room_that_is_left() -> None:
+def test_full_queue_rejects_with_remaining_capacity() -> None:
     lab = Lab(nodes=[a_node(gpus=1)], limits=CoreLimits(max_queued_tasks=5))
     lab.submit(a_job(number=1), a_job(number=2), a_job(number=3))
     with pytest.raises(QueueFull, match="4 tasks were submitted and the queue has room for 3 of 5"):
@@ -320,19 +320,19 @@ def test_a_full_queue_refuses_with_the_room_that_is_left() -> None:
         lab.submit(a_job(number=5))
 
 
-def test_a_forecast_foresees_that_a_quota_becomes_free() -> None:
+def test_forecast_includes_quota_becoming_free() -> None:
     lab = Lab(nodes=[a_node()], tenants=[a_tenant(gpus=1)])
     lab.submit(a_job(number=1, estimate_ms=2 * HOUR), a_job(number=2))
     assert forecast_start(lab.core.state.cluster, 0, 2) == 2 * HOUR
 
 
-def test_a_forecast_foresees_the_limit_of_an_array() -> None:
+def test_forecast_includes_array_concurrency_limit() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(an_array(number=1, tasks="0-3", at_once=1, estimate_ms=2 * HOUR))
     assert forecast_start(lab.core.state.cluster, 0, 1) == 2 * HOUR
 
 
-def test_a_plan_that_was_not_committed_can_be_made_again() -> None:
+def test_uncommitted_plan_can_be_computed_again() -> None:
     lab = Lab(nodes=[a_node(gpus=4)], tenants=[a_tenant(gpus=2)])
     lab.submit(a_job(number=1, gpus=2), a_job(number=2, gpus=1))
     cluster = lab.core.state.cluster
@@ -341,7 +341,7 @@ def test_a_plan_that_was_not_committed_can_be_made_again() -> None:
     assert evicted(one) == []
 
 
-def test_what_is_only_tried_out_changes_nothing_for_those_who_wait() -> None:
+def test_forecast_and_dry_run_change_no_usage() -> None:
     budget = replace(a_tenant(gpu_milli_ms=100_000 * HOUR), budget_period=BudgetPeriod.MONTH)
     lab = Lab(nodes=[a_node(gpus=1)], tenants=[budget])
     long = {"max_runtime_ms": 90 * HOUR, "estimate_ms": 90 * HOUR}

@@ -11,7 +11,7 @@ from tests.scenarios.lab import Lab
 # --- a plain record
 
 
-def test_a_job_is_pending_then_scheduled_then_running_then_completed() -> None:
+def test_job_is_pending_scheduled_running_and_completed_in_order() -> None:
     lab = Lab(nodes=[a_node(gpus=1)])
     lab.submit(a_job(number=1))
     lab.at(HOUR)
@@ -27,7 +27,7 @@ def test_a_job_is_pending_then_scheduled_then_running_then_completed() -> None:
     assert lab.running() == []
 
 
-def test_the_core_numbers_jobs_and_stamps_their_submission() -> None:
+def test_core_assigns_job_number_and_submit_time() -> None:
     lab = Lab(nodes=[a_node()])
     lab.at(5 * MINUTE)
     lab.submit(a_job(number=77, submit_ms=3), a_job(number=12))
@@ -37,7 +37,7 @@ def test_the_core_numbers_jobs_and_stamps_their_submission() -> None:
     ]
 
 
-def test_an_id_is_taken_also_by_a_job_that_has_ended() -> None:
+def test_id_of_ended_job_is_still_taken() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1))
     with pytest.raises(AlreadyExists, match="'j1' is taken"):
@@ -47,7 +47,7 @@ def test_an_id_is_taken_also_by_a_job_that_has_ended() -> None:
         lab.submit(a_job(number=1))
 
 
-def test_a_job_that_exits_with_an_error_has_failed_with_its_exit_code() -> None:
+def test_nonzero_exit_fails_job_with_exit_code() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1), a_job(number=2))
     lab.ends("j1", exit_code=3)
@@ -56,7 +56,7 @@ def test_a_job_that_exits_with_an_error_has_failed_with_its_exit_code() -> None:
     assert (lab.state("j2"), lab.row("j2").signal) == (JobState.FAILED, 9)
 
 
-def test_a_fact_that_is_told_twice_changes_nothing() -> None:
+def test_repeated_report_changes_nothing() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1))
     assert lab.tell(Started("j1.1")).writes == []
@@ -68,7 +68,7 @@ def test_a_fact_that_is_told_twice_changes_nothing() -> None:
 # --- time limits and clocks
 
 
-def test_a_time_limit_stops_a_job() -> None:
+def test_time_limit_stops_job() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1, max_runtime_ms=HOUR))
     lab.at(HOUR - 1)
@@ -78,14 +78,14 @@ def test_a_time_limit_stops_a_job() -> None:
     assert lab.state("j1") is JobState.FAILED
 
 
-def test_a_job_without_a_limit_is_stopped_by_the_default_limit() -> None:
+def test_default_limit_stops_job_without_limit() -> None:
     lab = Lab(nodes=[a_node()], policy=a_policy(default_limit_ms=2 * HOUR))
     lab.submit(a_job(number=1))
     lab.at(3 * HOUR)
     assert lab.stopped() == [("j1.1", "timeout")]
 
 
-def test_a_cancelled_job_that_reaches_its_limit_while_stopping_is_cancelled() -> None:
+def test_cancelled_job_that_reaches_limit_while_stopping_is_cancelled() -> None:
     lab = Lab(nodes=[a_node()], obedient=False)
     lab.submit(a_job(number=1, max_runtime_ms=HOUR))
     lab.at(HOUR - SECOND)
@@ -96,7 +96,7 @@ def test_a_cancelled_job_that_reaches_its_limit_while_stopping_is_cancelled() ->
     assert lab.stopped() == [("j1.1", "cancelled")]
 
 
-def test_a_clock_that_steps_back_does_no_harm() -> None:
+def test_clock_stepping_back_does_no_harm() -> None:
     lab = Lab(nodes=[a_node(gpus=1)])
     lab.now_ms = HOUR
     lab.submit(a_job(number=1), a_job(number=2))
@@ -113,7 +113,7 @@ def test_a_clock_that_steps_back_does_no_harm() -> None:
 # --- cancel
 
 
-def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_is_stopped_first() -> None:
+def test_waiting_job_is_cancelled_at_once_and_running_job_is_stopped_first() -> None:
     lab = Lab(nodes=[a_node(gpus=1)], obedient=False)
     lab.submit(a_job(number=1), a_job(number=2))
     lab.do(Cancel("j2"), Cancel("j1"), Cancel("j1"))
@@ -124,7 +124,7 @@ def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_is_stopped_first()
     assert lab.state("j1") is JobState.CANCELLED
 
 
-def test_a_job_that_ended_or_never_was_cannot_be_cancelled() -> None:
+def test_ended_or_unknown_job_cannot_be_cancelled() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1))
     lab.ends("j1")
@@ -134,7 +134,7 @@ def test_a_job_that_ended_or_never_was_cannot_be_cancelled() -> None:
         lab.tell(Cancel("j9"))
 
 
-def test_a_person_who_cancels_outweighs_a_preemption_under_way() -> None:
+def test_cancel_overrides_preemption_in_progress() -> None:
     policy = a_policy(name="fair", fair_ms=0, user_fair_ms=0)
     lab = Lab(nodes=[a_node(gpus=1)], policy=policy, obedient=False)
     lab.submit(a_job(number=1, priority=250, estimate_ms=9 * HOUR))

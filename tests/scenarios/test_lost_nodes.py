@@ -57,7 +57,7 @@ def restart(lab: Lab, limits: CoreLimits = LIMITS) -> None:
     restore(lab.core.state, lab.store, lab.now_ms)
 
 
-def test_a_silent_node_is_suspect_then_lost_and_says_since_when() -> None:
+def test_silent_node_becomes_suspect_then_lost_with_since_time() -> None:
     lab = two_nodes()
     lab.at(HOUR)
     lab.do(NodeSilent("n0"))
@@ -71,14 +71,14 @@ def test_a_silent_node_is_suspect_then_lost_and_says_since_when() -> None:
     assert (node.state, node.silent_ms) == (NodeState.ONLINE, 0)
 
 
-def test_a_node_is_silent_since_its_last_word_and_not_since_that_was_noticed() -> None:
+def test_node_silence_counts_from_last_heartbeat() -> None:
     lab = two_nodes()
     lab.at(MINUTE)
     lab.do(NodeSilent("n0", 15_000))
     assert lab.core.state.cluster.index.resources("n0").node.silent_ms == MINUTE - 15_000
 
 
-def test_a_job_on_a_lost_node_keeps_its_devices_and_is_not_started_again() -> None:
+def test_job_on_lost_node_keeps_devices_and_is_not_restarted() -> None:
     lab = two_nodes()
     lab.submit(a_job(number=1))
     lab.do(NodeSilent("n0"), NodeLost("n0"))
@@ -88,7 +88,7 @@ def test_a_job_on_a_lost_node_keeps_its_devices_and_is_not_started_again() -> No
     assert len(lab.orders) == 1
 
 
-def test_a_job_on_a_lost_node_says_so_and_says_what_it_waits_for() -> None:
+def test_job_on_lost_node_shows_what_it_waits_for() -> None:
     lab = two_nodes()
     lab.submit(a_job(number=1), a_job(number=2, requeue_on_node_loss=True))
     lab.at(HOUR)
@@ -105,14 +105,14 @@ def test_a_job_on_a_lost_node_says_so_and_says_what_it_waits_for() -> None:
     assert on_lost_node(state, state.jobs["j1"]) is None
 
 
-def test_what_a_node_reports_when_it_is_back_counts() -> None:
+def test_reports_of_returning_node_count() -> None:
     lab = two_nodes()
     lab.submit(a_job(number=1))
     lab.do(NodeSilent("n0"), NodeLost("n0"), found("n0"), Ended("j1.1", exit_code=0))
     assert lab.state("j1") is JobState.COMPLETED
 
 
-def test_a_node_that_is_confirmed_dead_lets_its_jobs_run_elsewhere() -> None:
+def test_jobs_of_confirmed_dead_node_run_elsewhere() -> None:
     lab = two_nodes()
     lab.submit(a_job(number=1))
     lab.do(NodeSilent("n0"), ConfirmDead("n0", "ann"))
@@ -124,14 +124,14 @@ def test_a_node_that_is_confirmed_dead_lets_its_jobs_run_elsewhere() -> None:
     assert event.data == (("node", "n0"), ("by", "ann"), ("jobs", 1))
 
 
-def test_a_person_who_was_at_the_terminal_is_not_started_again() -> None:
+def test_interactive_job_is_not_restarted_after_node_death() -> None:
     lab = two_nodes()
     lab.submit(a_job(number=1, interactive=True))
     lab.do(NodeSilent("n0"), ConfirmDead("n0", "ann"))
     assert lab.state("j1") is JobState.FAILED
 
 
-def test_what_is_known_of_one_silence_does_not_count_for_the_next() -> None:
+def test_confirmation_for_one_outage_does_not_apply_to_next() -> None:
     lab = two_nodes()
     lab.do(NodeSilent("n0"), NodeLost("n0"))
     first_ms = lab.now_ms
@@ -144,7 +144,7 @@ def test_what_is_known_of_one_silence_does_not_count_for_the_next() -> None:
     assert node_state(lab) is NodeState.DEAD
 
 
-def test_a_node_that_is_heard_cannot_be_confirmed_dead() -> None:
+def test_connected_node_cannot_be_confirmed_dead() -> None:
     lab = two_nodes()
     with pytest.raises(WrongState, match="node 'n0' is connected, so it is not dead; to empty it"):
         lab.do(ConfirmDead("n0", "ann"))
@@ -152,7 +152,7 @@ def test_a_node_that_is_heard_cannot_be_confirmed_dead() -> None:
         lab.do(ConfirmDead("nx", "ann"))
 
 
-def test_a_drained_node_can_be_lost_and_dead_too_and_stays_drained() -> None:
+def test_drained_node_can_be_lost_and_dead_and_stays_drained() -> None:
     lab = two_nodes()
     lab.submit(a_job(number=1))
     lab.do(Drain("n0"), NodeSilent("n0"), NodeLost("n0"))
@@ -162,7 +162,7 @@ def test_a_drained_node_can_be_lost_and_dead_too_and_stays_drained() -> None:
     assert lab.core.state.cluster.index.resources("n0").node.closed is not None
 
 
-def test_facts_of_an_attempt_that_was_given_up_change_nothing() -> None:
+def test_reports_of_abandoned_attempt_change_nothing() -> None:
     lab = two_nodes()
     lab.submit(a_job(number=1, requeue_on_node_loss=True))
     lab.do(NodeSilent("n0"), LeasesExpired("n0", LEASE + MARGIN), found("n0"))
@@ -174,7 +174,7 @@ def test_facts_of_an_attempt_that_was_given_up_change_nothing() -> None:
 # --- leases
 
 
-def test_only_jobs_that_ask_for_it_on_nodes_that_keep_them_get_leases() -> None:
+def test_leases_are_given_only_on_request_to_capable_nodes() -> None:
     lab = two_nodes()
     lab.submit(a_job(number=1, requeue_on_node_loss=True), a_job(number=2))
     leases = [lab.allocation(name).placements[0].lease_ms for name in ("j1", "j2")]
@@ -186,7 +186,7 @@ def test_only_jobs_that_ask_for_it_on_nodes_that_keep_them_get_leases() -> None:
 
 
 @pytest.mark.parametrize("waited_ms", [0, LEASE, LEASE + MARGIN - 1])
-def test_a_leased_job_is_not_started_again_before_its_lease_and_the_margin_are_over(
+def test_leased_job_is_not_restarted_before_lease_and_margin_expire(
     waited_ms: int,
 ) -> None:
     lab = two_nodes()
@@ -198,14 +198,14 @@ def test_a_leased_job_is_not_started_again_before_its_lease_and_the_margin_are_o
     assert "its lease has expired" in lab.store.attempts("j1")[0].detail
 
 
-def test_a_node_that_came_back_in_time_keeps_its_leased_job() -> None:
+def test_node_that_returns_in_time_keeps_leased_job() -> None:
     lab = two_nodes()
     lab.submit(a_job(number=1, requeue_on_node_loss=True))
     lab.do(NodeSilent("n0"), found("n0"), LeasesExpired("n0", LEASE + MARGIN))
     assert (lab.nodes_of("j1"), len(lab.orders)) == (["n0"], 1)
 
 
-def test_a_lease_counts_as_long_as_it_was_given_whatever_the_settings_are_by_now() -> None:
+def test_lease_lasts_as_granted_despite_changed_settings() -> None:
     lab = two_nodes()
     lab.submit(a_job(number=1, requeue_on_node_loss=True))
     restart(lab, CoreLimits(lease_ms=MINUTE, lease_margin_ms=MARGIN))
@@ -216,7 +216,7 @@ def test_a_lease_counts_as_long_as_it_was_given_whatever_the_settings_are_by_now
     assert lab.nodes_of("j1") == ["n1"]
 
 
-def test_a_server_that_has_just_begun_believes_nobody_that_a_node_is_dead() -> None:
+def test_newly_started_server_accepts_no_dead_confirmation() -> None:
     lab = two_nodes()
     restart(lab)
     with pytest.raises(WrongState, match="may still reconnect after the start"):
@@ -226,7 +226,7 @@ def test_a_server_that_has_just_begun_believes_nobody_that_a_node_is_dead() -> N
     assert node_state(lab) is NodeState.DEAD
 
 
-def test_a_gang_whose_lease_is_over_on_one_node_is_stopped_on_the_others_first() -> None:
+def test_gang_with_expired_lease_on_one_node_is_stopped_on_others_first() -> None:
     lab = Lab(nodes=[], limits=LIMITS, obedient=False)
     for name in ("n0", "n1", "n2"):
         lab.do(found(name))
@@ -239,7 +239,7 @@ def test_a_gang_whose_lease_is_over_on_one_node_is_stopped_on_the_others_first()
 
 
 @pytest.mark.parametrize("how", ["dead", "lease over", "stopped by its node"])
-def test_what_a_node_has_done_to_a_job_is_not_counted_as_a_preemption_of_it(how: str) -> None:
+def test_node_loss_is_not_counted_as_preemption(how: str) -> None:
     lab = two_nodes()
     lab.submit(a_job(number=1, requeue_on_node_loss=True))
     (node,) = lab.nodes_of("j1")
@@ -254,7 +254,7 @@ def test_what_a_node_has_done_to_a_job_is_not_counted_as_a_preemption_of_it(how:
     assert lab.core.state.jobs["j1"].task(None).preemptions == 0
 
 
-def test_to_say_again_that_a_node_is_dead_changes_nothing() -> None:
+def test_repeated_dead_confirmation_changes_nothing() -> None:
     lab = two_nodes()
     lab.do(NodeSilent("n0"), NodeFenced("n0"))
     before = lab.store.last_event()

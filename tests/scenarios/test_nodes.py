@@ -14,14 +14,14 @@ from tests.builders import HOUR, a_cluster, a_job, a_node
 from tests.scenarios.lab import Lab
 
 
-def test_a_job_that_was_submitted_before_any_node_is_divided_when_nodes_come() -> None:
+def test_job_submitted_before_any_node_is_split_when_nodes_join() -> None:
     lab = Lab()
     lab.submit(a_job(number=1, gpus=8))
     lab.do(*(SetNode(node) for node in a_cluster(nodes=2, gpus=4)))
     assert lab.nodes_of("j1") == ["n0", "n1"]
 
 
-def test_a_job_that_was_submitted_before_any_node_says_that_it_never_fits() -> None:
+def test_job_submitted_before_any_node_reports_that_it_never_fits() -> None:
     lab = Lab()
     lab.submit(a_job(number=1, gpu_models=("H100",)), a_job(number=2))
     lab.do(SetNode(a_node()))
@@ -31,7 +31,7 @@ def test_a_job_that_was_submitted_before_any_node_says_that_it_never_fits() -> N
     assert lab.nodes_of("j1") == ["n1"]
 
 
-def test_a_job_on_a_fenced_node_runs_elsewhere_if_it_may_be_repeated() -> None:
+def test_repeatable_job_on_fenced_node_runs_elsewhere() -> None:
     lab = Lab(nodes=a_cluster(nodes=2, gpus=1))
     lab.submit(a_job(number=1, requeue_on_node_loss=True))
     assert lab.nodes_of("j1") == ["n0"]
@@ -41,7 +41,7 @@ def test_a_job_on_a_fenced_node_runs_elsewhere_if_it_may_be_repeated() -> None:
     assert lab.allocation("j1").attempt == 2
 
 
-def test_a_job_on_a_fenced_node_has_failed_if_it_may_not_be_repeated() -> None:
+def test_unrepeatable_job_on_fenced_node_fails() -> None:
     lab = Lab(nodes=a_cluster(nodes=2, gpus=1))
     lab.submit(a_job(number=1))
     lab.do(NodeFenced("n0"))
@@ -49,7 +49,7 @@ def test_a_job_on_a_fenced_node_has_failed_if_it_may_not_be_repeated() -> None:
     assert lab.store.nodes()[0].state is NodeState.DEAD
 
 
-def test_a_lost_node_takes_work_again_when_it_comes_back() -> None:
+def test_lost_node_gets_jobs_again_when_it_returns() -> None:
     lab = Lab(nodes=[a_node(gpus=1)])
     lab.do(NodeFenced("n0"))
     lab.submit(a_job(number=1))
@@ -58,7 +58,7 @@ def test_a_lost_node_takes_work_again_when_it_comes_back() -> None:
     assert lab.running() == ["j1"]
 
 
-def test_a_draining_node_lets_its_jobs_end_and_takes_no_more() -> None:
+def test_draining_node_lets_jobs_end_and_gets_no_new_ones() -> None:
     lab = Lab(nodes=[a_node(gpus=2)])
     lab.submit(a_job(number=1))
     lab.do(Drain("n0"))
@@ -70,7 +70,7 @@ def test_a_draining_node_lets_its_jobs_end_and_takes_no_more() -> None:
     assert lab.running() == ["j2"]
 
 
-def test_a_hot_device_gets_no_new_work_until_it_has_cooled() -> None:
+def test_hot_device_gets_no_jobs_until_cooled() -> None:
     def node(*, hot: bool):
         return a_node(gpus=1, device={"hot": hot, "temperature_c": 90 if hot else 60})
 
@@ -91,7 +91,7 @@ def an_agent(unfit: str = "") -> NodeReported:
     )
 
 
-def test_a_node_that_cannot_begin_work_is_set_aside_until_it_can() -> None:
+def test_node_that_cannot_start_jobs_is_excluded_until_it_can() -> None:
     lab = Lab()
     lab.do(an_agent())
     lab.submit(a_job(number=1))
@@ -107,7 +107,7 @@ def test_a_node_that_cannot_begin_work_is_set_aside_until_it_can() -> None:
     assert kinds[-2:] == ["node_set_aside", "node_uncordoned"]
 
 
-def test_a_node_that_people_closed_stays_so_when_it_can_begin_work_again() -> None:
+def test_node_closed_by_admin_stays_closed_when_healthy_again() -> None:
     lab = Lab()
     lab.do(an_agent("the disk is full"), Cordon("n0", "ada", "a new disk comes"), an_agent())
     lab.submit(a_job(number=1))
@@ -116,7 +116,7 @@ def test_a_node_that_people_closed_stays_so_when_it_can_begin_work_again() -> No
     assert lab.running() == ["j1"]
 
 
-def test_what_a_node_could_not_begin_is_tried_elsewhere_and_is_no_retry() -> None:
+def test_job_that_node_could_not_start_runs_elsewhere_without_using_retry() -> None:
     lab = Lab(nodes=a_cluster(nodes=2, gpus=1))
     lab.submit(a_job(number=1))
     full = lab.nodes_of("j1")

@@ -41,7 +41,7 @@ def why(lab: Lab, job_id: str) -> str:
     return str(explain(state.cluster, lab.last_plan, state.job(job_id).job.number))
 
 
-def test_online_work_takes_back_what_its_own_tenant_borrowed_up_to_its_quota() -> None:
+def test_online_job_reclaims_from_own_tenant_up_to_quota() -> None:
     lab = a_lab()
     lab.submit(*(batch(n) for n in (1, 2, 3, 4)))
     lab.at(HOUR)
@@ -55,7 +55,7 @@ def test_online_work_takes_back_what_its_own_tenant_borrowed_up_to_its_quota() -
     assert len(lab.stopped()) == 1, "the rest of that place and quota was enough"
 
 
-def test_it_starts_when_they_are_gone_and_nobody_else_uses_up_the_quota() -> None:
+def test_online_job_starts_after_victims_and_keeps_freed_quota() -> None:
     lab = a_lab(obedient=False)
     lab.submit(*(batch(n) for n in (1, 2, 3, 4)))
     lab.submit(online(11, gpus=8))
@@ -69,7 +69,7 @@ def test_it_starts_when_they_are_gone_and_nobody_else_uses_up_the_quota() -> Non
     assert lab.state(stopped) is JobState.PENDING
 
 
-def test_only_work_of_its_own_tenant_leaves_for_a_limit_of_the_tenant() -> None:
+def test_tenant_limit_reclaims_only_from_own_tenant() -> None:
     lab = a_lab(tenants=[a_tenant(id="vision", gpus=16), a_tenant(id="nlp")])
     lab.submit(batch(1, tenant="nlp"), batch(2, tenant="nlp"), batch(3), batch(4))
     lab.at(HOUR)
@@ -78,7 +78,7 @@ def test_only_work_of_its_own_tenant_leaves_for_a_limit_of_the_tenant() -> None:
     assert lab.stopped() == [("j3.1", "preempted")]
 
 
-def test_only_work_of_the_user_leaves_for_a_limit_of_users() -> None:
+def test_user_limit_reclaims_only_from_same_user() -> None:
     lab = a_lab(tenants=[a_tenant(id="vision", user_quota=Quota(gpu_milli=16_000))])
     lab.submit(batch(1), batch(2), batch(3, user="ann"), batch(4, user="ann"))
     lab.at(HOUR)
@@ -88,7 +88,7 @@ def test_only_work_of_the_user_leaves_for_a_limit_of_users() -> None:
 
 
 @pytest.mark.parametrize("more", [{"preemptible": False}, {"gpus": 0, "cpus": 1}])
-def test_nobody_leaves_who_stands_on_nothing_that_was_lent(more: dict[str, Any]) -> None:
+def test_job_within_its_guarantee_is_not_reclaimed(more: dict[str, Any]) -> None:
     """The tenant runs as many jobs as it may, and batch work stays within its part."""
     lab = a_lab(tenants=[a_tenant(id="vision", concurrent_jobs=3)])
     lab.submit(*(batch(n, **more) for n in (1, 2, 3)))
@@ -97,7 +97,7 @@ def test_nobody_leaves_who_stands_on_nothing_that_was_lent(more: dict[str, Any])
     assert lab.stopped() == []
 
 
-def test_nobody_leaves_if_all_that_was_lent_is_not_enough() -> None:
+def test_nothing_is_reclaimed_when_lent_capacity_is_not_enough() -> None:
     """What is over the limit is CPU, and one job on what was lent has little of it."""
     lab = a_lab(tenants=[a_tenant(id="vision", cpu_milli=35_000)])
     lab.submit(*(batch(n, cpus=10, preemptible=False) for n in (1, 2, 3)), batch(4, cpus=1))
@@ -108,7 +108,7 @@ def test_nobody_leaves_if_all_that_was_lent_is_not_enough() -> None:
     assert "would not be enough" in why(lab, "j11")
 
 
-def test_no_more_leave_than_were_lent() -> None:
+def test_reclaim_stops_no_more_jobs_than_were_lent() -> None:
     """Four GPUs are lent, and so many jobs may leave; for the CPU it would have to be five."""
     lab = a_lab(tenants=[a_tenant(id="vision", cpu_milli=28_000)])
     lab.submit(*(batch(n, gpus=1, cpus=1) for n in range(1, 29)))
@@ -120,7 +120,7 @@ def test_no_more_leave_than_were_lent() -> None:
     assert len(lab.stopped()) == 4
 
 
-def test_a_budget_does_not_grow_by_stopping_somebody() -> None:
+def test_online_budget_limit_preempts_nobody() -> None:
     lab = a_lab(tenants=[a_tenant(id="vision", gpus=32, gpu_milli_ms=32_000 * 8 * DAY)])
     lab.submit(*(batch(n, max_runtime_ms=8 * DAY) for n in (1, 2, 3, 4)))
     assert len(lab.running()) == 4
@@ -129,7 +129,7 @@ def test_a_budget_does_not_grow_by_stopping_somebody() -> None:
     assert lab.stopped() == []
 
 
-def test_what_was_stopped_does_not_stop_online_work_in_turn() -> None:
+def test_reclaimed_job_does_not_preempt_online_job_in_turn() -> None:
     lab = a_lab()
     lab.submit(*(batch(n, priority=10_000) for n in (1, 2, 3, 4)))
     lab.at(HOUR)

@@ -22,14 +22,14 @@ from tests.builders import (
 from tests.scenarios.lab import Lab
 
 
-def test_cpu_only_jobs_pass_gpu_jobs_that_wait_for_gpus_under_blocking_fifo() -> None:
+def test_cpu_jobs_pass_waiting_gpu_jobs_under_blocking_fifo() -> None:
     lab = Lab(nodes=[a_node(gpus=1)], policy=a_policy(name="fifo"))
     lab.submit(a_job(number=1), a_job(number=2), a_job(number=3), a_job(number=4, gpus=0, cpus=8))
     assert lab.running() == ["j1", "j4"]
 
 
 @pytest.mark.parametrize("name", list(PRESETS))
-def test_cpu_only_jobs_pass_gpu_jobs_that_wait_for_gpus_under_every_policy(name: str) -> None:
+def test_cpu_jobs_pass_waiting_gpu_jobs_under_every_policy(name: str) -> None:
     lab = Lab(nodes=[a_node(gpus=8)], policy=a_policy(name=name))
     lab.submit(
         a_job(number=1, gpus=8, cpus=8),
@@ -41,7 +41,7 @@ def test_cpu_only_jobs_pass_gpu_jobs_that_wait_for_gpus_under_every_policy(name:
     assert "j20" in running
 
 
-def test_cpu_only_jobs_pass_gpu_jobs_that_wait_for_gpus_under_reservations() -> None:
+def test_cpu_jobs_pass_waiting_gpu_jobs_under_reservations() -> None:
     lab = Lab(nodes=[a_node(gpus=1, cpus=64)], policy=a_policy(name="easy"))
     lab.submit(
         a_job(number=1, cpus=8, estimate_ms=HOUR),
@@ -51,7 +51,7 @@ def test_cpu_only_jobs_pass_gpu_jobs_that_wait_for_gpus_under_reservations() -> 
     assert lab.running() == ["j1", "j3"]
 
 
-def test_cpu_only_jobs_do_not_take_the_cpu_that_a_reservation_needs() -> None:
+def test_cpu_jobs_do_not_take_cpu_needed_by_reservation() -> None:
     lab = Lab(nodes=[a_node(gpus=1, cpus=64)], policy=a_policy(name="easy"))
     lab.submit(
         a_job(number=1, cpus=8, estimate_ms=HOUR),
@@ -68,7 +68,7 @@ def test_gpu_jobs_do_not_pass_a_blocked_gpu_job_under_blocking_fifo() -> None:
     assert lab.running() == ["j1"]
 
 
-def test_a_short_job_fills_the_gap_before_a_reservation_and_a_long_one_does_not() -> None:
+def test_short_job_backfills_before_reservation_and_long_one_does_not() -> None:
     lab = Lab(nodes=[a_node(gpus=4)], policy=a_policy(name="easy"))
     lab.submit(
         a_job(number=1, gpus=3, estimate_ms=2 * HOUR),
@@ -82,7 +82,7 @@ def test_a_short_job_fills_the_gap_before_a_reservation_and_a_long_one_does_not(
     assert lab.running() == ["j2"]
 
 
-def test_all_tasks_of_an_array_that_fit_start_when_its_reservation_is_due() -> None:
+def test_all_fitting_array_tasks_start_when_reservation_is_due() -> None:
     lab = Lab(nodes=[a_node(gpus=4)], policy=a_policy(name="easy"))
     lab.submit(a_job(number=1, gpus=4), an_array(number=2, tasks="0-9", gpus=1))
     assert lab.running() == ["j1"]
@@ -91,7 +91,7 @@ def test_all_tasks_of_an_array_that_fit_start_when_its_reservation_is_due() -> N
     assert lab.running() == ["j2_0", "j2_1", "j2_2", "j2_3"]
 
 
-def test_a_reservation_is_not_pushed_back_by_the_parts_of_a_gang_together() -> None:
+def test_gang_members_together_do_not_delay_reservation() -> None:
     """Each part of j3 (2 GPUs and 1 GPU) would leave room for j2; both together would not."""
     lab = Lab(nodes=[a_node(gpus=8)], policy=a_policy(name="easy"))
     parts = (a_request(gpus=2), a_request(gpus=1))
@@ -106,7 +106,7 @@ def test_a_reservation_is_not_pushed_back_by_the_parts_of_a_gang_together() -> N
     assert lab.running() == ["j2"]
 
 
-def test_aging_lifts_a_low_job_past_a_high_one_in_the_end() -> None:
+def test_aging_lifts_low_priority_job_past_high_one() -> None:
     policy = a_policy(name="easy", class_point_ms=MINUTE, reservations=0)
     low = a_job(number=1, gpus=4, priority=250)
     behind = 1250 * MINUTE
@@ -123,7 +123,7 @@ def test_aging_lifts_a_low_job_past_a_high_one_in_the_end() -> None:
     assert first_after(behind + MINUTE) == ["j1"]
 
 
-def test_the_tier_of_a_tenant_counts_as_much_as_the_priority_of_a_job() -> None:
+def test_tenant_tier_weighs_as_much_as_job_priority() -> None:
     lab = Lab(
         nodes=[a_node(gpus=1)],
         policy=a_policy(name="easy", class_point_ms=MINUTE),
@@ -141,7 +141,7 @@ def test_the_tier_of_a_tenant_counts_as_much_as_the_priority_of_a_job() -> None:
     [({"tenant": "vision"}, {"tenant": "speech"}), ({"user": "ada"}, {"user": "bob"})],
     ids=["tenant", "user of one tenant"],
 )
-def test_who_has_used_less_goes_first(one: dict[str, str], other: dict[str, str]) -> None:
+def test_tenant_with_less_usage_goes_first(one: dict[str, str], other: dict[str, str]) -> None:
     lab = Lab(nodes=[a_node(gpus=1)], policy=a_policy(name="fair", preemption=Preemption.NONE))
     lab.submit(a_job(number=1, **one))
     lab.at(HOUR)
@@ -150,7 +150,7 @@ def test_who_has_used_less_goes_first(one: dict[str, str], other: dict[str, str]
     assert lab.running() == ["j3"]
 
 
-def test_two_tenants_without_history_share_the_first_cycle() -> None:
+def test_two_tenants_without_history_share_first_cycle() -> None:
     lab = Lab(nodes=[a_node(gpus=8)], policy=a_policy(name="fair", preemption=Preemption.NONE))
     lab.submit(
         *(a_job(number=n, tenant="vision") for n in range(1, 9)),
@@ -160,7 +160,7 @@ def test_two_tenants_without_history_share_the_first_cycle() -> None:
     assert (tenants.count("vision"), tenants.count("speech")) == (4, 4)
 
 
-def test_a_tenant_with_twice_the_weight_gets_twice_as_much_over_time() -> None:
+def test_tenant_with_double_weight_gets_double_share_over_time() -> None:
     lab = Lab(
         nodes=[a_node(gpus=1)],
         policy=a_policy(name="fair", preemption=Preemption.NONE, user_fair_ms=0),
@@ -175,7 +175,7 @@ def test_a_tenant_with_twice_the_weight_gets_twice_as_much_over_time() -> None:
     assert 37 <= tenants.count("big") <= 43
 
 
-def test_a_close_deadline_lets_a_job_pass_and_a_distant_one_does_not() -> None:
+def test_close_deadline_lets_job_pass_and_distant_one_does_not() -> None:
     def first(deadline_ms: int) -> list[str]:
         lab = Lab(nodes=[a_node(gpus=1)], policy=a_policy(name="easy", deadline_ms=DAY))
         lab.submit(a_job(number=9, id="busy"))
@@ -187,7 +187,7 @@ def test_a_close_deadline_lets_a_job_pass_and_a_distant_one_does_not() -> None:
     assert first(deadline_ms=7 * DAY) == ["j1"]
 
 
-def test_a_forecast_says_until_when_a_job_waits() -> None:
+def test_forecast_gives_start_time_of_waiting_job() -> None:
     lab = Lab(nodes=[a_node(gpus=4)], policy=a_policy(name="easy"))
     lab.submit(
         a_job(number=1, gpus=4, estimate_ms=2 * HOUR),
@@ -199,7 +199,7 @@ def test_a_forecast_says_until_when_a_job_waits() -> None:
     assert forecast_start(cluster, 0, 3) == 5 * HOUR
 
 
-def test_a_small_job_is_not_starved_by_a_stream_of_jobs_that_cannot_start() -> None:
+def test_small_job_is_not_starved_by_jobs_that_cannot_start() -> None:
     """The budget of a cycle is in jobs looked at; the next cycle goes on where it ended."""
     lab = Lab(nodes=[a_node(gpus=4, cpus=64)], policy=a_policy(name="easy", max_examined=4))
     lab.submit(
@@ -211,7 +211,7 @@ def test_a_small_job_is_not_starved_by_a_stream_of_jobs_that_cannot_start() -> N
     assert "j13" in lab.running()
 
 
-def test_the_least_used_rack_stays_whole_for_large_work() -> None:
+def test_least_used_rack_is_kept_whole_for_large_jobs() -> None:
     lab = Lab(nodes=a_cluster(nodes=2, gpus=4))
     lab.submit(a_job(number=1), a_job(number=2), a_job(number=3, gpus=4))
     assert lab.nodes_of("j3") == ["n1"]

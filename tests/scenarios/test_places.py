@@ -11,7 +11,7 @@ def devices_of(lab: Lab, name: str) -> tuple[str, list[int]]:
     return placement.node_id, [share.index for share in placement.devices]
 
 
-def test_packed_shares_fill_one_device_before_they_open_another() -> None:
+def test_packing_fills_one_device_before_next() -> None:
     lab = Lab(nodes=a_cluster(nodes=2, gpus=2))
     lab.submit(*(a_job(number=number, gpus=0.5) for number in (1, 2, 3)))
     assert [devices_of(lab, name) for name in ("j1", "j2", "j3")] == [
@@ -21,7 +21,7 @@ def test_packed_shares_fill_one_device_before_they_open_another() -> None:
     ]
 
 
-def test_spread_shares_stack_only_when_every_device_is_open() -> None:
+def test_spreading_stacks_shares_only_when_every_device_is_used() -> None:
     lab = Lab(nodes=a_cluster(nodes=2, gpus=2), policy=a_policy(ranking=Ranking.SPREAD))
     lab.submit(*(a_job(number=number, gpus=0.3) for number in (1, 2, 3, 4, 5)))
     assert [devices_of(lab, f"j{number}") for number in (1, 2, 3, 4, 5)] == [
@@ -33,7 +33,7 @@ def test_spread_shares_stack_only_when_every_device_is_open() -> None:
     ]
 
 
-def test_a_job_goes_only_to_the_nodes_that_it_names() -> None:
+def test_job_runs_only_on_named_nodes() -> None:
     lab = Lab(nodes=a_cluster(nodes=3, gpus=1))
     lab.submit(
         a_job(number=1, node_labels=node_name_labels(["n2"], [])),

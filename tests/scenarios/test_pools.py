@@ -45,13 +45,13 @@ def held(lab: Lab, pool: Pool) -> float:
     return lab.core.state.cluster.holdings.pools.get(pool, 0) / 1000
 
 
-def test_batch_borrows_what_online_leaves_idle() -> None:
+def test_batch_borrows_idle_online_capacity() -> None:
     lab = a_lab()
     lab.submit(*(a_job(number=n, gpus=1) for n in range(1, 9)))
     assert held(lab, Pool.BATCH) == 8
 
 
-def test_online_takes_back_its_part_at_once_and_no_more() -> None:
+def test_online_reclaims_its_guarantee_at_once_and_no_more() -> None:
     lab = a_lab()
     lab.submit(*(a_job(number=n, gpus=1) for n in range(1, 9)))
     lab.submit(online(11, gpus=4))
@@ -63,7 +63,7 @@ def test_online_takes_back_its_part_at_once_and_no_more() -> None:
     assert {why for _, why in lab.stopped()} == {"preempted"}
 
 
-def test_online_starts_as_soon_as_the_stopped_ones_are_gone() -> None:
+def test_online_starts_when_victims_have_ended() -> None:
     lab = a_lab(obedient=False)
     lab.submit(*(a_job(number=n, gpus=1) for n in range(1, 9)))
     lab.submit(online(11, gpus=2))
@@ -75,7 +75,7 @@ def test_online_starts_as_soon_as_the_stopped_ones_are_gone() -> None:
     assert [lab.state(name) for name in leaving] == [JobState.PENDING] * 2
 
 
-def test_a_batch_job_larger_than_what_it_borrows_is_no_obstacle() -> None:
+def test_batch_job_larger_than_its_borrowed_part_is_reclaimed() -> None:
     lab = a_lab()
     lab.submit(a_job(number=1, gpus=8))
     lab.submit(online(11, gpus=1))
@@ -83,7 +83,7 @@ def test_a_batch_job_larger_than_what_it_borrows_is_no_obstacle() -> None:
     assert lab.state("j1") is JobState.PENDING
 
 
-def test_online_gets_its_part_behind_any_number_of_waiting_batch_jobs() -> None:
+def test_online_gets_guarantee_despite_queued_batch_jobs() -> None:
     lab = a_lab()
     lab.submit(*(a_job(number=n, gpus=1) for n in range(1, 9)))
     lab.submit(*(a_job(number=20 + n, gpus=1 + n % 8, priority=5000) for n in range(60)))
@@ -92,7 +92,7 @@ def test_online_gets_its_part_behind_any_number_of_waiting_batch_jobs() -> None:
     assert lab.state("j11") is JobState.RUNNING
 
 
-def test_online_does_not_wait_for_what_a_batch_job_has_reserved() -> None:
+def test_online_does_not_wait_for_batch_reservation() -> None:
     zone = (("zone", "a"),)
     nodes = (a_node(labels=zone), a_node(ordinal=1))
     lab = a_lab(nodes=nodes, pools=shares(90, 10))
@@ -106,7 +106,7 @@ def test_online_does_not_wait_for_what_a_batch_job_has_reserved() -> None:
     assert lab.state("j11") is JobState.RUNNING
 
 
-def test_an_elastic_online_gang_gets_its_part_behind_any_number_of_waiting_batch_jobs() -> None:
+def test_elastic_online_gang_gets_guarantee_despite_queued_batch_jobs() -> None:
     lab = a_lab()
     lab.submit(*(a_job(number=n, gpus=1, cpus=8, priority=9000) for n in range(1, 9)))
     lab.submit(*(a_job(number=20 + n, gpus=0, cpus=1 + n, priority=5000) for n in range(60)))
@@ -114,7 +114,7 @@ def test_an_elastic_online_gang_gets_its_part_behind_any_number_of_waiting_batch
     assert lab.state("j11") is JobState.RUNNING
 
 
-def test_an_elastic_online_gang_passes_over_a_batch_reservation_with_its_part_alone() -> None:
+def test_elastic_online_gang_passes_batch_reservation_within_guarantee_only() -> None:
     zone = (("zone", "a"),)
     lab = a_lab(nodes=(a_node(labels=zone), a_node(ordinal=1)), pools=shares(25, 75))
     lab.submit(a_job(number=1, gpus=1, preemptible=False, node_labels=zone))
@@ -124,7 +124,7 @@ def test_an_elastic_online_gang_passes_over_a_batch_reservation_with_its_part_al
     assert len(lab.allocation("j11").placements) == 4, "batch leaves more idle, but wants it back"
 
 
-def test_an_elastic_online_gang_does_not_start_with_less_than_its_part_for_a_reservation() -> None:
+def test_elastic_online_gang_gets_full_guarantee_despite_reservation() -> None:
     both, zone = ("rack", "x"), ("zone", "a")
     nodes = (a_node(labels=(both, zone)), a_node(ordinal=1, gpus=2, labels=(both,)))
     lab = a_lab(nodes=(*nodes, a_node(ordinal=2)), pools=shares(25, 75))
@@ -135,7 +135,7 @@ def test_an_elastic_online_gang_does_not_start_with_less_than_its_part_for_a_res
     assert len(lab.allocation("j11").placements) == 4, "two fit beside what batch has reserved"
 
 
-def test_the_number_of_guarantee_checks_does_not_grow_with_the_reservations(
+def test_number_of_guarantee_checks_does_not_grow_with_reservations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
@@ -158,14 +158,14 @@ def test_the_number_of_guarantee_checks_does_not_grow_with_the_reservations(
     assert counts[0] == counts[1]
 
 
-def test_an_elastic_online_gang_borrows_what_nobody_waits_for() -> None:
+def test_elastic_online_gang_borrows_unclaimed_capacity() -> None:
     lab = a_lab(pools=shares(25, 75))
     lab.submit(online(11, members=7, min_members=2))
     assert len(lab.allocation("j11").placements) == 7
 
 
 @pytest.mark.parametrize("priority", [750, 10_000])
-def test_batch_never_takes_what_is_sure_for_online(priority: int) -> None:
+def test_batch_never_takes_online_guarantee(priority: int) -> None:
     lab = a_lab()
     lab.submit(*(online(n, priority=0) for n in (1, 2, 3, 4)))
     lab.submit(*(a_job(number=10 + n, gpus=2, priority=priority) for n in range(6)))
@@ -173,7 +173,7 @@ def test_batch_never_takes_what_is_sure_for_online(priority: int) -> None:
     assert lab.stopped() == []
 
 
-def test_batch_takes_back_what_online_borrowed_and_leaves_the_rest() -> None:
+def test_batch_reclaims_what_online_borrowed_and_no_more() -> None:
     lab = a_lab()
     lab.submit(*(online(n) for n in range(1, 9)))
     assert held(lab, Pool.ONLINE) == 8
@@ -181,7 +181,7 @@ def test_batch_takes_back_what_online_borrowed_and_leaves_the_rest() -> None:
     assert (held(lab, Pool.ONLINE), held(lab, Pool.BATCH)) == (4, 4)
 
 
-def test_batch_does_not_take_an_online_job_that_is_larger_than_what_is_borrowed() -> None:
+def test_batch_does_not_reclaim_online_job_larger_than_borrowed_part() -> None:
     lab = a_lab()
     lab.submit(online(1, gpus=6))
     lab.submit(a_job(number=2, gpus=4))
@@ -189,7 +189,7 @@ def test_batch_does_not_take_an_online_job_that_is_larger_than_what_is_borrowed(
     assert lab.state("j2") is JobState.PENDING
 
 
-def test_online_leaves_batch_its_part_while_the_rest_of_it_is_on_its_way_out() -> None:
+def test_online_leaves_batch_guarantee_while_victims_are_stopping() -> None:
     zone = (("zone", "a"),)
     lab = a_lab(nodes=(a_node(), a_node(ordinal=1, labels=zone)), obedient=False)
     lab.submit(a_job(number=1, gpus=8), a_job(number=2, gpus=8))
@@ -202,7 +202,7 @@ def test_online_leaves_batch_its_part_while_the_rest_of_it_is_on_its_way_out() -
     assert lab.running() == [by_node["n1"]]
 
 
-def test_what_cannot_be_stopped_borrows_nothing() -> None:
+def test_non_preemptible_job_borrows_nothing() -> None:
     lab = a_lab(tenants=(a_tenant(id="vision", allow_preemption=False),))
     lab.submit(*(a_job(number=n, gpus=1) for n in range(1, 9)))
     assert held(lab, Pool.BATCH) == 4
@@ -211,7 +211,7 @@ def test_what_cannot_be_stopped_borrows_nothing() -> None:
     assert held(other, Pool.BATCH) == 4
 
 
-def test_a_job_that_was_stopped_often_still_gives_back_what_it_borrows() -> None:
+def test_often_preempted_job_is_still_reclaimed() -> None:
     lab = a_lab(nodes=(a_node(gpus=2),))
     lab.submit(*(a_job(number=n, gpus=1) for n in (1, 2)))
     for turn in range(6):
@@ -222,14 +222,14 @@ def test_a_job_that_was_stopped_often_still_gives_back_what_it_borrows() -> None
         assert held(lab, Pool.BATCH) == 2
 
 
-def test_a_tenant_that_may_not_preempt_is_sure_of_its_pool_all_the_same() -> None:
+def test_tenant_without_preemption_right_keeps_pool_guarantee() -> None:
     lab = a_lab(tenants=(a_tenant(id="vision", can_preempt_others=False),))
     lab.submit(*(a_job(number=n, gpus=1) for n in range(1, 9)))
     lab.submit(online(11))
     assert lab.state("j11") is JobState.RUNNING
 
 
-def test_a_job_that_should_end_soon_is_stopped_for_what_is_sure() -> None:
+def test_job_about_to_end_is_still_reclaimed_for_guarantee() -> None:
     lab = a_lab()
     lab.submit(*(a_job(number=n, gpus=1, estimate_ms=30 * SECOND) for n in range(1, 9)))
     lab.submit(online(11))
@@ -245,7 +245,7 @@ def test_strict_pools_lend_nothing() -> None:
     assert lab.stopped() == []
 
 
-def test_what_is_taken_back_leaves_a_device_whole_if_some_part_of_it_can() -> None:
+def test_reclaim_prefers_victims_that_free_whole_device() -> None:
     lab = a_lab(nodes=(a_node(gpus=4),))
     lab.submit(a_job(number=1, gpus=0.5, preemptible=False), a_job(number=2, gpus=0.5))
     lab.submit(a_job(number=3, gpus=1, preemptible=False), a_job(number=4, gpus=0.5))
@@ -257,7 +257,7 @@ def test_what_is_taken_back_leaves_a_device_whole_if_some_part_of_it_can() -> No
     assert {lab.state("j5"), lab.state("j6")} == {JobState.RUNNING}
 
 
-def test_who_would_only_borrow_stops_nobody_within_the_part_of_the_other_pool() -> None:
+def test_borrower_preempts_nothing_within_guarantee_of_other_pool() -> None:
     """A job that holds memory of a GPU, and no share, keeps others off the whole of it."""
     lab = a_lab(nodes=(a_node(gpus=2),))
     lab.submit(online(1, priority=5000))
@@ -289,7 +289,7 @@ OUT_OF_USE = (
 
 
 @pytest.mark.parametrize("messages", OUT_OF_USE)
-def test_online_has_its_part_while_nodes_are_out_of_use(
+def test_online_keeps_guarantee_while_nodes_are_unavailable(
     messages: tuple[Command | Fact, ...],
 ) -> None:
     lab = a_wide_lab()
@@ -304,7 +304,7 @@ def test_online_has_its_part_while_nodes_are_out_of_use(
     assert held(lab, Pool.BATCH) == 16, "the rest of that place was enough"
 
 
-def test_online_has_its_part_while_gpus_are_out_of_use() -> None:
+def test_online_keeps_guarantee_while_gpus_are_unavailable() -> None:
     lab = a_wide_lab()
     lab.do(*(PauseDevice("n3", index) for index in range(8)))
     lab.submit(*(a_job(number=n, gpus=8) for n in (1, 2, 3)))
@@ -312,7 +312,7 @@ def test_online_has_its_part_while_gpus_are_out_of_use() -> None:
     assert lab.state("j11") is JobState.RUNNING
 
 
-def test_all_of_what_is_sure_for_online_fits_on_what_is_left() -> None:
+def test_whole_online_guarantee_fits_on_remaining_nodes() -> None:
     lab = a_wide_lab()
     lab.do(Cordon("n3"))
     lab.submit(*(a_job(number=n, gpus=1) for n in range(1, 25)))
@@ -323,7 +323,7 @@ def test_all_of_what_is_sure_for_online_fits_on_what_is_left() -> None:
     assert held(lab, Pool.BATCH) == 16
 
 
-def test_what_is_held_on_a_lost_node_counts_for_who_holds_it() -> None:
+def test_capacity_on_lost_node_counts_for_its_holder() -> None:
     lab = a_wide_lab()
     lab.submit(*(a_job(number=n, gpus=8) for n in (1, 2, 3)))
     lose(lab, lab.nodes_of("j1")[0])
@@ -336,7 +336,7 @@ def test_what_is_held_on_a_lost_node_counts_for_who_holds_it() -> None:
     assert lab.stopped() == []
 
 
-def test_a_node_that_was_silent_for_a_moment_costs_nobody_a_place() -> None:
+def test_briefly_silent_node_preempts_nobody() -> None:
     lab = a_wide_lab()
     lab.submit(*(a_job(number=n, gpus=8) for n in (1, 2, 3)))
     idle = ({"n0", "n1", "n2", "n3"} - {lab.nodes_of(f"j{n}")[0] for n in (1, 2, 3)}).pop()
@@ -347,7 +347,7 @@ def test_a_node_that_was_silent_for_a_moment_costs_nobody_a_place() -> None:
     assert lab.state("j11") is JobState.RUNNING
 
 
-def test_a_node_that_comes_and_goes_stops_nobody_of_online() -> None:
+def test_flapping_node_preempts_no_online_job() -> None:
     lab = a_wide_lab()
     lab.submit(*(online(n) for n in range(1, 9)), *(a_job(number=10 + n) for n in range(16)))
     for turn in range(5):
@@ -357,7 +357,7 @@ def test_a_node_that_comes_and_goes_stops_nobody_of_online() -> None:
     assert held(lab, Pool.ONLINE) == 8
 
 
-def test_what_cannot_be_stopped_leaves_online_its_part_of_what_is_left() -> None:
+def test_non_preemptible_batch_leaves_online_its_share_of_remaining_nodes() -> None:
     lab = a_wide_lab()
     lab.do(Cordon("n3"))
     lab.submit(*(a_job(number=n, gpus=8, preemptible=False) for n in (1, 2, 3)))
@@ -366,7 +366,7 @@ def test_what_cannot_be_stopped_leaves_online_its_part_of_what_is_left() -> None
     assert lab.state("j11") is JobState.RUNNING
 
 
-def test_strict_batch_holds_its_part_of_what_can_be_used() -> None:
+def test_strict_batch_keeps_its_share_of_usable_capacity() -> None:
     lab = a_wide_lab(pools=shares(25, 75, elastic=False))
     lab.do(Cordon("n3"))
     lab.submit(*(a_job(number=n, gpus=1) for n in range(1, 25)))

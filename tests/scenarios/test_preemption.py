@@ -14,7 +14,7 @@ from tests.scenarios.lab import Lab
 CLASS = a_policy(name="fair", fair_ms=0, user_fair_ms=0)
 
 
-def test_an_urgent_job_takes_the_place_of_a_low_one() -> None:
+def test_urgent_job_preempts_low_priority_job() -> None:
     lab = Lab(nodes=[a_node(gpus=4)], policy=CLASS)
     lab.submit(a_job(number=1, gpus=4, priority=250, estimate_ms=DAY))
     lab.at(HOUR)
@@ -24,7 +24,7 @@ def test_an_urgent_job_takes_the_place_of_a_low_one() -> None:
     assert lab.state("j1") is JobState.PENDING
 
 
-def test_a_preempted_job_waits_again_with_its_age_and_what_it_has_attained() -> None:
+def test_preempted_job_keeps_age_and_attained_service() -> None:
     lab = Lab(nodes=[a_node(gpus=4)], policy=CLASS, obedient=False)
     lab.submit(a_job(number=1, gpus=4, priority=250, estimate_ms=DAY))
     lab.at(HOUR)
@@ -47,7 +47,7 @@ def test_a_preempted_job_waits_again_with_its_age_and_what_it_has_attained() -> 
         pytest.param("preempted", JobState.PENDING, id="it saved its work and left"),
     ],
 )
-def test_a_job_that_ends_well_is_done_if_its_node_has_not_stopped_it(
+def test_job_that_exits_zero_during_preemption_is_completed_unless_node_stopped_it(
     stopped_by: str, state: JobState
 ) -> None:
     lab = Lab(nodes=[a_node(gpus=4)], policy=CLASS, obedient=False)
@@ -61,7 +61,7 @@ def test_a_job_that_ends_well_is_done_if_its_node_has_not_stopped_it(
     assert lab.running() == ["j2"]
 
 
-def test_the_freed_place_is_kept_for_the_job_that_it_was_cleared_for() -> None:
+def test_freed_place_is_kept_for_preemptor() -> None:
     lab = Lab(nodes=[a_node(gpus=4)], policy=CLASS, obedient=False)
     lab.submit(*(a_job(number=n, gpus=2, priority=250, estimate_ms=DAY) for n in (1, 2)))
     lab.at(HOUR)
@@ -74,7 +74,7 @@ def test_the_freed_place_is_kept_for_the_job_that_it_was_cleared_for() -> None:
     assert lab.running() == ["j3"]
 
 
-def test_the_job_that_loses_the_least_work_yields() -> None:
+def test_job_that_loses_least_work_is_victim() -> None:
     lab = Lab(nodes=[a_node(gpus=2)], policy=CLASS)
     lab.submit(*(a_job(number=n, priority=250, estimate_ms=DAY) for n in (1, 2)))
     lab.at(5 * HOUR)
@@ -84,7 +84,7 @@ def test_the_job_that_loses_the_least_work_yields() -> None:
     assert lab.running() == ["j1", "j3"]
 
 
-def test_a_job_that_ends_sooner_than_an_eviction_takes_is_left_alone() -> None:
+def test_job_that_ends_sooner_than_eviction_is_not_preempted() -> None:
     lab = Lab(nodes=[a_node(gpus=1)], policy=CLASS)
     lab.submit(a_job(number=1, priority=250, estimate_ms=HOUR))
     lab.at(HOUR - MINUTE)
@@ -92,7 +92,7 @@ def test_a_job_that_ends_sooner_than_an_eviction_takes_is_left_alone() -> None:
     assert lab.stopped() == []
 
 
-def test_after_so_many_preemptions_a_job_is_left_in_peace() -> None:
+def test_job_is_not_preempted_beyond_preemption_limit() -> None:
     lab = Lab(nodes=[a_node(gpus=1)], policy=CLASS, tenants=[a_tenant(max_preemptions=1)])
     lab.submit(a_job(number=1, priority=250, estimate_ms=DAY))
     lab.at(HOUR)
@@ -105,7 +105,7 @@ def test_after_so_many_preemptions_a_job_is_left_in_peace() -> None:
     assert lab.running() == ["j1"]
 
 
-def test_an_optional_member_of_a_gang_costs_nobody_his_place() -> None:
+def test_optional_gang_member_preempts_nobody() -> None:
     lab = Lab(nodes=[a_node(gpus=2)], policy=CLASS)
     lab.submit(*(a_job(number=n, priority=250, estimate_ms=DAY) for n in (1, 2)))
     lab.at(HOUR)
@@ -113,7 +113,7 @@ def test_an_optional_member_of_a_gang_costs_nobody_his_place() -> None:
     assert len(lab.stopped()) == 1
 
 
-def test_nobody_is_stopped_for_a_gang_that_needs_one_rack_and_would_not_get_it() -> None:
+def test_nothing_is_preempted_for_gang_whose_rack_would_not_fit() -> None:
     """In each rack one node runs work that could yield and one runs work that may not."""
     nodes = a_cluster(nodes=4, racks=2, gpus=4)
     lab = Lab(nodes=[replace(n, labels=(("host", n.id),)) for n in nodes], policy=CLASS)
@@ -135,7 +135,7 @@ def test_nobody_is_stopped_for_a_gang_that_needs_one_rack_and_would_not_get_it()
     assert lab.stopped() == []
 
 
-def test_a_backfilled_job_that_overruns_yields_to_the_reservation_it_stands_in_the_way_of() -> None:
+def test_overrunning_backfilled_job_yields_to_blocked_reservation() -> None:
     lab = Lab(nodes=[a_node(gpus=4)], policy=CLASS)
     lab.submit(
         a_job(number=1, gpus=3, estimate_ms=2 * HOUR),
@@ -150,7 +150,7 @@ def test_a_backfilled_job_that_overruns_yields_to_the_reservation_it_stands_in_t
     assert lab.running() == ["j2"]
 
 
-def test_an_overrun_is_noticed_although_nothing_else_happens() -> None:
+def test_overrun_is_detected_without_other_events() -> None:
     """The other job ends early; from then on only the backfilled one is in the way."""
     lab = Lab(nodes=[a_node(gpus=4)], policy=CLASS)
     lab.submit(
@@ -164,7 +164,7 @@ def test_an_overrun_is_noticed_although_nothing_else_happens() -> None:
     assert lab.stopped() == [("j3.1", "preempted")]
 
 
-def test_a_stop_order_is_given_once() -> None:
+def test_stop_order_is_sent_once() -> None:
     lab = Lab(nodes=[a_node(gpus=1)], policy=CLASS, obedient=False)
     lab.submit(a_job(number=1, priority=250, estimate_ms=DAY))
     lab.at(HOUR)
@@ -175,7 +175,7 @@ def test_a_stop_order_is_given_once() -> None:
     assert len(lab.stops) == 1
 
 
-def test_a_preempted_task_of_an_array_goes_on_with_what_it_has_attained() -> None:
+def test_preempted_array_task_keeps_attained_service() -> None:
     lab = Lab(nodes=[a_node(gpus=1)], policy=CLASS, obedient=False)
     lab.submit(an_array(number=1, tasks="0-1", priority=250, estimate_ms=10 * HOUR))
     lab.at(4 * HOUR)
@@ -188,7 +188,7 @@ def test_a_preempted_task_of_an_array_goes_on_with_what_it_has_attained() -> Non
     assert running.expected_end_ms == 11 * HOUR
 
 
-def test_a_job_that_has_waited_long_enough_goes_first_and_is_stopped_by_nobody() -> None:
+def test_long_waiting_job_goes_first_and_is_not_preempted() -> None:
     feedback = Feedback(protect_after_ms=2 * HOUR, quantum_ms=MINUTE)
     lab = Lab(nodes=[a_node(gpus=1)], policy=a_policy(name="feedback", feedback=feedback))
     lab.submit(a_job(number=1, estimate_ms=DAY), a_job(number=2, estimate_ms=DAY))

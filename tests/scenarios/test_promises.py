@@ -45,7 +45,7 @@ def comes_back(lab: Lab, node: Node) -> None:
     lab.do(SetNode(node))
 
 
-def test_a_promise_is_the_same_when_the_nodes_come_back_one_by_one() -> None:
+def test_reservation_is_unchanged_when_nodes_return_one_by_one() -> None:
     lab = a_lab_with_a_promise()
     before = promise(lab, 3)
     restart(lab)
@@ -59,7 +59,7 @@ def test_a_promise_is_the_same_when_the_nodes_come_back_one_by_one() -> None:
     assert lab.nodes_of("j3") == ["n0"]
 
 
-def test_nobody_takes_a_promised_place_while_the_nodes_come_back() -> None:
+def test_reserved_place_is_kept_while_nodes_return() -> None:
     lab = a_lab_with_a_promise()
     lab.submit(a_job(number=4, estimate_ms=5 * HOUR, submit_ms=HOUR))
     restart(lab)
@@ -69,7 +69,7 @@ def test_nobody_takes_a_promised_place_while_the_nodes_come_back() -> None:
     assert lab.running() == ["j2", "j3"]
 
 
-def test_a_node_that_stays_away_does_not_keep_a_job_waiting() -> None:
+def test_missing_node_does_not_delay_reserved_job() -> None:
     lab = a_lab_with_a_promise()
     restart(lab)
     comes_back(lab, NODES[1])
@@ -78,21 +78,21 @@ def test_a_node_that_stays_away_does_not_keep_a_job_waiting() -> None:
     assert promise(lab, 3).placements[0].node_id == "n1"
 
 
-def test_a_job_that_waits_no_more_leaves_no_promise_behind() -> None:
+def test_reservation_is_removed_when_job_no_longer_waits() -> None:
     lab = a_lab_with_a_promise()
     assert [row.job_id for row in lab.store.reservations()] == ["j3"]
     lab.tell(Cancel("j3"))
     assert lab.store.reservations() == []
 
 
-def test_a_job_that_has_started_leaves_no_promise_behind() -> None:
+def test_reservation_is_removed_when_job_starts() -> None:
     lab = a_lab_with_a_promise()
     lab.ends("j1")
     assert lab.running() == ["j2", "j3"]
     assert lab.store.reservations() == []
 
 
-def test_a_promise_of_devices_that_nobody_knows_is_made_anew() -> None:
+def test_reservation_of_unknown_devices_is_made_anew() -> None:
     lab = a_lab_with_a_promise()
     before = promise(lab, 3)
     gone = replace(before, placements=(on("n0", [4, 5, 6, 7]),))

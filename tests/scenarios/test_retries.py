@@ -11,7 +11,7 @@ from tests.builders import HOUR, SECOND, a_job, a_node, after, an_array
 from tests.scenarios.lab import Lab
 
 
-def test_a_failed_job_is_tried_again_with_growing_pauses() -> None:
+def test_failed_job_is_retried_with_growing_backoff() -> None:
     lab = Lab(
         nodes=[a_node()], limits=CoreLimits(backoff_ms=10 * SECOND, max_backoff_ms=15 * SECOND)
     )
@@ -29,7 +29,7 @@ def test_a_failed_job_is_tried_again_with_growing_pauses() -> None:
     assert lab.state("j1") is JobState.FAILED
 
 
-def test_a_timeout_is_not_tried_again() -> None:
+def test_timed_out_job_is_not_retried() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1, retries=3, max_runtime_ms=HOUR))
     lab.at(2 * HOUR)
@@ -37,7 +37,7 @@ def test_a_timeout_is_not_tried_again() -> None:
     assert lab.row("j1").attempt == 1
 
 
-def test_a_job_can_be_cancelled_during_its_pause() -> None:
+def test_job_can_be_cancelled_during_backoff() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1, retries=1))
     lab.ends("j1", exit_code=1)
@@ -47,14 +47,14 @@ def test_a_job_can_be_cancelled_during_its_pause() -> None:
     assert lab.running() == []
 
 
-def test_the_pause_of_one_task_does_not_hold_up_its_siblings() -> None:
+def test_backoff_of_one_task_does_not_block_siblings() -> None:
     lab = Lab(nodes=[a_node(gpus=1)])
     lab.submit(an_array(number=1, tasks="0-2", retries=1))
     lab.ends("j1_0", exit_code=1)
     assert lab.running() == ["j1_1"]
 
 
-def test_each_task_has_a_pause_of_its_own() -> None:
+def test_each_task_has_its_own_backoff() -> None:
     lab = Lab(nodes=[a_node(gpus=2)], limits=CoreLimits(backoff_ms=10 * SECOND))
     lab.submit(an_array(number=1, tasks="0-1", retries=1))
     lab.ends("j1_0", exit_code=1)
@@ -66,7 +66,7 @@ def test_each_task_has_a_pause_of_its_own() -> None:
     assert lab.running() == ["j1_0", "j1_1"]
 
 
-def test_a_failed_job_can_be_retried_by_hand() -> None:
+def test_failed_job_can_be_retried_manually() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1))
     lab.ends("j1", exit_code=1)
@@ -74,7 +74,7 @@ def test_a_failed_job_can_be_retried_by_hand() -> None:
     assert lab.running() == ["j1"]
 
 
-def test_a_retry_counts_attempts_on() -> None:
+def test_manual_retry_continues_attempt_count() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1), an_array(number=2, tasks="0-1"))
     lab.ends("j1", "j2_0", "j2_1", exit_code=1)
@@ -84,7 +84,7 @@ def test_a_retry_counts_attempts_on() -> None:
     assert lab.state("j1") is lab.state("j2") is JobState.COMPLETED
 
 
-def test_a_job_that_was_cancelled_before_it_started_can_be_retried() -> None:
+def test_job_cancelled_before_start_can_be_retried() -> None:
     lab = Lab(nodes=[a_node(gpus=1)])
     lab.submit(a_job(number=1), a_job(number=2))
     lab.do(Cancel("j2"), Retry("j2"))
@@ -92,7 +92,7 @@ def test_a_job_that_was_cancelled_before_it_started_can_be_retried() -> None:
     assert lab.running() == ["j2"]
 
 
-def test_only_a_job_that_failed_or_was_cancelled_and_is_remembered_can_be_retried() -> None:
+def test_only_remembered_failed_or_cancelled_job_can_be_retried() -> None:
     lab = Lab(nodes=[a_node()], limits=CoreLimits(remembered_ends=1))
     lab.submit(a_job(number=1), a_job(number=2))
     lab.ends("j1", exit_code=1)
@@ -103,7 +103,7 @@ def test_only_a_job_that_failed_or_was_cancelled_and_is_remembered_can_be_retrie
         lab.tell(Retry("j1"))
 
 
-def test_a_retry_is_refused_while_its_dependency_cannot_be_met() -> None:
+def test_retry_is_rejected_while_dependency_cannot_be_met() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1), a_job(number=2, dependencies=after("j1")))
     lab.ends("j1", exit_code=1)
@@ -115,7 +115,7 @@ def test_a_retry_is_refused_while_its_dependency_cannot_be_met() -> None:
     assert lab.running() == ["j2"]
 
 
-def test_the_failed_tasks_of_an_array_can_be_retried_by_hand() -> None:
+def test_failed_array_tasks_can_be_retried_manually() -> None:
     lab = Lab(nodes=[a_node(gpus=3)])
     lab.submit(an_array(number=1, tasks="0-2"))
     lab.ends("j1_0", exit_code=1)
@@ -126,7 +126,7 @@ def test_the_failed_tasks_of_an_array_can_be_retried_by_hand() -> None:
 
 
 @pytest.mark.parametrize("is_over", [False, True])
-def test_of_an_array_only_what_failed_is_retried_unless_asked_for_more(*, is_over: bool) -> None:
+def test_array_retry_includes_only_failed_tasks_by_default(*, is_over: bool) -> None:
     lab = Lab(nodes=[a_node(gpus=4)])
     lab.submit(an_array(number=1, tasks="0-3"))
     lab.do(Cancel("j1", IntervalSet.of([1])))
@@ -146,7 +146,7 @@ def test_of_an_array_only_what_failed_is_retried_unless_asked_for_more(*, is_ove
     assert lab.state("j1") is JobState.COMPLETED
 
 
-def test_cancelled_tasks_are_retried_with_the_failed_ones_when_asked_for() -> None:
+def test_cancelled_tasks_are_retried_with_failed_ones_on_request() -> None:
     lab = Lab(nodes=[a_node(gpus=4)])
     lab.submit(an_array(number=1, tasks="0-3"))
     lab.ends("j1_2", exit_code=1)
@@ -156,14 +156,14 @@ def test_cancelled_tasks_are_retried_with_the_failed_ones_when_asked_for() -> No
     assert lab.running() == ["j1_0", "j1_1", "j1_2", "j1_3"]
 
 
-def test_an_array_that_was_cancelled_as_a_whole_is_retried_as_a_whole() -> None:
+def test_wholly_cancelled_array_is_retried_whole() -> None:
     lab = Lab(nodes=[a_node(gpus=2)])
     lab.submit(an_array(number=1, tasks="0-1"))
     lab.do(Cancel("j1"))
     assert lab.tell(Retry("j1")).retried == IntervalSet.of([0, 1])
 
 
-def test_a_retry_does_not_wait_for_a_dependency_that_was_met_long_ago() -> None:
+def test_retry_does_not_wait_for_dependency_met_before() -> None:
     lab = Lab(nodes=[a_node(gpus=4)], limits=CoreLimits(remembered_ends=1))
     lab.submit(a_job(number=1), an_array(number=2, tasks="0-1", dependencies=after("j1")))
     lab.ends("j1")

@@ -25,14 +25,14 @@ def saving(**job: object) -> Lab:
     return lab
 
 
-def test_a_server_that_is_started_again_knows_what_was_saved() -> None:
+def test_restarted_server_knows_last_checkpoint() -> None:
     lab = saving()
     before = lab.core.state.cluster.running["j1.1"].running.checkpoint_ms
     restart(lab)
     assert lab.core.state.cluster.running["j1.1"].running.checkpoint_ms == before == HOUR
 
 
-def test_a_job_of_a_dead_node_keeps_what_it_saved_also_with_another_server() -> None:
+def test_job_of_dead_node_keeps_checkpoint_after_failover() -> None:
     lab = saving()
     restart(lab)
     lab.do(found("n1"))
@@ -41,7 +41,7 @@ def test_a_job_of_a_dead_node_keeps_what_it_saved_also_with_another_server() -> 
     assert lab.row("j1").attained_ms == HOUR - 1_000
 
 
-def test_a_task_of_an_array_keeps_what_it_saved_also_with_another_server() -> None:
+def test_array_task_keeps_checkpoint_after_failover() -> None:
     lab = saving(array=Array(tasks=IntervalSet.parse("3")))
     restart(lab)
     lab.do(found("n1"))
@@ -50,14 +50,14 @@ def test_a_task_of_an_array_keeps_what_it_saved_also_with_another_server() -> No
     assert (task.attempt, task.attained_ms) == (2, HOUR - 1_000)
 
 
-def test_the_next_attempt_has_saved_nothing_yet() -> None:
+def test_next_attempt_starts_without_checkpoint() -> None:
     lab = saving()
     lab.do(NodeSilent("n0"), NodeLost("n0"), NodeFenced("n0"))
     restart(lab)
     assert lab.core.state.cluster.running["j1.2"].running.checkpoint_ms == 0
 
 
-def test_work_was_saved_when_its_node_says_so_and_never_before_it_began() -> None:
+def test_checkpoint_time_is_as_reported_and_not_before_start() -> None:
     lab = saving()
     lab.tell(Checkpointed("j1.1", ago_ms=30 * MINUTE))
     running = lab.core.state.cluster.running["j1.1"].running
@@ -73,7 +73,7 @@ def test_work_was_saved_when_its_node_says_so_and_never_before_it_began() -> Non
     assert entry.running.checkpoint_ms == entry.running.allocation.start_ms
 
 
-def test_what_is_saved_every_second_is_not_written_every_second() -> None:
+def test_frequent_checkpoints_are_not_written_every_second() -> None:
     lab = saving()
     writes = []
     for _ in range(30):
@@ -83,7 +83,7 @@ def test_what_is_saved_every_second_is_not_written_every_second() -> None:
     assert lab.core.state.cluster.running["j1.1"].running.checkpoint_ms == lab.now_ms
 
 
-def test_what_was_saved_just_before_the_end_counts_as_progress() -> None:
+def test_checkpoint_just_before_end_counts_as_progress() -> None:
     lab = Lab(nodes=[a_node(gpus=1)], policy=BY_CLASS, obedient=False)
     lab.submit(a_job(number=1, priority=250, estimate_ms=DAY))
     lab.at(HOUR)
@@ -96,7 +96,7 @@ def test_what_was_saved_just_before_the_end_counts_as_progress() -> None:
 @pytest.mark.parametrize(
     "job", [{}, {"array": Array(tasks=IntervalSet.parse("0"))}], ids=["plain", "array"]
 )
-def test_starts_that_went_wrong_are_counted_over_restarts(job: dict[str, object]) -> None:
+def test_failed_starts_are_counted_over_restarts(job: dict[str, object]) -> None:
     bench = Bench(**job)
     late = "member 1 on n1 was not prepared within 60 s"
     for attempt in range(1, LIMITS.max_misstarts + 1):

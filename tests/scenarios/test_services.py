@@ -106,7 +106,7 @@ class House(Lab):
 # --- how many, and where
 
 
-def test_a_service_runs_as_many_replicas_as_it_asks_for() -> None:
+def test_service_runs_requested_number_of_replicas() -> None:
     lab = House(nodes=a_cluster(nodes=3))
     lab.do(CreateService(a_service(replicas=3)))
     assert len(lab.running()) == 3
@@ -120,13 +120,13 @@ def test_replicas_are_spread_over_nodes() -> None:
     assert sorted(lab.places().count(node) for node in ("n0", "n1", "n2")) == [1, 2, 2]
 
 
-def test_replicas_share_a_node_when_there_is_no_other() -> None:
+def test_replicas_share_node_when_there_is_no_other() -> None:
     lab = House(nodes=(a_node(),))
     lab.do(CreateService(a_service(replicas=4)))
     assert lab.places() == ["n0"] * 4
 
 
-def test_no_place_is_kept_for_a_job_that_waits_for_the_end_of_a_service() -> None:
+def test_nothing_is_reserved_for_job_waiting_for_end_of_service() -> None:
     lab = House(nodes=(a_node(gpus=1),), policy=preset("fair"))
     quiet = a_service(gpus=0.25)
     lab.do(CreateService(replace(quiet, job=replace(quiet.job, preemptible=False))))
@@ -137,7 +137,7 @@ def test_no_place_is_kept_for_a_job_that_waits_for_the_end_of_a_service() -> Non
     assert "j50" not in lab.running()
 
 
-def test_two_replicas_with_one_port_never_share_a_node() -> None:
+def test_replicas_with_same_port_never_share_node() -> None:
     lab = House(nodes=a_cluster(nodes=2))
     lab.do(CreateService(a_service(replicas=3, port=8000)))
     assert lab.places() == ["n0", "n1"]
@@ -150,7 +150,7 @@ def test_two_replicas_with_one_port_never_share_a_node() -> None:
     assert lab.places() == ["n0", "n1", "n2"]
 
 
-def test_two_services_with_one_port_never_share_a_node() -> None:
+def test_services_with_same_port_never_share_node() -> None:
     lab = House(nodes=a_cluster(nodes=2))
     lab.do(CreateService(a_service(port=8000)), CreateService(a_service(name="api", port=8000)))
     assert sorted(lab.places() + lab.places("api")) == ["n0", "n1"]
@@ -160,7 +160,7 @@ def test_two_services_with_one_port_never_share_a_node() -> None:
     assert len(lab.places("other")) == 1
 
 
-def test_a_service_is_scaled_up_and_down() -> None:
+def test_service_is_scaled_up_and_down() -> None:
     lab = House(nodes=a_cluster(nodes=2))
     lab.do(CreateService(a_service(replicas=1)))
     service_id = lab.service().id
@@ -174,7 +174,7 @@ def test_a_service_is_scaled_up_and_down() -> None:
     assert lab.service().state == "stopped"
 
 
-def test_what_cannot_be_used_is_the_first_to_go() -> None:
+def test_scale_down_removes_unready_replica_first() -> None:
     lab = House(nodes=a_cluster(nodes=2))
     lab.do(CreateService(a_service(replicas=3, probe=HTTP)))
     lab.ready(lab.replicas()[1].job_id, lab.replicas()[2].job_id)
@@ -182,7 +182,7 @@ def test_what_cannot_be_used_is_the_first_to_go() -> None:
     assert sorted(lab.replicas()) == [1, 2]
 
 
-def test_a_deleted_service_goes_with_its_last_replica() -> None:
+def test_deleted_service_disappears_with_last_replica() -> None:
     lab = House(nodes=(a_node(),), obedient=False)
     lab.do(CreateService(a_service(replicas=2)))
     service_id = lab.service().id
@@ -205,7 +205,7 @@ class Slow(House):
         return Outcome() if isinstance(message, Started) else super().tell(message)
 
 
-def test_a_service_goes_though_its_replica_was_being_given_up_when_it_was_deleted() -> None:
+def test_service_deleted_during_replica_failure_disappears() -> None:
     limits = CoreLimits(start_timeout_ms=MINUTE)
     lab = Slow(nodes=[a_node()], limits=limits, obedient=False)
     lab.do(CreateService(a_service()))
@@ -218,7 +218,7 @@ def test_a_service_goes_though_its_replica_was_being_given_up_when_it_was_delete
     assert lab.store.services() == []
 
 
-def test_a_service_whose_replicas_are_over_can_be_deleted() -> None:
+def test_service_with_ended_replicas_can_be_deleted() -> None:
     lab = House(nodes=(a_node(),), obedient=False)
     rule = RestartRule(policy=Restart.NEVER)
     lab.do(CreateService(a_service(replicas=2, restart=rule)))
@@ -244,7 +244,7 @@ def test_a_service_whose_replicas_are_over_can_be_deleted() -> None:
         (Restart.NEVER, 1, JobState.FAILED),
     ],
 )
-def test_the_restart_policy_decides_what_follows_an_end(
+def test_restart_policy_decides_what_follows_exit(
     policy: Restart, exit_code: int, follows: JobState
 ) -> None:
     lab = House(nodes=(a_node(),))
@@ -256,7 +256,7 @@ def test_the_restart_policy_decides_what_follows_an_end(
     assert bool(lab.running()) == (follows is JobState.PENDING)
 
 
-def test_a_replica_that_ends_for_good_is_not_replaced() -> None:
+def test_permanently_ended_replica_is_not_replaced() -> None:
     lab = House(nodes=(a_node(),))
     lab.do(CreateService(a_service(replicas=2, restart=RestartRule(policy=Restart.NEVER))))
     lab.ends(*lab.running(), exit_code=1)
@@ -265,7 +265,7 @@ def test_a_replica_that_ends_for_good_is_not_replaced() -> None:
     assert lab.service().state == "ended"
 
 
-def test_pauses_double_until_a_good_run() -> None:
+def test_restart_backoff_doubles_until_good_run() -> None:
     rule = RestartRule(backoff_ms=1000, max_backoff_ms=4000, reset_after_ms=MINUTE)
     lab = House(nodes=(a_node(),))
     lab.do(CreateService(a_service(restart=rule)))
@@ -284,7 +284,7 @@ def test_pauses_double_until_a_good_run() -> None:
     assert lab.kinds().count("service_restart") == 5
 
 
-def test_a_replica_that_somebody_cancels_is_replaced() -> None:
+def test_cancelled_replica_is_replaced() -> None:
     lab = House(nodes=(a_node(),))
     lab.do(CreateService(a_service(replicas=2)))
     before = lab.running()
@@ -295,7 +295,7 @@ def test_a_replica_that_somebody_cancels_is_replaced() -> None:
     assert sorted(lab.replicas()) == [0, 1]
 
 
-def test_a_replica_is_not_retried_or_changed_as_a_job() -> None:
+def test_replica_cannot_be_retried_or_updated_as_job() -> None:
     lab = House(nodes=(a_node(gpus=1),))
     lab.do(CreateService(a_service(replicas=2, restart=RestartRule(policy=Restart.NEVER))))
     (first,) = lab.running()
@@ -307,7 +307,7 @@ def test_a_replica_is_not_retried_or_changed_as_a_job() -> None:
         lab.tell(Retry(first))
 
 
-def test_a_replica_has_no_time_limit() -> None:
+def test_replica_has_no_time_limit() -> None:
     lab = House(nodes=(a_node(),))
     lab.do(CreateService(a_service()))
     lab.at(400 * 24 * 60 * MINUTE)
@@ -318,7 +318,7 @@ def test_a_replica_has_no_time_limit() -> None:
 # --- nodes that go
 
 
-def test_a_lost_node_is_not_replaced_before_it_is_known_to_be_dead() -> None:
+def test_replica_on_lost_node_is_not_replaced_before_node_is_dead() -> None:
     lab = House(nodes=a_cluster(nodes=2))
     lab.do(CreateService(a_service()))
     (job_id,) = lab.running()
@@ -331,7 +331,7 @@ def test_a_lost_node_is_not_replaced_before_it_is_known_to_be_dead() -> None:
     assert lab.state(job_id) is JobState.RUNNING
 
 
-def test_replicas_leave_a_drained_node_one_after_the_other() -> None:
+def test_replicas_leave_drained_node_one_by_one() -> None:
     lab = House(nodes=a_cluster(nodes=2), obedient=True)
     lab.do(CreateService(a_service(replicas=4, probe=HTTP)))
     lab.ready()
@@ -350,7 +350,7 @@ def test_replicas_leave_a_drained_node_one_after_the_other() -> None:
 # --- readiness
 
 
-def test_a_replica_counts_when_it_answers() -> None:
+def test_replica_counts_as_ready_when_probe_succeeds() -> None:
     lab = House(nodes=(a_node(),))
     lab.do(CreateService(a_service(probe=HTTP)))
     assert lab.service().state == "starting"
@@ -368,7 +368,7 @@ def test_a_replica_counts_when_it_answers() -> None:
     assert lab.kinds() == ["service_created", not_ready, "service_ready", not_ready]
 
 
-def test_an_answer_of_a_former_attempt_changes_nothing() -> None:
+def test_probe_result_of_former_attempt_is_ignored() -> None:
     lab = House(nodes=(a_node(),))
     lab.do(CreateService(a_service(probe=HTTP)))
     (job_id,) = lab.running()
@@ -379,7 +379,7 @@ def test_an_answer_of_a_former_attempt_changes_nothing() -> None:
     assert lab.service().ready_count == 0
 
 
-def test_the_same_answer_again_writes_nothing() -> None:
+def test_repeated_probe_result_writes_nothing() -> None:
     lab = House(nodes=(a_node(),))
     lab.do(CreateService(a_service(probe=HTTP)))
     fact = ReplicaChecked(lab.allocation(lab.running()[0]).id, is_ready=True, port=4000)
@@ -387,7 +387,7 @@ def test_the_same_answer_again_writes_nothing() -> None:
     assert lab.tell(fact).writes == []
 
 
-def test_a_replica_that_restarts_is_not_ready_until_it_answers_again() -> None:
+def test_restarted_replica_is_unready_until_probe_succeeds() -> None:
     lab = House(nodes=(a_node(),))
     lab.do(CreateService(a_service(probe=HTTP)))
     lab.ready()
@@ -407,7 +407,7 @@ def another(service: Service, **changes: Any) -> Service:
     return replace(service, launch=replace(service.launch, argv=("serve", "--v2")), **changes)
 
 
-def test_an_update_replaces_one_replica_after_the_other() -> None:
+def test_update_replaces_replicas_one_by_one() -> None:
     lab = House(nodes=(a_node(gpus=3),))
     lab.do(CreateService(a_service(replicas=3, probe=HTTP)))
     lab.ready()
@@ -425,7 +425,7 @@ def test_an_update_replaces_one_replica_after_the_other() -> None:
     assert {launch.argv for launch in launches if launch} == {("serve", "--v2")}
 
 
-def test_an_update_that_is_never_ready_leaves_the_others_alone() -> None:
+def test_update_that_never_becomes_ready_keeps_other_replicas() -> None:
     lab = House(nodes=(a_node(),))
     lab.do(CreateService(a_service(replicas=3, probe=HTTP)))
     lab.ready()
@@ -439,7 +439,7 @@ def test_an_update_that_is_never_ready_leaves_the_others_alone() -> None:
     assert lab.service().updated_count == 1
 
 
-def test_an_update_with_surge_stops_nothing_before_the_new_one_is_ready() -> None:
+def test_update_with_surge_stops_nothing_before_new_replica_is_ready() -> None:
     lab = House(nodes=(a_node(),))
     lab.do(CreateService(a_service(probe=HTTP, surge=True)))
     lab.ready()
@@ -454,7 +454,7 @@ def test_an_update_with_surge_stops_nothing_before_the_new_one_is_ready() -> Non
     assert lab.service().state == "ready"
 
 
-def test_a_new_number_or_policy_replaces_nobody() -> None:
+def test_new_replica_count_or_policy_replaces_no_replica() -> None:
     lab = House(nodes=(a_node(),))
     lab.do(CreateService(a_service()))
     before = lab.running()
@@ -465,7 +465,7 @@ def test_a_new_number_or_policy_replaces_nobody() -> None:
     assert lab.service().generation == 1
 
 
-def test_an_update_begins_anew_for_those_that_had_ended() -> None:
+def test_update_restarts_ended_replicas() -> None:
     never = RestartRule(policy=Restart.NEVER)
     lab = House(nodes=(a_node(),))
     lab.do(CreateService(a_service(restart=never)))
@@ -478,7 +478,7 @@ def test_an_update_begins_anew_for_those_that_had_ended() -> None:
 # --- what is refused, and what is remembered
 
 
-def test_a_service_that_could_never_run_is_refused_and_leaves_nothing() -> None:
+def test_service_that_never_fits_is_rejected_and_leaves_nothing() -> None:
     lab = House(nodes=(a_node(gpus=2),))
     with pytest.raises(NeverFits):
         lab.tell(CreateService(a_service(gpus=4)))
@@ -486,14 +486,14 @@ def test_a_service_that_could_never_run_is_refused_and_leaves_nothing() -> None:
     assert lab.core.state.jobs == {}
 
 
-def test_a_name_is_taken_once_in_a_tenant() -> None:
+def test_service_name_is_unique_in_tenant() -> None:
     lab = House(nodes=(a_node(),))
     lab.do(CreateService(a_service()))
     with pytest.raises(AlreadyExists, match="svc-1"):
         lab.tell(CreateService(a_service()))
 
 
-def test_nobody_changes_what_a_service_of_another_runs() -> None:
+def test_service_of_another_user_cannot_be_changed() -> None:
     lab = House(nodes=(a_node(),))
     lab.do(CreateService(a_service()))
     with pytest.raises(Forbidden):
@@ -517,7 +517,7 @@ def test_nobody_changes_what_a_service_of_another_runs() -> None:
         {"job": replace(a_job(), max_runtime_ms=0, hold=True)},
     ],
 )
-def test_what_cannot_be_a_service_is_refused(changes: dict[str, Any]) -> None:
+def test_invalid_service_is_rejected(changes: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         replace(a_service(), **changes)
 
@@ -534,12 +534,12 @@ def test_what_cannot_be_a_service_is_refused(changes: dict[str, Any]) -> None:
         {"kind": ProbeKind.TCP, "failures": 0},
     ],
 )
-def test_a_check_that_cannot_be_made_is_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_probe_is_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         Probe(**wrong)
 
 
-def test_a_service_goes_on_after_a_restart_of_the_server() -> None:
+def test_service_continues_after_server_restart() -> None:
     lab = House(nodes=a_cluster(nodes=2))
     lab.do(CreateService(a_service(replicas=2, probe=HTTP)))
     lab.ready(lab.replicas()[0].job_id)
@@ -562,7 +562,7 @@ def test_a_service_goes_on_after_a_restart_of_the_server() -> None:
     assert len(lab.running()) == 3
 
 
-def test_a_step_that_was_lost_is_taken_after_a_restart() -> None:
+def test_interrupted_scaling_is_completed_after_restart() -> None:
     lab = House(nodes=(a_node(),))
     lab.do(CreateService(a_service(replicas=1)))
     # The number was stored, and the server died before the jobs were.
@@ -574,7 +574,7 @@ def test_a_step_that_was_lost_is_taken_after_a_restart() -> None:
     assert len(lab.running()) == 3
 
 
-def test_replicas_that_may_not_wait_are_made_when_they_may() -> None:
+def test_replicas_rejected_by_full_queue_are_created_later() -> None:
     lab = House(nodes=(a_node(gpus=1),), limits=CoreLimits(max_queued_tasks=2))
     lab.submit(*(a_job(number=number, gpus=1) for number in (1, 2)))
     lab.tell(CreateService(a_service(replicas=1)))
@@ -584,7 +584,7 @@ def test_replicas_that_may_not_wait_are_made_when_they_may() -> None:
     assert lab.service().problem == ""
 
 
-def test_a_server_that_has_just_begun_takes_no_endpoint_away() -> None:
+def test_restarted_server_removes_no_endpoint() -> None:
     lab = House(nodes=(a_node(),))
     lab.do(CreateService(a_service(probe=HTTP)))
     lab.ready()

@@ -45,7 +45,7 @@ def halves(lab: Lab) -> None:
 # --- memory
 
 
-def test_a_job_over_its_memory_is_warned_then_stopped_and_its_neighbour_lives() -> None:
+def test_job_over_gpu_memory_is_warned_then_stopped_and_neighbour_survives() -> None:
     lab = a_lab(memory=Action.STOP, memory_grace_ms=10 * S)
     halves(lab)
     read(lab, 1, {"j1.1": 50_000, "j2.1": 30_000})
@@ -64,7 +64,7 @@ def test_a_job_over_its_memory_is_warned_then_stopped_and_its_neighbour_lives() 
     assert "gpu_memory_warning" in lab.events("j1")
 
 
-def test_a_job_that_was_stopped_for_its_memory_is_not_tried_again() -> None:
+def test_job_stopped_for_memory_is_not_retried() -> None:
     lab = a_lab(memory=Action.STOP, memory_grace_ms=0)
     lab.submit(a_job(number=1, gpus=0.5, retries=3))
     read(lab, 1, {"j1.1": 50_000})
@@ -72,7 +72,7 @@ def test_a_job_that_was_stopped_for_its_memory_is_not_tried_again() -> None:
     assert lab.state("j1") is JobState.FAILED
 
 
-def test_a_task_of_an_array_says_in_its_attempt_why_it_was_stopped() -> None:
+def test_stop_reason_is_recorded_in_attempt_of_array_task() -> None:
     lab = a_lab(memory=Action.STOP, memory_grace_ms=0)
     lab.submit(an_array(tasks="0-1", gpus=0.5))
     read(lab, 1, {"j1_0.1": 50_000})
@@ -82,7 +82,7 @@ def test_a_task_of_an_array_says_in_its_attempt_why_it_was_stopped() -> None:
     assert lab.tasks("j1") == {"running": "1", "failed": "0"}
 
 
-def test_a_job_that_gives_memory_back_in_time_goes_on_and_is_warned_anew() -> None:
+def test_job_that_frees_memory_in_time_continues_and_is_warned_again() -> None:
     lab = a_lab(memory=Action.STOP, memory_grace_ms=10 * S)
     halves(lab)
     for at_s, used_mb in ((1, 50_000), (9, 40_000), (12, 50_000), (21, 50_000)):
@@ -101,7 +101,9 @@ def test_a_job_that_gives_memory_back_in_time_goes_on_and_is_warned_anew() -> No
     ],
     ids=["no rule", "within the tolerance", "a whole GPU is one's own"],
 )
-def test_who_is_left_alone(rules: dict[str, Any], gpus: float, used_mb: int) -> None:
+def test_exempt_jobs_are_neither_warned_nor_stopped(
+    rules: dict[str, Any], gpus: float, used_mb: int
+) -> None:
     lab = a_lab(memory_grace_ms=0, **rules)
     lab.submit(a_job(number=1, gpus=gpus))
     for at_s in (1, 2, 3):
@@ -109,7 +111,7 @@ def test_who_is_left_alone(rules: dict[str, Any], gpus: float, used_mb: int) -> 
     assert (lab.warnings, lab.stops) == ([], [])
 
 
-def test_with_warn_a_job_is_told_once_and_never_stopped() -> None:
+def test_warn_mode_warns_once_and_never_stops() -> None:
     lab = a_lab(memory=Action.WARN, memory_grace_ms=0)
     halves(lab)
     for at_s in (1, 2, 3):
@@ -120,7 +122,7 @@ def test_with_warn_a_job_is_told_once_and_never_stopped() -> None:
 # --- idleness
 
 
-def test_an_idle_job_is_warned_then_stopped() -> None:
+def test_idle_job_is_warned_then_stopped() -> None:
     lab = a_lab(idle=Action.STOP, idle_ms=2 * MINUTE, idle_grace_ms=MINUTE)
     lab.submit(a_job(number=1))
     for at_s in (0, 30, 60, 90):
@@ -137,7 +139,7 @@ def test_an_idle_job_is_warned_then_stopped() -> None:
     )
 
 
-def test_work_in_between_begins_the_count_anew() -> None:
+def test_activity_resets_idle_time() -> None:
     lab = a_lab(idle=Action.STOP, idle_ms=2 * MINUTE, idle_grace_ms=MINUTE)
     lab.submit(a_job(number=1))
     for at_s in range(0, 150, 30):
@@ -161,7 +163,7 @@ def test_work_in_between_begins_the_count_anew() -> None:
     ],
     ids=["user", "tenant", "interactive", "job", "no rule"],
 )
-def test_some_may_be_idle(rules: dict[str, Any], job: dict[str, Any]) -> None:
+def test_exempt_jobs_may_be_idle(rules: dict[str, Any], job: dict[str, Any]) -> None:
     lab = a_lab(**({"idle": Action.STOP, "idle_ms": S, "idle_grace_ms": 0} | rules))
     lab.submit(a_job(number=1, **job))
     for at_s in range(0, 60, 10):
@@ -169,7 +171,7 @@ def test_some_may_be_idle(rules: dict[str, Any], job: dict[str, Any]) -> None:
     assert (lab.warnings, lab.stops) == ([], [])
 
 
-def test_a_wish_to_be_idle_counts_only_where_the_site_allows_it() -> None:
+def test_idle_exemption_counts_only_where_site_allows_it() -> None:
     lab = a_lab(idle=Action.STOP, idle_ms=S, idle_grace_ms=0, idle_opt_out=False)
     lab.submit(a_job(number=1, allow_idle=True))
     for at_s in range(0, 60, 10):
@@ -177,7 +179,7 @@ def test_a_wish_to_be_idle_counts_only_where_the_site_allows_it() -> None:
     assert lab.stopped() == [("j1.1", "gpu_idle")]
 
 
-def test_an_idle_job_beside_a_busy_one_is_found_where_the_device_tells_them_apart() -> None:
+def test_idle_job_beside_busy_one_is_detected_by_per_process_load() -> None:
     lab = a_lab(idle=Action.STOP, idle_ms=S, idle_grace_ms=0)
     halves(lab)
     busy, idle = (
@@ -193,7 +195,7 @@ def test_an_idle_job_beside_a_busy_one_is_found_where_the_device_tells_them_apar
     assert (one.mean_percent, two.mean_percent) == (90, 0)
 
 
-def test_a_device_that_does_not_say_how_busy_it_is_counts_as_busy() -> None:
+def test_device_without_load_reading_counts_as_busy() -> None:
     lab = a_lab(idle=Action.STOP, idle_ms=S, idle_grace_ms=0)
     lab.submit(a_job(number=1))
     for at_s in range(0, 60, 10):
@@ -204,7 +206,7 @@ def test_a_device_that_does_not_say_how_busy_it_is_counts_as_busy() -> None:
 # --- what is not given back
 
 
-def test_a_device_on_which_a_job_left_something_is_held_back_until_it_is_gone() -> None:
+def test_device_with_leftover_process_is_held_until_it_is_gone() -> None:
     lab = a_lab()
     lab.submit(a_job(number=1))
     read(lab, 1, {"j1.1": 9_000})
@@ -226,7 +228,7 @@ def test_a_device_on_which_a_job_left_something_is_held_back_until_it_is_gone() 
     assert lab.running() == ["j2"]
 
 
-def test_of_several_strangers_the_one_that_was_named_stays_named() -> None:
+def test_reported_foreign_process_stays_the_same() -> None:
     lab = a_lab()
     for at_s, sizes in ((1, (900, 500)), (2, (500, 900)), (3, (900, 500))):
         strangers = tuple(
@@ -238,7 +240,7 @@ def test_of_several_strangers_the_one_that_was_named_stays_named() -> None:
     assert kinds == ["gpu_foreign"]
 
 
-def test_memory_that_nobody_holds_and_nobody_gave_back_holds_the_device_back() -> None:
+def test_unreleased_memory_holds_device() -> None:
     lab = a_lab()
     read(lab, 1, unexplained_mb=4_000)
     lab.submit(a_job(number=1))
@@ -247,7 +249,7 @@ def test_memory_that_nobody_holds_and_nobody_gave_back_holds_the_device_back() -
     assert lab.running() == ["j1"]
 
 
-def test_an_admin_can_give_a_device_out_in_spite_of_what_is_left_on_it() -> None:
+def test_admin_can_resume_device_despite_leftovers() -> None:
     lab = a_lab()
     stranger = DeviceProcess(pid=4711, user="eve", memory_mb=500)
     read(lab, 1, {"j9.1": 9_000})
@@ -267,7 +269,7 @@ def test_an_admin_can_give_a_device_out_in_spite_of_what_is_left_on_it() -> None
 # --- measures
 
 
-def test_energy_is_divided_by_share_and_adds_up_to_that_of_the_device() -> None:
+def test_energy_is_divided_by_share_and_sums_to_device_energy() -> None:
     lab = a_lab()
     lab.submit(a_job(number=1, gpus=0.75), a_job(number=2, gpus=0.25))
     read(lab, 0, power_mw=400_000, load_percent=80)
@@ -282,7 +284,7 @@ def test_energy_is_divided_by_share_and_adds_up_to_that_of_the_device() -> None:
     assert account.energy_uj == 400_000 * 30 * S
 
 
-def test_a_job_is_measured_only_from_its_start_on() -> None:
+def test_job_is_measured_from_its_start() -> None:
     lab = a_lab()
     read(lab, 0, power_mw=1_000)
     lab.now_ms = 6 * S
@@ -294,7 +296,7 @@ def test_a_job_is_measured_only_from_its_start_on() -> None:
     )
 
 
-def test_a_time_without_readings_is_not_guessed() -> None:
+def test_gap_without_readings_is_not_interpolated() -> None:
     lab = a_lab(longest_gap_ms=30 * S)
     lab.submit(a_job(number=1))
     for at_s in (0, 10, 3_000, 3_010):
@@ -303,7 +305,7 @@ def test_a_time_without_readings_is_not_guessed() -> None:
     assert lab.store.attempt_measures("j1")[0].measure.power_ms == 20 * S
 
 
-def test_a_job_on_a_device_without_sensors_has_no_measure() -> None:
+def test_job_on_device_without_sensors_has_no_measure() -> None:
     lab = a_lab()
     lab.submit(a_job(number=1))
     for at_s in (0, 10, 20):
@@ -312,7 +314,7 @@ def test_a_job_on_a_device_without_sensors_has_no_measure() -> None:
     assert lab.store.attempt_measures("j1") == []
 
 
-def test_hours_of_a_device_are_written_as_they_pass() -> None:
+def test_device_hours_are_written_as_they_pass() -> None:
     lab = a_lab()
     lab.submit(a_job(number=1))
     for at_s in range(3_500, 3_700, 10):
@@ -325,7 +327,7 @@ def test_hours_of_a_device_are_written_as_they_pass() -> None:
     assert second.read_ms < 100 * S
 
 
-def test_sums_go_on_after_a_restart() -> None:
+def test_usage_sums_continue_after_restart() -> None:
     lab = a_lab(memory=Action.STOP, memory_grace_ms=MINUTE)
     lab.submit(a_job(number=1, gpus=0.5))
     for at_s in range(0, 80, 10):

@@ -17,14 +17,14 @@ def full_lab(*waiting: Job, **changes: object) -> Lab:
     return lab
 
 
-def test_a_smaller_request_lets_a_job_start_where_the_larger_one_could_not() -> None:
+def test_reduced_request_lets_job_start() -> None:
     lab = Lab(nodes=[a_node(gpus=8)])
     lab.submit(a_job(number=1, gpus=6), a_job(number=2, gpus=4))
     lab.do(Update("j2", (("members", (a_request(gpus=2),)),)))
     assert lab.running() == ["j1", "j2"]
 
 
-def test_several_fields_change_together_and_are_remembered() -> None:
+def test_several_fields_are_updated_together_and_stored() -> None:
     lab = full_lab(a_job(number=2))
     lab.do(Update("j2", (("name", "better"), ("max_runtime_ms", HOUR))))
     job = lab.row("j2").job
@@ -41,7 +41,7 @@ def test_several_fields_change_together_and_are_remembered() -> None:
         ((("dependencies", after("j99")),), InvalidRequest),
     ],
 )
-def test_a_change_that_is_refused_changes_nothing(changes, error) -> None:
+def test_rejected_update_changes_nothing(changes, error) -> None:
     lab = full_lab(a_job(number=2, tenant="small"), tenants=[a_tenant(id="small", gpus=4)])
     before = lab.row("j2")
     with pytest.raises(error):
@@ -49,13 +49,13 @@ def test_a_change_that_is_refused_changes_nothing(changes, error) -> None:
     assert lab.core.state.jobs["j2"].row() == before
 
 
-def test_a_job_that_has_started_cannot_be_changed() -> None:
+def test_started_job_cannot_be_updated() -> None:
     lab = full_lab()
     with pytest.raises(WrongState, match="has started"):
         lab.tell(Update("j1", (("name", "late"),)))
 
 
-def test_a_new_dependency_is_waited_for() -> None:
+def test_added_dependency_is_awaited() -> None:
     lab = full_lab(a_job(number=2))
     lab.do(Update("j2", (("dependencies", after("j1")),)))
     lab.ends("j1")
@@ -66,7 +66,7 @@ def test_a_new_dependency_is_waited_for() -> None:
     assert lab.state("j2") == "cancelled"
 
 
-def test_a_dependency_can_be_taken_away() -> None:
+def test_dependency_can_be_removed() -> None:
     lab = Lab(nodes=[a_node(gpus=8)])
     lab.submit(a_job(number=1), a_job(number=2, dependencies=after("j1")))
     assert lab.running() == ["j1"]
@@ -74,7 +74,7 @@ def test_a_dependency_can_be_taken_away() -> None:
     assert lab.running() == ["j1", "j2"]
 
 
-def test_a_dependency_that_can_never_be_met_or_goes_round_in_a_circle_is_refused() -> None:
+def test_unsatisfiable_or_circular_dependency_is_rejected() -> None:
     lab = Lab(nodes=[a_node(gpus=8)])
     lab.submit(a_job(number=1))
     lab.ends("j1", exit_code=1)
@@ -85,7 +85,7 @@ def test_a_dependency_that_can_never_be_met_or_goes_round_in_a_circle_is_refused
         lab.tell(Update("j2", (("dependencies", after("j3")),)))
 
 
-def test_a_job_that_waits_so_long_that_it_is_protected_has_not_started() -> None:
+def test_protected_waiting_job_can_be_updated() -> None:
     lab = Lab(nodes=[a_node(gpus=1)], policy=a_policy(name="feedback"))
     long = {"preemptible": False, "estimate_ms": 100 * DAY, "max_runtime_ms": 100 * DAY}
     lab.submit(a_job(number=1, **long), a_job(number=2))
@@ -95,7 +95,7 @@ def test_a_job_that_waits_so_long_that_it_is_protected_has_not_started() -> None
     assert lab.row("j2").job.name == "x"
 
 
-def test_a_job_that_was_cancelled_before_it_started_can_be_changed_when_it_is_retried() -> None:
+def test_retried_job_cancelled_before_start_can_be_updated() -> None:
     lab = Lab(nodes=[a_node(gpus=1)])
     lab.submit(a_job(number=1), a_job(number=2))
     lab.do(Cancel("j2"))

@@ -8,7 +8,7 @@ from tests.builders import HOUR, MINUTE, a_cluster, a_job, a_node, a_policy, aft
 from tests.scenarios.lab import Lab
 
 
-def test_a_held_job_waits_until_it_is_released() -> None:
+def test_held_job_waits_until_release() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1, hold=True))
     assert lab.running() == []
@@ -17,7 +17,7 @@ def test_a_held_job_waits_until_it_is_released() -> None:
     assert lab.running() == ["j1"]
 
 
-def test_only_a_waiting_job_can_be_held() -> None:
+def test_only_waiting_job_can_be_held() -> None:
     lab = Lab(nodes=[a_node(gpus=1)])
     lab.submit(a_job(number=1), a_job(number=2))
     lab.do(Hold("j2"))
@@ -28,7 +28,7 @@ def test_only_a_waiting_job_can_be_held() -> None:
         lab.tell(Hold("j2"))
 
 
-def test_a_released_job_that_still_waits_for_another_says_so() -> None:
+def test_released_job_reports_unmet_dependency() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1), a_job(number=2, hold=True, dependencies=after("j1")))
     lab.do(Hold("j2"), Release("j2"))
@@ -37,7 +37,7 @@ def test_a_released_job_that_still_waits_for_another_says_so() -> None:
     assert lab.running() == ["j2"]
 
 
-def test_a_job_does_not_begin_before_its_time() -> None:
+def test_job_does_not_start_before_begin_time() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1, begin_ms=HOUR))
     lab.at(HOUR - 1)
@@ -48,7 +48,7 @@ def test_a_job_does_not_begin_before_its_time() -> None:
     assert lab.running() == ["j1"]
 
 
-def test_a_waiting_job_can_be_given_another_priority() -> None:
+def test_priority_of_waiting_job_can_be_changed() -> None:
     lab = Lab(nodes=[a_node(gpus=1)], policy=a_policy(class_point_ms=MINUTE, reservations=0))
     lab.submit(a_job(number=1), a_job(number=2), a_job(number=3))
     lab.do(Reprioritise("j3", 2500))
@@ -58,7 +58,7 @@ def test_a_waiting_job_can_be_given_another_priority() -> None:
         lab.tell(Reprioritise("j3", 1))
 
 
-def test_a_priority_that_is_not_allowed_changes_nothing() -> None:
+def test_invalid_priority_changes_nothing() -> None:
     lab = Lab(nodes=[a_node(gpus=1)])
     lab.submit(a_job(number=1), a_job(number=2))
     with pytest.raises(InvalidRequest, match="allowed is 0 to 10000"):
@@ -67,7 +67,7 @@ def test_a_priority_that_is_not_allowed_changes_nothing() -> None:
     assert lab.running() == ["j2"]
 
 
-def test_another_priority_or_a_hold_does_not_make_a_job_forget_how_long_it_has_waited() -> None:
+def test_priority_change_or_hold_keeps_waiting_time() -> None:
     lab = Lab(nodes=[a_node(gpus=1)])
     lab.submit(a_job(number=1), a_job(number=2))
     lab.at(HOUR)
@@ -76,7 +76,7 @@ def test_another_priority_or_a_hold_does_not_make_a_job_forget_how_long_it_has_w
     assert waiting.waited_at(HOUR) == HOUR
 
 
-def test_time_on_hold_is_not_waiting_for_a_turn() -> None:
+def test_time_on_hold_does_not_count_as_waiting() -> None:
     lab = Lab(nodes=[a_node(gpus=1)])
     lab.submit(a_job(number=1, estimate_ms=9 * HOUR), a_job(number=2))
     lab.at(HOUR)
@@ -90,14 +90,14 @@ def test_time_on_hold_is_not_waiting_for_a_turn() -> None:
     assert lab.row("j2").waited_ms == 2 * HOUR
 
 
-def test_a_hold_a_release_and_another_priority_are_history() -> None:
+def test_hold_release_and_priority_change_are_recorded_as_events() -> None:
     lab = Lab(nodes=[a_node(gpus=1)])
     lab.submit(a_job(number=1), a_job(number=2))
     lab.do(Hold("j2"), Hold("j2"), Release("j2"), Release("j2"), Reprioritise("j2", 800))
     assert lab.events("j2") == ["submitted", "held", "released", "reprioritised"]
 
 
-def test_the_waiting_tasks_of_an_array_can_be_held_and_moved_while_others_run() -> None:
+def test_waiting_array_tasks_can_be_held_and_reprioritised_while_others_run() -> None:
     policy = a_policy(class_point_ms=MINUTE, reservations=0)
     lab = Lab(nodes=[a_node(gpus=1)], policy=policy)
     lab.submit(an_array(number=1, tasks="0-2"), a_job(number=2))
@@ -110,7 +110,7 @@ def test_the_waiting_tasks_of_an_array_can_be_held_and_moved_while_others_run() 
     assert lab.running() == ["j1_1"]
 
 
-def test_an_array_does_not_forget_how_long_it_has_waited_when_a_task_comes_back() -> None:
+def test_array_keeps_waiting_time_when_task_is_requeued() -> None:
     lab = Lab(nodes=a_cluster(nodes=2, gpus=1))
     lab.submit(an_array(number=1, tasks="0-9", requeue_on_node_loss=True))
     lab.at(HOUR)

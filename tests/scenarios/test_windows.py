@@ -72,14 +72,14 @@ def indices(lab: Lab, name: str) -> list[int]:
     return [share.index for p in lab.allocation(name).placements for share in p.devices]
 
 
-def test_a_job_whose_limit_ends_before_the_window_may_use_its_gpus() -> None:
+def test_job_that_ends_before_advance_reservation_may_use_its_gpus() -> None:
     lab = a_lab()
     keep(lab)
     lab.submit(work("short", hours=1))
     assert lab.running() == ["short"]
 
 
-def test_a_job_whose_limit_reaches_into_the_window_does_not_get_its_gpus() -> None:
+def test_job_whose_limit_overlaps_advance_reservation_does_not_get_its_gpus() -> None:
     lab = a_lab()
     keep(lab)
     lab.submit(work("small", gpus=2, hours=5), work("long", gpus=1, hours=2))
@@ -87,7 +87,7 @@ def test_a_job_whose_limit_reaches_into_the_window_does_not_get_its_gpus() -> No
     assert not set(indices(lab, "small")) & {0, 1}
 
 
-def test_the_reason_names_the_reservation_and_how_long_it_lasts() -> None:
+def test_reason_names_reservation_and_its_duration() -> None:
     lab = a_lab()
     keep(lab)
     lab.submit(work("long", hours=2))
@@ -102,7 +102,7 @@ def test_the_reason_names_the_reservation_and_how_long_it_lasts() -> None:
     assert str(reason) == "2 GPUs are reserved for vision until 1970-01-01 04:00 UTC (res-1)"
 
 
-def test_a_blocked_job_is_expected_when_the_window_is_over() -> None:
+def test_blocked_job_is_forecast_for_end_of_reservation() -> None:
     lab = a_lab()
     keep(lab)
     lab.submit(work("long", hours=3))
@@ -111,7 +111,7 @@ def test_a_blocked_job_is_expected_when_the_window_is_over() -> None:
     assert lab.running() == ["long"]
 
 
-def test_inside_the_window_only_jobs_of_the_tenant_use_the_gpus_and_they_prefer_them() -> None:
+def test_reserved_gpus_are_used_and_preferred_only_by_tenant() -> None:
     lab = a_lab()
     keep(lab, gpu_model="A100", indices=(2, 3))
     lab.at(2 * H)
@@ -122,7 +122,7 @@ def test_inside_the_window_only_jobs_of_the_tenant_use_the_gpus_and_they_prefer_
     assert "more" not in lab.running()
 
 
-def test_a_reservation_for_a_user_is_closed_to_others_of_the_tenant() -> None:
+def test_user_reservation_is_closed_to_other_users_of_tenant() -> None:
     lab = a_lab()
     keep(lab, gpus=4, at_h=0, user="vision-user")
     lab.submit(a_job(id="colleague", tenant="vision", user="somebody", gpus=1))
@@ -130,7 +130,7 @@ def test_a_reservation_for_a_user_is_closed_to_others_of_the_tenant() -> None:
     assert lab.running() == ["own"]
 
 
-def test_a_job_of_the_tenant_may_start_before_the_window_and_stay() -> None:
+def test_tenant_job_may_start_before_reservation_and_stay() -> None:
     lab = a_lab()
     keep(lab, gpus=4)
     lab.submit(work("early", "vision", hours=6))
@@ -139,7 +139,7 @@ def test_a_job_of_the_tenant_may_start_before_the_window_and_stay() -> None:
     assert lab.running() == ["early"]
 
 
-def test_a_preemptible_job_fills_the_gap_and_is_stopped_before_the_window_begins() -> None:
+def test_preemptible_job_backfills_and_is_stopped_before_reservation() -> None:
     lab = a_lab()
     keep(lab, gpus=4)
     lab.submit(a_job(id="gap", tenant="nlp", user="u", gpus=4, estimate_ms=H, max_runtime_ms=9 * H))
@@ -152,7 +152,7 @@ def test_a_preemptible_job_fills_the_gap_and_is_stopped_before_the_window_begins
     assert lab.state("gap") is JobState.PENDING
 
 
-def test_with_gaps_left_alone_a_preemptible_job_waits_as_well() -> None:
+def test_preemptible_job_waits_when_backfill_is_off() -> None:
     lab = Lab(
         policy=a_policy(name="fair", fills_gaps=False),
         nodes=[a_node(gpus=4)],
@@ -163,7 +163,7 @@ def test_with_gaps_left_alone_a_preemptible_job_waits_as_well() -> None:
     assert lab.running() == []
 
 
-def test_a_cancelled_reservation_frees_its_gpus_at_once() -> None:
+def test_cancelled_reservation_frees_its_gpus_at_once() -> None:
     lab = a_lab()
     name = keep(lab)
     lab.submit(work("long", hours=3))
@@ -176,7 +176,7 @@ def test_a_cancelled_reservation_frees_its_gpus_at_once() -> None:
         lab.tell(CancelReservation("res-9"))
 
 
-def test_only_admins_and_those_of_its_tenant_cancel_a_reservation() -> None:
+def test_only_admins_and_tenant_members_cancel_reservation() -> None:
     lab = a_lab()
     name = keep(lab)
     tom = Caller(user="tom", tenants=frozenset({"vision"}), administers=frozenset({"vision"}))
@@ -186,7 +186,7 @@ def test_only_admins_and_those_of_its_tenant_cancel_a_reservation() -> None:
             check(lab.core.state, Caller(user=stranger), CancelReservation(name))
 
 
-def test_what_cannot_be_free_in_time_is_refused_with_what_would_fit() -> None:
+def test_infeasible_reservation_is_rejected_with_what_would_fit() -> None:
     lab = a_lab()
     lab.submit(work("long", gpus=3, hours=9))
     with pytest.raises(WrongState) as refused:
@@ -198,7 +198,7 @@ def test_what_cannot_be_free_in_time_is_refused_with_what_would_fit() -> None:
     )
 
 
-def test_with_preempt_jobs_that_can_be_preempted_are_no_obstacle() -> None:
+def test_preempting_reservation_ignores_preemptible_jobs() -> None:
     lab = a_lab()
     lab.submit(a_job(id="batch", gpus=4, tenant="nlp", estimate_ms=9 * H))
     with pytest.raises(WrongState, match="--preempt"):
@@ -208,7 +208,7 @@ def test_with_preempt_jobs_that_can_be_preempted_are_no_obstacle() -> None:
     assert lab.running() == []
 
 
-def test_two_reservations_do_not_share_a_gpu_at_one_time() -> None:
+def test_overlapping_reservations_share_no_gpu() -> None:
     lab = a_lab()
     keep(lab, gpus=3)
     with pytest.raises(WrongState, match="3 reserved already"):
@@ -225,14 +225,14 @@ def test_paused_gpus_are_not_reserved() -> None:
     keep(lab, gpus=3)
 
 
-def test_a_reservation_beyond_the_quota_of_the_tenant_is_refused() -> None:
+def test_reservation_over_tenant_quota_is_rejected() -> None:
     lab = a_lab()
     lab.tell(SetTenant(a_tenant(id="vision", gpus=1)))
     with pytest.raises(QuotaTooSmall, match="may hold 1 GPUs"):
         keep(lab, gpus=2)
 
 
-def test_reservations_are_known_again_after_a_restart() -> None:
+def test_reservations_survive_restart() -> None:
     lab = a_lab()
     lab.store.commit(list(lab.core.state.cluster.snapshot().nodes))
     lab.store.commit(list(lab.core.state.cluster.snapshot().tenants))
@@ -247,7 +247,7 @@ def test_reservations_are_known_again_after_a_restart() -> None:
     assert core.next_timer_ms() is not None
 
 
-def test_begin_and_end_are_events() -> None:
+def test_reservation_begin_and_end_are_events() -> None:
     lab = a_lab()
     keep(lab)
     lab.at(5 * H)
@@ -256,7 +256,7 @@ def test_begin_and_end_are_events() -> None:
     assert [window.over_ms for window in lab.store.advance_reservations()] == [4 * H]
 
 
-def test_a_gang_is_planned_around_a_reservation() -> None:
+def test_gang_is_planned_around_reservation() -> None:
     lab = Lab(policy=FAIR, nodes=[a_node(gpus=2), a_node(ordinal=1, gpus=2)], tenants=[a_tenant()])
     keep(lab, gpus=2)
     lab.submit(work("pair", gpus=2, members=2, hours=3))
@@ -266,7 +266,7 @@ def test_a_gang_is_planned_around_a_reservation() -> None:
     assert lab.running() == ["pair"]
 
 
-def test_who_waits_for_the_end_of_a_window_does_not_keep_its_owner_out() -> None:
+def test_job_waiting_for_end_of_reservation_does_not_block_its_owner() -> None:
     lab = a_lab()
     keep(lab, at_h=0)
     lab.submit(work("wide", hours=1))
@@ -275,7 +275,7 @@ def test_who_waits_for_the_end_of_a_window_does_not_keep_its_owner_out() -> None
     assert lab.running() == ["own"]
 
 
-def test_a_job_that_is_too_long_beside_a_window_does_not_keep_a_shorter_one_waiting() -> None:
+def test_long_job_beside_reservation_does_not_block_shorter_one() -> None:
     lab = a_lab()
     keep(lab, gpus=1, at_h=0, hours=20)
     lab.submit(work("first", gpus=2, hours=2))
@@ -284,7 +284,7 @@ def test_a_job_that_is_too_long_beside_a_window_does_not_keep_a_shorter_one_wait
     assert lab.running() == ["first", "short"]
 
 
-def test_a_refusal_says_when_it_would_fit_and_tries_only_some_of_many_moments(
+def test_rejection_names_feasible_time_and_tries_few_candidates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nodes = [a_node(id=f"node-{number}", ordinal=number, gpus=8) for number in range(12)]
@@ -304,7 +304,7 @@ def test_a_refusal_says_when_it_would_fit_and_tries_only_some_of_many_moments(
     assert len(looks) <= 1 + advance.MOST_TIMES
 
 
-def test_a_tenant_goes_only_when_nothing_is_reserved_for_it() -> None:
+def test_tenant_with_reservation_cannot_be_deleted() -> None:
     lab = a_lab()
     kept = keep(lab)
     with pytest.raises(WrongState, match=f"reserved for tenant 'vision' .{kept}.; cancel that"):
@@ -341,7 +341,7 @@ def told(lab: Lab, kind: str) -> list[dict[str, object]]:
     return [dict(row.data) for _, row in lab.store.events() if row.kind == kind]
 
 
-def test_another_gpu_of_the_node_takes_the_place_of_a_reserved_one_that_breaks() -> None:
+def test_failed_reserved_gpu_is_replaced_on_same_node() -> None:
     lab = two_nodes()
     keep(lab, gpus=2)
     assert kept(lab) == {"n0": (0, 1)}
@@ -355,7 +355,7 @@ def test_another_gpu_of_the_node_takes_the_place_of_a_reserved_one_that_breaks()
     assert indices(lab, "mine") == [0, 2]
 
 
-def test_gpus_of_a_lost_node_are_replaced_by_those_of_another_of_the_same_model() -> None:
+def test_gpus_of_lost_node_are_replaced_by_same_model_elsewhere() -> None:
     lab = two_nodes()
     keep(lab, gpus=3)
     lab.do(NodeSilent("n0"), NodeLost("n0"))
@@ -368,7 +368,7 @@ def test_gpus_of_a_lost_node_are_replaced_by_those_of_another_of_the_same_model(
     assert event["broken"] == "n0[0,1,2]"
 
 
-def test_gpus_that_were_named_are_not_replaced_by_others_and_come_back_with_their_health() -> None:
+def test_explicitly_reserved_gpus_are_not_replaced_and_return_when_healthy() -> None:
     lab = two_nodes()
     keep(lab, gpus=2, node="n0", indices=(0, 1))
     sick(lab, "n0", 0)
@@ -379,7 +379,7 @@ def test_gpus_that_were_named_are_not_replaced_by_others_and_come_back_with_thei
     assert not lab.core.state.short_windows
 
 
-def test_what_was_missing_is_found_as_soon_as_it_is_free() -> None:
+def test_missing_reserved_gpu_is_replaced_as_soon_as_one_is_free() -> None:
     lab = a_lab()
     keep(lab, gpus=4)
     sick(lab, "n0", 3)
@@ -397,7 +397,7 @@ def test_what_was_missing_is_found_as_soon_as_it_is_free() -> None:
     assert kept(lab) == {"n0": (0, 1, 2), "n1": (0,)}
 
 
-def test_whoever_runs_on_the_other_gpu_is_stopped_only_for_a_reservation_that_says_so() -> None:
+def test_only_preempting_reservation_stops_job_on_replacement_gpu() -> None:
     for preempts in (False, True):
         lab = a_lab()
         window = keep(lab, gpus=2, at_h=0, preempts=preempts)
