@@ -89,7 +89,7 @@ def new_jobs(first: int, count: int, **fields: Any) -> NewJobs:
 
 
 @pytest.mark.parametrize("count", [1, 3, 700])
-def test_new_jobs_are_the_same_as_the_rows_of_each(store: Store, count: int) -> None:
+def test_bulk_job_rows_equal_single_rows(store: Store, count: int) -> None:
     new = new_jobs(1, count)
     later = replace(a_row(1, RUNNING), job=new.jobs[0], attempt=1)
     last = store.commit([an_event(1), new, an_event(2), later])
@@ -108,7 +108,7 @@ def test_new_jobs_are_the_same_as_the_rows_of_each(store: Store, count: int) -> 
     assert states == {RUNNING: 1} | ({PENDING: count - 1} if count > 1 else {})
 
 
-def test_what_was_written_is_read_back_in_order(store: Store) -> None:
+def test_store_returns_rows_as_written_in_order(store: Store) -> None:
     allocations = [running(a_job(number=n), on("n0", [n])).allocation for n in (2, 1)]
     store.commit(
         [
@@ -127,7 +127,7 @@ def test_what_was_written_is_read_back_in_order(store: Store) -> None:
     assert [allocation.id for allocation in store.allocations()] == ["j1.1", "j2.1"]
 
 
-def test_an_empty_store_has_nothing(store: Store) -> None:
+def test_empty_store_returns_nothing(store: Store) -> None:
     assert store.jobs() == store.live_jobs() == store.recently_ended(5) == []
     assert store.find_jobs(JobQuery(archived=True)) == []
     assert store.count_states() == {}
@@ -136,7 +136,7 @@ def test_an_empty_store_has_nothing(store: Store) -> None:
     assert (store.last_event(), store.next_number(), store.commit([])) == (0, 1, 0)
 
 
-def test_the_last_write_of_a_row_counts(store: Store) -> None:
+def test_last_write_of_row_wins(store: Store) -> None:
     task = TaskRow(job_id="job-1", task=0, state=RUNNING)
     share = ShareRow("vision", None, 1.0, 2.0, 3, 4)
     usage = UsageRow(None, "vision", None, (1,))
@@ -158,13 +158,13 @@ def test_the_last_write_of_a_row_counts(store: Store) -> None:
     assert [row.totals for row in store.usage()] == [(2,)]
 
 
-def test_a_batch_with_a_row_that_is_not_known_is_refused_as_a_whole(store: Store) -> None:
+def test_batch_with_unknown_row_type_is_rejected_whole(store: Store) -> None:
     with pytest.raises(InternalError, match="has no table for rows of type str"):
         store.commit([a_row(), an_event(), "nonsense"])
     assert store.jobs() == store.events() == []
 
 
-def test_a_removal_and_a_write_of_one_thing_count_in_their_order(store: Store) -> None:
+def test_removal_and_write_of_same_row_apply_in_order(store: Store) -> None:
     allocation = running(a_job(), on("n0", [0])).allocation
     store.commit([a_node(), RemovedNode("n0"), a_tenant(), RemovedTenant("vision")])
     store.commit([allocation, RemovedAllocation(allocation.id), allocation])
@@ -173,7 +173,7 @@ def test_a_removal_and_a_write_of_one_thing_count_in_their_order(store: Store) -
     assert store.allocations() == []
 
 
-def test_services_come_by_number_and_go_when_they_are_removed(store: Store) -> None:
+def test_services_are_listed_by_number_until_removed(store: Store) -> None:
     services = [
         Service(
             id=f"svc-{number}",
@@ -194,7 +194,7 @@ def test_services_come_by_number_and_go_when_they_are_removed(store: Store) -> N
     assert store.services() == [changed]
 
 
-def test_notices_come_oldest_first_and_go_when_they_are_removed(store: Store) -> None:
+def test_notifications_are_listed_oldest_first_until_removed(store: Store) -> None:
     late, early = (
         NoticeRow(id=name, target="mail", at_ms=at_ms, document="{}")
         for name, at_ms in (("late", 9), ("early", 3))
@@ -206,7 +206,7 @@ def test_notices_come_oldest_first_and_go_when_they_are_removed(store: Store) ->
     assert store.cursor("mail") is None
 
 
-def test_a_promise_is_kept_until_it_is_removed(store: Store) -> None:
+def test_reservation_is_stored_until_removed(store: Store) -> None:
     first, second = (
         Reservation(
             job_id=f"job-{number}",
@@ -225,13 +225,13 @@ def test_a_promise_is_kept_until_it_is_removed(store: Store) -> None:
     assert store.reservations() == [second]
 
 
-def test_pools_are_kept_by_name(store: Store) -> None:
+def test_pools_are_stored_by_name(store: Store) -> None:
     batch, online = (PoolQuota(pool=pool, percent=50) for pool in (Pool.BATCH, Pool.ONLINE))
     store.commit([online, batch, replace(online, percent=40)])
     assert store.pools() == [batch, replace(online, percent=40)]
 
 
-def test_estimates_are_found_by_start_and_forgotten_with_old_events(store: Store) -> None:
+def test_forecasts_are_found_by_start_and_expire_with_old_events(store: Store) -> None:
     base = EstimateRow(job_id="a", tenant="t", user="u", made_ms=0, promised_ms=9, basis="forecast")
     late = replace(base, job_id="c", start_ms=30)
     store.commit([base, replace(base, job_id="b", start_ms=20), late, replace(base, job_id="d")])
@@ -282,7 +282,7 @@ READERS: dict[str, Callable[[Store, Any], list[Any]]] = {
 
 
 @pytest.mark.parametrize("kind", sorted(ROWS))
-def test_every_row_comes_back_as_it_was(kind: str, store: Store) -> None:
+def test_every_row_round_trips(kind: str, store: Store) -> None:
     store.commit([a_row()])
 
     @settings(max_examples=examples(30), deadline=None)
@@ -306,7 +306,7 @@ def test_jobs_are_found_by_ids_of_any_form(store: Store) -> None:
         assert store.job(wrong) is None
 
 
-def test_live_jobs_and_the_last_ends(store: Store) -> None:
+def test_live_jobs_and_recently_ended_jobs_are_listed(store: Store) -> None:
     states = [PENDING, COMPLETED, RUNNING, FAILED, JobState.PREEMPTED, CANCELLED]
     store.commit([a_row(n, state) for n, state in enumerate(states, start=1)])
     store.commit([a_row(7, COMPLETED, end_ms=1)])
@@ -315,7 +315,7 @@ def test_live_jobs_and_the_last_ends(store: Store) -> None:
     assert numbers(store.recently_ended(10)) == [6, 4, 2, 7]
 
 
-def test_no_number_is_given_twice(store: Store) -> None:
+def test_no_job_number_is_given_twice(store: Store) -> None:
     store.commit([a_row(4), a_row(9, COMPLETED), a_row(2)])
     assert store.next_number() == 10
     store.archive(ended_before_ms=10**9)
@@ -323,7 +323,7 @@ def test_no_number_is_given_twice(store: Store) -> None:
     assert store.next_number() == 10
 
 
-def test_a_launch_stays_when_its_job_is_written_again(store: Store) -> None:
+def test_launch_is_kept_when_job_is_written_again(store: Store) -> None:
     launch = Launch(argv=("python", "train.py"), workdir="/home/ada", captured="e1", uid=7)
     other = replace(launch, argv=("sh",), grace_ms=5)
     store.commit([a_row(1), LaunchRow("job-1", launch), a_row(2, command=("sh",))])
@@ -335,13 +335,13 @@ def test_a_launch_stays_when_its_job_is_written_again(store: Store) -> None:
     assert store.launch("job-1") == other
 
 
-def test_a_launch_without_its_job_is_refused(store: Store) -> None:
+def test_launch_without_job_is_rejected(store: Store) -> None:
     with pytest.raises(InternalError, match="job-3 came before the job"):
         store.commit([an_event(), LaunchRow("job-3", Launch(argv=("sh",)))])
     assert store.last_event() == 0
 
 
-def test_jobs_that_differ_in_one_wish_are_told_apart(store: Store) -> None:
+def test_jobs_that_differ_in_one_field_stay_distinct(store: Store) -> None:
     rows = [
         a_row(1, gpus=1),
         a_row(2, gpus=2),
@@ -356,7 +356,7 @@ def test_jobs_that_differ_in_one_wish_are_told_apart(store: Store) -> None:
     assert store.jobs() == [*rows, a_row(8, gpus=2), a_row(9, gpus=2, retries=1)]
 
 
-def test_a_large_batch_is_kept_to_the_last_row(store: Store) -> None:
+def test_large_batch_is_stored_completely(store: Store) -> None:
     rows = [a_row(n, name=f"run {n}", command=("run", str(n))) for n in range(1, 1400)]
     store.commit([*rows, *(LaunchRow(row.job.id, Launch(argv=row.job.command)) for row in rows)])
     assert store.jobs() == rows
@@ -366,7 +366,7 @@ def test_a_large_batch_is_kept_to_the_last_row(store: Store) -> None:
 # --- lists
 
 
-def test_a_list_has_pages_by_offset_and_by_cursor(store: Store) -> None:
+def test_list_is_paged_by_offset_and_cursor(store: Store) -> None:
     store.commit([a_row(n, priority=100 * (n % 3)) for n in range(1, 11)])
     query = JobQuery(sort="priority", descending=True, limit=4)
     whole = [2, 5, 8, 1, 4, 7, 10, 3, 6, 9]
@@ -379,7 +379,7 @@ def test_a_list_has_pages_by_offset_and_by_cursor(store: Store) -> None:
     assert store.find_jobs(JobQuery(limit=0)) == []
 
 
-def test_the_jobs_of_a_sweep_are_found_by_its_name_and_counted(store: Store) -> None:
+def test_jobs_of_sweep_are_found_by_name_and_counted(store: Store) -> None:
     rows = [
         a_row(1, user="ada", submit_ms=5),
         a_row(2, COMPLETED, user="ada", submit_ms=6),
@@ -410,7 +410,7 @@ def test_the_jobs_of_a_sweep_are_found_by_its_name_and_counted(store: Store) -> 
     assert store.sweeps("cleo") == []
 
 
-def test_a_list_can_be_narrowed(store: Store) -> None:
+def test_list_can_be_filtered(store: Store) -> None:
     store.commit(
         [
             a_row(1, user="ada", name="x", submit_ms=5),
@@ -437,7 +437,7 @@ def test_a_list_can_be_narrowed(store: Store) -> None:
         assert (numbers(store.find_jobs(query)), store.count_jobs(query)) == (found, len(found))
 
 
-def test_an_order_or_a_page_that_does_not_exist_is_refused() -> None:
+def test_unknown_sort_order_or_page_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match="cannot be sorted by 'colour'; sort by one of end_ms"):
         JobQuery(sort="colour")
     with pytest.raises(InvalidRequest, match="limit is -1"):
@@ -508,7 +508,7 @@ def test_all_stores_find_and_count_the_same(data: st.DataObject) -> None:
         assert other == answers[0]
 
 
-def test_nobody_sees_what_others_had(store: Store) -> None:
+def test_queries_respect_visibility_of_ended_jobs(store: Store) -> None:
     store.commit(
         [
             a_row(1, COMPLETED, user="ann", tenant="vision"),
@@ -530,7 +530,7 @@ def test_nobody_sees_what_others_had(store: Store) -> None:
         assert store.count_jobs(query) == len(seen)
 
 
-def test_records_are_listed_from_the_newest_and_dropped_from_the_oldest(store: Store) -> None:
+def test_audit_records_are_listed_newest_first_and_expire_oldest_first(store: Store) -> None:
     records = [
         AuditRow(
             at_ms=at_ms,
@@ -588,7 +588,7 @@ def test_tasks_and_attempts_are_read_in_order(store: Store) -> None:
     assert store.attempts("job-2") == [other]
 
 
-def test_attempts_are_found_by_when_they_ran_page_by_page(store: Store) -> None:
+def test_attempts_are_found_by_run_time_page_by_page(store: Store) -> None:
     rows = [
         AttemptRow(
             allocation_id=f"j{number}.1",
@@ -613,7 +613,7 @@ def test_attempts_are_found_by_when_they_ran_page_by_page(store: Store) -> None:
     assert rest == rows[2:4]
 
 
-def test_accounts_of_a_tenant_and_of_a_user_without_a_name_are_two(store: Store) -> None:
+def test_tenant_account_and_unnamed_user_account_are_distinct(store: Store) -> None:
     usage = [
         UsageRow(None, "a", None, (1,)),
         UsageRow(None, "a", "", (2,)),
@@ -633,7 +633,7 @@ def test_accounts_of_a_tenant_and_of_a_user_without_a_name_are_two(store: Store)
 # --- history
 
 
-def test_a_commit_says_the_number_of_its_last_event(store: Store) -> None:
+def test_commit_returns_number_of_last_event(store: Store) -> None:
     assert store.commit([an_event(n) for n in range(3)]) == 3
     assert store.commit([a_row()]) == 3
     assert store.commit([an_event(3), a_row(2), an_event(4)]) == 5
@@ -641,7 +641,7 @@ def test_a_commit_says_the_number_of_its_last_event(store: Store) -> None:
     assert store.events() == [(n + 1, an_event(n)) for n in range(5)]
 
 
-def test_history_can_be_read_from_any_point(store: Store) -> None:
+def test_event_history_can_be_read_from_any_point(store: Store) -> None:
     store.commit([an_event(n) for n in range(1500)])
     store.commit([an_event(n) for n in range(1500, 1510)])
     for after in (0, 1, 999, 1000, 1001, 1499, 1500, 1509, 1510, 9999):
@@ -653,7 +653,7 @@ def test_history_can_be_read_from_any_point(store: Store) -> None:
 # --- old things
 
 
-def test_archived_jobs_are_out_of_the_way_but_can_be_read(store: Store) -> None:
+def test_archived_jobs_are_unlisted_but_readable(store: Store) -> None:
     rows = [a_row(n, COMPLETED, end_ms=100 - n) for n in range(1, 6)]
     store.commit([*rows, a_row(6), a_row(7, FAILED, end_ms=None)])
     assert store.archive(ended_before_ms=99, limit=3) == 3
@@ -668,7 +668,7 @@ def test_archived_jobs_are_out_of_the_way_but_can_be_read(store: Store) -> None:
     assert store.count_states() == {COMPLETED: 1, PENDING: 1, FAILED: 1}
 
 
-def test_an_archived_job_that_is_written_again_comes_back(store: Store) -> None:
+def test_rewritten_archived_job_is_live_again(store: Store) -> None:
     store.commit([a_row(1, FAILED), LaunchRow("job-1", Launch(argv=("sh",))), a_row(2, FAILED)])
     store.archive(ended_before_ms=10**9)
     store.commit([a_row(1, PENDING, attempt=1)])
@@ -678,7 +678,7 @@ def test_an_archived_job_that_is_written_again_comes_back(store: Store) -> None:
     assert (store.count_states(), store.count_jobs(JobQuery(archived=True))) == ({PENDING: 1}, 2)
 
 
-def test_environments_of_jobs_that_ended_long_ago_are_forgotten(store: Store) -> None:
+def test_environments_of_long_ended_jobs_are_deleted(store: Store) -> None:
     environments = [EnvironmentRow(name, (("A", "1"),)) for name in ("e1", "e2", "e3")]
     launches = [LaunchRow(f"job-{n}", Launch(argv=("sh",), captured=f"e{n}")) for n in (1, 2, 3)]
     ends = [a_row(1, COMPLETED, end_ms=100), a_row(2, COMPLETED, end_ms=200), a_row(3)]
@@ -691,7 +691,7 @@ def test_environments_of_jobs_that_ended_long_ago_are_forgotten(store: Store) ->
     ]
 
 
-def test_old_answers_events_and_environments_are_forgotten(store: Store) -> None:
+def test_old_responses_events_and_environments_are_deleted(store: Store) -> None:
     answer = ResponseRow(user="ada", key="k1", request_hash="h", status=201, body="{}", at_ms=5)
     environments = [EnvironmentRow(name, (("A", "1"),)) for name in ("e1", "e2", "e3")]
     launches = [LaunchRow(f"job-{n}", Launch(argv=("sh",), captured=f"e{n}")) for n in (1, 2)]
@@ -711,7 +711,7 @@ def test_old_answers_events_and_environments_are_forgotten(store: Store) -> None
     assert store.events() == [(5, an_event(9))]
 
 
-def test_measures_of_a_job_are_summed_over_its_attempts(store: Store) -> None:
+def test_job_measures_are_summed_over_attempts(store: Store) -> None:
     def measure(job: str, attempt: int, energy_uj: int, peak_percent: int) -> AttemptMeasure:
         return AttemptMeasure(
             allocation_id=f"{job}.{attempt}",
@@ -729,7 +729,7 @@ def test_measures_of_a_job_are_summed_over_its_attempts(store: Store) -> None:
     }
 
 
-def test_hours_of_devices_are_read_by_time_and_forgotten_when_old(store: Store) -> None:
+def test_device_hours_are_read_by_time_and_deleted_when_old(store: Store) -> None:
     hours = [
         DeviceHour(hour_ms=hour * HOUR_MS, node_id="n", index=index, energy_uj=hour)
         for hour in (2, 1, 3)
@@ -744,7 +744,7 @@ def test_hours_of_devices_are_read_by_time_and_forgotten_when_old(store: Store) 
     assert len(store.device_hours(0, 9 * HOUR_MS)) == 4
 
 
-def test_a_store_for_simulations_forgets_what_has_ended() -> None:
+def test_simulation_store_forgets_ended_jobs() -> None:
     store = MemoryStore(keep_ended=False)
     store.commit([a_row(), LaunchRow("job-1", Launch(argv=("sh",))), an_event()])
     assert len(store.jobs()) == 1

@@ -31,11 +31,11 @@ def test_commands_and_options() -> None:
     check_snapshot("commands.txt", lines)
 
 
-def test_other_names_of_commands_and_options() -> None:
+def test_aliases_of_commands_and_options() -> None:
     check_snapshot("command_aliases.json", {"commands": ALIASES, "options": OTHER_NAMES})
 
 
-def test_the_three_programs_are_one() -> None:
+def test_three_programs_share_one_entry_point() -> None:
     scripts = {
         script.name: script.load()
         for script in entry_points(group="console_scripts")

@@ -36,7 +36,7 @@ def test_errors_with_their_codes() -> None:
     check_snapshot("errors.json", found)
 
 
-def test_error_codes_of_the_api_and_what_clients_make_of_them() -> None:
+def test_api_error_codes_map_to_client_errors() -> None:
     found = {}
     for code, status in STATUS.items():
         error = error_of(status, {"code": code, "error": "text"})

@@ -8,7 +8,7 @@ import gpu_scheduler
 from tests.interface.event_record import PATH, recorded
 
 
-def test_every_recorded_kind_is_in_the_code() -> None:
+def test_every_recorded_event_kind_is_emitted_by_code() -> None:
     texts = set(texts_of_the_package())
     gone = [kind for kind in recorded() if kind not in texts]
     assert gone == [], f"edit {PATH} if these kinds of events are gone for good"

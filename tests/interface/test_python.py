@@ -37,7 +37,7 @@ def test_names_of_the_package() -> None:
         ("gpu_scheduler.client.fields", ("JobFields",)),
     ],
 )
-def test_names_of_the_client_can_be_imported_from_its_modules(
+def test_client_names_can_be_imported_from_their_modules(
     module: str, names: tuple[str, ...]
 ) -> None:
     found = import_module(module)
@@ -45,7 +45,7 @@ def test_names_of_the_client_can_be_imported_from_its_modules(
         assert getattr(found, name) is getattr(gpu_scheduler, name, JobFields)
 
 
-def test_names_for_tests_of_programs() -> None:
+def test_names_of_testing_module() -> None:
     check_snapshot("python_testing.json", exported(gpu_scheduler.testing))
 
 
@@ -55,12 +55,12 @@ def test_fields_of_a_submission() -> None:
 
 
 @pytest.mark.parametrize("module", PUBLIC_ERRORS)
-def test_errors_can_be_imported_from_where_the_manual_says(module: str) -> None:
+def test_errors_can_be_imported_as_documented(module: str) -> None:
     missing = [name for name in PUBLIC_ERRORS[module] if not hasattr(import_module(module), name)]
     assert missing == []
 
 
-def test_states_and_the_moves_between_them() -> None:
+def test_states_and_their_transitions() -> None:
     found = {
         "states": {state.name: state.value for state in JobState},
         "moves": {state.value: sorted(after) for state, after in TRANSITIONS.items()},

@@ -17,7 +17,7 @@ def test_openapi_document(api: ApiLab) -> None:
     check_snapshot("openapi.json", without_prose(api.get("/openapi.json", root=True).json))
 
 
-def test_pages_besides_the_described_ones(api: ApiLab) -> None:
+def test_pages_outside_the_openapi_document(api: ApiLab) -> None:
     pages = ("/openapi.json", "/docs", "/metrics", "/health")
     found = {}
     for page in pages:

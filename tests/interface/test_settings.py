@@ -23,7 +23,7 @@ def test_settings() -> None:
     check_snapshot("settings.json", without_prose(found))
 
 
-def test_settings_under_other_names() -> None:
+def test_settings_aliases() -> None:
     found = {"read": sorted(ALIASES), "ignored": sorted(UNUSED), "values": VALUE_ALIASES}
     check_snapshot("settings_aliases.json", found)
 

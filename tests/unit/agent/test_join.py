@@ -53,9 +53,7 @@ def ask(directory: Path, token: str = "token") -> Identity:
     return asyncio.run(load_or_join("n0", ["server:9090"], directory, token))
 
 
-def test_a_machine_that_was_restarted_while_it_joined_shows_the_same_key(
-    servers: Servers, tmp_path: Path
-) -> None:
+def test_machine_restarted_during_join_presents_same_key(servers: Servers, tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(NotJoined):
             ask(tmp_path)
@@ -67,9 +65,7 @@ def test_a_machine_that_was_restarted_while_it_joined_shows_the_same_key(
     assert Identity.read(tmp_path) == identity
 
 
-def test_a_machine_that_has_a_key_asks_nobody_whatever_the_token_is(
-    servers: Servers, tmp_path: Path
-) -> None:
+def test_machine_with_key_does_not_join_again(servers: Servers, tmp_path: Path) -> None:
     servers.are_away = False
     first = ask(tmp_path)
     servers.are_away = True
@@ -78,7 +74,7 @@ def test_a_machine_that_has_a_key_asks_nobody_whatever_the_token_is(
     assert len(servers.shown) == 1
 
 
-def test_a_machine_that_joins_waits_as_it_is_set_before_it_asks_again(
+def test_join_retries_after_configured_delay(
     servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers.is_final = False
@@ -95,7 +91,7 @@ def test_a_machine_that_joins_waits_as_it_is_set_before_it_asks_again(
     assert waits == [2, 4, 5, 5]
 
 
-def test_a_key_that_was_only_half_written_is_made_anew(servers: Servers, tmp_path: Path) -> None:
+def test_partially_written_key_is_replaced(servers: Servers, tmp_path: Path) -> None:
     servers.are_away = False
     (tmp_path / join.JOINING_FILE).write_text("-----BEGIN")
     assert ask(tmp_path).key == servers.shown[0]
@@ -119,13 +115,13 @@ class Cluster:
         return asyncio.run(join._first_answer(targets, self.ask))
 
 
-def test_a_machine_that_knows_only_a_standby_asks_the_leader_that_it_names() -> None:
+def test_machine_that_knows_only_standby_follows_to_leader() -> None:
     cluster = Cluster(standby=not_leader_reason("leader"), leader="")
     assert cluster.answer("standby").node == "n0"
     assert cluster.asked == ["standby", "leader"]
 
 
-def test_what_the_leader_refuses_is_refused_though_a_standby_only_sends_on() -> None:
+def test_leader_rejection_is_final_although_standby_redirects() -> None:
     cluster = Cluster(standby=not_leader_reason("leader"), leader="no, it is used up")
     with pytest.raises(NotJoined, match="leader: no, it is used up") as refused:
         cluster.answer("standby", "leader")
@@ -133,7 +129,7 @@ def test_what_the_leader_refuses_is_refused_though_a_standby_only_sends_on() -> 
     assert cluster.asked == ["standby", "leader"]
 
 
-def test_nobody_is_sent_from_one_server_to_the_next_for_ever() -> None:
+def test_redirects_between_servers_are_bounded() -> None:
     cluster = Cluster(a=not_leader_reason("b"), b=not_leader_reason("c"), c=not_leader_reason("a"))
     with pytest.raises(NotJoined) as refused:
         cluster.answer("a")
@@ -150,9 +146,7 @@ def test_nobody_is_sent_from_one_server_to_the_next_for_ever() -> None:
         (True, "127.0.0.1:1", True),
     ],
 )
-def test_a_key_without_tls_is_not_shown_to_other_machines(
-    plain: bool, target: str, may: bool
-) -> None:
+def test_key_without_tls_is_not_sent_to_other_machines(plain: bool, target: str, may: bool) -> None:
     identity = Identity(
         node="n0", key="", certificate="", authority="", expires_ms=1, issued_ms=0, plain=plain
     )
@@ -166,7 +160,7 @@ class SpeaksHttp(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_an_agent_at_the_port_of_the_api_is_told_which_one_it_should_go_to() -> None:
+def test_agent_at_api_port_is_told_the_right_port() -> None:
     token = JoinText("a" * 43, "b" * 43, plain=True)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), SpeaksHttp) as api:
         threading.Thread(target=api.serve_forever, daemon=True).start()

@@ -78,7 +78,7 @@ def told(kept: KeyRenewer, code: grpc.StatusCode, words: str = REVOKED) -> str:
     return asyncio.run(ServerConnector(["a:1"], kept).handle_failure(error))
 
 
-def test_a_running_agent_whose_key_is_refused_takes_the_token_that_is_in_the_file_by_now(
+def test_agent_with_rejected_key_reads_new_token_from_file(
     site: Site,
 ) -> None:
     site.write(site.used)
@@ -98,7 +98,7 @@ def test_a_running_agent_whose_key_is_refused_takes_the_token_that_is_in_the_fil
 
 
 @pytest.mark.parametrize("more", ["", " ", "\r"])
-def test_no_token_is_shown_twice_however_often_the_node_is_revoked(site: Site, more: str) -> None:
+def test_no_token_is_sent_twice_despite_repeated_revocation(site: Site, more: str) -> None:
     site.write(site.token("B"))
     kept = site.keeper(token=f"{site.token('C')}{more}")
     for _ in range(4):
@@ -110,14 +110,14 @@ def test_no_token_is_shown_twice_however_often_the_node_is_revoked(site: Site, m
     assert len(site.asked) == 2
 
 
-def test_a_good_key_is_kept_whatever_is_in_the_file(site: Site) -> None:
+def test_valid_key_is_kept_whatever_token_file_holds(site: Site) -> None:
     for text in (site.token("B"), "no token at all"):
         site.write(text)
         assert told(site.keeper(), grpc.StatusCode.UNAVAILABLE, "away") == "away"
     assert site.asked == []
 
 
-def test_who_may_not_join_anew_goes_on_with_its_key_and_says_why(site: Site) -> None:
+def test_agent_that_cannot_rejoin_keeps_its_key_and_says_why(site: Site) -> None:
     site.write(site.token("B"))
     site.refusal = NotJoined("there is a node 'n0' already", is_final=True)
     kept = site.keeper()
@@ -126,7 +126,7 @@ def test_who_may_not_join_anew_goes_on_with_its_key_and_says_why(site: Site) -> 
     assert kept.identity == site.identity
 
 
-def test_each_token_that_was_not_used_yet_is_tried(site: Site) -> None:
+def test_each_unused_token_is_tried(site: Site) -> None:
     site.write(site.token("C"))
     kept = site.keeper(token=site.token("B"))
     site.refusal = NotJoined("used up", is_final=True)
@@ -134,7 +134,7 @@ def test_each_token_that_was_not_used_yet_is_tried(site: Site) -> None:
     assert site.asked == [site.token("B"), site.token("C")]
 
 
-def test_without_a_file_an_agent_is_to_be_started_with_the_new_token(site: Site) -> None:
+def test_agent_without_token_file_must_be_restarted_with_new_token(site: Site) -> None:
     kept = KeyRenewer(site.identity, site.directory, ["a:1"])
     said = told(kept, grpc.StatusCode.UNAUTHENTICATED)
     assert "--node n0' on the server and start this agent again with --token" in said
@@ -144,7 +144,7 @@ def test_without_a_file_an_agent_is_to_be_started_with_the_new_token(site: Site)
     ("text", "mode", "why"),
     [("tgpn_", 0o600, "the join token cannot be read"), ("tgpn_", 0o644, "all users may read")],
 )
-def test_a_token_that_cannot_be_used_is_told_and_ends_nothing(
+def test_unusable_token_is_reported_and_agent_continues(
     site: Site, text: str, mode: int, why: str
 ) -> None:
     site.write(text, mode)
@@ -153,7 +153,7 @@ def test_a_token_that_cannot_be_used_is_told_and_ends_nothing(
     assert "to let it in again" in said
 
 
-def test_a_node_that_was_brought_to_another_cluster_joins_there(site: Site) -> None:
+def test_node_moved_to_another_cluster_joins_there(site: Site) -> None:
     """Its servers cannot say that they refuse the key: they are not believed by it."""
     site.write(site.token("B", NodeAuthority(new_authority(0))))
     kept = site.keeper()
@@ -164,13 +164,13 @@ def test_a_node_that_was_brought_to_another_cluster_joins_there(site: Site) -> N
     assert told(kept, grpc.StatusCode.UNAVAILABLE, "away") == "away", "the old one may come back"
 
 
-def test_a_key_whose_time_is_over_is_replaced_though_no_server_could_say_so(site: Site) -> None:
+def test_expired_key_is_replaced_without_server_rejection(site: Site) -> None:
     site.write(site.token("B"))
     site.identity = replace(site.identity, expires_ms=1)
     assert told(site.keeper(), grpc.StatusCode.UNAVAILABLE, "away").endswith(REJOINED)
 
 
-def test_a_renewal_that_is_answered_late_does_not_undo_a_join(
+def test_late_renewal_answer_does_not_undo_join(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.write(site.token("B"))
@@ -185,7 +185,7 @@ def test_a_renewal_that_is_answered_late_does_not_undo_a_join(
     assert kept.identity.token.split()[-1] == secret_hash(site.token("B"))
 
 
-def test_an_agent_whose_new_key_cannot_be_kept_goes_on_with_the_old_one(
+def test_agent_that_cannot_store_new_key_keeps_old_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def run() -> None:

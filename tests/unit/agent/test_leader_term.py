@@ -9,7 +9,7 @@ from gpu_scheduler.agent.server_link import LeaderTerm, ServerConnector, ServerR
 from gpu_scheduler.wire.handshake import not_leader_reason
 
 
-def test_an_older_term_is_refused_also_after_a_restart(tmp_path: Path) -> None:
+def test_older_term_is_rejected_also_after_restart(tmp_path: Path) -> None:
     terms = LeaderTerm(tmp_path)
     terms.check(0)
     terms.check(4)
@@ -23,7 +23,7 @@ def test_an_older_term_is_refused_also_after_a_restart(tmp_path: Path) -> None:
     again.check(5)
 
 
-def test_a_term_that_cannot_be_kept_is_not_obeyed(tmp_path: Path) -> None:
+def test_term_that_cannot_be_stored_is_not_obeyed(tmp_path: Path) -> None:
     terms = LeaderTerm(tmp_path / "gone")
     with pytest.raises(ServerRejected, match="cannot be written"):
         terms.check(1)
@@ -45,7 +45,7 @@ def turns_of(servers: ServerConnector, count: int) -> list[str]:
     return [servers._next() for _ in range(count)]
 
 
-def test_an_agent_asks_the_server_that_it_is_sent_to_if_that_is_one_of_its_own() -> None:
+def test_agent_follows_redirect_to_configured_server() -> None:
     servers = ServerConnector(["a:1", "b:1", "c:1"])
     assert ServerRejected(not_leader_reason("c:1")).leader == "c:1"
     assert ServerRejected(not_leader_reason("")).leader == ""
@@ -57,7 +57,7 @@ def test_an_agent_asks_the_server_that_it_is_sent_to_if_that_is_one_of_its_own()
     assert turns_of(servers, 1) == ["c:1"]
 
 
-def test_an_agent_follows_once_to_a_server_that_must_prove_that_it_is_of_the_cluster() -> None:
+def test_agent_follows_redirect_once_to_server_that_proves_membership() -> None:
     servers = ServerConnector(["standby:1"], cast(Any, AKeeper("leader")))
     assert turns_of(servers, 1) == ["standby:1"]
     servers.prefer("leader:1")

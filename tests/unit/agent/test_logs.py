@@ -40,7 +40,7 @@ def reading(
 @pytest.mark.parametrize(
     "later", [(b"after",), (block(1), block(2))], ids=["once", "several times"]
 )
-def test_what_is_cut_between_two_looks_is_read_from_where_it_was_kept(
+def test_data_truncated_between_reads_is_read_from_rotated_file(
     tmp_path: Path, later: tuple[bytes, ...]
 ) -> None:
     path = tmp_path / "log"
@@ -59,7 +59,7 @@ def test_what_is_cut_between_two_looks_is_read_from_where_it_was_kept(
 
 
 @pytest.mark.parametrize("log_files", [1, 3])
-def test_a_log_that_grew_past_the_place_again_is_not_taken_for_the_same(
+def test_log_that_grew_past_offset_after_rotation_is_recognised(
     tmp_path: Path, log_files: int
 ) -> None:
     path = tmp_path / "log"
@@ -78,7 +78,7 @@ def test_a_log_that_grew_past_the_place_again_is_not_taken_for_the_same(
     assert asyncio.run(scenario()) == block(0) + block(1) + block(2)[:50]
 
 
-def test_old_parts_that_move_on_while_they_are_read_are_read_to_their_ends(tmp_path: Path) -> None:
+def test_rotated_parts_are_read_to_their_end_while_they_move(tmp_path: Path) -> None:
     path = tmp_path / "log"
 
     async def scenario() -> bytes:
@@ -95,7 +95,7 @@ def test_old_parts_that_move_on_while_they_are_read_are_read_to_their_ends(tmp_p
     assert asyncio.run(scenario()) == block(0) + block(1) + block(2) + b"after"
 
 
-def test_a_log_of_which_nothing_is_kept_goes_on_at_its_new_beginning(tmp_path: Path) -> None:
+def test_log_without_kept_parts_continues_at_new_start(tmp_path: Path) -> None:
     path = tmp_path / "log"
 
     async def scenario() -> bytes:
@@ -109,7 +109,7 @@ def test_a_log_of_which_nothing_is_kept_goes_on_at_its_new_beginning(tmp_path: P
     assert asyncio.run(scenario()) == block(0) + b"after"
 
 
-def test_nothing_comes_twice_of_a_log_that_was_cut_before_without_a_copy(tmp_path: Path) -> None:
+def test_log_truncated_without_copy_repeats_nothing(tmp_path: Path) -> None:
     """As on a disk that was full for a while."""
     path = tmp_path / "log"
 

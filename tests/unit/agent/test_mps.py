@@ -71,7 +71,7 @@ def sharing(mps: Mps, *works: Work) -> list[str]:
     return asyncio.run(join())
 
 
-def test_a_daemon_lives_from_the_first_share_to_the_last(control: Control, tmp_path: Path) -> None:
+def test_daemon_lives_from_first_share_to_last(control: Control, tmp_path: Path) -> None:
     mps = an_mps(control, tmp_path)
     assert sharing(mps, a_share("a"), a_share("b")) == ["mps", "mps"]
     asyncio.run(mps.detach(("a", 0)))
@@ -82,14 +82,14 @@ def test_a_daemon_lives_from_the_first_share_to_the_last(control: Control, tmp_p
     assert not (tmp_path / "mps" / "0").exists()
 
 
-def test_devices_have_a_daemon_each_named_by_uuid(control: Control, tmp_path: Path) -> None:
+def test_each_device_has_daemon_named_by_uuid(control: Control, tmp_path: Path) -> None:
     assert sharing(an_mps(control, tmp_path), a_share("a"), a_share("b", BOB, 1)) == ["mps", "mps"]
     assert control.deeds == [("-d", ANN), ("-d", BOB)]
     seen = {environment["CUDA_VISIBLE_DEVICES"] for environment in control.environments}
     assert seen == {"GPU-0", "GPU-1"}
 
 
-def test_a_second_user_on_a_device_is_sliced_by_time(control: Control, tmp_path: Path) -> None:
+def test_second_user_on_device_is_time_sliced(control: Control, tmp_path: Path) -> None:
     mps = an_mps(control, tmp_path)
     assert sharing(mps, a_share("a"), a_share("b", BOB)) == ["mps", "time_slicing"]
     asyncio.run(mps.detach(("a", 0)))
@@ -115,14 +115,14 @@ def test_a_second_user_on_a_device_is_sliced_by_time(control: Control, tmp_path:
     ],
     ids=["whole", "none", "mig", "container", "one and a half"],
 )
-def test_work_that_mps_cannot_help_starts_no_daemon(
+def test_job_without_use_for_mps_starts_no_daemon(
     control: Control, tmp_path: Path, changes: dict[str, Any], told: str
 ) -> None:
     assert sharing(an_mps(control, tmp_path), a_share("a", **changes)) == [told]
     assert control.told == []
 
 
-def test_where_the_driver_offers_nothing_time_is_sliced(control: Control, tmp_path: Path) -> None:
+def test_device_without_mps_support_is_time_sliced(control: Control, tmp_path: Path) -> None:
     assert sharing(an_mps(control, tmp_path, program=None), a_share("a")) == ["time_slicing"]
     off = an_mps(control, tmp_path, sharing="time_slicing")
     assert sharing(off, a_share("a")) == ["time_slicing"]
@@ -130,7 +130,7 @@ def test_where_the_driver_offers_nothing_time_is_sliced(control: Control, tmp_pa
     assert sharing(an_mps(control, tmp_path), a_share("a")) == ["time_slicing"]
 
 
-def test_a_site_that_wants_mps_hears_why_there_is_none(control: Control, tmp_path: Path) -> None:
+def test_required_but_missing_mps_is_explained(control: Control, tmp_path: Path) -> None:
     with pytest.raises(MpsError, match="nvidia-cuda-mps-control is not on the agent's PATH"):
         sharing(an_mps(control, tmp_path, program=None, sharing="mps"), a_share("a"))
     control.fails = {"get_server_list"}
@@ -138,7 +138,7 @@ def test_a_site_that_wants_mps_hears_why_there_is_none(control: Control, tmp_pat
         sharing(an_mps(control, tmp_path, sharing="mps"), a_share("a"))
 
 
-def test_a_daemon_that_died_is_started_again_for_the_next(control: Control, tmp_path: Path) -> None:
+def test_dead_daemon_is_restarted_for_next_job(control: Control, tmp_path: Path) -> None:
     mps = an_mps(control, tmp_path)
     sharing(mps, a_share("a"))
     answers = iter((True, False))
@@ -154,9 +154,7 @@ def test_a_daemon_that_died_is_started_again_for_the_next(control: Control, tmp_
     assert control.deeds == [("-d", ANN), ("-d", ANN)]
 
 
-def test_another_agent_goes_on_with_the_daemons_of_the_last(
-    control: Control, tmp_path: Path
-) -> None:
+def test_next_agent_continues_with_existing_daemons(control: Control, tmp_path: Path) -> None:
     sharing(an_mps(control, tmp_path), a_share("a"), a_share("b", index=1))
     again = an_mps(control, tmp_path)
     asyncio.run(again.keep_only([("a", 0)]))
@@ -165,13 +163,11 @@ def test_another_agent_goes_on_with_the_daemons_of_the_last(
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"device": "x"}]'])
-def test_a_file_that_makes_no_sense_is_like_none(
-    control: Control, tmp_path: Path, text: str
-) -> None:
+def test_invalid_file_is_treated_as_missing(control: Control, tmp_path: Path, text: str) -> None:
     (tmp_path / "mps.json").write_text(text)
     assert sharing(an_mps(control, tmp_path), a_share("a")) == ["mps"]
 
 
-def test_a_directory_that_cannot_be_made_costs_the_daemon(control: Control, tmp_path: Path) -> None:
+def test_uncreatable_directory_prevents_daemon(control: Control, tmp_path: Path) -> None:
     (tmp_path / "mps").write_text("in the way")
     assert sharing(an_mps(control, tmp_path), a_share("a")) == ["time_slicing"]

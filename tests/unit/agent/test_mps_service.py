@@ -92,7 +92,7 @@ def a_share(name: str) -> pb.ServerMessage:
     return an_order(name, start=pb.Start(job_id=name, attempt=1, argv=["true"], devices=[half]))
 
 
-def test_a_reconnection_does_not_end_the_daemon_of_work_that_is_about_to_start(
+def test_reconnection_does_not_stop_daemon_of_starting_job(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(server: OneServer, launcher: Control) -> None:
@@ -110,7 +110,7 @@ def test_a_reconnection_does_not_end_the_daemon_of_work_that_is_about_to_start(
 
 
 @pytest.mark.parametrize("is_forgotten", [False, True], ids=["stopped", "forgotten"])
-def test_work_that_ends_while_its_daemon_begins_leaves_none_behind(
+def test_job_that_ends_while_daemon_starts_leaves_none(
     directory: Path, monkeypatch: pytest.MonkeyPatch, is_forgotten: bool
 ) -> None:
     async def test(server: OneServer, launcher: Control) -> None:

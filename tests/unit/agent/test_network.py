@@ -19,7 +19,7 @@ from tests.unit.agent.test_service import with_agent as with_agent_of
 __all__ = ["directory"]
 
 
-def test_only_execution_methods_that_are_there_and_allowed_are_offered(directory: Path) -> None:
+def test_only_available_and_allowed_runners_are_offered(directory: Path) -> None:
     async def test(server: OneServer, _: QuietLauncher) -> None:
         first = await asyncio.wait_for(server.heard.get(), 60)
         assert list(first.hello.runners) == []
@@ -27,7 +27,7 @@ def test_only_execution_methods_that_are_there_and_allowed_are_offered(directory
     with_agent_of(directory, test, execution_methods=("container",))
 
 
-def test_an_agent_that_is_refused_comes_again(directory: Path) -> None:
+def test_rejected_agent_retries(directory: Path) -> None:
     async def test(server: OneServer, _: QuietLauncher) -> None:
         server.says.put_nowait(pb.ServerMessage(goodbye=pb.Goodbye(reason="not now")))
         for _again in range(2):
@@ -37,7 +37,7 @@ def test_an_agent_that_is_refused_comes_again(directory: Path) -> None:
     with_agent_of(directory, test)
 
 
-def test_an_agent_that_is_sent_away_for_good_ends_and_says_why(directory: Path) -> None:
+def test_permanently_rejected_agent_exits_with_reason(directory: Path) -> None:
     async def run() -> None:
         server = OneServer()
         listening = await serving(directory, server)
@@ -65,11 +65,11 @@ def test_an_agent_that_is_sent_away_for_good_ends_and_says_why(directory: Path) 
         (("no.such.host.invalid:1",), ""),
     ],
 )
-def test_an_agent_is_reached_where_it_comes_from(targets: tuple[str, ...], address: str) -> None:
+def test_agent_advertises_address_it_connects_from(targets: tuple[str, ...], address: str) -> None:
     assert own_address(targets) == address
 
 
-def test_a_server_of_this_machine_that_is_called_by_name_is_no_reason_to_hide(
+def test_loopback_address_of_own_host_name_is_not_advertised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Many systems give their own name an address that nobody else can reach."""

@@ -51,20 +51,20 @@ def slices(orders: OrderTranslator, name: str) -> list[str]:
     return [device.mig_uuid for device in orders.translate(of_a_slice(name)).devices]
 
 
-def test_all_members_of_a_gang_get_one_port_also_from_another_agent(tmp_path: Path) -> None:
+def test_all_gang_members_get_one_port_also_after_agent_restart(tmp_path: Path) -> None:
     first = an_agent(tmp_path).translate(a_member(0)).environment["MASTER_PORT"]
     assert int(first) > 0
     assert an_agent(tmp_path).translate(a_member(1)).environment["MASTER_PORT"] == first
 
 
-def test_a_slice_that_somebody_holds_is_given_to_nobody_else(tmp_path: Path) -> None:
+def test_held_slice_is_assigned_to_no_other_job(tmp_path: Path) -> None:
     assert slices(an_agent(tmp_path), "job-1") == ["MIG-a"]
     again = an_agent(tmp_path)
     assert slices(again, "job-2") == ["MIG-b"]
     assert slices(again, "job-1") == ["MIG-a"]
 
 
-def test_a_slice_is_free_again_when_its_work_is_forgotten_or_no_longer_held(tmp_path: Path) -> None:
+def test_slice_is_free_when_its_job_is_forgotten_or_not_held(tmp_path: Path) -> None:
     orders = an_agent(tmp_path)
     assert slices(orders, "job-1") == ["MIG-a"]
     orders.forget("job-1.1", 0)
@@ -74,7 +74,7 @@ def test_a_slice_is_free_again_when_its_work_is_forgotten_or_no_longer_held(tmp_
     assert slices(again, "job-3") == ["MIG-a"]
 
 
-def test_a_slice_is_free_for_the_next_as_soon_as_its_work_is_over(tmp_path: Path) -> None:
+def test_slice_is_free_for_next_job_as_soon_as_its_job_ends(tmp_path: Path) -> None:
     orders = an_agent(tmp_path)
     assert [*slices(orders, "job-1"), *slices(orders, "job-2")] == ["MIG-a", "MIG-b"]
     with pytest.raises(NoFreeSlice, match="of GPU 0 is free on this node"):
@@ -90,7 +90,7 @@ def port(orders: OrderTranslator, job: str, **asked: Any) -> int:
     return int(work.environment["TGPU_SERVICE_PORT"])
 
 
-def test_a_port_is_free_for_the_next_as_soon_as_its_replica_is_over_also_after_a_restart(
+def test_port_is_free_as_soon_as_its_replica_ends_also_after_restart(
     tmp_path: Path,
 ) -> None:
     wanted = free_port()
@@ -103,7 +103,7 @@ def test_a_port_is_free_for_the_next_as_soon_as_its_replica_is_over_also_after_a
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"ports": 1}', '{"ports": {}, "slices": [[1]]}'])
-def test_a_file_that_makes_no_sense_stops_no_job(tmp_path: Path, text: str) -> None:
+def test_invalid_assignment_file_blocks_no_job(tmp_path: Path, text: str) -> None:
     (tmp_path / ASSIGNMENTS_FILE).write_text(text, encoding="utf-8")
     assert slices(an_agent(tmp_path), "job-1") == ["MIG-a"]
 
@@ -120,7 +120,7 @@ def test_a_file_that_makes_no_sense_stops_no_job(tmp_path: Path, text: str) -> N
         ("50%.%n", None, "/w/50%.%n"),
     ],
 )
-def test_an_output_file_may_be_named_after_the_job(
+def test_output_file_name_may_contain_job_id(
     tmp_path: Path, output: str, task: int | None, path: str
 ) -> None:
     start = pb.Start(
@@ -137,7 +137,7 @@ def test_an_output_file_may_be_named_after_the_job(
         ("/home/ann/project", "/data/out.txt", "/data/out.txt"),
     ],
 )
-def test_an_output_file_is_sought_from_the_directory_of_the_job(
+def test_output_file_is_relative_to_job_directory(
     tmp_path: Path, workdir: str, output: str, path: str
 ) -> None:
     start = pb.Start(job_id="job-1", attempt=1, argv=["true"], workdir=workdir, output=output)
@@ -146,7 +146,7 @@ def test_an_output_file_is_sought_from_the_directory_of_the_job(
     assert work.log_path == path
 
 
-def test_a_job_gets_the_cpus_near_all_its_gpus_if_they_are_known(tmp_path: Path) -> None:
+def test_job_gets_cpus_near_its_gpus_if_known(tmp_path: Path) -> None:
     near = {0: (0, 1), 1: (2, 3), 2: ()}
     devices = tuple(DetectedDevice(index=index, cpus=cpus) for index, cpus in near.items())
     orders = an_agent(tmp_path, *devices)
@@ -171,7 +171,7 @@ def conda_command(directory: Path, home: Path, **variables: str) -> tuple[str, .
     return work.argv
 
 
-def test_conda_is_the_one_of_the_shell_of_the_path_or_of_its_installer(tmp_path: Path) -> None:
+def test_conda_is_found_in_shell_path_or_install_directory(tmp_path: Path) -> None:
     home = tmp_path / "home"
     for place in ("bin", "miniforge3/bin"):
         (home / place).mkdir(parents=True)
@@ -183,7 +183,7 @@ def test_conda_is_the_one_of_the_shell_of_the_path_or_of_its_installer(tmp_path:
     assert conda_command(tmp_path, home, CONDA_EXE="/c/bin/conda")[0] == "/c/bin/conda"
 
 
-def test_where_the_site_names_conda_nothing_of_the_users_conda_counts(tmp_path: Path) -> None:
+def test_site_conda_overrides_conda_of_user(tmp_path: Path) -> None:
     start = pb.Start(job_id="job-1", attempt=1, argv=["python", "train.py"])
     start.conda, start.conda_exe = "/opt/conda/envs/ml", "/opt/conda/bin/conda"
     start.environment.update(

@@ -49,13 +49,13 @@ def sight(*owners: str, left_mb: int = 0, problem: str = "") -> NodeReadings:
     return NodeReadings(at_ms=0, readings=(reading,), problem=problem)
 
 
-def test_an_end_waits_until_nothing_of_the_job_is_on_a_device() -> None:
+def test_end_waits_until_job_has_left_its_devices() -> None:
     scene = Scene(sight("a.1"), sight("a.1", "b.1"), sight("b.1"))
     assert scene.during(lambda poller: poller.wait_released("a.1", (3,))) is True
     assert scene.heard[-1] == sight("b.1"), "the server hears of it before the end is told"
 
 
-def test_an_end_waits_for_the_memory_of_its_own_devices_only() -> None:
+def test_end_waits_only_for_memory_of_its_own_devices() -> None:
     scene = Scene(sight(left_mb=9), sight(left_mb=9), sight())
     assert scene.during(lambda poller: poller.wait_released("a.1", (3,))) is True
     assert scene.looks >= 3
@@ -63,17 +63,17 @@ def test_an_end_waits_for_the_memory_of_its_own_devices_only() -> None:
     assert elsewhere.during(lambda poller: poller.wait_released("a.1", (0, 1))) is True
 
 
-def test_what_stays_is_not_waited_for_for_ever() -> None:
+def test_wait_for_leftovers_is_bounded() -> None:
     scene = Scene(sight("a.1"), timeout_s=0.0)
     assert scene.during(lambda poller: poller.wait_released("a.1", ())) is False
 
 
-def test_devices_that_cannot_be_read_are_not_waited_for() -> None:
+def test_unreadable_devices_are_not_awaited() -> None:
     scene = Scene(sight("a.1", problem="the driver hangs"))
     assert scene.during(lambda poller: poller.wait_released("a.1", (3,))) is True
 
 
-def test_many_ends_at_once_share_their_looks() -> None:
+def test_concurrent_ends_share_readings() -> None:
     scene = Scene(sight())
 
     async def many(poller: DevicePoller) -> list[bool]:
@@ -83,7 +83,7 @@ def test_many_ends_at_once_share_their_looks() -> None:
     assert scene.looks <= 3
 
 
-def test_devices_that_came_or_went_are_told_before_anything_is_read_of_them() -> None:
+def test_device_changes_are_reported_before_their_readings() -> None:
     scene = Scene(sight())
     scene.changed = NodeInventory(cpu_milli=1000, memory_mb=1000)
 
@@ -94,7 +94,7 @@ def test_devices_that_came_or_went_are_told_before_anything_is_read_of_them() ->
     assert scene.found == [NodeInventory(cpu_milli=1000, memory_mb=1000)]
 
 
-def test_a_look_that_shows_other_slices_is_followed_by_a_search_at_once() -> None:
+def test_reading_with_changed_slices_triggers_discovery() -> None:
     new = NodeInventory(cpu_milli=1, memory_mb=1)
 
     class Divided(Scene):

@@ -12,7 +12,7 @@ MANY = 40
 """More than Python has threads for whoever asks, on any machine."""
 
 
-def test_commands_that_hang_do_not_hold_up_those_who_read_devices(
+def test_hanging_probe_commands_do_not_block_device_readings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     let_go = threading.Event()

@@ -53,14 +53,14 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return machine
 
 
-def test_a_process_of_the_jobs_user_and_its_children_are_ours(machine: Machine) -> None:
+def test_process_of_job_user_and_its_children_belong_to_job(machine: Machine) -> None:
     machine.process(10, ANN, TGPU_ALLOCATION_ID="job-1.1", TGPU_MEMBER="3")
     machine.process(11, ANN, parent=10)
     machine.process(12, 0, TGPU_ALLOCATION_ID="job-1.1", TGPU_MEMBER="3")
     assert [machine.owner(pid) for pid in (10, 11, 12)] == ["job-1.1"] * 3
 
 
-def test_a_user_of_a_container_is_ours_by_its_parent(machine: Machine) -> None:
+def test_container_user_process_belongs_to_job_by_parent(machine: Machine) -> None:
     machine.process(10, ANN, TGPU_ALLOCATION_ID="job-1.1", TGPU_MEMBER="3")
     machine.process(11, 100_005, parent=10, TGPU_ALLOCATION_ID="job-1.1", TGPU_MEMBER="3")
     assert machine.owner(11) == "job-1.1"
@@ -77,18 +77,18 @@ def test_a_user_of_a_container_is_ours_by_its_parent(machine: Machine) -> None:
         (ANN, "", ""),
     ],
 )
-def test_a_variable_alone_makes_nobody_ours(
+def test_environment_variable_alone_proves_nothing(
     machine: Machine, uid: int, allocation: str, member: str
 ) -> None:
     machine.process(10, uid, TGPU_ALLOCATION_ID=allocation, TGPU_MEMBER=member)
     assert machine.owner(10) is None
 
 
-def test_a_process_that_is_gone_is_nobodys(machine: Machine) -> None:
+def test_vanished_process_belongs_to_no_job(machine: Machine) -> None:
     assert machine.owner(10) is None
 
 
-def test_a_process_that_dropped_its_variables_is_ours_by_its_control_group(
+def test_process_without_variables_belongs_to_job_by_cgroup(
     machine: Machine,
 ) -> None:
     machine.process(10, ANN)

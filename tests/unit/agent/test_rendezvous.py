@@ -29,7 +29,7 @@ class Port:
     port: int = 1
 
 
-def test_a_member_knows_its_rank_among_all_and_on_its_node_and_what_torchrun_asks_for() -> None:
+def test_member_knows_global_and_local_rank_and_torchrun_variables() -> None:
     told = rendezvous_environment(GANG, 0, "/scratch")
     assert told == {
         "MASTER_ADDR": "10.0.0.1",
@@ -52,7 +52,7 @@ def test_a_member_knows_its_rank_among_all_and_on_its_node_and_what_torchrun_ask
     assert set(told) == set(RENDEZVOUS_NAMES), "names that a job inside a job must not inherit"
 
 
-def test_nodes_with_one_address_are_still_several_nodes() -> None:
+def test_nodes_with_same_address_count_as_several_nodes() -> None:
     same = pb.Rendezvous(
         rank=1, world_size=2, master_address="127.0.0.1", hosts=["127.0.0.1"] * 2, nodes=["a", "b"]
     )
@@ -60,19 +60,19 @@ def test_nodes_with_one_address_are_still_several_nodes() -> None:
     assert (told["LOCAL_WORLD_SIZE"], told["NNODES"], told["NODE_RANK"]) == ("1", "2", "1")
 
 
-def test_the_hosts_stand_once_each_with_the_slots_of_all_their_members() -> None:
+def test_hosts_are_listed_once_with_slots_of_all_members() -> None:
     assert rendezvous_files(GANG) == {
         "hostfile": "10.0.0.1 slots=8\n10.0.0.2 slots=6\n",
         "machinefile": "10.0.0.1:8\n10.0.0.2:6\n",
     }
 
 
-def test_a_member_without_a_gpu_has_one_slot() -> None:
+def test_member_without_gpu_has_one_slot() -> None:
     cpus = pb.Rendezvous(rank=0, world_size=2, hosts=["a", "b"], gpus=[0, 0])
     assert rendezvous_files(cpus)["hostfile"] == "a slots=1\nb slots=1\n"
 
 
-def test_nccl_is_pointed_at_active_adapters_near_the_gpus_by_their_exact_names() -> None:
+def test_nccl_uses_active_adapters_near_gpus_by_exact_name() -> None:
     adapters = [Port("mlx5_10", 1), Port("mlx5_1", 0), Port("mlx5_2", 1, active=False)]
     assert nccl_hints(adapters, [1, 1]) == {"NCCL_IB_HCA": "=mlx5_10:1"}
     assert nccl_hints(adapters, [-1]) == {"NCCL_IB_HCA": "=mlx5_10:1,mlx5_1:1"}
@@ -83,5 +83,5 @@ def test_nccl_is_pointed_at_active_adapters_near_the_gpus_by_their_exact_names()
     }
 
 
-def test_without_adapters_and_with_loopback_only_nccl_is_told_nothing() -> None:
+def test_nccl_is_not_configured_without_adapters_or_on_loopback() -> None:
     assert nccl_hints([], [0]) == {}

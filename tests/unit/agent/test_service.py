@@ -177,7 +177,7 @@ def a_start(name: str, **environment: str) -> pb.ServerMessage:
     return pb.ServerMessage(orders=pb.Orders(orders=[order]))
 
 
-def test_an_order_that_cannot_be_prepared_costs_only_its_own_work(
+def test_order_that_cannot_be_prepared_fails_alone(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare = OrderTranslator.translate
@@ -221,7 +221,7 @@ def a_start_of_lost_user(name: str) -> pb.ServerMessage:
     return message
 
 
-def test_a_user_who_cannot_be_looked_up_costs_only_the_work_of_that_user(
+def test_failed_user_lookup_fails_only_jobs_of_that_user(
     directory: Path, answers: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accounts, "LOOKUP_TIMEOUT_S", 1.0)
@@ -261,7 +261,7 @@ class SlowToTell(LocalMachine):
         return await super().login(uid)
 
 
-def test_starts_of_one_user_are_sent_in_the_order_in_which_they_came(directory: Path) -> None:
+def test_starts_of_one_user_keep_their_order(directory: Path) -> None:
     """Also one that comes in the moment in which the account is known; others go first."""
     machine = SlowToTell()
 
@@ -284,7 +284,7 @@ def test_starts_of_one_user_are_sent_in_the_order_in_which_they_came(directory: 
     with_agent(directory, test, machine)
 
 
-def test_work_that_is_forgotten_while_its_user_is_looked_up_is_not_started(
+def test_job_forgotten_during_user_lookup_is_not_started(
     directory: Path, answers: threading.Event
 ) -> None:
 
@@ -305,7 +305,7 @@ def a_forget(name: str) -> pb.ServerMessage:
     return pb.ServerMessage(orders=pb.Orders(orders=[order]))
 
 
-def test_an_order_that_waits_and_is_said_again_is_followed_once(directory: Path) -> None:
+def test_repeated_waiting_order_is_executed_once(directory: Path) -> None:
     async def test(server: OneServer, launcher: QuietLauncher) -> None:
         launcher.may_start.clear()
         for name in ("job-1", "job-2", "job-2"):
@@ -322,7 +322,7 @@ def test_an_order_that_waits_and_is_said_again_is_followed_once(directory: Path)
     with_agent(directory, test, most_starts=1)
 
 
-def test_what_is_forgotten_while_its_start_waits_never_starts(directory: Path) -> None:
+def test_job_forgotten_while_start_waits_never_starts(directory: Path) -> None:
     async def test(server: OneServer, launcher: QuietLauncher) -> None:
         launcher.may_start.clear()
         server.says.put_nowait(a_start("job-1"))
@@ -343,7 +343,7 @@ def a_leased_start(name: str) -> pb.ServerMessage:
     return said
 
 
-def test_the_lease_of_a_start_that_waits_is_the_one_of_when_it_was_ordered(directory: Path) -> None:
+def test_waiting_start_keeps_lease_of_order_time(directory: Path) -> None:
     async def test(server: OneServer, launcher: QuietLauncher) -> None:
         launcher.may_start.clear()
         renewals = [pb.ServerMessage(renewal=pb.Renewal(boot_ms=ms)) for ms in (1_000, 500_000)]
@@ -362,7 +362,7 @@ def test_the_lease_of_a_start_that_waits_is_the_one_of_when_it_was_ordered(direc
     with_agent(directory, test, most_starts=1)
 
 
-def test_a_start_that_waits_is_told_to_a_server_that_comes_back(directory: Path) -> None:
+def test_waiting_start_is_reported_to_reconnected_server(directory: Path) -> None:
     async def test(server: OneServer, launcher: QuietLauncher) -> None:
         assert not (await server.next_hello()).held
         launcher.may_start.clear()
@@ -375,7 +375,7 @@ def test_a_start_that_waits_is_told_to_a_server_that_comes_back(directory: Path)
     with_agent(directory, test, most_starts=1, retry_interval_s=0.01)
 
 
-def test_the_last_save_is_told_to_a_server_that_comes_back_with_its_age(directory: Path) -> None:
+def test_last_checkpoint_is_reported_with_age_to_reconnected_server(directory: Path) -> None:
     async def test(server: OneServer, launcher: QuietLauncher) -> None:
         await server.next_hello()
         now_ms = time.time_ns() // 1_000_000
@@ -394,7 +394,7 @@ def test_the_last_save_is_told_to_a_server_that_comes_back_with_its_age(director
     with_agent(directory, test, retry_interval_s=0.01)
 
 
-def test_a_home_that_cannot_be_looked_up_is_none(directory: Path) -> None:
+def test_home_that_cannot_be_looked_up_is_empty(directory: Path) -> None:
     orders = OrderTranslator(
         a_config(directory), NodeInventory(cpu_milli=1, memory_mb=1, devices=())
     )
@@ -414,7 +414,7 @@ def a_log_request(number: int, name: str, chunks: int) -> pb.ServerMessage:
     return pb.ServerMessage(log_request=request)
 
 
-def test_who_follows_a_log_may_come_before_the_order_to_start(directory: Path) -> None:
+def test_log_follower_may_arrive_before_start_order(directory: Path) -> None:
     async def test(server: OneServer, launcher: QuietLauncher) -> None:
         follow = a_log_request(1, "job-1", 9)
         follow.log_request.follow = True
@@ -427,7 +427,7 @@ def test_who_follows_a_log_may_come_before_the_order_to_start(directory: Path) -
     with_agent(directory, test)
 
 
-def test_no_more_of_a_log_is_sent_than_there_is_credit_for(directory: Path) -> None:
+def test_log_data_is_sent_only_within_credit(directory: Path) -> None:
     a_log(directory, "job-1", 4 * CHUNK)
     a_log(directory, "job-2", 1)
 
@@ -447,7 +447,7 @@ def test_no_more_of_a_log_is_sent_than_there_is_credit_for(directory: Path) -> N
     with_agent(directory, test)
 
 
-def test_work_that_is_refused_leaves_the_daemon_that_it_joined(
+def test_rejected_job_leaves_its_mps_daemon(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: list[tuple[str, int]] = []
@@ -468,7 +468,7 @@ def test_work_that_is_refused_leaves_the_daemon_that_it_joined(
     assert left == [("job-1.1", 0)]
 
 
-def test_work_that_is_forgotten_while_it_joins_a_daemon_never_starts_and_leaves_it(
+def test_job_forgotten_while_joining_daemon_never_starts_and_leaves_it(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, may_join = asyncio.Event(), asyncio.Event()

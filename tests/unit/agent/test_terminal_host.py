@@ -135,11 +135,11 @@ def served(
     return os.waitstatus_to_exitcode(status), detail, log.read_text()
 
 
-def test_a_job_runs_and_is_logged_though_nobody_comes(directory: str) -> None:
+def test_job_runs_and_is_logged_without_client(directory: str) -> None:
     assert served(directory, "echo alone; exit 3") == (3, "", "alone\n")
 
 
-def test_a_host_without_a_socket_sleeps_all_the_same(directory: str) -> None:
+def test_host_without_socket_does_not_busy_wait(directory: str) -> None:
     nowhere = f"{directory}/{'long' * 30}"
     Path(nowhere).mkdir()
     began = time.process_time()
@@ -147,7 +147,7 @@ def test_a_host_without_a_socket_sleeps_all_the_same(directory: str) -> None:
     assert time.process_time() - began < 0.4
 
 
-def test_keys_sizes_and_output_go_to_and_fro(directory: str) -> None:
+def test_keys_sizes_and_output_are_exchanged(directory: str) -> None:
     def people() -> None:
         ann = Person(directory)
         assert ann.open(rows=33, columns=99)[0] == b"o"
@@ -162,7 +162,7 @@ def test_keys_sizes_and_output_go_to_and_fro(directory: str) -> None:
     assert "now" in log
 
 
-def test_several_people_see_the_same_and_who_comes_later_sees_what_was(directory: str) -> None:
+def test_several_clients_see_same_output_and_late_one_sees_history(directory: str) -> None:
     def people() -> None:
         ann = Person(directory)
         ann.open()
@@ -180,7 +180,7 @@ def test_several_people_see_the_same_and_who_comes_later_sees_what_was(directory
     assert served(directory, "echo first; read x; echo second; read x", people)[0] == 0
 
 
-def test_a_full_screen_program_is_asked_to_draw_again(directory: str) -> None:
+def test_full_screen_program_is_redrawn_on_attach(directory: str) -> None:
     script = (
         "trap 'printf drawn-again' WINCH; printf '\\033[?1049hfull'; "
         "while [ ! -e done ]; do sleep 0.02; done"
@@ -203,7 +203,7 @@ def test_a_full_screen_program_is_asked_to_draw_again(directory: str) -> None:
 
 
 @pytest.mark.parametrize(("keep", "farewell", "code"), [(True, False, 0), (False, True, 0)])
-def test_a_job_goes_on_after_a_farewell_or_when_it_is_to_be_kept(
+def test_job_continues_after_detach_or_with_keep(
     directory: str, keep: bool, farewell: bool, code: int
 ) -> None:
     def people() -> None:
@@ -219,7 +219,7 @@ def test_a_job_goes_on_after_a_farewell_or_when_it_is_to_be_kept(
     assert served(directory, script, people, keep=keep)[0] == code
 
 
-def test_a_job_that_is_not_to_be_kept_ends_with_the_connection(directory: str) -> None:
+def test_job_without_keep_ends_with_connection(directory: str) -> None:
     def people() -> None:
         ann = Person(directory)
         ann.open()
@@ -231,7 +231,7 @@ def test_a_job_that_is_not_to_be_kept_ends_with_the_connection(directory: str) -
     assert "tgpu: ended: the connection" in log
 
 
-def test_an_idle_job_is_warned_and_ended_and_one_to_whom_nobody_comes_is_ended(
+def test_idle_job_is_warned_and_ended_and_unattended_job_is_ended(
     directory: str,
 ) -> None:
     def people() -> None:
@@ -247,7 +247,7 @@ def test_an_idle_job_is_warned_and_ended_and_one_to_whom_nobody_comes_is_ended(
     assert (code, detail) == (-signal.SIGHUP, "no user attached to its terminal within 0 s")
 
 
-def test_nobody_is_ended_for_being_idle_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_job_is_never_ended_without_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when nobody has looked for long, as on a busy machine or one that was asleep."""
     times = iter((0.0, 90.0, 94.0))
     monkeypatch.setattr(terminal_use.time, "monotonic", lambda: next(times))
@@ -258,7 +258,7 @@ def test_nobody_is_ended_for_being_idle_without_a_warning(monkeypatch: pytest.Mo
     assert use.verdict(1, visited=True) == ("", "idle for 60 s")
 
 
-def test_people_are_told_before_the_time_limit(directory: str) -> None:
+def test_clients_are_warned_before_time_limit(directory: str) -> None:
     def people() -> None:
         ann = Person(directory)
         ann.open()
@@ -269,7 +269,7 @@ def test_people_are_told_before_the_time_limit(directory: str) -> None:
     assert served(directory, "read x", people, limit_ms=2000)[0] == 0
 
 
-def test_keys_keep_a_job_from_being_idle(directory: str) -> None:
+def test_key_presses_reset_idle_time(directory: str) -> None:
     def people() -> None:
         ann = Person(directory)
         ann.open()
@@ -282,15 +282,13 @@ def test_keys_keep_a_job_from_being_idle(directory: str) -> None:
     assert served(directory, "stty -echo; read x", people, idle_ms=3000)[0] == 0
 
 
-def test_a_job_that_will_not_hang_up_is_killed(
-    directory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_that_ignores_hangup_is_killed(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "KILL_AFTER_S", 0.5)
     script = "trap '' HUP TERM; while :; do sleep 0.1; done"
     assert served(directory, script, attach_within_ms=2_000)[0] == -signal.SIGKILL
 
 
-def test_other_programs_run_inside_on_a_terminal_or_on_pipes(directory: str) -> None:
+def test_second_program_runs_inside_job_on_terminal_or_pipes(directory: str) -> None:
     def people() -> None:
         ann = Person(directory)
         script = 'echo "$MARK $TERM"; test -t 0 && echo tty; exit 5'
@@ -331,7 +329,7 @@ def held_up_at(gate: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "exec_program", hangs)
 
 
-def test_a_program_whose_directory_does_not_answer_holds_nobody_up(
+def test_program_with_unresponsive_directory_blocks_no_other_client(
     directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held_up_at(f"{directory}/gate", monkeypatch)
@@ -357,7 +355,7 @@ def test_a_program_whose_directory_does_not_answer_holds_nobody_up(
     assert served(directory, "read x; echo heard $x; read x", people)[0] == 0
 
 
-def test_a_program_that_does_not_start_for_too_long_is_given_up(
+def test_program_that_does_not_start_in_time_is_abandoned(
     directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held_up_at(f"{directory}/gate", monkeypatch)
@@ -376,7 +374,7 @@ def test_a_program_that_does_not_start_for_too_long_is_given_up(
     assert served(directory, "read x", people)[0] == 0
 
 
-def test_nonsense_ends_only_the_conversation(directory: str) -> None:
+def test_invalid_message_ends_only_its_connection(directory: str) -> None:
     def people() -> None:
         for words in (b"\x00" * 99, host.HEAD.pack(b"o", 1 << 31), b"d\x00\x00\x00\x01x"):
             rude = Person(directory)
@@ -396,7 +394,7 @@ def test_nonsense_ends_only_the_conversation(directory: str) -> None:
     assert served(directory, "read x", people)[0] == 0
 
 
-def test_who_takes_nothing_is_taken_for_gone(
+def test_client_that_reads_nothing_is_disconnected(
     directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host, "STALLED_S", 0.3)
@@ -416,7 +414,7 @@ def test_who_takes_nothing_is_taken_for_gone(
     assert log.count("x") >= 3_000_000
 
 
-def test_times_are_told_in_words() -> None:
+def test_durations_are_shown_in_words() -> None:
     assert [terminal_use.format_seconds(seconds) for seconds in (5, 90, 1800, 9000)] == [
         *("5 s", "90 s", "30 min", "2.5 h"),
     ]

@@ -67,7 +67,7 @@ async def a_rig() -> AsyncIterator[Rig]:
             await asyncio.sleep(0)  # what was closed is gone one turn later
 
 
-def test_bytes_go_both_ways_and_the_end_is_told() -> None:
+def test_bytes_pass_both_ways_and_end_is_reported() -> None:
     async def run() -> None:
         async with a_rig() as rig:
             rig.opens()
@@ -88,7 +88,7 @@ def test_bytes_go_both_ways_and_the_end_is_told() -> None:
     asyncio.run(run())
 
 
-def test_no_more_is_read_from_a_host_than_the_server_takes() -> None:
+def test_host_is_read_only_as_fast_as_server_accepts() -> None:
     async def run() -> None:
         async with a_rig() as rig, await rig.listen():
             rig.opens(chunks=2)
@@ -109,7 +109,7 @@ def test_no_more_is_read_from_a_host_than_the_server_takes() -> None:
     asyncio.run(run())
 
 
-def test_one_who_leaves_is_gone_for_the_host_after_the_last_words() -> None:
+def test_leaving_client_is_disconnected_after_pending_data() -> None:
     async def run() -> None:
         async with a_rig() as rig, await rig.listen():
             rig.opens()
@@ -123,7 +123,7 @@ def test_one_who_leaves_is_gone_for_the_host_after_the_last_words() -> None:
     asyncio.run(run())
 
 
-def test_a_socket_of_somebody_else_is_not_spoken_to() -> None:
+def test_socket_owned_by_another_user_is_not_used() -> None:
     async def run() -> None:
         async with a_rig() as rig, await rig.listen():
             rig.opens(uid=os.geteuid() + 1)
@@ -135,7 +135,7 @@ def test_a_socket_of_somebody_else_is_not_spoken_to() -> None:
     asyncio.run(run())
 
 
-def test_a_terminal_that_does_not_appear_is_given_up(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_missing_terminal_times_out(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(terminals, "CONNECT_TIMEOUT_S", 0.1)
 
     async def run() -> None:
@@ -147,7 +147,7 @@ def test_a_terminal_that_does_not_appear_is_given_up(monkeypatch) -> None:  # ty
     asyncio.run(run())
 
 
-def test_a_terminal_of_what_is_over_is_not_waited_for() -> None:
+def test_terminal_of_ended_job_is_not_awaited() -> None:
     async def run() -> None:
         async with a_rig() as rig:
             rig.runs = False
@@ -157,7 +157,7 @@ def test_a_terminal_of_what_is_over_is_not_waited_for() -> None:
     asyncio.run(run())
 
 
-def test_when_the_server_is_gone_so_is_everybody_who_came_through_it() -> None:
+def test_lost_server_connection_disconnects_its_clients() -> None:
     async def run() -> None:
         async with a_rig() as rig, await rig.listen():
             rig.opens()

@@ -109,7 +109,7 @@ async def leave_and_ask_again(store: Held) -> bool:
     return told.get("idempotency-replayed") == "true"
 
 
-def test_a_call_that_was_left_within_its_commit_and_is_repeated_submits_one_job() -> None:
+def test_abandoned_and_repeated_call_submits_one_job() -> None:
     store = Held()
     is_repetition = asyncio.run(leave_and_ask_again(store))
     assert len(store.live_jobs()) == 1

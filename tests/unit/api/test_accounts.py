@@ -101,7 +101,7 @@ async def until_hanging(service: Service, count: int = 1) -> None:
 # --- asking
 
 
-def test_who_is_not_remembered_is_looked_up_once_for_all_who_ask(service: Service) -> None:
+def test_concurrent_lookups_of_same_user_are_merged(service: Service) -> None:
     async def scenario() -> None:
         accounts = service.accounts()
         service.hangs_for = {ANN}
@@ -115,7 +115,7 @@ def test_who_is_not_remembered_is_looked_up_once_for_all_who_ask(service: Servic
     play(scenario)
 
 
-def test_a_look_up_that_hangs_holds_up_nobody_else(service: Service) -> None:
+def test_hanging_lookup_blocks_no_other_user(service: Service) -> None:
     async def scenario() -> None:
         accounts = service.accounts()
         service.hangs_for = {ANN}
@@ -129,7 +129,7 @@ def test_a_look_up_that_hangs_holds_up_nobody_else(service: Service) -> None:
     play(scenario)
 
 
-def test_a_look_up_that_does_not_come_back_fails_who_asks_and_is_not_repeated_meanwhile(
+def test_hanging_lookup_fails_caller_and_is_not_repeated_meanwhile(
     service: Service,
 ) -> None:
     async def scenario() -> None:
@@ -148,7 +148,7 @@ def test_a_look_up_that_does_not_come_back_fails_who_asks_and_is_not_repeated_me
     play(scenario)
 
 
-def test_a_look_up_that_fails_is_told_and_the_next_one_tries_again(service: Service) -> None:
+def test_failed_lookup_is_reported_and_next_one_retries(service: Service) -> None:
     async def scenario() -> None:
         accounts = service.accounts()
         service.problem = "connection refused"
@@ -160,7 +160,7 @@ def test_a_look_up_that_fails_is_told_and_the_next_one_tries_again(service: Serv
     play(scenario)
 
 
-def test_only_a_few_are_looked_up_at_once_and_the_others_have_their_turn(service: Service) -> None:
+def test_lookups_are_limited_and_queued(service: Service) -> None:
     async def scenario() -> None:
         accounts = service.accounts()
         many = range(1, 3 * MOST_THREADS + 1)
@@ -174,7 +174,7 @@ def test_only_a_few_are_looked_up_at_once_and_the_others_have_their_turn(service
     play(scenario)
 
 
-def test_more_than_can_ever_be_answered_in_time_are_refused_at_once(
+def test_lookups_that_cannot_be_answered_in_time_are_rejected_at_once(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accounts_module, "MOST_WAITING", 2)
@@ -198,7 +198,7 @@ def test_more_than_can_ever_be_answered_in_time_are_refused_at_once(
 # --- remembering
 
 
-def test_what_grows_old_is_used_while_it_is_looked_up_anew(service: Service) -> None:
+def test_stale_entry_is_used_while_refreshed(service: Service) -> None:
     async def scenario() -> None:
         accounts = service.accounts()
         await of(accounts, ANN)
@@ -212,7 +212,7 @@ def test_what_grows_old_is_used_while_it_is_looked_up_anew(service: Service) -> 
     play(scenario)
 
 
-def test_who_has_left_a_group_is_out_of_its_tenant_within_a_minute_also_if_nobody_answers(
+def test_removed_group_member_loses_tenant_within_a_minute_even_without_answer(
     service: Service,
 ) -> None:
     roster = TenantDirectory.of([Tenant(id="vision", linux_groups=("lab",))])
@@ -240,7 +240,7 @@ def test_who_has_left_a_group_is_out_of_its_tenant_within_a_minute_also_if_nobod
     assert USABLE_S <= 60
 
 
-def test_that_somebody_was_not_there_is_not_used_once_it_is_old(service: Service) -> None:
+def test_stale_negative_entry_is_not_used(service: Service) -> None:
     async def scenario() -> None:
         accounts = service.accounts()
 
@@ -256,7 +256,7 @@ def test_that_somebody_was_not_there_is_not_used_once_it_is_old(service: Service
     play(scenario)
 
 
-def test_what_is_known_of_a_name_is_known_of_its_uid(service: Service) -> None:
+def test_lookup_by_name_also_caches_uid(service: Service) -> None:
     async def scenario() -> None:
         accounts = service.accounts()
         named = await accounts.wait_for(lambda: accounts.named("user-4201"))
@@ -269,13 +269,13 @@ def test_what_is_known_of_a_name_is_known_of_its_uid(service: Service) -> None:
 # --- the real ones
 
 
-def test_the_groups_of_all_accounts_are_those_that_the_system_names() -> None:
+def test_groups_of_all_accounts_match_system() -> None:
     for entry in pwd.getpwall():
         expected = os.getgrouplist(entry.pw_name, entry.pw_gid)
         assert group_numbers(entry.pw_name, entry.pw_gid) == expected
 
 
-def test_an_account_is_found_by_uid_and_name_and_those_that_are_not_there_are_not() -> None:
+def test_account_is_found_by_uid_and_name_or_reported_missing() -> None:
     root = account_of(0)
     assert root is not None
     assert (root.name, root.uid, root.gid) == ("root", 0, pwd.getpwuid(0).pw_gid)
@@ -318,7 +318,7 @@ asyncio.run(ask())
 """
 
 
-def test_the_loop_goes_on_while_the_system_is_asked_for_groups(tmp_path: Path) -> None:
+def test_group_lookup_does_not_block_event_loop(tmp_path: Path) -> None:
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("gcc is not installed, so no service that hangs can be built")
@@ -389,9 +389,7 @@ def in_a_thread(work: Callable[[], Any]) -> Callable[[], Any]:
     return wait
 
 
-def test_a_server_answers_others_while_one_cannot_be_looked_up(
-    lab: ApiLab, hanging: Service
-) -> None:
+def test_server_answers_others_during_hanging_lookup(lab: ApiLab, hanging: Service) -> None:
     bearer = {"Authorization": f"Bearer {SECRET}"}
     slow = in_a_thread(lambda: lab.get("/me", headers=bearer, unix=False))
     assert hanging.hanging.acquire(timeout=LONGEST_S)
@@ -402,7 +400,7 @@ def test_a_server_answers_others_while_one_cannot_be_looked_up(
     assert (reply.status, reply.json["user"]) == (200, "nobody")
 
 
-def test_who_cannot_be_looked_up_in_time_is_told_to_come_back(
+def test_caller_whose_lookup_times_out_gets_retry_after(
     lab: ApiLab, hanging: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     people: Any = lab.applications.main
@@ -416,9 +414,7 @@ def test_who_cannot_be_looked_up_in_time_is_told_to_come_back(
     hanging.answer()
 
 
-def test_over_grpc_too_others_are_answered_while_one_cannot_be_looked_up(
-    lab: ApiLab, hanging: Service
-) -> None:
+def test_grpc_answers_others_during_hanging_lookup(lab: ApiLab, hanging: Service) -> None:
     async def scenario() -> None:
         server = grpc.aio.server()
         add_scheduler_service(server, SchedulerService(lab.applications.main))

@@ -105,7 +105,7 @@ def play(test: Callable[[Cluster], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_a_node_ends_nothing_that_is_on_another_one() -> None:
+def test_node_cannot_end_job_of_another_node() -> None:
     async def test(cluster: Cluster) -> None:
         owner = await cluster.add("n0", cpus=64)
         await cluster.submit()
@@ -123,7 +123,7 @@ def test_a_node_ends_nothing_that_is_on_another_one() -> None:
     play(test)
 
 
-def test_what_has_begun_and_is_not_known_is_stopped() -> None:
+def test_unknown_started_job_is_stopped() -> None:
     async def test(cluster: Cluster) -> None:
         node = await cluster.add("n0", cpus=1)
         node.tell(pb.Fact(allocation_id="job-7.1", member=2, began=pb.Began(pid=1)))
@@ -133,7 +133,7 @@ def test_what_has_begun_and_is_not_known_is_stopped() -> None:
     play(test)
 
 
-def test_a_node_is_told_to_start_something_only_after_its_leases_were_granted() -> None:
+def test_start_is_sent_only_after_leases_are_granted() -> None:
     async def test(cluster: Cluster) -> None:
         await cluster.submit()
         node = await cluster.add("n0", cpus=64)
@@ -144,7 +144,7 @@ def test_a_node_is_told_to_start_something_only_after_its_leases_were_granted() 
     play(test)
 
 
-def test_the_end_of_leases_is_waited_for_also_where_none_is_held_yet() -> None:
+def test_lease_expiry_is_awaited_even_where_none_is_held_yet() -> None:
     """Work may be placed on a node until the core has heard that it is silent."""
 
     async def test(cluster: Cluster) -> None:

@@ -58,13 +58,11 @@ def said_to_an_agent(store: MemoryStore, most: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("store", "heard"), [(MemoryStore(), ["welcome"]), (FullDisk(), [])])
-def test_an_agent_is_welcome_only_once_it_has_been_taken_in(
-    store: MemoryStore, heard: list[str]
-) -> None:
+def test_agent_is_welcomed_only_after_registration(store: MemoryStore, heard: list[str]) -> None:
     assert said_to_an_agent(store, most=1) == heard
 
 
-def test_what_is_left_of_a_stream_that_was_given_up_is_not_heard() -> None:
+def test_messages_of_replaced_stream_are_ignored() -> None:
     """An agent that was frozen has still to read what we said, so its stream is still open."""
 
     async def run() -> None:
@@ -99,7 +97,7 @@ def test_what_is_left_of_a_stream_that_was_given_up_is_not_heard() -> None:
 
 
 @pytest.mark.parametrize("members", [1, 2])
-def test_what_was_decided_for_a_node_that_has_just_left_goes_elsewhere(members: int) -> None:
+def test_job_for_just_disconnected_node_is_requeued(members: int) -> None:
     async def run() -> None:
         devices = [pb.Device(index=i, uuid=f"g{i}", model="A100", memory_mb=1) for i in range(2)]
         inventory = pb.Inventory(cpu_milli=1000, memory_mb=1000, devices=devices)
@@ -129,7 +127,7 @@ def test_what_was_decided_for_a_node_that_has_just_left_goes_elsewhere(members: 
     asyncio.run(run())
 
 
-def test_a_job_runs_in_the_environment_that_was_captured_or_not_at_all() -> None:
+def test_job_runs_only_with_captured_environment() -> None:
     async def run() -> None:
         inventory = pb.Inventory(cpu_milli=1000, memory_mb=1000)
 
@@ -170,7 +168,7 @@ class Thawing(asyncio.SelectorEventLoop):
         return super().time() + self.frozen_s
 
 
-def test_a_server_that_was_frozen_listens_before_it_calls_anybody_silent() -> None:
+def test_frozen_server_reads_heartbeats_before_declaring_nodes_silent() -> None:
     async def run(events: Thawing) -> None:
         said: asyncio.Queue[pb.AgentMessage] = asyncio.Queue()
 
@@ -205,16 +203,14 @@ def test_a_server_that_was_frozen_listens_before_it_calls_anybody_silent() -> No
     ("boot_id", "boot_ms", "is_late"),
     [("one", 4_999, True), ("one", 5_000, False), ("one", 0, False), ("two", 10, False)],
 )
-def test_a_hello_that_is_older_than_the_last_one_of_its_node_has_come_late(
-    boot_id: str, boot_ms: int, is_late: bool
-) -> None:
+def test_hello_older_than_last_one_is_stale(boot_id: str, boot_ms: int, is_late: bool) -> None:
     newest = NewestHellos()
     assert not newest.is_stale(pb.Hello(node="n0", boot_id="one", boot_ms=5_000))
     assert not newest.is_stale(pb.Hello(node="n1", boot_id="one", boot_ms=1))
     assert newest.is_stale(pb.Hello(node="n0", boot_id=boot_id, boot_ms=boot_ms)) is is_late
 
 
-def test_a_stream_that_comes_late_does_not_take_the_place_of_the_next_one() -> None:
+def test_stale_stream_does_not_replace_newer_one() -> None:
     async def requests(boot_ms: int) -> AsyncIterator[pb.AgentMessage]:
         inventory = pb.Inventory(cpu_milli=1000, memory_mb=1000)
         hello = pb.Hello(node="n0", protocol=PROTOCOL, inventory=inventory, boot_ms=boot_ms)

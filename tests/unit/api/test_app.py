@@ -59,14 +59,14 @@ def as_user(name: str) -> dict[str, str]:
         ("", 403),
     ],
 )
-def test_the_server_answers_only_to_its_own_names(lab: ApiLab, host: str, status: int) -> None:
+def test_server_accepts_only_its_own_host_names(lab: ApiLab, host: str, status: int) -> None:
     reply = lab.get("/cluster/status", headers={"Host": host}, unix=False)
     assert reply.status == status
     if status == 403:
         assert reply.code == "forbidden"
 
 
-def test_over_the_unix_socket_the_name_does_not_matter(lab: ApiLab) -> None:
+def test_host_name_is_not_checked_on_unix_socket(lab: ApiLab) -> None:
     assert lab.get("/cluster/status", headers={"Host": "anything"}).status == 200
 
 
@@ -74,19 +74,19 @@ def test_over_the_unix_socket_the_name_does_not_matter(lab: ApiLab) -> None:
 @pytest.mark.parametrize(
     "origin", ["http://evil.example", "null", "http://localhost:1", "file://", "localhost"]
 )
-def test_a_page_of_another_site_may_not_call(lab: ApiLab, origin: str, unix: bool) -> None:
+def test_cross_origin_request_is_rejected(lab: ApiLab, origin: str, unix: bool) -> None:
     headers = {"Origin": origin, "Host": f"localhost:{lab.port}"}
     reply = lab.post("/jobs", {"command": ["a"]}, headers=headers, unix=unix)
     assert (reply.status, reply.code) == (403, "forbidden")
 
 
-def test_a_page_of_this_server_may_call(lab: ApiLab) -> None:
+def test_same_origin_request_is_accepted(lab: ApiLab) -> None:
     here = f"127.0.0.1:{lab.port}"
     headers = {"Origin": f"http://{here}", "Host": here}
     assert lab.get("/jobs", headers=headers, unix=False).status == 200
 
 
-def test_a_websocket_is_checked_in_the_same_way(lab: ApiLab) -> None:
+def test_websocket_origin_is_checked(lab: ApiLab) -> None:
     address = f"ws://127.0.0.1:{lab.port}/api/v1/events"
     for headers in ({"Origin": "http://evil.example"}, {"Origin": "null"}):
         with pytest.raises(InvalidStatus) as refused:
@@ -107,7 +107,7 @@ def test_a_websocket_is_checked_in_the_same_way(lab: ApiLab) -> None:
 # --- who
 
 
-def test_who_is_not_known_is_refused_everywhere_but_at_health(
+def test_unauthenticated_caller_reaches_only_health(
     lab: ApiLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lab.applications.main, "_authenticators", (Nobody(),))
@@ -120,7 +120,7 @@ def test_who_is_not_known_is_refused_everywhere_but_at_health(
     assert refused.value.response.status_code == 401
 
 
-def test_an_admin_does_not_see_the_values_of_others_variables(lab: ApiLab) -> None:
+def test_admin_does_not_see_environment_values_of_others(lab: ApiLab) -> None:
     job = {"command": ["a"], "environment": {"PLAIN": "seen-by-owner"}}
     job_id = lab.post("/jobs", job, headers=as_user("ada")).json["job_id"]
     path = f"/jobs/{job_id}"
@@ -128,7 +128,7 @@ def test_an_admin_does_not_see_the_values_of_others_variables(lab: ApiLab) -> No
     assert lab.get(path, headers=as_user("boss")).json["environment"]["PLAIN"] == "***"
 
 
-def test_sweeps_and_snapshots_are_the_owners_alone(lab: ApiLab) -> None:
+def test_sweeps_and_snapshots_belong_to_owner(lab: ApiLab) -> None:
     shot = {"path": "/home/ada/s", "source": "/home/ada/p", "tree": "abc", "dirty": True}
     job = {"command": ["a"], "sweep": "grid", "params": {"lr": "0.1"}, "snapshot": shot}
     job_id = lab.post("/jobs", job, headers=as_user("ada")).json["job_id"]
@@ -155,12 +155,12 @@ def test_sweeps_and_snapshots_are_the_owners_alone(lab: ApiLab) -> None:
         {"snapshot": {"path": "/a", "source": "/a", "tree": "t", "uid": 0}},
     ],
 )
-def test_a_wrong_sweep_or_snapshot_is_refused(lab: ApiLab, wrong: dict[str, Any]) -> None:
+def test_invalid_sweep_or_snapshot_is_rejected(lab: ApiLab, wrong: dict[str, Any]) -> None:
     reply = lab.post("/jobs", {"command": ["a"]} | wrong, headers=as_user("ada"))
     assert reply.status in (400, 422)
 
 
-def test_everybody_sees_who_uses_the_cluster_but_not_for_what(lab: ApiLab) -> None:
+def test_usage_by_others_is_visible_without_details(lab: ApiLab) -> None:
     job = {"command": ["secret-command"], "gpu_count": 1, "name": "secret-name"}
     job_id = lab.post("/jobs", job, headers=as_user("ada")).json["job_id"]
     lab.start(job_id)
@@ -182,14 +182,14 @@ def test_everybody_sees_who_uses_the_cluster_but_not_for_what(lab: ApiLab) -> No
         ("POST", "/gpus/n0/0/resume", None),
     ],
 )
-def test_what_only_admins_may_do_is_refused_to_others(
+def test_admin_operations_are_rejected_for_others(
     lab: ApiLab, method: str, path: str, body: object
 ) -> None:
     reply = lab.call(method, path, body, headers=as_user("ada"))
     assert (reply.status, reply.code) == (403, "forbidden")
 
 
-def test_a_server_that_is_not_root_takes_jobs_only_from_its_own_user() -> None:
+def test_unprivileged_server_accepts_jobs_only_from_own_user() -> None:
     with ApiLab(authenticators=[ByHeader()], server_uid=5003) as lab:
         refused = lab.post("/jobs", {"command": ["a"]}, headers=as_user("bobby"))
         assert (refused.status, refused.code) == (403, "forbidden")
@@ -211,7 +211,7 @@ def test_a_server_that_is_not_root_takes_jobs_only_from_its_own_user() -> None:
         ("OPTIONS", "/jobs", 405, "method_not_allowed"),
     ],
 )
-def test_a_wrong_path_or_method_is_answered_in_json(
+def test_unknown_path_or_method_is_answered_in_json(
     lab: ApiLab, method: str, path: str, status: int, code: str
 ) -> None:
     reply = lab.call(method, path)
@@ -221,12 +221,12 @@ def test_a_wrong_path_or_method_is_answered_in_json(
         assert reply.headers["allow"].split(", ") == reply.json["details"]["allowed"]
 
 
-def test_head_is_get_without_a_body(lab: ApiLab) -> None:
+def test_head_is_get_without_body(lab: ApiLab) -> None:
     reply = lab.call("HEAD", "/cluster/status")
     assert (reply.status, reply.body) == (200, b"")
 
 
-def test_our_own_mistakes_show_no_traceback(lab: ApiLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_error_shows_no_traceback(lab: ApiLab, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(**_: object) -> None:
         raise RuntimeError("secret detail")
 
@@ -259,7 +259,7 @@ def raw(lab: ApiLab, request: bytes) -> bytes:
         (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", b"431"),
     ],
 )
-def test_what_is_not_http_or_too_long_is_refused_in_json(
+def test_malformed_or_oversized_request_is_rejected_in_json(
     lab: ApiLab, request_text: bytes, status: bytes
 ) -> None:
     answer = raw(lab, request_text)
@@ -269,7 +269,7 @@ def test_what_is_not_http_or_too_long_is_refused_in_json(
     assert b'"code"' in body
 
 
-def test_no_header_can_pretend_to_be_somebody_else(lab: ApiLab) -> None:
+def test_no_header_changes_identity(lab: ApiLab) -> None:
     headers = {"X-Forwarded-For": "1.2.3.4", "X-Forwarded-User": "root", "Forwarded": "for=1.1.1.1"}
     job_id = lab.post("/jobs", {"command": ["a"]}, headers=headers, unix=False).json["job_id"]
     launch = lab.store.launch(job_id)
@@ -277,7 +277,7 @@ def test_no_header_can_pretend_to_be_somebody_else(lab: ApiLab) -> None:
     assert launch.uid == os.getuid()
 
 
-def test_a_parameter_that_stands_twice_is_refused(lab: ApiLab) -> None:
+def test_duplicate_parameter_is_rejected(lab: ApiLab) -> None:
     reply = lab.get("/jobs?user=ann&user=boss", headers=as_user("ann"))
     assert (reply.status, reply.error) == (
         400,

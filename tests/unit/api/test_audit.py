@@ -59,7 +59,7 @@ def wait_for(lab: ApiLab, **wanted: Any) -> dict[str, Any]:
     raise AssertionError(f"there is no record {wanted} in {records(lab)}")
 
 
-def test_a_change_is_recorded_in_the_same_commit(lab: ApiLab) -> None:
+def test_change_is_audited_in_same_commit(lab: ApiLab) -> None:
     job = lab.post("/jobs", {"command": ["x"], "hold": True}, headers=as_user("ben")).json["job_id"]
     newest = records(lab)[0]
     assert (newest["user"], newest["origin"], newest["via"]) == ("ben", "192.0.2.7", "token tok-1")
@@ -70,7 +70,7 @@ def test_a_change_is_recorded_in_the_same_commit(lab: ApiLab) -> None:
     assert (records(lab)[0]["action"], records(lab)[0]["target"]) == ("cancel", job)
 
 
-def test_many_jobs_at_once_are_one_record(lab: ApiLab) -> None:
+def test_bulk_submission_is_one_audit_record(lab: ApiLab) -> None:
     body = [{"command": ["x"], "hold": True}] * 3
     ids = lab.post("/jobs", body, headers=as_user("ann")).json["job_ids"]
     newest = records(lab)[0]
@@ -86,7 +86,7 @@ def test_many_jobs_at_once_are_one_record(lab: ApiLab) -> None:
         ("DELETE", "/tenants/audited", None, "remove_tenant", "audited"),
     ],
 )
-def test_what_admins_do_is_recorded(
+def test_admin_actions_are_audited(
     lab: ApiLab, method: str, path: str, body: Any, action: str, target: str
 ) -> None:
     assert lab.call(method, path, body, headers=as_user("boss")).status < 300
@@ -94,7 +94,7 @@ def test_what_admins_do_is_recorded(
     assert (newest["user"], newest["action"], newest["target"]) == ("boss", action, target)
 
 
-def test_refused_attempts_are_recorded_with_their_code(lab: ApiLab) -> None:
+def test_rejected_attempts_are_audited_with_code(lab: ApiLab) -> None:
     lab.post("/tenants", {"name": "mine"}, headers=as_user("ann"))
     record = wait_for(lab, action="create_tenant", outcome="refused")
     assert (record["user"], record["code"], record["target"]) == (
@@ -107,7 +107,7 @@ def test_refused_attempts_are_recorded_with_their_code(lab: ApiLab) -> None:
     assert (record["user"], record["origin"], record["code"]) == ("", "unix", "token_unknown")
 
 
-def test_the_same_refusal_many_times_is_one_record(lab: ApiLab) -> None:
+def test_repeated_rejection_is_one_audit_record(lab: ApiLab) -> None:
     for _ in range(20):
         lab.get("/audit", headers=as_user("ben"))
     until = time.monotonic() + 60
@@ -120,19 +120,19 @@ def test_the_same_refusal_many_times_is_one_record(lab: ApiLab) -> None:
     assert len(found) < 20
 
 
-def test_nothing_in_a_request_begins_a_new_line_in_the_record(lab: ApiLab) -> None:
+def test_request_cannot_inject_line_into_audit_log(lab: ApiLab) -> None:
     lab.call("DELETE", "/jobs/%0a%1b[2Jroot%20did%20it", headers=as_user("ann"))
     record = wait_for(lab, user="ann", action="cancel_job", outcome="refused")
     assert record["target"].isprintable()
     assert record["detail"].isprintable()
 
 
-def test_only_admins_read_the_record(lab: ApiLab) -> None:
+def test_only_admins_read_audit_log(lab: ApiLab) -> None:
     reply = lab.get("/audit", headers=as_user("ann"))
     assert (reply.status, reply.code) == (403, "forbidden")
 
 
-def test_the_record_can_be_narrowed_and_paged(lab: ApiLab) -> None:
+def test_audit_log_can_be_filtered_and_paged(lab: ApiLab) -> None:
     first = lab.get("/audit?limit=2", headers=as_user("boss")).json
     rest = lab.get(f"/audit?before={first['next_before']}", headers=as_user("boss")).json
     assert len(first["records"]) == 2
@@ -142,7 +142,7 @@ def test_the_record_can_be_narrowed_and_paged(lab: ApiLab) -> None:
     assert records(lab, "?since=2099-01-01T00:00:00Z") == []
 
 
-def test_reading_is_not_recorded_and_bad_reading_neither(lab: ApiLab) -> None:
+def test_reads_are_not_audited(lab: ApiLab) -> None:
     assert not is_audited("GET", 404, "not_found")
     assert not is_audited("GET", 400, "invalid_request")
     assert is_audited("GET", 403, "forbidden")
@@ -151,7 +151,7 @@ def test_reading_is_not_recorded_and_bad_reading_neither(lab: ApiLab) -> None:
     assert not is_audited("POST", 503, "unavailable")
 
 
-def test_somebody_who_tries_everything_does_not_fill_the_record(lab: ApiLab) -> None:
+def test_audit_records_per_caller_are_limited(lab: ApiLab) -> None:
     class Service:
         def __init__(self) -> None:
             self.rows: list[AuditRow] = []
@@ -180,7 +180,7 @@ def test_somebody_who_tries_everything_does_not_fill_the_record(lab: ApiLab) -> 
     assert sum(row.times for row in service.rows) == 10 * MOST_KINDS
 
 
-def test_a_long_record_is_read_beside_everything_else(
+def test_long_audit_log_is_read_without_blocking(
     lab: ApiLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others_are_served = threading.Event()

@@ -31,7 +31,7 @@ def a_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def test_a_node_is_called_as_the_server_says_and_not_as_its_request_does() -> None:
+def test_node_name_comes_from_server_not_from_request() -> None:
     authority, key = an_authority(), a_key()
     signed, fingerprint = authority.sign_node(
         a_request("head", key), "n1", NOW_MS, timedelta(days=1)
@@ -41,7 +41,7 @@ def test_a_node_is_called_as_the_server_says_and_not_as_its_request_does() -> No
     assert fingerprint == key_fingerprint(key.public_key()) == key_fingerprint(found)
 
 
-def test_a_certificate_is_believed_in_its_time_alone() -> None:
+def test_certificate_is_valid_only_in_its_period() -> None:
     authority = an_authority()
     signed, _ = authority.sign_node(a_request("n1", a_key()), "n1", NOW_MS, timedelta(days=1))
     for moment_ms in (NOW_MS, NOW_MS + DAY_MS - 1000):
@@ -51,7 +51,7 @@ def test_a_certificate_is_believed_in_its_time_alone() -> None:
             authority.node_of(signed, moment_ms)
 
 
-def test_only_what_this_authority_signed_for_a_node_is_believed() -> None:
+def test_only_node_certificates_of_this_authority_are_accepted() -> None:
     authority, other = an_authority(), an_authority()
     foreign, _ = other.sign_node(a_request("n1", a_key()), "n1", NOW_MS, timedelta(days=1))
     with pytest.raises(ValueError, match="not signed by this cluster's authority"):
@@ -65,7 +65,7 @@ def test_only_what_this_authority_signed_for_a_node_is_believed() -> None:
         authority.node_of(authority.certificate, NOW_MS)
 
 
-def test_only_good_requests_for_the_usual_kind_of_key_are_signed() -> None:
+def test_only_valid_requests_with_supported_key_are_signed() -> None:
     authority = an_authority()
     whole = a_request("n1", a_key())
     spoilt = whole[:-4] + bytes(4)
@@ -76,7 +76,7 @@ def test_only_good_requests_for_the_usual_kind_of_key_are_signed() -> None:
             authority.sign_node(request, "n1", NOW_MS, timedelta(days=1))
 
 
-def test_a_token_is_read_as_it_was_written_and_nothing_else_is() -> None:
+def test_join_token_round_trips_and_rejects_other_text() -> None:
     for text in (JoinText("a" * 43, "B" * 43), JoinText("-" * 43, "_" * 43, plain=True)):
         assert JoinText.read(f" {text}\n") == text
     for odd in ("", "tgpn_", "tgpu_" + "a" * 43, f"tgpn_{'a' * 43}", f"tgpn_{'a' * 43}.{'b' * 42}"):
@@ -84,13 +84,13 @@ def test_a_token_is_read_as_it_was_written_and_nothing_else_is() -> None:
             JoinText.read(odd)
 
 
-def test_a_pin_names_one_certificate() -> None:
+def test_pin_identifies_one_certificate() -> None:
     assert an_authority().pin != an_authority().pin
     authority = an_authority()
     assert authority.pin == certificate_pin(authority.certificate)
 
 
-def test_what_is_no_proof_is_none() -> None:
+def test_invalid_proof_is_rejected() -> None:
     for odd in ("", "abc", "!.!", "a.b", "AAAA.é"):
         assert read_proof(odd) is None
 
@@ -105,7 +105,7 @@ def test_what_is_no_proof_is_none() -> None:
         ),
     ],
 )
-def test_of_a_wrong_token_it_is_told_what_is_wrong_and_not_the_token(text: str, why: str) -> None:
+def test_token_error_names_problem_without_token(text: str, why: str) -> None:
     with pytest.raises(InvalidRequest) as raised:
         JoinText.read(text)
     assert why in str(raised.value)

@@ -38,7 +38,7 @@ async def one_held(loop: Loop, *, members: int = 1) -> str:
     return loop.store.allocations()[0].id
 
 
-def test_allocations_are_known_from_their_commit_to_the_commit_of_their_end() -> None:
+def test_allocations_are_known_from_commit_to_commit_of_end() -> None:
     async def play() -> None:
         store = MemoryStore()
         loop = Loop(store, a_core, lambda: 1_000)
@@ -53,7 +53,7 @@ def test_allocations_are_known_from_their_commit_to_the_commit_of_their_end() ->
     asyncio.run(play())
 
 
-def test_nothing_is_kept_of_the_members_of_an_attempt_whose_node_is_dead() -> None:
+def test_members_of_attempt_on_dead_node_are_forgotten() -> None:
     async def play() -> None:
         loop = Loop(MemoryStore(), a_core, lambda: 1_000)
         members = GangStatus()
@@ -69,7 +69,7 @@ def test_nothing_is_kept_of_the_members_of_an_attempt_whose_node_is_dead() -> No
     asyncio.run(play())
 
 
-def test_a_gang_has_met_from_the_commit_of_that_to_the_commit_of_its_end() -> None:
+def test_gang_is_committed_from_its_commit_to_commit_of_end() -> None:
     async def play() -> None:
         loop = Loop(MemoryStore(), a_core, lambda: 1_000)
         committed = AllocationView(loop)
@@ -85,7 +85,7 @@ def test_a_gang_has_met_from_the_commit_of_that_to_the_commit_of_its_end() -> No
     asyncio.run(play())
 
 
-def test_what_was_kept_although_its_commit_failed_is_known_after_the_reload() -> None:
+def test_row_stored_by_failed_commit_is_known_after_reload() -> None:
     async def play() -> None:
         loop = Loop(LostAnswer(), a_core, lambda: 1_000)
         committed = AllocationView(loop)

@@ -80,7 +80,7 @@ def everything(core: Core, store: MemoryStore) -> list[Any]:
         {"members": (Request.for_gpus(16_000),)},
     ],
 )
-def test_a_series_is_the_same_as_its_jobs(policy: str, fields: dict[str, Any]) -> None:
+def test_bulk_submission_equals_single_submissions(policy: str, fields: dict[str, Any]) -> None:
     series = a_series(**fields)
     found = []
     submissions: list[Callable[[], tuple[Any, ...]]] = [
@@ -101,9 +101,7 @@ def test_a_series_is_the_same_as_its_jobs(policy: str, fields: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("policy", ["easy", "fair", "feedback", "sjf"])
-def test_jobs_that_are_restored_together_are_the_same_as_each_alone(
-    policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bulk_restore_equals_single_restore(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     core, store = a_core(policy)
     several = [a_series(), a_series(hold=True), a_series(priority=2000), a_series(user="bob")]
     for number, series in enumerate((*several, several[0])):
@@ -122,7 +120,7 @@ def test_jobs_that_are_restored_together_are_the_same_as_each_alone(
     assert found[0] == found[1]
 
 
-def test_a_series_in_a_runner_that_no_node_has_waits_for_it() -> None:
+def test_bulk_submission_for_missing_runner_waits() -> None:
     core, store = a_core("easy")
     launch = Launch(argv=("x",), runner=Runner.TMUX)
     series = SubmitSeries(a_job(), launch, None, ("a", "b"), (("x",), ("y",)))
@@ -130,7 +128,7 @@ def test_a_series_in_a_runner_that_no_node_has_waits_for_it() -> None:
     assert len(core.state.unplaced) == 2
 
 
-def test_a_series_that_is_too_much_for_the_queue_leaves_nothing_behind() -> None:
+def test_bulk_submission_over_queue_limit_leaves_nothing() -> None:
     core, store = a_core("easy")
     before = everything(core, store)
     core.state.queued_tasks += 999_997

@@ -14,14 +14,14 @@ class Clocks:
         self.steady += ms
 
 
-def test_it_goes_with_the_wall_clock() -> None:
+def test_clock_follows_wall_clock() -> None:
     clocks = Clocks()
     clock = clocks.clock()
     clocks.advance(70)
     assert clock.now_ms() == 1_000_070
 
 
-def test_a_wall_clock_that_steps_back_neither_turns_nor_stops_it() -> None:
+def test_clock_is_monotonic_when_wall_clock_steps_back() -> None:
     clocks = Clocks()
     clock = clocks.clock()
     clocks.advance(10)
@@ -31,14 +31,14 @@ def test_a_wall_clock_that_steps_back_neither_turns_nor_stops_it() -> None:
     assert clock.now_ms() == 1_000_015
 
 
-def test_a_wall_clock_that_steps_forward_is_followed() -> None:
+def test_clock_follows_wall_clock_step_forward() -> None:
     clocks = Clocks()
     clock = clocks.clock()
     clocks.wall += 3_600_000
     assert clock.now_ms() == 4_600_000
 
 
-def test_it_begins_no_earlier_than_what_was_written() -> None:
+def test_clock_starts_no_earlier_than_last_stored_time() -> None:
     clock = Clocks().clock()
     clock.not_before(2_000_000)
     assert clock.now_ms() == 2_000_000

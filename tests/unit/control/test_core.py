@@ -61,7 +61,7 @@ def state_of(core: Core) -> object:
     )
 
 
-def test_a_start_writes_the_allocation_and_orders_it() -> None:
+def test_start_writes_allocation_and_order() -> None:
     core = a_core(nodes=[a_node(gpus=1)])
     outcome = core.apply(Submit(a_job(number=1)), 5)
     assert [type(write) for write in outcome.writes] == [EventRow, JobRow]
@@ -75,7 +75,7 @@ def test_a_start_writes_the_allocation_and_orders_it() -> None:
     assert not core.wants_cycle
 
 
-def test_tasks_that_start_together_write_the_row_of_their_array_once() -> None:
+def test_tasks_starting_together_write_array_row_once() -> None:
     core = a_core(nodes=[a_node(gpus=8)])
     core.apply(Submit(an_array(number=1, tasks="0-9")), 5)
     outcome = core.apply(RunCycle(), 6)
@@ -87,9 +87,7 @@ def test_tasks_that_start_together_write_the_row_of_their_array_once() -> None:
     assert len([write for write in outcome.writes if isinstance(write, TaskRow)]) == 8
 
 
-def test_messages_of_one_batch_write_the_row_of_an_array_once_as_it_stands_after_all_of_them() -> (
-    None
-):
+def test_batch_writes_final_array_row_once() -> None:
     core = a_core(nodes=[a_node(gpus=4)])
     core.apply(Submit(an_array(number=1, tasks="0-3")), 5)
     core.apply(RunCycle(), 6)
@@ -107,12 +105,12 @@ def test_messages_of_one_batch_write_the_row_of_an_array_once_as_it_stands_after
     }
 
 
-def test_a_cycle_with_nothing_new_decides_nothing() -> None:
+def test_cycle_without_changes_decides_nothing() -> None:
     core = a_busy_core()
     assert core.apply(RunCycle(), 1).plan is None
 
 
-def test_an_end_removes_the_allocation_and_records_the_job() -> None:
+def test_end_removes_allocation_and_records_job() -> None:
     core = a_busy_core()
     writes = core.apply(Ended("j1.1"), HOUR).writes
     assert RemovedAllocation("j1.1") in writes
@@ -143,7 +141,7 @@ def test_an_end_removes_the_allocation_and_records_the_job() -> None:
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_an_error_leaves_everything_as_it_was(message) -> None:
+def test_error_leaves_everything_unchanged(message) -> None:
     core = a_busy_core()
     before = state_of(core)
     with pytest.raises(SchedulerError):
@@ -151,13 +149,13 @@ def test_an_error_leaves_everything_as_it_was(message) -> None:
     assert state_of(core) == before
 
 
-def test_a_message_of_another_kind_is_refused() -> None:
+def test_unknown_message_type_is_rejected() -> None:
     with pytest.raises(InternalError, match="the core has no handler for str"):
         a_core().apply("hello", 0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fact", [Started("gone.1"), Ended("gone.1"), Checkpointed("gone.1")])
-def test_facts_about_what_is_held_no_more_change_nothing(fact) -> None:
+def test_reports_about_released_allocation_change_nothing(fact) -> None:
     core = a_busy_core()
     before = state_of(core)
     outcome = core.apply(fact, 1)
@@ -175,7 +173,7 @@ def test_nodes_tenants_and_pools_can_be_set() -> None:
     assert core.state.cluster.has_limits
 
 
-def test_ends_are_remembered_only_so_long() -> None:
+def test_ended_jobs_are_remembered_up_to_limit() -> None:
     core = a_core(nodes=[a_node()], limits=CoreLimits(remembered_ends=2))
     for number in (1, 2, 3):
         core.apply(Submit(a_job(number=number)), 0)
@@ -187,7 +185,7 @@ def test_ends_are_remembered_only_so_long() -> None:
     assert "j1" in core.state.jobs
 
 
-def test_the_next_timer_is_the_earliest_thing_that_is_due() -> None:
+def test_next_timer_is_earliest_due_event() -> None:
     core = a_core(nodes=[a_node()], policy=a_policy(default_limit_ms=9 * HOUR))
     assert core.next_timer_ms() is None
     core.apply(Submit(a_job(number=1)), 0)
@@ -199,7 +197,7 @@ def test_the_next_timer_is_the_earliest_thing_that_is_due() -> None:
     assert core.next_timer_ms() == 9 * HOUR
 
 
-def test_a_job_that_runs_longer_than_expected_is_expected_to_run_longer() -> None:
+def test_expected_end_of_overrunning_job_is_extended() -> None:
     core = a_core(nodes=[a_node()])
     core.apply(Submit(a_job(number=1, estimate_ms=HOUR)), 0)
     core.apply(RunCycle(), 0)
@@ -209,7 +207,7 @@ def test_a_job_that_runs_longer_than_expected_is_expected_to_run_longer() -> Non
     assert running.expected_end_ms > 2 * HOUR
 
 
-def test_overruns_wake_the_core_a_bounded_number_of_times() -> None:
+def test_overruns_wake_core_a_bounded_number_of_times() -> None:
     core = a_core(nodes=[a_node(gpus=1)])
     core.apply(Submit(a_job(number=1, estimate_ms=1)), 0)
     core.apply(Submit(a_job(number=2)), 0)
@@ -224,7 +222,7 @@ def test_overruns_wake_the_core_a_bounded_number_of_times() -> None:
     assert 10 < wakes < 1_500
 
 
-def test_standings_are_kept_only_of_accounts_that_wait_or_lend() -> None:
+def test_usage_is_cached_only_for_waiting_or_lending_accounts() -> None:
     lender = a_tenant(id="lender", gpus=4, elastic=True)
     core = a_core(nodes=[a_node(gpus=1)], policy=a_policy(name="fair"), tenants=[lender])
     for number in range(1, 6):
@@ -235,7 +233,7 @@ def test_standings_are_kept_only_of_accounts_that_wait_or_lend() -> None:
     assert sorted(core.state.cluster.tenant_usage) == ["lender", "t2", "t4", "t5"]
 
 
-def test_an_array_has_no_task_without_a_number() -> None:
+def test_array_has_no_task_without_number() -> None:
     record = JobRecord(an_array(number=1))
     with pytest.raises(InternalError, match="has no task without a number"):
         record.task(None)
@@ -248,7 +246,7 @@ def test_an_array_has_no_task_without_a_number() -> None:
         (lambda record: None, JobState.PENDING),
     ],
 )
-def test_an_array_shows_the_state_of_its_most_lively_task(
+def test_array_shows_state_of_its_most_active_task(
     happen: Callable[[JobRecord], None], state: JobState
 ) -> None:
     record = JobRecord(an_array(number=1, tasks="0-3"))

@@ -18,7 +18,7 @@ def an_allocation(members: int) -> Allocation:
     return Allocation(id="j.1", job_id="j", task=None, attempt=1, placements=placements, start_ms=0)
 
 
-def test_an_attempt_has_begun_when_its_last_member_has() -> None:
+def test_attempt_starts_with_its_last_member() -> None:
     members, gang = GangStatus(), an_allocation(3)
     assert [members.on_started(gang, member) for member in (0, 2, 2, 1)] == [
         False,
@@ -28,14 +28,14 @@ def test_an_attempt_has_begun_when_its_last_member_has() -> None:
     ]
 
 
-def test_an_attempt_is_over_when_its_last_member_is() -> None:
+def test_attempt_ends_with_its_last_member() -> None:
     members, gang = GangStatus(), an_allocation(2)
     assert members.on_ended(gang, 0, WELL) is None
     assert members.to_stop(gang) == []
     assert members.on_ended(gang, 1, WELL) == Ended("j.1", exit_code=0)
 
 
-def test_an_attempt_ended_with_its_last_member_whoever_tells_it_first() -> None:
+def test_attempt_end_time_is_that_of_last_member_in_any_report_order() -> None:
     members, gang = GangStatus(), an_allocation(2)
     members.on_ended(gang, 0, replace(WELL, ended_ms=900, run_ms=50))
     ended = members.on_ended(gang, 1, replace(WELL, ended_ms=300, run_ms=70))
@@ -45,13 +45,13 @@ def test_an_attempt_ended_with_its_last_member_whoever_tells_it_first() -> None:
     assert members.on_ended(gang, 1, WELL) == Ended("j.1", exit_code=0)
 
 
-def test_an_attempt_was_stopped_if_any_member_was_though_all_end_well() -> None:
+def test_attempt_counts_as_stopped_if_any_member_was() -> None:
     members, gang = GangStatus(), an_allocation(2)
     assert members.on_ended(gang, 1, replace(WELL, stopped_by="preempted")) is None
     assert members.on_ended(gang, 0, WELL) == Ended("j.1", exit_code=0, stopped_by="preempted")
 
 
-def test_when_one_member_fails_the_others_are_stopped_once_and_its_failure_counts() -> None:
+def test_failed_member_stops_others_once_and_its_failure_counts() -> None:
     members, gang = GangStatus(), an_allocation(3)
     assert members.on_ended(gang, 1, FAILED) is None
     assert members.to_stop(gang) == [0, 2]
@@ -61,7 +61,7 @@ def test_when_one_member_fails_the_others_are_stopped_once_and_its_failure_count
     assert members.on_ended(gang, 2, STOPPED) == Ended("j.1", exit_code=3, detail=blamed)
 
 
-def test_the_member_that_failed_by_itself_decides_also_when_its_end_is_told_last() -> None:
+def test_first_failed_member_decides_result_in_any_report_order() -> None:
     members, gang = GangStatus(), an_allocation(3)
     stopped = replace(STOPPED, stopped_by="gang", at_ms=30)
     assert members.on_ended(gang, 0, stopped) is None
@@ -70,7 +70,7 @@ def test_the_member_that_failed_by_itself_decides_also_when_its_end_is_told_last
     assert ended == Ended("j.1", exit_code=3, detail="member 2 on n0: exit code 3")
 
 
-def test_members_that_must_stop_are_told_again_when_their_agent_has_come_back() -> None:
+def test_stop_is_repeated_for_members_of_reconnected_agent() -> None:
     members, gang = GangStatus(), an_allocation(3)
     assert members.on_ended(gang, 0, WELL) is None
     assert members.to_stop_on("n0") == []
@@ -82,7 +82,7 @@ def test_members_that_must_stop_are_told_again_when_their_agent_has_come_back() 
     assert members.to_stop_on("n0") == []
 
 
-def test_who_has_told_its_end_is_known_also_where_the_end_was_known_before() -> None:
+def test_reported_end_is_known_even_if_end_was_known_before() -> None:
     members, gang = GangStatus(), an_allocation(2)
     assert members.places("j.1") == []
     members.on_ended(gang, 0, FAILED)
@@ -91,7 +91,7 @@ def test_who_has_told_its_end_is_known_also_where_the_end_was_known_before() -> 
     assert members.places("j.1") == [(0, "n0", True), (1, "n0", False)]
 
 
-def test_a_repeated_report_changes_nothing() -> None:
+def test_repeated_member_report_changes_nothing() -> None:
     members, gang = GangStatus(), an_allocation(2)
     members.on_ended(gang, 0, FAILED)
     assert members.on_ended(gang, 0, WELL) is None
@@ -99,7 +99,7 @@ def test_a_repeated_report_changes_nothing() -> None:
     assert ended == Ended("j.1", exit_code=3, detail="member 0 on n0: exit code 3")
 
 
-def test_an_end_that_nobody_saw_is_not_a_success() -> None:
+def test_unobserved_end_is_not_success() -> None:
     members, alone = GangStatus(), an_allocation(1)
     unknown = MemberResult(exit_code=None, signal=None, detail="the launcher had died")
     ended = members.on_ended(alone, 0, unknown)
@@ -112,7 +112,7 @@ def over_nodes(members: int) -> Allocation:
     return replace(an_allocation(1), placements=placements)
 
 
-def test_a_gang_is_prepared_with_its_last_member_and_meets_at_the_port_of_the_first() -> None:
+def test_gang_is_prepared_with_last_member_and_uses_port_of_first() -> None:
     members, gang = GangStatus(), over_nodes(3)
     said = [members.on_prepared(gang, number, port) for number, port in ((1, 0), (0, 4711), (1, 0))]
     assert said == [None, None, None]
@@ -120,7 +120,7 @@ def test_a_gang_is_prepared_with_its_last_member_and_meets_at_the_port_of_the_fi
     assert members.progress(gang.id) == ([0, 1, 2], [])
 
 
-def test_what_a_node_has_prepared_does_not_count_while_it_is_away() -> None:
+def test_prepared_report_of_disconnected_node_does_not_count() -> None:
     members, gang = GangStatus(), over_nodes(2)
     members.on_prepared(gang, 0, 4711)
     members.on_disconnected("n0")
@@ -128,14 +128,14 @@ def test_what_a_node_has_prepared_does_not_count_while_it_is_away() -> None:
     assert members.on_prepared(gang, 0, 4712) == 4712
 
 
-def test_a_gang_is_not_prepared_when_one_of_those_that_were_is_over() -> None:
+def test_gang_is_not_prepared_when_prepared_member_has_ended() -> None:
     members, gang = GangStatus(), over_nodes(2)
     members.on_prepared(gang, 0, 4711)
     members.on_ended(gang, 0, replace(FAILED, ran=False, exit_code=None))
     assert members.on_prepared(gang, 1, 0) is None
 
 
-def test_who_was_late_is_named_with_the_node_and_whether_it_answers() -> None:
+def test_late_member_is_named_with_node_and_connection_state() -> None:
     members, gang = GangStatus(), over_nodes(3)
     members.on_prepared(gang, 0, 4711)
     late = members.note_late(gang, {"n2"}, 60_000)
@@ -149,7 +149,7 @@ def test_who_was_late_is_named_with_the_node_and_whether_it_answers() -> None:
     assert ends[2].detail == late
 
 
-def test_after_the_commit_it_is_who_did_not_begin_that_is_late() -> None:
+def test_after_commit_member_that_did_not_start_is_late() -> None:
     members = GangStatus()
     gang = replace(over_nodes(2), rendezvous=Rendezvous(at_ms=5, port=4711, hosts=("a", "b")))
     members.on_started(gang, 0)
@@ -163,7 +163,7 @@ NO_DISK = MemberResult(
 )
 
 
-def test_a_prolog_that_failed_is_told_with_its_node() -> None:
+def test_failed_prolog_is_reported_with_node() -> None:
     ended = GangStatus().on_ended(an_allocation(1), 0, NO_DISK)
     assert ended == Ended(
         "j.1",
@@ -174,7 +174,7 @@ def test_a_prolog_that_failed_is_told_with_its_node() -> None:
     )
 
 
-def test_a_prolog_that_failed_decides_whatever_else_kept_members_from_running() -> None:
+def test_failed_prolog_decides_result_of_gang() -> None:
     members, gang = GangStatus(), over_nodes(3)
     earlier = replace(FAILED, exit_code=None, ran=False, detail="no such directory", at_ms=1)
     assert members.on_ended(gang, 0, earlier) is None
@@ -188,7 +188,7 @@ def test_a_prolog_that_failed_decides_whatever_else_kept_members_from_running() 
     )
 
 
-def test_of_several_members_on_a_node_the_first_speaks_for_its_hooks() -> None:
+def test_hook_failure_is_reported_once_per_node() -> None:
     members, gang = GangStatus(), an_allocation(3)
     ends = [members.on_ended(gang, number, NO_DISK) for number in range(3)]
     assert ends[2] is not None

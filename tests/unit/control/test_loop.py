@@ -118,7 +118,7 @@ def a_submission(**changes: Any) -> Submit:
     return Submit(a_job(id="", **changes))
 
 
-def test_an_answer_comes_after_the_commit_with_the_job_and_its_order() -> None:
+def test_response_follows_commit_with_job_and_order() -> None:
     async def test(bench: Bench) -> None:
         outcome = await bench.loop.apply(a_submission(gpus=2))
         assert outcome.jobs[0].id == "job-1"
@@ -132,7 +132,7 @@ def test_an_answer_comes_after_the_commit_with_the_job_and_its_order() -> None:
     with_loop(test)
 
 
-def test_messages_that_come_together_are_committed_together() -> None:
+def test_concurrent_messages_are_committed_together() -> None:
     async def test(bench: Bench) -> None:
         before = len(bench.store.batches)
         answers = [bench.loop.post(a_submission(number=0, gpus=0)) for _ in range(50)]
@@ -147,7 +147,7 @@ def a_series(job: Job, launch: Launch, name: str) -> SubmitSeries:
     return SubmitSeries(job, launch, None, (name,), ((name,),))
 
 
-def test_submissions_that_are_alike_become_one_write_and_keep_their_own_answers() -> None:
+def test_identical_submissions_are_written_once_with_own_responses() -> None:
     async def test(bench: Bench) -> None:
         job, launch = a_job(id="", number=0, gpus=8), Launch(argv=("x",))
         await bench.loop.apply(a_submission(gpus=8))
@@ -165,7 +165,7 @@ def test_submissions_that_are_alike_become_one_write_and_keep_their_own_answers(
     with_loop(test)
 
 
-def test_of_submissions_that_are_alike_each_is_refused_for_itself() -> None:
+def test_identical_submissions_are_rejected_individually() -> None:
     async def test(bench: Bench) -> None:
         job, launch = a_job(id="", number=0, gpus=1), Launch(argv=("x",))
         bench.loop._rules = refuse_n1
@@ -184,7 +184,7 @@ def refuse_n1(submission: Submit | SubmitSeries) -> Submit | SubmitSeries:
     return submission
 
 
-def test_submissions_of_two_callers_are_never_one() -> None:
+def test_submissions_of_two_callers_are_never_merged() -> None:
     async def test(bench: Bench) -> None:
         job = replace(a_job(id="", number=0, gpus=1), user="ann", tenant="vision")
         launch = Launch(argv=("x",), uid=1000, user="ann")
@@ -197,7 +197,7 @@ def test_submissions_of_two_callers_are_never_one() -> None:
     with_loop(test)
 
 
-def test_a_refusal_costs_only_the_one_who_asked() -> None:
+def test_rejection_affects_only_its_caller() -> None:
     async def test(bench: Bench) -> None:
         good = bench.loop.post(a_submission(gpus=1))
         bad = bench.loop.post(a_submission(gpus=99, number=2))
@@ -209,7 +209,7 @@ def test_a_refusal_costs_only_the_one_who_asked() -> None:
     with_loop(test)
 
 
-def test_many_jobs_are_accepted_together_or_not_at_all() -> None:
+def test_bulk_submission_is_all_or_nothing() -> None:
     async def test(bench: Bench) -> None:
         good, bad = a_submission(gpus=1), a_submission(gpus=99)
         with pytest.raises(NeverFits) as refused:
@@ -223,7 +223,7 @@ def test_many_jobs_are_accepted_together_or_not_at_all() -> None:
     with_loop(test)
 
 
-def test_a_commit_that_fails_takes_everything_back() -> None:
+def test_failed_commit_rolls_back_everything() -> None:
     async def test(bench: Bench) -> None:
         await bench.loop.apply(a_submission(gpus=8))
         bench.store.full = True
@@ -241,7 +241,7 @@ def test_a_commit_that_fails_takes_everything_back() -> None:
     with_loop(test)
 
 
-def test_a_store_that_cannot_be_read_either_is_asked_until_it_can(
+def test_unreadable_store_is_retried_until_it_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("gpu_scheduler.control.loop.PAUSE_AFTER_BUG_S", 0.0)
@@ -262,7 +262,7 @@ def test_a_store_that_cannot_be_read_either_is_asked_until_it_can(
     with_loop(test)
 
 
-def test_a_bug_while_all_is_read_again_does_not_end_the_scheduler(
+def test_bug_during_reload_does_not_stop_scheduler(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("gpu_scheduler.control.loop.PAUSE_AFTER_BUG_S", 0.0)
@@ -307,9 +307,7 @@ class Picky(Disk):
 
 
 @pytest.mark.parametrize("target", ["A", "B"])
-def test_a_record_that_cannot_be_kept_costs_only_itself(
-    target: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_audit_row_fails_alone(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu_scheduler.control.loop.PAUSE_AFTER_BUG_S", 0.0)
 
     async def test(bench: Bench) -> None:
@@ -339,7 +337,7 @@ class SlowToRead(Disk):
         return super().tenants()
 
 
-def test_the_event_loop_goes_on_while_everything_is_read_again() -> None:
+def test_event_loop_runs_during_reload() -> None:
     async def test(bench: Bench) -> None:
         store = bench.store
         assert isinstance(store, SlowToRead)
@@ -358,7 +356,7 @@ def test_the_event_loop_goes_on_while_everything_is_read_again() -> None:
     with_loop(test, SlowToRead())
 
 
-def test_orders_that_need_a_store_that_is_away_are_given_when_all_was_read_again() -> None:
+def test_orders_that_fail_on_unavailable_store_are_sent_after_reload() -> None:
     async def test(bench: Bench) -> None:
         away = [StoreUnavailable("just now")]
 
@@ -393,7 +391,7 @@ class Away(Disk):
         return super().commit(writes)
 
 
-def test_who_comes_while_a_commit_waits_for_its_store_is_refused_and_facts_are_kept() -> None:
+def test_requests_are_rejected_and_reports_kept_while_commit_waits_for_store() -> None:
     async def test(bench: Bench) -> None:
         store = bench.store
         assert isinstance(store, Away)
@@ -414,7 +412,7 @@ def test_who_comes_while_a_commit_waits_for_its_store_is_refused_and_facts_are_k
     with_loop(test, Away())
 
 
-def test_a_bug_costs_one_batch_and_not_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_fails_one_batch_not_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu_scheduler.control.loop.PAUSE_AFTER_BUG_S", 0.0)
 
     def broken(*_: object) -> None:
@@ -431,7 +429,7 @@ def test_a_bug_costs_one_batch_and_not_the_scheduler(monkeypatch: pytest.MonkeyP
     with_loop(test)
 
 
-def test_a_new_loop_goes_on_where_the_old_one_was() -> None:
+def test_new_loop_continues_from_stored_state() -> None:
     disk = Disk()
 
     async def first(bench: Bench) -> None:
@@ -450,7 +448,7 @@ def test_a_new_loop_goes_on_where_the_old_one_was() -> None:
     with_loop(second, disk)
 
 
-def test_a_task_that_was_cancelled_before_its_next_attempt_stays_so_after_a_restart() -> None:
+def test_task_cancelled_before_retry_stays_cancelled_after_restart() -> None:
     disk = Disk()
 
     async def first(bench: Bench) -> None:
@@ -471,7 +469,7 @@ def test_a_task_that_was_cancelled_before_its_next_attempt_stays_so_after_a_rest
     with_loop(second, disk)
 
 
-def test_a_job_that_ended_before_the_restart_can_be_retried_and_depended_on() -> None:
+def test_job_ended_before_restart_can_be_retried_and_depended_on() -> None:
     disk = Disk()
 
     async def first(bench: Bench) -> None:
@@ -489,7 +487,7 @@ def test_a_job_that_ended_before_the_restart_can_be_retried_and_depended_on() ->
     with_loop(second, disk)
 
 
-def test_what_kept_a_job_from_starting_keeps_it_after_a_restart_and_a_retry() -> None:
+def test_hold_and_dependency_survive_restart_and_retry() -> None:
     disk = Disk()
     waits: tuple[dict[str, Any], ...] = (
         {"dependencies": after("job-1")},
@@ -520,7 +518,7 @@ def test_what_kept_a_job_from_starting_keeps_it_after_a_restart_and_a_retry() ->
     with_loop(second, disk)
 
 
-def test_nobody_touches_the_jobs_of_others() -> None:
+def test_job_of_another_user_cannot_be_changed() -> None:
     async def test(bench: Bench) -> None:
         await bench.loop.apply(a_submission(gpus=1, user="ann"), ANN)
         for message in (Cancel("job-1"), Hold("job-1"), Retry("job-1"), Update("job-1", ())):
@@ -538,7 +536,7 @@ def test_nobody_touches_the_jobs_of_others() -> None:
     with_loop(test)
 
 
-def test_a_tenants_admin_touches_the_jobs_of_that_tenant_and_no_other() -> None:
+def test_tenant_admin_changes_only_jobs_of_tenant() -> None:
     async def test(bench: Bench) -> None:
         await bench.loop.apply(a_submission(gpus=1, user="ann"), ANN)
         await bench.loop.apply(a_submission(number=2, gpus=1, user="ann", tenant="audio"))
@@ -549,7 +547,7 @@ def test_a_tenants_admin_touches_the_jobs_of_that_tenant_and_no_other() -> None:
     with_loop(test)
 
 
-def test_jobs_go_only_to_tenants_that_their_user_belongs_to() -> None:
+def test_user_submits_only_to_own_tenants() -> None:
     async def test(bench: Bench) -> None:
         with pytest.raises(Forbidden, match="'ann' does not belong to tenant 'audio'"):
             await bench.loop.apply(a_submission(user="ann", tenant="audio"), ANN)
@@ -558,7 +556,7 @@ def test_jobs_go_only_to_tenants_that_their_user_belongs_to() -> None:
     with_loop(test)
 
 
-def test_a_viewer_changes_nothing_of_its_own_either() -> None:
+def test_viewer_cannot_change_own_jobs() -> None:
     async def test(bench: Bench) -> None:
         await bench.loop.apply(a_submission(user="ann"), ANN)
         for message in (Cancel("job-1"), a_submission(user="ann")):
@@ -568,7 +566,7 @@ def test_a_viewer_changes_nothing_of_its_own_either() -> None:
     with_loop(test)
 
 
-def test_a_subscriber_sees_every_event_once_and_in_order() -> None:
+def test_subscriber_sees_every_event_once_in_order() -> None:
     async def test(bench: Bench) -> None:
         await bench.loop.apply(a_submission(gpus=8))
         seen: list[tuple[int, EventRow]] = []
@@ -592,7 +590,7 @@ def test_a_subscriber_sees_every_event_once_and_in_order() -> None:
     with_loop(test)
 
 
-def test_a_long_history_leaves_others_their_turns() -> None:
+def test_reading_long_history_yields_to_event_loop() -> None:
     async def test(bench: Bench) -> None:
         bench.store.commit([EventRow(at_ms=1, kind="noise") for _ in range(5_500)])
         turns = 0
@@ -614,7 +612,7 @@ def test_a_long_history_leaves_others_their_turns() -> None:
     with_loop(test)
 
 
-def test_every_event_of_a_job_says_whose_it_is() -> None:
+def test_every_job_event_names_its_owner() -> None:
     async def test(bench: Bench) -> None:
         loop = bench.loop
         await loop.apply(a_submission(user="ann", hold=True), ANN)
@@ -633,7 +631,7 @@ def test_every_event_of_a_job_says_whose_it_is() -> None:
     with_loop(test)
 
 
-def test_a_subscriber_that_falls_behind_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_subscriber_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu_scheduler.control.loop.LARGEST_BACKLOG", 3)
 
     async def test(bench: Bench) -> None:
@@ -649,7 +647,7 @@ def test_a_subscriber_that_falls_behind_is_cut_off(monkeypatch: pytest.MonkeyPat
     with_loop(test)
 
 
-def test_a_store_that_is_too_new_ends_a_lead_and_a_lone_server_asks_again() -> None:
+def test_too_new_store_ends_leadership_and_single_server_retries() -> None:
     class Newer(Disk):
         is_newer = False
 
@@ -683,7 +681,7 @@ def test_a_store_that_is_too_new_ends_a_lead_and_a_lone_server_asks_again() -> N
     with_loop(test, Newer())
 
 
-def test_a_loop_that_closes_answers_what_came_and_refuses_the_rest() -> None:
+def test_closing_loop_answers_accepted_messages_and_rejects_the_rest() -> None:
     async def run() -> None:
         bench = Bench(Disk())
         came = bench.loop.post(a_submission(gpus=0))
@@ -695,7 +693,7 @@ def test_a_loop_that_closes_answers_what_came_and_refuses_the_rest() -> None:
     asyncio.run(run())
 
 
-def test_a_loop_that_closes_waits_for_upkeep_and_the_event_loop_goes_on() -> None:
+def test_closing_loop_waits_for_housekeeping_without_blocking_event_loop() -> None:
     async def run() -> None:
         bench = Bench(Disk())
         go_on = Event()
@@ -716,7 +714,7 @@ def test_a_loop_that_closes_waits_for_upkeep_and_the_event_loop_goes_on() -> Non
     asyncio.run(run())
 
 
-def test_nobody_learns_about_others_by_depending_on_them() -> None:
+def test_dependency_does_not_reveal_jobs_of_others() -> None:
     async def test(bench: Bench) -> None:
         await bench.loop.apply(a_submission(gpus=1, user="ann"), ANN)
         for job_id in ("job-1", "job-99"):
@@ -727,7 +725,7 @@ def test_nobody_learns_about_others_by_depending_on_them() -> None:
     with_loop(test)
 
 
-def test_the_rules_of_the_site_hold_for_changes_too() -> None:
+def test_site_rules_apply_to_updates() -> None:
     def refuse_large(submission: Submit) -> Submit:
         if submission.job.gpu_milli > 2000:
             raise Forbidden("too large")
@@ -746,7 +744,7 @@ def test_the_rules_of_the_site_hold_for_changes_too() -> None:
     asyncio.run(run())
 
 
-def test_a_stop_that_a_restart_falls_into_keeps_its_ground() -> None:
+def test_stop_reason_survives_restart() -> None:
     disk = Disk()
 
     async def first(bench: Bench) -> None:
@@ -764,7 +762,7 @@ def test_a_stop_that_a_restart_falls_into_keeps_its_ground() -> None:
     with_loop(second, disk)
 
 
-def test_who_only_looks_at_commits_can_fail_without_harm() -> None:
+def test_failing_commit_listener_does_no_harm() -> None:
     async def test(bench: Bench) -> None:
         seen: list[int] = []
 

@@ -23,7 +23,7 @@ def join(core: Core, fingerprint: str, *, now_ms: int = 1, node: str = "n7") -> 
 
 
 @pytest.mark.parametrize("uses", [1, 20])
-def test_a_node_that_asks_again_with_its_key_is_answered_and_counted_once(uses: int) -> None:
+def test_repeated_join_with_same_key_is_answered_and_counted_once(uses: int) -> None:
     core = a_core_with_a_token(uses)
     join(core, "mine", now_ms=1)
     join(core, "mine", now_ms=2)
@@ -33,7 +33,7 @@ def test_a_node_that_asks_again_with_its_key_is_answered_and_counted_once(uses: 
 
 
 @pytest.mark.parametrize("uses", [1, 20])
-def test_nobody_with_another_key_takes_the_place_of_a_node_that_has_joined(uses: int) -> None:
+def test_another_key_cannot_replace_joined_node(uses: int) -> None:
     core = a_core_with_a_token(uses)
     join(core, "mine")
     with pytest.raises(Forbidden):
@@ -41,14 +41,14 @@ def test_nobody_with_another_key_takes_the_place_of_a_node_that_has_joined(uses:
     assert core.state.node_keys.nodes["n7"].fingerprint == "mine"
 
 
-def test_a_token_that_is_used_up_answers_no_other_node_with_that_key() -> None:
+def test_exhausted_token_is_rejected_for_other_node_with_same_key() -> None:
     core = a_core_with_a_token(1)
     join(core, "mine")
     with pytest.raises(Forbidden, match="so many have joined"):
         join(core, "mine", node="n8")
 
 
-def test_who_was_revoked_does_not_come_back_by_asking_again() -> None:
+def test_revoked_node_cannot_rejoin_by_repeating_request() -> None:
     core = a_core_with_a_token(1)
     join(core, "mine")
     core.apply(RevokeNode("n7"), 2)
@@ -56,7 +56,7 @@ def test_who_was_revoked_does_not_come_back_by_asking_again() -> None:
         join(core, "mine", now_ms=3)
 
 
-def test_a_token_that_was_revoked_answers_nobody_again() -> None:
+def test_revoked_token_is_rejected_on_repeat() -> None:
     core = a_core_with_a_token(1)
     join(core, "mine")
     core.apply(RevokeJoinToken("t"), 2)

@@ -20,24 +20,24 @@ def compare(core: Core, held: set[Held], committed: set[str]) -> Repairs:
     return reconcile(core.state, "n0", held, committed)
 
 
-def test_what_a_node_holds_as_it_should_needs_no_repair() -> None:
+def test_node_that_matches_state_needs_no_repair() -> None:
     core, order = a_placed_job()
     assert not compare(core, {(order.allocation.id, 0)}, {order.allocation.id})
 
 
-def test_work_that_never_arrived_is_ordered_again() -> None:
+def test_missing_job_is_ordered_again() -> None:
     core, order = a_placed_job()
     assert compare(core, set(), {order.allocation.id}).starts == [order]
 
 
-def test_work_that_ran_and_has_no_record_any_more_ends_without_a_guess() -> None:
+def test_started_job_without_record_ends_with_unknown_result() -> None:
     core, order = a_placed_job()
     core.apply(Started(order.allocation.id), 1)
     repairs = compare(core, set(), {order.allocation.id})
     assert (repairs.gone, repairs.starts) == ([(order.allocation.id, 0)], [])
 
 
-def test_work_that_is_to_stop_is_told_again_even_if_it_never_arrived() -> None:
+def test_stop_is_repeated_even_if_start_never_arrived() -> None:
     core, order = a_placed_job()
     core.apply(Cancel("j"), 1)
     stop = StopOrder(order.allocation.id, "cancelled")
@@ -46,12 +46,12 @@ def test_work_that_is_to_stop_is_told_again_even_if_it_never_arrived() -> None:
         assert (repairs.stops, repairs.gone, repairs.starts) == ([stop], [], [])
 
 
-def test_work_that_nobody_knows_is_to_be_stopped() -> None:
+def test_unknown_job_on_node_is_stopped() -> None:
     core, _ = a_placed_job()
     assert compare(core, {("other.1", 0)}, set()).unknown == [("other.1", 0)]
 
 
-def test_what_is_not_committed_yet_is_left_alone() -> None:
+def test_uncommitted_changes_are_left_alone() -> None:
     core, order = a_placed_job()
     assert not compare(core, set(), set())
     core.apply(Ended(order.allocation.id), 1)

@@ -51,14 +51,14 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def test_nothing_is_wrong_with_a_server_that_is_well(bench: Bench) -> None:
+def test_healthy_server_has_no_findings(bench: Bench) -> None:
     for _ in range(20):
         bench.commits.add(0.002)
         bench.pass_time()
     assert [finding for finding in bench.vitals() if finding.check != "disk"] == []
 
 
-def test_a_commit_that_does_not_come_to_its_end_is_found_while_it_lasts(bench: Bench) -> None:
+def test_hanging_commit_is_reported_while_it_lasts(bench: Bench) -> None:
     bench.commit_age_s = 1.9
     assert bench.found("store") == []
     bench.commit_age_s = 7.3
@@ -70,7 +70,7 @@ def test_a_commit_that_does_not_come_to_its_end_is_found_while_it_lasts(bench: B
     assert bench.found("store") == []
 
 
-def test_slow_commits_are_found_and_forgotten_when_they_are_quick_again(bench: Bench) -> None:
+def test_slow_commits_are_reported_until_fast_again(bench: Bench) -> None:
     for _ in range(5):
         bench.commits.add(2.0)
     bench.pass_time()
@@ -84,7 +84,7 @@ def test_slow_commits_are_found_and_forgotten_when_they_are_quick_again(bench: B
     assert bench.found("store") == []
 
 
-def test_a_clock_that_is_set_is_told_for_a_while(bench: Bench) -> None:
+def test_clock_step_is_reported_for_limited_time(bench: Bench) -> None:
     bench.wall += 3600
     bench.pass_time()
     (found,) = bench.found("clock")
@@ -94,7 +94,7 @@ def test_a_clock_that_is_set_is_told_for_a_while(bench: Bench) -> None:
     assert bench.found("clock") == []
 
 
-def test_a_clock_behind_what_was_written_is_told_until_it_has_caught_up(bench: Bench) -> None:
+def test_clock_behind_stored_time_is_reported_until_caught_up(bench: Bench) -> None:
     bench.ahead_s = 120
     (found,) = bench.found("clock")
     assert "120 s behind" in found.detail
@@ -102,9 +102,7 @@ def test_a_clock_behind_what_was_written_is_told_until_it_has_caught_up(bench: B
     assert bench.found("clock") == []
 
 
-def test_a_disk_with_little_room_or_none_at_all_is_told(
-    bench: Bench, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_low_or_full_disk_is_reported(bench: Bench, tmp_path: Path, monkeypatch: Any) -> None:
     def a_disk(free_mb: int, files: int) -> os.statvfs_result:
         blocks = 100 * 1024
         return os.statvfs_result(
@@ -122,6 +120,6 @@ def test_a_disk_with_little_room_or_none_at_all_is_told(
     assert "cannot be read" in gone.found("disk")[0].detail
 
 
-def test_lines_that_the_log_could_not_take_are_told(bench: Bench) -> None:
+def test_lost_log_lines_are_reported(bench: Bench) -> None:
     bench.lost = 7
     assert "7 lines" in bench.found("logs")[0].detail

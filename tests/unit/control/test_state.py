@@ -5,7 +5,7 @@ from gpu_scheduler.control.state import FEW_TIMERS
 from tests.builders import HOUR, a_core, a_job, a_node
 
 
-def test_the_limits_of_jobs_that_have_ended_are_not_kept_until_they_are_due() -> None:
+def test_timers_of_ended_jobs_are_removed_early() -> None:
     core = a_core(nodes=[a_node(gpus=1)])
     for number in range(1, 2 * FEW_TIMERS):
         core.apply(Submit(a_job(number=number, max_runtime_ms=HOUR)), number)
@@ -14,7 +14,7 @@ def test_the_limits_of_jobs_that_have_ended_are_not_kept_until_they_are_due() ->
     assert core.next_timer_ms() == HOUR + FEW_TIMERS + 1
 
 
-def test_the_limit_of_a_job_that_runs_is_kept() -> None:
+def test_timer_of_running_job_is_kept() -> None:
     core = a_core(nodes=[a_node(gpus=1)])
     core.apply(Submit(a_job(number=1, max_runtime_ms=HOUR)), 0)
     core.apply(RunCycle(), 0)

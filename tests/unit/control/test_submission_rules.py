@@ -53,13 +53,13 @@ def launches(message: Command) -> list[Launch | None]:
         pytest.param(UpdateService("svc-1", SERVICE), id="a changed service"),
     ],
 )
-def test_what_runs_is_what_the_rules_make_of_it(message: Command) -> None:
+def test_rules_rewrite_launch_of_every_command(message: Command) -> None:
     allowed = apply_rules(state(), message, settle)
     assert set(launches(allowed)) == {SETTLED}
     assert apply_rules(state(), message, lambda same: same) is message
 
 
-def test_of_many_the_first_that_is_refused_is_named() -> None:
+def test_first_rejected_submission_is_named() -> None:
     def refuse_plain(submission: Submit | SubmitSeries) -> Submit | SubmitSeries:
         if isinstance(submission, Submit):
             raise Forbidden("no")

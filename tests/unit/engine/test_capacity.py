@@ -24,7 +24,7 @@ def why_never(state: ClusterState, **wishes) -> str:
     return ever_fits(state, state.job_shape(a_job(**wishes)))
 
 
-def test_busy_broken_and_drained_nodes_could_run_it_one_day() -> None:
+def test_busy_broken_and_drained_nodes_count_as_possible_capacity() -> None:
     node = a_node(
         gpus=2,
         state=NodeState.LOST,
@@ -55,12 +55,12 @@ def test_busy_broken_and_drained_nodes_could_run_it_one_day() -> None:
     ],
     ids=str,
 )
-def test_what_no_node_offers_can_never_run(wishes) -> None:
+def test_request_that_no_node_offers_never_fits(wishes) -> None:
     state = a_state(nodes=a_cluster(nodes=2, gpus=8, islands=2))
     assert why_never(state, **wishes)
 
 
-def test_the_labels_and_the_hardware_must_be_on_the_same_node() -> None:
+def test_labels_and_hardware_must_be_on_same_node() -> None:
     small = a_node(ordinal=0, gpus=1, labels=(("zone", "a"),))
     state = a_state(nodes=[small, a_node(ordinal=1, gpus=8)])
     assert why_never(state, gpus=8) == ""
@@ -68,14 +68,14 @@ def test_the_labels_and_the_hardware_must_be_on_the_same_node() -> None:
     assert why_never(state, gpus=8, node_labels=(("zone", "a"),))
 
 
-def test_a_node_that_is_gone_for_good_counts_no_more() -> None:
+def test_removed_node_no_longer_counts() -> None:
     state = a_state(nodes=[a_node(ordinal=0, gpus=8), a_node(ordinal=1, gpus=1)])
     state.remove_node("n0")
     assert why_never(state, gpus=8)
     assert largest_node_gpus(state.index, a_request(gpus=8)) == 1
 
 
-def test_a_gang_that_did_not_fit_may_fit_when_a_node_comes() -> None:
+def test_gang_that_never_fit_may_fit_after_node_joins() -> None:
     state = a_state(nodes=[a_node(ordinal=0, gpus=4)])
     assert why_never(state, gpus=4, members=2).startswith(
         "8 GPUs requested, but the largest node has 4 "
@@ -84,31 +84,31 @@ def test_a_gang_that_did_not_fit_may_fit_when_a_node_comes() -> None:
     assert why_never(state, gpus=4, members=2) == ""
 
 
-def test_an_elastic_gang_needs_only_its_minimum() -> None:
+def test_elastic_gang_needs_only_its_minimum() -> None:
     state = a_state(nodes=[a_node(gpus=4)])
     assert why_never(state, gpus=4, members=3, min_members=1) == ""
 
 
-def test_the_largest_node_counts_allowed_models_only() -> None:
+def test_largest_node_counts_allowed_models_only() -> None:
     mixed = [a_device(index=i, model="A100" if i < 3 else "V100") for i in range(8)]
     state = a_state(nodes=[a_node(devices=mixed)])
     assert largest_node_gpus(state.index, a_request(gpu_models=("A100",))) == 3
     assert largest_node_gpus(a_state().index, a_request()) == 0
 
 
-def test_the_largest_node_does_not_count_devices_that_are_split() -> None:
+def test_largest_node_excludes_mig_devices() -> None:
     devices = [a_mig_device(index=0), a_device(index=1), a_device(index=2)]
     state = a_state(nodes=[a_node(devices=devices)])
     assert largest_node_gpus(state.index, a_request(gpus=4)) == 2
 
 
-def test_the_largest_node_counts_the_devices_of_one_model() -> None:
+def test_largest_node_counts_devices_of_one_model() -> None:
     mixed = [a_device(index=i, model="A100" if i < 3 else "V100") for i in range(8)]
     state = a_state(nodes=[a_node(devices=mixed)])
     assert largest_node_gpus(state.index, a_request(gpus=8)) == 5
 
 
-def test_the_largest_node_counts_the_devices_that_are_large_and_allowed() -> None:
+def test_largest_node_counts_large_enough_and_allowed_devices() -> None:
     mixed = [a_device(index=i, memory_mb=80_000 if i < 3 else 40_000) for i in range(8)]
     state = a_state(nodes=[a_node(devices=mixed)])
     index = state.index
@@ -116,7 +116,7 @@ def test_the_largest_node_counts_the_devices_that_are_large_and_allowed() -> Non
     assert largest_node_gpus(index, a_request(gpus=2, device_ids=(0, 7))) == 2
 
 
-def test_the_largest_node_is_known_at_once_when_it_comes_and_when_it_goes() -> None:
+def test_largest_node_is_updated_when_nodes_join_and_leave() -> None:
     state = a_state(nodes=[a_node(ordinal=0, gpus=2)])
     request = a_request(gpus=16)
     assert largest_node_gpus(state.index, request) == 2
@@ -132,13 +132,13 @@ def test_the_largest_node_is_known_at_once_when_it_comes_and_when_it_goes() -> N
     assert "the largest node has 8" in why_never(state, gpus=9)
 
 
-def test_a_share_of_a_further_device_needs_room_in_a_required_island() -> None:
+def test_additional_share_needs_room_in_required_island() -> None:
     state = a_state(nodes=[a_node(gpus=4, islands=2)])
     assert why_never(state, gpus=1.5, topology=Topology.REQUIRE_ISLAND) == ""
     assert why_never(state, gpus=2.5, topology=Topology.REQUIRE_ISLAND)
 
 
-def test_a_node_with_the_labels_may_come_later() -> None:
+def test_node_with_labels_may_join_later() -> None:
     state = a_state(nodes=[a_node(ordinal=0)])
     wishes = {"gpus": 8, "node_labels": (("zone", "a"),)}
     assert why_never(state, **wishes)
@@ -166,11 +166,11 @@ def test_a_node_with_the_labels_may_come_later() -> None:
         ({"gpus": 0}, "nothing"),
     ],
 )
-def test_a_request_in_a_few_words(wishes, words) -> None:
+def test_request_is_described_briefly(wishes, words) -> None:
     assert described(RequestShape(0, a_request(**wishes))) == words
 
 
-def test_the_largest_node_in_a_few_words() -> None:
+def test_largest_node_is_described_briefly() -> None:
     state = a_state(nodes=[a_node(ordinal=0, gpus=2), a_node(ordinal=1, gpus=4, cpus=32)])
     assert offered(state.index) == (
         "the largest node has 4 A100 GPUs, 32 CPU cores and 500 GB of memory"

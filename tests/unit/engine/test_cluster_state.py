@@ -62,7 +62,7 @@ def a_full_state() -> ClusterState:
     )
 
 
-def test_a_state_rebuilt_from_its_snapshot_gives_the_same_plan() -> None:
+def test_state_rebuilt_from_snapshot_gives_same_plan() -> None:
     state = a_full_state()
     rebuilt = ClusterState.from_snapshot(state.snapshot(), FAIR)
     assert rebuilt.snapshot() == state.snapshot()
@@ -70,7 +70,7 @@ def test_a_state_rebuilt_from_its_snapshot_gives_the_same_plan() -> None:
         assert decide(rebuilt, FAIR, now_ms).to_json() == decide(state, FAIR, now_ms).to_json()
 
 
-def test_what_ends_is_held_no_more() -> None:
+def test_ended_allocations_hold_nothing() -> None:
     state = a_full_state()
     for allocation in ("j90.1", "j91.1", "j92.1"):
         state.finish(allocation)
@@ -80,14 +80,14 @@ def test_what_ends_is_held_no_more() -> None:
     assert state.holdings.of("vision").gpu_milli == 0
 
 
-def test_an_allocation_cannot_be_held_twice() -> None:
+def test_allocation_cannot_be_held_twice() -> None:
     held = running(a_job(number=9), on("n0", [0]))
     state = a_state(nodes=[a_node()], held=[held])
     with pytest.raises(InternalError, match=r"allocation j9\.1 is held twice"):
         state.start(held)
 
 
-def test_an_allocation_that_is_refused_changes_nothing() -> None:
+def test_rejected_allocation_changes_nothing() -> None:
     held = running(a_job(number=9), on("n0", [0]))
     state = a_state(nodes=[a_node()], held=[held])
     before = (state.index.free_devices, state.index.resources("n0").busy)
@@ -96,14 +96,14 @@ def test_an_allocation_that_is_refused_changes_nothing() -> None:
     assert (state.index.free_devices, state.index.resources("n0").busy) == before
 
 
-def test_a_node_that_is_refused_does_not_count() -> None:
+def test_rejected_node_is_not_counted() -> None:
     state = a_state(nodes=[a_node()])
     with pytest.raises(InternalError, match="two nodes have the ordinal 0"):
         state.set_node(a_node(id="other"))
     assert state.total_gpu_milli == 8000
 
 
-def test_all_gpus_are_counted_as_nodes_come_and_go() -> None:
+def test_gpu_total_follows_nodes_joining_and_leaving() -> None:
     state = a_state(nodes=a_cluster(nodes=2))
     state.set_node(a_node(ordinal=0, labels=(("zone", "a"),)))
     assert state.total_gpu_milli == 16_000
@@ -111,7 +111,7 @@ def test_all_gpus_are_counted_as_nodes_come_and_go() -> None:
     assert state.total_gpu_milli == 8000
 
 
-def test_gpus_that_take_no_work_and_that_nobody_holds_are_out_of_use() -> None:
+def test_unavailable_unheld_gpus_are_counted_as_unusable() -> None:
     closed = NodeClosure(since_ms=1)
     split = {"mode": DeviceMode.MIG, "mig_slices": (("1g.10gb", 7),)}
     nodes = [a_node(), a_node(ordinal=1), a_node(ordinal=2, gpus=1, device=split)]
@@ -140,7 +140,7 @@ def test_gpus_that_take_no_work_and_that_nobody_holds_are_out_of_use() -> None:
     assert (state.usable_gpu_milli, state.total_gpu_milli) == (8000, 9000)
 
 
-def test_victims_are_still_found_after_a_node_with_a_high_ordinal_came() -> None:
+def test_victims_are_found_after_node_with_high_ordinal_joins() -> None:
     held = running(a_job(number=9, priority=250), on("n0", range(8)))
     wanted = a_job(number=1, gpus=8, priority=2500)
     state = a_state(policy=FAIR, nodes=[a_node()], held=[held], queue=[wanted])
@@ -148,7 +148,7 @@ def test_victims_are_still_found_after_a_node_with_a_high_ordinal_came() -> None
     assert [eviction.allocation_id for eviction in decide(state, FAIR, 0).evictions] == ["j9.1"]
 
 
-def test_shapes_that_no_job_waits_with_are_forgotten() -> None:
+def test_shapes_without_queued_jobs_are_forgotten() -> None:
     state = a_state(policy=FAIR, nodes=[a_node(gpus=1)], queue=[a_job(number=1, gpus=2)])
     shape = state.queue.entries[1].shape
     for number in range(2, 3 * SPARE_SHAPES):
@@ -160,7 +160,7 @@ def test_shapes_that_no_job_waits_with_are_forgotten() -> None:
     assert decide(fresh, FAIR, 0).to_json() == decide(state, FAIR, 0).to_json()
 
 
-def test_a_change_of_tier_moves_waiting_jobs_and_keeps_reservations() -> None:
+def test_tier_change_reorders_queue_and_keeps_reservations() -> None:
     policy = a_policy(name="easy", class_point_ms=MINUTE)
     state = a_state(
         policy=policy,
@@ -178,7 +178,7 @@ def test_a_change_of_tier_moves_waiting_jobs_and_keeps_reservations() -> None:
     assert state.reservations == {2: kept}
 
 
-def test_a_change_of_tier_counts_for_running_jobs_as_well() -> None:
+def test_tier_change_applies_to_running_jobs() -> None:
     state = a_state(
         nodes=[a_node()], tenants=[a_tenant()], held=[running(a_job(number=9), on("n0", [0]))]
     )
@@ -187,7 +187,7 @@ def test_a_change_of_tier_counts_for_running_jobs_as_well() -> None:
     assert state.index.free_devices == 7
 
 
-def test_a_reservation_of_a_job_that_no_longer_waits_is_dropped() -> None:
+def test_reservation_of_job_that_left_queue_is_dropped() -> None:
     state = a_full_state()
     assert list(state.reservations) == [3]
     state.dequeue(3)
@@ -200,14 +200,14 @@ def test_decide_rejects_another_policy_than_the_state_was_built_for() -> None:
         decide(state, FAIR, 0)
 
 
-def test_a_cycle_looks_at_no_more_jobs_than_its_budget() -> None:
+def test_cycle_examines_no_more_jobs_than_its_budget() -> None:
     policy = a_policy(name="skip", max_examined=3)
     jobs = [a_job(number=n, submit_ms=n) for n in range(1, 9)]
     plan = decide(a_state(policy=policy, nodes=[a_node()], queue=jobs), policy, 10)
     assert (plan.examined, plan.complete, started(plan)) == (3, False, ["j1", "j2", "j3"])
 
 
-def test_a_cycle_looks_once_at_all_jobs_that_are_alike() -> None:
+def test_cycle_examines_identical_jobs_once() -> None:
     policy = a_policy(name="skip")
     jobs = [a_job(number=n, gpus=8, submit_ms=n) for n in range(1, 100)]
     plan = decide(a_state(policy=policy, nodes=[a_node()], queue=jobs), policy, 100)

@@ -27,7 +27,7 @@ def why(state: ClusterState, number: int) -> str:
     return str(explain(state, decide(state, state.policy, 0), number))
 
 
-def test_what_is_missing_is_named_with_the_number_of_nodes() -> None:
+def test_reason_counts_nodes_per_missing_resource() -> None:
     nodes = [
         a_node(ordinal=0, gpus=4),
         a_node(ordinal=1, gpus=2),
@@ -50,7 +50,7 @@ def test_what_is_missing_is_named_with_the_number_of_nodes() -> None:
     )
 
 
-def test_other_labels_and_too_little_memory_are_named() -> None:
+def test_reason_names_wrong_labels_and_too_little_memory() -> None:
     nodes = [
         a_node(ordinal=0),
         a_node(ordinal=1, labels=(("zone", "a"),), memory_mb=1000),
@@ -63,7 +63,7 @@ def test_other_labels_and_too_little_memory_are_named() -> None:
     )
 
 
-def test_a_gang_says_how_many_members_would_have_a_node() -> None:
+def test_gang_reason_counts_members_that_fit() -> None:
     held = [running(a_job(number=9, gpus=4), on("n0", range(4)))]
     state = a_state(
         nodes=a_cluster(nodes=2, gpus=4), held=held, queue=[a_job(number=1, gpus=4, members=2)]
@@ -74,7 +74,7 @@ def test_a_gang_says_how_many_members_would_have_a_node() -> None:
     )
 
 
-def test_a_gang_for_one_rack_says_how_much_the_best_rack_could_take() -> None:
+def test_rack_gang_reason_gives_capacity_of_best_rack() -> None:
     held = [running(a_job(number=9, gpus=4), on("n0", range(4)))]
     job = a_job(number=1, gpus=4, members=2, same_rack=True)
     state = a_state(nodes=a_cluster(nodes=2, racks=1, gpus=4), held=held, queue=[job])
@@ -85,7 +85,7 @@ def test_a_gang_for_one_rack_says_how_much_the_best_rack_could_take() -> None:
     )
 
 
-def test_a_job_that_no_plan_has_looked_at_says_what_is_missing() -> None:
+def test_job_not_yet_examined_gets_reason_from_state() -> None:
     """As on a standby, or in the moments after a start."""
     held = [running(a_job(number=9, gpus=4), on("n0", range(4)))]
     queue = [a_job(number=1, requeue_on_node_loss=True), a_job(number=2, gpus=4, members=2)]
@@ -97,12 +97,12 @@ def test_a_job_that_no_plan_has_looked_at_says_what_is_missing() -> None:
     assert state.snapshot() == before
 
 
-def test_without_a_node_online_that_is_the_reason() -> None:
+def test_reason_is_no_node_online() -> None:
     state = a_state(nodes=[a_node(state=NodeState.LOST)], queue=[a_job(number=1)])
     assert why(state, 1) == "no node is online"
 
 
-def test_a_reservation_in_the_way_is_named_for_every_job_of_the_shape() -> None:
+def test_blocking_reservation_is_named_for_every_job_of_shape() -> None:
     state = a_state(
         nodes=[a_node(gpus=4)],
         held=[running(a_job(number=9, gpus=3), on("n0", [0, 1, 2]), end_ms=HOUR)],
@@ -116,7 +116,7 @@ def test_a_reservation_in_the_way_is_named_for_every_job_of_the_shape() -> None:
     assert (why(state, 2), why(state, 3)) == (said, said)
 
 
-def test_a_blocked_queue_names_the_first_in_line() -> None:
+def test_blocked_queue_names_head_of_line() -> None:
     state = a_state(
         policy=a_policy(name="fifo"),
         nodes=[a_node(gpus=4)],
@@ -125,7 +125,7 @@ def test_a_blocked_queue_names_the_first_in_line() -> None:
     assert why(state, 3) == "waiting behind job j2, which is first in line"
 
 
-def test_a_quota_explains_every_job_that_it_holds_back() -> None:
+def test_quota_reason_is_given_to_every_job_it_blocks() -> None:
     state = a_state(
         nodes=[a_node()],
         tenants=[a_tenant(gpus=1)],
@@ -136,11 +136,11 @@ def test_a_quota_explains_every_job_that_it_holds_back() -> None:
         assert explain(state, plan, number).code is ReasonCode.QUOTA
 
 
-def test_a_job_that_was_not_looked_at_says_so() -> None:
+def test_reason_says_that_job_was_not_examined() -> None:
     state = a_state(nodes=[a_node()], queue=[a_job(number=1)])
     assert explain(state, Plan(), 1).code is ReasonCode.NOT_EXAMINED
 
 
-def test_a_job_that_does_not_wait_has_no_reason() -> None:
+def test_job_that_does_not_wait_has_no_reason() -> None:
     with pytest.raises(UnknownThing, match="job number 7 does not wait"):
         explain(a_state(), Plan(), 7)

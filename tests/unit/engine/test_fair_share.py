@@ -22,24 +22,24 @@ def a_rivalry(*, a: int, b: int, weight_a: int = 1000, policy=FAIR) -> ClusterSt
     )
 
 
-def test_a_fair_share_costs_the_weight_and_twice_the_share_twice_that() -> None:
+def test_usage_penalty_is_weight_times_fair_share_ratio() -> None:
     fair_share = FairShare(a_rivalry(a=100, b=100))
     assert (fair_share.penalty_ms(A), fair_share.penalty_ms(B)) == (DAY, DAY)
     fair_share = FairShare(a_rivalry(a=200, b=0))
     assert (fair_share.penalty_ms(A), fair_share.penalty_ms(B)) == (2 * DAY, 0)
 
 
-def test_a_heavier_tenant_may_use_more() -> None:
+def test_tenant_with_higher_weight_may_use_more() -> None:
     fair_share = FairShare(a_rivalry(a=200, b=100, weight_a=2000))
     assert fair_share.penalty_ms(A) == fair_share.penalty_ms(B)
 
 
-def test_the_cost_is_capped() -> None:
+def test_usage_penalty_is_capped() -> None:
     policy = a_policy(name="fair", fair_ms=DAY, user_fair_ms=0, fair_cap=1)
     assert FairShare(a_rivalry(a=200, b=0, policy=policy)).penalty_ms(A) == DAY
 
 
-def test_users_are_compared_inside_their_tenant() -> None:
+def test_users_are_compared_within_tenant() -> None:
     policy = a_policy(name="fair", fair_ms=0, user_fair_ms=HOUR)
     state = a_state(
         policy=policy,
@@ -54,7 +54,7 @@ def test_users_are_compared_inside_their_tenant() -> None:
     assert fair_share.penalty_ms(("vision", "bob", Pool.BATCH)) == 0.5 * HOUR
 
 
-def test_a_start_counts_at_once_as_up_to_an_hour() -> None:
+def test_start_counts_at_once_as_up_to_one_hour() -> None:
     assert GPU_HOUR == 1000 * PROJECTED_MS
     fair_share = FairShare(a_rivalry(a=1, b=1))
     fair_share.add_start(a_job(tenant="a"), 1000, DAY)
@@ -62,14 +62,14 @@ def test_a_start_counts_at_once_as_up_to_an_hour() -> None:
     assert fair_share.penalty_ms(B) == DAY
 
 
-def test_a_start_counts_also_when_nobody_has_used_anything() -> None:
+def test_start_counts_when_there_is_no_usage_yet() -> None:
     fair_share = FairShare(a_rivalry(a=0, b=0))
     assert fair_share.penalty_ms(A) == fair_share.penalty_ms(B) == 0
     fair_share.add_start(a_job(tenant="a"), 1000, HOUR)
     assert fair_share.penalty_ms(A) > fair_share.penalty_ms(B)
 
 
-def test_without_weights_use_costs_nothing() -> None:
+def test_usage_costs_nothing_without_weights() -> None:
     policy = a_policy(name="easy")
     fair_share = FairShare(a_rivalry(a=200, b=0, policy=policy))
     fair_share.add_start(a_job(tenant="a"), 1000, HOUR)

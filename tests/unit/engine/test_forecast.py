@@ -18,7 +18,7 @@ from tests.builders import (
 )
 
 
-def test_one_job_after_the_other() -> None:
+def test_queued_jobs_are_forecast_one_after_another() -> None:
     state = a_state(
         nodes=[a_node(gpus=4)],
         held=[running(a_job(number=9, gpus=4), on("n0", range(4)), end_ms=HOUR)],
@@ -31,12 +31,12 @@ def test_one_job_after_the_other() -> None:
     assert forecast(state, 0) == {1: HOUR, 2: 3 * HOUR, 3: 4 * HOUR}
 
 
-def test_what_fits_now_starts_now() -> None:
+def test_job_that_fits_now_is_forecast_now() -> None:
     state = a_state(nodes=[a_node(gpus=4)], queue=[a_job(number=1), a_job(number=2)])
     assert forecast(state, MINUTE) == {1: MINUTE, 2: MINUTE}
 
 
-def test_a_job_that_is_overdue_is_expected_to_end_at_any_moment() -> None:
+def test_overdue_job_is_expected_to_end_next_millisecond() -> None:
     state = a_state(
         nodes=[a_node(gpus=1)],
         held=[running(a_job(number=9), on("n0", [0]), end_ms=HOUR)],
@@ -45,7 +45,7 @@ def test_a_job_that_is_overdue_is_expected_to_end_at_any_moment() -> None:
     assert forecast_start(state, 2 * HOUR, 1) == 2 * HOUR + 1
 
 
-def test_nothing_is_expected_of_a_node_that_is_lost() -> None:
+def test_lost_node_contributes_no_forecast_ends() -> None:
     nodes = [a_node(gpus=1, state=NodeState.LOST), a_node(ordinal=1, gpus=1)]
     stopping = running(a_job(number=9), on("n0", [0]), end_ms=HOUR, stopping=True)
     state = a_state(nodes=nodes, tenants=[a_tenant(gpus=1)], held=[stopping])
@@ -55,13 +55,13 @@ def test_nothing_is_expected_of_a_node_that_is_lost() -> None:
     assert (found.starts, found.is_whole) == ({}, True)
 
 
-def test_a_job_that_no_end_helps_has_no_answer() -> None:
+def test_job_that_never_fits_has_no_forecast() -> None:
     nodes = [a_node(gpus=1, device={"paused": True})]
     state = a_state(nodes=nodes, queue=[a_job(number=1)])
     assert forecast_start(state, 0, 1) is None
 
 
-def test_of_an_array_the_next_task_is_foreseen() -> None:
+def test_next_task_of_array_is_forecast() -> None:
     state = a_state(
         nodes=[a_node(gpus=1)],
         held=[running(a_job(number=9), on("n0", [0]), end_ms=HOUR)],
@@ -71,7 +71,7 @@ def test_of_an_array_the_next_task_is_foreseen() -> None:
     assert starts == {1: HOUR, 2: 4 * HOUR}
 
 
-def test_a_quota_that_becomes_free_is_foreseen() -> None:
+def test_forecast_sees_quota_becoming_free() -> None:
     state = a_state(
         nodes=[a_node(gpus=8)],
         tenants=[a_tenant(gpus=2)],
@@ -81,7 +81,7 @@ def test_a_quota_that_becomes_free_is_foreseen() -> None:
     assert forecast(state, 0) == {1: HOUR, 2: 2 * HOUR}
 
 
-def test_other_run_times_can_be_asked_for() -> None:
+def test_forecast_accepts_other_run_times() -> None:
     state = a_state(
         nodes=[a_node(gpus=1)],
         held=[running(a_job(number=9), on("n0", [0]), end_ms=HOUR)],
@@ -91,7 +91,7 @@ def test_other_run_times_can_be_asked_for() -> None:
     assert starts == {1: 3 * HOUR, 2: 6 * HOUR}
 
 
-def test_a_forecast_changes_nothing() -> None:
+def test_forecast_does_not_change_state() -> None:
     state = a_state(
         nodes=[a_node(gpus=2)],
         policy=a_policy(name="fair"),
@@ -106,7 +106,7 @@ def test_a_forecast_changes_nothing() -> None:
     assert state.holdings.of("vision").gpu_milli == held
 
 
-def test_what_runs_for_ever_lets_nobody_start() -> None:
+def test_job_behind_endless_job_has_no_forecast() -> None:
     state = a_state(
         nodes=[a_node(gpus=1)],
         held=[running(a_job(number=9), on("n0", [0]), end_ms=ENDLESS_MS)],
@@ -118,7 +118,7 @@ def test_what_runs_for_ever_lets_nobody_start() -> None:
     assert found.is_whole
 
 
-def test_a_start_names_every_guess_that_it_hangs_on() -> None:
+def test_forecast_lists_every_guessed_run_time_it_depends_on() -> None:
     held = [
         running(a_job(number=8), on("n0", [0]), end_ms=HOUR),
         running(a_job(number=9), on("n0", [1]), end_ms=2 * HOUR),

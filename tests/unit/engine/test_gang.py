@@ -15,43 +15,43 @@ def place(state: ClusterState, job: Job, **changes) -> list[str] | None:
     return None if grants is None else [grant.resources.node.id for grant in grants]
 
 
-def test_members_may_share_a_node() -> None:
+def test_gang_members_may_share_node() -> None:
     state = a_state(nodes=a_cluster(nodes=2, gpus=4))
     assert place(state, a_job(gpus=2, members=3)) == ["n0", "n0", "n1"]
 
 
-def test_a_gang_that_does_not_fit_takes_nothing() -> None:
+def test_gang_that_does_not_fit_takes_nothing() -> None:
     state = a_state(nodes=a_cluster(nodes=2, gpus=4))
     assert place(state, a_job(gpus=3, members=3)) is None
     assert state.index.free_devices == 8
 
 
-def test_an_elastic_gang_takes_between_its_minimum_and_all() -> None:
+def test_elastic_gang_takes_between_minimum_and_all_members() -> None:
     state = a_state(nodes=a_cluster(nodes=2, gpus=4))
     assert place(state, a_job(gpus=4, members=5, min_members=2)) == ["n0", "n1"]
     assert place(state, a_job(gpus=4, members=5, min_members=1)) is None
 
 
-def test_one_rack_is_preferred_and_the_tightest_first() -> None:
+def test_tightest_single_rack_is_preferred() -> None:
     held = [running(a_job(number=9, gpus=4), on("n2", [0, 1, 2, 3]))]
     state = a_state(nodes=a_cluster(nodes=6, racks=2, gpus=4), held=held)
     assert [node.rack for node in a_cluster(nodes=6, racks=2)] == ["r0"] * 3 + ["r1"] * 3
     assert place(state, a_job(gpus=4, members=2)) == ["n0", "n1"]
 
 
-def test_without_room_in_one_rack_a_gang_goes_over_racks() -> None:
+def test_gang_spans_racks_when_no_rack_has_room() -> None:
     state = a_state(nodes=a_cluster(nodes=4, racks=2, gpus=4))
     assert place(state, a_job(gpus=4, members=3)) == ["n0", "n1", "n2"]
 
 
-def test_a_required_rack_is_never_left() -> None:
+def test_required_rack_is_never_left() -> None:
     state = a_state(nodes=a_cluster(nodes=4, racks=2, gpus=4))
     assert place(state, a_job(gpus=4, members=3, same_rack=True)) is None
     assert state.index.free_devices == 16
     assert place(state, a_job(gpus=4, members=2, same_rack=True)) == ["n0", "n1"]
 
 
-def test_an_elastic_gang_stays_in_its_required_rack_with_fewer_members() -> None:
+def test_elastic_gang_stays_in_required_rack_with_fewer_members() -> None:
     state = a_state(nodes=a_cluster(nodes=4, racks=2, gpus=4))
     elastic = {"gpus": 4, "members": 4, "min_members": 2}
     assert place(state, a_job(**elastic, same_rack=True)) == ["n0", "n1"]
@@ -59,12 +59,12 @@ def test_an_elastic_gang_stays_in_its_required_rack_with_fewer_members() -> None
     assert place(fresh, a_job(**elastic)) == ["n0", "n1", "n2", "n3"]
 
 
-def test_one_rack_only_is_no_limit() -> None:
+def test_same_rack_holds_trivially_in_single_rack_cluster() -> None:
     state = a_state(nodes=a_cluster(nodes=2, gpus=4))
     assert place(state, a_job(gpus=4, members=2, same_rack=True)) == ["n0", "n1"]
 
 
-def test_a_rack_has_room_for_slices_as_well() -> None:
+def test_rack_capacity_includes_mig_slices() -> None:
     nodes = [
         a_node(ordinal=ordinal, rack=f"r{ordinal}", devices=[a_mig_device()]) for ordinal in (0, 1)
     ]
@@ -72,7 +72,7 @@ def test_a_rack_has_room_for_slices_as_well() -> None:
     assert place(a_state(nodes=nodes), gang_of_slices) == ["n0", "n0"]
 
 
-def test_a_rack_is_too_small_for_more_slices_than_it_has() -> None:
+def test_rack_is_too_small_for_more_slices_than_it_has() -> None:
     nodes = [
         a_node(ordinal=ordinal, rack=f"r{ordinal}", devices=[a_mig_device(slices={"3g.40gb": 2})])
         for ordinal in (0, 1)
@@ -82,7 +82,7 @@ def test_a_rack_is_too_small_for_more_slices_than_it_has() -> None:
     assert place(state, a_job(mig_profile="3g.40gb", members=3)) == ["n0", "n0", "n1"]
 
 
-def test_shares_of_a_gang_go_to_the_tightest_rack() -> None:
+def test_gang_of_shares_goes_to_tightest_rack() -> None:
     held = [running(a_job(number=9, gpus=0.5), on("n1", {0: 500}))]
     nodes = a_cluster(nodes=2, racks=2, gpus=1)
     shares = a_job(gpus=0.25, members=2, same_rack=True)
@@ -91,13 +91,13 @@ def test_shares_of_a_gang_go_to_the_tightest_rack() -> None:
     assert place(a_state(nodes=nodes, held=held), more) == ["n0", "n0"]
 
 
-def test_nodes_that_are_not_allowed_are_left_out() -> None:
+def test_disallowed_nodes_are_skipped() -> None:
     state = a_state(nodes=a_cluster(nodes=3, gpus=4))
     without_first = ~state.index.resources("n0").bit
     assert place(state, a_job(gpus=4, members=2), within=without_first) == ["n1", "n2"]
 
 
-def test_a_remainder_can_go_to_the_freest_node() -> None:
+def test_remainder_can_go_to_freest_node() -> None:
     nodes = a_cluster(nodes=4, gpus=8)
     held = [running(a_job(number=9, gpus=4), on("n3", [0, 1, 2, 3]))]
     state = a_state(nodes=nodes, held=held)

@@ -38,7 +38,7 @@ def take(index: NodeIndex, *, spread: bool = False, **wishes) -> tuple[str, list
 # --- whole devices
 
 
-def test_packing_fills_a_used_node_before_it_opens_an_empty_one() -> None:
+def test_packing_fills_used_node_before_empty_one() -> None:
     index = an_index(a_cluster(nodes=2, gpus=4))
     assert [take(index, gpus=g) for g in (2, 1, 4, 1)] == [
         ("n0", [0, 1]),
@@ -49,30 +49,30 @@ def test_packing_fills_a_used_node_before_it_opens_an_empty_one() -> None:
     assert take(index, gpus=1) is None
 
 
-def test_packing_takes_the_tightest_node_that_is_enough() -> None:
+def test_packing_takes_tightest_sufficient_node() -> None:
     index = an_index([a_node(ordinal=0, gpus=8), a_node(ordinal=1, gpus=4)])
     assert take(index, gpus=4) == ("n1", [0, 1, 2, 3])
 
 
-def test_spreading_takes_the_freest_node() -> None:
+def test_spreading_takes_freest_node() -> None:
     index = an_index(a_cluster(nodes=3, gpus=4))
     placed = [take(index, gpus=1, spread=True) for _ in range(4)]
     assert placed == [("n0", [0]), ("n1", [0]), ("n2", [0]), ("n0", [1])]
 
 
-def test_spreading_gives_every_share_a_device_of_the_freest_node() -> None:
+def test_spreading_gives_each_share_a_device_of_freest_node() -> None:
     index = an_index(a_cluster(nodes=2, gpus=2))
     placed = [take(index, gpus=0.5, spread=True) for _ in range(2)]
     assert placed == [("n0", [0]), ("n1", [0])]
 
 
-def test_spreading_opens_a_device_although_a_shared_one_has_room() -> None:
+def test_spreading_prefers_free_device_to_shared_one() -> None:
     index = an_index([a_node(gpus=3)])
     placed = [take(index, gpus=0.3, spread=True) for _ in range(4)]
     assert placed == [("n0", [0]), ("n0", [1]), ("n0", [2]), ("n0", [0])]
 
 
-def test_spreading_goes_to_the_largest_rest_when_no_device_is_free() -> None:
+def test_spreading_takes_largest_remainder_when_no_device_is_free() -> None:
     index = an_index(a_cluster(nodes=2, gpus=1))
     for share in (0.2, 0.5):
         take(index, gpus=share, spread=True)
@@ -80,7 +80,7 @@ def test_spreading_goes_to_the_largest_rest_when_no_device_is_free() -> None:
     assert take(index, gpus=0.1, spread=True) == ("n0", [0])
 
 
-def test_spreading_gives_every_share_of_a_request_a_free_device_first() -> None:
+def test_spreading_gives_each_share_of_request_a_free_device_first() -> None:
     index = an_index([a_node(gpus=4)])
     take(index, gpus=0.5)
     two_halves = Request(gpu_count=2, gpu_share_milli=500)
@@ -88,14 +88,14 @@ def test_spreading_gives_every_share_of_a_request_a_free_device_first() -> None:
     assert [[part[0] for part in grant.parts] for grant in placed if grant] == [[0, 1], [1, 2]]
 
 
-def test_spreading_passes_over_free_devices_of_another_model() -> None:
+def test_spreading_skips_free_devices_of_other_models() -> None:
     mixed = [a_device(index=0, model="A100"), a_device(index=1, model="H100")]
     index = an_index([a_node(ordinal=0, devices=mixed), a_node(ordinal=1, gpus=1)])
     wishes = {"gpus": 0.5, "gpu_models": ("A100",), "spread": True}
     assert [take(index, **wishes) for _ in range(3)] == [("n0", [0]), ("n1", [0]), ("n0", [0])]
 
 
-def test_nodes_with_high_ordinals_are_found_whatever_the_order_of_registration() -> None:
+def test_high_ordinals_are_found_in_any_registration_order() -> None:
     nodes = a_cluster(nodes=300, gpus=1)
     rising, falling = an_index(nodes), an_index(reversed(nodes))
     for index in (rising, falling):
@@ -105,7 +105,7 @@ def test_nodes_with_high_ordinals_are_found_whatever_the_order_of_registration()
     assert rising.width == falling.width
 
 
-def test_bitmaps_move_up_when_a_node_with_a_high_ordinal_comes() -> None:
+def test_bitmaps_grow_when_node_with_high_ordinal_joins() -> None:
     index = an_index(a_cluster(nodes=3, gpus=1))
     index.watch()
     take(index, gpus=0.5)
@@ -121,7 +121,7 @@ def test_bitmaps_move_up_when_a_node_with_a_high_ordinal_comes() -> None:
     assert [take(index, gpus=0.5), take(index, gpus=1)] == [("n0", [0]), ("n1", [0])]
 
 
-def test_the_number_of_a_vector_is_forgotten_when_there_are_many_and_never_given_again(
+def test_vector_numbers_are_evicted_and_never_reused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(index_module, "SPARE_NUMBERS", 3)
@@ -139,14 +139,14 @@ def test_the_number_of_a_vector_is_forgotten_when_there_are_many_and_never_given
     assert len(index._numbers) <= 3 + 2 * 2 + 1
 
 
-def test_the_lowest_ordinal_wins_a_tie_whatever_the_order_of_registration() -> None:
+def test_lowest_ordinal_wins_tie_in_any_registration_order() -> None:
     nodes = a_cluster(nodes=3, gpus=2)
     assert (
         take(an_index(reversed(nodes)), gpus=2) == take(an_index(nodes), gpus=2) == ("n0", [0, 1])
     )
 
 
-def test_what_is_given_back_can_be_taken_again() -> None:
+def test_released_resources_can_be_taken_again() -> None:
     index = an_index([a_node(gpus=2)])
     grant = find(index, a_request(gpus=2, cpus=64))
     assert grant is not None
@@ -156,20 +156,20 @@ def test_what_is_given_back_can_be_taken_again() -> None:
     assert take(index, gpus=2, cpus=64) == ("n0", [0, 1])
 
 
-def test_cpu_and_memory_limit_as_well_as_gpus() -> None:
+def test_cpu_and_memory_are_limits_like_gpus() -> None:
     index = an_index([a_node(ordinal=0, cpus=8), a_node(ordinal=1, cpus=64, memory_mb=1000)])
     assert take(index, gpus=1, cpus=9) == ("n1", [0])
     assert take(index, gpus=1, memory_mb=2000) == ("n0", [0])
     assert take(index, gpus=1, cpus=9, memory_mb=2000) is None
 
 
-def test_work_without_gpus_needs_no_gpu_node() -> None:
+def test_cpu_job_needs_no_gpu_node() -> None:
     index = an_index([a_node(gpus=0, cpus=4)])
     assert take(index, gpus=0, cpus=4) == ("n0", [])
     assert take(index, gpus=0, cpus=1) is None
 
 
-def test_the_last_sliver_of_cpu_can_be_used() -> None:
+def test_last_cpu_core_can_be_used_and_no_more() -> None:
     index = an_index([a_node(gpus=8, cpus=7)])
     for _ in range(7):
         assert take(index, gpus=1, cpus=1) is not None
@@ -180,7 +180,7 @@ def test_the_last_sliver_of_cpu_can_be_used() -> None:
 # --- shares
 
 
-def test_shares_fill_the_device_with_the_smallest_rest_that_is_enough() -> None:
+def test_shares_take_smallest_sufficient_remainder() -> None:
     index = an_index([a_node(gpus=4)])
     assert take(index, gpus=0.5) == ("n0", [0])
     assert take(index, gpus=0.7) == ("n0", [1])
@@ -189,20 +189,20 @@ def test_shares_fill_the_device_with_the_smallest_rest_that_is_enough() -> None:
     assert take(index, gpus=0.3) == ("n0", [2])
 
 
-def test_shares_fit_best_over_all_nodes() -> None:
+def test_shares_are_best_fit_over_all_nodes() -> None:
     index = an_index(a_cluster(nodes=2, gpus=1))
     assert take(index, gpus=0.5) == ("n0", [0])
     assert take(index, gpus=0.6) == ("n1", [0])
     assert take(index, gpus=0.4) == ("n1", [0])
 
 
-def test_a_hundred_hundredths_fill_a_device_exactly() -> None:
+def test_hundred_hundredths_fill_device_exactly() -> None:
     index = an_index([a_node(gpus=1)])
     assert all(take(index, gpus=0.01, gpu_memory_mb=1) for _ in range(100))
     assert take(index, gpus=0.01, gpu_memory_mb=1) is None
 
 
-def test_the_memory_of_a_device_is_never_given_out_twice() -> None:
+def test_device_memory_is_never_allocated_twice() -> None:
     index = an_index([a_node(gpus=1)])
     assert take(index, gpus=0.1, gpu_memory_mb=50_000) == ("n0", [0])
     assert take(index, gpus=0.1, gpu_memory_mb=40_000) is None
@@ -210,13 +210,13 @@ def test_the_memory_of_a_device_is_never_given_out_twice() -> None:
     assert take(index, gpus=0.1) is None, "a tenth of the GPU comes with a tenth of its memory"
 
 
-def test_a_share_without_a_stated_memory_gets_the_same_share_of_the_memory() -> None:
+def test_share_without_memory_request_gets_proportional_memory() -> None:
     grant = find(an_index([a_node(gpus=1)]), a_request(gpus=0.25))
     assert grant is not None
     assert grant.placement().devices[0].memory_mb == GPU_MB // 4
 
 
-def test_memory_alone_can_be_taken_of_a_device_whose_shares_are_all_taken() -> None:
+def test_memory_only_request_fits_device_with_all_shares_taken() -> None:
     index = an_index([a_node(gpus=1)])
     for _ in range(2):
         assert take(index, gpus=0.5, gpu_memory_mb=10_000) is not None
@@ -227,7 +227,7 @@ def test_memory_alone_can_be_taken_of_a_device_whose_shares_are_all_taken() -> N
     assert find(index, only_memory) is None
 
 
-def test_one_and_a_half_gpus_are_a_whole_device_and_half_of_another() -> None:
+def test_one_and_a_half_gpus_take_whole_device_and_half_of_another() -> None:
     index = an_index([a_node(gpus=3)])
     assert take(index, gpus=1.5) == ("n0", [0, 1])
     assert take(index, gpus=1.5) == ("n0", [1, 2]), "the halves share a device"
@@ -243,7 +243,7 @@ def test_one_and_a_half_gpus_wait_while_only_halves_are_free() -> None:
     assert take(index, gpus=1.5) is None
 
 
-def test_a_shared_device_is_whole_again_when_its_last_share_is_gone() -> None:
+def test_shared_device_is_whole_again_after_last_share() -> None:
     index = an_index([a_node(gpus=1)])
     grants = []
     for _ in range(2):
@@ -272,46 +272,46 @@ def test_mig_slices_are_counted_per_device_and_profile() -> None:
     assert take(index, mig_profile="2g.20gb") is None
 
 
-def test_slices_come_from_the_device_with_the_fewest_left() -> None:
+def test_slices_come_from_device_with_fewest_left() -> None:
     devices = [a_mig_device(index=0), a_mig_device(index=1, slices={"1g.10gb": 2})]
     index = an_index([a_node(devices=devices)])
     assert take(index, mig_profile="1g.10gb") == ("n0", [1])
 
 
-def test_a_split_device_takes_neither_whole_nor_shared_work() -> None:
+def test_mig_device_takes_neither_whole_nor_shared_jobs() -> None:
     index = an_index([a_node(devices=[a_mig_device(index=0)])])
     assert take(index, gpus=1) is None
     assert take(index, gpus=0.5) is None
 
 
-def test_a_device_that_is_not_split_gives_no_slices() -> None:
+def test_device_without_mig_gives_no_slices() -> None:
     assert take(an_index([a_node(gpus=1)]), mig_profile="1g.10gb") is None
 
 
 # --- topology
 
 
-def test_several_gpus_prefer_the_tightest_island() -> None:
+def test_several_gpus_prefer_tightest_island() -> None:
     index = an_index([a_node(gpus=8, islands=2)])
     assert take(index, gpus=1) == ("n0", [0])
     assert take(index, gpus=2) == ("n0", [1, 2]), "the island in use has three left"
     assert take(index, gpus=4) == ("n0", [4, 5, 6, 7])
 
 
-def test_several_gpus_go_over_islands_if_they_must_and_may() -> None:
+def test_several_gpus_span_islands_if_needed_and_allowed() -> None:
     index = an_index([a_node(gpus=4, islands=2)])
     assert take(index, gpus=1) == ("n0", [0])
     assert take(index, gpus=3) == ("n0", [1, 2, 3])
 
 
-def test_a_required_island_is_never_left() -> None:
+def test_required_island_is_never_left() -> None:
     index = an_index([a_node(gpus=4, islands=2)])
     assert take(index, gpus=1) == ("n0", [0])
     assert take(index, gpus=3, topology=Topology.REQUIRE_ISLAND) is None
     assert take(index, gpus=2, topology=Topology.REQUIRE_ISLAND) == ("n0", [2, 3])
 
 
-def test_a_required_island_also_holds_the_share_of_a_further_device() -> None:
+def test_required_island_also_holds_additional_share() -> None:
     index = an_index([a_node(gpus=4, islands=2)])
     assert take(index, gpus=1) == ("n0", [0])
     assert take(index, gpus=0.5, device_ids=(3,)) == ("n0", [3])
@@ -319,7 +319,7 @@ def test_a_required_island_also_holds_the_share_of_a_further_device() -> None:
     assert placed == ("n0", [2, 3])
 
 
-def test_a_share_of_a_further_device_waits_for_room_in_a_required_island() -> None:
+def test_additional_share_waits_for_room_in_required_island() -> None:
     index = an_index([a_node(gpus=4, islands=2)])
     assert take(index, gpus=1) == ("n0", [0])
     assert take(index, gpus=1, device_ids=(2,)) == ("n0", [2])
@@ -327,12 +327,12 @@ def test_a_share_of_a_further_device_waits_for_room_in_a_required_island() -> No
     assert take(index, gpus=1.5) == ("n0", [1, 3])
 
 
-def test_a_required_island_is_looked_for_on_every_node() -> None:
+def test_required_island_is_searched_on_every_node() -> None:
     index = an_index([a_node(ordinal=0, gpus=4, islands=2), a_node(ordinal=1, gpus=8, islands=2)])
     assert take(index, gpus=4, topology=Topology.REQUIRE_ISLAND) == ("n1", [0, 1, 2, 3])
 
 
-def test_contiguous_devices_are_neighbours() -> None:
+def test_contiguous_devices_are_adjacent() -> None:
     index = an_index([a_node(gpus=6)])
     assert take(index, gpus=1, device_ids=(1,)) == ("n0", [1])
     assert take(index, gpus=3, contiguous=True) == ("n0", [2, 3, 4])
@@ -340,7 +340,7 @@ def test_contiguous_devices_are_neighbours() -> None:
     assert take(index, gpus=2) == ("n0", [0, 5])
 
 
-def test_a_least_bandwidth_rules_out_slower_devices() -> None:
+def test_minimum_bandwidth_excludes_slower_devices() -> None:
     slow = a_node(ordinal=0, device={"bandwidth_gbps": 32})
     fast = a_node(ordinal=1, device={"bandwidth_gbps": 600})
     index = an_index([slow, fast])
@@ -356,7 +356,7 @@ def test_only_allowed_devices_are_taken() -> None:
     assert take(index, gpus=1, device_ids=(1, 3)) is None
 
 
-def test_devices_are_called_by_their_own_index() -> None:
+def test_devices_are_addressed_by_their_own_index() -> None:
     index = an_index([a_node(devices=[a_device(index=7), a_device(index=3)])])
     assert take(index, gpus=1) == ("n0", [3])
     assert take(index, gpus=1, device_ids=(7,)) == ("n0", [7])
@@ -372,7 +372,7 @@ def test_all_labels_must_match() -> None:
     assert take(index, gpus=1, node_labels=(("zone", "b"),)) is None
 
 
-def test_labels_that_change_are_noticed() -> None:
+def test_changed_labels_are_noticed() -> None:
     index = an_index([a_node()])
     wish = (("zone", "a"),)
     assert take(index, gpus=1, node_labels=wish) is None
@@ -380,7 +380,7 @@ def test_labels_that_change_are_noticed() -> None:
     assert take(index, gpus=1, node_labels=wish) == ("n0", [0])
 
 
-def test_the_gpus_of_one_request_are_of_one_model() -> None:
+def test_gpus_of_one_request_are_of_one_model() -> None:
     devices = [a_device(index=i, model="A100" if i < 2 else "V100") for i in range(5)]
     index = an_index([a_node(devices=devices)])
     assert take(index, gpus=3) == ("n0", [2, 3, 4])
@@ -388,7 +388,7 @@ def test_the_gpus_of_one_request_are_of_one_model() -> None:
     assert take(index, gpus=2, gpu_models=("A100", "H100")) == ("n0", [0, 1])
 
 
-def test_memory_per_gpu_rules_out_smaller_devices() -> None:
+def test_memory_per_gpu_excludes_smaller_devices() -> None:
     devices = [a_device(index=i, memory_mb=40_000 if i < 2 else GPU_MB) for i in range(4)]
     index = an_index([a_node(devices=devices)])
     assert take(index, gpus=2, gpu_memory_mb_per_gpu=60_000) == ("n0", [2, 3])
@@ -408,13 +408,13 @@ def test_memory_per_gpu_rules_out_smaller_devices() -> None:
     ],
 )
 @pytest.mark.parametrize("gpus", [0.5, 1])
-def test_devices_that_are_not_fit_for_work_are_passed_over(changes, gpus) -> None:
+def test_unfit_devices_are_skipped(changes, gpus) -> None:
     index = an_index([a_node(devices=[a_device(index=0, **changes), a_device(index=1)])])
     assert take(index, gpus=gpus) == ("n0", [1])
     assert take(index, gpus=1) is None
 
 
-def test_a_device_that_goes_hot_while_it_is_shared_takes_no_further_share() -> None:
+def test_shared_device_that_overheats_takes_no_further_share() -> None:
     index = an_index([a_node(gpus=1)])
     assert take(index, gpus=0.5) == ("n0", [0])
     index.add_node(a_node(gpus=1, device={"hot": True}))
@@ -424,14 +424,14 @@ def test_a_device_that_goes_hot_while_it_is_shared_takes_no_further_share() -> N
 
 
 @pytest.mark.parametrize("why", [{"closed": NodeClosure(since_ms=0)}, {"state": NodeState.LOST}])
-def test_nodes_that_take_no_work_are_passed_over(why: dict[str, Any]) -> None:
+def test_closed_nodes_are_skipped(why: dict[str, Any]) -> None:
     index = an_index([a_node(ordinal=0, **why), a_node(ordinal=1)])
     assert take(index, gpus=1) == ("n1", [0])
     assert take(index, gpus=0, cpus=1) == ("n1", [])
     assert index.free_devices == 7
 
 
-def test_what_a_node_holds_stays_held_while_it_drains() -> None:
+def test_draining_node_keeps_its_holdings() -> None:
     index = an_index([a_node(gpus=2)])
     grant = find(index, a_request(gpus=1))
     assert grant is not None
@@ -445,7 +445,7 @@ def test_what_a_node_holds_stays_held_while_it_drains() -> None:
 # --- nodes come and go
 
 
-def test_a_removed_node_takes_no_work_and_its_ordinal_is_free_again() -> None:
+def test_removed_node_takes_no_jobs_and_frees_its_ordinal() -> None:
     index = an_index(a_cluster(nodes=2, gpus=1))
     index.remove_node("n0")
     assert take(index, gpus=1) == ("n1", [0])
@@ -465,14 +465,14 @@ def test_a_removed_node_takes_no_work_and_its_ordinal_is_free_again() -> None:
         {"mig_profile": "1g.10gb"},
     ],
 )
-def test_a_node_that_holds_anything_cannot_be_removed(wishes) -> None:
+def test_node_that_holds_anything_cannot_be_removed(wishes) -> None:
     index = an_index([a_node(devices=[a_device(index=0), a_mig_device(index=1)])])
     assert take(index, **wishes) is not None
     with pytest.raises(InternalError, match="node n0 is still in use"):
         index.remove_node("n0")
 
 
-def test_a_node_cannot_change_its_ordinal_or_its_hardware_in_passing() -> None:
+def test_node_cannot_change_ordinal_or_hardware_in_place() -> None:
     index = an_index([a_node(ordinal=0), a_node(ordinal=1)])
     with pytest.raises(InternalError, match="cannot change its ordinal"):
         index.add_node(a_node(ordinal=2, id="n0"))
@@ -482,7 +482,7 @@ def test_a_node_cannot_change_its_ordinal_or_its_hardware_in_passing() -> None:
         index.add_node(a_node(ordinal=1, id="other"))
 
 
-def test_a_new_kind_of_node_is_found_by_requests_that_were_asked_before() -> None:
+def test_new_node_kind_is_found_by_earlier_request_shapes() -> None:
     index = an_index([a_node(ordinal=0, gpus=2)])
     assert take(index, gpus=4) is None
     index.add_node(a_node(ordinal=1, gpus=4))

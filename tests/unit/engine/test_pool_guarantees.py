@@ -28,17 +28,17 @@ def due(online: int, batch: int, usable: int, *, elastic: bool = True) -> tuple[
         (50, 50, 0, (0, 0)),
     ],
 )
-def test_what_is_missing_is_missing_to_batch_work(
+def test_missing_capacity_reduces_batch_guarantee_first(
     online: int, batch: int, usable: int, expected: tuple[int, int]
 ) -> None:
     assert due(online, batch, usable) == expected
 
 
-def test_where_nothing_is_lent_batch_work_keeps_its_part_of_what_is_left() -> None:
+def test_strict_batch_keeps_its_share_of_remaining_capacity() -> None:
     assert due(50, 50, 16, elastic=False) == (16, 8)
 
 
-def test_a_pool_without_the_other_has_its_part_as_far_as_there_is_so_much() -> None:
+def test_single_pool_gets_its_share_up_to_usable_capacity() -> None:
     pools = {Pool.BATCH: PoolQuota(pool=Pool.BATCH, percent=50)}
     assert pool_guarantees(pools, total_milli=32_000, usable_milli=24_000) == {Pool.BATCH: 16_000}
     assert pool_guarantees({}, total_milli=32_000, usable_milli=24_000) == {}

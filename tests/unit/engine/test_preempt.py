@@ -72,22 +72,22 @@ def victims(*held: Running, job=None, policy: Policy = CLASS, **changes) -> list
 
 
 @pytest.mark.parametrize(("gap", "stops"), [(499, []), (500, ["j8"]), (501, ["j8"])])
-def test_a_class_must_be_higher_by_the_gap(gap: int, stops: list[str]) -> None:
+def test_preemptor_class_must_be_higher_by_gap(gap: int, stops: list[str]) -> None:
     held = low(8, on("n0", [0, 1]), gpus=2, priority=750)
     assert victims(held, job=urgent(priority=750 + gap)) == stops
 
 
-def test_nobody_is_stopped_without_a_ground() -> None:
+def test_nothing_is_preempted_without_preemption_reason() -> None:
     held = low(8, on("n0", [0, 1]), gpus=2)
     assert victims(held, policy=a_policy(name="easy", class_point_ms=MINUTE)) == []
 
 
-def test_age_is_no_ground() -> None:
+def test_age_is_no_preemption_reason() -> None:
     held = low(8, on("n0", [0, 1]), gpus=2, priority=750, submit_ms=NOW)
     assert victims(held, job=a_job(number=1, priority=750, submit_ms=0)) == []
 
 
-def test_an_eviction_names_its_ground_and_keeps_the_place() -> None:
+def test_eviction_names_reason_and_reserves_place() -> None:
     state = a_state(
         policy=CLASS,
         nodes=[a_node(gpus=2)],
@@ -103,7 +103,7 @@ def test_an_eviction_names_its_ground_and_keeps_the_place() -> None:
     assert str(reason) == "its place is being cleared of 1 job of a lower class"
 
 
-def test_a_place_that_was_lent_is_taken_back_within_the_same_class() -> None:
+def test_lent_place_is_reclaimed_within_same_class() -> None:
     tenants = [a_tenant(id=name, gpus=2, elastic=True) for name in ("vision", "speech")]
     held = [low(n, on("n0", [n - 10]), tenant="speech") for n in range(10, 14)]
     state = a_state(
@@ -120,14 +120,14 @@ def test_a_place_that_was_lent_is_taken_back_within_the_same_class() -> None:
     assert told == "its place is being cleared of 1 job on what was only lent"
 
 
-def test_who_holds_no_more_than_it_is_sure_of_lends_nothing_back() -> None:
+def test_tenant_within_guarantee_is_not_reclaimed() -> None:
     tenants = [a_tenant(id=name, gpus=4, elastic=True) for name in ("vision", "speech")]
     held = [low(n, on("n0", [n - 10]), tenant="speech") for n in range(10, 14)]
     job = a_job(number=1, priority=250)
     assert victims(*held, job=job, nodes=[a_node(gpus=4)], tenants=tenants) == []
 
 
-def test_a_place_that_was_lent_is_found_among_many_nodes_of_others() -> None:
+def test_lent_place_is_found_among_many_nodes_of_others() -> None:
     tenants = [a_tenant(id=name, gpus=2, elastic=True) for name in ("vision", "speech")]
     lent = [low(n, on(f"n{n}", [0]), tenant="speech") for n in range(3)]
     others = [low(100 + n, on(f"n{3 + n}", [0]), tenant="other") for n in range(WIDE)]
@@ -136,7 +136,7 @@ def test_a_place_that_was_lent_is_found_among_many_nodes_of_others() -> None:
     assert len(stopped) == 1
 
 
-def test_an_interactive_job_finds_work_of_its_tenant_among_many_nodes_of_others() -> None:
+def test_interactive_job_finds_own_tenant_jobs_among_many_nodes() -> None:
     own = low(8, on("n0", [0]))
     others = [low(100 + n, on(f"n{1 + n}", [0]), tenant="other") for n in range(WIDE)]
     policy = replace(CLASS, interactive_gpu_milli=8000)
@@ -145,7 +145,7 @@ def test_an_interactive_job_finds_work_of_its_tenant_among_many_nodes_of_others(
     assert victims(own, *others, job=job, nodes=nodes, policy=policy) == ["j8"]
 
 
-def test_online_work_takes_back_its_part_among_many_nodes_of_online_work() -> None:
+def test_online_reclaims_guarantee_among_many_online_nodes() -> None:
     lent = [low(100 + n, on(f"n{n}", [0])) for n in range(WIDE)]
     online = [low(200 + n, on(f"n{WIDE + n}", [0]), pool=Pool.ONLINE) for n in range(WIDE)]
     pools = [PoolQuota(pool=pool, percent=percent) for pool, percent in PARTS.items()]
@@ -161,7 +161,7 @@ def test_online_work_takes_back_its_part_among_many_nodes_of_online_work() -> No
         pytest.param(a_tenant(id="open"), 250, id="was lent nothing"),
     ],
 )
-def test_who_finds_nobody_to_stop_is_in_nobodys_way_who_does(first: Tenant, priority: int) -> None:
+def test_job_without_victims_does_not_block_job_with_victims(first: Tenant, priority: int) -> None:
     tenants = [first, *(a_tenant(id=name, gpus=2, elastic=True) for name in ("vision", "speech"))]
     held = [low(n, on("n0", [n - 10]), tenant="speech") for n in range(10, 14)]
     queue = [
@@ -173,7 +173,7 @@ def test_who_finds_nobody_to_stop_is_in_nobodys_way_who_does(first: Tenant, prio
     assert [eviction.for_job_id for eviction in plan.evictions] == ["j2"]
 
 
-def test_jobs_that_find_nobody_to_stop_do_not_use_up_the_tries_of_those_who_are_sure() -> None:
+def test_jobs_without_victims_do_not_exhaust_attempts_of_guaranteed_jobs() -> None:
     tenants = [a_tenant(id=name, gpus=2, elastic=True) for name in ("vision", "speech")]
     held = [low(n, on("n0", [n - 10]), tenant="speech") for n in range(10, 14)]
     others = [a_job(number=n, tenant="open", priority=250, cpus=n) for n in range(1, 9)]
@@ -183,7 +183,7 @@ def test_jobs_that_find_nobody_to_stop_do_not_use_up_the_tries_of_those_who_are_
     assert [eviction.for_job_id for eviction in plan.evictions] == ["j9"]
 
 
-def test_a_backfilled_job_that_overran_yields_to_a_due_reservation_of_its_own_class() -> None:
+def test_overrun_backfilled_job_yields_to_due_reservation_of_same_class() -> None:
     held = low(8, on("n0", [0, 1]), gpus=2, backfilled=True, overrun=True)
     due = Reservation(
         job_id="j1", job_number=1, at_ms=NOW, until_ms=NOW + HOUR, placements=(on("n0", [0, 1]),)
@@ -194,7 +194,7 @@ def test_a_backfilled_job_that_overran_yields_to_a_due_reservation_of_its_own_cl
     assert victims(held, job=job, reservations=[replace(due, at_ms=NOW + 1)]) == []
 
 
-def test_a_reservation_that_was_put_off_is_due_since_the_time_that_was_promised_first() -> None:
+def test_postponed_reservation_is_due_since_first_promised_time() -> None:
     held = low(8, on("n0", [0, 1]), gpus=2, backfilled=True, overrun=True)
     put_off = Reservation(
         job_id="j1",
@@ -221,26 +221,26 @@ def test_a_reservation_that_was_put_off_is_due_since_the_time_that_was_promised_
     ],
     ids=["not preemptible", "stopping already", "stopped three times", "ends within the minute"],
 )
-def test_who_may_not_be_stopped_is_not(held: Running) -> None:
+def test_non_preemptible_jobs_are_not_preempted(held: Running) -> None:
     assert victims(held) == []
 
 
-def test_a_job_that_ends_a_moment_later_than_an_eviction_takes_may_be_stopped() -> None:
+def test_job_ending_just_after_eviction_time_may_be_preempted() -> None:
     held = replace(low(8, on("n0", [0, 1]), gpus=2), expected_end_ms=NOW + MINUTE + 1)
     assert victims(held) == ["j8"]
 
 
-def test_a_tenant_can_forbid_that_its_jobs_are_stopped() -> None:
+def test_tenant_can_forbid_preemption_of_its_jobs() -> None:
     held = low(8, on("n0", [0, 1]), gpus=2, tenant="speech")
     assert victims(held, tenants=[a_tenant(id="speech", allow_preemption=False)]) == []
 
 
-def test_a_tenant_can_be_forbidden_to_stop_others() -> None:
+def test_tenant_can_be_forbidden_to_preempt_others() -> None:
     held = low(8, on("n0", [0, 1]), gpus=2, tenant="speech")
     assert victims(held, tenants=[a_tenant(id="vision", can_preempt_others=False)]) == []
 
 
-def test_nobody_is_stopped_if_that_would_not_be_enough() -> None:
+def test_nothing_is_preempted_if_not_enough() -> None:
     held = [
         low(8, on("n0", [0])),
         low(9, on("n0", [1]), preemptible=False),
@@ -248,7 +248,7 @@ def test_nobody_is_stopped_if_that_would_not_be_enough() -> None:
     assert victims(*held, job=urgent(gpus=2)) == []
 
 
-def test_a_node_that_was_no_help_is_searched_again_when_something_has_changed_there() -> None:
+def test_failed_node_is_searched_again_after_change() -> None:
     held = [low(8, on("n0", [0])), low(9, on("n0", [1]), preemptible=False)]
     state = a_state(
         policy=CLASS, nodes=[a_node(gpus=2)], held=held, queue=[waiting(urgent(gpus=2))]
@@ -259,7 +259,7 @@ def test_a_node_that_was_no_help_is_searched_again_when_something_has_changed_th
     assert sorted(evicted(decided(state))) == ["j7", "j8"]
 
 
-def test_nobody_is_stopped_if_the_job_fits_anyway() -> None:
+def test_nothing_is_preempted_if_job_fits_anyway() -> None:
     state = a_state(
         policy=CLASS, nodes=[a_node(gpus=2)], held=[low(8, on("n0", [0]))], queue=[urgent()]
     )
@@ -267,7 +267,7 @@ def test_nobody_is_stopped_if_the_job_fits_anyway() -> None:
     assert (started(plan), evicted(plan)) == (["j1"], [])
 
 
-def test_a_waiting_job_over_its_quota_stops_nobody() -> None:
+def test_job_over_quota_preempts_nothing() -> None:
     held = low(8, on("n0", [0, 1]), gpus=2, tenant="speech")
     assert victims(held, tenants=[a_tenant(id="vision", gpus=0)]) == []
 
@@ -275,12 +275,12 @@ def test_a_waiting_job_over_its_quota_stops_nobody() -> None:
 # --- the cheapest
 
 
-def test_the_job_that_started_last_yields_first() -> None:
+def test_latest_started_job_is_first_victim() -> None:
     held = [low(8, on("n0", [0]), start_ms=HOUR), low(9, on("n0", [1]), start_ms=9 * HOUR)]
     assert victims(*held) == ["j9"]
 
 
-def test_work_that_was_saved_is_not_lost() -> None:
+def test_checkpointed_work_is_not_counted_as_lost() -> None:
     held = [
         low(8, on("n0", [0]), start_ms=HOUR, checkpoint_ms=NOW - MINUTE),
         low(9, on("n0", [1]), start_ms=9 * HOUR),
@@ -288,7 +288,7 @@ def test_work_that_was_saved_is_not_lost() -> None:
     assert victims(*held) == ["j8"]
 
 
-def test_who_was_stopped_before_costs_more() -> None:
+def test_previously_preempted_job_costs_more() -> None:
     held = [
         low(8, on("n0", [0]), start_ms=9 * HOUR, preemptions=1),
         low(9, on("n0", [1]), start_ms=8 * HOUR + 30 * MINUTE),
@@ -305,7 +305,7 @@ def test_many_gpus_cost_more_than_few() -> None:
     assert victims(*held, job=urgent(gpus=2), nodes=nodes) == ["j9"]
 
 
-def test_a_backfilled_job_that_overran_is_the_first_victim() -> None:
+def test_overrun_backfilled_job_is_first_victim() -> None:
     held = [
         low(8, on("n0", [0]), start_ms=HOUR, backfilled=True, overrun=True),
         low(9, on("n0", [1]), start_ms=NOW - MINUTE),
@@ -313,7 +313,7 @@ def test_a_backfilled_job_that_overran_is_the_first_victim() -> None:
     assert victims(*held) == ["j8"]
 
 
-def test_the_node_where_least_is_lost_is_cleared() -> None:
+def test_node_with_least_loss_is_chosen() -> None:
     nodes = a_cluster(nodes=2, gpus=2)
     held = [
         low(8, on("n0", [0, 1]), gpus=2, start_ms=HOUR),
@@ -332,14 +332,14 @@ def test_no_victim_is_needless() -> None:
     assert victims(*held, job=urgent(gpus=3), nodes=nodes) == ["j9"]
 
 
-def test_a_gang_is_stopped_as_a_whole() -> None:
+def test_gang_is_preempted_as_whole() -> None:
     nodes = a_cluster(nodes=2, gpus=2)
     held = low(8, on("n0", [0, 1]), on("n1", [0, 1]), gpus=2)
     state = a_state(policy=CLASS, nodes=nodes, held=[held], queue=[urgent(gpus=2)])
     assert [e.allocation_id for e in decided(state).evictions] == ["j8.1"]
 
 
-def test_a_gang_gets_every_place_it_needs_or_stops_nobody() -> None:
+def test_gang_gets_every_place_or_preempts_nothing() -> None:
     nodes = a_cluster(nodes=3, gpus=2)
     held = [low(8 + n, on(f"n{n}", [0, 1]), gpus=2) for n in range(3)]
     assert len(victims(*held, job=urgent(gpus=2, members=2), nodes=nodes)) == 2
@@ -354,37 +354,37 @@ def two_urgent_jobs() -> Plan:
     return decided(a_state(policy=CLASS, nodes=[a_node(gpus=2)], held=held, queue=jobs))
 
 
-def test_who_left_for_one_member_stays_if_others_leave_room_for_all() -> None:
+def test_victim_of_one_member_is_spared_if_others_make_room_for_all() -> None:
     cheap = low(8, on("n0", [0, 1]), gpus=2, start_ms=NOW - MINUTE)
     gang = low(9, on("n0", [2, 3]), on("n1", [0, 1]), gpus=2, start_ms=NOW - HOUR)
     nodes = [a_node(ordinal=0, gpus=4), a_node(ordinal=1, gpus=2)]
     assert victims(cheap, gang, job=urgent(members=2, gpus=2), nodes=nodes) == ["j9"]
 
 
-def test_a_gang_clears_more_nodes_than_are_looked_at_for_one_member() -> None:
+def test_gang_frees_more_nodes_than_search_limit_of_one_member() -> None:
     held = [low(100 + n, on(f"n{n}", [0])) for n in range(WIDE)]
     nodes = a_cluster(nodes=WIDE, gpus=1)
     assert len(victims(*held, nodes=nodes, job=urgent(members=WIDE))) == WIDE
 
 
-def test_a_gang_gets_all_nodes_that_a_wide_gang_leaves() -> None:
+def test_gang_gets_all_nodes_freed_by_wide_gang() -> None:
     held = low(8, *(on(f"n{n}", [0]) for n in range(WIDE)))
     nodes = a_cluster(nodes=WIDE, gpus=1)
     assert victims(held, nodes=nodes, job=urgent(members=WIDE)) == ["j8"]
 
 
-def test_two_urgent_jobs_do_not_claim_the_same_victim() -> None:
+def test_two_urgent_jobs_do_not_claim_same_victim() -> None:
     plan = two_urgent_jobs()
     assert len(set(evicted(plan))) == len(evicted(plan))
 
 
-def test_two_urgent_jobs_clear_their_places_on_one_node_in_one_cycle() -> None:
+def test_two_urgent_jobs_free_places_on_one_node_in_one_cycle() -> None:
     plan = two_urgent_jobs()
     assert sorted(evicted(plan)) == ["j8", "j9"]
     assert {eviction.for_job_id for eviction in plan.evictions} == {"j1", "j2"}
 
 
-def test_a_due_reservation_does_not_take_what_was_claimed_in_the_same_cycle() -> None:
+def test_due_reservation_does_not_take_place_claimed_in_same_cycle() -> None:
     due = Reservation(
         job_id="j2", job_number=2, at_ms=NOW, until_ms=NOW + HOUR, placements=(on("n1", [0]),)
     )
@@ -399,7 +399,7 @@ def test_a_due_reservation_does_not_take_what_was_claimed_in_the_same_cycle() ->
     assert (evicted(plan), started(plan)) == (["j8"], [])
 
 
-def test_shares_are_cleared_like_whole_devices() -> None:
+def test_shares_are_freed_like_whole_devices() -> None:
     held = [low(8, on("n0", {0: 500}), gpus=0.5), low(9, on("n0", {0: 400}), gpus=0.4)]
     nodes = [a_node(gpus=1)]
     assert victims(*held, job=urgent(gpus=0.6), nodes=nodes) == ["j8"]
@@ -439,23 +439,23 @@ def ran(hours: float, **changes) -> Running:
     ],
     ids=["sank", "not yet", "within the quantum", "sank in two attempts", "protected"],
 )
-def test_feedback_stops_only_who_has_sunk_below_the_waiting_job(held: Running, stops: bool) -> None:
+def test_feedback_preempts_only_jobs_on_lower_level(held: Running, stops: bool) -> None:
     found = victims(held, job=a_job(number=1), policy=FEEDBACK, nodes=[a_node(gpus=1)])
     assert found == (["j8"] if stops else [])
 
 
-def test_feedback_does_not_stop_its_own_level() -> None:
+def test_feedback_does_not_preempt_its_own_level() -> None:
     job = waiting(a_job(number=1), served_ms=6 * HOUR, expected_ms=DAY)
     assert victims(ran(6), job=job, policy=FEEDBACK, nodes=[a_node(gpus=1)]) == []
 
 
-def test_a_protected_job_stops_whoever_is_not() -> None:
+def test_protected_job_preempts_unprotected_ones() -> None:
     job = waiting(a_job(number=1), served_ms=6 * HOUR, expected_ms=DAY, protected=True)
     assert victims(ran(6), job=job, policy=FEEDBACK, nodes=[a_node(gpus=1)]) == ["j8"]
     assert victims(ran(2), job=job, policy=FEEDBACK, nodes=[a_node(gpus=1)]) == ["j8"]
 
 
-def test_the_shortest_rest_goes_first_if_it_pays_for_the_eviction() -> None:
+def test_srtf_preempts_only_if_gain_exceeds_eviction_cost() -> None:
     policy = a_policy(name="srtf")
     held = running(a_job(number=8), on("n0", [0]), end_ms=NOW + 2 * HOUR)
 

@@ -6,7 +6,7 @@ URGENT = (3, 750, False)
 LESS_URGENT = (3, 500, False)
 
 
-def test_a_node_that_was_searched_in_vain_is_remembered_for_that_request_and_class() -> None:
+def test_failed_search_is_cached_for_request_and_class() -> None:
     cache = NegativeCache()
     cache.add(URGENT, 0b0110)
     cache.add(URGENT, 0b1000)
@@ -14,14 +14,14 @@ def test_a_node_that_was_searched_in_vain_is_remembered_for_that_request_and_cla
     assert cache.of(LESS_URGENT) == 0
 
 
-def test_a_node_on_which_something_changed_is_searched_again() -> None:
+def test_changed_node_is_searched_again() -> None:
     cache = NegativeCache()
     cache.add(URGENT, 0b0110)
     cache.invalidate(0b0010)
     assert cache.of(URGENT) == 0b0100
 
 
-def test_what_is_found_after_a_change_is_remembered_again() -> None:
+def test_result_after_change_is_cached_again() -> None:
     cache = NegativeCache()
     cache.invalidate(0b0010)
     cache.add(URGENT, 0b0010)

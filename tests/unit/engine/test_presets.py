@@ -18,7 +18,7 @@ def test_every_policy_starts_what_fits_an_empty_cluster(name: str) -> None:
     assert plan.complete
 
 
-def test_a_name_that_is_nearly_right_is_recognised() -> None:
+def test_nearly_correct_policy_name_is_suggested() -> None:
     with pytest.raises(UnknownThing, match=r"policy 'fivo' is not known; did you mean 'fifo'\?"):
         preset("fivo")
     with pytest.raises(UnknownThing, match=r"policy 'xyzzy' is not known[.;:] Known: fifo, "):

@@ -24,7 +24,7 @@ def merged(state: ClusterState, penalty_ms: Callable[[GroupKey], int] = lambda _
     return Merge(state.queue, penalty_ms)
 
 
-def test_jobs_of_all_accounts_come_up_by_submission_then_number() -> None:
+def test_jobs_of_all_accounts_are_merged_by_submission_then_number() -> None:
     jobs = [
         a_job(number=1, tenant="a", submit_ms=30),
         a_job(number=2, tenant="b", submit_ms=10),
@@ -34,13 +34,13 @@ def test_jobs_of_all_accounts_come_up_by_submission_then_number() -> None:
     assert numbers(merged(a_state(queue=jobs))) == [2, 4, 3, 1]
 
 
-def test_what_an_account_has_used_puts_all_of_its_jobs_back() -> None:
+def test_account_usage_delays_all_its_jobs() -> None:
     jobs = [a_job(number=n, tenant="ab"[n % 2], submit_ms=n) for n in range(1, 5)]
     merge = merged(a_state(queue=jobs), lambda key: 100 if key[0] == "b" else 0)
     assert numbers(merge) == [2, 4, 1, 3]
 
 
-def test_use_that_grows_during_the_cycle_counts_from_then_on() -> None:
+def test_usage_growth_during_cycle_applies_at_once() -> None:
     jobs = [a_job(number=n, tenant="a" if n < 4 else "b", submit_ms=n) for n in range(1, 6)]
     used = {"a": 0, "b": 0}
     merge = merged(a_state(queue=jobs), lambda key: used[key[0]])
@@ -52,14 +52,14 @@ def test_use_that_grows_during_the_cycle_counts_from_then_on() -> None:
     assert found == [1, 4, 2, 5, 3]
 
 
-def test_a_job_comes_up_again_until_it_is_left() -> None:
+def test_job_is_offered_again_until_dropped() -> None:
     merge = merged(a_state(queue=[a_job(number=1), a_job(number=2)]))
     assert [merge.next().number for _ in range(2)] == [1, 1]
     merge.leave()
     assert merge.next().number == 2
 
 
-def test_a_shape_that_does_not_fit_is_passed_over_for_the_rest_of_the_cycle() -> None:
+def test_unfitting_shape_is_skipped_for_rest_of_cycle() -> None:
     jobs = [a_job(number=n, gpus=1 + n % 2, submit_ms=n) for n in range(1, 7)]
     state = a_state(queue=jobs)
     merge = merged(state)
@@ -67,7 +67,7 @@ def test_a_shape_that_does_not_fit_is_passed_over_for_the_rest_of_the_cycle() ->
     assert numbers(merge) == [2, 4, 6]
 
 
-def test_a_shape_can_be_passed_over_in_one_tenant_only() -> None:
+def test_shape_can_be_skipped_in_one_tenant_only() -> None:
     jobs = [a_job(number=n, tenant="ab"[n % 2], submit_ms=n) for n in range(1, 5)]
     state = a_state(queue=jobs)
     merge = merged(state)
@@ -75,7 +75,7 @@ def test_a_shape_can_be_passed_over_in_one_tenant_only() -> None:
     assert numbers(merge) == [1, 3]
 
 
-def test_a_job_can_leave_the_middle_of_a_queue() -> None:
+def test_job_can_leave_middle_of_queue() -> None:
     state = a_state(queue=[a_job(number=n, submit_ms=n) for n in range(1, 5)])
     state.dequeue(2)
     state.dequeue(1)
@@ -97,7 +97,7 @@ def test_a_job_can_leave_the_middle_of_a_queue() -> None:
     st.dictionaries(st.sampled_from("abc"), st.integers(0, 15)),
     st.sets(st.integers(1, 25)),
 )
-def test_the_merge_is_the_sorted_order(drawn, used, removed) -> None:
+def test_merge_equals_sorted_order(drawn, used, removed) -> None:
     jobs = [
         a_job(number=number, tenant=tenant, user=user, gpus=gpus, submit_ms=submit_ms)
         for number, (tenant, user, gpus, submit_ms) in enumerate(drawn, start=1)

@@ -64,7 +64,7 @@ def elastic(tenant_id: str, gpus: float) -> Tenant:
 # --- strict quotas
 
 
-def test_a_tenant_that_nobody_declared_has_no_limits() -> None:
+def test_undeclared_tenant_has_no_limits() -> None:
     assert refusal(an_admission(), a_job(gpus=999)) is None
 
 
@@ -88,25 +88,25 @@ def test_a_tenant_that_nobody_declared_has_no_limits() -> None:
         ),
     ],
 )
-def test_each_quota_refuses_with_its_numbers(quota, job, said) -> None:
+def test_each_quota_rejects_with_its_numbers(quota, job, said) -> None:
     reason = refusal(an_admission(a_tenant(**quota)), a_job(**job))
     assert reason is not None
     assert reason.code is ReasonCode.QUOTA
     assert str(reason) == f"quota exceeded for tenant vision: {said}"
 
 
-def test_a_quota_can_be_used_up_to_the_last_bit() -> None:
+def test_quota_can_be_used_up_exactly() -> None:
     admission = an_admission(a_tenant(gpus=4), held={"vision": 3.5})
     assert refusal(admission, a_job(gpus=0.5)) is None
     assert refusal(admission, a_job(gpus=0.51)) is not None
 
 
-def test_work_without_gpus_is_not_held_back_by_a_quota_of_gpus() -> None:
+def test_cpu_job_is_not_limited_by_gpu_quota() -> None:
     admission = an_admission(a_tenant(gpus=1), held={"vision": 1})
     assert refusal(admission, a_job(gpus=0, cpus=4)) is None
 
 
-def test_gpu_hours_count_what_was_spent_and_what_running_jobs_may_still_use() -> None:
+def test_gpu_hours_count_spent_and_still_possible_usage() -> None:
     admission = an_admission(
         a_tenant(gpu_milli_ms=10 * 1000 * HOUR),
         tenant_usage={"vision": AccountUsage(spent_gpu_milli_ms=6 * 1000 * HOUR)},
@@ -120,18 +120,18 @@ def test_gpu_hours_count_what_was_spent_and_what_running_jobs_may_still_use() ->
 # --- elastic quotas
 
 
-def test_a_strict_tenant_does_not_borrow() -> None:
+def test_strict_tenant_does_not_borrow() -> None:
     admission = an_admission(a_tenant(id="vision", gpus=4), elastic("speech", 4))
     assert refusal(admission, a_job(gpus=5)) is not None
 
 
-def test_an_elastic_tenant_borrows_what_the_others_leave_idle_and_no_more() -> None:
+def test_elastic_tenant_borrows_only_idle_capacity_of_others() -> None:
     admission = an_admission(elastic("vision", 4), elastic("speech", 4), held={"vision": 4})
     assert refusal(admission, a_job(gpus=4)) is None
     assert refusal(admission, a_job(gpus=5)) is not None
 
 
-def test_what_the_owner_used_lately_is_not_lent() -> None:
+def test_capacity_recently_used_by_owner_is_not_lent() -> None:
     admission = an_admission(
         elastic("vision", 4),
         elastic("speech", 4),
@@ -142,7 +142,7 @@ def test_what_the_owner_used_lately_is_not_lent() -> None:
     assert refusal(admission, a_job(gpus=2)) is not None
 
 
-def test_an_owner_who_waits_lends_nothing() -> None:
+def test_owner_with_waiting_jobs_lends_nothing() -> None:
     admission = an_admission(
         elastic("vision", 4),
         elastic("speech", 4),
@@ -153,25 +153,25 @@ def test_an_owner_who_waits_lends_nothing() -> None:
     assert refusal(admission, a_job(tenant="speech", gpus=4)) is None
 
 
-def test_what_others_have_borrowed_already_cannot_be_borrowed_again() -> None:
+def test_capacity_already_borrowed_cannot_be_borrowed_again() -> None:
     tenants = (elastic("vision", 4), elastic("speech", 4), elastic("robots", 4))
     admission = an_admission(*tenants, held={"vision": 4, "robots": 7})
     assert refusal(admission, a_job(gpus=1)) is None
     assert refusal(admission, a_job(gpus=2)) is not None
 
 
-def test_what_is_borrowed_must_be_preemptible() -> None:
+def test_borrowing_job_must_be_preemptible() -> None:
     admission = an_admission(elastic("vision", 4), elastic("speech", 4), held={"vision": 4})
     assert refusal(admission, a_job(gpus=1, preemptible=False)) is not None
 
 
-def test_strict_quotas_and_tenants_without_a_quota_are_not_lent() -> None:
+def test_strict_quotas_and_tenants_without_quota_lend_nothing() -> None:
     strict = a_tenant(id="speech", gpus=4)
     admission = an_admission(elastic("vision", 4), strict, a_tenant(id="free"), held={"vision": 4})
     assert refusal(admission, a_job(gpus=1)) is not None
 
 
-def test_borrowing_and_guarantee_are_told_apart() -> None:
+def test_borrowing_and_guarantee_are_distinguished() -> None:
     admission = an_admission(
         elastic("vision", 4), a_tenant(id="strict", gpus=1), held={"vision": 5}
     )
@@ -196,7 +196,7 @@ def pools(*, online: int, batch: int, elastic: bool) -> tuple[PoolQuota, ...]:
     )
 
 
-def test_a_strict_pool_holds_its_percentage_of_all_gpus() -> None:
+def test_strict_pool_holds_its_percentage_of_all_gpus() -> None:
     admission = an_admission(pools=pools(online=25, batch=75, elastic=False))
     assert refusal(admission, a_job(gpus=12)) is None
     reason = refusal(admission, a_job(gpus=13))
@@ -204,7 +204,7 @@ def test_a_strict_pool_holds_its_percentage_of_all_gpus() -> None:
     assert refusal(admission, a_job(gpus=5, pool=Pool.ONLINE)) is not None
 
 
-def test_an_elastic_pool_holds_what_the_other_leaves_idle() -> None:
+def test_elastic_pool_holds_idle_capacity_of_other() -> None:
     admission = an_admission(
         pools=pools(online=25, batch=75, elastic=True), held_by_pool={Pool.ONLINE: 1}
     )
@@ -213,20 +213,20 @@ def test_an_elastic_pool_holds_what_the_other_leaves_idle() -> None:
     assert refusal(admission, a_job(gpus=15, preemptible=False)) is not None
 
 
-def test_a_pool_without_a_quota_and_work_without_gpus_are_free() -> None:
+def test_pool_without_quota_and_cpu_jobs_are_unlimited() -> None:
     only_online = pools(online=25, batch=75, elastic=False)[:1]
     assert refusal(an_admission(pools=only_online), a_job(gpus=16)) is None
     none_left = pools(online=100, batch=0, elastic=False)
     assert refusal(an_admission(pools=none_left), a_job(gpus=0, cpus=1)) is None
 
 
-def test_a_strict_pool_lends_nothing() -> None:
+def test_strict_pool_lends_nothing() -> None:
     online, batch = pools(online=25, batch=75, elastic=True)
     strict = PoolQuota(pool=Pool.ONLINE, percent=online.percent, elastic=False)
     assert refusal(an_admission(pools=(strict, batch)), a_job(gpus=13)) is not None
 
 
-def test_a_full_pool_shows_parts_of_gpus() -> None:
+def test_full_pool_reason_shows_fractional_gpus() -> None:
     admission = an_admission(
         pools=pools(online=50, batch=50, elastic=False), held_by_pool={Pool.BATCH: 6.5}, total=15
     )
@@ -239,7 +239,7 @@ def test_a_full_pool_shows_parts_of_gpus() -> None:
 # --- what was lent
 
 
-def test_what_can_be_taken_back_is_what_is_held_beyond_the_quota() -> None:
+def test_reclaimable_is_what_is_held_beyond_quota() -> None:
     admission = an_admission(
         elastic("vision", 4), a_tenant(id="strict", gpus=1), held={"vision": 5.5, "strict": 1}
     )
@@ -248,7 +248,7 @@ def test_what_can_be_taken_back_is_what_is_held_beyond_the_quota() -> None:
     assert admission.borrowed_milli("nobody") == 0
 
 
-def test_a_pool_borrows_what_it_holds_beyond_its_part() -> None:
+def test_pool_borrows_what_it_holds_beyond_guarantee() -> None:
     held = {Pool.BATCH: 10, Pool.ONLINE: 2}
     admission = an_admission(pools=pools(online=50, batch=50, elastic=True), held_by_pool=held)
     assert admission.pool_borrows(Pool.BATCH)
@@ -258,7 +258,7 @@ def test_a_pool_borrows_what_it_holds_beyond_its_part() -> None:
     assert not strict.pool_borrows(Pool.BATCH)
 
 
-def test_a_pool_may_take_back_as_much_as_its_part() -> None:
+def test_pool_may_reclaim_up_to_its_guarantee() -> None:
     admission = an_admission(
         pools=pools(online=50, batch=50, elastic=True),
         held_by_pool={Pool.BATCH: 10, Pool.ONLINE: 2},
@@ -279,13 +279,13 @@ def test_a_pool_may_take_back_as_much_as_its_part() -> None:
 @pytest.mark.parametrize(
     ("held", "least", "most"), [(0, 2, 8), (3, 2, 7), (8, 2, 2), (9, 2, 0), (9, 1, 1), (4, 8, 0)]
 )
-def test_an_elastic_gang_may_have_as_many_members_as_its_quota_allows(held, least, most) -> None:
+def test_elastic_gang_members_are_bounded_by_quota(held, least, most) -> None:
     admission = an_admission(a_tenant(gpus=10), held={"vision": held})
     gang = a_job(gpus=1, members=8, min_members=least)
     assert admission.most_members(gang, HOUR) == most
 
 
-def test_a_pool_and_gpu_memory_bound_the_members_of_an_elastic_gang_as_well() -> None:
+def test_elastic_gang_members_are_bounded_by_pool_and_gpu_memory() -> None:
     gang = a_job(gpus=1, members=8, min_members=1)
     half = an_admission(pools=pools(online=50, batch=50, elastic=False), total=10)
     assert half.most_members(gang, HOUR) == 5
@@ -295,7 +295,7 @@ def test_a_pool_and_gpu_memory_bound_the_members_of_an_elastic_gang_as_well() ->
 
 
 @pytest.mark.parametrize(("held", "members"), [(0, 4), (1.5, 2), (4, 0), (5, 0)])
-def test_so_many_members_of_an_online_gang_are_within_its_part(held: float, members: int) -> None:
+def test_members_within_online_guarantee_are_counted(held: float, members: int) -> None:
     gang = a_job(gpus=1, members=8, min_members=2, pool=Pool.ONLINE)
     admission = an_admission(
         pools=pools(online=25, batch=75, elastic=True), held_by_pool={Pool.ONLINE: held}, total=16
@@ -306,7 +306,7 @@ def test_so_many_members_of_an_online_gang_are_within_its_part(held: float, memb
     assert admission.members_within_guarantee(replace(gang, pool=Pool.BATCH)) == 0
 
 
-def test_a_plain_job_has_one_member_or_none() -> None:
+def test_plain_job_has_one_member_or_none() -> None:
     admission = an_admission(a_tenant(gpus=1))
     assert admission.most_members(a_job(gpus=1), HOUR) == 1
     assert admission.most_members(a_job(gpus=2), HOUR) == 0
@@ -330,13 +330,13 @@ def test_a_plain_job_has_one_member_or_none() -> None:
         (a_tenant(gpu_memory_mb=80_000), {"gpu_memory_mb": 80_000}, False),
     ],
 )
-def test_what_no_ending_job_makes_room_for_is_never_admitted(tenant, job, never) -> None:
+def test_job_that_no_ending_job_makes_room_for_is_never_admitted(tenant, job, never) -> None:
     held = [running(a_job(number=9, gpus=2), on("n0", [0, 1]))]
     state = a_state(nodes=a_cluster(nodes=2), tenants=[tenant, elastic("speech", 8)], held=held)
     assert (never_admitted(state, a_job(**job)) is not None) == never
 
 
-def test_what_is_never_admitted_is_said_with_what_is_held() -> None:
+def test_never_admitted_reason_names_what_is_held() -> None:
     held = [running(a_job(number=9, gpus=2), on("n0", [0, 1]))]
     state = a_state(nodes=[a_node()], tenants=[elastic("vision", 4)], held=held)
     assert str(never_admitted(state, a_job(gpus=5, preemptible=False))) == (
@@ -353,7 +353,7 @@ def test_what_is_never_admitted_is_said_with_what_is_held() -> None:
         (True, {"gpus": 5, "preemptible": False}, True),
     ],
 )
-def test_more_than_a_pool_can_ever_hold_is_never_admitted(elastic_pools, job, never) -> None:
+def test_request_over_pool_maximum_is_never_admitted(elastic_pools, job, never) -> None:
     halves = pools(online=50, batch=50, elastic=elastic_pools)
     reason = never_admitted(a_state(nodes=[a_node()], pools=halves), a_job(**job))
     assert (reason is not None) == never
@@ -364,7 +364,7 @@ def test_more_than_a_pool_can_ever_hold_is_never_admitted(elastic_pools, job, ne
 # --- amounts
 
 
-def test_a_slice_counts_with_the_memory_of_its_profile() -> None:
+def test_mig_slice_counts_with_memory_of_profile() -> None:
     amounts = job_amounts(a_job(gpus=2, mig_profile="1g.10gb"), HOUR)
     assert (amounts.gpu_milli, amounts.gpu_memory_mb) == (284, 20_480)
 
@@ -379,11 +379,11 @@ def test_a_slice_counts_with_the_memory_of_its_profile() -> None:
         ({"gpus": 1, "gpu_memory_mb": 30, "members": 3}, 90),
     ],
 )
-def test_gpu_memory_counts_as_it_was_stated(wishes, memory_mb) -> None:
+def test_gpu_memory_counts_as_requested(wishes, memory_mb) -> None:
     assert job_amounts(a_job(**wishes), HOUR).gpu_memory_mb == memory_mb
 
 
-def test_a_gang_is_counted_with_as_many_members_as_start() -> None:
+def test_gang_counts_with_members_that_start() -> None:
     gang = a_job(gpus=2, cpus=4, members=3, memory_mb=10)
     assert job_amounts(gang, HOUR).gpu_milli == 6000
     two = job_amounts(gang, HOUR, members=2)
@@ -391,7 +391,7 @@ def test_a_gang_is_counted_with_as_many_members_as_start() -> None:
     assert two.gpu_milli_ms == 4000 * HOUR
 
 
-def test_a_cycle_counts_on_its_own_copy() -> None:
+def test_holdings_copy_is_independent() -> None:
     holdings = Holdings()
     job = a_job(gpus=2)
     holdings.add(job, job_amounts(job, HOUR))

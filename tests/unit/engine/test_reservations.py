@@ -47,7 +47,7 @@ def busy(gpus: int, *, until: int, node: str = "n0", number: int = 99, first: in
     return running(job, on(node, range(first, first + gpus)), end_ms=until)
 
 
-def test_the_first_blocked_job_gets_the_place_that_is_free_first() -> None:
+def test_first_blocked_job_reserves_earliest_place() -> None:
     state = a_state(
         nodes=a_cluster(nodes=2, gpus=4),
         held=[busy(3, until=2 * HOUR), busy(4, until=HOUR, node="n1", number=98)],
@@ -56,7 +56,7 @@ def test_the_first_blocked_job_gets_the_place_that_is_free_first() -> None:
     assert reserved(decided(state)) == {"j1": (HOUR, ["n1"])}
 
 
-def test_a_later_job_passes_only_if_it_does_not_push_the_head_back() -> None:
+def test_later_job_backfills_only_if_head_is_not_delayed() -> None:
     def passes(gpus: int, estimate_ms: int) -> bool:
         state = a_state(
             nodes=[a_node(gpus=8)],
@@ -71,7 +71,7 @@ def test_a_later_job_passes_only_if_it_does_not_push_the_head_back() -> None:
     assert not passes(gpus=3, estimate_ms=DAY)
 
 
-def test_two_jobs_do_not_both_get_the_room_beside_the_head() -> None:
+def test_two_jobs_do_not_both_get_room_beside_head() -> None:
     state = a_state(
         nodes=[a_node(gpus=8)],
         held=[busy(4, until=HOUR)],
@@ -89,7 +89,7 @@ def test_two_jobs_do_not_both_get_the_room_beside_the_head() -> None:
     assert reasons["j3"].get("job") == "j1"
 
 
-def test_starts_in_front_of_a_reservation_are_marked_as_backfilled() -> None:
+def test_starts_before_reservation_are_marked_backfilled() -> None:
     state = a_state(
         nodes=[a_node(gpus=8)],
         held=[busy(2, until=HOUR)],
@@ -105,7 +105,7 @@ def test_starts_in_front_of_a_reservation_are_marked_as_backfilled() -> None:
     ]
 
 
-def test_easy_protects_the_head_and_conservative_protects_everyone() -> None:
+def test_easy_protects_head_and_conservative_protects_all() -> None:
     """j3 would leave j1 its 3 GPUs at one o'clock, and keep j2 from its 4 at two."""
 
     def starts(policy) -> list[str]:
@@ -125,7 +125,7 @@ def test_easy_protects_the_head_and_conservative_protects_everyone() -> None:
     assert starts(CONSERVATIVE) == []
 
 
-def test_conservative_puts_one_behind_the_other() -> None:
+def test_conservative_chains_reservations() -> None:
     state = a_state(
         policy=CONSERVATIVE,
         nodes=[a_node(gpus=4)],
@@ -140,7 +140,7 @@ def test_conservative_puts_one_behind_the_other() -> None:
     assert times == {"j1": HOUR, "j2": 3 * HOUR, "j3": 4 * HOUR}
 
 
-def test_conservative_finds_the_hole_between_two_reservations() -> None:
+def test_conservative_uses_gap_between_two_reservations() -> None:
     state = a_state(
         policy=CONSERVATIVE,
         nodes=[a_node(gpus=4)],
@@ -154,7 +154,7 @@ def test_conservative_finds_the_hole_between_two_reservations() -> None:
     assert reserved(decided(state))["j3"] == (HOUR, ["n0"])
 
 
-def test_a_reservation_stays_where_it_is_although_another_place_would_be_free_as_soon() -> None:
+def test_reservation_does_not_move_for_equally_early_place() -> None:
     nodes = a_cluster(nodes=2, gpus=4)
     held = [busy(4, until=HOUR), busy(4, until=HOUR, node="n1", number=98)]
     kept = Reservation(
@@ -166,7 +166,7 @@ def test_a_reservation_stays_where_it_is_although_another_place_would_be_free_as
     assert plan.reservations[0].slips == 0
 
 
-def test_a_reservation_that_slips_looks_for_a_better_place_and_counts_it() -> None:
+def test_delayed_reservation_moves_to_better_place_and_counts_it() -> None:
     nodes = a_cluster(nodes=2, gpus=4)
     held = [busy(4, until=3 * HOUR), busy(4, until=2 * HOUR, node="n1", number=98)]
     kept = Reservation(
@@ -178,7 +178,7 @@ def test_a_reservation_that_slips_looks_for_a_better_place_and_counts_it() -> No
     assert plan.reservations[0].slips == 1
 
 
-def test_a_job_that_comes_first_by_now_does_not_take_the_place_of_a_reservation() -> None:
+def test_job_now_first_does_not_take_reserved_place() -> None:
     kept = Reservation(
         job_id="j2", job_number=2, at_ms=HOUR, until_ms=2 * HOUR, placements=(on("n0", range(4)),)
     )
@@ -204,7 +204,7 @@ def promised(number: int, at_ms: int, *places: Placement, **changes: Any) -> Res
     )
 
 
-def test_an_older_holder_that_could_start_sooner_leaves_a_younger_one_its_place() -> None:
+def test_older_reservation_that_could_start_earlier_keeps_younger_one_in_place() -> None:
     whole = on("n0", range(4))
     state = a_state(
         policy=a_policy(name="easy", reservations=2),
@@ -224,7 +224,7 @@ def test_an_older_holder_that_could_start_sooner_leaves_a_younger_one_its_place(
     assert reserved(plan) == {"j1": (2 * HOUR, ["n0"]), "j2": (HOUR, ["n0"])}
 
 
-def test_a_reservation_serves_one_task_of_an_array() -> None:
+def test_reservation_serves_one_array_task() -> None:
     place = on("n0", [0])
     state = a_state(
         policy=a_policy(name="easy", reservations=2),
@@ -237,7 +237,7 @@ def test_a_reservation_serves_one_task_of_an_array() -> None:
     assert reserved(plan) == {"j1": (2 * HOUR + MINUTE, ["n0"]), "j2": (HOUR + MINUTE, ["n0"])}
 
 
-def test_a_place_that_was_cleared_is_kept_from_higher_classes_as_well() -> None:
+def test_claimed_place_is_kept_even_from_higher_classes() -> None:
     state = a_state(
         policy=a_policy(name="easy", class_point_ms=MINUTE),
         nodes=[a_node(gpus=4)],
@@ -248,7 +248,7 @@ def test_a_place_that_was_cleared_is_kept_from_higher_classes_as_well() -> None:
 
 
 @pytest.mark.parametrize(("priority", "starts"), [(2500, ["j2"]), (750, []), (250, [])])
-def test_only_a_higher_class_may_push_a_reservation_back(priority: int, starts: list[str]) -> None:
+def test_only_higher_class_may_delay_reservation(priority: int, starts: list[str]) -> None:
     state = a_state(
         policy=a_policy(name="easy", class_point_ms=MINUTE),
         nodes=[a_node(gpus=4)],
@@ -262,7 +262,7 @@ def test_only_a_higher_class_may_push_a_reservation_back(priority: int, starts: 
     assert started(decided(state)) == starts
 
 
-def test_a_gang_gets_a_reservation_when_enough_has_ended() -> None:
+def test_gang_gets_reservation_when_enough_jobs_have_ended() -> None:
     nodes = a_cluster(nodes=3, gpus=4)
     held = [
         busy(4, until=3 * HOUR),
@@ -273,7 +273,7 @@ def test_a_gang_gets_a_reservation_when_enough_has_ended() -> None:
     assert reserved(decided(state)) == {"j1": (2 * HOUR, ["n1", "n2"])}
 
 
-def test_a_gang_with_two_members_on_one_node_keeps_its_reservation() -> None:
+def test_gang_with_two_members_on_one_node_keeps_reservation() -> None:
     nodes = a_cluster(nodes=2, gpus=4)
     held = [busy(4, until=HOUR), busy(4, until=HOUR, node="n1", number=98)]
     state = a_state(nodes=nodes, held=held, queue=[a_job(number=1, gpus=2, members=2)])
@@ -284,7 +284,7 @@ def test_a_gang_with_two_members_on_one_node_keeps_its_reservation() -> None:
     assert second.reservations[0].made_ms == 0
 
 
-def test_a_labelled_job_waits_for_a_node_with_its_labels() -> None:
+def test_labelled_job_waits_for_node_with_labels() -> None:
     nodes = [a_node(ordinal=0, gpus=4), a_node(ordinal=1, gpus=4, labels=(("zone", "a"),))]
     held = [busy(4, until=HOUR), busy(4, until=2 * HOUR, node="n1", number=98)]
     job = a_job(number=1, gpus=4, node_labels=(("zone", "a"),))
@@ -292,7 +292,7 @@ def test_a_labelled_job_waits_for_a_node_with_its_labels() -> None:
     assert reserved(decided(state)) == {"j1": (2 * HOUR, ["n1"])}
 
 
-def test_a_job_that_needs_an_island_is_reserved_a_whole_one() -> None:
+def test_job_that_needs_island_reserves_whole_one() -> None:
     held = [busy(4, until=2 * HOUR), busy(1, until=HOUR, number=98, first=4)]
     job = a_job(number=1, gpus=4, topology=Topology.REQUIRE_ISLAND)
     state = a_state(nodes=[a_node(gpus=8, islands=2)], held=held, queue=[job])
@@ -301,14 +301,14 @@ def test_a_job_that_needs_an_island_is_reserved_a_whole_one() -> None:
     assert [d.index for d in plan.reservations[0].placements[0].devices] == [4, 5, 6, 7]
 
 
-def test_no_reservation_where_no_expected_end_helps() -> None:
+def test_no_reservation_when_no_expected_end_helps() -> None:
     nodes = [a_node(gpus=4, device={"paused": True})]
     plan = decided(a_state(nodes=nodes, queue=[a_job(number=1, gpus=1)]))
     assert plan.reservations == ()
     assert [reason.code for _, reason in plan.shape_reasons] == [ReasonCode.RESOURCES]
 
 
-def test_a_job_that_has_not_waited_long_enough_gets_no_reservation_yet() -> None:
+def test_job_that_has_not_waited_long_enough_gets_no_reservation() -> None:
     policy = a_policy(name="easy", reserve_after_ms=HOUR)
     state = a_state(
         policy=policy,
@@ -320,7 +320,7 @@ def test_a_job_that_has_not_waited_long_enough_gets_no_reservation_yet() -> None
     assert list(reserved(decided(state, HOUR))) == ["j1"]
 
 
-def test_run_times_beyond_the_limit_are_not_believed() -> None:
+def test_expected_run_time_is_capped_by_time_limit() -> None:
     job = a_job(number=2, gpus=1, max_runtime_ms=HOUR)
     state = a_state(
         nodes=[a_node(gpus=4)],
@@ -330,14 +330,14 @@ def test_run_times_beyond_the_limit_are_not_believed() -> None:
     assert started(decided(state)) == ["j2"]
 
 
-def test_what_is_stopping_is_expected_to_be_gone_at_once() -> None:
+def test_stopping_job_is_expected_to_end_at_once() -> None:
     stopping = replace(busy(4, until=DAY), stopping=True)
     state = a_state(nodes=[a_node(gpus=4)], held=[stopping], queue=[a_job(number=1, gpus=4)])
     at_ms, _ = reserved(decided(state))["j1"]
     assert at_ms <= MINUTE
 
 
-def test_deciding_leaves_the_state_unchanged() -> None:
+def test_decision_leaves_state_unchanged() -> None:
     state = a_state(
         nodes=a_cluster(nodes=2, gpus=4),
         held=[busy(3, until=HOUR)],

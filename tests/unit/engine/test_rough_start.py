@@ -9,7 +9,7 @@ from tests.builders import a_job, a_node, a_policy, a_state, a_tenant, an_array,
 H = 3_600_000
 
 
-def test_the_work_ahead_is_divided_among_all_gpus() -> None:
+def test_work_ahead_is_divided_by_all_gpus() -> None:
     jobs = [a_job(number=n, gpus=4, submit_ms=n) for n in range(1, 9)]
     state = a_state(policy=a_policy(), nodes=[a_node(gpus=8)], queue=jobs)
     assert rough_start_ms(state, 1, 0) == 1
@@ -17,13 +17,13 @@ def test_the_work_ahead_is_divided_among_all_gpus() -> None:
     assert rough_start_ms(state, 99, 0) is None
 
 
-def test_what_runs_counts_with_what_is_left_of_it() -> None:
+def test_running_jobs_count_with_remaining_time() -> None:
     held = running(a_job(number=1, gpus=8), on("n0", range(8)), end_ms=2 * H)
     state = a_state(nodes=[a_node(gpus=8)], held=[held], queue=[a_job(number=2)])
     assert rough_start_ms(state, 2, H) == 2 * H
 
 
-def test_a_tenant_and_a_user_do_no_more_at_once_than_they_may() -> None:
+def test_tenant_and_user_caps_bound_parallelism() -> None:
     jobs = [a_job(number=n, gpus=1, submit_ms=n) for n in range(1, 9)]
     jobs.append(a_job(number=9, gpus=8, tenant="nlp", submit_ms=0))
     nodes = [a_node(gpus=8), a_node(ordinal=1)]
@@ -38,13 +38,13 @@ def test_a_tenant_and_a_user_do_no_more_at_once_than_they_may() -> None:
     assert rough(a_tenant(gpus=2, elastic=True)) == by_cluster, "it may be lent more"
 
 
-def test_an_array_counts_with_all_its_tasks() -> None:
+def test_array_counts_with_all_tasks() -> None:
     jobs = [an_array(number=1, tasks="0-15", gpus=1), a_job(number=2, submit_ms=1, cpus=1)]
     state = a_state(nodes=[a_node(gpus=8)], queue=jobs)
     assert rough_start_ms(state, 2, 0) == 2 * H
 
 
-def test_a_long_line_is_sampled_and_the_answer_stays_near() -> None:
+def test_long_queue_is_sampled_and_estimate_stays_close() -> None:
     count = 40 * SAMPLED
     jobs = [a_job(number=n, gpus=1, submit_ms=n) for n in range(1, count + 1)]
     state = a_state(nodes=[a_node(gpus=8)], queue=jobs)
@@ -53,7 +53,7 @@ def test_a_long_line_is_sampled_and_the_answer_stays_near() -> None:
     assert abs(rough - (count - 1) * H // 8) < 0.05 * rough
 
 
-def test_an_interrupted_forecast_leaves_what_it_has_found() -> None:
+def test_interrupted_forecast_keeps_partial_results() -> None:
     jobs = [a_job(number=n, gpus=8, submit_ms=n) for n in range(1, 9)]
     state = a_state(nodes=[a_node(gpus=8)], queue=jobs)
     asked = 0

@@ -49,7 +49,7 @@ def a_full_tenant(*held: Running, limit: dict[str, Any], **changes: Any) -> Clus
     return a_state(**(values | {"tenants": [a_tenant(**limit)], "held": held} | changes))
 
 
-def test_a_free_place_is_kept_and_the_cheapest_leaves_wherever_it_runs() -> None:
+def test_free_place_is_reserved_and_cheapest_job_is_preempted_anywhere() -> None:
     held = [batch(8, on("n0", [0])), batch(9, on("n1", [0]), start_ms=NOW - HOUR)]
     plan = decided(a_full_tenant(*held, limit={"gpus": 2}))
     assert evicted(plan) == ["j9"]
@@ -58,7 +58,7 @@ def test_a_free_place_is_kept_and_the_cheapest_leaves_wherever_it_runs() -> None
     assert (kept.job_id, kept.claim, kept.at_ms) == ("j1", True, NOW + 1)
 
 
-def test_the_node_is_chosen_by_all_who_must_leave_and_not_only_by_who_makes_room() -> None:
+def test_node_is_chosen_by_total_cost_of_all_victims() -> None:
     """On n0 one makes room who holds little CPU, so that another one would have to leave too."""
     held = [
         batch(7, on("n0", [0]), cpus=1, start_ms=NOW - HOUR),
@@ -71,7 +71,7 @@ def test_the_node_is_chosen_by_all_who_must_leave_and_not_only_by_who_makes_room
     assert evicted(plan) == ["j8"]
 
 
-def test_a_gang_starts_with_its_minimum_and_everybody_leaves_at_once() -> None:
+def test_elastic_gang_starts_at_minimum_and_all_victims_stop_together() -> None:
     held = [batch(n, on("n0", [n - 6])) for n in (6, 7, 8, 9)]
     job = shell(members=3, min_members=2)
     plan = decided(a_full_tenant(*held, limit={"gpus": 4}, queue=[job], nodes=[a_node(gpus=4)]))
@@ -86,7 +86,7 @@ def test_a_gang_starts_with_its_minimum_and_everybody_leaves_at_once() -> None:
         pytest.param(("n1",), ["j8", "j9"], id="one rack has room"),
     ],
 )
-def test_for_a_gang_in_one_rack_nobody_leaves_unless_a_whole_rack_has_room_then(
+def test_nothing_is_preempted_for_rack_gang_unless_whole_rack_fits(
     others: tuple[str, ...], stops: list[str]
 ) -> None:
     """Two racks of two nodes with a GPU each; the tenant runs on the first node of both."""
@@ -101,7 +101,7 @@ def test_for_a_gang_in_one_rack_nobody_leaves_unless_a_whole_rack_has_room_then(
     )
 
 
-def test_hopeless_ones_do_not_use_up_the_chances_of_others() -> None:
+def test_hopeless_jobs_do_not_exhaust_attempts_of_others() -> None:
     held = [batch(90 + n, on("n0", [n]), user="eve", preemptible=False) for n in range(3)]
     held.append(batch(99, on("n0", [3])))
     jobs = [shell(n, user=f"u{n}", gpus=3) for n in range(1, 9)] + [shell(20, submit_ms=NOW + 1)]
@@ -109,7 +109,7 @@ def test_hopeless_ones_do_not_use_up_the_chances_of_others() -> None:
     assert evicted(plan) == ["j99"]
 
 
-def test_the_same_state_gives_the_same_plan_and_is_unchanged() -> None:
+def test_same_state_gives_same_plan_and_is_unchanged() -> None:
     held = [batch(n, on("n0", [n - 6]), user=f"u{n % 2}") for n in (6, 7, 8, 9)]
     queue = [shell(1, gpus=2), shell(2, user="eve"), a_job(number=3, user="ben")]
     state = a_full_tenant(*held, limit={"gpus": 4}, queue=queue)
@@ -122,7 +122,7 @@ def test_the_same_state_gives_the_same_plan_and_is_unchanged() -> None:
     assert state.holdings.of("vision").gpu_milli == 4_000
 
 
-def test_a_place_is_not_cleared_again_while_the_first_victim_leaves() -> None:
+def test_place_is_not_freed_again_while_victim_stops() -> None:
     held = [batch(8, on("n0", [0])), batch(9, on("n0", [1]))]
     state = a_full_tenant(*held, limit={"gpus": 2})
     plan = decided(state)
@@ -138,7 +138,7 @@ def test_a_place_is_not_cleared_again_while_the_first_victim_leaves() -> None:
     )
 
 
-def test_many_victims_are_counted_and_the_first_are_named() -> None:
+def test_reason_counts_victims_and_names_the_first() -> None:
     held = [batch(10 + n, on("n0", [n]) if n < 4 else on("n1", [n - 4])) for n in range(8)]
     plan = decided(a_full_tenant(*held, limit={"gpus": 8}, queue=[shell(gpus=4, members=2)]))
     assert str(dict(plan.job_reasons)["j1"]) == (

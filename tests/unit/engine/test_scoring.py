@@ -123,7 +123,7 @@ def test_clustering(sizes, left, wishes, score) -> None:
     assert clustering(a_vector(left, sizes=sizes), a_shape(**wishes)) == score
 
 
-def test_chance_repeats_and_spreads() -> None:
+def test_random_scores_are_reproducible_and_spread() -> None:
     draws = [mixed(7, number) for number in range(1000)]
     assert draws == [mixed(7, number) for number in range(1000)]
     assert len(set(draws)) == 1000
@@ -131,14 +131,14 @@ def test_chance_repeats_and_spreads() -> None:
     assert 400 < sum(draw % 2 for draw in draws) < 600
 
 
-def test_a_set_bit_is_found_by_its_number() -> None:
+def test_nth_set_bit_is_found() -> None:
     bits = 0b1011_0000_0000_0000_0001_0110
     assert [nth_bit(bits, number) for number in range(6)] == [1, 2, 4, 20, 21, 23]
     assert nth_bit(1, 0) == 0
     assert nth_bit(1 << 1212, 0) == 1212
 
 
-def test_places_on_nodes_as_they_were_long_ago_are_forgotten() -> None:
+def test_places_of_outdated_node_vectors_are_forgotten() -> None:
     memory = ScoreMemory()
     now = {a_vector(cpus=1): 1}
     for cpus in range(2 * SPARE_PLACES):
@@ -151,7 +151,7 @@ def test_places_on_nodes_as_they_were_long_ago_are_forgotten() -> None:
 # --- fragments
 
 
-def test_a_rest_that_is_too_small_is_a_fragment() -> None:
+def test_remainder_too_small_is_fragment() -> None:
     fragments = Fragmentation((typical(share=1000), typical(share=500)), KINDS)
     # For a whole GPU the half is lost, for a half nothing is.
     assert fragments.of(0, 64_000, (500, 1000)) == 250
@@ -160,7 +160,7 @@ def test_a_rest_that_is_too_small_is_a_fragment() -> None:
     assert fragments.of(0, 64_000, (-1, 0)) == 0
 
 
-def test_all_that_is_idle_is_lost_to_what_cannot_run_there() -> None:
+def test_idle_capacity_is_lost_to_shapes_that_cannot_run() -> None:
     idle = (500, 1000)
     assert Fragmentation((typical(cpus=65),), KINDS).of(0, 64_000, idle) == 1500
     assert Fragmentation((typical(models=("H100",)),), KINDS).of(0, 64_000, idle) == 1500
@@ -169,19 +169,19 @@ def test_all_that_is_idle_is_lost_to_what_cannot_run_there() -> None:
     assert Fragmentation((typical(gpus=2),), KINDS).of(0, 64_000, idle) == 1500
 
 
-def test_typical_shapes_weigh_by_how_often_they_came() -> None:
+def test_typical_shapes_are_weighted_by_frequency() -> None:
     often = Fragmentation((typical(share=1000, count=3), typical(share=500, count=1)), KINDS)
     assert often.of(0, 64_000, (500, 1000)) == 375
 
 
-def test_a_share_goes_where_fragments_grow_the_least() -> None:
+def test_share_goes_where_fragmentation_grows_least() -> None:
     fragments = Fragmentation((typical(share=1000), typical(share=500)), KINDS)
     # On the half: 250 -> 0, sigmoid(0.25) = 0.562; on the whole one: 250 -> 500, 0.437.
     assert fragments.gradient(a_vector((500, 1000)), a_shape(gpus=0.5)) == (56, 0)
     assert fragments.gradient(a_vector((300, 1000)), a_shape(gpus=0.5))[1] == 1
 
 
-def test_whole_devices_have_one_score_for_the_node() -> None:
+def test_whole_devices_have_one_score_per_node() -> None:
     fragments = Fragmentation((typical(share=1000), typical(share=500)), KINDS)
     # (500, 1000) -> (500, 0): for a whole GPU and for a half 500 and 0 are lost, so 250 as before.
     assert fragments.gradient(a_vector((500, 1000)), a_shape(gpus=1)) == (50, -1)
@@ -190,7 +190,7 @@ def test_whole_devices_have_one_score_for_the_node() -> None:
 # --- worth
 
 
-def test_the_usual_cpu_of_a_gpu_is_half_of_what_is_asked_in_steps_of_half_a_core() -> None:
+def test_usual_cpu_per_gpu_is_half_of_requests_in_half_core_steps() -> None:
     assert usual_cpu_milli(()) == USUAL_CPU_MILLI
     assert usual_cpu_milli((typical(cpus=8),)) == 4000
     assert usual_cpu_milli((typical(cpus=9), typical(gpus=0, share=0, cpus=99))) == 4500
@@ -198,7 +198,7 @@ def test_the_usual_cpu_of_a_gpu_is_half_of_what_is_asked_in_steps_of_half_a_core
     assert usual_cpu_milli((typical(cpus=0),)) == CPU_STEP_MILLI
 
 
-def test_a_rest_is_worth_what_the_usual_shares_can_fill_of_it() -> None:
+def test_remainder_is_worth_what_usual_shares_can_fill() -> None:
     assert usable_rests(())[350] == 350
     halves = usable_rests((typical(share=500),))
     assert [halves[rest] for rest in (0, 499, 500, 999, 1000)] == [0, 0, 500, 500, 1000]
@@ -206,21 +206,21 @@ def test_a_rest_is_worth_what_the_usual_shares_can_fill_of_it() -> None:
     assert [mixed_shares[rest] for rest in (299, 300, 600, 800, 900)] == [0, 300, 600, 800, 900]
 
 
-def test_a_large_share_counts_as_the_whole_device() -> None:
+def test_large_share_counts_as_whole_device() -> None:
     large = usable_rests((typical(share=700),))
     assert [large[rest] for rest in (300, 699, 700)] == [0, 0, 1000]
     with_small = usable_rests((typical(share=700), typical(share=200, count=10)))
     assert [with_small[rest] for rest in (200, 700, 900)] == [200, 700, 900]
 
 
-def test_the_cost_of_a_share_by_hand() -> None:
+def test_share_cost_matches_manual_computation() -> None:
     cost, _, device = BalanceCost((), KINDS).cost(a_vector((500, 1000)), a_shape(gpus=0.5))
     # 1,000 milli-GPU are left over; stranded go from 171 to 79; the half of the used GPU costs
     # 40 x 500, where a fresh one would cost 20,000 + 3 x 500 + 4,000.
     assert (cost, device) == (1000 + 40 * (79 - 171) + 40 * 500, 0)
 
 
-def test_breaking_an_empty_node_costs_a_little() -> None:
+def test_breaking_empty_node_has_small_cost() -> None:
     worth = BalanceCost((), KINDS)
     fresh, _, _ = worth.cost(a_vector(EMPTY, cpus=0), a_shape(gpus=1))
     used, _, _ = worth.cost(a_vector((0, *EMPTY[1:]), cpus=0), a_shape(gpus=1))
@@ -230,7 +230,7 @@ def test_breaking_an_empty_node_costs_a_little() -> None:
     assert whole == 40 * -8000
 
 
-def test_the_tie_rule_depends_only_on_what_is_free() -> None:
+def test_tie_rule_depends_only_on_free_capacity() -> None:
     one = BalanceCost((), KINDS).cost(a_vector((500, 1000)), a_shape(gpus=1))
     other = BalanceCost((), KINDS).cost(a_vector((1000, 500)), a_shape(gpus=1))
     assert one == other
@@ -240,7 +240,7 @@ def test_the_tie_rule_depends_only_on_what_is_free() -> None:
 
 
 @pytest.mark.parametrize("ranking", SCORED)
-def test_whatever_fits_is_found(ranking: Ranking) -> None:
+def test_every_ranking_places_all_jobs_that_fit(ranking: Ranking) -> None:
     policy = a_policy(name=ranking.value, typical_shapes=(typical(), typical(share=500)))
     jobs = [
         a_job(number=n, gpus=g) for n, g in enumerate((8, 0.5, 0.5, 4, 1.5, 1.5, 0, 1), start=1)
@@ -250,7 +250,7 @@ def test_whatever_fits_is_found(ranking: Ranking) -> None:
 
 
 @pytest.mark.parametrize("ranking", SCORED)
-def test_nodes_with_the_same_shares_left_may_differ_in_memory(ranking: Ranking) -> None:
+def test_nodes_with_equal_shares_may_differ_in_memory(ranking: Ranking) -> None:
     """Half of each GPU is free, but of the first one most of the memory is taken."""
     policy = a_policy(name=ranking.value, typical_shapes=(typical(share=500),))
     held = [
@@ -267,7 +267,7 @@ def test_nodes_with_the_same_shares_left_may_differ_in_memory(ranking: Ranking) 
 
 
 @pytest.mark.parametrize("ranking", SCORED)
-def test_devices_with_the_same_share_left_may_differ_in_memory(ranking: Ranking) -> None:
+def test_devices_with_equal_shares_may_differ_in_memory(ranking: Ranking) -> None:
     policy = a_policy(name=ranking.value, typical_shapes=(typical(share=500),))
     held = [
         running(a_job(number=8, gpus=0.5), on("n0", {0: 500}, gpu_memory_mb=GPU_MB - 1000)),
@@ -283,7 +283,7 @@ def test_devices_with_the_same_share_left_may_differ_in_memory(ranking: Ranking)
 
 
 @pytest.mark.parametrize("ranking", SCORED)
-def test_nodes_that_look_alike_may_differ_in_slices(ranking: Ranking) -> None:
+def test_nodes_with_equal_vectors_may_differ_in_slices(ranking: Ranking) -> None:
     policy = a_policy(name=ranking.value, typical_shapes=(typical(),))
     nodes = [a_node(ordinal=n, devices=[a_mig_device(slices={"3g.40gb": 1})]) for n in range(2)]
     jobs = [a_job(number=n, mig_profile="3g.40gb") for n in (1, 2)]
@@ -292,7 +292,7 @@ def test_nodes_that_look_alike_may_differ_in_slices(ranking: Ranking) -> None:
 
 
 @pytest.mark.parametrize("ranking", SCORED)
-def test_a_share_keeps_to_the_devices_that_it_allows(ranking: Ranking) -> None:
+def test_share_stays_on_allowed_devices(ranking: Ranking) -> None:
     policy = a_policy(name=ranking.value, typical_shapes=(typical(share=500),))
     held = [running(a_job(number=9, gpus=0.5), on("n0", {0: 500}))]
     state = a_state(
@@ -305,7 +305,7 @@ def test_a_share_keeps_to_the_devices_that_it_allows(ranking: Ranking) -> None:
 
 
 @pytest.mark.parametrize("ranking", SCORED)
-def test_a_device_of_which_memory_is_held_is_not_wholly_free(ranking: Ranking) -> None:
+def test_device_with_held_memory_is_not_free(ranking: Ranking) -> None:
     policy = a_policy(name=ranking.value, typical_shapes=(typical(),))
     held = [running(a_job(number=9, gpus=0, gpu_memory_mb=4), on("n0", {0: 0}, gpu_memory_mb=4))]
     state = a_state(
@@ -320,7 +320,7 @@ def test_a_device_of_which_memory_is_held_is_not_wholly_free(ranking: Ranking) -
 
 @pytest.mark.parametrize("ranking", SCORED)
 @pytest.mark.parametrize("seed", range(5))
-def test_a_place_is_found_if_and_only_if_there_is_one(ranking: Ranking, seed: int) -> None:
+def test_place_is_found_if_and_only_if_one_exists(ranking: Ranking, seed: int) -> None:
     """Against asking every node, while shares, memory, slices and whole devices come and go."""
     chance = Random(seed)
     state = a_state(
@@ -387,7 +387,7 @@ def test_labels_hold_for_scored_rankings(ranking: Ranking) -> None:
         (Ranking.DOT_PRODUCT, "n1"),
     ],
 )
-def test_a_small_job_joins_the_used_node(ranking: Ranking, node: str) -> None:
+def test_small_job_joins_used_node(ranking: Ranking, node: str) -> None:
     policy = a_policy(name=ranking.value, typical_shapes=(typical(gpus=8), typical(gpus=1)))
     held = [running(a_job(number=9, gpus=1), on("n1", [0]))]
     state = a_state(
@@ -396,7 +396,7 @@ def test_a_small_job_joins_the_used_node(ranking: Ranking, node: str) -> None:
     assert list(places(decide(state, policy, 0), "j1")) == [node]
 
 
-def test_the_order_of_registration_does_not_matter() -> None:
+def test_registration_order_does_not_matter() -> None:
     policy = a_policy(name="fgd", typical_shapes=(typical(), typical(share=500)))
     jobs = [a_job(number=n, gpus=g) for n, g in enumerate((0.5, 1, 2, 0.5, 4), start=1)]
     nodes = a_cluster(nodes=3, gpus=4)

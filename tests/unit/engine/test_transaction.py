@@ -27,7 +27,7 @@ def state_of(index: NodeIndex) -> list[object]:
     ]
 
 
-def test_undo_restores_the_index_exactly() -> None:
+def test_undo_restores_index_exactly() -> None:
     index = an_index()
     transaction = Transaction(index)
     before = state_of(index)
@@ -46,7 +46,7 @@ def test_undo_restores_the_index_exactly() -> None:
     assert state_of(index) == before
 
 
-def test_undo_to_a_mark_keeps_what_came_before() -> None:
+def test_undo_to_mark_keeps_earlier_changes() -> None:
     index = an_index()
     transaction = Transaction(index)
     shape = index.shape(a_request(gpus=3))
@@ -61,7 +61,7 @@ def test_undo_to_a_mark_keeps_what_came_before() -> None:
     assert state_of(index) == after_first
 
 
-def test_what_was_committed_stays() -> None:
+def test_committed_changes_stay() -> None:
     index = an_index()
     transaction = Transaction(index)
     transaction.take(index.find(index.shape(a_request(gpus=3))))

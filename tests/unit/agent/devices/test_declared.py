@@ -27,7 +27,7 @@ SMALL = Host(root=Path("/nowhere"), cores=2)
         ("8*A100-80G", [(8, "A100", 81920)]),
     ],
 )
-def test_a_declaration_is_read(text: str, groups: list[tuple[int, str, int]]) -> None:
+def test_declaration_is_parsed(text: str, groups: list[tuple[int, str, int]]) -> None:
     assert [(g.count, g.model, g.memory_mb) for g in parse_declared(text)] == groups
 
 
@@ -46,26 +46,26 @@ def test_a_declaration_is_read(text: str, groups: list[tuple[int, str, int]]) ->
         ("2000xA100", "at most 1024"),
     ],
 )
-def test_a_declaration_that_cannot_be_read_says_what_would_do(text: str, told: str) -> None:
+def test_invalid_declaration_error_lists_valid_forms(text: str, told: str) -> None:
     with pytest.raises(InvalidRequest, match=r"^simulated GPUs '") as refusal:
         parse_declared(text)
     assert told in str(refusal.value)
 
 
-def test_eight_with_nvlink_are_an_island_and_pcie_cards_stand_alone() -> None:
+def test_eight_nvlink_gpus_form_island_and_pcie_cards_stand_alone() -> None:
     devices = DeclaredSource("8xA100-80GB,2xL4,1xH100", host=SMALL).find().devices
     assert [device.island for device in devices] == [0] * 8 + [1, 2, 3]
     assert [device.bandwidth_gbps for device in devices] == [600] * 8 + [0, 0, 0]
     assert [device.index for device in devices] == list(range(11))
 
 
-def test_sixteen_are_two_islands() -> None:
+def test_sixteen_gpus_form_two_islands() -> None:
     devices = DeclaredSource("16xH100", host=SMALL).find().devices
     assert [device.island for device in devices] == [0] * 8 + [1] * 8
     assert {device.bandwidth_gbps for device in devices} == {900}
 
 
-def test_the_node_has_cores_and_memory_to_match() -> None:
+def test_declared_node_has_matching_cores_and_memory() -> None:
     found = DeclaredSource("8xA100-80GB", host=SMALL).find()
     assert found.detection == "declared"
     assert found.cpu_milli == 64_000
@@ -74,12 +74,12 @@ def test_the_node_has_cores_and_memory_to_match() -> None:
     assert large.cpu_milli == 96_000
 
 
-def test_cores_and_memory_can_be_given() -> None:
+def test_cores_and_memory_can_be_declared() -> None:
     found = DeclaredSource("1xL4", host=SMALL, cpu_milli=3_500, memory_mb=100).find()
     assert (found.cpu_milli, found.memory_mb) == (3_500, 100)
 
 
-def test_uuids_stay_the_same_and_differ_between_nodes_and_devices() -> None:
+def test_uuids_are_stable_and_unique() -> None:
     def uuids(node: str) -> list[str]:
         return [d.uuid for d in DeclaredSource("2xL4", node=node, host=SMALL).find().devices]
 
@@ -87,13 +87,13 @@ def test_uuids_stay_the_same_and_differ_between_nodes_and_devices() -> None:
     assert len({*uuids("a"), *uuids("b")}) == 4
 
 
-def test_without_a_file_all_is_well_and_nothing_is_known() -> None:
+def test_missing_readings_file_means_healthy_and_unknown() -> None:
     readings = DeclaredSource("2xL4", host=SMALL).read()
     assert [reading.index for reading in readings] == [0, 1]
     assert all(reading.healthy and reading.temperature_c is None for reading in readings)
 
 
-def test_a_file_of_readings_can_make_devices_hot_faulty_and_taken(tmp_path: Path) -> None:
+def test_readings_file_can_make_devices_hot_faulty_and_foreign(tmp_path: Path) -> None:
     path = tmp_path / "readings.json"
     source = DeclaredSource("2xL4", host=SMALL, readings_file=path)
     assert source.read()[0].temperature_c is None
@@ -112,7 +112,7 @@ def test_a_file_of_readings_can_make_devices_hot_faulty_and_taken(tmp_path: Path
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"0": 5}', '{"0": {"processes": [{"no": 1}]}}'])
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> None:
+def test_unreadable_readings_file_is_reported(tmp_path: Path, text: str) -> None:
     path = tmp_path / "readings.json"
     path.write_text(text)
     with pytest.raises(DevicesUnreadable):
@@ -140,10 +140,10 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> None:
         ("", "GPU"),
     ],
 )
-def test_a_product_is_called_as_people_call_it(name: str, model: str) -> None:
+def test_product_name_is_shortened_to_common_model_name(name: str, model: str) -> None:
     assert short_model_name(name) == model
 
 
-def test_a_model_can_be_written_in_several_ways() -> None:
+def test_model_name_has_several_spellings() -> None:
     assert canonical_model_name("rtx-4090") == canonical_model_name("RTX 4090") == "RTX4090"
     assert canonical_model_name("Other") == "Other"

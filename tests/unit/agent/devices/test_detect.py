@@ -18,14 +18,14 @@ HOST = Host(cores=4)
 DRIVER_NOT_LOADED = 9
 
 
-def test_nvml_comes_first(fake_nvml: FakeNvml) -> None:
+def test_nvml_is_preferred(fake_nvml: FakeNvml) -> None:
     source = detect(DiscoveryOptions(), host=HOST)
     assert source.find().detection == "nvml"
     assert len(source.read()) == 8
     source.close()
 
 
-def test_nvidia_smi_comes_second(fake_nvml: FakeNvml, tmp_path: Path) -> None:
+def test_nvidia_smi_is_fallback(fake_nvml: FakeNvml, tmp_path: Path) -> None:
     fake_nvml.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)
     smi = FakeSmi(tmp_path / "bin")
     smi.sample("desktop")
@@ -34,7 +34,7 @@ def test_nvidia_smi_comes_second(fake_nvml: FakeNvml, tmp_path: Path) -> None:
     assert len(source.read()) == 2
 
 
-def test_with_neither_the_node_has_cores_and_a_sentence(fake_nvml: FakeNvml) -> None:
+def test_node_without_driver_reports_cores_and_reason(fake_nvml: FakeNvml) -> None:
     fake_nvml.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)
     source = detect(DiscoveryOptions(nvidia_smi="no-such-smi"), host=HOST)
     found = source.find()
@@ -49,14 +49,14 @@ def test_with_neither_the_node_has_cores_and_a_sentence(fake_nvml: FakeNvml) -> 
     source.close()
 
 
-def test_a_method_that_works_and_sees_nothing_says_so(fake_nvml: FakeNvml) -> None:
+def test_working_method_without_gpus_is_reported(fake_nvml: FakeNvml) -> None:
     fake_nvml.set(count=0)
     found = detect(DiscoveryOptions(method="nvml"), host=HOST).find()
     assert found.detection == "none"
     assert "nvml: it works, and there is no GPU" in found.problem
 
 
-def test_a_named_method_is_not_replaced_by_another(fake_nvml: FakeNvml) -> None:
+def test_explicit_method_has_no_fallback(fake_nvml: FakeNvml) -> None:
     found = detect(
         DiscoveryOptions(method="nvidia-smi", nvidia_smi="no-such-smi"), host=HOST
     ).find()
@@ -64,19 +64,19 @@ def test_a_named_method_is_not_replaced_by_another(fake_nvml: FakeNvml) -> None:
     assert "nvml" not in found.problem
 
 
-def test_a_declaration_chooses_its_method_and_can_be_named(fake_nvml: FakeNvml) -> None:
+def test_declaration_selects_its_method(fake_nvml: FakeNvml) -> None:
     for method in ("auto", "declared", "simulated"):
         found = detect(DiscoveryOptions(method=method, declared="2xL4"), host=HOST).find()
         assert found.detection == "declared"
         assert len(found.devices) == 2
 
 
-def test_gpus_can_be_switched_off(fake_nvml: FakeNvml) -> None:
+def test_gpus_can_be_disabled(fake_nvml: FakeNvml) -> None:
     found = detect(DiscoveryOptions(method="none"), host=HOST).find()
     assert (found.detection, found.devices) == ("none", ())
 
 
-def test_cores_and_memory_can_be_given_with_every_method(fake_nvml: FakeNvml) -> None:
+def test_cores_and_memory_can_be_overridden_with_every_method(fake_nvml: FakeNvml) -> None:
     for wanted in (DiscoveryOptions(method="none", cpu_milli=500), DiscoveryOptions(cpu_milli=500)):
         source = detect(wanted, host=HOST)
         assert source.find().cpu_milli == 500
@@ -97,7 +97,7 @@ def test_cores_and_memory_can_be_given_with_every_method(fake_nvml: FakeNvml) ->
         (DiscoveryOptions(declared="many"), "cannot read 'many'"),
     ],
 )
-def test_a_wish_that_no_machine_could_grant_is_refused(wanted: DiscoveryOptions, told: str) -> None:
+def test_impossible_override_is_rejected(wanted: DiscoveryOptions, told: str) -> None:
     with pytest.raises(InvalidRequest, match=told):
         detect(wanted, host=HOST)
 
@@ -107,13 +107,13 @@ def run(*arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[str
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 
-def test_the_module_prints_what_it_finds(fake_nvml: FakeNvml) -> None:
+def test_module_prints_discovered_devices(fake_nvml: FakeNvml) -> None:
     seen = json.loads(run(env=fake_nvml.env).stdout)
     assert len(seen["found"]["devices"]) == len(seen["readings"]) == 8
     assert seen["found"]["detection"] == "nvml"
 
 
-def test_without_a_driver_the_module_says_so_and_loads_no_binding(tmp_path: Path) -> None:
+def test_module_reports_missing_driver_without_loading_pynvml(tmp_path: Path) -> None:
     env = os.environ | {"PATH": str(tmp_path), "PYTHONVERBOSE": "1"}
     done = run("auto", env=env)
     found = json.loads(done.stdout)["found"]
@@ -124,7 +124,7 @@ def test_without_a_driver_the_module_says_so_and_loads_no_binding(tmp_path: Path
     assert "import 'pynvml'" not in done.stderr
 
 
-def test_the_module_refuses_a_bad_declaration() -> None:
+def test_module_rejects_invalid_declaration() -> None:
     done = run("declared", "lots", env=dict(os.environ))
     assert done.returncode == 2
     assert done.stderr.startswith("simulated GPUs 'lots': cannot read 'lots'")

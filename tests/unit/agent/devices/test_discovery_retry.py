@@ -25,7 +25,7 @@ def seeking(wanted: DiscoveryOptions) -> RetryingSource:
 
 
 @pytest.mark.parametrize("method", ["auto", "nvml"])
-def test_gpus_are_seen_when_their_driver_has_come(fake_nvml: FakeNvml, method: str) -> None:
+def test_gpus_appear_when_driver_is_loaded(fake_nvml: FakeNvml, method: str) -> None:
     fake_nvml.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)
     source = seeking(DiscoveryOptions(method=method, nvidia_smi="no-such-smi"))
     first = source.find()
@@ -38,7 +38,7 @@ def test_gpus_are_seen_when_their_driver_has_come(fake_nvml: FakeNvml, method: s
     source.close()
 
 
-def test_gpus_that_come_to_a_driver_that_had_none_are_seen(fake_nvml: FakeNvml) -> None:
+def test_gpus_added_to_empty_driver_appear(fake_nvml: FakeNvml) -> None:
     fake_nvml.set(count=0)
     source = seeking(DiscoveryOptions(nvidia_smi="no-such-smi"))
     assert source.find().devices == ()
@@ -47,7 +47,7 @@ def test_gpus_that_come_to_a_driver_that_had_none_are_seen(fake_nvml: FakeNvml) 
     source.close()
 
 
-def test_a_driver_that_hangs_costs_one_thread_however_often_it_is_looked_for(
+def test_hanging_driver_uses_one_thread_despite_retries(
     fake_nvml: FakeNvml,
 ) -> None:
     fake_nvml.hang("nvmlInitWithFlags")
@@ -63,7 +63,7 @@ def test_a_driver_that_hangs_costs_one_thread_however_often_it_is_looked_for(
     source.close()
 
 
-def test_only_devices_that_can_come_are_looked_for_again() -> None:
+def test_only_hardware_methods_are_retried() -> None:
     assert isinstance(open_source(DiscoveryOptions(method="none")), EmptySource)
     for wanted in (
         DiscoveryOptions(declared="2xL4"),

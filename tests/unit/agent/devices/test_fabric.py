@@ -19,7 +19,7 @@ def numa(root: Path, name: str, node: int) -> None:
     (device / "numa_node").write_text(f"{node}\n", encoding="ascii")
 
 
-def test_adapters_are_found_with_link_rate_numa_node_and_state(tmp_path: Path) -> None:
+def test_rdma_adapters_are_found_with_rate_numa_node_and_state(tmp_path: Path) -> None:
     up = {"state": "4: ACTIVE", "link_layer": "InfiniBand"}
     a_port(tmp_path, "mlx5_10", 1, rate="400 Gb/sec (4X NDR)", **up)
     a_port(
@@ -37,7 +37,7 @@ def test_adapters_are_found_with_link_rate_numa_node_and_state(tmp_path: Path) -
     )
 
 
-def test_numa_nodes_and_direct_storage_are_found(tmp_path: Path) -> None:
+def test_numa_nodes_and_gpudirect_storage_are_found(tmp_path: Path) -> None:
     for name in ("node0", "node1", "has_cpu", "power"):
         (tmp_path / "sys/devices/system/node" / name).mkdir(parents=True)
     assert find_fabric(tmp_path) == Fabric(numa_nodes=2)
@@ -45,10 +45,10 @@ def test_numa_nodes_and_direct_storage_are_found(tmp_path: Path) -> None:
     assert find_fabric(tmp_path).direct_storage
 
 
-def test_a_machine_that_shows_nothing_has_nothing(tmp_path: Path) -> None:
+def test_bare_machine_has_no_fabric(tmp_path: Path) -> None:
     assert find_fabric(tmp_path) == Fabric()
 
 
-def test_an_adapter_that_says_little_is_still_one(tmp_path: Path) -> None:
+def test_adapter_with_missing_attributes_is_still_found(tmp_path: Path) -> None:
     a_port(tmp_path, "rxe0", 1, state="4: ACTIVE")
     assert find_fabric(tmp_path).adapters == (Adapter(name="rxe0"),)

@@ -27,12 +27,12 @@ def a_host(root: Path, cores: int = 16) -> Host:
     return Host(root=root, cores=cores)
 
 
-def test_without_limits_the_whole_machine_counts(root: Path) -> None:
+def test_whole_machine_counts_without_limits(root: Path) -> None:
     assert a_host(root).cpu_milli() == 16_000
     assert a_host(root).memory_mb() == 64_000
 
 
-def test_the_narrowest_cgroup_v2_limit_on_the_way_up_counts(root: Path) -> None:
+def test_narrowest_cgroup_v2_limit_counts(root: Path) -> None:
     write(root, "proc/self/mountinfo", V2_MOUNT)
     write(root, "proc/self/cgroup", "0::/lab/agent\n")
     write(root, "sys/fs/cgroup/lab/agent/cpu.max", "max 100000\n")
@@ -58,14 +58,14 @@ def test_cgroup_v1_limits_count(root: Path) -> None:
     assert a_host(root).memory_mb() == 4 * 1024
 
 
-def test_the_largest_number_of_v1_means_no_limit(root: Path) -> None:
+def test_largest_v1_number_means_no_limit(root: Path) -> None:
     write(root, "proc/self/mountinfo", "32 23 0:28 / /cg/memory rw - cgroup cgroup rw,memory\n")
     write(root, "proc/self/cgroup", "4:memory:/\n")
     write(root, "cg/memory/memory.limit_in_bytes", "9223372036854771712\n")
     assert a_host(root).memory_mb() == 64_000
 
 
-def test_an_unlimited_v1_quota_is_no_limit(root: Path) -> None:
+def test_unlimited_v1_quota_is_no_limit(root: Path) -> None:
     write(root, "proc/self/mountinfo", "31 23 0:27 / /cg/cpu rw - cgroup cgroup rw,cpu\n")
     write(root, "proc/self/cgroup", "3:cpu:/\n")
     write(root, "cg/cpu/cpu.cfs_quota_us", "-1\n")
@@ -73,7 +73,7 @@ def test_an_unlimited_v1_quota_is_no_limit(root: Path) -> None:
     assert a_host(root).cpu_milli() == 16_000
 
 
-def test_a_container_that_sees_only_its_own_part_of_the_tree_is_limited_by_it(root: Path) -> None:
+def test_container_is_limited_by_visible_cgroup(root: Path) -> None:
     write(
         root,
         "proc/self/mountinfo",
@@ -84,12 +84,12 @@ def test_a_container_that_sees_only_its_own_part_of_the_tree_is_limited_by_it(ro
     assert a_host(root).memory_mb() == 2 * 1024
 
 
-def test_the_affinity_of_this_process_counts() -> None:
+def test_cpu_affinity_of_process_counts() -> None:
     assert 0 < Host().cpu_milli() <= len(os.sched_getaffinity(0)) * 1000
     assert Host().memory_mb() > 0
 
 
-def test_topology_and_device_node_are_found_by_the_bus(root: Path) -> None:
+def test_topology_and_device_node_are_found_by_bus_id(root: Path) -> None:
     bus = "0000:3b:00.0"
     write(root, f"sys/bus/pci/devices/{bus}/numa_node", "1\n")
     write(root, f"sys/bus/pci/devices/{bus}/local_cpulist", "0-2,8\n")
@@ -104,7 +104,7 @@ def test_topology_and_device_node_are_found_by_the_bus(root: Path) -> None:
     assert host.device_path(bus) == "/dev/nvidia3"
 
 
-def test_what_the_kernel_does_not_tell_is_unknown(root: Path) -> None:
+def test_missing_kernel_values_are_unknown(root: Path) -> None:
     host = a_host(root)
     assert host.numa_node("0000:01:00.0") == -1
     assert host.near_cpus("0000:01:00.0") == ()
@@ -112,7 +112,7 @@ def test_what_the_kernel_does_not_tell_is_unknown(root: Path) -> None:
     assert host.process(1) == ("", "")
 
 
-def test_a_process_is_named_by_its_program_not_by_its_arguments(root: Path) -> None:
+def test_process_is_named_by_program_not_arguments(root: Path) -> None:
     write(root, "proc/42/cmdline", "/usr/bin/python3\0train.py\0--token=secret\0")
     write(root, "proc/43/cmdline", "")
     write(root, "proc/43/comm", "kworker/0:1\n")
@@ -133,12 +133,12 @@ def test_a_process_is_named_by_its_program_not_by_its_arguments(root: Path) -> N
         ("[N/A]", "[n/a]"),
     ],
 )
-def test_bus_ids_are_written_as_the_kernel_does(text: str, plain: str) -> None:
+def test_bus_ids_are_written_as_in_kernel(text: str, plain: str) -> None:
     assert plain_bus_id(text) == plain
 
 
 @pytest.mark.parametrize(
     ("text", "cpus"), [("0-2,8", (0, 1, 2, 8)), ("5", (5,)), ("", ()), ("N/A", ()), ("3-", ())]
 )
-def test_cpu_lists_are_read(text: str, cpus: tuple[int, ...]) -> None:
+def test_cpu_lists_are_parsed(text: str, cpus: tuple[int, ...]) -> None:
     assert cpu_list(text) == cpus

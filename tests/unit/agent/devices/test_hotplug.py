@@ -41,7 +41,7 @@ class Machine:
         return self.found
 
 
-def test_the_driver_is_asked_only_when_the_kernel_has_other_devices() -> None:
+def test_driver_is_queried_only_when_kernel_devices_change() -> None:
     machine = Machine()
     assert machine.hotplug.scan() is None
     assert machine.asked == 0
@@ -51,20 +51,20 @@ def test_the_driver_is_asked_only_when_the_kernel_has_other_devices() -> None:
     assert machine.asked == 1
 
 
-def test_a_device_that_is_gone_is_told() -> None:
+def test_removed_device_is_reported() -> None:
     machine = Machine()
     machine.gpus, machine.found = (), found()
     assert machine.hotplug.scan() == found()
 
 
-def test_who_asks_is_heard_also_when_nothing_has_changed() -> None:
+def test_explicit_rescan_is_answered_without_change() -> None:
     machine = Machine()
     machine.hotplug.request()
     assert machine.hotplug.scan() is None
     assert machine.asked == 1
 
 
-def test_a_driver_that_is_not_ready_is_asked_again() -> None:
+def test_driver_that_is_not_ready_is_retried() -> None:
     machine = Machine()
     machine.gpus, machine.found = ("a", "b"), None
     assert machine.hotplug.scan() is None
@@ -72,13 +72,13 @@ def test_a_driver_that_is_not_ready_is_asked_again() -> None:
     assert machine.hotplug.scan() == found("A", "B")
 
 
-def test_a_device_that_says_nothing_stays_as_it_was() -> None:
+def test_device_without_answer_is_kept_unchanged() -> None:
     machine = Machine()
     machine.gpus, machine.found = ("a", "b"), found("", "B")
     assert machine.hotplug.scan() == found("A", "B")
 
 
-def test_a_driver_that_comes_after_the_agent_is_found_without_being_asked_for() -> None:
+def test_driver_loaded_after_agent_is_found_automatically() -> None:
     machine = Machine()
     machine.without_devices()
     assert machine.hotplug.scan() is None
@@ -87,14 +87,14 @@ def test_a_driver_that_comes_after_the_agent_is_found_without_being_asked_for() 
     assert machine.hotplug.scan() == found("A", "B")
 
 
-def test_a_node_without_devices_is_looked_at_less_and_less_often() -> None:
+def test_node_without_devices_is_polled_with_backoff() -> None:
     machine = Machine()
     machine.without_devices()
     assert machine.asked_within(3600) < 20
     assert machine.asked_within(3600) == 12
 
 
-def test_what_the_kernel_or_a_person_says_is_followed_at_once_and_closely() -> None:
+def test_kernel_event_or_rescan_request_resets_backoff() -> None:
     machine = Machine()
     machine.without_devices()
     machine.asked_within(3600)
@@ -105,7 +105,7 @@ def test_what_the_kernel_or_a_person_says_is_followed_at_once_and_closely() -> N
     assert machine.asked_within(1) == 1
 
 
-def test_a_node_that_has_devices_is_not_sought_for_more() -> None:
+def test_node_with_devices_is_not_searched_further() -> None:
     machine = Machine()
     machine.without_devices()
     machine.found = found("A")

@@ -50,14 +50,14 @@ def wait_for_stuck_calls() -> None:
             thread.join(30)
 
 
-def test_a_call_that_comes_in_time_is_passed_on() -> None:
+def test_call_in_time_is_passed_through() -> None:
     bounded = TimeLimitedSource(Flaky(), deadline_s=30)
     assert bounded.find().cpu_milli == 1
     assert bounded.read()[0].temperature_c == 1
     bounded.close()
 
 
-def test_finding_is_given_more_time_than_reading() -> None:
+def test_discovery_has_longer_timeout_than_reading() -> None:
     source = Flaky()
     source.gate.clear()
     bounded = TimeLimitedSource(source, deadline_s=0.01, find_deadline_s=30)
@@ -68,14 +68,14 @@ def test_finding_is_given_more_time_than_reading() -> None:
     wait_for_stuck_calls()
 
 
-def test_errors_of_the_source_are_passed_on() -> None:
+def test_source_errors_are_passed_through() -> None:
     source = Flaky()
     source.error = DevicesUnreadable("no")
     with pytest.raises(DevicesUnreadable, match="no"):
         TimeLimitedSource(source, deadline_s=30).read()
 
 
-def test_a_call_that_hangs_is_left_behind_and_not_repeated_until_it_is_back() -> None:
+def test_hanging_call_is_abandoned_and_not_repeated_until_it_returns() -> None:
     clock, source = Clock(), Flaky()
     bounded = TimeLimitedSource(source, deadline_s=1, clock=clock)
     source.gate.clear()
@@ -93,7 +93,7 @@ def test_a_call_that_hangs_is_left_behind_and_not_repeated_until_it_is_back() ->
     assert bounded.read()[0].temperature_c == 2
 
 
-def test_a_hanging_driver_does_not_hang_the_reader(fake_nvml: FakeNvml) -> None:
+def test_hanging_driver_does_not_block_reader(fake_nvml: FakeNvml) -> None:
     bounded = TimeLimitedSource(NvmlSource(), deadline_s=60)
     bounded.find()
     impatient = TimeLimitedSource(bounded, deadline_s=2)
@@ -110,7 +110,7 @@ def a_breaker(source: Flaky, clock: Clock) -> Breaker:
     return Breaker(source, failures=3, backoff_s=10, most_backoff_s=30, clock=clock)
 
 
-def test_while_all_is_well_every_look_reads() -> None:
+def test_closed_breaker_reads_every_time() -> None:
     source, clock = Flaky(), Clock()
     breaker = a_breaker(source, clock)
     held = [breaker.read() for _ in range(3)]
@@ -119,7 +119,7 @@ def test_while_all_is_well_every_look_reads() -> None:
     assert breaker.state is BreakerState.CLOSED
 
 
-def test_a_failure_holds_the_last_readings_and_says_how_old_they_are() -> None:
+def test_failure_returns_last_readings_with_age() -> None:
     source, clock = Flaky(), Clock()
     breaker = a_breaker(source, clock)
     breaker.read()
@@ -132,7 +132,7 @@ def test_a_failure_holds_the_last_readings_and_says_how_old_they_are() -> None:
     assert breaker.state is BreakerState.CLOSED
 
 
-def test_failures_in_a_row_open_it_and_the_source_is_spared() -> None:
+def test_consecutive_failures_open_breaker() -> None:
     source, clock = Flaky(), Clock()
     breaker = a_breaker(source, clock)
     source.error = DevicesUnreadable("no")
@@ -145,7 +145,7 @@ def test_failures_in_a_row_open_it_and_the_source_is_spared() -> None:
     assert held.problem == "GPUs cannot be read: no; next try in 10 s"
 
 
-def test_failures_that_are_not_in_a_row_do_not_open_it() -> None:
+def test_non_consecutive_failures_do_not_open_breaker() -> None:
     source, clock = Flaky(), Clock()
     breaker = a_breaker(source, clock)
     for error in (DevicesUnreadable("no"), DevicesUnreadable("no"), None) * 3:
@@ -154,7 +154,7 @@ def test_failures_that_are_not_in_a_row_do_not_open_it() -> None:
         assert breaker.state is BreakerState.CLOSED
 
 
-def test_after_the_pause_one_look_tries_and_the_pause_doubles_up_to_a_limit() -> None:
+def test_half_open_breaker_tries_once_and_doubles_pause_up_to_limit() -> None:
     source, clock = Flaky(), Clock()
     breaker = a_breaker(source, clock)
     source.error = DevicesUnreadable("no")
@@ -169,7 +169,7 @@ def test_after_the_pause_one_look_tries_and_the_pause_doubles_up_to_a_limit() ->
         assert breaker.state is BreakerState.OPEN
 
 
-def test_it_closes_by_itself_when_the_source_is_back() -> None:
+def test_breaker_closes_when_source_recovers() -> None:
     source, clock = Flaky(), Clock()
     breaker = a_breaker(source, clock)
     source.error = DevicesUnreadable("no")
@@ -186,7 +186,7 @@ def test_it_closes_by_itself_when_the_source_is_back() -> None:
     assert breaker.state is BreakerState.CLOSED
 
 
-def test_an_error_of_our_own_is_not_hidden() -> None:
+def test_programming_error_is_not_hidden() -> None:
     source = Flaky()
     source.error = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError):

@@ -93,13 +93,13 @@ def test_readings_become_telemetry() -> None:
     )
 
 
-def test_devices_that_are_left_out_are_not_told_of() -> None:
+def test_excluded_devices_are_not_reported() -> None:
     bench = Bench()
     bench.read = lambda: [Reading(index=0), Reading(index=1)]  # type: ignore[method-assign]
     assert [reading.index for reading in bench.monitor.read().readings] == [0]
 
 
-def test_what_is_unknown_is_zero_on_the_wire() -> None:
+def test_unknown_values_are_zero_on_wire() -> None:
     assert Bench().look().readings[0] == DeviceReading(index=0)
 
 
@@ -111,7 +111,7 @@ def test_what_is_unknown_is_zero_on_the_wire() -> None:
         (DeviceProcess, "DeviceProcess"),
     ],
 )
-def test_the_values_have_the_fields_of_the_wire(value: type, message: str) -> None:
+def test_values_have_fields_of_wire_message(value: type, message: str) -> None:
     proto = Path(gpu_scheduler.__file__).with_name("wire") / "agent.proto"
     body = re.search(rf"message {message} {{(.*?)\n}}", proto.read_text(), re.DOTALL)
     assert body is not None
@@ -120,7 +120,7 @@ def test_the_values_have_the_fields_of_the_wire(value: type, message: str) -> No
     assert {field.name for field in fields(value)} - wire <= {"why"}
 
 
-def test_utilisation_is_the_mean_over_the_window() -> None:
+def test_utilisation_is_mean_over_window() -> None:
     bench = Bench()
     for load in (100, 0, 50):
         bench.look(utilisation_percent=load)
@@ -130,7 +130,7 @@ def test_utilisation_is_the_mean_over_the_window() -> None:
     assert bench.look(utilisation_percent=10).readings[0].utilisation_percent == 10
 
 
-def test_a_process_of_ours_bears_its_allocation() -> None:
+def test_process_of_job_carries_its_allocation() -> None:
     bench = Bench()
     bench.owners[7] = "job-1.1"
     assert bench.processes(Process(pid=7, user="eve", command="python3", memory_mb=5)) == (
@@ -138,7 +138,7 @@ def test_a_process_of_ours_bears_its_allocation() -> None:
     )
 
 
-def test_a_process_that_computes_and_is_not_ours_is_foreign_at_once() -> None:
+def test_foreign_compute_process_is_foreign_at_once() -> None:
     found = Bench().processes(Process(pid=8, user="bob", command="python3", memory_mb=300))
     assert found == (DeviceProcess(pid=8, user="bob", command="python3", memory_mb=300),)
 
@@ -154,16 +154,16 @@ def test_a_process_that_computes_and_is_not_ours_is_foreign_at_once() -> None:
         Process(pid=8, command="firefox", memory_mb=900, graphics=True),
     ],
 )
-def test_the_desktop_and_what_is_ignored_does_not_take_a_device(process: Process) -> None:
+def test_desktop_and_ignored_processes_do_not_occupy_device(process: Process) -> None:
     assert Bench().processes(process) == ()
 
 
-def test_a_program_that_draws_takes_a_device_when_it_fills_it() -> None:
+def test_graphics_program_occupies_device_when_it_fills_it() -> None:
     game = Process(pid=8, command="game", memory_mb=70_000, graphics=True)
     assert [process.pid for process in Bench().processes(game)] == [8]
 
 
-def test_a_process_that_was_ours_stays_ours_as_long_as_the_driver_names_it() -> None:
+def test_process_of_job_keeps_attribution_while_driver_lists_it() -> None:
     bench = Bench()
     bench.owners[NOBODY] = "job-1.1"
     bench.processes(Process(pid=NOBODY, user="ada", command="python3", memory_mb=5))
@@ -177,7 +177,7 @@ def test_a_process_that_was_ours_stays_ours_as_long_as_the_driver_names_it() -> 
     assert bench.processes(Process(pid=NOBODY))[0].allocation_id == ""
 
 
-def test_a_number_that_is_used_again_is_another_process() -> None:
+def test_reused_pid_is_another_process() -> None:
     bench = Bench()
     bench.owners[os.getpid()] = "job-1.1"
     bench.processes(Process(pid=os.getpid()))
@@ -193,7 +193,7 @@ def test_a_number_that_is_used_again_is_another_process() -> None:
     assert attribution.attribute(reading, None, 1)[0][1] == ""
 
 
-def test_the_load_of_a_job_that_has_just_ended_is_nobody_elses() -> None:
+def test_load_of_just_ended_job_is_not_foreign() -> None:
     bench = Bench()
     bench.owners[7] = "job-1.1"
     bench.processes(Process(pid=7), utilisation_percent=100)
@@ -203,7 +203,7 @@ def test_the_load_of_a_job_that_has_just_ended_is_nobody_elses() -> None:
     assert bench.processes(utilisation_percent=100)[0].pid == 0
 
 
-def test_memory_that_a_job_did_not_give_back_is_told() -> None:
+def test_memory_not_released_by_job_is_reported() -> None:
     bench = Bench()
     bench.owners[7] = "job-1.1"
     job = Process(pid=7, memory_mb=5_000)
@@ -215,7 +215,7 @@ def test_memory_that_a_job_did_not_give_back_is_told() -> None:
     assert bench.look(memory_used_mb=3_400).readings[0].unexplained_mb == 0, "no job was there"
 
 
-def test_a_job_too_short_to_be_seen_has_to_give_its_memory_back_too() -> None:
+def test_memory_of_job_too_short_to_be_seen_must_be_released() -> None:
     bench = Bench()
     bench.look(memory_used_mb=10)
     bench.monitor.mark_in_use([0])
@@ -224,7 +224,7 @@ def test_a_job_too_short_to_be_seen_has_to_give_its_memory_back_too() -> None:
     assert bench.look(memory_used_mb=2_010).readings[0].unexplained_mb == 0
 
 
-def test_what_an_unseen_process_or_one_of_unknown_size_holds_is_not_blamed_on_a_job() -> None:
+def test_memory_of_unseen_or_unsized_process_is_not_blamed_on_job() -> None:
     bench = Bench()
     bench.look(memory_used_mb=10)
     bench.monitor.mark_in_use([0])
@@ -233,7 +233,7 @@ def test_what_an_unseen_process_or_one_of_unknown_size_holds_is_not_blamed_on_a_
     assert reading.unexplained_mb == 0
 
 
-def test_a_device_that_somebody_looked_after_is_trusted_again() -> None:
+def test_resumed_device_is_trusted_again() -> None:
     bench = Bench()
     assert not bench.look(xids=(79,)).readings[0].healthy
     bench.monitor.mark_repaired(0)
@@ -243,7 +243,7 @@ def test_a_device_that_somebody_looked_after_is_trusted_again() -> None:
     assert not bench.look(fault="it is lost").readings[0].healthy, "it still stands against it"
 
 
-def test_an_order_to_trust_is_marked_once_it_is_written_down(tmp_path: Path) -> None:
+def test_resume_order_is_acknowledged_once_stored(tmp_path: Path) -> None:
     path = tmp_path / "health.json"
     bench = Bench(path)
     bench.look(xids=(79,))
@@ -256,7 +256,7 @@ def test_an_order_to_trust_is_marked_once_it_is_written_down(tmp_path: Path) -> 
     assert bench.look().readings[0].trusted == 7
 
 
-def test_an_order_to_trust_that_comes_late_forgives_only_what_was_before_it() -> None:
+def test_late_resume_order_clears_only_earlier_errors() -> None:
     bench = Bench()
     bench.look(xids=(79,))
     bench.now += 60
@@ -268,32 +268,32 @@ def test_an_order_to_trust_that_comes_late_forgives_only_what_was_before_it() ->
     assert (reading.trusted, reading.healthy) == (8, True)
 
 
-def test_a_full_device_on_which_nobody_is_seen_is_taken() -> None:
+def test_full_device_without_visible_process_is_occupied() -> None:
     taken = DeviceProcess(pid=0, command="unseen", memory_mb=70_000)
     assert Bench().processes(memory_used_mb=70_000) == (taken,)
     assert Bench().processes(memory_used_mb=60_000) == ()
 
 
-def test_a_busy_device_on_which_nobody_is_seen_is_taken() -> None:
+def test_busy_device_without_visible_process_is_occupied() -> None:
     assert Bench().processes(utilisation_percent=95)[0].pid == 0
     assert Bench().processes(utilisation_percent=70) == ()
 
 
-def test_a_full_device_with_our_own_job_is_not_taken() -> None:
+def test_full_device_with_own_job_is_not_occupied() -> None:
     bench = Bench()
     bench.owners[7] = "job-1.1"
     found = bench.processes(Process(pid=7), memory_used_mb=79_000, utilisation_percent=100)
     assert [process.allocation_id for process in found] == ["job-1.1"]
 
 
-def test_an_xid_of_a_program_is_told_once_and_harms_nothing() -> None:
+def test_application_xid_is_reported_once_without_effect() -> None:
     bench = Bench()
     reading = bench.look(xids=(31,)).readings[0]
     assert (reading.xid, reading.healthy) == (31, True)
     assert bench.look().readings[0].xid == 0
 
 
-def test_a_fatal_xid_is_told_until_the_device_is_healthy_again() -> None:
+def test_fatal_xid_is_reported_until_device_is_healthy() -> None:
     bench = Bench()
     reading = bench.look(xids=(79,)).readings[0]
     assert (reading.xid, reading.healthy) == (79, False)
@@ -305,7 +305,7 @@ def test_a_fatal_xid_is_told_until_the_device_is_healthy_again() -> None:
     assert bench.look().readings[0].xid == 0
 
 
-def test_while_devices_cannot_be_read_the_last_telemetry_holds_with_the_problem() -> None:
+def test_last_telemetry_is_repeated_with_problem_while_devices_are_unreadable() -> None:
     bench = Bench()
     bench.look(temperature_c=40)
     bench.next = DevicesUnreadable("driver asleep")
@@ -315,14 +315,14 @@ def test_while_devices_cannot_be_read_the_last_telemetry_holds_with_the_problem(
     assert bench.look(temperature_c=41).problem == ""
 
 
-def test_distrust_outlives_the_agent_but_not_a_reboot(tmp_path: Path) -> None:
+def test_unhealthy_state_survives_agent_but_not_reboot(tmp_path: Path) -> None:
     path = tmp_path / "health.json"
     Bench(path).look(xids=(79,))
     assert not Bench(path).look().readings[0].healthy
     assert Bench(path, boot_id="boot-2").look().readings[0].healthy
 
 
-def test_nothing_is_written_while_all_is_well(tmp_path: Path) -> None:
+def test_healthy_device_writes_no_state(tmp_path: Path) -> None:
     path = tmp_path / "health.json"
     bench = Bench(path)
     bench.look(ecc_errors=0)
@@ -331,16 +331,16 @@ def test_nothing_is_written_while_all_is_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"boot_id": "boot-1"}', '{"boot_id": "boot-1", '])
-def test_a_memory_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+def test_unreadable_state_file_is_treated_as_missing(tmp_path: Path, text: str) -> None:
     path = tmp_path / "health.json"
     path.write_text(text)
     assert Bench(path).look().readings[0].healthy
 
 
-def test_a_memory_that_cannot_be_written_costs_only_the_memory(tmp_path: Path) -> None:
+def test_unwritable_state_file_loses_only_persistence(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "missing" / "health.json")
     assert not bench.look(xids=(79,)).readings[0].healthy
 
 
-def test_the_clock_counts_from_boot() -> None:
+def test_clock_counts_from_boot() -> None:
     assert 0 < boot_clock() <= boot_clock()

@@ -20,7 +20,7 @@ def source(fake_nvml: FakeNvml) -> Iterator[NvmlSource]:
     source.close()
 
 
-def test_eight_gpus_are_found_with_what_a_job_may_ask_for(source: NvmlSource) -> None:
+def test_eight_gpus_are_found_with_requestable_properties(source: NvmlSource) -> None:
     found = source.find()
     assert found.detection == "nvml"
     assert found.problem == ""
@@ -37,9 +37,7 @@ def test_eight_gpus_are_found_with_what_a_job_may_ask_for(source: NvmlSource) ->
     assert last.cpus == (4, 5, 6, 7, 12, 13, 14, 15)
 
 
-def test_gpus_are_numbered_in_pci_bus_order_whatever_nvml_says(
-    source: NvmlSource, fake_nvml: FakeNvml
-) -> None:
+def test_gpus_are_numbered_in_pci_bus_order(source: NvmlSource, fake_nvml: FakeNvml) -> None:
     fake_nvml.gpu(0, pci="0000:ff:00.0", minor=5)
     devices = source.find().devices
     assert devices[7].pci_bus_id == "0000:ff:00.0"
@@ -49,13 +47,13 @@ def test_gpus_are_numbered_in_pci_bus_order_whatever_nvml_says(
     assert source.read()[7].temperature_c == 30
 
 
-def test_switches_join_all_gpus_into_one_island(source: NvmlSource) -> None:
+def test_nvswitch_joins_all_gpus_into_one_island(source: NvmlSource) -> None:
     devices = source.find().devices
     assert {device.island for device in devices} == {0}
     assert {device.bandwidth_gbps for device in devices} == {600}
 
 
-def test_direct_links_make_islands_and_a_gpu_without_links_is_alone(
+def test_direct_links_form_islands_and_unlinked_gpu_is_alone(
     source: NvmlSource, fake_nvml: FakeNvml
 ) -> None:
     fake_nvml.change(
@@ -68,14 +66,14 @@ def test_direct_links_make_islands_and_a_gpu_without_links_is_alone(
     assert [device.bandwidth_gbps for device in devices] == [50, 50, 50, 50, 0]
 
 
-def test_links_whose_end_has_no_address_lead_to_one_fabric(
+def test_links_without_remote_address_lead_to_one_fabric(
     source: NvmlSource, fake_nvml: FakeNvml
 ) -> None:
     fake_nvml.fail("nvmlDeviceGetNvLinkRemotePciInfo_v2", NOT_SUPPORTED)
     assert {device.island for device in source.find().devices} == {0}
 
 
-def test_mig_slices_are_found_by_profile_with_their_uuids(
+def test_mig_slices_are_found_by_profile_with_uuids(
     source: NvmlSource, fake_nvml: FakeNvml
 ) -> None:
     fake_nvml.split(2, "3g.40gb", "1g.10gb", "1g.10gb")
@@ -96,7 +94,7 @@ def test_mig_slices_are_found_by_profile_with_their_uuids(
     assert reading.healthy
 
 
-def test_a_mig_profile_is_told_by_its_size_where_the_name_does_not_say(
+def test_mig_profile_is_derived_from_size_when_name_lacks_it(
     source: NvmlSource, fake_nvml: FakeNvml
 ) -> None:
     fake_nvml.split(0, "2g.20gb")
@@ -104,13 +102,13 @@ def test_a_mig_profile_is_told_by_its_size_where_the_name_does_not_say(
     assert source.find().devices[0].mig_slices[0].profile == "2g.20gb"
 
 
-def test_mig_mode_without_slices_is_a_fault(source: NvmlSource, fake_nvml: FakeNvml) -> None:
+def test_mig_mode_without_slices_is_fault(source: NvmlSource, fake_nvml: FakeNvml) -> None:
     fake_nvml.gpu(1, mig=1)
     source.find()
     assert source.read()[1].fault == "MIG mode is on and no slice was made"
 
 
-def test_a_reading_follows_what_changes(source: NvmlSource, fake_nvml: FakeNvml) -> None:
+def test_readings_follow_changes(source: NvmlSource, fake_nvml: FakeNvml) -> None:
     source.find()
     fake_nvml.gpu(
         4,
@@ -133,7 +131,7 @@ def test_a_reading_follows_what_changes(source: NvmlSource, fake_nvml: FakeNvml)
     assert reading.fault == ""
 
 
-def test_processes_come_with_user_and_command_and_once_each(
+def test_processes_have_user_and_command_and_appear_once(
     source: NvmlSource, fake_nvml: FakeNvml
 ) -> None:
     us = os.getpid()
@@ -148,9 +146,7 @@ def test_processes_come_with_user_and_command_and_once_each(
     assert source.read()[2].processes == ()
 
 
-def test_processes_that_share_a_gpu_have_loads_of_their_own(
-    source: NvmlSource, fake_nvml: FakeNvml
-) -> None:
+def test_processes_sharing_gpu_have_own_loads(source: NvmlSource, fake_nvml: FakeNvml) -> None:
     def loads() -> list[int | None]:
         return [process.load_percent for process in source.read()[3].processes]
 
@@ -166,7 +162,7 @@ def test_processes_that_share_a_gpu_have_loads_of_their_own(
     assert loads() == [None], "alone, the load is that of the GPU"
 
 
-def test_older_drivers_with_older_calls_serve_too(source: NvmlSource, fake_nvml: FakeNvml) -> None:
+def test_older_driver_calls_are_supported(source: NvmlSource, fake_nvml: FakeNvml) -> None:
     for call in (
         "nvmlDeviceGetComputeRunningProcesses_v3",
         "nvmlDeviceGetGraphicsRunningProcesses_v3",
@@ -186,9 +182,7 @@ def test_older_drivers_with_older_calls_serve_too(source: NvmlSource, fake_nvml:
     assert [process.pid for process in reading.processes] == [4194999]
 
 
-def test_everything_that_a_device_may_refuse_becomes_unknown(
-    source: NvmlSource, fake_nvml: FakeNvml
-) -> None:
+def test_unsupported_queries_become_unknown(source: NvmlSource, fake_nvml: FakeNvml) -> None:
     keep = {"name", "uuid", "pci"}
     values = {k: None for k in fake_nvml.values if k.startswith("gpu.0.") and k[6:] not in keep}
     fake_nvml.change(dict(values))
@@ -213,9 +207,7 @@ def test_everything_that_a_device_may_refuse_becomes_unknown(
     assert reading.processes == ()
 
 
-def test_a_lost_gpu_is_a_fault_and_the_others_go_on(
-    source: NvmlSource, fake_nvml: FakeNvml
-) -> None:
+def test_lost_gpu_is_fault_and_others_continue(source: NvmlSource, fake_nvml: FakeNvml) -> None:
     source.find()
     fake_nvml.fail("*", GPU_IS_LOST, gpu=5)
     readings = source.read()
@@ -226,9 +218,7 @@ def test_a_lost_gpu_is_a_fault_and_the_others_go_on(
     assert source.read()[5].healthy
 
 
-def test_a_gpu_that_is_lost_from_the_start_keeps_its_place(
-    source: NvmlSource, fake_nvml: FakeNvml
-) -> None:
+def test_gpu_lost_from_start_keeps_its_index(source: NvmlSource, fake_nvml: FakeNvml) -> None:
     fake_nvml.fail("*", GPU_IS_LOST, gpu=2)
     found = source.find()
     assert len(found.devices) == 8
@@ -238,7 +228,7 @@ def test_a_gpu_that_is_lost_from_the_start_keeps_its_place(
     assert not source.read()[2].healthy
 
 
-def test_an_xid_is_told_once_and_only_for_its_gpu(source: NvmlSource, fake_nvml: FakeNvml) -> None:
+def test_xid_is_reported_once_for_its_gpu(source: NvmlSource, fake_nvml: FakeNvml) -> None:
     fake_nvml.xid(1, 31)  # before anybody listened
     source.find()
     fake_nvml.xid(6, 79)
@@ -249,9 +239,7 @@ def test_an_xid_is_told_once_and_only_for_its_gpu(source: NvmlSource, fake_nvml:
     assert all(reading.xids == () for reading in source.read())
 
 
-def test_the_driver_itself_says_that_a_reset_is_due(
-    source: NvmlSource, fake_nvml: FakeNvml
-) -> None:
+def test_driver_reports_pending_reset(source: NvmlSource, fake_nvml: FakeNvml) -> None:
     fake_nvml.gpu(0, recovery_action=1)
     fake_nvml.gpu(1, recovery_action=0)
     fake_nvml.gpu(2, remap_failed=1)
@@ -261,7 +249,7 @@ def test_the_driver_itself_says_that_a_reset_is_due(
     assert "row" in readings[2].fault
 
 
-def test_one_gpu_with_an_unknown_error_is_a_fault(source: NvmlSource, fake_nvml: FakeNvml) -> None:
+def test_one_gpu_with_unknown_error_is_fault(source: NvmlSource, fake_nvml: FakeNvml) -> None:
     source.find()
     fake_nvml.fail("nvmlDeviceGetTemperatureV", UNKNOWN, gpu=1)
     readings = source.read()
@@ -270,16 +258,14 @@ def test_one_gpu_with_an_unknown_error_is_a_fault(source: NvmlSource, fake_nvml:
     assert readings[0].healthy
 
 
-def test_a_driver_that_answers_for_no_gpu_is_an_error(
-    source: NvmlSource, fake_nvml: FakeNvml
-) -> None:
+def test_driver_that_answers_for_no_gpu_is_error(source: NvmlSource, fake_nvml: FakeNvml) -> None:
     source.find()
     fake_nvml.fail("nvmlDeviceGetTemperatureV", UNKNOWN)
     with pytest.raises(DevicesUnreadable, match="answers for no GPU"):
         source.read()
 
 
-def test_a_driver_that_is_reloaded_is_read_again(source: NvmlSource, fake_nvml: FakeNvml) -> None:
+def test_reloaded_driver_is_read_again(source: NvmlSource, fake_nvml: FakeNvml) -> None:
     source.find()
     fake_nvml.fail("nvmlDeviceGetMemoryInfo_v2", DRIVER_NOT_LOADED)
     fake_nvml.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)
@@ -292,13 +278,13 @@ def test_a_driver_that_is_reloaded_is_read_again(source: NvmlSource, fake_nvml: 
     assert source.read()[3].xids == (79,)
 
 
-def test_without_a_driver_finding_is_an_error(source: NvmlSource, fake_nvml: FakeNvml) -> None:
+def test_discovery_without_driver_is_error(source: NvmlSource, fake_nvml: FakeNvml) -> None:
     fake_nvml.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)
     with pytest.raises(DevicesUnreadable, match="Driver Not Loaded"):
         source.find()
 
 
-def test_a_driver_that_does_not_say_its_version_or_tell_events_serves(
+def test_driver_without_version_or_events_is_supported(
     source: NvmlSource, fake_nvml: FakeNvml
 ) -> None:
     for call in (
@@ -311,9 +297,7 @@ def test_a_driver_that_does_not_say_its_version_or_tell_events_serves(
     assert len(source.read()) == 8
 
 
-def test_a_gpu_that_vanishes_is_gone_until_it_is_back(
-    source: NvmlSource, fake_nvml: FakeNvml
-) -> None:
+def test_vanished_gpu_is_missing_until_it_returns(source: NvmlSource, fake_nvml: FakeNvml) -> None:
     source.find()
     fake_nvml.fail("*", GPU_IS_LOST, gpu=7)
     source.read()
@@ -324,9 +308,7 @@ def test_a_gpu_that_vanishes_is_gone_until_it_is_back(
     assert source.read()[7].healthy
 
 
-def test_a_machine_with_a_driver_and_no_gpu_has_no_devices(
-    source: NvmlSource, fake_nvml: FakeNvml
-) -> None:
+def test_driver_without_gpus_has_no_devices(source: NvmlSource, fake_nvml: FakeNvml) -> None:
     fake_nvml.set(count=0)
     assert source.find().devices == ()
     assert source.read() == []
@@ -344,7 +326,7 @@ def profiles(found: NodeInventory | None, index: int) -> dict[str, int]:
     return {piece.profile: len(piece.uuids) for piece in found.devices[index].mig_slices}
 
 
-def test_slices_that_are_made_or_destroyed_are_seen_by_the_next_look(
+def test_created_and_destroyed_slices_appear_at_next_reading(
     source: NvmlSource, fake_nvml: FakeNvml
 ) -> None:
     monitor = watched(source)
@@ -365,7 +347,7 @@ def test_slices_that_are_made_or_destroyed_are_seen_by_the_next_look(
         assert not monitor.rescan_requested
 
 
-def test_a_gpu_without_slices_is_well_again_when_some_are_made(
+def test_gpu_without_slices_recovers_when_slices_are_created(
     source: NvmlSource, fake_nvml: FakeNvml
 ) -> None:
     monitor = watched(source)
@@ -378,9 +360,7 @@ def test_a_gpu_without_slices_is_well_again_when_some_are_made(
     assert profiles(monitor.detect_changes(), 2) == {"7g.80gb": 1}
 
 
-def test_a_gpu_that_does_not_answer_has_not_lost_its_slices(
-    source: NvmlSource, fake_nvml: FakeNvml
-) -> None:
+def test_unresponsive_gpu_has_not_lost_its_slices(source: NvmlSource, fake_nvml: FakeNvml) -> None:
     fake_nvml.split(2, "3g.40gb")
     monitor = watched(source)
     fake_nvml.fail("*", GPU_IS_LOST, gpu=2)

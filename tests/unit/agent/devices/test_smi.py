@@ -20,7 +20,7 @@ def a_source(smi: FakeSmi, *, timeout_s: float = 10.0) -> SmiSource:
     return SmiSource(smi.command, host=Host(), timeout_s=timeout_s)
 
 
-def test_a_dgx_is_found_with_its_island_and_near_cpus(smi: FakeSmi) -> None:
+def test_dgx_is_found_with_island_and_local_cpus(smi: FakeSmi) -> None:
     smi.sample("dgx-a100")
     found = a_source(smi).find()
     assert found.detection == "nvidia-smi"
@@ -35,7 +35,7 @@ def test_a_dgx_is_found_with_its_island_and_near_cpus(smi: FakeSmi) -> None:
     assert device.numa_node == 1
 
 
-def test_a_dgx_is_read_with_its_processes(smi: FakeSmi) -> None:
+def test_dgx_is_read_with_its_processes(smi: FakeSmi) -> None:
     smi.sample("dgx-a100")
     source = a_source(smi)
     source.find()
@@ -53,7 +53,7 @@ def test_a_dgx_is_read_with_its_processes(smi: FakeSmi) -> None:
     assert [(p.pid, p.memory_mb) for p in busy.processes] == [(4294967, 38460), (4294968, None)]
 
 
-def test_what_a_card_does_not_support_is_unknown_and_indices_follow_the_bus(smi: FakeSmi) -> None:
+def test_unsupported_values_are_unknown_and_indices_follow_bus(smi: FakeSmi) -> None:
     smi.sample("desktop")
     source = a_source(smi)
     devices = source.find().devices
@@ -67,7 +67,7 @@ def test_what_a_card_does_not_support_is_unknown_and_indices_follow_the_bus(smi:
     assert large.power_mw == 28_910
 
 
-def test_mig_slices_are_taken_from_the_list(smi: FakeSmi) -> None:
+def test_mig_slices_are_parsed_from_list(smi: FakeSmi) -> None:
     smi.sample("mig")
     split, whole = a_source(smi).find().devices
     assert [(s.profile, len(s.uuids)) for s in split.mig_slices] == [("1g.10gb", 2), ("3g.40gb", 1)]
@@ -77,7 +77,7 @@ def test_mig_slices_are_taken_from_the_list(smi: FakeSmi) -> None:
     assert whole.mig_slices == ()
 
 
-def test_slices_that_are_made_or_destroyed_are_in_the_next_reading(smi: FakeSmi) -> None:
+def test_slice_changes_appear_in_next_smi_reading(smi: FakeSmi) -> None:
     smi.sample("mig")
     source = a_source(smi)
     found, readings = source.find().devices, source.read()
@@ -92,7 +92,7 @@ def test_slices_that_are_made_or_destroyed_are_in_the_next_reading(smi: FakeSmi)
     assert source.read()[0].mig_uuids is None, "that says nothing about them"
 
 
-def test_a_field_that_an_old_driver_does_not_know_is_left_out(smi: FakeSmi) -> None:
+def test_field_unknown_to_old_driver_is_left_out(smi: FakeSmi) -> None:
     smi.refuse("mig.mode.current", "clocks_throttle_reasons.active")
     smi.answer("query-gpu", "0, GPU-1, Tesla V100-SXM2-16GB, 00000000:00:1E.0, 16384, 418.87\n")
     smi.answer("query-gpu-now", "GPU-1, 0, 0, 35, 24.10, 300.00, 135, 877, 0\n")
@@ -104,7 +104,7 @@ def test_a_field_that_an_old_driver_does_not_know_is_left_out(smi: FakeSmi) -> N
     assert len(smi.calls) == asked + 2  # it is not tried again with the field
 
 
-def test_our_own_processes_are_named(smi: FakeSmi) -> None:
+def test_own_processes_are_attributed(smi: FakeSmi) -> None:
     smi.sample("mig")
     smi.answer(
         "query-compute-apps", f"GPU-513536b6-7d19-9063-b049-1e69664bb298, {os.getpid()}, 12\n"
@@ -115,7 +115,7 @@ def test_our_own_processes_are_named(smi: FakeSmi) -> None:
     assert process.command
 
 
-def test_a_gpu_that_is_lost_is_a_fault_and_the_others_go_on(smi: FakeSmi) -> None:
+def test_lost_gpu_is_fault_and_others_continue(smi: FakeSmi) -> None:
     smi.sample("mig")
     source = a_source(smi)
     source.find()
@@ -132,7 +132,7 @@ def test_a_gpu_that_is_lost_is_a_fault_and_the_others_go_on(smi: FakeSmi) -> Non
     assert well.healthy
 
 
-def test_a_command_that_fails_says_why(smi: FakeSmi) -> None:
+def test_failing_command_reports_reason(smi: FakeSmi) -> None:
     text = (
         "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
         "Make sure that the latest NVIDIA driver is installed and running."
@@ -142,20 +142,20 @@ def test_a_command_that_fails_says_why(smi: FakeSmi) -> None:
         a_source(smi).find()
 
 
-def test_a_machine_without_gpus_has_no_devices(smi: FakeSmi) -> None:
+def test_machine_without_gpus_has_no_devices(smi: FakeSmi) -> None:
     smi.answer("query-gpu", "No devices were found\n")
     source = a_source(smi)
     assert source.find().devices == ()
     assert source.read() == []
 
 
-def test_a_command_that_hangs_is_given_up(smi: FakeSmi) -> None:
+def test_hanging_command_times_out(smi: FakeSmi) -> None:
     smi.delay(30)
     with pytest.raises(DevicesUnreadable, match=r"did not answer within 0\.1 s"):
         a_source(smi, timeout_s=0.1).find()
 
 
-def test_a_command_that_is_not_there_or_cannot_run_is_told(tmp_path: Path) -> None:
+def test_missing_or_unusable_command_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DevicesUnreadable, match="not on PATH"):
         SmiSource("no-such-smi").find()
     broken = tmp_path / "nvidia-smi"
@@ -169,7 +169,7 @@ def test_a_command_that_is_not_there_or_cannot_run_is_told(tmp_path: Path) -> No
     "text",
     ["[N/A]", "[Not Supported]", "[Unknown Error]", "[GPU is lost]", "N/A", "ERR!", "", None],
 )
-def test_what_is_no_number_is_unknown(text: str | None) -> None:
+def test_non_number_is_unknown(text: str | None) -> None:
     assert number(text) is None
 
 
@@ -177,11 +177,11 @@ def test_numbers_may_have_decimals() -> None:
     assert number("312.44") == 312
 
 
-def test_lines_that_are_no_rows_are_skipped() -> None:
+def test_malformed_lines_are_skipped() -> None:
     assert parse_rows("warning: x\n\n1, a\n", ("index", "uuid")) == [{"index": "1", "uuid": "a"}]
 
 
-def test_a_hybrid_mesh_gives_peers_and_links() -> None:
+def test_hybrid_mesh_gives_peers_and_links() -> None:
     text = (
         "\tGPU0\tGPU1\tGPU2\tmlx5_0\tCPU Affinity\n"
         "GPU0\t X \tNV1\tNV2\tPIX\t0-19,40-59\n"

@@ -29,7 +29,7 @@ PURE = "25 30 0:22 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsde
 NONE = "25 30 0:22 / /sys/fs/cgroup rw,nosuid - tmpfs tmpfs rw\n"
 
 
-def test_trees_are_told_by_their_file_system_type() -> None:
+def test_cgroup_trees_are_recognised_by_file_system_type() -> None:
     hybrid = mounts(HYBRID)
     assert hybrid.v2 == "/sys/fs/cgroup/unified"
     assert hybrid.v1 == {"cpu": "/sys/fs/cgroup/cpu,cpuacct", "memory": "/sys/fs/cgroup/memory"}
@@ -37,7 +37,7 @@ def test_trees_are_told_by_their_file_system_type() -> None:
     assert (mounts(NONE).v2, mounts(NONE).v1) == ("", {})
 
 
-def test_our_own_groups_are_read_by_controller() -> None:
+def test_own_cgroups_are_read_by_controller() -> None:
     text = "9:name=systemd:/\n4:cpu,cpuacct:/x\n0::/user.slice/a:b.scope\n"
     assert own_groups(text) == {
         "name=systemd": "/",
@@ -59,7 +59,7 @@ def a_tree(directory: Path) -> Path:
     return inside
 
 
-def test_a_delegated_group_is_cleared_for_its_children(tmp_path: Path) -> None:
+def test_delegated_cgroup_is_emptied_for_its_children(tmp_path: Path) -> None:
     inside = a_tree(tmp_path)
     os.setxattr(inside, "user.delegate", b"1")
     assert place_v2(str(tmp_path), "/service/supervisors") == str(inside)
@@ -84,7 +84,7 @@ def test_a_delegated_group_is_cleared_for_its_children(tmp_path: Path) -> None:
     ],
     ids=["root", "root-in-leaf", "root-in-leaf-not-delegated", "user", "user-in-leaf"],
 )
-def test_root_divides_the_group_of_its_service_only_when_started_in_a_leaf_of_it(
+def test_root_divides_service_cgroup_only_when_started_in_its_leaf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, own: str, expected: str
 ) -> None:
     os.setxattr(a_tree(tmp_path), "user.delegate", b"1")
@@ -102,7 +102,7 @@ def a_host(directory: Path, controllers: set[str]) -> Cgroups:
     return cgroups
 
 
-def test_v2_limits_are_written_in_the_kernels_words(tmp_path: Path) -> None:
+def test_v2_limits_are_written_in_kernel_format(tmp_path: Path) -> None:
     group = tmp_path / "a.0"
     group.mkdir()
     for name in ("cpu.max", "memory.max", "memory.swap.max", "pids.max"):
@@ -122,14 +122,14 @@ def test_v2_limits_are_written_in_the_kernels_words(tmp_path: Path) -> None:
     assert made.out_of_memory()
 
 
-def test_the_smallest_part_of_a_cpu_is_one_that_the_kernel_takes(tmp_path: Path) -> None:
+def test_smallest_cpu_limit_is_accepted_by_kernel(tmp_path: Path) -> None:
     (tmp_path / "a.0").mkdir()
     (tmp_path / "a.0" / "cpu.max").touch()
     a_host(tmp_path, {"cpu"}).open("a.0", Work(allocation_id="a", cpu_milli=5))
     assert (tmp_path / "a.0" / "cpu.max").read_text(encoding="ascii") == "1000 100000"
 
 
-def test_without_groups_only_data_is_limited() -> None:
+def test_only_data_size_is_limited_without_cgroups() -> None:
     cgroups = a_host(Path("/"), set())
     work = Work(allocation_id="a", cpu_milli=1500, memory_mb=64, max_processes=9)
     assert cgroups.rlimits(work) == [(resource.RLIMIT_DATA, 64 << 20)]
@@ -143,14 +143,14 @@ def test_without_groups_only_data_is_limited() -> None:
     }
 
 
-def test_a_limit_that_cannot_be_written_leaves_no_group(tmp_path: Path) -> None:
+def test_failed_limit_leaves_no_cgroup(tmp_path: Path) -> None:
     cgroups = a_host(tmp_path, {"memory"})
     with pytest.raises(FileNotFoundError):
         cgroups.open("a.0", Work(allocation_id="a", memory_mb=64))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_group_holds_nobody() -> None:
+def test_null_cgroup_has_no_processes() -> None:
     group = Group()
     assert (group.pids(), group.kill(), group.out_of_memory(), group.remove()) == (
         [],
@@ -160,7 +160,7 @@ def test_no_group_holds_nobody() -> None:
     )
 
 
-def test_processes_are_found_in_groups_inside(tmp_path: Path) -> None:
+def test_processes_in_nested_cgroups_are_found(tmp_path: Path) -> None:
     (tmp_path / "cgroup.procs").write_text("1\n2\n", encoding="ascii")
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "cgroup.procs").write_text("3\n", encoding="ascii")
@@ -169,13 +169,13 @@ def test_processes_are_found_in_groups_inside(tmp_path: Path) -> None:
     assert Group((str(tmp_path),)).pids() == []
 
 
-def test_only_device_nodes_have_numbers(tmp_path: Path) -> None:
+def test_only_device_nodes_have_device_numbers(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     paths = ["/dev/null", "/dev/zero", str(tmp_path / "file"), str(tmp_path / "none"), "/dev/null"]
     assert device_filter.devices(paths) == [("c", 1, 3), ("c", 1, 5)]
 
 
-def test_the_program_refuses_the_closed_and_allows_the_rest() -> None:
+def test_device_filter_denies_closed_devices_and_allows_the_rest() -> None:
     """Run it by hand: the few instructions that it uses."""
     code = device_filter.instructions([("c", 195, 0), ("c", 195, 3), ("b", 8, 0)])
 
@@ -207,7 +207,7 @@ def test_the_program_refuses_the_closed_and_allows_the_rest() -> None:
     assert allowed(2, 8, 0)
 
 
-def test_the_kernel_takes_the_program(tmp_path: Path) -> None:
+def test_kernel_accepts_device_filter(tmp_path: Path) -> None:
     tree = mounts(Path("/proc/self/mountinfo").read_text(encoding="utf-8")).v2
     if os.geteuid() != 0 or not tree or not device_filter.available():
         pytest.skip("needs root, a v2 tree and leave to load programs")

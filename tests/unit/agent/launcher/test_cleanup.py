@@ -17,7 +17,7 @@ from gpu_scheduler.agent.work import Over, Work
     [({}, 1), ({"adopted": True}, 2), ({"engine_unresponsive": True}, 2)],
     ids=["our own child", "started by another launcher", "in a container of a hanging engine"],
 )
-def test_processes_that_only_a_scan_finds_are_scanned_for_twice(
+def test_processes_found_only_by_scan_are_scanned_twice(
     facts: dict[str, bool], expected: int
 ) -> None:
     """A scan can miss a process that forks meanwhile, and devices must not be given out then."""

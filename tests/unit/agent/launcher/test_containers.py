@@ -118,7 +118,7 @@ def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Node:
     return Node(monkeypatch, tmp_path)
 
 
-def test_a_removal_is_retried_until_the_engine_answers(node: Node) -> None:
+def test_removal_is_retried_until_engine_answers(node: Node) -> None:
     node.left("a")
     for _ in range(20):
         assert node.answer(False, SILENT) == "a"
@@ -129,7 +129,7 @@ def test_a_removal_is_retried_until_the_engine_answers(node: Node) -> None:
     assert not node.asked
 
 
-def test_the_next_launcher_goes_on_with_the_same_command(node: Node) -> None:
+def test_next_launcher_continues_with_same_command(node: Node) -> None:
     node.left("a")
     node.attempts.clear()
     node.restart()
@@ -142,7 +142,7 @@ def test_the_next_launcher_goes_on_with_the_same_command(node: Node) -> None:
     assert [argv[-1] for argv, _ in node.asked] == ["b"]
 
 
-def test_a_rewritten_journal_keeps_pending_removals(node: Node) -> None:
+def test_rewritten_journal_keeps_pending_removals(node: Node) -> None:
     node.left("a")
     node.restart()
     node.restart()
@@ -150,7 +150,7 @@ def test_a_rewritten_journal_keeps_pending_removals(node: Node) -> None:
     assert node.answer(True) == "a"
 
 
-def test_containers_are_removed_one_after_the_other(node: Node) -> None:
+def test_containers_are_removed_one_by_one(node: Node) -> None:
     for name in "abc":
         node.left(name)
     found = []
@@ -160,7 +160,7 @@ def test_containers_are_removed_one_after_the_other(node: Node) -> None:
     assert found == ["a", "b", "c"]
 
 
-def test_a_failed_removal_does_not_delay_the_next(node: Node) -> None:
+def test_failed_removal_does_not_delay_next(node: Node) -> None:
     node.left("a")
     node.left("b")
     assert node.answer(False, SILENT) == "a"
@@ -169,7 +169,7 @@ def test_a_failed_removal_does_not_delay_the_next(node: Node) -> None:
     assert node.answer(True) == "a"
 
 
-def test_the_container_of_work_that_is_not_over_is_never_removed(node: Node) -> None:
+def test_container_of_unfinished_job_is_never_removed(node: Node) -> None:
     node.left("a")
     assert node.answer(False, SILENT) == "a"
     another = node.attempts["a", 0] = an_attempt("a")
@@ -183,7 +183,7 @@ def test_the_container_of_work_that_is_not_over_is_never_removed(node: Node) -> 
     assert node.answer(True) == "a"
 
 
-def test_a_removal_is_given_up_after_thirty_days(node: Node) -> None:
+def test_removal_is_abandoned_after_thirty_days(node: Node) -> None:
     node.left("a")
     node.now_ms += GIVE_UP_AFTER_MS
     node.answer(False, SILENT)
@@ -192,7 +192,7 @@ def test_a_removal_is_given_up_after_thirty_days(node: Node) -> None:
     assert node.removals.records() == []
 
 
-def test_a_record_that_a_full_disk_refused_is_written_later(
+def test_record_rejected_by_full_disk_is_written_later(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as full:
@@ -214,10 +214,10 @@ def test_a_record_that_a_full_disk_refused_is_written_later(
     ],
     ids=["nothing in it", "a text for a command", "no command", "of nobody"],
 )
-def test_an_invalid_record_is_skipped(node: Node, record: dict[str, Any]) -> None:
+def test_invalid_record_is_skipped(node: Node, record: dict[str, Any]) -> None:
     assert node.removals.replay(record)
     assert node.removals.records() == []
 
 
-def test_records_of_work_are_left_to_recovery(node: Node) -> None:
+def test_job_records_are_left_to_recovery(node: Node) -> None:
     assert not node.removals.replay({"kind": "began", "allocation_id": "a", "member": 0})

@@ -33,7 +33,7 @@ def answers(
 
 
 @pytest.mark.parametrize("has_group", [False, True])
-def test_a_fork_that_failed_once_does_not_stop_those_after_it(
+def test_failed_fork_does_not_affect_later_forks(
     monkeypatch: pytest.MonkeyPatch, has_group: bool
 ) -> None:
     calls = 0
@@ -49,7 +49,7 @@ def test_a_fork_that_failed_once_does_not_stop_those_after_it(
     assert answers(monkeypatch, [has_group, False, False], clone) == [-errno.EAGAIN, PID, PID]
 
 
-def test_without_clone_into_cgroup_the_child_is_forked_plainly(
+def test_child_is_forked_plainly_without_clone_into_cgroup(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def clone(number: int, *_: object) -> int:

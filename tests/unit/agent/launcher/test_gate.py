@@ -47,7 +47,7 @@ class Gang:
         return Attempt(work)
 
 
-def test_all_members_go_on_when_the_last_one_is_ready() -> None:
+def test_all_members_continue_when_last_is_ready() -> None:
     gang = Gang()
     gang.wait(2)
     gang.wait(0)
@@ -56,7 +56,7 @@ def test_all_members_go_on_when_the_last_one_is_ready() -> None:
     assert gang.steps == {0: "", 1: "", 2: ""}
 
 
-def test_all_others_learn_which_member_failed_even_if_they_come_later() -> None:
+def test_all_members_learn_which_one_failed_even_if_they_arrive_later() -> None:
     reason = "member 2 of the gang did not get ready"
     gang = Gang()
     gang.wait(1)

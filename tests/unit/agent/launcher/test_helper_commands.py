@@ -10,7 +10,7 @@ from gpu_scheduler.agent.launcher.loop import Loop
 from gpu_scheduler.agent.spawn.spawner import Launch, Spawner
 
 
-def test_a_helper_that_cannot_be_started_without_descriptors_is_reported_as_failed(
+def test_helper_that_cannot_start_without_descriptors_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A container's job waits for this answer: without one it would never be over."""

@@ -39,7 +39,7 @@ def failing(number: int) -> Callable[..., None]:
     return fail
 
 
-def test_callbacks_come_after_the_write_and_in_order(tmp_path: Path) -> None:
+def test_callbacks_run_after_write_in_order(tmp_path: Path) -> None:
     journal = a_journal(tmp_path)
     events: list[tuple[int, str, int]] = []
     for number in range(3):
@@ -55,7 +55,7 @@ def test_callbacks_come_after_the_write_and_in_order(tmp_path: Path) -> None:
     assert not journal.commit()
 
 
-def test_lazy_records_are_written_with_the_next_commit(tmp_path: Path) -> None:
+def test_lazy_records_are_written_with_next_commit(tmp_path: Path) -> None:
     journal = a_journal(tmp_path)
     journal.append_lazily(a_record(1))
     assert not journal.commit()
@@ -63,9 +63,7 @@ def test_lazy_records_are_written_with_the_next_commit(tmp_path: Path) -> None:
     assert read(journal.path).records == [a_record(1), a_record(2)]
 
 
-def test_a_write_that_fails_leaves_no_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = a_journal(tmp_path)
     keep(journal, 1)
     events: list[str] = []
@@ -79,7 +77,7 @@ def test_a_write_that_fails_leaves_no_trace(
     assert read(journal.path).records == [a_record(1), a_record(3)]
 
 
-def test_rewriting_keeps_only_what_it_is_given(tmp_path: Path) -> None:
+def test_rewrite_keeps_only_given_records(tmp_path: Path) -> None:
     journal = a_journal(tmp_path)
     keep(journal, *range(5))
     journal.rewrite([a_record(4)])
@@ -88,7 +86,7 @@ def test_rewriting_keeps_only_what_it_is_given(tmp_path: Path) -> None:
     assert journal.size == len(Path(journal.path).read_bytes().rstrip(b"\0"))
 
 
-def test_a_damaged_line_loses_only_its_record_and_its_key_is_found(tmp_path: Path) -> None:
+def test_damaged_line_loses_only_its_record_and_its_key_is_found(tmp_path: Path) -> None:
     journal = a_journal(tmp_path)
     keep(journal, *range(3))
     path = Path(journal.path)
@@ -104,7 +102,7 @@ def test_a_damaged_line_loses_only_its_record_and_its_key_is_found(tmp_path: Pat
     assert back_up(journal.path).endswith(".bad-2")
 
 
-def test_a_torn_end_was_never_committed(tmp_path: Path) -> None:
+def test_torn_end_was_never_committed(tmp_path: Path) -> None:
     journal = a_journal(tmp_path)
     keep(journal, *range(2))
     path = Path(journal.path)
@@ -113,7 +111,7 @@ def test_a_torn_end_was_never_committed(tmp_path: Path) -> None:
     assert (found.records, found.torn, found.unreadable) == ([a_record(0)], [("job-1.1", 1)], 0)
 
 
-def test_records_overwrite_the_zeros_ahead_of_the_end(tmp_path: Path) -> None:
+def test_records_overwrite_preallocated_zeros(tmp_path: Path) -> None:
     journal = a_journal(tmp_path)
     path = Path(journal.path)
     sizes = set()
@@ -126,7 +124,7 @@ def test_records_overwrite_the_zeros_ahead_of_the_end(tmp_path: Path) -> None:
     assert read(journal.path).records == [a_record(number) for number in range(101)]
 
 
-def test_a_disk_without_room_for_zeros_has_room_for_records(
+def test_disk_without_room_for_preallocation_still_takes_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = a_journal(tmp_path)
@@ -146,12 +144,12 @@ def test_a_disk_without_room_for_zeros_has_room_for_records(
     assert len(read(journal.path).records) == 3
 
 
-def test_a_missing_file_holds_nothing(tmp_path: Path) -> None:
+def test_missing_file_is_empty_journal(tmp_path: Path) -> None:
     assert read(str(tmp_path / "none")).records == []
 
 
 @given(st.binary(max_size=400))
-def test_a_file_with_any_content_can_be_read(
+def test_file_with_any_content_can_be_read(
     tmp_path_factory: pytest.TempPathFactory, data: bytes
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any"
@@ -159,7 +157,7 @@ def test_a_file_with_any_content_can_be_read(
     assert read(str(path)).records == []
 
 
-def test_an_unsynced_record_is_confirmed_before_the_sync(
+def test_unsynced_record_is_confirmed_before_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = a_journal(tmp_path)
@@ -178,7 +176,7 @@ def test_an_unsynced_record_is_confirmed_before_the_sync(
     assert [record["member"] for record in read(journal.path).records] == [1, 2, 3]
 
 
-def test_a_failed_sync_removes_only_the_records_that_wait_for_it(
+def test_failed_sync_removes_only_records_waiting_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = a_journal(tmp_path)
@@ -194,7 +192,7 @@ def test_a_failed_sync_removes_only_the_records_that_wait_for_it(
     assert sorted(record["member"] for record in read(journal.path).records) == [2, 3]
 
 
-def test_records_behind_a_torn_end_can_be_read(tmp_path: Path) -> None:
+def test_records_after_torn_end_are_readable(tmp_path: Path) -> None:
     """Where a journal cannot be written anew, what comes after a crash goes on in the old file."""
     journal = a_journal(tmp_path)
     keep(journal, 1)
@@ -209,7 +207,7 @@ def test_records_behind_a_torn_end_can_be_read(tmp_path: Path) -> None:
     assert not found.torn
 
 
-def test_a_disk_that_refuses_the_truncation_loses_one_record(
+def test_failed_truncation_loses_one_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file system that has become read-only refuses the cut as it refuses the write."""
@@ -231,7 +229,7 @@ def test_a_disk_that_refuses_the_truncation_loses_one_record(
     assert (found.records, found.unreadable, found.torn) == ([a_record(1), a_record(4)], 0, [])
 
 
-def test_records_go_into_the_new_file_also_where_directories_cannot_be_synced(
+def test_records_go_to_new_file_where_directories_cannot_be_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = a_journal(tmp_path)
@@ -242,7 +240,7 @@ def test_records_go_into_the_new_file_also_where_directories_cannot_be_synced(
     assert read(journal.path).records == [a_record(1), a_record(2)]
 
 
-def test_a_rewrite_that_fails_leaves_the_old_file_and_nothing_else(
+def test_failed_rewrite_keeps_old_file_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = a_journal(tmp_path)
@@ -256,9 +254,7 @@ def test_a_rewrite_that_fails_leaves_the_old_file_and_nothing_else(
     assert read(journal.path).records == [a_record(1), a_record(2)]
 
 
-def test_a_backup_that_fails_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_backup_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = a_journal(tmp_path)
     keep(journal, 1)
     monkeypatch.setattr(os, "pwrite", failing(errno.ENOSPC))

@@ -12,7 +12,7 @@ KEY = ("job-1.1", 0)
 FORM = {"boot": "b", "pid": 2, "ticks": 3, "uid": 4, "groups": (), "kill": ()}
 
 
-def test_an_incomplete_write_keeps_the_former_lease(
+def test_incomplete_write_keeps_former_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease_files.write(str(tmp_path), KEY, 100, FORM)
@@ -24,7 +24,7 @@ def test_an_incomplete_write_keeps_the_former_lease(
     assert [lease.until_ms for lease in lease_files.read_all(str(tmp_path))] == [100]
 
 
-def test_a_lease_file_that_cannot_be_removed_raises_no_error(
+def test_unremovable_lease_file_raises_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(path: str) -> None:

@@ -9,7 +9,7 @@ def fail(*_: object) -> None:
     raise RuntimeError("never expected")
 
 
-def test_an_error_stops_only_its_own_callback_and_is_reported_with_its_arguments() -> None:
+def test_callback_error_is_reported_with_arguments_and_stops_nothing_else() -> None:
     loop = Loop()
     failures: list[tuple[Exception, Arguments]] = []
     done: list[str] = []
@@ -36,7 +36,7 @@ def test_an_error_stops_only_its_own_callback_and_is_reported_with_its_arguments
     os.close(writer)
 
 
-def test_many_wake_ups_at_once_are_one() -> None:
+def test_concurrent_wake_ups_are_merged() -> None:
     loop = Loop()
     failures: list[tuple[Exception, Arguments]] = []
     loop.on_error = lambda *error: failures.append(error)
@@ -45,7 +45,7 @@ def test_many_wake_ups_at_once_are_one() -> None:
     assert failures == []
 
 
-def test_a_reused_descriptor_gets_no_event_of_the_former_one() -> None:
+def test_reused_descriptor_gets_no_event_of_former_one() -> None:
     loop = Loop()
     called: list[str] = []
     first, last = os.pipe(), os.pipe()

@@ -31,11 +31,11 @@ FULL = Work(
 
 
 @pytest.mark.parametrize("work", [FULL, Work(allocation_id="a", argv=("true",))])
-def test_work_comes_back_as_it_was(work: Work) -> None:
+def test_work_round_trips(work: Work) -> None:
     assert decode_work(json.loads(encode_line(encode_work(work)))) == work
 
 
-def test_only_what_is_unusual_is_written() -> None:
+def test_default_values_are_omitted() -> None:
     form = encode_work(Work(allocation_id="a", argv=("true",)))
     assert form == {"allocation_id": "a", "member": 0, "argv": ("true",)}
 
@@ -58,11 +58,11 @@ def test_only_what_is_unusual_is_written() -> None:
         ),
     ],
 )
-def test_reports_come_back_as_they_were(report: Report) -> None:
+def test_reports_round_trip(report: Report) -> None:
     assert decode_report(decode_line(encode_line(encode_report(report)))) == report
 
 
-def test_a_missing_end_is_no_end() -> None:
+def test_missing_end_is_none() -> None:
     assert decode_over(None) is None
 
 
@@ -86,17 +86,17 @@ def test_a_missing_end_is_no_end() -> None:
         {"allocation_id": "a", "argv": ["x"], "environment": {"A": 1}},
     ],
 )
-def test_what_is_no_work_is_refused(form: object) -> None:
+def test_invalid_work_is_rejected(form: object) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode_work(form)
 
 
 @pytest.mark.parametrize("form", [{"report": "won"}, {"report": "began"}])
-def test_what_is_no_report_is_refused(form: dict[str, object]) -> None:
+def test_invalid_report_is_rejected(form: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="report"):
         decode_report(form)
 
 
-def test_a_line_must_hold_an_object() -> None:
+def test_line_must_hold_an_object() -> None:
     with pytest.raises(ValueError, match="list"):
         decode_line(b"[]\n")

@@ -9,7 +9,7 @@ import pytest
 from gpu_scheduler.agent.launcher import processes
 
 
-def test_a_process_is_known_by_pid_and_start() -> None:
+def test_process_is_identified_by_pid_and_start_time() -> None:
     child = subprocess.Popen(["sleep", "1000"])
     try:
         ticks = processes.start_ticks(child.pid)
@@ -32,7 +32,7 @@ def test_a_process_is_known_by_pid_and_start() -> None:
     assert processes.user_of(child.pid) == -1
 
 
-def test_a_job_is_told_by_its_environment_and_its_launcher() -> None:
+def test_job_process_is_recognised_by_environment_and_launcher() -> None:
     environment = b"A=1\0TGPU_ALLOCATION_ID=job-1.1\0TGPU_MEMBER=3\0TGPU_LAUNCHER=abc\0"
     assert processes.owner_in(environment, "abc") == ("job-1.1", 3)
     assert processes.owner_in(environment, "other") is None
@@ -50,14 +50,14 @@ def test_signals_have_names() -> None:
         assert processes.signal_number(nonsense) == 0
 
 
-def test_signals_to_nobody_are_harmless() -> None:
+def test_signals_to_missing_process_are_harmless() -> None:
     child = subprocess.Popen(["true"])
     child.wait()
     processes.send([child.pid], signal.SIGTERM)
     processes.send_to_group(child.pid, signal.SIGTERM)
 
 
-def test_numbers_that_name_many_processes_are_never_signalled(
+def test_pids_that_address_many_processes_are_never_signalled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sent: list[tuple[int, int]] = []
@@ -69,7 +69,7 @@ def test_numbers_that_name_many_processes_are_never_signalled(
     assert sent == []
 
 
-def test_ancestors_are_found_up_to_the_top() -> None:
+def test_ancestors_are_found_below_given_process() -> None:
     child = subprocess.Popen(["sleep", "1000"])
     try:
         assert processes.ancestors_below(child.pid, os.getpid()) == [child.pid]

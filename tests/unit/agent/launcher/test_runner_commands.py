@@ -45,7 +45,7 @@ def pairs(argv: tuple[str, ...]) -> set[tuple[str, str]]:
     return set(pairwise(argv))
 
 
-def test_docker_is_told_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_docker_command_has_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = an_engine("/usr/bin/docker", monkeypatch)
     environment = {"A": "b", "KEY": "line\nbreak", "# x": "y", "TGPU_MEMBER": "0"}
     command = runner.command(WORK, environment)
@@ -73,7 +73,7 @@ def test_docker_is_told_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "A" not in command.environment
 
 
-def test_a_root_file_system_is_named_behind_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_file_system_argument_follows_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
     command = an_engine("/usr/bin/podman", monkeypatch).command(
         replace(WORK, image="rootfs:/images/one"), {}
     )
@@ -81,7 +81,7 @@ def test_a_root_file_system_is_named_behind_all_options(monkeypatch: pytest.Monk
     assert (command.root, command.reachable) == ("/images/one", ("/data", "/sets"))
 
 
-def test_podman_takes_devices_by_name_or_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_podman_takes_devices_by_name_or_node(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = an_engine("/usr/bin/podman", monkeypatch)
     monkeypatch.setattr(container, "_has_cdi", lambda: True)
     told = pairs(runner.command(WORK, {}).argv)
@@ -91,14 +91,14 @@ def test_podman_takes_devices_by_name_or_by_node(monkeypatch: pytest.MonkeyPatch
     assert {("--device", "/dev/nvidia2"), ("--device", "/dev/nvidia5")} <= told
 
 
-def test_a_container_without_gpus_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_container_without_gpus_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
     for engine in ("/usr/bin/podman", "/usr/bin/docker"):
         argv = an_engine(engine, monkeypatch).command(replace(WORK, devices=()), {}).argv
         assert "--gpus" not in argv
         assert "--device" not in argv
 
 
-def test_podman_takes_any_init_that_there_is_and_runs_nothing_without_one(
+def test_podman_uses_any_available_init_and_fails_without_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first process of a container would not end by a signal of its own."""
@@ -113,11 +113,11 @@ def test_podman_takes_any_init_that_there_is_and_runs_nothing_without_one(
     assert an_engine("/usr/bin/docker", monkeypatch).missing(WORK) == ""
 
 
-def test_members_have_containers_of_their_own() -> None:
+def test_each_member_has_its_own_container_name() -> None:
     assert container_name(replace(WORK, member=3)) == "tgpu-job-12_4.1-3-76221da6"
 
 
-def test_schedulers_of_one_machine_have_containers_of_their_own() -> None:
+def test_each_scheduler_on_machine_has_its_own_container_names() -> None:
     names = {container_name(replace(WORK, scratch_dir=f"/{place}/s")) for place in ("a", "b")}
     assert len(names) == 2
 
@@ -141,7 +141,7 @@ def test_schedulers_of_one_machine_have_containers_of_their_own() -> None:
         ({}, Ending(detail=f"{BAD_ANSWER}: {{}}")),
     ],
 )
-def test_an_engines_word_is_read(
+def test_engine_state_is_parsed(
     state: object, ending: Ending, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = an_engine("/usr/bin/podman", monkeypatch)
@@ -149,7 +149,7 @@ def test_an_engines_word_is_read(
 
 
 @pytest.mark.parametrize("indent", [None, 2], ids=["on one line", "on several"])
-def test_an_engines_word_is_found_among_its_warnings(
+def test_engine_state_is_parsed_among_warnings(
     indent: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = an_engine("/usr/bin/podman", monkeypatch)
@@ -158,7 +158,7 @@ def test_an_engines_word_is_found_among_its_warnings(
     assert runner.ending(WORK, said) == Ending(exit_code=3)
 
 
-def test_what_cannot_run_in_a_container_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_container_options_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no container engine" in an_engine("", monkeypatch).missing(WORK)
     docker = an_engine("/usr/bin/docker", monkeypatch)
     assert "needs podman" in docker.missing(replace(WORK, image="rootfs:/x"))
@@ -173,12 +173,12 @@ def test_what_cannot_run_in_a_container_says_why(monkeypatch: pytest.MonkeyPatch
     assert "container runner" in runners()["process"].missing(WORK)
 
 
-def test_a_session_is_named_after_its_device_name_and_job() -> None:
+def test_session_is_named_after_device_name_and_job() -> None:
     assert session_name(WORK) == "gpujob_2_my-test_job-12_4"
     assert session_name(replace(WORK, devices=(), name="")) == "gpujob_cpu_job_job-12_4"
 
 
-def test_how_to_attach() -> None:
+def test_attach_command_is_given() -> None:
     name = session_name(WORK)
     tmux = ("tmux", "-S", "/run/s/tmux.sock", "attach-session", "-t", name)
     assert attach_command(replace(WORK, runner="tmux")) == tmux
@@ -198,7 +198,7 @@ def test_how_to_attach() -> None:
         ("#!\n", ("/bin/sh",)),
     ],
 )
-def test_a_script_names_its_interpreter(script: str, words: tuple[str, ...]) -> None:
+def test_script_interpreter_is_read_from_shebang(script: str, words: tuple[str, ...]) -> None:
     assert interpreter(script) == words
 
 
@@ -206,6 +206,6 @@ def test_a_script_names_its_interpreter(script: str, words: tuple[str, ...]) -> 
     "left",
     ["", "[]", "[" * 4000, '{"status": 1e999}', '{"status": ' + "9" * 60 + "}", '{"status": "x"}'],
 )
-def test_an_end_that_makes_no_sense_is_unknown(left: str) -> None:
+def test_invalid_exit_record_is_unknown(left: str) -> None:
     ending = runners()["tmux"].ending(WORK, left)
     assert (ending.exit_code, ending.signal, ending.ran) == (None, None, True)

@@ -38,7 +38,7 @@ class Forks(ForkServer):
         return self._last
 
 
-def test_a_failed_fork_does_not_mix_up_the_other_answers() -> None:
+def test_failed_fork_does_not_mix_up_other_answers() -> None:
     """Whoever hears of the failure may fork at once, as for an epilog."""
     heard: dict[str, Spawned | OSError] = {}
 
@@ -64,7 +64,7 @@ def test_a_failed_fork_does_not_mix_up_the_other_answers() -> None:
 
 
 @pytest.mark.parametrize("has_fork_server", [True, False], ids=["by the fork server", "by itself"])
-def test_without_descriptors_every_request_gets_an_error(
+def test_every_request_fails_without_descriptors(
     has_fork_server: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who is not told keeps what it holds for the child, its log for one, and is short for good."""

@@ -13,7 +13,7 @@ from gpu_scheduler.agent.launcher.loop import Loop
 from gpu_scheduler.agent.work import Work
 
 
-def test_timers_of_a_process_that_cannot_be_killed_do_not_pile_up(
+def test_timers_of_unkillable_process_do_not_accumulate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The kernel may keep it for weeks, as over a file server that is gone."""
