@@ -10,13 +10,13 @@ TESTS = "\n".join(
 )
 
 
-def test_every_file_that_the_guarantees_name_exists() -> None:
+def test_every_file_named_by_guarantees_exists() -> None:
     named = set(re.findall(r"`(tests/[\w/.]+\.py)`", PAGE))
     assert named
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
 
 
-def test_every_test_that_the_guarantees_name_exists() -> None:
+def test_every_test_named_by_guarantees_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", PAGE))
     assert named
     assert sorted(name for name in named if f"def {name}(" not in TESTS) == []

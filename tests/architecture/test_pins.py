@@ -18,12 +18,12 @@ def test_every_pin_is_exact_and_hashed(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PIN_FILES, ids=lambda path: path.name)
-def test_no_pin_file_names_an_address(path: Path) -> None:
+def test_no_pin_file_names_a_host(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"://|--index-url|--extra-index-url|--find-links", text)
 
 
-def test_images_get_the_versions_that_are_tested() -> None:
+def test_images_install_tested_versions() -> None:
     def pinned(name: str) -> set[str]:
         text = (REQUIREMENTS / name).read_text(encoding="utf-8")
         return set(re.findall(r"^[a-z0-9][a-z0-9._-]*==[^ ]+", text, flags=re.MULTILINE))

@@ -7,7 +7,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src"
 
 
-def test_the_generated_protocol_is_current(tmp_path: Path) -> None:
+def test_generated_protocol_is_current(tmp_path: Path) -> None:
     protos = sorted((SOURCE / "gpu_scheduler" / "wire").glob("*.proto"))
     assert protos
     subprocess.run(

@@ -11,7 +11,7 @@ CORE_PACKAGES = [name for name in CORE if (SOURCE / name).is_dir()]
 
 
 @pytest.mark.parametrize("package", CORE_PACKAGES)
-def test_the_core_does_no_io_and_reads_no_clock(package: str) -> None:
+def test_core_does_no_io_and_reads_no_clock(package: str) -> None:
     found = [
         f"{path.relative_to(SOURCE)}: {finding}"
         for path in sorted((SOURCE / package).rglob("*.py"))
@@ -45,7 +45,7 @@ def test_the_core_does_no_io_and_reads_no_clock(package: str) -> None:
         "[*set(y)]",
     ],
 )
-def test_a_breach_is_found(source: str) -> None:
+def test_purity_check_finds_violation(source: str) -> None:
     assert len(findings(source)) == 1
 
 
@@ -65,5 +65,5 @@ def test_a_breach_is_found(source: str) -> None:
         "self.open()",
     ],
 )
-def test_ordinary_code_is_left_alone(source: str) -> None:
+def test_purity_check_accepts_ordinary_code(source: str) -> None:
     assert findings(source) == []

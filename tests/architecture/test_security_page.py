@@ -10,13 +10,13 @@ TESTS = "\n".join(
 )
 
 
-def test_every_test_that_the_page_names_exists() -> None:
+def test_every_test_named_by_security_page_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", PAGE))
     assert len(named) > 50
     assert sorted(name for name in named if f"def {name}(" not in TESTS) == []
 
 
-def test_every_threat_has_something_that_stops_it_and_a_test() -> None:
+def test_every_threat_names_mitigation_and_test() -> None:
     table = PAGE.split("## Threats")[1].split("## What it does not do")[0]
     rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
     for row in rows:

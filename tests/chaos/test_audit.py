@@ -50,52 +50,52 @@ def complaints(
     return "\n".join(audit(plans, IDS, answers, list(runs), **more))
 
 
-def test_a_sound_account_passes() -> None:
+def test_consistent_records_pass() -> None:
     assert complaints() == ""
 
 
-def test_a_lost_job_is_seen() -> None:
+def test_lost_job_is_detected() -> None:
     assert "lost" in "\n".join(audit([PLAN], IDS, Answers(), []))
 
 
-def test_a_submission_that_was_taken_twice_is_seen() -> None:
+def test_doubled_submission_is_detected() -> None:
     both = Answers({"job-1": JOB, "job-2": JOB | {"id": "job-2"}}, {RUN.attempt: ATTEMPT})
     assert "there 2 times" in "\n".join(audit([PLAN], IDS, both, [RUN]))
 
 
-def test_a_job_that_never_ends_is_seen() -> None:
+def test_job_that_never_ends_is_detected() -> None:
     assert "has not ended" in complaints(job={"state": "running", "ended_at": None})
 
 
-def test_an_attempt_that_ran_twice_is_seen(tmp_path: Path) -> None:
+def test_attempt_that_ran_twice_is_detected(tmp_path: Path) -> None:
     line = "begin job-1 - 1 0 0 1 {} 1000 - -\n"
     (tmp_path / "plain-1").write_text(line.format(50) + line.format(51))
     assert read_notes(tmp_path)[1] == ["('job-1', None, 1, 0) ran twice: pids 50 and 51"]
 
 
-def test_a_run_that_the_server_does_not_know_is_seen() -> None:
+def test_run_unknown_to_server_is_detected() -> None:
     second = replace(RUN, key=("job-1", None, 2, 0), begin_ns=3 * SECOND, end_ns=4 * SECOND)
     assert "knows no such attempt" in complaints(runs=(RUN, second))
 
 
-def test_a_code_in_place_of_a_signal_is_seen() -> None:
+def test_exit_code_reported_instead_of_signal_is_detected() -> None:
     killed = replace(RUN, how="signal:9")
     assert "but it was signal:9" in complaints(runs=(killed,), attempt={"exit_code": 137})
 
 
-def test_an_invented_end_is_seen_also_when_a_launcher_was_killed() -> None:
+def test_invented_result_is_detected_even_after_launcher_kill() -> None:
     failed = replace(RUN, how="exit:3")
     assert "but it was exit:3" in complaints(runs=(failed,), launcher_killed=True)
 
 
-def test_an_unknown_end_passes_only_if_a_launcher_was_killed() -> None:
+def test_unknown_result_is_accepted_only_after_launcher_kill() -> None:
     unknown = {"exit_code": None, "state": "failed", "detail": "exit code unknown"}
     job = {"exit_code": None, "state": "failed"}
     assert complaints(attempt=unknown, job=job, launcher_killed=True) == ""
     assert "job-1.1: unknown" in complaints(attempt=unknown, job=job)
 
 
-def test_an_unknown_end_of_a_gang_passes_only_if_one_of_it_never_ran() -> None:
+def test_unknown_gang_result_is_accepted_only_if_member_never_ran() -> None:
     both = [{**ATTEMPT["allocation"][0], "member": rank, "node": f"n{rank}"} for rank in (0, 1)]
     late = {"exit_code": None, "state": "failed", "allocation": both}
     late["detail"] = "member 1 on n1 did not begin within 5 s, and its node does not answer"
@@ -107,15 +107,15 @@ def test_an_unknown_end_of_a_gang_passes_only_if_one_of_it_never_ran() -> None:
     assert wrong in complaints(attempt=late, runs=(RUN, other))
 
 
-def test_an_end_of_what_never_ran_is_seen() -> None:
+def test_result_of_job_that_never_ran_is_detected() -> None:
     assert "it never ran" in complaints(runs=())
 
 
-def test_a_job_that_was_killed_on_the_way_is_seen() -> None:
+def test_job_killed_by_fault_injection_is_detected() -> None:
     assert "did not reach its end" in complaints(runs=(replace(RUN, end_ns=None),))
 
 
-def test_a_device_that_is_used_twice_at_once_is_seen() -> None:
+def test_device_used_twice_at_once_is_detected() -> None:
     other = replace(RUN, key=("job-1", None, 1, 1), begin_ns=SECOND + 5, share_milli=100)
     both = {"allocation": [{**ATTEMPT["allocation"][0], "member": rank} for rank in (0, 1)]}
     assert "GPU 0 of n0 was used to 110%" in complaints(runs=(RUN, other), attempt=both)
@@ -125,36 +125,36 @@ def test_a_device_that_is_used_twice_at_once_is_seen() -> None:
     assert "was used to" not in complaints(runs=(RUN, other), attempt=both)
 
 
-def test_other_devices_than_those_that_were_given_are_seen() -> None:
+def test_use_of_other_devices_than_allocated_is_detected() -> None:
     assert "saw devices (1,)" in complaints(runs=(replace(RUN, devices=(1,)),))
     assert "saw a share of 500" in complaints(runs=(replace(RUN, share_milli=500),))
 
 
-def test_attempts_that_overlap_are_seen() -> None:
+def test_overlapping_attempts_are_detected() -> None:
     second = replace(RUN, key=("job-1", None, 2, 0), begin_ns=SECOND + 5, devices=(1,))
     assert "overlap" in complaints(runs=(RUN, second))
 
 
-def test_a_gang_of_which_a_rank_is_missing_is_seen() -> None:
+def test_gang_with_missing_rank_is_detected() -> None:
     assert "only {0} ran" in complaints(plans=(replace(PLAN, ranks=2),))
 
 
-def test_ranks_that_cannot_meet_are_seen() -> None:
+def test_ranks_without_common_rendezvous_are_detected() -> None:
     other = replace(RUN, key=("job-1", None, 1, 1), devices=(1,), port="5001")
     assert "different ports" in complaints(plans=(replace(PLAN, ranks=2),), runs=(RUN, other))
 
 
-def test_a_long_job_that_was_cut_short_is_seen() -> None:
+def test_truncated_long_job_is_detected() -> None:
     assert "ran for less than" in complaints(plans=(replace(PLAN, undisturbed_ms=1500),))
 
 
-def test_a_job_that_began_before_what_it_depends_on_is_seen() -> None:
+def test_job_started_before_dependency_is_detected() -> None:
     other = replace(RUN, key=("job-0", None, 1, 0), token="plain-0", devices=(1,))
     assert "began before job-0 had ended" in complaints(
         plans=(replace(PLAN, needs="job-0"),), runs=(RUN, other)
     )
 
 
-def test_times_that_go_backwards_are_seen() -> None:
+def test_times_going_backwards_are_detected() -> None:
     assert "go backwards" in complaints(job={"started_at": "2025-12-31T00:00:00.000Z"})
     assert "ended before it started" in complaints(attempt={"ended_at": "2025-12-31T00:00:00.000Z"})

@@ -36,7 +36,7 @@ class WallClock:
             file.write(struct.pack("q", seconds))
 
 
-def test_a_clock_that_steps_back_stalls_nothing_and_makes_no_time_negative() -> None:
+def test_clock_step_back_stalls_nothing_and_gives_no_negative_time() -> None:
     with a_house(jobs_assignment_retry_wait_s="0.2") as house:
         clock = WallClock(house.directory)
         workload = Workload(house.directory, Random(1))

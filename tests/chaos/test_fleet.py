@@ -21,7 +21,7 @@ FAULTS = int(os.environ.get("FLEET_FAULTS", "5"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 
 
-def test_whatever_breaks_in_a_fleet_no_job_is_lost_doubled_disturbed_or_misreported() -> None:
+def test_no_job_is_lost_doubled_disturbed_or_misreported_under_fleet_faults() -> None:
     began = time.monotonic()
     cables = min(2, AGENTS) if can_cut_cables() else 0
     disks = min(2, AGENTS // 2) if can_mount() else 0

@@ -53,7 +53,7 @@ def fill_directory(directory: Path) -> Path:
     return ballast
 
 
-def test_on_a_full_disk_submissions_are_refused_jobs_go_on_and_all_is_well_afterwards() -> None:
+def test_full_disk_rejects_submissions_while_jobs_continue_and_recovers() -> None:
     with a_house_on_a_small_disk() as house:
         workload = Workload(house.directory, Random(1))
         house.start()
@@ -85,7 +85,7 @@ def test_on_a_full_disk_submissions_are_refused_jobs_go_on_and_all_is_well_after
         assert house.tracebacks() == []
 
 
-def test_a_server_that_is_killed_on_a_full_disk_says_so_at_its_start_and_loses_nothing() -> None:
+def test_server_killed_on_full_disk_reports_it_at_start_and_loses_nothing() -> None:
     with a_house_on_a_small_disk() as house:
         workload = Workload(house.directory, Random(2))
         house.start()

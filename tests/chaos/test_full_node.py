@@ -44,7 +44,7 @@ def node(cluster: Cluster, name: str) -> dict[str, Any]:
     return found
 
 
-def test_on_a_node_with_a_full_disk_jobs_go_on_and_new_ones_wait_until_there_is_room() -> None:
+def test_node_with_full_disk_keeps_jobs_and_new_ones_wait() -> None:
     with a_cluster() as cluster, a_small_disk(cluster.directory / "n1"):
         cluster.start_agent("n1")
         cluster.wait_for_nodes()
@@ -74,7 +74,7 @@ def test_on_a_node_with_a_full_disk_jobs_go_on_and_new_ones_wait_until_there_is_
             assert {client.wait(one.id, 60)["state"] for one in many} == {"completed"}
 
 
-def test_a_node_with_a_full_disk_does_not_swallow_the_jobs_that_others_could_run() -> None:
+def test_node_with_full_disk_does_not_consume_jobs_that_others_could_run() -> None:
     with a_cluster() as cluster, a_small_disk(cluster.directory / "n1"):
         cluster.start_agent("n1")
         cluster.start_agent("n2")

@@ -22,7 +22,7 @@ SEED = int(os.environ.get("CHAOS_SEED", "1"))
 FAST_RETRIES = {"jobs_assignment_retry_wait_s": "0.2"}
 
 
-def test_whatever_is_killed_and_whenever_no_job_is_lost_doubled_disturbed_or_misreported() -> None:
+def test_no_job_is_lost_doubled_disturbed_or_misreported_under_random_kills() -> None:
     began = time.monotonic()
     with a_house(**FAST_RETRIES) as house:
         chaos = Chaos(house, SEED)

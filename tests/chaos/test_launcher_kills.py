@@ -35,7 +35,7 @@ def until_ended(house: House, job_id: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("also", ["nobody", "agent", "server"])
-def test_jobs_live_on_without_their_launcher_and_their_end_is_unknown(also: str) -> None:
+def test_jobs_survive_launcher_kill_and_end_unknown(also: str) -> None:
     with a_house() as house:
         house.start()
         workload = Workload(house.directory, Random(1))
@@ -74,7 +74,7 @@ def test_jobs_live_on_without_their_launcher_and_their_end_is_unknown(also: str)
         assert house.tracebacks() == []
 
 
-def test_a_job_whose_launcher_died_can_still_be_cancelled() -> None:
+def test_job_of_dead_launcher_can_be_cancelled() -> None:
     with a_house() as house:
         house.start()
         job_id = house.submit(Workload(house.directory, Random(1)).cancelled().body)
@@ -88,7 +88,7 @@ def test_a_job_whose_launcher_died_can_still_be_cancelled() -> None:
         assert house.witnesses() == []
 
 
-def test_whatever_is_killed_the_launcher_too_nothing_runs_twice_and_no_end_is_invented() -> None:
+def test_nothing_runs_twice_and_no_result_is_invented_under_launcher_kills() -> None:
     with a_house(jobs_assignment_retry_wait_s="0.2") as house:
         chaos = Chaos(house, SEED, TARGETS)
         chaos.run(KILLS, undisturbed_ms=10_000)

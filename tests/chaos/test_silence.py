@@ -22,7 +22,7 @@ def node_state(house: House) -> str:
     return str(node["state"])
 
 
-def test_a_frozen_agent_gets_no_new_work_and_its_jobs_run_on_and_are_found_again() -> None:
+def test_frozen_agent_gets_no_jobs_and_its_jobs_continue_and_are_recovered() -> None:
     with a_house(**SOON) as house:
         house.start()
         workload = Workload(house.directory, Random(1))

@@ -47,7 +47,7 @@ def nothing_was_left(house: House) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut_off, overwritten, no_database, emptied])
-def test_a_damaged_database_is_refused_with_what_to_do_and_left_as_it_is(
+def test_damaged_database_is_rejected_with_remedy_and_left_unchanged(
     damage: Callable[[bytes], bytes],
 ) -> None:
     with a_house() as house:
@@ -64,7 +64,7 @@ def test_a_damaged_database_is_refused_with_what_to_do_and_left_as_it_is(
         nothing_was_left(house)
 
 
-def test_a_second_server_on_the_same_state_is_refused_and_the_first_goes_on() -> None:
+def test_second_server_on_same_state_is_rejected_and_first_continues() -> None:
     with a_house() as house:
         house.start()
         assert house.server is not None
@@ -80,7 +80,7 @@ def test_a_second_server_on_the_same_state_is_refused_and_the_first_goes_on() ->
 
 
 @pytest.mark.parametrize("option", ["--http-port", "--metrics-port"])
-def test_a_port_in_use_is_refused_and_nothing_half_started_stays(option: str) -> None:
+def test_port_in_use_fails_start_and_leaves_nothing_running(option: str) -> None:
     with a_house() as house, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -92,7 +92,7 @@ def test_a_port_in_use_is_refused_and_nothing_half_started_stays(option: str) ->
         nothing_was_left(house)
 
 
-def test_a_server_that_is_stopped_leaves_no_process_also_when_it_had_been_killed_before() -> None:
+def test_stopped_server_leaves_no_process_also_after_earlier_kill() -> None:
     with a_house() as house:
         house.start()
         agents, launchers = house.agents(), house.launchers()
@@ -103,7 +103,7 @@ def test_a_server_that_is_stopped_leaves_no_process_also_when_it_had_been_killed
         nothing_was_left(house)
 
 
-def test_an_agent_that_is_told_to_stop_is_not_reported_as_dead() -> None:
+def test_stopping_agent_is_not_reported_as_dead() -> None:
     with a_house() as house:
         house.start()
         assert house.stop() == 0
@@ -126,7 +126,7 @@ def no_directory(house: House) -> str:
 
 
 @pytest.mark.parametrize(("spoil", "code"), [(newer, NEWER), (no_directory, NO_PLACE)])
-def test_a_state_that_cannot_be_used_is_refused_and_left_as_it_is(
+def test_unusable_state_is_rejected_and_left_unchanged(
     spoil: Callable[[House], str], code: int
 ) -> None:
     with a_house() as house:
@@ -142,7 +142,7 @@ def test_a_state_that_cannot_be_used_is_refused_and_left_as_it_is(
         assert house.agents() == []
 
 
-def test_a_server_stops_when_it_is_told_to_also_while_it_waits_for_its_agent() -> None:
+def test_server_stops_on_request_while_waiting_for_agent() -> None:
     with a_house() as house:
         (house.state / "agent").mkdir(mode=0o700, parents=True)
         with (house.state / "agent" / "agent.lock").open("w") as lock:
@@ -156,7 +156,7 @@ def test_a_server_stops_when_it_is_told_to_also_while_it_waits_for_its_agent() -
 
 
 @pytest.mark.parametrize("died_before", [False, True])
-def test_an_agent_that_was_started_with_other_settings_makes_room(died_before: bool) -> None:
+def test_agent_with_outdated_settings_is_replaced(died_before: bool) -> None:
     """Also if a server died that had written them down, and had not told the agent yet."""
     with a_house() as house:
         house.start()

@@ -143,7 +143,7 @@ def reader() -> Iterator[Reader]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def test_the_tutorial_can_be_done_as_it_is_written(reader: Reader) -> None:
+def test_cluster_tutorial_works_as_written(reader: Reader) -> None:
     page = steps()
     assert len(page) > 20
     for command, shown in page:

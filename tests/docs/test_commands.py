@@ -37,7 +37,7 @@ WITH_COMMANDS = [page for page in PAGES if shown(page) | named(page)]
 
 
 @pytest.mark.parametrize("page", WITH_COMMANDS)
-def test_every_command_is_taken(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_documented_command_is_valid(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = [f"{line}: {why}" for line in sorted(shown(page)) if (why := refusal(line, capsys))]
     for line in sorted(named(page) - shown(page)):
         why = refusal(line, capsys)
@@ -46,7 +46,7 @@ def test_every_command_is_taken(page: str, capsys: pytest.CaptureFixture[str]) -
     assert wrong == []
 
 
-def test_there_are_commands_on_most_pages() -> None:
+def test_most_pages_have_commands() -> None:
     assert "README.md" in WITH_COMMANDS
     assert len(WITH_COMMANDS) > 40
 
@@ -79,7 +79,7 @@ def _read(words: list[str]) -> None:
 @pytest.mark.parametrize(
     "line", ["tgpu nosuch", "tgpu submit --nosuch", "tgpu submit --time soon -- x"]
 )
-def test_a_wrong_command_would_be_found(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_finds_invalid_command(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     why = refusal(line, capsys)
     assert why
     assert not any(words in why for words in UNFINISHED)

@@ -68,17 +68,17 @@ def missing_files(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_somewhere(page: str) -> None:
+def test_every_link_resolves(page: str) -> None:
     assert dead_links(page, text_of(page)) == []
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_setting_variable_and_file_that_is_named_exists(page: str) -> None:
+def test_every_named_setting_variable_and_file_exists(page: str) -> None:
     assert unknown_settings(text_of(page)) == []
     assert missing_files(text_of(page)) == []
 
 
-def test_what_is_gone_would_be_found() -> None:
+def test_check_finds_missing_targets() -> None:
     text = "[a](nosuch.md) [b](#nosuch) `api.nosuch` `GPU_SCHEDULER_NO_SUCH` `docs/nosuch.md`"
     assert dead_links("README.md", text) == ["nosuch.md", "#nosuch"]
     assert unknown_settings(text) == ["api.nosuch", "GPU_SCHEDULER_NO_SUCH"]

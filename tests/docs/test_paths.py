@@ -20,7 +20,7 @@ def paths_in(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_module_that_a_page_names_exists(page: str) -> None:
+def test_every_module_named_by_pages_exists(page: str) -> None:
     named = paths_in((ROOT / page).read_text(encoding="utf-8"))
     assert named
     assert [path for path in named if not (SOURCE / path).exists()] == []

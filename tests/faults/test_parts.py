@@ -15,7 +15,7 @@ from tests.faults.launcher import Journal
 from tests.faults.virtual_loop import Endless, Part, VirtualLoop
 
 
-def test_an_hour_passes_at_once() -> None:
+def test_virtual_hour_passes_at_once() -> None:
     loop = VirtualLoop()
 
     async def wait() -> float:
@@ -25,7 +25,7 @@ def test_an_hour_passes_at_once() -> None:
     assert loop.run(wait()) == 3600
 
 
-def test_a_killed_part_does_nothing_more_and_a_frozen_one_later() -> None:
+def test_killed_part_does_nothing_more_and_frozen_part_continues_later() -> None:
     loop, done = VirtualLoop(), []
     killed, frozen = Part("killed"), Part("frozen")
 
@@ -51,7 +51,7 @@ def test_a_killed_part_does_nothing_more_and_a_frozen_one_later() -> None:
     assert loop.run(live()) == [("frozen", 10.0), ("frozen cleans up", 10.0)]
 
 
-def test_a_world_in_which_nothing_can_happen_any_more_ends() -> None:
+def test_world_without_pending_events_ends() -> None:
     loop = VirtualLoop()
 
     async def wait() -> None:
@@ -61,7 +61,7 @@ def test_a_world_in_which_nothing_can_happen_any_more_ends() -> None:
         loop.run(wait())
 
 
-def test_without_power_only_what_was_synced_is_sure_to_be_kept() -> None:
+def test_only_synced_data_survives_power_loss() -> None:
     kept = set()
     for seed in range(50):
         journal = Journal()
@@ -128,12 +128,12 @@ def part(
         ((part("s1", port=80), part("s2", port=80)), "port 80 of n0 was given to s2.1"),
     ],
 )
-def test_the_audit_sees_what_must_not_be(works: tuple[Work, ...], said: str) -> None:
+def test_audit_detects_violations(works: tuple[Work, ...], said: str) -> None:
     problems = audited(*works)
     assert any(said in text for text in problems) if said else problems == []
 
 
-def test_a_command_that_is_not_stored_must_not_begin() -> None:
+def test_unstored_command_must_not_start() -> None:
     audit = Audit()
     audit.rules.device_memory_mb = {("n0", 0): 100}
     audit.began("n0", part("j1"))

@@ -36,7 +36,7 @@ MOST_WORLDS = 60
 
 
 @pytest.mark.parametrize("name", sorted(VARIANTS))
-def test_a_scheduler_that_is_broken_is_caught(name: str) -> None:
+def test_audit_catches_broken_scheduler(name: str) -> None:
     for seed in range(MOST_WORLDS):
         with VARIANTS[name]():
             verdict = run_world(seed, climate=CLIMATES[name])

@@ -23,14 +23,14 @@ def world(seed: int) -> Verdict:
 
 
 @pytest.mark.parametrize("first", range(0, len(SEEDS), AT_ONCE))
-def test_every_promise_is_kept_whatever_breaks(first: int) -> None:
+def test_every_guarantee_holds_under_injected_faults(first: int) -> None:
     verdicts = [world(seed) for seed in SEEDS[first : first + AT_ONCE]]
     failed = [verdict for verdict in verdicts if verdict.problems]
     told = [f"{verdict.replay} --trace: {verdict.problems[0]}" for verdict in failed]
     assert not told, "\n".join(told)
 
 
-def test_worlds_are_full_of_faults_and_of_work() -> None:
+def test_worlds_contain_faults_and_jobs() -> None:
     counts: dict[str, int] = {}
     for seed in range(40):
         for kind, number in world(seed).counts.items():
@@ -44,7 +44,7 @@ def test_worlds_are_full_of_faults_and_of_work() -> None:
 
 
 @pytest.mark.parametrize("seed", [3, 29])
-def test_the_same_seed_gives_the_same_world_in_every_process(seed: int) -> None:
+def test_same_seed_gives_same_world_in_every_process(seed: int) -> None:
     here = run_world(seed, keep_trace=True)
     again = run_world(seed, keep_trace=True)
     assert here.trace == again.trace

@@ -15,7 +15,7 @@ from tests.simulation.trace_files import Refusal, a_cluster, a_file, gzipped
 HEADER = "id,count,gpus,model,gpu_memory_mb,cpu_cores,memory_mb,rack,labels,island_size,island_gbps"
 
 
-def test_flags_give_alike_nodes() -> None:
+def test_flags_give_identical_nodes() -> None:
     cluster = cluster_of(
         3, 8, model="A100", gpu_memory_mb=40_960, gpus_per_island=4, nodes_per_rack=2
     )
@@ -27,7 +27,7 @@ def test_flags_give_alike_nodes() -> None:
     assert cluster.gpu_count == 24
 
 
-def test_cpu_and_memory_follow_the_gpus_unless_they_are_given() -> None:
+def test_cpu_and_memory_follow_gpus_unless_given() -> None:
     assert cluster_of(1, 2).nodes[0].cpu_milli == 32_000
     assert cluster_of(1, 2, cpu_milli=500, memory_mb=7).nodes[0].memory_mb == 7
     assert cluster_of(1, 0).nodes[0].cpu_milli == 16_000
@@ -46,12 +46,12 @@ def test_cpu_and_memory_follow_the_gpus_unless_they_are_given() -> None:
         (10**9, 8, {}),
     ],
 )
-def test_impossible_flags_are_refused(nodes: int, gpus: int, options: dict[str, int]) -> None:
+def test_impossible_flags_are_rejected(nodes: int, gpus: int, options: dict[str, int]) -> None:
     with pytest.raises(InvalidRequest):
         cluster_of(nodes, gpus, **options)  # type: ignore[arg-type]
 
 
-def test_gpus_may_be_split_by_mig_and_hold_as_many_jobs_as_they_have_slices(
+def test_mig_gpus_hold_as_many_jobs_as_slices(
     tmp_path: Path,
 ) -> None:
     path = a_file(
@@ -67,13 +67,13 @@ def test_gpus_may_be_split_by_mig_and_hold_as_many_jobs_as_they_have_slices(
 
 
 @pytest.mark.parametrize("slices", ["3g.40gb", "3g.40gb=0", "3g.40gb=3", "3g.40gb=x", "big=1"])
-def test_slices_that_no_gpu_can_have_are_refused(tmp_path: Path, slices: str) -> None:
+def test_impossible_slices_are_rejected(tmp_path: Path, slices: str) -> None:
     path = a_file(tmp_path, "cluster.csv", "id,gpus,mig_slices", f"split,2,{slices}")
     with Refusal(path, 2):
         read_cluster(path)
 
 
-def test_a_list_of_nodes_is_read_from_csv(tmp_path: Path) -> None:
+def test_node_list_is_read_from_csv(tmp_path: Path) -> None:
     path = a_file(
         tmp_path,
         "cluster.csv",
@@ -91,12 +91,12 @@ def test_a_list_of_nodes_is_read_from_csv(tmp_path: Path) -> None:
         assert (nodes[2].cpu_milli, nodes[2].gpu_count, nodes[2].ordinal) == (2500, 0, 2)
 
 
-def test_a_list_of_nodes_is_read_from_json(tmp_path: Path) -> None:
+def test_node_list_is_read_from_json(tmp_path: Path) -> None:
     path = a_file(tmp_path, "cluster.json", '{"nodes": [{"id": "n", "count": 2, "gpus": 4}]}')
     assert read_cluster(path) == Cluster.pool(nodes_of([NodeGroup(id="n", count=2, gpus=4)]))
 
 
-def test_virtual_clusters_are_parts_and_can_be_joined(tmp_path: Path) -> None:
+def test_virtual_clusters_are_partitions_and_can_be_joined(tmp_path: Path) -> None:
     path = a_file(tmp_path, "vc_nodes.csv", "vc,nodes,gpus_per_node", "a,1,8", "b,2,4")
     cluster = read_cluster(path)
     assert cluster.is_divided
@@ -108,7 +108,7 @@ def test_virtual_clusters_are_parts_and_can_be_joined(tmp_path: Path) -> None:
     ]
 
 
-def test_an_openb_node_list_is_a_cluster(tmp_path: Path) -> None:
+def test_openb_node_list_is_read(tmp_path: Path) -> None:
     path = a_file(tmp_path, "n.csv", "sn,cpu_milli,memory_mib,gpu,model", "x,1000,10,2,T4")
     assert read_cluster(path).gpu_count == 2
 
@@ -132,7 +132,7 @@ def test_an_openb_node_list_is_a_cluster(tmp_path: Path) -> None:
         (('{"nodes": 3}',), 1, "not a valid trace"),
     ],
 )
-def test_a_bad_list_of_nodes_names_file_and_line(
+def test_invalid_node_list_error_names_file_and_line(
     tmp_path: Path, lines: tuple[str, ...], line: int | None, words: str
 ) -> None:
     path = a_file(tmp_path, "cluster", *lines)
@@ -141,13 +141,13 @@ def test_a_bad_list_of_nodes_names_file_and_line(
     assert words in refusal.message
 
 
-def test_an_empty_cluster_file_is_refused(tmp_path: Path) -> None:
+def test_empty_cluster_file_is_rejected(tmp_path: Path) -> None:
     path = a_file(tmp_path, "cluster.csv")
     with Refusal(path):
         read_cluster(path)
 
 
-def test_a_request_goes_over_the_largest_nodes_that_can_take_it() -> None:
+def test_request_is_split_over_largest_suitable_nodes() -> None:
     groups = [NodeGroup(id="big", gpus=8), NodeGroup(id="small", count=4, gpus=4)]
     fit = Fit(nodes_of(groups))
     assert [part.gpu_count for part in fit.spread(Request(gpu_count=12))] == [8, 4]
@@ -167,7 +167,7 @@ def test_a_request_goes_over_the_largest_nodes_that_can_take_it() -> None:
         Request(cpu_milli=128_001),
     ],
 )
-def test_what_no_empty_cluster_holds_never_fits(request_: Request) -> None:
+def test_request_too_large_for_empty_cluster_never_fits(request_: Request) -> None:
     with pytest.raises(NeverFits):
         Fit(a_cluster(gpus_per_island=4).nodes).spread(request_)
 
@@ -182,12 +182,12 @@ def test_what_no_empty_cluster_holds_never_fits(request_: Request) -> None:
         [Request(gpu_count=1, mig_profile="4g.40gb")] * 33,
     ],
 )
-def test_a_gang_must_fit_at_once(members: list[Request]) -> None:
+def test_gang_must_fit_at_once(members: list[Request]) -> None:
     with pytest.raises(NeverFits):
         Fit(a_cluster().nodes).check(members)
 
 
-def test_memory_of_a_shared_gpu_alone_has_no_count() -> None:
+def test_memory_only_share_has_no_count() -> None:
     Fit(a_cluster().nodes).check([Request(gpu_count=1, gpu_share_milli=0, gpu_memory_mb=9)] * 99)
 
 
@@ -196,7 +196,7 @@ def test_nothing_fits_without_nodes() -> None:
         Fit([]).check([Request(gpu_count=1)])
 
 
-def test_one_request_takes_one_model_only() -> None:
+def test_one_request_uses_one_model() -> None:
     node = Node(
         id="n",
         ordinal=0,

@@ -62,5 +62,5 @@ def test_fair_shares_by_weight_while_all_are_backlogged() -> None:
     assert index >= 0.95
 
 
-def test_fifo_gives_to_those_who_ask_for_most() -> None:
+def test_fifo_favours_tenants_with_most_demand() -> None:
     assert fairness("fifo")[0] < fairness("fair")[0]

@@ -42,7 +42,7 @@ def share(jobs: Iterable[TraceJob], wanted: Any) -> float:
     return sum(answers) / len(answers)
 
 
-def test_there_are_as_many_jobs_as_asked_for_in_order_of_submission() -> None:
+def test_requested_number_of_jobs_is_generated_in_submission_order() -> None:
     jobs = some_work(3_000)
     assert len(jobs) == 3_000
     assert [entry.job.number for entry in jobs] == list(range(1, 3_001))
@@ -51,20 +51,20 @@ def test_there_are_as_many_jobs_as_asked_for_in_order_of_submission() -> None:
 
 
 @pytest.mark.parametrize("load", [0.5, 1.2])
-def test_the_offered_load_is_the_one_asked_for(load: float) -> None:
+def test_offered_load_is_as_requested(load: float) -> None:
     # Tame run times, so that chance does not hide what is tested.
     jobs = some_work(20_000, load=load, kind_spread=0.5, run_spread=(0.2, 0.5), longest_run_s=DAY_S)
     offered = sum(entry.job.gpu_milli / 1000 * entry.run_ms for entry in jobs)
     assert offered / (CLUSTER.gpu_count * jobs[-1].job.submit_ms) == pytest.approx(load, rel=0.1)
 
 
-def test_the_default_shape_keeps_its_load_too() -> None:
+def test_default_shape_has_requested_load() -> None:
     jobs = some_work(40_000)
     offered = sum(entry.job.gpu_milli / 1000 * entry.run_ms for entry in jobs)
     assert offered / (CLUSTER.gpu_count * jobs[-1].job.submit_ms) == pytest.approx(0.9, rel=0.25)
 
 
-def test_sizes_come_in_the_wanted_mix() -> None:
+def test_sizes_follow_requested_mix() -> None:
     jobs = some_work(20_000, sweep_share=0)
     whole = 1 - 0.12 - 0.06
     assert share(jobs, lambda e: 0 < e.job.gpu_milli < 1000) == pytest.approx(0.12, abs=0.02)
@@ -73,19 +73,19 @@ def test_sizes_come_in_the_wanted_mix() -> None:
     assert share(jobs, lambda e: e.job.gpu_milli >= 16_000) == pytest.approx(whole * 0.05, abs=0.01)
 
 
-def test_sweeps_do_not_change_the_mix() -> None:
+def test_sweeps_do_not_change_mix() -> None:
     jobs = some_work(20_000)
     assert share(jobs, lambda e: e.job.gpu_milli == 8000) == pytest.approx(0.82 * 0.12, abs=0.03)
 
 
-def test_run_times_have_a_heavy_tail() -> None:
+def test_run_times_have_heavy_tail() -> None:
     runs = sorted(entry.run_ms for entry in some_work(20_000))
     assert runs[0] >= 1000
     assert runs[-1] <= 7 * DAY_S * 1000
     assert statistics.mean(runs) > 3 * statistics.median(runs)
 
 
-def test_the_past_of_a_user_and_name_predicts_its_future() -> None:
+def test_history_of_user_and_name_predicts_run_time() -> None:
     jobs = [entry for entry in some_work(20_000, fail_share=0) if entry.run_ms > 1000]
     by_kind: dict[tuple[str, str], list[float]] = defaultdict(list)
     for entry in jobs:
@@ -98,14 +98,14 @@ def test_the_past_of_a_user_and_name_predicts_its_future() -> None:
     assert 0.05 * overall < within < 0.5 * overall
 
 
-def test_a_few_users_submit_most_of_the_jobs() -> None:
+def test_few_users_submit_most_jobs() -> None:
     counts = Counter(entry.job.user for entry in some_work(20_000))
     top = sum(count for _, count in counts.most_common(6))
     assert 0.3 < top / 20_000 < 0.9
     assert len(counts) > 40
 
 
-def test_a_user_belongs_to_one_tenant() -> None:
+def test_user_belongs_to_one_tenant() -> None:
     owners = {(entry.job.tenant, entry.job.user) for entry in some_work(10_000, tenants=4)}
     assert len({tenant for tenant, _ in owners}) == 4
     assert len(owners) == len({user for _, user in owners})
@@ -125,7 +125,7 @@ def test_some_jobs_fail_early() -> None:
     assert share(jobs, lambda e: e.run_ms <= 300_000) == pytest.approx(0.2, abs=0.02)
 
 
-def test_priorities_come_in_the_wanted_mix() -> None:
+def test_priorities_follow_requested_mix() -> None:
     jobs = some_work(20_000, sweep_share=0)
     assert share(jobs, lambda e: e.job.priority == 750) == pytest.approx(0.76, abs=0.02)
     assert {entry.job.priority for entry in jobs} == {250, 750, 1500, 2500}
@@ -137,7 +137,7 @@ def test_interactive_sessions_are_small_and_not_preempted() -> None:
     assert all(job.gpu_milli <= 1000 and not job.preemptible for job in sessions)
 
 
-def test_sweeps_come_as_bursts_of_one_user() -> None:
+def test_sweeps_are_bursts_of_one_user() -> None:
     def equal_neighbours(jobs: list[TraceJob]) -> float:
         pairs = [(a.job, b.job) for a, b in pairwise(jobs)]
         return sum(a.name == b.name for a, b in pairs) / len(pairs)
@@ -146,7 +146,7 @@ def test_sweeps_come_as_bursts_of_one_user() -> None:
     assert equal_neighbours(some_work(sweep_share=0)) < 0.1
 
 
-def test_days_and_weeks_have_a_rhythm() -> None:
+def test_days_and_weeks_have_rhythm() -> None:
     shape = WorkShape()
     monday, saturday = 0, 5 * DAY_S
     peak, night = rhythm(shape, monday + 15 * HOUR_S), rhythm(shape, monday + 3 * HOUR_S)
@@ -156,14 +156,14 @@ def test_days_and_weeks_have_a_rhythm() -> None:
     assert statistics.mean(hours) == pytest.approx(1)
 
 
-def test_arrivals_follow_the_rhythm() -> None:
+def test_arrivals_follow_rhythm() -> None:
     jobs = some_work(20_000, sweep_share=0)
     hours = Counter(entry.job.submit_ms // 3_600_000 % 24 for entry in jobs)
     assert hours[15] > 3 * hours[3]
 
 
 @pytest.mark.parametrize("weekend_factor", [0, 3])
-def test_the_rhythm_may_stop_or_turn_round_at_the_weekend(weekend_factor: float) -> None:
+def test_rhythm_may_stop_or_reverse_at_weekend(weekend_factor: float) -> None:
     jobs = some_work(20_000, weekend_factor=weekend_factor, sweep_share=0)
     days = Counter(entry.job.submit_ms // 86_400_000 % 7 for entry in jobs)
     assert (days[5] > days[1]) == (weekend_factor == 3)
@@ -179,13 +179,13 @@ def test_the_rhythm_may_stop_or_turn_round_at_the_weekend(weekend_factor: float)
         a_cluster(nodes=2, gpus_per_node=8, cpu_milli=9_000, memory_mb=1_000),
     ],
 )
-def test_every_job_fits_the_cluster(cluster: Any) -> None:
+def test_every_job_fits_cluster(cluster: Any) -> None:
     fit = Fit(cluster.nodes)
     for entry in generate(WorkShape(jobs=500), cluster.nodes, 3):
         fit.check(entry.job.members)
 
 
-def test_a_cluster_without_gpus_is_refused_at_once() -> None:
+def test_cluster_without_gpus_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match="fits a cluster of 0 GPUs"):
         generate(WorkShape(), a_cluster(gpus_per_node=0).nodes, 1)
     with pytest.raises(InvalidRequest):
@@ -213,12 +213,12 @@ def test_a_cluster_without_gpus_is_refused_at_once() -> None:
         {"priorities": (("huge", 1.0),)},
     ],
 )
-def test_an_impossible_shape_is_refused(shape: dict[str, Any]) -> None:
+def test_impossible_shape_is_rejected(shape: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         WorkShape(**shape)
 
 
-def test_a_workload_can_be_gone_through_again() -> None:
+def test_workload_can_be_iterated_again() -> None:
     workload = generated_workload(WorkShape(jobs=200, tenants=3), CLUSTER.nodes, 9)
     (pool,) = workload.partitions
     assert list(pool.jobs) == list(pool.jobs)
@@ -226,11 +226,11 @@ def test_a_workload_can_be_gone_through_again() -> None:
     assert {entry.job.tenant for entry in pool.jobs} <= {tenant.id for tenant in pool.tenants}
 
 
-def test_another_seed_gives_other_work() -> None:
+def test_another_seed_gives_other_jobs() -> None:
     assert some_work(50, seed=1) != some_work(50, seed=2)
 
 
-def test_a_million_jobs_are_a_stream() -> None:
+def test_million_jobs_are_streamed() -> None:
     stream = generate(WorkShape(jobs=1_000_000), CLUSTER.nodes, 5)
     tracemalloc.start()
     try:
@@ -242,7 +242,7 @@ def test_a_million_jobs_are_a_stream() -> None:
     assert peak_bytes < 2_000_000
 
 
-def test_the_stream_is_the_same_under_any_hash_seed() -> None:
+def test_stream_is_same_under_any_hash_seed() -> None:
     script = (
         "import hashlib\n"
         "from gpu_scheduler.simulator.workload import cluster_of\n"

@@ -41,13 +41,13 @@ def kept_percent(
     return error.kept_percent
 
 
-def test_promises_on_venus_are_kept_more_often_than_by_user_means() -> None:
+def test_venus_forecasts_are_kept_more_often_than_user_means() -> None:
     parts = venus().partitions
     ours = kept_percent("venus-short-medians", parts, "short", History, Medians)
     assert ours > 1.3 * kept_percent("venus-short-user-means", parts, "short", History, UserMeans)
 
 
-def test_promises_on_kth_are_kept_more_often_than_by_user_limits() -> None:
+def test_kth_forecasts_are_kept_more_often_than_user_limits() -> None:
     (part,) = read_swf(trace("swf", "KTH-SP2-1996-2.1-cln.swf.gz")).workload.partitions
     part.jobs = list(part.jobs)[:KTH_JOBS]
     ours = kept_percent("kth-easy-medians", [part], "easy", Stated, Medians)
@@ -55,7 +55,7 @@ def test_promises_on_kth_are_kept_more_often_than_by_user_limits() -> None:
 
 
 @pytest.mark.parametrize("predictor", [Medians, UserMeans, Stated])
-def test_every_source_of_promises_knows_a_job_it_has_never_seen(predictor: type[Predictor]) -> None:
+def test_every_forecast_source_handles_unseen_job(predictor: type[Predictor]) -> None:
     job = venus().partitions[0].jobs
     first = next(iter(job)).job
     assert predictor().expect(first, 0) > 0

@@ -14,7 +14,7 @@ pytestmark = [needs_traces, pytest.mark.slow]
 @pytest.mark.parametrize(
     ("predictor", "slowdown"), [(PredictorChoice.STATED, 92), (PredictorChoice.ORACLE, 72)]
 )
-def test_easy_has_the_known_bounded_slowdown(predictor: PredictorChoice, slowdown: int) -> None:
+def test_easy_has_known_bounded_slowdown(predictor: PredictorChoice, slowdown: int) -> None:
     workload = read_swf(trace("swf", "KTH-SP2-1996-2.1-cln.swf.gz")).workload
     run = run_policy(workload, preset("easy"), Conditions(predictor=predictor))
     assert len(run.outcomes) == 28_476

@@ -66,18 +66,18 @@ def mean(values: list[float]) -> float:
 
 
 @pytest.mark.parametrize("policy", PUBLISHED)
-def test_a_published_policy_gives_out_what_was_published(policy: str) -> None:
+def test_published_policy_allocates_as_published(policy: str) -> None:
     assert mean(allocated(policy, "arbitrary")) == pytest.approx(PUBLISHED[policy], abs=0.8)
 
 
 @pytest.mark.parametrize("order", ["by name", "arbitrary"])
-def test_balance_gives_out_more_than_fgd_on_the_same_arrivals(order: str) -> None:
+def test_balance_allocates_more_than_fgd_on_same_arrivals(order: str) -> None:
     ours, theirs = allocated("balance", order), allocated("fgd", order)
     assert mean(ours) >= mean(theirs) + 0.1
     assert sum(our > their for our, their in zip(ours, theirs, strict=True)) >= 8
 
 
-def test_balance_does_not_depend_on_the_names_of_nodes() -> None:
+def test_balance_does_not_depend_on_node_names() -> None:
     renamed = allocated("balance", "renamed")
     by_name = allocated("balance", "by name")
     assert renamed == pytest.approx(by_name[: len(renamed)], abs=0.2)

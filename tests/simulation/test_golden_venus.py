@@ -21,7 +21,7 @@ TIRESIAS_P999_S = 195_846
 
 
 @pytest.mark.parametrize("policy", ["fifo", "sjf"])
-def test_blocking_policies_equal_the_published_means_on_every_cluster(policy: str) -> None:
+def test_blocking_policies_equal_published_means_on_every_cluster(policy: str) -> None:
     run = run_policy(venus(), preset(policy))
     check_run(f"venus-{policy}", run)
     for kind in ("jct", "queue"):
@@ -32,7 +32,7 @@ def test_blocking_policies_equal_the_published_means_on_every_cluster(policy: st
             assert abs(measured[name] - seconds) <= 1, (kind, name, measured[name], seconds)
 
 
-def test_the_non_preemptive_preset_beats_ordering_by_recent_runs() -> None:
+def test_non_preemptive_preset_beats_ordering_by_recent_runs() -> None:
     run = run_policy(venus(), preset("short"))
     measures = shown(run)
     check_run("venus-short", run, measures)
@@ -43,7 +43,7 @@ def test_the_non_preemptive_preset_beats_ordering_by_recent_runs() -> None:
     )
 
 
-def test_the_preemptive_preset_beats_tiresias_in_the_mean_and_in_the_tail() -> None:
+def test_preemptive_preset_beats_tiresias_in_mean_and_tail() -> None:
     run = run_policy(venus(), preset("feedback"))
     measures = shown(run)
     check_run("venus-feedback", run, measures)

@@ -19,18 +19,18 @@ from tests.simulation.runs import a_run, a_sample, an_outcome
 @pytest.mark.parametrize(
     ("percent", "expected"), [(0, 10), (25, 17.5), (50, 25), (90, 37), (99, 39.7), (100, 40)]
 )
-def test_a_percentile_lies_on_the_line_between_two_ranks(percent: float, expected: float) -> None:
+def test_percentile_is_interpolated_between_ranks(percent: float, expected: float) -> None:
     assert percentile([10, 20, 30, 40], percent) == pytest.approx(expected)
 
 
-def test_a_distribution_does_not_depend_on_the_order() -> None:
+def test_distribution_does_not_depend_on_order() -> None:
     assert distribution([3000, 1000, 2000]) == distribution([1000, 2000, 3000])
     assert distribution([3000, 1000, 2000]) == Distribution(
         mean_s=2, median_s=2, p90_s=2.8, p99_s=2.98, p999_s=2.998, max_s=3
     )
 
 
-def test_of_nothing_every_figure_is_zero() -> None:
+def test_empty_distribution_is_zero() -> None:
     assert distribution([]).max_s == 0
     empty = measure(a_run())
     assert (empty.jobs, empty.makespan_s, empty.utilisation_percent) == (0, 0, 0)
@@ -40,7 +40,7 @@ def test_of_nothing_every_figure_is_zero() -> None:
 # --- waits, completion, slowdown -----------------------------------------------------------------
 
 
-def test_one_job_is_its_own_mean_and_its_own_tail() -> None:
+def test_one_job_is_its_own_mean_and_tail() -> None:
     measures = measure(a_run(an_outcome(submit_s=50, wait_s=20, run_s=80)))
     assert set(_figures(measures.wait)) == {20}
     assert set(_figures(measures.jct)) == {100}
@@ -54,7 +54,7 @@ def test_jobs_that_never_waited_have_no_wait_and_no_slowdown() -> None:
     assert measures.mean_bounded_slowdown == 1
 
 
-def test_a_job_without_run_time_counts_as_ten_seconds_in_the_slowdown() -> None:
+def test_job_without_run_time_counts_as_ten_seconds_in_slowdown() -> None:
     waited_long = an_outcome(wait_s=50, run_s=0)
     waited_little = an_outcome(wait_s=4, run_s=0)
     measures = measure(a_run(waited_long, waited_little))
@@ -80,7 +80,7 @@ def test_utilisation_counts_useful_and_lost_work() -> None:
     assert measures.lost_percent == 20
 
 
-def test_means_from_samples_are_weighted_by_time() -> None:
+def test_sampled_means_are_weighted_by_time() -> None:
     samples = [
         a_sample(0, allocated=4, waiting=1),
         a_sample(10, allocated=2, waiting=3, fragmented=2),
@@ -93,7 +93,7 @@ def test_means_from_samples_are_weighted_by_time() -> None:
     assert measures.fragmentation_percent == pytest.approx(100 * 2 * 20 / (4 * 40))
 
 
-def test_a_backlog_in_one_partition_says_nothing_about_another() -> None:
+def test_backlog_of_one_partition_does_not_count_for_another() -> None:
     samples = {
         "busy": [a_sample(0, allocated=3, waiting=1), a_sample(10)],
         "idle": [a_sample(0, allocated=0), a_sample(5), a_sample(10)],
@@ -104,14 +104,14 @@ def test_a_backlog_in_one_partition_says_nothing_about_another() -> None:
 
 
 @pytest.mark.parametrize("samples", [{}, {"main": [a_sample(7, allocated=4)]}])
-def test_without_a_span_of_samples_nothing_is_claimed(samples: dict) -> None:
+def test_no_mean_without_span_of_samples(samples: dict) -> None:
     measures = measure(a_run(an_outcome(), samples=samples))
     assert measures.allocated_percent is None
     assert measures.allocated_backlog_percent is None
     assert measures.fragmentation_percent is None
 
 
-def test_partitions_of_unknown_size_make_no_claim_about_the_backlog() -> None:
+def test_partitions_of_unknown_size_give_no_backlog() -> None:
     both = {name: [a_sample(0, waiting=1), a_sample(9)] for name in ("a", "b")}
     assert measure(a_run(samples=both)).allocated_backlog_percent is None
 
@@ -127,7 +127,7 @@ def test_jains_index(values: list[float], expected: float) -> None:
     assert jain(values) == pytest.approx(expected)
 
 
-def test_fairness_is_measured_by_weight() -> None:
+def test_fairness_is_weighted() -> None:
     run = a_run(an_outcome(tenant="large", gpus=3), an_outcome(tenant="small", gpus=1))
     assert measure(run).jain == pytest.approx(16 / (2 * 10))
     weighted = measure(run, {"large": 3000})
@@ -137,7 +137,7 @@ def test_fairness_is_measured_by_weight() -> None:
     assert (small.weight_milli, small.entitled_share_percent) == (1000, 25)
 
 
-def test_all_tenants_wait_only_where_the_waits_of_all_overlap() -> None:
+def test_backlogged_period_is_overlap_of_all_waits() -> None:
     backlogs = {"a": [(0, 10), (5, 20), (40, 50)], "b": [(15, 45)], "c": [(0, 100)]}
     assert shared_backlog(backlogs) == [(15, 20), (40, 45)]
     assert shared_backlog({"a": [(0, 10)], "b": [(10, 20)]}) == []
@@ -145,14 +145,14 @@ def test_all_tenants_wait_only_where_the_waits_of_all_overlap() -> None:
     assert shared_backlog({}) == []
 
 
-def test_only_what_was_held_inside_the_windows_counts() -> None:
+def test_only_usage_inside_windows_counts() -> None:
     holdings = [("a", 1000, 0, 100), ("a", 500, 18, 42), ("b", 1000, 20, 40), ("b", 1000, 44, 99)]
     received = received_within(holdings, [(15, 20), (40, 45)])
     assert received == {"a": 1000 * 10 + 500 * (2 + 2), "b": 1000}
     assert received_within(holdings, []) == {}
 
 
-def test_the_index_while_all_wait_ignores_all_other_time() -> None:
+def test_backlogged_index_ignores_other_time() -> None:
     backlogs = {"a": [(0, 10)], "b": [(0, 10)]}
     after = ("b", 9000, 10, 1000)
     assert jain_while_backlogged([("a", 2000, 0, 10), after], backlogs, {}) == 0.5
@@ -161,7 +161,7 @@ def test_the_index_while_all_wait_ignores_all_other_time() -> None:
     assert jain_while_backlogged(even, {"a": [(0, 5)], "b": [(5, 10)]}, {}) is None
 
 
-def test_a_run_shows_who_was_served_while_all_waited() -> None:
+def test_run_shows_service_while_all_tenants_waited() -> None:
     # From 0 to 100 s both tenants have a job in the queue and only a's first job runs.
     run = a_run(
         an_outcome(tenant="a", run_s=100),
@@ -174,7 +174,7 @@ def test_a_run_shows_who_was_served_while_all_waited() -> None:
     assert [tenant.backlogged_share_percent for tenant in measures.tenants] == [100, 0]
 
 
-def test_one_tenant_alone_cannot_be_treated_unfairly() -> None:
+def test_single_tenant_has_perfect_fairness() -> None:
     measures = measure(a_run(an_outcome(wait_s=9)))
     assert (measures.jain, measures.jain_backlogged) == (1, None)
     assert measures.tenants[0].backlogged_share_percent is None
@@ -183,15 +183,15 @@ def test_one_tenant_alone_cannot_be_treated_unfairly() -> None:
 # --- the forecast --------------------------------------------------------------------------------
 
 
-def test_without_promises_there_is_no_error_of_the_forecast() -> None:
+def test_no_forecasts_give_no_forecast_error() -> None:
     assert measure(a_run(an_outcome(wait_s=1000))).forecast is None
 
 
-def test_a_short_wait_needs_no_forecast() -> None:
+def test_short_wait_needs_no_forecast() -> None:
     assert measure(a_run(an_outcome(wait_s=60, promised_s=9000))).forecast is None
 
 
-def test_promises_are_kept_early_or_late() -> None:
+def test_forecasts_are_kept_early_or_late() -> None:
     hour = 3600
     forecast = measure(
         a_run(
@@ -232,7 +232,7 @@ def test_tenants_and_partitions_are_listed_by_name() -> None:
     ]
 
 
-def test_the_order_of_outcomes_changes_nothing() -> None:
+def test_order_of_outcomes_does_not_matter() -> None:
     outcomes = [
         an_outcome(submit_s=n, wait_s=7 * n % 90, tenant="abc"[n % 3], promised_s=n + 5)
         for n in range(50)

@@ -30,7 +30,7 @@ EVIL = "<script>alert('&\"')</script>"
 @pytest.mark.parametrize(
     "policies", [["fifo"], ["fifo", "sjf", "fair"], [f"p{n}" for n in range(11)]]
 )
-def test_the_page_is_well_formed_and_has_every_section(tmp_path: Path, policies: list[str]) -> None:
+def test_page_is_well_formed_and_has_every_section(tmp_path: Path, policies: list[str]) -> None:
     page = _Page(_report(tmp_path, [a_busy_run(policy) for policy in policies]))
     assert page.open == []
     assert page.ids >= {"summary", "queue", "cluster", "waits", "fairness", "forecast"}
@@ -38,7 +38,7 @@ def test_the_page_is_well_formed_and_has_every_section(tmp_path: Path, policies:
     assert page.count["svg"] == 11
 
 
-def test_the_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
+def test_report_page_loads_nothing_external(tmp_path: Path) -> None:
     html = _report(tmp_path, [a_busy_run("fifo")])
     assert not re.search(r"https?:|//[a-z]+\.|@import|url\(", html)
     page = _Page(html)
@@ -48,7 +48,7 @@ def test_the_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     assert all(target.startswith("#") for target in page.targets)
 
 
-def test_light_and_dark_are_both_there(tmp_path: Path) -> None:
+def test_page_has_light_and_dark_theme(tmp_path: Path) -> None:
     html = _report(tmp_path, [a_busy_run("fifo")])
     assert "prefers-color-scheme: dark" in html
     assert "width=device-width" in html
@@ -75,11 +75,11 @@ def test_every_name_is_escaped(tmp_path: Path) -> None:
         assert [line["name"] for line in json.loads(data)["lines"]] == [EVIL, EVIL]
 
 
-def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+def test_same_runs_give_same_bytes(tmp_path: Path) -> None:
     assert _report(tmp_path, [a_busy_run("fifo")]) == _report(tmp_path, [a_busy_run("fifo")])
 
 
-def test_a_report_replaces_the_old_one_at_once_and_leaves_nothing_else(tmp_path: Path) -> None:
+def test_report_replaces_old_one_atomically(tmp_path: Path) -> None:
     path = tmp_path / "made" / "report.html"
     first = write_report(*_studied([a_busy_run("fifo")]), path, command="", title="first")
     write_report(*_studied([a_busy_run("fifo")]), path, command="", title="second")
@@ -88,9 +88,7 @@ def test_a_report_replaces_the_old_one_at_once_and_leaves_nothing_else(tmp_path:
     assert [entry.name for entry in path.parent.iterdir()] == ["report.html"]
 
 
-def test_a_report_that_cannot_be_finished_leaves_the_old_one_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_report_keeps_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "report.html"
     path.write_text("old", encoding="utf-8")
 
@@ -104,12 +102,12 @@ def test_a_report_that_cannot_be_finished_leaves_the_old_one_alone(
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_a_large_run_makes_no_large_file(tmp_path: Path) -> None:
+def test_large_run_gives_bounded_file(tmp_path: Path) -> None:
     runs = [a_busy_run(f"policy {n}", jobs=20_000) for n in range(3)]
     assert len(_report(tmp_path, runs)) < 300_000
 
 
-def test_many_tenants_make_no_large_file(tmp_path: Path) -> None:
+def test_many_tenants_give_bounded_file(tmp_path: Path) -> None:
     run = a_run(*(an_outcome(submit_s=n, tenant=f"tenant {n:04}") for n in range(3000)))
     html = _report(tmp_path, [run])
     assert "and 2,900 more" in html
@@ -117,7 +115,7 @@ def test_many_tenants_make_no_large_file(tmp_path: Path) -> None:
     assert len(html) < 100_000
 
 
-def test_what_there_is_no_data_for_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_missing_data_is_explained(tmp_path: Path) -> None:
     html = _report(tmp_path, [a_run()])
     assert "No job came to its end." in html
     assert "The runs carry no samples" in html
@@ -126,7 +124,7 @@ def test_what_there_is_no_data_for_is_said_in_a_sentence(tmp_path: Path) -> None
     assert "<figure" not in html
 
 
-def test_work_that_did_not_end_is_mentioned(tmp_path: Path) -> None:
+def test_unfinished_jobs_are_mentioned(tmp_path: Path) -> None:
     run = a_busy_run("fifo")
     run.dropped_jobs = 1
     run.failed_jobs = 1200
@@ -134,7 +132,7 @@ def test_work_that_did_not_end_is_mentioned(tmp_path: Path) -> None:
     assert "fifo: 1 job left out. fifo: 1,200 jobs failed." in html
 
 
-def test_the_summary_names_the_best_policy_and_its_gain(tmp_path: Path) -> None:
+def test_summary_names_best_policy_and_gain(tmp_path: Path) -> None:
     html = _report(tmp_path, [a_busy_run("slow", stretch=4), a_busy_run("quick")])
     card = html[html.index("Mean wait") :]
     assert card.index("quick") < card.index("75.0% less than slow") < card.index("</div>")
@@ -143,7 +141,7 @@ def test_the_summary_names_the_best_policy_and_its_gain(tmp_path: Path) -> None:
 # --- axes and curves -----------------------------------------------------------------------------
 
 
-def test_numbers_on_an_axis_are_round() -> None:
+def test_axis_numbers_are_round() -> None:
     assert number_steps(64) == [0, 20, 40, 60]
     assert number_steps(5) == [0, 1, 2, 3, 4, 5]
     assert number_steps(0) == [0]
@@ -155,7 +153,7 @@ def test_numbers_on_an_axis_are_round() -> None:
     ]
 
 
-def test_times_on_an_axis_are_whole_units() -> None:
+def test_axis_times_are_whole_units() -> None:
     day = 86_400
     assert [tick.label for tick in time_ticks(3 * day)] == [
         "0",
@@ -173,13 +171,13 @@ def test_times_on_an_axis_are_whole_units() -> None:
     assert time_label(90) == "1m 30s"
 
 
-def test_a_logarithmic_axis_has_the_times_that_people_know() -> None:
+def test_logarithmic_axis_has_familiar_times() -> None:
     ticks = log_time_ticks(1, 86_400)
     assert [tick.label for tick in ticks] == ["1s", "10s", "1m", "10m", "1h", "6h", "1d"]
     assert (ticks[0].position, ticks[-1].position) == (0, 1)
 
 
-def test_a_curve_over_time_keeps_the_mean_and_stops_at_the_end() -> None:
+def test_time_series_keeps_mean_and_stops_at_end() -> None:
     short = a_run(samples={"main": [a_sample(0, waiting=4), a_sample(30, waiting=2), a_sample(50)]})
     long = a_run(samples={"main": [a_sample(0), a_sample(100)]})
     grid = time_grid([short, long], 4)
@@ -193,7 +191,7 @@ def test_a_curve_over_time_keeps_the_mean_and_stops_at_the_end() -> None:
     assert over_time(a_run(), lambda sample: sample.waiting_jobs, grid) == [None] * 4
 
 
-def test_a_distribution_reaches_a_hundred_percent() -> None:
+def test_distribution_reaches_hundred_percent() -> None:
     assert share_below([500, 1000, 60_000, 90_000], [1, 60, 90]) == [50, 75, 100]
     assert share_below([], [1, 60]) == [None, None]
 

@@ -37,17 +37,17 @@ from tests.simulation.runs import a_busy_run, a_run, an_outcome
         (-90, "-1m 30s"),
     ],
 )
-def test_durations_are_written_for_people(seconds: float, text: str) -> None:
+def test_durations_are_human_readable(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
 
 
-def test_numbers_are_written_for_people() -> None:
+def test_numbers_are_human_readable() -> None:
     assert [count_text(n) for n in (0, 0.5, 12, 12.6, 12345)] == ["0", "0.5", "12", "13", "12,345"]
     assert [ratio_text(n) for n in (1, 9.999, 46.53, 1240)] == ["1.00", "10.0", "46.5", "1,240"]
     assert [gpus_text(n) for n in (8000, 500, 1_024_000)] == ["8", "0.5", "1,024"]
 
 
-def test_a_pipe_gets_one_plain_line_per_policy_however_long() -> None:
+def test_pipe_gets_one_plain_line_per_policy() -> None:
     policy = "a policy with [bold]brackets[/bold] and a name that is far too long for any window"
     lines = _printed([policy, "fifo"], terminal=False).splitlines()
     assert lines[0] == "Waiting and completion of 60 jobs"
@@ -58,7 +58,7 @@ def test_a_pipe_gets_one_plain_line_per_policy_however_long() -> None:
     assert all(line == line.rstrip() and "\x1b" not in line for line in lines)
 
 
-def test_all_percentiles_of_waits_and_completion_times_are_shown() -> None:
+def test_all_wait_and_completion_percentiles_are_shown() -> None:
     measures = measure(a_busy_run("fifo"))
     shown = _printed(["fifo"], terminal=False)
     for name, spread in (("wait", measures.wait), ("JCT", measures.jct)):
@@ -69,7 +69,7 @@ def test_all_percentiles_of_waits_and_completion_times_are_shown() -> None:
             assert duration_text(value) == _cell(shown, f"{heading} {name}")
 
 
-def test_a_terminal_gets_the_best_values_emphasised() -> None:
+def test_terminal_emphasises_best_values() -> None:
     text = _printed(["slow", "fast"], terminal=True)
     fast = next(line for line in text.splitlines() if line.startswith("fast"))
     slow = next(line for line in text.splitlines() if line.startswith("slow"))
@@ -77,19 +77,19 @@ def test_a_terminal_gets_the_best_values_emphasised() -> None:
     assert "\x1b[1;32m" not in slow.split("%")[0]
 
 
-def test_every_table_fits_into_eighty_columns() -> None:
+def test_every_table_fits_80_columns() -> None:
     text = _printed(["fair share", "fifo"], terminal=True, width=80)
     assert "─" in text  # The boxed form was chosen, so there was room for it.
     assert max(len(line) for line in text.splitlines() if "\x1b" not in line) <= 80
 
 
-def test_a_window_too_narrow_for_a_table_cuts_no_number() -> None:
+def test_narrow_window_cuts_no_number() -> None:
     text = _printed(["fifo"], terminal=True, width=40)
     assert "…" not in text
     assert duration_text(measure(a_busy_run("fifo")).wait.p99_s) in text
 
 
-def test_the_best_is_whatever_reads_best() -> None:
+def test_best_values_are_compared_as_displayed() -> None:
     runs = [
         measure(a_run(an_outcome(wait_s=wait_s, run_s=run_s)))
         for wait_s, run_s in ((36_000, 10), (36_010, 20), (72_000, 30))
@@ -110,7 +110,7 @@ def test_tenants_and_partitions_have_tables() -> None:
     assert next(line for line in text.splitlines() if line.startswith("main")).endswith("4")
 
 
-def test_json_names_its_units_and_keeps_its_keys() -> None:
+def test_json_names_units_and_keeps_keys() -> None:
     flat = to_json(measure(a_busy_run("fifo")))
     assert json.loads(json.dumps(flat)) == flat
     assert list(flat) == sorted(flat)

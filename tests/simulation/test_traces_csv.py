@@ -60,7 +60,7 @@ def test_times_become_milliseconds(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_request_is_read(tmp_path: Path, columns: dict[str, object], request_: Request) -> None:
+def test_request_is_parsed(tmp_path: Path, columns: dict[str, object], request_: Request) -> None:
     read = read_one(tmp_path, a_cluster_with_slices(), **columns)
     assert read.job.members == (request_,)
 
@@ -85,13 +85,13 @@ def test_a_request_is_read(tmp_path: Path, columns: dict[str, object], request_:
         ("requeue_on_node_loss", "true", "requeue_on_node_loss", True),
     ],
 )
-def test_a_field_of_the_job_is_read(
+def test_job_field_is_parsed(
     tmp_path: Path, column: str, text: str, field: str, value: object
 ) -> None:
     assert getattr(read_one(tmp_path, **{column: text}).job, field) == value
 
 
-def test_labels_must_be_those_of_a_node(tmp_path: Path) -> None:
+def test_labels_must_exist_on_some_node(tmp_path: Path) -> None:
     path = a_table(tmp_path, "jobs.csv", [a_row(node_labels="zone=a;disk=ssd")])
     with Refusal(path, 2) as refusal:
         read_csv(path, a_cluster())
@@ -107,37 +107,37 @@ def test_dependencies_name_earlier_jobs(tmp_path: Path) -> None:
     )
 
 
-def test_a_gang_has_as_many_members_as_it_says(tmp_path: Path) -> None:
+def test_gang_has_stated_number_of_members(tmp_path: Path) -> None:
     job = read_one(tmp_path, gpus=4, members=3, min_members=2).job
     assert job.members == (Request(gpu_count=4),) * 3
     assert job.min_members == 2
 
 
-def test_a_job_larger_than_a_node_is_spread_over_nodes(tmp_path: Path) -> None:
+def test_job_larger_than_node_is_split_over_nodes(tmp_path: Path) -> None:
     job = read_one(tmp_path, gpus=20, cpu_cores=20).job
     assert [member.gpu_count for member in job.members] == [8, 8, 4]
     assert [member.cpu_milli for member in job.members] == [8000, 8000, 4000]
 
 
-def test_rows_out_of_order_are_sorted_and_numbered(tmp_path: Path) -> None:
+def test_unordered_rows_are_sorted_and_numbered(tmp_path: Path) -> None:
     rows = [a_row("late", submit_s=9), a_row("early", submit_s=1), a_row("tie", submit_s=9)]
     jobs = jobs_of(read_csv(a_table(tmp_path, "jobs.csv", rows), a_cluster()))
     assert [entry.job.id for entry in jobs] == ["early", "late", "tie"]
     assert [entry.job.number for entry in jobs] == [1, 2, 3]
 
 
-def test_a_gzipped_file_is_known_by_its_content(tmp_path: Path) -> None:
+def test_gzip_is_detected_by_content(tmp_path: Path) -> None:
     path = gzipped(a_table(tmp_path, "jobs.csv", [a_row()]), "packed.csv")
     assert len(jobs_of(read_csv(path, a_cluster()))) == 1
 
 
-def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path: Path) -> None:
+def test_byte_order_mark_and_crlf_are_accepted(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_bytes(b"\xef\xbb\xbfid,submit_s,run_s,gpus\r\na,0,1,1\r\n\r\n")
     assert len(jobs_of(read_csv(path, a_cluster()))) == 1
 
 
-def test_tenants_are_those_the_jobs_name(tmp_path: Path) -> None:
+def test_tenants_are_taken_from_jobs(tmp_path: Path) -> None:
     rows = [a_row("a", tenant="y"), a_row("b", tenant="x"), a_row("c", tenant="y")]
     reading = read_csv(a_table(tmp_path, "jobs.csv", rows), a_cluster())
     assert [tenant.id for tenant in reading.workload.partitions[0].tenants] == ["x", "y"]
@@ -199,7 +199,7 @@ def test_tenants_are_those_the_jobs_name(tmp_path: Path) -> None:
         ({"mig_profile": "1" * 4500 + "g.1gb"}, "mig_profile is", "4000 characters"),
     ],
 )
-def test_a_bad_value_names_file_line_and_what_was_expected(
+def test_invalid_value_error_names_file_line_and_expectation(
     tmp_path: Path, columns: dict[str, object], found: str, expected: str
 ) -> None:
     good, bad = a_row("good", **dict.fromkeys(columns, "")), {**a_row("bad"), **columns}
@@ -211,7 +211,7 @@ def test_a_bad_value_names_file_line_and_what_was_expected(
     assert expected in refusal.message
 
 
-def test_an_unknown_column_is_named_with_the_known_ones(tmp_path: Path) -> None:
+def test_unknown_column_error_lists_known_ones(tmp_path: Path) -> None:
     path = a_table(tmp_path, "jobs.csv", [a_row(colour="red")])
     with Refusal(path, 1) as refusal:
         read_csv(path, a_cluster())
@@ -229,7 +229,7 @@ def test_an_unknown_column_is_named_with_the_known_ones(tmp_path: Path) -> None:
     ],
     ids=["a column is missing", "a column comes twice", "a row is short", "a quote is open"],
 )
-def test_a_table_of_the_wrong_form_is_refused(
+def test_malformed_table_is_rejected(
     tmp_path: Path, lines: tuple[str, ...], line: int, words: str
 ) -> None:
     path = a_file(tmp_path, "jobs.csv", *lines)
@@ -238,21 +238,21 @@ def test_a_table_of_the_wrong_form_is_refused(
     assert words in refusal.message
 
 
-def test_a_duplicate_id_names_both_lines(tmp_path: Path) -> None:
+def test_duplicate_id_error_names_both_lines(tmp_path: Path) -> None:
     path = a_table(tmp_path, "jobs.csv", [a_row("a"), a_row("b"), a_row("a")])
     with Refusal(path, 4) as refusal:
         read_csv(path, a_cluster())
     assert "'a' appears twice, first in line 2" in refusal.message
 
 
-def test_a_dependency_on_an_unknown_job_is_refused(tmp_path: Path) -> None:
+def test_dependency_on_unknown_job_is_rejected(tmp_path: Path) -> None:
     path = a_table(tmp_path, "jobs.csv", [a_row("a", after="afterok:ghost")])
     with Refusal(path, 2) as refusal:
         read_csv(path, a_cluster())
     assert "'a' depends on 'ghost'" in refusal.message
 
 
-def test_a_circle_of_dependencies_is_shown(tmp_path: Path) -> None:
+def test_circular_dependency_is_shown(tmp_path: Path) -> None:
     rows = [
         a_row("a", after="afterok:c"),
         a_row("b", after="afterok:a"),
@@ -265,13 +265,13 @@ def test_a_circle_of_dependencies_is_shown(tmp_path: Path) -> None:
     assert "a -> c -> b -> a" in refusal.message
 
 
-def test_a_long_chain_of_dependencies_is_no_circle(tmp_path: Path) -> None:
+def test_long_dependency_chain_is_not_circular(tmp_path: Path) -> None:
     rows = [a_row("0", after="")]
     rows += [a_row(str(n), after=f"afterok:{n - 1};afterany:0") for n in range(1, 3000)]
     assert len(jobs_of(read_csv(a_table(tmp_path, "jobs.csv", rows), a_cluster()))) == 3000
 
 
-def test_a_job_cannot_depend_on_a_later_one(tmp_path: Path) -> None:
+def test_job_cannot_depend_on_later_one(tmp_path: Path) -> None:
     rows = [a_row("a", after="afterok:b"), a_row("b", submit_s=5, after="")]
     path = a_table(tmp_path, "jobs.csv", rows)
     with Refusal(path, 2) as refusal:
@@ -279,13 +279,13 @@ def test_a_job_cannot_depend_on_a_later_one(tmp_path: Path) -> None:
     assert "submitted later" in refusal.message
 
 
-def test_a_job_cannot_depend_on_itself(tmp_path: Path) -> None:
+def test_job_cannot_depend_on_itself(tmp_path: Path) -> None:
     path = a_table(tmp_path, "jobs.csv", [a_row("a", after="afterok:a")])
     with Refusal(path, 2):
         read_csv(path, a_cluster())
 
 
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+def test_empty_file_is_rejected(tmp_path: Path) -> None:
     path = a_file(tmp_path, "jobs.csv")
     with Refusal(path) as refusal:
         read_csv(path, a_cluster())
@@ -293,20 +293,20 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lines", [("", ""), ("id,submit_s,run_s,gpus",)])
-def test_a_file_without_jobs_is_refused(tmp_path: Path, lines: tuple[str, ...]) -> None:
+def test_file_without_jobs_is_rejected(tmp_path: Path, lines: tuple[str, ...]) -> None:
     path = a_file(tmp_path, "jobs.csv", *lines)
     with Refusal(path):
         read_csv(path, a_cluster())
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+def test_missing_file_and_directory_are_rejected(tmp_path: Path) -> None:
     for path in (tmp_path / "none.csv", tmp_path):
         with Refusal(path) as refusal:
             read_csv(path, a_cluster())
         assert "cannot be read" in refusal.message
 
 
-def test_text_that_is_not_utf_8_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_invalid_utf_8_is_rejected_with_line(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_bytes(b"id,submit_s,run_s,gpus\na,0,1,1\n\xe4,0,1,1\n")
     with Refusal(path, 3) as refusal:
@@ -315,7 +315,7 @@ def test_text_that_is_not_utf_8_is_refused_with_its_line(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("keep", [3, 30, -1, -9])
-def test_a_truncated_gzip_file_is_refused(tmp_path: Path, keep: int) -> None:
+def test_truncated_gzip_is_rejected(tmp_path: Path, keep: int) -> None:
     packed = gzipped(a_table(tmp_path, "jobs.csv", [a_row(str(n)) for n in range(50)]))
     packed.write_bytes(packed.read_bytes()[:keep])
     with Refusal(packed) as refusal:
@@ -323,7 +323,7 @@ def test_a_truncated_gzip_file_is_refused(tmp_path: Path, keep: int) -> None:
     assert "ends too early" in refusal.message
 
 
-def test_a_damaged_gzip_file_is_refused(tmp_path: Path) -> None:
+def test_damaged_gzip_is_rejected(tmp_path: Path) -> None:
     packed = gzipped(a_table(tmp_path, "jobs.csv", [a_row(str(n)) for n in range(50)]))
     data = bytearray(packed.read_bytes())
     data[-6] ^= 0xFF
@@ -365,19 +365,19 @@ ROUND_TRIPS = [
 
 @pytest.mark.parametrize("entry", ROUND_TRIPS)
 @pytest.mark.parametrize("name", ["out.csv", "out.csv.gz"])
-def test_what_was_written_is_read_again(tmp_path: Path, entry: Any, name: str) -> None:
+def test_csv_round_trips(tmp_path: Path, entry: Any, name: str) -> None:
     path = tmp_path / name
     assert write_csv(path, [entry]) == 1
     assert jobs_of(read_csv(path, a_cluster_with_slices())) == [entry]
 
 
-def test_the_written_header_holds_every_column(tmp_path: Path) -> None:
+def test_written_header_has_every_column(tmp_path: Path) -> None:
     path = tmp_path / "out.csv"
     write_csv(path, [a_trace_job()])
     assert path.read_text(encoding="utf-8").splitlines()[0] == ",".join(JOB_COLUMNS)
 
 
-def test_the_same_jobs_give_the_same_bytes(tmp_path: Path) -> None:
+def test_same_jobs_give_same_bytes(tmp_path: Path) -> None:
     for name in ("a.csv.gz", "b.csv.gz"):
         write_csv(tmp_path / name, ROUND_TRIPS[:1])
     assert (tmp_path / "a.csv.gz").read_bytes() == (tmp_path / "b.csv.gz").read_bytes()
@@ -393,13 +393,13 @@ def test_the_same_jobs_give_the_same_bytes(tmp_path: Path) -> None:
         a_trace_job(dependencies=(Dependency(DependencyKind.AFTER_OK, "x;y"),)),
     ],
 )
-def test_what_csv_cannot_say_is_refused_and_nothing_is_written(tmp_path: Path, entry: Any) -> None:
+def test_inexpressible_job_is_rejected_and_nothing_is_written(tmp_path: Path, entry: Any) -> None:
     with pytest.raises(InvalidRequest):
         write_csv(tmp_path / "out.csv", [a_trace_job("first"), entry])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_writer_that_fails_leaves_the_old_file_alone(tmp_path: Path) -> None:
+def test_failed_write_keeps_old_file(tmp_path: Path) -> None:
     path = a_file(tmp_path, "out.csv", "precious")
 
     def jobs_with_a_fault() -> Any:
@@ -412,7 +412,7 @@ def test_a_writer_that_fails_leaves_the_old_file_alone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "no-such-folder" / "out.csv"
     with Refusal(path) as refusal:
         write_csv(path, [a_trace_job()])

@@ -36,21 +36,19 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("trace_format", SAMPLES)
-def test_the_content_tells_the_format_whatever_the_name(
-    tmp_path: Path, trace_format: TraceFormat
-) -> None:
+def test_format_is_detected_by_content(tmp_path: Path, trace_format: TraceFormat) -> None:
     path = a_file(tmp_path, "trace", *SAMPLES[trace_format])
     packed = gzipped(path, "packed")
     assert detect_format(path) == detect_format(packed) == trace_format
     assert len(jobs_of(read_trace(packed, cluster=a_cluster()))) == 1
 
 
-def test_a_document_in_one_line_is_no_list_of_lines(tmp_path: Path) -> None:
+def test_single_line_document_is_not_taken_for_json_lines(tmp_path: Path) -> None:
     path = a_file(tmp_path, "trace", "".join(SAMPLES[TraceFormat.JSON]))
     assert detect_format(path) is TraceFormat.JSON
 
 
-def test_a_format_that_is_given_is_not_guessed(tmp_path: Path) -> None:
+def test_given_format_is_not_guessed(tmp_path: Path) -> None:
     path = a_file(tmp_path, "trace", *SAMPLES[TraceFormat.CSV])
     with Refusal(path, 1):
         read_trace(path, cluster=a_cluster(), trace_format=TraceFormat.HELIOS)
@@ -60,9 +58,7 @@ def test_a_format_that_is_given_is_not_guessed(tmp_path: Path) -> None:
     "trace_format",
     [TraceFormat.CSV, TraceFormat.JSON_LINES, TraceFormat.HELIOS, TraceFormat.OPENB],
 )
-def test_a_trace_without_machines_needs_a_cluster(
-    tmp_path: Path, trace_format: TraceFormat
-) -> None:
+def test_trace_without_machines_needs_cluster(tmp_path: Path, trace_format: TraceFormat) -> None:
     path = a_file(tmp_path, "trace", *SAMPLES[trace_format])
     with Refusal(path) as refusal:
         read_trace(path)
@@ -81,7 +77,7 @@ def test_a_trace_without_machines_needs_a_cluster(
         ("nodes.csv", ("sn,cpu_milli,memory_mib,gpu,model",), "lists machines"),
     ],
 )
-def test_what_is_no_trace_is_refused_with_a_reason(
+def test_unknown_file_is_rejected_with_reason(
     tmp_path: Path, name: str, lines: tuple[str, ...], words: str
 ) -> None:
     path = a_file(tmp_path, name, *lines)
@@ -90,25 +86,25 @@ def test_what_is_no_trace_is_refused_with_a_reason(
     assert words in refusal.message
 
 
-def test_an_empty_file_has_no_format(tmp_path: Path) -> None:
+def test_empty_file_has_no_format(tmp_path: Path) -> None:
     path = a_file(tmp_path, "empty.csv")
     with Refusal(path):
         detect_format(path)
 
 
-def test_a_log_is_known_by_its_name_too(tmp_path: Path) -> None:
+def test_swf_log_is_recognised_by_name(tmp_path: Path) -> None:
     path = a_file(tmp_path, "log.swf", "1 2 3")
     assert detect_format(path) is TraceFormat.SWF
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "x.json", "x.json.gz", "x.jsonl"])
-def test_the_name_says_in_which_format_to_write(tmp_path: Path, name: str) -> None:
+def test_output_format_follows_file_name(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     jobs = [a_trace_job("a"), a_trace_job("b", number=2, submit_ms=5)]
     assert write_trace(path, jobs, nodes=a_cluster().nodes) == 2
     assert jobs_of(read_trace(path, cluster=a_cluster())) == jobs
 
 
-def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:
+def test_unknown_extension_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"\.csv, \.json or \.jsonl"):
         write_trace(tmp_path / "x.swf", [a_trace_job()])

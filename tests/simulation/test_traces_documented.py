@@ -27,11 +27,11 @@ LAYOUTS = (helios.LAYOUT, openb.POD_LAYOUT, openb.NODE_LAYOUT, philly.LAYOUT)
         }
     ),
 )
-def test_the_page_on_traces_knows_the_name(name: str) -> None:
+def test_traces_page_documents_every_name(name: str) -> None:
     assert f"`{name}`" in PAGE.read_text(encoding="utf-8")
 
 
-def test_the_page_does_not_invent_columns() -> None:
+def test_traces_page_invents_no_columns() -> None:
     table = PAGE.read_text(encoding="utf-8").split("## Our own CSV")[1].split("## Our own JSON")[0]
     named = [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")]
     assert named == list(JOB_COLUMNS)

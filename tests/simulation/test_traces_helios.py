@@ -49,7 +49,7 @@ def two_virtual_clusters(folder: Path) -> Cluster:
     return read_vc_nodes(path)
 
 
-def test_each_virtual_cluster_is_a_partition_of_its_own(tmp_path: Path) -> None:
+def test_each_virtual_cluster_is_a_partition(tmp_path: Path) -> None:
     rows = [a_row("1"), a_row("2", vc="vcB"), a_row("3")]
     reading = read_helios(a_table(tmp_path, "jobs.csv", rows), two_virtual_clusters(tmp_path))
     parts = reading.workload.partitions
@@ -62,7 +62,7 @@ def test_each_virtual_cluster_is_a_partition_of_its_own(tmp_path: Path) -> None:
     assert jobs_of(reading, 1)[0].job.tenant == "vcB"
 
 
-def test_ties_inside_a_second_follow_the_row_in_the_virtual_cluster(tmp_path: Path) -> None:
+def test_ties_within_a_second_follow_row_order(tmp_path: Path) -> None:
     rows = [
         a_row("late", submit_s=5, vc_row=0),
         a_row("second", vc_row=7),
@@ -76,20 +76,20 @@ def test_ties_inside_a_second_follow_the_row_in_the_virtual_cluster(tmp_path: Pa
     assert numbers == sorted(set(numbers))
 
 
-def test_a_large_job_takes_whole_nodes_and_a_rest(tmp_path: Path) -> None:
+def test_large_job_takes_whole_nodes_and_remainder(tmp_path: Path) -> None:
     path = a_table(tmp_path, "jobs.csv", [a_row(gpu_num=14)])
     job = jobs_of(read_helios(path, two_virtual_clusters(tmp_path)))[0].job
     assert job.members == (Request(gpu_count=8), Request(gpu_count=6))
 
 
-def test_jobs_without_gpus_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_cpu_jobs_are_skipped_and_counted(tmp_path: Path) -> None:
     path = gzipped(a_table(tmp_path, "jobs.csv", [a_row("1", gpu_num=0), a_row("2")]))
     reading = read_helios(path, two_virtual_clusters(tmp_path))
     assert reading.skipped == {"gpu_num 0": 1}
     assert reading.workload.partitions[0].total_jobs == 1
 
 
-def test_the_original_layout_counts_from_the_first_midnight(tmp_path: Path) -> None:
+def test_original_layout_counts_from_first_midnight(tmp_path: Path) -> None:
     rows = [
         an_original_row("2", submit_time="2020-09-03 00:00:00"),
         an_original_row("1", jobname="train"),
@@ -102,14 +102,14 @@ def test_the_original_layout_counts_from_the_first_midnight(tmp_path: Path) -> N
     assert second.job.submit_ms == 86_400_000
 
 
-def test_one_pool_takes_all_virtual_clusters_as_tenants(tmp_path: Path) -> None:
+def test_single_pool_has_virtual_clusters_as_tenants(tmp_path: Path) -> None:
     rows = [a_row("1"), a_row("2", vc="vcZ")]
     reading = read_helios(a_table(tmp_path, "jobs.csv", rows), a_cluster())
     (pool,) = reading.workload.partitions
     assert [tenant.id for tenant in pool.tenants] == ["vcA", "vcZ"]
 
 
-def test_cpus_count_only_when_asked_for(tmp_path: Path) -> None:
+def test_cpus_count_only_on_request(tmp_path: Path) -> None:
     path = a_table(tmp_path, "jobs.csv", [a_row()])
     without = jobs_of(read_helios(path, a_cluster()))[0].job
     with_cpus = jobs_of(read_helios(path, a_cluster(), use_cpus=True))[0].job
@@ -117,7 +117,7 @@ def test_cpus_count_only_when_asked_for(tmp_path: Path) -> None:
     assert with_cpus.members == (Request(gpu_count=1, cpu_milli=4000),)
 
 
-def test_cpus_need_nodes_that_have_some(tmp_path: Path) -> None:
+def test_cpus_need_nodes_with_cpus(tmp_path: Path) -> None:
     path = a_table(tmp_path, "jobs.csv", [a_row()])
     with Refusal(path, 2) as refusal:
         read_helios(path, two_virtual_clusters(tmp_path), use_cpus=True)
@@ -136,7 +136,7 @@ def test_cpus_need_nodes_that_have_some(tmp_path: Path) -> None:
         ({"vc_row": "x"}, "vc_row is 'x'"),
     ],
 )
-def test_a_bad_row_names_file_and_line(
+def test_invalid_row_error_names_file_and_line(
     tmp_path: Path, columns: dict[str, object], words: str
 ) -> None:
     path = a_table(tmp_path, "jobs.csv", [a_row("0"), a_row(**columns)])
@@ -146,14 +146,14 @@ def test_a_bad_row_names_file_and_line(
 
 
 @pytest.mark.parametrize("moment", ["yesterday", "", "1969-01-01 00:00:00"])
-def test_a_bad_time_names_file_and_line(tmp_path: Path, moment: str) -> None:
+def test_invalid_time_error_names_file_and_line(tmp_path: Path, moment: str) -> None:
     path = a_table(tmp_path, "log.csv", [an_original_row(submit_time=moment)])
     with Refusal(path, 2) as refusal:
         read_helios(path, two_virtual_clusters(tmp_path))
     assert "submit_time is" in refusal.message
 
 
-def test_a_log_without_any_time_of_submission_is_refused(tmp_path: Path) -> None:
+def test_log_without_submission_times_is_rejected(tmp_path: Path) -> None:
     path = a_file(tmp_path, "log.csv", "job_id,user,gpu_num,duration", "1,u,1,5")
     with Refusal(path, 1) as refusal:
         read_helios(path, a_cluster())
@@ -176,7 +176,7 @@ def test_duplicate_ids_are_found_across_virtual_clusters(tmp_path: Path) -> None
         ((), None),
     ],
 )
-def test_bad_virtual_clusters_are_refused(
+def test_invalid_virtual_clusters_are_rejected(
     tmp_path: Path, lines: tuple[str, ...], line: int | None
 ) -> None:
     path = a_file(tmp_path, "vc_nodes.csv", "vc,nodes,gpus_per_node", *lines)

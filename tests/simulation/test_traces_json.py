@@ -46,7 +46,7 @@ def a_document(folder: Path, *jobs: object, **sections: object) -> Path:
     return a_file(folder, "trace.json", *lines, "]}")
 
 
-def test_a_document_brings_its_own_nodes_tenants_and_jobs(tmp_path: Path) -> None:
+def test_document_brings_its_nodes_tenants_and_jobs(tmp_path: Path) -> None:
     path = a_document(tmp_path, a_record(tenant="x"), tenants=[{"id": "x", "max_gpus": 4.5}])
     reading = read_json(path)
     (pool,) = reading.workload.partitions
@@ -56,12 +56,12 @@ def test_a_document_brings_its_own_nodes_tenants_and_jobs(tmp_path: Path) -> Non
     assert pool.total_jobs == 1
 
 
-def test_nodes_beside_the_document_take_the_place_of_its_own(tmp_path: Path) -> None:
+def test_given_nodes_replace_those_of_document(tmp_path: Path) -> None:
     path = a_document(tmp_path, a_record())
     assert len(read_json(path, a_cluster(nodes=2)).workload.partitions[0].nodes) == 2
 
 
-def test_values_may_have_their_natural_form(tmp_path: Path) -> None:
+def test_values_may_have_json_types(tmp_path: Path) -> None:
     record = a_record(
         7,
         gpus=0.1,
@@ -94,7 +94,7 @@ def test_labels_are_an_object(tmp_path: Path) -> None:
     assert jobs_of(read_json(path))[0].job.members[0].node_labels == (("zone", "a"),)
 
 
-def test_a_gang_may_list_different_members(tmp_path: Path) -> None:
+def test_gang_may_list_different_members(tmp_path: Path) -> None:
     record = {**a_record(), "members": [{"gpus": 2}, {"gpus": 0, "cpu_cores": 1}]}
     del record["gpus"]
     job = jobs_of(read_json(a_document(tmp_path, {**record, "min_members": 1})))[0].job
@@ -127,7 +127,7 @@ def test_each_line_may_hold_a_job(tmp_path: Path) -> None:
         ({"id": "b", "run_s": 1, "gpus": 1}, "submit_s is empty"),
     ],
 )
-def test_a_bad_job_names_file_and_line(tmp_path: Path, job: Any, words: str) -> None:
+def test_invalid_job_error_names_file_and_line(tmp_path: Path, job: Any, words: str) -> None:
     path = a_document(tmp_path, a_record("good"), job)
     with Refusal(path, 5) as refusal:
         read_json(path)
@@ -138,7 +138,7 @@ def test_a_bad_job_names_file_and_line(tmp_path: Path, job: Any, words: str) -> 
     assert words in refusal.message
 
 
-def test_a_number_of_thousands_of_digits_is_refused(tmp_path: Path) -> None:
+def test_number_with_thousands_of_digits_is_rejected(tmp_path: Path) -> None:
     line = '{"id": "a", "submit_s": 0, "gpus": 1, "run_s": ' + "9" * 5000 + "}"
     path = a_file(tmp_path, "jobs.jsonl", line)
     with Refusal(path, 1) as refusal:
@@ -146,7 +146,7 @@ def test_a_number_of_thousands_of_digits_is_refused(tmp_path: Path) -> None:
     assert "run_s is '999" in refusal.message
 
 
-def test_a_field_that_appears_twice_is_refused(tmp_path: Path) -> None:
+def test_duplicate_field_is_rejected(tmp_path: Path) -> None:
     line = '{"id": "a", "submit_s": 0, "run_s": 1, "gpus": 1, "gpus": 2}'
     path = a_file(tmp_path, "jobs.jsonl", line)
     with Refusal(path, 1) as refusal:
@@ -157,7 +157,7 @@ def test_a_field_that_appears_twice_is_refused(tmp_path: Path) -> None:
         read_json(path, a_cluster())
 
 
-def test_duplicate_ids_and_circles_are_found_in_documents_too(tmp_path: Path) -> None:
+def test_duplicate_ids_and_circles_are_found_in_documents(tmp_path: Path) -> None:
     path = a_document(tmp_path, a_record("a"), a_record("a"))
     with Refusal(path, 5) as refusal:
         read_json(path)
@@ -168,7 +168,7 @@ def test_duplicate_ids_and_circles_are_found_in_documents_too(tmp_path: Path) ->
     assert "a -> b -> a" in refusal.message
 
 
-def test_a_tenant_that_is_not_listed_is_refused(tmp_path: Path) -> None:
+def test_unlisted_tenant_is_rejected(tmp_path: Path) -> None:
     path = a_document(tmp_path, a_record(tenant="y"), tenants=[{"id": "x"}])
     with Refusal(path, 5) as refusal:
         read_json(path)
@@ -185,13 +185,13 @@ def test_a_tenant_that_is_not_listed_is_refused(tmp_path: Path) -> None:
         {"id": "x", "colour": "red"},
     ],
 )
-def test_a_bad_tenant_is_refused(tmp_path: Path, tenant: dict[str, object]) -> None:
+def test_invalid_tenant_is_rejected(tmp_path: Path, tenant: dict[str, object]) -> None:
     path = a_document(tmp_path, a_record(), tenants=[tenant])
     with Refusal(path, 3):
         read_json(path)
 
 
-def test_a_tenant_listed_twice_is_refused(tmp_path: Path) -> None:
+def test_tenant_listed_twice_is_rejected(tmp_path: Path) -> None:
     path = a_document(tmp_path, a_record(tenant="x"), tenants=[{"id": "x"}, {"id": "x"}])
     with Refusal(path):
         read_json(path)
@@ -201,7 +201,7 @@ def test_a_tenant_listed_twice_is_refused(tmp_path: Path) -> None:
     "nodes",
     [[], [{"id": "a", "gpus": 1}, {"id": "a", "gpus": 1}]],
 )
-def test_a_document_needs_nodes_with_ids_of_their_own(tmp_path: Path, nodes: object) -> None:
+def test_document_needs_nodes_with_unique_ids(tmp_path: Path, nodes: object) -> None:
     path = a_document(tmp_path, a_record(), nodes=nodes)
     with Refusal(path) as refusal:
         read_json(path)
@@ -226,7 +226,7 @@ def test_a_document_needs_nodes_with_ids_of_their_own(tmp_path: Path, nodes: obj
         ('{"jobs": [' + "[" * 100_000, None),
     ],
 )
-def test_a_broken_document_is_refused(tmp_path: Path, text: str, line: int | None) -> None:
+def test_malformed_document_is_rejected(tmp_path: Path, text: str, line: int | None) -> None:
     path = a_file(tmp_path, "trace.json", text)
     gc.collect()  # A finalizer of an earlier test must not run at the depth reached here.
     with Refusal(path, line):
@@ -234,14 +234,14 @@ def test_a_broken_document_is_refused(tmp_path: Path, text: str, line: int | Non
 
 
 @pytest.mark.parametrize("text", ["{", "nonsense", "{} {}", "[" * 100_000])
-def test_a_broken_line_is_refused(tmp_path: Path, text: str) -> None:
+def test_malformed_line_is_rejected(tmp_path: Path, text: str) -> None:
     path = a_file(tmp_path, "jobs.jsonl", json.dumps(a_record()), text)
     gc.collect()  # A finalizer of an earlier test must not run at the depth reached here.
     with Refusal(path, 2):
         read_json_lines(path, a_cluster())
 
 
-def test_a_document_that_was_written_is_read_again(tmp_path: Path) -> None:
+def test_document_round_trips(tmp_path: Path) -> None:
     nodes = nodes_of(
         [
             NodeGroup(id="a", count=2, gpus=8, model="A100", island_size=4, island_gbps=600),
@@ -287,7 +287,7 @@ def test_a_document_that_was_written_is_read_again(tmp_path: Path) -> None:
     assert jobs_of(read_json_lines(tmp_path / "out.jsonl", a_cluster().pool(nodes))) == jobs
 
 
-def test_a_node_of_mixed_devices_cannot_be_written(tmp_path: Path) -> None:
+def test_node_with_mixed_devices_cannot_be_written(tmp_path: Path) -> None:
     node = Node(id="n", ordinal=0, devices=(Device(index=0), Device(index=1, model="B")))
     with pytest.raises(InvalidRequest):
         write_json(tmp_path / "out.json", [a_trace_job()], nodes=[node])

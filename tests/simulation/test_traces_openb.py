@@ -47,7 +47,7 @@ def a_pod(name: str, gpu_milli: int = 1000) -> Pod:
     return Pod(name=name, request=request)
 
 
-def test_nodes_by_name_give_the_ordinals(tmp_path: Path) -> None:
+def test_ordinals_follow_node_names(tmp_path: Path) -> None:
     first, second = some_nodes(tmp_path).nodes
     assert (first.id, first.ordinal, first.gpu_count) == ("n-a", 0, 8)
     assert (second.id, second.ordinal, second.cpu_milli) == ("n-b", 1, 8000)
@@ -66,23 +66,21 @@ def test_nodes_by_name_give_the_ordinals(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_pod_becomes_a_request(
-    tmp_path: Path, columns: dict[str, object], request_: Request
-) -> None:
+def test_pod_becomes_request(tmp_path: Path, columns: dict[str, object], request_: Request) -> None:
     path = a_table(tmp_path, "pods.csv", [a_row(**columns)])
     (only,) = jobs_of(read_openb(path, some_nodes(tmp_path)))
     assert only.job.members == (request_,)
     assert (only.job.submit_ms, only.run_ms) == (10_000, 60_000)
 
 
-def test_pods_that_never_ran_are_left_out_of_the_jobs_but_not_of_the_pods(tmp_path: Path) -> None:
+def test_pods_that_never_ran_are_no_jobs_but_still_pods(tmp_path: Path) -> None:
     path = a_table(tmp_path, "pods.csv", [a_row("p0"), a_row("p1", scheduled_time="")])
     reading = read_openb(path, some_nodes(tmp_path))
     assert reading.skipped == {"no scheduled_time": 1}
     assert [pod.run_ms for pod in read_pods(path)] == [60_000, None]
 
 
-def test_every_pod_arrives_once_before_any_comes_again() -> None:
+def test_every_pod_arrives_once_before_any_repeats() -> None:
     pods = [a_pod(f"p{number}") for number in range(10)]
     arrived = arrivals(reversed(pods), 42, capacity_milli=10_000)
     assert sorted(pod.name for pod in arrived[:10]) == [pod.name for pod in pods]
@@ -90,20 +88,20 @@ def test_every_pod_arrives_once_before_any_comes_again() -> None:
     assert len({pod.name for pod in arrived}) == 13
 
 
-def test_the_order_depends_on_the_seed_and_on_nothing_else() -> None:
+def test_arrival_order_depends_only_on_seed() -> None:
     pods = [a_pod(f"p{number}") for number in range(50)]
     assert arrivals(pods, 1, 60_000) == arrivals(reversed(pods), 1, 60_000)
     assert arrivals(pods, 1, 60_000) != arrivals(pods, 2, 60_000)
 
 
-def test_arrivals_end_before_the_limit_is_passed() -> None:
+def test_arrivals_end_before_limit_is_exceeded() -> None:
     pods = [a_pod("whole"), a_pod("half", 500), a_pod("cpu", 0)]
     arrived = arrivals(pods, 7, capacity_milli=20_000, tune=1.0)
     total = sum(pod.request.gpu_milli for pod in arrived)
     assert 19_000 < total <= 20_000
 
 
-def test_pods_without_gpus_never_fill_a_cluster() -> None:
+def test_pods_without_gpus_never_fill_cluster() -> None:
     with pytest.raises(InvalidRequest):
         arrivals([a_pod("cpu", 0)], 1, 1000)
 
@@ -130,7 +128,7 @@ def test_arrivals_become_jobs_one_step_apart() -> None:
         ({"name": "p-first"}, "'p-first' appears twice"),
     ],
 )
-def test_a_bad_pod_names_file_and_line(
+def test_invalid_pod_error_names_file_and_line(
     tmp_path: Path, columns: dict[str, object], words: str
 ) -> None:
     path = a_table(tmp_path, "pods.csv", [a_row("p-first"), a_row(**columns)])
@@ -139,7 +137,7 @@ def test_a_bad_pod_names_file_and_line(
     assert words in refusal.message
 
 
-def test_pods_and_nodes_may_not_come_twice(tmp_path: Path) -> None:
+def test_pods_and_nodes_must_be_unique(tmp_path: Path) -> None:
     pods = a_table(tmp_path, "pods.csv", [a_row("p"), a_row("p")])
     with Refusal(pods, 3):
         read_pods(pods)
@@ -148,7 +146,7 @@ def test_pods_and_nodes_may_not_come_twice(tmp_path: Path) -> None:
         read_nodes(nodes)
 
 
-def test_lists_without_rows_are_refused(tmp_path: Path) -> None:
+def test_lists_without_rows_are_rejected(tmp_path: Path) -> None:
     nodes = a_file(tmp_path, "nodes.csv", NODE_HEADER)
     with Refusal(nodes):
         read_nodes(nodes)
@@ -157,7 +155,7 @@ def test_lists_without_rows_are_refused(tmp_path: Path) -> None:
         read_pods(pods)
 
 
-def test_a_node_needs_a_name(tmp_path: Path) -> None:
+def test_node_needs_name(tmp_path: Path) -> None:
     nodes = a_file(tmp_path, "nodes.csv", NODE_HEADER, ",1,1,1,T4")
     with Refusal(nodes, 2):
         read_nodes(nodes)

@@ -22,7 +22,7 @@ def a_line(job: int = 1, **fields: object) -> str:
     return "  " + "  ".join(str(values[name]) for name in FIELDS)
 
 
-def test_a_processor_is_a_gpu_of_one_machine(tmp_path: Path) -> None:
+def test_processor_becomes_gpu_of_one_machine(tmp_path: Path) -> None:
     line = a_line(3, submit=7, user=12, group=2, executable=9)
     reading = read_swf(gzipped(a_file(tmp_path, "log.swf", *HEADER, line)))
     (pool,) = reading.workload.partitions
@@ -36,14 +36,14 @@ def test_a_processor_is_a_gpu_of_one_machine(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_ends_at_the_requested_time(tmp_path: Path) -> None:
+def test_run_ends_at_requested_time(tmp_path: Path) -> None:
     lines = (a_line(1, run=700), a_line(2, run="12.5"), a_line(3, run=700, limit=-1))
     jobs = jobs_of(read_swf(a_file(tmp_path, "log.swf", *HEADER, *lines)))
     assert [entry.run_ms for entry in jobs] == [600_000, 12_500, 700_000]
     assert [entry.job.max_runtime_ms for entry in jobs] == [600_000, 600_000, 0]
 
 
-def test_what_did_not_run_is_left_out_and_counted(tmp_path: Path) -> None:
+def test_jobs_that_did_not_run_are_skipped_and_counted(tmp_path: Path) -> None:
     lines = (
         a_line(1, run=-1),
         a_line(2, run=0, procs=-1),
@@ -61,7 +61,7 @@ def test_what_did_not_run_is_left_out_and_counted(tmp_path: Path) -> None:
     }
 
 
-def test_a_run_of_no_length_is_kept(tmp_path: Path) -> None:
+def test_zero_length_run_is_kept(tmp_path: Path) -> None:
     (only,) = jobs_of(read_swf(a_file(tmp_path, "log.swf", *HEADER, a_line(run=0))))
     assert only.run_ms == 0
 
@@ -75,20 +75,20 @@ def test_a_run_of_no_length_is_kept(tmp_path: Path) -> None:
         ({"procs": -1, "wanted_procs": -1}, 1),
     ],
 )
-def test_processors_are_those_held_or_else_those_asked_for(
+def test_processors_are_allocated_or_else_requested_ones(
     tmp_path: Path, fields: dict[str, object], processors: int
 ) -> None:
     (only,) = jobs_of(read_swf(a_file(tmp_path, "log.swf", *HEADER, a_line(**fields))))
     assert only.job.gpu_milli == processors * 1000
 
 
-def test_nodes_of_your_own_take_the_place_of_the_machine(tmp_path: Path) -> None:
+def test_given_nodes_replace_machine(tmp_path: Path) -> None:
     path = a_file(tmp_path, "log.swf", a_line(procs=20))
     (only,) = jobs_of(read_swf(path, a_cluster()))
     assert [member.gpu_count for member in only.job.members] == [8, 8, 4]
 
 
-def test_max_nodes_serves_when_max_procs_is_missing(tmp_path: Path) -> None:
+def test_max_nodes_is_used_when_max_procs_is_missing(tmp_path: Path) -> None:
     path = a_file(tmp_path, "log.swf", *HEADER[:2], a_line())
     assert read_swf(path).workload.partitions[0].nodes[0].gpu_count == 50
 
@@ -104,14 +104,14 @@ def test_max_nodes_serves_when_max_procs_is_missing(tmp_path: Path) -> None:
         ("1 2 3", "3 fields; expected 18"),
     ],
 )
-def test_a_bad_line_names_file_and_line(tmp_path: Path, line: str, words: str) -> None:
+def test_invalid_line_error_names_file_and_line(tmp_path: Path, line: str, words: str) -> None:
     path = a_file(tmp_path, "log.swf", *HEADER, line)
     with Refusal(path, 5) as refusal:
         read_swf(path)
     assert words in refusal.message
 
 
-def test_a_job_number_may_not_come_twice(tmp_path: Path) -> None:
+def test_job_number_must_be_unique(tmp_path: Path) -> None:
     path = a_file(tmp_path, "log.swf", *HEADER, a_line(1), "", a_line(1))
     with Refusal(path, 7) as refusal:
         read_swf(path)
@@ -119,14 +119,14 @@ def test_a_job_number_may_not_come_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("header", [(), ("; MaxProcs: 0",), ("; MaxProcs: many",)])
-def test_a_log_needs_a_machine(tmp_path: Path, header: tuple[str, ...]) -> None:
+def test_log_needs_machine(tmp_path: Path, header: tuple[str, ...]) -> None:
     path = a_file(tmp_path, "log.swf", *header, a_line())
     with Refusal(path, len(header) + 1) as refusal:
         read_swf(path)
     assert "MaxProcs" in refusal.message
 
 
-def test_a_log_of_comments_holds_no_jobs(tmp_path: Path) -> None:
+def test_log_of_comments_has_no_jobs(tmp_path: Path) -> None:
     path = a_file(tmp_path, "log.swf", *HEADER)
     with Refusal(path) as refusal:
         read_swf(path)

@@ -39,7 +39,7 @@ def after(kind: DependencyKind, other: int) -> tuple[Dependency, ...]:
     return (Dependency(kind, f"j{other}"),)
 
 
-def test_a_job_that_is_stopped_at_its_limit_has_used_what_it_held_and_no_more() -> None:
+def test_job_stopped_at_limit_has_used_exactly_what_it_held() -> None:
     measures = measured((a_job(number=1, gpus=8, max_runtime_ms=HOUR), 10 * HOUR))
     assert (measures.failed_jobs, measures.makespan_s) == (1, 3600)
     assert measures.used_gpu_hours == 8
@@ -47,7 +47,7 @@ def test_a_job_that_is_stopped_at_its_limit_has_used_what_it_held_and_no_more() 
     assert measures.allocated_percent == 100
 
 
-def test_an_elastic_gang_has_used_the_gpus_of_the_members_that_ran() -> None:
+def test_elastic_gang_has_used_gpus_of_running_members() -> None:
     gang = replace(a_job(number=1), members=(Request(gpu_count=8),) * 4, min_members=2)
     measures = measured((gang, HOUR), nodes=3)
     assert measures.used_gpu_hours == 24
@@ -55,7 +55,7 @@ def test_an_elastic_gang_has_used_the_gpus_of_the_members_that_ran() -> None:
 
 
 @pytest.mark.parametrize("submit_ms", [0, 2 * HOUR], ids=["before the end", "after the end"])
-def test_a_job_whose_dependency_can_no_longer_be_met_never_runs_and_is_counted(
+def test_job_with_unsatisfiable_dependency_never_runs_and_is_counted(
     submit_ms: int,
 ) -> None:
     cut = a_job(number=1, max_runtime_ms=MINUTE)
@@ -69,7 +69,7 @@ def test_a_job_whose_dependency_can_no_longer_be_met_never_runs_and_is_counted(
     assert (len(run.outcomes), run.failed_jobs, run.never_ran_jobs) == (2, 1, 1)
 
 
-def test_all_that_stands_behind_such_a_job_is_counted_too_and_arrays_by_their_tasks() -> None:
+def test_jobs_behind_such_job_are_counted_and_arrays_by_tasks() -> None:
     first = a_job(number=1)
     tasks = replace(
         an_array(number=2, tasks="0-4"), dependencies=after(DependencyKind.AFTER_NOT_OK, other=1)
@@ -79,7 +79,7 @@ def test_all_that_stands_behind_such_a_job_is_counted_too_and_arrays_by_their_ta
     assert (len(run.outcomes), run.never_ran_jobs) == (1, 6)
 
 
-def test_when_the_gpu_hours_of_a_tenant_are_used_up_the_rest_never_runs_and_is_counted() -> None:
+def test_jobs_over_exhausted_gpu_hours_never_run_and_are_counted() -> None:
     poor = Tenant(id="vision", quota=Quota(gpu_milli_ms=3 * GPU_HOUR))
     jobs = [(a_job(number=n, max_runtime_ms=2 * HOUR), 2 * HOUR) for n in (1, 2, 3)]
     behind = a_job(
@@ -89,7 +89,7 @@ def test_when_the_gpu_hours_of_a_tenant_are_used_up_the_rest_never_runs_and_is_c
     assert (len(run.outcomes), run.never_ran_jobs) == (1, 3)
 
 
-def test_free_gpus_are_no_fragments_while_nobody_who_waits_could_use_them() -> None:
+def test_free_gpus_are_no_fragments_while_no_waiting_job_could_use_them() -> None:
     later = a_job(number=2, begin_ms=10 * HOUR)
     without_gpu = [a_job(number=n, gpus=0, cpus=64) for n in (3, 4, 5)]
     measures = measured(

@@ -26,7 +26,7 @@ def lab() -> Iterator[ApiLab]:
 # --- tenants
 
 
-def test_a_tenant_is_created_with_an_id_of_its_own(lab: ApiLab) -> None:
+def test_tenant_is_created_with_generated_id(lab: ApiLab) -> None:
     reply = lab.post("/tenants", {"name": "ML Research Team", "max_gpus": 16})
     assert reply.status == 201
     assert (reply.json["id"], reply.json["max_gpus"]) == ("tenant-1", 16)
@@ -38,13 +38,13 @@ def test_a_tenant_is_created_with_an_id_of_its_own(lab: ApiLab) -> None:
     assert lab.get("/tenants/nobody").status == 404
 
 
-def test_a_name_that_can_be_an_id_is_the_id(lab: ApiLab) -> None:
+def test_tenant_name_that_is_valid_id_becomes_id(lab: ApiLab) -> None:
     assert lab.post("/tenants", {"name": "vision"}).json["id"] == "vision"
     assert lab.post("/tenants", {"name": "v" * 65}).json["id"] == "tenant-1"
     assert lab.post("/tenants", {"name": "../x"}).json.get("id") != "../x"
 
 
-def test_ids_and_names_of_tenants_are_given_once(lab: ApiLab) -> None:
+def test_tenant_ids_and_names_are_unique(lab: ApiLab) -> None:
     assert lab.post("/tenants", {"name": "A", "id": "vision"}).status == 201
     for clash in ({"name": "B", "id": "vision"}, {"name": "A"}, {"name": "vision"}):
         reply = lab.post("/tenants", clash)
@@ -53,7 +53,7 @@ def test_ids_and_names_of_tenants_are_given_once(lab: ApiLab) -> None:
     assert lab.post("/tenants", {"name": "x", "id": "a b"}).status == 400
 
 
-def test_a_tenant_shows_what_it_holds_and_changes(lab: ApiLab) -> None:
+def test_tenant_shows_holdings_and_can_be_updated(lab: ApiLab) -> None:
     lab.post("/tenants", {"name": "A", "max_gpus": 4})
     job_id = lab.submit(tenant_id="A", gpu_count=2, cpu_cores=4, memory_mb=1000)
     lab.start(job_id)
@@ -71,7 +71,7 @@ def test_a_tenant_shows_what_it_holds_and_changes(lab: ApiLab) -> None:
     assert lab.call("DELETE", "/tenants/default").status == 409
 
 
-def test_the_id_of_a_tenant_that_has_used_something_is_not_given_again(lab: ApiLab) -> None:
+def test_id_of_tenant_with_usage_is_not_reused(lab: ApiLab) -> None:
     lab.post("/tenants", {"name": "A"})
     job_id = lab.submit(tenant_id="A", gpu_count=1)
     lab.start(job_id)
@@ -83,7 +83,7 @@ def test_the_id_of_a_tenant_that_has_used_something_is_not_given_again(lab: ApiL
 # --- devices, nodes, numbers
 
 
-def test_the_cluster_in_numbers(lab: ApiLab) -> None:
+def test_cluster_status_counts_nodes_gpus_and_jobs(lab: ApiLab) -> None:
     lab.start(lab.submit(gpu_count=2))
     lab.start(lab.submit(gpu_count=0.5))
     lab.submit(hold=True)
@@ -103,7 +103,7 @@ def test_the_cluster_in_numbers(lab: ApiLab) -> None:
     assert (status["total_nodes"], status["online_nodes"], status["available_gpus"]) == (1, 0, 0)
 
 
-def test_a_gpu_shows_its_use_and_its_readings(lab: ApiLab) -> None:
+def test_gpu_shows_allocation_and_readings(lab: ApiLab) -> None:
     job_id = lab.submit(gpu_count=1)
     lab.start(job_id)
     ours = DeviceProcess(pid=1, user="x", command="python", memory_mb=5, allocation_id="job-1.1")
@@ -127,7 +127,7 @@ def test_a_gpu_shows_its_use_and_its_readings(lab: ApiLab) -> None:
     assert (second["state"], second["utilisation_percent"]) == ("free", None)
 
 
-def test_what_a_gpu_does_not_tell_is_no_load_of_nothing(lab: ApiLab) -> None:
+def test_missing_gpu_reading_is_null_not_zero(lab: ApiLab) -> None:
     read = (DeviceReading(index=0), DeviceReading(index=1, load_percent=0))
     lab.loop.tallies.note_readings("n0", NodeReadings(at_ms=1, readings=read))
     first, second = lab.get("/gpus").json["gpus"][:2]
@@ -135,7 +135,7 @@ def test_what_a_gpu_does_not_tell_is_no_load_of_nothing(lab: ApiLab) -> None:
     assert second["utilisation_mean_percent"] == 0
 
 
-def test_a_gpu_says_who_keeps_it_from_work_and_a_waiting_job_does_too(lab: ApiLab) -> None:
+def test_gpu_and_waiting_job_name_foreign_process(lab: ApiLab) -> None:
     eve = DeviceProcess(pid=7, user="eve", command="python3", memory_mb=900)
     left = DeviceProcess(pid=8, user="ada", memory_mb=50, allocation_id="job-9.1")
     reads = (DeviceSample(index=0, processes=(eve,)), DeviceSample(index=1, processes=(left,)))
@@ -150,7 +150,7 @@ def test_a_gpu_says_who_keeps_it_from_work_and_a_waiting_job_does_too(lab: ApiLa
     assert told == {"n0:0": first["why"], "n0:1": second["why"]}
 
 
-def test_a_running_job_that_was_warned_says_so_and_is_measured() -> None:
+def test_running_job_shows_warning_and_measures() -> None:
     rules = GpuRules(memory=Action.WARN)
     with ApiLab(limits=CoreLimits(gpu_rules=rules)) as lab:
         job_id = lab.submit(gpu_count=0.5)
@@ -170,7 +170,7 @@ def test_a_running_job_that_was_warned_says_so_and_is_measured() -> None:
         assert lab.get("/jobs").json["jobs"][0]["reason"] == ""
 
 
-def test_an_idle_task_of_an_array_says_so() -> None:
+def test_idle_array_task_shows_warning() -> None:
     rules = GpuRules(idle=Action.WARN, idle_ms=0)
     with ApiLab(limits=CoreLimits(gpu_rules=rules)) as lab:
         job_id = lab.submit(gpu_count=1, array="0-1")
@@ -181,7 +181,7 @@ def test_an_idle_task_of_an_array_says_so() -> None:
         assert lab.get(f"/jobs/{job_id}_1").json["reason"] == ""
 
 
-def test_a_gpu_is_paused_and_resumed(lab: ApiLab) -> None:
+def test_gpu_is_paused_and_resumed(lab: ApiLab) -> None:
     assert lab.post("/gpus/3/pause").json["paused"] is True
     assert lab.get("/gpus").json["gpus"][3]["state"] == "paused"
     assert lab.get("/cluster/status").json["available_gpus"] == 7
@@ -191,7 +191,7 @@ def test_a_gpu_is_paused_and_resumed(lab: ApiLab) -> None:
         assert lab.post(path).status == 404
 
 
-def test_with_several_nodes_a_gpu_needs_its_node() -> None:
+def test_gpu_needs_node_name_with_several_nodes() -> None:
     with ApiLab(nodes=2) as lab:
         refused = lab.post("/gpus/0/pause")
         assert refused.status == 400
@@ -203,7 +203,7 @@ def test_with_several_nodes_a_gpu_needs_its_node() -> None:
         assert [(node["id"], node["free_gpus"]) for node in nodes] == [("n0", 8), ("n1", 7)]
 
 
-def test_usage_is_told_by_account(lab: ApiLab) -> None:
+def test_usage_is_listed_by_account(lab: ApiLab) -> None:
     job_id = lab.submit(gpu_count=1)
     lab.start(job_id)
     lab.end(job_id)
@@ -216,7 +216,7 @@ def test_usage_is_told_by_account(lab: ApiLab) -> None:
     assert lab.get("/usage?tenant_id=nobody").status == 404
 
 
-def test_the_quota_of_online_work_can_be_changed(lab: ApiLab) -> None:
+def test_online_quota_can_be_changed(lab: ApiLab) -> None:
     whole = {"online_percent": 100, "batch_percent": 100, "elastic": True}
     assert lab.get("/quota").json == whole
     changed = {"online_percent": 30, "batch_percent": 70, "elastic": False}
@@ -233,7 +233,7 @@ def test_the_quota_of_online_work_can_be_changed(lab: ApiLab) -> None:
     assert [pool["percent"] for pool in lab.get("/cluster/status").json["pools"]] == [None, None]
 
 
-def test_pools_tell_what_they_are_sure_of_while_a_node_is_closed(lab: ApiLab) -> None:
+def test_pools_show_guarantee_while_node_is_closed(lab: ApiLab) -> None:
     lab.call("PUT", "/quota", {"online_percent": 25, "batch_percent": 75})
     assert [pool["sure_of_gpus"] for pool in lab.get("/cluster/status").json["pools"]] == [2, 6]
     lab.start(lab.submit(gpu_count=4))
@@ -245,7 +245,7 @@ def test_pools_tell_what_they_are_sure_of_while_a_node_is_closed(lab: ApiLab) ->
 # --- health and metrics
 
 
-def test_health_says_what_is_wrong(lab: ApiLab) -> None:
+def test_health_reports_problems(lab: ApiLab) -> None:
     health = lab.get("/health").json
     assert (health["status"], health["version"]) == ("healthy", "1.2.3")
     assert lab.get("/health", root=True).json["status"] == "healthy"
@@ -259,7 +259,7 @@ def test_health_says_what_is_wrong(lab: ApiLab) -> None:
     assert lab.get("/health").json["checks"]["nodes"] == "no node is online"
 
 
-def test_metrics_have_the_names_of_the_manual_and_bounded_labels(lab: ApiLab) -> None:
+def test_metrics_have_documented_names_and_bounded_labels(lab: ApiLab) -> None:
     job_id = lab.submit(gpu_count=1, name="a-name", tenant_id="default")
     lab.start(job_id)
     lab.end(job_id)
@@ -287,7 +287,7 @@ def test_metrics_have_the_names_of_the_manual_and_bounded_labels(lab: ApiLab) ->
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-def test_promtool_has_nothing_to_say_about_the_metrics(lab: ApiLab) -> None:
+def test_promtool_accepts_metrics(lab: ApiLab) -> None:
     lab.start(lab.submit(gpu_count=1))
     text = lab.get("/metrics", root=True).body
     command = ["promtool", "check", "metrics"]
@@ -295,7 +295,7 @@ def test_promtool_has_nothing_to_say_about_the_metrics(lab: ApiLab) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-def test_the_metrics_port_has_metrics_and_nothing_else(lab: ApiLab) -> None:
+def test_metrics_port_serves_only_metrics(lab: ApiLab) -> None:
     from http.client import HTTPConnection
 
     answers = {}
@@ -310,7 +310,7 @@ def test_the_metrics_port_has_metrics_and_nothing_else(lab: ApiLab) -> None:
 # --- the description
 
 
-def test_the_description_has_every_operation_and_resolves(lab: ApiLab) -> None:
+def test_openapi_document_has_every_operation_and_resolves(lab: ApiLab) -> None:
     api = lab.get("/openapi.json", root=True).json
     assert api["openapi"] == "3.1.0"
     names = [
@@ -322,7 +322,7 @@ def test_the_description_has_every_operation_and_resolves(lab: ApiLab) -> None:
     assert references <= set(api["components"]["schemas"])
 
 
-def test_the_page_needs_nothing_from_elsewhere(lab: ApiLab) -> None:
+def test_api_page_loads_nothing_external(lab: ApiLab) -> None:
     reply = lab.get("/docs", root=True)
     assert reply.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in reply.headers["content-security-policy"]
@@ -331,7 +331,7 @@ def test_the_page_needs_nothing_from_elsewhere(lab: ApiLab) -> None:
     assert "/openapi.json" in text
 
 
-def test_the_manual_names_every_path(lab: ApiLab) -> None:
+def test_manual_names_every_path(lab: ApiLab) -> None:
     manual = (Path(__file__).parents[3] / "docs" / "reference" / "rest.md").read_text("utf-8")
     api = lab.get("/openapi.json", root=True).json
     for path, methods in api["paths"].items():
@@ -340,7 +340,7 @@ def test_the_manual_names_every_path(lab: ApiLab) -> None:
             assert f"`{method.upper()} {short}`" in manual, (method, path)
 
 
-def test_the_manual_names_every_metric(lab: ApiLab) -> None:
+def test_manual_names_every_metric(lab: ApiLab) -> None:
     manual = (Path(__file__).parents[3] / "docs" / "reference" / "metrics.md").read_text("utf-8")
     text = lab.get("/metrics", root=True).body.decode()
     names = set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))

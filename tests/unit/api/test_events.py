@@ -42,7 +42,7 @@ def take(socket: ClientConnection, kinds: int) -> list[dict[str, Any]]:
     return [json.loads(socket.recv(timeout=60)) for _ in range(kinds)]
 
 
-def test_old_events_come_first_and_then_new_ones_without_a_gap(lab: ApiLab) -> None:
+def test_stream_replays_old_events_then_new_ones_without_gap(lab: ApiLab) -> None:
     first = lab.submit(hold=True)
     with stream(lab, "?after=0") as socket:
         second = lab.submit(hold=True)
@@ -55,7 +55,7 @@ def test_old_events_come_first_and_then_new_ones_without_a_gap(lab: ApiLab) -> N
     assert set(seen[0]) == {"sequence", "at", "kind", "job_id", "task", "data", "user"}
 
 
-def test_a_stream_resumes_behind_any_number(lab: ApiLab) -> None:
+def test_stream_resumes_after_any_event_number(lab: ApiLab) -> None:
     for _ in range(3):
         lab.submit(hold=True)
     page = lab.get("/events?after=0&limit=1000").json
@@ -64,7 +64,7 @@ def test_a_stream_resumes_behind_any_number(lab: ApiLab) -> None:
         assert take(socket, 1)[0] == page["events"][2]
 
 
-def test_without_a_number_a_stream_begins_now(lab: ApiLab) -> None:
+def test_stream_without_number_starts_now(lab: ApiLab) -> None:
     lab.submit(hold=True)
     with unix_connect(str(lab.directory / "server.sock"), "ws://localhost/api/v1/events") as socket:
         second = lab.submit(hold=True)
@@ -85,7 +85,7 @@ def test_users_get_events_of_their_own_jobs_only(lab: ApiLab) -> None:
     assert page["last"] == lab.store.last_event()
 
 
-def test_whose_events_they_are_is_not_asked_of_the_store(
+def test_event_visibility_needs_no_store_query(
     lab: ApiLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [EventRow(at_ms=0, kind="running", job_id=f"job-{n}", user="bob") for n in range(3_000)]
@@ -110,7 +110,7 @@ def test_whose_events_they_are_is_not_asked_of_the_store(
     assert min(pages) >= 1_000
 
 
-def test_pages_of_history_join(lab: ApiLab) -> None:
+def test_history_pages_are_contiguous(lab: ApiLab) -> None:
     for _ in range(5):
         lab.submit(hold=True)
     whole = lab.get("/events?limit=1000").json["events"]
@@ -122,7 +122,7 @@ def test_pages_of_history_join(lab: ApiLab) -> None:
     assert parts == whole
 
 
-def test_a_stream_that_speaks_is_closed(lab: ApiLab) -> None:
+def test_stream_that_sends_data_is_closed(lab: ApiLab) -> None:
     with stream(lab) as socket:
         socket.send("hello")
         with pytest.raises(ConnectionClosed) as closed:
@@ -131,7 +131,7 @@ def test_a_stream_that_speaks_is_closed(lab: ApiLab) -> None:
         assert closed.value.rcvd.code == 1003
 
 
-def test_who_reads_too_slowly_is_cut_off_and_told_where_to_resume() -> None:
+def test_slow_reader_is_disconnected_with_resume_position() -> None:
     bounds = Bounds(send_seconds=0.2)
     with ApiLab(bounds=bounds, nodes=0) as lab:
         data = (("filler", "x" * 10_000),)
@@ -154,7 +154,7 @@ def test_who_reads_too_slowly_is_cut_off_and_told_where_to_resume() -> None:
             assert closed.reason == f"resume with after={seen[-1]}"
 
 
-def test_a_user_may_have_only_so_many_streams() -> None:
+def test_streams_per_user_are_limited() -> None:
     with ApiLab(bounds=Bounds(sockets_per_user=1)) as lab, stream(lab):
         with pytest.raises(InvalidStatus) as refused:
             stream(lab)

@@ -39,7 +39,7 @@ def a_queue(jobs: int) -> ClusterState:
 
 
 @pytest.mark.parametrize("number", [1, 5, 12])
-def test_a_forecast_on_request_is_the_engines_own(number: int) -> None:
+def test_requested_forecast_equals_engine_forecast(number: int) -> None:
     cluster = a_queue(12)
     expected = forecast(cluster, 1_000, until=number).get(number)
     explainer = an_explainer(cluster, clock=lambda: 0.0)
@@ -47,7 +47,7 @@ def test_a_forecast_on_request_is_the_engines_own(number: int) -> None:
     assert expected is not None
 
 
-def test_a_forecast_that_takes_too_long_is_given_up_and_leaves_everything_as_it_was() -> None:
+def test_slow_forecast_is_aborted_and_leaves_state_unchanged() -> None:
     cluster = a_queue(3_000)
     before = cluster.snapshot()
     times = (number * MOST_FORECAST_S / 10 for number in itertools.count())
@@ -57,7 +57,7 @@ def test_a_forecast_that_takes_too_long_is_given_up_and_leaves_everything_as_it_
     assert an_explainer(cluster, clock=lambda: 0.0).expected_start_ms(1) is not None
 
 
-def test_a_forecast_is_not_made_again_at_once() -> None:
+def test_forecast_is_cached_briefly() -> None:
     cluster = a_queue(12)
     now = [0.0]
     explainer = an_explainer(cluster, clock=lambda: now[0])
@@ -68,7 +68,7 @@ def test_a_forecast_is_not_made_again_at_once() -> None:
     assert explainer.expected_start_ms(12) is not None
 
 
-def test_the_head_of_the_queue_has_position_one() -> None:
+def test_head_of_queue_has_position_one() -> None:
     cluster = a_queue(30)
     explainer = an_explainer(cluster)
     order = [entry.number for entry in cluster.queue.in_order()]

@@ -53,7 +53,7 @@ def whole(job_id: str, **wishes: Any) -> Job:
     return a_job(id=job_id, gpus=8, estimate_ms=0, **wishes)
 
 
-def test_what_runs_longer_than_all_before_it_is_not_said_to_end_now_all_the_time() -> None:
+def test_overrunning_job_is_not_repeatedly_forecast_to_end_now() -> None:
     lab = a_lab()
     for number in range(3):
         lab.submit(whole(f"short{number}", name="x"))
@@ -66,7 +66,7 @@ def test_what_runs_longer_than_all_before_it_is_not_said_to_end_now_all_the_time
         assert found.at_ms > lab.now_ms + MINUTE
 
 
-def test_who_waits_for_a_quota_is_not_told_now_while_it_is_used_for_longer_than_expected() -> None:
+def test_job_waiting_for_overrun_quota_is_not_forecast_now() -> None:
     lab = Lab(nodes=[a_node()], tenants=[a_tenant(gpus=4)], predictor=History())
     lab.submit(a_job(number=9, gpus=4, estimate_ms=0))
     lab.at(MINUTE)
@@ -84,7 +84,7 @@ def test_who_waits_for_a_quota_is_not_told_now_while_it_is_used_for_longer_than_
         assert start.at_ms > lab.now_ms + SECOND
 
 
-def test_who_waits_for_a_quota_that_is_used_on_a_lost_node_is_told_no_start() -> None:
+def test_job_waiting_for_quota_on_lost_node_has_no_forecast() -> None:
     lab = Lab(
         nodes=a_cluster(nodes=2), tenants=[a_tenant(gpus=4)], predictor=History(), obedient=False
     )
@@ -99,7 +99,7 @@ def test_who_waits_for_a_quota_that_is_used_on_a_lost_node_is_told_no_start() ->
     )
 
 
-def test_a_gang_that_open_nodes_could_not_hold_is_told_no_start() -> None:
+def test_gang_too_large_for_open_nodes_has_no_forecast() -> None:
     lab = a_lab(nodes=3)
     lab.do(Cordon("n0", True), Cordon("n1", True))
     lab.submit(whole("gang", members=2, max_runtime_ms=HOUR))
@@ -108,7 +108,7 @@ def test_a_gang_that_open_nodes_could_not_hold_is_told_no_start() -> None:
     assert "could not hold 2 members" in found.why_not
 
 
-def test_a_job_for_a_label_on_a_closed_node_is_told_no_start() -> None:
+def test_job_for_label_on_closed_node_has_no_forecast() -> None:
     lab = Lab(nodes=[a_node(), a_node(ordinal=1, labels=(("zone", "a"),))], predictor=History())
     lab.do(Cordon("n1", True))
     lab.submit(a_job(id="j", gpus=1, node_labels=(("zone", "a"),), max_runtime_ms=HOUR))
@@ -117,7 +117,7 @@ def test_a_job_for_a_label_on_a_closed_node_is_told_no_start() -> None:
     )
 
 
-def test_behind_a_job_with_a_limit_there_is_a_start_and_an_end() -> None:
+def test_job_behind_limited_job_has_start_and_end() -> None:
     lab = a_lab()
     lab.submit(whole("first", max_runtime_ms=6 * HOUR), whole("second", max_runtime_ms=HOUR))
     assert start_of(lab, "second").at_ms == 6 * HOUR
@@ -125,7 +125,7 @@ def test_behind_a_job_with_a_limit_there_is_a_start_and_an_end() -> None:
     assert end_of(lab, "first").at_ms == 6 * HOUR
 
 
-def test_behind_a_job_of_unknown_length_there_is_no_start_and_it_is_named() -> None:
+def test_job_behind_job_of_unknown_length_has_no_start_and_names_it() -> None:
     lab = a_lab()
     lab.submit(whole("first"), whole("second", max_runtime_ms=HOUR))
     found = start_of(lab, "second")
@@ -144,14 +144,14 @@ def test_several_jobs_of_unknown_length_are_counted() -> None:
     assert "3 jobs before it (a, b, c) have no time limits" in found.why_not
 
 
-def test_a_job_of_unknown_length_on_another_node_is_no_obstacle() -> None:
+def test_job_of_unknown_length_on_another_node_does_not_matter() -> None:
     lab = a_lab(nodes=2)
     lab.submit(whole("known", max_runtime_ms=HOUR), whole("unknown"))
     lab.submit(whole("next", max_runtime_ms=HOUR))
     assert start_of(lab, "next").at_ms == HOUR
 
 
-def test_the_end_of_a_job_of_unknown_length_is_not_told() -> None:
+def test_end_of_job_of_unknown_length_is_not_shown() -> None:
     lab = a_lab()
     lab.submit(whole("runs"), whole("waits"))
     assert end_of(lab, "runs") == ExpectedTime(
@@ -160,7 +160,7 @@ def test_the_end_of_a_job_of_unknown_length_is_not_told() -> None:
     assert "give --time or --estimate" in end_of(lab, "waits").why_not
 
 
-def test_one_run_of_the_same_size_is_a_history() -> None:
+def test_one_run_of_same_size_counts_as_history() -> None:
     lab = a_lab()
     lab.submit(whole("before"))
     lab.now_ms = 2 * HOUR
@@ -171,7 +171,7 @@ def test_one_run_of_the_same_size_is_a_history() -> None:
     assert start > lab.now_ms + HOUR
 
 
-def test_an_estimate_that_is_exceeded_vouches_for_nothing_any_more() -> None:
+def test_exceeded_estimate_no_longer_counts() -> None:
     lab = a_lab()
     lab.submit(a_job(id="first", gpus=8, estimate_ms=HOUR), whole("second"))
     assert start_of(lab, "second").at_ms == HOUR
@@ -181,7 +181,7 @@ def test_an_estimate_that_is_exceeded_vouches_for_nothing_any_more() -> None:
 
 
 @pytest.mark.parametrize("limit_ms", [0, HOUR], ids=["unknown", "limited"])
-def test_what_follows_another_job_is_as_well_known_as_that_one(limit_ms: int) -> None:
+def test_forecast_after_another_job_is_as_certain_as_that_job(limit_ms: int) -> None:
     lab = a_lab()
     after = Dependency(DependencyKind.AFTER_OK, "first")
     lab.submit(whole("first", max_runtime_ms=limit_ms), whole("then", dependencies=(after,)))
@@ -190,7 +190,7 @@ def test_what_follows_another_job_is_as_well_known_as_that_one(limit_ms: int) ->
     assert ("job first, which it waits for, has no time limit" in found.why_not) is (limit_ms == 0)
 
 
-def test_screens_leave_out_what_nothing_vouches_for() -> None:
+def test_overview_omits_uncertain_times() -> None:
     lab = a_lab()
     lab.submit(whole("first"), whole("second"), whole("third"))
     numbers = [lab.core.state.jobs[name].job.number for name in ("second", "third")]
@@ -201,7 +201,7 @@ def test_screens_leave_out_what_nothing_vouches_for() -> None:
     assert Explainer(a_service(lab)).expected_starts([number]) == {number: HOUR}
 
 
-def test_of_a_job_on_a_lost_node_no_end_is_told() -> None:
+def test_job_on_lost_node_has_no_forecast_end() -> None:
     lab = a_lab()
     lab.submit(whole("runs", max_runtime_ms=HOUR))
     assert end_of(lab, "runs").at_ms == HOUR
@@ -209,14 +209,14 @@ def test_of_a_job_on_a_lost_node_no_end_is_told() -> None:
     assert end_of(lab, "runs") == ExpectedTime(None, "", "its node does not answer")
 
 
-def test_a_service_has_no_end_and_lets_nobody_start() -> None:
+def test_service_has_no_end_and_gives_no_start_to_waiting_jobs() -> None:
     lab = a_lab()
     lab.submit(whole("service", service="web"), whole("waits", max_runtime_ms=HOUR))
     assert end_of(lab, "service").why_not == "a service runs until it is deleted"
     assert start_of(lab, "waits").why_not == "no job that is expected to end frees enough for it"
 
 
-def test_what_came_since_the_last_look_is_not_told_that_it_never_starts() -> None:
+def test_job_newer_than_cached_forecast_is_not_reported_as_never_starting() -> None:
     """A look is not made again at once, so what is known may be older than the job."""
     lab = a_lab(nodes=2)
     lab.do(Cordon("n0", True))

@@ -39,12 +39,12 @@ def believed(
     return leader.peer(leader.read(text), asked, NOW_MS)
 
 
-def test_the_leader_takes_the_caller_as_the_other_server_has_found_it() -> None:
+def test_leader_accepts_identity_verified_by_other_server() -> None:
     peer = believed(header())
     assert (peer.uid, peer.gid, peer.host) == (ME.uid, ME.gid, "unix of b")
 
 
-def test_what_was_signed_with_another_secret_or_changed_on_its_way_is_refused() -> None:
+def test_wrongly_signed_or_altered_identity_is_rejected() -> None:
     for text in (header(b"x" * 32), header()[1:], header() + b"0", b"", b"."):
         with pytest.raises(NotVouched, match="no server of this cluster"):
             believed(text)
@@ -60,12 +60,12 @@ def test_what_was_signed_with_another_secret_or_changed_on_its_way_is_refused() 
         SignedRequest(method=b"POST", target=ASKED.target + b"k", body=ASKED.body, key=b"ey-1"),
     ],
 )
-def test_a_signature_is_for_one_request_alone(asked: SignedRequest) -> None:
+def test_signature_is_valid_for_one_request(asked: SignedRequest) -> None:
     with pytest.raises(NotVouched, match="another request"):
         believed(header(), asked)
 
 
-def test_a_request_that_is_sent_again_by_somebody_is_refused() -> None:
+def test_replayed_request_is_rejected() -> None:
     leader, text = IdentityVerifier(SECRET, 3), header()
     believed(text, leader=leader)
     with pytest.raises(NotVouched, match="sent before"):
@@ -73,12 +73,12 @@ def test_a_request_that_is_sent_again_by_somebody_is_refused() -> None:
 
 
 @pytest.mark.parametrize("at_ms", [NOW_MS - 31_000, NOW_MS + 31_000])
-def test_a_signature_does_not_hold_for_long(at_ms: int) -> None:
+def test_signature_expires(at_ms: int) -> None:
     with pytest.raises(NotVouched, match="too old"):
         believed(header(at_ms=at_ms))
 
 
-def test_a_signature_does_not_outlive_its_term_and_another_can_be_made() -> None:
+def test_signature_ends_with_its_term_and_can_be_renewed() -> None:
     with pytest.raises(NotLeader, match="term 2"):
         believed(header(term=2))
 
@@ -128,19 +128,19 @@ def passed_on(
     return application.peers, sent
 
 
-def test_the_leader_looks_up_an_account_and_believes_that_it_is_the_same_person() -> None:
+def test_leader_looks_up_forwarded_account_and_compares_it() -> None:
     peers, sent = passed_on(lambda _: Account(ME_NAMED, os.getuid(), 0, ()))
     assert [peer.uid for peer in peers] == [ME.uid]
     assert sent == []
 
 
-def test_an_account_with_another_uid_on_the_leader_is_refused() -> None:
+def test_account_with_different_uid_on_leader_is_rejected() -> None:
     peers, sent = passed_on(lambda _: Account("somebody-else", os.getuid(), 0, ()))
     assert (peers, sent[0]["status"]) == ([], 403)
     assert b"same uids on all servers" in sent[1]["body"]
 
 
-def test_an_account_that_the_leader_cannot_look_up_in_time_is_refused_for_now() -> None:
+def test_account_lookup_timeout_on_leader_is_retryable_error() -> None:
     answers = threading.Event()
     try:
         peers, sent = passed_on(lambda _: answers.wait(60) and None, 0.05)
@@ -150,6 +150,6 @@ def test_an_account_that_the_leader_cannot_look_up_in_time_is_refused_for_now() 
     assert json.loads(sent[1]["body"])["code"] == "cluster_error"
 
 
-def test_nobody_vouches_for_a_caller_whom_the_kernel_does_not_name() -> None:
+def test_caller_without_kernel_credentials_is_not_forwarded() -> None:
     with pytest.raises(NotVouched):
         header(peer=Peer(uid=None, host="10.0.0.9"))

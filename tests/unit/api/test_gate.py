@@ -67,13 +67,13 @@ async def answering(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"{}"})
 
 
-def test_an_answer_of_the_leader_says_so_and_in_which_term() -> None:
+def test_leader_response_carries_role_and_term() -> None:
     line = asked(LeaderGate(answering, Standing(), 3))
     assert line.status == 200
     assert dict(line.sent[0]["headers"]) == {b"x-tgpu-role": b"leader", b"x-tgpu-term": b"3"}
 
 
-def test_health_of_one_that_is_not_sure_of_the_lead_does_not_say_that_it_leads() -> None:
+def test_health_of_uncertain_leader_does_not_claim_leadership() -> None:
     standing = Standing()
     standing.is_held = False
     line = asked(LeaderGate(answering, standing, 3), path="/api/v1/health")
@@ -81,7 +81,7 @@ def test_health_of_one_that_is_not_sure_of_the_lead_does_not_say_that_it_leads()
     assert dict(line.sent[0]["headers"])[b"x-tgpu-role"] == b"unsure"
 
 
-def test_who_cannot_be_sure_of_the_lead_does_not_even_begin() -> None:
+def test_uncertain_leader_does_not_start_request() -> None:
     standing = Standing()
     begun = []
 
@@ -97,7 +97,7 @@ def test_who_cannot_be_sure_of_the_lead_does_not_even_begin() -> None:
     assert asked(gate).status == 503, "an answer of term 3 is none of term 4"
 
 
-def test_who_is_not_sure_of_the_lead_as_the_database_is_away_says_that() -> None:
+def test_leader_uncertain_due_to_database_says_so() -> None:
     standing = Standing()
     standing.is_held, standing.trouble = False, "the database does not say who leads: refused"
     line = asked(LeaderGate(answering, standing, 3), "POST")
@@ -109,7 +109,7 @@ def test_who_is_not_sure_of_the_lead_as_the_database_is_away_says_that() -> None
     assert asked(LeaderGate(answering, standing, 3)).code == "not_leader", "that is of another term"
 
 
-def test_an_answer_that_was_worked_out_before_the_lead_was_lost_is_kept_back() -> None:
+def test_response_computed_before_leadership_loss_is_withheld() -> None:
     standing = Standing()
 
     async def frozen_meanwhile(scope: Any, receive: Any, send: Any) -> None:
@@ -123,7 +123,7 @@ def test_an_answer_that_was_worked_out_before_the_lead_was_lost_is_kept_back() -
     assert (change.status, change.code) == (503, "outcome_unknown"), "it may have been done"
 
 
-def test_a_stream_ends_where_the_lead_does() -> None:
+def test_stream_ends_with_leadership() -> None:
     standing = Standing()
 
     async def streaming(scope: Any, receive: Any, send: Any) -> None:
@@ -136,17 +136,17 @@ def test_a_stream_ends_where_the_lead_does() -> None:
     assert [message.get("body") for message in line.sent] == [None, b"one"]
 
 
-def test_health_is_told_by_whoever_is_asked() -> None:
+def test_health_is_answered_by_every_server() -> None:
     standing = Standing()
     standing.is_held = False
     assert asked(LeaderGate(answering, standing, 3), path="/api/v1/health").status == 200
 
 
-def test_a_server_that_is_starting_says_so() -> None:
+def test_starting_server_says_so() -> None:
     assert asked(SwitchableApp()).status == 503
 
 
-def test_a_hand_over_waits_for_the_answers_to_changes() -> None:
+def test_handover_waits_for_responses_to_changes() -> None:
     async def play() -> list[str]:
         told = []
         go = asyncio.Event()

@@ -43,7 +43,7 @@ async def scope_of(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["job-1", "a?tasks=1", "a#b", "%41", "a b", "é", "a\r\nx-more: 1"])
-def test_a_name_stays_one_name_whatever_is_in_it(name: str) -> None:
+def test_name_is_preserved_whatever_characters_it_has(name: str) -> None:
     scope = asyncio.run(scope_of(name))
     raw = scope["raw_path"].decode()
     assert scope["path"] == f"/api/v1/jobs/{name}", "as the listener for HTTP gives it"

@@ -30,27 +30,27 @@ def reasons(lab: ApiLab, check: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_lab_that_is_well_says_so_of_every_part(lab: ApiLab) -> None:
+def test_healthy_lab_reports_every_component_ok(lab: ApiLab) -> None:
     health = lab.get("/health").json
     assert (health["status"], health["reasons"]) == ("healthy", [])
     assert set(health["checks"].values()) == {"ok"}
 
 
-def test_an_agent_that_is_away_is_told(lab: ApiLab) -> None:
+def test_disconnected_agent_is_reported(lab: ApiLab) -> None:
     lab.tell(NodeSilent("n0"))
     (reason,) = reasons(lab, "nodes")
     assert (reason["status"], reason["detail"]) == ("degraded", "no node is online")
     assert "agent.log" in reason["remedy"]
 
 
-def test_a_cluster_that_no_node_has_joined_yet_says_how_one_does() -> None:
+def test_cluster_without_nodes_explains_how_to_join() -> None:
     with ApiLab(nodes=0) as lab:
         (reason,) = reasons(lab, "nodes")
     assert reason["detail"] == "no node is online"
     assert "tgpu node token create" in reason["remedy"]
 
 
-def test_a_driver_that_is_left_alone_is_told(lab: ApiLab) -> None:
+def test_suspended_driver_polling_is_reported(lab: ApiLab) -> None:
     problem = "GPUs cannot be read: timed out; next try in 20 s"
     lab.loop.telemetry["n0"] = NodeReadings(at_ms=0, problem=problem)
     (reason,) = reasons(lab, "gpus")
@@ -58,7 +58,7 @@ def test_a_driver_that_is_left_alone_is_told(lab: ApiLab) -> None:
     assert "nvidia-smi" in reason["remedy"]
 
 
-def test_sick_and_leaking_gpus_are_told_each_with_its_own_remedy(lab: ApiLab) -> None:
+def test_unhealthy_and_leaking_gpus_are_reported_with_remedies(lab: ApiLab) -> None:
     left = DeviceProcess(pid=4321, user="ann", memory_mb=9000, allocation_id="job-99.1")
     other = DeviceProcess(pid=1, user="bob", memory_mb=9000)
     lab.tell(
@@ -81,7 +81,7 @@ def test_sick_and_leaking_gpus_are_told_each_with_its_own_remedy(lab: ApiLab) ->
     assert "3 further GPUs" in reasons(lab, "gpus")[-1]["detail"]
 
 
-def test_a_store_that_cannot_write_or_be_read_is_told(lab: ApiLab, monkeypatch: Any) -> None:
+def test_unwritable_or_unreadable_store_is_reported(lab: ApiLab, monkeypatch: Any) -> None:
     from gpu_scheduler.model.errors import StoreUnavailable
 
     lab.loop.trouble = "the disk is full"
@@ -97,7 +97,7 @@ def test_a_store_that_cannot_write_or_be_read_is_told(lab: ApiLab, monkeypatch: 
     assert reply.json["status"] == "unhealthy"
 
 
-def test_a_queue_that_is_full_is_told(lab: ApiLab) -> None:
+def test_full_queue_is_reported(lab: ApiLab) -> None:
     state = lab.loop.core.state
     state.queued_tasks = state.limits.max_queued_tasks
     assert "is full" in reasons(lab, "queue")[0]["detail"]
@@ -116,14 +116,14 @@ class Waiting:
         self.lanes = {"slack": Lane(waiting={"a": row}), "mail": Lane()}
 
 
-def test_a_backlog_of_notifications_is_told() -> None:
+def test_notification_backlog_is_reported() -> None:
     with ApiLab(notifications=Waiting()) as lab:
         (reason,) = reasons(lab, "notifications")
     assert "1 notifications wait for slack, for up to 60 minutes" in reason["detail"]
     assert "tgpu notify test slack" in reason["remedy"]
 
 
-def test_what_the_server_finds_of_itself_is_told_and_the_worst_comes_first() -> None:
+def test_self_monitoring_findings_are_reported_worst_first() -> None:
     found = [
         HealthFinding("disk", "degraded", "little room", "make some"),
         HealthFinding("clock", "unhealthy", "mad", "mend it"),

@@ -26,7 +26,7 @@ class Context:
         raise Aborted(f"{code.name}: {text}")
 
 
-def test_who_does_not_say_who_it_is_holds_no_stream_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_without_hello_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu_scheduler.api.grpc.node_service.HELLO_S", 0.01)
 
     async def requests() -> AsyncIterator[pb.AgentMessage]:

@@ -18,7 +18,7 @@ def submitted(lab: ApiLab) -> str:
     return str(lab.post("/jobs", {"command": ["a"], "hold": True}).json["job_id"])
 
 
-def test_a_repeated_retry_does_not_run_the_job_again(lab: ApiLab) -> None:
+def test_repeated_retry_does_not_run_job_again(lab: ApiLab) -> None:
     job = submitted(lab)
     lab.call("DELETE", f"/jobs/{job}")
     key = {"Idempotency-Key": "retry-1"}
@@ -30,7 +30,7 @@ def test_a_repeated_retry_does_not_run_the_job_again(lab: ApiLab) -> None:
     assert lab.get(f"/jobs/{job}").json["state"] == "cancelled", "it was put back once"
 
 
-def test_a_repeated_removal_is_answered_although_the_thing_is_gone(lab: ApiLab) -> None:
+def test_repeated_removal_is_answered_after_resource_is_gone(lab: ApiLab) -> None:
     tenant = lab.post("/tenants", {"name": "short-lived"}).json["id"]
     key = {"Idempotency-Key": "remove-1"}
     assert lab.call("DELETE", f"/tenants/{tenant}", headers=key).status == 200
@@ -38,7 +38,7 @@ def test_a_repeated_removal_is_answered_although_the_thing_is_gone(lab: ApiLab) 
     assert lab.call("DELETE", f"/tenants/{tenant}").status == 404
 
 
-def test_a_repeated_removal_is_answered_while_the_thing_is_still_going(lab: ApiLab) -> None:
+def test_repeated_removal_is_answered_while_resource_is_being_removed(lab: ApiLab) -> None:
     service = lab.post("/services", {"name": "web", "command": ["serve"], "replicas": 1}).json
     until = time.monotonic() + 60
     while not (members := lab.get(f"/services/{service['id']}").json["members"]):
@@ -56,7 +56,7 @@ def test_a_repeated_removal_is_answered_while_the_thing_is_still_going(lab: ApiL
         assert again.headers["Idempotency-Replayed"] == "true"
 
 
-def test_a_change_that_was_refused_leaves_its_key_free(lab: ApiLab) -> None:
+def test_rejected_change_leaves_key_unused(lab: ApiLab) -> None:
     job = submitted(lab)
     key = {"Idempotency-Key": "release-1"}
     assert lab.call("POST", f"/jobs/{job}/retry", headers=key).status == 409
@@ -64,7 +64,7 @@ def test_a_change_that_was_refused_leaves_its_key_free(lab: ApiLab) -> None:
     assert lab.call("POST", f"/jobs/{job}/retry", headers=key).status == 200
 
 
-def test_the_key_of_a_change_is_for_that_change_alone(lab: ApiLab) -> None:
+def test_key_is_bound_to_one_change(lab: ApiLab) -> None:
     one, other = submitted(lab), submitted(lab)
     key = {"Idempotency-Key": "cancel-1"}
     assert lab.call("DELETE", f"/jobs/{one}", headers=key).status == 200
@@ -72,7 +72,7 @@ def test_the_key_of_a_change_is_for_that_change_alone(lab: ApiLab) -> None:
     assert (reply.status, reply.code) == (422, "key_reused")
 
 
-def test_a_new_token_is_never_told_twice(lab: ApiLab) -> None:
+def test_new_token_is_never_returned_twice(lab: ApiLab) -> None:
     key = {"Idempotency-Key": "token-1"}
     body = {"name": "ci", "user": "nobody"}
     first = lab.post("/tokens", body, headers=key)

@@ -22,7 +22,7 @@ def ids(reply: Any) -> list[str]:
     return [job["id"] for job in reply.json["jobs"]]
 
 
-def test_a_job_shows_what_was_asked_and_what_became_of_it(lab: ApiLab) -> None:
+def test_job_shows_request_and_outcome(lab: ApiLab) -> None:
     job_id = lab.submit(
         name="train",
         gpu_count=2,
@@ -55,12 +55,12 @@ def test_a_job_shows_what_was_asked_and_what_became_of_it(lab: ApiLab) -> None:
     assert job["allocation"][0]["node"] == "n0"
 
 
-def test_a_job_without_a_limit_tells_the_one_that_holds_for_it(lab: ApiLab) -> None:
+def test_job_without_limit_shows_effective_limit(lab: ApiLab) -> None:
     job = lab.get(f"/jobs/{lab.submit(name='x')}").json
     assert (job["max_runtime_minutes"], job["time_limit_minutes"]) == (None, 7 * 24 * 60)
 
 
-def test_an_elastic_gang_tells_with_how_many_members_it_runs(lab: ApiLab) -> None:
+def test_elastic_gang_shows_running_members(lab: ApiLab) -> None:
     job_id = lab.submit(gpu_count=3, members=4, min_members=2)
     job = lab.get(f"/jobs/{job_id}").json
     assert (job["gpu_count"], job["members"]) == (12, 4), "what was asked for"
@@ -74,7 +74,7 @@ def test_an_elastic_gang_tells_with_how_many_members_it_runs(lab: ApiLab) -> Non
     assert plain["placed_members"] is None
 
 
-def test_pages_go_on_where_the_last_one_ended(lab: ApiLab) -> None:
+def test_pages_continue_where_last_one_ended(lab: ApiLab) -> None:
     for number in range(7):
         lab.submit(name=f"n{number}", priority=100 * (number % 3))
     seen: list[str] = []
@@ -124,19 +124,19 @@ def test_lists_are_filtered(lab: ApiLab) -> None:
         "name=" + "x" * 5000,
     ],
 )
-def test_a_query_that_means_nothing_is_refused(lab: ApiLab, query: str) -> None:
+def test_invalid_query_is_rejected(lab: ApiLab, query: str) -> None:
     reply = lab.get(f"/jobs?{query}")
     assert (reply.status, reply.code) == (400, "invalid_request")
 
 
-def test_a_job_that_is_not_there_is_not_found(lab: ApiLab) -> None:
+def test_unknown_job_is_not_found(lab: ApiLab) -> None:
     for path in ("/jobs/99", "/jobs/99/explain", "/jobs/99/attempts", "/jobs/99/logs", "/tasks/99"):
         assert (lab.get(path).status, lab.get(path).code) == (404, "not_found")
     assert lab.get("/jobs/none").status == 400
     assert lab.call("DELETE", "/jobs/99").status == 404
 
 
-def test_a_waiting_job_says_why_where_and_until_when(lab: ApiLab) -> None:
+def test_waiting_job_shows_reason_position_and_forecast(lab: ApiLab) -> None:
     first = lab.submit(gpu_count=8, estimate_seconds=3600)
     lab.start(first)
     second = lab.submit(gpu_count=8, estimate_seconds=3600)
@@ -155,7 +155,7 @@ def test_a_waiting_job_says_why_where_and_until_when(lab: ApiLab) -> None:
     assert (ended["state"], ended["reason"]) == ("failed", "failed with exit code 1")
 
 
-def test_a_held_job_waits_until_it_is_released(lab: ApiLab) -> None:
+def test_held_job_waits_until_release(lab: ApiLab) -> None:
     job_id = lab.submit(hold=True)
     assert lab.get(f"/jobs/{job_id}/explain").json["code"] == "held"
     assert lab.post(f"/jobs/{job_id}/release").json["status"] == "pending"
@@ -164,7 +164,7 @@ def test_a_held_job_waits_until_it_is_released(lab: ApiLab) -> None:
     assert (refused.status, refused.code) == (409, "wrong_state")
 
 
-def test_a_waiting_job_can_be_changed(lab: ApiLab) -> None:
+def test_waiting_job_can_be_updated(lab: ApiLab) -> None:
     job_id = lab.submit(hold=True, gpu_count=1)
     changes = {"name": "new", "priority": "urgent", "gpu_count": 2, "max_runtime_minutes": 5}
     job = lab.call("PATCH", f"/jobs/{job_id}", changes).json
@@ -179,14 +179,14 @@ def test_a_waiting_job_can_be_changed(lab: ApiLab) -> None:
     assert lab.call("PATCH", f"/jobs/{job_id}", {"user": "root"}).status == 400
 
 
-def test_a_waiting_job_is_cancelled_and_a_running_one_is_being_stopped(lab: ApiLab) -> None:
+def test_waiting_job_is_cancelled_and_running_job_is_stopping(lab: ApiLab) -> None:
     waiting, running = lab.submit(hold=True), lab.submit()
     lab.start(running)
     assert lab.call("DELETE", f"/jobs/{waiting}").json["status"] == "cancelled"
     assert lab.call("DELETE", f"/jobs/{running}").json["status"] == "cancelling"
 
 
-def test_to_cancel_again_changes_nothing_and_is_no_error(lab: ApiLab) -> None:
+def test_repeated_cancel_changes_nothing_and_succeeds(lab: ApiLab) -> None:
     cancelled, completed = lab.submit(hold=True), lab.submit()
     for _ in range(2):
         assert lab.call("DELETE", f"/jobs/{cancelled}").json["status"] == "cancelled"
@@ -196,7 +196,7 @@ def test_to_cancel_again_changes_nothing_and_is_no_error(lab: ApiLab) -> None:
     assert (refused.status, refused.code) == (409, "wrong_state")
 
 
-def test_a_change_that_is_refused_does_not_hold_the_job_either(lab: ApiLab) -> None:
+def test_rejected_update_does_not_hold_job(lab: ApiLab) -> None:
     job_id = lab.submit(hold=True, gpu_count=1)
     refused = lab.call("PATCH", f"/jobs/{job_id}", {"gpu_count": 999, "hold": False})
     assert refused.status == 422
@@ -206,7 +206,7 @@ def test_a_change_that_is_refused_does_not_hold_the_job_either(lab: ApiLab) -> N
     lab.start(job_id)
 
 
-def test_a_failed_job_can_be_retried_and_keeps_its_attempts(lab: ApiLab) -> None:
+def test_failed_job_can_be_retried_and_keeps_attempts(lab: ApiLab) -> None:
     job_id = lab.submit()
     lab.start(job_id)
     lab.end(job_id, 3)
@@ -222,7 +222,7 @@ def test_a_failed_job_can_be_retried_and_keeps_its_attempts(lab: ApiLab) -> None
     assert refused.status == 409
 
 
-def test_a_retry_says_which_tasks_of_an_array_wait_again() -> None:
+def test_retry_names_requeued_array_tasks() -> None:
     with ApiLab() as lab:
         job_id = lab.submit(array="0-3", gpu_count=1)
         for task in range(4):
@@ -251,7 +251,7 @@ def test_a_retry_says_which_tasks_of_an_array_wait_again() -> None:
         assert lab.post(f"/jobs/{job_id}/retry?canceled=true").status == 400
 
 
-def test_a_job_whose_environment_is_dropped_is_not_retried_without_it(lab: ApiLab) -> None:
+def test_job_with_deleted_environment_cannot_be_retried(lab: ApiLab) -> None:
     job_id = lab.submit(captured_environment={"A": "1"})
     lab.start(job_id)
     lab.end(job_id, 1)
@@ -261,7 +261,7 @@ def test_a_job_whose_environment_is_dropped_is_not_retried_without_it(lab: ApiLa
     assert "retention.environments_days" in refused.error
 
 
-def test_an_array_shows_its_tasks(lab: ApiLab) -> None:
+def test_array_shows_its_tasks(lab: ApiLab) -> None:
     reply = lab.post("/jobs", {"command": ["a"], "array": "0-9%2", "gpu_count": 1})
     assert reply.json["tasks"] == 10
     job_id = reply.json["job_id"]
@@ -294,7 +294,7 @@ def test_an_array_shows_its_tasks(lab: ApiLab) -> None:
     assert lab.post("/jobs/1_2/hold").status == 400
 
 
-def test_tasks_that_an_array_does_not_have_cannot_be_cancelled(lab: ApiLab) -> None:
+def test_unknown_array_tasks_cannot_be_cancelled(lab: ApiLab) -> None:
     job_id = lab.submit(array="0-9", hold=True)
     for _ in range(2):
         for path in ("/jobs/1_12", "/jobs/1?tasks=12", "/jobs/1?tasks=5-12", "/tasks/1?tasks=10"):
@@ -305,7 +305,7 @@ def test_tasks_that_an_array_does_not_have_cannot_be_cancelled(lab: ApiLab) -> N
         lab.call("DELETE", f"/jobs/{job_id}")
 
 
-def test_a_plain_job_has_no_tasks(lab: ApiLab) -> None:
+def test_plain_job_has_no_tasks(lab: ApiLab) -> None:
     job_id = lab.submit()
     assert lab.get(f"/jobs/{job_id}/tasks").status == 409
     assert lab.call("DELETE", f"/jobs/{job_id}?tasks=1").status == 409
@@ -314,7 +314,7 @@ def test_a_plain_job_has_no_tasks(lab: ApiLab) -> None:
 # --- logs
 
 
-def test_logs_are_those_of_the_last_attempt(lab: ApiLab) -> None:
+def test_logs_are_those_of_last_attempt(lab: ApiLab) -> None:
     job_id = lab.submit()
     assert lab.get(f"/jobs/{job_id}/logs").status == 200
     lab.logs.texts[f"{job_id}.1", 0] = b"one\ntwo\nthree\n"
@@ -332,7 +332,7 @@ def test_logs_are_those_of_the_last_attempt(lab: ApiLab) -> None:
     assert lab.get(f"/jobs/{job_id}/logs?task=1").status == 404
 
 
-def test_logs_can_be_followed_before_the_job_has_started(lab: ApiLab) -> None:
+def test_logs_can_be_followed_before_start(lab: ApiLab) -> None:
     job_id = lab.submit(hold=True)
     lab.logs.texts[f"{job_id}.1", 0] = b"first\n"
     lab.logs.more[f"{job_id}.1", 0] = [b"second\n", b"third\n"]
@@ -347,7 +347,7 @@ def test_logs_can_be_followed_before_the_job_has_started(lab: ApiLab) -> None:
     assert followed.body == b"third\n"
 
 
-def test_following_a_job_that_never_starts_ends_with_it(lab: ApiLab) -> None:
+def test_following_job_that_never_starts_ends_with_it(lab: ApiLab) -> None:
     job_id = lab.submit(hold=True)
     connection = lab.connection()
     connection.request("GET", f"/api/v1/jobs/{job_id}/logs?follow=1")
@@ -357,7 +357,7 @@ def test_following_a_job_that_never_starts_ends_with_it(lab: ApiLab) -> None:
     connection.close()
 
 
-def test_a_user_reads_only_so_many_logs_at_once() -> None:
+def test_log_streams_per_user_are_limited() -> None:
     with ApiLab(bounds=Bounds(logs_per_user=1)) as lab:
         job_id = lab.submit(hold=True)
         connection = lab.connection()
@@ -372,7 +372,7 @@ def test_a_user_reads_only_so_many_logs_at_once() -> None:
         assert lab.get(f"/jobs/{job_id}/logs").status == 200
 
 
-def test_an_array_that_has_failed_says_how(lab: ApiLab) -> None:
+def test_failed_array_shows_how_it_failed(lab: ApiLab) -> None:
     job_id = lab.submit(array="0-2", gpu_count=1)
     for task, code in enumerate((0, 3, 4)):
         lab.start(f"{job_id}_{task}")
@@ -390,7 +390,7 @@ def test_an_array_that_has_failed_says_how(lab: ApiLab) -> None:
         ({"gpu_count": 1, "allowed_gpus": "x"}, "allowed_gpus is not a list of GPUs"),
     ],
 )
-def test_what_could_only_be_a_mistake_is_refused(
+def test_obviously_mistaken_values_are_rejected(
     lab: ApiLab, asked: dict[str, str], said: str
 ) -> None:
     reply = lab.post("/jobs", {"command": ["a"], **asked})
@@ -399,7 +399,7 @@ def test_what_could_only_be_a_mistake_is_refused(
     assert lab.get("/jobs").json["jobs"] == []
 
 
-def test_logs_of_an_array_need_a_task(lab: ApiLab) -> None:
+def test_logs_of_array_need_task(lab: ApiLab) -> None:
     job_id = lab.submit(array="0-1")
     lab.logs.texts[f"{job_id}_1.1", 0] = b"task one\n"
     lab.wait_for(job_id, "scheduled")
@@ -408,7 +408,7 @@ def test_logs_of_an_array_need_a_task(lab: ApiLab) -> None:
     assert lab.get("/jobs/1_1/logs").body == b"task one\n"
 
 
-def test_jobs_that_ended_within_a_time_can_be_listed(lab: ApiLab) -> None:
+def test_jobs_can_be_listed_by_end_time(lab: ApiLab) -> None:
     ended, running = lab.submit(), lab.submit()
     for job in (ended, running):
         lab.start(job)
@@ -421,7 +421,7 @@ def test_jobs_that_ended_within_a_time_can_be_listed(lab: ApiLab) -> None:
     assert list(numbers.values()) == [[lab.get(f"/jobs/{ended}").json["id"]], [], []]
 
 
-def test_a_job_can_name_its_nodes() -> None:
+def test_job_can_name_its_nodes() -> None:
     with ApiLab(nodes=2) as lab:
         job = lab.submit(gpu_count=1, nodes=["n1"])
         lab.start(job)

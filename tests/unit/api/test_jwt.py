@@ -76,7 +76,7 @@ def verify(tmp_path: Path) -> Callable[..., Caller]:
 # --- what is believed
 
 
-def test_a_signed_token_speaks_for_an_account_in_a_tenant(verify: Callable[..., Caller]) -> None:
+def test_jwt_authenticates_account_in_tenant(verify: Callable[..., Caller]) -> None:
     caller = verify(role="tenant-admin")
     assert (caller.user, caller.uid, caller.gid) == ("nobody", NOBODY.pw_uid, NOBODY.pw_gid)
     assert (caller.tenant, caller.tenants) == ("vision", {"vision"})
@@ -84,19 +84,19 @@ def test_a_signed_token_speaks_for_an_account_in_a_tenant(verify: Callable[..., 
     assert (caller.origin, caller.via, caller.confined) == ("192.0.2.7", "jwt", True)
 
 
-def test_without_a_tenant_the_accounts_own_ones_count(verify: Callable[..., Caller]) -> None:
+def test_jwt_without_tenant_uses_tenants_of_account(verify: Callable[..., Caller]) -> None:
     caller = verify(tenant=None)
     assert (caller.tenants, caller.confined, caller.role) == ({"default"}, False, Role.USER)
 
 
 @pytest.mark.parametrize(("algorithm", "key"), [("RS256", RSA_KEY), ("ES256", EC_KEY)])
-def test_public_keys_check_signatures(tmp_path: Path, algorithm: str, key: Any) -> None:
+def test_public_keys_verify_signatures(tmp_path: Path, algorithm: str, key: Any) -> None:
     verifier = a_verifier(tmp_path, algorithm, public_pem(key))
     text = jwt.encode(claims(), key, algorithm)
     assert caller_of(verifier, text).user == "nobody"
 
 
-def test_a_key_set_is_chosen_from_by_id(tmp_path: Path) -> None:
+def test_key_is_chosen_from_key_set_by_id(tmp_path: Path) -> None:
     other = rsa.generate_private_key(public_exponent=65_537, key_size=2048)
     keys = [
         json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key())) | {"kid": name}
@@ -114,7 +114,7 @@ def test_a_key_set_is_chosen_from_by_id(tmp_path: Path) -> None:
         caller_of(verifier, unknown)
 
 
-def test_groups_of_the_issuer_can_mean_roles(tmp_path: Path) -> None:
+def test_issuer_groups_map_to_roles(tmp_path: Path) -> None:
     meanings = {"gpu-admins": Role.ADMIN, "staff": Role.USER}
     verifier = a_verifier(
         tmp_path,
@@ -147,7 +147,7 @@ def test_groups_of_the_issuer_can_mean_roles(tmp_path: Path) -> None:
         ("iat", 600, "token_not_yet_valid"),
     ],
 )
-def test_what_is_not_for_now_is_refused(
+def test_expired_or_future_jwt_is_rejected(
     verify: Callable[..., Caller], claim: str, seconds_from_now: int, code: str
 ) -> None:
     with pytest.raises(BadToken) as refused:
@@ -170,7 +170,7 @@ def test_what_is_not_for_now_is_refused(
         ({"sub": "nobody\0"}, "token_without_user"),
     ],
 )
-def test_what_is_not_for_us_or_no_token_is_refused(
+def test_jwt_for_another_audience_or_issuer_is_rejected(
     verify: Callable[..., Caller], changes: dict[str, Any], code: str
 ) -> None:
     with pytest.raises(BadToken) as refused:
@@ -178,22 +178,22 @@ def test_what_is_not_for_us_or_no_token_is_refused(
     assert refused.value.code == code
 
 
-def test_clocks_may_be_a_little_apart(verify: Callable[..., Caller]) -> None:
+def test_small_clock_skew_is_tolerated(verify: Callable[..., Caller]) -> None:
     assert verify(exp=int(time.time()) - 10).user == "nobody"
     assert verify(nbf=int(time.time()) + 10).user == "nobody"
 
 
-def test_a_tenant_that_is_not_known_is_refused(verify: Callable[..., Caller]) -> None:
+def test_unknown_tenant_is_rejected(verify: Callable[..., Caller]) -> None:
     with pytest.raises(WrongTenant):
         verify(tenant="audio")
 
 
-def test_another_key_is_refused(verify: Callable[..., Caller]) -> None:
+def test_jwt_signed_with_another_key_is_rejected(verify: Callable[..., Caller]) -> None:
     with pytest.raises(BadToken):
         verify(key=b"x" * 32)
 
 
-def test_the_token_does_not_choose_its_algorithm(tmp_path: Path) -> None:
+def test_jwt_cannot_choose_its_algorithm(tmp_path: Path) -> None:
     verifier = a_verifier(tmp_path, "RS256", public_pem(RSA_KEY))
     head = base64.urlsafe_b64encode(b'{"alg":"none","typ":"JWT"}').rstrip(b"=").decode()
     body = base64.urlsafe_b64encode(json.dumps(claims()).encode()).rstrip(b"=").decode()
@@ -210,7 +210,7 @@ def test_the_token_does_not_choose_its_algorithm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a.b", "a.b.c", "....", "é.é.é", "e30.e30.e30", "{}"])
-def test_what_is_no_token_is_refused(tmp_path: Path, text: str) -> None:
+def test_malformed_jwt_is_rejected(tmp_path: Path, text: str) -> None:
     with pytest.raises(BadToken):
         caller_of(a_verifier(tmp_path, "HS256", SECRET), text)
 
@@ -227,14 +227,14 @@ def test_what_is_no_token_is_refused(tmp_path: Path, text: str) -> None:
         ("ES256", public_pem(RSA_KEY), "holds no key for ES256"),
     ],
 )
-def test_a_key_that_does_not_fit_is_refused_at_the_start(
+def test_unsuitable_key_is_rejected_at_start(
     tmp_path: Path, algorithm: str, data: bytes, said: str
 ) -> None:
     with pytest.raises(InvalidInput, match=said):
         a_verifier(tmp_path, algorithm, data)
 
 
-def test_a_private_key_is_not_wanted(tmp_path: Path) -> None:
+def test_private_key_is_rejected(tmp_path: Path) -> None:
     pem = RSA_KEY.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -244,7 +244,7 @@ def test_a_private_key_is_not_wanted(tmp_path: Path) -> None:
         a_verifier(tmp_path, "RS256", pem)
 
 
-def test_new_keys_are_taken_over_and_broken_ones_are_not(tmp_path: Path) -> None:
+def test_new_keys_are_reloaded_and_broken_ones_ignored(tmp_path: Path) -> None:
     now = [0.0]
     file = tmp_path / "secret"
     file.write_bytes(SECRET)

@@ -26,7 +26,7 @@ def lab() -> Iterator[ApiLab]:
         yield lab
 
 
-def test_a_tenant_shows_and_changes_the_limits_of_its_users(lab: ApiLab) -> None:
+def test_tenant_shows_and_updates_user_limits(lab: ApiLab) -> None:
     tenant = lab.get("/tenants/vision").json
     assert (tenant["user_max_gpus"], tenant["budget_period"]) == (2, "month")
     changed = lab.call("PATCH", "/tenants/vision", {"user_max_gpus": None, "user_max_jobs": 3})
@@ -36,7 +36,7 @@ def test_a_tenant_shows_and_changes_the_limits_of_its_users(lab: ApiLab) -> None
     assert refused.status == 400
 
 
-def test_limits_say_what_is_used_and_left(lab: ApiLab) -> None:
+def test_limits_show_used_and_remaining(lab: ApiLab) -> None:
     job_id = lab.submit(tenant_id="vision", gpu_count=1, max_runtime_minutes=60)
     lab.start(job_id)
     found = {
@@ -54,7 +54,7 @@ def test_limits_say_what_is_used_and_left(lab: ApiLab) -> None:
     assert hours["turns_at"] is not None
 
 
-def test_what_is_over_a_limit_is_refused_with_the_numbers(lab: ApiLab) -> None:
+def test_request_over_limit_is_rejected_with_numbers(lab: ApiLab) -> None:
     wide = lab.post(
         "/jobs",
         {
@@ -73,7 +73,7 @@ def test_what_is_over_a_limit_is_refused_with_the_numbers(lab: ApiLab) -> None:
     assert "may have 1 jobs waiting and has 1" in many.json["error"]
 
 
-def test_users_see_their_own_limits_only(lab: ApiLab) -> None:
+def test_users_see_only_their_own_limits(lab: ApiLab) -> None:
     ben = {"X-Test-User": "ben"}
     assert lab.get("/limits", headers=ben).status == 200
     assert lab.get("/limits?user=ann", headers=ben).status == 403

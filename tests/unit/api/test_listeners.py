@@ -24,7 +24,7 @@ def only_unix(path: Path) -> Addresses:
     return Addresses(http=None, metrics=None, unix=path)
 
 
-def test_a_port_in_use_is_named_with_the_setting_that_changes_it() -> None:
+def test_port_in_use_is_named_with_its_setting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(CannotListen, match=f"port {port} on 127.0.0.1 is in use.*http_port"):
@@ -33,7 +33,7 @@ def test_a_port_in_use_is_named_with_the_setting_that_changes_it() -> None:
             BoundSockets(Addresses(http=("127.0.0.1", 0), metrics=("127.0.0.1", port)))
 
 
-def test_when_one_address_cannot_be_taken_none_is(directory: Path) -> None:
+def test_no_address_is_bound_when_one_fails(directory: Path) -> None:
     path = directory / "s.sock"
     (directory / "file").write_text("x")
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -48,7 +48,7 @@ def test_when_one_address_cannot_be_taken_none_is(directory: Path) -> None:
     assert not path.exists()
 
 
-def test_port_zero_lets_the_system_choose() -> None:
+def test_port_zero_lets_system_choose() -> None:
     listening = BoundSockets(Addresses(http=("127.0.0.1", 0), metrics=("127.0.0.1", 0)))
     assert listening.http_port
     assert listening.metrics_port
@@ -56,7 +56,7 @@ def test_port_zero_lets_the_system_choose() -> None:
     listening.close()
 
 
-def test_callers_that_are_gone_without_a_word_are_found_out_by_the_kernel() -> None:
+def test_tcp_keepalive_detects_vanished_callers() -> None:
     taken = BoundSockets(Addresses(http=("127.0.0.1", 0), metrics=None))
     assert taken.http is not None
     taken.http.setblocking(True)
@@ -68,20 +68,20 @@ def test_callers_that_are_gone_without_a_word_are_found_out_by_the_kernel() -> N
     taken.close()
 
 
-def test_an_address_that_does_not_exist_is_refused() -> None:
+def test_unknown_address_is_rejected() -> None:
     for host, port in (("192.0.2.77", 80), ("127.0.0.1", 70_000)):
         with pytest.raises(CannotListen):
             BoundSockets(Addresses(http=(host, port), metrics=None))
 
 
-def test_everybody_may_reach_the_socket(directory: Path) -> None:
+def test_socket_is_accessible_to_everyone(directory: Path) -> None:
     path = directory / "s.sock"
     listening = BoundSockets(only_unix(path))
     assert stat.S_IMODE(path.stat().st_mode) == 0o666
     listening.close()
 
 
-def test_a_socket_that_was_left_behind_is_replaced_and_a_living_one_is_not(
+def test_stale_socket_is_replaced_and_live_one_is_not(
     directory: Path,
 ) -> None:
     path = directory / "s.sock"
@@ -94,14 +94,14 @@ def test_a_socket_that_was_left_behind_is_replaced_and_a_living_one_is_not(
     living.close()
 
 
-def test_a_path_that_is_too_long_is_refused(directory: Path) -> None:
+def test_path_too_long_is_rejected(directory: Path) -> None:
     with pytest.raises(CannotListen, match="longer than 107"):
         BoundSockets(only_unix(directory / ("x" * 120)))
     with pytest.raises(CannotListen, match="cannot listen"):
         BoundSockets(only_unix(directory / "missing" / "s.sock"))
 
 
-def test_a_server_that_closes_lets_go_of_its_addresses_and_followers() -> None:
+def test_closing_server_releases_addresses_and_followers() -> None:
     with ApiLab() as lab:
         job_id = lab.submit(hold=True)
         connection = lab.connection()

@@ -15,8 +15,6 @@ from gpu_scheduler.wire import agent_pb2 as pb
         (pb.Over(ran=True, ago_ms=400), None),
     ],
 )
-def test_an_end_was_when_its_node_saw_it_and_else_nobody_knows(
-    over: pb.Over, ended_ms: int | None
-) -> None:
+def test_end_time_is_that_of_node_or_unknown(over: pb.Over, ended_ms: int | None) -> None:
     """A machine that was restarted may have found it over by a clock that was wrong."""
     assert member_result(pb.Fact(over=over), 1_000).ended_ms == ended_ms

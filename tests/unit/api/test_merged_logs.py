@@ -23,12 +23,12 @@ def text(*logs: AsyncIterator[bytes], follow: bool = False) -> bytes:
     return asyncio.run(read())
 
 
-def test_lines_come_whole_member_by_member_and_with_their_rank() -> None:
+def test_lines_are_merged_whole_by_member_with_rank() -> None:
     first, second = said(b"one\ntw", b"o\nend"), said(b"", b"three\n")
     assert text(first, second) == b"[0] one\n[0] two\n[0] end\n[1] three\n"
 
 
-def test_with_follow_lines_come_as_they_are_written_and_the_view_ends_with_the_last() -> None:
+def test_followed_lines_arrive_as_written_and_end_with_last_member() -> None:
     async def run() -> list[bytes]:
         go = asyncio.Event()
 
@@ -45,7 +45,7 @@ def test_with_follow_lines_come_as_they_are_written_and_the_view_ends_with_the_l
     assert asyncio.run(run()) == [b"[1] early\n", b"[0] late\n"]
 
 
-def test_a_member_out_of_reach_says_so_and_one_that_never_was_says_nothing() -> None:
+def test_unreachable_member_is_reported_and_unstarted_one_is_silent() -> None:
     lost = said(b"a\n", ClusterError("node 'n1' is not connected, so its logs cannot be read"))
     never = said(UnknownThing("attempt j.1 has no member 2"))
     assert text(said(b"b\n"), lost, never) == (
@@ -53,17 +53,17 @@ def test_a_member_out_of_reach_says_so_and_one_that_never_was_says_nothing() -> 
     )
 
 
-def test_a_log_that_cannot_be_found_as_the_store_is_away_says_so_and_nobody_waits_for_it() -> None:
+def test_log_that_cannot_be_located_during_store_outage_is_reported() -> None:
     away = said(StoreUnavailable("the database is away"))
     assert text(said(b"b\n"), away, follow=True) == b"[0] b\n[1] (the database is away)\n"
 
 
-def test_a_mistake_in_the_log_of_one_member_ends_the_view() -> None:
+def test_error_in_one_member_log_ends_view() -> None:
     with pytest.raises(KeyError):
         text(said(b"b\n"), said(KeyError("n0")), follow=True)
 
 
-def test_who_stops_reading_stops_all() -> None:
+def test_closing_view_stops_all_readers() -> None:
     async def run() -> None:
         async def endless() -> AsyncIterator[bytes]:
             while True:

@@ -27,7 +27,7 @@ def a_chunk(*, end: bool = False) -> pb.LogChunk:
     return pb.LogChunk(request_id=1, data=b"" if end else b"x", end=end)
 
 
-def test_a_chunk_that_was_read_makes_room_for_another() -> None:
+def test_consumed_chunk_grants_credit_for_another() -> None:
     async def run() -> None:
         node = Node()
         logs = LogStreams(node.send)
@@ -47,7 +47,7 @@ def test_a_chunk_that_was_read_makes_room_for_another() -> None:
     asyncio.run(run())
 
 
-def test_a_node_that_sends_more_than_it_may_is_not_listened_to() -> None:
+def test_node_that_exceeds_log_credit_is_cut_off() -> None:
     async def run() -> None:
         logs = LogStreams(Node().send)
         reading = logs.read("n0", pb.LogRequest())
@@ -64,7 +64,7 @@ def test_a_node_that_sends_more_than_it_may_is_not_listened_to() -> None:
     asyncio.run(run())
 
 
-def test_nothing_that_another_node_sends_is_taken_for_the_log() -> None:
+def test_log_data_from_another_node_is_ignored() -> None:
     async def run() -> None:
         logs = LogStreams(Node().send)
         reading = logs.read("n0", pb.LogRequest())
@@ -80,7 +80,7 @@ def test_nothing_that_another_node_sends_is_taken_for_the_log() -> None:
     asyncio.run(run())
 
 
-def test_a_node_that_goes_ends_the_reading() -> None:
+def test_node_disconnect_ends_reading() -> None:
     async def run() -> None:
         logs = LogStreams(Node().send)
         reading = asyncio.ensure_future(anext(logs.read("n0", pb.LogRequest())))

@@ -46,7 +46,7 @@ async def all_of(visit: TerminalSession) -> list[bytes | int]:
     return [item async for item in visit.items()]
 
 
-def test_what_is_shown_makes_room_and_what_is_said_needs_credit() -> None:
+def test_output_grants_credit_and_input_needs_credit() -> None:
     async def run() -> None:
         node = Node(TERMINALS)
         node_opens = asyncio.get_running_loop().call_soon
@@ -69,7 +69,7 @@ def test_what_is_shown_makes_room_and_what_is_said_needs_credit() -> None:
     asyncio.run(run())
 
 
-def test_a_node_that_sends_more_of_a_terminal_than_it_may_is_cut_off() -> None:
+def test_node_that_exceeds_terminal_credit_is_cut_off() -> None:
     async def run() -> None:
         node = Node(TERMINALS)
         asyncio.get_running_loop().call_soon(node.takes, 8)
@@ -90,7 +90,7 @@ def test_a_node_that_sends_more_of_a_terminal_than_it_may_is_cut_off() -> None:
     ],
     ids=["away", "old"],
 )
-def test_a_terminal_that_cannot_be_reached_is_refused_with_the_reason(
+def test_unreachable_terminal_is_rejected_with_reason(
     node: Node, kind: type[Exception], says: str
 ) -> None:
     async def run() -> None:
@@ -103,7 +103,7 @@ def test_a_terminal_that_cannot_be_reached_is_refused_with_the_reason(
     assert node.told == [], "an agent that does not know of terminals is not asked"
 
 
-def test_what_the_node_finds_wrong_is_what_the_person_is_told() -> None:
+def test_node_error_is_reported_to_user() -> None:
     async def run() -> None:
         node = Node(TERMINALS)
         asyncio.get_running_loop().call_soon(node.closes, "its terminal is not there")
@@ -114,7 +114,7 @@ def test_what_the_node_finds_wrong_is_what_the_person_is_told() -> None:
     asyncio.run(run())
 
 
-def test_an_agent_that_comes_anew_ends_what_was_open_in_its_stream_before() -> None:
+def test_reconnecting_agent_closes_its_former_terminals() -> None:
     """Of its former stream nothing is answered: neither a terminal nor a log that is followed."""
 
     async def run() -> None:

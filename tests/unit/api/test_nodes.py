@@ -18,7 +18,7 @@ def lab() -> Iterator[ApiLab]:
         yield lab
 
 
-def test_a_node_shows_what_its_agent_found(lab: ApiLab) -> None:
+def test_node_shows_its_inventory(lab: ApiLab) -> None:
     lab.tell(
         NodeReported(
             node_id="ib1",
@@ -39,7 +39,7 @@ def test_a_node_shows_what_its_agent_found(lab: ApiLab) -> None:
     assert {"n0", "ib1"} == {one["id"] for one in lab.get("/nodes").json["nodes"]}
 
 
-def test_a_node_is_cordoned_drained_and_opened_again(lab: ApiLab) -> None:
+def test_node_is_cordoned_drained_and_uncordoned(lab: ApiLab) -> None:
     job = lab.submit(gpu_count=1)
     cordoned = lab.post("/nodes/n0/cordon", {"reason": "a fan is loud"}).json
     assert (cordoned["state"], cordoned["closed"]["reason"]) == ("cordoned", "a fan is loud")
@@ -56,34 +56,34 @@ def test_a_node_is_cordoned_drained_and_opened_again(lab: ApiLab) -> None:
     assert lab.post("/nodes/n0/uncordon", {}).json["state"] == "online"
 
 
-def test_a_node_that_is_lost_says_so_whatever_was_decided(lab: ApiLab) -> None:
+def test_lost_node_is_shown_as_lost_whatever_its_closure(lab: ApiLab) -> None:
     lab.post("/nodes/n0/drain", {})
     lab.tell(NodeSilent("n0"))
     lab.tell(NodeLost("n0"))
     assert lab.get("/nodes/n0").json["state"] == "lost"
 
 
-def test_nodes_stand_in_the_order_of_their_names(lab: ApiLab) -> None:
+def test_nodes_are_sorted_by_name(lab: ApiLab) -> None:
     for name in ("n10", "rack2-n1", "n2"):
         lab.tell(NodeReported(node_id=name, cpu_milli=64_000, memory_mb=512_000))
     names = [node["id"] for node in lab.get("/nodes").json["nodes"]]
     assert names == ["n0", "n2", "n10", "rack2-n1"]
 
 
-def test_gpus_of_a_node_that_does_not_answer_say_so(lab: ApiLab) -> None:
+def test_gpus_of_unresponsive_node_are_marked(lab: ApiLab) -> None:
     lab.tell(NodeSilent("n0"))
     gpus = lab.get("/gpus").json["gpus"]
     assert {gpu["why"] for gpu in gpus} == {"its node does not answer"}
 
 
-def test_labels_are_set_and_taken_away(lab: ApiLab) -> None:
+def test_labels_are_set_and_removed(lab: ApiLab) -> None:
     set_ = lab.call("PATCH", "/nodes/n0", {"labels": {"zone": "b", "owner": "vision"}}).json
     assert set_["labels"] | {"zone": "b", "owner": "vision"} == set_["labels"]
     gone = lab.call("PATCH", "/nodes/n0", {"labels": {"owner": None}}).json
     assert "owner" not in gone["labels"]
 
 
-def test_only_a_node_that_is_gone_is_removed(lab: ApiLab) -> None:
+def test_only_disconnected_node_can_be_removed(lab: ApiLab) -> None:
     refused = lab.call("DELETE", "/nodes/n0")
     assert (refused.status, "its agent is connected" in refused.error) == (409, True)
     lab.tell(NodeSilent("n0"))
@@ -111,7 +111,7 @@ def test_only_a_node_that_is_gone_is_removed(lab: ApiLab) -> None:
         ("PATCH", "/nodes/n0", {"state": "online"}, 400, "state"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_changes_nothing(
+def test_invalid_node_request_is_rejected_and_changes_nothing(
     lab: ApiLab, method: str, path: str, body: object, status: int, says: str
 ) -> None:
     before = lab.get("/nodes").json
@@ -121,7 +121,7 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(
     assert lab.get("/nodes").json == before
 
 
-def test_everybody_sees_nodes_and_only_admins_change_them(lab: ApiLab) -> None:
+def test_everyone_sees_nodes_and_only_admins_change_them(lab: ApiLab) -> None:
     assert lab.get("/nodes/n0", headers=BEN).status == 200
     for method, path, body in (
         ("POST", "/nodes/n0/cordon", {}),
@@ -135,7 +135,7 @@ def test_everybody_sees_nodes_and_only_admins_change_them(lab: ApiLab) -> None:
     assert lab.get("/nodes/n0").json["state"] == "online"
 
 
-def test_who_drained_a_node_and_why_is_on_record(lab: ApiLab) -> None:
+def test_drain_is_audited_with_actor_and_reason(lab: ApiLab) -> None:
     lab.post("/nodes/n0/drain", {"reason": "new driver"})
     rows = lab.get("/audit").json["records"]
     row = next(row for row in rows if row["action"] == "drain")

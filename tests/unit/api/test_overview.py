@@ -20,7 +20,7 @@ def ids(lab: ApiLab, query: str = "") -> list[str]:
     return [job["id"] for job in lab.get(f"/overview{query}").json["jobs"]]
 
 
-def test_what_runs_comes_first_then_the_queue_in_its_order_then_what_is_held(lab: ApiLab) -> None:
+def test_running_jobs_are_listed_before_queue_and_held_jobs(lab: ApiLab) -> None:
     held = lab.submit(gpu_count=1, hold=True)
     runs = lab.submit(gpu_count=8)
     low, high, normal = (
@@ -38,7 +38,7 @@ def test_what_runs_comes_first_then_the_queue_in_its_order_then_what_is_held(lab
     assert [gpu["index"] for gpu in cluster["gpus"]] == list(range(8))
 
 
-def test_a_window_moves_over_the_queue_and_a_job_is_found_in_it(lab: ApiLab) -> None:
+def test_window_moves_over_queue_and_job_is_found_in_it(lab: ApiLab) -> None:
     every = [lab.submit(gpu_count=1, hold=True) for _ in range(7)]
     assert ids(lab, "?limit=3") == every[:3]
     assert ids(lab, "?limit=3&offset=3") == every[3:6]
@@ -49,7 +49,7 @@ def test_a_window_moves_over_the_queue_and_a_job_is_found_in_it(lab: ApiLab) -> 
     assert lab.get("/overview?find=job-99").json["found"] is None
 
 
-def test_jobs_are_sorted_both_ways_and_filtered_by_words(lab: ApiLab) -> None:
+def test_jobs_are_sorted_both_ways_and_filtered_by_text(lab: ApiLab) -> None:
     a = lab.submit(name="beta", gpu_count=2, hold=True)
     b = lab.submit(name="alpha", gpu_count=1, hold=True, command=["python", "train.py"])
     c = lab.submit(name="gamma", gpu_count=3, hold=True)
@@ -65,13 +65,13 @@ def test_jobs_are_sorted_both_ways_and_filtered_by_words(lab: ApiLab) -> None:
         assert len(ids(lab, f"?sort={sort}")) == 3
 
 
-def test_nonsense_is_refused_in_words(lab: ApiLab) -> None:
+def test_invalid_overview_query_is_rejected_with_explanation(lab: ApiLab) -> None:
     assert "queue, number" in lab.get("/overview?sort=shoe").error
     for query in ("?limit=501", "?limit=x", "?offset=-1", "?colour=red"):
         assert lab.get(f"/overview{query}").status == 400
 
 
-def test_what_has_ended_or_is_cancelled_is_gone(lab: ApiLab) -> None:
+def test_ended_or_cancelled_jobs_disappear(lab: ApiLab) -> None:
     job = lab.submit(gpu_count=1)
     lab.start(job)
     lab.end(job)
@@ -81,7 +81,7 @@ def test_what_has_ended_or_is_cancelled_is_gone(lab: ApiLab) -> None:
     assert ids(lab) == []
 
 
-def test_of_others_one_sees_that_they_are_there_and_cannot_search_for_what_they_hide(
+def test_jobs_of_others_are_visible_but_hidden_fields_are_not_searchable(
     lab: ApiLab,
 ) -> None:
     job = lab.submit(name="secret", gpu_count=1, hold=True, command=["python", "paper.py"])
@@ -94,7 +94,7 @@ def test_of_others_one_sees_that_they_are_there_and_cannot_search_for_what_they_
     assert orders.find(stranger, "-priority", ("pending",), "").ids == [job]
 
 
-def test_an_order_is_kept_while_nothing_changes_and_for_a_while_when_much_does(
+def test_order_is_cached_while_unchanged_and_briefly_under_load(
     lab: ApiLab,
 ) -> None:
     clock = [0.0]
@@ -111,7 +111,7 @@ def test_an_order_is_kept_while_nothing_changes_and_for_a_while_when_much_does(
     assert len(orders.find(admin, "queue", (), "").ids) == 2
 
 
-def test_the_queue_is_the_same_whether_all_or_only_its_head_is_worked_out(lab: ApiLab) -> None:
+def test_queue_head_equals_head_of_full_order(lab: ApiLab) -> None:
     lab.start(lab.submit(gpu_count=8))
     for number in range(40):
         lab.submit(

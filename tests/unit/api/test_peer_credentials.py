@@ -51,7 +51,7 @@ def ends(far: socket.socket) -> tuple[peer_credentials._End, peer_credentials._E
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_over_loopback_the_caller_is_the_owner_of_the_other_socket(host: str) -> None:
+def test_loopback_caller_is_owner_of_peer_socket(host: str) -> None:
     if host == "::1" and not Path("/proc/net/if_inet6").exists():
         pytest.skip("this machine has no IPv6")
     near, far = a_pair(host)
@@ -59,7 +59,7 @@ def test_over_loopback_the_caller_is_the_owner_of_the_other_socket(host: str) ->
         assert peer_of(far) == Peer(uid=os.getuid(), host=host)
 
 
-def test_both_ways_to_ask_the_kernel_agree() -> None:
+def test_netlink_and_proc_lookup_agree() -> None:
     near, far = a_pair()
     with near, far:
         assert peer_credentials._read_table(*ends(far)) == os.getuid()
@@ -69,7 +69,7 @@ def test_both_ways_to_ask_the_kernel_agree() -> None:
             pytest.skip(f"this kernel cannot be asked about one socket: {error}")
 
 
-def test_a_socket_that_was_closed_belongs_to_nobody() -> None:
+def test_closed_socket_has_no_owner() -> None:
     near, far = a_pair()
     with far:
         near.close()
@@ -77,13 +77,13 @@ def test_a_socket_that_was_closed_belongs_to_nobody() -> None:
         assert peer_credentials._read_table(*ends(far)) is None
 
 
-def test_over_a_unix_socket_the_caller_is_the_peer() -> None:
+def test_unix_socket_caller_is_peer() -> None:
     one, other = socket.socketpair()
     with one, other:
         assert peer_of(one) == Peer(uid=os.getuid(), gid=os.getgid(), unix=True, host="unix")
 
 
-def test_a_mapped_address_is_the_same_caller() -> None:
+def test_ipv4_mapped_address_is_same_caller() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with socket.socket(socket.AF_INET6) as near:
@@ -96,13 +96,13 @@ def test_a_mapped_address_is_the_same_caller() -> None:
                 assert peer_of(far).uid == os.getuid()
 
 
-def test_an_address_of_another_machine_has_no_owner_here() -> None:
+def test_address_of_another_machine_has_no_local_owner() -> None:
     assert peer_credentials.owner_of_socket(("192.0.2.1", 80), ("192.0.2.2", 4000)) is None
     assert peer_credentials.owner_of_socket(("127.0.0.1", 80), ("nonsense", 1)) is None
 
 
 @needs_root
-def test_another_user_is_told_apart() -> None:
+def test_another_user_is_distinguished() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60)
         code = (
@@ -117,7 +117,7 @@ def test_another_user_is_told_apart() -> None:
         child.wait()
 
 
-def test_root_and_whoever_runs_the_server_are_admins() -> None:
+def test_root_and_server_user_are_admins() -> None:
     known = a_kernel(server_uid=1234)
     roles = {uid: found(known, Peer(uid=uid, gid=7)) for uid in (0, 1234, 4242)}
     assert {uid: caller.role for uid, caller in roles.items() if caller} == {
@@ -127,7 +127,7 @@ def test_root_and_whoever_runs_the_server_are_admins() -> None:
     }
 
 
-def test_an_account_has_its_name_and_a_uid_without_one_its_number() -> None:
+def test_account_has_name_and_nameless_uid_has_number() -> None:
     known = a_kernel()
     root = found(known, Peer(uid=0, gid=99))
     assert root is not None
@@ -138,7 +138,7 @@ def test_an_account_has_its_name_and_a_uid_without_one_its_number() -> None:
     assert found(known, Peer(uid=None)) is None
 
 
-def test_groups_of_an_account_lead_to_its_tenants() -> None:
+def test_account_groups_map_to_tenants() -> None:
     root = account_of("root")
     assert root is not None
     vision = Tenant(id="vision", linux_groups=(root.groups[0],))
@@ -149,7 +149,7 @@ def test_groups_of_an_account_lead_to_its_tenants() -> None:
     assert account_of("a\0b") is None
 
 
-def test_a_tenant_that_changes_counts_at_once() -> None:
+def test_changed_tenant_applies_at_once() -> None:
     rosters = [TenantDirectory.of([])]
     kernel = PeerAuthenticator(Directory(0, (), lambda: rosters[-1]))
     stranger = Peer(uid=3_999_999)

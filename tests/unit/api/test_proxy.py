@@ -167,7 +167,7 @@ def a_voucher(method: bytes = b"POST") -> bytes:
     return sign_identity(SECRET, SOMEBODY, "12345", asked, server="other", term=4, at_ms=NOW_MS)
 
 
-def test_who_asks_a_standby_is_vouched_for_as_its_kernel_says() -> None:
+def test_standby_forwards_identity_verified_by_kernel() -> None:
     leader = Leader()
     assert play(leader, lambda ask: ask())[0] == 200
     voucher = IdentityVerifier(SECRET, 5).read(leader.header("x-tgpu-vouched"))
@@ -176,7 +176,7 @@ def test_who_asks_a_standby_is_vouched_for_as_its_kernel_says() -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
-def test_a_standby_does_not_take_the_server_that_passes_something_on_for_the_caller(
+def test_forwarding_server_is_not_taken_for_caller(
     method: str,
 ) -> None:
     leader = Leader()
@@ -185,7 +185,7 @@ def test_a_standby_does_not_take_the_server_that_passes_something_on_for_the_cal
     assert (status, told["code"], leader.heads) == (503, "not_leader", [])
 
 
-def test_what_was_passed_on_once_says_so_and_is_not_passed_on_again() -> None:
+def test_forwarded_request_is_marked_and_not_forwarded_again() -> None:
     leader = Leader()
 
     async def twice(ask: Asking) -> tuple[int, Any]:
@@ -216,20 +216,20 @@ def refused_by(standing: Standing) -> Any:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_leader_that_cannot_be_reached_is_not_waited_for_for_ever() -> None:
+def test_unreachable_leader_times_out() -> None:
     told = refused_by(Standing("http://127.0.0.1:1"))
     assert "leader 'leader' at http://127.0.0.1:1 did not take the request" in told
     assert "server.address" in told, "on another machine that is no address of the leader"
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_leader_that_leads_no_more_is_not_asked_for_ever() -> None:
+def test_former_leader_is_not_asked_for_ever() -> None:
     status, told = play(Leader(*[NOT_LEADER] * 9), lambda ask: ask())
     assert (status, told["code"]) == (503, "not_leader")
 
 
 @pytest.mark.usefixtures("impatient")
-def test_nothing_is_passed_on_to_a_leader_that_gives_our_own_address_for_its_own() -> None:
+def test_request_is_not_forwarded_to_own_address() -> None:
     told = refused_by(Standing(ME))
     assert f"gives the address {ME}, which is that of this server" in told
     assert "server.address" in told
@@ -247,7 +247,7 @@ class Stopping(Standing):
         self._heard(self)
 
 
-def test_a_server_that_stops_does_not_ask_itself_and_keeps_nobody_waiting() -> None:
+def test_stopping_server_does_not_forward_to_itself() -> None:
     def nothing(standing: Any) -> None:
         standing.is_leaving = True
 
@@ -255,7 +255,7 @@ def test_a_server_that_stops_does_not_ask_itself_and_keeps_nobody_waiting() -> N
     assert "this server is shutting down" in told
 
 
-def test_a_server_that_stops_passes_on_to_the_next_leader_once_there_is_one() -> None:
+def test_stopping_server_forwards_to_next_leader() -> None:
     leader = Leader()
 
     def the_next_one(standing: Any) -> None:
@@ -266,7 +266,7 @@ def test_a_server_that_stops_passes_on_to_the_next_leader_once_there_is_one() ->
     assert IdentityVerifier(SECRET, 6).read(leader.header("x-tgpu-vouched")).term == 6
 
 
-def test_who_has_changed_something_through_a_standby_sees_it_there() -> None:
+def test_standby_shows_change_made_through_it() -> None:
     leader = Leader(said(201, {}), said(200, {"nodes": ["n1"]}))
 
     async def change_and_read(ask: Asking) -> tuple[Any, Any]:
@@ -280,7 +280,7 @@ def test_who_has_changed_something_through_a_standby_sees_it_there() -> None:
     assert len(leader.heads) == 2
 
 
-def test_the_leader_answers_what_the_state_does_not_know_yet() -> None:
+def test_leader_answers_what_standby_does_not_know_yet() -> None:
     leader = Leader(said(200, {"id": "job-1", "allocation": ["n1"]}))
     started = JobRow(job=a_job(id="job-1", user="12345"), state=JobState.RUNNING, attempt=1)
     told = play(leader, lambda ask: ask("GET", f"{JOBS}/job-1"), Standing, started)
@@ -288,7 +288,7 @@ def test_the_leader_answers_what_the_state_does_not_know_yet() -> None:
 
 
 @pytest.mark.parametrize("answer", [NOT_LEADER, BROKEN_OFF])
-def test_reads_go_on_while_nobody_leads(answer: bytes) -> None:
+def test_reads_work_without_leader(answer: bytes) -> None:
     started = JobRow(job=a_job(id="job-1", user="12345"), state=JobState.RUNNING, attempt=1)
 
     def nobody(address: str) -> Standing:
@@ -299,13 +299,13 @@ def test_reads_go_on_while_nobody_leads(answer: bytes) -> None:
     assert (status, told["state"], told["allocation"]) == (200, "running", [])
 
 
-def test_what_the_leader_of_before_refuses_is_sent_again() -> None:
+def test_request_rejected_by_former_leader_is_resent() -> None:
     leader = Leader(NOT_LEADER)
     assert play(leader, lambda ask: ask())[0] == 200
     assert leader.header("x-tgpu-vouched", 0) != leader.header("x-tgpu-vouched", 1)
 
 
-def test_a_voucher_is_for_the_term_of_the_leader_to_whom_it_is_sent() -> None:
+def test_forwarded_identity_is_signed_for_term_of_target_leader() -> None:
     class Changing(Standing):
         """Another one leads as soon as somebody has looked."""
 
@@ -320,7 +320,7 @@ def test_a_voucher_is_for_the_term_of_the_leader_to_whom_it_is_sent() -> None:
     assert IdentityVerifier(SECRET, 5).read(leader.header("x-tgpu-vouched")).term == 5
 
 
-def test_a_change_is_sent_again_after_a_break_only_if_its_key_is_heeded() -> None:
+def test_change_is_resent_after_broken_connection_only_with_idempotency_key() -> None:
     for path, key, status, times in (
         (JOBS, {"idempotency_key": b"k"}, 200, 2),
         (f"{JOBS}/job-1/retry", {"idempotency_key": b"k"}, 200, 2),
@@ -332,7 +332,7 @@ def test_a_change_is_sent_again_after_a_break_only_if_its_key_is_heeded() -> Non
         assert (told[0], len(leader.heads)) == (status, times), path
 
 
-def test_a_leader_that_is_gone_without_a_word_is_found_out_by_the_kernel() -> None:
+def test_tcp_keepalive_detects_vanished_leader() -> None:
     async def run() -> None:
         async with listening(Leader()) as leader:
             standing: Any = Standing(leader.address)

@@ -20,7 +20,7 @@ class Clock:
         return self.now
 
 
-def test_so_many_requests_may_come_at_once_and_then_so_many_a_second() -> None:
+def test_burst_is_allowed_and_then_rate_applies() -> None:
     clock = Clock()
     pace = RateLimit(2.0, 3, clock=clock)
     for _ in range(3):
@@ -35,7 +35,7 @@ def test_so_many_requests_may_come_at_once_and_then_so_many_a_second() -> None:
         pace.take("ann")
 
 
-def test_a_bucket_holds_no_more_than_the_burst() -> None:
+def test_bucket_holds_no_more_than_burst() -> None:
     clock = Clock()
     pace = RateLimit(100.0, 2, clock=clock)
     clock.now = 1000.0
@@ -45,13 +45,13 @@ def test_a_bucket_holds_no_more_than_the_burst() -> None:
         pace.take("ann")
 
 
-def test_a_rate_of_zero_holds_nobody_back() -> None:
+def test_rate_of_zero_is_unlimited() -> None:
     pace = RateLimit(0.0, 1)
     for _ in range(100):
         pace.take("ann")
 
 
-def test_callers_who_are_gone_are_forgotten() -> None:
+def test_idle_callers_are_forgotten() -> None:
     clock = Clock()
     pace = RateLimit(1.0, 5, clock=clock)
     for number in range(MOST_BUCKETS):
@@ -68,7 +68,7 @@ class ByHeader:
         return Caller(user=name, uid=5000, gid=5000, role=role) if name else None
 
 
-def test_who_is_too_fast_is_told_when_to_come_back_and_admins_are_not_held_back() -> None:
+def test_limited_caller_gets_retry_after_and_admins_are_unlimited() -> None:
     bounds = Bounds(requests_per_second=0.001, requests_burst=5)
     with ApiLab(authenticators=[ByHeader()], server_uid=0, bounds=bounds) as lab:
         statuses = [lab.get("/jobs", headers={"X-Test-User": "ann"}).status for _ in range(7)]
@@ -79,7 +79,7 @@ def test_who_is_too_fast_is_told_when_to_come_back_and_admins_are_not_held_back(
         assert {lab.get("/jobs", headers={"X-Test-User": "boss"}).status for _ in range(9)} == {200}
 
 
-def test_guessing_tokens_is_slow() -> None:
+def test_token_guessing_is_rate_limited() -> None:
     bounds = Bounds(requests_per_second=0.001, requests_burst=3)
     with ApiLab(server_uid=0, bounds=bounds) as lab:
         wrong = {"Authorization": "Bearer tgpu_wrong"}

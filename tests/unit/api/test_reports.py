@@ -123,7 +123,7 @@ def report(lab: ApiLab, query: str = "period=2025-11", user: str = "root") -> An
     return reply.json
 
 
-def test_a_run_over_midnight_is_split_to_the_second(lab: ApiLab) -> None:
+def test_run_over_midnight_is_split_to_the_second(lab: ApiLab) -> None:
     october, november = report(lab, "period=2025-10"), report(lab)
     assert october["total"]["gpu_hours"] == 2.0
     assert november["total"]["gpu_hours"] == 4 + 1 + 2
@@ -136,7 +136,7 @@ def test_a_run_over_midnight_is_split_to_the_second(lab: ApiLab) -> None:
     assert shifted["total"]["gpu_hours"] == 0
 
 
-def test_waits_and_run_times_are_those_of_runs_and_tasks(lab: ApiLab) -> None:
+def test_waits_and_run_times_cover_runs_and_tasks(lab: ApiLab) -> None:
     november = report(lab)
     assert november["waits"] == {
         "count": 3,
@@ -149,7 +149,7 @@ def test_waits_and_run_times_are_those_of_runs_and_tasks(lab: ApiLab) -> None:
     assert november["total"]["failed"] == 1
 
 
-def test_gpus_show_what_was_given_out_and_what_was_measured(lab: ApiLab) -> None:
+def test_gpus_show_allocated_and_measured_time(lab: ApiLab) -> None:
     november = report(lab)
     gpus = {(gpu["node"], gpu["index"]): gpu for gpu in november["gpus"]}
     first = gpus["n0", 0]
@@ -163,7 +163,7 @@ def test_gpus_show_what_was_given_out_and_what_was_measured(lab: ApiLab) -> None
     assert report(lab, "period=2025-11&below_percent=3")["low_utilisation"] == []
 
 
-def test_everybody_sees_their_own_and_no_more(lab: ApiLab) -> None:
+def test_users_see_only_their_own_reports(lab: ApiLab) -> None:
     assert {account["user"] for account in report(lab)["users"]} == {"ada", "bob"}
     bob = report(lab, user="bob")
     assert [account["user"] for account in bob["users"]] == ["bob"]
@@ -177,7 +177,7 @@ def test_everybody_sees_their_own_and_no_more(lab: ApiLab) -> None:
     assert {line["user"] for line in invoice["lines"]} == {"bob"}
 
 
-def test_a_report_can_be_narrowed_and_nonsense_is_refused(lab: ApiLab) -> None:
+def test_report_can_be_filtered_and_invalid_query_is_rejected(lab: ApiLab) -> None:
     assert report(lab, "period=2025-11&user=ada")["total"]["gpu_hours"] == 6.0
     assert report(lab, "period=2025-11&tenant_id=default")["total"]["failed"] == 1
     for query in ("period=lunch", "time_zone=Mars", "below_percent=101", "since=1"):
@@ -185,7 +185,7 @@ def test_a_report_can_be_narrowed_and_nonsense_is_refused(lab: ApiLab) -> None:
     assert lab.get("/report?tenant_id=nobody").status == 404
 
 
-def test_what_runs_counts_up_to_now() -> None:
+def test_running_jobs_count_up_to_now() -> None:
     with ApiLab() as lab:
         job = lab.submit(gpu_count=2)
         lab.start(job)
@@ -201,7 +201,7 @@ def test_what_runs_counts_up_to_now() -> None:
         assert lab.get("/invoice").json["is_final"] is False
 
 
-def test_usage_and_a_report_count_the_same_gpu_hours() -> None:
+def test_usage_and_report_count_same_gpu_hours() -> None:
     with ApiLab() as lab:
         ended, runs = lab.submit(gpu_count=1), lab.submit(gpu_count=2)
         lab.start(ended)
@@ -218,7 +218,7 @@ def test_usage_and_a_report_count_the_same_gpu_hours() -> None:
             assert all(row["completed"] == 1 for row in rows)
 
 
-def test_who_waits_in_vain_ends_in_the_totals_and_is_no_run() -> None:
+def test_job_cancelled_while_waiting_counts_in_totals_but_not_as_run() -> None:
     with ApiLab() as lab:
         lab.call("DELETE", f"/jobs/{lab.submit(hold=True)}")
         assert [row["cancelled"] for row in lab.get("/usage").json["usage"]] == [1, 1]

@@ -16,7 +16,7 @@ def lab() -> Iterator[ApiLab]:
         yield lab
 
 
-def test_a_reservation_is_made_listed_shown_and_given_back(lab: ApiLab) -> None:
+def test_reservation_is_created_listed_shown_and_cancelled(lab: ApiLab) -> None:
     made = lab.post("/reservations", BODY)
     assert made.status == 201
     assert (made.json["id"], made.json["state"], made.json["gpus"]) == ("res-1", "active", 2)
@@ -48,7 +48,7 @@ def test_a_reservation_is_made_listed_shown_and_given_back(lab: ApiLab) -> None:
         ({"name": "a\nb"}, 400, "control character"),
     ],
 )
-def test_a_bad_wish_is_refused_with_what_is_wrong(
+def test_invalid_reservation_is_rejected_with_reason(
     lab: ApiLab, changes: dict[str, object], status: int, says: str
 ) -> None:
     reply = lab.post("/reservations", BODY | changes)
@@ -57,7 +57,7 @@ def test_a_bad_wish_is_refused_with_what_is_wrong(
     assert lab.get("/reservations").json["reservations"] == []
 
 
-def test_everybody_sees_reservations_and_only_admins_make_them(lab: ApiLab) -> None:
+def test_everyone_sees_reservations_and_only_admins_create_them(lab: ApiLab) -> None:
     lab.post("/reservations", BODY)
     ben = {"X-Test-User": "ben"}
     assert len(lab.get("/reservations", headers=ben).json["reservations"]) == 1
@@ -66,7 +66,7 @@ def test_everybody_sees_reservations_and_only_admins_make_them(lab: ApiLab) -> N
     assert lab.call("DELETE", "/reservations/res-1", headers=ben).status == 403
 
 
-def test_a_waiting_job_names_the_reservation_and_starts_after_it(lab: ApiLab) -> None:
+def test_waiting_job_names_reservation_and_starts_after_it(lab: ApiLab) -> None:
     lab.post("/reservations", BODY | {"gpus": 8})
     lab.post("/tenants", {"name": "other"})
     job_id = lab.submit(tenant_id="other", gpu_count=1)

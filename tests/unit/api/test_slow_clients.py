@@ -44,7 +44,7 @@ def answered(opened: socket.socket) -> bytes:
         b"GET /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
     ],
 )
-def test_a_head_that_does_not_arrive_is_not_waited_for(lab: ApiLab, sent: bytes) -> None:
+def test_missing_request_head_times_out(lab: ApiLab, sent: bytes) -> None:
     with connected(lab) as opened:
         opened.sendall(sent)
         assert b"408" in answered(opened).split(b"\r\n", 1)[0]
@@ -57,14 +57,14 @@ def drip(opened: socket.socket) -> None:
         time.sleep(0.05)
 
 
-def test_a_head_that_drips_is_not_waited_for_either(lab: ApiLab) -> None:
+def test_dripping_request_head_times_out(lab: ApiLab) -> None:
     with connected(lab) as opened:
         opened.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n")
         with pytest.raises(OSError, match=r"Broken pipe|reset by peer"):
             drip(opened)
 
 
-def test_a_body_that_does_not_arrive_is_not_waited_for(lab: ApiLab) -> None:
+def test_missing_body_times_out(lab: ApiLab) -> None:
     with connected(lab) as opened:
         opened.sendall(
             b"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
@@ -75,7 +75,7 @@ def test_a_body_that_does_not_arrive_is_not_waited_for(lab: ApiLab) -> None:
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["code"] == "too_slow"
 
 
-def test_a_kept_connection_may_rest_between_requests(lab: ApiLab) -> None:
+def test_keep_alive_connection_may_idle_between_requests(lab: ApiLab) -> None:
     connection = lab.connection()
     for _ in range(2):
         connection.request("GET", "/health")
@@ -84,7 +84,7 @@ def test_a_kept_connection_may_rest_between_requests(lab: ApiLab) -> None:
     connection.close()
 
 
-def test_one_caller_holds_only_so_many_connections(lab: ApiLab) -> None:
+def test_connections_per_caller_are_limited(lab: ApiLab) -> None:
     limit = lab.connection_limit
     assert limit is not None
     from gpu_scheduler.api.auth.peer_credentials import Peer
@@ -103,7 +103,7 @@ def test_one_caller_holds_only_so_many_connections(lab: ApiLab) -> None:
     limit.remove(ann)
 
 
-def test_the_server_answers_while_others_are_slow(lab: ApiLab) -> None:
+def test_server_answers_while_other_clients_are_slow(lab: ApiLab) -> None:
     slow = [connected(lab) for _ in range(6)]
     for opened in slow:
         opened.sendall(b"POST /api/v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n")

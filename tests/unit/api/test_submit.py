@@ -23,7 +23,7 @@ def count(lab: ApiLab) -> int:
     return int(lab.get("/jobs?limit=0").json["total"])
 
 
-def test_a_job_is_answered_as_in_the_manual(lab: ApiLab) -> None:
+def test_submission_is_answered_as_documented(lab: ApiLab) -> None:
     reply = lab.post("/jobs", {"command": ["python", "train.py"], "gpu_count": 1})
     assert reply.status == 201
     job_id = reply.json["job_id"]
@@ -36,7 +36,7 @@ def test_a_job_is_answered_as_in_the_manual(lab: ApiLab) -> None:
     assert lab.get(f"/jobs/{job_id}").json["command"] == ["python", "train.py"]
 
 
-def test_jobs_that_are_alike_keep_their_own_names_and_follow_their_tenant(lab: ApiLab) -> None:
+def test_identical_jobs_keep_own_names_and_tenant(lab: ApiLab) -> None:
     made = lab.post("/tenants", {"name": "passing"}).json["id"]
 
     def submitted(name: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def test_jobs_that_are_alike_keep_their_own_names_and_follow_their_tenant(lab: A
     assert submitted("three")["status"] == 404
 
 
-def test_a_command_that_is_a_string_is_refused_with_what_to_write(lab: ApiLab) -> None:
+def test_string_command_is_rejected_with_correct_form(lab: ApiLab) -> None:
     reply = lab.post("/jobs", {"command": "python train.py"})
     assert (reply.status, reply.code) == (400, "invalid_request")
     assert reply.error == (
@@ -93,9 +93,7 @@ def test_a_command_that_is_a_string_is_refused_with_what_to_write(lab: ApiLab) -
         (b'{"members":' * 50_000, "Invalid request body"),
     ],
 )
-def test_a_body_that_cannot_be_read_says_where_it_is_wrong(
-    lab: ApiLab, body: bytes, told: str
-) -> None:
+def test_unparsable_body_error_names_position(lab: ApiLab, body: bytes, told: str) -> None:
     gc.collect()  # A finalizer of an earlier test must not run at the depth reached here.
     reply = lab.post("/jobs", body)
     assert (reply.status, reply.code) == (400, "invalid_request")
@@ -124,7 +122,7 @@ def test_a_body_that_cannot_be_read_says_where_it_is_wrong(
         ("PUT", "/quota", b'{"online_percent":1,"online_percent":2}', "online_percent"),
     ],
 )
-def test_a_key_that_stands_twice_is_refused_and_named(
+def test_duplicate_json_key_is_rejected_and_named(
     lab: ApiLab, method: str, path: str, body: bytes, key: str
 ) -> None:
     before = count(lab)
@@ -134,7 +132,7 @@ def test_a_key_that_stands_twice_is_refused_and_named(
     assert count(lab) == before
 
 
-def test_a_key_that_stands_twice_in_one_of_many_jobs_refuses_all_and_is_named(lab: ApiLab) -> None:
+def test_duplicate_key_in_one_job_rejects_whole_batch(lab: ApiLab) -> None:
     jobs = [b'{"command":["a:b"]}', b'{"command":["c"],"environment":{"A":"1"}}']
     twice = b'{"command":["\\u003A"],"memory_mb":1,"memory_mb":2}'
     lines = {"Content-Type": "application/x-ndjson"}
@@ -157,21 +155,19 @@ def test_a_key_that_stands_twice_in_one_of_many_jobs_refuses_all_and_is_named(la
         (b'{"command":["a"],"hold":true,"hold":false}, 3', "'hold' is given twice"),
     ],
 )
-def test_what_cannot_be_read_is_named_by_its_place_among_many_jobs(
-    lab: ApiLab, job: bytes, told: str
-) -> None:
+def test_invalid_job_is_named_by_its_index(lab: ApiLab, job: bytes, told: str) -> None:
     reply = lab.post("/jobs", b'[{"command":["a"]}, ' + job + b"]")
     assert (reply.status, reply.json["details"]) == (400, {"index": 1})
     assert told in reply.error
 
 
-def test_the_same_key_in_two_objects_and_colons_in_text_are_no_fault(lab: ApiLab) -> None:
+def test_same_key_in_two_objects_and_colons_in_text_are_accepted(lab: ApiLab) -> None:
     job = {"command": ["a", '":":'], "name": "name: a", "environment": {"name": "b:", "A": "A:"}}
     assert lab.post("/jobs", job).status == 201
     assert lab.post("/jobs", [job, job]).status == 201
 
 
-def test_only_json_is_read(lab: ApiLab) -> None:
+def test_only_json_is_accepted(lab: ApiLab) -> None:
     for media in ("text/plain", "application/x-www-form-urlencoded", ""):
         reply = lab.post("/jobs", b'{"command":["a"]}', headers={"Content-Type": media})
         assert (reply.status, reply.code) == (415, "unsupported_media_type")
@@ -179,7 +175,7 @@ def test_only_json_is_read(lab: ApiLab) -> None:
     assert lab.post("/jobs", b'{"command":["a"]}', headers=good).status == 201
 
 
-def test_more_than_the_whole_quota_is_refused_in_the_words_of_the_manual(lab: ApiLab) -> None:
+def test_request_over_whole_quota_is_rejected_as_documented(lab: ApiLab) -> None:
     tenant = {"id": "tenant-123", "name": "Small", "max_gpus": 4}
     assert lab.post("/tenants", tenant).status == 201
     running = lab.submit(tenant_id="tenant-123", gpu_count=2)
@@ -206,13 +202,13 @@ def test_more_than_the_whole_quota_is_refused_in_the_words_of_the_manual(lab: Ap
     lab.call("DELETE", f"/jobs/{waiting}")
 
 
-def test_what_no_node_could_ever_run_is_refused(lab: ApiLab) -> None:
+def test_request_that_no_node_can_run_is_rejected(lab: ApiLab) -> None:
     reply = lab.post("/jobs", {"command": ["a"], "gpu_count": 1, "gpu_model": "H100"})
     assert (reply.status, reply.code) == (422, "never_fits")
     assert "no node offers 1 GPU (H100)" in reply.error
 
 
-def test_a_tenant_that_is_not_known_is_refused(lab: ApiLab) -> None:
+def test_submission_to_unknown_tenant_is_rejected(lab: ApiLab) -> None:
     reply = lab.post("/jobs", {"command": ["a"], "tenant_id": "nobody"})
     assert (reply.status, reply.code) == (404, "not_found")
 
@@ -220,7 +216,7 @@ def test_a_tenant_that_is_not_known_is_refused(lab: ApiLab) -> None:
 # --- many at once
 
 
-def test_many_jobs_come_as_an_array_or_as_lines(lab: ApiLab) -> None:
+def test_bulk_submission_is_json_array_or_lines(lab: ApiLab) -> None:
     jobs = [{"command": ["a"], "name": f"n{number}"} for number in range(3)]
     lines = b"\n".join(json.dumps(job).encode() for job in jobs) + b"\n\n"
     media = {"Content-Type": "application/x-ndjson"}
@@ -246,7 +242,7 @@ def test_many_jobs_come_as_an_array_or_as_lines(lab: ApiLab) -> None:
         {"command": ["a"], "dependencies": ["99999"]},
     ],
 )
-def test_one_bad_job_refuses_all_and_is_named(lab: ApiLab, bad: dict[str, Any]) -> None:
+def test_one_invalid_job_rejects_all_and_is_named(lab: ApiLab, bad: dict[str, Any]) -> None:
     before = count(lab)
     reply = lab.post("/jobs/bulk", [{"command": ["a"]}, {"command": ["b"]}, bad])
     assert 400 <= reply.status < 500
@@ -254,12 +250,12 @@ def test_one_bad_job_refuses_all_and_is_named(lab: ApiLab, bad: dict[str, Any]) 
     assert count(lab) == before
 
 
-def test_an_empty_list_is_refused(lab: ApiLab) -> None:
+def test_empty_list_is_rejected(lab: ApiLab) -> None:
     assert lab.post("/jobs", []).status == 400
     assert lab.post("/jobs/bulk", b" ").status == 400
 
 
-def test_an_environment_that_many_jobs_share_is_kept_once_and_never_shown(lab: ApiLab) -> None:
+def test_shared_environment_is_stored_once_and_never_shown(lab: ApiLab) -> None:
     job = {"command": ["a"], "captured_environment": {"HOME": "/h", "SHARED": "hidden-value"}}
     ids = lab.post("/jobs/bulk", [job, {**job, "name": "x"}, job]).json["job_ids"]
     names = {lab.store.launch(job_id).captured for job_id in ids}  # type: ignore[union-attr]
@@ -272,7 +268,7 @@ def test_an_environment_that_many_jobs_share_is_kept_once_and_never_shown(lab: A
 # --- repeated
 
 
-def test_a_repeated_submission_is_harmless(lab: ApiLab) -> None:
+def test_repeated_submission_is_harmless(lab: ApiLab) -> None:
     key = {"Idempotency-Key": "once-1"}
     first = lab.post("/jobs", {"command": ["a"]}, headers=key)
     before = count(lab)
@@ -282,27 +278,27 @@ def test_a_repeated_submission_is_harmless(lab: ApiLab) -> None:
     assert count(lab) == before
 
 
-def test_a_key_belongs_to_one_request(lab: ApiLab) -> None:
+def test_key_belongs_to_one_request(lab: ApiLab) -> None:
     key = {"Idempotency-Key": "once-2"}
     assert lab.post("/jobs", {"command": ["a"]}, headers=key).status == 201
     reply = lab.post("/jobs", {"command": ["b"]}, headers=key)
     assert (reply.status, reply.code) == (422, "key_reused")
 
 
-def test_a_refused_submission_leaves_its_key_free(lab: ApiLab) -> None:
+def test_rejected_submission_leaves_key_unused(lab: ApiLab) -> None:
     key = {"Idempotency-Key": "once-3"}
     assert lab.post("/jobs", {"command": []}, headers=key).status == 400
     assert lab.post("/jobs", {"command": ["a"]}, headers=key).status == 201
 
 
 @pytest.mark.parametrize("key", [" ", "x" * 256, "\u00e9"])
-def test_a_key_must_be_short_and_printable(lab: ApiLab, key: str) -> None:
+def test_key_must_be_short_and_printable(lab: ApiLab, key: str) -> None:
     reply = lab.post("/jobs", {"command": ["a"]}, headers={"Idempotency-Key": key})
     assert reply.status == 400
 
 
 @pytest.mark.parametrize("path", ["/jobs", "/jobs/bulk"])
-def test_the_same_request_sent_many_times_at_once_submits_once(lab: ApiLab, path: str) -> None:
+def test_concurrent_identical_requests_submit_once(lab: ApiLab, path: str) -> None:
     before = count(lab)
     key = {"Idempotency-Key": f"race{path}"}
     body = [{"command": ["a"]}] if path == "/jobs/bulk" else {"command": ["a"]}
@@ -323,7 +319,7 @@ def test_the_same_request_sent_many_times_at_once_submits_once(lab: ApiLab, path
 # --- the short form
 
 
-def test_a_task_is_a_command_line(lab: ApiLab) -> None:
+def test_task_is_a_command_line(lab: ApiLab) -> None:
     task = {"priority": "high", "gpu_count": 2, "command": "python train.py"}
     reply = lab.post("/tasks", task)
     assert reply.status == 201
@@ -337,13 +333,13 @@ def test_a_task_is_a_command_line(lab: ApiLab) -> None:
     assert task_id in {task["task_id"] for task in lab.get("/tasks?status=success").json["tasks"]}
 
 
-def test_a_task_that_is_cancelled_is_named_as_it_was_submitted(lab: ApiLab) -> None:
+def test_cancelled_task_keeps_its_submitted_name(lab: ApiLab) -> None:
     task_id = lab.post("/tasks", {"command": "x"}).json["task_id"]
     told = lab.call("DELETE", f"/tasks/{task_id}").json
     assert (told["task_id"], told["job_id"]) == (task_id, task_id)
 
 
-def test_a_task_that_is_cancelled_has_failed(lab: ApiLab) -> None:
+def test_failed_task_shows_status_and_exit_code(lab: ApiLab) -> None:
     task_id = lab.post("/tasks", {"command": "x", "priority": "low"}).json["task_id"]
     lab.start(task_id)
     lab.end(task_id, 3)
@@ -355,7 +351,7 @@ def test_a_task_that_is_cancelled_has_failed(lab: ApiLab) -> None:
 # --- bounds
 
 
-def test_what_is_too_large_is_refused() -> None:
+def test_oversized_request_is_rejected() -> None:
     bounds = Bounds(body_bytes=2_000, bulk_bytes=20_000, bulk_jobs=10)
     with ApiLab(bounds=bounds) as lab:
         for path, body in (
@@ -370,7 +366,7 @@ def test_what_is_too_large_is_refused() -> None:
         assert lab.post("/jobs", {"command": ["x"]}).status == 201
 
 
-def test_a_full_queue_says_when_to_come_back() -> None:
+def test_full_queue_gives_retry_after() -> None:
     with ApiLab(nodes=0, limits=CoreLimits(max_queued_tasks=2)) as lab:
         lab.submit()
         reply = lab.post("/jobs", {"command": ["a"], "array": "0-1"})
@@ -378,7 +374,7 @@ def test_a_full_queue_says_when_to_come_back() -> None:
         assert int(reply.headers["Retry-After"]) > 0
 
 
-def test_without_a_node_a_job_waits_and_says_so() -> None:
+def test_job_waits_with_reason_without_nodes() -> None:
     with ApiLab(nodes=0) as lab:
         job_id = lab.submit(gpu_count=1)
         told = lab.get(f"/jobs/{job_id}/explain").json

@@ -56,7 +56,7 @@ def call_with(
 # --- what is kept and shown
 
 
-def test_the_secret_is_told_once_and_only_its_hash_is_kept(lab: ApiLab) -> None:
+def test_secret_is_returned_once_and_only_hash_is_stored(lab: ApiLab) -> None:
     made = create(lab, name="ci")
     secret = made["token"]
     assert secret.startswith(PREFIX)
@@ -68,13 +68,13 @@ def test_the_secret_is_told_once_and_only_its_hash_is_kept(lab: ApiLab) -> None:
     assert secret not in repr(lab.store.events(0)) + repr(lab.store.audit)
 
 
-def test_a_token_speaks_for_its_user_in_its_tenant(lab: ApiLab) -> None:
+def test_token_acts_for_its_user_in_its_tenant(lab: ApiLab) -> None:
     me = call_with(lab, create(lab)["token"]).json
     assert (me["user"], me["uid"], me["role"]) == ("nobody", NOBODY.pw_uid, "user")
     assert (me["tenant_id"], me["tenants"], me["administers"]) == ("vision", ["vision"], [])
 
 
-def test_a_token_sees_and_revokes_tokens_of_its_own_tenant_only(lab: ApiLab) -> None:
+def test_token_sees_and_revokes_only_tokens_of_its_tenant(lab: ApiLab) -> None:
     here, there = create(lab), create(lab, tenant_id="audio")
     seen = {
         token["tenant_id"] for token in call_with(lab, here["token"], path="/tokens").json["tokens"]
@@ -86,7 +86,7 @@ def test_a_token_sees_and_revokes_tokens_of_its_own_tenant_only(lab: ApiLab) -> 
     assert call_with(lab, here["token"], "DELETE", f"/tokens/{here['id']}").status == 200
 
 
-def test_jobs_that_come_with_a_token_run_as_its_user(lab: ApiLab) -> None:
+def test_jobs_submitted_with_token_run_as_its_user(lab: ApiLab) -> None:
     secret = create(lab)["token"]
     job = call_with(lab, secret, "POST", "/jobs", {"command": ["id"], "hold": True}).json["job_id"]
     launch = lab.store.launch(job)
@@ -95,7 +95,7 @@ def test_jobs_that_come_with_a_token_run_as_its_user(lab: ApiLab) -> None:
     assert lab.get(f"/jobs/{job}").json["tenant_id"] == "vision"
 
 
-def test_when_a_token_was_last_used_is_known(lab: ApiLab) -> None:
+def test_last_use_of_token_is_recorded(lab: ApiLab) -> None:
     made = create(lab)
     call_with(lab, made["token"])
     until = time.monotonic() + 60
@@ -121,7 +121,7 @@ def test_when_a_token_was_last_used_is_known(lab: ApiLab) -> None:
         (f"Bearer {'x' * 20_000}", "token_unreadable"),
     ],
 )
-def test_a_token_that_is_not_believed_is_refused_also_where_the_kernel_knows_better(
+def test_invalid_token_is_rejected_even_with_valid_peer_credentials(
     lab: ApiLab, header: str, code: str
 ) -> None:
     for unix in (True, False):
@@ -130,7 +130,7 @@ def test_a_token_that_is_not_believed_is_refused_also_where_the_kernel_knows_bet
         assert reply.headers["www-authenticate"].startswith("Bearer")
 
 
-def test_a_revoked_token_is_refused_from_then_on(lab: ApiLab) -> None:
+def test_revoked_token_is_rejected(lab: ApiLab) -> None:
     made = create(lab)
     assert call_with(lab, made["token"]).status == 200
     assert lab.call("DELETE", f"/tokens/{made['id']}").json["status"] == "revoked"
@@ -140,7 +140,7 @@ def test_a_revoked_token_is_refused_from_then_on(lab: ApiLab) -> None:
     assert lab.call("DELETE", "/tokens/tok-none").status == 404
 
 
-def test_an_expired_token_is_refused(lab: ApiLab) -> None:
+def test_expired_token_is_rejected(lab: ApiLab) -> None:
     secret = f"{PREFIX}expired"
     token = Token(
         id="tok-old",
@@ -160,7 +160,7 @@ def test_an_expired_token_is_refused(lab: ApiLab) -> None:
 @pytest.mark.parametrize(
     ("user", "uid"), [("nobody-has-this-name", 1), ("nobody", NOBODY.pw_uid - 1)]
 )
-def test_a_token_of_an_account_that_is_gone_is_refused(lab: ApiLab, user: str, uid: int) -> None:
+def test_token_of_deleted_account_is_rejected(lab: ApiLab, user: str, uid: int) -> None:
     secret = f"{PREFIX}{user}{uid}"
     token = Token(
         id=f"tok-{user}-{uid}",
@@ -177,7 +177,7 @@ def test_a_token_of_an_account_that_is_gone_is_refused(lab: ApiLab, user: str, u
     assert (reply.status, reply.code) == (401, "token_without_user")
 
 
-def test_a_token_of_a_tenant_that_is_gone_is_refused(lab: ApiLab) -> None:
+def test_token_of_deleted_tenant_is_rejected(lab: ApiLab) -> None:
     lab.post("/tenants", {"id": "short-lived", "name": "short-lived"})
     secret = create(lab, tenant_id="short-lived")["token"]
     lab.call("DELETE", "/tenants/short-lived")
@@ -198,13 +198,13 @@ def test_a_token_of_a_tenant_that_is_gone_is_refused(lab: ApiLab) -> None:
         ({"role": "tenant-admin"}, "may have user in tenant 'default'"),
     ],
 )
-def test_nobody_gives_away_more_than_they_have(lab: ApiLab, asked: Any, said: str) -> None:
+def test_token_cannot_exceed_rights_of_creator(lab: ApiLab, asked: Any, said: str) -> None:
     reply = lab.post("/tokens", asked, headers=AS_NOBODY)
     assert (reply.status, reply.code) == (403, "forbidden")
     assert said in reply.error
 
 
-def test_users_make_tokens_of_their_own_and_see_no_others(lab: ApiLab) -> None:
+def test_users_create_own_tokens_and_see_no_others(lab: ApiLab) -> None:
     created = lab.post("/tokens", {"role": "viewer"}, headers=AS_NOBODY)
     assert (created.status, created.json["tenant_id"]) == (201, "default")
     theirs = create(lab, user="daemon")
@@ -214,7 +214,7 @@ def test_users_make_tokens_of_their_own_and_see_no_others(lab: ApiLab) -> None:
     assert lab.call("DELETE", f"/tokens/{theirs['id']}", headers=AS_NOBODY).status == 404
 
 
-def test_a_token_that_people_made_for_themselves_ends_with_their_membership(lab: ApiLab) -> None:
+def test_self_made_token_ends_with_tenant_membership(lab: ApiLab) -> None:
     secret = lab.post("/tokens", {}, headers=AS_NOBODY).json["token"]
     assert call_with(lab, secret).json["tenants"] == ["default"]
     lab.call("PATCH", "/tenants/audio", {"users": ["nobody"]})
@@ -225,18 +225,18 @@ def test_a_token_that_people_made_for_themselves_ends_with_their_membership(lab:
         lab.call("PATCH", "/tenants/audio", {"users": []})
 
 
-def test_root_has_to_say_whose_token_it_should_be(lab: ApiLab) -> None:
+def test_root_must_name_user_of_token(lab: ApiLab) -> None:
     reply = lab.post("/tokens", {})
     assert (reply.status, "--user" in reply.error) == (400, True)
     assert lab.post("/tokens", {"user": "root"}).status == 201
 
 
-def test_an_admin_who_is_not_root_cannot_make_a_token_of_root(lab: ApiLab) -> None:
+def test_non_root_admin_cannot_create_root_token(lab: ApiLab) -> None:
     reply = lab.post("/tokens", {"user": "root"}, headers={"X-Test-User": "boss"})
     assert (reply.status, reply.error) == (403, "only root can make a token of root")
 
 
-def test_whoever_calls_with_a_token_cannot_make_another(lab: ApiLab) -> None:
+def test_token_cannot_create_another_token(lab: ApiLab) -> None:
     secret = create(lab, role="admin")["token"]
     reply = call_with(lab, secret, "POST", "/tokens", {"user": "daemon"})
     assert (reply.status, reply.code) == (403, "forbidden")
@@ -255,7 +255,7 @@ def test_whoever_calls_with_a_token_cannot_make_another(lab: ApiLab) -> None:
         {"uid": 0},
     ],
 )
-def test_a_token_that_makes_no_sense_is_refused(lab: ApiLab, asked: Any) -> None:
+def test_invalid_token_request_is_rejected(lab: ApiLab, asked: Any) -> None:
     reply = lab.post("/tokens", {"user": "nobody", **asked})
     assert (reply.status, reply.code) == (400, "invalid_request")
 
@@ -263,7 +263,7 @@ def test_a_token_that_makes_no_sense_is_refused(lab: ApiLab, asked: Any) -> None
 # --- what they are good for
 
 
-def test_a_viewers_token_changes_nothing(lab: ApiLab) -> None:
+def test_viewer_token_changes_nothing(lab: ApiLab) -> None:
     secret = create(lab, role="viewer")["token"]
     assert call_with(lab, secret, path="/jobs").status == 200
     for method, path, body in (
@@ -276,7 +276,7 @@ def test_a_viewers_token_changes_nothing(lab: ApiLab) -> None:
         assert (reply.status, reply.code) == (403, "forbidden"), path
 
 
-def test_a_token_sees_nothing_of_its_users_jobs_in_other_tenants(lab: ApiLab) -> None:
+def test_token_does_not_see_jobs_of_user_in_other_tenants(lab: ApiLab) -> None:
     vision, audio = create(lab)["token"], create(lab, tenant_id="audio")["token"]
     body = {"command": ["secret-word"], "hold": True}
     job = call_with(lab, vision, "POST", "/jobs", body).json["job_id"]
@@ -288,7 +288,7 @@ def test_a_token_sees_nothing_of_its_users_jobs_in_other_tenants(lab: ApiLab) ->
     assert (refused.status, refused.code) == (403, "forbidden")
 
 
-def test_one_key_for_two_tenants_means_two_jobs(lab: ApiLab) -> None:
+def test_same_key_in_two_tenants_submits_two_jobs(lab: ApiLab) -> None:
     jobs = set()
     for tenant in ("vision", "audio"):
         headers = {
@@ -300,14 +300,14 @@ def test_one_key_for_two_tenants_means_two_jobs(lab: ApiLab) -> None:
     assert len(jobs) == 2
 
 
-def test_a_tenant_admins_token_reaches_the_jobs_of_that_tenant(lab: ApiLab) -> None:
+def test_tenant_admin_token_manages_jobs_of_tenant(lab: ApiLab) -> None:
     user = create(lab)["token"]
     chief = create(lab, user="daemon", role="tenant-admin")["token"]
     job = call_with(lab, user, "POST", "/jobs", {"command": ["x"], "hold": True}).json["job_id"]
     assert call_with(lab, chief, "DELETE", f"/jobs/{job}").status == 200
 
 
-def test_tokens_survive_a_restart_of_the_core(lab: ApiLab) -> None:
+def test_tokens_survive_restart(lab: ApiLab) -> None:
     secret = create(lab)["token"]
     lab.loop.core = lab.loop._read_core(lab.loop.now_ms())
     assert call_with(lab, secret).status == 200

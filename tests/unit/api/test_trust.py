@@ -99,7 +99,7 @@ def run(scenario: Any) -> None:
     asyncio.run(whole())
 
 
-def test_a_node_that_was_away_is_told_when_it_comes_back() -> None:
+def test_reconnected_node_receives_resume_order() -> None:
     async def scenario(site: Site) -> None:
         async with site.node() as node:
             await node.reads()
@@ -112,7 +112,7 @@ def test_a_node_that_was_away_is_told_when_it_comes_back() -> None:
     run(scenario)
 
 
-def test_it_is_told_by_the_next_server_if_the_first_did_not_live_to_say_it() -> None:
+def test_next_server_sends_resume_order_that_first_could_not() -> None:
     async def scenario(site: Site) -> None:
         async with site.node() as node:
             await node.reads()
@@ -124,7 +124,7 @@ def test_it_is_told_by_the_next_server_if_the_first_did_not_live_to_say_it() -> 
     run(scenario)
 
 
-def test_it_is_told_on_every_stream_until_a_reading_has_its_mark_and_then_no_more() -> None:
+def test_server_resends_resume_order_until_reading_acknowledges_it() -> None:
     async def scenario(site: Site) -> None:
         async with site.node() as node:
             await site.loop.apply(ResumeDevice("n0", 0))
@@ -142,7 +142,7 @@ def test_it_is_told_on_every_stream_until_a_reading_has_its_mark_and_then_no_mor
     run(scenario)
 
 
-def test_the_mark_of_an_earlier_order_does_not_stand_for_the_next_one() -> None:
+def test_acknowledgement_of_earlier_order_does_not_count_for_next() -> None:
     async def scenario(site: Site) -> None:
         async with site.node() as node:
             marks = []
@@ -157,7 +157,7 @@ def test_the_mark_of_an_earlier_order_does_not_stand_for_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("problem", ["", "GPUs cannot be read"], ids=["fresh", "stale"])
-def test_an_agent_that_knows_no_marks_is_told_until_its_next_fresh_reading(problem: str) -> None:
+def test_agent_without_acknowledgements_gets_order_until_next_fresh_reading(problem: str) -> None:
     async def scenario(site: Site) -> None:
         async with site.node(OLD) as node:
             await node.reads()
@@ -170,7 +170,7 @@ def test_an_agent_that_knows_no_marks_is_told_until_its_next_fresh_reading(probl
     run(scenario)
 
 
-def test_another_device_in_its_place_is_not_what_somebody_looked_after() -> None:
+def test_replaced_device_does_not_inherit_resume_order() -> None:
     async def scenario(site: Site) -> None:
         async with site.node() as node:
             await node.reads()

@@ -28,7 +28,7 @@ def seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def test_what_would_start_now_is_told_so_and_nothing_is_stored(lab: ApiLab) -> None:
+def test_dry_run_reports_immediate_start_and_stores_nothing(lab: ApiLab) -> None:
     events, cluster = lab.store.last_event(), lab.loop.core.state.cluster
     before = replace(cluster.snapshot(), tenants=())
     reply = lab.post("/jobs/validate", job(max_runtime_minutes=60))
@@ -43,7 +43,7 @@ def test_what_would_start_now_is_told_so_and_nothing_is_stored(lab: ApiLab) -> N
     assert lab.submit(**job()) == "job-1"
 
 
-def test_behind_others_it_is_told_when_and_where_it_would_stand(lab: ApiLab) -> None:
+def test_dry_run_reports_forecast_and_queue_position(lab: ApiLab) -> None:
     lab.start(lab.submit(**job(max_runtime_minutes=120)))
     lab.submit(**job(max_runtime_minutes=60))
     told = lab.post("/jobs/validate", job(max_runtime_minutes=60)).json
@@ -52,7 +52,7 @@ def test_behind_others_it_is_told_when_and_where_it_would_stand(lab: ApiLab) -> 
     assert seconds(told["expected_start"]) - started == pytest.approx(3 * HOUR_S, abs=60)
 
 
-def test_behind_a_job_of_unknown_length_it_is_told_that(lab: ApiLab) -> None:
+def test_dry_run_reports_job_of_unknown_length_ahead(lab: ApiLab) -> None:
     lab.start(lab.submit(**job()))
     told = lab.post("/jobs/validate", job(max_runtime_minutes=60)).json
     assert told["expected_start"] is None
@@ -75,16 +75,14 @@ def test_behind_a_job_of_unknown_length_it_is_told_that(lab: ApiLab) -> None:
     ],
     ids=["too_large", "no_such_model", "dependency", "tenant", "negative", "field"],
 )
-def test_what_a_submission_would_refuse_is_refused_alike(
-    lab: ApiLab, wishes: dict[str, Any]
-) -> None:
+def test_dry_run_rejects_what_submission_rejects(lab: ApiLab, wishes: dict[str, Any]) -> None:
     real = lab.post("/jobs", job(**wishes))
     tried = lab.post("/jobs/validate", job(**wishes))
     assert real.status >= 400
     assert (tried.status, tried.code, tried.error) == (real.status, real.code, real.error)
 
 
-def test_a_quota_and_a_full_queue_refuse_a_dry_run_too() -> None:
+def test_dry_run_checks_quota_and_queue_limit() -> None:
     with ApiLab(limits=CoreLimits(max_queued_tasks=3)) as lab:
         tenant = lab.post("/tenants", {"name": "small", "max_gpus": 2}).json["id"]
         assert lab.post("/jobs/validate", job(tenant_id=tenant)).code == "quota_exceeded"
@@ -93,13 +91,13 @@ def test_a_quota_and_a_full_queue_refuse_a_dry_run_too() -> None:
         assert lab.post("/jobs/validate", many).json["details"]["index"] == 2
 
 
-def test_many_jobs_are_checked_together(lab: ApiLab) -> None:
+def test_dry_run_checks_many_jobs_together(lab: ApiLab) -> None:
     told = lab.post("/jobs/validate", [job(), job(array="0-9"), job(name="other")]).json
     assert (told["count"], told["tasks"]) == (3, 12)
     assert lab.get("/jobs").json["total"] == 0
 
 
-def test_holds_begin_times_and_dependencies_say_until_when(lab: ApiLab) -> None:
+def test_dry_run_explains_hold_begin_time_and_dependency(lab: ApiLab) -> None:
     held = lab.post("/jobs/validate", job(hold=True)).json
     assert held["start_unknown"] == "it is held until it is released"
     later = lab.post("/jobs/validate", job(begin_at="2099-01-01T00:00:00Z")).json
@@ -113,12 +111,12 @@ def test_holds_begin_times_and_dependencies_say_until_when(lab: ApiLab) -> None:
     assert "can never be met" in never["warnings"][0]
 
 
-def test_what_would_wait_for_a_container_engine_is_warned_of(lab: ApiLab) -> None:
+def test_dry_run_warns_of_missing_container_engine(lab: ApiLab) -> None:
     told = lab.post("/jobs/validate", {"image": "busybox", "runner": "container"}).json
     assert "no node has a container engine" in told["warnings"][0]
 
 
-def test_the_record_says_that_it_was_a_dry_run(lab: ApiLab) -> None:
+def test_dry_run_is_audited_as_such(lab: ApiLab) -> None:
     lab.post("/jobs/validate", [job(), job()])
     (row,) = [row for row in lab.get("/audit").json["records"] if row["action"] == "submit"]
     assert (row["detail"], row["target"], row["count"]) == ("dry run", "", 2)

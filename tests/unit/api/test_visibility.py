@@ -74,7 +74,7 @@ def has_secret(text: bytes) -> bool:
 
 
 @pytest.mark.parametrize("outsider", OUTSIDERS)
-def test_of_others_jobs_one_sees_size_user_place_and_expected_end_and_nothing_else(
+def test_jobs_of_others_show_only_size_user_place_and_expected_end(
     lab: ApiLab, outsider: str
 ) -> None:
     job = submit(lab)
@@ -95,7 +95,7 @@ def test_of_others_jobs_one_sees_size_user_place_and_expected_end_and_nothing_el
 
 
 @pytest.mark.parametrize("outsider", OUTSIDERS)
-def test_others_jobs_cannot_be_read_followed_or_changed(lab: ApiLab, outsider: str) -> None:
+def test_jobs_of_others_cannot_be_read_followed_or_changed(lab: ApiLab, outsider: str) -> None:
     job = submit(lab, hold=True)
     for method, path, body in (
         ("GET", "/logs", None),
@@ -118,7 +118,7 @@ def test_others_jobs_cannot_be_read_followed_or_changed(lab: ApiLab, outsider: s
 
 
 @pytest.mark.parametrize("outsider", OUTSIDERS)
-def test_what_others_had_is_gone_for_others_when_it_has_ended(lab: ApiLab, outsider: str) -> None:
+def test_ended_jobs_of_others_are_invisible(lab: ApiLab, outsider: str) -> None:
     job = submit(lab)
     lab.start(job)
     lab.end(job, exit_code=3)
@@ -133,7 +133,7 @@ def test_what_others_had_is_gone_for_others_when_it_has_ended(lab: ApiLab, outsi
     assert lab.get(f"/jobs/{job}", headers=as_user("ada")).json["exit_code"] == 3
 
 
-def test_why_others_wait_is_not_told_but_where_and_until_when_is(lab: ApiLab) -> None:
+def test_reason_of_others_is_hidden_but_position_and_forecast_are_shown(lab: ApiLab) -> None:
     first = submit(lab, gpu_count=8)
     lab.start(first)
     second = submit(lab, gpu_count=8)
@@ -150,7 +150,7 @@ def test_why_others_wait_is_not_told_but_where_and_until_when_is(lab: ApiLab) ->
 @pytest.mark.parametrize(
     "query", [f"name={SECRET}", "sort=name", "sort=-priority", "sort=priority"]
 )
-def test_nobody_finds_out_by_choosing_or_ordering(lab: ApiLab, query: str) -> None:
+def test_filters_and_sorting_reveal_nothing_hidden(lab: ApiLab, query: str) -> None:
     job = submit(lab, hold=True)
     listed = lab.get(f"/jobs?{query}", headers=as_user("bob")).json
     assert (listed["jobs"], listed["total"]) == ([], 0)
@@ -159,7 +159,7 @@ def test_nobody_finds_out_by_choosing_or_ordering(lab: ApiLab, query: str) -> No
 
 
 @pytest.mark.parametrize("outsider", OUTSIDERS)
-def test_events_short_forms_usage_and_metrics_tell_nothing_about_others(
+def test_events_short_forms_usage_and_metrics_reveal_nothing_of_others(
     lab: ApiLab, outsider: str
 ) -> None:
     job = submit(lab)
@@ -176,7 +176,7 @@ def test_events_short_forms_usage_and_metrics_tell_nothing_about_others(
 
 
 @pytest.mark.parametrize("insider", ["ada", "eve", "boss"])
-def test_owner_tenants_admins_and_admins_see_everything(lab: ApiLab, insider: str) -> None:
+def test_owner_tenant_admin_and_admin_see_everything(lab: ApiLab, insider: str) -> None:
     job = submit(lab)
     lab.start(job)
     form = lab.get(f"/jobs/{job}", headers=as_user(insider)).json
@@ -191,7 +191,7 @@ def test_owner_tenants_admins_and_admins_see_everything(lab: ApiLab, insider: st
     assert lab.get("/usage", headers=as_user(insider)).json["usage"] != []
 
 
-def test_others_cannot_tell_whether_a_job_has_limits_of_its_own(lab: ApiLab) -> None:
+def test_others_cannot_tell_whether_job_has_own_limits(lab: ApiLab) -> None:
     plain = {"command": ["true"], "gpu_count": 2}
     free = lab.post("/jobs", plain, headers=as_user("ada")).json["job_id"]
     limited = submit(lab, deadline="2099-01-01T00:00:00Z")
@@ -206,7 +206,7 @@ def test_others_cannot_tell_whether_a_job_has_limits_of_its_own(lab: ApiLab) -> 
         lab.call("DELETE", f"/jobs/{job}", headers=as_user("ada"))
 
 
-def test_an_array_shows_when_its_last_task_should_end_once_all_of_them_run(lab: ApiLab) -> None:
+def test_array_shows_expected_end_of_last_task_when_all_run(lab: ApiLab) -> None:
     job = submit(lab, array="0-1", gpu_count=1)
     for task in (0, 1):
         lab.start(f"{job}_{task}")
@@ -219,7 +219,7 @@ def test_an_array_shows_when_its_last_task_should_end_once_all_of_them_run(lab: 
     lab.end(f"{job}_1")
 
 
-def test_an_array_of_which_tasks_still_wait_has_no_expected_end(lab: ApiLab) -> None:
+def test_array_with_waiting_tasks_has_no_expected_end(lab: ApiLab) -> None:
     job = submit(lab, array="0-1%1", gpu_count=1)
     lab.start(f"{job}_0")
     assert lab.get(f"/jobs/{job}", headers=as_user("bob")).json["expected_end"] is None
@@ -227,7 +227,7 @@ def test_an_array_of_which_tasks_still_wait_has_no_expected_end(lab: ApiLab) -> 
     lab.end(f"{job}_0")
 
 
-def test_an_array_of_somebody_else_shows_how_many_tasks_it_has(lab: ApiLab) -> None:
+def test_array_of_another_user_shows_task_count(lab: ApiLab) -> None:
     job = submit(lab, array="0-9", hold=True)
     form = lab.get(f"/jobs/{job}", headers=as_user("bob")).json
     assert form["array"] == {"tasks": "", "count": 10, "max_running": 0, "states": {}}
@@ -235,14 +235,14 @@ def test_an_array_of_somebody_else_shows_how_many_tasks_it_has(lab: ApiLab) -> N
     lab.call("DELETE", f"/jobs/{job}", headers=as_user("ada"))
 
 
-def test_a_job_goes_to_its_users_own_tenant_if_none_is_named(lab: ApiLab) -> None:
+def test_job_without_tenant_goes_to_tenant_of_user(lab: ApiLab) -> None:
     job = submit(lab, hold=True)
     assert lab.get(f"/jobs/{job}", headers=as_user("ada")).json["tenant_id"] == "vision"
     lab.call("DELETE", f"/jobs/{job}", headers=as_user("ada"))
 
 
 @pytest.mark.parametrize("tenant", ["audio", "default", "there-is-none"])
-def test_a_tenant_of_others_is_refused_whether_it_exists_or_not(lab: ApiLab, tenant: str) -> None:
+def test_foreign_tenant_is_rejected_whether_it_exists_or_not(lab: ApiLab, tenant: str) -> None:
     body = {"command": ["x"], "tenant_id": tenant}
     reply = lab.post("/jobs", body, headers=as_user("ada"))
     assert (reply.status, reply.code) == (403, "forbidden")
@@ -258,13 +258,13 @@ def test_only_own_tenants_are_listed_and_only_admins_change_them(lab: ApiLab) ->
         assert reply.status == 403
 
 
-def test_limits_of_other_tenants_and_users_are_not_told(lab: ApiLab) -> None:
+def test_limits_of_other_tenants_and_users_are_hidden(lab: ApiLab) -> None:
     assert lab.get("/limits?tenant_id=audio", headers=as_user("ada")).status == 404
     assert lab.get("/limits?user=bob", headers=as_user("ada")).status == 403
     assert lab.get("/limits", headers=as_user("ada")).status == 200
 
 
-def test_the_overview_shows_of_others_what_everybody_may_know(lab: ApiLab) -> None:
+def test_overview_shows_only_public_fields_of_others(lab: ApiLab) -> None:
     job = submit(lab, hold=True)
     for query in ("", "?sort=name", "?sort=-priority", "?user=ada"):
         assert not has_secret(lab.get(f"/overview{query}", headers=as_user("bob")).body)
@@ -275,7 +275,7 @@ def test_the_overview_shows_of_others_what_everybody_may_know(lab: ApiLab) -> No
     lab.call("DELETE", f"/jobs/{job}", headers=as_user("ada"))
 
 
-def test_a_viewer_reads_its_own_and_changes_nothing(lab: ApiLab) -> None:
+def test_viewer_reads_its_own_and_changes_nothing(lab: ApiLab) -> None:
     job = submit(lab, hold=True)
     assert lab.get(f"/jobs/{job}", headers=as_user("ada-looking")).json["name"] == SECRET
     for method, path, body in (
@@ -288,7 +288,7 @@ def test_a_viewer_reads_its_own_and_changes_nothing(lab: ApiLab) -> None:
     lab.call("DELETE", f"/jobs/{job}", headers=as_user("ada"))
 
 
-def test_members_of_a_tenant_are_set_and_shown(lab: ApiLab) -> None:
+def test_tenant_members_are_set_and_shown(lab: ApiLab) -> None:
     body = {"linux_groups": ["lab", "lab"], "users": ["mia"], "admins": ["tom"]}
     reply = lab.call("PATCH", "/tenants/audio", body, headers=as_user("boss"))
     assert (reply.json["linux_groups"], reply.json["users"]) == (["lab"], ["mia"])
