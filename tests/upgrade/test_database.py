@@ -144,7 +144,7 @@ class Filled:
         )
 
 
-def test_everything_in_the_database_is_still_there(station: Workstation) -> None:
+def test_everything_in_database_is_still_there(station: Workstation) -> None:
     station.up()
     filled = Filled(station)
     before = everything(station)

@@ -41,7 +41,7 @@ def kill_and_wait_for_successor(station: Workstation, pid_now: Callable[[], int]
     station.until(lambda: pid_now() != dead and is_alive(pid_now()), "its successor")
 
 
-def test_old_processes_work_with_the_new_files_until_they_are_restarted(old_package: Path) -> None:
+def test_old_processes_work_with_new_files_until_restarted(old_package: Path) -> None:
     with a_workstation(old_package) as station:
         station.up()
         script = "echo before; until [ -e go ]; do sleep 0.1; done; exit 7"
@@ -59,7 +59,7 @@ def test_old_processes_work_with_the_new_files_until_they_are_restarted(old_pack
 
 
 @pytest.mark.slow
-def test_old_processes_restart_each_other_with_the_new_version(old_package: Path) -> None:
+def test_old_processes_restart_each_other_with_new_version(old_package: Path) -> None:
     """The old agent starts a new launcher, then the old server a new agent. Jobs go on."""
     with a_workstation(old_package) as station:
         station.up()
@@ -76,7 +76,7 @@ def test_old_processes_restart_each_other_with_the_new_version(old_package: Path
 
 
 @pytest.mark.slow
-def test_a_new_watchdog_ends_a_lease_that_the_old_launcher_cannot(old_package: Path) -> None:
+def test_new_watchdog_ends_lease_that_old_launcher_cannot(old_package: Path) -> None:
     """The old launcher starts a watchdog of the new version, and is then frozen."""
     short = {"nodes_suspect_after_s": "5", "nodes_lost_after_s": "9", "nodes_lease_s": "10"}
     with a_workstation(old_package, agent_heartbeat_interval_s="1", **short) as station:

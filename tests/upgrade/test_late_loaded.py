@@ -55,13 +55,13 @@ def _without_type_checking(tree: ast.Module) -> ast.Module:
 
 
 @pytest.mark.parametrize("name", COPIED_BY_THE_LAUNCHER)
-def test_programs_of_a_session_stand_alone(name: str) -> None:
+def test_session_programs_are_self_contained(name: str) -> None:
     """They are run with -I -S from a copy: an import of this package would fail."""
     for module in imports_of(NEW_PACKAGE / name):
         assert module.partition(".")[0] in sys.stdlib_module_names, module
 
 
-def test_a_session_loads_no_file_that_the_old_launcher_does_not_copy() -> None:
+def test_session_loads_no_file_that_old_launcher_does_not_copy() -> None:
     names = {Path(name).stem for name in COPIED_BY_THE_LAUNCHER}
     for name in COPIED_BY_THE_LAUNCHER:
         tree = ast.parse((NEW_PACKAGE / name).read_text("utf-8"))
@@ -76,7 +76,7 @@ def test_a_session_loads_no_file_that_the_old_launcher_does_not_copy() -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_that_old_processes_run_is_still_there(module: str) -> None:
+def test_module_run_by_old_processes_still_exists(module: str) -> None:
     """Run without arguments it explains itself, or says what is missing; it is found."""
     isolated = ["-I"] if ".launcher" in module else []
     ended = subprocess.run(
@@ -92,7 +92,7 @@ def test_a_module_that_old_processes_run_is_still_there(module: str) -> None:
     assert ended.returncode != 0
 
 
-def test_the_old_agent_can_run_readiness_commands(tmp_path: Path) -> None:
+def test_old_agent_can_run_readiness_commands(tmp_path: Path) -> None:
     """By the path of a file, in an interpreter that does not find this package."""
     script = NEW_PACKAGE / "agent" / "check_child.py"
     who = {"pid": 0, "uid": 0, "gid": 0, "user": "root", "workdir": str(tmp_path)}

@@ -117,7 +117,7 @@ def runs_a_job(cluster: MixedCluster, *words: object) -> None:
 
 
 @pytest.mark.parametrize("server", ["old", "new"])
-def test_a_server_and_an_agent_of_different_versions_work_together(
+def test_server_and_agent_of_different_versions_work_together(
     cluster: MixedCluster, server: str
 ) -> None:
     """Join, run, read logs, cancel, attach; reconnect after either side was killed."""
@@ -154,7 +154,7 @@ def test_a_server_and_an_agent_of_different_versions_work_together(
 
 
 @pytest.mark.slow
-def test_a_cluster_is_upgraded_step_by_step_under_running_jobs(cluster: MixedCluster) -> None:
+def test_cluster_is_upgraded_step_by_step_under_running_jobs(cluster: MixedCluster) -> None:
     """First the server, then one agent after the other; a gang spans agents of both versions."""
     versions = cluster.versions
     cluster.start_server()
@@ -214,7 +214,7 @@ class MixedServers(Servers):
 
 
 @pytest.mark.slow
-def test_servers_of_different_versions_stand_in_for_each_other(old_package: Path) -> None:
+def test_servers_of_different_versions_fail_over_to_each_other(old_package: Path) -> None:
     """The standby passes requests to the leader, and takes over; in both directions."""
     postgres = shared_server()
     url = postgres.make_database()

@@ -78,22 +78,22 @@ def opened(old_package: Path) -> Iterator[Open]:
             yield everything
 
 
-def test_a_command_that_waits_learns_the_exit_code(opened: Open) -> None:
+def test_waiting_command_gets_exit_code(opened: Open) -> None:
     assert opened.wait.communicate(timeout=LONGEST_S)[0] == f"{opened.job} failed 7\n"
     assert opened.wait.returncode == 7
 
 
-def test_a_command_that_follows_a_log_reads_it_to_the_end(opened: Open) -> None:
+def test_log_follower_reads_to_end(opened: Open) -> None:
     assert opened.logs.communicate(timeout=LONGEST_S)[0] == "after\n"
 
 
-def test_a_program_with_the_python_client_goes_on(opened: Open) -> None:
+def test_python_client_program_continues(opened: Open) -> None:
     said = opened.program.communicate("\n", timeout=LONGEST_S)[0].splitlines()
     assert said == ["JobFailed 7", "hello", "1", "InvalidRequest"]
 
 
 @needs_tmux
-def test_an_interactive_shell_comes_back(opened: Open) -> None:
+def test_interactive_shell_reconnects(opened: Open) -> None:
     terminal = opened.terminal
     terminal.enter("echo $((6 * 7)) again")
     terminal.see("42 again")

@@ -108,7 +108,7 @@ def upgraded(request: pytest.FixtureRequest, old_package: Path) -> Iterator[Upgr
         yield found
 
 
-def test_the_launcher_of_the_old_version_stays_as_long_as_it_has_jobs(upgraded: Upgraded) -> None:
+def test_old_launcher_stays_as_long_as_it_has_jobs(upgraded: Upgraded) -> None:
     launcher = upgraded.workstation.launcher_pid()
     assert is_alive(launcher)
     assert (launcher == upgraded.old_launcher) == upgraded.is_launcher_kept
@@ -125,7 +125,7 @@ def test_jobs_are_listed_as_running(upgraded: Upgraded) -> None:
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_a_job_is_cancelled_with_all_its_processes(upgraded: Upgraded, runner: str) -> None:
+def test_job_is_cancelled_with_all_its_processes(upgraded: Upgraded, runner: str) -> None:
     needs(runner)
     job, mark = upgraded.endless[runner]
     assert running_with(mark)
@@ -135,7 +135,7 @@ def test_a_job_is_cancelled_with_all_its_processes(upgraded: Upgraded, runner: s
 
 
 @pytest.mark.parametrize("runner", SESSIONS)
-def test_a_session_can_be_attached_and_its_exit_code_is_learnt(
+def test_session_can_be_attached_and_its_exit_code_is_reported(
     upgraded: Upgraded, runner: str
 ) -> None:
     needs(runner)
@@ -149,7 +149,7 @@ def test_a_session_can_be_attached_and_its_exit_code_is_learnt(
     assert "after-hello" in station.log(job)
 
 
-def test_exit_codes_are_learnt(upgraded: Upgraded) -> None:
+def test_exit_codes_are_reported(upgraded: Upgraded) -> None:
     """The launcher that started a process learns its exit code; the next one learns its end."""
     station = upgraded.workstation
     known = upgraded.is_launcher_kept
@@ -177,7 +177,7 @@ def test_arrays_and_gangs_are_cancelled_with_all_their_processes(upgraded: Upgra
         assert not running_with(mark)
 
 
-def test_a_service_stays_ready_and_can_be_deleted(upgraded: Upgraded) -> None:
+def test_service_stays_ready_and_can_be_deleted(upgraded: Upgraded) -> None:
     station = upgraded.workstation
     before = running_with(upgraded.service)
 
@@ -191,14 +191,14 @@ def test_a_service_stays_ready_and_can_be_deleted(upgraded: Upgraded) -> None:
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_new_jobs_run_after_the_upgrade(upgraded: Upgraded, runner: str) -> None:
+def test_new_jobs_run_after_upgrade(upgraded: Upgraded, runner: str) -> None:
     needs(runner)
     job = upgraded.run("echo new; exit 5", *options(upgraded.workstation, runner))
     assert upgraded.workstation.ended(job)["exit_code"] == 5
     assert upgraded.workstation.log(job) == "new\n"
 
 
-def test_a_dead_watchdog_of_leases_is_started_again(upgraded: Upgraded) -> None:
+def test_dead_lease_watchdog_is_restarted(upgraded: Upgraded) -> None:
     """The launcher starts it by the name of its module, so the new version must have one too."""
     station = upgraded.workstation
     job = upgraded.run("echo ready; read forever < /dev/zero", "-G", "1", "--requeue-on-node-loss")
@@ -215,7 +215,7 @@ def test_a_dead_watchdog_of_leases_is_started_again(upgraded: Upgraded) -> None:
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_a_time_limit_is_enforced(upgraded: Upgraded, runner: str) -> None:
+def test_time_limit_is_enforced(upgraded: Upgraded, runner: str) -> None:
     needs(runner)
     job, mark = upgraded.limited[runner]
     ended = upgraded.workstation.ended(job)

@@ -80,7 +80,7 @@ def submitted(server: FakeServer, count: int = 1, **fields: Any) -> None:
 # --- lists
 
 
-def test_a_list_in_a_pipe_is_plain_and_complete(server: FakeServer, tell: Tell) -> None:
+def test_list_in_pipe_is_plain_and_complete(server: FakeServer, tell: Tell) -> None:
     submitted(server, 2)
     gpus = [{"index": 0, "share": 1, "memory_mb": 0}, {"index": 3, "share": 1, "memory_mb": 0}]
     server.change("job-2", state="running", allocation=[{"node": "box", "gpus": gpus}])
@@ -91,7 +91,7 @@ def test_a_list_in_a_pipe_is_plain_and_complete(server: FakeServer, tell: Tell) 
     ]
 
 
-def test_a_list_of_everybody_says_when_jobs_should_end(server: FakeServer, tell: Tell) -> None:
+def test_list_of_all_users_shows_expected_ends(server: FakeServer, tell: Tell) -> None:
     submitted(server, 3)
     now = datetime.now().astimezone().replace(microsecond=0)
     later, past = now + timedelta(days=3), now - timedelta(seconds=5)
@@ -111,13 +111,13 @@ def test_a_list_of_everybody_says_when_jobs_should_end(server: FakeServer, tell:
     [(None, "-"), (60, "12:01"), (86_400, "2026-03-02 12:00"), (0, "soon"), (-9, "soon")],
     ids=["unknown", "today", "tomorrow", "now", "late"],
 )
-def test_an_expected_end_is_short(at: float | None, text: str) -> None:
+def test_expected_end_is_short(at: float | None, text: str) -> None:
     now = datetime(2026, 3, 1, 12).astimezone()
     end = None if at is None else (now + timedelta(seconds=at)).isoformat()
     assert end_text({"expected_end": end}, now.timestamp()) == text
 
 
-def test_a_long_list_is_cut_and_says_so(
+def test_long_list_is_truncated_with_note(
     server: FakeServer, tell: Tell, capsys: pytest.CaptureFixture[str]
 ) -> None:
     submitted(server, 5)
@@ -130,7 +130,7 @@ def test_a_long_list_is_cut_and_says_so(
     assert tell("list", "-q", "--limit", "1") == "job-5\n"
 
 
-def test_a_long_name_comes_whole_in_a_pipe_and_is_cut_on_a_terminal(
+def test_long_name_is_whole_in_pipe_and_cut_on_terminal(
     server: FakeServer, tell: Tell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "x" * 40
@@ -143,7 +143,7 @@ def test_a_long_name_comes_whole_in_a_pipe_and_is_cut_on_a_terminal(
 
 
 @pytest.mark.parametrize("states", ["all", "ended", "failed,pending,completed"])
-def test_of_jobs_that_ended_the_newest_are_listed(
+def test_newest_ended_jobs_are_listed(
     server: FakeServer, tell: Tell, capsys: pytest.CaptureFixture[str], states: str
 ) -> None:
     submitted(server, 5)
@@ -157,7 +157,7 @@ def test_of_jobs_that_ended_the_newest_are_listed(
     assert tell("list", "-q", "-s", states, "-L", "0").split() == [f"job-{n}" for n in range(1, 6)]
 
 
-def test_a_list_can_be_filtered(server: FakeServer, tell: Tell) -> None:
+def test_list_can_be_filtered(server: FakeServer, tell: Tell) -> None:
     submitted(server, 3)
     server.end("job-1")
     server.change("job-2", state="running", user="bob")
@@ -180,7 +180,7 @@ def test_all_pages_are_read(
     assert len(tell("list", "-q", "--limit", "0").split()) == 5
 
 
-def test_a_job_that_nobody_named_is_shown_by_its_program(server: FakeServer, tell: Tell) -> None:
+def test_unnamed_job_is_shown_by_its_program(server: FakeServer, tell: Tell) -> None:
     submitted(server, name="", command=["/bin/sh", "-c", "python train.py --lr 1"])
     submitted(server, name="", command=[])
     named = [line.split("\t")[1] for line in tell("list").splitlines()[1:]]
@@ -190,7 +190,7 @@ def test_a_job_that_nobody_named_is_shown_by_its_program(server: FakeServer, tel
     assert "\ttrain.py\t" in tell("history")
 
 
-def test_history_takes_only_states_that_are_ends(server: FakeServer, tell: Tell) -> None:
+def test_history_accepts_only_final_states(server: FakeServer, tell: Tell) -> None:
     told = tell("history", "--state", "failed,PD", code=2)
     assert "'pending', but history shows ended jobs; expected cancelled, completed, failed" in told
     submitted(server, 2)
@@ -198,9 +198,7 @@ def test_history_takes_only_states_that_are_ends(server: FakeServer, tell: Tell)
     assert len(tell("history", "--state", "all").splitlines()) == 2
 
 
-def test_a_job_about_which_nothing_was_measured_has_no_such_heading(
-    server: FakeServer, tell: Tell
-) -> None:
+def test_job_without_measures_has_no_measured_section(server: FakeServer, tell: Tell) -> None:
     submitted(server, gpu_count=0)
     assert "measured" not in tell("show", "1")
 
@@ -224,7 +222,7 @@ def test_history_shows_how_jobs_ended(server: FakeServer, tell: Tell) -> None:
     ]
 
 
-def test_a_table_on_a_terminal_is_aligned_and_only_its_last_column_cut() -> None:
+def test_terminal_table_is_aligned_and_only_last_column_is_cut() -> None:
     lines = aligned(
         ("ID", "N", "REASON"),
         [["1", "22", "x" * 90], ["100", "3", "y"]],
@@ -235,7 +233,7 @@ def test_a_table_on_a_terminal_is_aligned_and_only_its_last_column_cut() -> None
 
 
 @pytest.mark.parametrize("deed", ["cancel", "hold", "release", "retry"])
-def test_all_of_no_jobs_is_said_to_be_none(
+def test_all_without_jobs_says_so(
     server: FakeServer, capsys: pytest.CaptureFixture[str], deed: str
 ) -> None:
     assert main([deed, "all"]) == 0
@@ -246,7 +244,7 @@ def test_all_of_no_jobs_is_said_to_be_none(
 # --- one job
 
 
-def test_show_tells_everything(server: FakeServer, tell: Tell) -> None:
+def test_show_prints_every_field(server: FakeServer, tell: Tell) -> None:
     submitted(server, gpu_count=0.5)
     server.change(
         "job-1",
@@ -273,7 +271,7 @@ def test_show_tells_everything(server: FakeServer, tell: Tell) -> None:
     assert json.loads(tell("show", "--json", "1"))["id"] == "job-1"
 
 
-def test_an_elastic_gang_shows_what_it_runs_with(server: FakeServer, tell: Tell) -> None:
+def test_elastic_gang_shows_running_members(server: FakeServer, tell: Tell) -> None:
     submitted(server, gpu_count=4)
     places = [{"node": node, "gpus": [{"index": 0, "share": 1}]} for node in ("a", "b", "c")]
     server.change("job-1", state="running", started_at=WHEN, allocation=places)
@@ -284,7 +282,7 @@ def test_an_elastic_gang_shows_what_it_runs_with(server: FakeServer, tell: Tell)
     assert "GPUs 4x1 " in " ".join(tell("show", "1").split())
 
 
-def test_an_array_shows_how_far_it_is(server: FakeServer, tell: Tell) -> None:
+def test_array_shows_progress(server: FakeServer, tell: Tell) -> None:
     submitted(server, gpu_count=1)
     array = {"tasks": "0-99", "count": 100, "states": {"pending": "3-99", "running": "0-2"}}
     places = [{"node": "box", "gpus": [{"index": 0, "share": 1}]}]
@@ -295,7 +293,7 @@ def test_an_array_shows_how_far_it_is(server: FakeServer, tell: Tell) -> None:
     assert tell("list").splitlines()[1].endswith("\tbox[0]; 12 of 100 done")
 
 
-def test_show_tells_how_earlier_attempts_ended(server: FakeServer, tell: Tell) -> None:
+def test_show_prints_results_of_earlier_attempts(server: FakeServer, tell: Tell) -> None:
     submitted(server, gpu_count=4)
     first = {
         "attempt": 1,
@@ -328,15 +326,13 @@ def test_show_tells_how_earlier_attempts_ended(server: FakeServer, tell: Tell) -
     assert shown.count("exit SIG9") == 10
 
 
-def test_control_characters_in_a_name_do_not_reach_the_terminal(
-    server: FakeServer, tell: Tell
-) -> None:
+def test_control_characters_in_name_do_not_reach_terminal(server: FakeServer, tell: Tell) -> None:
     submitted(server, name="a\x1b[2Jb\tc")
     for words in (["list"], ["show", "1"], ["status"], ["cancel", "--dry-run", "1"]):
         assert "a\\x1b[2Jb\\tc" in tell(*words)
 
 
-def test_explain_says_why_and_until_when(server: FakeServer, tell: Tell) -> None:
+def test_explain_prints_reason_and_forecast(server: FakeServer, tell: Tell) -> None:
     submitted(server)
     shown = tell("explain", "1")
     assert "waiting for 2 GPUs; 1 is free" in shown
@@ -348,7 +344,7 @@ def test_explain_says_why_and_until_when(server: FakeServer, tell: Tell) -> None
     assert "expected start" not in shown
 
 
-def test_logs_are_copied_as_they_are(
+def test_logs_are_copied_unchanged(
     server: FakeServer, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     submitted(server)
@@ -362,7 +358,7 @@ def test_logs_are_copied_as_they_are(
     assert server.requests[-1].endswith("/logs?attempt=1&tail=3")
 
 
-def test_logs_for_programs_are_an_object_for_each_line(
+def test_json_logs_are_one_object_per_line(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     submitted(server)
@@ -375,7 +371,7 @@ def test_logs_for_programs_are_an_object_for_each_line(
         assert {one["job_id"] for one in told} == {"job-1"}
 
 
-def test_a_line_of_a_log_that_comes_in_pieces_is_one_object(
+def test_log_line_received_in_pieces_is_one_object(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lines = logs._JsonLines("job-1")
@@ -386,7 +382,7 @@ def test_a_line_of_a_log_that_comes_in_pieces_is_one_object(
     assert told == ["café", "bar"]
 
 
-def test_a_job_without_output_that_has_not_begun_says_why(
+def test_logs_of_unstarted_job_print_reason(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     submitted(server)
@@ -397,9 +393,7 @@ def test_a_job_without_output_that_has_not_begun_says_why(
     assert capsys.readouterr().err == ""
 
 
-def test_waiting_for_nothing_says_so(
-    server: FakeServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wait_without_jobs_says_so(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["wait", "all"]) == 0
     assert "no pending or running jobs to wait for" in capsys.readouterr().err
 
@@ -414,7 +408,7 @@ def test_waiting_for_nothing_says_so(
     ],
     ids=["all", "tail", "members", "one attempt"],
 )
-def test_a_job_is_followed_from_attempt_to_attempt(
+def test_logs_follow_job_from_attempt_to_attempt(
     server: FakeServer,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -437,7 +431,7 @@ def test_a_job_is_followed_from_attempt_to_attempt(
     assert not any("tail" in request for request in asked[1:])
 
 
-def test_a_line_that_an_attempt_did_not_end_is_not_one_with_the_next(
+def test_unterminated_line_of_attempt_is_not_joined_with_next(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from gpu_scheduler.cli.jobs.logs import Attempts
@@ -454,7 +448,7 @@ def test_a_line_that_an_attempt_did_not_end_is_not_one_with_the_next(
     assert told == ["one", "two"]
 
 
-def test_following_goes_on_where_it_broke_off(server: FakeServer) -> None:
+def test_logs_follow_resumes_where_it_broke_off(server: FakeServer) -> None:
     from gpu_scheduler.client.client import Client
 
     submitted(server)
@@ -468,7 +462,7 @@ def test_following_goes_on_where_it_broke_off(server: FakeServer) -> None:
     assert follower.copied == 5
 
 
-def test_who_follows_the_end_of_a_log_gets_its_end_again_and_not_all_of_it(
+def test_resumed_tail_follow_does_not_print_whole_log(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from gpu_scheduler.client.client import Client
@@ -484,14 +478,14 @@ def test_who_follows_the_end_of_a_log_gets_its_end_again_and_not_all_of_it(
     assert "repeating the last lines of job-1" in capsys.readouterr().err
 
 
-def test_following_a_server_that_was_never_there_fails(tmp_path: Path) -> None:
+def test_logs_follow_without_server_fails(tmp_path: Path) -> None:
     from gpu_scheduler.client.client import Client
 
     with pytest.raises(NoServer):
         logs.follow(Client(str(tmp_path)), "job-1", {})
 
 
-def test_words_may_stand_behind_options(server: FakeServer, tell: Tell) -> None:
+def test_arguments_may_follow_options(server: FakeServer, tell: Tell) -> None:
     assert "name      vision" in tell("tenants", "create", "--max-gpus", "4", "vision")
     said = tell("tenants", "create", "--max-gpus", "4", "a", "b", code=2)
     assert "unexpected argument 'b'" in said
@@ -500,7 +494,7 @@ def test_words_may_stand_behind_options(server: FakeServer, tell: Tell) -> None:
 # --- references
 
 
-def test_jobs_are_named_in_many_ways(server: FakeServer, tell: Tell) -> None:
+def test_jobs_can_be_named_in_many_ways(server: FakeServer, tell: Tell) -> None:
     submitted(server, 5)
     for words, meant in (
         (["2", "job-3"], ["job-2", "job-3"]),
@@ -520,11 +514,11 @@ def test_jobs_are_named_in_many_ways(server: FakeServer, tell: Tell) -> None:
 
 
 @pytest.mark.parametrize("word", ["x", "3-1", "1-999999", "12_", "@~x", "", "1,,2"])
-def test_what_is_no_job_is_refused(tell: Tell, word: str) -> None:
+def test_invalid_job_name_is_rejected(tell: Tell, word: str) -> None:
     assert "tgpu: error: '" in tell("cancel", word, code=2)
 
 
-def test_one_job_where_one_is_meant(server: FakeServer, tell: Tell) -> None:
+def test_command_for_one_job_rejects_several(server: FakeServer, tell: Tell) -> None:
     submitted(server, 2)
     assert "names 2 jobs; name one" in tell("logs", "1-2", code=2)
     assert "not submitted that many" in tell("logs", "@~9", code=2)
@@ -533,7 +527,7 @@ def test_one_job_where_one_is_meant(server: FakeServer, tell: Tell) -> None:
 # --- changes
 
 
-def test_cancelling_goes_on_after_a_refusal(server: FakeServer, tell: Tell) -> None:
+def test_cancel_continues_after_rejection(server: FakeServer, tell: Tell) -> None:
     submitted(server, 3)
     server.end("job-2")
     shown = tell("cancel", "1-3,9", code=2)
@@ -545,7 +539,7 @@ def test_cancelling_goes_on_after_a_refusal(server: FakeServer, tell: Tell) -> N
 
 
 @pytest.mark.parametrize("command", ["cancel", "hold"])
-def test_many_jobs_that_are_not_known_are_one_line(
+def test_many_unknown_jobs_are_one_line(
     server: FakeServer, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     submitted(server, 3)
@@ -555,20 +549,20 @@ def test_many_jobs_that_are_not_known_are_one_line(
     assert shown.err == "tgpu: error: unknown jobs: 4-99,200\n"
 
 
-def test_one_task_is_cancelled_and_named_as_such(server: FakeServer, tell: Tell) -> None:
+def test_one_task_is_cancelled_and_named(server: FakeServer, tell: Tell) -> None:
     submitted(server)
     assert json.loads(tell("cancel", "--json", "1_5"))[0]["job_id"] == "job-1_5"
     assert json.loads(tell("cancel", "--json", "1_[1-3]"))[0]["job_id"] == "job-1_[1-3]"
 
 
-def test_a_trial_refuses_tasks_that_the_array_does_not_have(server: FakeServer, tell: Tell) -> None:
+def test_cancel_dry_run_rejects_unknown_tasks(server: FakeServer, tell: Tell) -> None:
     submitted(server)
     server.change("job-1", array={"tasks": "0-9"})
     assert "would be cancelled" in tell("cancel", "--dry-run", "1_[1-3]")
     assert "job-1 has no task 10" in tell("cancel", "--dry-run", "1_[5-12]", code=4)
 
 
-def test_tasks_of_an_array_are_cancelled_by_number(server: FakeServer, tell: Tell) -> None:
+def test_array_tasks_are_cancelled_by_number(server: FakeServer, tell: Tell) -> None:
     submitted(server)
     tell("cancel", "-q", "1_[1-3]")
     assert server.requests[-1] == "DELETE /api/v1/jobs/job-1?tasks=1-3"
@@ -596,7 +590,7 @@ def test_jobs_are_held_released_and_retried(server: FakeServer, tell: Tell) -> N
     assert "there is no job job-9" in tell("hold", "9", code=4)
 
 
-def test_a_waiting_job_is_changed(server: FakeServer, tell: Tell) -> None:
+def test_waiting_job_is_updated(server: FakeServer, tell: Tell) -> None:
     submitted(server, 2)
     words = ["-p", "high", "-t", "4h", "-G", "0.5", "-J", "n", "-d", "3", "--memory", "1G"]
     assert tell("update", "1", *words) == "job-1 updated\n"
@@ -609,7 +603,7 @@ def test_a_waiting_job_is_changed(server: FakeServer, tell: Tell) -> None:
     assert "nothing to change" in tell("update", "1", code=2)
 
 
-def test_waiting_gives_the_first_bad_code(server: FakeServer, tell: Tell) -> None:
+def test_wait_returns_first_nonzero_code(server: FakeServer, tell: Tell) -> None:
     submitted(server, 3)
     server.end("job-1")
     server.end("job-2", 0, signal=9)
@@ -620,12 +614,12 @@ def test_waiting_gives_the_first_bad_code(server: FakeServer, tell: Tell) -> Non
     assert json.loads(tell("wait", "--json", "1"))[0]["id"] == "job-1"
 
 
-def test_waiting_too_long_gives_124(server: FakeServer, tell: Tell) -> None:
+def test_wait_timeout_returns_124(server: FakeServer, tell: Tell) -> None:
     submitted(server)
     assert "has not ended" in tell("wait", "--timeout", "0.05", "1", code=124)
 
 
-def test_run_shows_the_output_and_ends_as_the_job_does(
+def test_run_prints_output_and_returns_exit_code_of_job(
     server: FakeServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     server.when_submitted(exit_code=3, output=b"hello\n", reason="exit code 3")
@@ -640,7 +634,7 @@ def test_run_shows_the_output_and_ends_as_the_job_does(
     assert main(["run", "--dry-run", "true"]) == 0
 
 
-def test_run_shows_also_attempts_that_nobody_saw_begin(
+def test_run_prints_attempts_it_did_not_see_start(
     server: FakeServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     server.logs = {f"job-1.{number}": b"att %d\n" % number for number in (1, 2, 3)}
@@ -661,7 +655,7 @@ def test_run_shows_also_attempts_that_nobody_saw_begin(
     assert capfd.readouterr().err == ""
 
 
-def test_an_attempt_whose_output_is_out_of_reach_does_not_keep_the_others_back(
+def test_unreachable_output_of_one_attempt_does_not_hide_others(
     server: FakeServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     server.logs = {f"job-1.{number}": b"att %d\n" % number for number in (1, 2)}
@@ -675,7 +669,7 @@ def test_an_attempt_whose_output_is_out_of_reach_does_not_keep_the_others_back(
     assert main(["logs", "-f", "1"]) != 0
 
 
-def test_run_for_programs_leaves_the_output_alone_and_ends_with_the_job(
+def test_run_json_leaves_output_unchanged_and_ends_with_job(
     server: FakeServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     server.when_submitted(exit_code=3, output=b"hello\n")
@@ -688,7 +682,7 @@ def test_run_for_programs_leaves_the_output_alone_and_ends_with_the_job(
     assert "--json does not go with --pty" in capfd.readouterr().err
 
 
-def test_run_waits_also_for_a_job_whose_output_goes_to_a_file(
+def test_run_waits_for_job_whose_output_goes_to_file(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.when_submitted(exit_code=5)
@@ -696,7 +690,7 @@ def test_run_waits_also_for_a_job_whose_output_goes_to_a_file(
     assert main(["run", "-o", "out.txt", "--", "x"]) == 5
 
 
-def test_a_run_that_waits_says_why_and_until_when(
+def test_waiting_run_prints_reason_and_forecast(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def starts_at_last(_: float) -> None:
@@ -716,7 +710,7 @@ def test_a_run_that_waits_says_why_and_until_when(
     assert "; Ctrl-C cancels; waiting for 2 GPUs; 1 is free" in shown
 
 
-def test_in_a_pipe_only_another_reason_is_another_line(
+def test_pipe_gets_new_line_only_for_new_reason(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     status = wait.StatusLine(quiet=False, hint="")
@@ -733,7 +727,7 @@ def test_in_a_pipe_only_another_reason_is_another_line(
 
 
 @pytest.mark.parametrize("words", [["logs", "1"], ["logs", "-f", "1"]], ids=" ".join)
-def test_an_empty_log_of_a_job_that_could_not_run_says_why(
+def test_empty_log_of_failed_start_prints_reason(
     server: FakeServer, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     submitted(server)
@@ -750,7 +744,7 @@ def test_an_empty_log_of_a_job_that_could_not_run_says_why(
     [["list"], ["show", "1"], ["explain", "1"], ["logs", "1"], ["history"]],
     ids=lambda words: words[0],
 )
-def test_every_command_tells_times_as_they_are_here(
+def test_every_command_prints_local_times(
     in_tokyo: None, server: FakeServer, capfd: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     submitted(server)
@@ -762,7 +756,7 @@ def test_every_command_tells_times_as_they_are_here(
     assert "2020-03-01 21:00:05" in shown.out + shown.err
 
 
-def test_run_takes_one_job_only(tell: Tell) -> None:
+def test_run_accepts_one_job_only(tell: Tell) -> None:
     assert "'tgpu run' takes one job" in tell("run", "-a", "0-9", "x", code=2)
     assert "'tgpu run' takes one job" in tell("run", "--param", "a=1,2", "x", code=2)
 
@@ -771,7 +765,7 @@ def test_run_takes_one_job_only(tell: Tell) -> None:
     ("typed", "code", "state"),
     [("c\n", 130, "cancelled"), ("d\n", 0, "running"), ("\n", 7, "failed")],
 )
-def test_an_interrupted_run_asks_what_to_do(
+def test_interrupted_run_asks_what_to_do(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, typed: str, code: int, state: str
 ) -> None:
     server.first_state = "running"
@@ -802,7 +796,7 @@ class _Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("asks", [True, False], ids=["terminal", "script"])
-def test_a_run_that_is_cancelled_shows_what_the_job_writes_until_its_end(
+def test_cancelled_run_prints_output_until_end(
     server: FakeServer,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -829,7 +823,7 @@ def test_a_run_that_is_cancelled_shows_what_the_job_writes_until_its_end(
     assert shown.err.endswith("tgpu: job-1 cancelled: cancelled by ada\n")
 
 
-def test_a_second_interrupt_does_not_wait_for_the_end_of_the_job(
+def test_second_interrupt_does_not_wait_for_end(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(self: logs.Follower) -> None:
@@ -843,7 +837,7 @@ def test_a_second_interrupt_does_not_wait_for_the_end_of_the_job(
     assert server.jobs["job-1"]["state"] == "running"
 
 
-def test_a_job_that_ends_while_one_is_asked_is_not_cancelled_and_no_error(
+def test_job_that_ends_during_prompt_is_not_cancelled(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = logs.Follower.copy
@@ -859,7 +853,7 @@ def test_a_job_that_ends_while_one_is_asked_is_not_cancelled_and_no_error(
     assert main(["run", "-q", "sh"]) == 7
 
 
-def test_an_interrupted_run_without_a_terminal_cancels(
+def test_interrupted_run_without_terminal_cancels(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.first_state = "running"
@@ -872,7 +866,7 @@ def test_an_interrupted_run_without_a_terminal_cancels(
     assert server.jobs["job-1"]["state"] == "cancelled"
 
 
-def test_attach_runs_the_command_that_the_server_names(server: FakeServer, tell: Tell) -> None:
+def test_attach_runs_command_named_by_server(server: FakeServer, tell: Tell) -> None:
     submitted(server)
     assert "submit it with '--runner terminal'" in tell("attach", "1", code=2)
     server.change("job-1", runner="tmux")
@@ -921,7 +915,7 @@ def test_gpus_are_shown_paused_and_resumed(server: FakeServer, tell: Tell) -> No
     assert "there is no GPU 9" in tell("pause-gpu", "9", code=4)
 
 
-def test_tenants_are_created_changed_and_deleted(server: FakeServer, tell: Tell) -> None:
+def test_tenants_are_created_updated_and_deleted(server: FakeServer, tell: Tell) -> None:
     words = [
         "--id",
         "vision",
@@ -962,7 +956,7 @@ def test_tenants_are_created_changed_and_deleted(server: FakeServer, tell: Tell)
     assert "did you mean 'create'?" in tell("tenants", "creat", "x", code=2)
 
 
-def test_the_rest_can_be_asked_as_text_and_as_json(server: FakeServer, tell: Tell) -> None:
+def test_other_queries_work_as_text_and_json(server: FakeServer, tell: Tell) -> None:
     submitted(server)
     server.end(
         "job-1", started_at="2026-01-31T17:00:00.000Z", submitted_at="2026-01-31T16:59:00.000Z"
@@ -981,13 +975,13 @@ def test_the_rest_can_be_asked_as_text_and_as_json(server: FakeServer, tell: Tel
     assert tell("metrics", "--raw") == "gpu_scheduler_queue_size 3\n"
 
 
-def test_an_unhealthy_server_gives_1(server: FakeServer, tell: Tell) -> None:
+def test_unhealthy_server_returns_1(server: FakeServer, tell: Tell) -> None:
     body = {"status": "unhealthy", "checks": {"store": {"status": "failed", "detail": "full"}}}
     server.refusal = (503, body)
     assert "store   failed: full" in tell("health", code=1)
 
 
-def test_status_is_one_screen(server: FakeServer, tell: Tell) -> None:
+def test_status_fits_one_screen(server: FakeServer, tell: Tell) -> None:
     submitted(server, 12)
     server.change("job-1", state="running")
     shown = tell("status")
@@ -1006,7 +1000,7 @@ def test_status_is_one_screen(server: FakeServer, tell: Tell) -> None:
     assert set(json.loads(tell("status", "--json"))) >= {"resources", "cluster", "health"}
 
 
-def test_watching_ends_quietly(
+def test_watch_ends_quietly(
     server: FakeServer, tell: Tell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = iter([None, None])
@@ -1024,7 +1018,7 @@ def test_watching_ends_quietly(
 # --- everything
 
 
-def test_without_a_server_every_command_says_so_with_3(
+def test_every_command_returns_3_without_server(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words in (["list"], ["submit", "true"], ["show", "1"], ["gpus"], ["status"], ["health"]):
@@ -1032,7 +1026,7 @@ def test_without_a_server_every_command_says_so_with_3(
         assert "start one with 'tgpu up'" in capsys.readouterr().err
 
 
-def test_refusals_have_their_own_exit_codes(server: FakeServer, tell: Tell) -> None:
+def test_errors_have_their_exit_codes(server: FakeServer, tell: Tell) -> None:
     message = "quota exceeded for tenant t: GPUs requested=8, quota=4, current=2"
     server.refusal = (403, {"error": message, "code": "quota_exceeded"})
     assert message in tell("submit", "true", code=5)
@@ -1040,7 +1034,7 @@ def test_refusals_have_their_own_exit_codes(server: FakeServer, tell: Tell) -> N
     assert tell("submit", "true", code=1) == "tgpu: error: full\n"
 
 
-def test_a_job_without_both_code_and_signal_has_failed() -> None:
+def test_failed_job_without_code_and_signal_returns_1() -> None:
     assert exit_code_of({"state": "failed"}) == 1
     assert exit_code_of({"state": "completed"}) == 0
     assert exit_text({"signal": 9}) == "SIG9"
@@ -1058,7 +1052,7 @@ def test_a_job_without_both_code_and_signal_has_failed() -> None:
 
 
 @pytest.mark.usefixtures("server")
-def test_that_nothing_was_used_is_said_in_words(
+def test_empty_usage_is_explained(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("gpu_scheduler.client.client.Client.usage", lambda *_, **__: {"usage": []})
@@ -1069,24 +1063,24 @@ def test_that_nothing_was_used_is_said_in_words(
 
 
 @pytest.mark.usefixtures("server")
-def test_usage_says_what_it_counts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_names_its_units(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["usage"]) == 0
     told = capsys.readouterr().err
     assert "running jobs count up to now; CANCELLED includes jobs that never ran" in told
 
 
-def test_usage_is_found_under_any_key() -> None:
+def test_usage_rows_are_found_under_any_key() -> None:
     assert usage_rows([{"a": 1}]) == [{"a": 1}]
     assert usage_rows({"accounts": [{"a": 1}]}) == [{"a": 1}]
     assert usage_rows({"a": 1, "b": {}}) == [{"a": 1}]
 
 
-def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_without_name_is_shown_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 3_999_999_999)
     assert my_name() == "3999999999"
 
 
-def test_states_are_read_by_name_and_code() -> None:
+def test_states_are_parsed_by_name_and_code() -> None:
     assert listing.states_of("PD,running") == ("pending", "running")
     assert listing.states_of("all") is None
     with pytest.raises(InvalidRequest):
@@ -1094,16 +1088,14 @@ def test_states_are_read_by_name_and_code() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_the_help_of_every_command_can_be_read(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_of_every_command_is_readable(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main([name, "--help"])
     assert end.value.code == 0
     assert f"usage: tgpu {name}" in capsys.readouterr().out
 
 
-def test_completions_are_scripts_that_the_shell_takes(
+def test_completions_are_valid_shell_scripts(
     tell: Tell, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = tell("completions", "bash")
@@ -1120,7 +1112,7 @@ def test_completions_are_scripts_that_the_shell_takes(
     assert "-d 'afterok:12, afterany:3:4, afterok:last'" in for_fish
 
 
-def test_a_thread_can_end_a_job_that_is_waited_for(server: FakeServer, tell: Tell) -> None:
+def test_wait_returns_when_job_ends_meanwhile(server: FakeServer, tell: Tell) -> None:
     submitted(server)
     threading.Timer(0.05, server.end, ["job-1"]).start()
     assert tell("wait", "1") == "job-1 completed 0\n"

@@ -21,9 +21,7 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
 
 
-def test_the_sample_is_a_file_that_is_good(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sample_is_valid_settings_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "sample"]) == 0
     text = capsys.readouterr().out
     assert text == sample()
@@ -34,7 +32,7 @@ def test_the_sample_is_a_file_that_is_good(
 
 
 @pytest.mark.parametrize("words", [["sample"], ["schema"]], ids=" ".join)
-def test_what_only_prints_takes_no_file_for_nothing(
+def test_print_only_commands_reject_file_argument(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     path = tmp_path / "c.yaml"
@@ -44,9 +42,7 @@ def test_what_only_prints_takes_no_file_for_nothing(
     assert shown.out == ""
 
 
-def test_the_sample_as_json_holds_every_value(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_sample_has_every_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "sample", "--json"]) == 0
     text = capsys.readouterr().out
     assert json.loads(text)["api"]["http_port"] == 8080
@@ -56,7 +52,7 @@ def test_the_sample_as_json_holds_every_value(
     assert json.loads(capsys.readouterr().out)["valid"] is True
 
 
-def test_show_tells_values_and_where_they_come_from(
+def test_show_prints_values_and_their_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "c.yaml"
@@ -73,7 +69,7 @@ def test_show_tells_values_and_where_they_come_from(
     assert values["security.admins"]["value"] == ["ada", "bob"]
 
 
-def test_a_wrong_file_gives_2_and_names_the_line(
+def test_invalid_file_returns_2_and_names_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "c.yaml"
@@ -83,7 +79,7 @@ def test_a_wrong_file_gives_2_and_names_the_line(
     assert main(["config", "check", str(path), "--config", "/other"]) == 2
 
 
-def test_what_has_no_use_is_noted(
+def test_setting_without_effect_is_noted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("GPU_SCHEDULER_DATABASE_PORT", "5433")
@@ -93,7 +89,7 @@ def test_what_has_no_use_is_noted(
     assert "no file; variables and defaults: valid" in shown.out
 
 
-def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "schema"]) == 0
     assert json.loads(capsys.readouterr().out)["properties"]["api"]
 
@@ -167,7 +163,7 @@ def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
         ),
     ],
 )
-def test_what_a_server_would_refuse_at_its_start_is_refused_by_check_in_the_same_words(
+def test_check_rejects_what_server_start_rejects_in_same_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, why: str
 ) -> None:
     path = tmp_path / "c.yaml"
@@ -183,7 +179,7 @@ def test_what_a_server_would_refuse_at_its_start_is_refused_by_check_in_the_same
     assert not Path(state).exists()
 
 
-def test_check_tells_what_a_server_would_warn_of(
+def test_check_prints_warnings_of_server_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "c.yaml"
@@ -205,7 +201,7 @@ def test_check_tells_what_a_server_would_warn_of(
         "nodes: {fencing_command: [sh, -c, 'exit 1']}",
     ],
 )
-def test_settings_that_only_say_the_same_twice_or_leave_something_open_are_good(
+def test_redundant_or_incomplete_settings_are_valid(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
     path = tmp_path / "c.yaml"
@@ -214,7 +210,7 @@ def test_settings_that_only_say_the_same_twice_or_leave_something_open_are_good(
     assert capsys.readouterr().err == ""
 
 
-def test_check_warns_of_a_missing_fencing_command(
+def test_check_warns_of_missing_fencing_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "c.yaml"
@@ -231,7 +227,7 @@ def test_check_warns_of_a_missing_fencing_command(
         ("agent: {execution_methods: [foo]}", "allowed is some of process"),
     ],
 )
-def test_an_agent_does_not_start_with_what_cannot_work(
+def test_agent_does_not_start_with_unworkable_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, why: str
 ) -> None:
     path = tmp_path / "c.yaml"
@@ -243,14 +239,14 @@ def test_an_agent_does_not_start_with_what_cannot_work(
     assert not work.exists()
 
 
-def test_every_way_of_running_jobs_can_be_allowed_and_docker_is_one_of_ours() -> None:
+def test_every_runner_can_be_allowed_and_docker_means_container() -> None:
     assert set(Runner) <= set(ITEMS["agent.execution_methods"].choices)
     agent = replace(Settings().agent, execution_methods=("docker", "tmux", "podman"))
     config = agent_config_of(replace(Settings(), agent=agent), Paths("/s", "/r"))
     assert config.execution_methods == ("container", "tmux")
 
 
-def test_check_tells_that_owners_would_hear_nothing(
+def test_check_warns_that_owners_get_no_notification(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = '{kind: email, to: "{user}@lab.example", for_jobs: true}'
@@ -260,7 +256,7 @@ def test_check_tells_that_owners_would_hear_nothing(
     assert "(mail, chat) and no default one" in capsys.readouterr().err
 
 
-def test_all_that_is_wrong_is_told_at_once_by_check_and_by_every_start(
+def test_check_and_start_report_all_errors_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "c.yaml"
@@ -286,7 +282,7 @@ def test_all_that_is_wrong_is_told_at_once_by_check_and_by_every_start(
     ("groups", "rule"),
     [pytest.param(*row, id=row[1].__name__) for row in (*RULES, *NODE_RULES)],
 )
-def test_a_rule_reads_the_groups_that_it_says(groups: str, rule: Rule) -> None:
+def test_rule_reads_only_its_declared_groups(groups: str, rule: Rule) -> None:
     settings: Any = Reading()
     rule(settings)
     assert settings.read <= set(groups.split())

@@ -14,7 +14,7 @@ from gpu_scheduler.client.client import Client
 
 
 @pytest.mark.parametrize("is_on_path", [False, True], ids=["not-on-path", "on-path"])
-def test_the_next_steps_are_commands_that_exist_and_the_path_is_named_where_it_must_be(
+def test_demo_next_steps_are_valid_commands_with_path_where_needed(
     monkeypatch: pytest.MonkeyPatch, is_on_path: bool
 ) -> None:
     here = Path(sys.executable).parent
@@ -28,7 +28,7 @@ def test_the_next_steps_are_commands_that_exist_and_the_path_is_named_where_it_m
     assert ["tgpu", "up", "--daemon", "--simulate", "8xA100"] in words
 
 
-def test_gpus_that_make_no_sense_are_said_as_by_up(capfd: pytest.CaptureFixture[str]) -> None:
+def test_demo_rejects_invalid_gpus_like_up(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--gpus", "nonsense"]) == 2
     said = capfd.readouterr()
     assert "cannot read 'nonsense'" in said.err
@@ -45,7 +45,7 @@ class Accounts:
         return {"usage": [vision, vision | {"user": "ann"}]}
 
 
-def test_accounts_stand_in_columns_also_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+def test_accounts_are_in_columns_also_in_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     demo._print_usage(cast(Client, Accounts()))
     _, headings, row = capsys.readouterr().out.splitlines()
     assert "\t" not in headings + row
@@ -55,7 +55,7 @@ def test_accounts_stand_in_columns_also_in_a_pipe(capsys: pytest.CaptureFixture[
     assert row.index("12") + 2 == headings.index("COMPLETED") + 9
 
 
-def test_the_tasks_of_an_array_are_counted_and_never_cut_in_the_middle() -> None:
+def test_array_tasks_are_counted_and_never_cut() -> None:
     states = {"completed": "0-5", "pending": "8-11", "running": "6,7"}
     assert _where({"array": {"states": states}}) == "4 pending, 2 running, 6 completed"
     many = {**states, "failed": "12-99", "cancelled": "100-1000"}

@@ -67,7 +67,7 @@ def a_program(context: Context, name: str, script: str) -> None:
 # --- settings
 
 
-def test_settings_that_cannot_be_read_are_a_problem_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_unreadable_settings_are_problem_and_other_checks_continue(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("api:\n  http_prot: 1\n")
     context = Context.load(str(config), str(tmp_path / "state"))
@@ -83,7 +83,7 @@ def test_settings_that_cannot_be_read_are_a_problem_and_the_rest_goes_on(tmp_pat
     }
 
 
-def test_settings_that_a_group_may_write_are_a_warning(tmp_path: Path) -> None:
+def test_group_writable_settings_are_warning(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("{}")
     config.chmod(0o664)
@@ -93,7 +93,7 @@ def test_settings_that_a_group_may_write_are_a_warning(tmp_path: Path) -> None:
     assert [line.status for line in checks.check_settings(context)] == ["ok"]
 
 
-def test_secrets_must_be_there_and_private(context: Context, tmp_path: Path) -> None:
+def test_secrets_must_exist_and_be_private(context: Context, tmp_path: Path) -> None:
     secret = tmp_path / "key"
     target = Target(kind="webhook", url="https://x.example", secret_file=str(secret))
     settings = with_settings(context.settings, notifications={"targets": {"slack": target}})
@@ -110,14 +110,14 @@ def test_secrets_must_be_there_and_private(context: Context, tmp_path: Path) -> 
 # --- the machine
 
 
-def test_an_old_python_or_sqlite_is_a_problem(context: Context, monkeypatch: Any) -> None:
+def test_old_python_or_sqlite_is_problem(context: Context, monkeypatch: Any) -> None:
     assert [line.status for line in checks.check_python(context)] == ["ok", "ok"]
     monkeypatch.setattr(checks, "MIN_PYTHON", (9, 0))
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 30, 0))
     assert [line.status for line in checks.check_python(context)] == ["problem", "problem"]
 
 
-def test_who_is_not_root_learns_what_that_means(context: Context) -> None:
+def test_non_root_user_is_told_the_consequences(context: Context) -> None:
     assert said(checks.check_user, replace(context, uid=0), status="ok").found.startswith("root")
     nobody = said(checks.check_user, replace(context, uid=65534), status="warning")
     assert "only your jobs" in nobody.found
@@ -127,7 +127,7 @@ def test_who_is_not_root_learns_what_that_means(context: Context) -> None:
     )
 
 
-def test_control_groups_are_judged_by_kind_controllers_and_rights(tmp_path: Path) -> None:
+def test_cgroups_are_checked_for_version_controllers_and_permissions(tmp_path: Path) -> None:
     def judged(mounted: Mounts) -> list[Finding]:
         return list(checks.cgroup_findings(mounted, {"": "/"}, os.geteuid()))
 
@@ -147,9 +147,7 @@ def test_control_groups_are_judged_by_kind_controllers_and_rights(tmp_path: Path
     assert "no permission to create groups" in old[1].found
 
 
-def test_a_clock_that_cannot_be_right_or_is_not_kept_is_told(
-    context: Context, monkeypatch: Any
-) -> None:
+def test_wrong_or_unsynchronised_clock_is_reported(context: Context, monkeypatch: Any) -> None:
     monkeypatch.setattr(checks, "is_clock_synchronised", lambda: False)
     assert "chrony" in said(checks.check_clock, context, status="warning").remedy
     monkeypatch.setattr(checks, "is_clock_synchronised", lambda: True)
@@ -162,11 +160,11 @@ def test_a_clock_that_cannot_be_right_or_is_not_kept_is_told(
     assert "1970" in said(checks.check_clock, context, status="problem").found
 
 
-def test_the_kernel_can_be_asked_about_its_clock() -> None:
+def test_kernel_clock_state_can_be_read() -> None:
     assert checks.is_clock_synchronised() in (True, False, None)
 
 
-def test_programs_that_are_missing_are_named_with_what_they_are_for(context: Context) -> None:
+def test_missing_programs_are_named_with_purpose(context: Context) -> None:
     lines = list(checks.check_programs(context))
     assert [line.status for line in lines] == ["warning"] * 3
     assert "--image" in lines[2].remedy
@@ -174,7 +172,7 @@ def test_programs_that_are_missing_are_named_with_what_they_are_for(context: Con
     assert [line.status for line in checks.check_programs(context)][2] == "ok"
 
 
-def test_podman_without_an_init_is_a_warning(context: Context, monkeypatch: Any) -> None:
+def test_podman_without_init_is_warning(context: Context, monkeypatch: Any) -> None:
     a_program(context, "podman", "exit 0")
     monkeypatch.setattr(checks, "podman_init", lambda: ("--init",))
     assert [line.status for line in checks.check_programs(context)][2:] == ["ok"]
@@ -183,7 +181,7 @@ def test_podman_without_an_init_is_a_warning(context: Context, monkeypatch: Any)
     assert "install catatonit" in list(checks.check_programs(context))[3].found
 
 
-def test_few_open_files_are_a_warning(context: Context, monkeypatch: Any) -> None:
+def test_low_open_file_limit_is_warning(context: Context, monkeypatch: Any) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 4096))
     assert "ulimit -n 4096" in said(checks.check_limits, context, status="warning").remedy
 
@@ -191,7 +189,7 @@ def test_few_open_files_are_a_warning(context: Context, monkeypatch: Any) -> Non
 # --- GPUs
 
 
-def test_declared_gpus_are_counted_and_nonsense_is_a_problem(context: Context) -> None:
+def test_declared_gpus_are_counted_and_invalid_declaration_is_problem(context: Context) -> None:
     declared = with_settings(context.settings, gpu={"simulate": "4xA100-80GB"})
     line = said(checks.check_gpus, replace(context, settings=declared), status="ok")
     assert line.found.startswith("4 x A100")
@@ -199,7 +197,7 @@ def test_declared_gpus_are_counted_and_nonsense_is_a_problem(context: Context) -
     assert said(checks.check_gpus, replace(context, settings=wrong), status="problem")
 
 
-def test_a_machine_without_gpus_says_so_and_offers_to_declare_some(context: Context) -> None:
+def test_machine_without_gpus_is_reported_with_suggestion(context: Context) -> None:
     lines = {line.check: line for line in checks.check_gpus(context)}
     if lines["nvml"].status == "ok":
         pytest.skip("this machine has GPUs")
@@ -207,7 +205,7 @@ def test_a_machine_without_gpus_says_so_and_offers_to_declare_some(context: Cont
     assert "--simulate" in lines["gpus"].remedy
 
 
-def test_an_nvidia_smi_that_fails_or_hangs_is_a_problem(context: Context, monkeypatch: Any) -> None:
+def test_failing_or_hanging_nvidia_smi_is_problem(context: Context, monkeypatch: Any) -> None:
     a_program(context, "nvidia-smi", "echo 'Driver/library version mismatch'; exit 18")
     lines = {line.check: line for line in checks.check_gpus(context)}
     assert "version mismatch" in lines["nvidia-smi"].found
@@ -222,7 +220,7 @@ def test_an_nvidia_smi_that_fails_or_hangs_is_a_problem(context: Context, monkey
     assert "no answer within" in hanging["nvidia-smi"].found
 
 
-def test_device_nodes_without_a_driver_or_closed_ones_are_told(
+def test_device_nodes_without_driver_or_access_are_reported(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(checks, "DEVICE_DIRECTORY", str(tmp_path))
@@ -237,7 +235,7 @@ def test_device_nodes_without_a_driver_or_closed_ones_are_told(
 # --- state and disk
 
 
-def test_a_state_directory_that_others_can_enter_is_a_problem(context: Context) -> None:
+def test_state_directory_open_to_others_is_problem(context: Context) -> None:
     state = Path(context.paths.state)
     assert [line.status for line in checks.check_state_directory(context)] == ["ok"]
     state.chmod(0o777)
@@ -248,7 +246,7 @@ def test_a_state_directory_that_others_can_enter_is_a_problem(context: Context) 
     assert "chmod go=" in said(checks.check_state_directory, context, status="problem").remedy
 
 
-def test_a_state_directory_of_somebody_else_or_none_is_told(
+def test_state_directory_of_other_user_or_missing_is_reported(
     context: Context, tmp_path: Path
 ) -> None:
     other = replace(context, uid=context.uid + 1)
@@ -264,7 +262,7 @@ def test_a_state_directory_of_somebody_else_or_none_is_told(
     assert "too long" in said(checks.check_state_directory, long, status="problem").found
 
 
-def test_a_disk_that_is_full_far_or_slow_is_told(context: Context, monkeypatch: Any) -> None:
+def test_full_remote_or_slow_disk_is_reported(context: Context, monkeypatch: Any) -> None:
     def a_disk(_: str, free_mb: int = 10) -> os.statvfs_result:
         return os.statvfs_result((4096, 1 << 20, 9999, free_mb, free_mb, 9, 9, 9, 0, 255))
 
@@ -278,7 +276,7 @@ def test_a_disk_that_is_full_far_or_slow_is_told(context: Context, monkeypatch: 
     assert "500 ms" in lines[2].found
 
 
-def test_the_speed_of_the_disk_is_measured_and_nothing_is_left(context: Context) -> None:
+def test_disk_speed_is_measured_without_leftovers(context: Context) -> None:
     took = checks.sync_ms(context.paths.state)
     assert took is not None
     assert took > 0
@@ -286,7 +284,7 @@ def test_the_speed_of_the_disk_is_measured_and_nothing_is_left(context: Context)
     assert checks.sync_ms("/proc") is None
 
 
-def test_the_file_system_is_that_of_the_nearest_mount(tmp_path: Path) -> None:
+def test_file_system_is_that_of_nearest_mount(tmp_path: Path) -> None:
     table = (
         "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
         f"2 1 0:1 / {tmp_path} rw shared:1 - nfs4 server:/x rw\n"
@@ -299,7 +297,7 @@ def test_the_file_system_is_that_of_the_nearest_mount(tmp_path: Path) -> None:
 # --- the server
 
 
-def test_no_server_a_dead_one_and_a_live_one_are_told_apart(context: Context) -> None:
+def test_missing_dead_and_live_server_are_distinguished(context: Context) -> None:
     assert said(checks.check_server, context, status="warning").remedy.startswith(
         "tgpu up; on a node"
     )
@@ -316,7 +314,7 @@ def test_no_server_a_dead_one_and_a_live_one_are_told_apart(context: Context) ->
         assert "the disk is full" in lines[0].found
 
 
-def test_the_server_that_a_variable_names_is_the_one_that_is_asked(context: Context) -> None:
+def test_server_named_by_variable_is_checked(context: Context) -> None:
     def naming(server: str) -> Context:
         return replace(context, is_named=False, environ={**context.environ, "TGPU_SERVER": server})
 
@@ -331,9 +329,7 @@ def test_the_server_that_a_variable_names_is_the_one_that_is_asked(context: Cont
     assert "TGPU_SERVER" in odd.remedy
 
 
-def test_a_socket_that_cannot_be_trusted_or_reached_is_a_problem(
-    context: Context, tmp_path: Path
-) -> None:
+def test_untrusted_or_unreachable_socket_is_problem(context: Context, tmp_path: Path) -> None:
     place = Path(context.paths.server_socket)
     place.touch()
     assert "not a socket" in said(checks.check_socket, context, status="problem").found
@@ -352,7 +348,7 @@ def test_a_socket_that_cannot_be_trusted_or_reached_is_a_problem(
     assert "not trusted" in said(checks.check_socket, stranger, status="problem").found
 
 
-def test_a_port_that_is_taken_is_a_problem(context: Context) -> None:
+def test_occupied_port_is_problem(context: Context) -> None:
     assert {line.status for line in checks.check_ports(context)} == {"ok"}
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -365,7 +361,7 @@ def test_a_port_that_is_taken_is_a_problem(context: Context) -> None:
     assert said(checks.check_ports, replace(context, settings=wrong), status="problem")
 
 
-def test_a_unit_that_is_not_active_or_not_installed_is_told(
+def test_inactive_or_missing_unit_is_reported(
     context: Context, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(checks, "SYSTEMD", str(tmp_path / "none"))
@@ -395,9 +391,7 @@ def tgpu(*words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_a_check_that_fails_itself_does_not_end_the_others(
-    context: Context, monkeypatch: Any
-) -> None:
+def test_failing_check_does_not_end_others(context: Context, monkeypatch: Any) -> None:
     def faints(_: Context) -> Iterator[Finding]:
         raise RuntimeError("oh")
 
@@ -407,7 +401,7 @@ def test_a_check_that_fails_itself_does_not_end_the_others(
     assert rest
 
 
-def test_the_command_ends_with_1_if_there_is_a_problem_and_speaks_json(tmp_path: Path) -> None:
+def test_doctor_returns_1_on_problem_and_prints_json(tmp_path: Path) -> None:
     variables = {
         "GPU_SCHEDULER_API_HTTP_PORT": "0",
         "GPU_SCHEDULER_API_METRICS_PORT": "0",
@@ -442,7 +436,7 @@ print(json.dumps([line.document() for line in doctor.run_checks(context)]))
 """
 
 
-def test_it_works_for_a_user_who_is_not_root() -> None:
+def test_doctor_works_for_non_root_user() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     ended = subprocess.run(
@@ -459,7 +453,7 @@ def test_it_works_for_a_user_who_is_not_root() -> None:
     assert any(line["check"] == "state" and line["status"] == "problem" for line in lines)
 
 
-def test_the_last_line_counts_in_plain_words(
+def test_last_line_counts_results(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = [

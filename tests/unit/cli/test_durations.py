@@ -46,16 +46,16 @@ NOW = datetime.fromisoformat("2026-01-31T17:00:00").timestamp()
         ("0.5", 30),
     ],
 )
-def test_a_time_is_read(text: str, seconds: float) -> None:
+def test_duration_is_parsed(text: str, seconds: float) -> None:
     assert seconds_of(text) == seconds
 
 
-def test_a_time_of_two_meanings_says_how_to_write_each() -> None:
+def test_ambiguous_duration_error_shows_both_forms() -> None:
     with pytest.raises(InvalidRequest, match="is ambiguous; write 10m30s or 10h30m"):
         duration("--time")("10:30")
 
 
-def test_a_plain_number_counts_as_the_option_says() -> None:
+def test_plain_number_has_unit_of_option() -> None:
     assert duration("--timeout", plain="s")("90") == 90
     assert duration("--time")("90") == 5400
 
@@ -67,7 +67,7 @@ def test_a_plain_number_counts_as_the_option_says() -> None:
         *("2 hourz", "3 months"),
     ],
 )
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_invalid_duration_is_rejected(text: str) -> None:
     with pytest.raises(InvalidRequest, match=r"--time is '.*write a time such as 90m"):
         duration("--time")(text)
 
@@ -79,17 +79,17 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         *(("1.5T", 1572864), ("1k", 1), ("0.5G", 512)),
     ],
 )
-def test_a_size_is_read(text: str, megabytes: int) -> None:
+def test_size_is_parsed(text: str, megabytes: int) -> None:
     assert size_mb("--memory")(text) == megabytes
 
 
 @pytest.mark.parametrize("text", ["", "G", "-1G", "1X", "1,5G"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_invalid_size_is_rejected(text: str) -> None:
     with pytest.raises(InvalidRequest, match="--memory"):
         size_mb("--memory")(text)
 
 
-def test_whole_numbers_stay_whole() -> None:
+def test_whole_numbers_stay_integers() -> None:
     read = number("--gpus")
     assert [read("2"), read("2.0"), read("0.5")] == [2, 2, 0.5]
     assert isinstance(read("2.0"), int)
@@ -112,17 +112,17 @@ def test_whole_numbers_stay_whole() -> None:
         ("2026-01-31T18:30", 5400),
     ],
 )
-def test_a_moment_is_read(text: str, ahead_s: float) -> None:
+def test_timestamp_is_parsed(text: str, ahead_s: float) -> None:
     assert moment("--begin", now=NOW)(text) - NOW == ahead_s
 
 
-def test_a_moment_may_name_its_offset() -> None:
+def test_timestamp_may_have_utc_offset() -> None:
     assert moment("--begin")("1970-01-01T00:01:00Z") == 60
     with pytest.raises(InvalidRequest, match="--begin is 'soon'"):
         moment("--begin")("soon")
 
 
-def test_times_and_sizes_are_written() -> None:
+def test_durations_and_sizes_are_formatted() -> None:
     assert [clock_text(s) for s in (5, 62, 3723, 93784)] == [
         "0:05",
         "1:02",

@@ -16,7 +16,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TGPU_SERVER", str(tmp_path / "none"))
 
 
-def test_the_parts_and_the_gpus_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_estimate_shows_components_and_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", "qwen2.5-32b", "--context", "32k", "--dtype", "bf16"]) == 0
     shown = capsys.readouterr().out
     assert "weights\t61.03\t32.8 B parameters x 2 bytes (bf16)" in shown
@@ -24,7 +24,7 @@ def test_the_parts_and_the_gpus_are_shown(capsys: pytest.CaptureFixture[str]) ->
     assert "         2 x A100-40GB" in shown
 
 
-def test_programs_get_a_document(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["estimate", "llama-3.1-8b", "--train", "lora", "--batch", "2", "--json"]
     assert main(words) == 0
     document = json.loads(capsys.readouterr().out)
@@ -46,14 +46,14 @@ def test_programs_get_a_document(capsys: pytest.CaptureFixture[str]) -> None:
         (["./nowhere"], "cannot be read"),
     ],
 )
-def test_wrong_words_are_refused(
+def test_invalid_arguments_are_rejected(
     capsys: pytest.CaptureFixture[str], words: list[str], told: str
 ) -> None:
     assert main(["estimate", *words]) == 2
     assert told in capsys.readouterr().err
 
 
-def test_parameters_can_be_given(capsys: pytest.CaptureFixture[str]) -> None:
+def test_parameter_count_can_be_given(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", "ours", "--params", "13b", "--all"]) == 0
     assert "parameters  13 B: as given" in capsys.readouterr().out
 
@@ -63,14 +63,14 @@ def test_parameters_can_be_given(capsys: pytest.CaptureFixture[str]) -> None:
     ["0b", "ours-0b", "0.0b", "0m", "0x7b", "8x0b", "ours-99999999b", f"{'9' * 400}b"],
     ids=lambda name: name[:12],
 )
-def test_a_name_with_a_size_that_no_model_has_is_refused(
+def test_name_with_impossible_size_is_rejected(
     capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     assert main(["estimate", name]) == 2
     assert "is not plausible; write a size such as 7b" in capsys.readouterr().err
 
 
-def test_a_name_without_a_size_is_refused_with_an_option_that_is_there(
+def test_name_without_size_is_rejected_with_valid_option(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["estimate", "mystery"]) == 2
@@ -79,7 +79,7 @@ def test_a_name_without_a_size_is_refused_with_an_option_that_is_there(
 
 
 @pytest.mark.parametrize("size", ["infb", "1e400b", "nanb", "0b", "-7b", "100000b"])
-def test_parameters_that_no_model_has_are_refused(
+def test_impossible_parameter_count_is_rejected(
     capsys: pytest.CaptureFixture[str], size: str
 ) -> None:
     assert main(["estimate", "ours", f"--params={size}"]) == 2

@@ -60,48 +60,44 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in shown and command.help in shown for name, command in cli.COMMANDS.items())
 
 
-def test_without_a_command_the_help_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_goes_to_stderr_without_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.startswith("usage: tgpu")
 
 
-def test_an_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_option_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(["--nonsense", "simulate"])
     assert end.value.code == 2
     assert "--nonsense" in capsys.readouterr().err
 
 
-def test_a_typo_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+def test_typo_gets_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["simulat"]) == 2
     message = "tgpu: error: unknown command 'simulat'; did you mean 'simulate'?\n"
     assert capsys.readouterr().err == message
 
 
-def test_a_strange_word_gets_no_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unrelated_word_gets_no_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["xyzzy"]) == 2
     message = "tgpu: error: unknown command 'xyzzy'; 'tgpu --help' lists the commands\n"
     assert capsys.readouterr().err == message
 
 
-def test_a_command_gets_its_arguments_and_gives_the_exit_code(install: Install) -> None:
+def test_command_gets_arguments_and_returns_exit_code(install: Install) -> None:
     install(lambda args: args.number)
     assert cli.main(["try", "--number", "7"]) == 7
 
 
-def test_arguments_come_from_the_process_by_default(
-    install: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arguments_default_to_sys_argv(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install(lambda args: args.number)
     monkeypatch.setattr(sys, "argv", ["tgpu", "try", "--number", "3"])
     assert cli.main() == 3
 
 
-def test_the_help_of_a_command_names_it(
-    install: Install, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_of_command_names_it(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
     install(lambda args: 0)
     with pytest.raises(SystemExit):
         cli.main(["try", "--help"])
@@ -111,7 +107,7 @@ def test_the_help_of_a_command_names_it(
 
 
 @pytest.mark.parametrize("kind", [SchedulerError, CallerError])
-def test_an_error_of_ours_is_one_line_and_its_exit_code(
+def test_scheduler_error_is_one_line_with_its_exit_code(
     install: Install, capsys: pytest.CaptureFixture[str], kind: type[SchedulerError]
 ) -> None:
     install(raising(kind("no such trace; name a file that is there")))
@@ -119,13 +115,13 @@ def test_an_error_of_ours_is_one_line_and_its_exit_code(
     assert capsys.readouterr().err == "tgpu: error: no such trace; name a file that is there\n"
 
 
-def test_a_fault_in_the_code_is_not_hidden(install: Install) -> None:
+def test_programming_error_is_not_hidden(install: Install) -> None:
     install(raising(ZeroDivisionError("a bug")))
     with pytest.raises(ZeroDivisionError):
         cli.main(["try"])
 
 
-def test_an_interrupt_ends_quietly_with_130(
+def test_interrupt_ends_quietly_with_130(
     install: Install, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install(raising(KeyboardInterrupt()))
@@ -133,7 +129,7 @@ def test_an_interrupt_ends_quietly_with_130(
     assert capsys.readouterr().err == ""
 
 
-def test_a_closed_pipe_ends_quietly() -> None:
+def test_closed_pipe_ends_quietly() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     # Unbuffered, argparse itself would meet the closed pipe, and swallow the error.
@@ -151,7 +147,7 @@ def test_a_closed_pipe_ends_quietly() -> None:
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
-def test_a_pipe_closed_during_a_command_gives_141(
+def test_pipe_closed_during_command_returns_141(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     discarded: list[bool] = []
@@ -161,7 +157,7 @@ def test_a_pipe_closed_during_a_command_gives_141(
     assert discarded == [True]
 
 
-def test_the_package_runs_as_a_module(
+def test_package_runs_as_module(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["gpu_scheduler", "--version"])
@@ -172,14 +168,14 @@ def test_the_package_runs_as_a_module(
 
 
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
-def test_every_command_of_the_table_can_be_loaded(name: str) -> None:
+def test_every_command_of_table_can_be_loaded(name: str) -> None:
     command = cli.COMMANDS[name]
     module = import_module(command.module)
     getattr(module, command.register)(ArgumentParser())
     assert callable(getattr(module, command.run))
 
 
-def test_the_start_loads_nothing_heavy() -> None:
+def test_startup_loads_nothing_heavy() -> None:
     script = (
         "import sys; before = set(sys.modules)\n"
         "import gpu_scheduler.cli.main\n"
@@ -207,7 +203,7 @@ def run_as_a_shell_would(script: str, **environment: str) -> subprocess.Complete
     )
 
 
-def test_output_that_finds_no_room_is_an_error_in_one_line() -> None:
+def test_failed_output_is_one_line_error() -> None:
     ended = run_as_a_shell_would("$TGPU config sample >/dev/full")
     told = "tgpu: error: the output cannot be written: no space left on device\n"
     assert (ended.returncode, ended.stderr) == (1, told)
@@ -219,7 +215,7 @@ def test_closed_streams_do_no_harm(closed: str) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_nothing_that_is_opened_gets_the_number_of_a_closed_stream() -> None:
+def test_closed_standard_descriptors_are_not_reused() -> None:
     script = "from gpu_scheduler.cli.main import main; main(['completions', 'bash']); "
     script += "import os, sys; os._exit(os.open('/', os.O_RDONLY))"
     ended = run_as_a_shell_would(f'{sys.executable} -c "{script}" <&- >&- 2>&-')
@@ -227,7 +223,7 @@ def test_nothing_that_is_opened_gets_the_number_of_a_closed_stream() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_a_character_that_the_output_does_not_take_is_no_end_of_a_command(
+def test_unencodable_character_does_not_end_command(
     install: Install, monkeypatch: pytest.MonkeyPatch, encoding: str
 ) -> None:
     written = io.BytesIO()
@@ -254,20 +250,20 @@ def test_a_character_that_the_output_does_not_take_is_no_end_of_a_command(
     ],
     ids=["all", "one", "alias"],
 )
-def test_help_is_a_command_as_well(
+def test_help_is_also_a_command(
     capsys: pytest.CaptureFixture[str], words: list[str], told: str
 ) -> None:
     assert cli.main(words) == 0
     assert told in capsys.readouterr().out
 
 
-def test_help_for_what_is_no_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_for_unknown_command_suggests_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["help", "submitt"]) == 2
     assert "unknown command 'submitt'; did you mean 'submit'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["node", "config", "db"])
-def test_an_action_that_is_missing_is_named_with_those_there_are(
+def test_missing_action_error_lists_actions(
     capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     with pytest.raises(SystemExit) as end:
@@ -278,7 +274,7 @@ def test_an_action_that_is_missing_is_named_with_those_there_are(
     assert "WORD" not in told
 
 
-def test_columns_stand_below_each_other_whatever_characters_names_have() -> None:
+def test_columns_align_for_wide_characters() -> None:
     lines = aligned(("NAME", "ST"), [["日本", "R"], ["e\u0301", "PD"], ["ab", "F"]], width=80)
     assert lines[1:] == ["日本  R", "e\u0301     PD", "ab    F"]
     assert [cut("日本語", width) for width in (4, 5, 6)] == ["日…", "日本…", "日本語"]

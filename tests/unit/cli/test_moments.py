@@ -54,7 +54,7 @@ def read(text: str) -> str:
         ("2026-12-01T18:00:00+01:00", "2026-12-01 17:00:00"),
     ],
 )
-def test_a_time_means_what_people_mean(written: str, meant: str) -> None:
+def test_time_expressions_are_parsed(written: str, meant: str) -> None:
     assert read(written) == meant
 
 
@@ -62,12 +62,12 @@ def test_a_time_means_what_people_mean(written: str, meant: str) -> None:
     "written",
     ["", "someday", "fr 18:00", "fri 25:00", "13pm", "0am", "18", "fri 18", "+x", "now-1"],
 )
-def test_what_is_not_understood_is_refused_with_what_is(written: str) -> None:
+def test_invalid_time_expression_is_rejected_with_valid_forms(written: str) -> None:
     with pytest.raises(InvalidRequest, match=r"tomorrow 9am, fri 18:00 or 2026-01-31T18:00"):
         read(written)
 
 
-def test_days_go_by_the_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_days_follow_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     before = datetime(2026, 10, 24, 12, 0, tzinfo=UTC).timestamp()
@@ -75,7 +75,7 @@ def test_days_go_by_the_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> No
     assert f"{moment:%d %H:%M}" == "25 17:00"
 
 
-def test_moments_are_shown_as_short_as_they_are_clear() -> None:
+def test_times_are_shown_as_short_as_unambiguous() -> None:
     def shown(day: int, hour: int) -> str:
         return local_text(datetime(2026, 11, day, hour, 0, tzinfo=UTC), NOW)
 
@@ -87,7 +87,7 @@ def test_moments_are_shown_as_short_as_they_are_clear() -> None:
     ]
 
 
-def test_the_times_of_a_sentence_are_told_in_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_in_sentence_are_converted_to_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     assert localised("until 2031-01-01 10:00 UTC (res-1)") == "until 2031-01-01 19:00 (res-1)"
@@ -98,13 +98,13 @@ def test_the_times_of_a_sentence_are_told_in_local_time(monkeypatch: pytest.Monk
     [("7d", 7), ("1", 1), ("48h", 2)],
     ids=["days", "plain", "hours"],
 )
-def test_a_length_of_time_is_how_long_ago_it_was(written: str, days_ago: float) -> None:
+def test_duration_means_time_ago(written: str, days_ago: float) -> None:
     before = time.time()
     found = datetime.fromisoformat(past_moment(written, "--since") or "").timestamp()
     assert before - days_ago * 86_400 <= found <= time.time() - days_ago * 86_400
 
 
-def test_a_day_that_has_been_begins_at_midnight() -> None:
+def test_past_day_starts_at_midnight() -> None:
     assert past_moment("2026-11-16", "--since") == "2026-11-16T00:00:00+00:00"
     today = datetime.fromisoformat(past_moment("today", "--since") or "")
     yesterday = datetime.fromisoformat(past_moment("yesterday", "--since") or "")
@@ -114,6 +114,6 @@ def test_a_day_that_has_been_begins_at_midnight() -> None:
 
 
 @pytest.mark.parametrize("written", ["", "soon", "18:00", "+2h"])
-def test_what_is_no_time_in_the_past_is_refused_with_the_option(written: str) -> None:
+def test_invalid_past_time_error_names_option(written: str) -> None:
     with pytest.raises(InvalidRequest, match=f"--until is '{re.escape(written)}'; write how long"):
         past_moment(written, "--until")

@@ -19,24 +19,24 @@ def job_lines(width: int) -> list[str]:
     return aligned(HEADINGS, JOBS, right=frozenset(RIGHT), width=width, narrow=NARROW, spare=SPARE)
 
 
-def test_with_room_for_everything_nothing_is_cut() -> None:
+def test_nothing_is_cut_when_there_is_room() -> None:
     assert job_lines(120)[0].split() == list(HEADINGS)
     assert "…" not in "\n".join(job_lines(120))
 
 
-def test_names_are_cut_before_a_column_is_left_out() -> None:
+def test_names_are_cut_before_columns_are_dropped() -> None:
     titles, first, _ = job_lines(80)
     assert titles.split() == list(HEADINGS)
     assert first.startswith("1017   a-rathe")
     assert "…" in first
 
 
-def test_columns_are_left_out_in_the_stated_order() -> None:
+def test_columns_are_dropped_in_stated_order() -> None:
     assert "LIMIT" not in job_lines(60)[0]
     assert job_lines(45)[0].split() == ["JOBID", "NAME", "ST", "GPUS", "NODELIST(REASON)"]
 
 
-def test_a_small_column_takes_the_place_of_a_large_one_that_is_gone() -> None:
+def test_small_column_replaces_dropped_large_one() -> None:
     lines = aligned(
         ("ID", "N", "WHEN", "END"), [["1", "23", "x" * 30, "e"]], width=20, spare=("N", "WHEN")
     )
@@ -44,7 +44,7 @@ def test_a_small_column_takes_the_place_of_a_large_one_that_is_gone() -> None:
 
 
 @pytest.mark.parametrize("width", [*range(30, 130, 7), 40, 60, 80])
-def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+def test_no_line_is_wider_than_terminal(width: int) -> None:
     for line in job_lines(width):
         assert width_of(line) <= width, line
 
@@ -81,7 +81,7 @@ def on_a_terminal(
     ["list", "list -A", "gpus", "nodes", "status", "status -d"],
     ids=lambda words: words.replace(" ", ""),
 )
-def test_what_is_looked_at_most_fits(
+def test_common_tables_fit_terminal(
     server: FakeServer, on_a_terminal: Callable[..., list[str]], width: int, words: str
 ) -> None:
     for number in range(3):
@@ -95,7 +95,7 @@ def test_what_is_looked_at_most_fits(
         assert width_of(line) <= width, line
 
 
-def test_a_long_list_of_jobs_does_not_run_over_beside_its_bar(
+def test_long_job_list_with_progress_bar_fits_terminal(
     server: FakeServer,
     on_a_terminal: Callable[..., list[str]],
     monkeypatch: pytest.MonkeyPatch,
@@ -108,7 +108,7 @@ def test_a_long_list_of_jobs_does_not_run_over_beside_its_bar(
     assert width_of(beside) <= 60
 
 
-def test_a_table_of_figures_keeps_the_most_important_ones(
+def test_table_of_figures_keeps_most_important_ones(
     server: FakeServer, on_a_terminal: Callable[..., list[str]]
 ) -> None:
     lines = on_a_terminal(40, "usage")

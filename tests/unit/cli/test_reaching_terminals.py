@@ -41,7 +41,7 @@ def a_running(node: str, **fields: Any) -> dict[str, Any]:
     return found | {"allocation": [{"node": node}]} | fields
 
 
-def test_a_shell_goes_only_where_its_terminal_can_be_reached() -> None:
+def test_shell_is_restricted_to_nodes_with_reachable_terminal() -> None:
     body: dict[str, Any] = {}
     require_reachable(reached(FAR, a_node("n1"), a_node("n2")), body)
     require_reachable(reached(FAR), body)
@@ -52,7 +52,7 @@ def test_a_shell_goes_only_where_its_terminal_can_be_reached() -> None:
         require_reachable(reached(NEAR, a_node("n1", old=True), a_node("n2", old=True)), {})
 
 
-def test_on_ones_own_machine_an_older_agent_is_good_enough() -> None:
+def test_older_agent_is_sufficient_on_local_machine() -> None:
     body: dict[str, Any] = {}
     require_reachable(reached(NEAR, a_node("box", old=True)), body)
     assert body == {}
@@ -60,7 +60,7 @@ def test_on_ones_own_machine_an_older_agent_is_good_enough() -> None:
         require_reachable(reached(FAR, a_node("box", old=True)), body)
 
 
-def test_a_terminal_without_a_socket_here_is_entered_by_its_job() -> None:
+def test_remote_terminal_is_attached_through_job() -> None:
     assert attach_command(a_running("n1"), "job-3") == ["tgpu", "attach", "job-3"]
     with pytest.raises(WrongState, match="runs in screen on n1"):
         attach_command(a_running("n1", runner="screen"), "job-3")
@@ -78,7 +78,7 @@ def test_a_terminal_without_a_socket_here_is_entered_by_its_job() -> None:
     ],
     ids=["by-ssh", "by-name", "open", "one-interface", "loopback", "on-the-server"],
 )
-def test_a_notebook_is_found_where_a_browser_can_get(
+def test_notebook_url_is_reachable_by_browser(
     address: Address, node: dict[str, Any], ip: str, host: str, login: str | None, tunnelled: bool
 ) -> None:
     place = Endpoint(reached(address, node), a_running("n1"), ip)

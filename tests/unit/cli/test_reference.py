@@ -16,18 +16,18 @@ from gpu_scheduler.client.errors import EXIT_NO_SERVER, EXIT_NOT_FOUND, EXIT_REF
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 
 
-def test_the_page_is_made_from_the_commands() -> None:
+def test_cli_page_is_generated_from_commands() -> None:
     assert (REFERENCE / "cli.md").read_text() == reference_page(), (
         "run 'python -m gpu_scheduler.cli.reference > docs/reference/cli.md'"
     )
 
 
-def test_every_command_has_a_section() -> None:
+def test_every_command_has_section() -> None:
     page = reference_page()
     assert [name for name in COMMANDS if f"\n## tgpu {name}\n" not in page] == []
 
 
-def test_a_command_says_which_names_of_jobs_it_takes() -> None:
+def test_command_documents_its_job_name_forms() -> None:
     taken = {}
     for name in ("show", "explain", "wait", "cancel", "hold", "release", "retry", "update"):
         words = [a for a in parser_for(name, COMMANDS[name])[1]._actions if a.dest == "jobs"]

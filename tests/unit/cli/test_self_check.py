@@ -36,7 +36,7 @@ def a_client(ended: dict[str, Any], output: str, *, refuses: bool, health: str) 
     return SimpleNamespace(submit=submit, health=lambda: {"status": health, "checks": {}})
 
 
-def test_every_check_passes_where_all_is_well_and_fails_where_it_is_not() -> None:
+def test_every_check_passes_on_healthy_and_fails_on_broken_system() -> None:
     bad = a_client({"state": "lost", "exit_code": None}, "", refuses=False, health="degraded")
     assert all(check(bad) for _, check in self_check.checks())
     good = {
@@ -51,7 +51,7 @@ def test_every_check_passes_where_all_is_well_and_fails_where_it_is_not() -> Non
         assert check(client) == "", what
 
 
-def test_a_failed_check_is_said_by_the_exit_code(
+def test_failed_check_sets_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said: list[tuple[str, ...]] = []
@@ -64,7 +64,7 @@ def test_a_failed_check_is_said_by_the_exit_code(
     assert main(["test", "--quick"]) == 0
 
 
-def test_a_server_that_does_not_start_ends_it_with_what_that_said(
+def test_server_that_does_not_start_is_reported_with_its_output(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(self_check, "server_command", lambda *_: 3)

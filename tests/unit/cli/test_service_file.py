@@ -20,7 +20,7 @@ from gpu_scheduler.model.errors import InvalidInput
         ("gpu: 2", "unknown field 'gpu'; did you mean 'gpus'?"),
     ],
 )
-def test_a_field_that_no_service_has_is_named_with_its_line(
+def test_unknown_field_of_service_is_named_with_line(
     tmp_path: Path, line: str, message: str
 ) -> None:
     file = tmp_path / "web.yaml"

@@ -28,7 +28,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeServ
         yield running
 
 
-def test_paths_into_the_code_lead_into_the_copy(server: FakeServer, tmp_path: Path) -> None:
+def test_paths_into_code_are_redirected_to_snapshot(server: FakeServer, tmp_path: Path) -> None:
     assert main(["submit", "--snapshot", "--", "python", str(tmp_path / "code" / "a.py")]) == 0
     (body,) = server.bodies
     copy = body["snapshot"]["path"]
@@ -39,12 +39,12 @@ def test_paths_into_the_code_lead_into_the_copy(server: FakeServer, tmp_path: Pa
     assert body["snapshot"]["source"] == str(tmp_path / "code")
 
 
-def test_a_dry_run_copies_nothing(server: FakeServer, tmp_path: Path) -> None:
+def test_dry_run_takes_no_snapshot(server: FakeServer, tmp_path: Path) -> None:
     assert main(["submit", "--snapshot", "--dry-run", "--", "true"]) == 0
     assert not (tmp_path / "state").exists()
 
 
-def test_copies_are_listed_and_dropped_when_nobody_needs_them(
+def test_unused_snapshots_are_listed_and_deleted(
     server: FakeServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["submit", "-q", "--snapshot", "--", "true"]) == 0
@@ -64,7 +64,7 @@ def test_copies_are_listed_and_dropped_when_nobody_needs_them(
     assert "1 of 1 snapshots deleted" in capsys.readouterr().out
 
 
-def test_an_old_copy_goes_with_the_next_submission(server: FakeServer, tmp_path: Path) -> None:
+def test_old_snapshot_is_deleted_at_next_submission(server: FakeServer, tmp_path: Path) -> None:
     assert main(["submit", "-q", "--snapshot", "--", "true"]) == 0
     old = Path(server.bodies[0]["snapshot"]["path"])
     long_ago = time.time() - 40 * 86_400

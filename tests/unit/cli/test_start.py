@@ -15,7 +15,7 @@ HEAVY = {
 
 
 @pytest.mark.parametrize("name", ["submit", "run", "list", "cancel", "show", "logs", "wait"])
-def test_a_quick_command_loads_nothing_heavy(name: str) -> None:
+def test_fast_command_loads_nothing_heavy(name: str) -> None:
     command = COMMANDS[name]
     script = (
         f"import sys; sys.path[:0] = {sys.path!r}\n"

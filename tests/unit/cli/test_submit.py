@@ -54,7 +54,7 @@ def refused(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> Callable[
     return submit
 
 
-def test_the_command_after_two_dashes_is_taken_as_it_is(submitted: Submit) -> None:
+def test_command_after_double_dash_is_taken_literally(submitted: Submit) -> None:
     body = submitted("-G", "2", "--", "python", "train.py", "--gpus", "9", "--", "x")
     assert body["command"] == ["python", "train.py", "--gpus", "9", "--", "x"]
     assert body["gpu_count"] == 2
@@ -79,17 +79,17 @@ def test_the_command_after_two_dashes_is_taken_as_it_is(submitted: Submit) -> No
         ("/usr/bin/python3", "python3"),
     ],
 )
-def test_a_job_without_a_name_has_that_of_the_program(words: str, name: str) -> None:
+def test_job_without_name_is_named_after_program(words: str, name: str) -> None:
     assert default_name(shlex.split(words)) == name
 
 
-def test_the_dashes_may_be_left_out(submitted: Submit) -> None:
+def test_double_dash_may_be_omitted(submitted: Submit) -> None:
     body = submitted("-G2", "-Hq", "--time=2h", "echo", "--hold", "-G", "9")
     assert body["command"] == ["echo", "--hold", "-G", "9"]
     assert (body["gpu_count"], body["hold"], body["max_runtime_seconds"]) == (2, True, 7200)
 
 
-def test_the_forms_of_the_wishes_work(submitted: Submit) -> None:
+def test_documented_option_forms_are_accepted(submitted: Submit) -> None:
     body = submitted("--gpus", "2", "--priority", "5", "--", "cmd=python train.py")
     assert body["command"] == ["/bin/sh", "-c", "python train.py"]
     assert (body["gpu_count"], body["priority"], body["name"]) == (2, 750, "train.py")
@@ -147,12 +147,12 @@ def test_the_forms_of_the_wishes_work(submitted: Submit) -> None:
         (["-o", "out.txt"], {"output": "out.txt"}),
     ],
 )
-def test_every_option_reaches_the_server(submitted: Submit, words: list[str], fields: Body) -> None:
+def test_every_option_reaches_server(submitted: Submit, words: list[str], fields: Body) -> None:
     body = submitted(*words, "--", "true")
     assert {name: body.get(name) for name in fields} == fields
 
 
-def test_an_empty_name_is_none(submitted: Submit) -> None:
+def test_empty_name_is_ignored(submitted: Submit) -> None:
     assert submitted("--name", "", "--", "python", "train.py")["name"] == "train.py"
 
 
@@ -165,13 +165,13 @@ def test_an_empty_name_is_none(submitted: Submit) -> None:
         "--server",
     ],
 )
-def test_an_empty_word_is_taken_for_a_variable_that_is_not_set(
+def test_empty_option_value_suggests_unset_variable(
     refused: Callable[..., str], option: str
 ) -> None:
     assert f"{option} is empty; is a variable not set?" in refused(option, "", "--", "true")
 
 
-def test_a_variable_that_is_no_text_is_left_out_and_named(
+def test_non_utf8_variable_is_left_out_and_named(
     submitted: Submit, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ODD", "\udcff")
@@ -181,18 +181,18 @@ def test_a_variable_that_is_no_text_is_left_out_and_named(
     assert capsys.readouterr().err == ""
 
 
-def test_what_is_not_asked_for_is_not_sent(submitted: Submit) -> None:
+def test_unset_options_are_not_sent(submitted: Submit) -> None:
     body = submitted("true")
     surroundings = {"captured_environment", "working_directory", "umask"}
     assert body.keys() - surroundings == {"command", "name"}
 
 
-def test_the_short_scale_is_that_of_the_model() -> None:
+def test_short_priority_scale_equals_model() -> None:
     for text in (*map(str, range(SHORT_SCALE_TOP + 3)), "low", "urgent", "9999"):
         assert priority_of(text) == parse_priority(text, short_scale=True)
 
 
-def test_the_surroundings_are_captured(
+def test_environment_is_captured(
     submitted: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
@@ -205,7 +205,7 @@ def test_the_surroundings_are_captured(
     assert body["umask"] == os.umask(body["umask"])
 
 
-def test_a_script_is_sent_as_text_and_its_lines_are_options(
+def test_script_is_sent_as_text_and_its_directives_are_options(
     submitted: Submit, tmp_path: Path
 ) -> None:
     script = tmp_path / "train.sh"
@@ -222,7 +222,7 @@ def test_a_script_is_sent_as_text_and_its_lines_are_options(
     assert (body["gpu_count"], body["max_runtime_seconds"], body["name"]) == (4, 3600, "other")
 
 
-def test_a_file_after_two_dashes_is_a_command(submitted: Submit, tmp_path: Path) -> None:
+def test_file_after_double_dash_is_command(submitted: Submit, tmp_path: Path) -> None:
     for name in ("train.sh", "job.yaml", "jobs.txt"):
         path = tmp_path / name
         path.write_text("#!/bin/sh\n#TGPU --gpus 2\n")
@@ -232,7 +232,7 @@ def test_a_file_after_two_dashes_is_a_command(submitted: Submit, tmp_path: Path)
         assert "gpu_count" not in body
 
 
-def test_a_wrong_line_in_a_script_is_named(refused: Callable[..., str], tmp_path: Path) -> None:
+def test_invalid_script_directive_is_named(refused: Callable[..., str], tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text("#!/bin/bash\n#TGPU --gpus 2\n#TGPU --gpsu 2\n")
     assert refused(str(script)) == (
@@ -250,7 +250,7 @@ def test_a_wrong_line_in_a_script_is_named(refused: Callable[..., str], tmp_path
     assert "larger" in refused(str(script))
 
 
-def test_a_job_file_is_read(submitted: Submit, tmp_path: Path) -> None:
+def test_job_file_is_read(submitted: Submit, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("command: python train.py\nnum_gpus: 2\npriority: 5\n")
     body = submitted(str(path))
@@ -268,9 +268,7 @@ def test_a_job_file_is_read(submitted: Submit, tmp_path: Path) -> None:
     assert (body["dependencies"], body["begin_at"]) == (["afterok:job-3"], 86400)
 
 
-def test_the_words_of_a_command_in_a_job_file_are_taken_as_they_stand(
-    submitted: Submit, tmp_path: Path
-) -> None:
+def test_command_words_in_job_file_are_literal(submitted: Submit, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("command: [echo, yes, 1.10, null]\nargs: [0x10]\n")
     body = submitted(str(path))
@@ -281,7 +279,7 @@ def test_the_words_of_a_command_in_a_job_file_are_taken_as_they_stand(
     assert submitted(str(path))["command"] == ["/bin/sh", "-c", "cd x\n./y\n"]
 
 
-def test_a_job_file_may_hold_several_jobs(
+def test_job_file_may_hold_several_jobs(
     server: FakeServer, submitted: Submit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "jobs.json"
@@ -337,7 +335,7 @@ def test_a_job_file_may_hold_several_jobs(
         ("", "is empty"),
     ],
 )
-def test_a_wrong_job_file_is_named_with_its_line(
+def test_invalid_job_file_is_named_with_line(
     refused: Callable[..., str], tmp_path: Path, text: str, message: str
 ) -> None:
     path = tmp_path / "job.yaml"
@@ -345,7 +343,7 @@ def test_a_wrong_job_file_is_named_with_its_line(
     assert message in refused(str(path))
 
 
-def test_a_job_file_that_is_not_there_is_no_command(
+def test_missing_job_file_is_not_taken_for_command(
     submitted: Submit, refused: Callable[..., str], tmp_path: Path
 ) -> None:
     path = str(tmp_path / "jbo.yaml")
@@ -355,7 +353,7 @@ def test_a_job_file_that_is_not_there_is_no_command(
     assert submitted("--", path)["command"] == [path]
 
 
-def test_a_number_where_a_job_file_has_a_text_is_one(submitted: Submit, tmp_path: Path) -> None:
+def test_number_in_text_field_of_job_file_is_accepted(submitted: Submit, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("command: x\nname: 2024\ngpus: 0.5\nretries: 2\nhold: true\n")
     body = submitted(str(path))
@@ -363,9 +361,7 @@ def test_a_number_where_a_job_file_has_a_text_is_one(submitted: Submit, tmp_path
     assert (body["retries"], body["hold"]) == (2, True)
 
 
-def test_what_yaml_takes_for_a_date_is_the_text_that_stands_there(
-    submitted: Submit, tmp_path: Path
-) -> None:
+def test_yaml_date_is_kept_as_text(submitted: Submit, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(
         "command: x\nname: 2026-01-01\ntenant: 2026-01-01 10:00:00\nconda: 1.10\nimage: yes\n"
@@ -381,7 +377,7 @@ def test_what_yaml_takes_for_a_date_is_the_text_that_stands_there(
     assert body["deadline"] > body["begin_at"]
 
 
-def test_a_sweep_is_one_job_for_each_combination(
+def test_sweep_submits_one_job_per_combination(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--param", "lr=0.1,0.01", "--param", "bs=32,64", "-J", "train", "-e", "TAG=r{lr}"]
@@ -408,7 +404,7 @@ def test_a_sweep_is_one_job_for_each_combination(
     assert "{lr}" not in told
 
 
-def test_directories_that_are_missing_here_are_told(
+def test_missing_local_directories_are_warned_about(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["submit", "--chdir", "/nope", "--output", "/neither/x.log", "--", "true"]) == 0
@@ -418,9 +414,7 @@ def test_directories_that_are_missing_here_are_told(
     assert len(server.bodies) == 1
 
 
-def test_a_file_of_parameters_gives_one_job_for_each_row(
-    server: FakeServer, tmp_path: Path
-) -> None:
+def test_parameter_file_gives_one_job_per_row(server: FakeServer, tmp_path: Path) -> None:
     path = tmp_path / "p.csv"
     path.write_text("lr,name\n0.1,a\n0.2,b\n")
     assert main(["submit", "--param-file", str(path), "--param", "s=1,2", "x", "{lr}{s}"]) == 0
@@ -428,7 +422,7 @@ def test_a_file_of_parameters_gives_one_job_for_each_row(
 
 
 @pytest.mark.parametrize("text", ["", "lr\n", "lr,lr\n1,2\n", "a b\n1\n", "a,b\n1\n"])
-def test_a_wrong_file_of_parameters_is_refused(
+def test_invalid_parameter_file_is_rejected(
     refused: Callable[..., str], tmp_path: Path, text: str
 ) -> None:
     path = tmp_path / "p.csv"
@@ -439,33 +433,31 @@ def test_a_wrong_file_of_parameters_is_refused(
 @pytest.mark.parametrize(
     "params", [["lr"], ["lr="], ["1x=2"], ["lr=1", "lr=2"], ["a=1,2,3"] * 0 + ["=1"]]
 )
-def test_a_wrong_parameter_is_refused(refused: Callable[..., str], params: list[str]) -> None:
+def test_invalid_parameter_is_rejected(refused: Callable[..., str], params: list[str]) -> None:
     words = [word for param in params for word in ("--param", param)]
     assert "--param " in refused(*words, "x")
 
 
-def test_parameters_that_would_share_a_variable_are_refused(refused: Callable[..., str]) -> None:
+def test_parameters_with_same_variable_name_are_rejected(refused: Callable[..., str]) -> None:
     told = refused("--param", "lr=1", "--param", "LR=2", "x")
     assert "parameters 'lr' and 'LR' would share the variable TGPU_PARAM_LR" in told
 
 
 @pytest.mark.parametrize("name", ["12", "job-3", "last", "all", "retry", "a b", "", "x/y", "-x"])
-def test_the_name_of_a_sweep_cannot_be_taken_for_a_job(
-    refused: Callable[..., str], name: str
-) -> None:
+def test_sweep_name_must_not_look_like_job(refused: Callable[..., str], name: str) -> None:
     assert "--sweep is" in refused(f"--sweep={name}", "--param", "a=1", "x")
 
 
-def test_the_name_of_a_sweep_goes_with_parameters(refused: Callable[..., str]) -> None:
+def test_sweep_name_requires_parameters(refused: Callable[..., str]) -> None:
     assert "--sweep needs parameters" in refused("--sweep", "grid", "x")
 
 
-def test_too_many_combinations_are_refused(refused: Callable[..., str]) -> None:
+def test_too_many_combinations_are_rejected(refused: Callable[..., str]) -> None:
     many = ",".join(map(str, range(400)))
     assert "160,000 combinations" in refused("--param", f"a={many}", "--param", f"b={many}", "x")
 
 
-def test_a_dry_run_submits_nothing_and_shows_no_secrets(
+def test_dry_run_submits_nothing_and_shows_no_secrets(
     server: FakeServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", "hunter2")
@@ -488,7 +480,7 @@ def test_a_dry_run_submits_nothing_and_shows_no_secrets(
     assert server.jobs == {}
 
 
-def test_a_dry_run_says_what_the_server_would_do(
+def test_dry_run_prints_answer_of_server(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["submit", "--dry-run", "-G", "1", "true"]) == 0
@@ -506,14 +498,14 @@ def test_a_dry_run_says_what_the_server_would_do(
     assert "tgpu: error: 4 more do not fit" in shown.err
 
 
-def test_a_dry_run_without_a_server_says_that_nothing_was_checked(
+def test_dry_run_without_server_says_that_nothing_was_checked(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["submit", "--server", str(tmp_path), "--dry-run", "-G", "1", "true"]) == 0
     assert "tgpu: not checked by a server" in capsys.readouterr().err
 
 
-def test_the_answer_comes_as_text_id_or_json(
+def test_answer_is_printed_as_text_id_or_json(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["submit", "true"])
@@ -524,12 +516,12 @@ def test_the_answer_comes_as_text_id_or_json(
     assert json.loads(capsys.readouterr().out)["job_id"] == "job-4"
 
 
-def test_waiting_ends_with_the_code_of_the_job(server: FakeServer) -> None:
+def test_submit_wait_returns_exit_code_of_job(server: FakeServer) -> None:
     server.when_submitted(exit_code=7)
     assert main(["submit", "-W", "false"]) == 7
 
 
-def test_a_program_that_is_not_there_is_warned_about(
+def test_missing_program_is_warned_about(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["submit", "pyhton", "x"]) == 0
@@ -542,7 +534,7 @@ def test_a_program_that_is_not_there_is_warned_about(
     assert capsys.readouterr().err == ""
 
 
-def test_a_file_that_is_no_program_is_called_so(
+def test_non_executable_file_is_named(
     server: FakeServer,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -558,7 +550,7 @@ def test_a_file_that_is_no_program_is_called_so(
 
 
 @pytest.mark.parametrize("mark", ["#SBATCH", "#PBS", "#BSUB", "#GFLOW", "# GFLOW"])
-def test_lines_for_another_scheduler_are_warned_about(
+def test_directives_of_another_scheduler_are_warned_about(
     server: FakeServer, capsys: pytest.CaptureFixture[str], tmp_path: Path, mark: str
 ) -> None:
     script = tmp_path / "train.sh"
@@ -578,7 +570,7 @@ def test_lines_for_another_scheduler_are_warned_about(
     assert capsys.readouterr().err == ""
 
 
-def test_lines_for_each_other_scheduler_are_warned_about(
+def test_directives_of_each_other_scheduler_are_warned_about(
     server: FakeServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     script = tmp_path / "train.sh"
@@ -589,7 +581,7 @@ def test_lines_for_each_other_scheduler_are_warned_about(
     assert "line 3: #SBATCH lines are ignored" in told
 
 
-def test_the_mark_that_windows_puts_before_a_text_is_no_part_of_it(
+def test_byte_order_mark_is_ignored(
     server: FakeServer, submitted: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -606,9 +598,7 @@ def test_the_mark_that_windows_puts_before_a_text_is_no_part_of_it(
     assert (body["command"], body["gpu_count"]) == (["a.sh", "--llm", "m"], 3)
 
 
-def test_a_row_with_too_few_values_is_counted_in_plain_words(
-    refused: Callable[..., str], tmp_path: Path
-) -> None:
+def test_row_with_too_few_values_is_explained(refused: Callable[..., str], tmp_path: Path) -> None:
     path = tmp_path / "p.csv"
     path.write_text("a,b\n1,2\n1\n")
     told = refused("--param-file", str(path), "x")
@@ -658,13 +648,13 @@ def test_a_row_with_too_few_values_is_counted_in_plain_words(
         (["--export", "NONE,A", "x"], "NONE cannot be combined"),
     ],
 )
-def test_a_mistake_is_refused_in_plain_words(
+def test_mistake_is_explained_in_plain_words(
     refused: Callable[..., str], words: list[str], message: str
 ) -> None:
     assert message in refused(*words)
 
 
-def test_a_file_that_cannot_be_read_is_named_once_with_the_ground(
+def test_unreadable_file_is_named_once_with_reason(
     refused: Callable[..., str], tmp_path: Path
 ) -> None:
     missing = tmp_path / "no.csv"
@@ -700,7 +690,7 @@ def test_jobs_txt_is_submitted_line_by_line(
 
 
 @pytest.mark.parametrize("line", ["9,x.py,,,", "1,,,,", "1,x.py,,'open,"])
-def test_a_wrong_line_of_jobs_txt_is_named(
+def test_invalid_line_of_jobs_txt_is_named(
     refused: Callable[..., str], tmp_path: Path, line: str
 ) -> None:
     path = tmp_path / "jobs.txt"
@@ -708,7 +698,7 @@ def test_a_wrong_line_of_jobs_txt_is_named(
     assert f"{path}, line 2:" in refused(str(path))
 
 
-def test_add_takes_the_columns_of_jobs_txt_as_options(
+def test_add_takes_columns_of_jobs_txt_as_options(
     submitted: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -724,7 +714,7 @@ def test_add_takes_the_columns_of_jobs_txt_as_options(
     ("script", "told"),
     [("gone.py", "gone.py"), ("./gone.sh", "./gone.sh"), ("here.py", ""), ("./here.sh", "")],
 )
-def test_add_warns_of_a_script_that_is_not_there(
+def test_add_warns_of_missing_script(
     submitted: Submit,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -744,19 +734,19 @@ def test_add_warns_of_a_script_that_is_not_there(
 
 
 @pytest.mark.parametrize("command", ["submit", "run"])
-def test_what_cannot_be_a_program_is_refused(refused: Callable[..., str], command: str) -> None:
+def test_invalid_program_is_rejected(refused: Callable[..., str], command: str) -> None:
     assert "tgpu does not read scripts from standard input" in refused("-", command=command)
     assert "the program is an empty string" in refused("--", "", "x", command=command)
 
 
-def test_a_service_says_how_many_gpus_it_means_too(refused: Callable[..., str]) -> None:
+def test_service_checks_gpu_and_environment_options(refused: Callable[..., str]) -> None:
     told = refused("create", "web", "--gpu-model", "H100", "--", "x", command="service")
     assert told == "--gpu-model chooses GPUs, but the job requests none; add --gpus 1"
     told = refused("create", "web", "-e", "1A=3", "--", "x", command="service")
     assert "--env has the variable '1A', which is not a valid name" in told
 
 
-def test_a_directory_is_no_program(
+def test_directory_is_not_a_program(
     submitted: Submit,
     refused: Callable[..., str],
     tmp_path: Path,
@@ -785,7 +775,7 @@ def test_a_directory_is_no_program(
         (["x", "y"], ""),
     ],
 )
-def test_options_behind_a_script_are_its_own_and_a_hint_says_so(
+def test_options_after_script_belong_to_it_with_hint(
     submitted: Submit,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -801,11 +791,11 @@ def test_options_behind_a_script_are_its_own_and_a_hint_says_so(
     assert shown.startswith(told) if hint else not shown
 
 
-def test_run_says_what_to_write_when_there_is_nothing_to_run(refused: Callable[..., str]) -> None:
+def test_run_without_command_explains_usage(refused: Callable[..., str]) -> None:
     assert "'tgpu run --gpus 1 -- python train.py'" in refused("-G", "1", command="run")
 
 
-def test_a_parameter_that_is_given_twice_is_told_from_one_without_values(
+def test_duplicate_parameter_differs_from_parameter_without_values(
     refused: Callable[..., str],
 ) -> None:
     assert "write a name and values" in refused("--param", "lr", "x")
@@ -813,7 +803,7 @@ def test_a_parameter_that_is_given_twice_is_told_from_one_without_values(
     assert "--param lr is given twice; write all of its values at once, as lr=1,2,3" in told
 
 
-def test_a_wrong_llm_config_is_refused(refused: Callable[..., str], tmp_path: Path) -> None:
+def test_invalid_llm_config_is_rejected(refused: Callable[..., str], tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     for text in ("{", "[]", '{"models": {"a": "b"}}', '{"default_requirement": -1}'):
         path.write_text(text)
@@ -821,9 +811,7 @@ def test_a_wrong_llm_config_is_refused(refused: Callable[..., str], tmp_path: Pa
     assert "--args" in refused("x.py", "--args", "'open", command="add")
 
 
-def test_a_model_of_the_file_sets_the_gpus_unless_they_were_stated(
-    server: FakeServer, tmp_path: Path
-) -> None:
+def test_model_of_file_sets_gpus_unless_given(server: FakeServer, tmp_path: Path) -> None:
     models = tmp_path / "models.json"
     models.write_text(json.dumps({"models": {"ours": 1.5}}))
     words = ["submit", "--llm", "ours", "--llm-config", str(models)]
@@ -832,7 +820,7 @@ def test_a_model_of_the_file_sets_the_gpus_unless_they_were_stated(
     assert [body["gpu_count"] for body in server.bodies] == [1.5, 3]
 
 
-def test_a_model_that_no_file_names_is_estimated_and_the_reason_told(
+def test_unlisted_model_is_estimated_with_reason(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["submit", "--llm", "llama-3.1-8b,context=4k", "--", "true"]) == 0
@@ -840,15 +828,13 @@ def test_a_model_that_no_file_names_is_estimated_and_the_reason_told(
     assert 0 < server.bodies[0]["gpu_count"] <= 1
 
 
-def test_a_model_whose_size_nobody_knows_is_refused(refused: Callable[..., str]) -> None:
+def test_model_of_unknown_size_is_rejected(refused: Callable[..., str]) -> None:
     told = refused("--llm", "mystery", "x")
     assert "cannot be read from its name; write it as in mystery-7b" in told
     assert "--params" not in told
 
 
-def test_a_dependency_may_name_the_last_jobs(
-    server: FakeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dependency_may_name_last_jobs(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu_scheduler.cli.jobs.columns.mine", lambda: USER)
     for _ in range(3):
         assert main(["submit", "-q", "--", "true"]) == 0
@@ -874,7 +860,7 @@ def test_a_dependency_may_name_the_last_jobs(
         (["--deadline", "+1h"], ""),
     ],
 )
-def test_a_deadline_that_comes_before_the_limit_is_warned_of(
+def test_deadline_before_time_limit_is_warned_about(
     submitted: Submit, capsys: pytest.CaptureFixture[str], words: list[str], warning: str
 ) -> None:
     submitted(*words, "--", "true")
@@ -883,7 +869,7 @@ def test_a_deadline_that_comes_before_the_limit_is_warned_of(
     assert ("deadline" in shown) == bool(warning)
 
 
-def test_files_and_scripts_may_name_the_last_jobs_too(
+def test_files_and_scripts_may_name_last_jobs(
     server: FakeServer, submitted: Submit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("gpu_scheduler.cli.jobs.columns.mine", lambda: USER)

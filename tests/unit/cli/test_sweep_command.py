@@ -73,7 +73,7 @@ def test_sweeps_are_listed(client: Client, capsys: pytest.CaptureFixture[str]) -
     assert "you have no sweeps" in capsys.readouterr().err
 
 
-def test_a_sweep_is_found_by_a_job_of_it(
+def test_sweep_is_found_by_one_of_its_jobs(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sweep", "2", "--json"]) == 0
@@ -82,7 +82,7 @@ def test_a_sweep_is_found_by_a_job_of_it(
     assert main(["sweep", "other"]) == 4
 
 
-def test_the_beginning_of_a_name_will_do_if_it_is_the_only_one(
+def test_unique_prefix_of_sweep_name_is_enough(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sweep", "gr", "--json"]) == 0
@@ -93,7 +93,7 @@ def test_the_beginning_of_a_name_will_do_if_it_is_the_only_one(
     assert client.did == []
 
 
-def test_only_what_failed_is_retried_unless_more_is_asked_for(
+def test_only_failed_jobs_are_retried_by_default(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sweep", "retry", "grid"]) == 0
@@ -103,9 +103,7 @@ def test_only_what_failed_is_retried_unless_more_is_asked_for(
     assert "job 3 cannot be retried" in capsys.readouterr().err
 
 
-def test_what_has_not_ended_is_cancelled(
-    client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unfinished_jobs_are_cancelled(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "cancel", "grid"]) == 0
     assert "no job is pending or running" in capsys.readouterr().out
     client.jobs += [{"id": f"job-{n}", "state": "pending", "params": {}} for n in range(10, 60)]
@@ -114,6 +112,6 @@ def test_what_has_not_ended_is_cancelled(
 
 
 @pytest.mark.parametrize("words", [["a", "b"], ["retry"], ["cancel"], ["retry", "a", "b"]])
-def test_one_sweep_is_named(client: Client, words: list[str]) -> None:
+def test_command_needs_one_sweep(client: Client, words: list[str]) -> None:
     assert main(["sweep", *words]) == 2
     assert client.did == []

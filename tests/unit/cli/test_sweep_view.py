@@ -19,7 +19,7 @@ def a_job(number: int, state: str = "completed", **params: str) -> dict[str, Any
     }
 
 
-def test_rows_and_columns_are_the_parameters_in_the_order_of_submission() -> None:
+def test_rows_and_columns_are_parameters_in_submission_order() -> None:
     jobs = [
         a_job(1, lr="0.1", bs="64"),
         a_job(2, "failed", lr="0.1", bs="8"),
@@ -32,17 +32,17 @@ def test_rows_and_columns_are_the_parameters_in_the_order_of_submission() -> Non
     assert grid(jobs, names, rows, columns) == [["0.1", "CD 1:05", "F 3"], ["0.01", "PD", "-"]]
 
 
-def test_a_parameter_that_never_differs_takes_no_column() -> None:
+def test_constant_parameter_takes_no_column() -> None:
     jobs = [a_job(1, lr="0.1", seed="7"), a_job(2, lr="0.2", seed="7")]
     assert varying(jobs) == (["lr"], {"seed": "7"})
 
 
-def test_jobs_in_one_cell_show_the_newest_and_how_many_more() -> None:
+def test_cell_shows_newest_job_and_count_of_others() -> None:
     jobs = [a_job(1, "failed", a="1", b="1"), a_job(2, a="1", b="1"), a_job(3, a="1", b="1")]
     assert grid(jobs, ["a", "b"], ["1"], ["1"]) == [["1", "CD 1:05 (+2)"]]
 
 
-def test_three_parameters_make_a_table_and_failures_a_hint(
+def test_three_parameters_give_table_and_failures_give_hint(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     jobs = [a_job(1, a="1", b="1", c="x"), a_job(2, "failed", a="2", b="2", c="y\x1b[2J")]

@@ -30,7 +30,7 @@ def typed(session: TerminalSession, *pieces: bytes) -> bytes:
     return b"".join(session._without_escapes(piece) for piece in pieces)
 
 
-def test_only_a_tilde_and_d_after_a_line_end_leave(
+def test_only_tilde_d_after_newline_detaches(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
     session = TerminalSession(Connection(ends[0]))
@@ -40,7 +40,7 @@ def test_only_a_tilde_and_d_after_a_line_end_leave(
     assert ends[1].recv(99) == b"l\0\0\0\0"
 
 
-def test_what_a_program_switched_on_is_switched_off_again(
+def test_terminal_modes_set_by_program_are_reset(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
     session = TerminalSession(Connection(ends[0]))
@@ -52,11 +52,11 @@ def test_what_a_program_switched_on_is_switched_off_again(
     assert reset_sequence(session._modes) == b""
 
 
-def test_a_status_becomes_an_exit_code() -> None:
+def test_status_becomes_exit_code() -> None:
     assert [exit_code(status) for status in (0, 7 << 8, 9, 15)] == [0, 7, 137, 143]
 
 
-def test_a_program_on_pipes_is_run_to_its_end(
+def test_program_on_pipes_runs_to_its_end(
     ends: tuple[socket.socket, socket.socket], capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     near, far = ends
@@ -78,7 +78,7 @@ def test_a_program_on_pipes_is_run_to_its_end(
 
 
 @pytest.mark.parametrize("frame", [b"x\0\0\0\2no", b""])
-def test_a_refusal_and_an_end_before_the_beginning_are_errors(
+def test_rejection_and_early_end_are_errors(
     ends: tuple[socket.socket, socket.socket], frame: bytes
 ) -> None:
     near, far = ends
@@ -88,7 +88,7 @@ def test_a_refusal_and_an_end_before_the_beginning_are_errors(
         TerminalSession(Connection(near)).start(["x"], terminal=False, directory="/")
 
 
-def test_a_socket_that_is_not_there_or_closed_to_us_is_told_apart(tmp_path: Path) -> None:
+def test_missing_and_inaccessible_socket_are_distinguished(tmp_path: Path) -> None:
     with pytest.raises(WrongState, match="has the job ended"):
         terminal.connect_locally(f"{tmp_path}/none")
     (tmp_path / "file").touch()

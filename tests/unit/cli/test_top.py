@@ -88,7 +88,7 @@ ODD = [
 
 @pytest.mark.parametrize("columns", [1, 7, 20, 40, 79, 80, 81, 110, 133, 200, 300])
 @pytest.mark.parametrize("rows", [1, 3, 10, 24, 60])
-def test_no_line_is_wider_and_no_picture_higher_than_the_window(columns: int, rows: int) -> None:
+def test_no_line_or_frame_exceeds_window(columns: int, rows: int) -> None:
     strange = {"pid": 7, "user": "数" * 30, "memory_mb": 999_999, "command": "c\x1b[2J" * 50}
     for count in (0, 1, 8, 40, 200):
         gpus = [a_gpu(i, processes=[strange], why="w" * 200) for i in range(count)]
@@ -106,7 +106,7 @@ def test_no_line_is_wider_and_no_picture_higher_than_the_window(columns: int, ro
                 assert "\n" not in shown
 
 
-def test_everything_stands_in_80_columns_and_24_rows() -> None:
+def test_everything_fits_80x24() -> None:
     gpus = [a_gpu(index) for index in range(8)]
     gpus[0] |= {"state": "used", "jobs": ["job-1"], "users": ["ann"], "memory_used_mb": 79_000}
     gpus[1] |= {
@@ -133,7 +133,7 @@ def test_everything_stands_in_80_columns_and_24_rows() -> None:
     assert lines[-1].startswith("q quit  ? help")
 
 
-def test_gpus_of_a_node_that_is_away_are_not_free() -> None:
+def test_gpus_of_disconnected_node_are_not_free() -> None:
     away = a_gpu(0, node="n1", why="its node does not answer")
     lines = drawn(
         an_overview(gpus=[a_gpu(0, node="n0"), away], nodes=2, online_nodes=1), columns=110
@@ -143,14 +143,14 @@ def test_gpus_of_a_node_that_is_away_are_not_free() -> None:
     assert lines[3].endswith("its node does not answer")
 
 
-def test_why_a_job_waits_is_told_in_local_time() -> None:
+def test_wait_reason_is_in_local_time() -> None:
     lines = drawn(an_overview(a_job(1, reason="until 2020-03-01 12:00 UTC")), columns=110)
     (line,) = (line for line in lines if "train-1" in line)
     here = datetime(2020, 3, 1, 12, tzinfo=UTC).astimezone()
     assert line.endswith(f"until {here:%Y-%m-%d %H:%M}")
 
 
-def test_memory_that_nobody_measures_is_not_shown_as_unused() -> None:
+def test_unmeasured_memory_is_not_shown_as_unused() -> None:
     declared = {"memory_used_mb": 0, "temperature_c": 0, "power_watts": 0.0}
     gpus = [a_gpu(0, utilisation_percent=None, **declared), a_gpu(1, memory_used_mb=0)]
     lines = drawn(an_overview(gpus=gpus))
@@ -158,7 +158,7 @@ def test_memory_that_nobody_measures_is_not_shown_as_unused() -> None:
     assert "0M/80G" in lines[3]
 
 
-def test_larger_windows_have_wider_bars_more_columns_and_foreign_processes_in_full() -> None:
+def test_larger_windows_show_wider_bars_more_columns_and_foreign_processes() -> None:
     strange = {"pid": 4242, "user": "bob", "memory_mb": 10_240, "command": "python secret.py"}
     gpus = [a_gpu(0, state="foreign", processes=[strange]), a_gpu(1)]
     small, large = (
@@ -171,7 +171,7 @@ def test_larger_windows_have_wider_bars_more_columns_and_foreign_processes_in_fu
     assert "foreign process: GPU 0  bob:4242  10 GB  python secret.py" in "\n".join(large)
 
 
-def test_more_gpus_than_lines_stand_side_by_side() -> None:
+def test_more_gpus_than_lines_are_shown_side_by_side() -> None:
     lines = drawn(an_overview(a_job(1), gpus=[a_gpu(index) for index in range(40)]))
     assert lines[1].count("40%") == 3
     assert sum(line.count("40%") for line in lines) == 40
@@ -180,14 +180,14 @@ def test_more_gpus_than_lines_stand_side_by_side() -> None:
     assert any("more GPUs" in line for line in lines)
 
 
-def test_a_terminal_without_these_signs_gets_plain_ones() -> None:
+def test_terminal_without_unicode_gets_ascii() -> None:
     formatter = LineFormatter(80, colours=False, unicode=False, styles=False)
     lines = frame(an_overview(a_job(1)), State(), formatter, 24)
     assert all(line.isascii() for line in lines)
     assert "##" in lines[2]
 
 
-def test_what_a_job_writes_cannot_steer_the_terminal() -> None:
+def test_job_output_cannot_control_terminal() -> None:
     assert plain_text("\x1b[31mred\x1b[0m \x1b]0;title\x07text\x1b[2J") == "red text"
     assert plain_text("10%\r50%\r100%\r") == "100%"
     assert plain_text("a\tb\x07") == "a       b\\x07"
@@ -227,7 +227,7 @@ def press(state: State, *keys: str) -> list[Any]:
     return [action for action in actions if action not in (None, top.REFRESH)]
 
 
-def test_the_first_job_is_selected_and_the_selection_moves() -> None:
+def test_first_job_is_selected_and_selection_moves() -> None:
     state = looking()
     assert state.selected == "job-1"
     press(state, "down", "j", "k", "up", "up")
@@ -244,7 +244,7 @@ def test_the_first_job_is_selected_and_the_selection_moves() -> None:
     assert (state.selected, state.offset) == ("job-1", 0)
 
 
-def test_the_selection_stays_with_its_job_when_the_list_changes() -> None:
+def test_selection_stays_with_job_when_list_changes() -> None:
     state = looking()
     press(state, "down", "down")
     assert state.selected == "job-3"
@@ -254,7 +254,7 @@ def test_the_selection_stays_with_its_job_when_the_list_changes() -> None:
     assert state.selected == "job-3"
 
 
-def test_when_the_selected_job_has_ended_its_neighbour_is_selected() -> None:
+def test_neighbour_is_selected_when_selected_job_ends() -> None:
     state = looking()
     press(state, "down", "down")
     state.press("x-unknown")
@@ -266,7 +266,7 @@ def test_when_the_selected_job_has_ended_its_neighbour_is_selected() -> None:
     assert press(state, "c", "l", "down") == []
 
 
-def test_cancelling_needs_a_plain_yes() -> None:
+def test_cancel_needs_explicit_yes() -> None:
     for no in ("n", "enter", "escape", " ", "c", "q"):
         state = looking()
         assert press(state, "c", no) == []
@@ -275,7 +275,7 @@ def test_cancelling_needs_a_plain_yes() -> None:
     assert press(state, "down", "c", "y") == [("cancel", "job-2")]
 
 
-def test_only_those_who_may_can_change_a_job() -> None:
+def test_only_authorised_users_can_change_job() -> None:
     state = State()
     state.update(an_overview(a_job(1, may_change=False, user="ben")))
     assert press(state, "c", "y", "h", "r") == []
@@ -284,7 +284,7 @@ def test_only_those_who_may_can_change_a_job() -> None:
     assert press(state, "e") == [("explain", "job-1")]
 
 
-def test_words_are_typed_into_the_filter_and_escape_clears_it() -> None:
+def test_filter_is_typed_and_escape_clears_it() -> None:
     state = looking()
     assert press(state, "/", *"quick", "backspace", " ", "q", "enter") == []
     assert (state.filter, state.mode) == ("quic q", "list")
@@ -295,7 +295,7 @@ def test_words_are_typed_into_the_filter_and_escape_clears_it() -> None:
     assert state.filter == ""
 
 
-def test_order_users_and_pace_are_changed_by_keys() -> None:
+def test_order_users_and_refresh_rate_are_changed_by_keys() -> None:
     state = looking()
     press(state, "s")
     assert state.query()["sort"] == "time"
@@ -313,7 +313,7 @@ def test_order_users_and_pace_are_changed_by_keys() -> None:
     assert state.interval_s == 60
 
 
-def test_texts_are_read_and_left() -> None:
+def test_text_views_are_opened_and_closed() -> None:
     state = looking()
     assert press(state, "l") == [("logs", "job-1")]
     state.text = [str(number) for number in range(100)]
@@ -329,7 +329,7 @@ def test_texts_are_read_and_left() -> None:
     assert press(state, "?", "q", "q") == [("quit", "")]
 
 
-def test_keys_are_known_by_their_codes() -> None:
+def test_keys_are_recognised_by_their_codes() -> None:
     assert list(split_keys(b"\x1b[A\x1b[Bj\x1b[6~\x1bOF\r\x7f")) == [
         *("up", "down", "j", "page-down", "end", "enter", "backspace"),
     ]
@@ -338,7 +338,7 @@ def test_keys_are_known_by_their_codes() -> None:
     assert list(split_keys(b"\x1b[1;5Aq\x1bxz\x00\xff")) == ["q", "z"]
 
 
-def test_a_narrow_window_shows_who_is_there_and_why_a_job_waits() -> None:
+def test_narrow_window_shows_users_and_wait_reason() -> None:
     gpu = a_gpu(0) | {"state": "used", "jobs": ["job-1"], "users": ["ann"], "memory_used_mb": 100}
     jobs = [a_job(1, state="running", places=["box[0]"]), a_job(2)]
     for columns, headings in (

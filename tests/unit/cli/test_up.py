@@ -13,7 +13,7 @@ from gpu_scheduler.settings.file_paths import Paths
 FACTS = dict.fromkeys(("version", "http", "metrics", "socket", "state", "nodes"), "")
 
 
-def test_the_next_step_names_a_server_that_would_not_be_found_by_itself(
+def test_next_step_names_server_that_is_not_default(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hardware = {"summary": "", "problem": "", "gpus": 1}
@@ -28,7 +28,7 @@ def test_the_next_step_names_a_server_that_would_not_be_found_by_itself(
         assert f"next     {step} --gpus 1" in capsys.readouterr().out
 
 
-def test_the_next_step_asks_for_a_gpu_only_where_there_is_one(
+def test_next_step_requests_gpu_only_where_there_is_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     facts = FACTS | {"socket": "/x/server.sock"}
@@ -39,7 +39,7 @@ def test_the_next_step_asks_for_a_gpu_only_where_there_is_one(
         assert f"next     {step} train.py" in capsys.readouterr().out
 
 
-def test_a_second_scheduler_beside_that_of_the_machine_is_warned_of(
+def test_second_scheduler_beside_system_one_is_warned_about(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("gpu_scheduler.settings.file_paths.ROOT_RUNTIME", str(tmp_path))
@@ -65,7 +65,7 @@ def test_a_second_scheduler_beside_that_of_the_machine_is_warned_of(
         ("0xA100", "asks for 0 GPUs"),
     ],
 )
-def test_gpus_that_cannot_be_declared_are_refused_at_once(
+def test_invalid_gpu_declaration_is_rejected_at_once(
     how: list[str],
     declared: str,
     message: str,
@@ -82,7 +82,7 @@ def test_gpus_that_cannot_be_declared_are_refused_at_once(
 @pytest.mark.parametrize(
     "option", ["--simulate", "--state-dir", "--config", "--policy", "--node-name", "--log-level"]
 )
-def test_an_empty_word_is_no_wish(option: str, command: str) -> None:
+def test_empty_option_value_is_rejected(option: str, command: str) -> None:
     # Only read: were it taken, a real server would start in the usual place.
     _, parser = parser_for(command, COMMANDS[command])
     with pytest.raises(InvalidRequest, match=f"{option} is empty; is a variable not set"):
@@ -93,14 +93,14 @@ def test_an_empty_word_is_no_wish(option: str, command: str) -> None:
     "option",
     ["--server", "--token", "--token-file", "--config", "--name", "--simulate", "--work-dir"],
 )
-def test_an_empty_word_is_no_wish_of_an_agent(option: str) -> None:
+def test_empty_option_value_is_rejected_by_agent(option: str) -> None:
     _, parser = parser_for("agent", COMMANDS["agent"])
     for word in ("", " "):
         with pytest.raises(InvalidRequest, match=f"{option} is empty; is a variable not set"):
             parser.read([option, word])
 
 
-def test_an_empty_server_is_refused_by_every_command() -> None:
+def test_empty_server_is_rejected_by_every_command() -> None:
     for name in COMMANDS:
         _, parser = parser_for(name, COMMANDS[name])
         for action in (a for a in parser._actions if "--server" in a.option_strings):
@@ -109,7 +109,7 @@ def test_an_empty_server_is_refused_by_every_command() -> None:
                 action.type("")
 
 
-def test_an_agent_without_its_token_file_says_which_one_is_missing(
+def test_agent_with_missing_token_file_names_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["agent", "--server", "127.0.0.1:1", "--name", "n1", "--simulate", "1xH100"]

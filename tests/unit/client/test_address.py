@@ -22,23 +22,23 @@ from gpu_scheduler.model.errors import InvalidRequest
         ("[::1]", "http://[::1]:8080"),
     ],
 )
-def test_an_address_is_read(text: str, meaning: str) -> None:
+def test_address_is_parsed(text: str, meaning: str) -> None:
     assert str(read_address(text)) == meaning
 
 
 @pytest.mark.parametrize(
     "text", ["http://x/y", "x:port", "https://x:port", "http://:80", "x:99999"]
 )
-def test_a_wrong_address_is_refused(text: str) -> None:
+def test_invalid_address_is_rejected(text: str) -> None:
     with pytest.raises(InvalidRequest, match="server"):
         read_address(text)
 
 
-def test_a_state_directory_means_its_socket(tmp_path: Path) -> None:
+def test_state_directory_means_its_socket(tmp_path: Path) -> None:
     assert str(read_address(str(tmp_path))) == f"unix:{tmp_path}/server.sock"
 
 
-def test_what_is_named_is_the_only_place() -> None:
+def test_named_server_is_only_candidate() -> None:
     variables = {"TGPU_SERVER": "http://a:1", "HOME": "/h"}
     assert [str(one) for one in candidates("http://b:2", variables)] == ["http://b:2"]
     assert [str(one) for one in candidates(None, variables)] == ["http://a:1"]
@@ -46,7 +46,7 @@ def test_what_is_named_is_the_only_place() -> None:
     assert [str(one) for one in candidates(None, state)] == ["unix:/s/server.sock"]
 
 
-def test_ones_own_server_comes_before_that_of_the_machine(
+def test_own_server_precedes_system_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)

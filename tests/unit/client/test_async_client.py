@@ -34,7 +34,7 @@ async def gathered(source: AsyncIterator[str]) -> str:
     return "".join([piece async for piece in source])
 
 
-def test_a_job_is_submitted_awaited_and_read() -> None:
+def test_job_is_submitted_awaited_and_read() -> None:
     async def story(server: FakeServer, client: AsyncClient) -> None:
         job = await client.submit(["true"], gpus=1)
         assert await job.state() == "pending"
@@ -49,7 +49,7 @@ def test_a_job_is_submitted_awaited_and_read() -> None:
     play(story)
 
 
-def test_waiting_works_without_a_stream_and_ends_after_its_time() -> None:
+def test_wait_works_without_stream_and_times_out() -> None:
     async def story(server: FakeServer, client: AsyncClient) -> None:
         server.has_events = False
         job = await client.submit(["true"])
@@ -66,7 +66,7 @@ def test_waiting_works_without_a_stream_and_ends_after_its_time() -> None:
     play(story)
 
 
-def test_a_server_that_is_alone_is_asked_on_until_somebody_leads() -> None:
+def test_single_server_without_leader_is_retried() -> None:
     async def story(server: FakeServer, client: AsyncClient) -> None:
         server.refusal = (503, {"error": "it lost the lead", "code": "outcome_unknown"})
         server.refused_until = 2
@@ -77,7 +77,7 @@ def test_a_server_that_is_alone_is_asked_on_until_somebody_leads() -> None:
     play(story)
 
 
-def test_many_calls_may_be_under_way_at_once() -> None:
+def test_concurrent_calls_are_supported() -> None:
     async def story(server: FakeServer, client: AsyncClient) -> None:
         jobs = await asyncio.gather(*(client.submit(["true"]) for _ in range(10)))
         assert len({job.id for job in jobs}) == 10
@@ -89,7 +89,7 @@ def test_many_calls_may_be_under_way_at_once() -> None:
     play(story)
 
 
-def test_commands_and_questions_reach_the_server() -> None:
+def test_commands_and_queries_reach_server() -> None:
     async def story(server: FakeServer, client: AsyncClient) -> None:
         job = await client.submit(["x"])
         assert (await client.hold(1))["hold"] is True
@@ -110,17 +110,17 @@ def test_commands_and_questions_reach_the_server() -> None:
     play(story)
 
 
-def test_without_a_server_the_client_says_what_to_do(tmp_path: Path) -> None:
+def test_missing_server_error_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(NoServer, match="start one with 'tgpu up'"):
         asyncio.run(AsyncClient(str(tmp_path)).status())
 
 
-def test_a_server_of_somebody_else_is_not_trusted() -> None:
+def test_server_of_another_user_is_not_trusted() -> None:
     with pytest.raises(NoServer, match="uid 12345, neither root nor you"):
         check_owner("/x.sock", 12345)
 
 
-def test_nothing_stays_open_when_a_server_does_not_take_leave(
+def test_nothing_stays_open_when_server_does_not_close(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificate, key = make_certificate(tmp_path)

@@ -50,7 +50,7 @@ def client(server: FakeServer) -> Iterator[Client]:
         yield connected
 
 
-def test_a_job_is_submitted_with_the_surroundings_of_the_caller(
+def test_job_is_submitted_with_environment_of_caller(
     server: FakeServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
@@ -67,7 +67,7 @@ def test_a_job_is_submitted_with_the_surroundings_of_the_caller(
     assert body["umask"] == os.umask(body["umask"])
 
 
-def test_a_command_that_is_one_string_goes_to_a_shell(server: FakeServer, client: Client) -> None:
+def test_string_command_runs_in_shell(server: FakeServer, client: Client) -> None:
     client.submit("echo $HOME", capture=False)
     assert server.bodies == [{"command": ["/bin/sh", "-c", "echo $HOME"]}]
 
@@ -85,7 +85,7 @@ WRONG_COMMANDS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("command", "message"), WRONG_COMMANDS)
-def test_nothing_is_turned_into_text_to_make_a_command(
+def test_non_text_command_is_rejected(
     server: FakeServer, client: Client, command: Any, message: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
@@ -102,14 +102,14 @@ def test_nothing_is_turned_into_text_to_make_a_command(
     assert server.bodies == []
 
 
-def test_a_path_is_a_word_of_a_command(server: FakeServer, client: Client) -> None:
+def test_path_is_accepted_in_command(server: FakeServer, client: Client) -> None:
     client.submit([Path("/usr/bin/env"), "true"])
     assert server.bodies[0]["command"] == ["/usr/bin/env", "true"]
     client.submit_many([{"command": "echo $HOME"}])
     assert server.bodies[1]["command"] == ["/bin/sh", "-c", "echo $HOME"]
 
 
-def test_a_datetime_is_a_time(server: FakeServer, client: Client) -> None:
+def test_datetime_is_accepted_as_time(server: FakeServer, client: Client) -> None:
     aware = datetime(2030, 1, 1, 18, tzinfo=timezone(timedelta(hours=2)))
     naive = datetime(2030, 1, 1)  # noqa: DTZ001 - by the own clock
     client.submit(["true"], deadline=aware, begin_at=naive)
@@ -161,7 +161,7 @@ UNSAYABLE: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "message"), UNSAYABLE)
-def test_what_json_cannot_say_is_refused_by_its_field(
+def test_value_that_json_cannot_express_is_rejected_by_field(
     server: FakeServer, client: Client, fields: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
@@ -183,27 +183,27 @@ def test_many_jobs_are_one_request(server: FakeServer, client: Client) -> None:
     assert client.submit_many([]) == []
 
 
-def test_the_result_of_a_job_is_awaited(server: FakeServer, client: Client) -> None:
+def test_job_result_is_awaited(server: FakeServer, client: Client) -> None:
     job = client.submit(["true"])
     threading.Timer(0.05, server.end, [job.id]).start()
     assert job.result(timeout=60) == 0
     assert job.state() == "completed"
 
 
-def test_waiting_works_without_a_stream_of_events(server: FakeServer, client: Client) -> None:
+def test_wait_works_without_event_stream(server: FakeServer, client: Client) -> None:
     server.has_events = False
     job = client.submit(["true"])
     threading.Timer(0.05, server.end, [job.id]).start()
     assert job.wait(timeout=60)["state"] == "completed"
 
 
-def test_waiting_ends_after_its_time(client: Client) -> None:
+def test_wait_times_out(client: Client) -> None:
     job = client.submit(["sleep", "9"])
     with pytest.raises(TimedOut, match="job-1 has not ended"):
         job.wait(timeout=0.05)
 
 
-def test_a_failed_job_raises_with_code_and_reason(server: FakeServer, client: Client) -> None:
+def test_failed_job_raises_with_code_and_reason(server: FakeServer, client: Client) -> None:
     job = client.submit(["false"])
     server.end(job.id, 3, reason="exit code 3")
     with pytest.raises(JobFailed, match="job-1 failed with exit code 3: exit code 3") as caught:
@@ -214,7 +214,7 @@ def test_a_failed_job_raises_with_code_and_reason(server: FakeServer, client: Cl
         job.result()
 
 
-def test_logs_are_followed_until_the_end(server: FakeServer, client: Client) -> None:
+def test_logs_are_followed_until_end(server: FakeServer, client: Client) -> None:
     job = client.submit(["x"])
     server.write(job.id, "grüße\n".encode()[:3])
     pieces = job.logs(follow=True)
@@ -245,7 +245,7 @@ def test_jobs_are_listed_page_by_page(server: FakeServer, client: Client) -> Non
     assert list(client.list(state=["running", "failed"])) == []
 
 
-def test_commands_about_a_job_reach_the_server(server: FakeServer, client: Client) -> None:
+def test_job_commands_reach_server(server: FakeServer, client: Client) -> None:
     job = client.submit(["x"])
     assert client.hold(1)["hold"] is True
     assert client.release("1")["hold"] is False
@@ -261,7 +261,7 @@ def test_commands_about_a_job_reach_the_server(server: FakeServer, client: Clien
     assert repr(job) == "JobHandle('job-1')"
 
 
-def test_the_cluster_can_be_asked(client: Client) -> None:
+def test_cluster_can_be_queried(client: Client) -> None:
     assert client.tenants()[0]["id"] == "default"
     assert client.gpus()[1]["index"] == 1
     assert client.nodes()[0]["id"] == "box"
@@ -283,7 +283,7 @@ def test_the_cluster_can_be_asked(client: Client) -> None:
         (503, "brand_new", ClusterError, 1),
     ],
 )
-def test_errors_come_back_as_the_exceptions_of_the_model(
+def test_errors_become_exceptions_of_model(
     server: FakeServer,
     client: Client,
     status: int,
@@ -306,7 +306,7 @@ BETWEEN_LEADERS = [
 
 
 @pytest.mark.parametrize("refusal", BETWEEN_LEADERS, ids=lambda refusal: refusal["code"])
-def test_a_server_that_is_alone_is_asked_on_until_somebody_leads(
+def test_single_server_without_leader_is_retried(
     server: FakeServer, client: Client, refusal: dict[str, str]
 ) -> None:
     server.refusal = (503, refusal)
@@ -316,7 +316,7 @@ def test_a_server_that_is_alone_is_asked_on_until_somebody_leads(
     assert len(set(server.keys)) == 1, "all of them are one and the same request"
 
 
-def test_what_may_have_been_done_is_sent_again_only_with_a_key(
+def test_request_with_unknown_outcome_is_resent_only_with_key(
     server: FakeServer, client: Client
 ) -> None:
     server.refusal = (503, BETWEEN_LEADERS[1])
@@ -325,16 +325,14 @@ def test_what_may_have_been_done_is_sent_again_only_with_a_key(
     assert server.requests == ["POST /api/v1/jobs"]
 
 
-def test_who_is_alone_and_has_no_disk_left_is_not_asked_on(
-    server: FakeServer, client: Client
-) -> None:
+def test_single_server_with_full_disk_is_not_retried(server: FakeServer, client: Client) -> None:
     server.refusal = (503, {"error": "the disk is full", "code": "unavailable"})
     with pytest.raises(StoreUnavailable, match="the disk is full"):
         client.submit(["x"])
     assert server.requests == ["POST /api/v1/jobs"]
 
 
-def test_an_answer_that_is_no_json_is_no_success(server: FakeServer, client: Client) -> None:
+def test_non_json_answer_is_error(server: FakeServer, client: Client) -> None:
     server.refusal = (200, b"<html>")  # type: ignore[assignment]
     with pytest.raises(Unreadable, match="not JSON"):
         client.status()
@@ -343,7 +341,7 @@ def test_an_answer_that_is_no_json_is_no_success(server: FakeServer, client: Cli
         client.status()
 
 
-def test_of_a_server_elsewhere_nobody_is_told_to_start_one_here() -> None:
+def test_missing_remote_server_error_does_not_suggest_local_start() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{closed.getsockname()[1]}"
@@ -352,7 +350,7 @@ def test_of_a_server_elsewhere_nobody_is_told_to_start_one_here() -> None:
     assert "tgpu up" not in str(raised.value)
 
 
-def test_without_a_server_the_client_says_what_to_do(tmp_path: Path) -> None:
+def test_missing_server_error_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(NoServer, match=r"no scheduler answers at unix:.*start one with 'tgpu up'"):
         Client(str(tmp_path)).status()
     dead = socket.socket(socket.AF_UNIX)
@@ -363,16 +361,14 @@ def test_without_a_server_the_client_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_socket_of_somebody_else_is_not_trusted(server: FakeServer, client: Client) -> None:
+def test_socket_of_another_user_is_not_trusted(server: FakeServer, client: Client) -> None:
     os.chown(server.path, 12345, 12345)
     with pytest.raises(NoServer, match="uid 12345, neither root nor you"):
         client.submit(["x"])
     assert server.requests == []
 
 
-def test_a_kept_connection_that_the_server_closed_is_opened_again(
-    server: FakeServer, client: Client
-) -> None:
+def test_closed_keep_alive_connection_is_reopened(server: FakeServer, client: Client) -> None:
     client.status()
     assert client.connection._socket is not None
     client.connection._socket.shutdown(socket.SHUT_RDWR)
@@ -382,7 +378,7 @@ def test_a_kept_connection_that_the_server_closed_is_opened_again(
         client.call("POST", "/api/v1/jobs/job-1/hold", once=False)
 
 
-def test_importing_the_package_loads_no_client() -> None:
+def test_importing_package_loads_no_client() -> None:
     script = "import sys, gpu_scheduler; print(*[m for m in sys.modules if 'client' in m])"
     ended = subprocess.run(
         [sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True
@@ -392,7 +388,7 @@ def test_importing_the_package_loads_no_client() -> None:
         _ = gpu_scheduler.Cleint
 
 
-def test_a_server_that_breaks_off_is_reported(tmp_path: Path) -> None:
+def test_broken_connection_is_reported(tmp_path: Path) -> None:
     listener = socket.socket(socket.AF_UNIX)
     path = tempfile.mkdtemp(prefix="tgpu-")
     listener.bind(f"{path}/server.sock")
@@ -415,16 +411,14 @@ def test_a_server_that_breaks_off_is_reported(tmp_path: Path) -> None:
         shutil.rmtree(path)
 
 
-def test_a_server_that_does_not_answer_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unresponsive_server_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu_scheduler.client.connection.REPLY_TIMEOUT_S", 0.05)
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, pytest.raises(TimedOut, match="took too long"):
         Client(f"http://127.0.0.1:{listener.getsockname()[1]}").status()
 
 
-def test_a_server_that_goes_after_a_ping_is_one_that_broke_off() -> None:
+def test_close_after_ping_is_lost_connection() -> None:
     ours, theirs = socket.socketpair()
     stream = EventStream(ours, Frames(b""))
     theirs.sendall(b"\x89\x00")
@@ -434,7 +428,7 @@ def test_a_server_that_goes_after_a_ping_is_one_that_broke_off() -> None:
     ours.close()
 
 
-def test_of_several_servers_one_that_speaks_no_tls_is_passed_over(
+def test_server_without_tls_is_skipped_among_several(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     opened: list[str] = []
@@ -455,7 +449,7 @@ def test_of_several_servers_one_that_speaks_no_tls_is_passed_over(
         connection.connect(servers[:1])
 
 
-def test_a_server_that_hangs_in_the_handshake_is_not_waited_for_as_for_an_answer(
+def test_hanging_tls_handshake_has_its_own_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", 0.1)

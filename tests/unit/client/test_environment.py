@@ -22,7 +22,7 @@ VARIABLES = {"PATH": "/bin", "A": "1", "CUDA_VISIBLE_DEVICES": "3", "TGPU_JOB_ID
         ("MISSING,CUDA_VISIBLE_DEVICES", {}, {}),
     ],
 )
-def test_variables_are_exported_as_asked(
+def test_variables_are_exported_as_requested(
     export: str | None, carried: dict[str, str], given: dict[str, str]
 ) -> None:
     extra = {"TGPU_SERVER": "/s"} if export and "SERVER" in export else {}
@@ -30,12 +30,12 @@ def test_variables_are_exported_as_asked(
 
 
 @pytest.mark.parametrize("export", ["NONE,A", "=x", "ALL=1"])
-def test_a_wrong_export_is_refused(export: str) -> None:
+def test_invalid_export_is_rejected(export: str) -> None:
     with pytest.raises(InvalidRequest, match="--export"):
         exported(export, VARIABLES)
 
 
-def test_the_directory_keeps_the_name_that_its_user_sees(
+def test_working_directory_keeps_path_seen_by_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = tmp_path / "real"
@@ -50,14 +50,14 @@ def test_the_directory_keeps_the_name_that_its_user_sees(
         directory({})
 
 
-def test_the_python_environment_is_named() -> None:
+def test_python_environment_is_named() -> None:
     assert described({"VIRTUAL_ENV": "/v"}) == "virtual environment /v"
     assert described({"CONDA_PREFIX": "/c"}) == "conda environment /c"
     assert described({"UV_PROJECT_ENVIRONMENT": "/u"}) == "uv environment /u"
     assert described({}) == ""
 
 
-def test_what_is_no_text_stays_behind_as_no_request_can_carry_it() -> None:
+def test_non_utf8_variables_are_not_exported() -> None:
     odd = {"LATIN": "caf\udce9", "\udcff": "x", "TGPU_ODD": "\udcff", "UTF": "café"}
     carried, _ = exported("ALL", VARIABLES | odd)
     assert carried == {"PATH": "/bin", "A": "1", "UTF": "café"}

@@ -16,7 +16,7 @@ CHUNKED = (
 
 @pytest.mark.parametrize("raw", [PLAIN, CHUNKED])
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_a_body_is_whole_in_any_pieces(raw: bytes, size: int) -> None:
+def test_body_is_complete_in_any_fragmentation(raw: bytes, size: int) -> None:
     answer = Answer()
     body = b""
     for start in range(0, len(raw), size):
@@ -24,7 +24,7 @@ def test_a_body_is_whole_in_any_pieces(raw: bytes, size: int) -> None:
     assert (answer.status, body, answer.done, answer.keeps_alive) == (200, b"hello", True, True)
 
 
-def test_a_body_without_length_ends_with_the_connection() -> None:
+def test_body_without_length_ends_with_connection() -> None:
     answer = Answer()
     assert answer.feed(b"HTTP/1.0 200 OK\r\n\r\nab") == [b"ab"]
     assert answer.feed(b"") == []
@@ -32,7 +32,7 @@ def test_a_body_without_length_ends_with_the_connection() -> None:
     assert not answer.keeps_alive
 
 
-def test_an_answer_without_a_body_is_done_at_once() -> None:
+def test_response_without_body_is_complete_at_once() -> None:
     answer = Answer()
     answer.feed(b"HTTP/1.1 204 No Content\r\n\r\n")
     assert answer.done
@@ -49,7 +49,7 @@ def test_an_answer_without_a_body_is_done_at_once() -> None:
         [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"],
     ],
 )
-def test_what_is_broken_is_refused(pieces: list[bytes]) -> None:
+def test_malformed_response_is_rejected(pieces: list[bytes]) -> None:
     answer = Answer()
     for piece in pieces[:-1]:
         answer.feed(piece)
@@ -57,7 +57,7 @@ def test_what_is_broken_is_refused(pieces: list[bytes]) -> None:
         answer.feed(pieces[-1])
 
 
-def test_a_query_holds_only_what_has_a_value() -> None:
+def test_query_has_only_parameters_with_value() -> None:
     query = {"a": "x y&z", "b": None, "c": "", "d": 0}
     assert target("/jobs", query) == "/jobs?a=x%20y%26z&d=0"
     assert target("/jobs", {}) == "/jobs"
@@ -66,7 +66,7 @@ def test_a_query_holds_only_what_has_a_value() -> None:
         quoted("caf\udce9")
 
 
-def test_a_request_says_its_length() -> None:
+def test_request_has_content_length() -> None:
     sent = request_bytes("POST", "/x", "h", {"A": "b"}, b"{}")
     assert sent == b"POST /x HTTP/1.1\r\nHost: h\r\nA: b\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -82,14 +82,12 @@ def test_a_request_says_its_length() -> None:
         ("/jobs", {"A\n": "b"}),
     ],
 )
-def test_what_would_be_another_request_than_was_meant_is_not_sent(
-    path: str, headers: dict[str, str]
-) -> None:
+def test_request_injection_is_rejected(path: str, headers: dict[str, str]) -> None:
     with pytest.raises(InvalidRequest, match="cannot be sent"):
         request_bytes("GET", path, "h", headers, None)
 
 
-def test_messages_are_whole_in_any_pieces() -> None:
+def test_websocket_messages_are_complete_in_any_fragmentation() -> None:
     long = b"y" * 70_000
     raw = b"\x01\x02ab\x80\x01c\x89\x00\x81\x7e\x00\xc8" + b"x" * 200
     raw += b"\x81\x7f" + len(long).to_bytes(8, "big") + long + b"\x88\x02\x03\xe8"
@@ -102,14 +100,14 @@ def test_messages_are_whole_in_any_pieces() -> None:
     assert frames.reply[0] == 0x8A
 
 
-def test_a_message_that_no_server_sends_is_refused() -> None:
+def test_invalid_websocket_message_is_rejected() -> None:
     with pytest.raises(Unreadable):
         list(Frames(masked(1, b"x")).feed(b""))
     with pytest.raises(Unreadable):
         list(Frames(b"\x81\x7f" + (1 << 40).to_bytes(8, "big")).feed(b""))
 
 
-def test_a_port_of_grpc_is_told_from_one_that_breaks_off() -> None:
+def test_grpc_port_is_distinguished_from_broken_connection() -> None:
     first_frame = bytes.fromhex("00001e04000000000000030000")
     with pytest.raises(Unreadable, match=r"this is the gRPC port.*api\.http_port, 8080"):
         Answer().feed(first_frame)

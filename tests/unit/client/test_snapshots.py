@@ -42,14 +42,12 @@ def shelf(tmp_path: Path) -> Shelf:
     return Shelf(tmp_path / "state" / "snapshots")
 
 
-def test_the_state_directory_that_snapshots_make_is_private_too(
-    shelf: Shelf, tmp_path: Path
-) -> None:
+def test_state_directory_created_by_snapshots_is_private(shelf: Shelf, tmp_path: Path) -> None:
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "state" / "snapshots").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_clean_tree_is_copied_with_its_commit(repository: Path, shelf: Shelf) -> None:
+def test_clean_tree_is_copied_with_its_commit(repository: Path, shelf: Shelf) -> None:
     shot = shelf.take(str(repository))
     assert shot.source.commit == git(repository, "rev-parse", "HEAD")
     assert not shot.source.dirty
@@ -60,7 +58,7 @@ def test_a_clean_tree_is_copied_with_its_commit(repository: Path, shelf: Shelf) 
     assert shot.directory == shot.path
 
 
-def test_what_is_changed_new_or_deleted_goes_along_and_what_is_ignored_stays(
+def test_changed_new_and_deleted_files_are_included_and_ignored_ones_are_not(
     repository: Path, shelf: Shelf
 ) -> None:
     (repository / "train.py").write_text("print(2)\n")
@@ -77,7 +75,7 @@ def test_what_is_changed_new_or_deleted_goes_along_and_what_is_ignored_stays(
     ]
 
 
-def test_neither_the_index_nor_the_work_tree_is_touched(repository: Path, shelf: Shelf) -> None:
+def test_neither_index_nor_work_tree_is_touched(repository: Path, shelf: Shelf) -> None:
     (repository / "train.py").write_text("staged\n")
     git(repository, "add", "train.py")
     (repository / "train.py").write_text("later\n")
@@ -100,7 +98,7 @@ def _of_git(repository: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
-def test_the_job_starts_in_the_same_directory_of_the_copy(repository: Path, shelf: Shelf) -> None:
+def test_job_starts_in_same_directory_of_snapshot(repository: Path, shelf: Shelf) -> None:
     shot = shelf.take(str(repository / "src"))
     assert shot.directory == shot.path / "src"
     assert shot.moved(str(repository / "train.py")) == str(shot.path / "train.py")
@@ -109,7 +107,7 @@ def test_the_job_starts_in_the_same_directory_of_the_copy(repository: Path, shel
     assert shot.moved(str(repository / "no such")) == str(repository / "no such")
 
 
-def test_the_same_code_is_kept_once_and_other_code_apart(repository: Path, shelf: Shelf) -> None:
+def test_same_code_is_stored_once_and_other_code_separately(repository: Path, shelf: Shelf) -> None:
     first = shelf.take(str(repository))
     again = shelf.take(str(repository / "src"))
     assert again.reused
@@ -122,7 +120,7 @@ def test_the_same_code_is_kept_once_and_other_code_apart(repository: Path, shelf
     assert len(list(shelf.kept())) == 3
 
 
-def test_code_that_a_job_has_changed_is_not_used_again(repository: Path, shelf: Shelf) -> None:
+def test_code_changed_by_job_is_not_reused(repository: Path, shelf: Shelf) -> None:
     first = shelf.take(str(repository))
     (first.path / "train.py").write_text("spoilt\n")
     again = shelf.take(str(repository))
@@ -130,9 +128,7 @@ def test_code_that_a_job_has_changed_is_not_used_again(repository: Path, shelf: 
     assert (again.path / "train.py").read_text() == "print(1)\n"
 
 
-def test_what_jobs_write_does_not_hinder_and_is_never_dropped(
-    repository: Path, shelf: Shelf
-) -> None:
+def test_files_written_by_jobs_are_never_deleted(repository: Path, shelf: Shelf) -> None:
     first = shelf.take(str(repository))
     (first.path / "checkpoint.pt").write_text("dear")
     assert shelf.take(str(repository)).path == first.path
@@ -143,7 +139,7 @@ def test_what_jobs_write_does_not_hinder_and_is_never_dropped(
     assert len(shelf.drop(shelf.unused(later), [], outputs=True)) == 1
 
 
-def test_old_copies_go_unless_a_job_needs_them(repository: Path, shelf: Shelf) -> None:
+def test_old_snapshots_are_deleted_unless_needed(repository: Path, shelf: Shelf) -> None:
     shot = shelf.take(str(repository))
     now = time.time()
     assert shelf.unused(now) == []
@@ -176,7 +172,7 @@ def test_directory_of_another_user_is_rejected(tmp_path: Path) -> None:
         Shelf(place)
 
 
-def test_a_directory_without_git_is_copied_as_it_is(tmp_path: Path, shelf: Shelf) -> None:
+def test_directory_without_git_is_copied(tmp_path: Path, shelf: Shelf) -> None:
     place = tmp_path / "plain"
     for name in ("a.py", "sub/b.py", "__pycache__/c.pyc", ".venv/bin/python", "env/pyvenv.cfg"):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
@@ -189,7 +185,7 @@ def test_a_directory_without_git_is_copied_as_it_is(tmp_path: Path, shelf: Shelf
     assert (shot.path / "dir" / "b.py").read_text() == "sub/b.py"
 
 
-def test_too_much_is_refused_and_the_reason_named(
+def test_oversized_directory_is_rejected_with_reason(
     repository: Path, shelf: Shelf, tmp_path: Path
 ) -> None:
     (repository / "huge.npy").write_bytes(b"x" * (3 << 20))
@@ -202,7 +198,7 @@ def test_too_much_is_refused_and_the_reason_named(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_what_cannot_be_read_is_named_and_nothing_is_copied(tmp_path: Path) -> None:
+def test_unreadable_file_is_named_and_nothing_is_copied(tmp_path: Path) -> None:
     place = tmp_path / "plain"
     (place / "closed").mkdir(parents=True)
     (place / "secret.py").write_text("x")
@@ -234,7 +230,7 @@ def test_what_cannot_be_read_is_named_and_nothing_is_copied(tmp_path: Path) -> N
     assert list(state.iterdir()) == []
 
 
-def test_submodules_go_along(repository: Path, shelf: Shelf, tmp_path: Path) -> None:
+def test_submodules_are_included(repository: Path, shelf: Shelf, tmp_path: Path) -> None:
     library = tmp_path / "library"
     library.mkdir()
     git(library, "init", "-q")
@@ -257,14 +253,14 @@ def test_submodules_go_along(repository: Path, shelf: Shelf, tmp_path: Path) -> 
     assert (shot.path / "ext" / "fresh.py").read_text() == "fresh\n"
 
 
-def test_a_repository_without_a_commit_has_none(tmp_path: Path) -> None:
+def test_repository_without_commit_has_none(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     (tmp_path / "a.py").write_text("a")
     source = find_source(str(tmp_path))
     assert (source.commit, source.dirty, source.files) == ("", True, ("a.py",))
 
 
-def test_names_with_odd_characters_are_kept(repository: Path, shelf: Shelf) -> None:
+def test_names_with_special_characters_are_kept(repository: Path, shelf: Shelf) -> None:
     names = ["a b.py", "ä\n.py", "-rf", os.fsdecode(b"\xff.py")]
     for name in names:
         (repository / name).write_text(name, errors="surrogateescape")

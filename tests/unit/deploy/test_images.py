@@ -34,7 +34,7 @@ def lists_in(text: str, instruction: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
-def test_an_image_runs_commands_that_exist_from_files_that_exist(path: Path) -> None:
+def test_image_runs_existing_commands_from_existing_files(path: Path) -> None:
     text = path.read_text().replace("\\\n", " ")
     entry = lists_in(text, "ENTRYPOINT")
     assert len(entry) == 1
@@ -49,7 +49,7 @@ def test_an_image_runs_commands_that_exist_from_files_that_exist(path: Path) -> 
     assert {"*", "!dist/*.whl", "!requirements/run.txt"} <= set(ignored)
 
 
-def test_the_server_of_the_image_is_not_root_and_the_ports_are_the_defaults() -> None:
+def test_image_server_is_not_root_and_uses_default_ports() -> None:
     text = SERVER
     assert re.search(r"^USER gpu-scheduler$", text, flags=re.MULTILINE)
     api = load(None, environ={}).settings.api
@@ -57,7 +57,7 @@ def test_the_server_of_the_image_is_not_root_and_the_ports_are_the_defaults() ->
 
 
 @pytest.mark.parametrize("name", [name for name in COMPOSE["services"] if name != "database"])
-def test_a_service_of_the_compose_file_has_settings_and_options_that_exist(name: str) -> None:
+def test_compose_service_has_existing_settings_and_options(name: str) -> None:
     service = COMPOSE["services"][name]
     variables = {
         variable: str(value).replace("${DATABASE_PASSWORD:-change-me}", "change-me")
@@ -74,7 +74,7 @@ def test_a_service_of_the_compose_file_has_settings_and_options_that_exist(name:
         assert volume.partition(":")[0] in COMPOSE["volumes"]
 
 
-def test_commands_in_the_container_of_a_server_find_that_server() -> None:
+def test_commands_in_server_container_find_server() -> None:
     (entry,) = lists_in(SERVER, "ENTRYPOINT")
     state_dir = entry[entry.index("--state-dir") + 1]
     assert f"TGPU_SERVER={state_dir}\n" in SERVER
@@ -82,7 +82,7 @@ def test_commands_in_the_container_of_a_server_find_that_server() -> None:
 
 
 @pytest.mark.parametrize("name", ["server-a", "server-b"])
-def test_a_server_of_the_compose_file_may_use_its_volume_and_has_time_to_stop(name: str) -> None:
+def test_compose_server_owns_its_volume_and_has_time_to_stop(name: str) -> None:
     service = COMPOSE["services"][name]
     # A volume belongs to the image's user at first, and no server uses a directory of another's.
     assert "user" not in service
@@ -93,7 +93,7 @@ def test_a_server_of_the_compose_file_may_use_its_volume_and_has_time_to_stop(na
 
 
 @pytest.mark.parametrize("name", ["node-1", "node-2"])
-def test_the_token_of_a_node_is_neither_on_its_command_line_nor_in_the_repository(
+def test_node_token_is_not_on_command_line_or_in_repository(
     name: str,
 ) -> None:
     service = COMPOSE["services"][name]

@@ -59,7 +59,7 @@ def queries() -> list[str]:
     return asked
 
 
-def test_every_query_names_metrics_that_exist_with_labels_that_they_have(
+def test_every_query_uses_existing_metrics_and_labels(
     labels: dict[str, set[str]],
 ) -> None:
     asked = 0
@@ -75,7 +75,7 @@ def test_every_query_names_metrics_that_exist_with_labels_that_they_have(
     assert asked > 40
 
 
-def test_every_metric_of_the_manual_exists_and_the_other_way_round(
+def test_documented_metrics_equal_existing_metrics(
     labels: dict[str, set[str]],
 ) -> None:
     page = (DEPLOY.parent / "docs" / "reference" / "metrics.md").read_text()
@@ -92,7 +92,7 @@ def test_every_metric_of_the_manual_exists_and_the_other_way_round(
         assert set(re.findall(r"`(\w+)`", listed)) == has, name
 
 
-def test_panels_have_a_place_of_their_own_a_title_and_something_to_show() -> None:
+def test_panels_have_position_title_and_query() -> None:
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(ids) == len(set(ids))
     taken: set[tuple[int, int]] = set()
@@ -112,7 +112,7 @@ def test_panels_have_a_place_of_their_own_a_title_and_something_to_show() -> Non
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-def test_promtool_accepts_the_rules() -> None:
+def test_promtool_accepts_rules() -> None:
     done = subprocess.run(
         ["promtool", "check", "rules", RULES], capture_output=True, text=True, check=False
     )

@@ -52,12 +52,12 @@ def copies(directory: Path) -> None:
         (directory / path.name).write_text(text)
 
 
-def test_systemd_understands_every_line_of_the_units(tmp_path: Path) -> None:
+def test_systemd_accepts_units(tmp_path: Path) -> None:
     copies(tmp_path)
     assert complaints(tmp_path) == []
 
 
-def test_a_misspelt_line_of_a_unit_would_be_seen(tmp_path: Path) -> None:
+def test_check_finds_misspelt_unit_line(tmp_path: Path) -> None:
     copies(tmp_path)
     path = tmp_path / "gpu-scheduler-agent.service"
     path.write_text(path.read_text().replace("KillMode=process", "KillMod=process"))
@@ -65,7 +65,7 @@ def test_a_misspelt_line_of_a_unit_would_be_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
-def test_a_service_runs_a_command_that_exists_and_leaves_jobs_alone(path: Path) -> None:
+def test_service_runs_existing_command_and_leaves_jobs_alone(path: Path) -> None:
     service = a_unit(path)["Service"]
     program, name, *words = shlex.split(service["ExecStart"])
     assert program == PROGRAM

@@ -29,12 +29,12 @@ ANY_PRICES = st.builds(
 )
 
 
-def test_an_hour_costs_the_price_of_an_hour() -> None:
+def test_one_hour_costs_hourly_price() -> None:
     assert cost(an_interval(), PRICES) == 2_500_000 + 4 * 40_000 + 8 * 5_000
     assert cost(an_interval(end_ms=NOV_15_2025), PRICES) == 0
 
 
-def test_a_half_of_a_millionth_goes_up() -> None:
+def test_half_a_millionth_is_rounded_up() -> None:
     prices = Prices(gpu_micro=(("A100", 1),))
     half = an_interval(gpu_milli=500)
     assert cost(half, prices) == 1
@@ -42,7 +42,7 @@ def test_a_half_of_a_millionth_goes_up() -> None:
 
 
 @given(intervals(), ANY_PRICES)
-def test_every_line_is_exact_but_for_one_rounding(interval: UsageInterval, prices: Prices) -> None:
+def test_every_line_is_exact_up_to_one_rounding(interval: UsageInterval, prices: Prices) -> None:
     hours = Fraction(interval.duration_ms, HOUR)
     exact = sum(
         (Fraction(milli, 1000) * prices.of_gpu(model) for model, milli in interval.gpu_models),
@@ -55,7 +55,7 @@ def test_every_line_is_exact_but_for_one_rounding(interval: UsageInterval, price
 
 
 @given(many_intervals(), ANY_PRICES, st.randoms(use_true_random=False), st.sampled_from(Period))
-def test_cutting_and_shuffling_never_change_a_bill(
+def test_splitting_and_reordering_never_change_bill(
     some: list[UsageInterval], prices: Prices, chance: Random, period: Period
 ) -> None:
     pieces = [piece for interval in some for piece in interval.pieces(period)]
@@ -64,7 +64,7 @@ def test_cutting_and_shuffling_never_change_a_bill(
 
 
 @given(many_intervals(), ANY_PRICES)
-def test_a_bill_adds_up_and_nothing_is_negative(some: list[UsageInterval], prices: Prices) -> None:
+def test_bill_sums_up_and_nothing_is_negative(some: list[UsageInterval], prices: Prices) -> None:
     made = bill(some, prices)
     assert sum(total for _, total in made.tenant_totals()) == made.total_micro
     assert all(line.amount > 0 and line.cost_micro >= 0 for line in made.lines)
@@ -90,7 +90,7 @@ def a_bill() -> Bill:
     )
 
 
-def test_lines_stand_by_tenant_user_item_and_model() -> None:
+def test_lines_are_sorted_by_tenant_user_item_and_model() -> None:
     assert [
         (line.tenant, line.item.value, line.model, line.cost_micro) for line in a_bill().lines
     ] == [
@@ -103,7 +103,7 @@ def test_lines_stand_by_tenant_user_item_and_model() -> None:
     assert a_bill().tenant_totals() == (("speech", 4_500_000), ("vision", 899_999))
 
 
-def test_rows_go_into_a_csv_file_as_they_are() -> None:
+def test_rows_are_written_to_csv_unchanged() -> None:
     file = io.StringIO()
     csv.writer(file).writerows(a_bill().csv_rows())
     header, first, *_, last = csv.reader(io.StringIO(file.getvalue()))
@@ -122,14 +122,14 @@ def test_rows_go_into_a_csv_file_as_they_are() -> None:
     ]
 
 
-def test_a_model_without_a_price_is_refused_unless_others_have_one() -> None:
+def test_model_without_price_is_rejected_unless_default_exists() -> None:
     interval = an_interval(gpu_models=(("L4", 1000),))
     with pytest.raises(UnknownThing, match="'L4' has no price; priced are: A100, H100"):
         cost(interval, PRICES)
     assert cost(interval, Prices(other_gpu_micro=7)) == 7
 
 
-def test_prices_that_make_no_sense_are_refused() -> None:
+def test_invalid_prices_are_rejected() -> None:
     with pytest.raises(InvalidRequest, match="price of CPU is -1"):
         Prices(cpu_micro=-1)
     with pytest.raises(InvalidRequest, match="price of A100 is -5"):

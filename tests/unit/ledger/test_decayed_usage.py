@@ -53,7 +53,7 @@ def integrated(history: list[tuple[int, int]], until_ms: int, half_life_ms: int)
 
 
 @given(histories(), st.integers(0, 2_000), st.integers(200, 20_000))
-def test_the_closed_form_equals_the_integral(
+def test_closed_form_equals_integral(
     history: list[tuple[int, int]], wait_ms: int, half_life_ms: int
 ) -> None:
     shares = some_shares(half_life_ms=half_life_ms, recent_half_life_ms=half_life_ms)
@@ -66,9 +66,7 @@ def test_the_closed_form_equals_the_integral(
 
 
 @given(st.integers(0, 10 * WEEK), st.integers(1, 10 * WEEK), st.integers(0, 10**7))
-def test_one_step_agrees_with_the_formula_as_it_is_written(
-    passed_ms: int, half_life_ms: int, rate: int
-) -> None:
+def test_one_step_agrees_with_formula(passed_ms: int, half_life_ms: int, rate: int) -> None:
     shares = some_shares(half_life_ms=half_life_ms)
     shares.hold(ADA, rate, 0)
     expected = -rate * math.expm1(-passed_ms / half_life_ms * math.log(2)) * half_life_ms
@@ -78,9 +76,7 @@ def test_one_step_agrees_with_the_formula_as_it_is_written(
 
 
 @given(histories(), st.lists(st.integers(0, 2_000), max_size=20))
-def test_a_change_of_nothing_changes_nothing(
-    history: list[tuple[int, int]], pauses: list[int]
-) -> None:
+def test_zero_change_has_no_effect(history: list[tuple[int, int]], pauses: list[int]) -> None:
     often, seldom = some_shares(5_000), some_shares(5_000)
     apply(often, history)
     apply(seldom, history)
@@ -92,7 +88,7 @@ def test_a_change_of_nothing_changes_nothing(
 
 
 @given(histories(), st.integers(-(10**7), 10**7), st.randoms(use_true_random=False))
-def test_nothing_is_ever_negative_even_when_time_steps_back(
+def test_usage_is_never_negative_even_when_time_steps_back(
     history: list[tuple[int, int]], now_ms: int, chance: Random
 ) -> None:
     shares = some_shares(half_life_ms=1_000, recent_half_life_ms=10)
@@ -105,7 +101,7 @@ def test_nothing_is_ever_negative_even_when_time_steps_back(
 
 
 @pytest.mark.parametrize("others", [0, 3_000])
-def test_what_is_learnt_late_to_have_ended_counts_as_if_it_had_been_known(others: int) -> None:
+def test_late_reported_end_counts_as_if_known_in_time(others: int) -> None:
     known, late = some_shares(), some_shares()
     for shares in (known, late):
         shares.hold(ADA, 8_000 + others, 0)
@@ -128,14 +124,14 @@ def test_usage_halves_after_one_half_life() -> None:
     assert shares.usage_at("vision", DAY + 5_000 * WEEK) == 0
 
 
-def test_the_recent_average_reaches_what_is_held() -> None:
+def test_recent_average_converges_to_holdings() -> None:
     shares = some_shares(recent_half_life_ms=600_000)
     shares.hold("vision", 8_000, 0)
     assert shares.recent_at("vision", 600_000) == 4_000
     assert shares.recent_at("vision", DAY) == 8_000
 
 
-def test_many_small_changes_do_not_wear_usage_away() -> None:
+def test_many_small_changes_do_not_erode_usage() -> None:
     busy, calm = some_shares(), some_shares()
     calm.hold(ADA, 1_000, 0)
     busy.hold(ADA, 1_000, 0)
@@ -145,7 +141,7 @@ def test_many_small_changes_do_not_wear_usage_away() -> None:
     assert busy.usage_at(ADA, 20_000) == calm.usage_at(ADA, 20_000)
 
 
-def test_time_that_steps_back_counts_as_no_time() -> None:
+def test_time_stepping_back_counts_as_no_time() -> None:
     shares = some_shares()
     shares.hold(ADA, 1_000, DAY)
     shares.hold(ADA, 1_000, 0)
@@ -163,7 +159,7 @@ def test_reading_changes_nothing() -> None:
     assert shares.to_rows() == before
 
 
-def test_a_tenant_and_its_users_are_separate_accounts() -> None:
+def test_tenant_and_users_are_separate_accounts() -> None:
     shares = some_shares()
     shares.hold("vision", 2_000, 0)
     shares.hold(ADA, 1_000, 0)
@@ -173,7 +169,7 @@ def test_a_tenant_and_its_users_are_separate_accounts() -> None:
     assert shares.usage_at("speech", DAY) == shares.recent_at("speech", DAY) == 0
 
 
-def test_releasing_more_than_is_held_is_our_fault_and_changes_nothing() -> None:
+def test_releasing_more_than_held_is_internal_error() -> None:
     shares = some_shares()
     with pytest.raises(InternalError, match="holds 0 milli-GPU and was to release 1"):
         shares.release(ADA, 1, 0)
@@ -188,7 +184,7 @@ def test_releasing_more_than_is_held_is_our_fault_and_changes_nothing() -> None:
 
 
 @given(histories(), histories())
-def test_what_was_saved_goes_on_exactly_as_if_nothing_had_happened(
+def test_restored_usage_continues_exactly(
     first: list[tuple[int, int]], second: list[tuple[int, int]]
 ) -> None:
     shares = some_shares()
@@ -204,7 +200,7 @@ def test_what_was_saved_goes_on_exactly_as_if_nothing_had_happened(
     assert [row[1] for row in restored.to_rows()] == [None, "", "ada"]
 
 
-def test_the_numbers_are_the_same_on_every_machine() -> None:
+def test_numbers_are_same_on_every_machine() -> None:
     shares = some_shares()
     shares.hold(ADA, 1_230, 5)
     shares.release(ADA, 230, 777_777)
@@ -219,13 +215,13 @@ def test_the_numbers_are_the_same_on_every_machine() -> None:
     ]
 
 
-def test_rows_that_cannot_be_right_are_not_taken() -> None:
+def test_invalid_rows_are_rejected() -> None:
     with pytest.raises(InternalError):
         DecayedUsage.from_rows(
             [("vision", None, 0.0, 0.0, -1, 0)], half_life_ms=1, recent_half_life_ms=1
         )
 
 
-def test_a_half_life_of_nothing_is_refused() -> None:
+def test_zero_half_life_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match="half-life of usage is 0 ms"):
         some_shares(half_life_ms=0)

@@ -21,13 +21,13 @@ H = 60 * MINUTE
         (0, 10 * MINUTE, True),
     ],
 )
-def test_a_tenth_of_the_wait_or_ten_minutes_is_kept(
+def test_forecast_within_tenth_of_wait_or_ten_minutes_is_kept(
     promised_ms: int, start_ms: int, kept: bool
 ) -> None:
     assert forecast_accuracy([("forecast", 0, promised_ms, start_ms)])[0].kept == int(kept)
 
 
-def test_promises_are_judged_together_and_by_their_basis() -> None:
+def test_forecasts_are_judged_together_and_by_basis() -> None:
     found = forecast_accuracy(
         [("forecast", 0, H, H), ("forecast", 0, H, 3 * H), ("rough", 0, 5 * H, H)]
     )
@@ -40,7 +40,7 @@ def test_promises_are_judged_together_and_by_their_basis() -> None:
     assert (found[0].median_error_ms, found[0].p90_error_ms) == (2 * H, 4 * H)
 
 
-def test_without_promises_there_is_nothing_to_judge() -> None:
+def test_no_forecasts_give_no_accuracy() -> None:
     (only,) = forecast_accuracy([])
     assert (only.judged, only.kept_percent) == (0, None)
     assert tolerance_ms(0, H) == 10 * MINUTE

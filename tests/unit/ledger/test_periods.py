@@ -16,7 +16,7 @@ def epoch_ms(moment: datetime) -> int:
 
 
 @given(st.datetimes(datetime(1, 1, 1), datetime(9998, 12, 31), timezones=st.just(UTC)))  # noqa: DTZ001
-def test_months_and_days_are_those_of_the_calendar(moment: datetime) -> None:
+def test_months_and_days_match_calendar(moment: datetime) -> None:
     at_ms = epoch_ms(moment)
     day = moment.replace(hour=0, minute=0, second=0, microsecond=0)
     month = day.replace(day=1)
@@ -30,7 +30,7 @@ def test_months_and_days_are_those_of_the_calendar(moment: datetime) -> None:
 
 
 @pytest.mark.parametrize("year", [1970, 2000, 2024, 2025, 2100])
-def test_every_day_of_a_year_follows_the_one_before(year: int) -> None:
+def test_every_day_of_year_follows_previous_one(year: int) -> None:
     at_ms = epoch_ms(datetime(year, 1, 1, tzinfo=UTC))
     names = set()
     while Period.DAY.name_of(at_ms).startswith(f"{year}-"):
@@ -40,7 +40,7 @@ def test_every_day_of_a_year_follows_the_one_before(year: int) -> None:
 
 
 @given(st.integers(-(10**14), 10**14), st.sampled_from(Period))
-def test_every_moment_lies_in_exactly_one_period(at_ms: int, period: Period) -> None:
+def test_every_time_lies_in_exactly_one_period(at_ms: int, period: Period) -> None:
     start_ms, next_ms = period.start_of(at_ms), period.next_after(at_ms)
     assert start_ms <= at_ms < next_ms
     assert period.start_of(next_ms) == next_ms

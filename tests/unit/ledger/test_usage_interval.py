@@ -29,7 +29,7 @@ def test_pieces_join_without_gap_or_overlap(interval: UsageInterval, period: Per
     assert [piece.outcome for piece in pieces if piece.outcome] == [interval.outcome]
 
 
-def test_the_end_of_the_attempt_stays_with_the_later_part() -> None:
+def test_end_of_attempt_stays_with_later_piece() -> None:
     interval = an_interval(outcome=JobState.PREEMPTED, lost_ms=500)
     earlier, later = interval.split_at(NOV_15_2025 + 10)
     assert (earlier.duration_ms, earlier.outcome, earlier.lost_ms) == (10, None, 0)
@@ -40,12 +40,12 @@ def test_the_end_of_the_attempt_stays_with_the_later_part() -> None:
     )
 
 
-def test_an_interval_that_ends_on_the_boundary_is_one_piece() -> None:
+def test_interval_ending_on_boundary_is_one_piece() -> None:
     interval = an_interval(start_ms=NOV_15_2025 - HOUR, end_ms=NOV_15_2025)
     assert list(interval.pieces(Period.DAY)) == [interval]
 
 
-def test_only_the_part_within_two_moments_is_taken() -> None:
+def test_only_part_between_two_times_is_taken() -> None:
     interval = an_interval()
     middle = interval.within(NOV_15_2025 + 10, NOV_15_2025 + 30)
     assert middle is not None
@@ -68,7 +68,7 @@ def test_only_the_part_within_two_moments_is_taken() -> None:
         {"outcome": JobState.RUNNING},
     ],
 )
-def test_an_interval_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
+def test_impossible_interval_is_rejected(changes: dict[str, Any]) -> None:
     with pytest.raises(InternalError, match="allocation a1"):
         an_interval(**changes)
 
@@ -90,7 +90,7 @@ def a_gang_allocation() -> Allocation:
     )
 
 
-def test_an_allocation_becomes_an_interval_by_model() -> None:
+def test_allocation_becomes_interval_by_model() -> None:
     job = Job(id="j1", number=1, submit_ms=0, tenant="vision", user="ada")
     interval = interval_of(
         job,
@@ -117,7 +117,7 @@ def test_an_allocation_becomes_an_interval_by_model() -> None:
     )
 
 
-def test_a_clock_that_stepped_back_gives_an_empty_interval() -> None:
+def test_clock_step_back_gives_empty_interval() -> None:
     job = Job(id="j1", number=1, submit_ms=0)
     interval = interval_of(job, a_gang_allocation(), end_ms=50, model_of=lambda *_: "GPU")
     assert (interval.start_ms, interval.end_ms, interval.outcome) == (100, 100, None)

@@ -41,7 +41,7 @@ def so_far(interval: UsageInterval, end_ms: int) -> UsageInterval:
     return replace(interval, end_ms=end_ms, outcome=None, lost_ms=0)
 
 
-def test_an_hour_of_a_gpu_is_charged_to_tenant_and_user() -> None:
+def test_gpu_hour_is_charged_to_tenant_and_user() -> None:
     accounts = charged([an_interval()])
     expected = Totals(
         gpu_milli_ms=1000 * HOUR,
@@ -55,26 +55,26 @@ def test_an_hour_of_a_gpu_is_charged_to_tenant_and_user() -> None:
     assert accounts.total("speech") == accounts.total(("vision", "bob")) == Totals()
 
 
-def test_a_preemption_counts_with_the_work_that_was_lost() -> None:
+def test_preemption_counts_with_lost_work() -> None:
     accounts = charged([an_interval(outcome=JobState.PREEMPTED, lost_ms=60_000)])
     assert accounts.total(ADA).preemptions == 1
     assert accounts.total(ADA).lost_gpu_milli_ms == 60_000_000
     assert accounts.total(ADA).completed == 0
 
 
-def test_an_attempt_that_went_back_to_the_queue_costs_time_and_counts_as_no_end() -> None:
+def test_requeued_attempt_costs_time_and_counts_as_no_end() -> None:
     totals = charged([an_interval(outcome=JobState.PENDING)]).total(ADA)
     assert totals.gpu_milli_ms == 1000 * HOUR
     assert (totals.completed, totals.failed, totals.cancelled, totals.preemptions) == (0, 0, 0, 0)
 
 
-def test_the_same_interval_twice_is_charged_once() -> None:
+def test_same_interval_is_charged_once() -> None:
     once, twice = charged([an_interval()]), charged([an_interval(), an_interval()])
     assert twice.to_rows() == once.to_rows()
     assert twice.charge(an_interval()) is None
 
 
-def test_an_allocation_that_never_began_is_ignored() -> None:
+def test_allocation_that_never_started_is_ignored() -> None:
     accounts = UsageTotals()
     assert accounts.charge(an_interval()) is None
     assert accounts.to_rows() == ([], [])
@@ -91,7 +91,7 @@ def test_only_running_allocations_are_remembered() -> None:
     assert accounts.to_rows()[1] == []
 
 
-def test_what_is_returned_is_the_part_that_was_new() -> None:
+def test_charge_returns_only_new_part() -> None:
     accounts = UsageTotals()
     accounts.begin("a1", NOV_15_2025)
     first = accounts.charge(so_far(an_interval(), NOV_15_2025 + 20))
@@ -100,7 +100,7 @@ def test_what_is_returned_is_the_part_that_was_new() -> None:
     assert accounts.charge(an_interval()) == replace(an_interval(), start_ms=NOV_15_2025 + 20)
 
 
-def test_an_end_that_lies_before_what_was_charged_still_counts_as_the_end() -> None:
+def test_end_before_charged_time_still_counts_as_end() -> None:
     accounts = UsageTotals()
     accounts.begin("a1", NOV_15_2025)
     accounts.charge(so_far(an_interval(), NOV_15_2025 + 20))
@@ -116,7 +116,7 @@ def test_an_end_that_lies_before_what_was_charged_still_counts_as_the_end() -> N
     st.lists(st.integers(0, 100 * DAY_MS), max_size=6),
     st.randoms(use_true_random=False),
 )
-def test_charging_in_parts_never_changes_totals(
+def test_charging_in_parts_does_not_change_totals(
     interval: UsageInterval, cuts: list[int], chance: Random
 ) -> None:
     parts = [so_far(interval, min(interval.start_ms + cut, interval.end_ms)) for cut in cuts]
@@ -127,14 +127,14 @@ def test_charging_in_parts_never_changes_totals(
 
 
 @given(many_intervals(), st.randoms(use_true_random=False))
-def test_the_order_of_charges_does_not_matter(some: list[UsageInterval], chance: Random) -> None:
+def test_order_of_charges_does_not_matter(some: list[UsageInterval], chance: Random) -> None:
     shuffled = list(some)
     chance.shuffle(shuffled)
     assert charged(shuffled).to_rows() == charged(some).to_rows()
 
 
 @given(many_intervals(), st.sampled_from(Period))
-def test_users_and_periods_sum_to_the_tenant_and_nothing_is_negative(
+def test_users_and_periods_sum_to_tenant_and_nothing_is_negative(
     some: list[UsageInterval], period: Period
 ) -> None:
     accounts = charged(some, period)
@@ -154,7 +154,7 @@ def test_users_and_periods_sum_to_the_tenant_and_nothing_is_negative(
     assert all(amount >= 0 for *_, sums in rows for amount in sums)
 
 
-def test_time_over_midnight_is_split_and_the_end_counts_on_the_later_day() -> None:
+def test_time_over_midnight_is_split_and_end_counts_on_later_day() -> None:
     interval = an_interval(start_ms=NOV_15_2025 - HOUR, end_ms=NOV_15_2025 + 2 * HOUR)
     accounts = charged([interval], Period.DAY)
     before = accounts.total_in(ADA, NOV_15_2025 - 1)
@@ -163,7 +163,7 @@ def test_time_over_midnight_is_split_and_the_end_counts_on_the_later_day() -> No
     assert (after.gpu_milli_ms, after.completed) == (2000 * HOUR, 1)
 
 
-def test_jobs_that_ended_while_they_waited_are_counted() -> None:
+def test_jobs_ended_while_waiting_are_counted() -> None:
     accounts = UsageTotals()
     accounts.count_ended("vision", "ada", JobState.CANCELLED, at_ms=NOV_15_2025, tasks=40)
     assert accounts.total_in("vision", NOV_15_2025) == Totals(cancelled=40)
@@ -174,7 +174,7 @@ def test_jobs_that_ended_while_they_waited_are_counted() -> None:
 
 
 @given(many_intervals(), st.sampled_from(Period))
-def test_what_was_saved_is_restored(some: list[UsageInterval], period: Period) -> None:
+def test_saved_totals_are_restored(some: list[UsageInterval], period: Period) -> None:
     accounts = charged(some, period)
     accounts.begin("b1", NOV_15_2025)
     restored = UsageTotals.from_rows(*accounts.to_rows(), period=period)
@@ -183,7 +183,7 @@ def test_what_was_saved_is_restored(some: list[UsageInterval], period: Period) -
     assert restored.to_rows() == accounts.to_rows()
 
 
-def test_rows_that_cannot_be_right_are_not_taken() -> None:
+def test_invalid_rows_are_rejected() -> None:
     sums = (0,) * len(astuple(Totals()))
     with pytest.raises(InternalError, match="cannot be right"):
         UsageTotals.from_rows([(None, "vision", None, (-1, *sums[1:]))], [])
@@ -193,6 +193,6 @@ def test_rows_that_cannot_be_right_are_not_taken() -> None:
         UsageTotals.from_rows([(NOV_15_2025, "vision", None, sums)], [])
 
 
-def test_rows_from_before_there_was_a_sum_have_none_of_it() -> None:
+def test_rows_of_older_version_lack_newer_sums() -> None:
     restored = UsageTotals.from_rows([(None, "vision", None, (7,))], [])
     assert restored.total("vision") == Totals(gpu_milli_ms=7)

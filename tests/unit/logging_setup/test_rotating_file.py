@@ -20,7 +20,7 @@ def lines(directory: Path, name: str = "log") -> list[dict[str, object]]:
     return [json.loads(line) for file in files for line in file.read_text().splitlines() if line]
 
 
-def test_a_line_has_the_fields_that_collectors_expect() -> None:
+def test_line_has_fields_expected_by_collectors() -> None:
     line = json.loads(
         format_line("INFO", "server", "a job started", job_id="job-1", gpu_ids=[0, 1])
     )
@@ -29,7 +29,7 @@ def test_a_line_has_the_fields_that_collectors_expect() -> None:
     assert line["timestamp"].endswith("Z")
 
 
-def test_many_writers_lose_no_line_and_tear_none_while_it_rotates(tmp_path: Path) -> None:
+def test_concurrent_writers_lose_and_tear_no_line_during_rotation(tmp_path: Path) -> None:
     file = RotatingFile(str(tmp_path / "log"), max_bytes=20_000, backups=50)
 
     def write(writer: int) -> None:
@@ -52,7 +52,7 @@ def test_many_writers_lose_no_line_and_tear_none_while_it_rotates(tmp_path: Path
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 
 
-def test_old_files_go(tmp_path: Path) -> None:
+def test_old_files_are_deleted(tmp_path: Path) -> None:
     file = RotatingFile(str(tmp_path / "log"), max_bytes=300, backups=2)
     for number in range(100):
         file.write(format_line("INFO", "test", "hello", number=number))
@@ -66,14 +66,14 @@ def test_old_files_go(tmp_path: Path) -> None:
     assert (tmp_path / "alone").stat().st_size <= 300
 
 
-def test_what_is_said_cannot_forge_a_line(tmp_path: Path) -> None:
+def test_log_text_cannot_forge_line(tmp_path: Path) -> None:
     file = RotatingFile(str(tmp_path / "log"))
     file.write('a\n{"level": "ERROR"}')
     file.close()
     assert (tmp_path / "log").read_text().count("\n") == 1
 
 
-def test_a_device_without_room_loses_lines_and_nothing_else() -> None:
+def test_full_device_loses_only_log_lines() -> None:
     file = RotatingFile("/dev/full")
     for _ in range(3):
         file.write("lost")
@@ -98,7 +98,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", place], check=True)
 
 
-def test_on_a_full_disk_lines_are_lost_and_counted_and_later_ones_are_whole(
+def test_full_disk_loses_and_counts_lines_and_later_ones_are_whole(
     small_disk: Path,
 ) -> None:
     file = RotatingFile(str(small_disk / "log"), max_bytes=1 << 20, backups=2)
@@ -126,7 +126,7 @@ def test_on_a_full_disk_lines_are_lost_and_counted_and_later_ones_are_whole(
     assert torn <= 1
 
 
-def test_rotation_on_a_full_disk_goes_on(small_disk: Path) -> None:
+def test_rotation_continues_on_full_disk(small_disk: Path) -> None:
     file = RotatingFile(str(small_disk / "log"), max_bytes=8_000, backups=3)
     with (small_disk / "ballast").open("ab", buffering=0) as ballast, suppress(OSError):
         while ballast.write(bytes(4096)):
@@ -142,7 +142,7 @@ def test_rotation_on_a_full_disk_goes_on(small_disk: Path) -> None:
     assert json.loads(text)["number"] == 1099
 
 
-def test_crashes_go_to_the_file_that_is_written_now(tmp_path: Path) -> None:
+def test_crashes_are_written_to_current_file(tmp_path: Path) -> None:
     script = (
         "import sys\n"
         "from gpu_scheduler.logging_setup.rotating_file import RotatingFile, format_line\n"

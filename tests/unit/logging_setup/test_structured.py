@@ -22,7 +22,7 @@ except ZeroDivisionError:
 """
 
 
-def test_lines_of_ours_and_of_libraries_are_json_with_the_same_fields(tmp_path: Path) -> None:
+def test_own_and_library_lines_are_json_with_same_fields(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path / "log")], check=True)
     own, library, failed = map(json.loads, (tmp_path / "log").read_text().splitlines())
     for line in (own, library, failed):
@@ -40,7 +40,7 @@ def test_closed_stderr_does_not_stop_the_process() -> None:
     assert ended.returncode == 0
 
 
-def test_a_crash_below_python_leaves_where_it_was(tmp_path: Path) -> None:
+def test_native_crash_leaves_traceback(tmp_path: Path) -> None:
     script = (
         "import os, sys\n"
         "from gpu_scheduler.logging_setup.structured import LogConfig, configure\n"

@@ -39,5 +39,5 @@ LEFT = ForeignUse(pid=7, user="ada", memory_mb=900, leaked=True, job="job-12")
         ),
     ],
 )
-def test_a_device_says_why_it_takes_no_work(device: dict[str, object], told: str) -> None:
+def test_device_explains_why_it_is_unavailable(device: dict[str, object], told: str) -> None:
     assert device_problem(a_device(**device)) == told

@@ -18,13 +18,13 @@ from gpu_scheduler.model.request import Request
 from tests.builders import a_job, a_request, an_array
 
 
-def test_a_gang_without_a_minimum_needs_all_of_its_members() -> None:
+def test_gang_without_minimum_needs_all_members() -> None:
     gang = a_job(gpus=2, members=3)
     assert (gang.min_members, gang.is_gang, gang.gpu_milli) == (3, True, 6000)
     assert not a_job().is_gang
 
 
-def test_an_array_counts_its_tasks() -> None:
+def test_array_counts_its_tasks() -> None:
     assert an_array(tasks="0-9:3").task_count == 4
     assert a_job().task_count == 1
 
@@ -48,12 +48,12 @@ def test_an_array_counts_its_tasks() -> None:
         ),
     ],
 )
-def test_what_contradicts_itself_is_refused(changes, message) -> None:
+def test_contradictory_job_is_rejected(changes, message) -> None:
     with pytest.raises(InvalidRequest, match=message):
         a_job(number=1, **changes)
 
 
-def test_an_array_without_tasks_or_with_a_negative_limit_is_refused() -> None:
+def test_array_without_tasks_or_with_negative_limit_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match="the array has no tasks; write for example 0-99"):
         Array(tasks=IntervalSet())
     with pytest.raises(InvalidRequest, match="the array's limit is -1; it must be 0 or more"):
@@ -63,7 +63,7 @@ def test_an_array_without_tasks_or_with_a_negative_limit_is_refused() -> None:
 # --- larger than a node
 
 
-def test_a_request_larger_than_a_node_becomes_whole_nodes_and_a_remainder() -> None:
+def test_request_larger_than_node_becomes_whole_nodes_and_remainder() -> None:
     parts = split_over_nodes(a_request(gpus=20, cpus=40, memory_mb=200), 8)
     assert [(p.gpu_count, p.cpu_milli, p.memory_mb) for p in parts] == [
         (8, 16_000, 80),
@@ -72,7 +72,7 @@ def test_a_request_larger_than_a_node_becomes_whole_nodes_and_a_remainder() -> N
     ]
 
 
-def test_a_multiple_of_the_node_leaves_no_remainder() -> None:
+def test_multiple_of_node_leaves_no_remainder() -> None:
     assert [part.gpu_count for part in split_over_nodes(a_request(gpus=16), 8)] == [8, 8]
 
 
@@ -86,16 +86,16 @@ def test_a_multiple_of_the_node_leaves_no_remainder() -> None:
         a_request(gpus=0, cpus=4),
     ],
 )
-def test_what_fits_a_node_or_shares_devices_stays_one(request_: Request) -> None:
+def test_request_that_fits_node_or_shares_devices_is_not_split(request_: Request) -> None:
     assert split_over_nodes(request_, 8) == (request_,)
 
 
-def test_without_nodes_nothing_is_divided() -> None:
+def test_nothing_is_split_without_nodes() -> None:
     assert split_over_nodes(a_request(gpus=16), 0) == (a_request(gpus=16),)
 
 
 @given(st.integers(1, 200), st.integers(1, 16), st.integers(0, 500), st.integers(0, 10**6))
-def test_dividing_over_nodes_loses_nothing(gpus, node_gpus, cpus, memory_mb) -> None:
+def test_splitting_over_nodes_loses_nothing(gpus, node_gpus, cpus, memory_mb) -> None:
     request = a_request(gpus=gpus, cpus=cpus, memory_mb=memory_mb)
     parts = split_over_nodes(request, node_gpus)
     assert sum(part.gpu_count for part in parts) == gpus
@@ -119,16 +119,16 @@ def test_dividing_over_nodes_loses_nothing(gpus, node_gpus, cpus, memory_mb) -> 
         ("10000", 10_000),
     ],
 )
-def test_a_priority_is_a_name_or_a_number(written, priority) -> None:
+def test_priority_is_name_or_number(written, priority) -> None:
     assert parse_priority(written) == priority
 
 
 @pytest.mark.parametrize(("written", "priority"), [(0, 0), (5, 750), ("10", 1500), (11, 11)])
-def test_the_short_scale_goes_from_0_to_10_with_5_as_normal(written, priority) -> None:
+def test_short_scale_goes_from_0_to_10_with_5_as_normal(written, priority) -> None:
     assert parse_priority(written, short_scale=True) == priority
 
 
-def test_priorities_that_are_not_known_are_refused_with_those_that_are() -> None:
+def test_unknown_priority_is_rejected_with_known_ones() -> None:
     with pytest.raises(InvalidRequest, match=f"write {', '.join(PRIORITY_NAMES)} or a number"):
         parse_priority("huge")
     with pytest.raises(InvalidRequest, match="priority '-1' is not known"):

@@ -9,7 +9,7 @@ OPTIONS = ("--privileged", "-v/:/host", "--user=0:0")
 
 
 @pytest.mark.parametrize("image", [*OPTIONS, "a b", "a\nb", "a\x7f", "rootfs:here", "rootfs:/a:O"])
-def test_an_image_cannot_be_an_option_of_the_engine(image: str) -> None:
+def test_image_cannot_be_engine_option(image: str) -> None:
     with pytest.raises(InvalidRequest):
         Launch(image=image, runner=Runner.CONTAINER)
 
@@ -17,7 +17,7 @@ def test_an_image_cannot_be_an_option_of_the_engine(image: str) -> None:
 @pytest.mark.parametrize(
     "image", ["alpine", "host:5000/a/b:1.2", "a@sha256:0f", "rootfs:/srv/my images/one"]
 )
-def test_names_of_images_are_taken_as_they_are(image: str) -> None:
+def test_image_names_are_taken_literally(image: str) -> None:
     assert Launch(image=image, runner=Runner.CONTAINER).image == image
 
 
@@ -25,6 +25,6 @@ def test_names_of_images_are_taken_as_they_are(image: str) -> None:
     ("source", "target"),
     [("data", "/data"), ("/data", "data"), ("/a:/etc", "/b"), ("/a", "/b:rw"), ("/a\n", "/b")],
 )
-def test_a_mount_is_two_paths_and_nothing_else(source: str, target: str) -> None:
+def test_mount_is_two_paths(source: str, target: str) -> None:
     with pytest.raises(InvalidRequest):
         Mount(source, target)

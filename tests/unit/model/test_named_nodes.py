@@ -24,7 +24,7 @@ from gpu_scheduler.model.node import (
         pytest.param(("x",), (), [], id="unknown"),
     ],
 )
-def test_a_name_is_the_whole_name_of_a_node(
+def test_node_name_must_match_exactly(
     only: tuple[str, ...], excluded: tuple[str, ...], suited: list[str]
 ) -> None:
     wanted = node_name_labels(only, excluded)
@@ -39,24 +39,24 @@ def test_names_and_labels_count_together() -> None:
     assert describe_labels(wanted) == ["labels disk=ssd", "on a or b"]
 
 
-def test_a_node_that_is_wanted_and_not_wanted_is_refused() -> None:
+def test_node_both_required_and_excluded_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match="node 'b' is asked for and excluded as well"):
         node_name_labels(["a", "b"], ["b"])
 
 
 @pytest.mark.parametrize("name", ["", "a,b", "a\nb"], ids=["empty", "list", "line"])
-def test_what_cannot_be_a_name_is_refused(name: str) -> None:
+def test_invalid_node_name_is_rejected(name: str) -> None:
     with pytest.raises(InvalidRequest, match="cannot be the name of a node"):
         node_name_labels([name], [])
 
 
-def test_why_a_node_does_not_do_is_said_as_it_was_asked() -> None:
+def test_label_mismatch_is_explained_as_requested() -> None:
     (only,), (excluded,) = node_name_labels(["a"], []), node_name_labels([], ["b"])
     told = [label_mismatch(label) for label in (only, excluded, ("disk", "ssd"))]
     assert told == ["not named by --nodelist", "excluded by name", "without label disk=ssd"]
 
 
-def test_what_we_ask_for_in_a_job_s_name_is_told_in_words() -> None:
+def test_internal_labels_are_described_in_words() -> None:
     engine, terminals = (runner_label("container"), "yes"), (TERMINAL_LABEL, "yes")
     told = [label_mismatch(label) for label in (engine, (runner_label("tmux"), "yes"), terminals)]
     assert told == [

@@ -23,7 +23,7 @@ from tests.builders import a_device, a_mig_device, a_node
         (False, 81, False),
     ],
 )
-def test_a_device_becomes_hot_above_the_threshold_and_cool_well_below_it(
+def test_device_becomes_hot_above_threshold_and_cool_well_below(
     was_hot, temperature_c, hot
 ) -> None:
     assert (
@@ -32,7 +32,7 @@ def test_a_device_becomes_hot_above_the_threshold_and_cool_well_below_it(
     )
 
 
-def test_a_temperature_that_swings_around_the_threshold_changes_the_answer_once() -> None:
+def test_temperature_around_threshold_changes_state_once() -> None:
     hot, answers = False, []
     for temperature_c in (84, 86, 84, 86, 83, 86):
         hot = is_hot_after(was_hot=hot, temperature_c=temperature_c, threshold_c=85, hysteresis_c=5)
@@ -49,13 +49,13 @@ def test_a_temperature_that_swings_around_the_threshold_changes_the_answer_once(
         {"foreign": ForeignUse(pid=1, user="eve")},
     ],
 )
-def test_a_device_that_is_not_fit_for_it_takes_no_work(changes) -> None:
+def test_unfit_device_takes_no_jobs(changes) -> None:
     assert a_device().takes_work
     assert not a_device(**changes).takes_work
 
 
 @pytest.mark.parametrize("changes", [{"index": -1}, {"memory_mb": -1}])
-def test_a_device_with_negative_amounts_is_refused(changes) -> None:
+def test_device_with_negative_amounts_is_rejected(changes) -> None:
     with pytest.raises(InvalidRequest, match="both must be 0 or more"):
         a_device(**changes)
 
@@ -69,15 +69,15 @@ def test_mig_mode_and_slices_go_together() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"cpus": -1}, {"memory_mb": -1}, {"ordinal": -1}])
-def test_a_node_with_negative_amounts_is_refused(changes) -> None:
+def test_node_with_negative_amounts_is_rejected(changes) -> None:
     with pytest.raises(InvalidRequest, match="CPU, memory and ordinal must be 0 or more"):
         a_node(**changes)
 
 
-def test_two_devices_with_one_index_are_refused() -> None:
+def test_duplicate_device_index_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match="two devices have the same index"):
         a_node(devices=[a_device(index=1), a_device(index=1)])
 
 
-def test_a_node_counts_its_devices() -> None:
+def test_node_counts_its_devices() -> None:
     assert a_node(gpus=3).gpu_count == 3

@@ -26,7 +26,7 @@ def asked(gpus: float, **wishes) -> tuple[int, int, int]:
         (8, 8, 1000, 0),
     ],
 )
-def test_an_amount_becomes_whole_devices_and_a_share(gpus, count, share, extra) -> None:
+def test_amount_becomes_whole_devices_and_share(gpus, count, share, extra) -> None:
     assert asked(gpus) == (count, share, extra)
 
 
@@ -47,7 +47,7 @@ def test_exclusive_rounds_up_to_whole_devices(gpus) -> None:
         (3, 10_000, 3_334, 0),
     ],
 )
-def test_memory_in_total_is_divided_by_the_shares_and_rounded_up(
+def test_total_memory_is_divided_by_shares_and_rounded_up(
     gpus, total_mb, per_device, extra
 ) -> None:
     request = Request.for_gpus(round(gpus * 1000), gpu_memory_mb=total_mb)
@@ -56,19 +56,19 @@ def test_memory_in_total_is_divided_by_the_shares_and_rounded_up(
 
 
 @pytest.mark.parametrize(("gpus", "total_mb"), [(0.5, 8_000), (1, 8_000), (1.5, 16_000)])
-def test_memory_per_gpu_goes_to_every_device(gpus, total_mb) -> None:
+def test_memory_per_gpu_applies_to_every_device(gpus, total_mb) -> None:
     request = Request.for_gpus(round(gpus * 1000), gpu_memory_mb_per_gpu=8_000)
     assert request.gpu_memory_mb == 8_000
     assert request.gpu_memory_total_mb == total_mb
 
 
-def test_gpu_memory_alone_takes_memory_of_a_shared_device() -> None:
+def test_gpu_memory_alone_takes_memory_of_shared_device() -> None:
     request = Request.for_gpus(0, gpu_memory_mb=4_000)
     assert (request.device_count, request.gpu_share_milli) == (1, 0)
     assert request.gpu_memory_total_mb == 4_000
 
 
-def test_gpu_memory_alone_may_be_given_per_gpu_or_for_a_whole_device() -> None:
+def test_gpu_memory_alone_may_be_per_gpu_or_whole_device() -> None:
     shared = Request.for_gpus(0, gpu_memory_mb_per_gpu=4_000)
     assert shared == Request.for_gpus(0, gpu_memory_mb=4_000)
     whole = Request.for_gpus(0, gpu_memory_mb=4_000, exclusive=True)
@@ -79,19 +79,19 @@ def test_gpu_memory_alone_may_be_given_per_gpu_or_for_a_whole_device() -> None:
 @pytest.mark.parametrize(
     ("profile", "memory_mb"), [("1g.10gb", 10_240), ("3g.40gb+me", 40_960), ("1g.some", 0)]
 )
-def test_a_slice_has_the_memory_that_its_name_says(profile: str, memory_mb: int) -> None:
+def test_slice_memory_follows_profile_name(profile: str, memory_mb: int) -> None:
     assert mig_memory_mb(profile) == memory_mb
 
 
 @given(st.integers(1, 6400).map(lambda steps: steps * 10), st.integers(0, 10**6))
-def test_no_amount_is_lost_in_the_normal_form(gpus_milli: int, memory_mb: int) -> None:
+def test_normal_form_loses_no_amount(gpus_milli: int, memory_mb: int) -> None:
     request = Request.for_gpus(gpus_milli, gpu_memory_mb=memory_mb)
     assert request.gpu_milli == gpus_milli
     assert request.device_count == -(-gpus_milli // 1000)
     assert 0 <= request.gpu_memory_total_mb - memory_mb <= request.device_count
 
 
-def test_lists_are_sorted_so_that_equal_wishes_are_equal_requests() -> None:
+def test_lists_are_sorted_so_that_equal_requests_compare_equal() -> None:
     one = Request.for_gpus(
         1000, gpu_models=("B", "A", "B"), device_ids=(3, 1, 3), node_labels=(("z", "1"), ("a", "2"))
     )
@@ -102,7 +102,7 @@ def test_lists_are_sorted_so_that_equal_wishes_are_equal_requests() -> None:
     assert hash(one) == hash(other)
 
 
-def test_mig_slices_count_by_their_sevenths() -> None:
+def test_mig_slices_count_in_sevenths() -> None:
     assert [mig_share_milli(p) for p in ("1g.10gb", "3g.40gb", "7g.80gb")] == [142, 428, 1000]
     request = Request.for_gpus(2000, mig_profile="3g.40gb")
     assert request.gpu_milli == 856
@@ -110,7 +110,7 @@ def test_mig_slices_count_by_their_sevenths() -> None:
 
 
 @pytest.mark.parametrize("profile", ["3g", "g.10gb", "0g.5gb", "8g.80gb", "xg.10gb", "3g."])
-def test_an_unknown_mig_profile_is_refused(profile: str) -> None:
+def test_unknown_mig_profile_is_rejected(profile: str) -> None:
     with pytest.raises(InvalidRequest, match=f"MIG profile '{profile}' is not known"):
         Request(gpu_count=1, mig_profile=profile)
 
@@ -126,14 +126,14 @@ def test_an_unknown_mig_profile_is_refused(profile: str) -> None:
         "min_bandwidth_gbps",
     ],
 )
-def test_negative_amounts_are_refused_by_name(name: str) -> None:
+def test_negative_amounts_are_rejected_by_name(name: str) -> None:
     with pytest.raises(InvalidRequest, match=f"{name} is -1; it must be 0 or more"):
         Request(**{name: -1})
 
 
 @pytest.mark.parametrize("name", ["gpu_share_milli", "gpu_extra_milli"])
 @pytest.mark.parametrize("share", [-10, 1010, 15])
-def test_a_share_goes_from_a_hundredth_to_one(name: str, share: int) -> None:
+def test_share_is_between_one_hundredth_and_one(name: str, share: int) -> None:
     with pytest.raises(InvalidRequest, match=f"{name} is {share}; a share of a GPU goes from"):
         Request(gpu_count=1, **{name: share})
 
@@ -162,7 +162,7 @@ def test_a_share_goes_from_a_hundredth_to_one(name: str, share: int) -> None:
         ),
     ],
 )
-def test_what_contradicts_itself_is_refused(wishes, message) -> None:
+def test_contradictory_request_is_rejected(wishes, message) -> None:
     with pytest.raises(InvalidRequest, match=message):
         Request(**wishes)
 
@@ -176,11 +176,11 @@ def test_what_contradicts_itself_is_refused(wishes, message) -> None:
         (500, {"mig_profile": "1g.10gb"}, "leave the fraction away"),
     ],
 )
-def test_amounts_that_nobody_could_mean_are_refused(gpus_milli, wishes, message) -> None:
+def test_absurd_amounts_are_rejected(gpus_milli, wishes, message) -> None:
     with pytest.raises(InvalidRequest, match=message):
         Request.for_gpus(gpus_milli, **wishes)
 
 
-def test_a_share_of_nothing_with_memory_takes_only_memory() -> None:
+def test_zero_share_with_memory_takes_only_memory() -> None:
     request = Request(gpu_count=1, gpu_share_milli=0, gpu_memory_mb=1000)
     assert (request.gpu_milli, request.gpu_memory_total_mb) == (0, 1000)

@@ -27,7 +27,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize(("current", "wanted"), sorted(itertools.product(JobState, JobState)))
-def test_a_move_is_allowed_exactly_if_it_is_in_the_table(current, wanted) -> None:
+def test_transition_is_allowed_exactly_if_in_table(current, wanted) -> None:
     if (current, wanted) in ALLOWED:
         assert move(current, wanted) is wanted
     else:
@@ -35,7 +35,7 @@ def test_a_move_is_allowed_exactly_if_it_is_in_the_table(current, wanted) -> Non
             move(current, wanted)
 
 
-def test_a_refusal_names_the_moves_that_are_allowed() -> None:
+def test_rejection_lists_allowed_transitions() -> None:
     with pytest.raises(WrongState, match="allowed: cancelled, failed, scheduled"):
         move(P, R)
     with pytest.raises(WrongState, match="allowed: nothing: it has ended"):

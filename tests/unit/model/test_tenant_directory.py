@@ -8,27 +8,27 @@ AUDIO = Tenant(id="audio", linux_groups=("audio",), users=("ben",))
 ROSTER = TenantDirectory.of([VISION, AUDIO])
 
 
-def test_a_linux_group_leads_to_its_tenant() -> None:
+def test_linux_group_maps_to_tenant() -> None:
     found = ROSTER.membership("eve", ("eve", "cameras"))
     assert found == TenantMembership("vision", frozenset({"vision"}), frozenset())
 
 
-def test_whoever_belongs_to_none_belongs_to_the_default_tenant() -> None:
+def test_user_without_tenant_belongs_to_default_tenant() -> None:
     assert ROSTER.membership("eve", ("eve",)).tenants == {"default"}
     assert ROSTER.membership("eve", ()).tenant == "default"
 
 
-def test_whoever_belongs_to_one_does_not_belong_to_the_default_tenant_too() -> None:
+def test_user_with_tenant_does_not_belong_to_default_tenant() -> None:
     assert "default" not in ROSTER.membership("ben", ("ben",)).tenants
 
 
-def test_the_primary_group_goes_before_the_name_and_that_before_other_groups() -> None:
+def test_primary_group_precedes_name_which_precedes_other_groups() -> None:
     assert ROSTER.membership("ben", ("vision", "audio")).tenant == "vision"
     assert ROSTER.membership("ben", ("ben", "vision")).tenant == "audio"
     assert ROSTER.membership("ben", ("ben", "vision")).tenants == {"audio", "vision"}
 
 
-def test_a_tenants_admin_belongs_to_it() -> None:
+def test_tenant_admin_belongs_to_tenant() -> None:
     found = ROSTER.membership("ann", ("ann",))
     assert (found.tenant, found.administers) == ("vision", {"vision"})
 
@@ -42,14 +42,14 @@ def test_roles_are_ordered() -> None:
     ]
 
 
-def test_a_confined_caller_has_nothing_to_do_with_its_jobs_elsewhere() -> None:
+def test_confined_caller_does_not_see_its_jobs_in_other_tenants() -> None:
     token = Caller(user="ann", tenants=frozenset({"vision"}), confined=True)
     assert token.may_touch("ann", "vision")
     assert not token.may_see("ann", "audio")
     assert Caller(user="ann").may_see("ann", "audio")
 
 
-def test_a_viewer_sees_its_own_and_changes_nothing() -> None:
+def test_viewer_sees_its_own_and_changes_nothing() -> None:
     viewer = Caller(user="ann", role=Role.VIEWER)
     assert viewer.may_see("ann", "default")
     assert not viewer.may_touch("ann", "default")

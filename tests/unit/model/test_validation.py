@@ -22,7 +22,7 @@ from gpu_scheduler.model.service import RestartRule
         ),
     ],
 )
-def test_a_check_that_cannot_be_made_is_refused(given: dict[str, Any], told: str) -> None:
+def test_invalid_probe_is_rejected(given: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidRequest, match=told):
         Probe(**given)
 
@@ -35,7 +35,7 @@ def test_a_check_that_cannot_be_made_is_refused(given: dict[str, Any], told: str
         pytest.param({"reset_after_ms": 0}, id="no-good-run"),
     ],
 )
-def test_a_pause_between_restarts_must_be_one(given: dict[str, int]) -> None:
+def test_restart_backoff_must_be_positive(given: dict[str, int]) -> None:
     with pytest.raises(InvalidRequest, match="restart back-off"):
         RestartRule(**given)
 
@@ -55,13 +55,13 @@ def a_window(**changes: Any) -> AdvanceReservation:
 @pytest.mark.parametrize(
     "end_ms", [1_000, 999, 1_001 + LONGEST_MS], ids=["no-time", "backwards", "for-ever"]
 )
-def test_a_reservation_lasts_some_time_and_not_for_ever(end_ms: int) -> None:
+def test_reservation_has_bounded_duration(end_ms: int) -> None:
     with pytest.raises(InvalidRequest, match="more than 0 and at most a year"):
         a_window(end_ms=end_ms)
 
 
 @pytest.mark.parametrize("devices", [(), (("n0", ()),)], ids=["no-node", "no-device"])
-def test_a_reservation_keeps_something(devices: tuple[Any, ...]) -> None:
+def test_reservation_needs_gpus(devices: tuple[Any, ...]) -> None:
     assert a_window().gpu_count == 2
     with pytest.raises(InvalidRequest, match="reservation r1 has no GPU"):
         a_window(devices=devices)

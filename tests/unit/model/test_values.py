@@ -16,14 +16,14 @@ from tests.builders import GPU_MB, a_job, on, running, waiting
 # --- allocations
 
 
-def test_a_placement_sums_its_devices() -> None:
+def test_placement_sums_its_devices() -> None:
     placement = on("n0", {0: 1000, 3: 500})
     assert placement.gpu_milli == 1500
     assert placement.gpu_memory_mb == GPU_MB + GPU_MB // 2
     assert placement.devices[1] == DeviceShare(3, 500, GPU_MB // 2)
 
 
-def test_an_allocation_sums_its_members() -> None:
+def test_allocation_sums_its_members() -> None:
     allocation = running(a_job(gpus=2, members=2), on("n0", [0, 1]), on("n1", [0, 1])).allocation
     assert isinstance(allocation, Allocation)
     assert allocation.gpu_milli == 4000
@@ -49,12 +49,12 @@ def a_plan(**changes) -> Plan:
     return Plan(**(values | changes))
 
 
-def test_equal_plans_have_the_same_text_byte_for_byte() -> None:
+def test_equal_plans_have_same_text_byte_for_byte() -> None:
     assert a_plan().to_json() == a_plan().to_json()
     assert a_plan(examined=5).to_json() != a_plan().to_json()
 
 
-def test_the_text_of_a_plan_is_canonical_json() -> None:
+def test_plan_text_is_canonical_json() -> None:
     text = a_plan().to_json()
     read = json.loads(text)
     assert json.dumps(read, sort_keys=True, separators=(",", ":")) == text
@@ -65,23 +65,23 @@ def test_the_text_of_a_plan_is_canonical_json() -> None:
 # --- tenants
 
 
-def test_tiers_add_points_in_steps_of_a_thousand() -> None:
+def test_tiers_add_points_in_steps_of_1000() -> None:
     assert [tier.points for tier in Tier] == [0, 1000, 2000, 3000]
 
 
-def test_a_tenant_has_no_limits_unless_they_are_given() -> None:
+def test_tenant_has_no_limits_by_default() -> None:
     assert Tenant(id="t").quota == Quota()
     assert Tenant(id="t").tier is Tier.MEDIUM
 
 
 @pytest.mark.parametrize("name", Quota.__slots__)
-def test_a_negative_quota_is_refused_by_name(name: str) -> None:
+def test_negative_quota_is_rejected_by_name(name: str) -> None:
     with pytest.raises(InvalidRequest, match=f"quota {name} is -1; it must be 0 or more"):
         Quota(**{name: -1})
     assert getattr(Quota(**{name: 0}), name) == 0
 
 
-def test_a_tenant_without_weight_or_with_negative_preemptions_is_refused() -> None:
+def test_tenant_without_weight_or_with_negative_preemptions_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match="tenant t has fair-share weight 0; it must be more"):
         Tenant(id="t", weight_milli=0)
     with pytest.raises(InvalidRequest, match="max_preemptions must be 0 or more"):
@@ -91,7 +91,7 @@ def test_a_tenant_without_weight_or_with_negative_preemptions_is_refused() -> No
 # --- snapshots
 
 
-def test_a_waiting_job_sums_its_waits_and_never_counts_backwards() -> None:
+def test_waiting_job_sums_waits_and_never_counts_backwards() -> None:
     job = waiting(a_job(), waited_ms=100, since_ms=50)
     assert job.waited_at(70) == 120
     assert job.waited_at(20) == 100
@@ -108,17 +108,17 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("kind", ERRORS)
-def test_every_error_stands_in_the_tree_of_the_docstring(kind: type[SchedulerError]) -> None:
+def test_every_error_is_in_docstring_tree(kind: type[SchedulerError]) -> None:
     assert errors.__doc__ is not None
     assert kind.__name__ in errors.__doc__
 
 
-def test_every_kind_of_error_has_a_code_of_its_own() -> None:
+def test_every_error_type_has_unique_code() -> None:
     codes = [kind.code for kind in ERRORS]
     assert len(set(codes)) == len(codes)
 
 
-def test_the_exit_code_tells_whose_fault_it_is() -> None:
+def test_exit_code_shows_whose_fault_it_is() -> None:
     of_store = {
         errors.StoreError: 4,
         errors.StoreUnavailable: 4,
@@ -131,13 +131,13 @@ def test_the_exit_code_tells_whose_fault_it_is() -> None:
         assert kind.exit_code == of_store.get(kind, others)
 
 
-def test_an_error_in_a_file_names_the_place_first() -> None:
+def test_file_error_names_position_first() -> None:
     error = InvalidInput("no such field", file="jobs.csv", line=7)
     assert str(error) == "jobs.csv, line 7: no such field"
     assert (error.file, error.line) == ("jobs.csv", 7)
     assert str(InvalidInput("empty", file="jobs.csv")) == "jobs.csv: empty"
 
 
-def test_values_can_cross_a_process_border() -> None:
+def test_values_can_be_pickled() -> None:
     plan = a_plan()
     assert pickle.loads(pickle.dumps(plan)) == plan

@@ -34,7 +34,7 @@ def tell(url: str, ca_file: str = "") -> None:
     uvloop.run(Senders(settings).send("t", DOCUMENT, 0))
 
 
-def test_a_plain_webhook_goes_to_the_proxy_with_its_whole_address(
+def test_plain_webhook_is_sent_to_proxy_with_full_url(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with HttpReceiver() as receiver, HttpProxy() as proxy:
@@ -45,7 +45,7 @@ def test_a_plain_webhook_goes_to_the_proxy_with_its_whole_address(
 
 
 @needs_openssl
-def test_an_encrypted_webhook_goes_through_a_tunnel_and_the_proxy_sees_no_more_than_the_host(
+def test_tls_webhook_uses_tunnel_and_proxy_sees_only_host(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     certificate = a_certificate(tmp_path)
@@ -60,7 +60,7 @@ def test_an_encrypted_webhook_goes_through_a_tunnel_and_the_proxy_sees_no_more_t
             tell(receiver.url)
 
 
-def test_a_proxy_that_refuses_or_is_away_is_named_and_its_password_is_not(
+def test_rejecting_or_unreachable_proxy_is_named_without_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with HttpProxy(login="Basic other") as proxy:
@@ -78,7 +78,7 @@ def test_a_proxy_that_refuses_or_is_away_is_named_and_its_password_is_not(
         assert "s3cret" not in str(bad.value)
 
 
-def test_a_proxy_makes_the_connection_of_a_job_to_the_address_that_was_checked(
+def test_proxy_connects_job_webhook_to_checked_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def resolved(host: str, port: int) -> str:
@@ -106,7 +106,7 @@ def test_a_proxy_makes_the_connection_of_a_job_to_the_address_that_was_checked(
     ],
     ids=["small-wins", "empty-is-none", "not-large-http", "by-scheme", "all", "own-over-all"],
 )
-def test_the_variables_mean_what_they_mean_to_curl(
+def test_proxy_variables_mean_the_same_as_for_curl(
     variables: dict[str, str], scheme: str, expected: str | None
 ) -> None:
     found = Proxies(variables).proxy_for(scheme, "hooks.example")
@@ -135,5 +135,5 @@ def test_hosts_in_no_proxy_are_reached_directly(listed: str, host: str, direct: 
     assert (proxies.proxy_for("https", host) is None) is direct
 
 
-def test_a_password_is_not_shown_with_the_proxy() -> None:
+def test_proxy_password_is_not_shown() -> None:
     assert "secret" not in repr(Proxy("p", 1, "Basic secret"))

@@ -14,7 +14,7 @@ MAIL = Target(kind="email", to="{user}@lab.example", for_jobs=True)
 VISION = Target(kind="email", to="vision@lab.example", for_jobs=True, tenants=("vision",))
 
 
-def test_a_rule_names_things_and_perhaps_a_target() -> None:
+def test_rule_names_events_and_optional_target() -> None:
     assert read_rules(["end, FAIL:slack", "start"]) == (
         NotifyRule((Notice.END, Notice.FAIL), "slack"),
         NotifyRule((Notice.START,)),
@@ -31,12 +31,12 @@ def test_a_rule_names_things_and_perhaps_a_target() -> None:
     "text",
     ["", ":mail", "lunch", "none:mail", "none,end", "end:two words", "gpu_free", "end:\x1b[1m"],
 )
-def test_a_rule_that_makes_no_sense_is_refused_with_what_would(text: str) -> None:
+def test_invalid_rule_is_rejected_with_valid_forms(text: str) -> None:
     with pytest.raises(InvalidRequest, match="notify is"):
         read_rules([text])
 
 
-def test_a_job_names_no_crowd() -> None:
+def test_rules_per_job_are_limited() -> None:
     with pytest.raises(InvalidRequest, match="11 rules"):
         read_rules([f"end:t{number}" for number in range(11)])
 
@@ -45,7 +45,7 @@ def refusal(text: str, settings: NotificationSettings, tenant: str = "default") 
     return why_not(read_rules([text])[0], a_job(tenant=tenant), settings)
 
 
-def test_jobs_name_only_targets_that_are_meant_for_them() -> None:
+def test_jobs_name_only_targets_meant_for_jobs() -> None:
     settings = NotificationSettings(targets={"slack": SLACK, "mail": MAIL})
     assert refusal("end", settings) == ""
     assert refusal("end:mail", settings) == ""
@@ -54,13 +54,13 @@ def test_jobs_name_only_targets_that_are_meant_for_them() -> None:
     assert "none is set up" in refusal("end", NotificationSettings())
 
 
-def test_a_target_of_one_tenant_is_not_for_the_others() -> None:
+def test_target_of_one_tenant_is_not_available_to_others() -> None:
     settings = NotificationSettings(targets={"mail": MAIL, "vision": VISION})
     assert refusal("end:vision", settings, "vision") == ""
     assert "no target 'vision'" in refusal("end:vision", settings)
 
 
-def test_several_targets_for_jobs_without_a_default_are_warned_of() -> None:
+def test_several_job_targets_without_default_are_warned_about() -> None:
     two = {"mail": MAIL, "other": MAIL}
     (warning,) = target_warnings(NotificationSettings(targets=two))
     assert warning == (
@@ -73,13 +73,13 @@ def test_several_targets_for_jobs_without_a_default_are_warned_of() -> None:
     assert target_warnings(NotificationSettings(targets=two, default_target="mail")) == []
 
 
-def test_no_warning_for_tenants_with_a_default_target() -> None:
+def test_tenants_with_default_target_give_no_warning() -> None:
     assert target_warnings(NotificationSettings()) == []
     assert target_warnings(NotificationSettings(targets={"slack": SLACK, "pager": SLACK})) == []
     assert target_warnings(NotificationSettings(targets={"mail": MAIL, "vision": VISION})) == []
 
 
-def test_a_tenant_of_its_own_that_cannot_choose_is_named() -> None:
+def test_tenant_without_unique_target_is_named() -> None:
     targets = {"mail": MAIL, "vision": VISION, "wall": VISION}
     (warning,) = target_warnings(NotificationSettings(targets=targets))
     assert warning.startswith("jobs of tenant 'vision' have several targets (mail, vision, wall)")
@@ -93,13 +93,13 @@ def test_a_tenant_of_its_own_that_cannot_choose_is_named() -> None:
     [("mial", "no such target (there are: mail, slack)"), ("slack", "which is not for jobs")],
     ids=["unknown", "not for jobs"],
 )
-def test_a_default_that_no_job_can_use_is_warned_of(name: str, told: str) -> None:
+def test_default_that_no_job_can_use_is_warned_about(name: str, told: str) -> None:
     settings = NotificationSettings(targets={"mail": MAIL, "slack": SLACK}, default_target=name)
     (warning,) = target_warnings(settings)
     assert told in warning
 
 
-def test_without_a_target_it_goes_to_the_one_of_the_tenant_or_the_only_one() -> None:
+def test_default_target_is_that_of_tenant_or_only_one() -> None:
     targets = {"mail": MAIL, "vision": VISION}
     settings = NotificationSettings(targets=targets)
     assert default_target(settings, "vision") == "vision"
@@ -129,18 +129,18 @@ def test_without_a_target_it_goes_to_the_one_of_the_tenant_or_the_only_one() -> 
         "https://hooks.example:99999/",
     ],
 )
-def test_an_address_of_a_job_must_be_public_and_encrypted(url: str) -> None:
+def test_job_webhook_address_must_be_public_and_encrypted(url: str) -> None:
     settings = NotificationSettings(allow_job_webhooks=True)
     assert "webhook URL" in refusal(f"end:{url}", settings)
 
 
-def test_addresses_of_jobs_are_only_taken_where_that_is_allowed() -> None:
+def test_job_webhook_addresses_are_accepted_only_where_allowed() -> None:
     url = "https://hooks.example/T0/B0"
     assert "allow_job_webhooks" in refusal(f"end:{url}", NotificationSettings(targets={"m": MAIL}))
     assert refusal(f"end:{url}", NotificationSettings(allow_job_webhooks=True)) == ""
 
 
-def test_two_addresses_of_one_job_are_two_notifications_and_their_ids_tell_neither() -> None:
+def test_two_webhooks_of_one_job_have_distinct_opaque_ids() -> None:
     rows = [row_of("event-1", f"https://hooks.example/{name}", {}, 0) for name in ("a", "b")]
     assert rows[0].id != rows[1].id
     assert "hooks" not in rows[0].id

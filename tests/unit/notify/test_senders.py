@@ -50,7 +50,7 @@ def private(path: Path, text: str) -> str:
 # --- webhooks
 
 
-def test_a_webhook_gets_text_and_fields_and_cannot_be_made_to_call_a_channel() -> None:
+def test_webhook_gets_text_and_fields_and_cannot_mention_channel() -> None:
     with HttpReceiver() as receiver:
         tell(Target(kind="webhook", url=receiver.url))
     (got,), (headers,) = receiver.got, receiver.headers
@@ -60,7 +60,7 @@ def test_a_webhook_gets_text_and_fields_and_cannot_be_made_to_call_a_channel() -
     assert "X-Tgpu-Signature" not in headers
 
 
-def test_a_secret_signs_the_body(tmp_path: Path) -> None:
+def test_secret_signs_body(tmp_path: Path) -> None:
     secret = private(tmp_path / "secret", "s3cret\n")
     with HttpReceiver() as receiver:
         address = private(tmp_path / "url", receiver.url)
@@ -74,7 +74,7 @@ def test_a_secret_signs_the_body(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "everybody"), [(500, True), (503, True), (429, True), (404, False), (302, False)]
 )
-def test_an_answer_that_is_no_success_is_a_failure_and_no_redirect_is_followed(
+def test_non_success_response_is_failure_and_redirect_is_not_followed(
     status: int, everybody: bool
 ) -> None:
     with HttpReceiver() as receiver:
@@ -85,7 +85,7 @@ def test_an_answer_that_is_no_success_is_a_failure_and_no_redirect_is_followed(
     assert receiver.requests == 1
 
 
-def test_a_receiver_that_is_away_slow_or_no_web_server_fails_in_time() -> None:
+def test_unreachable_slow_or_invalid_receiver_fails_in_time() -> None:
     port = a_free_port()
     with pytest.raises(DeliveryFailed, match="cannot be reached"):
         tell(Target(kind="webhook", url=f"http://127.0.0.1:{port}/"))
@@ -106,7 +106,7 @@ def test_a_receiver_that_is_away_slow_or_no_web_server_fails_in_time() -> None:
             tell(Target(kind="webhook", url=url))
 
 
-def test_an_address_of_a_job_is_resolved_once_and_must_be_public() -> None:
+def test_job_webhook_address_is_resolved_once_and_must_be_public() -> None:
     senders = Senders(NotificationSettings(allow_job_webhooks=True, timeout_s=5))
     with pytest.raises(DeliveryFailed, match="not public"):
         asyncio.run(senders.send("https://localhost:1/", DOCUMENT, AT_MS))
@@ -132,7 +132,7 @@ def test_public_addresses_differ_from_private_ones() -> None:
         assert not webhook.is_public(inside), inside
 
 
-def test_a_secret_that_others_can_read_is_not_used(tmp_path: Path) -> None:
+def test_secret_readable_by_others_is_not_used(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("x")
     secret.chmod(0o644)
@@ -146,7 +146,7 @@ def test_a_secret_that_others_can_read_is_not_used(tmp_path: Path) -> None:
 # --- mail
 
 
-def test_a_mail_goes_to_the_address_that_the_rule_makes() -> None:
+def test_mail_goes_to_address_made_by_rule() -> None:
     with SmtpReceiver() as receiver:
         tell(
             Target(kind="email", to="{user}@lab.example, boss@lab.example"),
@@ -161,7 +161,7 @@ def test_a_mail_goes_to_the_address_that_the_rule_makes() -> None:
     assert "exit code" in mail.get_content()
 
 
-def test_what_a_user_writes_cannot_become_a_header_or_another_receiver() -> None:
+def test_user_text_cannot_inject_header_or_recipient() -> None:
     evil = DOCUMENT | {"text": "a\r\nBcc: all@lab.example\r\n\r\n.\r\nMAIL", "reason": ".\nx"}
     with SmtpReceiver() as receiver:
         tell(Target(kind="email", to="ann@lab.example"), evil, smtp_port=receiver.port)
@@ -179,7 +179,7 @@ def test_what_a_user_writes_cannot_become_a_header_or_another_receiver() -> None
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for a certificate")
-def test_a_mail_is_encrypted_and_the_login_comes_from_a_file(tmp_path: Path) -> None:
+def test_mail_is_encrypted_and_login_comes_from_file(tmp_path: Path) -> None:
     certificate = a_certificate(tmp_path)
     login = private(tmp_path / "login", "robot:pa:ss\n")
     with SmtpReceiver(certificate=certificate, login="robot:pa:ss") as receiver:
@@ -201,7 +201,7 @@ def test_a_mail_is_encrypted_and_the_login_comes_from_a_file(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for a certificate")
-def test_a_mail_goes_over_tls_from_the_beginning_of_the_connection(tmp_path: Path) -> None:
+def test_mail_uses_implicit_tls(tmp_path: Path) -> None:
     certificate = a_certificate(tmp_path)
     with SmtpReceiver(certificate=certificate, login="a:b", implicit_tls=True) as receiver:
         tell(
@@ -216,7 +216,7 @@ def test_a_mail_goes_over_tls_from_the_beginning_of_the_connection(tmp_path: Pat
     assert receiver.was_encrypted == [True]
 
 
-def test_a_mail_server_without_encryption_is_refused_unless_that_is_wanted() -> None:
+def test_mail_server_without_encryption_is_rejected_unless_allowed() -> None:
     with SmtpReceiver() as receiver, pytest.raises(DeliveryFailed, match="does not offer STARTTLS"):
         tell(
             Target(kind="email", to="ann@lab.example"),
@@ -226,7 +226,7 @@ def test_a_mail_server_without_encryption_is_refused_unless_that_is_wanted() -> 
     assert receiver.mails == []
 
 
-def test_a_mail_server_that_refuses_or_is_silent_is_a_failure() -> None:
+def test_rejecting_or_silent_mail_server_is_failure() -> None:
     with SmtpReceiver() as receiver:
         receiver.refused = "RCPT"
         with pytest.raises(DeliveryFailed, match="550") as failed:
@@ -262,7 +262,7 @@ def mail_threads() -> int:
 
 
 @pytest.mark.parametrize("is_endless", [False, True], ids=["silent", "endless"])
-def test_mail_servers_that_hang_neither_block_the_loop_nor_pile_up_threads(
+def test_hanging_mail_servers_neither_block_loop_nor_accumulate_threads(
     is_endless: bool,
 ) -> None:
     stop = threading.Event()
@@ -310,7 +310,7 @@ def a_program(tmp_path: Path, text: str) -> Target:
     return Target(kind="command", command=(sys.executable, str(script), str(tmp_path / "out")))
 
 
-def test_a_program_gets_the_document_and_variables_and_nothing_in_its_arguments(
+def test_program_gets_document_and_variables_and_no_arguments(
     tmp_path: Path,
 ) -> None:
     target = a_program(
@@ -326,7 +326,7 @@ def test_a_program_gets_the_document_and_variables_and_nothing_in_its_arguments(
     assert "GPU_SCHEDULER" not in text
 
 
-def test_a_program_that_fails_hangs_or_is_not_there_is_a_failure(tmp_path: Path) -> None:
+def test_failing_hanging_or_missing_program_is_failure(tmp_path: Path) -> None:
     with pytest.raises(DeliveryFailed, match="exit code 4"):
         tell(a_program(tmp_path, "raise SystemExit(4)"))
     with pytest.raises(DeliveryFailed, match=r"longer than 0.5 s"):

@@ -132,7 +132,7 @@ def told(receiver: HttpReceiver, *events: str, **changes: Any) -> NotificationSe
     return NotificationSettings(targets={"hook": target}, **(quick | changes))
 
 
-def test_a_job_tells_what_it_was_asked_to_and_others_say_nothing(tmp_path: Path) -> None:
+def test_only_requested_events_of_job_are_notified(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
 
         async def test(house: House) -> None:
@@ -179,7 +179,7 @@ def replace_target(settings: NotificationSettings, **changes: Any) -> Notificati
     return replace(settings, targets={"hook": msgspec.structs.replace(target, **changes)})
 
 
-def test_an_array_tells_its_end_once(tmp_path: Path) -> None:
+def test_array_notifies_its_end_once(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
 
         async def test(house: House) -> None:
@@ -197,7 +197,7 @@ def test_an_array_tells_its_end_once(tmp_path: Path) -> None:
     assert [one["event"] for one in receiver.got] == ["end", "end"]
 
 
-def test_what_a_receiver_refuses_comes_again_with_the_same_id(tmp_path: Path) -> None:
+def test_rejected_notification_is_resent_with_same_id(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
         receiver.status = 500
 
@@ -240,7 +240,7 @@ def test_target_that_is_down_does_not_delay_others(tmp_path: Path) -> None:
         in_house(tmp_path, replace(settings, targets=targets), test)
 
 
-def test_a_restart_loses_nothing_and_repeats_nothing_that_was_written_down(tmp_path: Path) -> None:
+def test_restart_neither_loses_nor_repeats_stored_notifications(tmp_path: Path) -> None:
     """The receiver is away, the server dies, something happens that nobody has looked at yet."""
     with HttpReceiver() as receiver:
         receiver.status = 503
@@ -280,7 +280,7 @@ def test_a_restart_loses_nothing_and_repeats_nothing_that_was_written_down(tmp_p
     assert len(set(receiver.ids())) == 4
 
 
-def test_a_full_disk_delays_and_loses_nothing(tmp_path: Path, monkeypatch: Any) -> None:
+def test_full_disk_delays_and_loses_nothing(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(service, "RETRY_S", 0.05)
     with HttpReceiver() as receiver:
 
@@ -306,9 +306,7 @@ def test_a_full_disk_delays_and_loses_nothing(tmp_path: Path, monkeypatch: Any) 
     assert len(receiver.got) == 1
 
 
-def test_a_store_that_is_away_at_the_start_delays_and_loses_nothing(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_store_outage_at_start_delays_and_loses_nothing(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(service, "RETRY_S", 0.05)
     monkeypatch.setattr(Disk, "blips", 2)
     with HttpReceiver() as receiver:
@@ -321,7 +319,7 @@ def test_a_store_that_is_away_at_the_start_delays_and_loses_nothing(
     assert len(receiver.got) == 1
 
 
-def test_what_cannot_be_delivered_in_time_is_given_up_with_an_event(tmp_path: Path) -> None:
+def test_undeliverable_notification_expires_with_event(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
         receiver.status = 500
 
@@ -339,7 +337,7 @@ def test_what_cannot_be_delivered_in_time_is_given_up_with_an_event(tmp_path: Pa
         in_house(tmp_path, told(receiver, "end", retry_most_s=1.0), test)
 
 
-def test_more_than_may_wait_is_dropped_with_an_event(tmp_path: Path) -> None:
+def test_notifications_over_backlog_limit_are_dropped_with_event(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
         receiver.status = 500
 
@@ -416,7 +414,7 @@ def test_free_gpus_are_notified_when_there_were_none_before(tmp_path: Path) -> N
     assert [one["text"] for one in receiver.got] == ["8 GPUs are free"]
 
 
-def test_free_gpus_of_a_node_that_was_away_are_no_news(tmp_path: Path) -> None:
+def test_free_gpus_of_returning_node_are_not_notified(tmp_path: Path) -> None:
     """A server that has just started waits for its node, whose GPUs were free all the time."""
     with HttpReceiver() as receiver:
 
@@ -579,7 +577,7 @@ def test_owner_gets_one_warning_for_the_tasks_of_an_array(tmp_path: Path) -> Non
     in_house(tmp_path, NotificationSettings(), test)
 
 
-def test_what_is_held_is_read_once_for_many_events(
+def test_holdings_are_read_once_for_many_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with HttpReceiver() as receiver:

@@ -61,7 +61,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
-def test_the_shape_of_a_known_model_gives_the_published_number_of_parameters(name: str) -> None:
+def test_shape_of_known_model_gives_published_parameter_count(name: str) -> None:
     assert all_known()[name].parameters == PUBLISHED[name]
 
 
@@ -77,7 +77,7 @@ def test_the_shape_of_a_known_model_gives_the_published_number_of_parameters(nam
         ("llama-3.1-70b", 327_680),
     ],
 )
-def test_the_cache_per_token_is_the_published_one(name: str, bytes_per_token: int) -> None:
+def test_cache_per_token_is_as_published(name: str, bytes_per_token: int) -> None:
     shape = LATENT[name][1] if name in LATENT else all_known()[name]
     assert 2 * shape.cache_values_per_token == bytes_per_token
 
@@ -98,7 +98,7 @@ def test_the_cache_per_token_is_the_published_one(name: str, bytes_per_token: in
         ("DeepSeek-R1-Distill-Llama-8B", "llama-3.1-8b"),
     ],
 )
-def test_a_family_is_found_in_the_ways_people_write_it(name: str, known: str) -> None:
+def test_model_family_is_found_in_common_spellings(name: str, known: str) -> None:
     model = named_model(name)
     assert model.shape == all_known()[known]
     assert model.parameters_from == f"the published shape of {known}"
@@ -114,7 +114,7 @@ def test_a_family_is_found_in_the_ways_people_write_it(name: str, known: str) ->
         ("qwen2.5-vl-7b-inst", 7),
     ],
 )
-def test_an_unknown_model_has_the_size_in_its_name(name: str, billions: float) -> None:
+def test_unknown_model_has_size_from_its_name(name: str, billions: float) -> None:
     model = named_model(name)
     assert model.parameters == round(billions * 1e9)
     assert "in the name" in model.parameters_from
@@ -122,12 +122,12 @@ def test_an_unknown_model_has_the_size_in_its_name(name: str, billions: float) -
 
 
 @pytest.mark.parametrize("name", ["x", "", "resnet50", "yolov8m", "large", "bert-base", "8bit"])
-def test_a_name_without_a_size_is_refused_with_a_way_out(name: str) -> None:
+def test_name_without_size_is_rejected_with_alternative(name: str) -> None:
     with pytest.raises(InvalidRequest, match="-7b, or the directory of the model"):
         named_model(name)
 
 
-def test_the_nearest_known_model_is_counted_in_factors() -> None:
+def test_nearest_known_model_is_measured_by_ratio() -> None:
     assert nearest(9_000_000_000)[0] == "gemma-2-9b"
     assert nearest(500_000_000_000)[0] == "llama-3.1-405b"
     assert nearest(1)[0] == "qwen2.5-0.5b"
@@ -137,7 +137,7 @@ def part(need: Any, name: str) -> float:
     return next(p.size_bytes for p in need.parts if p.name == name) / GIB
 
 
-def test_inference_is_weights_cache_and_a_little() -> None:
+def test_inference_is_weights_cache_and_overhead() -> None:
     need = memory_need(named_model("qwen2.5-32b"), Use(context=32_768, dtype="bf16"))
     assert part(need, "weights") == pytest.approx(61.03, abs=0.01)
     assert part(need, "KV cache") == 8.0
@@ -146,7 +146,7 @@ def test_inference_is_weights_cache_and_a_little() -> None:
     assert fit_on(need, "A100-40GB", 40 * 1024).count == 2
 
 
-def test_full_training_takes_sixteen_bytes_for_each_parameter() -> None:
+def test_full_training_takes_sixteen_bytes_per_parameter() -> None:
     # ZeRO (Rajbhandari et al. 2020): 7.5 billion parameters take 120 GB before activations.
     need = memory_need(named_model("x-7.5b"), Use(train=Train.FULL, context=1))
     states = sum(p.size_bytes for p in need.parts[:3])
@@ -155,7 +155,7 @@ def test_full_training_takes_sixteen_bytes_for_each_parameter() -> None:
     assert sum(p.size_bytes for p in same.parts[:3]) == 120_000_000_000
 
 
-def test_qlora_brings_large_models_onto_one_card() -> None:
+def test_qlora_fits_large_models_on_one_card() -> None:
     # QLoRA (Dettmers et al. 2023): 65 billion parameters on one GPU of 48 GB, 33 on 24 GB.
     large = memory_need(named_model("guanaco-65b"), Use(train=Train.QLORA, context=512))
     assert fit_on(large, "A40", 48 * 1024).count == 1
@@ -165,7 +165,7 @@ def test_qlora_brings_large_models_onto_one_card() -> None:
     assert fit_on(lora, "RTX3090", 24 * 1024).count > 1
 
 
-def test_adapters_have_the_published_number_of_parameters() -> None:
+def test_adapters_have_published_parameter_count() -> None:
     # peft, Llama 3.1 8B, r=16 on all linear layers: "trainable params: 41,943,040".
     assert all_known()["llama-3.1-8b"].adapter_parameters(16) == 41_943_040
 
@@ -183,14 +183,14 @@ def test_more_context_batch_or_bits_never_takes_less() -> None:
     assert kept > memory_need(model, Use(train=Train.LORA)).total_bytes
 
 
-def test_quantised_weights_are_smaller_but_for_the_embeddings() -> None:
+def test_quantised_weights_are_smaller_except_embeddings() -> None:
     model = named_model("llama-3.1-8b-awq")
     assert memory_need(model, Use()).dtype == "int4"
     # The files of such a quantisation of this model have 5.7 GB on the Hub.
     assert part(memory_need(model, Use()), "weights") * GIB / 1e9 == pytest.approx(5.7, abs=0.1)
 
 
-def test_a_wrong_use_is_refused() -> None:
+def test_invalid_use_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match="data type 'fp7' is not known"):
         Use(dtype="fp7")
     with pytest.raises(InvalidRequest, match="must be 1 or more"):
@@ -230,7 +230,7 @@ def a_model(tmp_path: Path, config: dict[str, Any] = CONFIG) -> Path:
     return directory
 
 
-def test_a_directory_is_counted_to_the_last_parameter(tmp_path: Path) -> None:
+def test_directory_is_counted_to_last_parameter(tmp_path: Path) -> None:
     directory = a_model(tmp_path)
     a_tensor_file(directory / "a.safetensors", {"x.weight": ("BF16", [100, 64], 12_800)})
     a_tensor_file(
@@ -252,14 +252,14 @@ def test_a_directory_is_counted_to_the_last_parameter(tmp_path: Path) -> None:
     assert other.parts[0].size_bytes == model.parameters * 4
 
 
-def test_a_directory_without_tensors_goes_by_its_shape(tmp_path: Path) -> None:
+def test_directory_without_tensors_is_estimated_by_shape(tmp_path: Path) -> None:
     model = read_model(a_model(tmp_path))
     assert model.parameters == shape_of(CONFIG).parameters
     assert "no safetensors" in model.parameters_from
     assert model.dtype == "bf16"
 
 
-def test_packed_weights_are_counted_as_what_they_unpack_to() -> None:
+def test_packed_weights_count_as_unpacked() -> None:
     header = {
         "q.qweight": {"dtype": "I32", "shape": [8, 64], "data_offsets": [0, 2048]},
         "q.scales": {"dtype": "F16", "shape": [4, 64], "data_offsets": [2048, 2560]},
@@ -275,14 +275,14 @@ def test_packed_weights_are_counted_as_what_they_unpack_to() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"\xff" * 8, struct.pack("<Q", 5) + b"[1,2]", struct.pack("<Q", 4) + b"{}"]
 )
-def test_a_file_that_is_no_safetensors_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_invalid_safetensors_file_is_rejected(tmp_path: Path, data: bytes) -> None:
     directory = a_model(tmp_path)
     (directory / "model.safetensors").write_bytes(data)
     with pytest.raises(InvalidInput, match=r"model\.safetensors"):
         read_model(directory)
 
 
-def test_an_index_cannot_lead_out_of_its_directory(tmp_path: Path) -> None:
+def test_index_cannot_leave_its_directory(tmp_path: Path) -> None:
     directory = a_model(tmp_path)
     index = {"weight_map": {"x": "../../etc/passwd"}}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -291,12 +291,12 @@ def test_an_index_cannot_lead_out_of_its_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("config", [[], {}, {"hidden_size": 8}, "x"])
-def test_a_configuration_without_a_shape_is_refused(tmp_path: Path, config: Any) -> None:
+def test_configuration_without_shape_is_rejected(tmp_path: Path, config: Any) -> None:
     with pytest.raises(InvalidInput, match=r"config\.json"):
         read_model(a_model(tmp_path, config))
 
 
-def test_compressed_caches_and_nested_configurations_are_understood() -> None:
+def test_compressed_caches_and_nested_configurations_are_supported() -> None:
     latent = shape_of(CONFIG | {"kv_lora_rank": 512, "qk_rope_head_dim": 64})
     assert latent.cache_values_per_token == 2 * 576
     assert shape_of({"text_config": CONFIG}) == shape_of(CONFIG)
@@ -305,7 +305,7 @@ def test_compressed_caches_and_nested_configurations_are_understood() -> None:
 # --- where it fits, and what a job asks for
 
 
-def test_the_fewest_gpus_come_first() -> None:
+def test_fewest_gpus_come_first() -> None:
     need = memory_need(named_model("llama-3.1-70b"), Use())
     found = fits(need, known_kinds(["A100", "H200", "T4"]))
     assert [(fit.count, fit.gpu) for fit in found] == [
@@ -319,7 +319,7 @@ def test_the_fewest_gpus_come_first() -> None:
     assert fit_on(giant, "T4", 16 * 1024) is None
 
 
-def test_a_small_model_takes_a_share_in_steps() -> None:
+def test_small_model_takes_share_in_steps() -> None:
     need = memory_need(named_model("qwen2.5-0.5b"), Use(context=512))
     assert share_of_one(need, 80 * 1024) == 0.05
     assert share_of_one(need, 4 * 1024) == pytest.approx(0.5, abs=0.1)
@@ -329,7 +329,7 @@ def test_a_small_model_takes_a_share_in_steps() -> None:
 KINDS = gpu_kinds([{"model": "A100", "memory_mb": 81_920}] * 8)
 
 
-def test_a_model_of_the_file_takes_what_the_file_says() -> None:
+def test_model_of_file_uses_values_of_file() -> None:
     config = {"default_requirement": 3.0, "models": {"qwen2.5-7b": 2.5}}
     assert fields_for("qwen2.5-7b", config, {})[0] == {"gpu_count": 2.5}
     fields, how = fields_for("mystery", config, KINDS)
@@ -339,7 +339,7 @@ def test_a_model_of_the_file_takes_what_the_file_says() -> None:
         fields_for("mystery", {}, KINDS)
 
 
-def test_an_unknown_model_is_estimated_for_the_gpus_that_there_are() -> None:
+def test_unknown_model_is_estimated_for_available_gpus() -> None:
     fields, how = fields_for("llama-3.1-70b,context=32k", {}, KINDS)
     assert fields["gpu_count"] == 2
     assert fields["gpu_memory_mb_per_gpu"] * 2 * MIB > 141_000_000_000
@@ -356,12 +356,12 @@ def test_an_unknown_model_is_estimated_for_the_gpus_that_there_are() -> None:
 @pytest.mark.parametrize(
     "text", ["", ",context=1", "x-7b,context=", "x-7b,train=half", "x-7b,foo=1", "x-7b,batch=-1"]
 )
-def test_a_wrong_llm_option_is_refused(text: str) -> None:
+def test_invalid_llm_option_is_rejected(text: str) -> None:
     with pytest.raises(InvalidRequest):
         wanted_model(text)
 
 
-def test_the_use_of_a_model_is_read() -> None:
+def test_model_use_is_parsed() -> None:
     assert wanted_model("x-7b, context=32k,dtype=int4,batch=4,train=qlora,rank=8") == (
         "x-7b",
         Use(context=32_768, dtype="int4", batch=4, train=Train.QLORA, rank=8),

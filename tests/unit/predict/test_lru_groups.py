@@ -4,7 +4,7 @@ from gpu_scheduler.predict.history import MAX_GROUPS, History, LruGroups
 from tests.builders import HOUR, MINUTE, a_job
 
 
-def test_the_group_that_has_learnt_nothing_for_longest_is_forgotten() -> None:
+def test_least_recently_updated_group_is_evicted() -> None:
     groups: LruGroups[list[int]] = LruGroups(most=2)
     groups.learning("a", list).append(1)
     groups.learning("b", list).append(2)
@@ -13,7 +13,7 @@ def test_the_group_that_has_learnt_nothing_for_longest_is_forgotten() -> None:
     assert (groups.get("a"), groups.get("b"), groups.get("c")) == ([1, 3], None, [4])
 
 
-def test_to_look_at_a_group_does_not_keep_it() -> None:
+def test_lookup_does_not_keep_group() -> None:
     groups: LruGroups[list[int]] = LruGroups(most=2)
     groups.learning("a", list)
     groups.learning("b", list)
@@ -22,7 +22,7 @@ def test_to_look_at_a_group_does_not_keep_it() -> None:
     assert "a" not in groups
 
 
-def test_a_sweep_of_names_without_end_does_not_fill_the_memory() -> None:
+def test_endless_names_do_not_fill_memory() -> None:
     history = History()
     history.end(a_job(name="first"), 5 * HOUR, 0)
     for number in range(MAX_GROUPS + 10):

@@ -18,7 +18,7 @@ def settings(*, auth: bool = True, **api: Any) -> Settings:
     return Settings(api=ApiSettings(**api), auth=AuthSettings(enabled=auth))
 
 
-def test_loopback_needs_nothing() -> None:
+def test_loopback_needs_no_tls() -> None:
     for host in ("127.0.0.1", "::1", "localhost", "127.1.2.3"):
         assert check_access(settings(host=host)) == ()
 
@@ -30,25 +30,25 @@ def test_other_addresses_need_tls(host: str) -> None:
     assert check_access(settings(host=host, tls_certificate="c", tls_key="k")) == ()
 
 
-def test_without_tls_only_if_that_is_said_and_then_with_a_warning() -> None:
+def test_tls_may_be_disabled_explicitly_with_warning() -> None:
     (warning,) = check_access(settings(host="10.1.2.3", allow_plain_http=True))
     assert "without TLS" in warning
 
 
-def test_auth_can_be_off_on_loopback_only_and_with_a_warning() -> None:
+def test_auth_may_be_off_only_on_loopback_with_warning() -> None:
     (warning,) = check_access(settings(auth=False))
     assert warning.startswith("auth is off")
     with pytest.raises(InvalidRequest, match="could do everything"):
         check_access(settings(auth=False, host="10.1.2.3", tls_certificate="c", tls_key="k"))
 
 
-def test_a_certificate_needs_its_key() -> None:
+def test_certificate_needs_key() -> None:
     for half in ({"tls_certificate": "c"}, {"tls_key": "k"}):
         with pytest.raises(InvalidRequest, match="TLS needs both"):
             check_access(settings(**half))
 
 
-def test_the_machines_own_name_may_be_called_where_it_can_be() -> None:
+def test_host_name_is_accepted_when_server_is_reachable_by_it() -> None:
     assert host_names(ApiSettings()) == ()
     names = host_names(ApiSettings(host="10.1.2.3", host_names=("gpu.lab",)))
     assert set(names) == {"gpu.lab", "10.1.2.3", "[10.1.2.3]", socket.gethostname()}
@@ -63,7 +63,7 @@ def a_certificate(tmp_path: Path, name: str = "server") -> tuple[Certificate, Pa
     return Certificate(api), certificate, key
 
 
-def test_a_key_that_everybody_may_read_is_refused(tmp_path: Path) -> None:
+def test_world_readable_key_is_rejected(tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     key.chmod(0o644)
     api = ApiSettings(tls_certificate=str(certificate), tls_key=str(key))
@@ -73,7 +73,7 @@ def test_a_key_that_everybody_may_read_is_refused(tmp_path: Path) -> None:
     assert Certificate(api).context.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
-def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
+def test_key_of_another_certificate_is_rejected(tmp_path: Path) -> None:
     certificate, _ = make_certificate(tmp_path, "one")
     _, key = make_certificate(tmp_path, "two")
     with pytest.raises(InvalidInput, match="are not a certificate and its key"):
@@ -99,7 +99,7 @@ def served_name(context: ssl.SSLContext) -> str:
     return "two" if b"two" in shown else "one"
 
 
-def test_a_new_certificate_is_taken_over_and_a_broken_one_is_not(tmp_path: Path) -> None:
+def test_new_certificate_is_reloaded_and_broken_one_ignored(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     used, certificate, key = a_certificate(tmp_path, "one")
     assert served_name(used.context) == "one"
@@ -115,7 +115,7 @@ def test_a_new_certificate_is_taken_over_and_a_broken_one_is_not(tmp_path: Path)
 # --- issuers
 
 
-def test_an_issuer_needs_a_name_and_an_audience(tmp_path: Path) -> None:
+def test_issuer_needs_name_and_audience(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.touch(0o600)
     file.write_bytes(b"s" * 32)

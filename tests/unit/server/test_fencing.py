@@ -21,23 +21,23 @@ def run(*argv: str) -> tuple[int, bytes]:
     return asyncio.run(scenario())
 
 
-def test_the_exit_code_and_the_words_of_a_command_are_heard() -> None:
+def test_exit_code_and_output_of_command_are_returned() -> None:
     assert run("sh", "-c", "echo power off $TGPU_NODE; exit 3") == (3, b"power off n7\n")
     assert run("sh", "-c", "kill -9 $$") == (-9, b"")
     assert run("true") == (0, b"")
 
 
-def test_only_the_last_of_many_words_is_kept() -> None:
+def test_only_end_of_long_output_is_kept() -> None:
     code, output = run("sh", "-c", "yes | head -c 1000000; echo last")
     assert (code, output[-5:], len(output)) == (0, b"last\n", 64 * 1024)
 
 
-def test_a_command_that_is_not_there_is_an_error() -> None:
+def test_missing_command_is_error() -> None:
     with pytest.raises(FileNotFoundError):
         run("/nowhere/fence")
 
 
-def test_a_command_that_takes_too_long_is_killed_with_all_it_has_started() -> None:
+def test_command_that_times_out_is_killed_with_its_children() -> None:
     async def scenario() -> int:
         child = Child(("sh", "-c", "sleep 600 & echo $!; wait"), {"PATH": "/usr/bin:/bin"})
         while not child.output.endswith(b"\n"):  # noqa: ASYNC110 - what it says is all there is

@@ -39,13 +39,13 @@ async def told_turns() -> tuple[int, set[str]]:
     return turns, told
 
 
-def test_others_have_their_turn_between_any_two_forecasts() -> None:
+def test_event_loop_runs_between_forecasts() -> None:
     turns, told = asyncio.run(told_turns())
     assert len(told) == WAITING
     assert turns > WAITING
 
 
-def test_a_look_ends_when_it_has_used_its_time_and_the_next_one_goes_on() -> None:
+def test_recording_stops_at_time_budget_and_continues_later() -> None:
     async def told_after_each_look() -> list[int]:
         loop = Loop(MemoryStore(), a_core, lambda: 0)
         loop.start()
@@ -66,7 +66,7 @@ def test_a_look_ends_when_it_has_used_its_time_and_the_next_one_goes_on() -> Non
 
 
 @pytest.mark.parametrize("burst_goes_on", [False, True])
-def test_in_a_flood_of_jobs_looks_are_put_off_but_not_for_ever(
+def test_recording_is_delayed_during_bursts_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch, burst_goes_on: bool
 ) -> None:
     monkeypatch.setattr("gpu_scheduler.server.background.forecast_recorder.BURST", 3)

@@ -17,14 +17,14 @@ def settings_of(**values: Any) -> Settings:
     return load(None, flags=flags, environ={}).settings
 
 
-def test_by_default_grpc_is_plain_on_loopback_and_encrypted_elsewhere() -> None:
+def test_grpc_is_plain_on_loopback_and_encrypted_elsewhere_by_default() -> None:
     assert not speaks_tls(settings_of())
     assert speaks_tls(settings_of(grpc__host="0.0.0.0"))
     assert speaks_tls(settings_of(api__tls_certificate="/site.pem", api__tls_key="/site.key"))
     assert speaks_tls(settings_of(grpc__tls="on"))
 
 
-def test_grpc_can_listen_elsewhere_than_http() -> None:
+def test_grpc_can_listen_on_another_address_than_http() -> None:
     assert grpc_host(settings_of()) == "127.0.0.1"
     assert grpc_host(settings_of(grpc__host="10.0.0.1")) == "10.0.0.1"
 
@@ -41,7 +41,7 @@ def test_client_certificates_need_tls() -> None:
         check_grpc(settings_of(grpc__client_ca="/ca.pem"))
 
 
-def test_files_that_hold_no_certificates_are_refused(tmp_path: Path) -> None:
+def test_files_without_certificates_are_rejected(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     file = tmp_path / "ca.pem"
     file.write_text("nothing")
@@ -51,7 +51,7 @@ def test_files_that_hold_no_certificates_are_refused(tmp_path: Path) -> None:
         GrpcCertificates(settings_of(grpc__client_ca="/nowhere", grpc__tls="on"))
 
 
-def test_a_key_that_is_not_of_the_certificate_is_refused(tmp_path: Path) -> None:
+def test_key_that_does_not_match_certificate_is_rejected(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     certificate, _ = make_certificate(tmp_path, "one")
     _, key = make_certificate(tmp_path, "other")

@@ -37,7 +37,7 @@ def server() -> Iterator[tuple[subprocess.Popen[str], int]]:
             process.kill()
 
 
-def test_many_handshakes_at_once_do_not_bring_the_server_down(
+def test_concurrent_handshakes_do_not_crash_server(
     server: tuple[subprocess.Popen[str], int],
 ) -> None:
     process, port = server

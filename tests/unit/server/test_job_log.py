@@ -45,7 +45,7 @@ def lines_of(work: Callable[[Loop, Lines, Clock], Any]) -> Lines:
     return lines
 
 
-def test_assignment_start_and_end_of_a_job_are_lines_with_its_gpus() -> None:
+def test_assignment_start_and_end_are_logged_with_gpus() -> None:
     async def work(loop: Loop, lines: Lines, _: Clock) -> None:
         await loop.apply(Submit(a_job(id="", user="ann", gpus=2)))
         await until(lambda: len(lines) == 1)
@@ -75,7 +75,7 @@ def test_logging_does_not_keep_an_array_from_ending() -> None:
     assert [line.get("task") for line in lines if line["event"] == "job completed"][-1] is None
 
 
-def test_a_burst_is_cut_short_and_counted() -> None:
+def test_burst_is_truncated_and_counted() -> None:
     async def work(loop: Loop, lines: Lines, clock: Clock) -> None:
         burst = [EventRow(at_ms=0, kind="failed", job_id=f"job-{n}") for n in range(100)]
         await loop.apply(Record(tuple(burst)))

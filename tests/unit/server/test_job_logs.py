@@ -16,7 +16,7 @@ from gpu_scheduler.wire import agent_pb2 as pb
 from tests.builders import a_core, a_job, a_node
 
 
-def test_a_log_can_be_read_while_the_end_is_being_committed(
+def test_log_can_be_read_while_end_is_being_committed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def read(node_id: str, _: pb.LogRequest) -> AsyncIterator[bytes]:

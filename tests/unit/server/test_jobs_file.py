@@ -48,7 +48,7 @@ def with_file(
     asyncio.run(run())
 
 
-def test_a_mark_before_the_text_is_no_part_of_its_first_line(tmp_path: Path) -> None:
+def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "jobs.txt").write_text("0,/data/first.sh,,,\n", encoding="utf-8-sig")
 
     async def test(jobs_file: JobsFile, store: MemoryStore) -> None:
@@ -58,7 +58,7 @@ def test_a_mark_before_the_text_is_no_part_of_its_first_line(tmp_path: Path) -> 
     with_file(tmp_path, test)
 
 
-def test_every_line_becomes_one_job_however_often_the_file_is_read(tmp_path: Path) -> None:
+def test_every_line_becomes_one_job_however_often_file_is_read(tmp_path: Path) -> None:
     file = tmp_path / "jobs.txt"
     file.write_text(TEXT)
     owner = pwd.getpwuid(file.stat().st_uid).pw_name
@@ -88,7 +88,7 @@ def test_every_line_becomes_one_job_however_often_the_file_is_read(tmp_path: Pat
     with_file(tmp_path, test)
 
 
-def test_a_bad_line_costs_only_itself(tmp_path: Path) -> None:
+def test_invalid_line_is_skipped_alone(tmp_path: Path) -> None:
     (tmp_path / "jobs.txt").write_text("9,what,is,this,\n1,/bin/true,,,\n1,/bin/true,,x,0-99\n")
 
     async def test(jobs_file: JobsFile, store: MemoryStore) -> None:
@@ -98,7 +98,7 @@ def test_a_bad_line_costs_only_itself(tmp_path: Path) -> None:
     with_file(tmp_path, test)
 
 
-def test_a_file_that_others_may_write_is_not_read(tmp_path: Path) -> None:
+def test_file_writable_by_others_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "jobs.txt"
     file.write_text(TEXT)
     file.chmod(0o666)
@@ -111,7 +111,7 @@ def test_a_file_that_others_may_write_is_not_read(tmp_path: Path) -> None:
     with_file(tmp_path, test)
 
 
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_symlink_is_not_followed(tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text(TEXT)
     (tmp_path / "jobs.txt").symlink_to(other)
@@ -135,7 +135,7 @@ def test_pipe_instead_of_a_jobs_file_does_not_block(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"1,/bin/true,,,0-x\n"])
-def test_a_file_that_cannot_be_read_is_looked_at_again(tmp_path: Path, content: bytes) -> None:
+def test_unreadable_file_is_retried(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "jobs.txt"
     file.write_bytes(content)
 
@@ -153,7 +153,7 @@ def test_a_file_that_cannot_be_read_is_looked_at_again(tmp_path: Path, content: 
     with_file(tmp_path, test)
 
 
-def test_a_line_that_makes_no_sense_costs_only_itself(
+def test_line_rejected_by_scheduler_is_skipped_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "jobs.txt").write_text("1,/bin/false,,,\n1,/bin/true,,,\n")
@@ -169,7 +169,7 @@ def test_a_line_that_makes_no_sense_costs_only_itself(
     with_file(tmp_path, test)
 
 
-def test_a_file_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
+def test_missing_file_is_awaited(tmp_path: Path) -> None:
     async def test(jobs_file: JobsFile, store: MemoryStore) -> None:
         assert await jobs_file.read() == 0
         assert store.jobs() == []
@@ -177,7 +177,7 @@ def test_a_file_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
     with_file(tmp_path, test)
 
 
-def test_jobs_of_the_servers_own_user_have_the_environment_it_was_started_in(
+def test_jobs_of_server_user_have_start_environment_of_server(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "python3").touch(0o755)
@@ -206,7 +206,7 @@ def test_jobs_of_the_servers_own_user_have_the_environment_it_was_started_in(
     with_file(tmp_path, test, started_in)
 
 
-def test_a_line_that_is_still_being_written_is_not_run_by_halves(tmp_path: Path) -> None:
+def test_partially_written_line_is_not_submitted(tmp_path: Path) -> None:
     file = tmp_path / "jobs.txt"
     file.write_text("1,/bin/true,,first,\n1,/bin/true,,--epochs 1")
 

@@ -61,7 +61,7 @@ def an_event() -> EventRow:
     return EventRow(at_ms=1, kind="test", job_id="job-1")
 
 
-def test_one_server_leads_and_the_others_wait_until_its_lease_has_run_out(house: House) -> None:
+def test_one_server_leads_and_others_wait_until_lease_expires(house: House) -> None:
     a, b = house.server("a"), house.server("b")
     first = a.acquire()
     assert first
@@ -76,7 +76,7 @@ def test_one_server_leads_and_the_others_wait_until_its_lease_has_run_out(house:
     assert not a.renew(first), "its term is over"
 
 
-def test_of_many_that_try_at_once_exactly_one_takes_the_lead(house: House) -> None:
+def test_exactly_one_of_many_candidates_acquires_lease(house: House) -> None:
     servers = [house.server(f"s{number}") for number in range(8)]
     taken: list[int | None] = []
     threads = [
@@ -103,7 +103,7 @@ def test_renewal_keeps_the_term_and_released_lease_is_free_at_once(
     assert b.renew(second), "who has lost it cannot give it back"
 
 
-def test_terms_go_on_rising_in_a_database_that_was_restored_from_a_backup(house: House) -> None:
+def test_terms_keep_rising_after_restore_from_backup(house: House) -> None:
     a = house.server("a")
     term = a.acquire() or 0
     a.release(term)
@@ -112,7 +112,7 @@ def test_terms_go_on_rising_in_a_database_that_was_restored_from_a_backup(house:
     assert (a.acquire() or 0) >= term
 
 
-def test_the_servers_that_stand_by_are_known_until_they_leave(house: House) -> None:
+def test_standbys_are_listed_until_they_leave(house: House) -> None:
     a, b, c = house.server("a"), house.server("b"), house.server("c")
     a.acquire()
     for one in (a, b, c):
@@ -122,7 +122,7 @@ def test_the_servers_that_stand_by_are_known_until_they_leave(house: House) -> N
     assert [one.name for one in b.heartbeat().standbys] == ["b"]
 
 
-def test_all_servers_have_one_secret(house: House) -> None:
+def test_all_servers_share_one_secret(house: House) -> None:
     first = house.server("a").cluster_secret()
     assert len(first) == 32
     assert house.server("b").cluster_secret() == first
@@ -174,7 +174,7 @@ def test_take_over_waits_for_a_commit_in_progress(
             check_term(term, commit)
 
 
-def test_a_renewal_does_not_wait_for_a_long_commit(house: House) -> None:
+def test_renewal_does_not_wait_for_long_commit(house: House) -> None:
     a = house.server("a")
     term = a.acquire() or 0
     with house.connection() as commit, commit.transaction():
@@ -182,7 +182,7 @@ def test_a_renewal_does_not_wait_for_a_long_commit(house: House) -> None:
         assert a.renew(term)
 
 
-def test_a_writer_that_froze_within_a_commit_is_cut_off(house: House) -> None:
+def test_writer_frozen_in_commit_is_terminated(house: House) -> None:
     a, b = house.server("a"), house.server("b")
     term = a.acquire() or 0
     frozen = house.connection(f"{WRITER} of a")
@@ -195,7 +195,7 @@ def test_a_writer_that_froze_within_a_commit_is_cut_off(house: House) -> None:
     frozen.close()
 
 
-def test_a_writer_whose_lease_still_holds_is_left_alone(house: House) -> None:
+def test_writer_with_valid_lease_is_left_alone(house: House) -> None:
     a, b = house.server("a"), house.server("b")
     term = a.acquire() or 0
     with house.connection(f"{WRITER} of a") as busy, busy.transaction():
@@ -218,7 +218,7 @@ def test_locked_lease_row_is_reported_and_retried(house: House) -> None:
     assert a.renew(term)
 
 
-def test_a_database_that_is_away_is_said_so_and_asked_again(house: House) -> None:
+def test_unavailable_database_is_reported_and_retried(house: House) -> None:
     a = house.server("a")
     term = a.acquire() or 0
     with house.connection() as connection:
@@ -245,12 +245,12 @@ def test_second_server_of_one_name_is_rejected_until_the_first_expires(
         first.heartbeat()
 
 
-def test_a_server_that_is_started_again_has_its_name_back_at_once(house: House) -> None:
+def test_restarted_server_gets_its_name_back_at_once(house: House) -> None:
     house.server("a", home="one").heartbeat()
     house.server("a", home="one").heartbeat()
 
 
-def test_a_server_that_was_refused_does_not_take_the_other_ones_name_away(house: House) -> None:
+def test_rejected_server_does_not_take_name_of_other(house: House) -> None:
     first, second = house.server("a", home="one"), house.server("a", home="two")
     first.heartbeat()
     second.unregister()

@@ -21,7 +21,7 @@ class Away(MemoryStore):
         return super().identities()
 
 
-def test_a_store_that_is_away_for_a_moment_is_asked_again() -> None:
+def test_briefly_unavailable_store_is_retried() -> None:
     async def play() -> None:
         store = Away()
         authority = new_authority(1_700_000_000_000)

@@ -7,7 +7,7 @@ from gpu_scheduler.server.from_settings import check_node_timeouts, node_timeout
 from gpu_scheduler.settings.groups.cluster import AgentSettings, NodeSettings
 
 
-def test_the_defaults_agree() -> None:
+def test_default_timeouts_are_consistent() -> None:
     check_node_timeouts(NodeSettings(), AgentSettings())
     timeouts = node_timeouts_of(NodeSettings())
     assert (timeouts.suspect_s, timeouts.lost_s, timeouts.margin_s) == (15, 60, 30)
@@ -22,7 +22,7 @@ def test_the_defaults_agree() -> None:
         ({"lease_s": 86_400}, "set the margin to 864 or more"),
     ],
 )
-def test_deadlines_that_contradict_each_other_are_refused_with_what_would_do(
+def test_contradictory_timeouts_are_rejected_with_valid_values(
     nodes: dict[str, float], refusal: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=refusal):

@@ -30,12 +30,12 @@ def started_with(*starts: PolicySettings) -> tuple[dict[str, int], Sequence[dict
     return asyncio.run(run())
 
 
-def test_the_first_start_takes_the_parts_from_the_settings() -> None:
+def test_first_start_takes_pool_quotas_from_settings() -> None:
     wanted = PolicySettings(online_percent=30, batch_percent=70)
     assert started_with(wanted, wanted) == ({"batch": 70, "online": 30}, [])
 
 
-def test_settings_that_come_too_late_are_not_passed_over_in_silence() -> None:
+def test_later_changed_pool_settings_give_warning() -> None:
     first, later = PolicySettings(online_percent=30), PolicySettings(online_percent=50)
     pools, said = started_with(first, later)
     assert pools == {"batch": 70, "online": 30}
@@ -44,12 +44,12 @@ def test_settings_that_come_too_late_are_not_passed_over_in_silence() -> None:
     assert (said[0]["settings"], said[0]["in_use"]) == ("online 50 %; batch 50 %", in_use)
 
 
-def test_settings_that_say_nothing_differ_from_nothing() -> None:
+def test_absent_pool_settings_give_no_warning() -> None:
     pools = {"batch": 70, "online": 30}
     assert started_with(PolicySettings(online_percent=30), PolicySettings()) == (pools, [])
 
 
-def test_the_other_pool_is_sure_of_the_rest_unless_parts_are_ceilings() -> None:
+def test_other_pool_gets_rest_unless_quotas_are_strict() -> None:
     assert started_with(PolicySettings(batch_percent=60))[0] == {"batch": 60, "online": 40}
     strict = PolicySettings(online_percent=30, elastic=False)
     assert started_with(strict)[0] == {"online": 30}

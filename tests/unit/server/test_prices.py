@@ -33,7 +33,7 @@ def loaded(tmp_path: Path, text: str = CONFIG):  # type: ignore[no-untyped-def]
     return load(str(file), environ={}).settings.costs
 
 
-def test_a_change_holds_from_its_day_on_and_leaves_all_else_as_it_was(tmp_path: Path) -> None:
+def test_price_change_applies_from_its_day(tmp_path: Path) -> None:
     prices = prices_of(loaded(tmp_path))
     before = prices.at(at(2027, 1, 1) - 1)
     assert before.gpu_micro == (("A100", 2_000_000), ("H100", 4_500_000))
@@ -44,7 +44,7 @@ def test_a_change_holds_from_its_day_on_and_leaves_all_else_as_it_was(tmp_path: 
     assert (february.gpu_micro, february.kwh_micro) == (january.gpu_micro, 400_000)
 
 
-def test_an_invoice_of_the_old_year_stays_when_a_new_price_is_added(tmp_path: Path) -> None:
+def test_invoice_of_old_year_is_unchanged_by_new_price(tmp_path: Path) -> None:
     plain = CONFIG[: CONFIG.index("  changes")]
     run = Run(interval=an_interval(start_ms=at(2026, 12, 31, 20), end_ms=at(2027, 1, 1, 4)))
     bills = []
@@ -72,14 +72,12 @@ def test_an_invoice_of_the_old_year_stays_when_a_new_price_is_added(tmp_path: Pa
     ],
     ids=["no-day", "no-date", "negative", "unknown"],
 )
-def test_a_change_that_cannot_be_read_is_refused_by_name(
-    tmp_path: Path, change: str, said: str
-) -> None:
+def test_invalid_price_change_is_rejected_by_name(tmp_path: Path, change: str, said: str) -> None:
     with pytest.raises(InvalidInput, match=f"costs.changes, entry 'x'.*({said})"):
         loaded(tmp_path, f"costs:\n  changes:\n    x: {change}\n")
 
 
-def test_two_changes_of_one_day_are_refused(tmp_path: Path) -> None:
+def test_two_price_changes_on_one_day_are_rejected(tmp_path: Path) -> None:
     text = "costs: {changes: {a: {from: 2027-01-01, kwh: 1}, b: {from: 2027-01-01, kwh: 2}}}"
     with pytest.raises(InvalidRequest, match="make them one"):
         prices_of(loaded(tmp_path, text))

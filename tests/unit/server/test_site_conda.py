@@ -77,7 +77,7 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path.resolve())
 
 
-def test_an_environment_that_is_named_is_the_sites_own(site: Site) -> None:
+def test_named_environment_is_that_of_site(site: Site) -> None:
     allowed = site.check()
     assert (allowed.conda, allowed.conda_exe) == (str(site.ml), f"{site.conda}/bin/conda")
     assert allowed.argv == ("python", f"{site.allowed}/train.py")
@@ -85,12 +85,12 @@ def test_an_environment_that_is_named_is_the_sites_own(site: Site) -> None:
     assert site.check(conda="CONDA/envs/ml").conda == str(site.ml)
 
 
-def test_a_path_with_links_becomes_one_without(site: Site, tmp_path: Path) -> None:
+def test_path_with_symlinks_is_resolved(site: Site, tmp_path: Path) -> None:
     (site.conda / "envs/new").symlink_to("ml")
     assert site.check(conda="new").conda == str(site.ml)
 
 
-def test_every_job_of_many_runs_in_the_same_environment(site: Site) -> None:
+def test_every_job_of_batch_runs_in_same_environment(site: Site) -> None:
     script = f"{site.allowed}/train.py"
     commands = (("python", script, "1"), ("python", script, "2"))
     asked = Launch(argv=commands[0], conda="ml", uid=BEN, gid=BEN)
@@ -136,15 +136,13 @@ def test_error_for_an_unknown_conda_environment_lists_the_known_ones(site: Site)
         ("../bin/python", "@/train.py"),
     ],
 )
-def test_in_an_environment_too_it_is_the_script_that_counts(
-    site: Site, argv: tuple[str, ...]
-) -> None:
+def test_script_path_is_checked_inside_environment(site: Site, argv: tuple[str, ...]) -> None:
     (site.allowed / "link.py").symlink_to(site.home / "evil.py")
     with pytest.raises(Forbidden, match="allowed_script_paths"):
         site.check(*argv)
 
 
-def test_an_interpreter_in_an_allowed_directory_runs_scripts_from_there_only(site: Site) -> None:
+def test_interpreter_in_allowed_directory_runs_only_scripts_there(site: Site) -> None:
     prefix = an_environment(site.allowed / "env")
     assert site.check(conda="@/env").conda == str(prefix)
     assert site.check("torchrun", "anything", conda="@/env").conda == str(prefix)
@@ -153,7 +151,7 @@ def test_an_interpreter_in_an_allowed_directory_runs_scripts_from_there_only(sit
             site.check(*argv, conda="@/env")
 
 
-def test_what_its_users_shell_says_of_conda_does_not_count(site: Site) -> None:
+def test_conda_settings_of_user_shell_are_ignored(site: Site) -> None:
     a_file(site.mine / "bin/conda")
     captured = EnvironmentRow(
         "c", (("PATH", f"{site.mine}/bin:/usr/bin"), ("CONDA_EXE", f"{site.mine}/bin/conda"))
@@ -169,7 +167,7 @@ def test_what_its_users_shell_says_of_conda_does_not_count(site: Site) -> None:
 @pytest.mark.parametrize(
     "place", ["bin", "lib", "etc/conda/activate.d", "etc/conda/activate.d/cuda.sh", "", ".."]
 )
-def test_an_environment_that_anybody_can_change_is_not_entered(site: Site, place: str) -> None:
+def test_world_writable_environment_is_rejected(site: Site, place: str) -> None:
     (site.ml / "lib").mkdir()
     found = (site.ml / place).resolve()
     found.chmod(0o777)
@@ -180,7 +178,7 @@ def test_an_environment_that_anybody_can_change_is_not_entered(site: Site, place
     assert site.check().conda == str(site.ml), "ben is not of that group"
 
 
-def test_where_everybody_puts_environments_the_sites_own_can_still_be_used(site: Site) -> None:
+def test_site_environment_works_in_shared_directory(site: Site) -> None:
     site.ml.parent.chmod(0o1777)
     assert site.check().conda == str(site.ml)
 
@@ -198,7 +196,7 @@ def test_where_everybody_puts_environments_the_sites_own_can_still_be_used(site:
         pytest.param("bin", 0, BEN, 0o775, "may change", id="ben's group's programs"),
     ],
 )
-def test_an_environment_is_its_keepers(
+def test_environment_must_belong_to_its_owner(
     site: Site, place: str, uid: int, gid: int, mode: int, why: str
 ) -> None:
     found = site.ml / place
@@ -215,6 +213,6 @@ def test_owner_of_the_sites_conda_need_not_be_root(site: Site) -> None:
     assert site.check().conda == str(site.ml)
 
 
-def test_without_the_rule_conda_stays_what_its_user_says() -> None:
+def test_conda_of_user_is_unchanged_without_rule() -> None:
     asked = Submit(a_job(), Launch(argv=("python", "x.py"), conda="mine"))
     assert SiteRules(Settings()).check(asked) is asked

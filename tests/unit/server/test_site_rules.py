@@ -24,23 +24,23 @@ def running(*argv: str, workdir: str = "/") -> Submit:
     return Submit(a_job(), Launch(argv=argv, workdir=workdir))
 
 
-def test_without_rules_everything_may_run() -> None:
+def test_everything_may_run_without_rules() -> None:
     rules().check(running("anything"))
 
 
-def test_gangs_can_be_switched_off() -> None:
+def test_gangs_can_be_disabled() -> None:
     strict = SiteRules(Settings(scheduler=SchedulerSettings(enable_gang_scheduling=False)))
     with pytest.raises(Forbidden, match="enable_gang_scheduling"):
         strict.check(Submit(a_job(members=2)))
 
 
-def test_a_job_that_asks_for_too_much_memory_is_refused() -> None:
+def test_job_over_memory_limit_is_rejected() -> None:
     greedy = Submit(a_job(memory_mb=65536))
     with pytest.raises(Forbidden, match=r"65536 MiB .* may have 32768"):
         rules(max_memory_per_job_gb=32.0).check(greedy)
 
 
-def test_a_job_that_asks_for_too_many_processes_is_refused() -> None:
+def test_job_over_process_limit_is_rejected() -> None:
     greedy = Submit(a_job(), Launch(argv=("x",), max_processes=101))
     with pytest.raises(Forbidden, match="101 processes, but a job may have 100"):
         rules(max_processes_per_job=100).check(greedy)
@@ -80,7 +80,7 @@ def placed(site: Path, argv: tuple[str, ...]) -> tuple[str, ...]:
         ("@/allowed/bin/sh", "train.py"),
     ],
 )
-def test_a_script_in_an_allowed_directory_may_run(site: Path, argv: tuple[str, ...]) -> None:
+def test_script_in_allowed_directory_may_run(site: Path, argv: tuple[str, ...]) -> None:
     check_script(site, running(*placed(site, argv), workdir=f"{site}/allowed"))
 
 
@@ -108,7 +108,7 @@ def test_a_script_in_an_allowed_directory_may_run(site: Path, argv: tuple[str, .
         ("train.py",),
     ],
 )
-def test_everything_else_is_refused(site: Path, argv: tuple[str, ...]) -> None:
+def test_script_elsewhere_is_rejected(site: Path, argv: tuple[str, ...]) -> None:
     with pytest.raises(Forbidden, match="allowed_script_paths"):
         check_script(site, running(*placed(site, argv), workdir=f"{site}/allowed"))
 
@@ -138,7 +138,7 @@ def test_everything_else_is_refused(site: Path, argv: tuple[str, ...]) -> None:
         Launch(argv=("/bin/sh", "train.py")),
     ],
 )
-def test_what_would_run_something_besides_is_refused(site: Path, launch: Launch) -> None:
+def test_launch_that_would_run_other_code_is_rejected(site: Path, launch: Launch) -> None:
     variables = tuple((name, value.replace("@", str(site))) for name, value in launch.environment)
     conda = launch.conda.replace("@", str(site))
     found = replace(launch, argv=placed(site, launch.argv), environment=variables, conda=conda)
@@ -146,7 +146,7 @@ def test_what_would_run_something_besides_is_refused(site: Path, launch: Launch)
         check_script(site, Submit(a_job(), found))
 
 
-def test_a_conda_environment_in_an_allowed_directory_may_be_used_by_its_path(site: Path) -> None:
+def test_conda_environment_in_allowed_directory_may_be_used_by_path(site: Path) -> None:
     python = site / "allowed/env/bin/python3.11"
     python.parent.mkdir(parents=True)
     python.touch(0o755)
@@ -177,7 +177,7 @@ def test_a_conda_environment_in_an_allowed_directory_may_be_used_by_its_path(sit
         ("@/home/later", False),
     ],
 )
-def test_lists_of_libraries_may_lead_to_trusted_directories_only(
+def test_library_paths_may_name_only_trusted_directories(
     site: Path, value: str, is_allowed: bool
 ) -> None:
     listed = value.replace("@", str(site))
@@ -205,7 +205,7 @@ def test_lists_of_libraries_may_lead_to_trusted_directories_only(
         ("PYTHONUNBUFFERED", "1", True),
     ],
 )
-def test_variables_that_make_programs_load_something_else_are_refused(
+def test_variables_that_load_other_code_are_rejected(
     site: Path, name: str, value: str, is_allowed: bool
 ) -> None:
     variables = ((name, value.replace("@", str(site))),)
@@ -217,7 +217,7 @@ def test_variables_that_make_programs_load_something_else_are_refused(
         check_script(site, Submit(a_job(), launch))
 
 
-def test_captured_variables_count_too(site: Path) -> None:
+def test_captured_variables_are_checked(site: Path) -> None:
     launch = Launch(argv=("sh", f"{site}/allowed/train.py"), captured="c")
 
     def from_a_shell(**variables: str) -> Submit:
@@ -230,7 +230,7 @@ def test_captured_variables_count_too(site: Path) -> None:
         check_script(site, from_a_shell(PATH=f"{site}/home:/usr/bin:/bin"))
 
 
-def test_of_many_jobs_the_first_bad_one_is_named(site: Path) -> None:
+def test_first_rejected_job_of_batch_is_named(site: Path) -> None:
     good, bad = ("/bin/sh", f"{site}/allowed/train.py"), ("/bin/sh", "-c", "id")
     captured = EnvironmentRow("c", (("PATH", "/usr/bin:/bin"),))
     launch = Launch(argv=good, captured="c")
@@ -240,7 +240,7 @@ def test_of_many_jobs_the_first_bad_one_is_named(site: Path) -> None:
     assert refusal.value.index == 2
 
 
-def test_shares_go_in_the_steps_of_the_site() -> None:
+def test_shares_follow_site_steps() -> None:
     halves = SiteRules(Settings(gpu=GpuSettings(allocation_precision=0.25)))
     halves.check(Submit(a_job(gpus=0.75)))
     with pytest.raises(Forbidden, match="allocation_precision"):
@@ -251,7 +251,7 @@ def test_shares_go_in_the_steps_of_the_site() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["LD_PRELOAD", "LD_*"])
-def test_a_variable_that_is_not_allowed_is_refused_wherever_it_comes_from(pattern: str) -> None:
+def test_forbidden_variable_is_rejected_from_any_source(pattern: str) -> None:
     strict = rules(forbidden_environment=(pattern,))
     named = Launch(argv=("x",), environment=(("LD_PRELOAD", "/evil.so"),))
     with pytest.raises(Forbidden, match="sets the variable 'LD_PRELOAD'"):

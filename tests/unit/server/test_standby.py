@@ -74,7 +74,7 @@ def test_slow_read_of_one_table_does_not_lose_the_snapshot(
     store.close()
 
 
-def test_nodes_have_the_liveness_that_the_leader_sees(store: PostgresStore) -> None:
+def test_node_liveness_is_that_seen_by_leader(store: PostgresStore) -> None:
     node = replace(a_node(id="n1"), state=NodeState.ONLINE)
     store.commit([node])
     standby = a_standby(store)
@@ -112,7 +112,7 @@ def test_standby_gives_the_same_reason_as_the_leader(store: PostgresStore) -> No
     asyncio.run(play())
 
 
-def test_a_forecast_of_an_older_state_is_not_repeated(store: PostgresStore) -> None:
+def test_forecast_of_older_state_is_not_reused(store: PostgresStore) -> None:
     async def play() -> None:
         loop, standby = await a_leader(store), a_standby(store)
         await submit(loop, gpus=2)
@@ -135,7 +135,7 @@ def test_a_forecast_of_an_older_state_is_not_repeated(store: PostgresStore) -> N
     asyncio.run(play())
 
 
-def test_wrong_tokens_do_not_make_a_standby_read_all_of_them_each_time(
+def test_invalid_tokens_do_not_make_standby_reload_each_time(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     standby = a_standby(store)
@@ -146,7 +146,7 @@ def test_wrong_tokens_do_not_make_a_standby_read_all_of_them_each_time(
     assert len(looks) == 1
 
 
-def test_a_standby_that_cannot_work_out_a_plan_answers_all_the_same(
+def test_standby_without_plan_still_answers(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -158,7 +158,7 @@ def test_a_standby_that_cannot_work_out_a_plan_answers_all_the_same(
     assert standby.last_plan == Plan()
 
 
-def test_a_token_is_known_as_soon_as_it_is_made(store: PostgresStore) -> None:
+def test_token_is_known_as_soon_as_created(store: PostgresStore) -> None:
     standby = a_standby(store)
     asyncio.run(standby.fresh())
     account = pwd.getpwuid(os.getuid())
@@ -186,7 +186,7 @@ def test_a_token_is_known_as_soon_as_it_is_made(store: PostgresStore) -> None:
     assert (caller.user, caller.tenant) == (account.pw_name, "new")
 
 
-def test_events_that_the_leader_commits_come_and_end_when_the_standby_leads(
+def test_leader_events_are_streamed_until_standby_leads(
     store: PostgresStore,
 ) -> None:
     async def play() -> list[int]:

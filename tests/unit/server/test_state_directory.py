@@ -13,14 +13,14 @@ def modes(*paths: str) -> list[str]:
     return [f"{Path(path).stat().st_mode & 0o777:o}" for path in paths]
 
 
-def test_a_state_directory_with_the_runtime_elsewhere_is_private(tmp_path: Path) -> None:
+def test_state_directory_with_separate_runtime_is_private(tmp_path: Path) -> None:
     paths = Paths(f"{tmp_path}/state", f"{tmp_path}/run")
     prepare(paths)
     assert modes(paths.state, paths.runtime, paths.scratch) == ["700", "755", "755"]
 
 
 @pytest.mark.parametrize(("uid", "mode"), [(0, "711"), (None, "700")])
-def test_root_lets_others_through_to_what_is_theirs(
+def test_state_directory_of_root_can_be_traversed_by_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int | None, mode: str
 ) -> None:
     state = tmp_path / "state"

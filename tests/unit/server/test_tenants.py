@@ -29,7 +29,7 @@ def set_up(store: MemoryStore, *entries: TenantEntry) -> None:
     asyncio.run(run())
 
 
-def test_a_tenant_that_is_not_there_is_made() -> None:
+def test_missing_tenant_is_created() -> None:
     store = MemoryStore()
     set_up(store, entry("vision", linux_groups=["vision"], max_gpus=8))
     (tenant,) = store.tenants()
@@ -40,7 +40,7 @@ def test_a_tenant_that_is_not_there_is_made() -> None:
     )
 
 
-def test_what_the_settings_do_not_name_stays_as_it_was_set() -> None:
+def test_fields_absent_from_settings_are_unchanged() -> None:
     store = MemoryStore()
     set_up(store, entry("vision", max_gpus=8, admins=["ann"]))
     set_up(store, entry("vision", max_gpus=4))

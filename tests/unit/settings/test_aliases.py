@@ -67,7 +67,7 @@ def written(tmp_path: Path, text: str) -> str:
     return str(file)
 
 
-def test_all_names_of_the_other_file_are_read_as_ours(tmp_path: Path) -> None:
+def test_all_names_of_other_scheduler_file_are_read(tmp_path: Path) -> None:
     loaded = load(written(tmp_path, FILE), environ={})
     settings = loaded.settings
     assert (settings.api.grpc_port, settings.api.http_port) == (9191, 8181)
@@ -86,7 +86,7 @@ def test_all_names_of_the_other_file_are_read_as_ours(tmp_path: Path) -> None:
     ]
 
 
-def test_all_names_of_the_other_agent_file_are_what_an_agent_works_with(tmp_path: Path) -> None:
+def test_all_names_of_other_agent_file_are_used_by_agent(tmp_path: Path) -> None:
     text = AGENT_FILE.replace('id: ""', 'id: "n7"').replace("interval: 5", "interval: 4")
     loaded = load(written(tmp_path, text), environ={})
     config = _config(loaded.settings, {}, "")
@@ -104,9 +104,7 @@ def test_all_names_of_the_other_agent_file_are_what_an_agent_works_with(tmp_path
     ]
 
 
-def test_the_other_agent_file_is_good_as_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_agent_file_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = written(tmp_path, AGENT_FILE)
     assert main(["config", "check", file]) == 0
     shown = capsys.readouterr()
@@ -119,7 +117,7 @@ def test_the_other_agent_file_is_good_as_it_is(
     assert node_name(load(file, environ={}).settings) in told, "an empty id is the host's name"
 
 
-def test_an_agent_file_with_one_server_names_one(tmp_path: Path) -> None:
+def test_agent_file_with_one_server_gives_one(tmp_path: Path) -> None:
     text = 'scheduler:\n  master_address: "localhost:19090"\n  standby_address: ""\n'
     text += "executor:\n  execution_method: process\n  docker:\n"
     settings = load(written(tmp_path, text), environ={}).settings
@@ -142,7 +140,7 @@ def test_an_agent_file_with_one_server_names_one(tmp_path: Path) -> None:
         ("scheduler:\n  retry_interval: soon\n", "agent.retry_interval_s is 'soon'"),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_line(tmp_path: Path, text: str, told: str) -> None:
+def test_invalid_value_is_rejected_with_line(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(InvalidInput, match="line 2") as error:
         load(written(tmp_path, text), environ={})
     assert told in str(error.value)

@@ -13,13 +13,13 @@ from gpu_scheduler.settings.groups import policy as declared
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
 
 
-def test_the_page_is_made_from_the_code() -> None:
+def test_settings_page_is_generated_from_code() -> None:
     assert PAGE.read_text() == reference_page(), (
         "run 'python -m gpu_scheduler.settings.catalogue > docs/reference/settings.md'"
     )
 
 
-def test_every_setting_says_what_it_does_and_allows() -> None:
+def test_every_setting_documents_effect_and_range() -> None:
     for item in ITEMS.values():
         assert item.about.endswith("."), item.key
         assert item.checked(item.default) == item.default, item.key
@@ -32,7 +32,7 @@ def test_every_policy_can_be_chosen() -> None:
     assert set(declared.PRESETS) == set(PRESETS)
 
 
-def test_the_sample_can_be_used_as_it_is_and_holds_everything(tmp_path: Path) -> None:
+def test_sample_is_valid_and_complete(tmp_path: Path) -> None:
     path = tmp_path / "sample.yaml"
     path.write_text(sample())
     assert load(str(path), environ={}).settings == Settings()
@@ -47,7 +47,7 @@ def test_the_sample_can_be_used_as_it_is_and_holds_everything(tmp_path: Path) ->
     assert "default" not in loaded.origins.values()
 
 
-def test_the_schema_knows_every_setting() -> None:
+def test_schema_has_every_setting() -> None:
     schema = json.loads(json.dumps(json_schema()))
     for item in ITEMS.values():
         described = schema["properties"][item.group]["properties"][item.name]

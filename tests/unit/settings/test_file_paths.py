@@ -7,7 +7,7 @@ import pytest
 from gpu_scheduler.settings import paths
 
 
-def test_an_override_holds_everything(tmp_path: Path) -> None:
+def test_override_holds_all_paths(tmp_path: Path) -> None:
     found = paths(str(tmp_path), environ={}, uid=1000)
     assert found.state == found.runtime == str(tmp_path)
     assert found.server_socket == f"{tmp_path}/server.sock"
@@ -16,7 +16,7 @@ def test_an_override_holds_everything(tmp_path: Path) -> None:
     assert paths("/other", environ=variable).state == "/other"
 
 
-def test_root_has_the_usual_places() -> None:
+def test_root_uses_system_paths() -> None:
     found = paths(environ={"XDG_STATE_HOME": "/x"}, uid=0)
     assert (found.state, found.runtime) == ("/var/lib/gpu-scheduler", "/run/gpu-scheduler")
 
@@ -37,12 +37,12 @@ def test_root_has_the_usual_places() -> None:
         ),
     ],
 )
-def test_a_user_has_places_by_xdg(environ: dict[str, str], state: str, runtime: str) -> None:
+def test_user_paths_follow_xdg(environ: dict[str, str], state: str, runtime: str) -> None:
     found = paths(environ=environ, uid=1000)
     assert (found.state, found.runtime) == (state, runtime)
 
 
-def test_every_path_lies_in_the_state_or_the_runtime_directory() -> None:
+def test_every_path_is_in_state_or_runtime_directory() -> None:
     found = paths("/s", environ={})
     inside = (
         *(found.database, found.server_lock, found.server_file, found.agent_socket, found.agent),

@@ -19,7 +19,7 @@ def with_examples(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["server.yaml", "agent.yaml"])
-def test_a_sample_is_read_as_it_stands_and_with_its_examples(name: str, tmp_path: Path) -> None:
+def test_sample_is_valid_as_is_and_with_examples(name: str, tmp_path: Path) -> None:
     assert load(str(CONFIGS / name), environ={}).notices == ()
     whole = tmp_path / name
     whole.write_text(with_examples((CONFIGS / name).read_text("utf-8")), encoding="utf-8")
@@ -30,7 +30,7 @@ def test_a_sample_is_read_as_it_stands_and_with_its_examples(name: str, tmp_path
             assert read.origins[f"{group}.{key}"].startswith(str(whole)), key
 
 
-def test_the_sample_of_an_agent_makes_one_that_could_start() -> None:
+def test_agent_sample_gives_startable_agent() -> None:
     settings = load(str(CONFIGS / "agent.yaml"), environ={}).settings
     # The token comes from its file, which is written on the node.
     config = _config(settings, settings.agent.labels, "a token")
@@ -40,7 +40,7 @@ def test_the_sample_of_an_agent_makes_one_that_could_start() -> None:
 
 
 @pytest.mark.parametrize("name", ["server", "agent"])
-def test_a_unit_leaves_jobs_alone_and_names_the_file_that_its_sample_is_for(name: str) -> None:
+def test_unit_keeps_jobs_running_and_names_config_of_sample(name: str) -> None:
     unit = (UNITS / f"gpu-scheduler-{name}.service").read_text("utf-8")
     assert "\nKillMode=process\n" in unit
     assert "\nDelegate=yes\n" in unit

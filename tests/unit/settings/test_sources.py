@@ -29,7 +29,7 @@ def refusal(path: Path, text: str) -> str:
     return str(caught.value).replace(str(path), "config.yaml")
 
 
-def test_defaults_hold_without_any_source(tmp_path: Path) -> None:
+def test_defaults_apply_without_sources(tmp_path: Path) -> None:
     loaded = load(environ={"HOME": str(tmp_path)})
     assert loaded.settings.api.http_port == 8080
     assert loaded.settings.api.metrics_port == 9091
@@ -37,7 +37,7 @@ def test_defaults_hold_without_any_source(tmp_path: Path) -> None:
     assert set(loaded.origins.values()) == {"default"}
 
 
-def test_a_flag_wins_over_a_variable_and_that_over_the_file(config: Path) -> None:
+def test_flag_overrides_variable_which_overrides_file(config: Path) -> None:
     file = written(config, "api:\n  http_port: 1\n  grpc_port: 2\n  metrics_port: 3\n")
     environ = {"GPU_SCHEDULER_API_HTTP_PORT": "11", "GPU_SCHEDULER_API_GRPC_PORT": "12"}
     loaded = load(file, flags={"api.http_port": 21, "api.host": None}, environ=environ)
@@ -49,14 +49,14 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_file(config: Path) -> Non
     assert loaded.origins["api.host"] == "default"
 
 
-def test_json_is_read_as_well(tmp_path: Path) -> None:
+def test_json_file_is_read(tmp_path: Path) -> None:
     text = json.dumps({"gpu": {"memory_threshold": 1}, "logging": {"structured": False}}, indent=2)
     settings = load(written(tmp_path / "config.json", text), environ={}).settings
     assert settings.gpu.memory_threshold == 1.0
     assert settings.logging.structured is False
 
 
-def test_the_file_is_named_by_flag_then_variable_then_place(tmp_path: Path) -> None:
+def test_file_is_chosen_by_flag_then_variable_then_default(tmp_path: Path) -> None:
     home = tmp_path / "home" / ".config" / "gpu-scheduler"
     home.mkdir(parents=True)
     usual = home / "config.yaml"
@@ -68,7 +68,7 @@ def test_the_file_is_named_by_flag_then_variable_then_place(tmp_path: Path) -> N
     assert config_file("/named.yaml", environ) == "/named.yaml"
 
 
-def test_a_wrong_key_names_the_line_and_the_nearest(config: Path) -> None:
+def test_unknown_key_error_names_line_and_nearest_key(config: Path) -> None:
     assert refusal(config, "api:\n  http_prot: 1\n") == (
         "config.yaml, line 2: there is no setting 'api.http_prot'; did you mean 'api.http_port'?"
     )
@@ -79,7 +79,7 @@ def test_a_wrong_key_names_the_line_and_the_nearest(config: Path) -> None:
     assert "'database' has url" in refusal(config, "database:\n  xyzzy: 1\n")
 
 
-def test_a_wrong_type_or_range_names_the_line_the_value_and_what_is_allowed(config: Path) -> None:
+def test_invalid_value_error_names_line_value_and_range(config: Path) -> None:
     assert refusal(config, "api:\n  http_port: 70000\n") == (
         "config.yaml, line 2: api.http_port is 70000; allowed is a whole number from 0 to 65,535"
     )
@@ -110,16 +110,16 @@ def test_repeated_key_is_rejected(config: Path) -> None:
         ("api:\n  host: !!python/name:os.system x\n", "line 2: not valid YAML or JSON"),
     ],
 )
-def test_what_is_no_settings_file_is_refused(config: Path, text: str, part: str) -> None:
+def test_invalid_settings_file_is_rejected(config: Path, text: str, part: str) -> None:
     assert part in refusal(config, text)
 
 
-def test_an_empty_file_or_group_changes_nothing(config: Path) -> None:
+def test_empty_file_or_group_changes_nothing(config: Path) -> None:
     assert set(load(written(config, ""), environ={}).origins.values()) == {"default"}
     assert set(load(written(config, "api:\n"), environ={}).origins.values()) == {"default"}
 
 
-def test_a_file_that_others_may_write_is_refused(config: Path) -> None:
+def test_file_writable_by_others_is_rejected(config: Path) -> None:
     file = written(config, "api: {http_port: 1}")
     config.chmod(0o666)
     with pytest.raises(InvalidInput, match="chmod o-w"):
@@ -134,7 +134,7 @@ def test_file_of_another_user_is_rejected(config: Path) -> None:
         load(file, environ={})
 
 
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_unreadable_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="No such file"):
         load(str(tmp_path / "missing.yaml"), environ={})
     broken = tmp_path / "broken.yaml"
@@ -147,7 +147,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         load(str(large), environ={})
 
 
-def test_variables_are_read_by_the_kind_of_the_setting(tmp_path: Path) -> None:
+def test_variables_are_parsed_by_type_of_setting(tmp_path: Path) -> None:
     environ = {
         "HOME": str(tmp_path),
         "GPU_SCHEDULER_SCHEDULER_ENABLE_PREEMPTION": "off",
@@ -163,7 +163,7 @@ def test_variables_are_read_by_the_kind_of_the_setting(tmp_path: Path) -> None:
     assert settings.agent.node_name == "box"
 
 
-def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
+def test_invalid_variable_is_named(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
     with pytest.raises(InvalidRequest) as caught:
         load(environ=home | {"GPU_SCHEDULER_API_HTTP_PROT": "1"})
@@ -176,14 +176,14 @@ def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_wrong_flag_is_named(tmp_path: Path) -> None:
+def test_invalid_flag_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"did you mean 'api\.host'"):
         load(flags={"api.hots": "x"}, environ={"HOME": str(tmp_path)})
     flags = {"api.http_port": "0"}
     assert load(flags=flags, environ={"HOME": str(tmp_path)}).settings.api.http_port == 0
 
 
-def test_settings_of_postgresql_are_read(config: Path) -> None:
+def test_postgresql_settings_are_read(config: Path) -> None:
     file = written(config, "database:\n  host: localhost\n  port: 5433\n")
     loaded = load(file, environ={"GPU_SCHEDULER_DATABASE_PASSWORD": "gpu123"})
     assert loaded.notices == ()
@@ -191,7 +191,7 @@ def test_settings_of_postgresql_are_read(config: Path) -> None:
     assert loaded.settings.database.is_postgresql
 
 
-def test_variables_for_postgresql_do_not_stop_a_server_on_sqlite(tmp_path: Path) -> None:
+def test_postgresql_variables_do_not_stop_sqlite_server(tmp_path: Path) -> None:
     environ = {
         "HOME": str(tmp_path),
         "GPU_SCHEDULER_DATABASE_PASSWORD": "gpu123",
@@ -209,7 +209,7 @@ def test_variables_for_postgresql_do_not_stop_a_server_on_sqlite(tmp_path: Path)
 # --- tenants and `auth: off`
 
 
-def test_tenants_stand_in_the_file_with_the_fields_of_the_api(tmp_path: Path) -> None:
+def test_tenants_in_file_have_api_fields(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("tenants:\n  vision: {linux_groups: [vision], max_gpus: 8}\n  audio:\n")
     vision, audio = load(str(file), environ={}).settings.tenants
@@ -232,16 +232,14 @@ def test_tenants_stand_in_the_file_with_the_fields_of_the_api(tmp_path: Path) ->
         ("auth: maybe\n", "line 1: group 'auth' must have entries of the form"),
     ],
 )
-def test_a_tenant_that_cannot_be_is_refused_with_its_line(
-    tmp_path: Path, text: str, said: str
-) -> None:
+def test_invalid_tenant_is_rejected_with_line(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(text)
     with pytest.raises(InvalidInput, match=said):
         load(str(file), environ={})
 
 
-def test_auth_off_is_short_for_the_setting(tmp_path: Path) -> None:
+def test_auth_off_is_short_for_setting(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("auth: off\n")
     loaded = load(str(file), environ={})
@@ -277,7 +275,7 @@ def test_all_errors_are_reported_with_their_places(
     assert caught.value.exit_code == 2
 
 
-def test_variables_are_read_also_if_the_file_cannot_be(tmp_path: Path) -> None:
+def test_variables_are_read_even_if_file_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(SettingErrors) as caught:
         load(str(tmp_path / "none.yaml"), environ={"GPU_SCHEDULER_JOBS_GRACE_S": "long"})
     assert len(caught.value.messages) == 2

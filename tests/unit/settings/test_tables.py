@@ -14,7 +14,7 @@ def loaded(tmp_path: Path, text: str):
     return load(str(path), environ={}).settings
 
 
-def test_entries_have_names_of_their_own(tmp_path: Path) -> None:
+def test_entries_are_keyed_by_name(tmp_path: Path) -> None:
     settings = loaded(
         tmp_path,
         "notifications:\n  targets:\n    slack: {kind: webhook, url: https://hooks.example/x,"
@@ -43,7 +43,7 @@ def test_entries_have_names_of_their_own(tmp_path: Path) -> None:
         ("5", "entry 'a'"),
     ],
 )
-def test_a_wrong_entry_is_refused_with_file_line_and_name(
+def test_invalid_entry_is_rejected_with_file_line_and_name(
     tmp_path: Path, entry: str, said: str
 ) -> None:
     with pytest.raises(SchedulerError, match=said) as refused:
@@ -52,14 +52,14 @@ def test_a_wrong_entry_is_refused_with_file_line_and_name(
     assert "line 3" in str(refused.value)
 
 
-def test_a_table_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_non_table_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(SchedulerError, match="names with values"):
         loaded(tmp_path, "costs:\n  gpu_hour: [1, 2]\n")
     with pytest.raises(SchedulerError, match="A100"):
         loaded(tmp_path, "costs:\n  gpu_hour: {A100: -1}\n")
 
 
-def test_a_variable_holds_a_table_as_json() -> None:
+def test_variable_holds_table_as_json() -> None:
     variables = {"GPU_SCHEDULER_COSTS_GPU_HOUR": '{"A100": 2}'}
     assert load(None, environ=variables | {"HOME": "/nonexistent"}).settings.costs.gpu_hour == {
         "A100": 2.0

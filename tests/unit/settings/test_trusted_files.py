@@ -20,24 +20,24 @@ def file(tmp_path: Path) -> Path:
     return made
 
 
-def test_a_file_of_ones_own_is_read(file: Path) -> None:
+def test_own_file_is_read(file: Path) -> None:
     assert read_trusted(str(file), 100) == b"what it holds"
     assert read_trusted(str(file), 100, secret=True) == b"what it holds"
 
 
-def test_settings_may_be_read_by_everybody(file: Path) -> None:
+def test_settings_may_be_world_readable(file: Path) -> None:
     file.chmod(0o644)
     assert read_trusted(str(file), 100) == b"what it holds"
 
 
-def test_what_everybody_may_write_is_refused(file: Path) -> None:
+def test_world_writable_file_is_rejected(file: Path) -> None:
     file.chmod(0o666)
     with pytest.raises(InvalidInput, match=r"all users may write this file.*chmod o-w"):
         read_trusted(str(file), 100)
 
 
 @needs_root
-def test_what_a_shared_group_may_write_is_refused(file: Path) -> None:
+def test_file_writable_by_shared_group_is_rejected(file: Path) -> None:
     file.chmod(0o664)
     os.chown(file, 0, NOBODY)
     with pytest.raises(InvalidInput, match="group 'nogroup' may write this file"):
@@ -45,13 +45,13 @@ def test_what_a_shared_group_may_write_is_refused(file: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "who"), [(0o604, "all users"), (0o640, "group")])
-def test_a_secret_that_others_may_read_is_refused(file: Path, mode: int, who: str) -> None:
+def test_secret_readable_by_others_is_rejected(file: Path, mode: int, who: str) -> None:
     file.chmod(mode)
     with pytest.raises(InvalidInput, match=f"{who}.* may read this file, which holds a secret"):
         read_trusted(str(file), 100, secret=True)
 
 
-def test_the_group_of_a_key_may_read_it_where_that_is_said(file: Path) -> None:
+def test_key_may_be_group_readable_where_allowed(file: Path) -> None:
     file.chmod(0o640)
     assert read_trusted(str(file), 100, secret=True, group_may_read=True) == b"what it holds"
 
@@ -66,7 +66,7 @@ def test_file_of_another_user_is_rejected_also_behind_a_link(file: Path) -> None
             read_trusted(str(path), 100)
 
 
-def test_a_file_that_anybody_can_exchange_is_refused(file: Path) -> None:
+def test_replaceable_file_is_rejected(file: Path) -> None:
     file.parent.chmod(0o777)
     with pytest.raises(InvalidInput, match="all users may replace this file"):
         read_trusted(str(file), 100)
@@ -74,7 +74,7 @@ def test_a_file_that_anybody_can_exchange_is_refused(file: Path) -> None:
     assert read_trusted(str(file), 100) == b"what it holds"
 
 
-def test_what_is_no_file_or_too_large_or_not_there_is_refused(tmp_path: Path, file: Path) -> None:
+def test_missing_oversized_or_non_regular_file_is_rejected(tmp_path: Path, file: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, said in (("pipe", "is not a file"), ("none", "cannot be read")):
         with pytest.raises(InvalidInput, match=said):

@@ -8,14 +8,14 @@ from gpu_scheduler.model.job import Job
 from gpu_scheduler.store.job_columns import copy_factory
 
 
-def test_a_copy_equals_what_replace_makes() -> None:
+def test_copy_equals_replace() -> None:
     job = Job(id="job-1", number=1, submit_ms=5, name="first", command=("a",), priority=3)
     copy = copy_factory(job, ("id", "number", "name", "command"))("job-2", 2, "second", ("b",))
     assert copy == replace(job, id="job-2", number=2, name="second", command=("b",))
     assert (type(copy), hash(copy)) == (Job, hash(replace(copy)))
 
 
-def test_a_copy_is_as_frozen_as_any_other() -> None:
+def test_copy_is_frozen() -> None:
     job = Job(id="job-1", number=1, submit_ms=5)
     copy = copy_factory(job, ("id",))("job-2")
     with pytest.raises(FrozenInstanceError):

@@ -66,7 +66,7 @@ def check_whole(path: Path, promised: int) -> None:
     connection.close()
 
 
-def test_killing_the_writer_at_any_moment_loses_nothing_that_it_promised(tmp_path: Path) -> None:
+def test_killing_writer_at_any_time_loses_no_acknowledged_commit(tmp_path: Path) -> None:
     chance = random.Random(7)
     path = tmp_path / "scheduler.db"
     SqliteStore(path).close()

@@ -21,7 +21,7 @@ from tests.postgres import OwnPostgres, a_server, address_of, shared_server
 STEP = (9_999, "CREATE TABLE extra (id bigint)")
 
 
-def test_a_database_is_made_once_also_by_servers_that_start_at_once(database_url: str) -> None:
+def test_database_is_created_once_by_concurrent_servers(database_url: str) -> None:
     with ThreadPoolExecutor(3) as pool:
         stores = list(pool.map(PostgresStore, [address_of(database_url)] * 3))
     assert [store.next_number() for store in stores] == [1, 1, 1]
@@ -32,7 +32,7 @@ def test_a_database_is_made_once_also_by_servers_that_start_at_once(database_url
     again.close()
 
 
-def test_a_database_of_an_older_form_is_migrated_and_one_of_a_newer_is_refused(
+def test_older_schema_is_migrated_and_newer_one_rejected(
     database_url: str,
 ) -> None:
     address = address_of(database_url)
@@ -43,7 +43,7 @@ def test_a_database_of_an_older_form_is_migrated_and_one_of_a_newer_is_refused(
         PostgresStore(address)
 
 
-def test_a_database_is_not_migrated_while_a_server_of_the_older_form_leads(
+def test_database_is_not_migrated_while_older_server_leads(
     database_url: str,
 ) -> None:
     address = address_of(database_url)
@@ -60,7 +60,7 @@ def test_a_database_is_not_migrated_while_a_server_of_the_older_form_leads(
     PostgresStore(address, steps=newer).close()
 
 
-def test_a_migration_that_fails_changes_nothing(database_url: str) -> None:
+def test_failed_migration_changes_nothing(database_url: str) -> None:
     address = address_of(database_url)
     PostgresStore(address).close()
     broken = (10_000, "CREATE TABLE half (id bigint); SELECT nonsense")
@@ -71,13 +71,13 @@ def test_a_migration_that_fails_changes_nothing(database_url: str) -> None:
     PostgresStore(address).close()
 
 
-def test_a_database_of_somebody_else_is_left_alone(database_url: str) -> None:
+def test_database_of_another_program_is_left_alone(database_url: str) -> None:
     shared_server().execute("CREATE TABLE customers (id bigint)", database_url)
     with pytest.raises(StoreDamaged, match="none of gpu-scheduler's"):
         PostgresStore(address_of(database_url))
 
 
-def test_commits_are_durable_whatever_the_database_is_set_to(database_url: str) -> None:
+def test_commits_are_durable_whatever_database_is_set_to(database_url: str) -> None:
     name = database_url.rpartition("/")[2]
     shared_server().execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
     store = PostgresStore(address_of(database_url))
@@ -109,7 +109,7 @@ def test_readers_cannot_write(database_url: str) -> None:
         ({"port": "1"}, "is not available"),
     ],
 )
-def test_what_is_wrong_with_an_address_is_said(
+def test_invalid_database_url_is_explained(
     database_url: str, changes: dict[str, str], said: str
 ) -> None:
     address = address_of(database_url)
@@ -135,7 +135,7 @@ def settings_of(url: str, **changes: str) -> DatabaseSettings:
     return replace(settings, **changes)
 
 
-def test_the_settings_open_the_database(database_url: str, tmp_path: Path) -> None:
+def test_settings_open_database(database_url: str, tmp_path: Path) -> None:
     where = Paths(str(tmp_path), str(tmp_path))
     secret = tmp_path / "password"
     given = settings_of(database_url)
@@ -153,7 +153,7 @@ def test_the_settings_open_the_database(database_url: str, tmp_path: Path) -> No
         store.close()
 
 
-def test_a_password_that_others_can_read_is_refused(database_url: str, tmp_path: Path) -> None:
+def test_password_readable_by_others_is_rejected(database_url: str, tmp_path: Path) -> None:
     secret = tmp_path / "password"
     secret.write_text("x")
     secret.chmod(0o644)
@@ -161,7 +161,7 @@ def test_a_password_that_others_can_read_is_refused(database_url: str, tmp_path:
         postgres_address(settings_of(database_url, password="", password_file=str(secret)))
 
 
-def test_several_hosts_are_tried_until_one_can_be_written_to(database_url: str) -> None:
+def test_several_hosts_are_tried_until_one_is_writable(database_url: str) -> None:
     given = settings_of(database_url)
     address = postgres_address(replace(given, host=f"127.0.0.1,{given.host}"))
     assert address.parameters["target_session_attrs"] == "read-write"
@@ -201,7 +201,7 @@ def tls_version(settings: DatabaseSettings) -> str:
     return version
 
 
-def test_a_connection_is_encrypted_and_the_certificate_is_checked(
+def test_connection_is_encrypted_and_certificate_is_verified(
     encrypted: tuple[OwnPostgres, Path], tmp_path: Path
 ) -> None:
     server, certificate = encrypted
@@ -218,7 +218,7 @@ def test_a_connection_is_encrypted_and_the_certificate_is_checked(
         PostgresStore(postgres_address(replace(checked, sslrootcert=str(stranger))))
 
 
-def test_a_certificate_of_another_machine_is_refused(
+def test_certificate_of_another_host_is_rejected(
     encrypted: tuple[OwnPostgres, Path],
 ) -> None:
     server, certificate = encrypted

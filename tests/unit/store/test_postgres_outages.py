@@ -90,9 +90,7 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_a_restart_between_two_commits_is_not_noticed(
-    store: PostgresStore, server: OwnPostgres
-) -> None:
+def test_restart_between_commits_is_not_noticed(store: PostgresStore, server: OwnPostgres) -> None:
     store.commit(batch(1))
     server.restart()
     store.commit(batch(2))
@@ -101,7 +99,7 @@ def test_a_restart_between_two_commits_is_not_noticed(
     assert store.unavailable_reason() == ""
 
 
-def test_a_database_that_is_stopped_is_told_at_once_and_used_again_when_it_is_back(
+def test_stopped_database_fails_at_once_and_is_used_again_when_back(
     store: PostgresStore, server: OwnPostgres
 ) -> None:
     store.commit(batch(1))
@@ -120,7 +118,7 @@ def test_a_database_that_is_stopped_is_told_at_once_and_used_again_when_it_is_ba
     assert kept(store) == [1, 2]
 
 
-def test_a_locked_table_costs_one_wait_and_nobody_waits_until_it_can_be_read(
+def test_locked_table_costs_one_timeout_and_later_calls_fail_fast(
     store: PostgresStore, server: OwnPostgres, url: str
 ) -> None:
     waiting = (
@@ -141,11 +139,11 @@ def test_a_locked_table_costs_one_wait_and_nobody_waits_until_it_can_be_read(
     assert kept(store) == [1]
 
 
-def test_whether_the_tables_answer_can_be_asked(store: PostgresStore) -> None:
+def test_table_availability_can_be_checked(store: PostgresStore) -> None:
     assert len(store.use(lambda reader: reader.execute(PROBE).fetchone() or ())) == 6
 
 
-def test_a_database_that_is_frozen_costs_one_wait_and_nobody_waits_after_that(
+def test_frozen_database_costs_one_timeout_and_later_calls_fail_fast(
     store: PostgresStore, server: OwnPostgres
 ) -> None:
     store.commit(batch(1))
@@ -167,7 +165,7 @@ def test_a_database_that_is_frozen_costs_one_wait_and_nobody_waits_after_that(
     assert kept(store) == [1]
 
 
-def test_a_commit_that_a_frozen_database_never_got_is_not_kept_and_the_next_one_is(
+def test_commit_lost_by_frozen_database_is_not_kept_and_next_one_is(
     url: str, server: OwnPostgres
 ) -> None:
     store = opened(url, statement_timeout_s=0.5)
@@ -185,9 +183,7 @@ def test_a_commit_that_a_frozen_database_never_got_is_not_kept_and_the_next_one_
     store.close()
 
 
-def test_a_commit_whose_answer_was_lost_is_looked_up_before_anything_is_said(
-    url: str, proxy: Proxy
-) -> None:
+def test_commit_with_lost_answer_is_looked_up_before_reply(url: str, proxy: Proxy) -> None:
     store = opened(url, proxy.port)
     store.commit(batch(1))
     with lost_on_the_way(proxy, "answer", store) as answer:
@@ -204,9 +200,7 @@ def test_a_commit_whose_answer_was_lost_is_looked_up_before_anything_is_said(
     store.close()
 
 
-def test_a_commit_is_looked_up_also_if_its_writer_was_idle_for_so_long_that_it_was_forgotten(
-    url: str, proxy: Proxy
-) -> None:
+def test_commit_is_looked_up_even_after_idle_writer_was_forgotten(url: str, proxy: Proxy) -> None:
     store = opened(url, proxy.port)
     store.commit(batch(1))
     with connect(address_of(url), "test") as other:
@@ -219,9 +213,7 @@ def test_a_commit_is_looked_up_also_if_its_writer_was_idle_for_so_long_that_it_w
     store.close()
 
 
-def test_a_database_that_a_newer_program_has_changed_meanwhile_is_not_asked_for_ever(
-    url: str, proxy: Proxy
-) -> None:
+def test_database_changed_by_newer_program_is_not_retried_for_ever(url: str, proxy: Proxy) -> None:
     store = opened(url, proxy.port)
     store.commit(batch(1))
     with lost_on_the_way(proxy, "answer", store) as answer:
@@ -236,9 +228,7 @@ def test_a_database_that_a_newer_program_has_changed_meanwhile_is_not_asked_for_
     store.close()
 
 
-def test_a_commit_that_never_arrived_is_found_out_although_its_connection_still_stands(
-    url: str, proxy: Proxy
-) -> None:
+def test_commit_that_never_arrived_is_detected_on_live_connection(url: str, proxy: Proxy) -> None:
     store = opened(url, proxy.port)
     store.commit(batch(1))
     with lost_on_the_way(proxy, "request", store) as answer:
@@ -254,7 +244,7 @@ def test_a_commit_that_never_arrived_is_found_out_although_its_connection_still_
     store.close()
 
 
-def test_a_lost_commit_is_told_from_what_another_server_has_committed_since(
+def test_lost_commit_is_distinguished_from_later_commit_of_another_server(
     url: str, proxy: Proxy
 ) -> None:
     """The next leader writes while we are cut off; its commits must not be taken for ours."""
@@ -275,9 +265,7 @@ def test_a_lost_commit_is_told_from_what_another_server_has_committed_since(
     other.close()
 
 
-def test_a_server_that_stops_before_it_knows_says_that_it_does_not_know(
-    url: str, proxy: Proxy
-) -> None:
+def test_server_stopped_before_lookup_reports_unknown_outcome(url: str, proxy: Proxy) -> None:
     store = opened(url, proxy.port)
     store.commit(batch(1))
     with lost_on_the_way(proxy, "answer", store) as answer:
@@ -291,9 +279,7 @@ def test_a_server_that_stops_before_it_knows_says_that_it_does_not_know(
     again.close()
 
 
-def test_kills_at_any_moment_lose_nothing_that_was_acknowledged(
-    url: str, server: OwnPostgres
-) -> None:
+def test_kills_at_any_time_lose_no_acknowledged_commit(url: str, server: OwnPostgres) -> None:
     store = opened(url)
     acknowledged: list[int] = []
     stop = threading.Event()
@@ -322,7 +308,7 @@ def test_kills_at_any_moment_lose_nothing_that_was_acknowledged(
     store.close()
 
 
-def test_a_guard_that_refuses_leaves_nothing_behind(store: PostgresStore) -> None:
+def test_rejecting_commit_check_leaves_nothing_behind(store: PostgresStore) -> None:
     store.commit(batch(1))
 
     def refuse(connection: Connection) -> None:
@@ -338,9 +324,7 @@ def test_a_guard_that_refuses_leaves_nothing_behind(store: PostgresStore) -> Non
     assert kept(store) == [1, 2]
 
 
-def test_a_writer_that_froze_within_a_transaction_can_be_ended(
-    store: PostgresStore, url: str
-) -> None:
+def test_writer_frozen_in_transaction_can_be_terminated(store: PostgresStore, url: str) -> None:
     store.commit(batch(1))
     frozen = connect(address_of(url), "gpu-scheduler writer frozen")
     frozen.execute("BEGIN")
@@ -351,7 +335,7 @@ def test_a_writer_that_froze_within_a_transaction_can_be_ended(
     frozen.close()
 
 
-def test_two_servers_that_write_by_turns_give_no_number_twice(url: str) -> None:
+def test_alternating_writers_give_no_number_twice(url: str) -> None:
     one, other = opened(url), opened(url)
     for number in range(1, 9):
         (one if number % 2 else other).commit(batch(number))
@@ -360,7 +344,7 @@ def test_two_servers_that_write_by_turns_give_no_number_twice(url: str) -> None:
     other.close()
 
 
-def test_connections_that_are_all_busy_are_waited_for_and_then_named(url: str) -> None:
+def test_busy_connections_are_awaited_and_then_reported(url: str) -> None:
     store = opened(url, pool_max=1)
     held, go_on = threading.Event(), threading.Event()
 

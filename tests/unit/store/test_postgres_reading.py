@@ -62,7 +62,7 @@ def store(url: str) -> Iterator[PostgresStore]:
         (JobQuery(visibility=JobVisibility(user="ada")), "jobs_live"),
     ],
 )
-def test_a_list_is_read_along_an_index(store: PostgresStore, query: JobQuery, index: str) -> None:
+def test_list_uses_index(store: PostgresStore, query: JobQuery, index: str) -> None:
     statement, values = page_statement(POSTGRES, query, None)
     explained = b"EXPLAIN " + to_psycopg(statement)
     rows = store.use(lambda connection: connection.execute(explained, values).fetchall())
@@ -71,7 +71,7 @@ def test_a_list_is_read_along_an_index(store: PostgresStore, query: JobQuery, in
     assert "Seq Scan on jobs" not in plan
 
 
-def test_every_view_can_be_read(store: PostgresStore, url: str) -> None:
+def test_every_view_is_readable(store: PostgresStore, url: str) -> None:
     assert store.count_states()[JobState.RUNNING] == 1
     server = shared_server()
     found = {view: server.execute(f"SELECT * FROM {view} LIMIT 3", url) for view in VIEWS}

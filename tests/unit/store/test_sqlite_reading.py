@@ -98,7 +98,7 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         ("SELECT schema_version, next_number, last_event FROM meta", [(migrations()[-1][0], 3, 2)]),
     ],
 )
-def test_a_person_can_read_the_tables(
+def test_tables_are_human_readable(
     connection: sqlite3.Connection, query: str, rows: list[tuple[object, ...]]
 ) -> None:
     assert connection.execute(query).fetchall() == rows
@@ -117,16 +117,14 @@ def test_a_person_can_read_the_tables(
         (JobQuery(numbers=IntervalSet.parse("3-5,9")), "PRIMARY KEY"),
     ],
 )
-def test_a_list_is_read_along_an_index(
-    connection: sqlite3.Connection, query: JobQuery, index: str
-) -> None:
+def test_list_uses_index(connection: sqlite3.Connection, query: JobQuery, index: str) -> None:
     statement, values = page_statement(SQLITE, query, None)
     plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
     assert any(index in step for step in plan), plan
     assert not any(step.startswith("SCAN jobs") and "USING" not in step for step in plan), plan
 
 
-def test_every_query_has_a_name_and_a_use() -> None:
+def test_every_query_has_name_and_use() -> None:
     code = "\n".join(
         path.read_text(encoding="utf-8")
         for path in (Path(__file__).parents[3] / "src" / "gpu_scheduler" / "store").rglob("*.py")

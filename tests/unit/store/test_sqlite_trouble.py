@@ -55,7 +55,7 @@ def a_used_store(path: Path, jobs: int = 500) -> None:
 # --- opening
 
 
-def test_a_new_store_is_private_and_synchronous(store: SqliteStore, path: Path) -> None:
+def test_new_store_is_private_and_synchronous(store: SqliteStore, path: Path) -> None:
     store.commit([a_row(1)])
     files = sorted(path.parent.glob("scheduler.db*"))
     assert [file.name for file in files] == ["scheduler.db", "scheduler.db-shm", "scheduler.db-wal"]
@@ -65,7 +65,7 @@ def test_a_new_store_is_private_and_synchronous(store: SqliteStore, path: Path) 
     assert (journal, synchronous) == ("wal", 2)
 
 
-def test_everything_is_there_after_it_is_opened_again(path: Path) -> None:
+def test_everything_is_present_after_reopening(path: Path) -> None:
     store = SqliteStore(path)
     store.commit([a_row(1), a_node(), EventRow(at_ms=1, kind="submitted")])
     store.close()
@@ -76,14 +76,14 @@ def test_everything_is_there_after_it_is_opened_again(path: Path) -> None:
     again.close()
 
 
-def test_what_was_left_of_a_start_that_was_interrupted_does_no_harm(path: Path) -> None:
+def test_leftovers_of_interrupted_start_do_no_harm(path: Path) -> None:
     path.with_name("scheduler.db.new").write_bytes(b"half a file")
     SqliteStore(path).close()
     assert not path.with_name("scheduler.db.new").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage " * 1000, b"SQLite"])
-def test_a_file_that_is_no_database_is_refused(path: Path, content: bytes) -> None:
+def test_non_database_file_is_rejected(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(StoreDamaged, match=r"is damaged: .* Restore a backup"):
         SqliteStore(path)
@@ -91,7 +91,7 @@ def test_a_file_that_is_no_database_is_refused(path: Path, content: bytes) -> No
 
 
 @pytest.mark.parametrize("kept", [0.3, 0.9, 0.02])
-def test_a_file_that_was_cut_off_is_refused(path: Path, kept: float) -> None:
+def test_truncated_file_is_rejected(path: Path, kept: float) -> None:
     a_used_store(path)
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * kept)])
@@ -99,7 +99,7 @@ def test_a_file_that_was_cut_off_is_refused(path: Path, kept: float) -> None:
         SqliteStore(path)
 
 
-def test_a_large_table_of_which_nothing_can_be_read_is_noticed_at_the_start(path: Path) -> None:
+def test_unreadable_large_table_is_detected_at_start(path: Path) -> None:
     SqliteStore(path).close()
     with closing(sqlite3.connect(path)) as raw, raw:
         raw.executemany(
@@ -115,7 +115,7 @@ def test_a_large_table_of_which_nothing_can_be_read_is_noticed_at_the_start(path
         SqliteStore(path)
 
 
-def test_a_file_with_garbage_in_its_middle_is_refused(path: Path) -> None:
+def test_file_with_garbage_inside_is_rejected(path: Path) -> None:
     a_used_store(path)
     content = bytearray(path.read_bytes())
     middle = len(content) // 2
@@ -125,7 +125,7 @@ def test_a_file_with_garbage_in_its_middle_is_refused(path: Path) -> None:
         SqliteStore(path)
 
 
-def test_the_database_of_another_program_is_refused(path: Path) -> None:
+def test_database_of_another_program_is_rejected(path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE songs (name TEXT)")
     connection.close()
@@ -133,7 +133,7 @@ def test_the_database_of_another_program_is_refused(path: Path) -> None:
         SqliteStore(path)
 
 
-def test_a_row_that_cannot_be_understood_is_named_as_damage(store: SqliteStore, path: Path) -> None:
+def test_undecodable_row_is_reported_as_damage(store: SqliteStore, path: Path) -> None:
     store.commit([a_row(1), a_node(), LaunchRow("job-1", Launch(argv=("sh",)))])
     execute = store._writer._connection.execute
     for wrong in ('{"members": 3}', '{"members": []}', "nonsense"):
@@ -151,12 +151,12 @@ def test_a_row_that_cannot_be_understood_is_named_as_damage(store: SqliteStore, 
         store.count_states()
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="cannot be created: No such file or directory"):
         SqliteStore(tmp_path / "nowhere" / "scheduler.db")
 
 
-def test_a_closed_store_says_so(path: Path) -> None:
+def test_closed_store_says_so(path: Path) -> None:
     store = SqliteStore(path)
     store.jobs()
     store.close()
@@ -171,14 +171,14 @@ NEXT = TODAY[-1][0] + 1
 STEP = (NEXT, "ALTER TABLE jobs ADD COLUMN colour TEXT NOT NULL DEFAULT 'blue';")
 
 
-def test_a_store_of_a_newer_version_is_refused_and_left_alone(path: Path) -> None:
+def test_store_of_newer_version_is_rejected_and_unchanged(path: Path) -> None:
     SqliteStore(path, steps=[*TODAY, STEP]).close()
     with pytest.raises(StoreTooNew, match=f"has schema version {NEXT}, but this program supports"):
         SqliteStore(path)
     SqliteStore(path, steps=[*TODAY, STEP]).close()
 
 
-def test_an_old_store_is_migrated_behind_a_copy(path: Path) -> None:
+def test_old_store_is_migrated_after_backup(path: Path) -> None:
     a_used_store(path, jobs=3)
     migrated = SqliteStore(path, steps=[*TODAY, STEP])
     assert [row.job.number for row in migrated.jobs()] == [1, 2, 3]
@@ -191,7 +191,7 @@ def test_an_old_store_is_migrated_behind_a_copy(path: Path) -> None:
     before.close()
 
 
-def test_a_migration_that_fails_changes_nothing(path: Path) -> None:
+def test_failed_migration_changes_nothing(path: Path) -> None:
     a_used_store(path, jobs=3)
     broken = (NEXT + 1, "DROP TABLE tasks; ALTER TABLE nowhere ADD COLUMN x;")
     with pytest.raises(InternalError, match="no such table: nowhere"):
@@ -202,7 +202,7 @@ def test_a_migration_that_fails_changes_nothing(path: Path) -> None:
     store.close()
 
 
-def test_rows_of_an_older_and_of_a_newer_program_can_be_read(store: SqliteStore) -> None:
+def test_rows_of_older_and_newer_versions_are_readable(store: SqliteStore) -> None:
     store.commit([a_row(1)])
     job = store.jobs()[0].job
     store._writer._connection.execute("""UPDATE specs SET spec = '{"colour": "blue"}'""")
@@ -240,7 +240,7 @@ def check_works(store: SqliteStore) -> None:
     assert store.count_jobs(JobQuery()) == 2
 
 
-def test_a_full_store_keeps_nothing_of_a_batch_and_works_when_there_is_room(
+def test_full_store_keeps_nothing_of_batch_and_recovers(
     store: SqliteStore,
 ) -> None:
     store.commit([a_row(1), EventRow(at_ms=1, kind="submitted")])
@@ -253,7 +253,7 @@ def test_a_full_store_keeps_nothing_of_a_batch_and_works_when_there_is_room(
     check_works(store)
 
 
-def test_a_full_disk_keeps_nothing_of_a_batch_and_works_when_there_is_room(
+def test_full_disk_keeps_nothing_of_batch_and_recovers(
     tmp_path: Path,
 ) -> None:
     disk = tmp_path / "disk"
@@ -278,9 +278,7 @@ def test_a_full_disk_keeps_nothing_of_a_batch_and_works_when_there_is_room(
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_store_locked_by_another_process_says_so_and_works_afterwards(
-    store: SqliteStore, path: Path
-) -> None:
+def test_locked_store_says_so_and_recovers(store: SqliteStore, path: Path) -> None:
     store.commit([a_row(1), EventRow(at_ms=1, kind="submitted")])
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -291,7 +289,7 @@ def test_a_store_locked_by_another_process_says_so_and_works_afterwards(
     check_works(store)
 
 
-def test_a_row_that_cannot_be_kept_leaves_nothing_behind(store: SqliteStore) -> None:
+def test_invalid_row_leaves_nothing_behind(store: SqliteStore) -> None:
     store.commit([a_row(1), EventRow(at_ms=1, kind="submitted")])
     for wrong in (
         replace(a_row(3), reason="\ud800"),
@@ -305,7 +303,7 @@ def test_a_row_that_cannot_be_kept_leaves_nothing_behind(store: SqliteStore) -> 
     check_works(store)
 
 
-def test_what_another_process_wrote_is_not_written_over(store: SqliteStore, path: Path) -> None:
+def test_rows_of_another_process_are_not_overwritten(store: SqliteStore, path: Path) -> None:
     store.commit([a_row(1), EventRow(at_ms=1, kind="submitted")])
     other = SqliteStore(path)
     other.commit([replace(a_row(2), expected_ms=5), EventRow(at_ms=2, kind="submitted")])

@@ -98,7 +98,7 @@ def everything(store: Store) -> dict[str, Any]:
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-def test_a_copy_to_postgresql_and_back_is_the_same_to_the_last_row(
+def test_copy_to_postgresql_and_back_is_identical(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Write]
 ) -> None:
     folder = tmp_path_factory.mktemp("copy")
@@ -124,7 +124,7 @@ def test_a_copy_to_postgresql_and_back_is_the_same_to_the_last_row(
     server.drop_database(url)
 
 
-def test_a_copied_database_goes_on_with_its_numbers(tmp_path: Path, postgres: str) -> None:
+def test_copied_database_continues_its_numbers(tmp_path: Path, postgres: str) -> None:
     store = SqliteStore(tmp_path / "a.db")
     filled(store, [])
     store.close()
@@ -139,7 +139,7 @@ def test_a_copied_database_goes_on_with_its_numbers(tmp_path: Path, postgres: st
     copied.close()
 
 
-def test_a_copy_goes_into_an_empty_database_only(tmp_path: Path, postgres: str) -> None:
+def test_copy_needs_empty_database(tmp_path: Path, postgres: str) -> None:
     store = SqliteStore(tmp_path / "a.db")
     filled(store, [])
     store.close()
@@ -153,7 +153,7 @@ def test_a_copy_goes_into_an_empty_database_only(tmp_path: Path, postgres: str) 
 
 
 @pytest.mark.parametrize("to_postgres", [True, False])
-def test_a_copy_that_is_not_the_same_keeps_nothing(
+def test_copy_that_differs_keeps_nothing(
     tmp_path: Path, postgres: str, monkeypatch: pytest.MonkeyPatch, to_postgres: bool
 ) -> None:
     """A row that changes on its way is found by the comparison, and all is taken back."""
@@ -177,7 +177,7 @@ def test_a_copy_that_is_not_the_same_keeps_nothing(
     assert copy_between(tmp_path / "a.db", target)
 
 
-def test_every_table_has_a_key_to_be_copied_by(tmp_path: Path, postgres: str) -> None:
+def test_every_table_has_key_for_copying(tmp_path: Path, postgres: str) -> None:
     PostgresStore(address_of(postgres)).close()
     tables: set[str] = set()
     for place in (tmp_path / "a.db", address_of(postgres)):
@@ -191,13 +191,13 @@ def test_every_table_has_a_key_to_be_copied_by(tmp_path: Path, postgres: str) ->
     assert tables - store_copy.SERVER_TABLES == store_copy._KEYS.keys()
 
 
-def test_what_is_not_there_is_not_checked_and_not_made(tmp_path: Path) -> None:
+def test_missing_database_is_neither_checked_nor_created(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="does not exist"):
         check(tmp_path / "typo.db")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_check_changes_nothing_and_says_what_an_empty_or_older_database_needs(
+def test_check_changes_nothing_and_reports_empty_or_older_database(
     tmp_path: Path, postgres: str
 ) -> None:
     address, server = address_of(postgres), shared_server()
@@ -224,7 +224,7 @@ def test_a_check_changes_nothing_and_says_what_an_empty_or_older_database_needs(
     assert (path.read_bytes(), sorted(tmp_path.iterdir())) == (before, there)
 
 
-def test_what_is_copied_or_backed_up_is_not_changed_by_it(tmp_path: Path, postgres: str) -> None:
+def test_copy_and_backup_do_not_change_source(tmp_path: Path, postgres: str) -> None:
     address = address_of(postgres)
     PostgresStore(address, steps=migrations("postgres")[:1]).close()
     path = tmp_path / "a.db"
@@ -241,14 +241,14 @@ def test_what_is_copied_or_backed_up_is_not_changed_by_it(tmp_path: Path, postgr
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_check_sees_what_a_running_server_has_just_written(tmp_path: Path) -> None:
+def test_check_sees_rows_just_written_by_running_server(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "a.db")
     filled(store, [])
     assert check(tmp_path / "a.db").rows["audit"] == 1
     store.close()
 
 
-def test_somebody_elses_database_is_not_called_empty(postgres: str) -> None:
+def test_database_of_another_program_is_not_called_empty(postgres: str) -> None:
     shared_server().execute("CREATE TABLE customers (id bigint)", postgres)
     with pytest.raises(StoreDamaged, match="none of gpu-scheduler's"):
         check(address_of(postgres))
@@ -260,7 +260,7 @@ def _looking(place: Any) -> Any:
     return open_source(place)
 
 
-def test_a_backup_is_made_while_the_server_writes_and_can_be_started_from(tmp_path: Path) -> None:
+def test_backup_is_made_while_server_writes_and_is_startable(tmp_path: Path) -> None:
     path, target = tmp_path / "scheduler.db", tmp_path / "backup.db"
     store = SqliteStore(path)
     filled(store, [])
@@ -297,7 +297,7 @@ def test_a_backup_is_made_while_the_server_writes_and_can_be_started_from(tmp_pa
         back_up(path, target)
 
 
-def test_a_backup_of_postgresql_is_a_file_that_can_be_copied_back(
+def test_backup_of_postgresql_is_file_that_can_be_copied_back(
     tmp_path: Path, postgres: str
 ) -> None:
     store = PostgresStore(address_of(postgres))
@@ -315,9 +315,7 @@ def test_a_backup_of_postgresql_is_a_file_that_can_be_copied_back(
 
 
 @pytest.mark.parametrize("name", ["lab#1", "what?", "50%41", "plain"])
-def test_a_backup_is_of_the_file_that_was_named_and_leaves_it_as_it_was(
-    tmp_path: Path, name: str
-) -> None:
+def test_backup_reads_named_file_and_leaves_it_unchanged(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
     folder.mkdir()
     store = SqliteStore(folder / "a.db")
@@ -334,7 +332,7 @@ def test_a_backup_is_of_the_file_that_was_named_and_leaves_it_as_it_was(
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted(["backup.db", name])
 
 
-def test_what_is_not_ours_is_not_backed_up(tmp_path: Path) -> None:
+def test_database_of_another_program_is_not_backed_up(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "a.db")) as file, file:
         file.execute("CREATE TABLE customers (id)")
     with pytest.raises(StoreDamaged, match="not of gpu-scheduler"):
@@ -342,7 +340,7 @@ def test_what_is_not_ours_is_not_backed_up(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
 
 
-def test_a_file_that_a_server_begins_to_write_while_it_is_read_is_not_called_damaged(
+def test_file_written_during_check_is_not_called_damaged(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "a.db"
@@ -362,7 +360,7 @@ def test_a_file_that_a_server_begins_to_write_while_it_is_read_is_not_called_dam
         assert side.counters()[2] == 1
 
 
-def test_a_backup_that_fails_leaves_no_file(tmp_path: Path) -> None:
+def test_failed_backup_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="does not exist yet"):
         back_up(tmp_path / "nothing.db", tmp_path / "backup.db")
     SqliteStore(tmp_path / "a.db").close()
@@ -371,7 +369,7 @@ def test_a_backup_that_fails_leaves_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "backup.db").exists()
 
 
-def test_what_does_not_fit_together_is_found(tmp_path: Path, postgres: str) -> None:
+def test_inconsistencies_are_found(tmp_path: Path, postgres: str) -> None:
     path, server = tmp_path / "a.db", shared_server()
     for store in (SqliteStore(path), PostgresStore(address_of(postgres))):
         filled(store, [])
@@ -393,7 +391,7 @@ def test_what_does_not_fit_together_is_found(tmp_path: Path, postgres: str) -> N
                 assert any(found in problem for problem in check(place).problems)
 
 
-def test_a_url_names_a_file_or_postgresql(tmp_path: Path) -> None:
+def test_url_names_file_or_postgresql(tmp_path: Path) -> None:
     where = Paths(str(tmp_path), str(tmp_path))
     assert database_of(Settings(), where) == tmp_path / "scheduler.db"
     assert database_of(Settings(), where, "sqlite:////var/x.db") == Path("/var/x.db")

@@ -18,12 +18,12 @@ from gpu_scheduler.wire.times import read_time, write_time
         ("job-12_0", ("job-12", 0)),
     ],
 )
-def test_a_job_is_named_by_its_number(text: str, expected: tuple[str, int | None]) -> None:
+def test_job_is_named_by_number(text: str, expected: tuple[str, int | None]) -> None:
     assert read_job_name(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "job-", "x", "12_", "_4", "-1", "1.5", "9" * 30, "\u0663"])
-def test_what_names_no_job_is_refused(text: str) -> None:
+def test_invalid_job_name_is_rejected(text: str) -> None:
     with pytest.raises(InvalidRequest, match="is not a job id"):
         read_job_name(text)
 
@@ -32,7 +32,7 @@ def test_tasks_are_ranges() -> None:
     assert str(read_tasks("1-3,7,9-11:2")) == "1-3,7,9,11"
 
 
-def test_a_time_that_is_written_can_be_read_again() -> None:
+def test_formatted_time_can_be_parsed() -> None:
     for at_ms in (0, 999, 1_700_000_000_123):
         text = write_time(at_ms)
         assert text is not None

@@ -12,7 +12,7 @@ from tests.builders import a_job
     ("is_limited", "cpu_milli", "told"),
     [(True, 1000, 1000), (False, 1000, 0), (False, 32_000, 32_000)],
 )
-def test_a_core_that_is_only_counted_is_no_limit_and_those_that_were_asked_for_are(
+def test_default_core_is_no_cpu_limit_and_requested_cores_are(
     is_limited: bool, cpu_milli: int, told: int
 ) -> None:
     """As for another member, or since an update."""

@@ -33,12 +33,12 @@ def ends(text: str, zone: str = "UTC") -> tuple[str, str]:
         ("2026-09..2026-10", "2026-09-01", "2026-11-01"),
     ],
 )
-def test_a_period_begins_and_ends_at_midnight(text: str, first: str, past: str) -> None:
+def test_period_begins_and_ends_at_midnight(text: str, first: str, past: str) -> None:
     assert ends(text) == (f"{first} 00:00", f"{past} 00:00")
     assert ends(text, "Asia/Tokyo")[0].endswith("00:00")
 
 
-def test_a_month_in_which_clocks_change_keeps_its_midnights() -> None:
+def test_month_with_clock_change_keeps_its_midnights() -> None:
     span = read_span("2026-10", NOW, read_zone("Europe/Berlin"))
     assert ends("2026-10", "Europe/Berlin") == ("2026-10-01 00:00", "2026-11-01 00:00")
     lengths = {after - before for before, after in zip(span.edges, span.edges[1:], strict=False)}
@@ -46,7 +46,7 @@ def test_a_month_in_which_clocks_change_keeps_its_midnights() -> None:
     assert len(span.edges) == 32
 
 
-def test_a_day_has_hours_and_a_century_has_few_enough_slices() -> None:
+def test_day_is_sliced_by_hours_and_slices_of_century_are_bounded() -> None:
     assert len(read_span("today", NOW, UTC).edges) == 25
     assert len(read_span("1990-01..2026-12", NOW, UTC).edges) <= 402
 
@@ -54,12 +54,12 @@ def test_a_day_has_hours_and_a_century_has_few_enough_slices() -> None:
 @pytest.mark.parametrize(
     "text", ["", "lunch", "2026-13", "2026-02-30", "2026-10-02..2026-10-01", "..", "9999-12", "1-1"]
 )
-def test_a_period_that_is_none_is_refused_with_what_would_be(text: str) -> None:
+def test_invalid_period_is_rejected_with_valid_forms(text: str) -> None:
     with pytest.raises(InvalidRequest, match="period"):
         read_span(text, NOW, UTC)
 
 
 @pytest.mark.parametrize("name", ["Mars/Olympus", "../etc/passwd", "/etc/passwd", "\0"])
-def test_a_time_zone_that_is_none_is_refused(name: str) -> None:
+def test_invalid_time_zone_is_rejected(name: str) -> None:
     with pytest.raises(InvalidRequest, match="time zone"):
         read_zone(name)

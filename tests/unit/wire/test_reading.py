@@ -41,7 +41,7 @@ def patched(known: Job, **fields: Any) -> dict[str, Any]:
     return dict(read_patch(msgspec.convert(fields, JobPatch), known))
 
 
-def test_a_job_belongs_to_its_caller() -> None:
+def test_job_belongs_to_caller() -> None:
     read_job, read_launch = read().job, read().launch
     assert (read_job.user, read_launch.user, read_launch.uid, read_launch.gid) == (
         *("ada", "ada"),
@@ -50,12 +50,12 @@ def test_a_job_belongs_to_its_caller() -> None:
 
 
 @pytest.mark.parametrize("field", ["user", "uid", "gid", "id", "number", "submit_ms", "captured"])
-def test_no_field_of_a_request_says_who_the_caller_is(field: str) -> None:
+def test_no_request_field_sets_caller(field: str) -> None:
     with pytest.raises(msgspec.ValidationError, match="unknown field"):
         msgspec.convert({"command": ["true"], field: 0}, JobRequest)
 
 
-def test_arguments_stand_behind_the_command() -> None:
+def test_arguments_follow_command() -> None:
     made = read(command=["python", "train.py"], args=["--epochs", "3"])
     assert made.job.command == made.launch.argv == ("python", "train.py", "--epochs", "3")
 
@@ -63,17 +63,17 @@ def test_arguments_stand_behind_the_command() -> None:
 @pytest.mark.parametrize(
     ("gpus", "milli"), [(0, 0), (2, 2000), (0.5, 500), (1.5, 1500), (0.01, 10), (8.0, 8000)]
 )
-def test_gpus_may_be_whole_or_parts(gpus: float, milli: int) -> None:
+def test_gpus_may_be_whole_or_fractional(gpus: float, milli: int) -> None:
     assert job(gpu_count=gpus).gpu_milli == milli
 
 
 @pytest.mark.parametrize("gpus", [0.0001, 0.005, 0.3333333])
-def test_a_part_that_is_too_fine_is_refused_and_not_rounded(gpus: float) -> None:
+def test_too_fine_share_is_rejected_not_rounded(gpus: float) -> None:
     with pytest.raises(InvalidRequest, match="est step"):
         job(gpu_count=gpus)
 
 
-def test_gpu_memory_is_the_total_over_all_gpus() -> None:
+def test_gpu_memory_is_total_over_all_gpus() -> None:
     assert job(gpu_count=4, gpu_memory_mb=40_000).members[0].gpu_memory_mb == 10_000
     assert job(gpu_count=4, gpu_memory_mb_per_gpu=10_000).members[0].gpu_memory_mb == 10_000
 
@@ -86,7 +86,7 @@ def test_priorities_are_numbers_or_names(given: int | str, priority: int) -> Non
     assert job(priority=given).priority == priority
 
 
-def test_a_gang_is_a_number_of_equal_members_or_a_list() -> None:
+def test_gang_is_number_of_equal_members_or_list() -> None:
     assert len(job(members=4, gpu_count=2).members) == 4
     mixed = job(members=[{"gpu_count": 1}, {"gpu_count": 2, "cpu_cores": 4}])
     assert [member.gpu_milli for member in mixed.members] == [1000, 2000]
@@ -94,7 +94,7 @@ def test_a_gang_is_a_number_of_equal_members_or_a_list() -> None:
         job(members=[{"gpu_count": 1}], gpu_count=2)
 
 
-def test_run_times_come_in_minutes_or_seconds_but_not_in_both() -> None:
+def test_run_time_is_in_minutes_or_seconds_but_not_both() -> None:
     assert job(max_runtime_minutes=1.5).max_runtime_ms == 90_000
     assert job(max_runtime_seconds=30).max_runtime_ms == 30_000
     with pytest.raises(InvalidRequest, match="not both"):
@@ -102,7 +102,7 @@ def test_run_times_come_in_minutes_or_seconds_but_not_in_both() -> None:
 
 
 @pytest.mark.parametrize("given", [{"max_runtime_minutes": 0}, {"max_runtime_seconds": 0.0001}])
-def test_a_limit_of_no_time_is_not_taken_for_the_default(given: dict[str, float]) -> None:
+def test_zero_limit_is_not_taken_for_default(given: dict[str, float]) -> None:
     assert job().max_runtime_ms == 0
     with pytest.raises(InvalidRequest, match="leave it out for the default"):
         job(**given)
@@ -126,12 +126,12 @@ def test_times_are_iso_text_or_seconds(text: str | float, milliseconds: int) -> 
 
 
 @pytest.mark.parametrize("text", ["tomorrow", "", "9999999-01-01", 1e300])
-def test_a_time_that_cannot_be_read_is_refused(text: str | float) -> None:
+def test_invalid_time_is_rejected(text: str | float) -> None:
     with pytest.raises(InvalidRequest, match="deadline"):
         job(deadline=text)
 
 
-def test_dependencies_are_written_in_three_ways() -> None:
+def test_dependencies_have_three_forms() -> None:
     given = ["afterok:job-3", "4", {"type": "afterany", "job_id": 5}, "afterok:3"]
     assert job(dependencies=given).dependencies == (
         Dependency(DependencyKind.AFTER_OK, "job-3"),
@@ -141,12 +141,12 @@ def test_dependencies_are_written_in_three_ways() -> None:
 
 
 @pytest.mark.parametrize("text", ["before:3", "afterok:x", "afterok:3_1", "afterok:"])
-def test_a_dependency_that_means_nothing_is_refused(text: str) -> None:
+def test_invalid_dependency_is_rejected(text: str) -> None:
     with pytest.raises(InvalidRequest):
         job(dependencies=[text])
 
 
-def test_arrays_are_text_or_an_object() -> None:
+def test_arrays_are_text_or_object() -> None:
     short = job(array="0-99%10").array
     long = job(array={"tasks": "0-99", "max_running": 10}).array
     assert short == long
@@ -158,24 +158,24 @@ def test_arrays_are_text_or_an_object() -> None:
     "text",
     ["0-2000000", "0-999999999999:2", "0-9%x", "x", "0-9%", "9" * 40, ",".join(["1"] * 20_000)],
 )
-def test_an_array_that_is_too_large_or_unreadable_is_refused_at_once(text: str) -> None:
+def test_oversized_or_invalid_array_is_rejected_at_once(text: str) -> None:
     with pytest.raises(InvalidRequest):
         job(array=text)
 
 
-def test_an_array_of_a_million_tasks_is_one_range() -> None:
+def test_array_of_million_tasks_is_one_range() -> None:
     array = job(array="0-999999").array
     assert array is not None
     assert array.tasks.ranges == ((0, 999_999),)
 
 
-def test_an_image_means_a_container() -> None:
+def test_image_means_container() -> None:
     assert launch(image="pytorch:2.0").runner is Runner.CONTAINER
     assert launch().runner is Runner.PROCESS
     assert launch(runner="tmux").runner is Runner.TMUX
 
 
-def test_a_terminal_is_described_for_jobs_that_have_one() -> None:
+def test_terminal_is_described_for_jobs_that_have_one() -> None:
     assert launch(runner="terminal").terminal == Terminal()
     asked = {"rows": 50, "columns": 132, "idle_seconds": 1.5, "on_disconnect": "end"}
     made = launch(runner="terminal", terminal=asked).terminal
@@ -184,7 +184,7 @@ def test_a_terminal_is_described_for_jobs_that_have_one() -> None:
         launch(terminal=asked)
 
 
-def test_mounts_name_two_whole_paths() -> None:
+def test_mounts_name_two_absolute_paths() -> None:
     made = launch(image="x", mounts=["/data:/in:ro", "/out:/out"])
     assert made.mounts == (Mount("/data", "/in", read_only=True), Mount("/out", "/out"))
     for bad in ("data:/in", "/data", "/a:/b:xx"):
@@ -198,18 +198,18 @@ def test_mounts_name_two_whole_paths() -> None:
     ("text", "expected"),
     [("USR1@120", ("USR1", 120_000)), ("SIGUSR2", ("USR2", 60_000)), ("", ("", 0))],
 )
-def test_a_warning_is_a_signal_and_seconds(text: str, expected: tuple[str, int]) -> None:
+def test_warning_is_signal_and_seconds(text: str, expected: tuple[str, int]) -> None:
     made = launch(signal=text)
     assert (made.warn_signal, made.warn_before_ms) == expected
 
 
 @pytest.mark.parametrize("text", ["NOPE@1", "USR1@", "USR1@x", "@5"])
-def test_a_warning_that_means_nothing_is_refused(text: str) -> None:
+def test_invalid_warning_is_rejected(text: str) -> None:
     with pytest.raises(InvalidRequest, match="signal"):
         launch(signal=text)
 
 
-def test_a_captured_environment_is_kept_apart_under_a_name_of_its_own() -> None:
+def test_captured_environment_is_stored_separately_by_name() -> None:
     variables = {"HOME": "/home/ada", "API_KEY": "s3cret"}
     mine = read(captured_environment=variables)
     assert mine.environment == (("API_KEY", "s3cret"), ("HOME", "/home/ada"))
@@ -221,7 +221,7 @@ def test_a_captured_environment_is_kept_apart_under_a_name_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("variables", [{"": "x"}, {"A=B": "x"}, {"A": "\0"}, {"A\0": "x"}])
-def test_variables_that_no_process_can_be_given_are_refused(variables: dict[str, str]) -> None:
+def test_invalid_variables_are_rejected(variables: dict[str, str]) -> None:
     with pytest.raises(InvalidRequest, match="variable"):
         launch(environment=variables)
 
@@ -240,12 +240,12 @@ def test_variables_that_no_process_can_be_given_are_refused(variables: dict[str,
         {"mig_profile": "9g.1gb"},
     ],
 )
-def test_what_no_agent_could_run_is_refused(fields: dict[str, Any]) -> None:
+def test_launch_that_no_agent_could_run_is_rejected(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         read(**fields)
 
 
-def test_everything_else_arrives_too() -> None:
+def test_all_other_fields_are_read() -> None:
     made = read(
         name="x",
         tenant_id="vision",
@@ -294,7 +294,7 @@ def test_everything_else_arrives_too() -> None:
         ({"members": [{"gpu_count": 1}, {}]}, 1000, False),
     ],
 )
-def test_a_job_that_asks_for_no_gpu_and_no_core_counts_as_one_core_and_may_use_more(
+def test_job_without_gpu_and_cpu_counts_as_one_core_and_may_use_more(
     fields: dict[str, Any], cpu_milli: int, is_limited: bool
 ) -> None:
     """Else an array of a million such tasks would start at once."""
@@ -310,7 +310,7 @@ def alone(found: tuple[Submission, str, tuple[str, ...]]) -> Submission:
     return Submission(job, replace(common.launch, argv=argv), common.environment)
 
 
-def test_many_jobs_that_are_alike_are_read_as_if_each_were_alone() -> None:
+def test_identical_jobs_are_read_as_if_each_were_alone() -> None:
     reader = a_reader()
     shared = {"gpu_count": 1, "captured_environment": {"A": "1"}, "retries": 1}
     for number in range(5):
@@ -323,7 +323,7 @@ def test_many_jobs_that_are_alike_are_read_as_if_each_were_alone() -> None:
         reader.read_similar(asked(command=[]))
 
 
-def test_objects_that_are_alike_are_read_as_if_each_were_a_request_alone() -> None:
+def test_identical_objects_are_read_as_if_each_were_one_request() -> None:
     reader = a_reader()
     shared = {"gpu_count": 1, "captured_environment": {"A": "1"}, "retries": 1}
     for number in range(5):
@@ -353,7 +353,7 @@ def test_objects_that_are_alike_are_read_as_if_each_were_a_request_alone() -> No
         {"command": ["a"], "gpus": 1},
     ],
 )
-def test_an_object_that_may_be_no_job_is_left_to_those_who_can_say_why(
+def test_doubtful_object_is_left_to_full_validation(
     fields: dict[str, Any],
 ) -> None:
     """Also beside others that Python finds equal to it."""
@@ -364,19 +364,19 @@ def test_an_object_that_may_be_no_job_is_left_to_those_who_can_say_why(
         reader.read_json_object(fields)
 
 
-def test_a_caller_without_an_account_here_cannot_submit() -> None:
+def test_caller_without_local_account_cannot_submit() -> None:
     with pytest.raises(InvalidRequest, match="no account"):
         a_reader(Caller(user="token"))
 
 
-def test_the_short_form_is_a_line_for_a_shell() -> None:
+def test_short_form_is_shell_command_line() -> None:
     task = TaskRequest(command="python train.py > log", priority="high", env={"A": "1"})
     made = a_reader().read_task(task)
     assert made.launch.argv == ("/bin/sh", "-c", "python train.py > log")
     assert (made.job.priority, made.launch.environment) == (1500, (("A", "1"),))
 
 
-def test_a_patch_changes_only_what_it_names() -> None:
+def test_patch_changes_only_named_fields() -> None:
     known = job(gpu_count=2, gpu_memory_mb=20_000, cpu_cores=4, gpu_model="A100")
     assert patched(known) == {}
     assert patched(known, priority="high", name="y", hold=True) == {
@@ -394,7 +394,7 @@ def test_a_patch_changes_only_what_it_names() -> None:
     assert member.gpu_models == ("A100",)
 
 
-def test_what_a_gang_asks_for_cannot_be_patched() -> None:
+def test_gang_request_cannot_be_patched() -> None:
     with pytest.raises(InvalidRequest, match="gang"):
         patched(job(members=2, gpu_count=1), gpu_count=2)
 
@@ -413,12 +413,12 @@ def test_what_a_gang_asks_for_cannot_be_patched() -> None:
         ({"name": "  "}, "the name contains only spaces; write a name, or leave it out"),
     ],
 )
-def test_what_could_mean_nothing_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_invalid_values_are_rejected(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         read(**fields)
 
 
-def test_a_model_of_gpus_goes_with_memory_or_a_slice_alone() -> None:
+def test_gpu_model_may_go_with_memory_or_slice_alone() -> None:
     assert job(gpu_model="H100", gpu_memory_mb=1024).members[0].gpu_models == ("H100",)
     assert job(gpu_model="H100", mig_profile="1g.10gb").members[0].gpu_models == ("H100",)
     assert job(array={"tasks": "0-3", "max_running": 0}).array is not None
@@ -427,5 +427,5 @@ def test_a_model_of_gpus_goes_with_memory_or_a_slice_alone() -> None:
 @pytest.mark.parametrize(
     "written", ["RTX 4090", "rtx4090", "NVIDIA GeForce RTX 4090", "RTX-4090", "RTX4090"]
 )
-def test_a_gpu_model_may_be_written_as_people_write_it(written: str) -> None:
+def test_gpu_model_has_several_spellings(written: str) -> None:
     assert job(gpu_count=1, gpu_model=written).members[0].gpu_models == ("RTX4090",)

@@ -43,21 +43,21 @@ PAIRS = [
 @pytest.mark.parametrize(
     ("form", "message", "own"), PAIRS, ids=[form.__name__ for form, _, _ in PAIRS]
 )
-def test_whatever_rest_knows_grpc_knows_too(form: type, message: type, own: set[str]) -> None:
+def test_grpc_has_every_field_of_rest(form: type, message: type, own: set[str]) -> None:
     fields = {field.name for field in msgspec.structs.fields(form)}
     known = set(message.DESCRIPTOR.fields_by_name)  # type: ignore[attr-defined]
     assert fields - known == set(), "missing in the .proto"
     assert known - fields == own, "not known to REST"
 
 
-def test_every_limit_of_a_tenant_can_be_changed_and_taken_away() -> None:
+def test_every_tenant_limit_can_be_changed_and_removed() -> None:
     changes = {field.name for field in msgspec.structs.fields(TenantPatch)}
     known = set(pb.UpdateTenantQuotaRequest.DESCRIPTOR.fields_by_name)
     assert known & changes >= LIMITS
     assert {name for name in changes if "max_" in name} - {"max_preemptions"} <= LIMITS
 
 
-def test_a_job_with_everything_is_one_that_rest_accepts() -> None:
+def test_job_with_every_field_is_accepted_by_rest() -> None:
     spec = pb.JobSpec(
         command=["a"],
         priority_name="high",
@@ -79,7 +79,7 @@ def test_a_job_with_everything_is_one_that_rest_accepts() -> None:
     assert job_form(pb.JobSpec(captured_environment=pb.Variables())) == {"captured_environment": {}}
 
 
-def test_what_is_left_out_is_left_to_rest() -> None:
+def test_omitted_fields_are_left_to_rest() -> None:
     assert job_form(pb.JobSpec(command=["a"])) == {"command": ["a"]}
     assert list_query(pb.ListJobsRequest(states=["pending", "running"], archived=True)) == {
         "state": "pending,running",
@@ -87,7 +87,7 @@ def test_what_is_left_out_is_left_to_rest() -> None:
     }
 
 
-def test_a_limit_is_changed_kept_or_taken_away() -> None:
+def test_limit_is_changed_kept_or_removed() -> None:
     asked = pb.UpdateTenantQuotaRequest(tenant_id="t", max_gpus=0, unlimited=["max_gpu_hours"])
     assert quota_form(asked) == {"max_gpus": 0, "max_gpu_hours": None}
     for names in (["name"], ["max_gpus"]):
@@ -95,7 +95,7 @@ def test_a_limit_is_changed_kept_or_taken_away() -> None:
             quota_form(pb.UpdateTenantQuotaRequest(max_gpus=1, unlimited=names))
 
 
-def test_what_a_newer_leader_adds_is_passed_over() -> None:
+def test_fields_of_newer_leader_are_ignored() -> None:
     job = job_of({"id": "job-1", "brand_new": 1, "submitted_at": "2026-01-02T03:04:05Z"})
     assert (job.id, job.submitted_at.seconds) == ("job-1", 1767323045)
     event = event_of({"sequence": 1, "at": "2026-01-02T03:04:05Z", "data": {"n": 1, "x": "y"}})

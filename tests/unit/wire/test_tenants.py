@@ -14,14 +14,14 @@ def patched(known: Tenant, **fields: Any) -> Tenant:
     return read_tenant(msgspec.convert(fields, TenantPatch), known)
 
 
-def test_limits_that_are_left_out_do_not_limit() -> None:
+def test_omitted_limits_do_not_limit() -> None:
     asked = msgspec.convert({"name": "A", "max_gpus": 4}, TenantRequest)
     tenant = read_tenant(asked, Tenant(id="tenant-1"))
     assert tenant.quota == Quota(gpu_milli=4000)
     assert write_tenant(tenant).max_cpu_cores is None
 
 
-def test_a_tenant_survives_the_way_there_and_back() -> None:
+def test_tenant_round_trips() -> None:
     fields = {
         "name": "A",
         "max_gpus": 4.5,
@@ -43,14 +43,14 @@ def test_a_tenant_survives_the_way_there_and_back() -> None:
     assert {name: written[name] for name in fields} == fields
 
 
-def test_a_patch_changes_only_what_it_names_and_null_lifts_a_limit() -> None:
+def test_patch_changes_only_named_fields_and_null_removes_limit() -> None:
     known = patched(Tenant(id="t", name="A"), max_gpus=4, max_memory_mb=100)
     changed = patched(known, max_gpus=None)
     assert (changed.quota.gpu_milli, changed.quota.memory_mb, changed.name) == (None, 100, "A")
 
 
 @pytest.mark.parametrize(("name", "why"), [("a\nb", "control character"), ("a/b", "slash")])
-def test_a_name_that_no_path_could_hold_is_refused(name: str, why: str) -> None:
+def test_name_unusable_in_path_is_rejected(name: str, why: str) -> None:
     with pytest.raises(InvalidRequest, match=why):
         patched(Tenant(id="t"), name=name)
 
@@ -58,6 +58,6 @@ def test_a_name_that_no_path_could_hold_is_refused(name: str, why: str) -> None:
 @pytest.mark.parametrize(
     "fields", [{"max_gpus": -1}, {"fair_share_weight": 0}, {"priority_tier": "top"}, {"x": 1}]
 )
-def test_what_means_nothing_is_refused(fields: dict[str, Any]) -> None:
+def test_invalid_values_are_rejected(fields: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(fields, TenantPatch)

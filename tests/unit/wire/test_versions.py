@@ -9,7 +9,7 @@ from gpu_scheduler.wire.handshake import NoCommonProtocol, negotiate_protocol
     ("newest", "least", "own", "agreed"),
     [(1, 0, (1, 1), 1), (2, 1, (1, 1), 1), (1, 1, (1, 3), 1), (5, 2, (3, 4), 4), (3, 3, (1, 3), 3)],
 )
-def test_the_newest_version_that_both_know_is_spoken(
+def test_newest_common_version_is_used(
     newest: int, least: int, own: tuple[int, int], agreed: int
 ) -> None:
     assert negotiate_protocol(newest, least, who="agent 'n1'", own=own) == agreed
@@ -29,7 +29,7 @@ def test_the_newest_version_that_both_know_is_spoken(
         (0, 0, (1, 1), "supports version 0 .* update agent 'n1'"),
     ],
 )
-def test_two_sides_without_a_common_version_are_told_which_to_update(
+def test_sides_without_common_version_are_told_which_to_update(
     newest: int, least: int, own: tuple[int, int], words: str
 ) -> None:
     with pytest.raises(NoCommonProtocol, match=words):
