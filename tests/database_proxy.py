@@ -11,8 +11,9 @@ SIZE = 65_536
 class Proxy:
     """Passes everything on, until a COMMIT comes and `lose` says what to do with it.
 
-    "answer": it is passed on, and its answer is lost. "request": it is lost itself, and the server
-    is not told that anybody has gone. While `refusing`, new connections are closed at once.
+    "answer": the server executes it, and then its answer is lost. "request": it is lost itself, and
+    the server is not told that the client has gone. `lost` is set after that. While `refusing`, new
+    connections are closed at once.
     """
 
     def __init__(self, port: int) -> None:
@@ -45,27 +46,30 @@ class Proxy:
                     continue
                 server = socket.create_connection(self._target)
                 self._sockets += (client, server)
-                threading.Thread(target=self._requests, args=(client, server), daemon=True).start()
-                threading.Thread(target=self._answers, args=(server, client), daemon=True).start()
+                answers = threading.Thread(target=self._answers, args=(server, client), daemon=True)
+                answers.start()
+                requests = (client, server, answers)
+                threading.Thread(target=self._requests, args=requests, daemon=True).start()
 
-    def _requests(self, client: socket.socket, server: socket.socket) -> None:
+    def _requests(
+        self, client: socket.socket, server: socket.socket, answers: threading.Thread
+    ) -> None:
         with suppress(OSError):
             while data := client.recv(SIZE):
                 if self.lose and COMMIT in data:
                     how, self.lose = self.lose, ""
                     self.refusing = True
                     if how == "answer":
-                        self._pass_on_silently(server, data)
+                        # The server ends the connection after the commit. Until then the client
+                        # must not reconnect: it would end this connection before the commit.
+                        server.sendall(data)
+                        server.shutdown(socket.SHUT_WR)
+                        answers.join()
                     _end(client)
                     self.lost.set()
                     return
                 server.sendall(data)
         _end(server)
-
-    def _pass_on_silently(self, server: socket.socket, data: bytes) -> None:
-        """Let the server do it, and nobody hear of it."""
-        server.sendall(data)
-        server.shutdown(socket.SHUT_WR)
 
     def _answers(self, server: socket.socket, client: socket.socket) -> None:
         with suppress(OSError):

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import psycopg
@@ -20,6 +20,7 @@ from tests.database_proxy import Proxy
 from tests.postgres import OwnPostgres, a_server, address_of
 
 LONG_S = 60.0
+Opener = Callable[..., PostgresStore]
 
 
 @pytest.fixture(scope="module")
@@ -33,27 +34,34 @@ def url(server: OwnPostgres) -> str:
     return server.make_database()
 
 
-def opened(url: str, port: int | None = None, **changes: Any) -> PostgresStore:
-    """A store that loses its patience soon."""
-    address = address_of(url, connect_timeout_s=1.0, **changes)
-    if port is not None:
-        assert isinstance(address.parameters, dict)
-        address.parameters["port"] = port
-    return PostgresStore(address)
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[PostgresStore]:
-    store = opened(url)
-    yield store
-    store.close()
-
-
 @pytest.fixture
 def proxy(server: OwnPostgres) -> Iterator[Proxy]:
     proxy = Proxy(server.port)
     yield proxy
     proxy.close()
+
+
+@pytest.fixture
+def opened(proxy: Proxy) -> Iterator[Opener]:
+    """Opens stores with short timeouts, and closes them before the proxy."""
+    del proxy
+    with ExitStack() as stack:
+
+        def opened(url: str, port: int | None = None, **changes: Any) -> PostgresStore:
+            address = address_of(url, connect_timeout_s=1.0, **changes)
+            if port is not None:
+                assert isinstance(address.parameters, dict)
+                address.parameters["port"] = port
+            store = PostgresStore(address)
+            stack.callback(store.close)
+            return store
+
+        yield opened
+
+
+@pytest.fixture
+def store(url: str, opened: Opener) -> PostgresStore:
+    return opened(url)
 
 
 @contextmanager
@@ -166,7 +174,7 @@ def test_frozen_database_costs_one_timeout_and_later_calls_fail_fast(
 
 
 def test_commit_lost_by_frozen_database_is_not_kept_and_next_one_is(
-    url: str, server: OwnPostgres
+    url: str, server: OwnPostgres, opened: Opener
 ) -> None:
     store = opened(url, statement_timeout_s=0.5)
     store.commit(batch(1))
@@ -180,10 +188,11 @@ def test_commit_lost_by_frozen_database_is_not_kept_and_next_one_is(
     assert kept(store) == [1]
     store.commit(batch(2))
     assert kept(store) == [1, 2]
-    store.close()
 
 
-def test_commit_with_lost_answer_is_looked_up_before_reply(url: str, proxy: Proxy) -> None:
+def test_commit_with_lost_answer_is_looked_up_before_reply(
+    url: str, proxy: Proxy, opened: Opener
+) -> None:
     store = opened(url, proxy.port)
     store.commit(batch(1))
     with lost_on_the_way(proxy, "answer", store) as answer:
@@ -197,10 +206,11 @@ def test_commit_with_lost_answer_is_looked_up_before_reply(url: str, proxy: Prox
     assert kept(store) == [1, 2]
     store.commit(batch(3))
     assert kept(store) == [1, 2, 3]
-    store.close()
 
 
-def test_commit_is_looked_up_even_after_idle_writer_was_forgotten(url: str, proxy: Proxy) -> None:
+def test_commit_is_looked_up_even_after_idle_writer_was_forgotten(
+    url: str, proxy: Proxy, opened: Opener
+) -> None:
     store = opened(url, proxy.port)
     store.commit(batch(1))
     with connect(address_of(url), "test") as other:
@@ -210,10 +220,11 @@ def test_commit_is_looked_up_even_after_idle_writer_was_forgotten(url: str, prox
         assert answer.result(LONG_S) == 2
     until(lambda: not store.unavailable_reason())
     assert kept(store) == [1, 2]
-    store.close()
 
 
-def test_database_changed_by_newer_program_is_not_retried_for_ever(url: str, proxy: Proxy) -> None:
+def test_database_changed_by_newer_program_is_not_retried_for_ever(
+    url: str, proxy: Proxy, opened: Opener
+) -> None:
     store = opened(url, proxy.port)
     store.commit(batch(1))
     with lost_on_the_way(proxy, "answer", store) as answer:
@@ -225,10 +236,11 @@ def test_database_changed_by_newer_program_is_not_retried_for_ever(url: str, pro
     until(lambda: not store.unavailable_reason())
     with pytest.raises(StoreTooNew):
         store.commit(batch(3))
-    store.close()
 
 
-def test_commit_that_never_arrived_is_detected_on_live_connection(url: str, proxy: Proxy) -> None:
+def test_commit_that_never_arrived_is_detected_on_live_connection(
+    url: str, proxy: Proxy, opened: Opener
+) -> None:
     store = opened(url, proxy.port)
     store.commit(batch(1))
     with lost_on_the_way(proxy, "request", store) as answer:
@@ -241,11 +253,10 @@ def test_commit_that_never_arrived_is_detected_on_live_connection(url: str, prox
     assert kept(store) == [1]
     store.commit(batch(2))
     assert kept(store) == [1, 2]
-    store.close()
 
 
 def test_lost_commit_is_distinguished_from_later_commit_of_another_server(
-    url: str, proxy: Proxy
+    url: str, proxy: Proxy, opened: Opener
 ) -> None:
     """The next leader writes while we are cut off; its commits must not be taken for ours."""
     store, other = opened(url, proxy.port), opened(url)
@@ -261,11 +272,11 @@ def test_lost_commit_is_distinguished_from_later_commit_of_another_server(
     assert kept(store) == kept(other) == [1, 2, 3]
     store.commit(batch(4))
     assert kept(other) == [1, 2, 3, 4]
-    store.close()
-    other.close()
 
 
-def test_server_stopped_before_lookup_reports_unknown_outcome(url: str, proxy: Proxy) -> None:
+def test_server_stopped_before_lookup_reports_unknown_outcome(
+    url: str, proxy: Proxy, opened: Opener
+) -> None:
     store = opened(url, proxy.port)
     store.commit(batch(1))
     with lost_on_the_way(proxy, "answer", store) as answer:
@@ -276,10 +287,11 @@ def test_server_stopped_before_lookup_reports_unknown_outcome(url: str, proxy: P
     proxy.refusing = False
     again = opened(url)
     assert kept(again) == [1, 2]
-    again.close()
 
 
-def test_kills_at_any_time_lose_no_acknowledged_commit(url: str, server: OwnPostgres) -> None:
+def test_kills_at_any_time_lose_no_acknowledged_commit(
+    url: str, server: OwnPostgres, opened: Opener
+) -> None:
     store = opened(url)
     acknowledged: list[int] = []
     stop = threading.Event()
@@ -305,7 +317,6 @@ def test_kills_at_any_time_lose_no_acknowledged_commit(url: str, server: OwnPost
         writing.result(LONG_S)
     until(lambda: not store.unavailable_reason())
     assert kept(store) == acknowledged
-    store.close()
 
 
 def test_rejecting_commit_check_leaves_nothing_behind(store: PostgresStore) -> None:
@@ -335,16 +346,14 @@ def test_writer_frozen_in_transaction_can_be_terminated(store: PostgresStore, ur
     frozen.close()
 
 
-def test_alternating_writers_give_no_number_twice(url: str) -> None:
+def test_alternating_writers_give_no_number_twice(url: str, opened: Opener) -> None:
     one, other = opened(url), opened(url)
     for number in range(1, 9):
         (one if number % 2 else other).commit(batch(number))
     assert kept(one) == kept(other) == list(range(1, 9))
-    one.close()
-    other.close()
 
 
-def test_busy_connections_are_awaited_and_then_reported(url: str) -> None:
+def test_busy_connections_are_awaited_and_then_reported(url: str, opened: Opener) -> None:
     store = opened(url, pool_max=1)
     held, go_on = threading.Event(), threading.Event()
 
@@ -361,4 +370,3 @@ def test_busy_connections_are_awaited_and_then_reported(url: str) -> None:
         holding.result(LONG_S)
     assert store.unavailable_reason() == ""
     assert store.jobs() == []
-    store.close()

@@ -423,13 +423,13 @@ class ConnectionPool:
                 self._unavailable_reason = str(to_store_error(error, self.address))
                 connection.close()
                 continue
-            if self.is_closed:
-                connection.close()
-                return
             with self._freed:
-                self._idle.append(connection)
-                self._open += 1
-                self._unavailable_reason = ""
-                self._freed.notify()
-            log.info("database available again")
-            return
+                # Under the lock: either `close` finds the connection, or it is closed here.
+                if not self.is_closed:
+                    self._idle.append(connection)
+                    self._open += 1
+                    self._unavailable_reason = ""
+                    self._freed.notify()
+                    log.info("database available again")
+                    return
+            connection.close()
