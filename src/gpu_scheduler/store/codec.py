@@ -16,10 +16,6 @@ import msgspec
 from gpu_scheduler.model.identity import Authority, Identity, JoinToken, NodeKey
 from gpu_scheduler.model.job import Job, JobState
 from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.model.node import Node
-from gpu_scheduler.model.plan import AdvanceReservation, Placement, Rendezvous, Reservation
-from gpu_scheduler.model.service import Service
-from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.rows import SUBMITTED, EventRow, JobRow, NewJobs, TaskRow
 
 T = TypeVar("T")
@@ -118,16 +114,6 @@ TASK_LIFE = FieldsCodec(TaskRow, columns=frozenset(LIFE_COLUMNS) | {"job_id", "t
 LAUNCH = FieldsCodec(Launch, columns=frozenset(), optional="argv")
 
 STRINGS: JsonCodec[tuple[str, ...]] = JsonCodec(tuple[str, ...])
-PLACEMENTS: JsonCodec[tuple[Placement, ...]] = JsonCodec(tuple[Placement, ...])
-MEETING: JsonCodec[Rendezvous] = JsonCodec(Rendezvous)
-VARIABLES: JsonCodec[tuple[tuple[str, str], ...]] = JsonCodec(tuple[tuple[str, str], ...])
-TOTALS: JsonCodec[tuple[int, ...]] = JsonCodec(tuple[int, ...])
-MODELS: JsonCodec[tuple[tuple[str, int], ...]] = JsonCodec(tuple[tuple[str, int], ...])
-NODE: JsonCodec[Node] = JsonCodec(Node)
-RESERVATION: JsonCodec[Reservation] = JsonCodec(Reservation)
-TENANT: JsonCodec[Tenant] = JsonCodec(Tenant)
-ADVANCE_RESERVATION: JsonCodec[AdvanceReservation] = JsonCodec(AdvanceReservation)
-SERVICE: JsonCodec[Service] = JsonCodec(Service)
 
 decode_command = lru_cache(maxsize=_CACHED)(STRINGS.decode)
 """Decodes a command; equal commands of many jobs are one object."""

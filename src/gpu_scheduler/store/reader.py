@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from gpu_scheduler.model.identity import Identity, Token
+from gpu_scheduler.model.identity import Identity, NodeKey, Token
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import ENDED, JobState
 from gpu_scheduler.model.launch import Launch
@@ -20,26 +20,19 @@ from gpu_scheduler.model.plan import AdvanceReservation, Allocation, Reservation
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.store import row_reader
-from gpu_scheduler.store.codec import (
-    ADVANCE_RESERVATION,
-    NODE,
-    RESERVATION,
-    SERVICE,
-    TENANT,
-    decode_events,
-    decode_identity,
-)
+from gpu_scheduler.store.codec import STATES, decode_events
 from gpu_scheduler.store.contract import AuditQuery, JobQuery, JobVisibility, SweepCount
-from gpu_scheduler.store.job_columns import job_number
+from gpu_scheduler.store.job_columns import decode_job, decode_launch, job_number
 from gpu_scheduler.store.rows import (
     AttemptRow,
     AuditRow,
     CursorRow,
+    EnvironmentRow,
     EstimateRow,
     EventRow,
     JobRow,
     NoticeRow,
+    ReservationRow,
     ResponseRow,
     ShareRow,
     TaskRow,
@@ -47,6 +40,7 @@ from gpu_scheduler.store.rows import (
     WeekUsageRow,
 )
 from gpu_scheduler.store.sql_queries import Dialect
+from gpu_scheduler.store.tables import TABLES, decode_measure
 
 T = TypeVar("T")
 Values = Mapping[str, Any]
@@ -251,6 +245,15 @@ class SqlReader(ABC):
     def _query(self, decode: Callable[[Any], T], name: str, values: Values = NO_VALUES) -> list[T]:
         return self._rows(decode, self._dialect.query(name), values)
 
+    def _read(self, kind: type, name: str, values: Values = NO_VALUES) -> list[Any]:
+        """Return the rows of a query for all columns of the table of this row type."""
+        return self._query(TABLES[kind].decode, name, values)
+
+    def _measures(self, name: str, ids: Sequence[str]) -> dict[str, Measure]:
+        """Return measurements by id; the query names the id and the columns of a `Measure`."""
+        values = {"names": self._dialect.list_value(ids)}
+        return dict(self._query(lambda row: (row[0], decode_measure(row[1:])), name, values))
+
     def job(self, job_id: str) -> JobRow | None:
         """One job, archived or not."""
         for table in _TABLES:
@@ -300,14 +303,24 @@ class SqlReader(ABC):
             "user": user,
             "within": None if within is None else self._dialect.list_value(within),
         }
-        return self._query(row_reader.sweep_count, "sweeps", values)
+        return [
+            SweepCount(
+                name=name,
+                state=STATES[state],
+                jobs=jobs,
+                first=first,
+                last=last,
+                submit_ms=submit_ms,
+            )
+            for name, state, jobs, first, last, submit_ms in self._query(tuple, "sweeps", values)
+        ]
 
     def _counts(self, user: str, tenant: str, *, archived: bool) -> dict[JobState, int]:
         values = {"user": user, "tenant": tenant, "archived": int(archived)}
-        return dict(self._query(row_reader.state_count, "counts", values))
+        return dict(self._query(lambda row: (STATES[row[0]], row[1]), "counts", values))
 
     def _jobs(self, statement: str, values: Values = NO_VALUES) -> list[JobRow]:
-        return self._rows(row_reader.job_row, statement, values)
+        return self._rows(decode_job, statement, values)
 
     def tasks(self, job_id: str, *, only: IntervalSet | None = None) -> list[TaskRow]:
         """The tasks of an array that have started, by number."""
@@ -317,16 +330,14 @@ class SqlReader(ABC):
                 return []
             low, high = only.first, only.ranges[-1][1]
         values = {"job_id": job_id, "low": low, "high": high}
-        rows = self._query(row_reader.task_row, "tasks", values)
+        rows = self._read(TaskRow, "tasks", values)
         return [row for row in rows if only is None or row.task in only]
 
     def launch(self, job_id: str) -> Launch | None:
         """How a job is run."""
         for table in _TABLES:
             values = {"number": job_number(job_id), "job_id": job_id}
-            found = self._rows(
-                row_reader.launch, self._dialect.query("launch", table=table), values
-            )
+            found = self._rows(decode_launch, self._dialect.query("launch", table=table), values)
             if found:
                 return found[0]
         return None
@@ -337,7 +348,7 @@ class SqlReader(ABC):
             number: job_id for job_id in job_ids if (number := job_number(job_id)) is not None
         }
         rows = self._query(
-            lambda row: (numbers[row[0]], row_reader.launch(row[1:])),
+            lambda row: (numbers[row[0]], decode_launch(row[1:])),
             "launches",
             {"names": self._dialect.list_value(numbers)},
         )
@@ -349,13 +360,13 @@ class SqlReader(ABC):
 
     def environment(self, name: str) -> dict[str, str] | None:
         """A captured environment."""
-        found = self._query(row_reader.variables, "environment", {"name": name})
-        return found[0] if found else None
+        found = self._read(EnvironmentRow, "environment", {"name": name})
+        return dict(found[0].variables) if found else None
 
     def attempts(self, job_id: str, task: int | None = None) -> list[AttemptRow]:
         """The attempts of a job, or of one task, that have ended, by task and attempt."""
-        return self._query(
-            row_reader.attempt_row,
+        return self._read(
+            AttemptRow,
             "attempts",
             {"job_id": job_id, "task": task},
         )
@@ -363,17 +374,16 @@ class SqlReader(ABC):
     def attempt_measures(self, job_id: str, task: int | None = None) -> list[AttemptMeasure]:
         """The measurements of the attempts of a job, or of one task, by task and attempt."""
         values = {"job_id": job_id, "task": task}
-        return self._query(row_reader.attempt_measure, "attempt_measures", values)
+        return self._read(AttemptMeasure, "attempt_measures", values)
 
     def job_measures(self, job_ids: Sequence[str]) -> dict[str, Measure]:
         """The measurements of these jobs over all attempts; jobs without any are missing."""
-        values = {"names": self._dialect.list_value(job_ids)}
-        return dict(self._query(row_reader.job_measure, "job_measures", values))
+        return self._measures("job_measures", job_ids)
 
     def device_hours(self, from_ms: int, before_ms: int) -> list[DeviceHour]:
         """The hourly readings of all devices in this time, by hour, node and device."""
-        return self._query(
-            row_reader.device_hour,
+        return self._read(
+            DeviceHour,
             "device_hours",
             {"from_ms": from_ms, "before_ms": before_ms},
         )
@@ -389,29 +399,28 @@ class SqlReader(ABC):
             "after_id": after[1],
             "limit": limit,
         }
-        return self._query(row_reader.attempt_row, "attempts_between", values)
+        return self._read(AttemptRow, "attempts_between", values)
 
     def measures_by_allocation(self, allocation_ids: Sequence[str]) -> dict[str, Measure]:
         """The measurements of these attempts; attempts without any are missing."""
-        values = {"names": self._dialect.list_value(allocation_ids)}
-        return dict(self._query(row_reader.job_measure, "measures_by_allocation", values))
+        return self._measures("measures_by_allocation", allocation_ids)
 
     def response(self, user: str, key: str) -> ResponseRow | None:
         """The stored response to a request with this idempotency key."""
-        found = self._query(row_reader.response_row, "response", {"user": user, "key": key})
+        found = self._read(ResponseRow, "response", {"user": user, "key": key})
         return found[0] if found else None
 
     def tenants(self) -> list[Tenant]:
         """All tenants, by id."""
-        return self._query(lambda row: TENANT.decode(row[0]), "tenants")
+        return self._read(Tenant, "tenants")
 
     def tokens(self) -> list[Token]:
         """All tokens, by id."""
-        return self._query(row_reader.token, "tokens")
+        return self._read(Token, "tokens")
 
     def identities(self) -> list[Identity]:
         """The identities of nodes: the authority, join tokens and keys, by kind and id."""
-        return self._query(decode_identity, "identities")
+        return self._read(NodeKey, "identities")
 
     def audit(self, query: AuditQuery) -> list[tuple[int, AuditRow]]:
         """Entries of the audit log with their numbers, the newest first."""
@@ -423,57 +432,57 @@ class SqlReader(ABC):
             "before": MAX_INT if query.before is None else query.before,
             "limit": query.limit,
         }
-        return self._query(row_reader.audit_row, "audit", values)
+        return self._read(AuditRow, "audit", values)
 
     def pools(self) -> list[PoolQuota]:
         """All pools that have a quota, by name."""
-        return self._query(row_reader.pool, "pools")
+        return self._read(PoolQuota, "pools")
 
     def services(self) -> list[Service]:
         """All services with their replicas, by number."""
-        return self._query(lambda row: SERVICE.decode(row[0]), "services")
+        return self._read(Service, "services")
 
     def advance_reservations(self) -> list[AdvanceReservation]:
         """All advance reservations by number, including past ones."""
-        return self._query(lambda row: ADVANCE_RESERVATION.decode(row[0]), "advance_reservations")
+        return self._read(AdvanceReservation, "advance_reservations")
 
     def nodes(self) -> list[Node]:
         """All nodes, by ordinal."""
-        return self._query(lambda row: NODE.decode(row[0]), "nodes")
+        return self._read(Node, "nodes")
 
     def allocations(self) -> list[Allocation]:
         """All allocations, by id."""
-        return self._query(row_reader.allocation, "allocations")
+        return self._read(Allocation, "allocations")
 
     def reservations(self) -> list[Reservation]:
         """The reservations of pending jobs, by job number."""
-        return self._query(lambda row: RESERVATION.decode(row[0]), "reservations")
+        return self._read(ReservationRow, "reservations")
 
     def usage(self) -> list[UsageRow]:
         """All totals, by period, tenant and user; None comes first."""
-        return self._query(row_reader.usage_row, "usage")
+        return self._read(UsageRow, "usage")
 
     def week_usage(self) -> list[WeekUsageRow]:
         """GPU time of the last week of each account, by tenant and user; None comes first."""
-        return self._query(lambda row: WeekUsageRow(*row), "week_usage")
+        return self._read(WeekUsageRow, "week_usage")
 
     def estimates(self, *, started_since_ms: int | None = None) -> list[EstimateRow]:
         """Estimates of jobs that started since then, by start; without a time, of pending jobs."""
         if started_since_ms is None:
-            return self._query(row_reader.estimate, "open_estimates")
-        return self._query(row_reader.estimate, "estimates", {"since_ms": started_since_ms})
+            return self._read(EstimateRow, "open_estimates")
+        return self._read(EstimateRow, "estimates", {"since_ms": started_since_ms})
 
     def shares(self) -> list[ShareRow]:
         """All decayed usage, by tenant and user; None comes first."""
-        return self._query(lambda row: ShareRow(*row), "shares")
+        return self._read(ShareRow, "shares")
 
     def notices(self) -> list[NoticeRow]:
         """All notifications that wait to be delivered, the oldest first."""
-        return self._query(row_reader.notice_row, "notices")
+        return self._read(NoticeRow, "notices")
 
     def cursor(self, name: str) -> CursorRow | None:
         """The position of a reader in the history."""
-        found = self._query(lambda row: CursorRow(*row), "cursor", {"name": name})
+        found = self._read(CursorRow, "cursor", {"name": name})
         return found[0] if found else None
 
     def events(self, after: int = 0, limit: int = 1000) -> list[tuple[int, EventRow]]:

@@ -1,36 +1,32 @@
-"""The tables by row type: name, key, columns and how a row becomes a tuple of values.
+"""The tables by row type: name, key, columns, and how a row becomes a tuple of values and back.
 
-The writers of all databases use it. Jobs, launches and history have code of their own; every other
-row is inserted, or replaces the row with the same key.
+The writers and the reader of all databases use it. Jobs, launches and history have code of their
+own; every other row is inserted, or replaces the row with the same key. The queries in `read.sql`
+name the columns of a table in the same order as the table here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import astuple, dataclass
-from typing import Any
+from dataclasses import astuple, dataclass, fields
+from enum import Enum
+from operator import attrgetter
+from typing import Any, get_origin, get_type_hints
 
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.identity import Authority, JoinToken, NodeKey, Token
-from gpu_scheduler.model.measurements import AttemptMeasure, DeviceHour
+from gpu_scheduler.model.measurements import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Node
-from gpu_scheduler.model.plan import AdvanceReservation, Allocation
+from gpu_scheduler.model.plan import AdvanceReservation, Allocation, Rendezvous, Reservation
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.codec import (
-    ADVANCE_RESERVATION,
     LIFE_COLUMNS,
-    MEETING,
-    MODELS,
-    NODE,
-    PLACEMENTS,
-    RESERVATION,
-    SERVICE,
+    STATES,
     TASK_LIFE,
-    TENANT,
-    TOTALS,
-    VARIABLES,
+    JsonCodec,
+    decode_identity,
     identity_values,
 )
 from gpu_scheduler.store.rows import (
@@ -61,6 +57,9 @@ from gpu_scheduler.store.rows import (
     Write,
 )
 
+Columns = tuple[Any, ...]
+"""The values of one row of a table."""
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -69,9 +68,10 @@ class Table:
     name: str
     key: tuple[str, ...]
     columns: tuple[str, ...]
-    values: Callable[[Any], tuple[Any, ...]]
+    values: Callable[[Any], Columns]
+    decode: Callable[[Columns], Any]
 
-    def latest(self, rows: Iterable[Any]) -> list[tuple[Any, ...]]:
+    def latest(self, rows: Iterable[Any]) -> list[Columns]:
         """Return the values of rows; of several with one key, the last counts."""
         if not self.key:
             return [self.values(row) for row in rows]
@@ -81,6 +81,208 @@ class Table:
             found[tuple([values[place] for place in places])] = values
         return list(found.values())
 
+
+def _fields_table(kind: type, name: str, key: tuple[str, ...], **renamed: str) -> Table:
+    """Return a table with a column for each field, which has the field's name unless `renamed`.
+
+    Enums and flags are stored by value, tuples and nested dataclasses as JSON; an empty text is
+    stored for a missing dataclass.
+    """
+    hints = get_type_hints(kind)
+    names = tuple(field.name for field in fields(kind))
+    codecs = [
+        (place, *codec)
+        for place, field_name in enumerate(names)
+        if (codec := _codec(hints[field_name])) is not None
+    ]
+    plain_values: Callable[[Any], Columns] = attrgetter(*names)
+
+    def encoded_values(row: Any) -> Columns:
+        values = list(plain_values(row))
+        for place, encode, _ in codecs:
+            values[place] = encode(values[place])
+        return tuple(values)
+
+    def decode(row: Columns) -> Any:
+        values = dict(zip(names, row, strict=True))
+        for place, _, decode_value in codecs:
+            values[names[place]] = decode_value(row[place])
+        return kind(**values)
+
+    return Table(
+        name,
+        key=key,
+        columns=tuple(renamed.get(field_name, field_name) for field_name in names),
+        values=encoded_values if codecs else plain_values,
+        decode=decode,
+    )
+
+
+def _codec(hint: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]] | None:
+    """Return how values of a type are stored and read; None if they are stored as they are."""
+    if hint is bool:
+        return int, bool
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return attrgetter("value"), hint
+    if get_origin(hint) is tuple:
+        json = JsonCodec[Any](hint)
+        return json.encode, json.decode
+    if hint == Rendezvous | None:
+        json = JsonCodec[Any](Rendezvous)
+        return (
+            lambda value: "" if value is None else json.encode(value),
+            lambda text: json.decode(text) if text else None,
+        )
+    return None
+
+
+def _document_table(kind: type, name: str, document: str, *indexed: str) -> Table:
+    """Return a table that stores a whole value as JSON in the column `document`.
+
+    The columns before it repeat attributes for indexes; the first one is the key. Only the document
+    is read.
+    """
+    codec = JsonCodec[Any](kind)
+    return Table(
+        name,
+        key=indexed[:1],
+        columns=(*indexed, document),
+        values=lambda row: (*(getattr(row, column) for column in indexed), codec.encode(row)),
+        decode=lambda row: codec.decode(row[0]),
+    )
+
+
+_task_values = attrgetter("job_id", "task", "state.value", *LIFE_COLUMNS[1:])
+_measure_columns = tuple(field.name for field in fields(Measure))
+_node: JsonCodec[Node] = JsonCodec(Node)
+_reservation: JsonCodec[Reservation] = JsonCodec(Reservation)
+
+
+def _decode_task(row: Columns) -> TaskRow:
+    values = dict(zip(LIFE_COLUMNS, row[2:-1], strict=True))
+    values["state"] = STATES[row[2]]
+    return TaskRow(job_id=row[0], task=row[1], **values, **TASK_LIFE.decode(row[-1]))
+
+
+def decode_measure(values: Columns) -> Measure:
+    """Return the measurements in these columns."""
+    return Measure(**dict(zip(_measure_columns, values, strict=True)))
+
+
+def _decode_attempt_measure(row: Columns) -> AttemptMeasure:
+    allocation_id, job_id, task, attempt, warning, *measure = row
+    return AttemptMeasure(
+        allocation_id=allocation_id,
+        job_id=job_id,
+        task=task,
+        attempt=attempt,
+        warning=warning,
+        measure=decode_measure(tuple(measure)),
+    )
+
+
+TABLES: dict[type, Table] = {
+    TaskRow: Table(
+        "tasks",
+        key=("job_id", "task"),
+        columns=("job_id", "task", *LIFE_COLUMNS, "life"),
+        values=lambda row: (*_task_values(row), TASK_LIFE.encode(TASK_LIFE.values(row))),
+        decode=_decode_task,
+    ),
+    AttemptRow: _fields_table(AttemptRow, "attempts", ("allocation_id",)),
+    AttemptMeasure: Table(
+        "attempt_measures",
+        key=("allocation_id",),
+        columns=("allocation_id", "job_id", "task", "attempt", "warning", *_measure_columns),
+        values=lambda row: (
+            row.allocation_id,
+            row.job_id,
+            row.task,
+            row.attempt,
+            row.warning,
+            *astuple(row.measure),
+        ),
+        decode=_decode_attempt_measure,
+    ),
+    DeviceHour: _fields_table(
+        DeviceHour, "device_hours", ("hour_ms", "node_id", "device"), index="device"
+    ),
+    EnvironmentRow: _fields_table(EnvironmentRow, "environments", ("name",)),
+    UsageRow: _fields_table(UsageRow, "usage", ("period_ms", "tenant", "user")),
+    ShareRow: _fields_table(ShareRow, "shares", ("tenant", "user")),
+    WeekUsageRow: _fields_table(WeekUsageRow, "week_usage", ("tenant", "user")),
+    ResponseRow: _fields_table(ResponseRow, "answers", ("user", "key")),
+    NoticeRow: _fields_table(NoticeRow, "notices", ("id",)),
+    CursorRow: _fields_table(CursorRow, "cursors", ("name",)),
+    EstimateRow: _fields_table(EstimateRow, "estimates", ("job_id",)),
+    Token: _fields_table(Token, "tokens", ("id",)),
+    PoolQuota: _fields_table(PoolQuota, "pools", ("pool",)),
+    Allocation: _fields_table(Allocation, "allocations", ("id",), rendezvous="meeting"),
+    AuditRow: Table(
+        "audit",
+        key=(),
+        columns=tuple("count" if name == "times" else name for name in AuditRow._fields),
+        values=tuple,
+        decode=lambda row: (row[0], AuditRow(*row[1:])),
+    ),
+    ReservationRow: Table(
+        "promises",
+        key=("job_id",),
+        columns=("job_id", "number", "at_ms", "promise"),
+        values=lambda row: (
+            row.id,
+            row.reservation.job_number,
+            row.reservation.at_ms,
+            _reservation.encode(row.reservation),
+        ),
+        decode=lambda row: _reservation.decode(row[0]),
+    ),
+    Node: Table(
+        "nodes",
+        key=("id",),
+        columns=("id", "ordinal", "state", "cpu_milli", "memory_mb", "node"),
+        values=lambda row: (
+            row.id,
+            row.ordinal,
+            row.state.value,
+            row.cpu_milli,
+            row.memory_mb,
+            _node.encode(row),
+        ),
+        decode=lambda row: _node.decode(row[0]),
+    ),
+    Tenant: _document_table(Tenant, "tenants", "tenant", "id"),
+    Service: _document_table(Service, "services", "service", "id", "number"),
+    AdvanceReservation: _document_table(
+        AdvanceReservation, "reservations", "reservation", "id", "number"
+    ),
+    **dict.fromkeys(
+        (Authority, JoinToken, NodeKey),
+        Table(
+            "identities",
+            key=("kind", "id"),
+            columns=("kind", "id", "identity"),
+            values=identity_values,
+            decode=decode_identity,
+        ),
+    ),
+}
+
+REMOVALS: dict[type, type] = {
+    RemovedAllocation: Allocation,
+    RemovedNotice: NoticeRow,
+    RemovedReservation: ReservationRow,
+    RemovedNode: Node,
+    RemovedTenant: Tenant,
+    RemovedAdvanceReservation: AdvanceReservation,
+    RemovedService: Service,
+    RemovedEstimate: EstimateRow,
+}
+"""Removals and the row type they remove; both are one group, because their order matters."""
+REMOVABLE = frozenset(REMOVALS.values())
+_GROUP_OF: dict[type, type] = {
+    kind: kind for kind in (JobRow, LaunchRow, NewJobs, EventRow, *TABLES)
+} | REMOVALS
 
 Groups = dict[type, list[Any]]
 
@@ -107,304 +309,3 @@ def split_removals(kind: type, rows: list[Any]) -> tuple[list[Any], list[str]]:
     latest = {row.id: row for row in rows}
     existing = [row for row in latest.values() if type(row) is kind]
     return existing, [row.id for row in latest.values() if type(row) is not kind]
-
-
-TABLES: dict[type, Table] = {
-    TaskRow: Table(
-        "tasks",
-        key=("job_id", "task"),
-        columns=("job_id", "task", *LIFE_COLUMNS, "life"),
-        values=lambda row: (
-            row.job_id,
-            row.task,
-            row.state.value,
-            row.attempt,
-            row.preemptions,
-            row.failures,
-            row.exit_code,
-            row.signal,
-            row.first_start_ms,
-            row.start_ms,
-            row.end_ms,
-            TASK_LIFE.encode(TASK_LIFE.values(row)),
-        ),
-    ),
-    AttemptRow: Table(
-        "attempts",
-        key=("allocation_id",),
-        columns=(
-            "allocation_id",
-            "job_id",
-            "task",
-            "attempt",
-            "placements",
-            "start_ms",
-            "end_ms",
-            "state",
-            "exit_code",
-            "signal",
-            "detail",
-            "gpu_models",
-        ),
-        values=lambda row: (
-            row.allocation_id,
-            row.job_id,
-            row.task,
-            row.attempt,
-            PLACEMENTS.encode(row.placements),
-            row.start_ms,
-            row.end_ms,
-            row.state.value,
-            row.exit_code,
-            row.signal,
-            row.detail,
-            MODELS.encode(row.gpu_models),
-        ),
-    ),
-    AttemptMeasure: Table(
-        "attempt_measures",
-        key=("allocation_id",),
-        columns=(
-            "allocation_id",
-            "job_id",
-            "task",
-            "attempt",
-            "warning",
-            "gpu_ms",
-            "busy_percent_ms",
-            "peak_percent",
-            "power_ms",
-            "energy_uj",
-            "peak_memory_mb",
-        ),
-        values=lambda row: (
-            row.allocation_id,
-            row.job_id,
-            row.task,
-            row.attempt,
-            row.warning,
-            *astuple(row.measure),
-        ),
-    ),
-    DeviceHour: Table(
-        "device_hours",
-        key=("hour_ms", "node_id", "device"),
-        columns=(
-            "hour_ms",
-            "node_id",
-            "device",
-            "read_ms",
-            "gpu_ms",
-            "busy_percent_ms",
-            "peak_percent",
-            "memory_mb_ms",
-            "peak_memory_mb",
-            "power_ms",
-            "energy_uj",
-            "peak_power_mw",
-            "peak_temperature_c",
-            "held_milli_ms",
-        ),
-        values=astuple,
-    ),
-    EnvironmentRow: Table(
-        "environments",
-        key=("name",),
-        columns=("name", "variables"),
-        values=lambda row: (row.name, VARIABLES.encode(row.variables)),
-    ),
-    UsageRow: Table(
-        "usage",
-        key=("period_ms", "tenant", "user"),
-        columns=("period_ms", "tenant", "user", "totals"),
-        values=lambda row: (row.period_ms, row.tenant, row.user, TOTALS.encode(row.totals)),
-    ),
-    ShareRow: Table(
-        "shares",
-        key=("tenant", "user"),
-        columns=("tenant", "user", "usage", "recent", "rate", "as_of_ms"),
-        values=lambda row: (row.tenant, row.user, row.usage, row.recent, row.rate, row.as_of_ms),
-    ),
-    ResponseRow: Table(
-        "answers",
-        key=("user", "key"),
-        columns=("user", "key", "request_hash", "status", "body", "at_ms"),
-        values=lambda row: (row.user, row.key, row.request_hash, row.status, row.body, row.at_ms),
-    ),
-    NoticeRow: Table(
-        "notices",
-        key=("id",),
-        columns=("id", "target", "at_ms", "document", "next_ms", "tries", "error"),
-        values=lambda row: (
-            row.id,
-            row.target,
-            row.at_ms,
-            row.document,
-            row.next_ms,
-            row.tries,
-            row.error,
-        ),
-    ),
-    CursorRow: Table(
-        "cursors",
-        key=("name",),
-        columns=("name", "sequence", "note"),
-        values=lambda row: (row.name, row.sequence, row.note),
-    ),
-    Allocation: Table(
-        "allocations",
-        key=("id",),
-        columns=("id", "job_id", "task", "attempt", "start_ms", "placements", "meeting"),
-        values=lambda row: (
-            row.id,
-            row.job_id,
-            row.task,
-            row.attempt,
-            row.start_ms,
-            PLACEMENTS.encode(row.placements),
-            "" if row.rendezvous is None else MEETING.encode(row.rendezvous),
-        ),
-    ),
-    ReservationRow: Table(
-        "promises",
-        key=("job_id",),
-        columns=("job_id", "number", "at_ms", "promise"),
-        values=lambda row: (
-            row.id,
-            row.reservation.job_number,
-            row.reservation.at_ms,
-            RESERVATION.encode(row.reservation),
-        ),
-    ),
-    Node: Table(
-        "nodes",
-        key=("id",),
-        columns=("id", "ordinal", "state", "cpu_milli", "memory_mb", "node"),
-        values=lambda row: (
-            row.id,
-            row.ordinal,
-            row.state.value,
-            row.cpu_milli,
-            row.memory_mb,
-            NODE.encode(row),
-        ),
-    ),
-    Tenant: Table(
-        "tenants",
-        key=("id",),
-        columns=("id", "tenant"),
-        values=lambda row: (row.id, TENANT.encode(row)),
-    ),
-    **dict.fromkeys(
-        (Authority, JoinToken, NodeKey),
-        Table(
-            "identities",
-            key=("kind", "id"),
-            columns=("kind", "id", "identity"),
-            values=identity_values,
-        ),
-    ),
-    Token: Table(
-        "tokens",
-        key=("id",),
-        columns=(
-            "id",
-            "secret_hash",
-            "name",
-            "user",
-            "uid",
-            "tenant",
-            "role",
-            "created_by",
-            "created_ms",
-            "expires_ms",
-            "last_used_ms",
-            "revoked_ms",
-        ),
-        values=lambda row: (
-            row.id,
-            row.secret_hash,
-            row.name,
-            row.user,
-            row.uid,
-            row.tenant,
-            row.role.value,
-            row.created_by,
-            row.created_ms,
-            row.expires_ms,
-            row.last_used_ms,
-            row.revoked_ms,
-        ),
-    ),
-    AuditRow: Table(
-        "audit",
-        key=(),
-        columns=(
-            "at_ms",
-            "user",
-            "origin",
-            "via",
-            "action",
-            "target",
-            "outcome",
-            "code",
-            "detail",
-            "count",
-        ),
-        values=tuple,
-    ),
-    WeekUsageRow: Table(
-        "week_usage",
-        key=("tenant", "user"),
-        columns=("tenant", "user", "week_ms", "gpu_milli_ms"),
-        values=lambda row: (row.tenant, row.user, row.week_ms, row.gpu_milli_ms),
-    ),
-    EstimateRow: Table(
-        "estimates",
-        key=("job_id",),
-        columns=("job_id", "tenant", "user", "made_ms", "promised_ms", "basis", "start_ms"),
-        values=lambda row: (
-            row.job_id,
-            row.tenant,
-            row.user,
-            row.made_ms,
-            row.promised_ms,
-            row.basis,
-            row.start_ms,
-        ),
-    ),
-    Service: Table(
-        "services",
-        key=("id",),
-        columns=("id", "number", "service"),
-        values=lambda row: (row.id, row.number, SERVICE.encode(row)),
-    ),
-    AdvanceReservation: Table(
-        "reservations",
-        key=("id",),
-        columns=("id", "number", "reservation"),
-        values=lambda row: (row.id, row.number, ADVANCE_RESERVATION.encode(row)),
-    ),
-    PoolQuota: Table(
-        "pools",
-        key=("pool",),
-        columns=("pool", "percent", "elastic"),
-        values=lambda row: (row.pool.value, row.percent, int(row.elastic)),
-    ),
-}
-
-REMOVALS: dict[type, type] = {
-    RemovedAllocation: Allocation,
-    RemovedNotice: NoticeRow,
-    RemovedReservation: ReservationRow,
-    RemovedNode: Node,
-    RemovedTenant: Tenant,
-    RemovedAdvanceReservation: AdvanceReservation,
-    RemovedService: Service,
-    RemovedEstimate: EstimateRow,
-}
-"""Removals and the row type they remove; both are one group, because their order matters."""
-REMOVABLE = frozenset(REMOVALS.values())
-_GROUP_OF: dict[type, type] = {
-    kind: kind for kind in (JobRow, LaunchRow, NewJobs, EventRow, *TABLES)
-} | REMOVALS

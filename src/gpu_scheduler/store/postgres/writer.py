@@ -13,6 +13,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from threading import Lock
 from typing import Any
 from uuid import uuid4
@@ -76,34 +77,17 @@ Fence = Callable[[Connection], None]
 """Checks inside the transaction whether this server may write, and raises if not."""
 
 
-JOBS = Table(
-    "jobs",
-    key=("number",),
-    columns=BASE_COLUMNS + PROGRESS_COLUMNS,
-    values=tuple,
-)
+Insertions = dict[str, bytes]
+"""The upsert of each table by name; each column of a batch is one array parameter."""
 
 
-class Statements:
-    """The INSERT and DELETE of each table; each column of a batch is one array parameter."""
-
-    def __init__(self, types: Types) -> None:
-        """Build them for a database whose columns have these types."""
-        tables = (JOBS, *TABLES.values())
-        self._insertions = {
-            table.name: _insertion(table, types[table.name]).encode() for table in tables
-        }
-        self._deletions = {
-            table.name: _deletion(table).encode() for table in tables if len(table.key) == 1
-        }
-
-    def insertion(self, table: Table) -> bytes:
-        """Return the upsert of a table; its parameters are arrays."""
-        return self._insertions[table.name]
-
-    def deletion(self, table: Table) -> bytes:
-        """Return the deletion by key; its parameter is an array."""
-        return self._deletions[table.name]
+def _insertions(types: Types) -> Insertions:
+    """Build the upserts for a database whose columns have these types."""
+    tables = [(table.name, table.key, table.columns) for table in TABLES.values()]
+    tables.append(("jobs", ("number",), BASE_COLUMNS + PROGRESS_COLUMNS))
+    return {
+        name: _insertion(name, key, columns, types[name]).encode() for name, key, columns in tables
+    }
 
 
 def arrays(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
@@ -111,34 +95,27 @@ def arrays(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _insertion(table: Table, types: dict[str, str]) -> str:
-    columns = ", ".join(_quoted(name) for name in table.columns)
-    values = ", ".join(f"%b::{types[name]}[]" for name in table.columns)
-    statement = f"INSERT INTO {table.name} ({columns}) SELECT * FROM unnest({values})"  # noqa: S608
-    if not table.key:
+def _insertion(
+    table: str, key: tuple[str, ...], columns: tuple[str, ...], types: dict[str, str]
+) -> str:
+    names = ", ".join(f'"{name}"' for name in columns)
+    values = ", ".join(f"%b::{types[name]}[]" for name in columns)
+    statement = f"INSERT INTO {table} ({names}) SELECT * FROM unnest({values})"  # noqa: S608
+    if not key:
         return statement
-    key = ", ".join(_quoted(name) for name in table.key)
-    changes = ", ".join(
-        f"{_quoted(name)} = {_updated_value(table, name)}"
-        for name in table.columns
-        if name not in table.key
-    )
-    return f"{statement} ON CONFLICT ({key}) DO UPDATE SET {changes}"
+    updated = {name: f'excluded."{name}"' for name in columns if name not in key}
+    if table == "jobs":
+        # The launch of a job is written once; later writes of the job without a launch keep it.
+        updated["launch"] = "coalesce(excluded.launch, jobs.launch)"
+    changes = ", ".join(f'"{name}" = {value}' for name, value in updated.items())
+    keys = ", ".join(f'"{name}"' for name in key)
+    return f"{statement} ON CONFLICT ({keys}) DO UPDATE SET {changes}"
 
 
-def _updated_value(table: Table, name: str) -> str:
-    # The launch of a job is written once; later writes of the job without a launch keep it.
-    if table is JOBS and name == "launch":
-        return "coalesce(excluded.launch, jobs.launch)"
-    return f"excluded.{_quoted(name)}"
-
-
-def _deletion(table: Table) -> str:
-    return f"DELETE FROM {table.name} WHERE {_quoted(table.key[0])} = ANY(%b::text[])"  # noqa: S608
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"'
+@cache
+def _deletion(table: Table) -> bytes:
+    """Return the deletion by key; its parameter is an array."""
+    return f'DELETE FROM {table.name} WHERE "{table.key[0]}" = ANY(%b::text[])'.encode()  # noqa: S608
 
 
 class JobWriter:
@@ -192,7 +169,7 @@ class JobWriter:
     def upsert(
         self,
         connection: Connection,
-        statements: Statements,
+        insertion: bytes,
         rows: list[JobRow],
         launch_rows: list[LaunchRow],
     ) -> None:
@@ -216,7 +193,7 @@ class JobWriter:
         ]
         self._write_shared(connection)
         if values:
-            connection.execute(statements.insertion(JOBS), arrays(values))
+            connection.execute(insertion, arrays(values))
             self.next_number = max(self.next_number, max(latest) + 1)
         for number, job_id in late:
             given = {"launch": number, "number": job_number(job_id), "job_id": job_id}
@@ -288,7 +265,7 @@ class Writer:
         self._name = f"{WRITER} {self._id[:8]}"
         self._lock = Lock()
         self._connection: Connection | None = None
-        self._statements: Statements | None = None
+        self._insertions: Insertions = {}
         self._jobs = JobWriter()
         self._last_event = 0
         self._own_commits = 0
@@ -477,7 +454,7 @@ class Writer:
             # First, because the next statements would wait for the locks of such a connection.
             connection.execute(SQL["end_lost_connections"], (self._name,))
             connection.execute(SQL["register_writer"], (self._id, _process_name()))
-            self._statements = Statements(schema.column_types(connection))
+            self._insertions = _insertions(schema.column_types(connection))
         except BaseException:
             connection.close()
             raise
@@ -492,11 +469,9 @@ class Writer:
                 connection.close()
 
     def _write(self, connection: Connection, groups: Groups) -> None:
-        statements = self._statements
-        assert statements is not None  # noqa: S101 - there is a connection
         if JobRow in groups or LaunchRow in groups:
             rows, launches = groups.pop(JobRow, []), groups.pop(LaunchRow, [])
-            self._jobs.upsert(connection, statements, rows, launches)
+            self._jobs.upsert(connection, self._insertions["jobs"], rows, launches)
         if EventRow in groups:
             chunks = history_chunks(groups.pop(EventRow), self._last_event)
             connection.execute(SQL["insert_history"], arrays(chunks))
@@ -506,9 +481,9 @@ class Writer:
             if kind in REMOVABLE:
                 rows, removed = split_removals(kind, rows)  # noqa: PLW2901
                 if removed:
-                    connection.execute(statements.deletion(table), (removed,))
+                    connection.execute(_deletion(table), (removed,))
             if values := table.latest(rows):
-                connection.execute(statements.insertion(table), arrays(values))
+                connection.execute(self._insertions[table.name], arrays(values))
 
     def _delete_history(self, connection: Connection, before_ms: int, limit: int) -> int:
         chunks = connection.execute(SQL["first_chunks"], (limit,)).fetchall()

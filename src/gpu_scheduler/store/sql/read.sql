@@ -95,7 +95,7 @@ JOIN launches ON launches.id = job.launch
 WHERE job.number {in_names} AND job.other_id = ''
 
 -- name: environment
-SELECT variables FROM environments WHERE name = :name
+SELECT name, variables FROM environments WHERE name = :name
 
 -- name: attempts
 SELECT
