@@ -15,9 +15,11 @@ from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import ENDED, JobState, Pool
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measurements import HOUR_MS, AttemptMeasure, DeviceHour, Measure
-from gpu_scheduler.model.plan import Reservation
+from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.plan import Allocation, Reservation
 from gpu_scheduler.model.service import Replica, Service
 from gpu_scheduler.model.snapshot import PoolQuota
+from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.contract import SORTS, AuditQuery, Cutoffs, JobQuery, JobVisibility, Store
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import (
@@ -30,13 +32,7 @@ from gpu_scheduler.store.rows import (
     LaunchRow,
     NewJobs,
     NoticeRow,
-    RemovedAllocation,
-    RemovedEstimate,
-    RemovedNode,
-    RemovedNotice,
-    RemovedReservation,
-    RemovedService,
-    RemovedTenant,
+    Removed,
     ReservationRow,
     ResponseRow,
     ShareRow,
@@ -166,10 +162,10 @@ def test_batch_with_unknown_row_type_is_rejected_whole(store: Store) -> None:
 
 def test_removal_and_write_of_same_row_apply_in_order(store: Store) -> None:
     allocation = running(a_job(), on("n0", [0])).allocation
-    store.commit([a_node(), RemovedNode("n0"), a_tenant(), RemovedTenant("vision")])
-    store.commit([allocation, RemovedAllocation(allocation.id), allocation])
+    store.commit([a_node(), Removed(Node, "n0"), a_tenant(), Removed(Tenant, "vision")])
+    store.commit([allocation, Removed(Allocation, allocation.id), allocation])
     assert (store.nodes(), store.tenants(), store.allocations()) == ([], [], [allocation])
-    store.commit([RemovedAllocation(allocation.id), RemovedNode("n0"), RemovedTenant("x")])
+    store.commit([Removed(Allocation, allocation.id), Removed(Node, "n0"), Removed(Tenant, "x")])
     assert store.allocations() == []
 
 
@@ -190,7 +186,7 @@ def test_services_are_listed_by_number_until_removed(store: Store) -> None:
     store.commit([*services])
     assert store.services() == services[::-1]
     changed = replace(services[0], replicas=4)
-    store.commit([changed, RemovedService("svc-3"), RemovedService("svc-99")])
+    store.commit([changed, Removed(Service, "svc-3"), Removed(Service, "svc-99")])
     assert store.services() == [changed]
 
 
@@ -201,7 +197,7 @@ def test_notifications_are_listed_oldest_first_until_removed(store: Store) -> No
     )
     store.commit([late, early])
     assert store.notices() == [early, late]
-    store.commit([replace(early, tries=1), RemovedNotice("late")])
+    store.commit([replace(early, tries=1), Removed(NoticeRow, "late")])
     assert store.notices() == [replace(early, tries=1)]
     assert store.cursor("mail") is None
 
@@ -219,9 +215,9 @@ def test_reservation_is_stored_until_removed(store: Store) -> None:
     )
     store.commit([ReservationRow(second.job_id, second), ReservationRow(first.job_id, first)])
     later = replace(first, at_ms=7)
-    store.commit([ReservationRow(first.job_id, later), RemovedReservation("job-11")])
+    store.commit([ReservationRow(first.job_id, later), Removed(ReservationRow, "job-11")])
     assert store.reservations() == [later, second]
-    store.commit([RemovedReservation("job-9")])
+    store.commit([Removed(ReservationRow, "job-9")])
     assert store.reservations() == [second]
 
 
@@ -238,7 +234,7 @@ def test_forecasts_are_found_by_start_and_expire_with_old_events(store: Store) -
     assert [row.job_id for row in store.estimates()] == ["a", "d"]
     assert [row.job_id for row in store.estimates(started_since_ms=0)] == ["b", "c"]
     assert store.estimates(started_since_ms=21) == [late]
-    store.commit([RemovedEstimate("d"), replace(base, start_ms=25)])
+    store.commit([Removed(EstimateRow, "d"), replace(base, start_ms=25)])
     assert store.estimates() == []
     assert store.delete_expired(Cutoffs(events_ms=25)) == 1
     assert [row.job_id for row in store.estimates(started_since_ms=0)] == ["a", "c"]

@@ -34,7 +34,7 @@ from gpu_scheduler.model.errors import (
 from gpu_scheduler.model.job import Job, JobState, Pool
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.service import Replica, Service
-from gpu_scheduler.store.rows import EventRow, RemovedService
+from gpu_scheduler.store.rows import EventRow, Removed
 
 SERVICE = "service"
 TRY_AGAIN_MS = 10_000
@@ -201,7 +201,7 @@ def _settle(state: ControlState, service: Service, now_ms: int, outcome: Outcome
         now = _leave(state, now, list(now.live), now_ms, outcome)
         if not now.members:
             del state.services[now.id]
-            outcome.writes += [RemovedService(now.id), _event(now, "service_gone", now_ms)]
+            outcome.writes += [Removed(Service, now.id), _event(now, "service_gone", now_ms)]
             return
     else:
         now = _shrink(state, now, now_ms, outcome)

@@ -29,7 +29,7 @@ from gpu_scheduler.notify.event_rules import (
 from gpu_scheduler.notify.outbox import HOUR_MS, DeliveryFailed, Lane, Outbox
 from gpu_scheduler.settings.groups.operations import NotificationSettings
 from gpu_scheduler.store.contract import Store
-from gpu_scheduler.store.rows import CursorRow, EventRow, NoticeRow, RemovedNotice, Write
+from gpu_scheduler.store.rows import CursorRow, EventRow, NoticeRow, Removed, Write
 
 CURSOR = "notifications"
 DROPPED = "notification_dropped"
@@ -312,7 +312,7 @@ class Notifications:
             await self._failed(row, f"internal error: {error!r}", target_down=False)
         else:
             self._outbox.delivered(row)
-            await self._write([RemovedNotice(row.id)])
+            await self._write([Removed(NoticeRow, row.id)])
 
     async def _failed(self, row: NoticeRow, why: str, *, target_down: bool) -> None:
         lane = self._outbox.lane_of(row.target)
@@ -322,7 +322,7 @@ class Notifications:
             await self._write([again])
             return
         log.warning("notification dropped", target=lane, id=row.id, error=why)
-        await self._write([RemovedNotice(row.id)], [_dropped(lane, 1, why)])
+        await self._write([Removed(NoticeRow, row.id)], [_dropped(lane, 1, why)])
 
     async def _write(self, rows: Sequence[Write], events: Sequence[EventRow] = ()) -> None:
         """Commit rows; on failure the delivery may be repeated after a restart."""

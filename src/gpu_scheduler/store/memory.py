@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from operator import attrgetter, itemgetter
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.identity import Authority, Identity, JoinToken, NodeKey, Token
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import ENDED, JobState, Pool
+from gpu_scheduler.model.job import ENDED, JobState
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measurements import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Node
@@ -36,14 +36,7 @@ from gpu_scheduler.store.rows import (
     LaunchRow,
     NewJobs,
     NoticeRow,
-    RemovedAdvanceReservation,
-    RemovedAllocation,
-    RemovedEstimate,
-    RemovedNode,
-    RemovedNotice,
-    RemovedReservation,
-    RemovedService,
-    RemovedTenant,
+    Removed,
     ReservationRow,
     ResponseRow,
     ShareRow,
@@ -52,6 +45,8 @@ from gpu_scheduler.store.rows import (
     WeekUsageRow,
     Write,
 )
+
+T = TypeVar("T")
 
 
 def matching_jobs(rows: Iterable[JobRow], query: JobQuery) -> list[JobRow]:
@@ -138,6 +133,27 @@ _KEYS: dict[str, Callable[[JobRow], Any]] = {
 }
 
 
+_ROW_KEYS: dict[type, Callable[[Any], Any]] = {
+    EnvironmentRow: attrgetter("name"),
+    DeviceHour: attrgetter("hour_ms", "node_id", "index"),
+    UsageRow: attrgetter("period_ms", "tenant", "user"),
+    ShareRow: attrgetter("tenant", "user"),
+    WeekUsageRow: attrgetter("tenant", "user"),
+    ResponseRow: attrgetter("user", "key"),
+    CursorRow: attrgetter("name"),
+    PoolQuota: attrgetter("pool"),
+    **dict.fromkeys((Authority, JoinToken, NodeKey), identity_key),
+    **dict.fromkeys(
+        (
+            *(Token, NoticeRow, Allocation, ReservationRow, EstimateRow),
+            *(Node, Tenant, Service, AdvanceReservation),
+        ),
+        attrgetter("id"),
+    ),
+}
+"""The key of each row type that is stored as it is: a row replaces the one with the same key."""
+
+
 def _put(rows: dict[Any, Any], key: Callable[[Any], Any]) -> Callable[[Any], None]:
     """Return a function that writes a row under its key."""
 
@@ -153,72 +169,29 @@ class MemoryStore:
     def __init__(self, *, keep_ended: bool = True) -> None:
         """Start empty."""
         self._keep_ended = keep_ended
+        self._rows: dict[type, dict[Any, Any]] = {kind: {} for kind in _ROW_KEYS}
         self._jobs: dict[str, JobRow] = {}
         self._archived: dict[str, JobRow] = {}
         self._tasks: dict[str, dict[int, TaskRow]] = {}
         self._launches: dict[str, Launch] = {}
         self._attempts: dict[str, dict[str, AttemptRow]] = {}
         self._measures: dict[str, dict[str, AttemptMeasure]] = {}
-        self._hours: dict[tuple[int, str, int], DeviceHour] = {}
-        self._environments: dict[str, EnvironmentRow] = {}
-        self._usage: dict[tuple[int | None, str, str | None], UsageRow] = {}
-        self._shares: dict[tuple[str, str | None], ShareRow] = {}
-        self._responses: dict[tuple[str, str], ResponseRow] = {}
-        self._tenants: dict[str, Tenant] = {}
-        self._tokens: dict[str, Token] = {}
-        self._identities: dict[tuple[str, str], Identity] = {}
         self._audit: list[tuple[int, AuditRow]] = []
         self._last_audit = 0
-        self._pools: dict[Pool, PoolQuota] = {}
-        self._advance_reservations: dict[str, AdvanceReservation] = {}
-        self._services: dict[str, Service] = {}
-        self._weeks: dict[tuple[str, str | None], WeekUsageRow] = {}
-        self._estimates: dict[str, EstimateRow] = {}
-        self._nodes: dict[str, Node] = {}
-        self._allocations: dict[str, Allocation] = {}
-        self._notices: dict[str, NoticeRow] = {}
-        self._cursors: dict[str, CursorRow] = {}
-        self._reservations: dict[str, Reservation] = {}
         self._events: list[EventRow] = []
         self._last_event = 0
         self._next_number = 1
         self._writers: dict[type, Callable[[Any], object]] = {
+            **{kind: _put(self._rows[kind], key) for kind, key in _ROW_KEYS.items()},
+            Removed: lambda removed: self._rows[removed.kind].pop(removed.id, None),
             JobRow: self._write_job,
             TaskRow: self._write_task,
             LaunchRow: self._write_launch,
             NewJobs: self._write_new,
-            EnvironmentRow: _put(self._environments, attrgetter("name")),
             AttemptRow: self._write_attempt,
             AttemptMeasure: self._write_measure,
-            DeviceHour: _put(self._hours, attrgetter("hour_ms", "node_id", "index")),
-            UsageRow: _put(self._usage, attrgetter("period_ms", "tenant", "user")),
-            ShareRow: _put(self._shares, attrgetter("tenant", "user")),
-            ResponseRow: _put(self._responses, attrgetter("user", "key")),
-            Token: _put(self._tokens, attrgetter("id")),
-            Authority: _put(self._identities, identity_key),
-            JoinToken: _put(self._identities, identity_key),
-            NodeKey: _put(self._identities, identity_key),
             AuditRow: self._write_audit,
             EventRow: self._write_event,
-            NoticeRow: _put(self._notices, attrgetter("id")),
-            RemovedNotice: lambda gone: self._notices.pop(gone.id, None),
-            CursorRow: _put(self._cursors, attrgetter("name")),
-            Allocation: _put(self._allocations, attrgetter("id")),
-            RemovedAllocation: lambda gone: self._allocations.pop(gone.id, None),
-            ReservationRow: self._write_reservation,
-            RemovedReservation: lambda gone: self._reservations.pop(gone.id, None),
-            Node: _put(self._nodes, attrgetter("id")),
-            RemovedNode: lambda gone: self._nodes.pop(gone.id, None),
-            Tenant: _put(self._tenants, attrgetter("id")),
-            RemovedTenant: lambda gone: self._tenants.pop(gone.id, None),
-            PoolQuota: _put(self._pools, attrgetter("pool")),
-            AdvanceReservation: _put(self._advance_reservations, attrgetter("id")),
-            RemovedAdvanceReservation: lambda gone: self._advance_reservations.pop(gone.id, None),
-            Service: _put(self._services, attrgetter("id")),
-            RemovedService: lambda gone: self._services.pop(gone.id, None),
-            WeekUsageRow: _put(self._weeks, attrgetter("tenant", "user")),
-            EstimateRow: _put(self._estimates, attrgetter("job_id")),
-            RemovedEstimate: lambda gone: self._estimates.pop(gone.id, None),
         }
 
     def commit(self, writes: list[Write]) -> int:
@@ -277,9 +250,6 @@ class MemoryStore:
         if self._keep_ended:
             self._measures.setdefault(row.job_id, {})[row.allocation_id] = row
 
-    def _write_reservation(self, row: ReservationRow) -> None:
-        self._reservations[row.id] = row.reservation
-
     def _write_audit(self, row: AuditRow) -> None:
         self._last_audit += 1
         if self._keep_ended:
@@ -289,6 +259,10 @@ class MemoryStore:
         self._last_event += 1
         if self._keep_ended:
             self._events.append(row)
+
+    def _all(self, kind: type[T]) -> Iterable[T]:
+        """Return all rows of a type that is stored as it is."""
+        return self._rows[kind].values()
 
     def job(self, job_id: str) -> JobRow | None:
         """One job, archived or not."""
@@ -310,7 +284,7 @@ class MemoryStore:
 
     def find_jobs(self, query: JobQuery) -> list[JobRow]:
         """A page of jobs."""
-        every = self._all(archived=True)
+        every = self._job_rows(archived=True)
         cursor = next((row for row in every if row.job.number == query.after_number), None)
         return page(self._in_sweep(query), query, cursor)
 
@@ -346,7 +320,7 @@ class MemoryStore:
 
     def _in_sweep(self, query: JobQuery) -> list[JobRow]:
         """Return the jobs of the query's sweep, which their launches name; without one, all."""
-        rows = self._all(archived=query.archived)
+        rows = self._job_rows(archived=query.archived)
         if not query.sweep:
             return rows
         return [
@@ -355,7 +329,7 @@ class MemoryStore:
             if (launch := self._launches.get(row.job.id)) and launch.sweep == query.sweep
         ]
 
-    def _all(self, *, archived: bool) -> list[JobRow]:
+    def _job_rows(self, *, archived: bool) -> list[JobRow]:
         return [*self._jobs.values(), *(self._archived.values() if archived else ())]
 
     def tasks(self, job_id: str, *, only: IntervalSet | None = None) -> list[TaskRow]:
@@ -373,7 +347,7 @@ class MemoryStore:
 
     def environment(self, name: str) -> dict[str, str] | None:
         """A captured environment."""
-        row = self._environments.get(name)
+        row = self._rows[EnvironmentRow].get(name)
         return None if row is None else dict(row.variables)
 
     def attempts(self, job_id: str, task: int | None = None) -> list[AttemptRow]:
@@ -402,7 +376,11 @@ class MemoryStore:
 
     def device_hours(self, from_ms: int, before_ms: int) -> list[DeviceHour]:
         """The hourly readings of all devices in this time, by hour, node and device."""
-        return [row for key, row in sorted(self._hours.items()) if from_ms <= key[0] < before_ms]
+        return [
+            row
+            for key, row in sorted(self._rows[DeviceHour].items())
+            if from_ms <= key[0] < before_ms
+        ]
 
     def attempts_between(
         self, from_ms: int, before_ms: int, *, after: tuple[int, str] = (0, ""), limit: int = 1000
@@ -430,19 +408,23 @@ class MemoryStore:
 
     def response(self, user: str, key: str) -> ResponseRow | None:
         """The stored response to a request with this idempotency key."""
-        return self._responses.get((user, key))
+        return self._rows[ResponseRow].get((user, key))
 
     def tenants(self) -> list[Tenant]:
         """All tenants, by id."""
-        return sorted(self._tenants.values(), key=attrgetter("id"))
+        return sorted(self._all(Tenant), key=attrgetter("id"))
 
     def tokens(self) -> list[Token]:
         """All tokens, by id."""
-        return sorted(self._tokens.values(), key=attrgetter("id"))
+        return sorted(self._all(Token), key=attrgetter("id"))
 
     def identities(self) -> list[Identity]:
         """The identities of nodes: the authority, join tokens and keys, by kind and id."""
-        return [identity for _, identity in sorted(self._identities.items(), key=itemgetter(0))]
+        rows = self._rows
+        return sorted(
+            (*rows[Authority].values(), *rows[JoinToken].values(), *rows[NodeKey].values()),
+            key=identity_key,
+        )
 
     def audit(self, query: AuditQuery) -> list[tuple[int, AuditRow]]:
         """Entries of the audit log with their numbers, the newest first."""
@@ -459,45 +441,47 @@ class MemoryStore:
 
     def pools(self) -> list[PoolQuota]:
         """All pools that have a quota, by name."""
-        return sorted(self._pools.values(), key=attrgetter("pool"))
+        return sorted(self._all(PoolQuota), key=attrgetter("pool"))
 
     def advance_reservations(self) -> list[AdvanceReservation]:
         """All advance reservations by number, including past ones."""
-        return sorted(self._advance_reservations.values(), key=attrgetter("number"))
+        return sorted(self._all(AdvanceReservation), key=attrgetter("number"))
 
     def services(self) -> list[Service]:
         """All services with their replicas, by number."""
-        return sorted(self._services.values(), key=attrgetter("number"))
+        return sorted(self._all(Service), key=attrgetter("number"))
 
     def nodes(self) -> list[Node]:
         """All nodes, by ordinal."""
-        return sorted(self._nodes.values(), key=attrgetter("ordinal", "id"))
+        return sorted(self._all(Node), key=attrgetter("ordinal", "id"))
 
     def allocations(self) -> list[Allocation]:
         """All allocations, by id."""
-        return sorted(self._allocations.values(), key=attrgetter("id"))
+        return sorted(self._all(Allocation), key=attrgetter("id"))
 
     def reservations(self) -> list[Reservation]:
         """The reservations of pending jobs, by job number."""
-        return sorted(self._reservations.values(), key=attrgetter("job_number"))
+        return sorted(
+            (row.reservation for row in self._all(ReservationRow)), key=attrgetter("job_number")
+        )
 
     def usage(self) -> list[UsageRow]:
         """All totals, by period, tenant and user; None comes first."""
         return sorted(
-            self._usage.values(),
+            self._all(UsageRow),
             key=lambda row: (*_none_first(row.period_ms, 0), row.tenant, *_none_first(row.user)),
         )
 
     def week_usage(self) -> list[WeekUsageRow]:
         """GPU time of the last week of each account, by tenant and user; None comes first."""
-        return sorted(self._weeks.values(), key=lambda row: (row.tenant, *_none_first(row.user)))
+        return sorted(self._all(WeekUsageRow), key=lambda row: (row.tenant, *_none_first(row.user)))
 
     def estimates(self, *, started_since_ms: int | None = None) -> list[EstimateRow]:
         """Estimates of jobs that started since then, by start; without a time, of pending jobs."""
         return sorted(
             (
                 row
-                for row in self._estimates.values()
+                for row in self._all(EstimateRow)
                 if (row.start_ms is None) == (started_since_ms is None)
                 and (row.start_ms or 0) >= (started_since_ms or 0)
             ),
@@ -506,15 +490,15 @@ class MemoryStore:
 
     def shares(self) -> list[ShareRow]:
         """All decayed usage, by tenant and user; None comes first."""
-        return sorted(self._shares.values(), key=lambda row: (row.tenant, *_none_first(row.user)))
+        return sorted(self._all(ShareRow), key=lambda row: (row.tenant, *_none_first(row.user)))
 
     def notices(self) -> list[NoticeRow]:
         """All notifications that wait to be delivered, the oldest first."""
-        return sorted(self._notices.values(), key=attrgetter("at_ms", "id"))
+        return sorted(self._all(NoticeRow), key=attrgetter("at_ms", "id"))
 
     def cursor(self, name: str) -> CursorRow | None:
         """The position of a reader in the history."""
-        return self._cursors.get(name)
+        return self._rows[CursorRow].get(name)
 
     def events(self, after: int = 0, limit: int = 1000) -> list[tuple[int, EventRow]]:
         """Events with sequence numbers larger than `after`."""
@@ -546,22 +530,22 @@ class MemoryStore:
     def delete_expired(self, before: Cutoffs, *, limit: int = 10_000) -> int:
         """Delete rows that are older than the cut-offs; returns how many."""
         responses = [
-            key for key, row in self._responses.items() if row.at_ms < before.responses_ms
+            key for key, row in self._rows[ResponseRow].items() if row.at_ms < before.responses_ms
         ][:limit]
         for response in responses:
-            del self._responses[response]
+            del self._rows[ResponseRow][response]
         needed = {
             launch.captured
             for job_id, launch in self._launches.items()
             if job_id in self._jobs
             and _needs_environment(self._jobs[job_id], before.environments_ms)
         }
-        environments = [name for name in self._environments if name not in needed][:limit]
+        environments = [name for name in self._rows[EnvironmentRow] if name not in needed][:limit]
         for name in environments:
-            del self._environments[name]
-        hours = [key for key in sorted(self._hours) if key[0] < before.hours_ms][:limit]
+            del self._rows[EnvironmentRow][name]
+        hours = [key for key in sorted(self._rows[DeviceHour]) if key[0] < before.hours_ms][:limit]
         for hour in hours:
-            del self._hours[hour]
+            del self._rows[DeviceHour][hour]
         events = 0
         for event in self._events[:limit]:
             if event.at_ms >= before.events_ms:
@@ -576,7 +560,7 @@ class MemoryStore:
             if (row.start_ms or 0) < before.events_ms
         ][:limit]
         for job_id in estimates:
-            del self._estimates[job_id]
+            del self._rows[EstimateRow][job_id]
         rows = len(responses) + len(environments) + len(hours) + len(audit) + len(estimates)
         return events + rows
 

@@ -204,15 +204,8 @@ class EstimateRow:
 
     @property
     def id(self) -> str:
-        """The key, by which `RemovedEstimate` removes it."""
+        """The key, by which `Removed` names it."""
         return self.job_id
-
-
-@dataclass(frozen=True, slots=True)
-class RemovedEstimate:
-    """An estimate that no longer applies, because the job was changed, held or ended."""
-
-    id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,13 +249,6 @@ class NoticeRow:
 
 
 @dataclass(frozen=True, slots=True)
-class RemovedNotice:
-    """A notification that was delivered, or will not be tried again."""
-
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
 class CursorRow:
     """The position of a reader in the history, and its state (JSON)."""
 
@@ -290,13 +276,6 @@ class AuditRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RemovedAllocation:
-    """An allocation that was released."""
-
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
 class ReservationRow:
     """The reservation of a pending job, by the job's id."""
 
@@ -305,37 +284,10 @@ class ReservationRow:
 
 
 @dataclass(frozen=True, slots=True)
-class RemovedReservation:
-    """A reservation that was used or dropped."""
+class Removed:
+    """A row that no longer exists, by its type and id; only types in `tables.REMOVABLE`."""
 
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class RemovedNode:
-    """A node that was deleted."""
-
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class RemovedTenant:
-    """A tenant that was deleted."""
-
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class RemovedAdvanceReservation:
-    """An advance reservation that was deleted."""
-
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class RemovedService:
-    """A deleted service whose last replica has ended."""
-
+    kind: type
     id: str
 
 
@@ -353,16 +305,11 @@ Write = (
     | ResponseRow
     | EventRow
     | NoticeRow
-    | RemovedNotice
     | CursorRow
     | Allocation
-    | RemovedAllocation
     | ReservationRow
-    | RemovedReservation
     | Node
-    | RemovedNode
     | Tenant
-    | RemovedTenant
     | Token
     | Authority
     | JoinToken
@@ -371,9 +318,7 @@ Write = (
     | PoolQuota
     | WeekUsageRow
     | EstimateRow
-    | RemovedEstimate
     | AdvanceReservation
-    | RemovedAdvanceReservation
     | Service
-    | RemovedService
+    | Removed
 )

@@ -40,14 +40,7 @@ from gpu_scheduler.store.rows import (
     LaunchRow,
     NewJobs,
     NoticeRow,
-    RemovedAdvanceReservation,
-    RemovedAllocation,
-    RemovedEstimate,
-    RemovedNode,
-    RemovedNotice,
-    RemovedReservation,
-    RemovedService,
-    RemovedTenant,
+    Removed,
     ReservationRow,
     ResponseRow,
     ShareRow,
@@ -268,21 +261,15 @@ TABLES: dict[type, Table] = {
     ),
 }
 
-REMOVALS: dict[type, type] = {
-    RemovedAllocation: Allocation,
-    RemovedNotice: NoticeRow,
-    RemovedReservation: ReservationRow,
-    RemovedNode: Node,
-    RemovedTenant: Tenant,
-    RemovedAdvanceReservation: AdvanceReservation,
-    RemovedService: Service,
-    RemovedEstimate: EstimateRow,
-}
-"""Removals and the row type they remove; both are one group, because their order matters."""
-REMOVABLE = frozenset(REMOVALS.values())
-_GROUP_OF: dict[type, type] = {
-    kind: kind for kind in (JobRow, LaunchRow, NewJobs, EventRow, *TABLES)
-} | REMOVALS
+REMOVABLE = frozenset(
+    {
+        *(Allocation, NoticeRow, ReservationRow, EstimateRow),
+        *(Node, Tenant, Service, AdvanceReservation),
+    }
+)
+"""Row types whose rows can be removed; all of them have an `id`."""
+_WRITTEN = frozenset({JobRow, LaunchRow, NewJobs, EventRow, *TABLES})
+
 
 Groups = dict[type, list[Any]]
 
@@ -291,16 +278,17 @@ def group_by_type(writes: list[Write]) -> Groups:
     """Return writes by row type, with their removals; new jobs are also among the events."""
     groups: Groups = {}
     for write in writes:
-        kind = type(write)
+        kind: type = type(write)
         if kind is NewJobs:
             groups.setdefault(EventRow, []).append(write)
-        group = _GROUP_OF.get(kind)
-        if group is None:
+        elif isinstance(write, Removed) and write.kind in REMOVABLE:
+            kind = write.kind  # in one group, because the order of rows and removals matters
+        if kind not in _WRITTEN:
             raise InternalError(f"the store has no table for rows of type {kind.__name__}")
-        if group in groups:
-            groups[group].append(write)
+        if kind in groups:
+            groups[kind].append(write)
         else:
-            groups[group] = [write]
+            groups[kind] = [write]
     return groups
 
 

@@ -10,8 +10,9 @@ from gpu_scheduler.control.messages import Ended, NodeFenced, NodeReported, Prep
 from gpu_scheduler.control.nodes.reconcile import AllocationView
 from gpu_scheduler.model.errors import StoreUnavailable
 from gpu_scheduler.model.node import Device
+from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.store.memory import MemoryStore
-from gpu_scheduler.store.rows import RemovedAllocation, Write
+from gpu_scheduler.store.rows import Removed, Write
 from tests.builders import a_core, a_job
 
 
@@ -20,7 +21,7 @@ class LostAnswer(MemoryStore):
 
     def commit(self, writes: list[Write]) -> int:
         last = super().commit(writes)
-        if any(isinstance(write, RemovedAllocation) for write in writes):
+        if any(isinstance(write, Removed) and write.kind is Allocation for write in writes):
             raise StoreUnavailable("the connection broke")
         return last
 

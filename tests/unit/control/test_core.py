@@ -29,7 +29,7 @@ from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Dependency, DependencyKind, JobState, Pool
 from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.snapshot import PoolQuota
-from gpu_scheduler.store.rows import EventRow, JobRow, RemovedAllocation, TaskRow
+from gpu_scheduler.store.rows import EventRow, JobRow, Removed, TaskRow
 from tests.builders import HOUR, a_core, a_job, a_node, a_policy, a_tenant, an_array
 
 
@@ -113,7 +113,7 @@ def test_cycle_without_changes_decides_nothing() -> None:
 def test_end_removes_allocation_and_records_job() -> None:
     core = a_busy_core()
     writes = core.apply(Ended("j1.1"), HOUR).writes
-    assert RemovedAllocation("j1.1") in writes
+    assert Removed(Allocation, "j1.1") in writes
     rows = [write for write in writes if isinstance(write, JobRow) and write.job.id == "j1"]
     assert rows[-1].state is JobState.COMPLETED
 

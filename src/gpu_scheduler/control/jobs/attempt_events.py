@@ -41,7 +41,7 @@ from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import Restart, Service
 from gpu_scheduler.model.snapshot import Running
-from gpu_scheduler.store.rows import AttemptRow, RemovedAllocation
+from gpu_scheduler.store.rows import AttemptRow, Removed
 
 SIGNALS = range(1, 32)
 STATE_AFTER_STOP = {
@@ -172,7 +172,7 @@ def on_ended(state: ControlState, fact: Ended, now_ms: int, outcome: Outcome) ->
     measured = _charge(state, running, new_state, elapsed_ms - progress_ms, ended_ms, now_ms)
     why = _why_ended(task, fact, measured)
     row = _attempt_row(state, running.allocation, fact, new_state, why, ended_ms)
-    outcome.writes += [RemovedAllocation(fact.allocation_id), row, *measured]
+    outcome.writes += [Removed(Allocation, fact.allocation_id), row, *measured]
     inventory.apply_pending_report(state, running.allocation, now_ms, outcome)
     _drain_after_hook_failure(state, record, number, fact, now_ms, outcome)
     admin.on_ended(state, running.allocation, now_ms, outcome)

@@ -39,7 +39,8 @@ from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Dependency, Job, JobState, check_tasks_exist, display_name
 from gpu_scheduler.model.reasons import Reason, ReasonCode
-from gpu_scheduler.store.rows import EventRow, RemovedTenant
+from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.store.rows import EventRow, Removed
 
 
 def hold(state: ControlState, message: Hold, now_ms: int, outcome: Outcome) -> None:
@@ -183,7 +184,7 @@ def remove_tenant(
         )
     state.remove_tenant(tenant_id)
     state.changed = True
-    outcome.writes.append(RemovedTenant(tenant_id))
+    outcome.writes.append(Removed(Tenant, tenant_id))
     data = (("tenant", tenant_id),)
     outcome.event("tenant_removed", now_ms, data)
 

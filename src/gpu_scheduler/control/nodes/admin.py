@@ -25,7 +25,7 @@ from gpu_scheduler.engine.state.node_resources import NodeResources
 from gpu_scheduler.model.errors import InvalidRequest, WrongState
 from gpu_scheduler.model.node import Node, NodeClosure, NodeState, merge_labels
 from gpu_scheduler.model.plan import Allocation
-from gpu_scheduler.store.rows import RemovedNode
+from gpu_scheduler.store.rows import Removed
 
 DRAIN = "drain"
 """The kind of the timer of a drain; its name is the node id."""
@@ -208,5 +208,5 @@ def _remove(state: ControlState, resources: NodeResources, now_ms: int, outcome:
     state.pending_reports.pop(node_id, None)
     state.cluster.remove_node(node_id)
     state.changed = True
-    outcome.writes.append(RemovedNode(node_id))
+    outcome.writes.append(Removed(Node, node_id))
     outcome.node_event(node_id, "node_removed", now_ms)

@@ -17,7 +17,7 @@ from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.plan import Allocation
-from gpu_scheduler.store.rows import RemovedAllocation, Write
+from gpu_scheduler.store.rows import Removed, Write
 
 Held = tuple[str, int]
 """Allocation id and member."""
@@ -105,7 +105,7 @@ class AllocationView:
         for write in writes:
             if isinstance(write, Allocation):
                 self._add((write,))
-            elif isinstance(write, RemovedAllocation):
+            elif isinstance(write, Removed) and write.kind is Allocation:
                 self.ids.discard(write.id)
                 self.committed_gangs.discard(write.id)
                 self._ended(write.id)

@@ -22,7 +22,7 @@ from gpu_scheduler.engine.reservation.advance import (
 from gpu_scheduler.model.errors import InvalidRequest, QuotaTooSmall, UnknownThing, WrongState
 from gpu_scheduler.model.plan import LONGEST_MS, AdvanceReservation, ReservationSpec
 from gpu_scheduler.model.utc import format_utc
-from gpu_scheduler.store.rows import EventRow, RemovedAdvanceReservation
+from gpu_scheduler.store.rows import EventRow, Removed
 
 WINDOW = "window"
 DEFAULT_TENANT = "default"
@@ -169,7 +169,7 @@ def _end(
     _write(window, kind, now_ms, outcome)
     if len(state.past_windows) > KEPT:
         oldest = state.past_windows.pop(min(state.past_windows))
-        outcome.writes.append(RemovedAdvanceReservation(oldest.id))
+        outcome.writes.append(Removed(AdvanceReservation, oldest.id))
     return window
 
 

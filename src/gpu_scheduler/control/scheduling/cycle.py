@@ -39,7 +39,7 @@ from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.plan import Allocation, Eviction, Plan, Reservation, Start
 from gpu_scheduler.model.snapshot import AccountUsage, Running
 from gpu_scheduler.store.contract import Store
-from gpu_scheduler.store.rows import EventRow, RemovedReservation, ReservationRow
+from gpu_scheduler.store.rows import EventRow, Removed, ReservationRow
 
 LIMIT = "limit"
 TICK = "tick"
@@ -55,7 +55,7 @@ def store_reservations(state: ControlState, outcome: Outcome) -> None:
             outcome.writes.append(ReservationRow(reservation.job_id, reservation))
     for number, reservation in state.stored_reservations.items():
         if number not in held:
-            outcome.writes.append(RemovedReservation(reservation.job_id))
+            outcome.writes.append(Removed(ReservationRow, reservation.job_id))
     state.stored_reservations = dict(held)
 
 

@@ -12,7 +12,7 @@ from gpu_scheduler.control.messages import NoteEstimates
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.snapshot import Running
 from gpu_scheduler.predict.interface import Predictor
-from gpu_scheduler.store.rows import EstimateRow, RemovedEstimate
+from gpu_scheduler.store.rows import EstimateRow, Removed
 
 
 def note(state: ControlState, message: NoteEstimates, now_ms: int, outcome: Outcome) -> None:
@@ -45,7 +45,7 @@ def fulfil(state: ControlState, job_id: str, now_ms: int, outcome: Outcome) -> N
 def withdraw(state: ControlState, job_id: str, outcome: Outcome) -> None:
     """Delete the estimate of a job that was changed or has ended."""
     if state.estimates.pop(job_id, None) is not None:
-        outcome.writes.append(RemovedEstimate(job_id))
+        outcome.writes.append(Removed(EstimateRow, job_id))
 
 
 LEAST_STEP_MS = 1_000
