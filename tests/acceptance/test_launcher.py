@@ -721,7 +721,12 @@ def test_launcher_survives_damaged_journal_without_running_twice(damage: str) ->
         (rig.directory / "go").touch()
         for number in (1, 2):
             over = await rig.over(f"job-{number}.1")
-            assert (over.exit_code, over.signal, over.ran) == (None, None, True)
+            # An incomplete last record was never acknowledged. Without control groups the
+            # launcher has no other trace of the command.
+            is_unknown = damage == "torn" and number == 2
+            is_tracked = rig.launcher.capabilities["tracking"] != "none"
+            ran = is_tracked or not is_unknown
+            assert (over.exit_code, over.signal, over.ran) == (None, None, ran)
             await rig.launcher.start(rig.work(f"job-{number}.1", "echo", "twice"))
         assert (rig.directory / "agent" / "attempts" / "journal.bad-1").exists()
         for number in (1, 2):

@@ -9,7 +9,6 @@ import asyncio
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -37,13 +36,17 @@ runpy.run_module("gpu_scheduler.agent.launcher", run_name="__main__", alter_sys=
 """
 
 
+def extract_old_launcher(directory: Path) -> None:
+    directory.mkdir()
+    subprocess.run(["tar", "-xJf", str(OLD), "-C", str(directory)], check=True)
+
+
 @asynccontextmanager
 async def an_old_launcher() -> AsyncIterator[Rig]:
     """A rig whose first launcher is an old one, and whose client is of today."""
     directory = Path(tempfile.mkdtemp(prefix="tgpu-"))
     directory.chmod(0o755)
-    with tarfile.open(OLD) as archive:
-        archive.extractall(directory / "old", filter="data")
+    extract_old_launcher(directory / "old")
     rig = Rig(directory)
     agent = directory / "agent"
     process = subprocess.Popen(

@@ -3,6 +3,7 @@
 Ports and the directory are private ones; numbers, times and names of people may differ.
 """
 
+import getpass
 import json
 import os
 import re
@@ -22,7 +23,7 @@ from tests.cluster import kill_all_that_name
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "cluster.md"
 LONGEST_S = 60.0
-VARYING = re.compile(r"\d+|\b(ann|root)\b")
+VARYING = re.compile(rf"\d+|\b(ann|{re.escape(getpass.getuser())})\b")
 
 
 def steps() -> list[tuple[str, list[str]]]:

@@ -6,6 +6,7 @@ server right after it has started.
 
 from __future__ import annotations
 
+import getpass
 import json
 from collections.abc import Iterator
 from contextlib import suppress
@@ -117,7 +118,7 @@ class Filled:
         tgpu, submit = station.tgpu, station.submit
         tgpu("tenants", "create", "lab", "--max-gpus", 8, "--weight", 2)
         tgpu("reserve", "--gpus", 2, "--tenant", "lab", "--start", "+2h", "--duration", "1h")
-        self.token = tgpu("token", "create", "-q", "-u", "root", "-T", "lab").strip()
+        self.token = tgpu("token", "create", "-q", "-u", getpass.getuser(), "-T", "lab").strip()
         tgpu("node", "token", "create", "--json")
         self.once = submit_once(station)
         self.completed = submit("-G", 1, "--", "echo", "hello")
@@ -169,7 +170,7 @@ def test_everything_in_database_is_still_there(station: Workstation) -> None:
     assert station.tgpu("logs", filled.completed) == "hello\n"
 
     assert submit_once(station) == filled.once
-    assert whoami(station, filled.token)["user"] == "root"
+    assert whoami(station, filled.token)["user"] == getpass.getuser()
     station.tgpu("release", filled.held)
     (station.work / "go").touch()
     for job in (filled.held, filled.after, filled.array):

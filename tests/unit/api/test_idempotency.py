@@ -74,7 +74,7 @@ def test_key_is_bound_to_one_change(lab: ApiLab) -> None:
 
 def test_new_token_is_never_returned_twice(lab: ApiLab) -> None:
     key = {"Idempotency-Key": "token-1"}
-    body = {"name": "ci", "user": "nobody"}
+    body = {"name": "ci", "user": "nobody", "role": "viewer"}
     first = lab.post("/tokens", body, headers=key)
     again = lab.post("/tokens", body, headers=key)
     assert (first.status, again.status) == (201, 201), first.body

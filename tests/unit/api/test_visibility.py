@@ -35,10 +35,10 @@ OUTSIDERS = ("bob", "ada-elsewhere")
 
 
 class ByHeader:
-    """Believes a header, as a stand-in for accounts."""
+    """Identifies callers by a header, as a stand-in for accounts; without it, as the admin."""
 
     def caller(self, peer: Peer, headers: Mapping[bytes, bytes]) -> Caller | None:
-        return PEOPLE.get(headers.get(b"x-test-user", b"").decode())
+        return PEOPLE.get(headers.get(b"x-test-user", b"boss").decode())
 
 
 @pytest.fixture(scope="module")

@@ -702,6 +702,8 @@ def test_add_takes_columns_of_jobs_txt_as_options(
     submitted: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "python").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     words = ["/s/t.py", "--args", "--llm m --mode test", "--priority", "1", "--gpus", "0,1"]
     body = submitted(*words, command="add")
     assert body["command"] == ["python", "/s/t.py", "--llm", "m", "--mode", "test"]
