@@ -21,7 +21,7 @@ import psycopg
 from benchmarks.live import RUNS, wait_until
 from benchmarks.progress import show
 from benchmarks.result import LESS, Result, result, rounded
-from tests.servers import Servers, several_servers
+from tests.ha_cluster import Servers, several_servers
 
 AGENTS = 200
 REAL = 20

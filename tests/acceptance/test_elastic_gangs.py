@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.test_lost_nodes import QUICK
 from tests.cluster import Cluster, a_cluster, kill_all_that_name
-from tests.launching import is_alive
+from tests.launcher_rig import is_alive
 
 MEMBER = (
     "echo $$ $WORLD_SIZE $NNODES > {place}/$TGPU_ALLOCATION_ID.$TGPU_MEMBER.new; "

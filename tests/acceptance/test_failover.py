@@ -20,7 +20,7 @@ from gpu_scheduler.client.errors import NoServer, Unreadable
 from gpu_scheduler.model.errors import ClusterError, StoreError
 from tests.acceptance.test_services import options
 from tests.cluster import PROGRAM
-from tests.servers import Servers, several_servers
+from tests.ha_cluster import Servers, several_servers
 from tests.terminal import a_terminal, needs_tmux
 
 LONG_LEASE = {"replication_heartbeat_timeout_s": "600"}

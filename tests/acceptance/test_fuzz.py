@@ -1,6 +1,6 @@
 """Whatever is sent to the sockets, the server and the launcher answer or hang up, and go on.
 
-Bodies are broken in their structure here (test_api_description draws from the description
+Bodies are broken in their structure here (test_openapi draws from the description
 itself); requests and orders are broken down to their bytes. The cases are the same in every run.
 """
 
@@ -25,7 +25,7 @@ from gpu_scheduler.api.nodes.sessions import add_agent_service
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.handshake import PROTOCOL
 from gpu_scheduler.wire.orders import SESSION_METHOD
-from tests.launching import with_launcher
+from tests.launcher_rig import with_launcher
 from tests.unit.api.lab import ApiLab
 
 pytestmark = pytest.mark.slow

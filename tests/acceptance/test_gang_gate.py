@@ -14,7 +14,7 @@ import pytest
 
 from gpu_scheduler.agent.launcher import processes
 from gpu_scheduler.agent.work import Began, Over, Work
-from tests.launching import Rig, log_line, with_launcher
+from tests.launcher_rig import Rig, log_line, with_launcher
 
 PROLOG = """#!/bin/sh
 [ "$TGPU_MEMBER" != 2 ] || { echo "member 2 has no licence"; exit 1; }

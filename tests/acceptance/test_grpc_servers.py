@@ -10,7 +10,7 @@ import pytest
 from gpu_scheduler.agent.enrollment import join
 from gpu_scheduler.wire import scheduler_pb2 as pb
 from gpu_scheduler.wire.handshake import SERVER_NAME
-from tests.servers import Servers, several_servers
+from tests.ha_cluster import Servers, several_servers
 
 SERVICE = "/gpu_scheduler.v1.SchedulerService"
 LONGEST_S = 30

@@ -16,7 +16,7 @@ from gpu_scheduler.agent.launcher import processes
 from gpu_scheduler.agent.runners.container import ContainerRunner, container_name
 from gpu_scheduler.agent.work import Over, Work
 from tests.contract.test_runners import NAME, command, why_no_containers, work_of
-from tests.launching import Rig, is_alive, log_line, with_launcher
+from tests.launcher_rig import Rig, is_alive, log_line, with_launcher
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.conftest import RealServer, a_state_dir
-from tests.people import CAN_MAKE, WHY_NOT, Person, processes_of, some_people
+from tests.linux_accounts import CAN_MAKE, WHY_NOT, Person, processes_of, some_people
 
 pytestmark = pytest.mark.skipif(not CAN_MAKE, reason=WHY_NOT)
 LOG_MB = 1

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import Rig, is_alive, log_line, with_launcher
+from tests.launcher_rig import Rig, is_alive, log_line, with_launcher
 
 pytestmark = [
     pytest.mark.slow,

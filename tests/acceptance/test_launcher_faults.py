@@ -27,8 +27,8 @@ from gpu_scheduler.agent.runners.container import container_name
 from gpu_scheduler.agent.work import Work
 from gpu_scheduler.wire import agent_pb2 as pb
 from tests.contract.test_runners import NAME, command, needs, why_no_containers, work_of
-from tests.hanging import hanging_directory
-from tests.launching import AS_ROOT, NOBODY, Rig, is_alive, start_until, with_launcher
+from tests.hanging_directories import hanging_directory
+from tests.launcher_rig import AS_ROOT, NOBODY, Rig, is_alive, start_until, with_launcher
 
 pytestmark = pytest.mark.slow
 

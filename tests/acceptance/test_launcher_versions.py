@@ -25,7 +25,7 @@ from gpu_scheduler.agent.launcher.messages import (
 )
 from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
 from gpu_scheduler.agent.work import Work, WorkDevice
-from tests.launching import Rig
+from tests.launcher_rig import Rig
 
 OLD = Path(__file__).parents[1] / "fixtures" / "launcher" / "0.1.0-protocol-1.tar.xz"
 RUN = """

@@ -21,7 +21,7 @@ from gpu_scheduler.agent.launcher.lease_watchdog import PID_FILE, Watchdog
 from gpu_scheduler.agent.launcher.loop import now_ms
 from gpu_scheduler.agent.launcher_client import OrderRefused
 from gpu_scheduler.agent.work import Work
-from tests.launching import Rig, is_alive, with_launcher
+from tests.launcher_rig import Rig, is_alive, with_launcher
 
 SCATTERED = (
     "setsid sleep 600 & (sleep 600 &) ; trap '' TERM; echo ready; while :; do sleep 600; done"

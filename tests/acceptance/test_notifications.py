@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.conftest import RealServer, a_state_dir
-from tests.receivers import HttpReceiver, SmtpReceiver, until
+from tests.notification_receivers import HttpReceiver, SmtpReceiver, until
 
 
 class Told(RealServer):

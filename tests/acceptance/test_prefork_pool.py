@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.agent.spawn.prefork import MAX_FREE
-from tests.launching import Rig, is_alive, with_launcher
+from tests.launcher_rig import Rig, is_alive, with_launcher
 
 LIMIT = {"memory_mb": 256}
 SLOW_TO_DIE = """

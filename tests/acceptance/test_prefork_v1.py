@@ -14,7 +14,7 @@ import pytest
 
 from gpu_scheduler.agent.cgroups.groups import PREFIX
 from gpu_scheduler.agent.spawn.prefork import MAX_FREE
-from tests.launching import AS_ROOT, Rig, with_launcher
+from tests.launcher_rig import AS_ROOT, Rig, with_launcher
 
 CPU = Path("/sys/fs/cgroup/cpu")
 pytestmark = pytest.mark.skipif(

@@ -13,7 +13,7 @@ import pytest
 
 from tests.acceptance.conftest import RealServer, a_state_dir
 from tests.fakes.nvml import FakeNvml, fake_nvml, fake_nvml_library
-from tests.receivers import HttpReceiver, until
+from tests.notification_receivers import HttpReceiver, until
 
 __all__ = ["fake_nvml", "fake_nvml_library"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.conftest import RealServer, a_state_dir
-from tests.people import CAN_MAKE, WHY_NOT, Person, some_people
+from tests.linux_accounts import CAN_MAKE, WHY_NOT, Person, some_people
 
 pytestmark = pytest.mark.skipif(not CAN_MAKE, reason=WHY_NOT)
 LONGEST_S = 60.0

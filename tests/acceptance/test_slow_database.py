@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from gpu_scheduler.model.errors import StoreUnavailable
-from tests.servers import Servers, several_servers
+from tests.ha_cluster import Servers, several_servers
 
 pytestmark = pytest.mark.slow
 

@@ -21,13 +21,13 @@ from pathlib import Path
 from random import Random
 
 from tests.chaos.audit import ENDED, audit, read_notes
-from tests.chaos.house import build_witness, submit_carefully
-from tests.chaos.killing import answers_of, submit_until
+from tests.chaos.random_kills import answers_of, submit_until
+from tests.chaos.single_server import build_witness, submit_carefully
 from tests.chaos.test_full_disk import fill_directory
 from tests.chaos.workload import Plan, Workload
 from tests.cluster import Process
+from tests.ha_cluster import QUICK, Servers
 from tests.postgres import OwnPostgres, a_server
-from tests.servers import QUICK, Servers
 
 GPUS = "4xH100"
 DISK_MB = 64

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.audit import ENDED, read_notes
-from tests.chaos.house import House, a_house, compile_c
+from tests.chaos.single_server import House, a_house, compile_c
 from tests.chaos.workload import Workload
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 
 from gpu_scheduler.model.errors import SchedulerError
 from tests.chaos.audit import ENDED
-from tests.chaos.house import House, a_house
+from tests.chaos.single_server import House, a_house
 from tests.chaos.workload import Workload
 
 pytestmark = pytest.mark.slow

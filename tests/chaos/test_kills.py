@@ -12,8 +12,8 @@ import time
 import pytest
 
 from tests.chaos.audit import read_notes
-from tests.chaos.house import a_house
-from tests.chaos.killing import Chaos
+from tests.chaos.random_kills import Chaos
+from tests.chaos.single_server import a_house
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from tests.chaos.audit import ENDED, read_notes
-from tests.chaos.house import House, a_house
-from tests.chaos.killing import Chaos
+from tests.chaos.random_kills import Chaos
+from tests.chaos.single_server import House, a_house
 from tests.chaos.workload import Plan, Workload
 
 pytestmark = pytest.mark.slow

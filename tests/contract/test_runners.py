@@ -21,7 +21,7 @@ from gpu_scheduler.agent.runners.container import (
     podman_init,
 )
 from gpu_scheduler.agent.work import Work
-from tests.launching import NOBODY, Rig, is_alive, start_until, with_launcher
+from tests.launcher_rig import NOBODY, Rig, is_alive, start_until, with_launcher
 
 # Containers share one table of names with other workers of the suite.
 NAME = f"job-{os.getpid()}.1"

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from tests.faults.kept_seeds import KEPT
+from tests.faults.regression_seeds import KEPT
 from tests.faults.world import Verdict, run_world
 
 pytestmark = pytest.mark.slow

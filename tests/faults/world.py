@@ -30,15 +30,15 @@ from gpu_scheduler.model.plan import Allocation
 from tests.faults.admins import AS_MANY_WORLDS, Admins, elastic_wishes, forbidden
 from tests.faults.audit import Audit
 from tests.faults.disk import Disk
+from tests.faults.fault_schedule import Place, Weather
+from tests.faults.final_check import check_rest, is_settled
 from tests.faults.hooks import Hooks
 from tests.faults.network import Connection, Network
 from tests.faults.node import Site, VirtualNode
-from tests.faults.recall import Recall
-from tests.faults.rest import check_rest, is_settled
+from tests.faults.restore_check import Recall
 from tests.faults.server import VirtualServer
 from tests.faults.services import Watch, delete, have, offers_of, unfit
 from tests.faults.virtual_loop import Endless, VirtualLoop, part_name
-from tests.faults.weather import Place, Weather
 from tests.faults.workload import TENANTS, Client, wishes_of
 
 PATIENCE_S = 6 * 3600.0

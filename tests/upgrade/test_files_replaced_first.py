@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import is_alive
+from tests.launcher_rig import is_alive
 from tests.upgrade.runners import RUNNERS, options, why_not
 from tests.upgrade.workstation import Workstation, a_workstation
 

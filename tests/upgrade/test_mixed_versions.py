@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from tests.cluster import Cluster, Process
-from tests.launching import is_alive
+from tests.ha_cluster import QUICK, Servers
+from tests.launcher_rig import is_alive
 from tests.postgres import shared_server
-from tests.servers import QUICK, Servers
 from tests.terminal import a_terminal
 from tests.upgrade.installation import NEW_PACKAGE, Installation, clean_environment
 

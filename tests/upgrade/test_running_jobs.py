@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import is_alive
+from tests.launcher_rig import is_alive
 from tests.terminal import a_terminal
 from tests.upgrade.runners import RUNNERS, SESSIONS, needs, options, why_not
 from tests.upgrade.workstation import Workstation, a_workstation, running_with

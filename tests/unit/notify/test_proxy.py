@@ -14,7 +14,7 @@ from gpu_scheduler.notify.outbox import DeliveryFailed
 from gpu_scheduler.notify.webhook import Proxies, Proxy
 from gpu_scheduler.settings.fields import Target
 from gpu_scheduler.settings.groups.operations import NotificationSettings
-from tests.receivers import HttpProxy, HttpReceiver, a_certificate, a_free_port
+from tests.notification_receivers import HttpProxy, HttpReceiver, a_certificate, a_free_port
 
 DOCUMENT = {"id": "event-7-t", "text": "job-1 of ann failed", "event": "fail"}
 NAMES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")

@@ -21,7 +21,13 @@ from gpu_scheduler.notify.delivery import Senders
 from gpu_scheduler.notify.outbox import DeliveryFailed
 from gpu_scheduler.settings.fields import Target
 from gpu_scheduler.settings.groups.operations import NotificationSettings
-from tests.receivers import HttpReceiver, SmtpReceiver, a_certificate, a_free_port, until
+from tests.notification_receivers import (
+    HttpReceiver,
+    SmtpReceiver,
+    a_certificate,
+    a_free_port,
+    until,
+)
 
 DOCUMENT = {
     "id": "event-7-t",

@@ -34,7 +34,7 @@ from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.rows import EventRow, NoticeRow, Write
 from gpu_scheduler.store.sqlite.store import SqliteStore
 from tests.builders import a_core, a_job, a_node, a_request, a_tenant, an_array
-from tests.receivers import HttpReceiver, SmtpReceiver, a_free_port
+from tests.notification_receivers import HttpReceiver, SmtpReceiver, a_free_port
 
 HOUR_MS = 3_600_000
 LONGEST_S = 60.0

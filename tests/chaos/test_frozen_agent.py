@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from tests.chaos.audit import ENDED, read_notes
-from tests.chaos.house import House, a_house
+from tests.chaos.single_server import House, a_house
 from tests.chaos.workload import Workload
 
 pytestmark = pytest.mark.slow

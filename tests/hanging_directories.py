@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import AS_ROOT
+from tests.launcher_rig import AS_ROOT
 
 _IN = struct.Struct("=IIQQIIII")
 """What the kernel sends ahead of every request: length, kind, number, node, uid, gid, pid."""

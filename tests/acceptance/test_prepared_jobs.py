@@ -9,7 +9,7 @@ import pytest
 
 from gpu_scheduler.agent.launcher_client import OrderRefused
 from gpu_scheduler.agent.work import Began, Over, Prepared, Work
-from tests.launching import Rig, log_line, with_launcher
+from tests.launcher_rig import Rig, log_line, with_launcher
 
 SAYS = 'echo "$MASTER_ADDR:$MASTER_PORT $RANK"; cat "$TGPU_HOSTFILE"; echo done'
 LATE = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "RANK": "1"}

@@ -13,7 +13,7 @@ from gpu_scheduler import Client
 from gpu_scheduler.client.requests import API
 from gpu_scheduler.model.errors import WrongState
 from tests.chaos.audit import ENDED, Answers, audit, audit_accounts, read_notes
-from tests.chaos.house import AWAY, TRY_AGAIN_S, House, submit_carefully, wait_for_change
+from tests.chaos.single_server import AWAY, TRY_AGAIN_S, House, submit_carefully, wait_for_change
 from tests.chaos.workload import Plan, Workload
 
 MOST_UNFINISHED = 60

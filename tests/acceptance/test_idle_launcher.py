@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from gpu_scheduler.agent.launcher_client import Launcher
-from tests.launching import Rig, with_launcher
+from tests.launcher_rig import Rig, with_launcher
 
 IMPATIENT = """
 import sys

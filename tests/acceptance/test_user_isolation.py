@@ -11,7 +11,7 @@ import pytest
 from websockets.sync.client import unix_connect
 
 from tests.acceptance.conftest import RealServer, a_state_dir
-from tests.people import CAN_MAKE, WHY_NOT, Person, some_people
+from tests.linux_accounts import CAN_MAKE, WHY_NOT, Person, some_people
 
 pytestmark = pytest.mark.skipif(not CAN_MAKE, reason=WHY_NOT)
 TERMINAL = "job_terminal"

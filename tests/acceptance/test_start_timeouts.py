@@ -18,8 +18,8 @@ from gpu_scheduler.agent.launcher.messages import (
     split_known_fields,
 )
 from gpu_scheduler.agent.work import Over, Prepared, Work
-from tests.hanging import hanging_directory, stuck_directory
-from tests.launching import NOBODY, Rig, log_line, with_launcher
+from tests.hanging_directories import hanging_directory, stuck_directory
+from tests.launcher_rig import NOBODY, Rig, log_line, with_launcher
 
 pytestmark = pytest.mark.slow
 
