@@ -1,4 +1,4 @@
-"""Small things for tests, each saying only what the test is about.
+"""Builders for tests: each sets only the fields that the test is about.
 
 Amounts are as people write them: GPUs (also 0.5 or 1.5), cores, hours; times are in milliseconds.
 """

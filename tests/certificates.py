@@ -1,4 +1,4 @@
-"""Certificates and keys for tests, made on the spot."""
+"""Certificates and keys generated for tests."""
 
 import ipaddress
 from datetime import UTC, datetime, timedelta

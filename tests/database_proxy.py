@@ -1,4 +1,4 @@
-"""A TCP proxy in front of PostgreSQL that loses connections at the worst moment."""
+"""A TCP proxy in front of PostgreSQL that drops connections at chosen moments."""
 
 import socket
 import threading

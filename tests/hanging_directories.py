@@ -1,4 +1,4 @@
-"""Directories like those of a file server that is gone: whoever enters one waits."""
+"""Directories like those of a vanished file server: every access blocks."""
 
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""A real launcher for tests: started in a short directory, watched, ended with all it runs."""
+"""A real launcher for tests: started in a short directory and stopped with all its jobs."""
 
 # ruff: noqa: ASYNC110, ASYNC240
 # The event loop has nothing else to do, and files are what these tests wait for.

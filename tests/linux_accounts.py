@@ -1,4 +1,4 @@
-"""Real Linux accounts for tests: made by root, with homes of their own, and removed afterwards."""
+"""Real Linux accounts for tests, created by root with their own homes and removed afterwards."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Those who are told: a small HTTP server and a small mail server, real ones, in threads.
+"""Receivers of notifications: a small real HTTP server and a small real mail server, in threads.
 
 Both write down what they got, and can be told to refuse, to be slow, or to be away.
 """

@@ -1,4 +1,4 @@
-"""Ports for those who are started a while after their port was chosen, or again on the same one.
+"""Ports for processes that start later than their port is chosen, or restart on the same port.
 
 The kernel gives out ports of a range of its own, also while somebody is away who wants to have the
 same one back. These are outside of it, and of the one in which gangs meet (from 20,000 on); every

@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests: one server for all of them, and a database of its own for each.
+"""A real PostgreSQL for tests: one server for all of them, and one database per test.
 
 The server is the one that TGPU_TEST_POSTGRES_URL names (its role must be allowed to create
 databases), else one made with the system's `initdb` as a user who is not root, else one of the

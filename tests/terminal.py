@@ -1,4 +1,4 @@
-"""A real terminal for tests: tmux, on a socket of its own, with a person's keys and eyes."""
+"""A real terminal for tests: tmux on a private socket, with key presses and screen contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was said on the wire in a release, kept for good: the forms of messages, and full examples.
+"""Wire messages of a release, kept for compatibility tests: message definitions and full examples.
 
 `python -m tests.wire_record v1` writes them; that is done once for a release. Later versions may
 add to the forms, and must understand the examples.

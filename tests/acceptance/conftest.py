@@ -1,4 +1,4 @@
-"""A real server for a file of tests: `tgpu up` on declared GPUs, with everything private to it."""
+"""One real server per test file: `tgpu up` on declared GPUs, in a private state directory."""
 
 import json
 import os

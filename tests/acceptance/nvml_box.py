@@ -1,4 +1,4 @@
-"""A real server that finds its GPUs by NVML, in a library that stands in for the driver's."""
+"""A real server that discovers its GPUs through a fake NVML library."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The workflow that people copy from the manual, word for word, in a real shell with curl."""
+"""The workflow of the manual, run literally with curl in a real shell."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Who waits for a job or reads its output does not notice that the server was killed."""
+"""`tgpu wait` and `tgpu logs -f` continue after the server is killed."""
 
 import json
 import os

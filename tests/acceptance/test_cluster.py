@@ -1,4 +1,4 @@
-"""A server and agents as processes of their own, over TCP: jobs, outages, logs, names."""
+"""One server and several agents as separate processes over TCP: jobs, outages, logs, names."""
 
 import os
 import shutil

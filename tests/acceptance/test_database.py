@@ -1,4 +1,4 @@
-"""A real server on a PostgreSQL that goes away, and what administrators do to a database."""
+"""A real server during a PostgreSQL outage, and the `tgpu db` commands."""
 
 import shutil
 import time

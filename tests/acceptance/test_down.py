@@ -1,4 +1,4 @@
-"""`tgpu down` stops the server that is named, and no other."""
+"""`tgpu down` stops the named server and no other."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Elastic gangs when a member or its node is gone: real agents, launchers and processes."""
+"""Elastic gangs that lose a member or a node: real agents, launchers and processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are told about waiting, limits and promises, on a real server."""
+"""Wait reasons, limits and start forecasts as users see them on a real server."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""Several real servers on a real PostgreSQL: one leads, and the next one when it is gone."""
+"""Several real servers on a real PostgreSQL: one leads, and a standby takes over."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""Whatever is sent to the sockets, the server and the launcher answer or hang up, and go on.
+"""Fuzzing: whatever a socket receives, server and launcher answer or disconnect, and continue.
 
 Bodies are broken in their structure here (test_openapi draws from the description
 itself); requests and orders are broken down to their bytes. The cases are the same in every run.

@@ -1,4 +1,4 @@
-"""No member of a gang runs before all of them are ready; when one cannot be, none of them runs."""
+"""The launcher's gate: no gang member runs before all are ready; if one fails, none runs."""
 
 # ruff: noqa: ASYNC240
 # The event loop has nothing else to do, and files are what these tests wait for.

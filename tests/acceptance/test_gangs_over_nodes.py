@@ -1,4 +1,4 @@
-"""Gangs over real agents: prepared everywhere and committed, or nothing of them runs.
+"""Gangs over real agents: prepared on all nodes and committed, or no member runs.
 
 A prolog lets a test hold back or refuse single members, by files of their numbers.
 """

@@ -1,4 +1,4 @@
-"""SchedulerService as programs of others use it: clients made from what the server itself tells."""
+"""SchedulerService as other programs use it: clients are built by server reflection."""
 
 import shutil
 import subprocess

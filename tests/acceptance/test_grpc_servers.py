@@ -1,4 +1,4 @@
-"""gRPC with several servers: a standby serves programs too, and every server knows every node."""
+"""gRPC with several servers: a standby serves clients too, and every server knows every node."""
 
 import asyncio
 from collections.abc import Iterator

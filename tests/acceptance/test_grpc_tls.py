@@ -1,4 +1,4 @@
-"""The gRPC port with the site's own certificate, and with certificates from every caller."""
+"""The gRPC port with a site certificate and with client certificates."""
 
 import asyncio
 import os

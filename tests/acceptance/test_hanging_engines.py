@@ -1,4 +1,4 @@
-"""Container engines that never answer: jobs end all the same, and no more is said than is known."""
+"""Container engines that hang: jobs still end, and unknown results are reported as unknown."""
 
 # ruff: noqa: ASYNC110, ASYNC240
 # The event loop has nothing else to do, and files are what these tests wait for.

@@ -1,4 +1,4 @@
-"""A real cluster whose prolog or epilog fails: what users and admins see, and the way back."""
+"""A real cluster whose prolog or epilog fails: what users and admins see, and how to resume."""
 
 from collections.abc import Iterator
 from pathlib import Path

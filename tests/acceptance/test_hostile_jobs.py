@@ -1,4 +1,4 @@
-"""Jobs that eat memory, multiply without end or flood their logs harm nobody but themselves."""
+"""Jobs that exhaust memory, fork without end or flood their logs harm only themselves."""
 
 import json
 import time

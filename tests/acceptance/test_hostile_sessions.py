@@ -1,4 +1,4 @@
-"""A session belongs to the job's user, and so does what it says: it may be anything."""
+"""A session runs as the job's user, so the launcher must not trust its messages."""
 
 # ruff: noqa: ASYNC110, ASYNC220, ASYNC240
 # The event loop has nothing else to do, and files are what these tests wait for.

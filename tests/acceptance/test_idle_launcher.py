@@ -1,4 +1,4 @@
-"""A launcher that nobody comes to and that has no work ends by itself."""
+"""A launcher without an agent and without jobs exits."""
 
 # ruff: noqa: ASYNC110, ASYNC220
 # The event loop has nothing else to do, and a file is what this test waits for.

@@ -1,4 +1,4 @@
-"""Working with jobs.txt, llm_config.json and one JSON file of settings, word for word."""
+"""A server with jobs.txt, llm_config.json and one JSON settings file, as documented."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The launcher as its agent and its jobs see it: real processes, real signals, real kills."""
+"""The launcher as its agent and its jobs see it: real processes, signals and kills."""
 
 # ruff: noqa: ASYNC110, ASYNC220, ASYNC221, ASYNC240
 # The event loop has nothing else to do, and files are what these tests wait for.

@@ -1,4 +1,4 @@
-"""What goes wrong around the launcher while jobs run: engines, disks, forks, processes."""
+"""Faults around a launcher with running jobs: engines, disks, forks, processes."""
 
 # ruff: noqa: ASYNC110, ASYNC221, ASYNC240
 # The event loop has nothing else to do, and files are what these tests wait for.

@@ -1,4 +1,4 @@
-"""An upgrade with running jobs: an agent of today and a launcher of before it introduced itself."""
+"""An upgrade with running jobs: a current agent and a launcher without a version message."""
 
 # ruff: noqa: ASYNC110, ASYNC220, ASYNC240
 # The event loop has nothing else to do, and files are what these tests wait for.

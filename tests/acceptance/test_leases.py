@@ -1,4 +1,4 @@
-"""Leases, kept by real launchers that are left alone, frozen and killed."""
+"""Job leases enforced by real launchers that lose their agent, are frozen or are killed."""
 
 # ruff: noqa: ASYNC110
 # The event loop has nothing else to do, and files are what these tests wait for.

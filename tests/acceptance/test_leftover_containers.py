@@ -1,4 +1,4 @@
-"""Containers whose launcher ends before their engine has removed them, and those of others."""
+"""Containers that outlive their launcher are removed by the next one; others are left alone."""
 
 # ruff: noqa: ASYNC110, ASYNC240
 # The event loop has nothing else to do, and files are what these tests wait for.

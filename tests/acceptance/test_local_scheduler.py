@@ -1,4 +1,4 @@
-"""A scheduler inside a Python program: the same core, real processes, exchangeable parts."""
+"""A scheduler inside a Python program: the same core, real processes, replaceable parts."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Nodes that are lost, seen from outside: real servers, agents, launchers and jobs."""
+"""Lost nodes seen from outside: real servers, agents, launchers and jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that others reach over the network: TLS, tokens, JWTs, and who gets in without them."""
+"""A server reachable over the network: TLS, tokens and JWTs."""
 
 import http.client
 import json

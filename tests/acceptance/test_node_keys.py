@@ -1,4 +1,4 @@
-"""Nodes over TLS with keys of their own, and those who try to be one without."""
+"""Nodes authenticate over TLS with their own keys; all others are rejected."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""`tgpu jupyter` and `tgpu code`: from the command to something that one can open."""
+"""`tgpu jupyter` and `tgpu code`: from the command to a reachable notebook or editor."""
 
 import json
 import shutil

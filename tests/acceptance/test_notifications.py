@@ -1,4 +1,4 @@
-"""A real server tells a web server and a mail server what happens to jobs, also after a kill."""
+"""A real server notifies a web server and a mail server of job events, also after a kill."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The whole program on (fake) NVIDIA hardware: found, given out, watched."""
+"""The whole program on fake NVIDIA hardware: discovery, allocation, monitoring."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The server keeps what its OpenAPI description promises, whatever is sent to it.
+"""The server answers every request as its OpenAPI document says.
 
 Schemathesis draws cases from the description itself, the same ones on every run: valid ones and
 broken ones. No answer may be a server error, and each must have a status, a media type and a form

@@ -1,4 +1,4 @@
-"""A server of root's, and somebody else: jobs run as their callers, and nobody touches others'."""
+"""A server run by root: jobs run as their submitters, and users cannot touch jobs of others."""
 
 import json
 import os

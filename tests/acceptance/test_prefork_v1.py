@@ -1,4 +1,4 @@
-"""Pre-forked children inside v1 control groups: taken by jobs, killed, left behind."""
+"""Pre-forked children inside cgroup v1: taken by jobs, killed, left behind."""
 
 # ruff: noqa: ASYNC110, ASYNC240
 # The event loop has nothing else to do, and files are what these tests wait for.

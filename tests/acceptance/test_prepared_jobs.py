@@ -1,4 +1,4 @@
-"""Prepared work waits at its gate for a commit: with it, it runs; without, it never does."""
+"""A prepared job waits at its gate for a commit, and never runs without one."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""`tgpu report`, `usage` and invoices, from jobs that really ran."""
+"""`tgpu report`, `tgpu usage` and invoices over jobs that really ran."""
 
 import csv
 import io

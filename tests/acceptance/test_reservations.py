@@ -1,4 +1,4 @@
-"""Reservations by hand on a real server."""
+"""Advance reservations on a real server."""
 
 import time
 from collections.abc import Callable

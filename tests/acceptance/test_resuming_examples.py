@@ -1,4 +1,4 @@
-"""The examples go on after a preemption: really preempted, really started again, nothing repeated.
+"""The example scripts resume after a real preemption without repeating work.
 
 The libraries are stand-ins (`tests/fakes/ml`), the scripts are those of `examples/resume`.
 """

@@ -1,4 +1,4 @@
-"""What a running job can rely on: signals, reasons, limits, retries, gangs and preemption."""
+"""What a running job can rely on: signals, exit reasons, limits, retries, gangs and preemption."""
 
 import time
 from collections.abc import Callable

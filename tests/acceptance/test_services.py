@@ -1,4 +1,4 @@
-"""Services as people use them: real programs behind real ports on several real agents."""
+"""Services with real programs on real ports over several real agents."""
 
 import json
 import os

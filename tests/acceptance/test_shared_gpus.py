@@ -1,4 +1,4 @@
-"""Sharing GPUs for real: the whole program on (fake) NVIDIA hardware that changes while it runs."""
+"""GPU sharing on fake NVIDIA hardware whose readings change while the whole program runs."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""`tgpu shell` and `run --pty` in a real terminal: keys, signals, sizes, leaving, coming back."""
+"""`tgpu shell` and `run --pty` in a real terminal: keys, signals, sizes, detach and reattach."""
 
 import json
 import os

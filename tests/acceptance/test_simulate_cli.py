@@ -1,4 +1,4 @@
-"""`tgpu simulate` as a person or a script meets it: a process with files, output and a code."""
+"""`tgpu simulate` as a process: files, output and exit codes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Jobs of a user in the conda environments of a site that says which scripts may run."""
+"""User jobs in the conda environments of a site that restricts which scripts may run."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Real servers on a PostgreSQL that is there and does not come to an end with what it is asked."""
+"""Real servers on a PostgreSQL that accepts queries and does not finish them."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

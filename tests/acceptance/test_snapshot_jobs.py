@@ -1,4 +1,4 @@
-"""`--snapshot` against a real server: the job runs what was there at submit."""
+"""`--snapshot` against a real server: the job runs the code as of submission."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What hangs on its way to its command is given up: directories, files, processes, members."""
+"""Starts that hang time out: directories, files, processes, gang members."""
 
 # The event loop has nothing else to do, and files are what these tests wait for.
 

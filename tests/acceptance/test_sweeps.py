@@ -1,4 +1,4 @@
-"""Sweeps against a real server: the grid tells the truth, and only what failed runs again."""
+"""Sweeps against a real server: the grid shows the results, and only failed jobs are rerun."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Terminals of jobs on any node of a cluster, through the server, in a real terminal."""
+"""Job terminals on any cluster node, through the server, in a real terminal."""
 
 import contextlib
 import os

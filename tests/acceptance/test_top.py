@@ -1,4 +1,4 @@
-"""`tgpu top` in a real terminal: what it shows, what keys do, and that the terminal survives it."""
+"""`tgpu top` in a real terminal: display, keys, and restoring the terminal."""
 
 import json
 import os

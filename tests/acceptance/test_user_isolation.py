@@ -1,4 +1,4 @@
-"""A server of root's and two people who do not trust each other: what one has, is one's own."""
+"""A server run by root isolates two users who do not trust each other."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A server whose machine is gone without a word: who waits or reads goes on with another one."""
+"""A server host that vanishes without closing connections: clients continue with another server."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""What the core must not do, found in its syntax tree.
+"""Forbidden operations of the core, found in its syntax tree.
 
 Source text in, findings out. The core (model, engine, ledger) has no clock, no chance, no id
 making, no logging, no I/O and no async; and it never depends on the order of a set.

@@ -1,4 +1,4 @@
-"""Every test that the page of guarantees names is there."""
+"""Every test named by the guarantees page exists."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The generated form of the protocol is that of the .proto file beside it."""
+"""The generated protocol module matches the .proto file."""
 
 import subprocess
 import sys

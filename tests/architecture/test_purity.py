@@ -1,4 +1,4 @@
-"""The core stays pure, and the check that says so can tell good from bad."""
+"""The core is pure, and the check itself detects violations."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Every test that the page about security names is there, and every threat names one."""
+"""Every test named by the security page exists, and every threat names one."""
 
 import re
 from pathlib import Path

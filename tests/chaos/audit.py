@@ -1,4 +1,4 @@
-"""What the jobs themselves wrote down, held against what the server says about them.
+"""Compare what the jobs themselves recorded with what the server reports about them.
 
 Notes, plans and the server's answers come in; complaints go out, and none is what we hope for.
 """

@@ -1,4 +1,4 @@
-"""Kill at random while jobs are submitted, then let everything end and ask for the truth."""
+"""Kill processes at random while jobs are submitted; then wait for all jobs and audit them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real server with its agent and launcher, to be killed and started again, and seen from outside.
+"""A real server with its agent and launcher that tests kill and restart, observed from outside.
 
 Nothing here knows the server's insides: processes are found by their command lines, answers come
 through the public client.

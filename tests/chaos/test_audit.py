@@ -1,4 +1,4 @@
-"""The auditor itself: a sound account passes, and each kind of breach is seen."""
+"""Tests of the audit: consistent records pass, and each kind of violation is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's wall clock is set back while it works and while it is away."""
+"""The server's wall clock is set back while it runs and while it is down."""
 
 from __future__ import annotations
 

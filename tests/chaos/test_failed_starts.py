@@ -1,4 +1,4 @@
-"""Starts that must fail: each with a clear message and exit code, and nothing left behind."""
+"""Failing starts give a clear message and exit code, and leave nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three servers, PostgreSQL and agents are broken at random, and the books are held to the truth.
+"""Three servers, PostgreSQL and agents under random faults; all records are audited.
 
 FLEET_AGENTS, FLEET_FAULTS and CHAOS_SEED make it larger, longer or different: see `make soak`.
 """

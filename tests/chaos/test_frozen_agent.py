@@ -1,4 +1,4 @@
-"""An agent that is frozen: its stream stays open, and nobody is there."""
+"""A frozen agent whose stream stays open."""
 
 from __future__ import annotations
 

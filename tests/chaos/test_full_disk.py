@@ -1,4 +1,4 @@
-"""The disk of the state directory is full for a while."""
+"""The disk of the state directory fills up for a while."""
 
 from __future__ import annotations
 

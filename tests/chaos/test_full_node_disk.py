@@ -1,4 +1,4 @@
-"""The disk of a node is full for a while: its agent and launcher have nowhere to write."""
+"""The disk of a node fills up for a while, so that its agent and launcher cannot write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server and agent are killed at random, and what the jobs wrote is held against the books.
+"""Server and agent are killed at random, and the records of the jobs are audited.
 
 CHAOS_KILLS and CHAOS_SEED make it longer or different: see `make soak`.
 """

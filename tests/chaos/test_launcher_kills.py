@@ -1,4 +1,4 @@
-"""The launcher is killed: jobs live on and are found again, and no end is invented."""
+"""The launcher is killed: jobs survive, are found again, and no result is invented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs drawn at random from a seed: short, mixed, each with a file of its own for its notes."""
+"""Random jobs from a seed: short and mixed, each with its own record file."""
 
 from __future__ import annotations
 

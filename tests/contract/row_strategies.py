@@ -1,4 +1,4 @@
-"""Rows of every kind with anything in them that the types allow."""
+"""Hypothesis strategies for store rows of every kind with every value that the types allow."""
 
 from dataclasses import fields, replace
 from typing import Any

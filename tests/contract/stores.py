@@ -1,4 +1,4 @@
-"""Every store there is, each behind a function that opens an empty one in a folder."""
+"""Every store implementation, each with a function that opens an empty one in a directory."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What every source of devices promises, and what others see of the same driver."""
+"""The contract of every device source, compared with what other tools see of the same driver."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What every runner promises: process, tmux, screen, container; each against the real program."""
+"""The contract of every runner (process, tmux, screen, container), each with the real program."""
 
 # ruff: noqa: ASYNC240
 # The event loop has nothing else to do, and files are what these tests wait for.

@@ -1,4 +1,4 @@
-"""What every store promises, tried on each of them."""
+"""The contract of every store."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The pages that people read."""
+"""The documentation pages."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The cluster tutorial is done as it is written: every `$` line is run, and what it shows compared.
+"""Run every `$` line of the cluster tutorial and compare its output with the page.
 
 Ports and the directory are private ones; numbers, times and names of people may differ.
 """

@@ -1,4 +1,4 @@
-"""Every command of ours that a page shows is one that the program takes."""
+"""Every command shown on a page is accepted by the program."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""What a page points to is there: other pages, their headings, files, settings and variables."""
+"""Every link, heading, file, setting and variable named on a page exists."""
 
 import re
 from dataclasses import fields

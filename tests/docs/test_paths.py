@@ -1,4 +1,4 @@
-"""The pages for newcomers name modules that exist."""
+"""Every module named by the pages for newcomers exists."""
 
 import re
 from pathlib import Path

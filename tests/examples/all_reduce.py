@@ -1,4 +1,4 @@
-"""What a distributed training does at its start, with nothing but Python: meet, exchange, reduce.
+"""The start of a distributed training in plain Python: rendezvous, exchange, reduce.
 
 Rank 0 listens at MASTER_ADDR:MASTER_PORT, as the store of torch.distributed does; all ranks come,
 say who they are, and get the sum of what all said. Prints one line, and ends with 0 if all is well.

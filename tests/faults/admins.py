@@ -1,4 +1,4 @@
-"""Admins at work while things break: they drain nodes, pause GPUs, reserve some, retry what failed.
+"""Simulated admins: they drain nodes, pause GPUs, make reservations and retry failed jobs.
 
 What they decide holds: nothing is placed on a node that is closed, or on GPUs that are kept for
 somebody else. In the end everything is open again. Beside them there are elastic gangs.

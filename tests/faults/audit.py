@@ -1,4 +1,4 @@
-"""What really happened, written down by the machines themselves, and held against the promises.
+"""Record what really happened, as reported by the simulated machines, and check the guarantees.
 
 Nothing here asks the scheduler what it believes, except at the end, when everything has come to
 rest and what is stored must agree with what was seen.

@@ -1,4 +1,4 @@
-"""What a server has committed, kept apart from the server, and commits that go wrong.
+"""The committed rows of a server, which outlive it, and commits that fail.
 
 The rows outlive every server. A commit takes its time; it may fail, it may be kept although its
 answer is lost, and a server may die while one is under way: then it is kept, or it is not.

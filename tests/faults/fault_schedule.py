@@ -1,4 +1,4 @@
-"""Faults: which, when and for how long, all drawn from the seed before anything begins.
+"""Faults: which, when and for how long, all drawn from the seed at the start.
 
 Every world has its own climate: some kinds of faults often, others never, so that rare
 combinations come up in some world. After the last fault everything is mended, and must settle.

@@ -1,4 +1,4 @@
-"""When everything has come to rest: does what is stored agree with what was seen?"""
+"""After all faults: the stored state agrees with what was observed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prologs and epilogs that fail on some nodes for a while, and admins who give such nodes back.
+"""Prologs and epilogs that fail on some nodes for a while, and admins who resume such nodes.
 
 Only some worlds have them. All chance for them is their own, so that all other worlds stay as they
 were.

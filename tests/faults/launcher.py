@@ -1,4 +1,4 @@
-"""A model of the launcher: the same orders, reports and records, with processes that are not real.
+"""A model of the launcher: the same orders, reports and records, with simulated processes.
 
 What it promises is what the real one does. A record is on disk before its command begins; an end
 is written before it is told, and on disk a moment later; so a launcher that dies forgets nothing,

@@ -1,4 +1,4 @@
-"""A machine: processes on its GPUs, a disk, clocks, a launcher and the real agent.
+"""A machine: processes on its GPUs, a disk, clocks, a launcher model and the real agent.
 
 It can lose power, be started again, have its agent or launcher killed, and its agent frozen. Each
 process that begins and ends is told to the audit by the machine itself.

@@ -1,4 +1,4 @@
-"""Worlds in which something was wrong once. They run with every test, beside the first 200."""
+"""Seeds that once found a bug. They run with every test, beside the first 200."""
 
 KEPT: dict[int, str] = {
     263: "a job that was retried after a restart did not wait for what it depends on",

@@ -1,4 +1,4 @@
-"""What a server would know if it were started again just now is what it knows.
+"""A core restored from the store equals the live one.
 
 Every so many commits a fresh core is filled from what is stored, and held against the living one.
 Only of a server that is alone: of several, nobody but themselves knows whose commit it was.

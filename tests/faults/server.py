@@ -1,4 +1,4 @@
-"""A server: the real control loop and the real agents' service, with a life that can end."""
+"""A server that can be killed: the real control loop and the real agent service."""
 
 from __future__ import annotations
 

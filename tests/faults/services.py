@@ -1,4 +1,4 @@
-"""People with services: they create, update, scale and delete them; and how services must stand.
+"""Simulated users of services: they create, update, scale and delete them.
 
 A replica is a process that can be used after a while. Some end by themselves a few times before
 they stay. When nothing breaks any more each service must come back to its number; then it is

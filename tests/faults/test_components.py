@@ -1,4 +1,4 @@
-"""What the worlds are made of does what it stands for."""
+"""Tests of the components of the fault simulation."""
 
 import asyncio
 from random import Random

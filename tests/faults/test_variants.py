@@ -1,4 +1,4 @@
-"""The audit notices schedulers that are broken on purpose."""
+"""The audit detects schedulers that are broken on purpose."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The scheduler in worlds full of faults, on virtual time."""
+"""The scheduler in simulated worlds with injected faults, on virtual time."""
 
 import os
 import subprocess

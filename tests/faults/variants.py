@@ -1,4 +1,4 @@
-"""Schedulers that are broken on purpose, each in one way, to show that the audit would notice.
+"""Schedulers broken on purpose, each in one way, to show that the audit detects it.
 
 Each variant patches a single decision of the real code, or of what stands for a real part, for as
 long as its block lasts.

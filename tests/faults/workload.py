@@ -1,4 +1,4 @@
-"""People who submit jobs of every kind, cancel some, and ask again when nobody answers."""
+"""Simulated users who submit jobs of every kind, cancel some, and retry unanswered requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One world from one seed: servers, nodes, a network, people, faults, and the audit of it all.
+"""One simulated world from one seed: servers, nodes, network, users, faults, and the audit.
 
 The same seed gives the same world, call by call. `python -m tests.faults SEED` shows one.
 """

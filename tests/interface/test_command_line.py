@@ -1,4 +1,4 @@
-"""Every command of `tgpu` with its options, defaults, choices and words, and its exit codes."""
+"""Every command of `tgpu` with its options, defaults and choices, and its exit codes."""
 
 from argparse import SUPPRESS, Action
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Every recorded kind of event is still made by the code; `event_record` compares the fields."""
+"""Every recorded event kind is still emitted by the code; `event_record` compares the fields."""
 
 import ast
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Every setting: its type, default, range, choices, environment variable and other names."""
+"""Every setting: its type, default, range, choices, environment variable and aliases."""
 
 from gpu_scheduler.settings import json_schema
 from gpu_scheduler.settings.catalogue import ITEMS

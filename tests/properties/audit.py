@@ -1,4 +1,4 @@
-"""An independent witness: plain sums over what was ordered, with nothing of the engine in it."""
+"""An independent audit: plain sums over the orders, without any engine code."""
 
 from collections import Counter, defaultdict
 

@@ -1,4 +1,4 @@
-"""Everything an index and a cluster state know, as plain values that can be compared."""
+"""The complete contents of an index and a cluster state as comparable plain values."""
 
 from typing import Any
 

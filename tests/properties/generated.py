@@ -1,4 +1,4 @@
-"""Histories drawn from a seeded source: for other processes, where hypothesis is not running."""
+"""Histories drawn from a seeded source, for processes in which Hypothesis does not run."""
 
 from contextlib import suppress
 from random import Random

@@ -1,4 +1,4 @@
-"""A small world around the control core, on virtual time, with the audit as its witness.
+"""A small world around the control core, on virtual time, with an independent audit.
 
 At one moment ends come first, then deeds, then cycles until nothing more is ordered.
 """

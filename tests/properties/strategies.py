@@ -1,4 +1,4 @@
-"""Generated clusters, jobs and histories: small, cramped and mixed, so that things collide."""
+"""Hypothesis strategies: small, crowded, mixed clusters, jobs and histories."""
 
 from dataclasses import dataclass, replace
 

@@ -1,4 +1,4 @@
-"""Promise: every job ends accounted, and nothing is left behind."""
+"""Guarantee: every job is accounted for, and nothing is left behind."""
 
 from collections import Counter
 

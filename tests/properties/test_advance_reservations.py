@@ -1,4 +1,4 @@
-"""Promise: while GPUs are reserved by hand, nobody without a right runs on them."""
+"""Guarantee: only authorised jobs run on GPUs of an advance reservation."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Promises: no GPU is given out beyond its capacity, gangs are whole or absent, quotas hold."""
+"""Guarantees: no GPU is allocated beyond its capacity, gangs are all or nothing, quotas hold."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

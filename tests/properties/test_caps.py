@@ -1,4 +1,4 @@
-"""Promise: no user exceeds a cap or a budget, whoever else there is."""
+"""Guarantee: no user exceeds a cap or a budget."""
 
 from collections import Counter
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Promise: the same cluster state gives the same plan, byte for byte, whatever led to it."""
+"""Guarantee: the same cluster state gives the same plan, byte for byte, whatever its history."""
 
 import os
 import subprocess

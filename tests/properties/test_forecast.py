@@ -1,4 +1,4 @@
-"""Promise: a forecast changes nothing, and has an answer for every job that can run."""
+"""Guarantee: a forecast changes nothing and answers for every job that can run."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

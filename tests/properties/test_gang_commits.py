@@ -1,4 +1,4 @@
-"""Gangs over nodes, with streams that break, servers that die, and members that fail at any moment.
+"""Gangs over nodes with broken streams, killed servers and members that fail at any moment.
 
 The control loop and the server's side of the protocol are the real ones, on virtual time; nodes are
 modelled by what their launchers promise: prepared work runs after a commit and not before, and what

@@ -1,4 +1,4 @@
-"""Promise: interactive work stops batch work of its own tenant only, within a cap, and that ends.
+"""Guarantee: interactive jobs preempt only batch jobs of their tenant, within a cap, and finitely.
 
 Tenants here allow any number of preemptions, so nothing but the grounds themselves ends circles.
 """

@@ -1,4 +1,4 @@
-"""Promise: for a limit of its own, interactive work stops only batch work of its own tenant.
+"""Guarantee: at its own limit, an interactive job preempts only batch jobs of its tenant.
 
 No other tenant's job is ever stopped for it, no limit is exceeded by it, and nobody is stopped in
 vain. Tenants here allow any number of preemptions, so nothing but the grounds themselves ends

@@ -1,4 +1,4 @@
-"""The server's side of leases: however nodes, network, clocks and servers behave, it waits enough.
+"""The server waits long enough for leases, however nodes, network, clocks and servers behave.
 
 The real `LivenessTimers` count on a loop of virtual time. A node keeps its lease by its own clock,
 which runs a little faster or slower; its messages and the server's replies take any time. The

@@ -1,4 +1,4 @@
-"""Promise: nobody is stopped for a gang who might as well have stayed, or for nothing."""
+"""Guarantee: no job is preempted for a gang unless that is necessary and sufficient."""
 
 from dataclasses import dataclass, replace
 from random import Random

@@ -1,4 +1,4 @@
-"""Promise: for a limit of its own, online work within its part stops only what its pool has lent.
+"""Guarantee: at its own limit, online work within its guarantee reclaims only lent capacity.
 
 That is batch work of its own tenant. No limit is exceeded by it, and nobody is stopped in vain.
 """

@@ -1,4 +1,4 @@
-"""Whatever batch work does: online work has its part within one grace time, and keeps it."""
+"""Guarantee: online work gets its pool share within one grace period, whatever batch work does."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""Promise: evictions come to an end, and there are no more of them than there is reason for."""
+"""Guarantee: preemption terminates, and every eviction is justified."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""The smallest cases that the other properties have ever found, kept: each must stay mended."""
+"""The smallest failing cases that the other property tests have found; each must stay fixed."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""A report's sums are those of a clerk who looks at every second, whatever the borders are."""
+"""The sums of a report equal a naive sum over every second, for any period boundaries."""
 
 from itertools import pairwise
 

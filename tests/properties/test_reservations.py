@@ -1,4 +1,4 @@
-"""Promise: no job of the same or a lower class pushes a reservation back."""
+"""Guarantee: no job of the same or a lower class delays a reservation."""
 
 from dataclasses import replace
 

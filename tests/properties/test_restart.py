@@ -1,4 +1,4 @@
-"""Promise: a scheduler that is killed and started again goes on as if nothing had been."""
+"""Guarantee: a scheduler that is killed and restarted continues with the same state."""
 
 from dataclasses import replace
 

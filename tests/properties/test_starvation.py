@@ -1,4 +1,4 @@
-"""Promise: nothing that can run waits for ever, and there is a formula for how long.
+"""Guarantee: no job that can run starves; its wait is bounded by a formula.
 
 wait <= gap + 2 x (jobs ahead + 1) x longest run
 """

@@ -1,4 +1,4 @@
-"""Promise: what was tried is undone to the last bit."""
+"""Guarantee: an undone transaction leaves no trace."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Promise: nothing that can run waits for ever; so it does not wait beside free room either."""
+"""Guarantee: a job that can run does not wait beside free capacity."""
 
 from hypothesis import given, settings
 

@@ -1,4 +1,4 @@
-"""A small lab on virtual time: a control core, a store, and nodes that do as they are told."""
+"""A small cluster on virtual time: a control core, a store, and nodes that execute every order."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Every job ends accounted: what the ledger charges is what was really held."""
+"""Every job is accounted for: the ledger charges what was really held."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Reservations by hand: devices are kept free, used by those they are for, and given back."""
+"""Advance reservations: GPUs are kept free, used by their owners, and released."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Arrays: one entry in the queue, many tasks with lives of their own."""
+"""Arrays: one queue entry, many independent tasks."""
 
 import pytest
 

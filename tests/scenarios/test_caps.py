@@ -1,4 +1,4 @@
-"""Caps and budgets of users and tenants: what waits, what is refused, and what it says."""
+"""Caps and budgets of users and tenants: what waits, what is rejected, and the messages."""
 
 import pytest
 

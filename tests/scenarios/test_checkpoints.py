@@ -1,4 +1,4 @@
-"""What a job has saved, and how often it could not begin: known also to the next server."""
+"""Checkpoints and failed starts survive a server restart."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Jobs that wait for other jobs, and what becomes of them when those fail."""
+"""Jobs that depend on other jobs, also when those fail."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What agents find and measure, and what people decide about devices."""
+"""What agents discover and measure, and what admins decide about devices."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Nodes that people cordon, drain, label and remove, and the jobs on them."""
+"""Nodes that admins cordon, drain, label and remove, and the jobs on them."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What waiting jobs were first told is kept, judged at their start, and void once they change."""
+"""The first forecast of a job is kept, judged at its start, and void once the job changes."""
 
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import Cancel, Estimate, Hold, NoteEstimates, Reprioritise

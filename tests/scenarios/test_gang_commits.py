@@ -1,4 +1,4 @@
-"""Gangs over nodes in the core: committed once, given up in time, resized when members are lost."""
+"""Gangs over nodes in the core: committed once, timed out, resized when members are lost."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Work over several GPUs and nodes: all of it starts together, or none."""
+"""Gangs over several GPUs and nodes start together or not at all."""
 
 from dataclasses import replace
 

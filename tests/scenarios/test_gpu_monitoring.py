@@ -1,4 +1,4 @@
-"""Jobs on their devices: measured, warned, stopped, and devices that are not given back."""
+"""GPU use of jobs is measured; jobs are warned and stopped, and GPUs with leftovers are held."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What keeps a waiting job from its turn: holds, begin times and other priorities."""
+"""Holds, begin times and priority changes of waiting jobs."""
 
 import pytest
 

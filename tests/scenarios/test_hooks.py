@@ -1,4 +1,4 @@
-"""Prologs and epilogs that fail: whose fault that is, and what follows for job and node."""
+"""Failing prologs and epilogs: who is at fault, and the consequences for job and node."""
 
 from dataclasses import replace
 from typing import Any

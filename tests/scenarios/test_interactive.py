@@ -1,4 +1,4 @@
-"""Interactive work before batch work of the same tenant, within a cap."""
+"""Interactive jobs preempt batch jobs of the same tenant, within a cap."""
 
 from gpu_scheduler.model.job import Job, JobState, Pool
 from tests.builders import a_job, a_node, a_policy, a_tenant

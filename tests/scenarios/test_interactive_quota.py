@@ -1,4 +1,4 @@
-"""Interactive work of a tenant that is at its own limit: batch work of the tenant makes way."""
+"""Interactive jobs of a tenant at its limit preempt batch jobs of that tenant."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The plain way of a job from submission to its end: states, limits and clocks, and cancels."""
+"""The life of a job from submission to end: states, limits, clocks and cancels."""
 
 import pytest
 

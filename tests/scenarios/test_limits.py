@@ -1,4 +1,4 @@
-"""Quotas are never exceeded, and a refusal says which one, what was asked and what is used."""
+"""Quotas are never exceeded, and a rejection names the quota, the request and the usage."""
 
 from dataclasses import replace
 

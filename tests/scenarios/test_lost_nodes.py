@@ -1,4 +1,4 @@
-"""Nodes of which nothing is heard, and the jobs on them, with and without a lease."""
+"""Silent, lost and dead nodes and their jobs, with and without leases."""
 
 import pytest
 

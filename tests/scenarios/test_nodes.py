@@ -1,4 +1,4 @@
-"""Nodes that come late, get lost, drain or run hot, and the jobs on them."""
+"""Nodes that join late, get lost, drain or overheat, and the jobs on them."""
 
 from gpu_scheduler.control.messages import (
     Cordon,

@@ -1,4 +1,4 @@
-"""Online work of a tenant that is at its own limit, of which batch work holds what was lent."""
+"""Online jobs of a tenant at its limit, whose batch jobs borrow capacity."""
 
 from typing import Any
 

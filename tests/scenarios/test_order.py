@@ -1,4 +1,4 @@
-"""Who goes first, and who may pass."""
+"""Queue order and backfill."""
 
 from dataclasses import replace
 

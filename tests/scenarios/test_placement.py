@@ -1,4 +1,4 @@
-"""Where work goes: close together, or far apart."""
+"""Placement: packing and spreading."""
 
 from gpu_scheduler.engine.policy import Ranking
 from gpu_scheduler.model.node import node_name_labels

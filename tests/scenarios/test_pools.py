@@ -1,4 +1,4 @@
-"""Online and batch work on the same GPUs: what is sure for each, what is lent and taken back."""
+"""Online and batch pools on the same GPUs: guarantees, borrowing and reclaiming."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Who must yield, and what becomes of it."""
+"""Which jobs are preempted, and what becomes of them."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Attempts after a failure: by themselves with growing pauses, or by hand."""
+"""Retries after a failure: automatic with back-off, or manual."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Services: so many replicas, whatever becomes of each."""
+"""Services keep their number of replicas."""
 
 from dataclasses import replace
 from typing import Any

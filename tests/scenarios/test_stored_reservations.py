@@ -1,4 +1,4 @@
-"""What a waiting job was promised, over restarts of the scheduler."""
+"""Reservations of waiting jobs survive restarts of the scheduler."""
 
 from dataclasses import replace
 

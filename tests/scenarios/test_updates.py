@@ -1,4 +1,4 @@
-"""What can be changed about a job that waits."""
+"""Updates of waiting jobs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Clusters by numbers and from files, and what an empty one can hold."""
+"""Clusters from flags and from files, and what an empty one can hold."""
 
 from pathlib import Path
 

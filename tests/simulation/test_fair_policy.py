@@ -1,4 +1,4 @@
-"""Generated work: three tenants of equal weight and very unequal demand share by weight."""
+"""The fair policy shares by weight among three tenants of equal weight and unequal demand."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Generated work: the wanted load and mix, a rhythm, habits, and the same stream every time."""
+"""Generated workloads: load, mix, daily rhythm, user habits, reproducibility."""
 
 import hashlib
 import math

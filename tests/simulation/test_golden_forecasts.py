@@ -1,4 +1,4 @@
-"""Start promises: ours must be kept more often than those of the usual simple estimates."""
+"""Start forecasts are kept more often than those of simple estimators."""
 
 from dataclasses import replace
 

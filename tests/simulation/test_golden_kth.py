@@ -1,4 +1,4 @@
-"""EASY backfilling on KTH-SP2, as it has been simulated for decades."""
+"""EASY backfilling on KTH-SP2 against known results."""
 
 import pytest
 

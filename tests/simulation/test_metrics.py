@@ -1,4 +1,4 @@
-"""What is measured, on runs small enough to be worked out by hand."""
+"""Simulation metrics on runs small enough to compute by hand."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The report is one sound, self-contained, bounded file."""
+"""The report is one valid, self-contained file of bounded size."""
 
 import json
 import re

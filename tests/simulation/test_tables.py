@@ -1,4 +1,4 @@
-"""What a terminal, a pipe and a program get to see of the measures."""
+"""Metrics as tables on a terminal, in a pipe and as JSON."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Our own CSV: every column, the way back, and every way in which a file can be wrong."""
+"""Our CSV format: every column, writing, and every kind of invalid file."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which format a file has, and one door to all readers and writers."""
+"""Detection of trace formats."""
 
 from pathlib import Path
 

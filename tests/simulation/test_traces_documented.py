@@ -1,4 +1,4 @@
-"""Everything that a file may hold, and every parameter of the generator, is documented."""
+"""Every field of a trace file and every parameter of the generator is documented."""
 
 from dataclasses import fields
 from pathlib import Path

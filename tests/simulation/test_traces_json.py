@@ -1,4 +1,4 @@
-"""Our own JSON, as one document and as lines: values in their natural form, and clear refusals."""
+"""Our JSON format, as one document and as lines: value types and errors."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""The published traces, where they are at hand: as many jobs and nodes as their authors count."""
+"""The published traces, if available, have as many jobs and nodes as their authors state."""
 
 import os
 from pathlib import Path

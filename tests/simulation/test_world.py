@@ -1,4 +1,4 @@
-"""One partition on virtual time: whatever a trace says, every job is accounted for."""
+"""One partition on virtual time: every job of a trace is accounted for."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Builders for the trace tests: files with given rows, small clusters, what came out."""
+"""Builders for the trace tests: files with given rows, small clusters, results."""
 
 import gzip
 from collections.abc import Iterable, Mapping

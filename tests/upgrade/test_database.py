@@ -1,4 +1,4 @@
-"""A database that the old version has written is opened by the new one, and nothing is missing.
+"""The new version opens a database of the old one with everything in it.
 
 Everything that the REST API shows is asked of the old server just before it stops, and of the new
 server right after it has started.

@@ -1,4 +1,4 @@
-"""Commands and programs of users that stay open over an upgrade in place go on afterwards.
+"""Commands and programs of users that stay open over an upgrade in place continue afterwards.
 
 They were started by the old version, lose their connection when the old server stops, and find the
 new server. Whatever they import after that comes from the new files.

@@ -1,4 +1,4 @@
-"""Jobs of every kind that run while gpu-scheduler is upgraded in place go on undisturbed.
+"""Jobs of every kind that run while gpu-scheduler is upgraded in place continue undisturbed.
 
 The old version starts them. Then server and agent are stopped, the installed files are replaced
 with those of the new version, and `tgpu up` starts the new server and agent. The launcher of the

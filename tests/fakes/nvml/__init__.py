@@ -1,4 +1,4 @@
-"""A fake libnvidia-ml.so.1: the unmodified binding and gpustat see GPUs that are not there.
+"""A fake libnvidia-ml.so.1: unmodified pynvml and gpustat see GPUs that do not exist.
 
 Give a test the fixture by importing it in a conftest.py beside it:
 

@@ -1,4 +1,4 @@
-"""A fake nvidia-smi: an executable that answers with kept outputs.
+"""A fake nvidia-smi: an executable that prints recorded outputs.
 
 Each answer is chosen by the first argument that is found in its name: `--query-gpu`,
 `--query-compute-apps`, `-L`, `topo`. The program is a shell script, so it starts as fast as sh.

@@ -1,4 +1,4 @@
-"""A machine that joins asks with one key, whatever happens between two tries."""
+"""A joining machine uses one key over all attempts."""
 
 import asyncio
 import http.server

@@ -1,4 +1,4 @@
-"""A key that is good wins over any token; one that is refused is replaced, with a new token."""
+"""A valid key takes precedence over tokens; a rejected key is replaced with a new token."""
 
 import asyncio
 from dataclasses import replace

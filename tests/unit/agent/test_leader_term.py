@@ -1,4 +1,4 @@
-"""A node obeys the newest leader it has heard of, and no older one."""
+"""A node obeys the newest leader term and no older one."""
 
 from pathlib import Path
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""How long logs stay on their node."""
+"""Retention of job logs on a node."""
 
 import os
 from pathlib import Path

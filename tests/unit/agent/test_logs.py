@@ -1,4 +1,4 @@
-"""A log that is read while it is rotated: every byte comes once, however slowly it is read."""
+"""Reading a log during rotation: every byte is read once, at any speed."""
 
 import asyncio
 from collections.abc import AsyncGenerator

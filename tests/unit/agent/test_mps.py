@@ -1,4 +1,4 @@
-"""Who shares a device by which daemon. The control program is a list of what it was told."""
+"""Which jobs share an MPS daemon. The control program is a list of its commands."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""An agent whose jobs share a device: their daemon is there for as long as one of them needs it."""
+"""The MPS daemon of an agent lives as long as a job needs it."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What an agent says of itself on a network, and how it takes a refusal."""
+"""The address and runners that an agent advertises, and its reaction to rejection."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an agent chooses stays chosen, also when the agent is killed in between."""
+"""Ports, slices and paths that an agent assigns are kept, also when the agent is killed."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Looks when they are asked for, and ends that are told only when the devices are free."""
+"""Device readings on demand, and job ends that wait until the devices are free."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Asking replicas of services whether they can be used."""
+"""Readiness probes of service replicas."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Only work of ours owns a process, whatever its variables say."""
+"""Attribution of processes to jobs."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What members of a gang are told of each other."""
+"""Rendezvous variables of gang members."""
 
 from dataclasses import dataclass
 

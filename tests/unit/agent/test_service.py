@@ -1,4 +1,4 @@
-"""The agent between a server and a launcher: nothing that a server says may end it."""
+"""The agent between server and launcher: no server message may stop it."""
 
 import asyncio
 import os

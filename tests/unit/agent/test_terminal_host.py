@@ -1,4 +1,4 @@
-"""The terminal of a job, served in this process: a job on one side, people on the other."""
+"""The terminal host of a job, run in this process: a job on one side, clients on the other."""
 
 import json
 import os

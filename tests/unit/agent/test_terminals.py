@@ -1,4 +1,4 @@
-"""The agent between the server's stream and the sockets of terminals."""
+"""The agent between the server's stream and the terminal sockets."""
 
 import asyncio
 import os

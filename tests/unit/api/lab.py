@@ -1,4 +1,4 @@
-"""A real server on a private port and socket, in a thread of its own, with a real control loop.
+"""A real server on a private port and socket, in its own thread, with a real control loop.
 
 Only the nodes are missing: tests say what an agent would have said.
 """

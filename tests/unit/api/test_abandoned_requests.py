@@ -1,4 +1,4 @@
-"""A caller that leaves while its request is being committed, and asks again with the same key."""
+"""A caller that disconnects during its commit and repeats the request with the same key."""
 
 import asyncio
 import os

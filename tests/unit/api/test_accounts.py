@@ -1,4 +1,4 @@
-"""Accounts of a server whose directory service is slow, hangs, or forgets people."""
+"""Account lookups with a directory service that is slow, hangs or loses accounts."""
 
 import asyncio
 import os

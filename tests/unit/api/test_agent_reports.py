@@ -1,4 +1,4 @@
-"""What nodes say is believed of what was given to them, and of nothing else."""
+"""A node may report only about jobs that were assigned to it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

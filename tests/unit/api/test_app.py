@@ -1,4 +1,4 @@
-"""The door: who may come in, from where, and how refusals look."""
+"""The HTTP application: host and origin checks, authentication, authorisation, error format."""
 
 import contextlib
 import os

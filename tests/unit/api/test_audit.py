@@ -1,4 +1,4 @@
-"""The record of every change and every refused attempt: who, from where, what, and its end."""
+"""The audit log of every change and every rejected attempt: actor, origin, action, outcome."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""The private authority: what it signs, and what it believes."""
+"""The private CA: what it signs and what it accepts."""
 
 from datetime import timedelta
 

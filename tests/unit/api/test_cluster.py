@@ -1,4 +1,4 @@
-"""The cluster as a whole: tenants, devices, nodes, usage, quota, health, metrics, description."""
+"""Cluster resources: tenants, devices, nodes, usage, quota, health, metrics, OpenAPI document."""
 
 import json
 import re

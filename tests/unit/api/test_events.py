@@ -1,4 +1,4 @@
-"""Events: none is missed, none comes twice, and nobody sees what is not theirs."""
+"""Event streams: no gap, no repetition, only visible events."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Forecasts on request agree with the engine's own, and never hold the loop for long."""
+"""Forecasts on request equal the engine's own and never block the event loop for long."""
 
 import itertools
 import random

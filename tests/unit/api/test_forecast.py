@@ -1,4 +1,4 @@
-"""No time is told that nothing vouches for, and it is said why not."""
+"""No time is shown without evidence, and the reason is given."""
 
 from types import SimpleNamespace
 from typing import Any

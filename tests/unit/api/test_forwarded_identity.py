@@ -1,4 +1,4 @@
-"""A server vouches for a caller, and nobody else can."""
+"""Only a server of the cluster can forward a caller's identity."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What a leader says goes out for as long as it leads, and not a moment longer."""
+"""A server answers as leader only while it holds the lease."""
 
 import asyncio
 import json

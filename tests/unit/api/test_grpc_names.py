@@ -1,4 +1,4 @@
-"""Names that come over gRPC mean the same when the request is passed on over HTTP."""
+"""Names received over gRPC keep their meaning when the request is forwarded over HTTP."""
 
 import asyncio
 from typing import Any

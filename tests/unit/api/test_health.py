@@ -1,4 +1,4 @@
-"""Health says what is wrong and what to do, and the worst comes first."""
+"""Health reports problems with remedies, worst first."""
 
 import time
 from collections.abc import Iterator

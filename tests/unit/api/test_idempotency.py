@@ -1,4 +1,4 @@
-"""Changes that are sent twice with one key are made once."""
+"""A change repeated with the same idempotency key is made once."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Looking at jobs, and changing them."""
+"""Reading and changing jobs over REST."""
 
 from collections.abc import Iterator
 from typing import Any

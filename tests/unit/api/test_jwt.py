@@ -1,4 +1,4 @@
-"""JWTs of another issuer: only what it signed, for us, and for now, is believed."""
+"""JWTs of another issuer: signature, audience and validity are checked."""
 
 import asyncio
 import base64

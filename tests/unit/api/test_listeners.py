@@ -1,4 +1,4 @@
-"""Listening: an address that cannot be taken is a clear message, before anything else."""
+"""Listening addresses: one that cannot be bound gives a clear error before anything starts."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""What a node says of ends, as the core hears it."""
+"""Results of members as a node reports them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Logs of many members as one."""
+"""Merged logs of many members."""
 
 import asyncio
 from collections.abc import AsyncIterator

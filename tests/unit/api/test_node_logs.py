@@ -1,4 +1,4 @@
-"""Logs come from the nodes no faster than they are read."""
+"""Flow control of logs read from nodes."""
 
 import asyncio
 

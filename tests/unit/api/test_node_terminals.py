@@ -1,4 +1,4 @@
-"""People and terminals on nodes: nothing goes further than it is taken, and every end is told."""
+"""Terminals on nodes: flow control in both directions, and every end is reported."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Nodes over REST: what is shown, and what admins decide about them."""
+"""Nodes over REST: display and admin commands."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The one answer that live screens ask for: order, window, filter, and what of others is seen."""
+"""The overview for live screens: order, window, filter, visibility."""
 
 from collections.abc import Iterator
 

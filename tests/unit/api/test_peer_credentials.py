@@ -1,4 +1,4 @@
-"""Who is calling is what the kernel says; a socket that nobody holds open belongs to nobody."""
+"""Peer credentials: the kernel names the caller of a socket."""
 
 import asyncio
 import os

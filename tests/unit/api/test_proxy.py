@@ -1,4 +1,4 @@
-"""A standby passes on what only the leader can do: once, as the one who asked, and not for ever."""
+"""A standby forwards requests to the leader: once, with the caller's identity, with a timeout."""
 
 import asyncio
 import json

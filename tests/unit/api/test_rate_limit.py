@@ -1,4 +1,4 @@
-"""Nobody goes faster than they may, and others do not notice."""
+"""Rate limits per caller."""
 
 from collections.abc import Mapping
 

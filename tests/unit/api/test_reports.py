@@ -1,4 +1,4 @@
-"""Reports and invoices over a period, and what of them each caller sees."""
+"""Reports and invoices over a period, and what each caller sees of them."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""That somebody has looked after a device is told to its node until the node has said so itself."""
+"""The server sends the order to trust a repaired device until the node acknowledges it."""
 
 import asyncio
 from collections.abc import AsyncIterator

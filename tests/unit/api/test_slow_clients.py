@@ -1,4 +1,4 @@
-"""Slow and greedy clients cost themselves a connection, and nobody else anything."""
+"""Slow and greedy clients lose their connections and affect no other client."""
 
 import json
 import socket

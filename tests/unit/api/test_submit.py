@@ -1,4 +1,4 @@
-"""Submitting: one job, many, the short form, and what is refused and how."""
+"""Submission: one job, many, the short form, and errors."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""Tokens: who may make them, what they are worth, and when they are not."""
+"""API tokens: creation, rights, expiry and revocation."""
 
 import hashlib
 import os

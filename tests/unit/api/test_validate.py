@@ -1,4 +1,4 @@
-"""A dry run on the server: every refusal of a submission, what to expect, and nothing is kept."""
+"""Dry runs on the server: the same errors as a submission, a forecast, and nothing is stored."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What callers see of others' jobs: that they are there, whose, how large, and until when."""
+"""What callers see of jobs of others: existence, owner, size and expected end."""
 
 import json
 from collections.abc import Iterator, Mapping

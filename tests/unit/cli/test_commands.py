@@ -1,4 +1,4 @@
-"""Every command about jobs, GPUs and tenants does its work and says so."""
+"""The commands about jobs, GPUs and tenants: effect and output."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What the demo says at its end can be typed."""
+"""The next steps that the demo prints are valid commands."""
 
 import shlex
 import sys

@@ -1,4 +1,4 @@
-"""The doctor: for each thing it looks at, one that is broken, and what it says then."""
+"""`tgpu doctor`: each check on a broken system, and its message."""
 
 import json
 import os

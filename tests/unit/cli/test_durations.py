@@ -1,4 +1,4 @@
-"""Times, sizes and numbers are read as people write them."""
+"""Parsing of durations, sizes and numbers."""
 
 from datetime import datetime
 

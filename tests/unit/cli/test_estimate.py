@@ -1,4 +1,4 @@
-"""`tgpu estimate` says what it found and how."""
+"""`tgpu estimate` shows its result and method."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command line finds the command, starts fast, and ends with the right code."""
+"""The entry point: command lookup, fast start-up, exit codes."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Tables on narrow terminals: what matters least gives way, and no line runs over."""
+"""Tables on narrow terminals: the least important columns are dropped, and no line wraps."""
 
 import re
 from collections.abc import Callable, Iterator

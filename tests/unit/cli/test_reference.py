@@ -1,4 +1,4 @@
-"""The documents about the command line say what the commands say."""
+"""The command-line reference page matches the commands."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`tgpu test` can fail: every check says what is wrong."""
+"""`tgpu test`: every check can fail and says what is wrong."""
 
 from types import SimpleNamespace
 from typing import Any

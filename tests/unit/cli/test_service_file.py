@@ -1,4 +1,4 @@
-"""A file that describes a service, and what it refuses."""
+"""Service files and their errors."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`--snapshot` and `tgpu snapshots`, against a server that only listens."""
+"""`--snapshot` and `tgpu snapshots`, against a fake server."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The commands that start most load nothing that they do not need."""
+"""The most frequent commands import no heavy module."""
 
 import subprocess
 import sys

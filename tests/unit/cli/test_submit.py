@@ -1,4 +1,4 @@
-"""What is submitted is what the words, the script or the file say."""
+"""`tgpu submit` builds the request from options, script or file."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The near side of a job's terminal: keys for leaving, modes that are put back, words in frames."""
+"""The client side of a job's terminal: detach keys, restored modes, framed messages."""
 
 import socket
 import threading

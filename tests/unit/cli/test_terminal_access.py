@@ -1,4 +1,4 @@
-"""Which way leads to a terminal or a notebook, and what is refused before it waits."""
+"""How a terminal or notebook is reached, and what is rejected before waiting."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""Times as people write them."""
+"""Parsing and display of time expressions."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""What keys do in `tgpu top`, and what its lines look like, whatever is in them."""
+"""`tgpu top`: keys and layout."""
 
 import re
 from datetime import UTC, datetime

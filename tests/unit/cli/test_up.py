@@ -1,4 +1,4 @@
-"""What `tgpu up` refuses before anything is started."""
+"""What `tgpu up` rejects before it starts anything."""
 
 import socket
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A small server that keeps the forms of the REST API, in memory and in this process.
+"""A small in-process server with the REST API's formats.
 
 Jobs do not run: a test says when one starts, writes or ends.
 """

@@ -1,4 +1,4 @@
-"""The server is found where it is said to be, or in the usual places."""
+"""Server addresses and the default places where a server is found."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The asynchronous client does what the other one does."""
+"""The asynchronous client behaves like the synchronous one."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""The client speaks to a server over a real socket, and says clearly what goes wrong."""
+"""The client over a real socket, and its error messages."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What a client shows, to whom, and from where it has it."""
+"""Client credentials: sources, and to which servers they are sent."""
 
 import ssl
 from pathlib import Path

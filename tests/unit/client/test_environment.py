@@ -1,4 +1,4 @@
-"""A job takes along what it should, and nothing that would mislead it."""
+"""The environment that a job takes along."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Answers are read whatever pieces they come in."""
+"""HTTP responses and WebSocket frames are parsed in any fragmentation."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Snapshots hold the code as it is, touch nothing of the user's, and are kept once and safely."""
+"""Code snapshots: complete, without side effects, stored once and privately."""
 
 import json
 import os

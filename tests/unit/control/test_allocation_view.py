@@ -1,4 +1,4 @@
-"""What is held in the store is known without asking it each time."""
+"""The in-memory view of stored allocations."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Many jobs that are alike end up exactly as if each had been submitted by itself."""
+"""A bulk submission has exactly the effect of single submissions."""
 
 from collections.abc import Callable
 from typing import Any

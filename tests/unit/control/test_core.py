@@ -1,4 +1,4 @@
-"""The door of the core: messages in, writes and effects out, and errors that change nothing."""
+"""The core: messages in, writes and effects out, and errors without side effects."""
 
 from collections.abc import Callable
 

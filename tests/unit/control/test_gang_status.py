@@ -1,4 +1,4 @@
-"""From members to attempts."""
+"""The status of an attempt from the reports of its members."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The shell around the core: nothing is said before it is committed, nothing half-done stays."""
+"""The control loop: responses follow commits, and failures roll back completely."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

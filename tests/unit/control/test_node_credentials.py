@@ -1,4 +1,4 @@
-"""Nodes join once, however often they ask, and nobody else does in their place."""
+"""A node joins once, however often it asks, and no other node can take its place."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where the core and a node differ, and what is done about it."""
+"""Differences between the core and a node, and their repair."""
 
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import StartOrder, StopOrder

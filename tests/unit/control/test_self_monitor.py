@@ -1,4 +1,4 @@
-"""What a server finds wrong with its own store, disk, clock and log, and that it ends."""
+"""Problems that a server detects in its own store, disk, clock and log, and their end."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the core keeps in mind, and for how long."""
+"""Timers that the core keeps."""
 
 from gpu_scheduler.control.messages import Ended, RunCycle, Submit
 from gpu_scheduler.control.state import FEW_TIMERS

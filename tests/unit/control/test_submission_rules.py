@@ -1,4 +1,4 @@
-"""What the rules of a site make of a message before it is done."""
+"""Site rules are applied to a message before it is executed."""
 
 from dataclasses import replace
 

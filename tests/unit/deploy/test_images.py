@@ -1,4 +1,4 @@
-"""Images and the compose file name options, settings, files and ports that exist."""
+"""Images and the compose file name existing options, settings, files and ports."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Dashboard and rules ask for metrics that exist, with labels that they have."""
+"""Dashboard and alert rules use existing metrics and labels."""
 
 import json
 import re

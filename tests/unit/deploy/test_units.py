@@ -1,4 +1,4 @@
-"""systemd units: systemd understands every line, and they run commands that exist."""
+"""systemd units are valid and run existing commands."""
 
 import shlex
 import shutil

@@ -1,4 +1,4 @@
-"""What could ever run here, and how a refusal says it."""
+"""Requests that can never run on this cluster, and their rejection messages."""
 
 import pytest
 

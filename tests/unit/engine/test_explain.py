@@ -1,4 +1,4 @@
-"""Why a job waits, in a sentence."""
+"""Wait reasons as sentences."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What an account's use adds to the keys of its jobs."""
+"""The penalty that an account's usage adds to the keys of its jobs."""
 
 from gpu_scheduler.engine.fair_share import PROJECTED_MS, FairShare
 from gpu_scheduler.engine.state.cluster_state import ClusterState

@@ -1,4 +1,4 @@
-"""Until when: the cluster state rolled forward, and left as it was."""
+"""Forecasts: the cluster state rolled forward without changing it."""
 
 from gpu_scheduler.engine.forecast import Foresight, forecast, forecast_start, foresee
 from gpu_scheduler.model.node import NodeState

@@ -1,4 +1,4 @@
-"""All members of the minimum get a place, or the draft is as it was."""
+"""Gang placement: at least the minimum of members is placed, or the transaction is undone."""
 
 from gpu_scheduler.engine.placement import placer
 from gpu_scheduler.engine.state.cluster_state import ClusterState

@@ -1,4 +1,4 @@
-"""Where a request goes, judged only by what is free."""
+"""Node selection by free resources."""
 
 from collections.abc import Iterable
 from typing import Any

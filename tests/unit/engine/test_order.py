@@ -1,4 +1,4 @@
-"""Keys: who comes first, in milliseconds of waiting."""
+"""Ordering keys in milliseconds of waiting."""
 
 import math
 

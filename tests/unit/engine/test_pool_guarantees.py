@@ -1,4 +1,4 @@
-"""What pools are due while GPUs are out of use."""
+"""Pool guarantees while GPUs are unavailable."""
 
 import pytest
 

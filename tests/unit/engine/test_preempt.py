@@ -1,4 +1,4 @@
-"""Who must yield: only if it helps, only who may be stopped, and the cheapest first."""
+"""Victim selection: only if sufficient, only preemptible jobs, cheapest first."""
 
 from dataclasses import replace
 

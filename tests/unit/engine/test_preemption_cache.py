@@ -1,4 +1,4 @@
-"""What is remembered of searches for victims that found nothing."""
+"""The negative cache of victim searches."""
 
 from gpu_scheduler.engine.state.cluster_state import NegativeCache
 

@@ -1,4 +1,4 @@
-"""The queues of all accounts come up as one, in the order of key and use."""
+"""The merged queue of all accounts in order of key and usage."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What a tenant and a pool may hold, and what they lend to each other."""
+"""Quotas of tenants and pools, and borrowing between them."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Reservations: who waits for a place keeps it, and who comes later may only fill the gaps."""
+"""Reservations of waiting jobs, and backfill around them."""
 
 from dataclasses import replace
 from typing import Any

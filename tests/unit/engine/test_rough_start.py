@@ -1,4 +1,4 @@
-"""Rough starts by the work ahead."""
+"""Rough start estimates from the work ahead."""
 
 from contextlib import suppress
 

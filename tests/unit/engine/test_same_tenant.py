@@ -1,4 +1,4 @@
-"""Interactive work over a limit of its tenant: who leaves for it, and where it goes."""
+"""Same-tenant preemption for interactive jobs over a tenant limit."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The published formulas on nodes that were computed by hand, and that every place is found."""
+"""Published placement formulas against results computed by hand; every feasible place is found."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Try, then undo: nothing of what was tried remains."""
+"""Transactions: undo leaves no trace."""
 
 from gpu_scheduler.engine.state.node_index import NodeIndex, vector_of
 from gpu_scheduler.engine.state.transaction import Transaction

@@ -1,4 +1,4 @@
-"""Intervals for the tests of the ledger, and hypothesis strategies that draw them."""
+"""Usage intervals and Hypothesis strategies for the ledger tests."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A bill is exact, adds up, and does not depend on how its intervals were cut or ordered."""
+"""A bill is exact, sums up, and does not depend on splitting or order of its intervals."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""When a promised start counts as kept."""
+"""When a start forecast counts as kept."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Intervals can be cut anywhere, and their pieces amount to the whole."""
+"""Usage intervals can be split anywhere, and the pieces sum to the whole."""
 
 from itertools import pairwise
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every moment of an allocation is charged once, to a tenant and to a user, in its period."""
+"""All time of an allocation is charged once, to a tenant and a user, in its period."""
 
 from dataclasses import astuple, replace
 from random import Random

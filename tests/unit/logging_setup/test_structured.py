@@ -1,4 +1,4 @@
-"""Log lines of a process with libraries."""
+"""Structured log lines of a process that uses other libraries."""
 
 import json
 import signal

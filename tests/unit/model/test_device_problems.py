@@ -1,4 +1,4 @@
-"""Why a device takes no work, in words."""
+"""Reasons why a device is unavailable, in words."""
 
 import pytest
 

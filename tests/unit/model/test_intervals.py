@@ -1,4 +1,4 @@
-"""Sets of task numbers: whatever goes in, the ranges are sorted, disjoint and not adjacent."""
+"""Sets of task numbers: ranges are always sorted, disjoint and not adjacent."""
 
 import pytest
 from hypothesis import given

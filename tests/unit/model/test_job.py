@@ -1,4 +1,4 @@
-"""A job says what it wants, and never two things that exclude each other."""
+"""Jobs: contradictory fields are rejected."""
 
 import pytest
 from hypothesis import given

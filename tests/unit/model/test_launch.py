@@ -1,4 +1,4 @@
-"""What no agent could run, or must not, is refused before it is queued."""
+"""Launches that no agent could or may run are rejected before they are queued."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Nodes by name: wanted or not, beside the labels that they have."""
+"""Required and excluded node names, beside labels."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every reason can be said in a sentence."""
+"""Every reason has a sentence."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The many ways in which people ask for GPUs become one normal form."""
+"""GPU requests in every accepted form become one normal form."""
 
 import pytest
 from hypothesis import given

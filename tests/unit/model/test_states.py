@@ -1,4 +1,4 @@
-"""Where a job may go from where it is: every move, allowed or not."""
+"""Job state transitions, allowed and rejected."""
 
 import itertools
 

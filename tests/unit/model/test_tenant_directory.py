@@ -1,4 +1,4 @@
-"""Who belongs to which tenants."""
+"""Tenant membership."""
 
 from gpu_scheduler.model.identity import Caller, Role
 from gpu_scheduler.model.tenant import Tenant, TenantDirectory, TenantMembership

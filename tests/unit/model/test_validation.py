@@ -1,4 +1,4 @@
-"""Services, readiness checks and reservations that could never work are refused when made."""
+"""Invalid services, readiness probes and reservations are rejected on construction."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Expected run times from what ended before."""
+"""Expected run times from the history of ended jobs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Estimates of GPU memory agree with what the makers of the models publish."""
+"""GPU memory estimates agree with published figures of the models."""
 
 import json
 import struct

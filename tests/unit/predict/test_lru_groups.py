@@ -1,4 +1,4 @@
-"""What is remembered of groups of jobs has an end."""
+"""The memory of job groups is bounded."""
 
 from gpu_scheduler.predict.history import MAX_GROUPS, History, LruGroups
 from tests.builders import HOUR, MINUTE, a_job

@@ -1,4 +1,4 @@
-"""Copies between databases, backups while running, and checks of what is stored."""
+"""Copies between databases, backups while running, and consistency checks."""
 
 import sqlite3
 import threading

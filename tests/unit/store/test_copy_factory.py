@@ -1,4 +1,4 @@
-"""A copy of `copy_factory` is what the constructor would have made."""
+"""A copy made by `copy_factory` equals one made by the constructor."""
 
 from dataclasses import FrozenInstanceError, replace
 

@@ -1,4 +1,4 @@
-"""What was acknowledged is there, whatever is killed and whenever."""
+"""Acknowledged commits survive any kill."""
 
 import os
 import random

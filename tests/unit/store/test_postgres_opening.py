@@ -1,4 +1,4 @@
-"""Opening a database of PostgreSQL: its form, its encryption, and what is said when it fails."""
+"""Opening a PostgreSQL database: schema, encryption, errors."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""PostgreSQL goes away at every moment: nothing is said to be kept that is not, and it recovers."""
+"""PostgreSQL outages at every moment: no lost commit is acknowledged, and the store recovers."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Lists from PostgreSQL cost as much as their rows, and people can read its tables."""
+"""PostgreSQL lists use indexes, and its views are readable."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A store that cannot be used says what is wrong and what to do, and loses nothing."""
+"""An unusable SQLite store reports problem and remedy, and loses nothing."""
 
 import shutil
 import sqlite3

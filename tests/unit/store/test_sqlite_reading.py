@@ -1,4 +1,4 @@
-"""The tables are for people too, and lists are read along indexes."""
+"""SQLite tables are readable by people, and lists use indexes."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A process that commits batches until it is killed, and says after each that it is durable.
+"""A process that commits batches until it is killed, and prints each batch once it is durable.
 
 Run with the path of a store. Batch `n` has the jobs 10n+1 to 10n+10, a launch and an event for
 each, and a row that counts batches.

@@ -1,4 +1,4 @@
-"""What a release said on the wire is understood by every later one."""
+"""Recorded messages of a release are understood by every later one."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a request says becomes what the model means, or a refusal that says what to write."""
+"""Requests become model values, or errors that say what to write."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Names of jobs and tasks, and times, as people write them."""
+"""Names of jobs and tasks, and formatted times."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What an agent is told to start."""
+"""Start orders for agents."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Periods as people write them."""
+"""Parsing of report periods."""
 
 from datetime import UTC, datetime
 

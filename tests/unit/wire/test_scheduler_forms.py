@@ -1,4 +1,4 @@
-"""The messages of SchedulerService and the forms of REST have the same fields."""
+"""SchedulerService messages and REST objects have the same fields."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Moments as people write them."""
+"""Parsing of timestamps."""
 
 import pytest
 

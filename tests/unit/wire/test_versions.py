@@ -1,4 +1,4 @@
-"""Which version of the protocol an agent and a server speak."""
+"""Negotiation of the protocol version between agent and server."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Processes that meet in a directory, which the stand-in of torchrun has made."""
+"""Processes that meet in a directory made by the fake torchrun."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Every test here can have GPUs that are not there."""
+"""Fixtures of a fake NVML driver."""
 
 from tests.fakes.nvml import fake_nvml, fake_nvml_library
 

@@ -1,4 +1,4 @@
-"""Devices that only exist on paper."""
+"""Declared (simulated) devices."""
 
 import json
 from pathlib import Path

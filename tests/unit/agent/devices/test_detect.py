@@ -1,4 +1,4 @@
-"""Which way to the devices is taken, and what is said when there is none."""
+"""Selection of the discovery method, and its errors."""
 
 import json
 import os

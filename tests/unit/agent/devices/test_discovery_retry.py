@@ -1,4 +1,4 @@
-"""A driver that is loaded after the agent was started."""
+"""Drivers that are loaded after the agent has started."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""NUMA nodes, RDMA adapters and GPUDirect Storage, from a tree like the kernel's."""
+"""NUMA nodes, RDMA adapters and GPUDirect Storage, from a fake sysfs tree."""
 
 from pathlib import Path
 

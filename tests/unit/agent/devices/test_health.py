@@ -1,4 +1,4 @@
-"""When a device is trusted, and when again."""
+"""When a device becomes unhealthy, and when it recovers."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Cores, memory and topology as the kernel tells them, below a root that the test wrote."""
+"""Cores, memory and topology of the host, from fake /proc and /sys trees."""
 
 import os
 from pathlib import Path

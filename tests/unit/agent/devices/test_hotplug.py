@@ -1,4 +1,4 @@
-"""Devices that come and go while an agent runs."""
+"""Devices that appear and disappear while an agent runs."""
 
 from gpu_scheduler.agent.devices.discovery import HotplugScan
 from gpu_scheduler.agent.devices.source import DetectedDevice, DevicesUnreadable, NodeInventory

@@ -1,4 +1,4 @@
-"""What happens when a driver hangs or fails: deadline and breaker."""
+"""Hanging and failing drivers: deadline and circuit breaker."""
 
 import threading
 

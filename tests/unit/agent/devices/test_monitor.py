@@ -1,4 +1,4 @@
-"""What the server hears."""
+"""Telemetry that the monitor makes from readings."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""GPUs through the unmodified binding, on a fake driver."""
+"""GPUs through unmodified pynvml on a fake driver."""
 
 import os
 from collections.abc import Iterator

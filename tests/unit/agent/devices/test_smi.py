@@ -1,4 +1,4 @@
-"""GPUs through the command, with outputs as real machines give them."""
+"""GPUs through nvidia-smi, with recorded outputs of real machines."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Control groups: found by the kernel's tables, limited by files, closed devices by a program."""
+"""Control groups: discovery, limits, and the device filter."""
 
 import os
 import resource

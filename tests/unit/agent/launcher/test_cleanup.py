@@ -1,4 +1,4 @@
-"""When nothing of a job is left."""
+"""Scans for leftover processes of a job."""
 
 from types import SimpleNamespace
 from typing import cast

@@ -1,4 +1,4 @@
-"""Containers that an engine could not remove are remembered, also by the next launcher."""
+"""Containers that an engine could not remove are recorded, also for the next launcher."""
 
 from collections.abc import Callable
 from functools import partial

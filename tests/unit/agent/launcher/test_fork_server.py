@@ -1,4 +1,4 @@
-"""What the fork server answers, whatever the kernel returned before."""
+"""Answers of the fork server when the kernel fails."""
 
 import array
 import ctypes

@@ -1,4 +1,4 @@
-"""Members of a gang that wait for each other go on together, or learn which one failed."""
+"""Gang members at the gate continue together, or learn which one failed."""
 
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt
 from gpu_scheduler.agent.launcher.lifecycle.gate import GangBarrier

@@ -1,4 +1,4 @@
-"""What was committed is read again, whatever happened to the file."""
+"""Committed records are readable, whatever happened to the file."""
 
 import errno
 import os

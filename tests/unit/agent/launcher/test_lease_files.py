@@ -1,4 +1,4 @@
-"""What the watchdog reads of leases, also from a failing disk."""
+"""Lease files that the watchdog reads, also on a failing disk."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""The launcher's loop goes on, whatever one callback does."""
+"""The launcher's event loop continues after errors in callbacks."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Values survive JSON, and bad lines are refused."""
+"""Launcher messages round-trip through JSON, and invalid lines are rejected."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Reading processes from the kernel's tables."""
+"""Processes read from /proc."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The command lines that runners make, without running them."""
+"""The command lines that runners build."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Each requested child has its own answer."""
+"""Each spawn request gets its own answer."""
 
 import errno
 import os

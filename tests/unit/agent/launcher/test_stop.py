@@ -1,4 +1,4 @@
-"""What is tried again and again until a process is gone, however long that takes."""
+"""Repeated kill attempts until a process is gone."""
 
 from types import SimpleNamespace
 from typing import cast
