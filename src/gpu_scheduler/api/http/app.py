@@ -83,21 +83,24 @@ from gpu_scheduler.model.errors import (
 )
 from gpu_scheduler.model.identity import Caller
 
-DOCUMENTED_OPERATIONS: tuple[Operation, ...] = (
-    *submit.OPERATIONS,
-    *jobs.OPERATIONS,
-    *explain.OPERATIONS,
-    *logs.OPERATIONS,
-    *tenants.OPERATIONS,
-    *reservations.OPERATIONS,
-    *services.OPERATIONS,
-    *health.OPERATIONS,
-    *cluster.OPERATIONS,
-    *nodes.OPERATIONS,
-    *events.OPERATIONS,
-    *notifications.OPERATIONS,
-    *reports.OPERATIONS,
-    *access.OPERATIONS,
+_RESOURCES = (
+    submit,
+    jobs,
+    explain,
+    logs,
+    tenants,
+    reservations,
+    services,
+    health,
+    cluster,
+    nodes,
+    events,
+    notifications,
+    reports,
+    access,
+)
+DOCUMENTED_OPERATIONS: tuple[Operation, ...] = tuple(
+    operation for resource in _RESOURCES for operation in resource.router.operations
 )
 _CONTENT_SECURITY_POLICY = (
     b"default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; "
@@ -148,7 +151,7 @@ def build(
     main = App(context, (*DOCUMENTED_OPERATIONS, *_pages(settings.version)), known, proxy)
     metrics = Metrics(context, main.requests).operation()
     main.add((metrics,))
-    plain = [operation for operation in health.OPERATIONS if operation.path == "/health"]
+    plain = [operation for operation in health.router.operations if operation.path == "/health"]
     return Applications(main, App(context, (metrics, *plain), known, has_websockets=False))
 
 

@@ -105,6 +105,40 @@ class Operation:
         return self.method in READING or (has_key and (self.keyed or self.is_key_optional))
 
 
+class Router:
+    """The operations of one resource, in the order in which its handlers are defined.
+
+    The first line of a handler's docstring is the summary of its operation.
+    """
+
+    def __init__(self, tag: str) -> None:
+        """`tag` groups the operations in the documentation."""
+        self.operations: list[Operation] = []
+        self._tag = tag
+
+    def operation(
+        self, method: str, path: str, *, prefix: str = V1, name: str = "", **details: Any
+    ) -> Callable[[Handler], Handler]:
+        """Register a handler for a method on a path; `details` are further fields of `Operation`.
+
+        The operation has the name of the handler unless another one is given.
+        """
+
+        def register(handler: Handler) -> Handler:
+            fields = {
+                "name": name or handler.__name__,
+                "summary": (handler.__doc__ or "").partition("\n")[0],
+                "tag": self._tag,
+                **details,
+            }
+            self.operations.append(
+                Operation(method=method, path=f"{prefix}{path}", handler=handler, **fields)
+            )
+            return handler
+
+        return register
+
+
 def integer_parameter(
     name: str, description: str, *, least: int = 0, most: int = 2**53
 ) -> Parameter:

@@ -10,7 +10,7 @@ import msgspec
 from gpu_scheduler.api.auth.accounts import ROOT, Account
 from gpu_scheduler.api.auth.tokens import PREFIX, hash_secret
 from gpu_scheduler.api.context import Context, expect_admin
-from gpu_scheduler.api.http.operations import V1, Operation, Parameter, integer_parameter
+from gpu_scheduler.api.http.operations import Parameter, Router, integer_parameter
 from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.control.access.permissions import sees_token
 from gpu_scheduler.control.messages import MakeToken, RevokeToken
@@ -36,8 +36,20 @@ DAY_S = 86_400
 DEFAULT_PAGE = 100
 
 
+router = Router("access")
+
+
+@router.operation(
+    "POST",
+    "/tokens",
+    body=TokenRequest,
+    response=NewToken,
+    status=201,
+    errors=(403, 404, 413, 415, 503),
+    example={"tenant_id": "vision", "role": "user", "expires_in_seconds": 2592000},
+)
 async def create_token(context: Context, request: Request) -> Response:
-    """Create a token. Only this response contains its secret."""
+    """Create a token for callers from other machines; its secret is shown only once."""
     caller = request.caller
     asked = await request.read_json(_REQUEST, context.settings.bounds.body_bytes)
     if caller.via:
@@ -97,8 +109,9 @@ def _account(context: Context, request: Request, asked: TokenRequest) -> Account
     return account
 
 
+@router.operation("GET", "/tokens", response=TokenList)
 async def list_tokens(context: Context, request: Request) -> Response:
-    """Return the caller's tokens; for admins, all."""
+    """Your tokens (admins: all), without their secrets."""
     context.parse_query(request)
     caller = request.caller
     now_ms = context.service.now_ms()
@@ -107,8 +120,9 @@ async def list_tokens(context: Context, request: Request) -> Response:
     return json_response(TokenList([_form(token, now_ms) for token in seen]))
 
 
+@router.operation("DELETE", "/tokens/{token_id}", response=Removed, errors=(403, 404, 409, 503))
 async def revoke_token(context: Context, request: Request) -> Response:
-    """Revoke a token."""
+    """Revoke a token; requests with it are rejected from now on."""
     context.parse_query(request)
     token_id = request.params["token_id"]
     if len(token_id) > 64 or not token_id.isprintable():
@@ -134,8 +148,22 @@ def _form(token: Token, now_ms: int) -> TokenForm:
     )
 
 
+@router.operation(
+    "GET",
+    "/audit",
+    response=AuditPage,
+    query=(
+        Parameter(name="user", description="Only of this user."),
+        Parameter(name="action", description="Only this, such as submit or cancel."),
+        Parameter(name="outcome", description="done or refused."),
+        Parameter(name="since", description="At this time or later."),
+        integer_parameter("before", "`next_before` of the page before."),
+        integer_parameter("limit", "How many records at most.", least=1, most=1000),
+    ),
+    errors=(403,),
+)
 async def list_audit(context: Context, request: Request) -> Response:
-    """Return a page of the audit log, newest first."""
+    """The audit log: changes and rejected requests, newest first (for admins)."""
     expect_admin(request.caller, "read the audit log")
     query = context.parse_query(request, "user", "action", "outcome", "since", "before", "limit")
     since = query.text("since")
@@ -170,8 +198,9 @@ def _record(number: int, row: AuditRow) -> AuditForm:
     )
 
 
+@router.operation("GET", "/me", response=Myself)
 async def who_am_i(context: Context, request: Request) -> Response:
-    """Return the caller's identity."""
+    """Your identity, and the tenants you may submit to."""
     context.parse_query(request)
     caller = request.caller
     return json_response(
@@ -185,66 +214,3 @@ async def who_am_i(context: Context, request: Request) -> Response:
             via=caller.via,
         )
     )
-
-
-OPERATIONS = (
-    Operation(
-        method="POST",
-        path=f"{V1}/tokens",
-        handler=create_token,
-        name="create_token",
-        summary="Create a token for callers from other machines; its secret is shown only once.",
-        tag="access",
-        body=TokenRequest,
-        response=NewToken,
-        status=201,
-        errors=(403, 404, 413, 415, 503),
-        example={"tenant_id": "vision", "role": "user", "expires_in_seconds": 2592000},
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/tokens",
-        handler=list_tokens,
-        name="list_tokens",
-        summary="Your tokens (admins: all), without their secrets.",
-        tag="access",
-        response=TokenList,
-    ),
-    Operation(
-        method="DELETE",
-        path=f"{V1}/tokens/{{token_id}}",
-        handler=revoke_token,
-        name="revoke_token",
-        summary="Revoke a token; requests with it are rejected from now on.",
-        tag="access",
-        response=Removed,
-        errors=(403, 404, 409, 503),
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/audit",
-        handler=list_audit,
-        name="list_audit",
-        summary="The audit log: changes and rejected requests, newest first (for admins).",
-        tag="access",
-        response=AuditPage,
-        query=(
-            Parameter(name="user", description="Only of this user."),
-            Parameter(name="action", description="Only this, such as submit or cancel."),
-            Parameter(name="outcome", description="done or refused."),
-            Parameter(name="since", description="At this time or later."),
-            integer_parameter("before", "`next_before` of the page before."),
-            integer_parameter("limit", "How many records at most.", least=1, most=1000),
-        ),
-        errors=(403,),
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/me",
-        handler=who_am_i,
-        name="who_am_i",
-        summary="Your identity, and the tenants you may submit to.",
-        tag="access",
-        response=Myself,
-    ),
-)

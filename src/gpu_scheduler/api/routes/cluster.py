@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import msgspec
 
 from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.http.operations import (
-    V1,
-    Operation,
     Parameter,
+    Router,
     boolean_parameter,
     integer_parameter,
 )
@@ -129,8 +129,18 @@ def free_gpus(resources: NodeResources) -> int:
     return resources.free_mask.bit_count() if resources.node.takes_work else 0
 
 
+_GPU_CHANGE: dict[str, Any] = {"response": GpuChanged, "errors": (403, 404, 409, 503)}
+router = Router("cluster")
+
+
+@router.operation(
+    "GET",
+    "/cluster/status",
+    query=(boolean_parameter("detailed", "Also count waiting jobs by priority."),),
+    response=ClusterStatus,
+)
 async def cluster_status(context: Context, request: Request) -> Response:
-    """Return the cluster status."""
+    """The cluster status: nodes, GPUs and jobs in numbers."""
     detailed = context.parse_query(request, "detailed").flag("detailed")
     counts = context.service.store.count_states()
     nodes = node_resources(context)
@@ -176,8 +186,9 @@ def _by_priority(context: Context) -> dict[str, int]:
 # GPUs
 
 
+@router.operation("GET", "/gpus", response=GpuList)
 async def list_gpus(context: Context, request: Request) -> Response:
-    """Return all GPUs with their jobs and measurements."""
+    """All GPUs with their allocations and measurements."""
     context.parse_query(request)
     return json_response(GpuList(list(gpu_forms(context, request.caller))))
 
@@ -264,13 +275,17 @@ def _add_reading(
     ]
 
 
+@router.operation("POST", "/gpus/{index}/pause", **_GPU_CHANGE)
+@router.operation("POST", "/gpus/{node}/{index}/pause", name="pause_gpu_of_node", **_GPU_CHANGE)
 async def pause_gpu(context: Context, request: Request) -> Response:
-    """Stop allocating a GPU."""
+    """Stop allocating a GPU; its running jobs continue (for admins)."""
     return await _set_paused(context, request, paused=True)
 
 
+@router.operation("POST", "/gpus/{index}/resume", **_GPU_CHANGE)
+@router.operation("POST", "/gpus/{node}/{index}/resume", name="resume_gpu_of_node", **_GPU_CHANGE)
 async def resume_gpu(context: Context, request: Request) -> Response:
-    """Allocate a GPU again."""
+    """Allocate a GPU again (for admins)."""
     return await _set_paused(context, request, paused=False)
 
 
@@ -320,14 +335,23 @@ def device_problems(context: Context) -> dict[str, str]:
 # The quota of online and batch work
 
 
+@router.operation("GET", "/quota", response=QuotaForm)
 async def get_quota(context: Context, request: Request) -> Response:
-    """Return how the GPUs are divided between online and batch work."""
+    """How the GPUs are divided between online and batch work."""
     context.parse_query(request)
     return json_response(_quota(context))
 
 
+@router.operation(
+    "PUT",
+    "/quota",
+    body=QuotaRequest,
+    response=QuotaForm,
+    errors=(403, 413, 415, 503),
+    example={"online_percent": 30, "elastic": True},
+)
 async def put_quota(context: Context, request: Request) -> Response:
-    """Change how the GPUs are divided."""
+    """Divide the GPUs between online and batch work (for admins)."""
     expect_admin(request.caller, "change the quota")
     asked = await request.read_json(_QUOTA, context.settings.bounds.body_bytes)
     batch = (
@@ -360,17 +384,36 @@ def _quota(context: Context) -> QuotaForm:
     )
 
 
-_CHANGE = (403, 404, 409, 503)
-
-
 # The overview for live screens
 
 DEFAULT_ROWS = 50
 MOST_ROWS = 500
 
 
+@router.operation(
+    "GET",
+    "/overview",
+    response=Overview,
+    query=(
+        Parameter(
+            name="sort",
+            description="Sort key; a leading - reverses the order. Default: queue.",
+            schema={
+                "type": "string",
+                "enum": [sign + name for name in SORTS for sign in ("", "-")],
+            },
+        ),
+        Parameter(
+            name="filter", description="Jobs whose id, user, state or name contain all words."
+        ),
+        Parameter(name="user", description="Jobs of this user; @me for your own."),
+        integer_parameter("limit", "How many jobs at most.", most=MOST_ROWS),
+        integer_parameter("offset", "How many jobs to skip."),
+        Parameter(name="find", description="A job whose position is returned as `found`."),
+    ),
+)
 async def overview(context: Context, request: Request) -> Response:
-    """Return GPUs, counts, and a window of the job list; only jobs in the window are read."""
+    """GPUs, counts and a window of the job list in one response, for live screens."""
     query = context.parse_query(request, "sort", "filter", "user", "limit", "offset", "find")
     sort = query.text("sort", "queue")
     if sort.removeprefix("-") not in SORTS:
@@ -432,90 +475,3 @@ def _lines(context: Context, caller: Caller, ids: list[str]) -> list[JobLine]:
             line.position = context.explainer.position(row.job.number)
         lines.append(line)
     return lines
-
-
-OPERATIONS = (
-    Operation(
-        method="GET",
-        path=f"{V1}/cluster/status",
-        handler=cluster_status,
-        name="cluster_status",
-        summary="The cluster status: nodes, GPUs and jobs in numbers.",
-        tag="cluster",
-        query=(boolean_parameter("detailed", "Also count waiting jobs by priority."),),
-        response=ClusterStatus,
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/gpus",
-        handler=list_gpus,
-        name="list_gpus",
-        summary="All GPUs with their allocations and measurements.",
-        tag="cluster",
-        response=GpuList,
-    ),
-    *(
-        Operation(
-            method="POST",
-            path=f"{V1}/gpus/{place}/{verb}",
-            handler=handler,
-            name=f"{verb}_{name}",
-            summary=summary,
-            tag="cluster",
-            response=GpuChanged,
-            errors=_CHANGE,
-        )
-        for place, name in (("{node}/{index}", "gpu_of_node"), ("{index}", "gpu"))
-        for verb, handler, summary in (
-            ("pause", pause_gpu, "Stop allocating a GPU; its running jobs continue (for admins)."),
-            ("resume", resume_gpu, "Allocate a GPU again (for admins)."),
-        )
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/quota",
-        handler=get_quota,
-        name="get_quota",
-        summary="How the GPUs are divided between online and batch work.",
-        tag="cluster",
-        response=QuotaForm,
-    ),
-    Operation(
-        method="PUT",
-        path=f"{V1}/quota",
-        handler=put_quota,
-        name="put_quota",
-        summary="Divide the GPUs between online and batch work (for admins).",
-        tag="cluster",
-        body=QuotaRequest,
-        response=QuotaForm,
-        errors=(403, 413, 415, 503),
-        example={"online_percent": 30, "elastic": True},
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/overview",
-        handler=overview,
-        name="overview",
-        summary="GPUs, counts and a window of the job list in one response, for live screens.",
-        tag="cluster",
-        response=Overview,
-        query=(
-            Parameter(
-                name="sort",
-                description="Sort key; a leading - reverses the order. Default: queue.",
-                schema={
-                    "type": "string",
-                    "enum": [sign + name for name in SORTS for sign in ("", "-")],
-                },
-            ),
-            Parameter(
-                name="filter", description="Jobs whose id, user, state or name contain all words."
-            ),
-            Parameter(name="user", description="Jobs of this user; @me for your own."),
-            integer_parameter("limit", "How many jobs at most.", most=MOST_ROWS),
-            integer_parameter("offset", "How many jobs to skip."),
-            Parameter(name="find", description="A job whose position is returned as `found`."),
-        ),
-    ),
-)

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from typing import Any
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import V1, Operation, integer_parameter
+from gpu_scheduler.api.http.operations import V1, Router, integer_parameter
 from gpu_scheduler.api.http.rate_limit import ConcurrencyLimit
 from gpu_scheduler.api.http.request import Request, Response, encode, json_response
 from gpu_scheduler.model.identity import Caller
@@ -82,8 +82,20 @@ def form(sequence: int, event: EventRow) -> EventForm:
     )
 
 
+router = Router("events")
+
+
+@router.operation(
+    "GET",
+    "/events",
+    response=EventPage,
+    query=(
+        integer_parameter("after", "After this sequence number."),
+        integer_parameter("limit", "How many events at most.", least=1, most=1000),
+    ),
+)
 async def list_events(context: Context, request: Request) -> Response:
-    """Return a page of events; continue with `after` = `last`."""
+    """A page of events. As a WebSocket: all events after `after`, then new ones."""
     query = context.parse_query(request, "after", "limit")
     limit = query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page)
     last = query.number("after", 0)
@@ -166,20 +178,3 @@ async def _until_gone(receive: Receive) -> bool:
 async def _close(send: Send, code: int, reason: str) -> None:
     async with asyncio.timeout(CLOSE_S):
         await send({"type": "websocket.close", "code": code, "reason": reason})
-
-
-OPERATIONS = (
-    Operation(
-        method="GET",
-        path=PATH,
-        handler=list_events,
-        name="list_events",
-        summary="A page of events. As a WebSocket: all events after `after`, then new ones.",
-        tag="events",
-        response=EventPage,
-        query=(
-            integer_parameter("after", "After this sequence number."),
-            integer_parameter("limit", "How many events at most.", least=1, most=1000),
-        ),
-    ),
-)

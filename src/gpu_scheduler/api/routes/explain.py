@@ -12,7 +12,7 @@ from gpu_scheduler.api.expected_times import (
     expected_start,
 )
 from gpu_scheduler.api.ha.gate import note_stale
-from gpu_scheduler.api.http.operations import V1, Operation
+from gpu_scheduler.api.http.operations import Router
 from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.api.routes.cluster import device_problems
 from gpu_scheduler.api.routes.job_views import task_state
@@ -24,9 +24,12 @@ from gpu_scheduler.store.rows import JobRow, TaskRow
 from gpu_scheduler.wire.answers import Explanation
 from gpu_scheduler.wire.times import write_time
 
+router = Router("jobs")
 
+
+@router.operation("GET", "/jobs/{job_id}/explain", response=Explanation, errors=(404,))
 async def explain_job(context: Context, request: Request) -> Response:
-    """Return why a job waits or how it ended, and its expected times; of others only the times."""
+    """Why a job waits, its queue position, and its expected start and end."""
     row, task = context.find_known_job(request)
     context.parse_query(request)
     state = row.state if task is None else task_state(row, task)
@@ -152,17 +155,3 @@ def _exit_text(row: JobRow | TaskRow) -> str:
     if row.exit_code is not None:
         return f"{row.state.value} with exit code {row.exit_code}"
     return row.state.value
-
-
-OPERATIONS = (
-    Operation(
-        method="GET",
-        path=f"{V1}/jobs/{{job_id}}/explain",
-        handler=explain_job,
-        name="explain_job",
-        summary="Why a job waits, its queue position, and its expected start and end.",
-        tag="jobs",
-        response=Explanation,
-        errors=(404,),
-    ),
-)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from gpu_scheduler.api.auth.peer_credentials import UNKNOWN
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import V1, Operation
+from gpu_scheduler.api.http.operations import Router
 from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.api.routes.cluster import node_resources
 from gpu_scheduler.control.self_monitoring import DEGRADED, HEALTHY, UNHEALTHY, HealthFinding
@@ -28,8 +29,19 @@ BACKLOG_MS = 15 * 60_000
 MOST_LISTED = 3
 
 
+_PUBLIC: dict[str, Any] = {
+    "response": HealthForm,
+    "errors": (503,),
+    "public": True,
+    "public_everywhere": True,
+}
+router = Router("cluster")
+
+
+@router.operation("GET", "/health", prefix="", name="plain_health", **_PUBLIC)
+@router.operation("GET", "/health", **_PUBLIC)
 async def health(context: Context, request: Request) -> Response:
-    """Return the health; status 503 if unhealthy."""
+    """The health: healthy, degraded or unhealthy (503), and why."""
     context.parse_query(request)
     found = list(findings(context))
     status = worst(found)
@@ -266,20 +278,3 @@ def _notifications(context: Context) -> Iterator[HealthFinding]:
                 f"{len(lane.waiting):,} notifications wait for {name}, for up to {minutes} minutes",
                 f"'tgpu notify' shows the last error, 'tgpu notify test {name}' tries it now",
             )
-
-
-OPERATIONS = tuple(
-    Operation(
-        method="GET",
-        path=path,
-        handler=health,
-        name=name,
-        summary="The health: healthy, degraded or unhealthy (503), and why.",
-        tag="cluster",
-        response=HealthForm,
-        errors=(503,),
-        public=True,
-        public_everywhere=True,
-    )
-    for path, name in ((f"{V1}/health", "health"), ("/health", "plain_health"))
-)

@@ -13,9 +13,8 @@ import msgspec
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.ha.gate import note_stale
 from gpu_scheduler.api.http.operations import (
-    V1,
-    Operation,
     Parameter,
+    Router,
     boolean_parameter,
     integer_parameter,
 )
@@ -86,8 +85,35 @@ _TIMES = ("since", "ended_since", "ended_before")
 _FILTERS = ("state", "tenant_id", "user", "name", "sort", "limit", "offset", "cursor", "archived")
 
 
+_LIST_QUERY = (
+    Parameter(name="state", description="One or more states, with commas between them."),
+    Parameter(name="tenant_id", description="Id or name of a tenant."),
+    Parameter(name="user", description="Jobs of this user; @me for your own."),
+    Parameter(name="name", description="Jobs with exactly this name."),
+    Parameter(
+        name="sort",
+        description="Sort key; a leading - sorts in descending order. Default: -number.",
+        schema={
+            "type": "string",
+            "enum": [sign + name for name in SORTS for sign in ("", "-")],
+        },
+    ),
+    integer_parameter("limit", "How many jobs at most.", most=1000),
+    integer_parameter("offset", "How many jobs to skip."),
+    integer_parameter("cursor", "`next_cursor` of the page before."),
+    boolean_parameter("archived", "Also jobs that were archived."),
+    Parameter(name="since", description="Submitted at this time or later."),
+    Parameter(name="ended_since", description="Ended at this time or later."),
+    Parameter(name="ended_before", description="Ended before this time."),
+    Parameter(name="sweep", description="Jobs of this sweep."),
+)
+_ERRORS = (403, 404, 409, 503)
+router = Router("jobs")
+
+
+@router.operation("GET", "/jobs", response=JobPage, query=_LIST_QUERY, errors=(404,))
 async def list_jobs(context: Context, request: Request) -> Response:
-    """Return a page of the jobs that the caller may see."""
+    """List jobs, newest first; of other users only unfinished ones, without details."""
     asked = _job_query(context, request, context.parse_query(request, *_FILTERS, *_TIMES, "sweep"))
     store = context.service.store
     rows = store.find_jobs(asked)
@@ -101,16 +127,24 @@ async def list_jobs(context: Context, request: Request) -> Response:
     return json_response(page)
 
 
+@router.operation("GET", "/jobs/{job_id}", response=JobForm, errors=(404,))
 async def get_job(context: Context, request: Request) -> Response:
-    """Return one job or array task; of other users' jobs only the public fields."""
+    """One job, or one array task (12_4); of other users without details."""
     row, task = context.find_known_job(request)
     context.parse_query(request)
     views = JobViews(context.service, request.caller, context.settings.attach)
     return json_response(views.job(row) if task is None else views.task(row, task))
 
 
+@router.operation(
+    "GET",
+    "/jobs/{job_id}/attempts",
+    response=AttemptList,
+    query=(integer_parameter("task", "Only of this task of an array."),),
+    errors=(403, 404),
+)
 async def list_attempts(context: Context, request: Request) -> Response:
-    """Return the attempts of a job or of one task, including the running one."""
+    """All attempts of a job or task: where they ran and how they ended."""
     row, task = context.find_job(request)
     query = context.parse_query(request, "task")
     if task is None:
@@ -162,8 +196,18 @@ def _running_attempts(context: Context, row: JobRow, task: int | None) -> list[A
     return found
 
 
+@router.operation(
+    "GET",
+    "/jobs/{job_id}/tasks",
+    response=ArrayTaskPage,
+    query=(
+        integer_parameter("after", "After this task.", least=-1),
+        integer_parameter("limit", "How many tasks at most.", least=1, most=1000),
+    ),
+    errors=(403, 404, 409),
+)
 async def list_array_tasks(context: Context, request: Request) -> Response:
-    """Return a page of the array tasks that have started."""
+    """The tasks of an array that have started."""
     row, _ = context.find_job(request)
     query = context.parse_query(request, "after", "limit")
     limit = query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page)
@@ -247,30 +291,6 @@ def _states(text: str) -> tuple[JobState, ...]:
     return tuple(known[name] for name in dict.fromkeys(wanted))
 
 
-_LIST_QUERY = (
-    Parameter(name="state", description="One or more states, with commas between them."),
-    Parameter(name="tenant_id", description="Id or name of a tenant."),
-    Parameter(name="user", description="Jobs of this user; @me for your own."),
-    Parameter(name="name", description="Jobs with exactly this name."),
-    Parameter(
-        name="sort",
-        description="Sort key; a leading - sorts in descending order. Default: -number.",
-        schema={
-            "type": "string",
-            "enum": [sign + name for name in SORTS for sign in ("", "-")],
-        },
-    ),
-    integer_parameter("limit", "How many jobs at most.", most=1000),
-    integer_parameter("offset", "How many jobs to skip."),
-    integer_parameter("cursor", "`next_cursor` of the page before."),
-    boolean_parameter("archived", "Also jobs that were archived."),
-    Parameter(name="since", description="Submitted at this time or later."),
-    Parameter(name="ended_since", description="Ended at this time or later."),
-    Parameter(name="ended_before", description="Ended before this time."),
-    Parameter(name="sweep", description="Jobs of this sweep."),
-)
-
-
 # The resource /tasks
 
 TASK_STATES = {
@@ -284,8 +304,23 @@ TASK_STATES = {
 }
 
 
+@router.operation(
+    "GET",
+    "/tasks",
+    tag="tasks",
+    response=TaskPage,
+    query=(
+        Parameter(
+            name="status",
+            description="Only tasks with this status.",
+            schema={"type": "string", "enum": ["pending", "running", "success", "failed"]},
+        ),
+        integer_parameter("limit", "How many tasks at most.", least=1, most=1000),
+        integer_parameter("offset", "How many tasks to skip."),
+    ),
+)
 async def list_tasks(context: Context, request: Request) -> Response:
-    """Return a page of the caller's jobs as tasks."""
+    """List jobs as tasks."""
     query = context.parse_query(request, "status", "limit", "offset")
     states: tuple[JobState, ...] = ()
     if wanted := query.text("status"):
@@ -306,8 +341,9 @@ async def list_tasks(context: Context, request: Request) -> Response:
     return json_response(TaskPage([_task_form(row) for row in rows], store.count_jobs(asked)))
 
 
+@router.operation("GET", "/tasks/{job_id}", tag="tasks", response=TaskForm, errors=(403, 404))
 async def get_task(context: Context, request: Request) -> Response:
-    """Return one job as a task."""
+    """One job as a task."""
     row, _ = context.find_job(request)
     context.parse_query(request)
     return json_response(_task_form(row))
@@ -335,8 +371,9 @@ def _task_form(row: JobRow) -> TaskForm:
 # The resource /sweeps: jobs that were submitted together, counted by state
 
 
+@router.operation("GET", "/sweeps", response=SweepList)
 async def list_sweeps(context: Context, request: Request) -> Response:
-    """Return the caller's sweeps, newest first."""
+    """Your sweeps, the newest first; their jobs are `/jobs?sweep=NAME`."""
     context.parse_query(request)
     by_name: dict[str, list[SweepCount]] = {}
     caller = request.caller
@@ -365,8 +402,16 @@ _PATCH = msgspec.json.Decoder(JobPatch)
 _PRIORITY = msgspec.json.Decoder(PriorityRequest)
 
 
-async def update(context: Context, request: Request) -> Response:
-    """Change a job that has not started."""
+@router.operation(
+    "PATCH",
+    "/jobs/{job_id}",
+    body=JobPatch,
+    response=JobForm,
+    errors=(*_ERRORS, 413, 415, 422),
+    example={"priority": 2000, "max_runtime_minutes": 60},
+)
+async def update_job(context: Context, request: Request) -> Response:
+    """Change a job while it waits."""
     row = _whole(context, request)
     asked = await request.read_json(_PATCH, context.settings.bounds.body_bytes)
     changes = dict(read_patch(asked, row.job))
@@ -387,12 +432,14 @@ def _change(job_id: str, changes: dict[str, Any]) -> Command:
     return Update(job_id, tuple(changes.items()))
 
 
+@router.operation("POST", "/jobs/{job_id}/hold", response=Changed, errors=_ERRORS)
 async def hold_job(context: Context, request: Request) -> Response:
-    """Keep a job from starting."""
+    """Hold a waiting job, so that it does not start."""
     row = _whole(context, request)
     return await _changed(context, request, Hold(row.job.id), "held", "the job will not start")
 
 
+@router.operation("POST", "/jobs/{job_id}/release", response=Changed, errors=_ERRORS)
 async def release_job(context: Context, request: Request) -> Response:
     """Release a held job."""
     row = _whole(context, request)
@@ -402,6 +449,13 @@ async def release_job(context: Context, request: Request) -> Response:
     )
 
 
+@router.operation(
+    "POST",
+    "/jobs/{job_id}/retry",
+    response=Retried,
+    query=(boolean_parameter("cancelled", "Of an array, also its cancelled tasks."),),
+    errors=_ERRORS,
+)
 async def retry_job(context: Context, request: Request) -> Response:
     """Queue a failed or cancelled job again; of an array, its failed tasks."""
     query = context.parse_query(request, "cancelled")
@@ -442,8 +496,16 @@ def _retried(row: JobRow, tasks: IntervalSet | None) -> Retried:
     )
 
 
-async def reprioritise(context: Context, request: Request) -> Response:
-    """Change the priority of a job."""
+@router.operation(
+    "POST",
+    "/jobs/{job_id}/priority",
+    body=PriorityRequest,
+    response=Changed,
+    errors=(*_ERRORS, 413, 415),
+    example={"priority": 1500},
+)
+async def reprioritise_job(context: Context, request: Request) -> Response:
+    """Change the priority of a waiting job."""
     row = _whole(context, request)
     asked = await request.read_json(_PRIORITY, context.settings.bounds.body_bytes)
     priority = parse_priority(asked.priority)
@@ -452,13 +514,28 @@ async def reprioritise(context: Context, request: Request) -> Response:
     return await _changed(context, request, message, row.state.value, f"priority is now {priority}")
 
 
-async def cancel(context: Context, request: Request) -> Response:
-    """Cancel a job, a task, or some tasks of an array."""
+@router.operation(
+    "DELETE",
+    "/jobs/{job_id}",
+    response=Changed,
+    query=(Parameter(name="tasks", description="Only these tasks, as in 1-3,7."),),
+    errors=_ERRORS,
+)
+async def cancel_job(context: Context, request: Request) -> Response:
+    """Cancel a job, a task (12_4), or some tasks of an array."""
     return json_response(await _cancel(context, request))
 
 
+@router.operation(
+    "DELETE",
+    "/tasks/{job_id}",
+    tag="tasks",
+    response=TaskChanged,
+    query=(Parameter(name="tasks", description="Only these tasks of an array."),),
+    errors=_ERRORS,
+)
 async def cancel_task(context: Context, request: Request) -> Response:
-    """Cancel a job of the resource /tasks."""
+    """Cancel a task."""
     done = await _cancel(context, request)
     return json_response(
         TaskChanged(
@@ -518,169 +595,3 @@ async def _changed(
     await context.service.apply(message, request.caller)
     row, _ = context.find_job(request)
     return json_response(Changed(job_id=row.job.id, status=status, message=told))
-
-
-_JOB = f"{V1}/jobs/{{job_id}}"
-_ERRORS = (403, 404, 409, 503)
-OPERATIONS = (
-    Operation(
-        method="GET",
-        path=f"{V1}/jobs",
-        handler=list_jobs,
-        name="list_jobs",
-        summary="List jobs, newest first; of other users only unfinished ones, without details.",
-        tag="jobs",
-        response=JobPage,
-        query=_LIST_QUERY,
-        errors=(404,),
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/jobs/{{job_id}}",
-        handler=get_job,
-        name="get_job",
-        summary="One job, or one array task (12_4); of other users without details.",
-        tag="jobs",
-        response=JobForm,
-        errors=(404,),
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/jobs/{{job_id}}/attempts",
-        handler=list_attempts,
-        name="list_attempts",
-        summary="All attempts of a job or task: where they ran and how they ended.",
-        tag="jobs",
-        response=AttemptList,
-        query=(integer_parameter("task", "Only of this task of an array."),),
-        errors=(403, 404),
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/jobs/{{job_id}}/tasks",
-        handler=list_array_tasks,
-        name="list_array_tasks",
-        summary="The tasks of an array that have started.",
-        tag="jobs",
-        response=ArrayTaskPage,
-        query=(
-            integer_parameter("after", "After this task.", least=-1),
-            integer_parameter("limit", "How many tasks at most.", least=1, most=1000),
-        ),
-        errors=(403, 404, 409),
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/tasks",
-        handler=list_tasks,
-        name="list_tasks",
-        summary="List jobs as tasks.",
-        tag="tasks",
-        response=TaskPage,
-        query=(
-            Parameter(
-                name="status",
-                description="Only tasks with this status.",
-                schema={"type": "string", "enum": ["pending", "running", "success", "failed"]},
-            ),
-            integer_parameter("limit", "How many tasks at most.", least=1, most=1000),
-            integer_parameter("offset", "How many tasks to skip."),
-        ),
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/tasks/{{job_id}}",
-        handler=get_task,
-        name="get_task",
-        summary="One job as a task.",
-        tag="tasks",
-        response=TaskForm,
-        errors=(403, 404),
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/sweeps",
-        handler=list_sweeps,
-        name="list_sweeps",
-        summary="Your sweeps, the newest first; their jobs are `/jobs?sweep=NAME`.",
-        tag="jobs",
-        response=SweepList,
-    ),
-    Operation(
-        method="PATCH",
-        path=_JOB,
-        handler=update,
-        name="update_job",
-        summary="Change a job while it waits.",
-        tag="jobs",
-        body=JobPatch,
-        response=JobForm,
-        errors=(*_ERRORS, 413, 415, 422),
-        example={"priority": 2000, "max_runtime_minutes": 60},
-    ),
-    Operation(
-        method="DELETE",
-        path=_JOB,
-        handler=cancel,
-        name="cancel_job",
-        summary="Cancel a job, a task (12_4), or some tasks of an array.",
-        tag="jobs",
-        response=Changed,
-        query=(Parameter(name="tasks", description="Only these tasks, as in 1-3,7."),),
-        errors=_ERRORS,
-    ),
-    Operation(
-        method="POST",
-        path=f"{_JOB}/hold",
-        handler=hold_job,
-        name="hold_job",
-        summary="Hold a waiting job, so that it does not start.",
-        tag="jobs",
-        response=Changed,
-        errors=_ERRORS,
-    ),
-    Operation(
-        method="POST",
-        path=f"{_JOB}/release",
-        handler=release_job,
-        name="release_job",
-        summary="Release a held job.",
-        tag="jobs",
-        response=Changed,
-        errors=_ERRORS,
-    ),
-    Operation(
-        method="POST",
-        path=f"{_JOB}/retry",
-        handler=retry_job,
-        name="retry_job",
-        summary="Queue a failed or cancelled job again; of an array, its failed tasks.",
-        tag="jobs",
-        response=Retried,
-        query=(boolean_parameter("cancelled", "Of an array, also its cancelled tasks."),),
-        errors=_ERRORS,
-    ),
-    Operation(
-        method="POST",
-        path=f"{_JOB}/priority",
-        handler=reprioritise,
-        name="reprioritise_job",
-        summary="Change the priority of a waiting job.",
-        tag="jobs",
-        body=PriorityRequest,
-        response=Changed,
-        errors=(*_ERRORS, 413, 415),
-        example={"priority": 1500},
-    ),
-    Operation(
-        method="DELETE",
-        path=f"{V1}/tasks/{{job_id}}",
-        handler=cancel_task,
-        name="cancel_task",
-        summary="Cancel a task.",
-        tag="tasks",
-        response=TaskChanged,
-        query=(Parameter(name="tasks", description="Only these tasks of an array."),),
-        errors=_ERRORS,
-    ),
-)

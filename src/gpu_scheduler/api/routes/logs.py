@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import V1, Operation, boolean_parameter, integer_parameter
+from gpu_scheduler.api.http.operations import Router, boolean_parameter, integer_parameter
 from gpu_scheduler.api.http.request import TEXT, Request, Response, Stream
 from gpu_scheduler.api.interfaces import LogSource
 from gpu_scheduler.model.errors import ClusterError, InvalidRequest, StoreError, UnknownThing
@@ -97,8 +97,29 @@ async def _with_rank(rank: int, log: AsyncIterator[bytes]) -> AsyncIterator[byte
         yield mark + f"({error})\n".encode()
 
 
+router = Router("jobs")
+
+
+@router.operation(
+    "GET",
+    "/jobs/{job_id}/logs",
+    media="text/plain",
+    query=(
+        integer_parameter("attempt", "Of this attempt; default: the last one."),
+        integer_parameter("task", "Of this task of an array."),
+        integer_parameter("member", "Of this member of a gang."),
+        boolean_parameter("merged", "Of all members of a gang, with `[rank] ` before each line."),
+        integer_parameter("tail", "Only the last lines.", most=1_000_000),
+        boolean_parameter("follow", "Continue until the attempt ends."),
+        integer_parameter(
+            "offset", "Start at this byte; negative: counted from the end.", least=-(2**53)
+        ),
+        integer_parameter("limit", "At most so many bytes."),
+    ),
+    errors=(403, 404, 429, 503),
+)
 async def job_logs(context: Context, request: Request) -> Response:
-    """Stream the log of a job."""
+    """The log of a job; with follow=true, also new output as it is written."""
     row, task = context.find_job(request)
     names = ("attempt", "task", "member", "merged", "tail", "follow", "offset", "limit")
     query = context.parse_query(request, *names)
@@ -269,31 +290,3 @@ def _result(done: asyncio.Task[bytes]) -> bytes | None:
 
 def _tail(text: bytearray, lines: int) -> bytes:
     return b"".join(bytes(text).splitlines(keepends=True)[-lines:]) if lines else b""
-
-
-OPERATIONS = (
-    Operation(
-        method="GET",
-        path=f"{V1}/jobs/{{job_id}}/logs",
-        handler=job_logs,
-        name="job_logs",
-        summary="The log of a job; with follow=true, also new output as it is written.",
-        tag="jobs",
-        media="text/plain",
-        query=(
-            integer_parameter("attempt", "Of this attempt; default: the last one."),
-            integer_parameter("task", "Of this task of an array."),
-            integer_parameter("member", "Of this member of a gang."),
-            boolean_parameter(
-                "merged", "Of all members of a gang, with `[rank] ` before each line."
-            ),
-            integer_parameter("tail", "Only the last lines.", most=1_000_000),
-            boolean_parameter("follow", "Continue until the attempt ends."),
-            integer_parameter(
-                "offset", "Start at this byte; negative: counted from the end.", least=-(2**53)
-            ),
-            integer_parameter("limit", "At most so many bytes."),
-        ),
-        errors=(403, 404, 429, 503),
-    ),
-)

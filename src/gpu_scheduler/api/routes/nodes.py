@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from gpu_scheduler.api.context import Context, expect_admin
-from gpu_scheduler.api.http.operations import V1, Operation
+from gpu_scheduler.api.http.operations import Router
 from gpu_scheduler.api.http.request import JSON, Body, Request, Response, decode, json_response
 from gpu_scheduler.api.routes.cluster import free_gpus, node_resources
 from gpu_scheduler.control.messages import (
@@ -57,22 +57,36 @@ _DRAIN = msgspec.json.Decoder(DrainRequest)
 _PATCH = msgspec.json.Decoder(NodePatch)
 
 
+_CHANGE = (403, 404, 413, 415, 503)
+router = Router("nodes")
+
+
+@router.operation("GET", "/nodes", response=NodeList)
 async def list_nodes(context: Context, request: Request) -> Response:
-    """Return all nodes with their free resources."""
+    """All nodes with their free resources."""
     context.parse_query(request)
     return json_response(
         NodeList([NodeForm(**_fields(context, resources)) for resources in node_resources(context)])
     )
 
 
+@router.operation("GET", "/nodes/{node}", response=NodeDetail, errors=(404,))
 async def get_node(context: Context, request: Request) -> Response:
-    """Return one node with its jobs."""
+    """One node with its jobs and inventory."""
     context.parse_query(request)
     return _detail(context, request)
 
 
+@router.operation(
+    "POST",
+    "/nodes/{node}/cordon",
+    body=CordonRequest,
+    response=NodeDetail,
+    errors=_CHANGE,
+    example={"reason": "a fan is loud"},
+)
 async def cordon_node(context: Context, request: Request) -> Response:
-    """Cordon a node: it gets no new jobs."""
+    """Cordon a node: no new jobs; running ones continue (for admins)."""
     expect_admin(request.caller, "have a node cordoned")
     asked = await _read(context, request, _CORDON)
     reason = _plain(asked.reason)
@@ -82,8 +96,16 @@ async def cordon_node(context: Context, request: Request) -> Response:
     return _detail(context, request)
 
 
+@router.operation(
+    "POST",
+    "/nodes/{node}/drain",
+    body=DrainRequest,
+    response=NodeDetail,
+    errors=_CHANGE,
+    example={"reason": "new driver", "deadline_seconds": 3600},
+)
 async def drain_node(context: Context, request: Request) -> Response:
-    """Drain a node."""
+    """Drain a node: let its jobs end, or requeue them at a deadline (for admins)."""
     expect_admin(request.caller, "have a node drained")
     asked = await _read(context, request, _DRAIN)
     seconds = asked.deadline_seconds
@@ -99,16 +121,20 @@ async def drain_node(context: Context, request: Request) -> Response:
     return _detail(context, request)
 
 
+@router.operation("POST", "/nodes/{node}/uncordon", response=NodeDetail, errors=(403, 404, 503))
 async def uncordon_node(context: Context, request: Request) -> Response:
-    """Uncordon a node: it gets jobs again."""
+    """Uncordon a node that was cordoned or drained (for admins)."""
     expect_admin(request.caller, "have a node uncordoned")
     context.parse_query(request)
     await context.service.apply(Uncordon(request.params["node"]), request.caller)
     return _detail(context, request)
 
 
+@router.operation(
+    "POST", "/nodes/{node}/confirm-dead", response=NodeDetail, errors=(403, 404, 409, 503)
+)
 async def confirm_dead(context: Context, request: Request) -> Response:
-    """Confirm that a node is dead, so that its jobs can run elsewhere."""
+    """Confirm that a silent node is dead: its jobs may run elsewhere (for admins)."""
     expect_admin(request.caller, "have a node taken for dead")
     context.parse_query(request)
     message = ConfirmDead(request.params["node"], request.caller.user)
@@ -116,8 +142,16 @@ async def confirm_dead(context: Context, request: Request) -> Response:
     return _detail(context, request)
 
 
+@router.operation(
+    "PATCH",
+    "/nodes/{node}",
+    body=NodePatch,
+    response=NodeDetail,
+    errors=_CHANGE,
+    example={"labels": {"zone": "b", "old": None}},
+)
 async def patch_node(context: Context, request: Request) -> Response:
-    """Set or remove labels of a node."""
+    """Set labels of a node, or remove them with null (for admins)."""
     expect_admin(request.caller, "change the labels of a node")
     asked = await request.read_json(_PATCH, context.settings.bounds.body_bytes)
     labels = tuple(sorted(asked.labels.items()))
@@ -125,8 +159,9 @@ async def patch_node(context: Context, request: Request) -> Response:
     return _detail(context, request)
 
 
+@router.operation("DELETE", "/nodes/{node}", response=NodeRemoved, errors=(403, 404, 409, 503))
 async def remove_node(context: Context, request: Request) -> Response:
-    """Remove a node."""
+    """Remove a node that is empty and whose agent has left (for admins)."""
     expect_admin(request.caller, "have a node removed")
     context.parse_query(request)
     node_id = request.params["node"]
@@ -229,21 +264,26 @@ def _closed(node: Node) -> ClosedForm | None:
     )
 
 
-_ONE = f"{V1}/nodes/{{node}}"
-_CHANGE = (403, 404, 413, 415, 503)
-
-
 # Join tokens and node keys
 
 _REQUEST = msgspec.json.Decoder(JoinTokenRequest)
 SECRET_BYTES = 32
 DAY_S = 86_400
 LONGEST_NAME = 64
-TOKENS = f"{V1}/nodes/tokens"
 
 
+@router.operation(
+    "POST",
+    "/nodes/tokens",
+    tag="access",
+    body=JoinTokenRequest,
+    response=NewJoinToken,
+    status=201,
+    errors=(403, 409, 413, 415, 503),
+    example={"uses": 20, "expires_in_seconds": 3600},
+)
 async def create_join_token(context: Context, request: Request) -> Response:
-    """Create a join token. Only this response contains its secret."""
+    """Create a join token for new nodes; its secret is shown only once (for admins)."""
     expect_admin(request.caller, "let nodes join")
     asked = await request.read_json(_REQUEST, context.settings.bounds.body_bytes)
     if request.caller.via:
@@ -274,8 +314,9 @@ async def create_join_token(context: Context, request: Request) -> Response:
     return json_response(NewJoinToken(**shown, token=str(text)), status=201)
 
 
+@router.operation("GET", "/nodes/tokens", tag="access", response=JoinTokenList, errors=(403,))
 async def list_join_tokens(context: Context, request: Request) -> Response:
-    """Return all join tokens."""
+    """All join tokens, without their secrets (for admins)."""
     expect_admin(request.caller, "see the tokens of nodes")
     context.parse_query(request)
     tokens = sorted(
@@ -286,8 +327,15 @@ async def list_join_tokens(context: Context, request: Request) -> Response:
     return json_response(JoinTokenList([_token_form(token, now_ms) for token in tokens]))
 
 
+@router.operation(
+    "DELETE",
+    "/nodes/tokens/{token_id}",
+    tag="access",
+    response=Removed,
+    errors=(403, 404, 409, 503),
+)
 async def revoke_join_token(context: Context, request: Request) -> Response:
-    """Revoke a join token."""
+    """Revoke a join token (for admins)."""
     expect_admin(request.caller, "revoke a token of nodes")
     context.parse_query(request)
     token_id = _name(request.params["token_id"], "join token")
@@ -295,8 +343,9 @@ async def revoke_join_token(context: Context, request: Request) -> Response:
     return json_response(Removed(id=token_id, message="Join token revoked", status="revoked"))
 
 
+@router.operation("GET", "/nodes/keys", tag="access", response=NodeKeyList, errors=(403, 409))
 async def list_node_keys(context: Context, request: Request) -> Response:
-    """Return the keys of all nodes that have joined."""
+    """The keys of nodes that have joined, and the authority's certificate (for admins)."""
     expect_admin(request.caller, "see the keys of nodes")
     context.parse_query(request)
     keys = context.service.core.state.node_keys
@@ -306,8 +355,11 @@ async def list_node_keys(context: Context, request: Request) -> Response:
     return json_response(NodeKeyList(found, _pin(context), authority))
 
 
+@router.operation(
+    "DELETE", "/nodes/keys/{node}", tag="access", response=Removed, errors=(403, 404, 409, 503)
+)
 async def revoke_node(context: Context, request: Request) -> Response:
-    """Revoke the key of a node; an open session ends at once."""
+    """Revoke the key of a node and end its session at once (for admins)."""
     expect_admin(request.caller, "revoke the key of a node")
     context.parse_query(request)
     node_id = _name(request.params["node"], "node")
@@ -358,145 +410,3 @@ def _key_form(key: NodeKey, now_ms: int) -> NodeKeyForm:
         expires_at=write_time(key.expires_ms),
         revoked_at=write_time(key.revoked_ms or None),
     )
-
-
-OPERATIONS = (
-    Operation(
-        method="GET",
-        path=f"{V1}/nodes",
-        handler=list_nodes,
-        name="list_nodes",
-        summary="All nodes with their free resources.",
-        tag="nodes",
-        response=NodeList,
-    ),
-    Operation(
-        method="GET",
-        path=_ONE,
-        handler=get_node,
-        name="get_node",
-        summary="One node with its jobs and inventory.",
-        tag="nodes",
-        response=NodeDetail,
-        errors=(404,),
-    ),
-    Operation(
-        method="PATCH",
-        path=_ONE,
-        handler=patch_node,
-        name="patch_node",
-        summary="Set labels of a node, or remove them with null (for admins).",
-        tag="nodes",
-        body=NodePatch,
-        response=NodeDetail,
-        errors=_CHANGE,
-        example={"labels": {"zone": "b", "old": None}},
-    ),
-    Operation(
-        method="POST",
-        path=f"{_ONE}/cordon",
-        handler=cordon_node,
-        name="cordon_node",
-        summary="Cordon a node: no new jobs; running ones continue (for admins).",
-        tag="nodes",
-        body=CordonRequest,
-        response=NodeDetail,
-        errors=_CHANGE,
-        example={"reason": "a fan is loud"},
-    ),
-    Operation(
-        method="POST",
-        path=f"{_ONE}/drain",
-        handler=drain_node,
-        name="drain_node",
-        summary="Drain a node: let its jobs end, or requeue them at a deadline (for admins).",
-        tag="nodes",
-        body=DrainRequest,
-        response=NodeDetail,
-        errors=_CHANGE,
-        example={"reason": "new driver", "deadline_seconds": 3600},
-    ),
-    Operation(
-        method="POST",
-        path=f"{_ONE}/uncordon",
-        handler=uncordon_node,
-        name="uncordon_node",
-        summary="Uncordon a node that was cordoned or drained (for admins).",
-        tag="nodes",
-        response=NodeDetail,
-        errors=(403, 404, 503),
-    ),
-    Operation(
-        method="POST",
-        path=f"{_ONE}/confirm-dead",
-        handler=confirm_dead,
-        name="confirm_dead",
-        summary="Confirm that a silent node is dead: its jobs may run elsewhere (for admins).",
-        tag="nodes",
-        response=NodeDetail,
-        errors=(403, 404, 409, 503),
-    ),
-    Operation(
-        method="DELETE",
-        path=_ONE,
-        handler=remove_node,
-        name="remove_node",
-        summary="Remove a node that is empty and whose agent has left (for admins).",
-        tag="nodes",
-        response=NodeRemoved,
-        errors=(403, 404, 409, 503),
-    ),
-    Operation(
-        method="POST",
-        path=TOKENS,
-        handler=create_join_token,
-        name="create_join_token",
-        summary="Create a join token for new nodes; its secret is shown only once (for admins).",
-        tag="access",
-        body=JoinTokenRequest,
-        response=NewJoinToken,
-        status=201,
-        errors=(403, 409, 413, 415, 503),
-        example={"uses": 20, "expires_in_seconds": 3600},
-    ),
-    Operation(
-        method="GET",
-        path=TOKENS,
-        handler=list_join_tokens,
-        name="list_join_tokens",
-        summary="All join tokens, without their secrets (for admins).",
-        tag="access",
-        response=JoinTokenList,
-        errors=(403,),
-    ),
-    Operation(
-        method="DELETE",
-        path=f"{TOKENS}/{{token_id}}",
-        handler=revoke_join_token,
-        name="revoke_join_token",
-        summary="Revoke a join token (for admins).",
-        tag="access",
-        response=Removed,
-        errors=(403, 404, 409, 503),
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/nodes/keys",
-        handler=list_node_keys,
-        name="list_node_keys",
-        summary="The keys of nodes that have joined, and the authority's certificate (for admins).",
-        tag="access",
-        response=NodeKeyList,
-        errors=(403, 409),
-    ),
-    Operation(
-        method="DELETE",
-        path=f"{V1}/nodes/keys/{{node}}",
-        handler=revoke_node,
-        name="revoke_node",
-        summary="Revoke the key of a node and end its session at once (for admins).",
-        tag="access",
-        response=Removed,
-        errors=(403, 404, 409, 503),
-    ),
-)

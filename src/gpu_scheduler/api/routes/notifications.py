@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import V1, Operation
+from gpu_scheduler.api.http.operations import Router
 from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.model.errors import UnknownThing
 from gpu_scheduler.model.identity import Caller
@@ -14,9 +14,12 @@ from gpu_scheduler.settings.fields import Target
 from gpu_scheduler.wire.answers import TargetForm, TargetList, TargetTested
 from gpu_scheduler.wire.times import write_time
 
+router = Router("notifications")
 
+
+@router.operation("GET", "/notifications", name="list_notification_targets", response=TargetList)
 async def list_targets(context: Context, request: Request) -> Response:
-    """Return the targets; users see those that their jobs may use."""
+    """The notification targets, and (for admins) their queues."""
     context.parse_query(request)
     notifications = context.settings.notifications
     if notifications is None:
@@ -45,8 +48,15 @@ async def list_targets(context: Context, request: Request) -> Response:
     return json_response(TargetList(forms, job_webhooks=settings.allow_job_webhooks))
 
 
+@router.operation(
+    "POST",
+    "/notifications/{target}/test",
+    name="test_notification_target",
+    response=TargetTested,
+    errors=(404,),
+)
 async def test_target(context: Context, request: Request) -> Response:
-    """Send a test notification at once; users may test the targets of their jobs."""
+    """Send a test notification at once, and return whether it was delivered."""
     context.parse_query(request)
     notifications = context.settings.notifications
     name = request.params["target"]
@@ -80,26 +90,3 @@ def _add_lane(form: TargetForm, lane: Lane) -> None:
     form.delivered = lane.delivered
     form.failed_tries = lane.failures
     form.given_up = lane.given_up
-
-
-OPERATIONS = (
-    Operation(
-        method="GET",
-        path=f"{V1}/notifications",
-        handler=list_targets,
-        name="list_notification_targets",
-        summary="The notification targets, and (for admins) their queues.",
-        tag="notifications",
-        response=TargetList,
-    ),
-    Operation(
-        method="POST",
-        path=f"{V1}/notifications/{{target}}/test",
-        handler=test_target,
-        name="test_notification_target",
-        summary="Send a test notification at once, and return whether it was delivered.",
-        tag="notifications",
-        response=TargetTested,
-        errors=(404,),
-    ),
-)

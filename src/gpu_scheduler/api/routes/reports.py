@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from msgspec import Struct
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import V1, Operation, Parameter, integer_parameter
+from gpu_scheduler.api.http.operations import Parameter, Router, integer_parameter
 from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.ledger.cost import CSV_HEADER, UJ_PER_KWH, Bill, PriceList
 from gpu_scheduler.ledger.report import (
@@ -263,16 +263,37 @@ class ReportQuery:
         return is_known and mean is not None and mean < self.below_percent
 
 
+_QUERY = (
+    Parameter(name="period", description=f"The period, default month: {FORMS}."),
+    Parameter(name="tenant_id", description="Only of this tenant."),
+    Parameter(name="user", description="Only of this user."),
+    Parameter(name="time_zone", description="Time zone of days, as Europe/Berlin; default UTC."),
+)
+router = Router("reports")
+
+
+@router.operation(
+    "GET",
+    "/report",
+    name="report",
+    response=ReportForm,
+    query=(
+        *_QUERY,
+        integer_parameter("below_percent", "List runs with a lower mean utilisation.", most=100),
+    ),
+    errors=(404,),
+)
 async def get_report(context: Context, request: Request) -> Response:
-    """Return the report of a period."""
+    """Usage, waits, run times, outcomes, cost and utilisation of a period."""
     asked, zone = _parse_query(context, request, "below_percent")
     found, devices = await asyncio.to_thread(_compute, context, asked)
     prices = context.settings.prices
     return json_response(report_form(found, asked.span, zone, asked.now_ms, prices, devices))
 
 
+@router.operation("GET", "/invoice", name="invoice", response=Invoice, query=_QUERY, errors=(404,))
 async def get_invoice(context: Context, request: Request) -> Response:
-    """Return the invoice of a period."""
+    """The cost of a period, by tenant, user and item."""
     asked, _ = _parse_query(context, request)
     found, _ = await asyncio.to_thread(_compute, context, asked)
     return json_response(invoice_form(found, asked.span, asked.now_ms, context.settings.prices))
@@ -459,8 +480,22 @@ def _shares(placements: tuple[Placement, ...]) -> tuple[tuple[str, int, int], ..
 GIB_HOUR = 1024 * 3_600_000
 
 
+@router.operation(
+    "GET",
+    "/usage",
+    tag="cluster",
+    response=UsageList,
+    query=(
+        Parameter(name="tenant_id", description="Only of this tenant."),
+        Parameter(name="user", description="Only of this user."),
+        Parameter(
+            name="period", description="all (the default), current, or a period as in 2026-11."
+        ),
+    ),
+    errors=(404,),
+)
 async def usage(context: Context, request: Request) -> Response:
-    """Return what tenants and users have used, as far as the caller may see it."""
+    """What tenants and users have used; running jobs count up to now."""
     query = context.parse_query(request, "tenant_id", "user", "period")
     tenant = query.text("tenant_id")
     tenant_id = context.resolve_tenant(tenant) if tenant else ""
@@ -541,8 +576,15 @@ class EstimatesForm(Struct):
     estimates: list[JudgementForm]
 
 
+@router.operation(
+    "GET",
+    "/report/estimates",
+    tag="cluster",
+    response=EstimatesForm,
+    query=(integer_parameter("days", "How far to look back; default 30.", least=1, most=3650),),
+)
 async def get_estimates(context: Context, request: Request) -> Response:
-    """Return how accurate the expected starts of the last days were."""
+    """How accurate the expected starts of the last days were."""
     query = context.parse_query(request, "days")
     days = query.number("days", DEFAULT_DAYS, least=1, most=3650)
     since_ms = max(0, context.service.now_ms() - days * DAY_MS)
@@ -569,67 +611,3 @@ def _accuracy_form(one: ForecastAccuracy) -> JudgementForm:
         median_error_seconds=one.median_error_ms / 1000,
         p90_error_seconds=one.p90_error_ms / 1000,
     )
-
-
-_QUERY = (
-    Parameter(name="period", description=f"The period, default month: {FORMS}."),
-    Parameter(name="tenant_id", description="Only of this tenant."),
-    Parameter(name="user", description="Only of this user."),
-    Parameter(name="time_zone", description="Time zone of days, as Europe/Berlin; default UTC."),
-)
-OPERATIONS = (
-    Operation(
-        method="GET",
-        path=f"{V1}/report",
-        handler=get_report,
-        name="report",
-        summary="Usage, waits, run times, outcomes, cost and utilisation of a period.",
-        tag="reports",
-        response=ReportForm,
-        query=(
-            *_QUERY,
-            integer_parameter(
-                "below_percent", "List runs with a lower mean utilisation.", most=100
-            ),
-        ),
-        errors=(404,),
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/invoice",
-        handler=get_invoice,
-        name="invoice",
-        summary="The cost of a period, by tenant, user and item.",
-        tag="reports",
-        response=Invoice,
-        query=_QUERY,
-        errors=(404,),
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/usage",
-        handler=usage,
-        name="usage",
-        summary="What tenants and users have used; running jobs count up to now.",
-        tag="cluster",
-        response=UsageList,
-        query=(
-            Parameter(name="tenant_id", description="Only of this tenant."),
-            Parameter(name="user", description="Only of this user."),
-            Parameter(
-                name="period", description="all (the default), current, or a period as in 2026-11."
-            ),
-        ),
-        errors=(404,),
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/report/estimates",
-        handler=get_estimates,
-        name="get_estimates",
-        summary="How accurate the expected starts of the last days were.",
-        tag="cluster",
-        response=EstimatesForm,
-        query=(integer_parameter("days", "How far to look back; default 30.", least=1, most=3650),),
-    ),
-)

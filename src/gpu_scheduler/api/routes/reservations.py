@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import V1, Operation, boolean_parameter
+from gpu_scheduler.api.http.operations import Router, boolean_parameter
 from gpu_scheduler.api.http.request import JSON, Request, Response, decode, json_response
 from gpu_scheduler.api.interfaces import ExtraWrites
 from gpu_scheduler.control.effects import Outcome
@@ -23,8 +23,26 @@ from gpu_scheduler.wire.reservations import (
 _REQUEST = msgspec.json.Decoder(ReservationRequest)
 
 
+router = Router("reservations")
+
+
+@router.operation(
+    "POST",
+    "/reservations",
+    body=ReservationRequest,
+    response=ReservationForm,
+    status=201,
+    errors=(403, 404, 409, 413, 415, 422, 503),
+    keyed=True,
+    example={
+        "gpus": 1,
+        "tenant_id": "default",
+        "start": "2030-01-04T18:00:00Z",
+        "duration_minutes": 60,
+    },
+)
 async def create_reservation(context: Context, request: Request) -> Response:
-    """Create a reservation."""
+    """Reserve GPUs for a tenant or user for a time (for admins)."""
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
     asked = decode(_REQUEST, data)
@@ -41,8 +59,14 @@ async def create_reservation(context: Context, request: Request) -> Response:
     return await context.idempotency.run_once(request, data, act, render)
 
 
+@router.operation(
+    "GET",
+    "/reservations",
+    response=ReservationList,
+    query=(boolean_parameter("all", "ExtraWrites the last ones that are over."),),
+)
 async def list_reservations(context: Context, request: Request) -> Response:
-    """Return future and active reservations; with `all`, also recently ended ones."""
+    """Future and active reservations, by start time."""
     query = context.parse_query(request, "all")
     windows = context.service.store.advance_reservations()
     if not query.flag("all"):
@@ -52,14 +76,21 @@ async def list_reservations(context: Context, request: Request) -> Response:
     return json_response(ReservationList([write_reservation(window, now_ms) for window in windows]))
 
 
+@router.operation("GET", "/reservations/{reservation_id}", response=ReservationForm, errors=(404,))
 async def get_reservation(context: Context, request: Request) -> Response:
-    """Return one reservation."""
+    """One reservation."""
     context.parse_query(request)
     return json_response(_kept(context, request.params["reservation_id"]))
 
 
+@router.operation(
+    "DELETE",
+    "/reservations/{reservation_id}",
+    response=ReservationForm,
+    errors=(403, 404, 409, 503),
+)
 async def cancel_reservation(context: Context, request: Request) -> Response:
-    """Cancel a reservation."""
+    """Cancel a reservation before or during its time (for admins)."""
     context.parse_query(request)
     wanted = request.params["reservation_id"]
     outcome = await context.service.apply(CancelReservation(wanted), request.caller)
@@ -80,57 +111,3 @@ def _made(context: Context, outcome: Outcome) -> ReservationForm:
     if window is None:
         raise InternalError("a reservation was changed and is not there")
     return write_reservation(window, context.service.now_ms())
-
-
-_ONE = f"{V1}/reservations/{{reservation_id}}"
-OPERATIONS = (
-    Operation(
-        method="POST",
-        path=f"{V1}/reservations",
-        handler=create_reservation,
-        name="create_reservation",
-        summary="Reserve GPUs for a tenant or user for a time (for admins).",
-        tag="reservations",
-        body=ReservationRequest,
-        response=ReservationForm,
-        status=201,
-        errors=(403, 404, 409, 413, 415, 422, 503),
-        keyed=True,
-        example={
-            "gpus": 1,
-            "tenant_id": "default",
-            "start": "2030-01-04T18:00:00Z",
-            "duration_minutes": 60,
-        },
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/reservations",
-        handler=list_reservations,
-        name="list_reservations",
-        summary="Future and active reservations, by start time.",
-        tag="reservations",
-        response=ReservationList,
-        query=(boolean_parameter("all", "ExtraWrites the last ones that are over."),),
-    ),
-    Operation(
-        method="GET",
-        path=_ONE,
-        handler=get_reservation,
-        name="get_reservation",
-        summary="One reservation.",
-        tag="reservations",
-        response=ReservationForm,
-        errors=(404,),
-    ),
-    Operation(
-        method="DELETE",
-        path=_ONE,
-        handler=cancel_reservation,
-        name="cancel_reservation",
-        summary="Cancel a reservation before or during its time (for admins).",
-        tag="reservations",
-        response=ReservationForm,
-        errors=(403, 404, 409, 503),
-    ),
-)

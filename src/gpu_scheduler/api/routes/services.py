@@ -8,7 +8,7 @@ from __future__ import annotations
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.expected_times import describe_reason
 from gpu_scheduler.api.ha.gate import note_stale
-from gpu_scheduler.api.http.operations import V1, Operation
+from gpu_scheduler.api.http.operations import Router
 from gpu_scheduler.api.http.request import JSON, Request, Response, decode, json_response
 from gpu_scheduler.api.interfaces import ExtraWrites
 from gpu_scheduler.api.routes.submit import reader_for
@@ -45,30 +45,56 @@ FAILING_AFTER = 2
 """After so many failures in a row a starting service is shown as failing."""
 
 
+_ERRORS = (403, 404, 409, 413, 415, 422, 503)
+_EXAMPLE = {
+    "name": "llama",
+    "replicas": 2,
+    "gpu_count": 1,
+    "command": ["vllm", "serve", "/models/llama", "--port", "8000"],
+    "port": 8000,
+    "readiness": {"http": "/health", "grace_seconds": 300},
+    "restart": "always",
+}
+router = Router("services")
+
+
+@router.operation(
+    "POST",
+    "/services",
+    body=ServiceRequest,
+    response=ServiceForm,
+    status=201,
+    errors=_ERRORS,
+    keyed=True,
+    example=_EXAMPLE,
+)
 async def create_service(context: Context, request: Request) -> Response:
-    """Create a service."""
+    """Create a service: a number of replicas of a program, each with a port."""
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
     service = read_service(decode(REQUEST, data), reader_for(context, request.caller))
     return await _changed(context, request, data, CreateService(service), status=201)
 
 
+@router.operation("GET", "/services", response=ServiceList)
 async def list_services(context: Context, request: Request) -> Response:
-    """Return all services that the caller may see."""
+    """Services with their replicas: yours, and those of tenants that you administer."""
     context.parse_query(request)
     return json_response(
         ServiceList([_form(context, service) for service in _seen(context, request)])
     )
 
 
+@router.operation("GET", "/services/{service}", response=ServiceForm, errors=(404,))
 async def get_service(context: Context, request: Request) -> Response:
-    """Return one service with its replicas."""
+    """One service, by its id or its name."""
     context.parse_query(request)
     return json_response(_form(context, _named(context, request)))
 
 
+@router.operation("GET", "/services/{service}/endpoints", response=EndpointList, errors=(404,))
 async def get_endpoints(context: Context, request: Request) -> Response:
-    """Return host and port of the ready replicas."""
+    """Host and port of every ready replica."""
     context.parse_query(request)
     service = _named(context, request)
     state = context.service.core.state
@@ -86,8 +112,17 @@ async def get_endpoints(context: Context, request: Request) -> Response:
     return json_response(EndpointList(service.name, found))
 
 
+@router.operation(
+    "PUT",
+    "/services/{service}",
+    body=ServiceRequest,
+    response=ServiceForm,
+    errors=_ERRORS,
+    keyed=True,
+    example=_EXAMPLE,
+)
 async def update_service(context: Context, request: Request) -> Response:
-    """Change a service; its replicas are replaced."""
+    """Change a service; its replicas are replaced one by one."""
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
     service = _named(context, request)
@@ -106,6 +141,15 @@ async def update_service(context: Context, request: Request) -> Response:
     return await _changed(context, request, data, UpdateService(service.id, wanted))
 
 
+@router.operation(
+    "POST",
+    "/services/{service}/scale",
+    body=ScaleRequest,
+    response=ServiceForm,
+    errors=_ERRORS,
+    keyed=True,
+    example={"replicas": 3},
+)
 async def scale_service(context: Context, request: Request) -> Response:
     """Change the number of replicas."""
     request.expect_media(JSON)
@@ -115,8 +159,11 @@ async def scale_service(context: Context, request: Request) -> Response:
     return await _changed(context, request, data, message)
 
 
+@router.operation(
+    "DELETE", "/services/{service}", response=ServiceForm, errors=(403, 404, 409, 503)
+)
 async def delete_service(context: Context, request: Request) -> Response:
-    """Stop all replicas of a service and delete it."""
+    """Stop all replicas; the service is deleted with the last of them."""
     context.parse_query(request)
     service = _named(context, request)
     outcome = await context.service.apply(DeleteService(service.id), request.caller)
@@ -261,97 +308,3 @@ def _replica(context: Context, service: Service, replica: Replica) -> ReplicaFor
         detail=_detail(context, replica),
         since=write_time(replica.since_ms),
     )
-
-
-_ONE = f"{V1}/services/{{service}}"
-_ERRORS = (403, 404, 409, 413, 415, 422, 503)
-_EXAMPLE = {
-    "name": "llama",
-    "replicas": 2,
-    "gpu_count": 1,
-    "command": ["vllm", "serve", "/models/llama", "--port", "8000"],
-    "port": 8000,
-    "readiness": {"http": "/health", "grace_seconds": 300},
-    "restart": "always",
-}
-OPERATIONS = (
-    Operation(
-        method="POST",
-        path=f"{V1}/services",
-        handler=create_service,
-        name="create_service",
-        summary="Create a service: a number of replicas of a program, each with a port.",
-        tag="services",
-        body=ServiceRequest,
-        response=ServiceForm,
-        status=201,
-        errors=_ERRORS,
-        keyed=True,
-        example=_EXAMPLE,
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/services",
-        handler=list_services,
-        name="list_services",
-        summary="Services with their replicas: yours, and those of tenants that you administer.",
-        tag="services",
-        response=ServiceList,
-    ),
-    Operation(
-        method="GET",
-        path=_ONE,
-        handler=get_service,
-        name="get_service",
-        summary="One service, by its id or its name.",
-        tag="services",
-        response=ServiceForm,
-        errors=(404,),
-    ),
-    Operation(
-        method="GET",
-        path=f"{_ONE}/endpoints",
-        handler=get_endpoints,
-        name="get_endpoints",
-        summary="Host and port of every ready replica.",
-        tag="services",
-        response=EndpointList,
-        errors=(404,),
-    ),
-    Operation(
-        method="PUT",
-        path=_ONE,
-        handler=update_service,
-        name="update_service",
-        summary="Change a service; its replicas are replaced one by one.",
-        tag="services",
-        body=ServiceRequest,
-        response=ServiceForm,
-        errors=_ERRORS,
-        keyed=True,
-        example=_EXAMPLE,
-    ),
-    Operation(
-        method="POST",
-        path=f"{_ONE}/scale",
-        handler=scale_service,
-        name="scale_service",
-        summary="Change the number of replicas.",
-        tag="services",
-        body=ScaleRequest,
-        response=ServiceForm,
-        errors=_ERRORS,
-        keyed=True,
-        example={"replicas": 3},
-    ),
-    Operation(
-        method="DELETE",
-        path=_ONE,
-        handler=delete_service,
-        name="delete_service",
-        summary="Stop all replicas; the service is deleted with the last of them.",
-        tag="services",
-        response=ServiceForm,
-        errors=(403, 404, 409, 503),
-    ),
-)

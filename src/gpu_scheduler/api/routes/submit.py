@@ -16,7 +16,7 @@ import msgspec
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.expected_times import expected_times_of_new
 from gpu_scheduler.api.http.errors import TooLarge, bad_body
-from gpu_scheduler.api.http.operations import V1, Operation
+from gpu_scheduler.api.http.operations import Router
 from gpu_scheduler.api.http.request import (
     JSON,
     NDJSON,
@@ -45,8 +45,31 @@ _TASK = msgspec.json.Decoder(TaskRequest)
 Item = TypeVar("Item")
 
 
-async def submit(context: Context, request: Request) -> Response:
-    """Submit one job (an object) or many (an array)."""
+_ERRORS = (403, 404, 409, 413, 415, 422, 503)
+router = Router("jobs")
+
+
+@router.operation(
+    "POST",
+    "/jobs",
+    body=(JobRequest, list[JobRequest]),
+    response=(Submitted, SubmittedMany),
+    status=201,
+    errors=_ERRORS,
+    keyed=True,
+    example={
+        "name": "Training Job",
+        "gpu_count": 4,
+        "priority": 1000,
+        "command": ["python", "train.py"],
+        "args": ["--epochs", "100"],
+        "cpu_cores": 16,
+        "memory_mb": 64000,
+        "max_runtime_minutes": 1440,
+    },
+)
+async def submit_job(context: Context, request: Request) -> Response:
+    """Submit a job (an object), or many at once (an array): all of them, or none."""
     request.expect_media(JSON, NDJSON)
     data = await request.body(context.settings.bounds.bulk_bytes)
     if request.media == NDJSON or data.lstrip()[:1] == b"[":
@@ -62,15 +85,35 @@ async def submit(context: Context, request: Request) -> Response:
     )
 
 
-async def submit_many(context: Context, request: Request) -> Response:
+@router.operation(
+    "POST",
+    "/jobs/bulk",
+    body=list[JobRequest],
+    body_media=("application/json", "application/x-ndjson"),
+    response=SubmittedMany,
+    status=201,
+    errors=_ERRORS,
+    keyed=True,
+    example=[{"command": ["python", "train.py", "--seed", "1"], "gpu_count": 1}],
+)
+async def submit_jobs(context: Context, request: Request) -> Response:
     """Submit many jobs, as an array or one per line: all of them, or none."""
     request.expect_media(JSON, NDJSON)
     data = await request.body(context.settings.bounds.bulk_bytes)
     return await _submit_many(context, request, data)
 
 
-async def validate(context: Context, request: Request) -> Response:
-    """Check jobs like a submission and return their expected times; store nothing."""
+@router.operation(
+    "POST",
+    "/jobs/validate",
+    body=(JobRequest, list[JobRequest]),
+    body_media=("application/json", "application/x-ndjson"),
+    response=Validated,
+    errors=_ERRORS,
+    example={"command": ["python", "train.py"], "gpu_count": 4},
+)
+async def validate_jobs(context: Context, request: Request) -> Response:
+    """A dry run: check one job or many like a submission, and store nothing."""
     request.expect_media(JSON, NDJSON)
     data = await request.body(context.settings.bounds.bulk_bytes)
     context.parse_query(request)
@@ -110,8 +153,19 @@ def _validated(
     )
 
 
+@router.operation(
+    "POST",
+    "/tasks",
+    tag="tasks",
+    body=TaskRequest,
+    response=TaskAccepted,
+    status=201,
+    errors=_ERRORS,
+    keyed=True,
+    example={"priority": "high", "gpu_count": 2, "command": "python train.py"},
+)
 async def submit_task(context: Context, request: Request) -> Response:
-    """Submit a task: one command line for a shell."""
+    """Submit a task: a job that is one command line, run by a shell."""
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
     submission = reader_for(context, request.caller).read_task(decode(_TASK, data))
@@ -253,73 +307,3 @@ def _many_submitted(outcome: Outcome) -> Response:
 
 def _task_submitted(outcome: Outcome) -> Response:
     return json_response(TaskAccepted(task_id=outcome.jobs[0].id), status=201)
-
-
-_ERRORS = (403, 404, 409, 413, 415, 422, 503)
-OPERATIONS = (
-    Operation(
-        method="POST",
-        path=f"{V1}/jobs",
-        handler=submit,
-        name="submit_job",
-        summary="Submit a job (an object), or many at once (an array): all of them, or none.",
-        tag="jobs",
-        body=(JobRequest, list[JobRequest]),
-        response=(Submitted, SubmittedMany),
-        status=201,
-        errors=_ERRORS,
-        keyed=True,
-        example={
-            "name": "Training Job",
-            "gpu_count": 4,
-            "priority": 1000,
-            "command": ["python", "train.py"],
-            "args": ["--epochs", "100"],
-            "cpu_cores": 16,
-            "memory_mb": 64000,
-            "max_runtime_minutes": 1440,
-        },
-    ),
-    Operation(
-        method="POST",
-        path=f"{V1}/jobs/bulk",
-        handler=submit_many,
-        name="submit_jobs",
-        summary="Submit many jobs, as an array or one per line: all of them, or none.",
-        tag="jobs",
-        body=list[JobRequest],
-        body_media=("application/json", "application/x-ndjson"),
-        response=SubmittedMany,
-        status=201,
-        errors=_ERRORS,
-        keyed=True,
-        example=[{"command": ["python", "train.py", "--seed", "1"], "gpu_count": 1}],
-    ),
-    Operation(
-        method="POST",
-        path=f"{V1}/jobs/validate",
-        handler=validate,
-        name="validate_jobs",
-        summary="A dry run: check one job or many like a submission, and store nothing.",
-        tag="jobs",
-        body=(JobRequest, list[JobRequest]),
-        body_media=("application/json", "application/x-ndjson"),
-        response=Validated,
-        errors=_ERRORS,
-        example={"command": ["python", "train.py"], "gpu_count": 4},
-    ),
-    Operation(
-        method="POST",
-        path=f"{V1}/tasks",
-        handler=submit_task,
-        name="submit_task",
-        summary="Submit a task: a job that is one command line, run by a shell.",
-        tag="tasks",
-        body=TaskRequest,
-        response=TaskAccepted,
-        status=201,
-        errors=_ERRORS,
-        keyed=True,
-        example={"priority": "high", "gpu_count": 2, "command": "python train.py"},
-    ),
-)

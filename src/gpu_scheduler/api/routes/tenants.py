@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
 from gpu_scheduler.api.context import Context, expect_admin
-from gpu_scheduler.api.http.operations import V1, Operation, Parameter
+from gpu_scheduler.api.http.operations import Parameter, Router
 from gpu_scheduler.api.http.request import JSON, Request, Response, decode, json_response
 from gpu_scheduler.api.interfaces import ExtraWrites
 from gpu_scheduler.control.effects import Outcome
@@ -42,8 +43,35 @@ _PATCH = msgspec.json.Decoder(TenantPatch)
 PREFIX = "tenant-"
 
 
+_EXAMPLE = {
+    "name": "ML Research Team",
+    "max_gpus": 16,
+    "max_gpu_memory_mb": 200000,
+    "max_cpu_cores": 64,
+    "max_memory_mb": 500000,
+    "max_concurrent_jobs": 20,
+}
+_UPDATE: dict[str, Any] = {
+    "body": TenantPatch,
+    "response": TenantForm,
+    "errors": (403, 404, 409, 413, 415, 503),
+    "example": {"max_gpus": 8},
+}
+router = Router("tenants")
+
+
+@router.operation(
+    "POST",
+    "/tenants",
+    body=TenantRequest,
+    response=TenantForm,
+    status=201,
+    errors=(403, 409, 413, 415, 422, 503),
+    keyed=True,
+    example=_EXAMPLE,
+)
 async def create_tenant(context: Context, request: Request) -> Response:
-    """Create a tenant, with a given or a generated id."""
+    """Create a tenant (for admins)."""
     expect_admin(request.caller, "create a tenant")
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
@@ -65,21 +93,25 @@ async def create_tenant(context: Context, request: Request) -> Response:
         return await context.idempotency.run_once(request, data, act, render)
 
 
+@router.operation("GET", "/tenants", response=TenantList)
 async def list_tenants(context: Context, request: Request) -> Response:
-    """Return the caller's tenants (admins: all) with their current allocations."""
+    """List your tenants (admins: all) with their current allocations."""
     context.parse_query(request)
     seen = [tenant for tenant in _all(context) if _may_see(request.caller, tenant)]
     return json_response(TenantList([_form(context, tenant) for tenant in seen]))
 
 
+@router.operation("GET", "/tenants/{tenant_id}", response=TenantForm, errors=(404,))
 async def get_tenant(context: Context, request: Request) -> Response:
-    """Return one tenant."""
+    """One tenant, by id or name."""
     context.parse_query(request)
     return json_response(_form(context, _named(context, request)))
 
 
+@router.operation("PUT", "/tenants/{tenant_id}", name="put_tenant", **_UPDATE)
+@router.operation("PATCH", "/tenants/{tenant_id}", **_UPDATE)
 async def update_tenant(context: Context, request: Request) -> Response:
-    """Change limits and weights of a tenant."""
+    """Change a tenant (for admins); omitted fields stay as they are."""
     expect_admin(request.caller, "change a tenant")
     asked = await request.read_json(_PATCH, context.settings.bounds.body_bytes)
     async with context.choosing_ids:
@@ -89,8 +121,9 @@ async def update_tenant(context: Context, request: Request) -> Response:
     return json_response(_form(context, tenant))
 
 
+@router.operation("DELETE", "/tenants/{tenant_id}", response=Removed, errors=(403, 404, 409, 503))
 async def delete_tenant(context: Context, request: Request) -> Response:
-    """Remove a tenant that has no jobs and no reservations."""
+    """Remove a tenant that has no jobs and no reservations (for admins)."""
     expect_admin(request.caller, "remove a tenant")
     context.parse_query(request)
     tenant = _named(context, request)
@@ -175,8 +208,18 @@ def _form(context: Context, tenant: Tenant) -> TenantForm:
 # Limits
 
 
+@router.operation(
+    "GET",
+    "/limits",
+    response=LimitList,
+    query=(
+        Parameter(name="tenant_id", description="In this tenant; default: your own."),
+        Parameter(name="user", description="Of this user; default: you."),
+    ),
+    errors=(404,),
+)
 async def list_limits(context: Context, request: Request) -> Response:
-    """Return the limits of the caller; for admins, of any user."""
+    """Your limits: what is used and what is left; of other users for admins."""
     query = context.parse_query(request, "tenant_id", "user")
     caller = request.caller
     user = query.text("user") or caller.user
@@ -227,88 +270,3 @@ def _limits(
             form.period = period_of(state, tenant).value
             form.turns_at = write_time(turns_ms or None)
         yield form
-
-
-_ONE = f"{V1}/tenants/{{tenant_id}}"
-_EXAMPLE = {
-    "name": "ML Research Team",
-    "max_gpus": 16,
-    "max_gpu_memory_mb": 200000,
-    "max_cpu_cores": 64,
-    "max_memory_mb": 500000,
-    "max_concurrent_jobs": 20,
-}
-OPERATIONS = (
-    Operation(
-        method="POST",
-        path=f"{V1}/tenants",
-        handler=create_tenant,
-        name="create_tenant",
-        summary="Create a tenant (for admins).",
-        tag="tenants",
-        body=TenantRequest,
-        response=TenantForm,
-        status=201,
-        errors=(403, 409, 413, 415, 422, 503),
-        keyed=True,
-        example=_EXAMPLE,
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/tenants",
-        handler=list_tenants,
-        name="list_tenants",
-        summary="List your tenants (admins: all) with their current allocations.",
-        tag="tenants",
-        response=TenantList,
-    ),
-    Operation(
-        method="GET",
-        path=_ONE,
-        handler=get_tenant,
-        name="get_tenant",
-        summary="One tenant, by id or name.",
-        tag="tenants",
-        response=TenantForm,
-        errors=(404,),
-    ),
-    *(
-        Operation(
-            method=method,
-            path=_ONE,
-            handler=update_tenant,
-            name=name,
-            summary="Change a tenant (for admins); omitted fields stay as they are.",
-            tag="tenants",
-            body=TenantPatch,
-            response=TenantForm,
-            errors=(403, 404, 409, 413, 415, 503),
-            example={"max_gpus": 8},
-        )
-        for method, name in (("PATCH", "update_tenant"), ("PUT", "put_tenant"))
-    ),
-    Operation(
-        method="DELETE",
-        path=_ONE,
-        handler=delete_tenant,
-        name="delete_tenant",
-        summary="Remove a tenant that has no jobs and no reservations (for admins).",
-        tag="tenants",
-        response=Removed,
-        errors=(403, 404, 409, 503),
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/limits",
-        handler=list_limits,
-        name="list_limits",
-        summary="Your limits: what is used and what is left; of other users for admins.",
-        tag="tenants",
-        response=LimitList,
-        query=(
-            Parameter(name="tenant_id", description="In this tenant; default: your own."),
-            Parameter(name="user", description="Of this user; default: you."),
-        ),
-        errors=(404,),
-    ),
-)
