@@ -10,10 +10,9 @@ import grpc
 
 import gpu_scheduler
 from gpu_scheduler.api.grpc.errors import abort_with
-from gpu_scheduler.api.http.errors import STATUS, error_form
+from gpu_scheduler.api.http.errors import STATUS, ErrorForm, error_form
 from gpu_scheduler.client.errors import error_of
 from gpu_scheduler.model.errors import SchedulerError
-from gpu_scheduler.wire.answers import ErrorForm
 from tests.interface.stored import check_snapshot
 from tests.interface.test_python import PUBLIC_ERRORS
 

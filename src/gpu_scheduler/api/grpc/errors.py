@@ -13,10 +13,9 @@ import msgspec
 from google.protobuf.any_pb2 import Any as Packed
 
 from gpu_scheduler.api.auth.peer_credentials import Peer
-from gpu_scheduler.api.http.errors import error_form
+from gpu_scheduler.api.http.errors import ErrorForm, error_form
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.wire import scheduler_pb2 as pb
-from gpu_scheduler.wire.answers import ErrorForm
 
 DETAILS = "grpc-status-details-bin"
 DOMAIN = "gpu-scheduler"

@@ -10,27 +10,21 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
+from functools import cache
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import grpc
 import msgspec
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 
 from gpu_scheduler.api.grpc.errors import Context, abort_with, peer_of_call
-from gpu_scheduler.api.http.errors import internal_error_form
+from gpu_scheduler.api.http.errors import ErrorForm, internal_error_form
 from gpu_scheduler.api.http.operations import V1
 from gpu_scheduler.wire import scheduler_pb2 as pb
-from gpu_scheduler.wire.answers import ErrorForm
-from gpu_scheduler.wire.scheduler_forms import (
-    event_of,
-    job_form,
-    job_of,
-    list_query,
-    quota_form,
-    status_of,
-    tenant_of,
-    validated_of,
-)
+from gpu_scheduler.wire.tenants import LIMITS, USER_LIMITS
 
 SERVICE = "gpu_scheduler.v1.SchedulerService"
 FORWARDED_METADATA = ("authorization", "idempotency-key")
@@ -38,6 +32,10 @@ FORWARDED_METADATA = ("authorization", "idempotency-key")
 REPLAYED = "idempotency-replayed"
 WAITING_EVENTS = 256
 TOO_SLOW = 1013
+TIMESTAMP = "google.protobuf.Timestamp"
+REMOVABLE_LIMITS = {name for name, _, _ in (*LIMITS, *USER_LIMITS)} | {"budget_period"}
+"""The limits of a tenant that can be removed."""
+AnyMessage = TypeVar("AnyMessage", bound=Message)
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 _ERROR = msgspec.json.Decoder(ErrorForm)
 _encode = msgspec.json.Encoder().encode
@@ -80,7 +78,13 @@ class SchedulerService:
         body = _encode(job_form(asked.job))
         if asked.dry_run:
             reply = await self._post(context, f"{V1}/jobs/validate", body)
-            return validated_of(_decode(reply.body))
+            form = _decode(reply.body)
+            return pb.SubmitJobAnswer(
+                status=form["status"],
+                message="The job would be accepted; nothing was stored",
+                tasks=form["tasks"],
+                validated=message_of(pb.Validated, form),
+            )
         reply = await self._post(context, f"{V1}/jobs", body)
         return pb.SubmitJobAnswer(**_decode(reply.body))
 
@@ -103,14 +107,14 @@ class SchedulerService:
         """Return one job, or one task."""
         path = await _path(context, "jobs", asked.job_id)
         reply = await self._request(context, "GET", path)
-        return job_of(_decode(reply.body))
+        return message_of(pb.Job, _decode(reply.body))
 
     async def list_jobs(self, asked: pb.ListJobsRequest, context: Context) -> pb.ListJobsAnswer:
         """Return a page of jobs."""
         reply = await self._request(context, "GET", f"{V1}/jobs", query=list_query(asked))
         page = _decode(reply.body)
         return pb.ListJobsAnswer(
-            jobs=[job_of(job) for job in page["jobs"]],
+            jobs=[message_of(pb.Job, job) for job in page["jobs"]],
             total=page["total"],
             next_cursor=page["next_cursor"] or "",
         )
@@ -127,7 +131,7 @@ class SchedulerService:
             await abort_with(context, 400, form)
             raise
         reply = await self._request(context, "PATCH", path, body=body)
-        return tenant_of(_decode(reply.body))
+        return message_of(pb.Tenant, _decode(reply.body))
 
     async def get_metrics(
         self,
@@ -144,7 +148,7 @@ class SchedulerService:
         """Return the cluster status."""
         query = {"detailed": "true"} if asked.detailed else {}
         reply = await self._request(context, "GET", f"{V1}/cluster/status", query=query)
-        return status_of(_decode(reply.body))
+        return message_of(pb.ClusterStatus, _decode(reply.body))
 
     async def watch_events(
         self, asked: pb.WatchEventsRequest, context: Context
@@ -307,6 +311,113 @@ async def _abort(context: Context, reply: Reply) -> None:
 
 def _texts(headers: Any) -> dict[str, str]:
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+
+
+# Conversion between messages and JSON
+#
+# Field names are the same on both sides, so only types are converted: unset fields are left out,
+# and times are text in JSON and timestamps in messages.
+
+
+def job_form(spec: pb.JobSpec) -> dict[str, Any]:
+    """Return the JSON of a job to submit."""
+    form = _plain(spec)
+    if name := form.pop("priority_name", ""):
+        form["priority"] = name
+    if members := form.pop("member_specs", None):
+        form["members"] = members
+    if "captured_environment" in form:
+        form["captured_environment"] = form["captured_environment"].get("values", {})
+    return form
+
+
+def quota_form(request: pb.UpdateTenantQuotaRequest) -> dict[str, Any]:
+    """Return the JSON of a change of a tenant; None removes a limit.
+
+    Raises ValueError if `unlimited` names anything but a limit.
+    """
+    form = _plain(request)
+    form.pop("tenant_id", None)
+    for name in form.pop("unlimited", ()):
+        if name not in REMOVABLE_LIMITS:
+            known = ", ".join(sorted(REMOVABLE_LIMITS))
+            raise ValueError(f"unlimited has '{name[:80]}', which is not a limit; use {known}")
+        if name in form:
+            raise ValueError(f"{name} is given and in unlimited; leave one of them out")
+        form[name] = None
+    return form
+
+
+def list_query(request: pb.ListJobsRequest) -> dict[str, str]:
+    """Return the query parameters of a list of jobs."""
+    query = {name: _word(value) for name, value in _plain(request).items() if name != "states"}
+    if request.states:
+        query["state"] = ",".join(request.states)
+    return query
+
+
+def message_of(kind: type[AnyMessage], form: Mapping[str, Any]) -> AnyMessage:
+    """Return the message of a JSON object."""
+    return kind(**_filled(form, kind.DESCRIPTOR))
+
+
+def event_of(form: Mapping[str, Any]) -> pb.Event:
+    """Return the message of an event; its data are strings."""
+    filled = _filled(form, pb.Event.DESCRIPTOR)
+    filled["data"] = {name: _word(value) for name, value in form["data"].items()}
+    return pb.Event(**filled)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    """Return the set fields of a message as plain values."""
+    return {field.name: _value(field, value) for field, value in message.ListFields()}
+
+
+def _value(field: FieldDescriptor, value: Any) -> Any:
+    if not field.is_repeated:
+        return value if field.message_type is None else _plain(value)
+    kind = field.message_type
+    if kind is None:
+        return list(value)
+    if kind.GetOptions().map_entry:
+        return dict(value)
+    return [_plain(one) for one in value]
+
+
+@cache
+def _special(kind: Any) -> dict[str, FieldDescriptor | None]:
+    """Return the fields that need conversion: None for timestamps, else the inner message."""
+    return {
+        field.name: None if field.message_type.full_name == TIMESTAMP else field
+        for field in kind.fields
+        if field.message_type is not None and not field.message_type.GetOptions().map_entry
+    }
+
+
+def _filled(form: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """Return the arguments of a message's constructor; unknown fields are left out.
+
+    A standby may forward the response of a newer leader, which has fields that it does not know.
+    """
+    known = kind.fields_by_name
+    filled = {name: value for name, value in form.items() if value is not None and name in known}
+    for name, inner in _special(kind).items():
+        value = filled.get(name)
+        if value is None:
+            continue
+        if inner is None:
+            filled[name] = datetime.fromisoformat(value)
+        elif inner.is_repeated:
+            filled[name] = [_filled(one, inner.message_type) for one in value]
+        else:
+            filled[name] = _filled(value, inner.message_type)
+    return filled
 
 
 def add_scheduler_service(server: grpc.aio.Server, scheduler: SchedulerService) -> None:

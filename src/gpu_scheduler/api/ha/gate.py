@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+from gpu_scheduler.api.http.errors import ErrorForm
 from gpu_scheduler.api.http.request import JSON, WEBSOCKET_RESPONSE, encode
 from gpu_scheduler.model.identity import LeaderLease, ServerMember
-from gpu_scheduler.wire.answers import ErrorForm
 
 HEALTH = frozenset({"/health", "/api/v1/health"})
 """Answered in any role, because they report the role."""

@@ -10,10 +10,19 @@ import re
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from gpu_scheduler.model.errors import CallerError, InternalError, InvalidRequest, SchedulerError
-from gpu_scheduler.wire.answers import ErrorForm
 from gpu_scheduler.wire.validation import describe_validation_error
+
+
+class ErrorForm(Struct):
+    """Every response to a failed request. `code` is stable, `error` is for users."""
+
+    error: str
+    code: str
+    details: dict[str, Any] = {}
+
 
 TOKEN_CODES = (
     *("token_unknown", "token_unreadable", "token_invalid", "token_expired", "token_revoked"),

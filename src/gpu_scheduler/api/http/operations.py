@@ -13,10 +13,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.http.errors import ErrorForm
 from gpu_scheduler.api.http.request import Request, Response
-from gpu_scheduler.wire.answers import ErrorForm
+
+
+class Removed(Struct):
+    """Something was removed."""
+
+    id: str
+    message: str
+    status: str = "deleted"
+
 
 Handler = Callable[[Context, Request], Awaitable[Response]]
 V1 = "/api/v1"

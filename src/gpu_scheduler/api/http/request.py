@@ -11,6 +11,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sized
 from contextlib import aclosing
+from enum import Enum
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -91,6 +92,7 @@ LEAST_BYTES_PER_S = 1 << 16
 
 Receive = Callable[[], Any]
 Body = TypeVar("Body")
+Form = TypeVar("Form", bound=msgspec.Struct)
 
 
 class ClientGone(Exception):
@@ -165,6 +167,27 @@ class Response:
 def json_response(form: Any, *, status: int = 200) -> Response:
     """Return a response with `form` as JSON."""
     return Response(encode(form), status=status)
+
+
+def form_of(form: type[Form], source: object, **given: Any) -> Form:
+    """Return a form whose fields are `given`, or else the attributes of `source` of the same name.
+
+    Enums become their values and tuples lists. A field with a default may be missing in both.
+    """
+    for name in form.__struct_fields__:
+        if name not in given and hasattr(source, name):
+            value = getattr(source, name)
+            if isinstance(value, Enum):
+                value = value.value
+            given[name] = list(value) if isinstance(value, tuple) else value
+    return form(**given)
+
+
+def in_units(amount: int | None, unit: int) -> float | None:
+    """Return an amount in larger units; whole numbers stay integers."""
+    if amount is None:
+        return None
+    return amount // unit if amount % unit == 0 else amount / unit
 
 
 class Request:

@@ -4,31 +4,103 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta, Struct
 
 from gpu_scheduler.api.auth.accounts import ROOT, Account
 from gpu_scheduler.api.auth.tokens import PREFIX, hash_secret
 from gpu_scheduler.api.context import Context, expect_admin
-from gpu_scheduler.api.http.operations import Parameter, Router, integer_parameter
-from gpu_scheduler.api.http.request import Request, Response, json_response
+from gpu_scheduler.api.http.operations import Parameter, Removed, Router, integer_parameter
+from gpu_scheduler.api.http.request import Request, Response, form_of, json_response
 from gpu_scheduler.control.access.permissions import sees_token
 from gpu_scheduler.control.messages import MakeToken, RevokeToken
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, UnknownThing
 from gpu_scheduler.model.identity import Role, Token
 from gpu_scheduler.store.contract import AuditQuery
 from gpu_scheduler.store.rows import AuditRow
-from gpu_scheduler.wire.access import (
-    AuditForm,
-    AuditPage,
-    Myself,
-    NewToken,
-    TokenForm,
-    TokenList,
-    TokenRequest,
-)
-from gpu_scheduler.wire.answers import Removed
 from gpu_scheduler.wire.times import read_time, write_time
+
+AccountName = Annotated[str, Meta(max_length=256)]
+
+
+class TokenRequest(Struct, forbid_unknown_fields=True):
+    """A token to create. `user` and `tenant_id` default to those of the caller."""
+
+    tenant_id: Annotated[str, Meta(max_length=256)] = ""
+    role: Role = Role.USER
+    user: AccountName = ""
+    name: Annotated[str, Meta(max_length=256)] = ""
+    expires_in_seconds: Annotated[float, Meta(gt=0, le=36_500 * 86_400)] = 30 * 86_400
+
+
+class TokenForm(Struct):
+    """A token. `state` is active, expired or revoked; times are null until they occur."""
+
+    id: str
+    name: str
+    user: str
+    tenant_id: str
+    role: str
+    state: str
+    created_by: str
+    created_at: str | None
+    expires_at: str | None
+    last_used_at: str | None
+    revoked_at: str | None
+
+
+class NewToken(TokenForm, kw_only=True):
+    """A new token with its secret, which is shown only once."""
+
+    token: str
+
+
+class TokenList(Struct):
+    """The caller's tokens (for admins: all tokens), the newest first."""
+
+    tokens: list[TokenForm]
+
+
+class AuditForm(Struct):
+    """An entry of the audit log. `outcome` is done, or refused with its `code`.
+
+    `origin` is the caller's address, `via` how the caller was authenticated if not by the kernel.
+    `count` is the number of equal entries, or of jobs in one request.
+    """
+
+    number: int
+    at: str
+    user: str
+    origin: str
+    via: str
+    action: str
+    target: str
+    outcome: str
+    code: str
+    detail: str
+    count: int
+
+
+class AuditPage(Struct):
+    """Entries, the newest first; the next page is `before` = `next_before`."""
+
+    records: list[AuditForm]
+    next_before: int | None = None
+
+
+class Myself(Struct):
+    """The caller as the server sees it."""
+
+    user: str
+    uid: int | None
+    role: str
+    tenant_id: str
+    tenants: list[str]
+    administers: list[str]
+    via: str
+
 
 _REQUEST = msgspec.json.Decoder(TokenRequest)
 SECRET_BYTES = 32
@@ -133,14 +205,11 @@ async def revoke_token(context: Context, request: Request) -> Response:
 
 def _form(token: Token, now_ms: int) -> TokenForm:
     state = "expired" if token.expires_ms <= now_ms else "active"
-    return TokenForm(
-        id=token.id,
-        name=token.name,
-        user=token.user,
+    return form_of(
+        TokenForm,
+        token,
         tenant_id=token.tenant,
-        role=token.role.value,
         state="revoked" if token.revoked_ms else state,
-        created_by=token.created_by,
         created_at=write_time(token.created_ms),
         expires_at=write_time(token.expires_ms),
         last_used_at=write_time(token.last_used_ms or None),
@@ -183,19 +252,7 @@ async def list_audit(context: Context, request: Request) -> Response:
 
 
 def _record(number: int, row: AuditRow) -> AuditForm:
-    return AuditForm(
-        number=number,
-        at=write_time(row.at_ms) or "",
-        user=row.user,
-        origin=row.origin,
-        via=row.via,
-        action=row.action,
-        target=row.target,
-        outcome=row.outcome,
-        code=row.code,
-        detail=row.detail,
-        count=row.times,
-    )
+    return form_of(AuditForm, row, number=number, at=write_time(row.at_ms) or "", count=row.times)
 
 
 @router.operation("GET", "/me", response=Myself)
@@ -204,13 +261,11 @@ async def who_am_i(context: Context, request: Request) -> Response:
     context.parse_query(request)
     caller = request.caller
     return json_response(
-        Myself(
-            user=caller.user,
-            uid=caller.uid,
-            role=caller.role.value,
+        form_of(
+            Myself,
+            caller,
             tenant_id=caller.tenant,
             tenants=sorted(caller.tenants),
             administers=sorted(caller.administers),
-            via=caller.via,
         )
     )

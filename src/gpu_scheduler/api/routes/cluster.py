@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.http.operations import (
@@ -21,9 +22,9 @@ from gpu_scheduler.api.http.operations import (
     boolean_parameter,
     integer_parameter,
 )
-from gpu_scheduler.api.http.request import Request, Response, json_response
+from gpu_scheduler.api.http.request import Request, Response, in_units, json_response
 from gpu_scheduler.api.queue_order import SORTS, SortedJobs
-from gpu_scheduler.api.routes.job_views import JobViews
+from gpu_scheduler.api.routes.job_views import JobLine, JobViews
 from gpu_scheduler.control.messages import PauseDevice, ResumeDevice, SetPools
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.state.node_resources import NodeResources
@@ -34,19 +35,139 @@ from gpu_scheduler.model.measurements import DeviceProcess, DeviceReading
 from gpu_scheduler.model.node import Device, Health, NodeState, device_problem, node_problem
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.snapshot import PoolQuota
-from gpu_scheduler.wire.answers import (
-    ClusterStatus,
-    GpuChanged,
-    GpuForm,
-    GpuList,
-    GpuProcess,
-    JobLine,
-    Overview,
-    PoolUse,
-    QuotaForm,
-)
-from gpu_scheduler.wire.tenants import QuotaRequest, per
 from gpu_scheduler.wire.times import write_time
+
+
+class PoolUse(Struct):
+    """The usage of a pool in GPUs, and its guaranteed quota (null: it has none).
+
+    `borrowed_gpus` are above its quota, and are reclaimed when the other pool needs them.
+    """
+
+    pool: str
+    percent: int | None
+    elastic: bool
+    held_gpus: float
+    sure_of_gpus: float | None
+    borrowed_gpus: float
+    running_jobs: int
+    waiting_jobs: int
+
+
+class ClusterStatus(Struct):
+    """The cluster in numbers. `available_gpus` are completely free and accept work.
+
+    `pending_by_priority` (high, normal, low) only comes with `?detailed=true`.
+    """
+
+    total_nodes: int
+    online_nodes: int
+    total_gpus: int
+    available_gpus: int
+    total_jobs: int
+    running_jobs: int
+    pending_jobs: int
+    scheduled_jobs: int = 0
+    completed_jobs: int = 0
+    failed_jobs: int = 0
+    cancelled_jobs: int = 0
+    queued_tasks: int = 0
+    allocated_gpus: float = 0
+    usable_gpus: int = 0
+    users: dict[str, float] = {}
+    pending_by_priority: dict[str, int] | None = None
+    pools: list[PoolUse] = []
+
+
+class GpuProcess(Struct):
+    """A process on a GPU, of a job or not; `leaked` if its job has ended."""
+
+    pid: int
+    user: str
+    memory_mb: int
+    job_id: str = ""
+    command: str = ""
+    leaked: bool = False
+
+
+class GpuForm(Struct):
+    """A GPU: its allocations and its latest measurements.
+
+    Mean and peak are since the start of the server. `why` is the reason for which it takes no new
+    work.
+    """
+
+    node: str
+    index: int
+    uuid: str
+    model: str
+    memory_mb: int
+    state: str
+    allocated_share: float
+    allocated_memory_mb: int
+    jobs: list[str]
+    users: list[str]
+    paused: bool
+    utilisation_percent: int | None = None
+    utilisation_mean_percent: float | None = None
+    utilisation_peak_percent: int | None = None
+    memory_used_mb: int | None = None
+    temperature_c: int | None = None
+    power_watts: float | None = None
+    processes: list[GpuProcess] = []
+    why: str = ""
+    mig: list[str] = []
+
+
+class GpuList(Struct):
+    """All devices, by node and index."""
+
+    gpus: list[GpuForm]
+
+
+class GpuChanged(Struct):
+    """A device was paused or resumed."""
+
+    node: str
+    index: int
+    paused: bool
+    message: str
+
+
+class QuotaRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The quota of online work in percent; batch work has the rest unless it is given too."""
+
+    online_percent: Annotated[int, Meta(ge=0, le=100)]
+    batch_percent: Annotated[int, Meta(ge=0, le=100)] | UnsetType = UNSET
+    elastic: bool | UnsetType = UNSET
+
+
+class QuotaForm(Struct):
+    """The quotas of online and batch work."""
+
+    online_percent: int
+    batch_percent: int
+    elastic: bool
+
+
+class Overview(Struct):
+    """The data of a live screen. `counts` is over all jobs, `total` over the selected ones.
+
+    `jobs` begin at `offset`. `found` is the position of the requested job.
+    """
+
+    version: str
+    now: str | None
+    uptime_seconds: float
+    nodes: int
+    online_nodes: int
+    problem: str
+    counts: dict[str, int]
+    gpus: list[GpuForm]
+    jobs: list[JobLine]
+    offset: int
+    total: int
+    found: int | None = None
 
 
 def pool_uses(state: ControlState) -> list[PoolUse]:
@@ -218,7 +339,7 @@ def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
                 model=device.model,
                 memory_mb=device.memory_mb,
                 state=_device_state(device, use),
-                allocated_share=per(use.share_milli, WHOLE_MILLI) or 0,
+                allocated_share=in_units(use.share_milli, WHOLE_MILLI) or 0,
                 allocated_memory_mb=use.memory_mb,
                 jobs=use.jobs,
                 users=use.users,

@@ -12,14 +12,35 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
+from msgspec import Struct
+
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import V1, Router, integer_parameter
 from gpu_scheduler.api.http.rate_limit import ConcurrencyLimit
-from gpu_scheduler.api.http.request import Request, Response, encode, json_response
+from gpu_scheduler.api.http.request import Request, Response, encode, form_of, json_response
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.store.rows import EventRow
-from gpu_scheduler.wire.answers import EventForm, EventPage
 from gpu_scheduler.wire.times import write_time
+
+
+class EventForm(Struct):
+    """One event. `sequence` increases; resume after the last one seen."""
+
+    sequence: int
+    at: str
+    kind: str
+    job_id: str | None
+    task: int | None
+    data: dict[str, str | int]
+    user: str = ""
+
+
+class EventPage(Struct):
+    """One page of events; the next page is `after` = `last`."""
+
+    events: list[EventForm]
+    last: int
+
 
 PATH = f"{V1}/events"
 TOO_SLOW = 1013
@@ -71,14 +92,13 @@ class EventFilter:
 
 def form(sequence: int, event: EventRow) -> EventForm:
     """Return an event as a message."""
-    return EventForm(
+    return form_of(
+        EventForm,
+        event,
         sequence=sequence,
         at=write_time(event.at_ms) or "",
-        kind=event.kind,
         job_id=event.job_id or None,
-        task=event.task,
         data=dict(event.data),
-        user=event.user,
     )
 
 

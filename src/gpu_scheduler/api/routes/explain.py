@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from msgspec import Struct
+
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.expected_times import (
     UNKNOWN,
@@ -21,8 +25,30 @@ from gpu_scheduler.model.job import ENDED, HOLDING, JobState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.utc import format_utc
 from gpu_scheduler.store.rows import JobRow, TaskRow
-from gpu_scheduler.wire.answers import Explanation
 from gpu_scheduler.wire.times import write_time
+
+
+class Explanation(Struct):
+    """Why a job waits, and its expected start.
+
+    `basis` is the source of the start: reserved (it has a reservation), forecast, rough (by the
+    work ahead of it), dependency (the expected end of other jobs) or known (a begin time, a retry
+    pause, a new budget). A time is given only if it can be justified; otherwise `start_unknown` and
+    `end_unknown` say why not.
+    """
+
+    job_id: str
+    state: str
+    reason: str
+    code: str
+    position: int | None
+    expected_start: str | None
+    expected_end: str | None
+    details: dict[str, Any] = {}
+    basis: str = ""
+    start_unknown: str = ""
+    end_unknown: str = ""
+
 
 router = Router("jobs")
 

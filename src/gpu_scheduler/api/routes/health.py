@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from gpu_scheduler.api.auth.peer_credentials import UNKNOWN
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import Router
@@ -18,9 +20,53 @@ from gpu_scheduler.api.routes.cluster import node_resources
 from gpu_scheduler.control.self_monitoring import DEGRADED, HEALTHY, UNHEALTHY, HealthFinding
 from gpu_scheduler.engine.state.node_resources import NodeResources
 from gpu_scheduler.model.errors import SchedulerError
-from gpu_scheduler.model.node import Device, Health, NodeState, device_problem
-from gpu_scheduler.wire.answers import Health as HealthForm
-from gpu_scheduler.wire.answers import HealthReason, LeadershipForm, leadership_form
+from gpu_scheduler.model.node import Device, NodeState, device_problem
+from gpu_scheduler.model.node import Health as DeviceHealth
+
+
+class StandbyForm(Struct):
+    """A standby server. `seen_seconds_ago` is the age of its last heartbeat."""
+
+    name: str
+    address: str
+    version: str
+    seen_seconds_ago: float
+
+
+class LeadershipForm(Struct):
+    """The role of this server (leader, standby, or `unsure` whether it still leads) and the leader.
+
+    `leader` is empty if there is none.
+    """
+
+    role: str
+    name: str
+    term: int
+    leader: str
+    leader_address: str
+    standbys: list[StandbyForm]
+    trouble: str = ""
+
+
+class HealthReason(Struct):
+    """A failed check: its name, severity, finding and remedy."""
+
+    check: str
+    status: str
+    detail: str
+    remedy: str
+
+
+class Health(Struct):
+    """healthy, degraded (works, but not all of it) or unhealthy; `reasons` has the worst first."""
+
+    status: str
+    version: str
+    uptime_seconds: float
+    checks: dict[str, str]
+    reasons: list[HealthReason] = []
+    leadership: LeadershipForm | None = None
+
 
 CHECKS = ("store", "disk", "nodes", "gpus", "queue", "notifications", "clock", "logs")
 NEARLY_FULL = 0.9
@@ -30,7 +76,7 @@ MOST_LISTED = 3
 
 
 _PUBLIC: dict[str, Any] = {
-    "response": HealthForm,
+    "response": Health,
     "errors": (503,),
     "public": True,
     "public_everywhere": True,
@@ -49,7 +95,7 @@ async def health(context: Context, request: Request) -> Response:
     if not request.scope.get("state", {}).get("peer", UNKNOWN).local:
         # Unauthenticated callers from other machines see only the status.
         return json_response(
-            HealthForm(status=status, version="", uptime_seconds=0, checks={}), status=code
+            Health(status=status, version="", uptime_seconds=0, checks={}), status=code
         )
     checks = dict.fromkeys(CHECKS, "ok")
     if context.settings.leadership is not None:
@@ -59,7 +105,7 @@ async def health(context: Context, request: Request) -> Response:
         checks[finding.check] = finding.detail if told == "ok" else f"{told}; {finding.detail}"
     if context.settings.warnings:
         checks["settings"] = "; ".join(context.settings.warnings)
-    form = HealthForm(
+    form = Health(
         status=status,
         version=context.settings.version,
         uptime_seconds=round(time.monotonic() - context.started, 3),
@@ -126,11 +172,21 @@ def _leadership(context: Context) -> LeadershipForm | None:
     leadership = context.settings.leadership
     if leadership is None:
         return None
-    return leadership_form(
-        leadership.me,
-        leadership.lead,
-        term=leadership.term,
-        is_held=leadership.is_held,
+    lead = leadership.lead
+    role = "standby"
+    if leadership.term:
+        role = "leader" if leadership.is_held else "unsure"
+    return LeadershipForm(
+        role=role,
+        name=leadership.me.name,
+        term=lead.term,
+        leader=lead.holder if lead.is_held else "",
+        leader_address=lead.address if lead.is_held else "",
+        standbys=[
+            StandbyForm(one.name, one.address, one.version, round(max(0.0, one.seen_s), 1))
+            for one in lead.standbys
+            if one.name != lead.holder or not lead.is_held
+        ],
         trouble=leadership.trouble,
     )
 
@@ -222,12 +278,12 @@ def _gpus(context: Context, nodes: list[NodeResources]) -> Iterator[HealthFindin
 def _needs_attention(device: Device) -> bool:
     """Whether an admin should look at it; foreign processes and heat end by themselves."""
     is_leaking = device.foreign is not None and device.foreign.leaked
-    return device.health is not Health.HEALTHY or device.quarantined or is_leaking
+    return device.health is not DeviceHealth.HEALTHY or device.quarantined or is_leaking
 
 
 def _remedy_of(device: Device) -> str:
     index = device.index
-    if device.health is not Health.HEALTHY:
+    if device.health is not DeviceHealth.HEALTHY:
         return (
             f"look for XID or ECC errors with 'nvidia-smi -q -i {index}' and dmesg; it is used "
             f"again when the driver reports it healthy, or after 'tgpu resume-gpu {index}'"

@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable
 from typing import Any, cast, get_args, get_origin
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from gpu_scheduler.api.expected_times import describe_reason, expected_running_end
 from gpu_scheduler.api.ha.gate import note_stale
+from gpu_scheduler.api.http.request import form_of, in_units
 from gpu_scheduler.api.interfaces import Attach, Service
 from gpu_scheduler.control.nodes.lost_nodes import on_lost_node
 from gpu_scheduler.engine.explain import Reasons
@@ -25,20 +26,190 @@ from gpu_scheduler.model.measurements import AttemptMeasure, Measure
 from gpu_scheduler.model.plan import Placement, Plan
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.store.rows import AttemptRow, JobRow, TaskRow
-from gpu_scheduler.wire.answers import (
-    ArrayForm,
-    ArrayTask,
-    AttemptForm,
-    DependencyForm,
-    HeldGpu,
-    JobForm,
-    JobLine,
-    MeasureForm,
-    Place,
-    SnapshotForm,
-)
-from gpu_scheduler.wire.tenants import per
 from gpu_scheduler.wire.times import write_time
+
+
+class HeldGpu(Struct):
+    """A GPU, or a share of one; a whole GPU has `share` 1."""
+
+    index: int
+    share: float
+    memory_mb: int
+    mig_profile: str = ""
+
+
+class Place(Struct):
+    """The resources of one member on one node."""
+
+    node: str
+    gpus: list[HeldGpu]
+    member: int = 0
+    task: int | None = None
+    cpu_cores: float = 0
+    memory_mb: int = 0
+
+
+class DependencyForm(Struct):
+    """A dependency on another job."""
+
+    type: str
+    job_id: str
+
+
+class ArrayForm(Struct):
+    """The tasks of an array; `states` has the task numbers in each state."""
+
+    tasks: str
+    count: int
+    max_running: int
+    states: dict[str, str]
+
+
+class SnapshotForm(Struct):
+    """The copy of the code at submission."""
+
+    path: str
+    source: str
+    tree: str
+    commit: str = ""
+    dirty: bool = False
+
+
+class MeasureForm(Struct):
+    """The measurements of a job's or attempt's GPUs; null where a GPU does not report a value.
+
+    Power is divided between the jobs on a GPU by their shares; utilisation is that of the GPUs.
+    """
+
+    energy_wh: float | None
+    utilisation_percent: float | None
+    peak_utilisation_percent: int | None
+    peak_memory_mb: int
+    warning: str = ""
+
+
+class JobForm(Struct):
+    """A job as its owner sees it. `gpu_count` and the other amounts are over all members.
+
+    `placed_members` is the number of members of a gang that run, or ran last; an elastic gang may
+    have fewer than `members` (null: not a gang, or never placed). With `redacted` it is the job of
+    another user: only its owner, size, placement and expected end are shown, and all other fields
+    are empty.
+    """
+
+    id: str
+    job_id: str
+    number: int
+    name: str
+    tenant_id: str
+    user: str
+    state: str
+    reason: str
+    priority: int
+    gpu_count: float
+    gpu_memory_mb: int
+    cpu_cores: float
+    memory_mb: int
+    command: list[str]
+    image: str
+    working_directory: str
+    environment: dict[str, str]
+    pool: str
+    interactive: bool
+    preemptible: bool
+    gang_scheduling: bool
+    members: int
+    min_members: int
+    max_runtime_minutes: float | None
+    submitted_at: str | None
+    started_at: str | None
+    ended_at: str | None
+    attempt: int
+    preemptions: int
+    exit_code: int | None
+    signal: int | None
+    array: ArrayForm | None
+    allocation: list[Place]
+    dependencies: list[DependencyForm]
+    hold: bool
+    retries: int
+    deadline: str | None
+    begin_at: str | None
+    runner: str
+    gpu_models: list[str] = []
+    output: str = ""
+    notify: list[str] = []
+    task: int | None = None
+    attach: list[str] = []
+    sweep: str = ""
+    params: dict[str, str] = {}
+    snapshot: SnapshotForm | None = None
+    expected_end: str | None = None
+    redacted: bool = False
+    allow_idle: bool = False
+    measured: MeasureForm | None = None
+    time_limit_minutes: float | None = None
+    placed_members: int | None = None
+
+
+class JobLine(Struct):
+    """A job in one line of a screen. `gpus` is over all members, `places` as in `box[0,1]`.
+
+    For a running elastic gang, `gpus` is over its running members.
+    """
+
+    id: str
+    name: str
+    user: str
+    tenant_id: str
+    state: str
+    reason: str
+    gpus: float
+    members: int
+    priority: int
+    interactive: bool
+    hold: bool
+    tasks: str
+    submitted_at: str | None
+    started_at: str | None
+    max_runtime_minutes: float | None
+    places: list[str]
+    may_change: bool = False
+    expected_start: str | None = None
+    expected_end: str | None = None
+    position: int | None = None
+
+
+class AttemptForm(Struct):
+    """One attempt of a job or task, running or ended."""
+
+    id: str
+    job_id: str
+    task: int | None
+    attempt: int
+    state: str
+    started_at: str | None
+    ended_at: str | None
+    exit_code: int | None
+    signal: int | None
+    detail: str
+    allocation: list[Place]
+    measured: MeasureForm | None = None
+
+
+class ArrayTask(Struct):
+    """One task of an array that has started at least once."""
+
+    id: str
+    task: int
+    state: str
+    attempt: int
+    preemptions: int
+    exit_code: int | None
+    signal: int | None
+    started_at: str | None
+    ended_at: str | None
+
 
 HIDDEN = "***"
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|PRIVATE", re.IGNORECASE)
@@ -108,7 +279,7 @@ class JobViews:
             tenant_id=job.tenant,
             state=row.state.value,
             reason=(row.reason or self._wait_reason(row)) if sees else "",
-            gpus=per(sum(member.gpu_milli for member in members), WHOLE_MILLI) or 0,
+            gpus=in_units(sum(member.gpu_milli for member in members), WHOLE_MILLI) or 0,
             members=len(members),
             priority=job.priority if sees else 0,
             interactive=job.interactive and sees,
@@ -116,7 +287,7 @@ class JobViews:
             tasks="" if job.array is None or not sees else str(job.array.tasks),
             submitted_at=write_time(job.submit_ms),
             started_at=write_time(row.start_ms),
-            max_runtime_minutes=(per(job.max_runtime_ms, MINUTE_MS) or None) if sees else None,
+            max_runtime_minutes=(in_units(job.max_runtime_ms, MINUTE_MS) or None) if sees else None,
             places=_short_places(held),
             may_change=self._caller.may_touch(job.user, job.tenant),
             expected_end=self._expected_end(row),
@@ -233,9 +404,9 @@ class JobViews:
             state=row.state.value,
             reason=row.reason or self._wait_reason(row),
             priority=job.priority,
-            gpu_count=per(job.gpu_milli, WHOLE_MILLI) or 0,
+            gpu_count=in_units(job.gpu_milli, WHOLE_MILLI) or 0,
             gpu_memory_mb=sum(member.gpu_memory_total_mb for member in members),
-            cpu_cores=per(sum(member.cpu_milli for member in members), 1000) or 0,
+            cpu_cores=in_units(sum(member.cpu_milli for member in members), 1000) or 0,
             memory_mb=sum(member.memory_mb for member in members),
             command=list(job.command),
             image=launch.image,
@@ -247,7 +418,7 @@ class JobViews:
             gang_scheduling=job.is_gang or job.gpu_milli > WHOLE_MILLI,
             members=len(members),
             min_members=job.min_members,
-            max_runtime_minutes=per(job.max_runtime_ms, MINUTE_MS) or None,
+            max_runtime_minutes=in_units(job.max_runtime_ms, MINUTE_MS) or None,
             submitted_at=write_time(job.submit_ms),
             started_at=write_time(row.start_ms),
             ended_at=write_time(row.end_ms),
@@ -273,7 +444,7 @@ class JobViews:
     def _time_limit(self, job: Job) -> float | None:
         """Return the limit in force: the job's own or that of the settings; none for a service."""
         limit_ms = 0 if job.service else self._service.core.state.cluster.limit_ms(job)
-        return per(limit_ms, MINUTE_MS) or None
+        return in_units(limit_ms, MINUTE_MS) or None
 
     def _owner_fields(self, job: Job, launch: Launch) -> dict[str, Any]:
         """Return the fields that only the owner sees: sweep, snapshot, notifications."""
@@ -361,7 +532,7 @@ def places(placements: tuple[Placement, ...], task: int | None = None) -> list[P
             gpus=[
                 HeldGpu(
                     index=share.index,
-                    share=per(share.share_milli, WHOLE_MILLI) or 0,
+                    share=in_units(share.share_milli, WHOLE_MILLI) or 0,
                     memory_mb=share.memory_mb,
                     mig_profile=share.mig_profile,
                 )
@@ -369,7 +540,7 @@ def places(placements: tuple[Placement, ...], task: int | None = None) -> list[P
             ],
             member=placement.member,
             task=task,
-            cpu_cores=per(placement.cpu_milli, 1000) or 0,
+            cpu_cores=in_units(placement.cpu_milli, 1000) or 0,
             memory_mb=placement.memory_mb,
         )
         for placement in placements
@@ -431,17 +602,12 @@ def measure_form(measure: Measure, warning: str = "") -> MeasureForm:
 
 def attempt_form(row: AttemptRow, measured: AttemptMeasure | None = None) -> AttemptForm:
     """Return an attempt that has ended."""
-    return AttemptForm(
+    return form_of(
+        AttemptForm,
+        row,
         id=row.allocation_id,
-        job_id=row.job_id,
-        task=row.task,
-        attempt=row.attempt,
-        state=row.state.value,
         started_at=write_time(row.start_ms),
         ended_at=write_time(row.end_ms),
-        exit_code=row.exit_code,
-        signal=row.signal,
-        detail=row.detail,
         allocation=places(row.placements, row.task),
         measured=None if measured is None else measure_form(measured.measure, measured.warning),
     )
@@ -449,14 +615,10 @@ def attempt_form(row: AttemptRow, measured: AttemptMeasure | None = None) -> Att
 
 def task_form(row: TaskRow) -> ArrayTask:
     """Return one array task."""
-    return ArrayTask(
+    return form_of(
+        ArrayTask,
+        row,
         id=f"{row.job_id}_{row.task}",
-        task=row.task,
-        state=row.state.value,
-        attempt=row.attempt,
-        preemptions=row.preemptions,
-        exit_code=row.exit_code,
-        signal=row.signal,
         started_at=write_time(row.start_ms),
         ended_at=write_time(row.end_ms),
     )

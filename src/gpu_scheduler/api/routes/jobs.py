@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.ha.gate import note_stale
@@ -20,6 +21,9 @@ from gpu_scheduler.api.http.operations import (
 )
 from gpu_scheduler.api.http.request import Query, Request, Response, json_response
 from gpu_scheduler.api.routes.job_views import (
+    ArrayTask,
+    AttemptForm,
+    JobForm,
     JobViews,
     attempt_form,
     places,
@@ -49,23 +53,104 @@ from gpu_scheduler.model.job import (
 )
 from gpu_scheduler.store.contract import JobQuery, JobVisibility, SweepCount
 from gpu_scheduler.store.rows import JobRow
-from gpu_scheduler.wire.answers import (
-    ArrayTaskPage,
-    AttemptForm,
-    AttemptList,
-    Changed,
-    JobForm,
-    JobPage,
-    Retried,
-    SweepForm,
-    SweepList,
-    TaskChanged,
-    TaskForm,
-    TaskPage,
-)
 from gpu_scheduler.wire.job_reader import SHELL, read_patch
 from gpu_scheduler.wire.jobs import JobPatch, PriorityRequest, read_tasks
 from gpu_scheduler.wire.times import read_time, write_time
+
+
+class JobPage(Struct):
+    """One page of the requested jobs; `total` counts all of them."""
+
+    jobs: list[JobForm]
+    total: int
+    next_cursor: str | None = None
+
+
+class AttemptList(Struct):
+    """All attempts, the first one first."""
+
+    attempts: list[AttemptForm]
+
+
+class ArrayTaskPage(Struct):
+    """Tasks that have started, by number; `states` has all tasks."""
+
+    job_id: str
+    states: dict[str, str]
+    tasks: list[ArrayTask]
+    next_task: int | None = None
+
+
+class Changed(Struct):
+    """The result of a change to a job."""
+
+    job_id: str
+    status: str
+    message: str
+
+
+class Retried(Struct):
+    """The result of a retry. `tasks` are the requeued tasks of an array, such as 0-3,7.
+
+    `left` is the number of cancelled tasks that were not requeued.
+    """
+
+    job_id: str
+    status: str
+    message: str
+    tasks: str | None = None
+    left: int = 0
+
+
+class TaskForm(Struct):
+    """A job in the short form: pending, running, success or failed."""
+
+    task_id: str
+    status: str
+    command: str
+    priority: int
+    gpu_count: float
+    name: str = ""
+    exit_code: int | None = None
+    created_at: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    reason: str = ""
+
+
+class TaskPage(Struct):
+    """One page of the tasks."""
+
+    tasks: list[TaskForm]
+    total: int
+
+
+class TaskChanged(Struct):
+    """The result of a change to a task; `job_id` equals `task_id`, because a task is a job."""
+
+    task_id: str
+    job_id: str
+    status: str
+    message: str
+
+
+class SweepForm(Struct):
+    """Jobs that were submitted as one sweep; `states` counts them."""
+
+    name: str
+    user: str
+    jobs: int
+    states: dict[str, int]
+    first_job_id: str
+    last_job_id: str
+    submitted_at: str | None
+
+
+class SweepList(Struct):
+    """The caller's own sweeps, the newest first."""
+
+    sweeps: list[SweepForm]
+
 
 SORTS = {
     "number": "number",

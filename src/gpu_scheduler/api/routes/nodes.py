@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
+from msgspec import Meta, Struct
 
 from gpu_scheduler.api.context import Context, expect_admin
-from gpu_scheduler.api.http.operations import Router
-from gpu_scheduler.api.http.request import JSON, Body, Request, Response, decode, json_response
+from gpu_scheduler.api.http.operations import Removed, Router
+from gpu_scheduler.api.http.request import (
+    JSON,
+    Body,
+    Request,
+    Response,
+    decode,
+    form_of,
+    in_units,
+    json_response,
+)
 from gpu_scheduler.api.routes.cluster import free_gpus, node_resources
 from gpu_scheduler.control.messages import (
     ConfirmDead,
@@ -28,29 +38,172 @@ from gpu_scheduler.engine.state.node_resources import NodeResources
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, UnknownThing, WrongState
 from gpu_scheduler.model.identity import JoinToken, NodeKey
 from gpu_scheduler.model.node import Node, NodeState
-from gpu_scheduler.wire.access import (
-    JoinTokenForm,
-    JoinTokenList,
-    JoinTokenRequest,
-    NewJoinToken,
-    NodeKeyForm,
-    NodeKeyList,
-)
-from gpu_scheduler.wire.answers import Removed
 from gpu_scheduler.wire.handshake import JoinText, certificate_pin, encode_base64, secret_hash
-from gpu_scheduler.wire.nodes import (
-    AdapterForm,
-    ClosedForm,
-    CordonRequest,
-    DrainRequest,
-    NodeDetail,
-    NodeForm,
-    NodeList,
-    NodePatch,
-    NodeRemoved,
-)
-from gpu_scheduler.wire.tenants import per
 from gpu_scheduler.wire.times import write_time
+
+DAY_S = 86_400
+Reason = Annotated[str, Meta(max_length=256)]
+
+
+class ClosedForm(Struct):
+    """Why a node takes no new work; a draining node requeues what still runs at `requeue_at`.
+
+    `is_fault`: a failed prolog or epilog closed it, not a user.
+    """
+
+    by: str
+    reason: str
+    since: str | None
+    drains: bool
+    requeue_at: str | None
+    is_fault: bool = False
+
+
+class AdapterForm(Struct):
+    """A port of a network adapter."""
+
+    name: str
+    port: int
+    link: str
+    rate_gbps: int
+    numa_node: int
+    active: bool
+
+
+class NodeForm(Struct):
+    """A node: its resources, and how much of them is free.
+
+    `state` is online, cordoned, draining (jobs still run), drained, or, without heartbeats:
+    suspect, lost or dead. `silent_since` is the time of the last heartbeat.
+    """
+
+    id: str
+    state: str
+    gpus: int
+    free_gpus: int
+    cpu_cores: float
+    free_cpu_cores: float
+    memory_mb: int
+    free_memory_mb: int
+    gpu_models: list[str]
+    labels: dict[str, str]
+    rack: str
+    running: int
+    problem: str = ""
+    closed: ClosedForm | None = None
+    address: str = ""
+    version: str = ""
+    silent_since: str | None = None
+
+
+class NodeDetail(NodeForm, kw_only=True):
+    """One node with its running jobs (or tasks) and its inventory."""
+
+    jobs: list[str]
+    islands: list[list[int]]
+    numa_nodes: int
+    direct_storage: bool
+    adapters: list[AdapterForm]
+
+
+class NodeList(Struct):
+    """All nodes, in the order in which they joined."""
+
+    nodes: list[NodeForm]
+
+
+class CordonRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Why a node shall take no new work."""
+
+    reason: Reason = ""
+
+
+class DrainRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """How to drain a node.
+
+    Running jobs may finish; after `deadline_seconds`, or at once with `requeue`, they are stopped
+    and requeued.
+    """
+
+    reason: Reason = ""
+    deadline_seconds: Annotated[float, Meta(ge=0, le=366 * DAY_S)] | None = None
+    requeue: bool = False
+
+
+class NodePatch(Struct, forbid_unknown_fields=True):
+    """Labels to set; null removes a label."""
+
+    labels: Annotated[
+        dict[Annotated[str, Meta(max_length=63)], Annotated[str, Meta(max_length=63)] | None],
+        Meta(min_length=1, max_length=100),
+    ]
+
+
+class NodeRemoved(Struct):
+    """A node was removed."""
+
+    id: str
+    message: str
+
+
+NodeName = Annotated[str, Meta(max_length=63, pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class JoinTokenRequest(Struct, forbid_unknown_fields=True):
+    """A token for new nodes: for `uses` nodes, or only for those in `nodes`."""
+
+    uses: Annotated[int, Meta(ge=1, le=100_000)] = 1
+    nodes: Annotated[list[NodeName], Meta(max_length=10_000)] = []
+    name: Annotated[str, Meta(max_length=256)] = ""
+    expires_in_seconds: Annotated[float, Meta(gt=0, le=36_500 * 86_400)] = 3600
+
+
+class JoinTokenForm(Struct):
+    """A token for new nodes. `state` is active, expired, revoked or used up."""
+
+    id: str
+    name: str
+    nodes: list[str]
+    uses: int
+    used: int
+    state: str
+    created_by: str
+    created_at: str | None
+    expires_at: str | None
+    revoked_at: str | None
+
+
+class NewJoinToken(JoinTokenForm, kw_only=True):
+    """A new token with its secret, which is shown only once."""
+
+    token: str
+
+
+class JoinTokenList(Struct):
+    """All tokens for new nodes, the newest first."""
+
+    tokens: list[JoinTokenForm]
+
+
+class NodeKeyForm(Struct):
+    """The key of a node. `state` is active, expired or revoked."""
+
+    node: str
+    fingerprint: str
+    state: str
+    token_id: str
+    issued_at: str | None
+    expires_at: str | None
+    revoked_at: str | None
+
+
+class NodeKeyList(Struct):
+    """The keys of all nodes that have joined, by name; the authority's pin and certificate."""
+
+    keys: list[NodeKeyForm]
+    pin: str
+    authority: str
+
 
 _CORDON = msgspec.json.Decoder(CordonRequest)
 _DRAIN = msgspec.json.Decoder(DrainRequest)
@@ -200,17 +353,7 @@ def _detail(context: Context, request: Request) -> Response:
             islands=[indices for _, indices in sorted(islands.items())],
             numa_nodes=resources.node.numa_nodes,
             direct_storage=resources.node.direct_storage,
-            adapters=[
-                AdapterForm(
-                    name=adapter.name,
-                    port=adapter.port,
-                    link=adapter.link,
-                    rate_gbps=adapter.rate_gbps,
-                    numa_node=adapter.numa_node,
-                    active=adapter.active,
-                )
-                for adapter in resources.node.adapters
-            ],
+            adapters=[form_of(AdapterForm, adapter) for adapter in resources.node.adapters],
         )
     )
 
@@ -225,8 +368,8 @@ def _fields(context: Context, resources: NodeResources) -> dict[str, Any]:
         "state": shown_state(node, running),
         "gpus": node.gpu_count,
         "free_gpus": free_gpus(resources),
-        "cpu_cores": per(node.cpu_milli, 1000) or 0,
-        "free_cpu_cores": per(resources.free_cpu, 1000) or 0,
+        "cpu_cores": in_units(node.cpu_milli, 1000) or 0,
+        "free_cpu_cores": in_units(resources.free_cpu, 1000) or 0,
         "memory_mb": node.memory_mb,
         "free_memory_mb": resources.free_memory,
         "gpu_models": sorted({device.model for device in node.devices}),
@@ -254,13 +397,11 @@ def _closed(node: Node) -> ClosedForm | None:
     closed = node.closed
     if closed is None:
         return None
-    return ClosedForm(
-        by=closed.by,
-        reason=closed.reason,
+    return form_of(
+        ClosedForm,
+        closed,
         since=write_time(closed.since_ms),
-        drains=closed.drains,
         requeue_at=write_time(closed.requeue_ms),
-        is_fault=closed.is_fault,
     )
 
 
@@ -268,7 +409,6 @@ def _closed(node: Node) -> ClosedForm | None:
 
 _REQUEST = msgspec.json.Decoder(JoinTokenRequest)
 SECRET_BYTES = 32
-DAY_S = 86_400
 LONGEST_NAME = 64
 
 
@@ -385,14 +525,10 @@ def _token_form(token: JoinToken, now_ms: int) -> JoinTokenForm:
     state = "expired" if token.expires_ms <= now_ms else "active"
     if token.used >= token.uses:
         state = "used up"
-    return JoinTokenForm(
-        id=token.id,
-        name=token.name,
-        nodes=list(token.nodes),
-        uses=token.uses,
-        used=token.used,
+    return form_of(
+        JoinTokenForm,
+        token,
         state="revoked" if token.revoked_ms else state,
-        created_by=token.created_by,
         created_at=write_time(token.created_ms),
         expires_at=write_time(token.expires_ms),
         revoked_at=write_time(token.revoked_ms or None),
@@ -401,11 +537,10 @@ def _token_form(token: JoinToken, now_ms: int) -> JoinTokenForm:
 
 def _key_form(key: NodeKey, now_ms: int) -> NodeKeyForm:
     state = "expired" if key.expires_ms <= now_ms else "active"
-    return NodeKeyForm(
-        node=key.node,
-        fingerprint=key.fingerprint,
+    return form_of(
+        NodeKeyForm,
+        key,
         state="revoked" if key.revoked_ms else state,
-        token_id=key.token_id,
         issued_at=write_time(key.issued_ms),
         expires_at=write_time(key.expires_ms),
         revoked_at=write_time(key.revoked_ms or None),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import Router
 from gpu_scheduler.api.http.request import Request, Response, json_response
@@ -11,8 +13,41 @@ from gpu_scheduler.notify.event_rules import default_target
 from gpu_scheduler.notify.outbox import ADDRESSES, Lane
 from gpu_scheduler.notify.service import Notifications
 from gpu_scheduler.settings.fields import Target
-from gpu_scheduler.wire.answers import TargetForm, TargetList, TargetTested
 from gpu_scheduler.wire.times import write_time
+
+
+class TargetForm(Struct):
+    """A notification target. Its queue and errors are for admins."""
+
+    name: str
+    kind: str
+    events: list[str]
+    tenants: list[str]
+    for_jobs: bool
+    is_default: bool
+    waiting: int | None = None
+    oldest_at: str | None = None
+    next_try_at: str | None = None
+    last_error: str | None = None
+    delivered: int | None = None
+    failed_tries: int | None = None
+    given_up: int | None = None
+
+
+class TargetList(Struct):
+    """All targets that the caller may use."""
+
+    targets: list[TargetForm]
+    job_webhooks: bool
+
+
+class TargetTested(Struct):
+    """Whether a test notification was delivered, and if not, why."""
+
+    target: str
+    delivered: bool
+    error: str = ""
+
 
 router = Router("notifications")
 

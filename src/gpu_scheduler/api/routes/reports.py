@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import Parameter, Router, integer_parameter
-from gpu_scheduler.api.http.request import Request, Response, json_response
+from gpu_scheduler.api.http.request import Request, Response, form_of, json_response
 from gpu_scheduler.ledger.cost import CSV_HEADER, UJ_PER_KWH, Bill, PriceList
 from gpu_scheduler.ledger.report import (
     ForecastAccuracy,
@@ -35,24 +35,157 @@ from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Allocation, Placement
 from gpu_scheduler.store.contract import JobQuery, Store
 from gpu_scheduler.store.rows import AttemptRow, JobRow, TaskRow
-from gpu_scheduler.wire.answers import UsageForm, UsageList
-from gpu_scheduler.wire.reports import (
-    FORMS,
-    AccountForm,
-    DeviceForm,
-    IdlerForm,
-    Invoice,
-    InvoiceLine,
-    ReportForm,
-    SliceForm,
-    Span,
-    SpreadForm,
-    SumsForm,
-    read_span,
-    read_zone,
-)
+from gpu_scheduler.wire.periods import FORMS, Span, read_span, read_zone
 from gpu_scheduler.wire.tenants import GPU_HOUR
 from gpu_scheduler.wire.times import write_time
+
+
+class SpreadForm(Struct):
+    """The distribution of durations."""
+
+    count: int
+    mean_seconds: float
+    median_seconds: float
+    p90_seconds: float
+    max_seconds: float
+
+
+class SumsForm(Struct):
+    """Usage and results of jobs. Energy and utilisation are null without measurements."""
+
+    gpu_hours: float
+    gpu_memory_gb_hours: float
+    cpu_hours: float
+    memory_gb_hours: float
+    energy_kwh: float
+    mean_utilisation_percent: float | None
+    started: int
+    completed: int
+    failed: int
+    cancelled: int
+    preempted: int
+    cost: float
+
+
+class AccountForm(Struct):
+    """One tenant, or one user of it."""
+
+    tenant_id: str
+    user: str | None
+    sums: SumsForm
+    waits: SpreadForm
+    run_times: SpreadForm
+
+
+class SliceForm(Struct):
+    """One hour or day of the period."""
+
+    start: str
+    gpu_hours: float
+    energy_kwh: float
+    started: int
+    completed: int
+    failed: int
+    preempted: int
+
+
+class DeviceForm(Struct):
+    """One GPU: how much of the time it was allocated, and its utilisation."""
+
+    node: str
+    index: int
+    model: str
+    allocated_percent: float
+    gpu_hours: float
+    mean_utilisation_percent: float | None
+    peak_utilisation_percent: int | None
+    energy_kwh: float | None
+    peak_temperature_c: int | None
+
+
+class IdlerForm(Struct):
+    """An attempt that used little of its GPUs."""
+
+    job_id: str
+    task: int | None
+    name: str
+    user: str
+    tenant_id: str
+    gpu_hours: float
+    mean_utilisation_percent: float
+    peak_utilisation_percent: int
+
+
+class ReportForm(Struct):
+    """The report of a period, as far as the caller may see it."""
+
+    period: str
+    start: str
+    end: str
+    time_zone: str
+    until: str
+    currency: str
+    total: SumsForm
+    waits: SpreadForm
+    run_times: SpreadForm
+    tenants: list[AccountForm]
+    users: list[AccountForm]
+    gpus: list[DeviceForm]
+    slices: list[SliceForm]
+    low_utilisation: list[IdlerForm]
+
+
+class InvoiceLine(Struct):
+    """One item of one user."""
+
+    tenant: str
+    user: str
+    item: str
+    model: str
+    amount: str
+    unit: str
+    price: str
+    cost: str
+    currency: str
+
+
+class Invoice(Struct):
+    """The cost of a period. Amounts of money are strings, so that no digit is lost."""
+
+    period: str
+    start: str
+    end: str
+    until: str
+    is_final: bool
+    currency: str
+    lines: list[InvoiceLine]
+    tenants: dict[str, str]
+    total: str
+
+
+class UsageForm(Struct):
+    """The usage of an account. Without a user: all users of the tenant together."""
+
+    tenant_id: str
+    user: str | None
+    period: str
+    gpu_hours: float
+    gpu_memory_gb_hours: float
+    cpu_hours: float
+    memory_gb_hours: float
+    completed: int
+    failed: int
+    cancelled: int
+    preemptions: int
+    lost_gpu_hours: float
+    energy_kwh: float = 0
+
+
+class UsageList(Struct):
+    """Accounts by tenant, user and period."""
+
+    usage: list[UsageForm]
+
 
 _GB_HOUR = 1024 * HOUR_MS
 _MICRO = 10**6
@@ -153,18 +286,15 @@ def _tenant(found: Report, tenant: str, costs: dict[tuple[str, str], int]) -> Ac
 
 def _sums(sums: UsageSums, cost_micro: int) -> SumsForm:
     mean = sums.busy_percent_ms / sums.measured_ms if sums.measured_ms else None
-    return SumsForm(
+    return form_of(
+        SumsForm,
+        sums,
         gpu_hours=round(sums.gpu_milli_ms / GPU_HOUR_MILLI_MS, 6),
         gpu_memory_gb_hours=round(sums.gpu_memory_mb_ms / _GB_HOUR, 6),
         cpu_hours=round(sums.cpu_milli_ms / GPU_HOUR_MILLI_MS, 6),
         memory_gb_hours=round(sums.memory_mb_ms / _GB_HOUR, 6),
         energy_kwh=round(sums.energy_uj / UJ_PER_KWH, 6),
         mean_utilisation_percent=None if mean is None else round(mean, 1),
-        started=sums.started,
-        completed=sums.completed,
-        failed=sums.failed,
-        cancelled=sums.cancelled,
-        preempted=sums.preempted,
         cost=cost_micro / _MICRO,
     )
 
@@ -181,14 +311,12 @@ def _spread(values: Iterable[int]) -> SpreadForm:
 
 
 def _slice(start_ms: int, sums: UsageSums) -> SliceForm:
-    return SliceForm(
+    return form_of(
+        SliceForm,
+        sums,
         start=write_time(start_ms) or "",
         gpu_hours=round(sums.gpu_milli_ms / GPU_HOUR_MILLI_MS, 6),
         energy_kwh=round(sums.energy_uj / UJ_PER_KWH, 6),
-        started=sums.started,
-        completed=sums.completed,
-        failed=sums.failed,
-        preempted=sums.preempted,
     )
 
 
@@ -216,11 +344,10 @@ def _device(place: tuple[str, int], found: Report, devices: Devices, span_ms: in
 
 def _idler(run: Run) -> IdlerForm:
     interval = run.interval
-    return IdlerForm(
-        job_id=interval.job_id,
-        task=interval.task,
+    return form_of(
+        IdlerForm,
+        interval,
         name=run.name,
-        user=interval.user,
         tenant_id=interval.tenant,
         gpu_hours=round(interval.gpu_milli_ms / GPU_HOUR_MILLI_MS, 3),
         mean_utilisation_percent=round(run.mean_percent or 0.0, 1),
@@ -529,7 +656,9 @@ def _rows(store: Store, kept: Period, now_ms: int) -> list[TotalRow]:
 
 def _usage_form(row: TotalRow, period: str) -> UsageForm:
     totals = Totals(*row[3])
-    return UsageForm(
+    return form_of(
+        UsageForm,
+        totals,
         tenant_id=row[1],
         user=row[2],
         period=period,
@@ -537,10 +666,6 @@ def _usage_form(row: TotalRow, period: str) -> UsageForm:
         gpu_memory_gb_hours=round(totals.gpu_memory_mb_ms / GIB_HOUR, 6),
         cpu_hours=round(totals.cpu_milli_ms / GPU_HOUR, 6),
         memory_gb_hours=round(totals.memory_mb_ms / GIB_HOUR, 6),
-        completed=totals.completed,
-        failed=totals.failed,
-        cancelled=totals.cancelled,
-        preemptions=totals.preemptions,
         lost_gpu_hours=round(totals.lost_gpu_milli_ms / GPU_HOUR, 6),
         energy_kwh=round(totals.energy_uj / UJ_PER_WH / 1000, 6),
     )
@@ -601,13 +726,9 @@ async def get_estimates(context: Context, request: Request) -> Response:
 
 
 def _accuracy_form(one: ForecastAccuracy) -> JudgementForm:
-    return JudgementForm(
-        basis=one.basis,
-        judged=one.judged,
-        kept=one.kept,
-        kept_percent=one.kept_percent,
-        late=one.late,
-        early=one.early,
+    return form_of(
+        JudgementForm,
+        one,
         median_error_seconds=one.median_error_ms / 1000,
         p90_error_seconds=one.p90_error_ms / 1000,
     )

@@ -9,7 +9,7 @@ from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.expected_times import describe_reason
 from gpu_scheduler.api.ha.gate import note_stale
 from gpu_scheduler.api.http.operations import Router
-from gpu_scheduler.api.http.request import JSON, Request, Response, decode, json_response
+from gpu_scheduler.api.http.request import JSON, Request, Response, decode, form_of, json_response
 from gpu_scheduler.api.interfaces import ExtraWrites
 from gpu_scheduler.api.routes.submit import reader_for
 from gpu_scheduler.control.effects import Outcome
@@ -236,30 +236,23 @@ def _node_of(state: ControlState, replica: Replica) -> Node | None:
 def _form(context: Context, service: Service) -> ServiceForm:
     state = context.service.core.state
     job = service.job
-    return ServiceForm(
-        id=service.id,
-        name=service.name,
+    return form_of(
+        ServiceForm,
+        service,
         tenant_id=service.tenant,
-        user=service.user,
         state=shown_state(state, service),
-        replicas=service.replicas,
         ready=service.ready_count,
         updated=service.updated_count,
-        restarts=service.restarts,
-        generation=service.generation,
-        port=service.port,
         gpu_count=job.gpu_milli / WHOLE_MILLI,
         priority=job.priority,
         preemptible=job.preemptible,
         requeue_on_node_loss=job.requeue_on_node_loss,
-        surge=service.surge,
         command=list(service.launch.argv),
         image=service.launch.image,
         restart=restart_form(service.restart),
         readiness=None if service.probe is None else readiness_form(service.probe),
         made_at=write_time(service.made_ms),
         changed_at=write_time(service.changed_ms),
-        problem=service.problem,
         members=[
             _replica(context, service, replica)
             for replica in sorted(service.members, key=lambda r: (r.index, r.job_id))
@@ -294,17 +287,15 @@ def _replica(context: Context, service: Service, replica: Replica) -> ReplicaFor
     record = state.jobs.get(replica.job_id)
     node = _node_of(state, replica)
     replica_state = "over" if record is None else record.state.value
-    return ReplicaForm(
+    return form_of(
+        ReplicaForm,
+        replica,
         replica=replica.index,
-        job_id=replica.job_id,
         state="stopping" if replica.leaving else replica_state,
         ready=replica.ready and node is not None and not node.silent_ms,
         is_current=replica.generation == service.generation,
         node="" if node is None else node.id,
         host="" if node is None else host_of(node),
-        port=replica.port,
-        restarts=replica.restarts,
-        last_end=replica.last_end,
         detail=_detail(context, replica),
         since=write_time(replica.since_ms),
     )

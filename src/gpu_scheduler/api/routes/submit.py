@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.expected_times import expected_times_of_new
@@ -33,10 +34,52 @@ from gpu_scheduler.control.messages import Submit, SubmitAll, SubmitSeries
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, SchedulerError
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.store.rows import EnvironmentRow
-from gpu_scheduler.wire.answers import Submitted, SubmittedMany, TaskAccepted, Validated
 from gpu_scheduler.wire.job_reader import JobReader, Submission
 from gpu_scheduler.wire.jobs import JobRequest, TaskRequest
 from gpu_scheduler.wire.times import write_time
+
+
+class Submitted(Struct):
+    """One job was accepted and stored."""
+
+    job_id: str
+    status: str = "submitted"
+    message: str = "Job submitted successfully"
+    tasks: int = 1
+
+
+class SubmittedMany(Struct):
+    """All jobs of the request were accepted; ids in the order of the request."""
+
+    job_ids: list[str]
+    count: int
+    status: str = "submitted"
+
+
+class Validated(Struct):
+    """Jobs would be accepted; nothing was stored. Times are those of the first job.
+
+    `warnings` are reasons for which an accepted job would not start.
+    """
+
+    count: int
+    tasks: int
+    position: int | None = None
+    expected_start: str | None = None
+    basis: str = ""
+    start_unknown: str = ""
+    expected_end: str | None = None
+    end_unknown: str = ""
+    warnings: list[str] = []
+    status: str = "valid"
+
+
+class TaskAccepted(Struct):
+    """A task was accepted."""
+
+    task_id: str
+    status: str = "pending"
+
 
 _JOB = msgspec.json.Decoder(JobRequest)
 _OBJECTS = msgspec.json.Decoder(list[dict[str, Any]])

@@ -7,10 +7,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from gpu_scheduler.api.context import Context, expect_admin
-from gpu_scheduler.api.http.operations import Parameter, Router
-from gpu_scheduler.api.http.request import JSON, Request, Response, decode, json_response
+from gpu_scheduler.api.http.operations import Parameter, Removed, Router
+from gpu_scheduler.api.http.request import (
+    JSON,
+    Request,
+    Response,
+    decode,
+    form_of,
+    in_units,
+    json_response,
+)
 from gpu_scheduler.api.interfaces import ExtraWrites
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.jobs.submit import period_of, spent, user_quota, waiting_of
@@ -20,23 +29,81 @@ from gpu_scheduler.engine.quota.rules import Amounts
 from gpu_scheduler.ledger.decayed_usage import Account, account_of
 from gpu_scheduler.model.errors import AlreadyExists, WrongState
 from gpu_scheduler.model.identity import DEFAULT_TENANT, Caller
-from gpu_scheduler.model.tenant import Quota, Tenant
-from gpu_scheduler.wire.answers import Removed
+from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI, Quota, Tenant
 from gpu_scheduler.wire.tenants import (
     GPU_HOUR,
+    LIMITS,
     MAX_ID,
     TENANT_ID,
-    LimitForm,
-    LimitList,
-    TenantForm,
-    TenantList,
+    USER_LIMITS,
     TenantPatch,
     TenantRequest,
-    per,
     read_tenant,
-    write_tenant,
 )
 from gpu_scheduler.wire.times import write_time
+
+
+class TenantForm(Struct):
+    """A tenant with its limits (null: none) and its current usage."""
+
+    id: str
+    name: str
+    max_gpus: float | None
+    max_gpu_memory_mb: int | None
+    max_cpu_cores: float | None
+    max_memory_mb: int | None
+    max_concurrent_jobs: int | None
+    max_gpu_hours: float | None
+    priority_tier: str
+    fair_share_weight: float
+    allow_preemption: bool
+    can_preempt_others: bool
+    max_preemptions: int
+    elastic: bool
+    current_gpus: float = 0
+    current_gpu_memory_mb: int = 0
+    current_cpu_cores: float = 0
+    current_memory_mb: int = 0
+    current_jobs: int = 0
+    used_gpu_hours: float = 0
+    max_pending_jobs: int | None = None
+    budget_period: str | None = None
+    user_max_gpus: float | None = None
+    user_max_jobs: int | None = None
+    user_max_pending_jobs: int | None = None
+    user_max_gpu_hours: float | None = None
+    linux_groups: list[str] = []
+    users: list[str] = []
+    admins: list[str] = []
+
+
+class TenantList(Struct):
+    """All tenants, by id."""
+
+    tenants: list[TenantForm]
+
+
+class LimitForm(Struct):
+    """One limit of a user (without a user: of the tenant), its usage and what is left.
+
+    `turns_at` is the start of the next budget period.
+    """
+
+    tenant_id: str
+    user: str | None
+    resource: str
+    limit: float
+    used: float
+    left: float
+    period: str | None = None
+    turns_at: str | None = None
+
+
+class LimitList(Struct):
+    """All limits that apply to a user in a tenant."""
+
+    limits: list[LimitForm]
+
 
 _REQUEST = msgspec.json.Decoder(TenantRequest)
 _PATCH = msgspec.json.Decoder(TenantPatch)
@@ -192,17 +259,30 @@ def _check_name(context: Context, tenant: Tenant) -> None:
 
 def _form(context: Context, tenant: Tenant) -> TenantForm:
     state = context.service.core.state
-    form = write_tenant(tenant)
-    held = state.cluster.holdings.tenants.get(tenant.id)
-    if held is not None:
-        form.current_gpus = per(held.gpu_milli, 1000) or 0
-        form.current_gpu_memory_mb = held.gpu_memory_mb
-        form.current_cpu_cores = per(held.cpu_milli, 1000) or 0
-        form.current_memory_mb = held.memory_mb
-        form.current_jobs = held.jobs
-    used, _ = spent(state, tenant.id, context.service.now_ms())
-    form.used_gpu_hours = round(used / GPU_HOUR, 6)
-    return form
+    held = state.cluster.holdings.tenants.get(tenant.id) or Amounts()
+    used_milli_ms, _ = spent(state, tenant.id, context.service.now_ms())
+    return tenant_form(tenant, held, used_milli_ms)
+
+
+def tenant_form(tenant: Tenant, held: Amounts, used_milli_ms: int) -> TenantForm:
+    """Return the JSON form of a tenant with its limits, what it holds, and its GPU time."""
+    limits = {name: in_units(getattr(tenant.quota, field), unit) for name, field, unit in LIMITS}
+    limits |= {
+        name: in_units(getattr(tenant.user_quota, field), unit) for name, field, unit in USER_LIMITS
+    }
+    return form_of(
+        TenantForm,
+        tenant,
+        **limits,
+        priority_tier=tenant.tier.value,
+        fair_share_weight=tenant.weight_milli / WEIGHT_ONE_MILLI,
+        current_gpus=in_units(held.gpu_milli, 1000),
+        current_gpu_memory_mb=held.gpu_memory_mb,
+        current_cpu_cores=in_units(held.cpu_milli, 1000),
+        current_memory_mb=held.memory_mb,
+        current_jobs=held.jobs,
+        used_gpu_hours=round(used_milli_ms / GPU_HOUR, 6),
+    )
 
 
 # Limits
@@ -262,7 +342,7 @@ def _limits(
             tenant_id=tenant,
             user=user,
             resource=resource,
-            limit=per(limit, unit) or 0,
+            limit=in_units(limit, unit) or 0,
             used=round(current / unit, 6),
             left=round(max(0, limit - current) / unit, 6),
         )

@@ -25,6 +25,7 @@ from gpu_scheduler.api.ha.gate import (
     reject,
     with_headers,
 )
+from gpu_scheduler.api.http.errors import ErrorForm
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import Command
@@ -38,7 +39,6 @@ from gpu_scheduler.model.measurements import NodeReadings
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.rows import AuditRow, EventRow
-from gpu_scheduler.wire.answers import ErrorForm
 
 MAX_AGE_S = 2.0
 RELOAD_RATIO = 10

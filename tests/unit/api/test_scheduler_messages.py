@@ -3,26 +3,23 @@
 import msgspec
 import pytest
 
-from gpu_scheduler.wire import scheduler_pb2 as pb
-from gpu_scheduler.wire.answers import (
-    ClusterStatus,
-    EventForm,
-    JobForm,
-    JobPage,
-    PoolUse,
-    Submitted,
-    Validated,
-)
-from gpu_scheduler.wire.jobs import JobRequest, MemberRequest
-from gpu_scheduler.wire.scheduler_forms import (
-    LIMITS,
+from gpu_scheduler.api.grpc.scheduler_service import (
+    REMOVABLE_LIMITS,
     event_of,
     job_form,
-    job_of,
     list_query,
+    message_of,
     quota_form,
 )
-from gpu_scheduler.wire.tenants import TenantForm, TenantPatch
+from gpu_scheduler.api.routes.cluster import ClusterStatus, PoolUse
+from gpu_scheduler.api.routes.events import EventForm
+from gpu_scheduler.api.routes.job_views import JobForm
+from gpu_scheduler.api.routes.jobs import JobPage
+from gpu_scheduler.api.routes.submit import Submitted, Validated
+from gpu_scheduler.api.routes.tenants import TenantForm
+from gpu_scheduler.wire import scheduler_pb2 as pb
+from gpu_scheduler.wire.jobs import JobRequest, MemberRequest
+from gpu_scheduler.wire.tenants import TenantPatch
 
 OWN = {"priority_name", "member_specs"}
 """Other ways to say what REST says by another type of the same field."""
@@ -53,8 +50,8 @@ def test_grpc_has_every_field_of_rest(form: type, message: type, own: set[str]) 
 def test_every_tenant_limit_can_be_changed_and_removed() -> None:
     changes = {field.name for field in msgspec.structs.fields(TenantPatch)}
     known = set(pb.UpdateTenantQuotaRequest.DESCRIPTOR.fields_by_name)
-    assert known & changes >= LIMITS
-    assert {name for name in changes if "max_" in name} - {"max_preemptions"} <= LIMITS
+    assert known & changes >= REMOVABLE_LIMITS
+    assert {name for name in changes if "max_" in name} - {"max_preemptions"} <= REMOVABLE_LIMITS
 
 
 def test_job_with_every_field_is_accepted_by_rest() -> None:
@@ -96,7 +93,9 @@ def test_limit_is_changed_kept_or_removed() -> None:
 
 
 def test_fields_of_newer_leader_are_ignored() -> None:
-    job = job_of({"id": "job-1", "brand_new": 1, "submitted_at": "2026-01-02T03:04:05Z"})
+    job = message_of(
+        pb.Job, {"id": "job-1", "brand_new": 1, "submitted_at": "2026-01-02T03:04:05Z"}
+    )
     assert (job.id, job.submitted_at.seconds) == ("job-1", 1767323045)
     event = event_of({"sequence": 1, "at": "2026-01-02T03:04:05Z", "data": {"n": 1, "x": "y"}})
     assert dict(event.data) == {"n": "1", "x": "y"}

@@ -1,4 +1,8 @@
-"""The JSON schemas of reports and invoices, and the syntax of their periods."""
+"""The syntax of periods: `today`, `week`, `month`, `2026-10`, `2026-10-01..2026-10-15`.
+
+Text, the current time and a time zone come in; milliseconds go out. Days begin at midnight of the
+zone, also when its clocks change.
+"""
 
 from __future__ import annotations
 
@@ -7,137 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
-from msgspec import Struct
-
 from gpu_scheduler.model.errors import InvalidRequest
-
-
-class SpreadForm(Struct):
-    """The distribution of durations."""
-
-    count: int
-    mean_seconds: float
-    median_seconds: float
-    p90_seconds: float
-    max_seconds: float
-
-
-class SumsForm(Struct):
-    """Usage and results of jobs. Energy and utilisation are null without measurements."""
-
-    gpu_hours: float
-    gpu_memory_gb_hours: float
-    cpu_hours: float
-    memory_gb_hours: float
-    energy_kwh: float
-    mean_utilisation_percent: float | None
-    started: int
-    completed: int
-    failed: int
-    cancelled: int
-    preempted: int
-    cost: float
-
-
-class AccountForm(Struct):
-    """One tenant, or one user of it."""
-
-    tenant_id: str
-    user: str | None
-    sums: SumsForm
-    waits: SpreadForm
-    run_times: SpreadForm
-
-
-class SliceForm(Struct):
-    """One hour or day of the period."""
-
-    start: str
-    gpu_hours: float
-    energy_kwh: float
-    started: int
-    completed: int
-    failed: int
-    preempted: int
-
-
-class DeviceForm(Struct):
-    """One GPU: how much of the time it was allocated, and its utilisation."""
-
-    node: str
-    index: int
-    model: str
-    allocated_percent: float
-    gpu_hours: float
-    mean_utilisation_percent: float | None
-    peak_utilisation_percent: int | None
-    energy_kwh: float | None
-    peak_temperature_c: int | None
-
-
-class IdlerForm(Struct):
-    """An attempt that used little of its GPUs."""
-
-    job_id: str
-    task: int | None
-    name: str
-    user: str
-    tenant_id: str
-    gpu_hours: float
-    mean_utilisation_percent: float
-    peak_utilisation_percent: int
-
-
-class ReportForm(Struct):
-    """The report of a period, as far as the caller may see it."""
-
-    period: str
-    start: str
-    end: str
-    time_zone: str
-    until: str
-    currency: str
-    total: SumsForm
-    waits: SpreadForm
-    run_times: SpreadForm
-    tenants: list[AccountForm]
-    users: list[AccountForm]
-    gpus: list[DeviceForm]
-    slices: list[SliceForm]
-    low_utilisation: list[IdlerForm]
-
-
-class InvoiceLine(Struct):
-    """One item of one user."""
-
-    tenant: str
-    user: str
-    item: str
-    model: str
-    amount: str
-    unit: str
-    price: str
-    cost: str
-    currency: str
-
-
-class Invoice(Struct):
-    """The cost of a period. Amounts of money are strings, so that no digit is lost."""
-
-    period: str
-    start: str
-    end: str
-    until: str
-    is_final: bool
-    currency: str
-    lines: list[InvoiceLine]
-    tenants: dict[str, str]
-    total: str
-
-
-# The syntax of periods: `today`, `week`, `month`, `2026-10`, `2026-10-01..2026-10-15`. Text, the
-# current time and a time zone come in; milliseconds go out. Days begin at midnight of the zone,
-# also when its clocks change.
 
 HOUR_MS = 3_600_000
 SHORT_MS = 2 * 24 * HOUR_MS
