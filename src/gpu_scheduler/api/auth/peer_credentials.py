@@ -15,7 +15,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from gpu_scheduler.api.auth.accounts import Directory
 from gpu_scheduler.model.identity import Caller, Role
@@ -40,6 +40,12 @@ class Peer:
 
 
 UNKNOWN = Peer(uid=None)
+
+
+def peer_in(scope: Any) -> Peer:
+    """Return the peer of a request, which its listener has put into the ASGI scope."""
+    peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
+    return peer
 
 
 class Authenticator(Protocol):

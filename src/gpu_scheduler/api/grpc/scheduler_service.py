@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -23,6 +23,7 @@ from google.protobuf.message import Message
 from gpu_scheduler.api.grpc.errors import Context, abort_with, peer_of_call
 from gpu_scheduler.api.http.errors import ErrorForm, internal_error_form
 from gpu_scheduler.api.http.operations import V1
+from gpu_scheduler.api.http.request import AsgiApp
 from gpu_scheduler.wire import scheduler_pb2 as pb
 from gpu_scheduler.wire.tenants import LIMITS, USER_LIMITS
 
@@ -36,7 +37,6 @@ TIMESTAMP = "google.protobuf.Timestamp"
 REMOVABLE_LIMITS = {name for name, _, _ in (*LIMITS, *USER_LIMITS)} | {"budget_period"}
 """The limits of a tenant that can be removed."""
 AnyMessage = TypeVar("AnyMessage", bound=Message)
-AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 _ERROR = msgspec.json.Decoder(ErrorForm)
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode

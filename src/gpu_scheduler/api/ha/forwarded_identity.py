@@ -13,7 +13,6 @@ import base64
 import hashlib
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,15 +22,20 @@ import structlog
 
 from gpu_scheduler.api.auth.accounts import Accounts
 from gpu_scheduler.api.auth.peer_credentials import Peer
-from gpu_scheduler.api.ha.gate import AsgiApp, LeadershipStatus
+from gpu_scheduler.api.ha.gate import LeadershipStatus
 from gpu_scheduler.api.http.errors import error_form
 from gpu_scheduler.api.http.idempotency import HEADER as KEY
 from gpu_scheduler.api.http.request import (
     WEBSOCKET_RESPONSE,
+    AsgiApp,
     ClientGone,
+    Receive,
     Request,
     Response,
+    Scope,
+    Send,
     encode,
+    request_target,
     send_response,
 )
 from gpu_scheduler.model.errors import CallerError, NotLeader, SchedulerError
@@ -186,10 +190,6 @@ def _signature(secret: bytes, text: bytes) -> bytes:
 ANONYMOUS = Caller(user="")
 log = structlog.get_logger("api")
 
-Scope = Any
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
-
 
 class ForwardedIdentityMiddleware:
     """ASGI middleware of the leader: replaces the forwarding server by the verified caller."""
@@ -241,12 +241,9 @@ class ForwardedIdentityMiddleware:
                 scope, receive, caller=ANONYMOUS, headers=headers, params={}, request_id=""
             )
             body = await request.body(self._most_bytes)
-        target = scope.get("raw_path") or scope["path"].encode()
-        if scope["query_string"]:
-            target += b"?" + scope["query_string"]
         signed = SignedRequest(
             method=scope.get("method", "GET").encode(),
-            target=target,
+            target=request_target(scope),
             body=body,
             key=headers.get(KEY, b""),
         )

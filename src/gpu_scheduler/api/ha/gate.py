@@ -9,13 +9,21 @@ state lacks, so that the proxy asks the leader instead.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Protocol
 
 from gpu_scheduler.api.http.errors import ErrorForm
-from gpu_scheduler.api.http.request import JSON, WEBSOCKET_RESPONSE, encode
+from gpu_scheduler.api.http.request import (
+    JSON,
+    WEBSOCKET_RESPONSE,
+    AsgiApp,
+    Receive,
+    Scope,
+    Send,
+    encode,
+)
 from gpu_scheduler.model.identity import LeaderLease, ServerMember
 
 HEALTH = frozenset({"/health", "/api/v1/health"})
@@ -24,11 +32,6 @@ ROLE, TERM, AGE = b"x-tgpu-role", b"x-tgpu-term", b"x-tgpu-age-ms"
 FORWARDED_HEADER = b"x-tgpu-passed-on"
 """A standby adds this header to the requests that it forwards."""
 READING = frozenset({"GET", "HEAD"})
-
-Scope = Any
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
 
 import structlog
 
-from gpu_scheduler.api.auth.peer_credentials import UNKNOWN, Peer
+from gpu_scheduler.api.auth.peer_credentials import peer_in
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.ha.forwarded_identity import HEADER as FORWARDED_IDENTITY
 from gpu_scheduler.api.ha.forwarded_identity import SignedRequest, sign_identity
@@ -32,10 +31,14 @@ from gpu_scheduler.api.http.idempotency import HEADER as KEY
 from gpu_scheduler.api.http.operations import Handler, Operation
 from gpu_scheduler.api.http.request import (
     WEBSOCKET_RESPONSE,
+    Receive,
     Request,
     Response,
+    Send,
     Stream,
+    request_target,
     send_response,
+    until_first_ends,
 )
 from gpu_scheduler.client.address import read_address
 from gpu_scheduler.client.errors import Unreadable
@@ -76,9 +79,6 @@ RESPONSE_HEADERS = (
     *("x-tgpu-term", "content-disposition"),
 )
 log = structlog.get_logger("standby")
-
-Send = Callable[[Any], Awaitable[None]]
-Receive = Callable[[], Awaitable[Any]]
 
 
 class _NotExecuted(Exception):
@@ -299,9 +299,7 @@ class LeaderProxy:
     ) -> bytes:
         """Encode the request for the leader; without a token, with the signed caller."""
         scope = request.scope
-        target = scope.get("raw_path") or scope["path"].encode()
-        if scope["query_string"]:
-            target += b"?" + scope["query_string"]
+        target = request_target(scope)
         headers = {
             name.decode(): request.headers[name].decode("latin-1")
             for name in REQUEST_HEADERS
@@ -319,7 +317,7 @@ class LeaderProxy:
             )
             headers[FORWARDED_IDENTITY.decode()] = sign_identity(
                 self.secret,
-                scope.get("state", {}).get("peer", UNKNOWN),
+                peer_in(scope),
                 user,
                 signed,
                 server=self.leadership.me.name,
@@ -352,7 +350,7 @@ class LeaderProxy:
 
 async def _user(context: Context, request: Request) -> str:
     """Return the account name of the peer; empty for a caller with a token."""
-    peer: Peer = request.scope.get("state", {}).get("peer", UNKNOWN)
+    peer = peer_in(request.scope)
     uid = peer.uid
     if uid is None or b"authorization" in request.headers:
         return ""
@@ -407,10 +405,8 @@ async def _relay_websocket(
     await receive()
     await send({"type": "websocket.accept"})
     frames = Frames(received)
-    down = asyncio.ensure_future(_relay_to_caller(frames, reader, writer, send))
-    up = asyncio.ensure_future(_relay_to_leader(writer, receive))
-    try:
-        await asyncio.wait({down, up}, return_when=asyncio.FIRST_COMPLETED)
+    to_caller = _relay_to_caller(frames, reader, writer, send)
+    async with until_first_ends(to_caller, _relay_to_leader(writer, receive)) as (down, up):
         if up.done():
             return
         code, reason = WEBSOCKET_FAILED, "the connection to the leader failed"
@@ -418,10 +414,6 @@ async def _relay_websocket(
             code, reason = frames.close_code or WEBSOCKET_FAILED, frames.close_reason
         async with asyncio.timeout(WEBSOCKET_CLOSE_S):
             await send({"type": "websocket.close", "code": code, "reason": reason})
-    finally:
-        for task in (down, up):
-            task.cancel()
-        await asyncio.gather(down, up, return_exceptions=True)
 
 
 async def _relay_to_caller(

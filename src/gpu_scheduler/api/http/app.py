@@ -8,28 +8,26 @@ rebinding) and Origin (forgery), for WebSockets too.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from itertools import count
 from secrets import token_hex
-from typing import Any
 
 import structlog
 
 from gpu_scheduler.api.auth.accounts import LookupPending
 from gpu_scheduler.api.auth.peer_credentials import (
-    UNKNOWN,
     Authenticator,
     OpenAuthenticator,
-    Peer,
     PeerAuthenticator,
+    peer_in,
 )
 from gpu_scheduler.api.auth.tokens import BearerAuthenticator, Verifier
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.ha.forwarded_identity import HEADER as FORWARDED_IDENTITY
-from gpu_scheduler.api.ha.gate import FORWARDED_HEADER, AsgiApp
+from gpu_scheduler.api.ha.gate import FORWARDED_HEADER
 from gpu_scheduler.api.ha.proxy import LeaderProxy
 from gpu_scheduler.api.http.audit import AuditLog, is_audited
 from gpu_scheduler.api.http.errors import (
@@ -48,9 +46,13 @@ from gpu_scheduler.api.http.rate_limit import RateLimit
 from gpu_scheduler.api.http.request import (
     HTML,
     WEBSOCKET_RESPONSE,
+    AsgiApp,
     ClientGone,
+    Receive,
     Request,
     Response,
+    Scope,
+    Send,
     encode,
     send_response,
 )
@@ -110,10 +112,6 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 ANONYMOUS = Caller(user="")
 EVENTS = "list_events"
 log = structlog.get_logger("api")
-
-Scope = Any
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
 Methods = dict[str, Operation]
 
 
@@ -362,7 +360,7 @@ class App:
 
     def _authorise(self, operation: Operation, scope: Scope, headers: dict[bytes, bytes]) -> Caller:
         """Return the caller if it may call this operation; public ones need no caller."""
-        peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
+        peer = peer_in(scope)
         if operation.public and (peer.local or operation.public_everywhere):
             if not peer.local:
                 self._rate_limit.take(f"address {peer.host}")
@@ -375,7 +373,7 @@ class App:
         return caller
 
     def _authenticate(self, scope: Scope, headers: dict[bytes, bytes]) -> Caller:
-        peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
+        peer = peer_in(scope)
         caller = None
         try:
             for authenticator in self._authenticators:
@@ -408,7 +406,7 @@ class App:
     def _check_origin(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         """Reject a Host that is not one of this server's names, and an Origin of another site."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
-        peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
+        peer = peer_in(scope)
         # The Host matters only where the connection alone authenticates the caller: no browser
         # reaches a Unix socket, adds a token by itself, or is authenticated from another machine.
         is_authenticated = peer.local and not peer.unix and b"authorization" not in headers
@@ -431,7 +429,7 @@ class App:
         method = scope.get("method", "GET")
         if not is_audited(method, status, error.code):
             return
-        peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
+        peer = peer_in(scope)
         self.audit_log.add(
             who=(caller.user, caller.origin or peer.host, caller.via),
             action=action,

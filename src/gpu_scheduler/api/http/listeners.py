@@ -24,9 +24,9 @@ from uvicorn.server import ServerState
 
 from gpu_scheduler.api.auth.accounts import ROOT
 from gpu_scheduler.api.auth.peer_credentials import UNKNOWN, Peer, peer_of
-from gpu_scheduler.api.ha.gate import AsgiApp
 from gpu_scheduler.api.http.app import Applications
 from gpu_scheduler.api.http.errors import ErrorForm
+from gpu_scheduler.api.http.request import AsgiApp
 from gpu_scheduler.api.interfaces import Bounds
 from gpu_scheduler.client.socket_options import keep_alive
 from gpu_scheduler.model.errors import ClusterError

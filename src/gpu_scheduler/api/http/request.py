@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sized
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sized
+from contextlib import aclosing, asynccontextmanager
 from enum import Enum
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -21,6 +21,12 @@ import structlog
 from gpu_scheduler.api.http.errors import TooLarge, TooSlow, UnsupportedMedia, bad_body
 from gpu_scheduler.model.errors import InvalidRequest, SchedulerError
 from gpu_scheduler.model.identity import Caller
+
+Scope = Any
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
 
 # Repeated keys in a JSON object
 #
@@ -90,8 +96,9 @@ FIRST_CHUNK_S = 0.3
 LEAST_BYTES_PER_S = 1 << 16
 """A body that arrives faster than this never times out."""
 
-Receive = Callable[[], Any]
 Body = TypeVar("Body")
+First = TypeVar("First")
+Second = TypeVar("Second")
 Form = TypeVar("Form", bound=msgspec.Struct)
 
 
@@ -356,6 +363,12 @@ class Query:
         return text in TRUE_WORDS
 
 
+def request_target(scope: Scope) -> bytes:
+    """Return the path and query as they were sent."""
+    target: bytes = scope.get("raw_path") or scope["path"].encode()
+    return target + b"?" + scope["query_string"] if scope["query_string"] else target
+
+
 def _too_large(most: int) -> TooLarge:
     return TooLarge(f"the body is larger than {most} bytes; send less at once")
 
@@ -368,13 +381,10 @@ ABORT_S = 1.0
 """How long to wait until an aborted connection is closed."""
 log = structlog.get_logger("api")
 
-ReceiveMessage = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
-
 
 async def send_response(
     response: Response,
-    receive: ReceiveMessage,
+    receive: Receive,
     send: Send,
     request_id: str,
     *,
@@ -396,19 +406,32 @@ async def send_response(
         await send({"type": f"{kind}.body", "body": response.body})
         return
     await send({"type": f"{kind}.start", "status": response.status, "headers": headers})
-    sending = asyncio.ensure_future(_send_chunks(response.stream, send, request_id))
-    gone = asyncio.ensure_future(_wait_for_disconnect(receive))
+    chunks = _send_chunks(response.stream, send, request_id)
     try:
-        await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
-        has_failed = sending.done() and (sending.exception() is not None or not sending.result())
-        if has_failed and abort is not None:
-            abort()
-            await asyncio.wait({gone}, timeout=ABORT_S)
+        async with until_first_ends(chunks, _wait_for_disconnect(receive)) as (sending, gone):
+            has_failed = sending.done() and (
+                sending.exception() is not None or not sending.result()
+            )
+            if has_failed and abort is not None:
+                abort()
+                await asyncio.wait({gone}, timeout=ABORT_S)
     finally:
-        for task in (sending, gone):
-            task.cancel()
-        await asyncio.gather(sending, gone, return_exceptions=True)
         await response.stream.close()
+
+
+@asynccontextmanager
+async def until_first_ends(
+    first: Coroutine[Any, Any, First], second: Coroutine[Any, Any, Second]
+) -> AsyncIterator[tuple[asyncio.Task[First], asyncio.Task[Second]]]:
+    """Run both until one of them has ended; cancel the other after the block."""
+    tasks = (asyncio.ensure_future(first), asyncio.ensure_future(second))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _send_chunks(stream: Stream, send: Send, request_id: str) -> bool:
@@ -424,6 +447,6 @@ async def _send_chunks(stream: Stream, send: Send, request_id: str) -> bool:
     return True
 
 
-async def _wait_for_disconnect(receive: ReceiveMessage) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
 
 from msgspec import Struct
 
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import V1, Router, integer_parameter
 from gpu_scheduler.api.http.rate_limit import ConcurrencyLimit
-from gpu_scheduler.api.http.request import Request, Response, encode, form_of, json_response
+from gpu_scheduler.api.http.request import (
+    Receive,
+    Request,
+    Response,
+    Send,
+    encode,
+    form_of,
+    json_response,
+    until_first_ends,
+)
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.store.rows import EventRow
 from gpu_scheduler.wire.times import write_time
@@ -51,9 +59,6 @@ DEFAULT_PAGE = 100
 MOST_SCANNED = 20_000
 SCANNED_AT_ONCE = 1_000
 REMEMBERED_JOBS = 10_000
-
-Send = Callable[[Any], Awaitable[None]]
-Receive = Callable[[], Awaitable[Any]]
 
 
 class EventFilter:
@@ -154,20 +159,14 @@ class EventSockets:
             await self._feed(request.caller, after, receive, send)
 
     async def _feed(self, caller: Caller, after: int | None, receive: Receive, send: Send) -> None:
-        gone = asyncio.ensure_future(_until_gone(receive))
-        feeding = asyncio.ensure_future(self._send_all(caller, after, send))
-        try:
-            await asyncio.wait({gone, feeding}, return_when=asyncio.FIRST_COMPLETED)
-            if feeding.done():
-                last = feeding.result()
+        sending_events = self._send_all(caller, after, send)
+        async with until_first_ends(_until_gone(receive), sending_events) as (gone, sending):
+            if sending.done():
+                last = sending.result()
                 self.cut_off += 1
                 await _close(send, TOO_SLOW, f"resume with after={last}")
             elif gone.result():
                 await _close(send, NOT_UNDERSTOOD, "this stream takes no messages")
-        finally:
-            for task in (gone, feeding):
-                task.cancel()
-            await asyncio.gather(gone, feeding, return_exceptions=True)
 
     async def _send_all(self, caller: Caller, after: int | None, send: Send) -> int:
         """Send until the subscriber is too slow; return the last sequence number sent."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from gpu_scheduler.api.auth.peer_credentials import UNKNOWN
+from gpu_scheduler.api.auth.peer_credentials import peer_in
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import Router
 from gpu_scheduler.api.http.request import Request, Response, json_response
@@ -92,7 +92,7 @@ async def health(context: Context, request: Request) -> Response:
     found = list(findings(context))
     status = worst(found)
     code = 503 if status == UNHEALTHY else 200
-    if not request.scope.get("state", {}).get("peer", UNKNOWN).local:
+    if not peer_in(request.scope).local:
         # Unauthenticated callers from other machines see only the status.
         return json_response(
             Health(status=status, version="", uptime_seconds=0, checks={}), status=code

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import V1
 from gpu_scheduler.api.http.rate_limit import ConcurrencyLimit
-from gpu_scheduler.api.http.request import Request
+from gpu_scheduler.api.http.request import Receive, Request, Send, until_first_ends
 from gpu_scheduler.api.nodes.streams import TerminalSession
 from gpu_scheduler.control.access.audit import DONE
 from gpu_scheduler.model.errors import (
@@ -39,9 +37,6 @@ ENDED, VIOLATION, FAILED = 1000, 1008, 1011
 """WebSocket close codes: ended, protocol violated by the client, failed."""
 MOST_REASON_BYTES = 120
 CLOSE_S = 5.0
-
-Send = Callable[[Any], Awaitable[None]]
-Receive = Callable[[], Awaitable[Any]]
 
 
 class TerminalSockets:
@@ -129,19 +124,13 @@ def _without_terminal(name: str, launch: Launch | None) -> str:
 
 async def _relay(session: TerminalSession, receive: Receive, send: Send) -> None:
     """Relay until the terminal ends or the client disconnects."""
-    sending = asyncio.ensure_future(_send_output(session, send))
-    receiving = asyncio.ensure_future(_receive_input(session, receive))
-    try:
-        await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
+    output, user_input = _send_output(session, send), _receive_input(session, receive)
+    async with until_first_ends(output, user_input) as (sending, receiving):
         if sending.done():
             sending.result()
             await _close(send, FAILED if session.problem else ENDED, session.problem)
-        elif wrong := receiving.result():
-            await _close(send, VIOLATION, wrong)
-    finally:
-        for task in (sending, receiving):
-            task.cancel()
-        await asyncio.gather(sending, receiving, return_exceptions=True)
+        elif violation := receiving.result():
+            await _close(send, VIOLATION, violation)
 
 
 async def _send_output(session: TerminalSession, send: Send) -> None:

@@ -20,12 +20,12 @@ from gpu_scheduler.api.ha.gate import (
     HEALTH,
     ROLE,
     TERM,
-    AsgiApp,
     LeadershipStatus,
     reject,
     with_headers,
 )
 from gpu_scheduler.api.http.errors import ErrorForm
+from gpu_scheduler.api.http.request import AsgiApp
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import Command
