@@ -7,11 +7,14 @@ filled in with fixed parts by `Dialect` or by the caller; values are always boun
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.resources import files
 from typing import Any
 
 import msgspec
+
+from gpu_scheduler.store.codec import expired_history
+from gpu_scheduler.store.contract import Cutoffs
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
@@ -81,3 +84,26 @@ class Dialect:
 
 
 SQLITE = Dialect("read.sql")
+
+
+def delete_expired_rows(
+    execute: Callable[[str, tuple[int, ...]], Any], before: Cutoffs, limit: int
+) -> int:
+    """Delete rows that are older than the cut-offs; returns how many.
+
+    `execute` runs a query of the database's `write.sql` by name, inside a transaction.
+    """
+    deleted = 0
+    for query, before_ms in (
+        ("delete_old_answers", before.responses_ms),
+        ("delete_old_environments", before.environments_ms),
+        ("delete_old_hours", before.hours_ms),
+        ("delete_old_audit", before.audit_ms),
+        ("delete_old_estimates", before.events_ms),
+    ):
+        deleted += execute(query, (before_ms, limit)).rowcount
+    chunks = execute("first_chunks", (limit,)).fetchall()
+    last_sequence, events = expired_history(chunks, before.events_ms, limit)
+    if events:
+        execute("delete_old_history", (last_sequence,))
+    return deleted + events

@@ -28,70 +28,18 @@ from gpu_scheduler.server.ha.election import LeaderElector, LeaseTimes, ServerNa
 from gpu_scheduler.server.start_rules import check_server_address
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.store.postgres import DatabaseAddress
+from gpu_scheduler.store.sql_queries import named_queries
 
 if TYPE_CHECKING:
     import psycopg
 
 NAME = "scheduler"
+SQL = {name: text.encode() for name, text in named_queries("postgres/leadership.sql").items()}
 LOCK_TIMEOUT_MS = 500
 SERVER_RETENTION_S = 3_600.0
 WRITER = "gpu-scheduler writer"
-"""AsgiApp name of a connection that commits, so that a stuck one can be found."""
-CHECK_TERM = "SELECT 1 FROM leadership WHERE name = 'scheduler' AND term = %s FOR KEY SHARE"
-"""The first statement of every commit. No row means that the term has ended."""
+"""Application name of a connection that commits, so that a stuck one can be found."""
 SHORTEST_TIMEOUT_S = 1.0
-
-
-_READ_LEASE = """
-SELECT term, holder, address, agents,
-       extract(epoch FROM until - clock_timestamp())::float8,
-       (extract(epoch FROM clock_timestamp()) * 1000)::bigint
-FROM leadership WHERE name = %s
-"""
-_ACQUIRE = """
-UPDATE leadership
-SET term = greatest(term + 1, extract(epoch FROM clock_timestamp())::bigint),
-    holder = %(holder)s, address = %(address)s, agents = %(agents)s,
-    until = clock_timestamp() + make_interval(secs => %(valid_s)s)
-WHERE name = %(name)s AND (until <= clock_timestamp() OR holder = '')
-RETURNING term
-"""
-_RENEW = """
-UPDATE leadership SET until = clock_timestamp() + make_interval(secs => %s)
-WHERE name = %s AND term = %s AND holder = %s
-"""
-_RELEASE = """
-UPDATE leadership SET holder = '', until = clock_timestamp()
-WHERE name = %s AND term = %s AND holder = %s
-"""
-_HEARTBEAT = """
-INSERT INTO servers (name, address, version, home, seen)
-VALUES (%(name)s, %(address)s, %(version)s, %(home)s, clock_timestamp())
-ON CONFLICT (name) DO UPDATE
-SET address = excluded.address, version = excluded.version, home = excluded.home,
-    seen = excluded.seen
-WHERE servers.home IN ('', excluded.home)
-   OR servers.seen < clock_timestamp() - make_interval(secs => %(window_s)s)
-"""
-_SAME_NAME = """
-SELECT address, extract(epoch FROM seen)::float8,
-       extract(epoch FROM clock_timestamp() - seen)::float8
-FROM servers WHERE name = %s
-"""
-_SERVERS = """
-SELECT name, address, version, extract(epoch FROM clock_timestamp() - seen)::float8
-FROM servers WHERE seen > clock_timestamp() - make_interval(secs => %s) ORDER BY name
-"""
-_TERMINATE_WRITERS = """
-SELECT pg_terminate_backend(activity.pid)
-FROM pg_stat_activity AS activity, leadership
-WHERE leadership.name = 'scheduler' AND leadership.until <= clock_timestamp()
-  AND left(activity.application_name, length(%s)) = %s
-  AND activity.pid <> pg_backend_pid() AND activity.datname = current_database()
-  AND activity.xact_start < clock_timestamp() - make_interval(secs => %s)
-"""
-_UNREGISTER = "DELETE FROM servers WHERE name = %s AND home = %s"
-_DELETE_STALE = "DELETE FROM servers WHERE seen < clock_timestamp() - make_interval(secs => %s)"
 
 
 class LeaseRowLocked(StoreUnavailable):
@@ -115,9 +63,9 @@ class PostgresLease:
         """Record that this server is alive; return the current lease."""
         with self._transaction() as cursor:
             self._record_heartbeat(cursor)
-            cursor.execute(_SERVERS, (self._liveness_s,))
+            cursor.execute(SQL["live_servers"], (self._liveness_s,))
             servers = cursor.fetchall()
-            row = cursor.execute(_READ_LEASE, (NAME,)).fetchone()
+            row = cursor.execute(SQL["read_lease"], (NAME,)).fetchone()
         if row is None:
             return LeaderLease()
         term, holder, address, agents, left_s, database_ms = row
@@ -144,10 +92,10 @@ class PostgresLease:
         """Claim this server's name; fail while a live server of another installation has it."""
         me = self.me
         values = {"name": me.name, "address": me.address, "version": me.version, "home": me.home}
-        cursor.execute(_HEARTBEAT, values | {"window_s": self._liveness_s})
+        cursor.execute(SQL["heartbeat"], values | {"window_s": self._liveness_s})
         if cursor.rowcount == 1:
             return
-        row = cursor.execute(_SAME_NAME, (me.name,)).fetchone()
+        row = cursor.execute(SQL["same_name"], (me.name,)).fetchone()
         address, seen_at, ago_s = row or ("", 0.0, 0.0)
         raise ServerNameTaken(
             f"the server name '{me.name}' is already used by a server on the same database, at "
@@ -167,7 +115,7 @@ class PostgresLease:
             return self._try_acquire()
         except LeaseRowLocked:
             with self._transaction() as cursor:
-                cursor.execute(_TERMINATE_WRITERS, (WRITER, WRITER, LOCK_TIMEOUT_MS / 1000))
+                cursor.execute(SQL["terminate_writers"], (WRITER, WRITER, LOCK_TIMEOUT_MS / 1000))
         try:
             return self._try_acquire()
         except LeaseRowLocked:
@@ -183,36 +131,31 @@ class PostgresLease:
                 "valid_s": self.valid_s,
                 "name": NAME,
             }
-            row = cursor.execute(_ACQUIRE, values).fetchone()
-            cursor.execute(_DELETE_STALE, (SERVER_RETENTION_S,))
+            row = cursor.execute(SQL["acquire"], values).fetchone()
+            cursor.execute(SQL["delete_stale_servers"], (SERVER_RETENTION_S,))
         return None if row is None else int(row[0])
 
     def renew(self, term: int) -> bool:
         """Extend the lease; False if the term has ended."""
         with self._transaction() as cursor:
-            cursor.execute(_RENEW, (self.valid_s, NAME, term, self.me.name))
+            cursor.execute(SQL["renew"], (self.valid_s, NAME, term, self.me.name))
             return cursor.rowcount == 1
 
     def release(self, term: int) -> None:
         """Give the lease back, so that the next leader need not wait for it to expire."""
         with self._transaction() as cursor:
-            cursor.execute(_RELEASE, (NAME, term, self.me.name))
+            cursor.execute(SQL["release"], (NAME, term, self.me.name))
 
     def unregister(self) -> None:
         """Remove this server from the list of servers."""
         with self._transaction() as cursor:
-            cursor.execute(_UNREGISTER, (self.me.name, self.me.home))
+            cursor.execute(SQL["unregister"], (self.me.name, self.me.home))
 
     def cluster_secret(self) -> bytes:
         """The secret that only the servers of this cluster share; the first server makes it."""
         with self._transaction() as cursor:
-            cursor.execute(
-                "INSERT INTO cluster_secrets (name, secret) VALUES (%s, %s) ON CONFLICT DO NOTHING",
-                (NAME, secrets.token_bytes(32)),
-            )
-            row = cursor.execute(
-                "SELECT secret FROM cluster_secrets WHERE name = %s", (NAME,)
-            ).fetchone()
+            cursor.execute(SQL["make_secret"], (NAME, secrets.token_bytes(32)))
+            row = cursor.execute(SQL["read_secret"], (NAME,)).fetchone()
         if row is None:
             raise StoreUnavailable("the cluster secret is missing from the database")
         return bytes(row[0])
@@ -261,7 +204,7 @@ def fence(store: FencedStore, term: int) -> None:
 
 def check_term(term: int, connection: psycopg.Connection[Any]) -> None:
     """Continue a commit only in this term; until it ends no other term can begin."""
-    if not term or connection.execute(CHECK_TERM, (term,)).fetchone() is None:
+    if not term or connection.execute(SQL["check_term"], (term,)).fetchone() is None:
         raise NotLeader(
             f"term {term} has ended: another server is the leader"
             if term

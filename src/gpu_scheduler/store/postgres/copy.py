@@ -16,25 +16,12 @@ from gpu_scheduler.store.postgres.connection import (
     translate_errors,
     unescape_text,
 )
-from gpu_scheduler.store.postgres.schema import check
+from gpu_scheduler.store.postgres.schema import SQL, check
 from gpu_scheduler.store.postgres.store import upgrade
 
 COPIER = "gpu-scheduler copy"
 ROWS_AT_ONCE = 5_000
 _BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_COLUMNS = """
-SELECT columns.table_name, columns.column_name
-FROM information_schema.columns
-JOIN information_schema.tables USING (table_schema, table_name)
-WHERE columns.table_schema = 'public' AND table_type = 'BASE TABLE' AND is_generated = 'NEVER'
-ORDER BY columns.table_name, ordinal_position
-"""
-_NEXT_AUDIT = """
-SELECT setval(
-    pg_get_serial_sequence('audit', 'number'), (SELECT coalesce(max(number), 0) + 1 FROM audit),
-    false
-)
-"""
 
 
 class PostgresEndpoint:
@@ -49,7 +36,7 @@ class PostgresEndpoint:
     def columns(self) -> dict[str, tuple[str, ...]]:
         """Return the columns of every table, without generated ones."""
         found: dict[str, tuple[str, ...]] = {}
-        for table, column in self._connection.execute(_COLUMNS):
+        for table, column in self._connection.execute(SQL["columns_to_copy"]):
             found[table] = (*found.get(table, ()), column)
         return found
 
@@ -94,7 +81,7 @@ class PostgresEndpoint:
             " commits = commits + 1",
             counters,
         )
-        self._connection.execute(_NEXT_AUDIT)
+        self._connection.execute(SQL["continue_audit_numbers"])
 
 
 @contextmanager

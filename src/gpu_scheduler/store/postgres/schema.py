@@ -9,23 +9,11 @@ from __future__ import annotations
 from gpu_scheduler.model.errors import StoreDamaged, StoreTooNew, StoreUnavailable
 from gpu_scheduler.store.postgres import DatabaseAddress
 from gpu_scheduler.store.postgres.connection import MIN_VERSION, Connection
-from gpu_scheduler.store.sql_queries import Migrations, migrations
+from gpu_scheduler.store.sql_queries import Migrations, migrations, named_queries
 
+SQL = {name: text.encode() for name, text in named_queries("postgres/schema.sql").items()}
 LOCK = 0x74677075
 """The key of the advisory lock for migrations: `tgpu` in ASCII."""
-_HAS_META = "SELECT to_regclass('public.meta') IS NOT NULL"
-_HAS_TABLES = """
-SELECT count(*) FROM pg_catalog.pg_tables WHERE schemaname = 'public'
-"""
-_HAS_LEADERSHIP = "SELECT to_regclass('public.leadership') IS NOT NULL"
-_LEADER = """
-SELECT holder, extract(epoch FROM until - clock_timestamp())::float8 FROM leadership
-WHERE holder <> '' AND until > clock_timestamp()
-"""
-_TYPES = """
-SELECT table_name, column_name, data_type FROM information_schema.columns
-WHERE table_schema = 'public'
-"""
 
 Types = dict[str, dict[str, str]]
 """The types of columns, by table and column."""
@@ -33,7 +21,7 @@ Types = dict[str, dict[str, str]]
 
 def version_of(connection: Connection) -> int:
     """Return the schema version of the database; 0 if it is empty."""
-    row = connection.execute(_HAS_META).fetchone()
+    row = connection.execute(SQL["has_meta"]).fetchone()
     if row is None or not row[0]:
         return 0
     found = connection.execute("SELECT schema_version FROM meta").fetchone()
@@ -91,7 +79,7 @@ def check(
 def column_types(connection: Connection) -> Types:
     """Return the types of all columns."""
     types: Types = {}
-    for table, column, kind in connection.execute(_TYPES):
+    for table, column, kind in connection.execute(SQL["column_types"]):
         types.setdefault(table, {})[column] = kind
     return types
 
@@ -115,10 +103,10 @@ def _check_no_leader(
     connection: Connection, address: DatabaseAddress, found: int, newest: int
 ) -> None:
     """Raise if a server of an older version leads on this database."""
-    row = connection.execute(_HAS_LEADERSHIP).fetchone()
+    row = connection.execute(SQL["has_leadership"]).fetchone()
     if row is None or not row[0]:
         return
-    leader = connection.execute(_LEADER).fetchone()
+    leader = connection.execute(SQL["leader"]).fetchone()
     if leader is not None:
         raise StoreUnavailable(
             f"the database {address} has schema version {found}, this program needs {newest}, and "
@@ -129,7 +117,7 @@ def _check_no_leader(
 
 
 def _check_empty(connection: Connection, address: DatabaseAddress) -> None:
-    row = connection.execute(_HAS_TABLES).fetchone()
+    row = connection.execute(SQL["count_tables"]).fetchone()
     if row is not None and row[0]:
         raise StoreDamaged(
             f"the database {address} has tables, but none of gpu-scheduler's; nothing was changed. "

@@ -61,6 +61,11 @@ def to_psycopg(statement: str) -> bytes:
     return _PARAMETER.sub(r"%(\1)s", statement).encode()
 
 
+def _fetch(connection: Connection, statement: str, values: Values) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a statement with their original texts."""
+    return decoded_rows(connection.execute(to_psycopg(statement), values))
+
+
 POSTGRES = PostgresDialect("read.sql", "postgres/read.sql")
 
 
@@ -79,10 +84,10 @@ class Snapshot(SqlReader):
     def _rows(
         self, decode: Callable[[Any], T], statement: str, values: Values = NO_VALUES
     ) -> list[T]:
-        return [decode(row) for row in self._connection.execute(to_psycopg(statement), values)]
+        return [decode(row) for row in _fetch(self._connection, statement, values)]
 
     def _row(self, statement: str, values: Values = NO_VALUES) -> Any:
-        return self._connection.execute(to_psycopg(statement), values).fetchone()
+        return next(_fetch(self._connection, statement, values), None)
 
     def _scan(
         self, statement: str, values: Values, read: Callable[[Iterator[tuple[Any, ...]]], T]
@@ -178,27 +183,19 @@ class PostgresStore(SqlReader):
     def _rows(
         self, decode: Callable[[Any], T], statement: str, values: Values = NO_VALUES
     ) -> list[T]:
-        query = to_psycopg(statement)
         return self._pool.use(
-            lambda connection: [
-                decode(row) for row in decoded_rows(connection.execute(query, values))
-            ]
+            lambda connection: [decode(row) for row in _fetch(connection, statement, values)]
         )
 
     def _row(self, statement: str, values: Values = NO_VALUES) -> Any:
-        query = to_psycopg(statement)
-        return self._pool.use(
-            lambda connection: next(decoded_rows(connection.execute(query, values)), None)
-        )
+        return self._pool.use(lambda connection: next(_fetch(connection, statement, values), None))
 
     def _scan(
         self, statement: str, values: Values, read: Callable[[Iterator[tuple[Any, ...]]], T]
     ) -> T:
-        query = to_psycopg(statement)
-
         def work(connection: Connection) -> T:
             with connection.cursor() as cursor:
-                rows = cursor.stream(query, values)
+                rows = cursor.stream(to_psycopg(statement), values)
                 try:
                     return read(rows)
                 finally:

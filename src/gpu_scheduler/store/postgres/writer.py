@@ -29,7 +29,7 @@ from gpu_scheduler.model.errors import (
     StoreDamaged,
     StoreTooNew,
 )
-from gpu_scheduler.store.codec import LAUNCH, expired_history, history_chunks
+from gpu_scheduler.store.codec import LAUNCH, history_chunks
 from gpu_scheduler.store.contract import Cutoffs
 from gpu_scheduler.store.job_columns import (
     BASE_COLUMNS,
@@ -55,7 +55,7 @@ from gpu_scheduler.store.postgres.connection import (
 )
 from gpu_scheduler.store.postgres.schema import Types
 from gpu_scheduler.store.rows import EventRow, JobRow, LaunchRow, NewJobs, Write
-from gpu_scheduler.store.sql_queries import named_queries
+from gpu_scheduler.store.sql_queries import delete_expired_rows, named_queries
 from gpu_scheduler.store.tables import (
     REMOVABLE,
     TABLES,
@@ -299,17 +299,9 @@ class Writer:
     def delete_expired(self, before: Cutoffs, *, limit: int) -> int:
         """Delete rows that are older than the cut-offs; returns how many."""
         with self._transaction() as connection:
-            deleted = sum(
-                connection.execute(SQL[query], (before_ms, limit)).rowcount
-                for query, before_ms in (
-                    ("delete_old_answers", before.responses_ms),
-                    ("delete_old_environments", before.environments_ms),
-                    ("delete_old_hours", before.hours_ms),
-                    ("delete_old_audit", before.audit_ms),
-                    ("delete_old_estimates", before.events_ms),
-                )
+            deleted = delete_expired_rows(
+                lambda query, values: connection.execute(SQL[query], values), before, limit
             )
-            deleted += self._delete_history(connection, before.events_ms, limit)
             connection.execute(SQL["delete_old_writers"], (self._id,))
         return deleted
 
@@ -484,13 +476,6 @@ class Writer:
                     connection.execute(_deletion(table), (removed,))
             if values := table.latest(rows):
                 connection.execute(self._insertions[table.name], arrays(values))
-
-    def _delete_history(self, connection: Connection, before_ms: int, limit: int) -> int:
-        chunks = connection.execute(SQL["first_chunks"], (limit,)).fetchall()
-        last_sequence, events = expired_history(chunks, before_ms, limit)
-        if events:
-            connection.execute(SQL["delete_old_history"], (last_sequence,))
-        return events
 
 
 def _process_name() -> str:

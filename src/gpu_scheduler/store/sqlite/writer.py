@@ -19,7 +19,7 @@ from threading import Lock
 import msgspec
 
 from gpu_scheduler.model.errors import InternalError
-from gpu_scheduler.store.codec import expired_history, history_chunks
+from gpu_scheduler.store.codec import history_chunks
 from gpu_scheduler.store.contract import Cutoffs
 from gpu_scheduler.store.job_columns import (
     Counts,
@@ -32,7 +32,7 @@ from gpu_scheduler.store.job_columns import (
     progress_columns,
 )
 from gpu_scheduler.store.rows import EventRow, JobRow, LaunchRow, NewJobs, Write
-from gpu_scheduler.store.sql_queries import named_queries
+from gpu_scheduler.store.sql_queries import delete_expired_rows, named_queries
 from gpu_scheduler.store.sqlite.database_file import translate_errors
 from gpu_scheduler.store.tables import (
     REMOVABLE,
@@ -214,18 +214,9 @@ class Writer:
     def delete_expired(self, before: Cutoffs, *, limit: int) -> int:
         """Delete rows that are older than the cut-offs; returns how many."""
         with self._transaction():
-            deleted = sum(
-                self._connection.execute(SQL[query], (before_ms, limit)).rowcount
-                for query, before_ms in (
-                    ("delete_old_answers", before.responses_ms),
-                    ("delete_old_environments", before.environments_ms),
-                    ("delete_old_hours", before.hours_ms),
-                    ("delete_old_audit", before.audit_ms),
-                    ("delete_old_estimates", before.events_ms),
-                )
+            return delete_expired_rows(
+                lambda query, values: self._connection.execute(SQL[query], values), before, limit
             )
-            deleted += self._delete_history(before.events_ms, limit)
-        return deleted
 
     def close(self) -> None:
         """Close the connection."""
@@ -275,13 +266,6 @@ class Writer:
                 rows, removed = split_removals(kind, rows)  # noqa: PLW2901
                 self._connection.executemany(_deletion(table), [(name,) for name in removed])
             self._connection.executemany(_insertion(table), map(table.values, rows))
-
-    def _delete_history(self, before_ms: int, limit: int) -> int:
-        chunks = self._connection.execute(SQL["first_chunks"], (limit,)).fetchall()
-        last_sequence, events = expired_history(chunks, before_ms, limit)
-        if events:
-            self._connection.execute(SQL["delete_old_history"], (last_sequence,))
-        return events
 
 
 @cache
