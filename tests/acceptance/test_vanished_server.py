@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.cli.jobs.logs import Follower
-from gpu_scheduler.client import socket_options
+from gpu_scheduler.client import keepalive
 from gpu_scheduler.client.async_client import AsyncClient
 from gpu_scheduler.client.client import Client
 from gpu_scheduler.client.errors import Unreadable
-from gpu_scheduler.client.wait import EventStream
+from gpu_scheduler.client.waiting import EventStream
 from gpu_scheduler.client.websocket import Frames
 from tests.chaos.fleet import Cable, can_cut_cables
 from tests.unit.client.fake_server import FakeServer, a_server
@@ -75,11 +75,11 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     if not can_cut_cables():
         pytest.skip("network namespaces cannot be made here: that needs root and 'ip'")
     for name, value in (("IDLE_S", 1), ("INTERVAL_S", 1), ("PROBES", 2), ("GONE_S", 3)):
-        monkeypatch.setattr(socket_options, name, value)
+        monkeypatch.setattr(keepalive, name, value)
     monkeypatch.setattr("gpu_scheduler.client.connection.CONNECT_TIMEOUT_S", 0.5)
     monkeypatch.setattr("gpu_scheduler.client.async_client.CONNECT_TIMEOUT_S", 0.5)
     # Only the kernel's word may end a silence here.
-    monkeypatch.setattr("gpu_scheduler.client.wait.POLL_INTERVAL_S", 600.0)
+    monkeypatch.setattr("gpu_scheduler.client.waiting.POLL_INTERVAL_S", 600.0)
     monkeypatch.setattr("gpu_scheduler.client.async_client.POLL_INTERVAL_S", 600.0)
     with ExitStack() as stack:
         fake = stack.enter_context(a_server())
@@ -162,8 +162,8 @@ def _options(connected: Any) -> tuple[int, int, int]:
 def test_remote_connections_use_tcp_keepalive(listener: socket.socket) -> None:
     with Client(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
         connected = client.connection._connected()
-        assert _options(connected) == (1, socket_options.IDLE_S, socket_options.GONE_S * 1000)
-        socket_options.allow_backlog(connected)
+        assert _options(connected) == (1, keepalive.IDLE_S, keepalive.GONE_S * 1000)
+        keepalive.allow_backlog(connected)
         assert _options(connected)[2] == 0
 
 

@@ -1,7 +1,6 @@
 """Every setting: its type, default, range, choices, environment variable and aliases."""
 
-from gpu_scheduler.settings import json_schema
-from gpu_scheduler.settings.catalogue import ITEMS
+from gpu_scheduler.settings.catalogue import ITEMS, json_schema
 from gpu_scheduler.settings.sources import ALIASES, UNUSED, VALUE_ALIASES
 from tests.interface.stored import check_snapshot
 from tests.interface.test_rest import without_prose

@@ -24,9 +24,9 @@ from gpu_scheduler.client.connection import (
 from gpu_scheduler.client.credentials import headers_for, tls_context
 from gpu_scheduler.client.errors import JobFailed, NoServer, TimedOut, Unreadable
 from gpu_scheduler.client.http1 import Answer, request_bytes, target
+from gpu_scheduler.client.keepalive import notice_loss
 from gpu_scheduler.client.requests import API, job_path, joined, submission
-from gpu_scheduler.client.socket_options import notice_loss
-from gpu_scheduler.client.wait import FIRST_PAUSE_S, MAX_PAUSE_S, POLL_INTERVAL_S
+from gpu_scheduler.client.waiting import FIRST_PAUSE_S, MAX_PAUSE_S, POLL_INTERVAL_S
 from gpu_scheduler.client.websocket import Frames, accept_of, handshake_headers, new_key
 from gpu_scheduler.model.errors import ClusterError
 
@@ -209,7 +209,7 @@ class AsyncClient:
             raise TimedOut(f"{requests.job_id(job)} has not ended in the time given") from None
 
     async def _wait(self, job: str | int) -> Job:
-        """Like `wait.wait_for`: request the state, and again after each event of the job."""
+        """Like `waiting.wait_for`: request the state, and again after each event of the job."""
         found: Job | None = await self.get(job)
         pause_s = FIRST_PAUSE_S
         while found is None or not requests.is_over(found):
@@ -233,7 +233,7 @@ class AsyncClient:
                 found = await self.get(job)
                 if requests.is_over(found):
                     return found
-                if answer.status != _UPGRADED or not await _named(messages, names):
+                if answer.status != _UPGRADED or not await _await_event(messages, names):
                     return None
 
     async def call(self, method: str, path: str, body: object = None, *, once: bool = True) -> Any:
@@ -257,7 +257,7 @@ class AsyncClient:
         clock = asyncio.get_running_loop().time
         give_up = clock() + requests.FOLLOW_S
         is_safe = is_repeatable(method, headers)
-        said: tuple[int, bytes] | None = None
+        last_answer: tuple[int, bytes] | None = None
         while True:
             has_others = len(self._candidates) > 1
             can_wait = clock() < give_up
@@ -267,18 +267,18 @@ class AsyncClient:
                     answer = await exchange.send(method, path, headers, body)
                     content = await exchange.rest()
             except (NoServer, Unreadable) as error:
-                if said is not None and not has_others:
-                    return said
+                if last_answer is not None and not has_others:
+                    return last_answer
                 # If none of them has ever answered, waiting is of no use.
                 is_harmless = is_safe or isinstance(error, NoServer)
                 if not (can_wait and has_others and self._has_answered and is_harmless):
                     raise
             else:
-                said = answer.status, content
+                last_answer = answer.status, content
                 if not can_wait or not requests.should_retry_elsewhere(
-                    *said, has_others=has_others, is_safe=is_safe
+                    *last_answer, has_others=has_others, is_safe=is_safe
                 ):
-                    return said
+                    return last_answer
             self._candidates = self._candidates[1:] + self._candidates[:1]
             await asyncio.sleep(requests.FOLLOW_PAUSE_S)
 
@@ -296,7 +296,7 @@ class _Exchange:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        # At once: to take leave by TLS takes longer than some loops live.
+        # Without the closing handshake of TLS, for which some event loops do not live long enough.
         self._writer.transport.abort()
 
     async def send(
@@ -343,7 +343,7 @@ class _Exchange:
             raise Unreadable(f"the connection to the server was lost: {error}") from error
 
 
-async def _named(messages: AsyncIterator[bytes], names: set[str]) -> bool:
+async def _await_event(messages: AsyncIterator[bytes], names: set[str]) -> bool:
     """Wait for an event of a job, or for a while; False if the stream has ended."""
     try:
         async with asyncio.timeout(POLL_INTERVAL_S):

@@ -185,7 +185,7 @@ class Client:
 
     def wait(self, job: str | int, timeout: float | None = None) -> Job:
         """Wait until a job has ended, through restarts of the server."""
-        from gpu_scheduler.client.wait import wait_for  # noqa: PLC0415
+        from gpu_scheduler.client.waiting import wait_for  # noqa: PLC0415
 
         return wait_for(self, job, timeout)
 
@@ -222,7 +222,7 @@ class Client:
 
     def events(self, after: int | None = None) -> Iterator[dict[str, Any]]:
         """Events as they happen; with `after` also those since that sequence number."""
-        from gpu_scheduler.client.wait import EventStream  # noqa: PLC0415
+        from gpu_scheduler.client.waiting import EventStream  # noqa: PLC0415
 
         stream = EventStream.open(self.connection, after)
         if stream is None:
@@ -251,26 +251,26 @@ class Client:
         """Send a request, and retry while there is no leader or no available server."""
         give_up = time.monotonic() + requests.FOLLOW_S
         is_safe = is_repeatable(method, headers)
-        said: tuple[int, bytes] | None = None
+        last_answer: tuple[int, bytes] | None = None
         while True:
             has_others = self.connection.has_others
             can_wait = time.monotonic() < give_up
             try:
                 answer, content = self.connection.request(method, path, headers, body)
             except (NoServer, Unreadable) as error:
-                if said is not None and not has_others:
-                    return said
+                if last_answer is not None and not has_others:
+                    return last_answer
                 # If none of them has ever answered, waiting is of no use.
                 has_answered = self.connection.address is not None
                 is_harmless = is_safe or isinstance(error, NoServer)
                 if not (can_wait and has_others and has_answered and is_harmless):
                     raise
             else:
-                said = answer.status, content
+                last_answer = answer.status, content
                 if not can_wait or not requests.should_retry_elsewhere(
-                    *said, has_others=has_others, is_safe=is_safe
+                    *last_answer, has_others=has_others, is_safe=is_safe
                 ):
-                    return said
+                    return last_answer
             self.connection.switch_server()
             time.sleep(requests.FOLLOW_PAUSE_S)
 

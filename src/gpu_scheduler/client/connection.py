@@ -245,7 +245,7 @@ def _open(address: Address) -> _socket.socket:
 def _open_tcp(address: Address) -> _socket.socket:
     import socket  # noqa: PLC0415
 
-    from gpu_scheduler.client.socket_options import notice_loss  # noqa: PLC0415
+    from gpu_scheduler.client.keepalive import notice_loss  # noqa: PLC0415
 
     opened = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

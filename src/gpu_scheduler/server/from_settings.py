@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, time
 
 import structlog
 
 from gpu_scheduler.api.nodes.liveness import NodeTimeouts
+from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.gpu_metering import Action, GpuRules
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import SetPools, SetTenant
@@ -16,10 +17,12 @@ from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.engine.policy import HOUR_MS, MINUTE_MS, Policy, Preemption, preset
 from gpu_scheduler.ledger.cost import PriceList, Prices
 from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.identity import DEFAULT_TENANT
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import BudgetPeriod, Quota, Tenant
+from gpu_scheduler.predict.history import History
 from gpu_scheduler.settings.fields import PriceChange
 from gpu_scheduler.settings.groups.cluster import AgentSettings, NodeSettings
 from gpu_scheduler.settings.groups.jobs import GpuSettings
@@ -33,6 +36,11 @@ MIN_HEARTBEATS = 3
 MICRO = 10**6
 WHOLE_PERCENT = 100
 log = structlog.get_logger("server")
+
+
+def new_core(settings: Settings) -> Callable[[], Core]:
+    """A factory of empty cores with the policy and the limits of the settings."""
+    return lambda: Core(policy_of(settings), History(), limits_of(settings))
 
 
 def policy_of(settings: Settings) -> Policy:
@@ -227,8 +235,13 @@ def _describe(quotas: list[PoolQuota]) -> str:
     return "; ".join(parts) or "no limits"
 
 
-async def set_up_tenants(loop: Loop, entries: Iterable[TenantEntry]) -> None:
-    """Create or update the tenants of the settings; fields they do not name stay the same."""
+async def set_up_tenants(loop: Loop, entries: Iterable[TenantEntry] = ()) -> None:
+    """Create the default tenant; create or update the tenants of the settings.
+
+    Fields that the settings do not name stay the same.
+    """
+    if DEFAULT_TENANT not in {tenant.id for tenant in loop.store.tenants()}:
+        await loop.apply(SetTenant(Tenant(id=DEFAULT_TENANT, name=DEFAULT_TENANT)))
     for entry in entries:
         stored = {tenant.id: tenant for tenant in loop.store.tenants()}
         known = stored.get(entry.id)

@@ -25,69 +25,32 @@ class Paths:
     socket and scratch files in it, and everything else in it is private by itself.
     """
 
-    __slots__ = ("runtime", "state")
-
     def __init__(self, state: str, runtime: str) -> None:
         self.state = state
         self.runtime = runtime
+        self.database = f"{state}/scheduler.db"
+        """The SQLite file."""
+        self.server_lock = f"{state}/server.lock"
+        """Locked while a server runs."""
+        self.server_file = f"{state}/server.json"
+        """Pid, addresses and start time of the running server."""
+        self.agent_socket = f"{state}/agent.sock"
+        """Socket of the server for the local agent."""
+        self.agent = f"{state}/agent"
+        """The directory of the agent and the launcher."""
+        self.launcher_socket = f"{state}/agent/launcher.sock"
+        """Socket of the launcher for the agent."""
+        self.attempts = f"{state}/agent/attempts"
+        """The launcher's records of attempts."""
+        self.logs = f"{state}/logs"
+        """Logs of jobs, one directory per job."""
+        self.server_socket = f"{runtime}/{SOCKET_NAME}"
+        """Socket of the server for users."""
+        self.scratch = f"{runtime}/scratch"
+        """Scratch files of running jobs, one directory per attempt."""
 
     def __repr__(self) -> str:
         return f"Paths(state={self.state!r}, runtime={self.runtime!r})"
-
-    @property
-    def database(self) -> str:
-        """The SQLite file."""
-        return f"{self.state}/scheduler.db"
-
-    @property
-    def server_lock(self) -> str:
-        """Locked while a server runs."""
-        return f"{self.state}/server.lock"
-
-    @property
-    def server_file(self) -> str:
-        """Pid, addresses and start time of the running server."""
-        return f"{self.state}/server.json"
-
-    @property
-    def agent_socket(self) -> str:
-        """Socket of the server for the local agent."""
-        return f"{self.state}/agent.sock"
-
-    @property
-    def agent(self) -> str:
-        """The directory of the agent and the launcher."""
-        return f"{self.state}/agent"
-
-    @property
-    def launcher_socket(self) -> str:
-        """Socket of the launcher for the agent."""
-        return f"{self.state}/agent/launcher.sock"
-
-    @property
-    def launcher_lock(self) -> str:
-        """Locked while a launcher runs."""
-        return f"{self.state}/agent/launcher.lock"
-
-    @property
-    def attempts(self) -> str:
-        """The launcher's records of attempts."""
-        return f"{self.state}/agent/attempts"
-
-    @property
-    def logs(self) -> str:
-        """Logs of jobs, one directory per job."""
-        return f"{self.state}/logs"
-
-    @property
-    def server_socket(self) -> str:
-        """Socket of the server for users."""
-        return f"{self.runtime}/{SOCKET_NAME}"
-
-    @property
-    def scratch(self) -> str:
-        """Scratch files of running jobs, one directory per attempt."""
-        return f"{self.runtime}/scratch"
 
 
 def paths(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.api.http.listeners import Addresses, BoundSockets, CannotListen
-from gpu_scheduler.client.socket_options import IDLE_S
+from gpu_scheduler.client.keepalive import IDLE_S
 from tests.unit.api.lab import ApiLab
 
 

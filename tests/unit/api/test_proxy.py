@@ -17,7 +17,7 @@ from gpu_scheduler.api.ha.forwarded_identity import IdentityVerifier, SignedRequ
 from gpu_scheduler.api.ha.proxy import LeaderProxy
 from gpu_scheduler.api.http.app import build
 from gpu_scheduler.api.interfaces import ApiSettings
-from gpu_scheduler.client.socket_options import IDLE_S
+from gpu_scheduler.client.keepalive import IDLE_S
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.model.identity import LeaderLease, ServerMember
 from gpu_scheduler.model.job import JobState

@@ -20,9 +20,9 @@ from gpu_scheduler.cli.admin import doctor
 from gpu_scheduler.cli.admin import doctor_checks as checks
 from gpu_scheduler.cli.admin.doctor import Context, Finding
 from gpu_scheduler.cli.main import main
-from gpu_scheduler.settings import Settings
 from gpu_scheduler.settings.fields import Target
 from gpu_scheduler.settings.file_paths import paths
+from gpu_scheduler.settings.schema import Settings
 from tests.unit.api.lab import ApiLab
 
 Look = Callable[[Context], Iterator[Finding]]

@@ -22,7 +22,7 @@ from gpu_scheduler.client import connection
 from gpu_scheduler.client.address import Address, candidates
 from gpu_scheduler.client.errors import Unreadable
 from gpu_scheduler.client.requests import MOMENTS
-from gpu_scheduler.client.wait import EventStream
+from gpu_scheduler.client.waiting import EventStream
 from gpu_scheduler.client.websocket import Frames
 from gpu_scheduler.model.errors import (
     ClusterError,

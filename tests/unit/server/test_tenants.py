@@ -6,6 +6,7 @@ import pytest
 
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.identity import DEFAULT_TENANT
 from gpu_scheduler.server.from_settings import set_up_tenants
 from gpu_scheduler.settings.groups.network import TenantEntry
 from gpu_scheduler.store.memory import MemoryStore
@@ -32,7 +33,8 @@ def set_up(store: MemoryStore, *entries: TenantEntry) -> None:
 def test_missing_tenant_is_created() -> None:
     store = MemoryStore()
     set_up(store, entry("vision", linux_groups=["vision"], max_gpus=8))
-    (tenant,) = store.tenants()
+    default, tenant = store.tenants()
+    assert default.id == DEFAULT_TENANT
     assert (tenant.name, tenant.linux_groups, tenant.quota.gpu_milli) == (
         "vision",
         ("vision",),
@@ -44,7 +46,8 @@ def test_fields_absent_from_settings_are_unchanged() -> None:
     store = MemoryStore()
     set_up(store, entry("vision", max_gpus=8, admins=["ann"]))
     set_up(store, entry("vision", max_gpus=4))
-    (tenant,) = store.tenants()
+    default, tenant = store.tenants()
+    assert default.id == DEFAULT_TENANT
     assert (tenant.quota.gpu_milli, tenant.admins) == (4000, ("ann",))
 
 

@@ -6,9 +6,16 @@ from pathlib import Path
 import yaml
 
 from gpu_scheduler.engine.policy import PRESETS
-from gpu_scheduler.settings import Settings, json_schema, load, reference_page, sample
-from gpu_scheduler.settings.catalogue import ITEMS, plain_values
+from gpu_scheduler.settings.catalogue import (
+    ITEMS,
+    json_schema,
+    plain_values,
+    reference_page,
+    sample,
+)
 from gpu_scheduler.settings.groups import policy as declared
+from gpu_scheduler.settings.schema import Settings
+from gpu_scheduler.settings.sources import load
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.settings import paths
+from gpu_scheduler.settings.file_paths import paths
 
 
 def test_override_holds_all_paths(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_every_path_is_in_state_or_runtime_directory() -> None:
     found = paths("/s", environ={})
     inside = (
         *(found.database, found.server_lock, found.server_file, found.agent_socket, found.agent),
-        *(found.launcher_socket, found.launcher_lock, found.attempts, found.logs, found.scratch),
+        *(found.launcher_socket, found.attempts, found.logs, found.scratch),
     )
     assert all(path.startswith("/s/") for path in inside)
     assert len(set(inside)) == len(inside)

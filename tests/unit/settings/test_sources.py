@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
-from gpu_scheduler.settings import load
 from gpu_scheduler.settings.fields import SettingErrors
-from gpu_scheduler.settings.sources import config_file
+from gpu_scheduler.settings.sources import config_file, load
 
 
 @pytest.fixture

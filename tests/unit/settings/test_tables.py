@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.model.errors import SchedulerError
-from gpu_scheduler.settings import load
+from gpu_scheduler.settings.sources import load
 
 
 def loaded(tmp_path: Path, text: str):

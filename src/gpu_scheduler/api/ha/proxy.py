@@ -44,7 +44,7 @@ from gpu_scheduler.client.address import read_address
 from gpu_scheduler.client.errors import Unreadable
 from gpu_scheduler.client.http1 import Answer as Reply
 from gpu_scheduler.client.http1 import request_bytes
-from gpu_scheduler.client.socket_options import keep_alive
+from gpu_scheduler.client.keepalive import keep_alive
 from gpu_scheduler.client.websocket import (
     BINARY,
     CLOSE,

@@ -28,7 +28,7 @@ from gpu_scheduler.api.http.app import Applications
 from gpu_scheduler.api.http.errors import ErrorForm
 from gpu_scheduler.api.http.request import AsgiApp
 from gpu_scheduler.api.interfaces import Bounds
-from gpu_scheduler.client.socket_options import keep_alive
+from gpu_scheduler.client.keepalive import keep_alive
 from gpu_scheduler.model.errors import ClusterError
 
 MOST_HEADERS = 100

@@ -53,7 +53,7 @@ def run_config(args: Namespace) -> int:
     if args.action == "sample":
         return _sample(args)
     if args.action == "schema":
-        from gpu_scheduler.settings import json_schema
+        from gpu_scheduler.settings.catalogue import json_schema
 
         print_json(json_schema())
         return 0
@@ -61,7 +61,7 @@ def run_config(args: Namespace) -> int:
         raise InvalidRequest("two files given; leave out one")
     if args.action == "check":
         return _check(args)
-    from gpu_scheduler.settings import load
+    from gpu_scheduler.settings.sources import load
 
     loaded = load(args.file or args.config)
     for notice in loaded.notices:
@@ -93,9 +93,9 @@ def _check(args: Namespace) -> int:
 
 
 def _sample(args: Namespace) -> int:
-    from gpu_scheduler.settings import Settings
-    from gpu_scheduler.settings import sample as sample_text
     from gpu_scheduler.settings.catalogue import plain_values
+    from gpu_scheduler.settings.catalogue import sample as sample_text
+    from gpu_scheduler.settings.schema import Settings
 
     if not args.json:
         print(sample_text(), end="")

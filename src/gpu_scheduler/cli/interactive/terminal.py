@@ -28,8 +28,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpu_scheduler.client.http1 import target
+from gpu_scheduler.client.keepalive import allow_backlog
 from gpu_scheduler.client.requests import decoded, job_path
-from gpu_scheduler.client.socket_options import allow_backlog
 from gpu_scheduler.client.websocket import (
     BINARY,
     CLOSE,

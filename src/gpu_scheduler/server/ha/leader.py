@@ -18,19 +18,16 @@ from pathlib import Path
 from gpu_scheduler.api.auth.tokens import Verifier
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.nodes.protocol import Agents
-from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.jobs.submit import period_of, spent, user_quota
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.messages import Record, SetTenant
+from gpu_scheduler.control.messages import Record
 from gpu_scheduler.control.self_monitoring import SelfMonitor
 from gpu_scheduler.control.writer import SteadyClock
 from gpu_scheduler.ledger.decayed_usage import Account, tenant_and_user
 from gpu_scheduler.ledger.units import GPU_HOUR_MILLI_MS, Period
 from gpu_scheduler.logging_setup.structured import lost_lines
-from gpu_scheduler.model.identity import DEFAULT_TENANT
-from gpu_scheduler.model.tenant import BudgetPeriod, Tenant
+from gpu_scheduler.model.tenant import BudgetPeriod
 from gpu_scheduler.notify.service import BudgetUse, Notifications
-from gpu_scheduler.predict.history import History
 from gpu_scheduler.server.background import supervise
 from gpu_scheduler.server.background.fencing import Fencing
 from gpu_scheduler.server.background.forecast_recorder import ForecastRecorder
@@ -38,9 +35,8 @@ from gpu_scheduler.server.background.housekeeping import GcTuner, run_housekeepi
 from gpu_scheduler.server.background.job_logs import JobLog, JobLogs
 from gpu_scheduler.server.background.jobs_file import JobsFile
 from gpu_scheduler.server.from_settings import (
-    limits_of,
+    new_core,
     node_timeouts_of,
-    policy_of,
     set_up_pools,
     set_up_tenants,
 )
@@ -119,9 +115,6 @@ class Leader:
     async def start(self) -> None:
         """Create the default tenant, apply the settings of tenants and pools, start all tasks."""
         self.loop.start()
-        tenants = {tenant.id for tenant in self.loop.store.tenants()}
-        if DEFAULT_TENANT not in tenants:
-            await self.loop.apply(SetTenant(Tenant(id=DEFAULT_TENANT, name=DEFAULT_TENANT)))
         await set_up_tenants(self.loop, self._settings.tenants)
         await set_up_pools(self.loop, self._settings.policy)
         await ensure_authority(self.loop)
@@ -231,8 +224,3 @@ class NotificationSource:
 
 
 _PERIODS = {BudgetPeriod.WEEK: Period.WEEK, BudgetPeriod.MONTH: Period.MONTH}
-
-
-def new_core(settings: Settings) -> Callable[[], Core]:
-    """A factory of empty cores with the policy and the limits of the settings."""
-    return lambda: Core(policy_of(settings), History(), limits_of(settings))

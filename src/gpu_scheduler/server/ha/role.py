@@ -27,10 +27,10 @@ from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.server.access import host_names, speaks_tls
-from gpu_scheduler.server.from_settings import prices_of
+from gpu_scheduler.server.from_settings import new_core, prices_of
 from gpu_scheduler.server.grpc import AgentGate
 from gpu_scheduler.server.ha.election import LeaderElector
-from gpu_scheduler.server.ha.leader import Components, Leader, new_core
+from gpu_scheduler.server.ha.leader import Components, Leader
 from gpu_scheduler.server.ha.standby import StandbyApplication, StandbyService
 from gpu_scheduler.settings.schema import Settings
 
@@ -47,7 +47,7 @@ class StandaloneRole:
         self.gate = gate
 
     async def start(self) -> Applications:
-        """LeaderLease; return the HTTP applications."""
+        """Start to lead; return the HTTP applications."""
         await self._leader.start()
         self.gate.open(self._leader.agents)
         return leader_api(self._components, self._leader)

@@ -201,7 +201,7 @@ class StandbyApplication:
         self._election = election
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Response one request, or serve one WebSocket (ASGI)."""
+        """Answer one request, or serve one WebSocket (ASGI)."""
         try:
             await self._service.fresh()
         except Exception as error:

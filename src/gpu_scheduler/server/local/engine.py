@@ -29,20 +29,17 @@ from gpu_scheduler.api.interfaces import ApiSettings
 from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.api.routes.cluster import gpu_forms
 from gpu_scheduler.api.routes.job_views import JobViews
-from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.messages import Cancel, Command, SetTenant, Submit
+from gpu_scheduler.control.messages import Cancel, Command, Submit
 from gpu_scheduler.control.writer import SteadyClock
 from gpu_scheduler.model.errors import ClusterError, InvalidRequest, SchedulerError, UnknownThing
-from gpu_scheduler.model.identity import DEFAULT_TENANT, Caller, Role
+from gpu_scheduler.model.identity import Caller, Role
 from gpu_scheduler.model.launch import Runner
-from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.predict.history import History
 from gpu_scheduler.server.agent_process import agent_config_of
 from gpu_scheduler.server.background.housekeeping import run_housekeeping
 from gpu_scheduler.server.background.job_logs import JobLogs
-from gpu_scheduler.server.from_settings import limits_of, node_timeouts_of, policy_of
+from gpu_scheduler.server.from_settings import new_core, node_timeouts_of, set_up_tenants
 from gpu_scheduler.server.site_rules import SiteRules
 from gpu_scheduler.server.state_directory import Lock, prepare
 from gpu_scheduler.server.storage import last_event_time
@@ -83,7 +80,7 @@ class LocalEngine:
         self._launcher: Launcher | None = None
         self.loop = Loop(
             self.store,
-            self._new_core,
+            new_core(settings),
             clock.now_ms,
             sweep_ms=settings.scheduler.scheduling_interval_ms,
             rules=SiteRules(settings).check,
@@ -98,8 +95,7 @@ class LocalEngine:
     async def start(self) -> None:
         """Start everything; jobs of an earlier run are found again."""
         self.loop.start()
-        if DEFAULT_TENANT not in {tenant.id for tenant in self.store.tenants()}:
-            await self.loop.apply(SetTenant(Tenant(id=DEFAULT_TENANT, name=DEFAULT_TENANT)))
+        await set_up_tenants(self.loop)
         self._launcher = await Launcher.connect(self._config.dir)
         config = self._config
         if self._source is None:
@@ -224,9 +220,6 @@ class LocalEngine:
         if self.store.allocations() or self._launcher is None:
             return False
         return not await self._launcher.held()
-
-    def _new_core(self) -> Core:
-        return Core(policy_of(self._settings), History(), limits_of(self._settings))
 
 
 class _LocalStream:
