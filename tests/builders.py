@@ -42,7 +42,7 @@ def a_device(*, index: int = 0, **changes: Any) -> Device:
 
 
 def a_mig_device(*, index: int = 0, slices: Mapping[str, int] | None = None) -> Device:
-    """A device that MIG divides, into seven 1g.10gb slices if nothing else is said."""
+    """A device in MIG mode, with seven 1g.10gb slices by default."""
     slices = slices or {"1g.10gb": 7}
     return a_device(index=index, mode=DeviceMode.MIG, mig_slices=tuple(sorted(slices.items())))
 
@@ -58,7 +58,7 @@ def a_node(
     device: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Node:
-    """Node `n0` with eight A100s in one island; `device` changes all of its devices alike."""
+    """Node `n0` with eight A100s in one island; `device` changes all of its devices."""
     if devices is None:
         size = -(-gpus // islands)
         devices = [
@@ -76,7 +76,7 @@ def a_node(
 
 
 def a_cluster(*, nodes: int = 2, racks: int = 1, **changes: Any) -> tuple[Node, ...]:
-    """Alike nodes `n0`, `n1`, ...; with several racks, `r0` has the first of them, and so on."""
+    """Identical nodes `n0`, `n1`, ...; of several racks, `r0` has the first nodes, and so on."""
     size = -(-nodes // racks)
     return tuple(
         a_node(ordinal=ordinal, rack=f"r{ordinal // size}", **changes) for ordinal in range(nodes)
@@ -87,7 +87,7 @@ def a_cluster(*, nodes: int = 2, racks: int = 1, **changes: Any) -> tuple[Node, 
 
 
 def a_request(*, gpus: float = 1, cpus: float = 0, **changes: Any) -> Request:
-    """What one member asks for; `gpus` may be 0, 0.5, 1.5 or 8."""
+    """The request of one member; `gpus` may be 0, 0.5, 1.5 or 8."""
     return Request.for_gpus(round(gpus * 1000), cpu_milli=round(cpus * 1000), **changes)
 
 
@@ -113,7 +113,7 @@ def a_job(
 ) -> Job:
     """Job `j1` of user `ada` in tenant `vision`: one GPU, expected to run for an hour.
 
-    Every field of a job and every wish of a request can be given by its name.
+    Every field of a job and of a request can be given by its name.
     """
     wishes = {name: changes.pop(name) for name in _OF_REQUESTS & set(changes)}
     request = a_request(gpus=gpus, cpus=cpus, **wishes)
@@ -129,12 +129,12 @@ def a_job(
 
 
 def an_array(*, tasks: str = "0-9", at_once: int = 0, **changes: Any) -> Job:
-    """An array job; `at_once` is its own limit."""
+    """An array job; `at_once` is its concurrency limit."""
     return a_job(array=Array(tasks=IntervalSet.parse(tasks), max_running=at_once), **changes)
 
 
 def after(job_id: str, kind: str = "afterok") -> tuple[Dependency, ...]:
-    """What a job waits for: the end of another one."""
+    """A dependency on the end of another job."""
     return (Dependency(DependencyKind(kind), job_id),)
 
 
@@ -147,7 +147,7 @@ def a_tenant(*, id: str = "vision", gpus: float | None = None, **changes: Any) -
 
 
 def waiting(job: Job, **changes: Any) -> Waiting:
-    """A job that could start, expected to run as long as its estimate says."""
+    """A queued job that is expected to run as long as its estimate."""
     values: dict[str, Any] = {
         "expected_ms": job.estimate_ms or HOUR,
         "since_ms": job.submit_ms,
@@ -157,7 +157,7 @@ def waiting(job: Job, **changes: Any) -> Waiting:
 
 
 def on(node_id: str, devices: Shares = (), *, gpu_memory_mb: int | None = None) -> Placement:
-    """What a member holds: `on("n0", [0, 1])` two devices, `on("n0", {3: 500})` half of one."""
+    """A placement: `on("n0", [0, 1])` is two devices, `on("n0", {3: 500})` half of one."""
     shares = devices if isinstance(devices, Mapping) else dict.fromkeys(devices, 1000)
     return Placement(
         0,
@@ -176,7 +176,7 @@ def on(node_id: str, devices: Shares = (), *, gpu_memory_mb: int | None = None) 
 def running(
     job: Job, *places: Placement, start_ms: int = 0, end_ms: int = HOUR, **changes: Any
 ) -> Running:
-    """A job that holds these places, and there the CPU and memory that it asked for."""
+    """A running job with these placements and the CPU and memory of its request."""
     allocation = Allocation(
         id=f"{job.id}.1",
         job_id=job.id,
@@ -239,7 +239,7 @@ def a_core(
     predictor: Predictor | None = None,
     limits: CoreLimits | None = None,
 ) -> Core:
-    """A control core that believes what users say about run times."""
+    """A control core that predicts run times by the users' estimates."""
     core = Core(policy or a_policy(), predictor or Stated(), limits)
     for node in nodes:
         core.apply(SetNode(node), 0)
@@ -254,7 +254,7 @@ def a_core(
 
 
 def started(plan: Plan) -> list[str]:
-    """Which jobs a plan starts, in its order; tasks of arrays as `j1_0`."""
+    """The jobs that a plan starts, in its order; tasks of arrays as `j1_0`."""
     return [
         start.job_id if start.task is None else f"{start.job_id}_{start.task}"
         for start in plan.starts
@@ -262,12 +262,12 @@ def started(plan: Plan) -> list[str]:
 
 
 def evicted(plan: Plan) -> list[str]:
-    """Which jobs a plan stops."""
+    """The jobs that a plan evicts."""
     return [eviction.job_id for eviction in plan.evictions]
 
 
 def places(plan: Plan, job_id: str) -> dict[str, list[int]]:
-    """Where a plan starts a job: device indices by node."""
+    """The placement of a started job: device indices by node."""
     found: dict[str, list[int]] = {}
     for start in plan.starts:
         if start.job_id == job_id:

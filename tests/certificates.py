@@ -11,7 +11,7 @@ from cryptography.x509.oid import NameOID
 
 
 def make_certificate(directory: Path, name: str = "server") -> tuple[Path, Path]:
-    """A certificate of localhost that vouches for itself, and its key."""
+    """A self-signed certificate of localhost, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Process:
-    """A part of the cluster, to be stopped, killed, frozen and started again."""
+    """A process of the cluster that can be stopped, killed, frozen and restarted."""
 
     def __init__(self, command: list[str], log: Path, environment: dict[str, str]) -> None:
         self.command = command
@@ -58,7 +58,7 @@ class Process:
         return self.process.pid
 
     def stop(self) -> int:
-        """Ask it to end; its exit code."""
+        """Ask it to stop; returns its exit code."""
         assert self.process is not None
         self.process.terminate()
         return self.process.wait(LONGEST_S)
@@ -76,7 +76,7 @@ class Process:
         os.kill(self.pid, signal.SIGCONT)
 
     def ended(self) -> int:
-        """Wait until it ends by itself; its exit code."""
+        """Wait until it exits by itself; returns its exit code."""
         assert self.process is not None
         return self.process.wait(LONGEST_S)
 
@@ -84,7 +84,7 @@ class Process:
         return self.log_file.read_text(encoding="utf-8", errors="replace")
 
     def connections(self) -> int:
-        """How often an agent has said that it is connected."""
+        """How often an agent has logged that it is connected."""
         return self.log().count('"message": "connected"')
 
 
@@ -112,7 +112,7 @@ class Cluster:
     # --- the server
 
     def start_server(self, *more: str) -> None:
-        """Start it and wait until it answers; again with the ports it had."""
+        """Start it and wait until it answers, with its previous ports."""
         self.server.start(*self._ports, *more)
         self.until(self._facts, "the server is up")
         if not self.token:
@@ -125,7 +125,7 @@ class Cluster:
 
     @property
     def nodes_address(self) -> str:
-        """Where agents come."""
+        """The address for agents."""
         return f"127.0.0.1:{self._ports[3]}"
 
     def _facts(self) -> dict[str, Any] | None:
@@ -166,13 +166,13 @@ class Cluster:
         with self.client() as client:
             return list(client.nodes())
 
-    # --- people
+    # --- commands and clients
 
     def client(self) -> Client:
         return Client(str(self.state))
 
     def tgpu(self, *words: object, code: int = 0, **variables: str) -> str:
-        """Run a command as a person would, check its exit code; what it printed."""
+        """Run a command and check its exit code; returns its output."""
         ended = subprocess.run(
             [*PROGRAM, *map(str, words)],
             capture_output=True,
@@ -197,13 +197,13 @@ class Cluster:
             return {client.get(job)["state"] for job in jobs}
 
     def node_of(self, job: str) -> str:
-        """Where the last attempt of a job runs or ran."""
+        """The node of the last attempt of a job."""
         with self.client() as client:
             attempts = client.attempts(job)["attempts"]
         return str(attempts[-1]["allocation"][0]["node"])
 
     def until(self, true: Callable[[], T | None], what: str, seconds: float = LONGEST_S) -> T:
-        """Wait for something that is only seen from outside; a server may be away meanwhile."""
+        """Wait for a condition seen from outside; the server may be down meanwhile."""
         give_up = time.monotonic() + seconds
         while time.monotonic() < give_up:
             with contextlib.suppress(*AWAY):
@@ -213,14 +213,14 @@ class Cluster:
         raise AssertionError(f"waited {seconds:g} s for: {what}\n{self.logs()}")
 
     def logs(self) -> str:
-        """The last lines of all parts, for who looks for a fault."""
+        """The last log lines of all processes, for debugging."""
         logs = sorted(self.directory.glob("*.log"))
         return "\n".join(
             f"--- {log.name}\n{log.read_text('utf-8', 'replace')[-3000:]}" for log in logs
         )
 
     def close(self) -> None:
-        """Leave nothing behind: every process that names the directory is killed."""
+        """Kill every process that names the directory."""
         for part in (*self.agents.values(), self.server):
             if part.process is not None and part.process.poll() is None:
                 part.kill()
@@ -230,7 +230,7 @@ class Cluster:
 
 
 def kill_all_that_name(directory: Path) -> int:
-    """SIGKILL for whoever has the directory in its command line or variables; how many."""
+    """SIGKILL every process that names the directory; returns their number."""
     killed = 0
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():

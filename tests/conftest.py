@@ -29,7 +29,7 @@ settings.register_profile(
     database=None,
     deadline=None,
     print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow],  # a busy machine is no reason to fail
+    suppress_health_check=[HealthCheck.too_slow],  # a busy machine must not fail tests
 )
 settings.register_profile(
     "explore",

@@ -28,7 +28,7 @@ class Proxy:
         self._accepting.start()
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Accept no more connections."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._accepting.join()

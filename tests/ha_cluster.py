@@ -31,7 +31,7 @@ class Servers(Cluster):
         self._ports_of: dict[str, tuple[str, str]] = {}
 
     def start(self, name: str) -> None:
-        """Start a server, or start it again, and wait until it answers."""
+        """Start or restart a server, and wait until it answers."""
         state = self.directory / name
         process = self.servers.get(name)
         if process is None:
@@ -56,15 +56,15 @@ class Servers(Cluster):
 
     @property
     def nodes_address(self) -> str:
-        """Where agents come: to all servers."""
+        """The addresses of all servers for agents."""
         return ",".join(known["nodes"] for known in self._addresses.values())
 
     def nodes_address_of(self, name: str) -> str:
-        """Where agents come that know one server."""
+        """The address of one server for agents."""
         return self._addresses[name]["nodes"]
 
     def address(self, *names: str) -> str:
-        """What `--server` and TGPU_SERVER take."""
+        """The value for `--server` and TGPU_SERVER."""
         return ",".join(self._addresses[name]["http"] for name in names or self._addresses)
 
     def client(self) -> Client:
@@ -75,12 +75,12 @@ class Servers(Cluster):
         return Client(self.address(name))
 
     def leadership(self, name: str) -> dict[str, Any]:
-        """What a server says of who leads."""
+        """The leadership that a server reports."""
         with self.only(name) as client:
             return dict(client.health()["leadership"])
 
     def leader(self, *, other_than: str = "") -> str:
-        """The name of the server that leads, once one does."""
+        """The name of the leader, once there is one."""
 
         def found() -> str:
             for name, process in self.servers.items():

@@ -40,14 +40,13 @@ def _mounted(place: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def hanging_directory(place: Path) -> Iterator[Path]:
-    """Whoever enters it waits for ever, and can be killed."""
+    """Every access to it blocks, and can be killed."""
     with _mounted(place):
         yield place
 
 
 class Stuck:
-    """A directory of which a server has taken a request, and never answers: nobody can be killed
-    who waits for that, as the kernel waits for the answer."""
+    """A directory whose file server never answers: a process that waits cannot be killed."""
 
     def __init__(self, place: Path, side: int) -> None:
         self.place = place
@@ -65,12 +64,12 @@ class Stuck:
             self.is_entered.set()
 
     def let_go(self) -> None:
-        """The server is gone for good: all requests fail."""
+        """The file server is gone for good: all requests fail."""
         subprocess.run(["umount", "-f", "-l", self.place], check=True)
 
 
 @contextlib.contextmanager
 def stuck_directory(place: Path) -> Iterator[Stuck]:
-    """Whoever enters it first cannot even be killed."""
+    """The first process that accesses it cannot even be killed."""
     with _mounted(place) as side:
         yield Stuck(place, side)

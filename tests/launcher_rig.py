@@ -1,7 +1,7 @@
 """A real launcher for tests: started in a short directory and stopped with all its jobs."""
 
 # ruff: noqa: ASYNC110, ASYNC240
-# The event loop has nothing else to do, and files are what these tests wait for.
+# These tests poll files; their event loop has nothing else to do.
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T", Began, Over, Saved)
 
 
 class Rig:
-    """A launcher and everything it has said, by job."""
+    """A launcher and all its reports, by job."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -67,7 +67,7 @@ class Rig:
                 self._heard.notify_all()
 
     def work(self, name: str, /, *argv: str, **more: Any) -> Work:
-        """Work of the test's own user with the usual places."""
+        """Work of the test's own user with default directories."""
         usual = Work(
             allocation_id=name,
             job_id=name.partition(".")[0],
@@ -86,7 +86,7 @@ class Rig:
         return Path(work.log_path).read_text(encoding="utf-8", errors="replace")
 
     async def until(self, true: Callable[[], Answer], seconds: float = 60) -> Answer:
-        """Wait for something that reports bring about."""
+        """Wait for a condition that reports bring about."""
         async with asyncio.timeout(seconds), self._heard:
             while not (found := true()):
                 await self._heard.wait()
@@ -114,7 +114,7 @@ class Rig:
         return await self.over(work.allocation_id)
 
     async def kill_launcher(self) -> None:
-        """SIGKILL, and wait until it is gone; the client starts the next one by itself."""
+        """SIGKILL, and wait until it is gone; the client starts the next one."""
         pid = self.launcher.pid
         os.kill(pid, signal.SIGKILL)
         while self.launcher.pid == pid:
@@ -122,7 +122,7 @@ class Rig:
 
 
 async def log_line(rig: Rig, work: Work, text: str, seconds: float = 60) -> None:
-    """Wait until a job has written something: the one thing that no report tells."""
+    """Wait until a job has written something, which no report tells."""
     async with asyncio.timeout(seconds):
         while not Path(work.log_path).exists() or text not in rig.log(work):
             await asyncio.sleep(0.01)
@@ -148,7 +148,7 @@ async def a_rig() -> AsyncIterator[Rig]:
 
 
 def with_launcher(scenario: Callable[[Rig], Awaitable[None]]) -> None:
-    """Run a scenario against a launcher of its own."""
+    """Run a scenario against its own launcher."""
 
     async def run() -> None:
         async with a_rig() as rig:
@@ -158,7 +158,7 @@ def with_launcher(scenario: Callable[[Rig], Awaitable[None]]) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Runs, and is not only waiting for its burial."""
+    """Whether the process runs and is not a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

@@ -20,7 +20,7 @@ WHY_NOT = "needs root, useradd and curl, to make users and to be them"
 
 @dataclass(frozen=True)
 class Person:
-    """An account, and what it can do: run programs, and call a server over its socket."""
+    """An account that can run programs and call a server over its socket."""
 
     name: str
     uid: int
@@ -44,13 +44,13 @@ class Person:
         )
 
     def calling(self, socket: str) -> "Person":
-        """The same person, who calls this server."""
+        """The same account as a client of this server."""
         return Person(self.name, self.uid, self.gid, self.home, socket)
 
     def call(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> Any:
-        """What the server answers: JSON, or text."""
+        """The answer of the server: JSON, or text."""
         words = ["curl", "-s", "-m", "30", "--unix-socket", self.socket, "-X", method]
         if body is not None:
             text = body if isinstance(body, str) else json.dumps(body)
@@ -64,7 +64,7 @@ class Person:
             return answer
 
     def submit(self, command: str, **job: Any) -> str:
-        """Submit a line for a shell; the id of the job."""
+        """Submit a shell line; returns the id of the job."""
         body = {"command": ["/bin/sh", "-c", command], "working_directory": "/", **job}
         answer = self.call("POST", "/jobs", body)
         assert "job_id" in answer, answer
@@ -73,7 +73,7 @@ class Person:
 
 @contextmanager
 def some_people(*names: str, groups: dict[str, list[str]] | None = None) -> Iterator[list[Person]]:
-    """Accounts with these names (made unique), in these groups; gone with all they ran."""
+    """Accounts with these names (made unique) in these groups; removed with their processes."""
     mark = f"{os.getpid() % 100_000}"
     homes = Path(tempfile.mkdtemp(prefix="tgpu-homes-"))
     homes.chmod(0o755)
@@ -106,7 +106,7 @@ def some_people(*names: str, groups: dict[str, list[str]] | None = None) -> Iter
 
 
 def processes_of(uid: int) -> list[int]:
-    """What an account runs."""
+    """The processes of an account."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -117,7 +117,7 @@ def processes_of(uid: int) -> list[int]:
 
 
 def end_processes_of(uid: int) -> None:
-    """The account is the test's own, so all its processes are, too."""
+    """The account belongs to the test, and so do all its processes."""
     for pid in processes_of(uid):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)

@@ -1,6 +1,6 @@
 """Receivers of notifications: a small real HTTP server and a small real mail server, in threads.
 
-Both write down what they got, and can be told to refuse, to be slow, or to be away.
+Both record what they received, and can be told to reject, to be slow, or to be down.
 """
 
 import base64
@@ -22,7 +22,7 @@ LONGEST_S = 60.0
 
 
 def until(what: Callable[[], Any], why: str) -> Any:
-    """Look until there is something to see."""
+    """Repeat until there is a value."""
     end = time.monotonic() + LONGEST_S
     while time.monotonic() < end:
         if found := what():
@@ -32,9 +32,9 @@ def until(what: Callable[[], Any], why: str) -> Any:
 
 
 class HttpReceiver:
-    """Takes JSON by POST. `status` is what it answers, `delay_s` how long it takes.
+    """Takes JSON by POST.
 
-    With a certificate it speaks TLS.
+    `status` is its answer, `delay_s` its delay. With a certificate it uses TLS.
     """
 
     def __init__(self, port: int = 0, *, certificate: tuple[Path, Path] | None = None) -> None:
@@ -55,7 +55,7 @@ class HttpReceiver:
                 if receiver.status < 300:
                     receiver.headers.append(dict(self.headers))
                     receiver.bodies.append(body)
-                    # The last: who waits for it may look at the others.
+                    # Set last: a waiting test may then read the others.
                     receiver.got.append(json.loads(body))
                 self.send_response(receiver.status)
                 if receiver.status in (301, 302):
@@ -63,7 +63,7 @@ class HttpReceiver:
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
-                """It is quiet."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
@@ -95,7 +95,7 @@ class HttpReceiver:
 
 
 class _Listener(ABC):
-    """Serves each connection to a port of its own in a thread of its own, until it is left."""
+    """Serves each connection to its own port in a thread, until the end of the block."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -118,13 +118,13 @@ class _Listener(ABC):
 
     @abstractmethod
     def _serve(self, connection: socket.socket) -> None:
-        """Speak with one who has come."""
+        """Handle one connection."""
 
 
 class HttpProxy(_Listener):
-    """Passes requests on: whole ones by their address, and tunnels by CONNECT.
+    """A proxy: whole requests by their URL, and tunnels by CONNECT.
 
-    `asked` are the first lines that came, `login` is what it wants to see (`Basic ...`).
+    `asked` are the request lines, `login` is the required `Proxy-Authorization` (`Basic ...`).
     """
 
     def __init__(self, login: str = "") -> None:
@@ -168,7 +168,10 @@ def _pass_on(one: socket.socket, other: socket.socket) -> None:
 
 
 class SmtpReceiver(_Listener):
-    """Accepts mails. With a certificate it offers STARTTLS; with a login it requires that."""
+    """Accepts mails.
+
+    With a certificate it offers STARTTLS; with a login it requires authentication.
+    """
 
     def __init__(
         self,
@@ -269,7 +272,7 @@ class _Conversation:
 
 
 def a_certificate(directory: Path, name: str = "localhost") -> tuple[Path, Path]:
-    """A certificate that signs itself, and its key, by the openssl program."""
+    """A self-signed certificate and its key, by the openssl program."""
     certificate, key = directory / "cert.pem", directory / "key.pem"
     subprocess.run(
         [
@@ -284,6 +287,6 @@ def a_certificate(directory: Path, name: str = "localhost") -> tuple[Path, Path]
 
 
 def a_free_port() -> int:
-    """A port on which nobody listens now."""
+    """A port on which no process listens now."""
     with socket.create_server(("127.0.0.1", 0)) as one:
         return int(one.getsockname()[1])

@@ -20,7 +20,7 @@ _numbers = count(SystemRandom().randrange(FOR_EACH))
 
 
 def lasting_port() -> int:
-    """A port on which nobody listens, and which is not given to anybody else."""
+    """A port on which no process listens, and which is given to no other test."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
     for _ in range(FOR_EACH):
         port = FIRST + worker * FOR_EACH + next(_numbers) % FOR_EACH
@@ -30,7 +30,7 @@ def lasting_port() -> int:
 
 
 def _is_given_out(port: int) -> bool:
-    """Tell whether the kernel may give it to whoever asks for any port."""
+    """Whether the kernel may assign it to a process that asks for any port."""
     if not _RANGE.exists():
         return False
     least, most = map(int, _RANGE.read_text(encoding="ascii").split())

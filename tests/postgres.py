@@ -37,10 +37,10 @@ _numbers = count()
 
 
 class Postgres:
-    """A server that somebody runs, by a URL with a role that may create databases."""
+    """A running server, by a URL with a role that may create databases."""
 
     def __init__(self, url: str) -> None:
-        """The URL of a database that is there already."""
+        """The URL of an existing database."""
         self.url = url
 
     def url_of(self, database: str) -> str:
@@ -48,27 +48,27 @@ class Postgres:
         return urlunsplit(urlsplit(self.url)._replace(path=f"/{database}"))
 
     def make_database(self, template: str = "template0") -> str:
-        """A new database; returns its URL."""
+        """Create a database; returns its URL."""
         name = f"tgpu_test_{os.getpid()}_{next(_numbers)}_{secrets.token_hex(3)}"
         self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return self.url_of(name)
 
     def drop_database(self, url: str) -> None:
-        """Remove a database, whoever uses it."""
+        """Remove a database, even while it is in use."""
         self.execute(f"DROP DATABASE IF EXISTS {urlsplit(url).path[1:]} WITH (FORCE)")
 
     def execute(self, statement: str, url: str = "") -> list[Any]:
-        """Run one statement, outside of any transaction; returns its rows."""
+        """Run one statement outside of any transaction; returns its rows."""
         with psycopg.connect(url or self.url, autocommit=True) as connection:
             cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description is not None else []
 
 
 class OwnPostgres(Postgres):
-    """A server of our own, in a directory of its own, that can be killed and started again."""
+    """A private server in its own directory that can be killed and restarted."""
 
     def __init__(self, programs: Path, directory: Path, settings: dict[str, str]) -> None:
-        """Make it, and start it."""
+        """Create it, and start it."""
         self._programs = programs
         self._data = directory / "data"
         self._log = directory / "postgres.log"
@@ -89,7 +89,7 @@ class OwnPostgres(Postgres):
 
     @property
     def pid(self) -> int:
-        """The process that all others of the server come from."""
+        """The parent process of the server."""
         assert self._process is not None
         return self._process.pid
 
@@ -125,7 +125,7 @@ class OwnPostgres(Postgres):
         self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        """Until it accepts connections."""
+        """Wait until it accepts connections."""
         end = time.monotonic() + START_S
         while True:
             try:
@@ -139,7 +139,7 @@ class OwnPostgres(Postgres):
                 return
 
     def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
-        """End it: SIGQUIT at once, SIGINT after telling its clients, SIGTERM after they left."""
+        """Stop it: SIGQUIT at once, SIGINT after disconnecting clients, SIGTERM after they left."""
         process = self._process
         if process is None:
             return
@@ -150,20 +150,20 @@ class OwnPostgres(Postgres):
         self._process = None
 
     def restart(self) -> None:
-        """As after a crash."""
+        """Restart it as after a crash."""
         self.stop()
         self.start()
 
     def freeze(self) -> None:
-        """Stop all its processes where they are; connections stay, and nobody answers."""
-        # The first of them first: then no other is made while we look.
+        """Stop all its processes with SIGSTOP; connections stay open without answers."""
+        # The parent first: then no other is forked meanwhile.
         os.kill(self.pid, signal.SIGSTOP)
         for process in _children(self.pid):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let them go on."""
+        """Let them continue."""
         for process in reversed(self.processes()):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGCONT)
@@ -182,7 +182,7 @@ class OwnPostgres(Postgres):
 
 
 def programs() -> Path | None:
-    """Where the programs of PostgreSQL are; None if they are nowhere."""
+    """The directory of the PostgreSQL programs; None if there is none."""
     for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True):
         if (folder / "initdb").exists():
             return folder
@@ -197,7 +197,7 @@ def programs() -> Path | None:
 
 @contextmanager
 def a_server(**settings: str) -> Iterator[OwnPostgres]:
-    """A server of one's own, with these settings of PostgreSQL."""
+    """A private server with these PostgreSQL settings."""
     server = _make(settings)
     try:
         yield server
@@ -229,7 +229,7 @@ def shared_server() -> Postgres:
 
 @pytest.fixture
 def database_url() -> Iterator[str]:
-    """The URL of an empty database of the test's own."""
+    """The URL of an empty database for one test."""
     server = shared_server()
     url = server.make_database()
     yield url
@@ -240,7 +240,7 @@ def _make(settings: dict[str, str]) -> OwnPostgres:
     found = programs()
     if found is None:
         pytest.skip(f"no PostgreSQL here: set {URL_VARIABLE}, or install postgresql")
-    # Directly under the temporary root, as the wheel changes modes of parent directories.
+    # Directly under the temporary root, because the wheel changes modes of parent directories.
     directory = Path(tempfile.mkdtemp(prefix="tgpu-pg-"))
     try:
         return OwnPostgres(found, directory, FAST | settings)
@@ -255,7 +255,7 @@ def _remove(server: OwnPostgres) -> None:
 
 
 def _somebody(directory: Path) -> dict[str, Any]:
-    """Whom to run the server as: PostgreSQL refuses root."""
+    """The user to run the server as: PostgreSQL rejects root."""
     if os.geteuid() != 0:
         return {}
     for name in ("postgres", "nobody"):

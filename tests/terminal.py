@@ -37,7 +37,7 @@ class Terminal:
         self.see(PROMPT)
 
     def type(self, text: str) -> None:
-        """Keys as they are."""
+        """Send literal keys."""
         self._tmux("send-keys", "-t", "t", "-l", "--", text)
 
     def press(self, *keys: str) -> None:
@@ -45,7 +45,7 @@ class Terminal:
         self._tmux("send-keys", "-t", "t", *keys)
 
     def enter(self, line: str) -> None:
-        """A line and its end."""
+        """Send a line and Enter."""
         self.type(line)
         self.press("Enter")
 
@@ -63,11 +63,11 @@ class Terminal:
         return self.screen().split("\n")[:-1]
 
     def see(self, text: str) -> str:
-        """Wait until something stands on the screen."""
+        """Wait until a text is on the screen."""
         return self.until(lambda screen: text in screen, f"{text!r} to appear")
 
     def until(self, true: Callable[[str], bool], what: str = "it") -> str:
-        """Wait until the screen is as it should be."""
+        """Wait until a condition on the screen holds."""
         give_up = time.monotonic() + LONGEST_S
         while True:
             screen = self.screen()
@@ -77,7 +77,7 @@ class Terminal:
             time.sleep(0.05)
 
     def answer(self, line: str) -> str:
-        """What a line of shell says, if that is one line."""
+        """The output of a shell line, if that is one line."""
         self._asked += 1
         mark = f"{self._asked}=>"
         self.enter(f"echo '{self._asked}=''>' $({line}) .")
@@ -92,15 +92,15 @@ class Terminal:
                 return True
             try:
                 status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-            except OSError:  # one of somebody else's that has just ended
+            except OSError:  # a process of another user that has just exited
                 return False
             pid = int(status.rpartition(")")[2].split()[1])
         return False
 
     def process(self, pattern: str) -> int:
-        """The one process in this terminal whose command line holds a pattern.
+        """The one process in this terminal whose command line contains a pattern.
 
-        Others may run the same tests at the same time.
+        Other runs of the same tests may be in progress.
         """
         found = subprocess.run(
             ["pgrep", "-f", "--", pattern], capture_output=True, text=True, check=True
@@ -137,7 +137,7 @@ def a_terminal(
     rows: int = 30,
     program: tuple[str, ...] = (sys.executable, "-m", "gpu_scheduler"),
 ) -> Iterator[Terminal]:
-    """A terminal that is gone afterwards, with all that runs in it. `tgpu` runs `program` there."""
+    """A terminal that is removed afterwards with all its processes. `tgpu` runs `program` there."""
     directory = tempfile.mkdtemp(prefix="tgpu-t")
     bin_dir = Path(directory, "bin")
     bin_dir.mkdir()

@@ -36,12 +36,12 @@ Form = dict[str, Any]
 
 
 def forms() -> dict[str, Form]:
-    """Every message by name: its fields by number, with all that decides about their bytes."""
+    """Every message by name: its fields by number, with all that determines their bytes."""
     return {kind.full_name: _form(kind) for file in FILES for kind in _messages(file)}
 
 
 def methods() -> dict[str, list[str]]:
-    """Every method by name: what goes in, what comes out, and which of them are streams."""
+    """Every method by name: request, response, and which of them are streams."""
     return {
         f"{service.full_name}/{method.name}": [
             ("stream " if method.client_streaming else "") + method.input_type.full_name,
@@ -54,7 +54,7 @@ def methods() -> dict[str, list[str]]:
 
 
 def examples(name: str) -> Iterator[tuple[str, Message]]:
-    """A message with all fields set; one for each choice that it has."""
+    """A message with all fields set; one for each oneof choice."""
     kind = kind_named(name)
     choices = [field for oneof in kind.oneofs for field in oneof.fields if len(oneof.fields) > 1]
     for choice in choices or [None]:

@@ -22,7 +22,7 @@ LONGEST_S = 60
 
 
 class RealServer:
-    """A running `tgpu up`, and how to talk to it."""
+    """A running `tgpu up` and ways to call it."""
 
     def __init__(self, state_dir: str) -> None:
         self.state_dir = state_dir
@@ -41,10 +41,10 @@ class RealServer:
         self.tgpu("up", "--daemon", "--state-dir", self.state_dir, "--simulate", gpus)
 
     def stop(self) -> None:
-        """Nothing of it must be left, jobs and agent included."""
+        """Kill everything that is left of it, jobs and agent included."""
         with self.client() as client:
             for job in list(client.list(state=("running", "scheduled", "preempted", "pending"))):
-                # It may end by itself just now.
+                # The process may exit at this moment.
                 with suppress(WrongState):
                     client.cancel(job["id"])
             for job in list(client.list()):
@@ -54,7 +54,7 @@ class RealServer:
     def tgpu(
         self, *words: object, code: int = 0, cwd: Path | None = None, **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command as a person would, and check its exit code."""
+        """Run a command and check its exit code."""
         ended = subprocess.run(
             [*PROGRAM, *map(str, words)],
             capture_output=True,
@@ -68,7 +68,7 @@ class RealServer:
         return ended
 
     def json(self, *words: object) -> Any:
-        """What a command says with --json."""
+        """The JSON output of a command."""
         return json.loads(self.tgpu(*words, "--json").stdout)
 
     def submit(self, *words: object, cwd: Path | None = None, **variables: str) -> str:
@@ -76,7 +76,7 @@ class RealServer:
         return self.tgpu("submit", "-q", *words, cwd=cwd, **variables).stdout.strip()
 
     def output(self, job: str) -> str:
-        """Wait for a job's end, and return what it wrote."""
+        """Wait for the end of a job, and return its output."""
         self.json("wait", job)
         return self.tgpu("logs", job).stdout
 
@@ -100,7 +100,7 @@ def end_what_is_left(state_dir: str) -> None:
 
 @contextmanager
 def a_state_dir() -> Iterator[str]:
-    """A short private directory; what works in it is ended with it."""
+    """A short private directory; its processes are killed at the end."""
     state_dir = tempfile.mkdtemp(prefix="tgpu-")
     try:
         yield state_dir

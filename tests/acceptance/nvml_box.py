@@ -13,7 +13,7 @@ __all__ = ["a_box", "box", "fake_nvml", "fake_nvml_library"]
 
 @pytest.fixture
 def box(fake_nvml: FakeNvml) -> Iterator[tuple[RealServer, FakeNvml]]:
-    """A server that finds eight A100 by NVML."""
+    """A server that discovers eight A100 by NVML."""
     fake_nvml.a100s(8)
     with a_box(fake_nvml) as found:
         yield found
@@ -21,7 +21,7 @@ def box(fake_nvml: FakeNvml) -> Iterator[tuple[RealServer, FakeNvml]]:
 
 @contextmanager
 def a_box(fake_nvml: FakeNvml) -> Iterator[tuple[RealServer, FakeNvml]]:
-    """A server on a machine as the library tells of it."""
+    """A server on a machine with the GPUs of the fake library."""
     with a_state_dir() as state_dir:
         server = RealServer(state_dir)
         server.environment |= {

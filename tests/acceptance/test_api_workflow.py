@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
     shutil.which("curl") is None or shutil.which("jq") is None, reason="needs curl and jq"
 )
 
-# The address alone is replaced, so that the server can be a private one.
+# Only the address is replaced, so that the server can be a private one.
 WORKFLOW = r"""
 # 1. Create a tenant
 TENANT_ID=$(curl -s -X POST http://localhost:8080/api/v1/tenants \
@@ -94,7 +94,7 @@ def shell(lab: ApiLab, text: str) -> str:
 
 
 def run_in_shell(port: int, text: str) -> str:
-    """What the commands print; proxies of the machine are left out."""
+    """The output of the commands, without proxies of this machine."""
     text = text.replace("localhost:8080", f"localhost:{port}")
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     done = subprocess.run(

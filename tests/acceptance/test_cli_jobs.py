@@ -55,7 +55,7 @@ def test_run_warns_that_stdin_does_not_reach_job(
 
 
 def test_audit_log_is_listed_in_time_order(server: RealServer) -> None:
-    server.tgpu("cancel", "job-999999", code=4)  # refusals are written a little later
+    server.tgpu("cancel", "job-999999", code=4)  # audited a little later
     job = server.submit("-H", "--", "true")
     server.tgpu("cancel", job)
 
@@ -111,7 +111,7 @@ def test_job_with_minimal_export_has_home_and_path(server: RealServer, export: s
 
 
 def a_conda(place: Path) -> Path:
-    """A program that is called as conda is, and enters an environment as conda does."""
+    """A fake conda that activates an environment as conda does."""
     program = place / "conda"
     place.mkdir(parents=True)
     program.write_text(
@@ -185,7 +185,7 @@ def test_wait_times_out_and_job_can_be_cancelled(server: RealServer) -> None:
     server.tgpu("cancel", "last")
     assert server.tgpu("wait", job, code=143).stdout == f"{job} cancelled 143\n"
     assert server.json("show", job)["state"] == "cancelled"
-    server.tgpu("cancel", job)  # once more is no error
+    server.tgpu("cancel", job)  # repeating it is no error
     server.tgpu("cancel", "99999", code=4)
 
 
@@ -300,7 +300,7 @@ def test_training_example_checkpoints_on_stop_and_resumes(
     server: RealServer, tmp_path: Path
 ) -> None:
     command = ("python3", EXAMPLES / "train_demo.py", "--step-seconds", "0.05")
-    # So many steps that it is still at it when it is cancelled, however long that takes.
+    # So many steps that the job still runs when it is cancelled, on any machine.
     job = server.submit("-G", 1, "--", *command, "--steps", 9999, "--save-every", 5, cwd=tmp_path)
     _await(tmp_path / "train_demo.checkpoint")
     server.tgpu("cancel", job)
@@ -350,7 +350,7 @@ def test_interrupting_run_in_script_cancels_its_job(server: RealServer) -> None:
         stdin=subprocess.DEVNULL,
         text=True,
         env=server.environment,
-        # Whoever runs the tests in the background ignores this signal, and so would the program.
+        # Tests in the background ignore this signal, and the program would inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     assert running.stdout is not None
@@ -383,7 +383,7 @@ def test_output_is_coloured_on_terminal_and_plain_in_pipe(server: RealServer) ->
 
 
 def _all_of(leader: int) -> bytes:
-    """All that was written to a terminal that nobody has open any more: it comes in pieces."""
+    """Everything written to a closed terminal, which arrives in pieces."""
     found = b""
     with suppress(OSError):
         while piece := os.read(leader, 65_536):

@@ -27,7 +27,7 @@ def _lives(pid: int) -> bool:
 
 
 def _await_connections(process: "subprocess.Popen[str]", count: int) -> None:
-    """Until the process holds so many sockets: then it waits for the server."""
+    """Wait until the process holds so many sockets: then it waits for the server."""
     end = time.monotonic() + 30
     while time.monotonic() < end:
         links = [str(entry.readlink()) for entry in Path(f"/proc/{process.pid}/fd").iterdir()]

@@ -58,7 +58,7 @@ def test_drain_with_requeue_moves_job_to_another_node(cluster: Cluster) -> None:
     cluster.tgpu("nodes", "drain", node, "--requeue", "--wait")
     cluster.until(lambda: cluster.node_of(job) != node, "it moves")
     cluster.until(lambda: cluster.states(job) == {"running"}, "it runs again")
-    # It runs before it has said anything.
+    # The job runs before its first report.
     cluster.until(lambda: cluster.tgpu("logs", job) == "began on 2\n", "it has begun again")
     cluster.tgpu("nodes", "uncordon", node)
     cluster.tgpu("cancel", job)
@@ -75,7 +75,7 @@ def test_job_is_placed_by_node_labels(cluster: Cluster) -> None:
 
 
 def test_second_agent_with_same_name_is_rejected_with_reason(cluster: Cluster) -> None:
-    """With a token it is not let in at all, and with the key of the first not beside it."""
+    """The server rejects it with a token, and also with the key of the first agent."""
     rival = cluster.agent("n1", "--work-dir", str(cluster.directory / "rival"))
     rival.log_file = cluster.directory / "rival.log"
     rival.start()
@@ -95,7 +95,7 @@ def test_second_agent_with_same_name_is_rejected_with_reason(cluster: Cluster) -
 def test_agents_run_jobs_during_server_outage_and_report_afterwards(
     cluster: Cluster,
 ) -> None:
-    """Jobs end, well and badly, while nobody listens; the server is away for more than 10 s."""
+    """Jobs complete and fail while the server is down for more than 10 s."""
     gate = cluster.directory / "away"
     script = f"until [ -e {gate} ]; do sleep 0.1; done; echo told; exit $0"
     jobs = [cluster.submit("--gpus", "4", "--", "sh", "-c", script, code) for code in "0123"]
@@ -109,7 +109,7 @@ def test_agents_run_jobs_during_server_outage_and_report_afterwards(
     with cluster.client() as client:
         ends = [client.wait(job, timeout=60) for job in jobs]
     assert [end["exit_code"] for end in ends] == [0, 1, 2, 3]
-    # They are charged until they ended, not until that was heard.
+    # They are charged until their end, not until the report of it.
     assert max(datetime.fromisoformat(end["ended_at"]) for end in ends) < back
     assert {job: cluster.node_of(job) for job in jobs} == nodes
     assert [cluster.tgpu("logs", job) for job in jobs] == ["told\n"] * 4
@@ -124,7 +124,7 @@ def test_log_on_unreachable_node_returns_clear_error(cluster: Cluster) -> None:
     assert cluster.agents[node].stop() == 0
     cluster.until(lambda: "disconnected" in cluster.server.log()[said:], "the server has noticed")
     told = cluster.tgpu("logs", job, code=1)
-    # In its first seconds it is only not connected; then it has missed its heartbeats.
+    # For some seconds the node is only disconnected; then it has missed its heartbeats.
     at_once = f"node '{node}' is not connected, so its logs cannot be read"
     later = f"is on node '{node}', which is suspect (no heartbeat since"
     assert at_once in told or later in told
@@ -153,7 +153,7 @@ def test_agent_with_unusable_setup_fails_at_once_with_reason(
 
 
 def test_agent_notices_added_and_lost_gpus_without_restart(cluster: Cluster) -> None:
-    """The agent looks again at once when it is told to, as `systemctl reload` does."""
+    """The agent rescans at once on SIGHUP, as `systemctl reload` sends it."""
     declared = cluster.directory / "n2" / "agent" / "readings.json"
     gpus = {"n1": 8, "n2": 9}
 
@@ -179,7 +179,7 @@ def test_job_runs_elsewhere_when_agent_of_its_node_has_just_stopped() -> None:
     with a_cluster("n1", "n2", gpus="4xH100") as cluster:
         cluster.tgpu("nodes", "cordon", "n1")
         cluster.agents["n2"].stop()
-        # Decided for a node that was there a moment ago, or waiting for one that is there.
+        # Either placed on the node that has just left, or waiting for the one that is cordoned.
         job = cluster.submit("--gpus", 4, "--", "true")
         cluster.tgpu("nodes", "uncordon", "n1")
         cluster.until(lambda: cluster.states(job) == {"completed"}, "it ran elsewhere")

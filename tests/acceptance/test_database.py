@@ -32,7 +32,7 @@ def postgres() -> Iterator[OwnPostgres]:
 
 @pytest.fixture
 def house() -> Iterator[RealServer]:
-    """A place for a server of the test's own."""
+    """A state directory for a server of the test."""
     with a_state_dir() as state_dir:
         yield RealServer(state_dir)
 
@@ -70,7 +70,7 @@ def test_jobs_run_and_requests_fail_while_database_is_down_and_records_are_exact
             assert status(client) == "degraded"
             assert "is not available" in house.tgpu("list", code=1).stderr
             if away == postgres.stop:
-                (tmp_path / "go").touch()  # its end is learnt only later
+                (tmp_path / "go").touch()  # its end is reported only later
             back()
             until(lambda: is_healthy(client))
         house.tgpu("wait", running, code=7)
@@ -92,7 +92,7 @@ def test_server_stops_although_database_failed_during_commit(
     house.environment |= {
         "GPU_SCHEDULER_DATABASE_URL": url,
         "GPU_SCHEDULER_DATABASE_CONNECT_TIMEOUT_S": "1",
-        # The next COMMIT is that of the submission, and no renewal of the lead.
+        # The next COMMIT is that of the submission, not a lease renewal.
         "GPU_SCHEDULER_REPLICATION_HEARTBEAT_INTERVAL_S": "60",
         "GPU_SCHEDULER_REPLICATION_HEARTBEAT_TIMEOUT_S": "200",
     }
@@ -121,7 +121,7 @@ def test_backup_of_running_server_can_be_restored_and_copied_to_postgresql(
     assert "already exists" in again.stderr
     house.tgpu("down", *where)
 
-    # Put it back, as docs/howto/database.md says.
+    # Restore it as docs/howto/database.md says.
     for file in Path(house.state_dir).glob("scheduler.db*"):
         file.unlink()
     shutil.copy(tmp_path / "backup.db", Path(house.state_dir, "scheduler.db"))
@@ -137,7 +137,7 @@ def test_backup_of_running_server_can_be_restored_and_copied_to_postgresql(
     assert house.json("db", "check", *where)["rows"]["jobs"] == 1
     house.start(GPUS)
     assert [job["id"] for job in house.json("history")["jobs"]] == [first]
-    # The number of the job that was lost is not given out again: its logs are still there.
+    # The number of the lost job is not reused, because its logs still exist.
     assert house.submit("-G", 1, "--", "true") == "job-100002"
     house.stop()
 

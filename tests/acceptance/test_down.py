@@ -19,7 +19,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def other() -> Iterator[RealServer]:
-    """A second server, beside that of the file."""
+    """A second server beside that of the file."""
     with a_state_dir() as state_dir:
         running = RealServer(state_dir)
         running.start("1xA100")
@@ -27,7 +27,7 @@ def other() -> Iterator[RealServer]:
 
 
 def facts(server: RealServer) -> dict[str, str]:
-    """What a server wrote down of itself; nothing if it has stopped."""
+    """The contents of `server.json`; empty if the server has stopped."""
     file = Path(server.state_dir) / "server.json"
     return dict(json.loads(file.read_text("utf-8"))) if file.exists() else {}
 
@@ -75,7 +75,7 @@ def test_down_rejects_several_servers_or_two_addresses(server: RealServer) -> No
 
 
 def test_down_leaves_unknown_listener_alone(server: RealServer) -> None:
-    """As at the end of a tunnel to a server elsewhere."""
+    """As at the end of a tunnel to a remote server."""
     with socket.create_server(("127.0.0.1", 0)) as tunnel:
         address = f"http://127.0.0.1:{tunnel.getsockname()[1]}"
         told = server.tgpu("down", TGPU_SERVER=address, code=2)

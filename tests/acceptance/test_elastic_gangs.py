@@ -20,19 +20,19 @@ MEMBER = (
 
 
 def began(place: Path, allocation: str) -> dict[int, list[int]]:
-    """By member: its pid, and of how many members it was told."""
+    """By member: its pid and the world size it was given."""
     found = sorted(place.glob(f"{allocation}.?"))
     return {int(path.name[-1]): [int(word) for word in path.read_text().split()] for path in found}
 
 
 def members(cluster: Cluster, job: str) -> dict[int, str]:
-    """Where the members of the last attempt are."""
+    """The nodes of the members of the last attempt."""
     with cluster.client() as client:
         return {p["member"]: p["node"] for p in client.get(job)["allocation"]}
 
 
 def three_members(cluster: Cluster, place: Path) -> tuple[str, dict[int, list[int]]]:
-    """A gang that can do with two of them, and what each was told when it began."""
+    """A gang with a minimum of two members, and the world size that each recorded at its start."""
     options = ("--members", 3, "--min-members", 2, "--gpus", 1)
     job = cluster.submit(*options, "--", "sh", "-c", MEMBER.format(place=place))
     cluster.until(lambda: len(began(place, f"{job}.1")) == 3, "all three run")
@@ -53,7 +53,7 @@ def test_elastic_gang_continues_with_fewer_members_after_node_death(tmp_path: Pa
         kill_all_that_name(cluster.directory / dead)
         cluster.until(lambda: not is_alive(first[2][0]), "its member died with it")
         cluster.wait_for_nodes(dead, state="lost")
-        # Nobody knows yet whether the member still runs: nothing is started a second time.
+        # It is unknown whether the member still runs, so nothing is started a second time.
         assert all(is_alive(first[member][0]) for member in (0, 1))
         assert began(tmp_path, f"{job}.2") == {}
 
@@ -84,7 +84,7 @@ def test_elastic_gang_continues_with_fewer_members_after_member_is_killed(tmp_pa
         assert {tuple(told[1:]) for told in second.values()} == {(2, 2)}
         assert not any(is_alive(told[0]) for told in first.values())
 
-        # Fewer than two it cannot be, and nobody asked for retries.
+        # It cannot shrink below two, and no retries were requested.
         os.kill(second[0][0], signal.SIGKILL)
         cluster.until(lambda: cluster.states(job) == {"failed"}, "it is given up")
         with cluster.client() as client:

@@ -7,7 +7,7 @@ from tests.acceptance.conftest import RealServer
 
 
 def soon(server: RealServer, *words: object, key: str) -> Any:
-    """Ask until there is something to tell."""
+    """Repeat a command until its answer has a value for the key."""
     for _ in range(100):
         answer = server.json(*words)
         if answer[key]:

@@ -33,7 +33,7 @@ def cluster() -> Iterator[Servers]:
 
 
 def raw(address: str, method: str, path: str, body: Any = None, **headers: str) -> Any:
-    """A request on a connection that is already open; call the result for its answer."""
+    """A request on an open connection; call the result to read the response."""
     connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
     data = None if body is None else json.dumps(body)
     connection.request(method, path, data, {"Content-Type": "application/json"} | headers)
@@ -60,7 +60,7 @@ def test_standby_serves_reads_and_forwards_writes(cluster: Servers) -> None:
         assert status == 200
         return made if headers["x-tgpu-role"] == "leader" else None
 
-    # The standby may have read anew just between the two.
+    # The standby may have refreshed its state between the two.
     made = cluster.until(made_and_not_read_yet, "the cluster state is older than the job")
     path = f"/api/v1/jobs/{made['job_id']}"
 
@@ -86,7 +86,7 @@ def test_standby_serves_reads_and_forwards_writes(cluster: Servers) -> None:
 
 
 def until_standing_by(cluster: Servers, leader: str, *names: str) -> None:
-    """Wait until the leader knows of exactly these: it looks at every heartbeat."""
+    """Wait until the leader lists exactly these standbys; it refreshes them at every heartbeat."""
     cluster.until(
         lambda: [one["name"] for one in cluster.leadership(leader)["standbys"]] == [*names],
         f"{leader} says that {names} stand by",
@@ -203,7 +203,7 @@ def test_thawed_former_leader_answers_nothing_as_leader(
     frozen = cluster.servers[leader]
     frozen.freeze()
     try:
-        # They lie in its sockets, and it will read them when it thaws.
+        # The requests wait in its socket buffers, and it reads them when it thaws.
         read = raw(address, "GET", f"/api/v1/jobs/{job.id}")
         change = raw(address, "POST", "/api/v1/jobs", {"command": ["echo", "from the past"]})
         assert cluster.leader(other_than=leader) == other
@@ -215,7 +215,7 @@ def test_thawed_former_leader_answers_nothing_as_leader(
     for answer in (read, change):
         status, headers, body = answer()
         if headers.get("x-tgpu-role") == "leader" and status < 500:
-            # It knew already that it stands by, and passed the request on to who leads now.
+            # It already knew that it is a standby, and forwarded the request to the new leader.
             assert int(headers["x-tgpu-term"]) > term, (status, headers, body)
         if status == 200:
             assert body["state"] == "cancelled", "a standby says how it is now"
@@ -228,7 +228,7 @@ def test_thawed_former_leader_answers_nothing_as_leader(
 
 
 def test_stopping_leader_hands_over_and_its_clients_continue() -> None:
-    """Nobody waits for the lease to run out: that would take longer than anything waits here."""
+    """Handover does not wait for the lease to expire, which would exceed every timeout here."""
     with several_servers("a", "b", agents=("n1",), **LONG_LEASE) as cluster:
         leader = cluster.leader()
         other = next(name for name in cluster.servers if name != leader)
@@ -269,12 +269,12 @@ def test_log_follower_moves_to_another_server_when_standby_stops(
     )
     assert following.stdout is not None
     assert following.stdout.readline() == b"one\n"
-    # It does not wait for the job, which may go on for days.
+    # The server does not wait for the job, which may run for days.
     assert cluster.servers[standby].stop() == 0
     go_on.touch()
     assert following.communicate(timeout=60)[0] == b"two\n"
     log = cluster.servers[standby].log()
-    # A client that leaves during a handshake makes the library write another line with this word.
+    # A client that leaves during a handshake makes the library log another line with this word.
     assert "Exception in ASGI application" not in log
     assert "Traceback" not in log
     cluster.start(standby)
@@ -294,12 +294,12 @@ def test_second_server_with_same_name_is_rejected_and_first_continues(
     assert cluster.leadership(name)["role"] == "leader"
     until_standing_by(cluster, name, *(one for one in cluster.servers if one != name))
     cluster.servers[name].kill()
-    cluster.start(name)  # at once: it is the same one as before
+    cluster.start(name)  # at once, because it is the same server as before
     assert "waiting to see" not in cluster.servers[name].log()
 
 
 class Submitter(threading.Thread):
-    """A person who submits without a pause, and knows what was acknowledged."""
+    """A client that submits continuously and records what was acknowledged."""
 
     def __init__(self, address: str, notes: Path, pause_s: float = 0.2) -> None:
         super().__init__()
@@ -357,7 +357,7 @@ def test_rolling_restart_loses_no_job_and_no_acknowledged_request() -> None:
             assert states.pop(long.id) == "failed"
             assert states == {one.split()[0]: "completed" for one in acknowledged}, "nothing twice"
             assert len(client.attempts(long.id)["attempts"]) == 1
-        # The jobs' own word: each ran once, under the id that was acknowledged.
+        # By the records of the jobs, each ran once under the acknowledged id.
         ran = Counter(notes.read_text(encoding="ascii").splitlines())
         assert ran == Counter(acknowledged)
         assert len(acknowledged) > 10

@@ -66,7 +66,7 @@ def is_alive(lab: ApiLab) -> None:
 
 @st.composite
 def changed(draw: st.DrawFn, example: Any) -> Any:
-    """An example of which some part, at any depth, is something else."""
+    """An example in which some part, at any depth, is replaced."""
     if isinstance(example, list):
         return [draw(changed(item)) for item in example] + draw(st.lists(JSON, max_size=1))
     if not isinstance(example, dict) or not example:
@@ -172,7 +172,7 @@ def test_no_bytes_on_public_socket_crash_server(lab: ApiLab, pieces: list[bytes]
             while piece := opened.recv(65_536):
                 answer += piece
         except OSError:
-            pass  # it hung up before it had read all
+            pass  # the server closed the connection before it had read everything
     assert b" 500 " not in answer.split(b"\r\n", 1)[0]
     is_alive(lab)
 
@@ -181,7 +181,7 @@ def test_no_bytes_on_public_socket_crash_server(lab: ApiLab, pieces: list[bytes]
 
 
 def test_no_message_on_agent_socket_crashes_server(lab: ApiLab) -> None:
-    """Only the server's own user reaches it; even so nothing there may end the server."""
+    """Only the server's own user reaches it; even so no message may stop the server."""
     messages = [
         b"",
         b"\xff" * 50,
@@ -207,7 +207,7 @@ def test_no_message_on_agent_socket_crashes_server(lab: ApiLab) -> None:
             try:
                 for message in messages:
                     await _say(target, message)
-                # That it was heard at all: what makes sense is answered.
+                # The connection works: a valid message is answered.
                 assert await _say(target, hello.SerializeToString(), longest_s=60)
             finally:
                 await server.stop(0)
@@ -218,7 +218,7 @@ def test_no_message_on_agent_socket_crashes_server(lab: ApiLab) -> None:
 
 
 async def _say(target: str, message: bytes, longest_s: float = 2) -> bool:
-    """One message, whatever it is, and then nothing more; whether anything was answered."""
+    """Send one message and nothing more; returns whether the server answered."""
     async with grpc.aio.insecure_channel(target) as channel:
         session = channel.stream_stream(SESSION_METHOD)
         call = session()

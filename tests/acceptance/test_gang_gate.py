@@ -1,7 +1,7 @@
 """The launcher's gate: no gang member runs before all are ready; if one fails, none runs."""
 
 # ruff: noqa: ASYNC240
-# The event loop has nothing else to do, and files are what these tests wait for.
+# These tests poll files; their event loop has nothing else to do.
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ PROLOG = """#!/bin/sh
 
 
 def member(rig: Rig, number: int, of: int, **more: object) -> Work:
-    """One member that writes down when it began."""
+    """One member that records its start time."""
     return rig.work(
         "g.1",
         "sh",
@@ -37,18 +37,18 @@ def member(rig: Rig, number: int, of: int, **more: object) -> Work:
 
 
 async def fence(rig: Rig) -> None:
-    """Whatever was ordered before has come as far as it can: this one has run since."""
+    """Run another job to its end: earlier orders have been processed by then."""
     name = f"fence-{time.monotonic_ns()}"
     assert (await rig.run(rig.work(name, "true"))).exit_code == 0
 
 
 def ran(rig: Rig) -> list[int]:
-    """When each member began, in nanoseconds."""
+    """The start time of each member, in nanoseconds."""
     return [int(path.read_text()) for path in sorted(rig.directory.glob("ran.*"))]
 
 
 async def overs(rig: Rig, count: int) -> dict[int, Over]:
-    """The ends of all members."""
+    """The end reports of all members."""
 
     def found() -> dict[int, Over]:
         said = [r for r in rig.said if isinstance(r, Over) and r.allocation_id == "g.1"]
@@ -59,7 +59,7 @@ async def overs(rig: Rig, count: int) -> dict[int, Over]:
 
 
 async def child_at_gate(rig: Rig, number: int) -> int:
-    """The process of a member that has not become its command, once it has opened its log."""
+    """The process of a member that waits at its gate and has opened its log."""
     async with asyncio.timeout(20):
         while True:
             for pid in processes.descendants([rig.launcher.pid], processes.family()):
@@ -88,7 +88,7 @@ def test_no_gang_member_runs_before_last_one_is_ready() -> None:
 
 @pytest.mark.parametrize("late", [0, 2])
 def test_gang_does_not_run_when_one_member_cannot_be_prepared(late: int) -> None:
-    """Whether it comes first or last."""
+    """The failing member may come first or last."""
 
     async def scenario(rig: Rig) -> None:
         order = [2, 0, 1] if late == 0 else [0, 1, 2]
@@ -158,7 +158,7 @@ def test_members_waiting_at_gate_never_run_when_launcher_dies() -> None:
         await rig.kill_launcher()
         ends = await overs(rig, 2)
         assert not any(end.ran for end in ends.values())
-        # The last order comes again: it must not run alone.
+        # The last order is repeated: the member must not run alone.
         await rig.launcher.start(member(rig, 2, of=3))
         assert not (await overs(rig, 3))[2].ran
         assert not ran(rig)

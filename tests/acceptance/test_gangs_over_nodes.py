@@ -39,14 +39,14 @@ SETTINGS = {
 
 
 class Stage:
-    """A cluster of four nodes with one GPU each, and what happened on it."""
+    """A cluster of four nodes with one GPU each, and its events."""
 
     def __init__(self, cluster: Cluster, place: Path) -> None:
         self.cluster = cluster
         self.place = place
 
     def patience(self, seconds: str) -> None:
-        """A server that waits so long for all members; started anew if it did not before."""
+        """Set the prepare timeout of the server, restarting it if necessary."""
         cluster = self.cluster
         process = cluster.server.process
         is_up = process is not None and process.poll() is None
@@ -58,21 +58,21 @@ class Stage:
         cluster.start_server()
 
     def hold(self, member: int) -> None:
-        """A member is not prepared until it is let go."""
+        """Hold these members in their prolog until they are released."""
         (self.place / f"hold.{member}").touch()
 
     def let_go(self, member: int) -> None:
         (self.place / f"hold.{member}").unlink()
 
     def wait_for_prolog(self, *members: int) -> None:
-        """Wait until these members are being prepared."""
+        """Wait until the prologs of these members run."""
         self.cluster.until(
             lambda: all((self.place / f"came.{member}").exists() for member in members),
             f"members {members} are being prepared",
         )
 
     def submit(self, *options: object, members: int = 3, **variables: str) -> str:
-        """A gang whose members write down that they ran, and then meet."""
+        """A gang whose members record that they ran, and then meet."""
         words = [f"{name}={value}" for name, value in variables.items()]
         program = " ".join(map(shlex.quote, (sys.executable, str(PROGRAM))))
         script = f"touch {self.place}/ran.$TGPU_ALLOCATION_ID.$TGPU_MEMBER; exec {program}"
@@ -80,19 +80,19 @@ class Stage:
         return self.cluster.submit("-N", members, "--gpus", 1, *options, "--", *command)
 
     def ran(self, job: str) -> list[str]:
-        """Attempt and member of whatever has run, as in `1.0`."""
+        """Attempt and member of everything that ran, as in `1.0`."""
         found = self.place.glob(f"ran.{job}.*")
         return sorted(path.name.removeprefix(f"ran.{job}.") for path in found)
 
     def have_met(self, job: str) -> int:
-        """How many members of the last attempt have said the sum of what all brought."""
+        """The number of members of the last attempt that printed the reduced sum."""
         return self.cluster.tgpu("logs", job, "--all-members").count("] sum 111 ")
 
     def state(self, job: str) -> str:
         return self.cluster.states(job).pop()
 
     def until(self, job: str, *states: str) -> dict[str, Any]:
-        """Wait until a job is in one of these states; what is shown of it."""
+        """Wait until a job is in one of these states; returns the job."""
         self.cluster.until(lambda: self.state(job) in states, f"{job} is {states}")
         with self.cluster.client() as client:
             return dict(client.get(job))
@@ -107,15 +107,15 @@ class Stage:
             return list(client.attempts(job)["attempts"])
 
     def wait_until_prepared(self, job: str, node: str) -> None:
-        """Wait until a node has prepared its member, as its launcher says."""
+        """Wait until the launcher of a node reports its member as prepared."""
         self.cluster.until(lambda: is_prepared(self.cluster, node, job), f"{node} is prepared")
 
     def nodes(self, job: str) -> dict[int, str]:
-        """Where the members of the last attempt are."""
+        """The nodes of the members of the last attempt."""
         return {p["member"]: p["node"] for p in self.attempts(job)[-1]["allocation"]}
 
     def whole(self) -> None:
-        """Start again what a test has ended, and let nothing be held."""
+        """Restart what a test has stopped, and release all members."""
         for path in self.place.iterdir():
             if path.name != "prolog":
                 path.unlink()
@@ -127,7 +127,7 @@ class Stage:
 
 
 def asked(cluster: Cluster, node: str, what: str, lines: int = 1) -> dict[str, Any]:
-    """What the launcher of a node answers; with more lines, the last of them."""
+    """The answer of the launcher of a node; with several lines, the last one."""
     (path,) = (cluster.directory / node).rglob("launcher.sock")
     with socket.socket(socket.AF_UNIX) as launcher:
         launcher.settimeout(5)
@@ -139,7 +139,7 @@ def asked(cluster: Cluster, node: str, what: str, lines: int = 1) -> dict[str, A
 
 
 def is_prepared(cluster: Cluster, node: str, job: str) -> bool:
-    """Tell whether a launcher has prepared a member of the first attempt, seen by who watches."""
+    """Whether a launcher reports a member of the first attempt as prepared."""
     held = asked(cluster, node, "held")["held"]
     if not any(item["allocation_id"] == f"{job}.1" for item in held):
         return False
@@ -148,7 +148,7 @@ def is_prepared(cluster: Cluster, node: str, job: str) -> bool:
 
 
 def processes_of(cluster: Cluster, job: str, member: int | None = None) -> list[int]:
-    """Processes of a job's members in this cluster, found by what they were told."""
+    """Processes of the members of a job in this cluster, found by their environment."""
     found = []
     wanted = {f"TGPU_JOB_ID={job}".encode()}
     if member is not None:
@@ -241,7 +241,7 @@ def test_gang_with_failed_prolog_runs_elsewhere_and_node_is_drained(
 def test_agent_reconnecting_during_prepare_does_not_report_gang_as_running(
     stage: Stage,
 ) -> None:
-    """Killed and started again, on every node; the launchers hold their gates."""
+    """Agents are killed and restarted on every node; the launchers keep their gates closed."""
     stage.hold(1)
     job = stage.submit()
     stage.wait_for_prolog(0, 1, 2)
@@ -282,7 +282,7 @@ def test_gang_continues_after_server_is_killed_between_prepare_and_commit(stage:
 def test_whole_gang_restarts_when_one_member_dies(stage: Stage) -> None:
     job = stage.submit("--retries", 1, STAY="1")
     stage.until(job, "running")
-    # Who dies before it has met the others takes them with it, and may not have left a note.
+    # A member that dies before the rendezvous ends the others, which may have recorded nothing.
     stage.cluster.until(lambda: stage.have_met(job) == 3, "all members have met")
     os.kill(processes_of(stage.cluster, job, 1)[0], 9)
     stage.cluster.until(lambda: len(stage.attempts(job)) == 2, "it is tried again")
@@ -317,7 +317,7 @@ def test_agent_killed_during_prepare_costs_one_attempt_that_never_ran(
     node = stage.nodes(job)[2]
     stage.cluster.agents[node].kill()
     stage.cluster.until(lambda: len(stage.attempts(job)) > 1, "the gang is tried again")
-    stage.let_go(2)  # its launcher goes on preparing what nobody will commit
+    stage.let_go(2)  # its launcher continues to prepare what will not be committed
     stage.until(job, "completed")
     last = len(stage.attempts(job))
     assert stage.ran(job) == [f"{last}.{member}" for member in range(3)]
@@ -336,12 +336,12 @@ def test_agent_killed_during_prepare_costs_one_attempt_that_never_ran(
 def test_frozen_agent_costs_one_attempt_and_gang_is_retried_until_it_thaws(
     stage: Stage,
 ) -> None:
-    """It needs all four nodes, so that it can only wait."""
+    """The gang needs all four nodes, so it can only wait."""
     stage.patience(SHORT)
     stage.cluster.wait_for_nodes()
     job = stage.submit("--hold", members=4)
     with stage.cluster.client() as client:
-        # At once: a node that is known to be silent would get no work at all.
+        # At once: a node known to be silent would get no jobs at all.
         stage.cluster.agents["n1"].freeze()
         client.release(job)
     late = re.compile(rf"member \d on n1 was not prepared within {SHORT} s")

@@ -54,7 +54,7 @@ def token_of(cluster: Cluster, **asked: Any) -> str:
 
 
 class Reflected:
-    """A client that knows nothing but what reflection answers."""
+    """A client that knows only what reflection answers."""
 
     def __init__(self, channel: grpc.Channel, token: str = "") -> None:
         self._channel = channel
@@ -81,7 +81,7 @@ class Reflected:
         self._service = pool.FindServiceByName(SERVICE)
 
     def __call__(self, name: str, key: str = "", **asked: Any) -> Any:
-        """Call a method; fields by name, as JSON has them. What comes is JSON too."""
+        """Call a method with fields as in JSON; the response is JSON too."""
         method = self._service.methods_by_name[name]
         message = json_format.ParseDict(asked, GetMessageClass(method.input_type)())
         call: Any = (
@@ -109,7 +109,7 @@ def admin(cluster: Cluster, channel: grpc.Channel) -> Reflected:
 
 @contextmanager
 def refused() -> Iterator[SimpleNamespace]:
-    """What a refusal says: the status, the sentence, and the details that travel with it."""
+    """The error of a call: status, message and details."""
     found = SimpleNamespace(code="", text="", reason="", metadata={}, retry=None)
     with pytest.raises(grpc.RpcError) as raised:
         yield found
@@ -194,7 +194,7 @@ def test_job_reads_the_same_over_grpc_and_rest(admin: Reflected, cluster: Cluste
 
 
 def _alike(own: Any, rest: Any) -> bool:
-    """The JSON of protobuf has large numbers as texts, and leaves out what is at its default."""
+    """Protobuf JSON writes large numbers as text and omits defaults."""
     if isinstance(rest, dict):
         return all(_alike(own.get(name), value) for name, value in rest.items() if value)
     if isinstance(rest, list):
@@ -286,7 +286,7 @@ def test_quotas_changed_by_admin_apply_to_grpc(
     assert (why.code, why.reason) == ("PERMISSION_DENIED", "forbidden")
 
 
-# --- who calls, and how
+# --- authentication and limits
 
 
 def test_grpc_requires_token_even_from_localhost(channel: grpc.Channel) -> None:
@@ -395,7 +395,7 @@ def test_reflection_lists_every_service(channel: grpc.Channel) -> None:
 
 
 def test_client_generated_by_protoc_from_proto_file_works(cluster: Cluster, tmp_path: Path) -> None:
-    """In a process of its own, where nothing of ours is loaded."""
+    """In a separate process that loads no module of this package."""
     source = Path(gpu_scheduler.__file__).parent / "wire" / "scheduler.proto"
     shutil.copy(source, tmp_path / "others.proto")
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{tmp_path}"]

@@ -23,7 +23,7 @@ def cluster() -> Iterator[Servers]:
 
 
 def places(cluster: Servers) -> tuple[str, str]:
-    """Where the leader and the standby take gRPC."""
+    """The gRPC addresses of the leader and of the standby."""
     leader = cluster.leader()
     addresses = dict(zip(cluster.servers, cluster.nodes_address.split(","), strict=True))
     return addresses.pop(leader), next(iter(addresses.values()))

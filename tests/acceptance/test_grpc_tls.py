@@ -22,7 +22,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """The site's certificate and that of its callers."""
+    """The certificates of the site and of its clients."""
     with tempfile.TemporaryDirectory(prefix="tgpu-tls-") as name:
         path = Path(name)
         make_certificate(path, "site")
@@ -32,7 +32,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def cluster(folder: Path) -> Iterator[Cluster]:
-    """A server with the site's certificate that asks every caller for one."""
+    """A server with the site's certificate that requires client certificates."""
     with a_cluster(
         api_tls_certificate=str(folder / "site.pem"),
         api_tls_key=str(folder / "site.key"),
@@ -44,7 +44,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 
 
 def health(address: str, root: bytes, client: tuple[bytes, bytes] | None, name: str = "") -> int:
-    """Ask as a program; -1 if there is no connection."""
+    """Call the health service; -1 without a connection."""
     key, certificate = client or (None, None)
     options = (("grpc.ssl_target_name_override", name or "localhost"),)
     credentials = grpc.ssl_channel_credentials(root, key, certificate)
@@ -90,7 +90,7 @@ def test_agent_joins_with_site_certificate_and_receives_its_own(
 
 
 def test_server_reloads_certificate_on_signal(cluster: Cluster, folder: Path) -> None:
-    """One whose key is another's changes nothing; connections that are open go on."""
+    """A certificate with the wrong key changes nothing; open connections continue."""
     old = (folder / "site.pem").read_bytes()
     make_certificate(folder, "next")
     (folder / "next.pem").replace(folder / "site.pem")

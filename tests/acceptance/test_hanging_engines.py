@@ -1,7 +1,7 @@
 """Container engines that hang: jobs still end, and unknown results are reported as unknown."""
 
 # ruff: noqa: ASYNC110, ASYNC240
-# The event loop has nothing else to do, and files are what these tests wait for.
+# These tests poll files; their event loop has nothing else to do.
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ Scenario = Callable[[Rig, Path], Awaitable[None]]
 def with_engine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: str, scenario: Scenario
 ) -> None:
-    """Run with an engine that hangs over every question while the file `hangs` is there."""
+    """Run with an engine that hangs on every query while the file `hangs` exists."""
     script = f"""#!/bin/sh
 case "$*" in *' run '*|'run '*) {run};; esac
 if test -e {tmp_path}/hangs; then
@@ -50,7 +50,7 @@ exec {shutil.which("podman")} "$@"
 
 
 def with_real_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scenario: Scenario) -> None:
-    """The same, and containers are real ones."""
+    """The same with real containers."""
     if reason := why_no_containers():
         pytest.skip(reason)
     real = shutil.which("podman")
@@ -63,7 +63,7 @@ def with_real_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scenario: 
 
 
 async def remove_all(engine: str) -> None:
-    """Whatever a test that failed has left."""
+    """Remove what a failed test has left."""
     ours = ("--filter", f"name=tgpu-{NAME}", "--format", "{{.Names}}")
     for name in (await command(engine, "ps", "--all", *ours)).split():
         await command(engine, "rm", "--force", "--ignore", "--time", "0", name)
@@ -75,7 +75,7 @@ def a_container(rig: Rig, **more: object) -> Work:
 
 
 def inside(work: Work) -> list[int]:
-    """Processes of its container."""
+    """The processes of its container."""
     own = f"TGPU_ALLOCATION_ID={work.allocation_id}".encode()
     found = []
     for pid in processes.all_pids():
@@ -128,7 +128,7 @@ def test_job_whose_engine_hangs_at_start_fails_after_timeout(
 def test_launcher_waits_while_engine_pulls_image(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It says that there is no such container yet, and that is an answer."""
+    """The engine says that there is no such container yet, which counts as an answer."""
 
     async def scenario(rig: Rig, _: Path) -> None:
         work = a_container(rig)
@@ -159,10 +159,10 @@ def test_time_limit_ends_container_whose_engine_hangs(
         over = await rig.over(NAME)
         assert over.stopped_by == "timeout"
         assert over.exit_code is None
-        # Nothing of it runs when its devices are given to the next.
+        # Nothing of the job runs when its devices are allocated to the next.
         assert not any(is_alive(pid) for pid in ran)
         assert inside(work) == []
-        # What is left of it in the engine's books goes when that is back.
+        # The engine removes its record of the container when it works again.
         hangs.unlink()
         async with asyncio.timeout(60):
             while container_name(work) in await command("podman", "ps", "--all"):
@@ -220,7 +220,7 @@ def test_running_container_is_left_alone_while_its_engine_hangs(
         async with asyncio.timeout(20):
             while not asked.exists() or "inspect" not in asked.read_text():
                 await asyncio.sleep(0.02)
-            # The question has had its time when who put it is gone.
+            # The query has timed out when its process is gone.
             while any(b"sleep\x001000" in _command_line(pid) for pid in _below(rig)):
                 await asyncio.sleep(0.02)
         hangs.unlink()

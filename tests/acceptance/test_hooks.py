@@ -17,7 +17,7 @@ HOOK_S = 5
 
 
 class Site:
-    """Two nodes with one GPU each; a hook fails as often as it is told to, wherever it runs."""
+    """Two nodes with one GPU each; a hook fails a given number of times on any node."""
 
     def __init__(self, cluster: Cluster, place: Path) -> None:
         self.cluster = cluster
@@ -27,14 +27,14 @@ class Site:
         (self._place / f"{name}.{how}").touch()
 
     def run(self, *options: str) -> dict[str, Any]:
-        """A job to its end, with its attempts."""
+        """Run a job to its end; returns it with its attempts."""
         job = self.cluster.submit("--gpus", 1, *options, "--", "true")
         self.cluster.until(lambda: self.cluster.states(job) & {"completed", "failed"}, "its end")
         with self.cluster.client() as client:
             return dict(client.get(job)) | {"attempts": client.attempts(job)["attempts"]}
 
     def set_aside(self) -> dict[str, str]:
-        """The nodes that were set aside, and why."""
+        """The drained nodes and their reasons."""
         closed = {node["id"]: node["closed"] for node in self.cluster.nodes()}
         return {name: told["reason"] for name, told in closed.items() if told and told["is_fault"]}
 

@@ -18,7 +18,7 @@ LONGEST_S = 60.0
 
 
 class House:
-    """A server with small limits, somebody who harms, and a neighbour."""
+    """A server with small limits, a hostile user, and a neighbour."""
 
     def __init__(self, server: RealServer, people: list[Person]) -> None:
         self.server = server
@@ -30,7 +30,7 @@ class House:
             return dict(client.wait(job, timeout=LONGEST_S))
 
     def limits(self) -> dict[str, str]:
-        """Who holds jobs to their limits on this machine."""
+        """What enforces the limits of jobs on this machine."""
         log = (Path(self.server.state_dir) / "agent" / "agent.log").read_text()
         for line in log.splitlines():
             if "capabilities" in line:
@@ -38,7 +38,7 @@ class House:
         return {}
 
     def is_well(self) -> None:
-        """The server answers, keeps what it takes, and the neighbour's job runs as ever."""
+        """The server answers and stores jobs, and the neighbour's job still runs."""
         job = self.neighbour.submit("echo all is well")
         assert self.ended(job)["state"] == "completed"
         assert self.neighbour.call("GET", f"/jobs/{job}/logs") == "all is well\n"
@@ -60,13 +60,13 @@ def house() -> Iterator[House]:
 
 
 def has_controller(name: str) -> bool:
-    """Whether this machine can count something for a group of processes."""
+    """Whether this machine has a cgroup controller."""
     v1, v2 = Path("/sys/fs/cgroup") / name, Path("/sys/fs/cgroup/cgroup.controllers")
     return v1.is_dir() or (v2.exists() and name in v2.read_text().split())
 
 
 def none_left(house: House) -> bool:
-    """Whether all that the jobs began is gone, soon after they have ended."""
+    """Whether all processes of the jobs are gone soon after their end."""
     until = time.monotonic() + LONGEST_S
     while (left := processes_of(house.mallory.uid)) and time.monotonic() < until:
         time.sleep(0.05)
@@ -93,7 +93,7 @@ def test_submit_rejects_more_memory_than_allowed(house: House) -> None:
 def test_fork_bomb_stays_within_process_limit(house: House) -> None:
     if not has_controller("pids"):
         pytest.skip("this machine does not count processes (no pids control group)")
-    # Bounded in itself too, in case the limit does not hold; it stays when it cannot go on.
+    # Bounded by itself as well, in case the limit does not hold; it stays when fork fails.
     bomb = "(for i in $(seq 400); do sleep 120 & done) 2>/dev/null; exec sleep 120"
     jobs = [house.mallory.submit(bomb) for _ in range(2)]
     most = 0
@@ -129,7 +129,7 @@ def test_job_log_is_capped_and_keeps_its_end(house: House) -> None:
 
 
 def test_job_output_reaches_no_log_but_its_own(house: House) -> None:
-    """What a job writes goes to its own log alone."""
+    """The output of a job goes only to its own log."""
     marker = "only-in-the-jobs-own-log"
     job = house.mallory.submit(f"for i in 1 2 3; do echo {marker}; echo {marker} >&2; done")
     house.ended(job)

@@ -1,7 +1,7 @@
 """A session runs as the job's user, so the launcher must not trust its messages."""
 
 # ruff: noqa: ASYNC110, ASYNC220, ASYNC240
-# The event loop has nothing else to do, and files are what these tests wait for.
+# These tests poll files; their event loop has nothing else to do.
 
 import asyncio
 import shutil
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed"),
 ]
 
-# The launcher as it is, but the user has exchanged the shim before it began.
+# The real launcher, but the user has replaced the shim before it started.
 EXCHANGED = """
 import sys
 from gpu_scheduler.agent.runners import session
@@ -69,7 +69,7 @@ def with_shim(shim: str, scenario: Callable[[Rig], Awaitable[None]]) -> None:
 
 
 def with_changed_launcher(change: str, scenario: Callable[[Rig], Awaitable[None]]) -> None:
-    """Run a scenario against a launcher that has something wrong in it, and see it survive."""
+    """Run a scenario against a launcher with an injected fault, which must survive it."""
 
     async def run(rig: Rig) -> None:
         await rig.hang_up()
@@ -155,7 +155,7 @@ def test_session_error_with_invalid_unicode_is_reported_and_session_ended() -> N
 
 
 def test_session_can_report_only_its_own_process_as_job() -> None:
-    """Signals go to the group that the session names: so it cannot name any other."""
+    """Signals go to the process group that the session names, so it must not name another."""
 
     async def scenario(rig: Rig) -> None:
         other = subprocess.Popen(["sleep", "1000"], start_new_session=True)
@@ -219,7 +219,7 @@ def test_long_order_reaches_session_complete() -> None:
 
 
 def test_session_gate_accepts_only_its_own_shim() -> None:
-    """Another process of the same user comes first, and is turned away."""
+    """Another process of the same user connects first and is rejected."""
 
     async def scenario(rig: Rig) -> None:
         work = rig.work("job-1.1", "sh", "-c", "echo ran", runner="tmux")

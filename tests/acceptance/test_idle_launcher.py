@@ -1,7 +1,7 @@
 """A launcher without an agent and without jobs exits."""
 
 # ruff: noqa: ASYNC110, ASYNC220
-# The event loop has nothing else to do, and a file is what this test waits for.
+# This test polls a file; its event loop has nothing else to do.
 
 import asyncio
 import subprocess

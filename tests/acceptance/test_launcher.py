@@ -1,7 +1,7 @@
 """The launcher as its agent and its jobs see it: real processes, signals and kills."""
 
 # ruff: noqa: ASYNC110, ASYNC220, ASYNC221, ASYNC240
-# The event loop has nothing else to do, and files are what these tests wait for.
+# These tests poll files; their event loop has nothing else to do.
 
 import asyncio
 import json
@@ -100,7 +100,7 @@ def test_concurrent_start_and_stop_runs_nothing() -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_no_job_is_lost_or_run_twice_under_repeated_launcher_kills(seed: int) -> None:
-    """Jobs write a line when they begin and one when they end; the files are the witness."""
+    """Jobs write a line at their start and one at their end; the files are the evidence."""
 
     async def scenario(rig: Rig) -> None:
         chance = random.Random(seed)
@@ -145,7 +145,7 @@ def test_launcher_runs_three_hundred_jobs_at_once() -> None:
 
 
 async def _only_spares(rig: Rig) -> None:
-    """Soon nothing is left but a few empty directories, for whoever comes next."""
+    """Soon only a few empty pooled directories are left."""
     async with asyncio.timeout(20):
         while True:
             left = list((rig.directory / "scratch").iterdir())
@@ -155,7 +155,7 @@ async def _only_spares(rig: Rig) -> None:
     assert not [inside for path in left for inside in path.iterdir()]
 
 
-# --- what cannot run --------------------------------------------------------------------------
+# --- failed starts --------------------------------------------------------------------------
 
 
 def test_failed_start_reports_its_cause() -> None:
@@ -523,7 +523,7 @@ def test_log_is_capped_and_rotated_while_job_writes() -> None:
         work = rig.work("job-1.1", "sh", "-c", script, log_max_bytes=4_000, log_files=2)
         await rig.launcher.start(work)
         await rig.began("job-1.1")
-        os.kill(rig.launcher.pid, signal.SIGSTOP)  # it looks when all is written, and not before
+        os.kill(rig.launcher.pid, signal.SIGSTOP)  # the launcher looks after the last write
         try:
             (rig.directory / "go").touch()
             await there(rig.directory / "written")
@@ -535,7 +535,7 @@ def test_log_is_capped_and_rotated_while_job_writes() -> None:
         assert rig.log(work) == "last\n"
         old = Path(work.log_path + ".1").read_text(encoding="utf-8")
         assert old.endswith("2999\n3000\n")
-        # One that has grown past twice its size before it is looked at keeps its newest part.
+        # A log that exceeds twice its size between two checks keeps its newest part.
         assert len(old) == 2 * 4_000
 
     with_launcher(scenario)
@@ -628,7 +628,7 @@ def test_job_stays_on_its_cpus() -> None:
     with_launcher(scenario)
 
 
-# --- coming back ------------------------------------------------------------------------------
+# --- restarts ------------------------------------------------------------------------------
 
 
 def test_end_is_reported_again_until_forgotten() -> None:
@@ -680,7 +680,7 @@ def test_restarted_launcher_finds_running_job_and_can_stop_it_with_its_daemons()
 
 
 async def with_journal_changed(rig: Rig, change: Callable[[bytes], bytes]) -> None:
-    """Kill the launcher, change its journal behind its back, and let the client start another."""
+    """Kill the launcher, change its journal, and let the client start another."""
     journal = rig.directory / "agent" / "attempts" / "journal"
     pid = rig.launcher.pid
     os.kill(pid, signal.SIGSTOP)
@@ -760,7 +760,7 @@ def test_launcher_on_full_disk_starts_nothing_and_still_reports_ends() -> None:
             assert (await rig.over("job-1.1")).exit_code == 4
             (disk / "filler").unlink()
             assert (await rig.run(rig.work("job-3.1", "true"))).exit_code == 0
-            # What could not be written is written when there is room again.
+            # Records that could not be written are written when there is room again.
             journal = disk / "attempts" / "journal"
             async with asyncio.timeout(30):
                 while b'"exit_code":4' not in journal.read_bytes().replace(b" ", b""):
@@ -777,7 +777,7 @@ def test_launcher_on_full_disk_starts_nothing_and_still_reports_ends() -> None:
     with_launcher(scenario)
 
 
-# --- who may, and how small -------------------------------------------------------------------
+# --- access and size -------------------------------------------------------------------
 
 AS_NOBODY = """
 import os, sys
@@ -791,7 +791,7 @@ sys.exit(main(["--dir", sys.argv[1]]))
 @pytest.mark.slow
 @root_only
 def test_unprivileged_launcher_finds_detached_processes_and_rejects_other_users() -> None:
-    """No control groups: what detaches is found by ancestry, and other users are refused."""
+    """Without cgroups, detached processes are found by ancestry, and other users are rejected."""
 
     async def scenario(rig: Rig) -> None:
         await rig.hang_up()
@@ -897,7 +897,7 @@ def test_launcher_uses_less_than_20_mb() -> None:
 
 
 def other_boot(data: bytes, boot: str) -> bytes:
-    """The same journal, written before the machine was restarted."""
+    """The same journal as if written before a reboot."""
     lines = []
     for text in data.splitlines():
         body = text.partition(b" ")[2].replace(boot.encode(), b"another-boot")

@@ -1,7 +1,7 @@
 """Faults around a launcher with running jobs: engines, disks, forks, processes."""
 
 # ruff: noqa: ASYNC110, ASYNC221, ASYNC240
-# The event loop has nothing else to do, and files are what these tests wait for.
+# These tests poll files; their event loop has nothing else to do.
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ async def until(true: Callable[[], object], seconds: float = 30) -> None:
             await asyncio.sleep(0.01)
 
 
-# --- the way to the launcher
+# --- starting the launcher
 
 
 def test_agent_retries_when_launcher_does_not_start(
@@ -75,7 +75,7 @@ def test_agent_retries_when_launcher_does_not_start(
 
 
 def test_agent_stops_while_second_launcher_waits_for_lock() -> None:
-    """Two agents may start one in the same moment; who comes second waits for the lock."""
+    """Two agents may start a launcher at the same time; the second one waits for the lock."""
 
     async def scenario(rig: Rig) -> None:
         await rig.hang_up()
@@ -105,10 +105,7 @@ def with_engine(
     scenario: Callable[[Rig, Path], Awaitable[None]],
     first: str = "",
 ) -> None:
-    """Run with an engine that does not answer questions while the file `broken` is there.
-
-    `first` is what it does before any answer.
-    """
+    """Run with an engine that fails while the file `broken` exists; `first` runs before."""
     if reason := why_no_containers():
         pytest.skip(reason)
     real = shutil.which("podman")
@@ -131,7 +128,7 @@ exec {real} "$@"
 
 
 async def a_container(rig: Rig, script: str) -> Work:
-    """One that runs, and has said that it is ready."""
+    """A running container that has printed `ready`."""
     work = work_of(rig, "container", script)
     await start_until(rig, work, "ready")
     return work
@@ -183,7 +180,7 @@ def test_externally_removed_container_counts_as_having_run(
         assert (over.exit_code, over.signal, over.ran) == (None, None, True)
         assert "exit code unknown" in over.detail
 
-    # It is killed before it is removed: who asks between the two hears of the signal.
+    # The engine kills it before it removes it, so a query in between reports the signal.
     late = f'case "$*" in *inspect*) until [ -e {removed} ]; do sleep 0.05; done;; esac'
     with_engine(monkeypatch, tmp_path, scenario, first=late)
 
@@ -191,7 +188,7 @@ def test_externally_removed_container_counts_as_having_run(
 def test_engine_output_with_warnings_is_parsed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As podman does on hosts with old control groups, and docker without its configuration."""
+    """As podman on hosts with cgroup v1, and docker without its configuration."""
 
     async def scenario(rig: Rig, _: Path) -> None:
         over = await rig.run(work_of(rig, "container", "echo ran; exit 3"))
@@ -220,7 +217,7 @@ def test_job_with_unparsable_engine_output_is_not_reported_as_never_run(
 
 @contextlib.asynccontextmanager
 async def small_disk(rig: Rig) -> AsyncIterator[Path]:
-    """The launcher's directory on a file system of its own that is soon full."""
+    """The launcher's directory on a small file system."""
     if not AS_ROOT:
         pytest.skip("needs root")
     await rig.hang_up()
@@ -312,7 +309,7 @@ def test_background_process_of_helper_is_not_taken_for_job() -> None:
         daemon = int((left / "pid").read_text())
         await rig.run(rig.work("job-1.1", "true", **who))
         assert is_alive(daemon)
-        # Whoever copies its mark is still a part of its job.
+        # A process that copies the marker is still part of its job.
         mark = f"$(tr '\\0' '\\n' < /proc/{daemon}/environ | grep ^TGPU_HELPER=)"
         hidden = f"setsid env {mark} sleep 1000 >/dev/null 2>&1 & echo $! > {left}/hidden"
         await rig.run(rig.work("job-2.1", "sh", "-c", hidden, **who))
@@ -341,7 +338,7 @@ def test_job_with_hanging_directory_can_be_cancelled(members: int) -> None:
 
 
 def test_hanging_home_directory_blocks_no_order() -> None:
-    """The agent has one loop for all: heartbeats would stop, and the node be taken for lost."""
+    """The agent has one event loop: heartbeats would stop, and the node would be lost."""
     directory = Path(tempfile.mkdtemp(prefix="tgpu-"))
     places = {"dir": str(directory), "logs_dir": str(directory), "scratch_dir": str(directory)}
     config = AgentConfig(node="n0", targets=("unix:/nowhere",), **places)
@@ -369,7 +366,7 @@ def test_job_does_not_inherit_ignored_signals() -> None:
             work = rig.work(f"{runner}.1", "cat", "/proc/self/status", runner=runner)
             assert (await rig.run(work)).exit_code == 0
             found = dict(line.split(":", 1) for line in rig.log(work).splitlines() if ":" in line)
-            # Those of the C library itself are nobody's to change.
+            # The C library reserves these signals.
             mine = sum(1 << (number - 1) for number in signal.valid_signals())
             masks = {name: int(found[name], 16) & mine for name in ("SigIgn", "SigBlk")}
             assert masks == {"SigIgn": 0, "SigBlk": 0}

@@ -1,7 +1,7 @@
 """An upgrade with running jobs: a current agent and a launcher without a version message."""
 
 # ruff: noqa: ASYNC110, ASYNC220, ASYNC240
-# The event loop has nothing else to do, and files are what these tests wait for.
+# These tests poll files; their event loop has nothing else to do.
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def extract_old_launcher(directory: Path) -> None:
 
 @asynccontextmanager
 async def an_old_launcher() -> AsyncIterator[Rig]:
-    """A rig whose first launcher is an old one, and whose client is of today."""
+    """A rig whose first launcher is an old one and whose client is current."""
     directory = Path(tempfile.mkdtemp(prefix="tgpu-"))
     directory.chmod(0o755)
     extract_old_launcher(directory / "old")

@@ -1,7 +1,7 @@
 """Job leases enforced by real launchers that lose their agent, are frozen or are killed."""
 
 # ruff: noqa: ASYNC110
-# The event loop has nothing else to do, and files are what these tests wait for.
+# These tests poll files; their event loop has nothing else to do.
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def belonging(rig: Rig, name: str) -> set[int]:
 
 
 def until_ms(rig: Rig) -> int:
-    """Until when the one job with a lease may run, as its watchdog reads it."""
+    """When the lease of the only leased job expires, as its watchdog reads it."""
     (lease,) = lease_files.read_all(str(rig.directory / "agent"))
     return lease.until_ms
 
@@ -59,9 +59,9 @@ def watchdog_pid(rig: Rig) -> int:
 
 
 async def running(rig: Rig, work: Work) -> int:
-    """Start it, and wait until all its processes and the watchdog are there; when its lease began.
+    """Start a job and wait for all its processes and the watchdog; returns when its lease began.
 
-    The lease is renewed meanwhile: a busy machine may take longer than that for all of them.
+    The lease is renewed meanwhile, because that may take longer on a busy machine.
     """
 
     def is_there() -> bool:
@@ -213,7 +213,7 @@ def test_leases_hold_when_watchdog_is_killed_or_frozen() -> None:
 
 
 def test_launcher_thawed_after_lease_expiry_cannot_renew_it() -> None:
-    """As when the whole machine stood still: launcher, watchdog and job."""
+    """As when the whole machine is suspended: launcher, watchdog and job."""
 
     async def scenario(rig: Rig) -> None:
         work = leased(rig, "job-1.1", 2_000, "echo ready; exec sleep 600")
@@ -222,7 +222,7 @@ def test_launcher_thawed_after_lease_expiry_cannot_renew_it() -> None:
         with frozen(rig.launcher.pid, watchdog_pid(rig)):
             await until(lambda: now_ms() > asked_ms + 2_100)
             assert is_alive(job)
-            # The renewal waits at the launcher's door when it thaws, and comes before any alarm.
+            # When the launcher thaws, the renewal waits in its socket, before any timer.
             renewal = asyncio.create_task(rig.launcher.renew(now_ms()))
             await asyncio.sleep(0.1)
         await renewal

@@ -1,7 +1,7 @@
 """Containers that outlive their launcher are removed by the next one; others are left alone."""
 
 # ruff: noqa: ASYNC110, ASYNC240
-# The event loop has nothing else to do, and files are what these tests wait for.
+# These tests poll files; their event loop has nothing else to do.
 
 import asyncio
 from collections.abc import Callable
@@ -39,7 +39,7 @@ async def until_removed(work: Work) -> None:
 def test_next_launcher_removes_container_left_by_previous_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Although its job was forgotten, and while another one runs that is left alone."""
+    """Although its job was forgotten, and while another container runs that must stay."""
 
     async def scenario(rig: Rig, hangs: Path) -> None:
         work = work_of(rig, "container", "echo ready; exec sleep 1000", grace_ms=100)
@@ -70,7 +70,7 @@ def test_next_launcher_removes_container_left_by_previous_one(
 def test_stopping_launcher_records_container_for_later_removal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The next one asks the same engine for the same container, and answers orders meanwhile."""
+    """The next launcher asks the same engine for the container, and serves orders meanwhile."""
 
     async def scenario(rig: Rig, hangs: Path) -> None:
         hangs.touch()
@@ -95,7 +95,7 @@ def test_stopping_launcher_records_container_for_later_removal(
 
 
 def test_launchers_on_one_machine_ignore_containers_of_each_other() -> None:
-    """Each scheduler counts its jobs from one, so their names are the same."""
+    """Each scheduler numbers its jobs from one, so their names are the same."""
     if reason := why_no_containers():
         pytest.skip(reason)
 

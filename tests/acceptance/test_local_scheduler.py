@@ -42,7 +42,7 @@ def until(true: Callable[[], object]) -> None:
 
 
 def processes_that_name(path: Path) -> bytes:
-    """Who helped somebody that has ended goes a moment later."""
+    """Helper processes of an ended scheduler exit a little later."""
     return subprocess.run(["pgrep", "-f", str(path)], capture_output=True, check=False).stdout
 
 
@@ -295,7 +295,7 @@ def test_provider_that_fails_at_start_is_reported(tmp_path: Path) -> None:
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """For sockets, whose paths may have 107 bytes."""
+    """For sockets, whose paths are limited to 107 bytes."""
     path = Path(tempfile.mkdtemp(prefix="tgpu-"))
     yield path
     shutil.rmtree(path, ignore_errors=True)

@@ -30,7 +30,7 @@ def two_nodes(**settings: str) -> AbstractContextManager[Cluster]:
 
 
 def witness(cluster: Cluster, *options: str) -> tuple[str, Path]:
-    """Submit a job that leaves notes, and wait until it runs and that is known."""
+    """Submit a job that records its runs, and wait until the server knows that it runs."""
     notes = cluster.directory / f"notes-{len(list(cluster.directory.glob('notes-*')))}"
     job = cluster.submit("--gpus", "1", *options, "--", "sh", "-c", NOTE.format(notes=notes))
     cluster.until(notes.exists, f"{job} runs")
@@ -39,7 +39,7 @@ def witness(cluster: Cluster, *options: str) -> tuple[str, Path]:
 
 
 def runs(notes: Path) -> dict[str, tuple[float, float]]:
-    """From when to when each attempt was there, in seconds since the machine started."""
+    """Start and end of each attempt, in seconds since boot."""
     seen: dict[str, tuple[float, float]] = {}
     for line in notes.read_text("utf-8").splitlines():
         at, _, name = line.partition(" ")
@@ -125,7 +125,7 @@ def test_job_runs_elsewhere_after_admin_declares_node_dead() -> None:
         told = cluster.tgpu("logs", job, "--attempt", 1, code=1)
         assert f"attempt 1 is on node '{lost}', which is dead" in told
         cluster.tgpu("nodes", "uncordon", lost)
-        # It was not dead after all: what it still ran is stopped when it comes back.
+        # The node was not dead: what it still runs is stopped when it returns.
         cluster.agents[lost].thaw()
         cluster.wait_for_nodes(lost)
         cluster.until(

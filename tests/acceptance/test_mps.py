@@ -44,7 +44,7 @@ class Box:
         self.daemon = Path(state_dir) / "mps" / "0"
 
     def share(self, gpus: float, uid: int = 0) -> str:
-        """A job with a part of the GPU, by whoever it is."""
+        """A job with a share of the GPU, submitted by this user."""
         facts = json.loads((Path(self.server.state_dir) / "server.json").read_text())
         environment = {"PATH": self.server.environment["PATH"]}
         body = {"command": ["sh", "-c", SHOW], "gpu_count": gpus, "environment": environment}
@@ -63,7 +63,7 @@ class Box:
 
     def variables(self, job: str) -> dict[str, str]:
         """What the job sees, and whether it `reached` its daemon."""
-        # While an agent is away no log can be read; it is back when it says that the job runs.
+        # No log can be read while the agent is down; it is back when the job is shown as running.
         until(lambda: self.server.json("show", job)["state"] == "running")
         until(lambda: "end\n" in self.server.tgpu("logs", job).stdout)
         lines = self.server.tgpu("logs", job).stdout.splitlines()
@@ -105,7 +105,7 @@ def box(fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(autouse=True)
 def clean(box: Box) -> Iterator[None]:
-    """Nobody holds the GPU when the next test begins."""
+    """The GPU is free when the next test begins."""
     yield
     with box.server.client() as client:
         active = [job["id"] for job in client.list(state=("running", "scheduled", "pending"))]
@@ -114,7 +114,7 @@ def clean(box: Box) -> Iterator[None]:
 
 
 def facts_of(pid: int) -> dict[str, Any]:
-    """Who a process is, and with what variables it was started."""
+    """The user and the environment of a process."""
     status = Path(f"/proc/{pid}/status").read_text()
     uid = next(line for line in status.splitlines() if line.startswith("Uid:")).split()[1:]
     variables = Path(f"/proc/{pid}/environ").read_text().split("\0")

@@ -29,7 +29,7 @@ LONGEST_S = 60
 
 
 class Network:
-    """A server behind TLS on all addresses, and how to reach it from elsewhere."""
+    """A server with TLS on all addresses, and how to reach it remotely."""
 
     def __init__(self, server: RealServer, folder: Path) -> None:
         self.server = server
@@ -42,12 +42,12 @@ class Network:
         self.ca = str(folder / "server.pem")
 
     def token(self, *words: str) -> str:
-        """A fresh token of nobody's, as the command prints it."""
+        """A new token of user nobody, as the command prints it."""
         made = self.server.tgpu("token", "create", "-q", "--user", "nobody", *words)
         return made.stdout.strip()
 
     def tgpu(self, *words: object, token: str = "", code: int = 0, **more: str) -> Any:
-        """The command line on another machine, as far as one can be on this one."""
+        """The command line as on another machine."""
         return self.server.tgpu(
             *words,
             code=code,
@@ -58,7 +58,7 @@ class Network:
         )
 
     def get(self, path: str, token: str = "", port: int = 0) -> tuple[int, Any]:
-        """Over an address that is not loopback, so that the kernel cannot say who calls."""
+        """Over a non-loopback address, so that the kernel cannot name the caller."""
         context = ssl.create_default_context(cafile=self.ca)
         context.check_hostname = False
         connection = http.client.HTTPSConnection(
@@ -76,7 +76,7 @@ class Network:
 
 
 def outside() -> str:
-    """An address of this machine that is not loopback."""
+    """A non-loopback address of this machine."""
     found = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=False)
     words = [word for word in found.stdout.split() if "." in word]
     if not words:
@@ -192,7 +192,7 @@ def test_token_sees_only_events_of_its_tenant(network: Network) -> None:
 def test_terminal_is_reachable_only_with_token_of_its_user(
     network: Network, tmp_path: Path
 ) -> None:
-    """More than one record of TLS, both ways at once; and none for a token that only looks."""
+    """More than one TLS record, in both directions at once; and none for a viewer token."""
     mine = network.token("--tenant", "vision")
     words = ("--runner", "terminal", "--chdir", "/", "--", "sleep", "600")
     job = network.tgpu("submit", "-q", *words, token=mine).stdout.strip()
@@ -316,7 +316,7 @@ def test_rejected_requests_are_audited(network: Network) -> None:
     assert "may not read the audit log" in refused.stderr
 
 
-# --- what does not even begin
+# --- rejected starts
 
 
 def refused_to_start(tmp_path: Path, config: dict[str, Any], *, mode: int = 0o600) -> str:

@@ -49,14 +49,14 @@ def joined(cluster: Cluster, name: str, token: str = "") -> Identity:
 
 
 class Shown:
-    """Shows an identity, or something that is made of one."""
+    """Presents an identity, or a modified one."""
 
     def __init__(self, identity: Identity, proof: str | None = None) -> None:
         self.identity = _Fixed(identity, proof)
 
 
 class Forged(Identity):
-    """An identity whose certificate and key do not belong together, over a channel without it."""
+    """An identity whose certificate and key do not match, over a channel without it."""
 
     def channel_credentials(self) -> Credentials:
         return Credentials(authority=self.authority.encode())
@@ -82,7 +82,7 @@ def hello(node: str) -> pb.AgentMessage:
 
 
 async def first_word(address: str, node: str, shown: Shown | None) -> str:
-    """What the server says to a hello: welcome, goodbye; or how it refuses."""
+    """The answer of the server to a hello: welcome, goodbye, or the error."""
     try:
         async with grpc_stream(address, shown) as stream:
             await stream.write(hello(node))
@@ -178,7 +178,7 @@ def test_node_name_must_be_plain(cluster: Cluster, name: str) -> None:
         joined(cluster, name)
 
 
-# --- sessions of those who are not who they say
+# --- sessions with false identities
 
 
 def test_session_requires_node_key(cluster: Cluster) -> None:
@@ -194,7 +194,7 @@ def test_key_of_another_node_opens_no_session(cluster: Cluster) -> None:
 
 
 def test_certificate_without_its_key_opens_no_session(cluster: Cluster) -> None:
-    """The certificate is no secret: it is the key that counts."""
+    """The certificate is public: only the key proves the identity."""
     one, other = joined(cluster, "seen"), joined(cluster, "forger")
     forged = replace(one, key=other.key)
     assert "does not match the key of the certificate" in tried(cluster, "seen", Shown(forged))
@@ -253,7 +253,7 @@ def test_rejected_nodes_are_audited(cluster: Cluster) -> None:
 
 
 def test_revoked_node_keeps_running_jobs_and_rejoins_with_token_in_its_file() -> None:
-    """Neither another token nor a restart locks out a node whose key is good."""
+    """Neither another token nor a restart locks out a node with a valid key."""
     with a_cluster(grpc_tls="on") as cluster:
         file = cluster.directory / "join.token"
         agent = cluster.agent("n1", "--token-file", str(file))
@@ -272,7 +272,7 @@ def test_revoked_node_keeps_running_jobs_and_rejoins_with_token_in_its_file() ->
         cluster.until(lambda: cluster.states(job) == {"running"}, "it runs")
         agent.stop()
         before = agent.connections()
-        write(a_token(cluster)["token"])  # for any node, as for machines that are still to come
+        write(a_token(cluster)["token"])  # for any node, as for machines that join later
         agent.start()
         cluster.until(lambda: agent.connections() > before, "its key is good")
         write("tgpn_")
@@ -311,7 +311,7 @@ def test_renewal_requires_current_key(cluster: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_agent_renews_its_key() -> None:
-    """Keys of a few seconds, of which two thirds are waited for."""
+    """Keys are valid for a few seconds, and are renewed after two thirds of that."""
     with a_cluster("n1", grpc_tls="on", grpc_node_key_days="0.00015") as quick:
         key = quick.json("node", "keys")["keys"][0]["fingerprint"]
         quick.until(
@@ -320,11 +320,11 @@ def test_agent_renews_its_key() -> None:
         quick.wait_for_nodes("n1")
 
 
-# --- the wire itself
+# --- TLS
 
 
 def test_agent_sends_no_token_to_server_of_another_cluster(cluster: Cluster) -> None:
-    """The pin is looked at before anything is said."""
+    """The agent checks the pin before it sends anything."""
     real = JoinText.read(cluster.token)
     with pytest.raises(NotJoined, match="not a server of the cluster that the token is for"):
         joined(cluster, "lost", str(JoinText(real.secret, "B" * 43)))

@@ -42,7 +42,7 @@ print("heard", input(), flush=True)
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A directory for the PATH; `a_program` puts stand-ins into it."""
+    """A directory for PATH; `a_program` puts fakes into it."""
     found = tmp_path / "bin"
     found.mkdir()
     return found
@@ -158,7 +158,7 @@ def test_ssh_entry_connects_to_job(server: RealServer, entry: tuple[Path, str]) 
     assert settings["hostname"] == "gpubox.lab"
     command = settings["remotecommand"]
     assert command.endswith(f"shell --server {server.state_dir} --job {job}")
-    # As sshd and VS Code use it: a shell that reads what to do from its standard input.
+    # As sshd and VS Code use it: a shell that reads commands from its standard input.
     script = "echo [$CUDA_VISIBLE_DEVICES]; cat <<END\nraw\x01bytes\nEND\nexit 6\n"
     ended = subprocess.run(
         ["/bin/sh", "-c", command],
@@ -212,7 +212,7 @@ def test_waiting_notebook_server_shows_reason_and_can_be_cancelled(
     server: RealServer, programs: Path
 ) -> None:
     a_program(programs, "jupyter", JUPYTER)
-    # A notebook is interactive: what could be preempted would make room for it.
+    # A notebook is interactive: a preemptible job would make room for it.
     holder = server.submit("-G", 8, "-t", "1h", "--no-preempt", "--", "sleep", 600)
     with server.client() as client:
         give_up = time.monotonic() + 60

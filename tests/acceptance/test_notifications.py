@@ -14,7 +14,7 @@ from tests.notification_receivers import HttpReceiver, SmtpReceiver, until
 
 
 class Told(RealServer):
-    """A server with somebody to tell."""
+    """A server with notification targets."""
 
     def __init__(self, state_dir: str, hook: HttpReceiver, mail: SmtpReceiver) -> None:
         super().__init__(state_dir)
@@ -120,5 +120,5 @@ def test_events_during_receiver_and_server_outage_are_delivered_once(
         (row,) = [row for row in told.json("notify")["targets"] if row["name"] == "hook"]
         return row["waiting"], row["given_up"], row["last_error"]
 
-    # Who was told knows it a moment before it is written down.
+    # The receiver has the notification a moment before the server records that.
     until(lambda: hook() == (0, 0, ""), "nothing is left to be told")

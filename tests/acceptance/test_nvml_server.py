@@ -33,7 +33,7 @@ def gpu(server: RealServer, index: int) -> dict[str, Any]:
 
 
 def until(true: Callable[[], bool]) -> None:
-    """Wait for something that readings bring about."""
+    """Wait for a consequence of readings."""
     give_up = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < give_up, "it did not come about"
@@ -99,7 +99,7 @@ def test_process_of_job_is_attributed_to_it(box: tuple[RealServer, FakeNvml]) ->
 
 
 def processes_of(server: RealServer) -> tuple[int, int]:
-    """The server and its agent."""
+    """The pids of the server and of its agent."""
     pid = json.loads(Path(server.state_dir, "server.json").read_text())["pid"]
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     agents = [

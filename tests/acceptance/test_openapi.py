@@ -71,10 +71,10 @@ def test_server_answers_only_as_its_openapi_description_says(
     )
     def answers(case: Any) -> None:
         if case.query:
-            # Following a log ends only when the job does, which nothing here makes happen.
+            # Following a log ends only with the job, and no job ends here.
             case.query.pop("follow", None)
         response = case.call(base_url=f"http://127.0.0.1:{lab.port}")
-        # A body that is too large is refused unread, whatever else is wrong with it.
+        # An oversized body is rejected unread, whatever else is wrong with it.
         is_unread = response.status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         case.validate_response(response, checks=CHECKS if is_unread else checks)
 
@@ -82,5 +82,5 @@ def test_server_answers_only_as_its_openapi_description_says(
 
 
 def _can_be_broken(operation: Any) -> bool:
-    """Tell whether it takes what could be wrong; whether to follow a log is not asked here."""
+    """Whether an operation has parameters that could be invalid; `follow` is not tested here."""
     return bool(operation.body or operation.query) and not operation.label.endswith("/logs")

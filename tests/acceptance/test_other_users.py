@@ -20,7 +20,7 @@ def address(server: RealServer) -> str:
 
 
 def as_nobody(server: RealServer, method: str, path: str, body: Any = None, **headers: str) -> Any:
-    """What curl gets as another user over loopback: who calls is what the kernel says."""
+    """The response to curl as another user over loopback, where the kernel names the caller."""
     words = ["curl", "-s", "--noproxy", "*", "-X", method, f"{address(server)}/api/v1{path}"]
     if body is not None:
         words += ["-H", "Content-Type: application/json", "-d", json.dumps(body)]

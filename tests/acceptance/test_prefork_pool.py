@@ -1,7 +1,7 @@
 """The pre-fork pool when launcher, fork server or children are killed."""
 
 # ruff: noqa: ASYNC110, ASYNC220
-# The event loop has nothing else to do, and files are what these tests wait for.
+# These tests poll files; their event loop has nothing else to do.
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ main(["--dir", sys.argv[1]])
 
 
 def groups_of(pid: int) -> list[Path]:
-    """The groups of the pre-fork pool among the control groups of a process."""
+    """The cgroups of the pre-fork pool among those of a process."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -49,7 +49,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def waiting(rig: Rig) -> dict[int, list[Path]]:
-    """The waiting children, and their groups."""
+    """The waiting children and their cgroups."""
     found = {pid: groups_of(pid) for pid in children_of(rig.launcher.pid)}
     return {pid: groups for pid, groups in found.items() if groups}
 
@@ -66,7 +66,7 @@ async def a_full_house(rig: Rig, name: str = "job-1.1") -> dict[int, list[Path]]
     if rig.launcher.capabilities["memory"] != "cgroup v1":
         pytest.skip("nobody has to wait where processes can begin in their groups")
     await until(lambda: len(waiting(rig)) >= MAX_FREE)
-    await rig.launcher.held()  # it has heard of all of them when it answers
+    await rig.launcher.held()  # it knows all of them when it answers
     return waiting(rig)
 
 
@@ -108,7 +108,7 @@ def test_launcher_forks_itself_when_fork_server_dies_during_request() -> None:
             ("true",), {"PATH": "/usr/bin:/bin"}, (os.geteuid(), 0, "")
         )
         asked = asyncio.create_task(helper)
-        await asyncio.sleep(0.1)  # the order lies before it when it goes on
+        await asyncio.sleep(0.1)  # the order waits for it when it continues
         os.kill(rig.launcher.pid, signal.SIGCONT)
         try:
             async with asyncio.timeout(20):

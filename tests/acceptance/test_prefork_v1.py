@@ -1,7 +1,7 @@
 """Pre-forked children inside cgroup v1: taken by jobs, killed, left behind."""
 
 # ruff: noqa: ASYNC110, ASYNC240
-# The event loop has nothing else to do, and files are what these tests wait for.
+# These tests poll files; their event loop has nothing else to do.
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def waiting(rig: Rig, kind: str = "cpu") -> dict[int, Path]:
-    """The children that wait for a job, with their groups; not those that run a command."""
+    """The children that wait for a job, with their cgroups."""
     found = {}
     for children in Path(f"/proc/{rig.launcher.pid}/task").glob("*/children"):
         for pid in map(int, children.read_text(encoding="ascii").split()):
@@ -43,11 +43,11 @@ def waiting(rig: Rig, kind: str = "cpu") -> dict[int, Path]:
 
 
 async def all_wait(rig: Rig, kind: str = "cpu") -> dict[int, Path]:
-    """Wait until the pool is full, with limits of this kind, and the launcher knows it."""
+    """Wait until the pool is full, with these kinds of limits, and the launcher knows it."""
     async with asyncio.timeout(30):
         while len(found := waiting(rig, kind)) < MAX_FREE:
             await asyncio.sleep(0.02)
-    await rig.launcher.held()  # it has heard of all of them when it answers
+    await rig.launcher.held()  # it knows all of them when it answers
     return found
 
 
@@ -74,7 +74,7 @@ def test_second_job_takes_preforked_child_with_its_own_limits() -> None:
         assert int(limit.read_text(encoding="ascii")) == 300 << 20
         await rig.launcher.stop("job-2.1", 0, "cancelled", 0)
         await rig.over("job-2.1")
-        # From now on those who wait are ready for both kinds of limits, also if one is not needed.
+        # From now on waiting children are prepared for both kinds of limits, needed or not.
         await all_wait(rig, "memory")
         plain = rig.work("job-3.1", "cat", "/proc/self/cgroup", cpu_milli=700)
         assert (await rig.run(plain)).exit_code == 0

@@ -17,7 +17,7 @@ FILES = {"hostfile": "10.0.0.1 slots=8\n10.0.0.2 slots=8\n"}
 
 
 def prepared(rig: Rig, *, member: int = 1, prepare_ms: int = 60_000, **more: object) -> Work:
-    """A member of a gang over nodes that says where it would meet the others."""
+    """A member of a gang over nodes that prints its rendezvous address."""
     scratch = str(rig.directory / "scratch" / f"g.1.{member}")
     environment = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -38,7 +38,7 @@ def prepared(rig: Rig, *, member: int = 1, prepare_ms: int = 60_000, **more: obj
 
 
 async def fence(rig: Rig) -> None:
-    """Whatever was ordered before has come as far as it can: this one has run since."""
+    """Run another job to its end: earlier orders have been processed by then."""
     assert (await rig.run(rig.work(f"fence-{time.monotonic_ns()}", "true"))).exit_code == 0
 
 
@@ -74,7 +74,7 @@ def test_prepared_job_runs_after_commit_with_its_data() -> None:
             "10.0.0.2 slots=8",
             "done",
         ]
-        await rig.launcher.commit("g.1", 1, LATE, FILES)  # said again, it changes nothing
+        await rig.launcher.commit("g.1", 1, LATE, FILES)  # repeating it changes nothing
         assert began(rig) == [1]
 
     with_launcher(scenario)
@@ -211,7 +211,7 @@ def test_process_killed_while_prepared_never_ran() -> None:
 
 
 def test_session_waits_for_commit() -> None:
-    """With the runner that everybody has: a terminal."""
+    """With the runner that is always available: a terminal."""
 
     async def scenario(rig: Rig) -> None:
         work = prepared(rig, runner="terminal")

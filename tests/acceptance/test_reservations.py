@@ -19,7 +19,7 @@ def places(server: RealServer, job: str) -> list[int]:
 
 
 def explained(server: RealServer, job: str, true: Callable[[Any], bool]) -> Any:
-    """What is said of a job, once it is what it should be."""
+    """The explanation of a job, once it has this code."""
     give_up = time.monotonic() + LONGEST_S
     while not true(told := server.json("explain", job)):
         assert time.monotonic() < give_up, told
@@ -35,7 +35,7 @@ def test_reserved_gpus_are_kept_after_restart(server: RealServer) -> None:
     assert (made["state"], made["places"][0]["gpu_ids"]) == ("active", [0, 1])
     other = server.submit("--gpus", 8, "--time", "10m", "--", "sleep", 600)
     killed_and_started_again(server)
-    # Until the agent is back, it waits for that.
+    # Until the agent is back, the job waits for it.
     told = explained(server, other, lambda told: told["code"] == "window")
     assert told["state"] == "pending"
     assert "2 GPUs are reserved for vision until" in told["reason"]

@@ -32,7 +32,7 @@ def until(true: Callable[[], object]) -> None:
 def preempted_once(
     server: RealServer, place: Path, *command: object, seen: Callable[[], bool]
 ) -> tuple[dict[str, Any], str]:
-    """Run an example, push it aside once it has done something, and let it finish."""
+    """Run an example, preempt it once it has made progress, and let it finish."""
     variables = {
         "PYTHONPATH": str(STANDINS),
         "PATH": f"{STANDINS / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin",
@@ -94,7 +94,7 @@ def test_all_torchrun_ranks_stop_together_and_resume(server: RealServer, tmp_pat
         seen=log_has(server, "step 25 "),
     )
     for rank in (0, 1):
-        # Both write at once, so that one line may begin before the other has ended.
+        # Both ranks write at once, so their lines may be interleaved.
         assert re.search(rf"rank {rank} resumed at step {job['stopped']}(?!\d)", second)
     assert weight_in(tmp_path / "checkpoint.pt") == STEPS
 

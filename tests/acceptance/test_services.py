@@ -54,7 +54,7 @@ def options(cluster: Cluster, name: str, version: str = "v1") -> tuple[str, ...]
 
 
 def answers(cluster: Cluster, name: str) -> set[str]:
-    """What all endpoints say."""
+    """The responses of all endpoints."""
     found = json.loads(cluster.tgpu("service", "endpoints", name, "--json"))["endpoints"]
     said = set()
     for endpoint in found:
@@ -96,7 +96,7 @@ def test_unhealthy_replica_leaves_endpoints_and_dead_replica_is_replaced(cluster
     cluster.tgpu("service", "create", "api", "--wait", *options(cluster, "api"))
     flag(cluster, "api.sick").touch()
     cluster.until(lambda: not service(cluster, "api")["ready"], "it is not ready")
-    # On a busy machine the last check may also have had no answer in time.
+    # On a busy machine the last probe may also have timed out.
     told = "GET /health was answered with 503"
     cluster.until(
         lambda: service(cluster, "api")["members"][0]["detail"] == told, "it says what is wrong"
@@ -129,7 +129,7 @@ def _is_of(entry: Path, job: str) -> bool:
 
 
 def test_port_conflict_is_reported_and_retried(cluster: Cluster) -> None:
-    """Both nodes of this cluster are one machine, so the second finds the port of the first."""
+    """Both nodes of this cluster are one machine, so the second finds the port in use."""
     port = str(free_port())
     words = ("--port", port, "--max-backoff", "0.5")
     cluster.tgpu("service", "create", "one", *words, "--wait", *options(cluster, "one"))
@@ -176,7 +176,7 @@ def test_service_file_is_equivalent_to_options(cluster: Cluster, tmp_path: Path)
 
 
 def test_batch_jobs_yield_to_service_within_online_quota(cluster: Cluster) -> None:
-    """Sixteen GPUs, all of them with batch work; a quarter is sure for online work."""
+    """Sixteen GPUs, all of them used by batch jobs; a quarter is guaranteed to online work."""
     quota = {"online_percent": 25, "batch_percent": 75, "elastic": True}
     with cluster.client() as client:
         client.call("PUT", "/api/v1/quota", quota)
@@ -267,5 +267,5 @@ def test_logs_show_even_the_shortest_attempt_of_replica(cluster: Cluster, tmp_pa
 
 
 def _written(following: Process) -> list[str]:
-    """What the replica wrote, without what `tgpu` says about its attempts."""
+    """The output of the replica, without the lines that `tgpu` adds about its attempts."""
     return [line for line in following.log().splitlines() if not line.startswith("tgpu: ")]

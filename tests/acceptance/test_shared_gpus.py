@@ -42,7 +42,7 @@ class Box:
             return client.gpus()[index]
 
     def pid_of(self, job: str) -> int:
-        """The number that a job has written first."""
+        """The first number in the output of a job."""
         self.until(lambda: self.server.tgpu("logs", job).stdout.strip() != "")
         return int(self.server.tgpu("logs", job).stdout.split()[0])
 
@@ -57,7 +57,7 @@ class Box:
         return [event for event in page["events"] if event["kind"] == kind]
 
     def last_event(self, kind: str, **says: object) -> dict[str, Any]:
-        """The last of a kind, once it says this: a GPU is shown before its event is kept."""
+        """The last event of a kind, once it has this text; it is stored after the GPU is shown."""
 
         def last() -> dict[str, Any]:
             return next((event["data"] for event in reversed(self.events(kind))), {})
@@ -66,14 +66,14 @@ class Box:
         return last()
 
     def told_of(self, job: str) -> list[str]:
-        """What people were told of a job."""
+        """The notifications about a job."""
         return [one["event"] for one in self.mailbox.got if one["job_id"] == job]
 
     def job(self, job: str) -> dict[str, Any]:
         return dict(self.server.json("show", job))
 
     def until(self, true: Callable[[], bool]) -> None:
-        """Wait for something that readings bring about."""
+        """Wait for a consequence of readings."""
         give_up = time.monotonic() + PATIENCE_S
         while not true():
             assert time.monotonic() < give_up, "it did not come about"
@@ -101,7 +101,7 @@ def box(fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(autouse=True)
 def clean(box: Box) -> Iterator[None]:
-    """Every test begins with idle GPUs, and leaves no job behind."""
+    """Every test begins with idle GPUs and leaves no job behind."""
     for index in (0, 1):
         box.nvml.gpu(index, compute=None, memory_used_mb=0, temperature=30, utilisation=50)
     yield
@@ -188,7 +188,7 @@ def test_gpu_is_reallocated_only_after_last_job_has_left(box: Box) -> None:
     box.server.tgpu("cancel", first)
     box.until(lambda: box.job(first)["state"] == "cancelled")
     assert not Path(f"/proc/{pid}").exists()
-    # The driver still names the process, as after a crash of its own.
+    # The driver still lists the process, as after a driver crash.
     box.until(lambda: box.gpu()["state"] == "leaking")
     leak = box.last_event("gpu_leak", job=first)
     assert (leak["pid"], leak["memory_mb"]) == (pid, 9_000)
@@ -322,7 +322,7 @@ def test_mig_layout_changes_while_jobs_run(box: Box) -> None:
         told = box.server.tgpu("logs", loser).stdout
         assert "its MIG slice 3g.40gb is not there any more" in told
         assert box.job(loser)["state"] == "running"
-        # Both new slices are given out, also the one like that which is gone.
+        # Both new slices are allocated, also the one with the profile of the destroyed slice.
         assert slice_of(on_a_slice("1g.10gb")).endswith("a001")
         assert slice_of(on_a_slice("3g.40gb")).endswith("a001")
         next_one = on_a_slice("3g.40gb")

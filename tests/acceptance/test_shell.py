@@ -82,7 +82,7 @@ def test_ctrl_c_and_ctrl_z_reach_foreground_program(server: RealServer, terminal
 
 
 def in_foreground(server: RealServer) -> str:
-    """The programs of the last job's terminal that have the keyboard."""
+    """The foreground programs of the last job's terminal."""
     host = Path(server.state_dir)
     names = []
     for entry in Path("/proc").iterdir():
@@ -159,7 +159,7 @@ def test_shell_survives_server_agent_and_launcher_and_reports_exit_code(
     open_shell(terminal)
     job = last_job(server)["id"]
     for pid in machinery(server):
-        # One may end because another one has.
+        # Ending one of them may end another.
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     assert terminal.answer("echo alive") == "alive"
@@ -376,7 +376,7 @@ def test_slow_reader_blocks_only_output_of_job(server: RealServer) -> None:
             assert time.monotonic() < give_up
             time.sleep(0.02)
         slow.sendall(message(b"o", b'{"mode": "attach"}') + message(b"d", b"go\n"))
-        # All of it comes, in order, however late it is read.
+        # All output arrives, in order, however late it is read.
         heard = bytearray()
         while piece := slow.recv(4096):
             heard += piece
@@ -445,7 +445,7 @@ def test_shell_of_another_user_runs_entirely_as_that_user(server: RealServer) ->
 
 
 def fits(python: str) -> bool:
-    """Whether somebody else can run our program with it."""
+    """Whether another user can run our program."""
     script = "import sys; sys.exit(sys.version_info < (3, 11))"
     source = str(Path(__file__).parents[2] / "src")
     try:
@@ -489,7 +489,7 @@ def test_run_shows_output_and_asks_on_ctrl_c(server: RealServer, terminal: Termi
 
 
 def test_shell_over_http_goes_through_server(server: RealServer, terminal: Terminal) -> None:
-    """Who came over TCP may be anywhere, so the way is the one that works from everywhere."""
+    """A TCP client may be anywhere, so the route is the one that works from everywhere."""
     facts = json.loads(Path(server.state_dir, "server.json").read_text())
     open_shell(terminal, f"tgpu shell -q -G 1 --server {facts['http']} -- bash --norc --noprofile")
     assert terminal.answer("stty size") == "30 100"
@@ -499,7 +499,7 @@ def test_shell_over_http_goes_through_server(server: RealServer, terminal: Termi
 
 
 def test_large_data_passes_both_ways_at_once(server: RealServer, tmp_path: Path) -> None:
-    """More than the buffers hold: who only sends, and does not read, would wait for ever."""
+    """More than the buffers hold: a client that sends without reading would block for ever."""
     job = server.submit("--runner", "terminal", "--", "sleep", 600)
     with server.client() as client:
         until_running(client, job)

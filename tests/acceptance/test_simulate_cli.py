@@ -280,11 +280,11 @@ def test_interrupt_leaves_no_report(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=theirs,
         env=os.environ | {"TERM": "xterm"},
-        # Whoever runs the tests in the background ignores this signal, and so would the program.
+        # Tests in the background ignore this signal, and the program would inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     drawn = b""
-    while b"fifo" not in drawn:  # The bar stands, so the run is under way.
+    while b"fifo" not in drawn:  # The bar is shown, so the run is in progress.
         drawn += os.read(ours, 1000)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)

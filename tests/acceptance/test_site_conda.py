@@ -45,7 +45,7 @@ def an_environment(prefix: Path, hook: str) -> Path:
 
 
 class Place:
-    """A site with one environment, and ben, who has one of the same name and more of his own."""
+    """A site with one environment; user ben has one of the same name and others."""
 
     def __init__(self, server: RealServer, place: Path, ben: Person) -> None:
         self.server = server

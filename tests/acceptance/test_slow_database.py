@@ -33,7 +33,7 @@ def cluster() -> Iterator[Servers]:
 
 
 def store_of(cluster: Servers, name: str) -> tuple[str, str]:
-    """What a server says of itself, and of its store."""
+    """The status of a server and of its store."""
     with cluster.only(name) as client:
         health = client.health()
     return str(health["status"]), str(health["checks"]["store"])
@@ -72,8 +72,8 @@ def test_slow_database_delays_new_work_without_losing_jobs_nodes_or_leadership(
         assert client.wait(running.id, 60)["exit_code"] == 7
         assert {job["id"] for job in client.list()} >= {running.id, after.id}
     assert len((tmp_path / "runs").read_text().split()) == 1
-    # A leader that has taken something back and read all anew hears of its nodes again, and only
-    # such a one does: its log says so.
+    # A leader that reloads its state registers its nodes again, and only
+    # then: its log says so.
     said = cluster.servers[leader].log()
     heard_again = {"node_online"} if any(line in said for line in READ_ANEW) else set()
     new = {kind for _, kind in node_events(url)[len(told) :]}
@@ -83,7 +83,7 @@ def test_slow_database_delays_new_work_without_losing_jobs_nodes_or_leadership(
 
 
 def node_events(url: str) -> list[Any]:
-    """All that was written down of nodes."""
+    """All stored events of nodes."""
     with psycopg.connect(url) as connection:
         found = connection.execute("SELECT sequence, kind FROM events WHERE kind LIKE 'node%'")
         return found.fetchall()

@@ -63,7 +63,7 @@ def test_snapshot_of_user_is_private_and_runs_as_that_user(
         (home / "code" / "task.sh").write_text("id -u; cat other 2>/dev/null; echo done\n")
         for path in (home, home / "code", home / "code" / "task.sh"):
             os.chown(path, NOBODY, NOBODY)
-        # Everything is loaded before: the interpreter may lie where this user cannot go.
+        # Everything is imported before: this user may not be able to read the interpreter's files.
         program = (
             "import os, sys\n"
             "from gpu_scheduler.cli.jobs import columns\n"

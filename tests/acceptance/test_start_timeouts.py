@@ -1,6 +1,6 @@
 """Starts that hang time out: directories, files, processes, gang members."""
 
-# The event loop has nothing else to do, and files are what these tests wait for.
+# These tests poll files; their event loop has nothing else to do.
 
 import asyncio
 import os
@@ -128,7 +128,7 @@ def test_member_whose_gang_never_arrives_fails_after_timeout() -> None:
 
 
 def test_waiting_members_are_not_blamed_for_missing_one() -> None:
-    """The one that has waited longest gives up first."""
+    """The member that has waited longest times out first."""
 
     async def scenario(rig: Rig) -> None:
         for member, soon_ms in enumerate((SOON_MS, 20_000)):
@@ -143,7 +143,7 @@ def test_waiting_members_are_not_blamed_for_missing_one() -> None:
 
 
 def test_stopped_prepared_member_that_cannot_run_fails_after_timeout() -> None:
-    """It has said that it is ready; that it never ran can be told, as it never read the word."""
+    """It reported that it is ready; that it never ran is certain, because it never read the go."""
 
     async def scenario(rig: Rig) -> None:
         ran = rig.directory / "ran"
@@ -183,7 +183,7 @@ def test_unkillable_child_keeps_its_devices_and_blocks_no_other() -> None:
             ready = of_member(rig, "job-1.1", 1, "true")
             await rig.launcher.start_many([stuck, ready])
             await asyncio.to_thread(gone.is_entered.wait, 20)
-            # The other member is let go, others run, and the member in question is not over.
+            # The other member is released, other jobs run, and the member in question is not over.
             assert (await over_of(rig, "job-1.1", 1)).stopped_by == "gang"
             assert (await rig.run(rig.work("job-2.1", "true"))).exit_code == 0
             await log_line(rig, stuck, "cannot be killed; its devices are kept until it is gone")

@@ -9,7 +9,7 @@ from tests.acceptance.conftest import RealServer
 
 @pytest.fixture(scope="module")
 def sweep(server: RealServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """Four jobs, of which those with b=2 fail until a file is there."""
+    """Four jobs, of which those with b=2 fail until a file exists."""
     place = tmp_path_factory.mktemp("sweep")
     script = "echo $TGPU_SWEEP {a} {b} >> runs; test {b} = 1 || test -e mended"
     words = ("--param", "a=x,y", "--param", "b=1,2", "--sweep", "grid", "-G", "1", "--")

@@ -70,7 +70,7 @@ def test_shell_on_any_node_has_size_signals_and_exit_code(
     assert cluster.node_of(job["id"]) == node
     terminal.resize(120, 40)
     terminal.until(lambda _: terminal.answer("stty size") == "40 120", "the new size")
-    # The foreground process itself says that it runs: a ^C now reaches it, not the shell.
+    # The foreground process prints that it runs: a ^C now reaches it, not the shell.
     terminal.enter("sh -c 'echo begins; exec sleep 1000'")
     terminal.see("begins\n")
     terminal.press("C-c")
@@ -133,7 +133,7 @@ def test_killed_server_interrupts_terminal_but_not_job(
 
 
 def test_large_data_passes_through_job_unchanged(cluster: Cluster, tmp_path: Path) -> None:
-    """More than all buffers between hold together, both ways at once."""
+    """More than all buffers hold together, in both directions at once."""
     data = os.urandom(1 << 22)
     (tmp_path / "in").write_bytes(data)
     with a_sleeper(cluster) as job, (tmp_path / "in").open("rb") as source:
@@ -189,7 +189,7 @@ def send_often(connection: ClientConnection, data: bytes) -> None:
 
 @contextlib.contextmanager
 def frozen(node: Process) -> Iterator[None]:
-    """Until the end of the block it takes nothing."""
+    """Until the end of the block the client reads nothing."""
     node.freeze()
     try:
         yield
@@ -202,7 +202,7 @@ def test_client_that_sends_too_much_is_disconnected(cluster: Cluster) -> None:
         address = f"ws://localhost/api/v1/jobs/{job}/terminal"
         with unix_connect(str(cluster.state / "server.sock"), address) as rude:
             assert int(rude.recv(30)) > 0
-            rude.send(HEAD.pack(b"o", 2) + b"{}")  # not an opening that a host understands
+            rude.send(HEAD.pack(b"o", 2) + b"{}")  # not a message that a terminal host understands
         with unix_connect(str(cluster.state / "server.sock"), address) as rude:
             asked = b'{"mode": "attach"}'
             rude.send(HEAD.pack(b"o", len(asked)) + asked)

@@ -27,7 +27,7 @@ def terminal(server: RealServer) -> Iterator[Terminal]:
     with server.client() as client:
         jobs = [job["id"] for job in client.list(state=("running", "scheduled", "pending"))]
         for job in jobs:
-            # What waited for the one before it may begin and end just now.
+            # A job that waited for the previous one may start and end at this moment.
             with suppress(WrongState):
                 client.cancel(job)
         for job in jobs:

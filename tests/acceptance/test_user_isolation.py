@@ -20,7 +20,7 @@ LONGEST_S = 60.0
 
 
 class House:
-    """A server and its people: ann looks after the lab, ben is in it, eve is not."""
+    """A server with three users: ann is admin of the tenant, ben is its member, eve is not."""
 
     def __init__(self, server: RealServer, people: list[Person]) -> None:
         self.server = server
@@ -28,7 +28,7 @@ class House:
         self.ann, self.ben, self.eve = (person.calling(self.socket) for person in people)
 
     def ended(self, job: str) -> dict[str, Any]:
-        """The job, once it is over, as root sees it."""
+        """The job after its end, as root sees it."""
         with self.server.client() as client:
             return dict(client.wait(job, timeout=LONGEST_S))
 
@@ -46,7 +46,7 @@ class House:
         raise AssertionError(f"{job} does not run")
 
     def said(self, job: str, text: str, words: int = 1) -> list[str]:
-        """The words of a job's output, once there are so many and this among them."""
+        """The words of a job's output, once there are so many and this one is among them."""
         until = time.monotonic() + LONGEST_S
         while text not in (log := self.server.tgpu("logs", job).stdout) or (
             len(log.split()) < words
@@ -73,7 +73,7 @@ def house() -> Iterator[House]:
         server.stop()
 
 
-# --- what a job's processes are
+# --- processes of a job
 
 
 def test_job_processes_have_exactly_ids_and_groups_of_user(house: House) -> None:
@@ -88,7 +88,7 @@ def test_job_processes_have_exactly_ids_and_groups_of_user(house: House) -> None
 
 
 def test_job_inherits_no_descriptor_or_secret_of_server(house: House) -> None:
-    # Without a pipe: the shell would have that open, too.
+    # Without a pipe, which the shell would have open as well.
     job = house.ben.submit("ls -1 /proc/$$/fd; echo --; env; cat /proc/$$/environ")
     output = house.output(job)
     assert output.split()[:4] == ["0", "1", "2", "--"]
@@ -111,7 +111,7 @@ def test_job_sees_home_and_name_of_user(house: House) -> None:
     assert house.output(job).split() == [name, name, str(home), name]
 
 
-# --- what others cannot do
+# --- access by other users
 
 
 HANDSHAKE = {
@@ -123,18 +123,18 @@ HANDSHAKE = {
 
 
 def a_terminal_of(house: House, person: Person, command: str = "exec sleep 300") -> str:
-    """A job of this person on a terminal, once it runs."""
+    """A running job of this user on a terminal."""
     job = person.submit(command, runner="terminal")
     house.running(job)
     return job
 
 
 def lets_in(person: Person, job: str) -> bool:
-    """Whether the server opens a terminal for a person, who leaves at once."""
+    """Whether the server opens a terminal for a user, who disconnects at once."""
     shown = [word for name, value in HANDSHAKE.items() for word in ("-H", f"{name}: {value}")]
     words = ("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", *shown)
     path = f"http://localhost/api/v1/jobs/{job}/terminal"
-    for seconds in (2, 10, 30):  # an open terminal lasts for as long as curl may take
+    for seconds in (2, 10, 30):  # an open terminal lasts until curl times out
         where = ("-m", seconds, "--unix-socket", person.socket, path)
         told = person.run(*words, *where, check=False).stdout
         if told != "000":  # which is no answer yet
@@ -143,7 +143,7 @@ def lets_in(person: Person, job: str) -> bool:
 
 
 def test_only_user_and_admins_reach_terminal(house: House) -> None:
-    """Not even who looks after the tenant: to type there is to be that user. And it is kept."""
+    """Not even the tenant's admin: typing there means acting as that user. It is audited."""
     job = a_terminal_of(house, house.ben)
     roots = house.server.submit("--runner", "terminal", "--", "sleep", 300)
     house.running(roots)
@@ -178,7 +178,7 @@ def test_only_user_and_admins_reach_terminal(house: House) -> None:
 
 
 def test_symlink_in_place_of_terminal_reaches_no_other_terminal(house: House) -> None:
-    """The agent is root and could open any; it looks at whose it is."""
+    """The agent is root and could open any terminal; it checks the owner."""
     hers = a_terminal_of(house, house.eve)
     victim = f"{house.server.state_dir}/scratch/{hers}.1.0/terminal.sock"
     script = (
@@ -270,7 +270,7 @@ def test_only_tenant_members_submit_to_tenant(house: House) -> None:
     assert [tenant["id"] for tenant in house.ben.call("GET", "/tenants")["tenants"]] == ["lab"]
 
 
-# --- becoming somebody else
+# --- impersonation
 
 WISHES: tuple[dict[str, Any], ...] = (
     {"user": "root"},
@@ -335,12 +335,12 @@ def test_no_value_type_changes_identity(house: House, kind: Any) -> None:
             house.ben.call("DELETE", f"/jobs/{answer['job_id']}")
 
 
-# --- writing elsewhere
+# --- writing as another user
 
 
 @pytest.fixture
 def treasure(house: House) -> Iterator[Path]:
-    """A file of ann's that others may read, and nobody else may write."""
+    """A file of ann's that others may read but not write."""
     house.ann.home.chmod(0o755)
     file = house.ann.home / "treasure"
     house.ann.run("sh", "-c", f"echo gold > {file}")
@@ -371,7 +371,7 @@ def test_output_is_written_only_where_user_may_write(house: House, treasure: Pat
 def test_symlinks_are_followed_with_permissions_of_user(house: House, treasure: Path) -> None:
     symbolic, hard = house.ben.home / "symbolic", house.ben.home / "hard"
     house.ben.run("ln", "-s", treasure, symbolic)
-    # Made by root, as kernels with protected_hardlinks would not let ben.
+    # Made by root, because kernels with protected_hardlinks would not let ben.
     os.link(treasure, hard)
     chained = house.ben.home / "chained"
     house.ben.run("ln", "-s", "/proc/self/root/etc/passwd", chained)
@@ -411,7 +411,7 @@ def test_path_traversal_in_urls_is_rejected(house: House, name: str) -> None:
 
 
 def test_leftovers_in_scratch_directory_harm_no_other_user(house: House, treasure: Path) -> None:
-    """The launcher is root and cleans up there: it must not follow what the job has put."""
+    """The launcher cleans up as root and must not follow what the job has put there."""
     command = (
         f"cd $(dirname $TGPU_STOP_FILE) && rm -rf * && ln -s {treasure} stop-reason && "
         f"ln -s {treasure} checkpoint && ln -s /etc dir && echo linked && sleep 300"

@@ -44,7 +44,7 @@ asyncio.run(main())
 
 
 class Place:
-    """One server at two addresses: behind a cable that can be pulled, and beside us."""
+    """One server at two addresses: behind a cable that can be pulled, and local."""
 
     def __init__(self, fake: FakeServer, cable: Cable, far: str, near: str) -> None:
         self.fake = fake
@@ -53,7 +53,7 @@ class Place:
         self.both = f"{far},{near}"
 
     def listeners(self) -> int:
-        """How many have asked for events or for output as it comes."""
+        """The number of requests that followed events or output."""
         return sum("/events" in asked or "follow" in asked for asked in self.fake.requests)
 
 
@@ -78,7 +78,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
         monkeypatch.setattr(keepalive, name, value)
     monkeypatch.setattr("gpu_scheduler.client.connection.CONNECT_TIMEOUT_S", 0.5)
     monkeypatch.setattr("gpu_scheduler.client.async_client.CONNECT_TIMEOUT_S", 0.5)
-    # Only the kernel's word may end a silence here.
+    # Only the kernel's timeout may end the silence here.
     monkeypatch.setattr("gpu_scheduler.client.waiting.POLL_INTERVAL_S", 600.0)
     monkeypatch.setattr("gpu_scheduler.client.async_client.POLL_INTERVAL_S", 600.0)
     with ExitStack() as stack:
@@ -92,7 +92,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 def _then_gone(place: Place, work: Callable[[], Any], job: str) -> Any:
-    """What `work` gives when its server vanishes while it listens, and the job ends after that."""
+    """The result of `work` when its server vanishes meanwhile and the job ends after that."""
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(work()), daemon=True)
     thread.start()
@@ -168,7 +168,7 @@ def test_remote_connections_use_tcp_keepalive(listener: socket.socket) -> None:
 
 
 def test_kernel_timeout_is_reported_as_lost_connection() -> None:
-    """The kernel tells it by the same kind of error as that nothing came in time."""
+    """The kernel reports it with the same error type as a receive timeout."""
 
     class Gone:
         def settimeout(self, _: float | None) -> None: ...

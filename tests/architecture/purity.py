@@ -43,7 +43,7 @@ ORDER_KEEPERS = frozenset(
 
 
 def findings(source: str) -> list[str]:
-    """Every breach in the source, as ``line N: what``, in the order of lines."""
+    """Every violation in the source, as ``line N: what``, in the order of lines."""
     found = sorted(
         (node.lineno, text) for node in ast.walk(ast.parse(source)) for text in _breaches(node)
     )
@@ -71,7 +71,7 @@ def _breaches(node: ast.AST) -> Iterator[str]:
 
 
 def _read_in_order(node: ast.AST) -> list[ast.expr]:
-    """The expressions whose elements the node takes one after the other."""
+    """The expressions over whose elements the node iterates."""
     match node:
         case ast.For(iter=source):
             return [source]
@@ -95,7 +95,7 @@ def _import_breaches(module: str) -> Iterator[str]:
 
 
 def _is_set(node: ast.expr) -> bool:
-    """Whether an expression is a set by its form alone; variables are not followed."""
+    """Whether an expression is syntactically a set; variables are not followed."""
     match node:
         case ast.Set() | ast.SetComp():
             return True

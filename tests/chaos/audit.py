@@ -1,6 +1,6 @@
 """Compare what the jobs themselves recorded with what the server reports about them.
 
-Notes, plans and the server's answers come in; complaints go out, and none is what we hope for.
+Input: the jobs' records, the plans and the server's answers. Output: violations, ideally none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Key = tuple[str, int | None, int, int]
 
 @dataclass(slots=True)
 class Run:
-    """One process of a job, by its own account."""
+    """One process of a job, by its own record."""
 
     token: str
     key: Key
@@ -45,14 +45,14 @@ class Run:
 
 @dataclass(slots=True)
 class Answers:
-    """What the server says: jobs by id, and attempts by job, task and number."""
+    """The server's reports: jobs by id, and attempts by job, task and number."""
 
     jobs: dict[str, Document] = field(default_factory=dict)
     attempts: dict[tuple[str, int | None, int], Document] = field(default_factory=dict)
 
 
 def read_notes(directory: Path) -> tuple[list[Run], list[str]]:
-    """All runs, and what is wrong with the notes: the same begun twice, or an end of nothing."""
+    """All runs, and errors in the records: a doubled start, or an end without a start."""
     runs: dict[Key, Run] = {}
     complaints = []
     for file in sorted(directory.iterdir()):
@@ -92,7 +92,7 @@ def audit(
     *,
     launcher_killed: bool = False,
 ) -> list[str]:
-    """Every complaint. An end may be unknown only if a launcher was killed, or nothing ran."""
+    """Every violation. A result may be unknown only if a launcher was killed, or nothing ran."""
     plans = list(plans)
     return [
         *_lost_or_doubled(plans, ids, answers),
@@ -137,7 +137,7 @@ def _strangers(ids: dict[str, str], answers: Answers, runs: list[Run]) -> Iterat
 
 
 def _said(attempt: Document) -> str:
-    """How the server says that an attempt ended, in the witness's words."""
+    """The reported end of an attempt, in the terms of the job's record."""
     if attempt["signal"] is not None:
         return f"signal:{attempt['signal']}"
     return "unknown" if attempt["exit_code"] is None else f"exit:{attempt['exit_code']}"
@@ -151,14 +151,14 @@ def _by_attempt(runs: list[Run]) -> dict[tuple[str, int | None, int], list[Run]]
 
 
 def _wrong_ends(answers: Answers, runs: list[Run], launcher_killed: bool) -> Iterator[str]:
-    """The exit code is that of the run; of a gang, that of the member that failed by itself."""
+    """The exit code is that of the run; for a gang, that of the member that failed by itself."""
     ran = _by_attempt(runs)
     for key, attempt in answers.attempts.items():
         said = _said(attempt)
         if attempt["exit_code"] is not None and attempt["signal"] is not None:
             yield f"{attempt['id']}: both an exit code and a signal"
         if key not in ran:
-            # One that was stopped may have had no time to write a word.
+            # A stopped process may have had no time to write a record.
             if said != "unknown" and attempt["state"] not in {"cancelled", "preempted"}:
                 yield f"{attempt['id']} ({attempt['state']}): {said}, and it never ran"
             continue
@@ -169,14 +169,14 @@ def _wrong_ends(answers: Answers, runs: list[Run], launcher_killed: bool) -> Ite
         failed = hows - {"exit:0"} or hows
         was_stopped = attempt["state"] in {"cancelled", "preempted"}
         if not was_stopped:
-            # Those who were stopped because another one failed do not speak for the gang.
+            # Members stopped because another one failed do not decide the result of the gang.
             failed = (failed - {"signal:15"}) or failed
         if said == "unknown" and launcher_killed and "unknown" in attempt["detail"]:
             continue
         all_ran = len(ran[key]) == len(attempt["allocation"])
         is_told = was_stopped or attempt["detail"].startswith("member ")
         if said == "unknown" and not all_ran and is_told:
-            # Such a gang ends as the one that never began, however the others fared meanwhile.
+            # Such a gang has the result of the member that never started.
             continue
         if said not in failed:
             told = f"{attempt['state']} {attempt['detail']!r}, {len(ran[key])} ran"
@@ -184,7 +184,7 @@ def _wrong_ends(answers: Answers, runs: list[Run], launcher_killed: bool) -> Ite
 
 
 def _wrong_devices(answers: Answers, runs: list[Run]) -> Iterator[str]:
-    """The devices that a process was told to use are those that the server gave it."""
+    """The devices that a process was given are those that the server allocated."""
     for run in runs:
         attempt = answers.attempts.get(run.attempt)
         for place in () if attempt is None else attempt["allocation"]:
@@ -199,13 +199,13 @@ def _wrong_devices(answers: Answers, runs: list[Run]) -> Iterator[str]:
 
 
 def _node(answers: Answers, run: Run) -> str:
-    """Where the server says that a process ran."""
+    """The node on which the server reports a process."""
     attempt = answers.attempts.get(run.attempt, {"allocation": ()})
     return next((p["node"] for p in attempt["allocation"] if p["member"] == run.key[3]), "")
 
 
 def _over_capacity(answers: Answers, runs: list[Run]) -> Iterator[str]:
-    """Sweep over time: at no moment is a device used beyond what it has."""
+    """Sweep over time: no device is ever used beyond its capacity."""
     changes: dict[tuple[str, int], list[tuple[int, int, Key]]] = defaultdict(list)
     for run in runs:
         if run.end_ns is None:
@@ -227,7 +227,7 @@ def _over_capacity(answers: Answers, runs: list[Run]) -> Iterator[str]:
 
 
 def _overlaps(runs: list[Run]) -> Iterator[str]:
-    """An attempt begins only when all of the one before has ended."""
+    """An attempt starts only after all of the previous one has ended."""
     spans: dict[tuple[str, int | None], dict[int, list[int]]] = defaultdict(dict)
     for run in runs:
         span = spans[run.key[:2]].setdefault(run.key[2], [run.begin_ns, run.begin_ns])
@@ -260,7 +260,7 @@ def _torn_gangs(
 def _wrong_outcomes(
     plans: list[Plan], ids: dict[str, str], answers: Answers, launcher_killed: bool
 ) -> Iterator[str]:
-    """Jobs end as they were made to, after as many attempts as that takes."""
+    """Jobs end as designed, after the expected number of attempts."""
     last = _last_attempts(answers)
     for plan in plans:
         job = answers.jobs.get(ids.get(plan.token, ""))
@@ -312,7 +312,7 @@ def _wrong_last(plan: Plan, job: Document, ends: list[Document]) -> Iterator[str
 def _disturbed(
     plans: list[Plan], ids: dict[str, str], answers: Answers, runs: list[Run]
 ) -> Iterator[str]:
-    """Long jobs ran once, for as long as they wanted, and ended by themselves."""
+    """Long jobs ran once, for their full time, and ended by themselves."""
     for plan in plans:
         if not plan.undisturbed_ms:
             continue
@@ -327,7 +327,7 @@ def _disturbed(
 
 
 def _too_early(plans: list[Plan], ids: dict[str, str], runs: list[Run]) -> Iterator[str]:
-    """A job that depends on another begins after the other's end."""
+    """A dependent job starts after the end of its dependency."""
     spans: dict[str, tuple[int, int]] = {}
     for run in runs:
         begin_ns, end_ns = spans.get(run.key[0], (run.begin_ns, run.begin_ns))
@@ -348,11 +348,11 @@ def _odd_times(answers: Answers) -> Iterator[str]:
             yield f"{job['id']}: its times go backwards: {times}"
 
 
-# --- what stands in the database
+# --- database records
 
 
 def audit_accounts(database: Path) -> list[str]:
-    """Every attempt is charged once, and told once in the history."""
+    """Every attempt is charged once and recorded once in the history."""
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         return [*_wrong_charges(connection), *_wrong_history(connection)]
 

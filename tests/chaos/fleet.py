@@ -1,8 +1,8 @@
 """Several servers, a PostgreSQL and many agents, all real, under faults of every kind.
 
-Jobs bear witness, as on one machine; faults come at random moments, several at once. As root, some
-agents live in network namespaces of their own, whose cable can be pulled, and some on a small disk,
-which can be full.
+Jobs record their own runs; faults come at random moments, several at once. As root, some agents
+run in their own network namespaces, whose cable can be pulled, and some on a small disk, which can
+be filled.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def can_cut_cables() -> bool:
 
 
 class SmallDisk:
-    """A directory that can be full."""
+    """A directory on a small disk that can be filled."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -108,7 +108,7 @@ def can_mount() -> bool:
 
 
 class Fleet(Servers):
-    """Servers and agents of which any may be killed, frozen or cut off."""
+    """Servers and agents that can be killed, frozen or disconnected."""
 
     def __init__(self, directory: Path, postgres: OwnPostgres, **settings: str) -> None:
         super().__init__(directory, **settings)
@@ -121,7 +121,7 @@ class Fleet(Servers):
     def add_agent(
         self, name: str, cable: Cable | None = None, *, has_small_disk: bool = False
     ) -> None:
-        """Start an agent, beside this machine's network or at the end of a cable."""
+        """Start an agent, in this machine's network or at the end of a cable."""
         if has_small_disk:
             self.disks[name] = SmallDisk(self.directory / name)
         process = self.agent(name, gpus=GPUS, server=self._servers_seen_from(cable))
@@ -137,7 +137,7 @@ class Fleet(Servers):
         return ",".join(f"{host}:{port}" for port in ports)
 
     def witnesses(self) -> int:
-        """How many processes of jobs run now."""
+        """The number of running job processes."""
         name = os.fsencode(self.directory / "witness") + b"\0"
         found = 0
         for entry in Path("/proc").iterdir():
@@ -147,7 +147,7 @@ class Fleet(Servers):
         return found
 
     def tracebacks(self) -> list[str]:
-        """Whatever went wrong inside without being foreseen."""
+        """Unexpected tracebacks in the logs."""
         logs = [*self.directory.glob("*.log"), *self.directory.glob("*/*.log")]
         texts = {str(log): log.read_text(encoding="utf-8", errors="replace") for log in logs}
         return [
@@ -164,7 +164,7 @@ class Fleet(Servers):
 
 @contextlib.contextmanager
 def a_fleet(agents: int, cables: int, disks: int) -> Iterator[Fleet]:
-    """Three servers and so many agents: the first with a cable, the last with a small disk."""
+    """Three servers and so many agents: the first with a cable, the last on a small disk."""
     directory = Path(tempfile.mkdtemp(prefix="tgpu-"))
     directory.chmod(0o755)
     with a_server(fsync="on", full_page_writes="on") as postgres:
@@ -196,7 +196,7 @@ class FleetChaos:
     problems: list[str] = field(default_factory=list)
 
     def run(self, faults: int, *, undisturbed_ms: int) -> None:
-        """Submit and break things; returns when all is repaired and all is acknowledged."""
+        """Submit and inject faults; returns when all is repaired and all is acknowledged."""
         workload = Workload(self.fleet.directory, Random(self.seed))
         for end in ("exit:42", "signal:10", "exit:0"):
             plan = workload.undisturbed(undisturbed_ms, end)
@@ -222,7 +222,7 @@ class FleetChaos:
         self.fleet.until(self._all_ended, "every job has ended", LONGEST_DRAIN_S)
 
     def complaints(self) -> list[str]:
-        """All that is wrong, from outside."""
+        """All violations, seen from outside."""
         runs, wrong = read_notes(self.fleet.notes)
         wrong += self.problems
         with self.fleet.client() as client:
@@ -235,7 +235,7 @@ class FleetChaos:
     # --- faults
 
     def _break_one(self, chance: Random) -> None:
-        """Break something for a moment, and put it right again."""
+        """Break something for a moment, and repair it."""
         time.sleep(chance.uniform(0.0, 1.0))
         kinds: list[tuple[Callable[[Random], None], int]] = [
             (self._kill_server, 6),
@@ -314,7 +314,7 @@ class FleetChaos:
         time.sleep(chance.uniform(1.0, 8.0))
         disk.make_room()
 
-    # --- asking
+    # --- queries
 
     def _all_ended(self) -> bool:
         with self.fleet.client() as client:

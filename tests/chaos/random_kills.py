@@ -22,7 +22,7 @@ LONGEST_DRAIN_S = 180.0
 
 @dataclass(slots=True)
 class Chaos:
-    """One run: a house, a seed, and everything that was submitted and killed."""
+    """One run: a server, a seed, and everything that was submitted and killed."""
 
     house: House
     seed: int
@@ -33,7 +33,7 @@ class Chaos:
     problems: list[str] = field(default_factory=list)
 
     def run(self, kills: int, *, undisturbed_ms: int) -> None:
-        """Submit and kill; returns when the last kill is done and all are acknowledged."""
+        """Submit and kill; returns after the last kill, when all jobs are acknowledged."""
         workload = Workload(self.house.directory, Random(self.seed))
         self.house.start()
         for end in ("exit:42", "signal:10", "exit:0"):
@@ -62,7 +62,7 @@ class Chaos:
         self.house.until(self._all_ended, "every job has ended", LONGEST_DRAIN_S)
 
     def complaints(self) -> list[str]:
-        """All that is wrong, from outside; the server is stopped on the way."""
+        """All violations, seen from outside; the server is stopped for that."""
         with self.house.client() as client:
             answers = answers_of(client)
         runs, wrong = read_notes(self.house.notes)
@@ -72,17 +72,17 @@ class Chaos:
         self.house.stop()
         wrong += audit_accounts(self.house.state / "scheduler.db")
         wrong += self.house.tracebacks()
-        # Who belongs to the launcher notices its end, and ends as well.
+        # Helpers of the launcher notice its end, and exit as well.
         self.house.until(lambda: not self._left(), f"the end of {self._left()}, as it has stopped")
         return wrong
 
     def _left(self) -> list[int]:
         return self.house.agents() + self.house.launchers()
 
-    # --- killing
+    # --- kills
 
     def _kill_one(self, chance: Random) -> None:
-        """Wait for a random moment, also one while the server starts, and kill."""
+        """Wait for a random moment, possibly while the server starts, and kill."""
         house = self.house
         assert house.server is not None
         if chance.random() < 0.5:
@@ -102,12 +102,12 @@ class Chaos:
             house.spawn()
 
     def _kill_launcher(self, chance: Random) -> int:
-        """All processes that it is made of, or any of them."""
+        """All processes of the launcher, or any of them."""
         found = self.house.launchers()
         some = chance.choice([found, *([pid] for pid in found)])
         return self.house.kill(lambda: some)
 
-    # --- asking
+    # --- queries
 
     def _all_ended(self) -> bool:
         jobs = self.house.jobs()
@@ -121,7 +121,7 @@ def submit_until(
     plans: list[Plan],
     ids: dict[str, str],
 ) -> None:
-    """One submission after the other, with not too many that wait."""
+    """Submit one job after another, with a bounded number of waiting ones."""
     with client:
         while not over.is_set():
             plan = workload.draw()
@@ -136,7 +136,7 @@ def submit_until(
 
 
 def answers_of(client: Client) -> Answers:
-    """All jobs and attempts, as a server tells them."""
+    """All jobs and attempts, as a server reports them."""
     answers = Answers()
     for job in client.list():
         answers.jobs[job["id"]] = job
@@ -147,7 +147,7 @@ def answers_of(client: Client) -> Answers:
 
 
 def unfinished(client: Client) -> int:
-    """How many jobs have not ended; many, if nobody answers."""
+    """The number of jobs that have not ended; a large number if no server answers."""
     with contextlib.suppress(*AWAY):
         status = client.call("GET", f"{API}/cluster/status")
         return int(status["pending_jobs"] + status["running_jobs"] + status["scheduled_jobs"])
@@ -156,7 +156,7 @@ def unfinished(client: Client) -> int:
 
 
 def cancel_carefully(client: Client, job_id: str) -> None:
-    """Again until it is heard; it was heard before if the job has ended."""
+    """Repeat the cancel until it is acknowledged or the job has ended."""
     while True:
         try:
             client.cancel(job_id)

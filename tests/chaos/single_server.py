@@ -1,7 +1,7 @@
 """A real server with its agent and launcher that tests kill and restart, observed from outside.
 
-Nothing here knows the server's insides: processes are found by their command lines, answers come
-through the public client.
+Only public interfaces are used: processes are found by their command lines, answers come through
+the public client.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AWAY = (NoServer, Unreadable, TimedOut, ClusterError, StoreError, OSError)
 
 
 class House:
-    """One state directory and whatever runs on it."""
+    """One state directory and everything that runs on it."""
 
     def __init__(self, directory: Path, **settings: str) -> None:
         self.directory = directory
@@ -68,12 +68,12 @@ class House:
             )
 
     def start(self, *more: str, environment: Mapping[str, str] | None = None) -> None:
-        """Start the server and wait until it has said that it is up."""
+        """Start the server and wait until it has announced itself."""
         self.spawn(*more, environment=environment)
         self.until(self.is_up, "the server is up")
 
     def is_up(self) -> bool:
-        """Tell whether the server has announced itself; it must not have ended instead."""
+        """Whether the server has announced itself; it must not have exited instead."""
         assert self.server is not None
         code = self.server.poll()
         assert code is None, f"the server ended with {code}:\n{self.log()[-3000:]}"
@@ -83,7 +83,7 @@ class House:
         return False
 
     def refused(self, *more: str) -> subprocess.CompletedProcess[str]:
-        """Start a server that is expected to end by itself, and wait for that."""
+        """Start a server that is expected to exit by itself, and wait for that."""
         return subprocess.run(
             self.command(*more),
             env=os.environ | self._settings,
@@ -101,19 +101,19 @@ class House:
         self.server.wait()
 
     def stop(self) -> int:
-        """Ask the server to stop; its exit code."""
+        """Ask the server to stop; returns its exit code."""
         assert self.server is not None
         self.server.terminate()
         return self.server.wait(LONGEST_S)
 
     def agents(self) -> list[int]:
-        """Every agent of this house."""
+        """Every agent of this server."""
         return self._find(b"gpu_scheduler.agent\0", str(self.state / "agent" / "agent.json"))
 
     def launchers(self) -> list[int]:
-        """Every process of this house's launcher.
+        """Every process of this server's launcher.
 
-        A job that is about to begin looks like one too, but has a session of its own.
+        A starting job looks like one too, but has its own session.
         """
         found = self._find(b"gpu_scheduler.agent.launcher\0", str(self.state / "agent"))
         return [pid for pid in found if not _is_led_by_itself(pid, found)]
@@ -123,7 +123,7 @@ class House:
         return [pid for pid, line in _command_lines() if module in line and line.endswith(wanted)]
 
     def kill(self, find: Callable[[], list[int]]) -> int:
-        """SIGKILL whom `find` finds; how many there were."""
+        """SIGKILL all that `find` finds; returns their number."""
         killed = 0
         for pid in find():
             with contextlib.suppress(ProcessLookupError):
@@ -132,10 +132,10 @@ class House:
         return killed
 
     def close(self) -> None:
-        """Leave nothing behind, whatever has happened."""
+        """Kill everything that is left."""
         if self.server is not None and self.server.poll() is None:
             self.kill_server()
-        # In this order nobody is left who would start one of them again.
+        # In this order no process is left that would restart another.
         for find in (self.agents, self.launchers):
             while self.kill(find):
                 pass
@@ -145,19 +145,19 @@ class House:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def witnesses(self) -> list[tuple[int, bytes]]:
-        """Jobs that run now."""
+        """The number of running jobs."""
         name = os.fsencode(self.directory / "witness") + b"\0"
         return [(pid, line) for pid, line in _command_lines() if line == name]
 
     def let_end(self) -> None:
-        """Let the jobs end that run until they are told to."""
+        """Release the jobs that run until they are told to end."""
         (self.directory / "end").touch()
 
     def log(self) -> str:
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def tracebacks(self) -> list[str]:
-        """Whatever went wrong inside without being foreseen."""
+        """Unexpected tracebacks in the logs."""
         logs = [self._log, *(self.state / "agent").glob("*.log")]
         texts = {log.name: log.read_text(encoding="utf-8", errors="replace") for log in logs}
         return [
@@ -172,7 +172,7 @@ class House:
         return Client(str(self.state))
 
     def get(self, path: str) -> Any:
-        """Ask until somebody answers."""
+        """Repeat a request until the server answers."""
 
         def ask() -> Any:
             with contextlib.suppress(*AWAY), self.client() as client:
@@ -182,7 +182,7 @@ class House:
         return self.until(ask, f"an answer to {path}")
 
     def jobs(self, **query: object) -> list[dict[str, Any]]:
-        """All jobs, page by page, as the server tells them."""
+        """All jobs, page by page."""
 
         def ask() -> list[dict[str, Any]] | None:
             with contextlib.suppress(*AWAY), self.client() as client:
@@ -199,12 +199,12 @@ class House:
         return answer
 
     def submit(self, body: Mapping[str, Any]) -> str:
-        """Submit as a careful client does: with one key, until it is acknowledged."""
+        """Submit with one idempotency key, until it is acknowledged."""
         with self.client() as client:
             return submit_carefully(client, body)
 
     def until(self, true: Callable[[], T], what: str, longest_s: float = LONGEST_S) -> T:
-        """Wait for something; say what was waited for in vain."""
+        """Wait for a condition; a timeout names it."""
         give_up = time.monotonic() + longest_s
         while not (found := true()):
             assert time.monotonic() < give_up, (
@@ -217,9 +217,9 @@ class House:
 def submit_carefully(
     client: Client, body: Mapping[str, Any], is_over: Callable[[], bool] = lambda: False
 ) -> str:
-    """The id of the job; the same request again and again until there is an answer.
+    """Repeat a submission until it is answered; returns the id of the job.
 
-    Empty if it `is_over` before: then nobody knows whether it was taken.
+    Empty if it `is_over` before: then the outcome is unknown.
     """
     content = json.dumps(body).encode()
     headers = {"Content-Type": "application/json", "Idempotency-Key": os.urandom(16).hex()}
@@ -238,7 +238,10 @@ def submit_carefully(
 
 @contextlib.contextmanager
 def a_house(**settings: str) -> Iterator[House]:
-    """A house with a witness in it. Its path is short: a Unix socket's may have 107 bytes."""
+    """A server with a compiled witness program.
+
+    Its path is short: a Unix socket path has 107 bytes.
+    """
     directory = Path(tempfile.mkdtemp(prefix="tgpu-"))
     directory.chmod(0o755)
     house = House(directory, **settings)
@@ -264,7 +267,7 @@ def compile_c(source: str, target: Path, *flags: str) -> None:
 
 
 def wait_for_change(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Let so much time pass, or less if the process ends."""
+    """Wait for so long, or less if the process exits."""
     with contextlib.suppress(OSError):
         handle = os.pidfd_open(process.pid)
         try:
@@ -274,7 +277,7 @@ def wait_for_change(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def _is_led_by_itself(pid: int, parents: list[int]) -> bool:
-    """Tell whether it is a child of one of these with a session of its own, or gone."""
+    """Whether a process is a child of one of these with its own session, or gone."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:

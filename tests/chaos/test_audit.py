@@ -45,7 +45,7 @@ def complaints(
     runs: tuple[Run, ...] = (RUN,),
     **more: Any,
 ) -> str:
-    """What is said of one job, with these things changed."""
+    """The violations found for one job with these changes."""
     answers = Answers({"job-1": JOB | (job or {})}, {RUN.attempt: ATTEMPT | (attempt or {})})
     return "\n".join(audit(plans, IDS, answers, list(runs), **more))
 

@@ -64,7 +64,7 @@ def test_clock_step_back_stalls_nothing_and_gives_no_negative_time() -> None:
 
 
 def submit_some(house: House, workload: Workload) -> list[str]:
-    """Jobs whose life depends on time: retries with a pause, waits for others, sleeps."""
+    """Jobs that depend on time: retries with back-off, dependencies, sleeps."""
     drawn = [workload.retried(), workload.sleeper(), workload.array(), workload.gang()]
     ids = [house.submit(plan.body) for plan in drawn]
     workload.acknowledged += ids
@@ -92,9 +92,9 @@ def times_make_sense(house: House, away: str) -> None:
     for job in house.jobs():
         for attempt in house.get(f"/jobs/{job['id']}/attempts")["attempts"]:
             held_s = seconds_between(attempt["started_at"], attempt["ended_at"])
-            # How long the server was away can only be guessed when its clock was set meanwhile.
+            # The duration of an outage can only be estimated when the clock was set meanwhile.
             least_s = 0 if job["id"] == away else ran_s[_key(attempt)]
-            # Written times have milliseconds; and a busy machine takes its time, but no hour.
+            # Stored times have milliseconds; a busy machine is slow, but not by an hour.
             assert least_s - 0.01 <= held_s < least_s + HOUR_S / 2, attempt
     (usage,) = [row for row in house.get("/usage")["usage"] if row["user"] is None]
     assert 0 < usage["gpu_hours"] < 1

@@ -40,7 +40,7 @@ def emptied(data: bytes) -> bytes:
 
 def nothing_was_left(house: House) -> None:
     assert house.agents() == []
-    # Who guards leases beside the launcher notices its end, and ends as well.
+    # The lease watchdog notices the end of the launcher, and exits as well.
     house.until(lambda: not house.launchers(), "no process of the launcher")
     assert [path.name for path in house.state.rglob("*.sock")] == []
     assert not (house.state / "server.json").exists()
@@ -146,7 +146,7 @@ def test_server_stops_on_request_while_waiting_for_agent() -> None:
     with a_house() as house:
         (house.state / "agent").mkdir(mode=0o700, parents=True)
         with (house.state / "agent" / "agent.lock").open("w") as lock:
-            # As if an agent were there that never connects.
+            # As with an agent that never connects.
             fcntl.flock(lock, fcntl.LOCK_EX)
             house.spawn()
             house.until(lambda: house.get("/health"), "an answer")
@@ -157,7 +157,7 @@ def test_server_stops_on_request_while_waiting_for_agent() -> None:
 
 @pytest.mark.parametrize("died_before", [False, True])
 def test_agent_with_outdated_settings_is_replaced(died_before: bool) -> None:
-    """Also if a server died that had written them down, and had not told the agent yet."""
+    """Also if a server died that had stored them without telling the agent."""
     with a_house() as house:
         house.start()
         before = house.agents()
@@ -172,13 +172,13 @@ def test_agent_with_outdated_settings_is_replaced(died_before: bool) -> None:
             nodes = house.get("/nodes")["nodes"]
             return [node["id"] for node in nodes if node["state"] == "online"]
 
-        # The former agent may have come for a moment before it was told to make room.
+        # The former agent may have connected for a moment before it was told to stop.
         house.until(lambda: online() == ["other"], "only the new name")
 
 
 @cache
 def _a_database() -> bytes:
-    """A database with something in it, made by a real server."""
+    """A database with some rows, made by a real server."""
     with a_house() as house:
         house.start()
         workload = Workload(house.directory, Random(1))

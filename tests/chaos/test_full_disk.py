@@ -43,7 +43,7 @@ def fill(house: House) -> None:
 
 
 def fill_directory(directory: Path) -> Path:
-    """Leave no byte free; returns the file that takes all of them."""
+    """Fill the disk completely; returns the file that takes the space."""
     ballast = directory / "ballast"
     with ballast.open("ab", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):
@@ -110,7 +110,7 @@ def test_server_killed_on_full_disk_reports_it_at_start_and_loses_nothing() -> N
 
 
 def submit_until_refused(house: House, workload: Workload) -> list[str]:
-    """What still goes into the room that the database has already; then a clear refusal."""
+    """Submissions that still fit into allocated pages succeed; then a clear rejection follows."""
     taken: list[str] = []
     with house.client() as client:
         for _ in range(2_000):

@@ -54,7 +54,7 @@ def test_node_with_full_disk_keeps_jobs_and_new_ones_wait() -> None:
         wait_for(cluster, running, "running")
         ballast = fill_directory(cluster.directory / "n1")
         with cluster.client() as client:
-            # There is some room ahead in the launcher's journal: the first of them may still run.
+            # The launcher's journal has some preallocated room, so the first of them may still run.
             many = client.submit_many([{"command": ["true"], "gpu_count": 1}] * MANY)
             cluster.until(lambda: node(cluster, "n1")["closed"] is not None, "it is set aside")
             assert "is full" in node(cluster, "n1")["closed"]["reason"]
@@ -83,6 +83,6 @@ def test_node_with_full_disk_does_not_consume_jobs_that_others_could_run() -> No
         with cluster.client() as client:
             many = client.submit_many([{"command": ["true"], "gpu_count": 1}] * MANY)
             assert {one.wait(60)["state"] for one in many} == {"completed"}
-        # Its agent looks now and then, also if all that came to it has found room to begin.
+        # Its agent checks the disk now and then, even if every start has found room.
         cluster.until(lambda: node(cluster, "n1")["closed"] is not None, "it is set aside")
         assert node(cluster, "n1")["closed"]["is_fault"]

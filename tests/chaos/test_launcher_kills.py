@@ -55,7 +55,7 @@ def test_jobs_survive_launcher_kill_and_end_unknown(also: str) -> None:
             house.kill_server()
             house.start()
 
-        # A new job runs, also while those of the former launcher do.
+        # A new job runs while those of the former launcher do.
         fresh = until_ended(house, house.submit(workload.plain().body))
         assert fresh["exit_code"] is not None
         assert before != house.launchers() != []

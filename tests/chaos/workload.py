@@ -15,7 +15,7 @@ SIGNALS = (1, 2, 9, 10, 15)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A job to submit, and what is known of it beforehand."""
+    """A job to submit, and its expected behaviour."""
 
     token: str
     body: dict[str, Any]
@@ -30,7 +30,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Workload:
-    """Draws plans. The same seed draws the same ones, but for the jobs that they depend on."""
+    """Draws plans. The same seed draws the same ones, except for the jobs that they depend on."""
 
     directory: Path
     chance: Random
@@ -116,14 +116,14 @@ class Workload:
         return self._plan("after", gpu_count=0.5, dependencies=[f"{kind}:{needs}"], needs=needs)
 
     def session(self) -> Plan:
-        """One that a person could attach to."""
+        """A job that a user could attach to."""
         runner = next((name for name in ("tmux", "screen") if shutil.which(name)), "process")
         ends = (self.chance.choice(("exit:0", "exit:3", "signal:9")),)
         ms = self.chance.randrange(0, 800)
         return self._plan("session", ends, ms=ms, gpu_count=1, runner=runner)
 
     def urgent(self) -> Plan:
-        """Others have to make room."""
+        """Others have to be preempted."""
         ms = self.chance.randrange(0, 300)
         return self._plan("urgent", ms=ms, gpu_count=4, priority=2500, preemptible=False)
 
@@ -138,7 +138,7 @@ class Workload:
         )
 
     def until_told(self, end: str) -> Plan:
-        """Runs until `House.let_end`, however slow everything else is."""
+        """Runs until `SingleServer.let_end`, however slow everything else is."""
         told = {"WITNESS_UNTIL": str(self.directory / "end")}
         return self._plan("told", (end,), gpu_count=0.5, preemptible=False, variables=told)
 
@@ -163,7 +163,7 @@ class Workload:
             "WITNESS_ENDS": ",".join(ends),
             "WITNESS_MS": str(ms),
         }
-        # One command for all: a device on which different commands keep dying is set aside.
+        # One command for all: a device on which different commands keep failing is quarantined.
         body = {
             "name": token,
             "command": [str(self.directory / "witness")],

@@ -259,7 +259,7 @@ _OF_HOUR = [
 
 
 def _as_template(job: Job) -> Job:
-    """A job as a service has it."""
+    """A job of a service."""
     return replace(
         job,
         members=job.members[:1],

@@ -26,7 +26,7 @@ _free: list[str] = []
 
 
 class EmptyPostgresStore(PostgresStore):
-    """A store on a database that is used again, as making one takes longer than most tests."""
+    """A store on a reused database, because creating one takes longer than most tests."""
 
     def __init__(self) -> None:
         server = shared_server()

@@ -35,7 +35,7 @@ GPU_IS_LOST, DRIVER_NOT_LOADED = 15, 9
 
 @dataclass
 class Case:
-    """A source, and how to spoil one device or all of them; None if it cannot be spoilt."""
+    """A source, and how to break one device or all of them; None if it cannot be broken."""
 
     source: DeviceSource
     spoil_one: Callable[[], object] | None = None
@@ -189,12 +189,12 @@ def test_monitor_reads_every_source(case: Case) -> None:
     assert all(reading.healthy for reading in telemetry.readings)
 
 
-# --- others who read the same driver
+# --- other tools on the same driver
 
 
 @pytest.fixture
 def busy(fake_nvml: FakeNvml) -> Iterator[tuple[FakeNvml, list[int]]]:
-    """Two GPUs with real processes, a hot one, a split one and one without a thermometer."""
+    """Two GPUs with real processes, a hot one, one with MIG and one without a sensor."""
     sleepers = [subprocess.Popen(["/bin/sleep", "60"]) for _ in range(2)]
     pids = [sleeper.pid for sleeper in sleepers]
     fake_nvml.gpu(1, compute=f"{pids[0]}:1024,{pids[1]}:2048", memory_used_mb=3100, utilisation=77)

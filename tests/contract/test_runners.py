@@ -1,7 +1,7 @@
 """The contract of every runner (process, tmux, screen, container), each with the real program."""
 
 # ruff: noqa: ASYNC240
-# The event loop has nothing else to do, and files are what these tests wait for.
+# These tests poll files; their event loop has nothing else to do.
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ from gpu_scheduler.agent.runners.container import (
 from gpu_scheduler.agent.work import Work
 from tests.launcher_rig import NOBODY, Rig, is_alive, start_until, with_launcher
 
-# Containers share one table of names with other workers of the suite.
+# Container names are shared with other workers of the suite.
 NAME = f"job-{os.getpid()}.1"
 SESSION = f"gpujob_cpu_test_job-{os.getpid()}"
 TOOLS = "sh echo sleep env id cat kill setsid pwd touch test"
@@ -222,7 +222,7 @@ def test_script_runs_by_its_shebang(runner: str) -> None:
 
 
 def test_unobserved_exit_code_is_reported_as_unknown(runner: str) -> None:
-    """The launcher is killed while the job runs; sessions and containers keep their end."""
+    """The launcher is killed while the job runs; sessions and containers keep their result."""
 
     async def scenario(rig: Rig) -> None:
         done = rig.directory / "done"

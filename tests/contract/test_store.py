@@ -556,7 +556,7 @@ def test_audit_records_are_listed_newest_first_and_expire_oldest_first(store: St
     assert listed() == [6, 5, 4, 3]
 
 
-# --- what belongs to a job
+# --- launches, tasks and attempts
 
 
 def test_tasks_and_attempts_are_read_in_order(store: Store) -> None:
@@ -646,7 +646,7 @@ def test_event_history_can_be_read_from_any_point(store: Store) -> None:
     assert len(store.events()) == 1000
 
 
-# --- old things
+# --- expiry and archive
 
 
 def test_archived_jobs_are_unlisted_but_readable(store: Store) -> None:

@@ -21,5 +21,5 @@ def text_of(page: str) -> str:
 
 
 def without_blocks(text: str) -> str:
-    """What is not shown as it stands in a file or on a screen."""
+    """The text outside of code blocks."""
     return re.sub(r"(?ms)^```.*?^```", "", text)

@@ -27,7 +27,7 @@ VARYING = re.compile(rf"\d+|\b(ann|{re.escape(getpass.getuser())})\b")
 
 
 def steps() -> list[tuple[str, list[str]]]:
-    """Commands of all console blocks that begin with `$`, with what they show."""
+    """Commands of all console blocks that begin with `$`, with their output."""
     found: list[tuple[str, list[str]]] = []
     for block in re.findall(r"```console\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL):
         for line in block.splitlines():
@@ -39,12 +39,12 @@ def steps() -> list[tuple[str, list[str]]]:
 
 
 def alike(text: str) -> str:
-    """Without what differs from run to run."""
+    """The output without what differs from run to run."""
     return VARYING.sub("#", " ".join(text.split()))
 
 
 class Reader:
-    """Somebody who types the commands into one shell."""
+    """A reader who types the commands into one shell."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -77,7 +77,7 @@ class Reader:
         )
 
     def type(self, command: str) -> str:
-        """What a command wrote. One that goes to the background is waited for until it works."""
+        """The output of a command. A background command is awaited until it works."""
         command = command.replace("127.0.0.1:9090", f"127.0.0.1:{self.grpc}")
         if command.endswith("&"):
             self.started += 1
@@ -100,7 +100,7 @@ class Reader:
         return "".join(lines), int(line.partition("=")[2])
 
     def _settled(self, command: str, out: Path) -> str:
-        """Wait as a person would, until a server is up or its nodes are there."""
+        """Wait, as a reader would, until a server is up or its nodes are connected."""
         words = command.split()
         give_up = time.monotonic() + LONGEST_S
         while time.monotonic() < give_up:

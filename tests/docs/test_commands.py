@@ -17,7 +17,7 @@ UNFINISHED = ("is missing;", "needs a value")
 
 
 def shown(page: str) -> set[str]:
-    """Commands on lines of their own, which a reader may copy."""
+    """Commands on their own lines, which a reader may copy."""
     return finished(re.findall(r"^(?:\$ )?(?:sudo )?(tgpu .+)$", text_of(page), re.MULTILINE))
 
 
@@ -27,7 +27,7 @@ def named(page: str) -> set[str]:
 
 
 def finished(lines: list[str]) -> set[str]:
-    """Without comments, without what the shell does with them, and without those cut short."""
+    """Without comments, shell constructs, and abbreviated commands."""
     whole = [line.partition("  #")[0].strip() for line in lines]
     whole = [line for line in whole if not re.search(r"\.\.\.|…|\\$|COMMAND|bash\|zsh", line)]
     return {OF_THE_SHELL.split(re.sub(r"\$\(.*?\)", "x", line))[0] for line in whole}
@@ -52,7 +52,7 @@ def test_most_pages_have_commands() -> None:
 
 
 def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """Why the program does not take a command; "" if it does."""
+    """Why the program rejects a command; "" if it does not."""
     try:
         _read(shlex.split(line))
     except REFUSED as error:

@@ -22,7 +22,7 @@ NOT_SETTINGS = {
 
 @cache
 def headings(page: Path) -> set[str]:
-    """The anchors of a page, as a renderer of Markdown names them."""
+    """The anchors of a page, as Markdown renderers name them."""
     found: dict[str, int] = {}
     anchors = set()
     for heading in re.findall(r"(?m)^#+ (.*)$", without_blocks(page.read_text("utf-8"))):
@@ -35,7 +35,7 @@ def headings(page: Path) -> set[str]:
 
 @cache
 def source() -> str:
-    """All that the program itself says."""
+    """The source text of the whole program."""
     return "\n".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
 
 
@@ -54,7 +54,7 @@ def dead_links(page: str, text: str) -> list[str]:
 
 
 def unknown_settings(text: str) -> list[str]:
-    """Settings and variables that nobody reads; names from elsewhere may be told of."""
+    """Settings and variables that are never read; names of other programs are allowed."""
     keys = re.findall(r"`([a-z]+\.[a-z_]+)`", text)
     known = SETTINGS | NOT_SETTINGS | ALIASES.keys() | UNUSED.keys()
     unread = [key for key in keys if key.partition(".")[0] in GROUPS and key not in known]

@@ -12,7 +12,7 @@ MOST_MODULES = 15
 
 
 def paths_in(text: str) -> list[str]:
-    """Paths of modules and folders of the package that stand in code spans."""
+    """Paths of modules and folders of the package in code spans."""
     found = re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py|/))`", text)
     return [
         path for path in found if not path.startswith(("tests/", "benchmarks/", "docs/", "src/"))

@@ -30,7 +30,7 @@ def say(connection: socket.socket, value: object) -> None:
 
 
 def host(mine: dict) -> list[dict]:
-    """Wait for all others, and tell everybody what all said."""
+    """Wait for all others, and send the sum to everyone."""
     said, others = [mine], []
     with socket.create_server(("", PLACE[1]), backlog=WORLD_SIZE) as server:
         server.settimeout(PATIENCE_S)
@@ -47,7 +47,7 @@ def host(mine: dict) -> list[dict]:
 
 
 def join(mine: dict) -> list[dict]:
-    """Come to rank 0, which may be a moment later."""
+    """Connect to rank 0, which may start a little later."""
     give_up = time.monotonic() + PATIENCE_S
     while True:
         try:

@@ -35,7 +35,7 @@ AS_MANY_WORLDS = 0.4
 
 
 def elastic_wishes(random: Random, nodes: int, gpus: int) -> list[Wish]:
-    """Gangs that can do with fewer members than they ask for."""
+    """Gangs that can run with fewer members than requested."""
     if nodes * gpus < 2:
         return []
     return [_elastic(random, number, nodes * gpus) for number in range(random.randint(0, 3))]
@@ -46,7 +46,7 @@ def _elastic(random: Random, number: int, gpus: int) -> Wish:
     run_ms = round(random.expovariate(1) * random.choice((8_000, 60_000))) + 20
     codes, stop_ms = random.choice(("0", "0", "1,0")), random.choice((10, 500, 20_000))
     if codes == "1,0" and run_ms % 2:
-        codes = "137,0"  # as if they were killed: then it goes on with fewer
+        codes = "137,0"  # as if killed: then the gang continues with fewer members
     argv = ("act", str(run_ms), codes, str(stop_ms))
     job = Job(
         id="",
@@ -64,7 +64,7 @@ def _elastic(random: Random, number: int, gpus: int) -> Wish:
 
 
 class Admins:
-    """Those of one world."""
+    """The admins of one world."""
 
     def __init__(self, world: World, random: Random) -> None:
         self._world = world
@@ -78,7 +78,7 @@ class Admins:
         ]
 
     async def _until_something_is_wanted(self, mean_s: float) -> bool:
-        """Wait; False when it is time to leave things as they are."""
+        """Wait; False when it is time to stop changing things."""
         await asyncio.sleep(self._random.uniform(1, 2 * mean_s))
         return self._world.loop.time() < self._world.stormy_s
 
@@ -124,7 +124,7 @@ class Admins:
 
 
 def forbidden(world: World, allocation: Allocation, job: Job | None) -> str:
-    """Why something should not have been placed where it begins; empty if it should."""
+    """Why something should not have been placed where it starts; empty if it should."""
     rows = world.disk.rows
     closed = {node.id: node.closed for node in rows.nodes() if node.closed is not None}
     for placement in allocation.placements:
@@ -140,7 +140,7 @@ def forbidden(world: World, allocation: Allocation, job: Job | None) -> str:
 
 
 def _has_moved(rows: Store, window: AdvanceReservation, since_ms: int) -> bool:
-    """Tell whether it was given other devices since, and so had others then."""
+    """Whether the reservation got other devices since, and so had others then."""
     return any(
         event.kind == "reservation_changed"
         and event.at_ms >= since_ms

@@ -23,7 +23,7 @@ WRITTEN_S = 0.5
 
 @dataclass(slots=True)
 class Run:
-    """One process, from its beginning to its end."""
+    """One process, from start to end."""
 
     node: str
     key: Key
@@ -56,7 +56,7 @@ class Run:
 
 @dataclass(slots=True)
 class Rules:
-    """What the audit must know to judge: sizes of nodes, and quotas."""
+    """What the audit must know: sizes of nodes, and quotas."""
 
     device_memory_mb: dict[tuple[str, int], int] = field(default_factory=dict)
     tenant_milli: dict[str, int] = field(default_factory=dict)
@@ -85,10 +85,10 @@ class Audit:
         self.forbidden: Callable[[Allocation, Job | None], str] = lambda *_: ""
         """Why something should not be where it is; asked when it begins."""
 
-    # --- what is told
+    # --- observations
 
     def note(self, kind: str, *details: object) -> None:
-        """Something happened; the hash of all this is the fingerprint of the run."""
+        """Record an event; the hash of all events is the fingerprint of the run."""
         if self.is_closed:
             return
         line = f"{self.now():.6f} {kind} {' '.join(map(str, details))}"
@@ -98,7 +98,7 @@ class Audit:
             self.trace.append(line)
 
     def problem(self, text: str) -> None:
-        """A promise is broken."""
+        """Record a broken guarantee."""
         if self.is_closed:
             return
         self.problems.append(f"at {self.now():.3f} s: {text}")
@@ -109,7 +109,7 @@ class Audit:
         return self._hash.hexdigest()[:16]
 
     def began(self, node: str, work: Work) -> Run:
-        """A process has begun on a node."""
+        """A process has started on a node."""
         key = (work.allocation_id, work.member)
         devices = tuple((d.index, d.share_milli, d.memory_mb) for d in work.devices)
         run = Run(node, key, work.job_id, work.task, work.attempt, devices, self.now())
@@ -137,7 +137,7 @@ class Audit:
         self._prepared.add(key)
 
     def prolog_failed(self, node: str, key: Key) -> None:
-        """A prolog has failed: nothing of this attempt may run, here or elsewhere."""
+        """A prolog has failed: nothing of this attempt may run on any node."""
         self.note("prolog failed", node, *key)
         self.failed_prologs.add(key[0])
         for run in self.member_runs(key[0]):
@@ -151,7 +151,7 @@ class Audit:
         self.note("ended", run.node, *run.key, exit_code, signal)
 
     def unwatched(self, run: Run) -> None:
-        """Whoever watches processes is gone: the end of this one may not have been kept yet."""
+        """The parent of a process is gone: its exit code may not have been recorded yet."""
         if run.ended_s is None or run.ended_s > self.now() - WRITTEN_S:
             run.unwatched = True
 
@@ -223,9 +223,9 @@ class Audit:
                 self.problem(f"{run.job_id} began, and {job_id} before it has not ended well")
 
     def _check_place(self, run: Run) -> None:
-        """What begins is stored, and where it may be.
+        """What starts is stored, and on an allowed node.
 
-        A command of a gang over nodes begins when all are prepared and that is stored.
+        A command of a gang over nodes starts when all are prepared and that is stored.
         """
         allocation = self.stored(run.key[0])
         if allocation is None:

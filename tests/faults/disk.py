@@ -25,7 +25,7 @@ LONGEST_S = 30.0
 
 @dataclass(slots=True)
 class LeadRow:
-    """Who leads, until when by the time of the database."""
+    """Which server leads, until when by the clock of the database."""
 
     term: int = 0
     holder: str = ""
@@ -33,7 +33,7 @@ class LeadRow:
 
 
 class Disk:
-    """The database, with its moods: chances are per commit."""
+    """The database with its faults; chances are per commit."""
 
     def __init__(self, loop: VirtualLoop, random: Random) -> None:
         self.loop = loop
@@ -70,7 +70,7 @@ class Disk:
             raise NotLeader(f"term {term} is over, this is term {self.lead.term}")
 
     def do(self, work: Callable[[], Any], server: str) -> Any:
-        """Commit something, or fail to, or fail to say so."""
+        """Commit, fail, or commit and lose the answer."""
         self.check(server)
         if self.random.random() < self.fails:
             raise StoreUnavailable("the database refused it")
@@ -81,9 +81,9 @@ class Disk:
 
 
 class Rows:
-    """The store as one server sees it: while the database is away, it sees nothing.
+    """The store as one server sees it; unreadable while the database is down.
 
-    Commits of a server that leads are refused as soon as its term is over.
+    Commits of a leader are rejected as soon as its term is over.
     """
 
     def __init__(self, disk: Disk, server: str) -> None:
@@ -92,7 +92,7 @@ class Rows:
         self._term: int | None = None
 
     def fence(self, term: int) -> None:
-        """From now on, commit only while the leader's term is this one; 0: nothing at all."""
+        """From now on, commit only in this term; 0: nothing at all."""
         self._term = term
 
     def commit(self, writes: list[Write]) -> int:
@@ -103,7 +103,7 @@ class Rows:
         return kept
 
     def unavailable_reason(self) -> str:
-        """Why it cannot be asked now."""
+        """Why it cannot be used now."""
         return AWAY if self._disk.is_away_for(self._server) else ""
 
     def __getattr__(self, name: str) -> Any:
@@ -118,7 +118,7 @@ class Rows:
 
 
 class DiskLease:
-    """The lead as a row of the database; what the real one does with SQL."""
+    """The lease as a row of the database; the real one uses SQL."""
 
     def __init__(self, disk: Disk, me: ServerMember, valid_s: float) -> None:
         self.me = me
@@ -156,7 +156,7 @@ class DiskLease:
             row.holder, row.until_s = "", self._disk.loop.time()
 
     def unregister(self) -> None:
-        """There is no list of servers here."""
+        """No servers are registered here."""
 
     def cluster_secret(self) -> bytes:
         return b""
@@ -166,7 +166,7 @@ class DiskLease:
 
 
 class DiskWriter:
-    """Carries out commits in the place of the commit thread."""
+    """Executes commits in place of the commit thread."""
 
     def __init__(self, disk: Disk, server: str) -> None:
         self._disk = disk
@@ -200,7 +200,7 @@ class DiskWriter:
                 answer.set_result(result)
 
     def die(self) -> None:
-        """The server is dead: what it was about to commit arrives, or it does not."""
+        """The server is dead: its commit in progress arrives, or it does not."""
         for answer in list(self._under_way):
             if self._disk.random.random() < 0.5:
                 self.do(answer)
@@ -209,7 +209,7 @@ class DiskWriter:
         self._under_way.clear()
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
 
 def _give_up() -> None:

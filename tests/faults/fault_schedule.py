@@ -1,7 +1,7 @@
 """Faults: which, when and for how long, all drawn from the seed at the start.
 
-Every world has its own climate: some kinds of faults often, others never, so that rare
-combinations come up in some world. After the last fault everything is mended, and must settle.
+Every world has its own mix: some kinds of faults often, others never, so that rare combinations
+occur in some world. After the last fault everything is repaired, and must settle.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Mend = Callable[[], None]
 
 @dataclass(slots=True)
 class Place:
-    """All that can go wrong."""
+    """Everything that can fail."""
 
     loop: VirtualLoop
     network: Network
@@ -33,12 +33,12 @@ class Place:
 
 
 class Weather:
-    """Draws the faults of a world and brings them down on it."""
+    """Draws the faults of a world and injects them."""
 
     def __init__(
         self, place: Place, random: Random, note: Callable[..., None], climate: tuple[str, ...] = ()
     ) -> None:
-        """`climate` names the kinds of faults there are; by default some are drawn."""
+        """`climate` names the kinds of faults; by default some are drawn."""
         self._place = place
         self._random = random
         self._note = note
@@ -74,7 +74,7 @@ class Weather:
         self._kinds = [(name, fault, random.uniform(0.2, 1.0)) for name, fault in chosen]
 
     def schedule(self, until_s: float) -> None:
-        """Let faults come until then, and mend all that is broken at the end."""
+        """Inject faults until then, and repair everything at the end."""
         self._until_s = self._place.loop.time() + until_s
         mean_s = self._random.choice((4.0, 10.0, 25.0))
         at_s = self._random.uniform(1.0, 10.0)
@@ -89,7 +89,7 @@ class Weather:
         self._place.loop.tell(None, until_s, self._mend_all)
 
     def chance(self, node: str) -> None:
-        """Something matters just now, on this node ("": anywhere): now and then, strike there."""
+        """A critical moment on this node ("": anywhere): sometimes inject a fault there."""
         if self._random.random() < self._spite and self._place.loop.time() < self._until_s:
             weights = [weight for *_, weight in self._kinds]
             name, fault, _ = self._random.choices(self._kinds, weights)[0]
@@ -253,7 +253,7 @@ class Weather:
         return mend
 
     def _skew(self) -> Mend:
-        """A time of day that is wrong stays wrong."""
+        """A wrong time of day stays wrong."""
         places = [node.machine for node in self._place.nodes]
         places += [server.machine for server in self._place.servers]
         machine = self._random.choice(places)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def is_settled(world: World) -> bool:
-    """Nothing waits, nothing runs, nobody remembers anything that is over."""
+    """Nothing is queued, nothing runs, and nothing ended is remembered."""
     rows = world.disk.rows
     return (
         not rows.live_jobs()
@@ -25,7 +25,7 @@ def is_settled(world: World) -> bool:
 
 
 def check_rest(world: World) -> None:
-    """Judge the end of a run."""
+    """Check the end of a run."""
     _check_settled(world)
     _check_acknowledged(world)
     _check_cancelled(world)
@@ -51,7 +51,7 @@ def _check_settled(world: World) -> None:
 
 
 def _check_acknowledged(world: World) -> None:
-    """Each acknowledged submission is there, once, and has ended."""
+    """Each acknowledged submission exists once, and has ended."""
     audit, rows = world.audit, world.disk.rows
     seen: dict[str, str] = {}
     for wish in world.client.wishes:
@@ -71,7 +71,7 @@ def _check_acknowledged(world: World) -> None:
 
 
 def _check_cancelled(world: World) -> None:
-    """What was cancelled is never started again."""
+    """A cancelled job is never started again."""
     for job_id, before in world.client.cancelled.items():
         for attempt in world.disk.rows.attempts(job_id):
             if attempt.allocation_id not in before and job_id not in world.client.retried:
@@ -79,7 +79,7 @@ def _check_cancelled(world: World) -> None:
 
 
 def _check_attempts(world: World) -> None:
-    """How attempts are said to have ended is how they did, wherever anybody could see it."""
+    """Reported results of attempts are the real ones, wherever they could be observed."""
     audit, rows = world.audit, world.disk.rows
     told: dict[str, AttemptRow] = {}
     for row in rows.jobs():
@@ -112,9 +112,9 @@ def _check_attempt(world: World, attempt: AttemptRow) -> None:
 
 
 def _was_stopped(attempt: AttemptRow, runs: list[Run]) -> bool:
-    """A gang of which one member never ran has no exit code that is its own.
+    """A gang with a member that never ran has no exit code of its own.
 
-    Of a node that was given up nobody waits to hear.
+    Reports of an abandoned node are not awaited.
     """
     given_up = "its lease has expired" in attempt.detail or "is dead" in attempt.detail
     return given_up or len(runs) < len(attempt.placements)
@@ -129,7 +129,7 @@ def _check_completed(world: World, job_id: str) -> None:
 
 
 def _check_free(world: World) -> None:
-    """One server leads, no other believes that it does, and to it all devices are free."""
+    """One server leads, no other believes that it does, and all its devices are free."""
     leading = [server for server in world.servers if server.loop is not None]
     if len(leading) != 1:
         names = [server.name for server in leading]
@@ -143,7 +143,7 @@ def _check_free(world: World) -> None:
 
 
 def _check_events(world: World) -> None:
-    """Times that are written never go back, whatever clocks do."""
+    """Stored times never go back, whatever clocks do."""
     last_ms = 0
     for number, event in world.disk.rows.events(0):
         if event.at_ms < last_ms:

@@ -24,7 +24,7 @@ MOST = CoreLimits().max_prolog_failures
 
 
 class Hooks:
-    """The hooks of one world, and what must be true of those that failed."""
+    """The hooks of one world, and checks of their failures."""
 
     def __init__(self, world: World, random: Random) -> None:
         self._world = world
@@ -37,7 +37,7 @@ class Hooks:
             node.prolog = ("check",) if self.are_used else ()
 
     async def live(self) -> None:
-        """Let hooks fail and be mended while there are faults; give nodes back for ever."""
+        """Let hooks fail and recover while there are faults; resume drained nodes all the time."""
         world, random = self._world, self._random
         for _ in range(random.randint(4, 16) if self.are_used else 0):
             at_s = random.uniform(0, world.stormy_s)
@@ -57,10 +57,10 @@ class Hooks:
     def _node(self, name: str) -> VirtualNode:
         return next(node for node in self._world.nodes if node.name == name)
 
-    # --- what must be so
+    # --- checks
 
     def look(self) -> None:
-        """After every commit: where a hook failed the node takes no work until it is given back."""
+        """After every commit: a node with a failed hook gets no jobs until it is resumed."""
         if not self.are_used:
             return
         rows, audit = self._world.disk.rows, self._world.audit
@@ -80,7 +80,7 @@ class Hooks:
                     audit.problem(f"{allocation.id} was given to {placement.node_id}, set aside")
 
     def check_rest(self) -> None:
-        """At the end: no job has failed for a prolog before its time, or paid with its retries."""
+        """At the end: no job failed too early because of a prolog, or lost retries by it."""
         for row in self._world.disk.rows.jobs():
             if self.are_used and row.job.array is None and not row.job.service:
                 self._check(row, self._world.disk.rows.attempts(row.job.id))
@@ -92,7 +92,7 @@ class Hooks:
             if name in audit.failed_prologs:
                 in_a_row += 1
             elif list(audit.member_runs(name)):
-                break  # An attempt that never began for another reason does not count.
+                break  # An attempt that never started for another reason does not count.
         if row.state is JobState.FAILED and 0 < in_a_row < MOST and "prolog" in row.reason:
             audit.problem(f"{row.job.id} has failed after {in_a_row} prologs that failed")
         ran = sum(bool(list(audit.member_runs(a.allocation_id))) for a in attempts)

@@ -33,7 +33,7 @@ UNKNOWN = "the launcher that began it had died: exit code unknown"
 
 @dataclass(slots=True)
 class Entry:
-    """A line of the journal."""
+    """A record of the journal."""
 
     kind: str
     key: Key
@@ -41,7 +41,7 @@ class Entry:
 
 
 class Journal:
-    """What a machine has on its disk: all that was synced, and of the rest whatever it likes."""
+    """The disk of a machine: everything that was synced, and any part of the rest."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -54,13 +54,13 @@ class Journal:
         self.synced = len(self.entries)
 
     def lose_power(self, random: Random) -> None:
-        """Lines reach the disk in order; some of the last ones did not."""
+        """Records reach the disk in order; some of the last ones did not."""
         kept = random.randint(self.synced, len(self.entries))
         del self.entries[kept:]
         self.synced = kept
 
     def held(self) -> set[Key]:
-        """What was accepted and not forgotten."""
+        """Records that were accepted and not forgotten."""
         found: set[Key] = set()
         for entry in self.entries:
             if entry.kind == "forget":
@@ -91,7 +91,7 @@ class Attempt:
 
 
 class ModelLauncher:
-    """One life of a launcher, on what the journal says."""
+    """One run of a launcher process on its journal."""
 
     def __init__(self, node: VirtualNode, random: Random) -> None:
         self.node = node
@@ -106,7 +106,7 @@ class ModelLauncher:
     # --- orders
 
     def hear(self, asker: LauncherClient, number: int, kind: str, args: tuple[Any, ...]) -> None:
-        """An order has come, perhaps for the second time; who asked may be dead by now."""
+        """Receive an order, perhaps for the second time; its sender may be dead by now."""
 
         def done(problem: str = "", value: Any = None) -> None:
             asker.told_later(number, problem, value)
@@ -146,7 +146,7 @@ class ModelLauncher:
             self._close(attempt, None, None, ran=False, detail="stopped before it began")
 
     def _do_renew(self, asked_ms: int, done: Callable[..., None]) -> None:
-        """Leases that are not over begin anew from when that was asked for."""
+        """Leases that have not expired restart from the time of the request."""
         now_ms = self.node.machine.boot_ms()
         if asked_ms > now_ms:
             done(f"a renewal from {asked_ms - now_ms} ms ahead")
@@ -177,7 +177,7 @@ class ModelLauncher:
         done("", [(*attempt.key, attempt.over) for attempt in self.attempts.values()])
 
     def _do_watch(self, done: Callable[..., None]) -> None:
-        """An agent has come: it hears what runs, and every end that it may not know."""
+        """An agent has connected: it gets everything that runs, and every unacknowledged end."""
         for attempt in self.attempts.values():
             if attempt.over is not None:
                 self._report(attempt.over)
@@ -216,7 +216,7 @@ class ModelLauncher:
         attempt.recorded.clear()
 
     def _meet(self, attempt: Attempt) -> None:
-        """Members of a gang on one node begin together, or none of them does."""
+        """Members of a gang on one node start together, or none of them does."""
         together = [a for a in self.attempts.values() if a.key[0] == attempt.key[0]]
         if any(other.over is not None for other in together):
             attempt.stopped_by = attempt.stopped_by or "gang"
@@ -246,7 +246,7 @@ class ModelLauncher:
         return Prepared(allocation_id=attempt.key[0], member=attempt.key[1], at_ms=now_ms)
 
     def _do_commit(self, allocation_id: str, member: int, *rest: Any) -> None:
-        """Let it run, once; the record of its beginning comes first."""
+        """Start it, once; the record of its start is written first."""
         done = rest[-1]
         attempt = self.attempts.get((allocation_id, member))
         if attempt is None:
@@ -280,7 +280,7 @@ class ModelLauncher:
     # --- leases
 
     def _lease(self, attempt: Attempt, until_ms: int) -> None:
-        """It may run until then; a while before it is asked to end by itself."""
+        """The job may run until then; some time before it is asked to end."""
         attempt.until_ms = until_ms
         if attempt.runs:
             self.node.lease(attempt.key, until_ms)
@@ -323,7 +323,7 @@ class ModelLauncher:
             self.node.signal(attempt.key, signal.SIGKILL)
 
     def process_gone(self, key: Key, exit_code: int | None, number: int | None) -> None:
-        """A process has ended; whose parent has died tells nobody how."""
+        """A process has ended; without its parent the exit code is unknown."""
         attempt = self.attempts.get(key)
         if attempt is not None and attempt.over is None:
             if attempt.work.lease_ms and attempt.until_ms <= self.node.machine.boot_ms():
@@ -348,7 +348,7 @@ class ModelLauncher:
         detail: str = "",
         prolog_failed: str = "",
     ) -> None:
-        """Write the end down, then tell it."""
+        """Write the end to the journal, then report it."""
         if attempt.over is not None:
             return
         attempt.runs = attempt.is_prepared = False
@@ -417,7 +417,7 @@ class ModelLauncher:
             attempt.stopped_by = attempt.stopped_by or NOT_BEGUN
         self._close(attempt, None, None, ran=False, detail=NEVER_BEGAN)
 
-    # --- small things
+    # --- helpers
 
     def _report(self, report: Report) -> None:
         if self.client is not None:
@@ -431,7 +431,7 @@ class ModelLauncher:
 
 
 class LauncherClient:
-    """What an agent holds in its hand; the same methods as the real one."""
+    """The client of the launcher that an agent uses; the same methods as the real one."""
 
     capabilities: dict[str, Any] = {"runners": ["process"]}  # noqa: RUF012
     keeps_leases = True
@@ -484,7 +484,7 @@ class LauncherClient:
     # --- the socket between them
 
     def join(self, launcher: ModelLauncher) -> None:
-        """A launcher answers: say again all that has no answer."""
+        """A launcher answers: repeat all unanswered orders."""
         launcher.client = self
         self._send(launcher, 0, "watch", ())
         for number, (kind, args, _) in list(self._asked.items()):
@@ -506,7 +506,7 @@ class LauncherClient:
         return value
 
     def _send(self, launcher: ModelLauncher, number: int, kind: str, args: tuple[Any, ...]) -> None:
-        """What is written stays in the socket, also when its writer dies, until it is read."""
+        """Written data stays in the socket until it is read, even when its writer dies."""
         loop = self._node.loop
         pause_s = 0.0005
         if self._random.random() < self._node.busy:

@@ -31,7 +31,7 @@ class Host(Protocol):
     part: Part
 
     def accept(self, connection: Connection) -> None:
-        """Somebody has connected."""
+        """A client has connected."""
         ...
 
     @property
@@ -60,14 +60,14 @@ class Pipe:
         self.is_over = False
 
     def send(self, item: object) -> None:
-        """Give something to the network; if it is lost, nobody says so."""
+        """Send something; a loss is not reported."""
         loop = self._network.loop
         self._last_at = max(self._last_at, loop.time() + self._network.delay_s())
         self._under_way.append(item)
         loop.tell(None, self._last_at - loop.time(), self.arrive)
 
     def arrive(self) -> None:
-        """What was sent first comes out, unless the link is cut: then all comes later."""
+        """Deliver the oldest item, unless the link is cut: then everything comes later."""
         if self._network.is_cut(self._link):
             self._network.when_healed(self._link, self.arrive)
         elif self._under_way and not self.is_over:
@@ -75,14 +75,14 @@ class Pipe:
             self._wake()
 
     def close(self, problem: str = "") -> None:
-        """The reader finds the end; what is under way is lost."""
+        """The reader gets the end; data in transit is lost."""
         self._under_way.clear()
         self.problem = problem
         self.is_over = True
         self._wake()
 
     async def next(self) -> Any:
-        """What comes out next; None at the end."""
+        """The next item; None at the end."""
         while not self._arrived:
             if self.problem:
                 raise Broken(self.problem)
@@ -139,7 +139,7 @@ class Connection:
     # --- its end
 
     def lose(self, end: str, problem: str) -> None:
-        """One end learns that it is broken, and the other one some time later."""
+        """One end learns that the connection is broken, and the other some time later."""
         if not self._is_open[end]:
             return
         self._end_for(end, problem)
@@ -149,7 +149,7 @@ class Connection:
             loop.tell(None, self._network.delay_s(), self._hear_of_end, other, problem)
 
     def vanish(self, end: str) -> None:
-        """One end is gone without a word: the other learns of it only by silence."""
+        """One end vanishes silently: the other learns of it only by a timeout."""
         self._end_for(end, "gone")
 
     def _hear_of_end(self, end: str, problem: str) -> None:
@@ -172,7 +172,7 @@ class Connection:
 
 
 class Requests:
-    """What an agent says, for the server's own code."""
+    """The messages of an agent, for the server's own code."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
@@ -201,7 +201,7 @@ class Network:
         self._waiting: dict[Link, list[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
 
     def delay_s(self) -> float:
-        """Mostly short, now and then long."""
+        """Mostly short, sometimes long."""
         base = self._random.expovariate(200.0)
         if self._random.random() < 0.02:
             base += self._random.uniform(0.05, 2.0)
@@ -213,7 +213,7 @@ class Network:
         return link in self._cuts
 
     def cut(self, link: Link) -> None:
-        """Nothing goes through; whoever is connected finds out after a while, each by itself."""
+        """Nothing goes through; each end of a connection finds out after a while."""
         self._cuts[link] = self._cuts.get(link, 0) + 1
         for connection in list(self.connections):
             if connection.link == link:
@@ -238,13 +238,13 @@ class Network:
             connection.lose(end, "nobody answers")
 
     def reset(self) -> None:
-        """Some connection breaks, for no reason."""
+        """Break some connection without a reason."""
         if self.connections:
             connection = self._random.choice(list(self.connections))
             connection.lose(self._random.choice(("agent", "server")), "reset")
 
     def end_of(self, end: str, name: str, *, quietly: bool) -> None:
-        """A process with connections is gone; quietly, if its whole machine is."""
+        """A process with connections is gone; silently, if its whole machine is."""
         place = 0 if end == "agent" else 1
         for connection in list(self.connections):
             if connection.link[place] == name:
@@ -262,7 +262,7 @@ class Network:
 
     @asynccontextmanager
     async def connect(self, node: str, host: Host) -> AsyncIterator[Connection]:
-        """A stream of the node's agent to a server, for as long as the block lasts."""
+        """A stream of the node's agent to a server, for the duration of the block."""
         await asyncio.sleep(self.delay_s())
         link = (node, host.name)
         if self.is_cut(link):

@@ -29,7 +29,7 @@ GPU_MB = 80_000
 
 
 class VirtualMachine:
-    """The clocks of a machine. `skew_ms` is how wrong its time of day is."""
+    """The clocks of a machine. `skew_ms` is the error of its time of day."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -65,7 +65,7 @@ class VirtualMachine:
 
 @dataclass(slots=True, eq=False)
 class Process:
-    """A command that runs, and what it does when it is told to stop."""
+    """A running command, and what it does when it is told to stop."""
 
     run: Run
     boot: int
@@ -116,7 +116,7 @@ class VirtualNode:
     # --- power
 
     def power_on(self) -> None:
-        """Start launcher and agent on what the disk has."""
+        """Start launcher and agent from the contents of the disk."""
         if not self.is_on:
             self.is_on = True
             self.machine.boot()
@@ -125,7 +125,7 @@ class VirtualNode:
             self.start_agent()
 
     def power_off(self) -> None:
-        """At once: processes are gone, and what was not synced may be."""
+        """Immediate: processes are gone, and unsynced data may be."""
         if not self.is_on:
             return
         self.is_on = False
@@ -140,7 +140,7 @@ class VirtualNode:
         self.journal.lose_power(self._random)
 
     def wipe(self) -> None:
-        """Another machine stands in its place, with an empty disk."""
+        """Replace it by another machine with an empty disk."""
         self.journal = Journal()
 
     # --- the agent
@@ -195,7 +195,7 @@ class VirtualNode:
                 self.client.join(self.launcher)
 
     def kill_launcher(self) -> None:
-        """Processes live on, and nobody will ever know their exit codes."""
+        """Processes continue, and their exit codes will never be known."""
         if self.launcher is not None:
             self._site.audit.note("launcher dies", self.name)
             self.loop.kill(self.launcher.part)
@@ -211,8 +211,8 @@ class VirtualNode:
     def begin(self, work: Work) -> None:
         """Run a command: `act RUN_MS CODES STOP_MS`, with an exit code for each attempt.
 
-        `serve RUN_MS CODES STOP_MS WARM_MS` is usable after a while, and after as many attempts as
-        it has codes it goes on for ever. `meet RUN_MS CODES STOP_MS MEMBER` is a gang: when that
+        `serve RUN_MS CODES STOP_MS WARM_MS` is ready after a while, and after as many attempts as
+        it has codes it runs for ever. `meet RUN_MS CODES STOP_MS MEMBER` is a gang: when that
         member fails, the others wait for it until they are stopped.
         """
         kind, run_ms, codes, stop_ms, *more = work.argv
@@ -229,14 +229,14 @@ class VirtualNode:
             self.loop.tell(None, int(run_ms) / 1000, self._end, process, exit_code, None)
 
     def listens(self, port: int) -> bool:
-        """Tell whether somebody answers there."""
+        """Whether a process listens on the port."""
         return any(
             process.is_alive and process.run.port == port and process.listens_s <= self.loop.time()
             for process in self._processes.values()
         )
 
     def mend(self) -> None:
-        """Hooks go well again."""
+        """Hooks succeed again."""
         self.broken_hooks.clear()
 
     def prolog_failed(self, key: Key) -> None:
@@ -264,7 +264,7 @@ class VirtualNode:
                 self.loop.tell(launcher.part, 0.0, launcher.process_gone, key, exit_code, number)
 
     def lease(self, key: Key, until_ms: int) -> None:
-        """The guard kills what runs longer, whoever is dead or frozen."""
+        """The watchdog kills what runs longer, even if launcher or agent are dead or frozen."""
         self.leases[key] = until_ms
         left_s = (until_ms - self.machine.boot_ms()) / 1000
         self.loop.tell(None, max(0.0, left_s), self._guard, key, until_ms, self.machine.boots)

@@ -21,7 +21,7 @@ EVERY = 3
 
 
 class Recall:
-    """Looks now and then, right after a commit."""
+    """Compares now and then, right after a commit."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -44,7 +44,7 @@ class Recall:
 
 
 def _known(state: ControlState) -> dict[str, Any]:
-    """All that decides what happens next, as far as it does not depend on who is connected."""
+    """Everything that decides what happens next, except what depends on open connections."""
     cluster = state.cluster
     return {
         "jobs": {job_id: _of_job(record) for job_id, record in state.jobs.items()},
@@ -72,14 +72,14 @@ def _of_job(record: JobRecord) -> tuple[object, ...]:
                 *(task.failures, task.misstarts, task.prolog_failures),
             )
             for number, task in tasks.items()
-            # Of a task that only waits, the numbers of its attempts need not be the same.
+            # The attempt numbers of a task that only waits need not be the same.
             if task is not None and (task.state is not JobState.PENDING or task.failures)
         },
     )
 
 
 def _differing(value: Any, other: Any) -> str:
-    """As much of a value as is not in the other one."""
+    """The part of a value that differs from the other one."""
     if isinstance(value, dict):
         value = {name: found for name, found in value.items() if other.get(name) != found}
     return str(value)[:300]

@@ -41,14 +41,14 @@ START_AGAIN_S = 1.0
 
 
 class NoContext:
-    """In the place of what gRPC knows of a call."""
+    """Stands in for the context of a gRPC call."""
 
     async def abort(self, code: object, text: str) -> None:
         raise ClusterError(f"{code}: {text}")
 
 
 class VirtualServer:
-    """One server process after another, on the same database, alone or among others."""
+    """Successive server processes on the same database, alone or among others."""
 
     def __init__(
         self, loop: VirtualLoop, audit: Audit, disk: Disk, name: str, *, is_alone: bool
@@ -70,7 +70,7 @@ class VirtualServer:
         self._disk = disk
         self._rows = Rows(disk, name)
 
-    # --- life
+    # --- start and stop
 
     def start(self) -> None:
         if self.part.is_dead:
@@ -80,7 +80,7 @@ class VirtualServer:
             self._events.start(self.part, self._live() if self._is_alone else self._compete())
 
     async def _live(self) -> None:
-        """The only server leads from its start to its end."""
+        """A single server leads from its start to its end."""
         self._gate = AgentGate()
         while True:
             try:
@@ -90,7 +90,7 @@ class VirtualServer:
                 await asyncio.sleep(START_AGAIN_S)
 
     async def _compete(self) -> None:
-        """One of several leads when it can."""
+        """One of several servers leads when it can."""
         gate = self._gate = AgentGate()
         times = LeaseTimes()
         me = ServerMember(name=self.name, address=self.name, agents=self.name)
@@ -137,7 +137,7 @@ class VirtualServer:
             self._gate.open(agents)
 
     async def _end(self) -> None:
-        """It leads no more, and goes on as a standby."""
+        """It no longer leads, and continues as a standby."""
         self._audit.note("leads no more", self.name)
         self._rows.fence(0)
         loop, agents = self.loop, self._agents
@@ -186,12 +186,13 @@ class VirtualServer:
         finally:
             connection.lose("server", "the stream has ended")
 
-    # --- people
+    # --- commands and clients
 
     async def apply_once(self, key: str, command: Command, caller: Caller) -> str:
-        """What the API does with a request that has an Idempotency-Key; the id of its job.
+        """Handle a request with an Idempotency-Key as the API does; returns the id of its job.
 
-        As its gate does, it says nothing once the lead is lost: also a refusal may be of the past.
+        Like the API's gate it does not answer once leadership is lost: even a rejection may be
+        outdated.
         """
         loop, repeats, holds = self.loop, self._repeats, self._holds
         if loop is None or repeats is None or not holds():
@@ -235,7 +236,7 @@ async def request(
     delay_s: Callable[[], float],
     work: Callable[[], Awaitable[T]],
 ) -> T:
-    """Ask a server for something over the network. TimeoutError: nobody knows what became of it."""
+    """Send a request to a server over the network. TimeoutError: the outcome is unknown."""
     await asyncio.sleep(delay_s())
     if not server.is_listening:
         raise Broken("connection refused")

@@ -32,7 +32,7 @@ AS_MANY_WORLDS = 0.4
 
 @dataclass(slots=True)
 class Offer:
-    """A service that somebody wants, as it was last acknowledged."""
+    """A service as it was last acknowledged."""
 
     service: Service
     service_id: str = ""
@@ -40,7 +40,7 @@ class Offer:
 
 
 def offers_of(random: Random, nodes: int, gpus: int) -> list[Offer]:
-    """At most two small ones, so that there is room for an update of both at once."""
+    """At most two small ones, so that both can be updated at once."""
     if random.random() >= AS_MANY_WORLDS:
         return []
     count = random.randint(1, 2 if nodes * gpus > 2 else 1)
@@ -49,7 +49,7 @@ def offers_of(random: Random, nodes: int, gpus: int) -> list[Offer]:
 
 
 def _service(random: Random, name: str, places: int, gpus: int) -> Service:
-    """`places` is how many nodes there are for it alone: each node has a port only once."""
+    """`places` is the number of nodes: each node has a port only once."""
     has_port = places > 1 and random.random() < 0.5
     replicas = random.randint(1, places - 1 if has_port else max(1, gpus // 4))
     milli = random.choice((250, 500)) if gpus < 4 else random.choice((250, 500, 1000))
@@ -92,11 +92,11 @@ def _with_program(random: Random, service: Service) -> Service:
     return replace(service, job=job, launch=launch)
 
 
-# --- what people do
+# --- users
 
 
 async def have(client: Client, offer: Offer, random: Random, until_s: float) -> None:
-    """Create a service, then change it a few times; some are deleted before the storm is over."""
+    """Create a service, then change it a few times; some are deleted before the faults end."""
     await asyncio.sleep(random.uniform(1, until_s / 2))
     service_id = await client.ask(CreateService(offer.service))
     if not service_id:
@@ -124,18 +124,18 @@ async def _change(client: Client, offer: Offer, random: Random) -> None:
 
 
 async def delete(client: Client, offer: Offer) -> None:
-    """Take it away for good."""
+    """Delete it for good."""
     if offer.service_id and not offer.is_deleted:
         offer.is_deleted = True
         await client.ask(DeleteService(offer.service_id))
         client.audit.note("service deleted", offer.service_id)
 
 
-# --- how they must stand
+# --- checks
 
 
 class Watch:
-    """Looks at all services after every commit."""
+    """Checks all services after every commit."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -165,7 +165,7 @@ class Watch:
 
 
 def unfit(world: World) -> list[str]:
-    """What is not as it should be when nothing breaks any more."""
+    """What is wrong when there are no more faults."""
     rows, audit = world.disk.rows, world.audit
     known = {service.id: service for service in rows.services()}
     runs = {run.job_id: run for run in audit.alive}

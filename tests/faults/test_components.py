@@ -76,7 +76,7 @@ def test_only_synced_data_survives_power_loss() -> None:
 
 
 def audited(*works: Work) -> list[str]:
-    """What the audit says when all of these run on one node with one GPU."""
+    """The findings of the audit when all of these run on one node with one GPU."""
     audit = Audit()
     audit.rules.device_memory_mb = {("n0", 0): 100}
     audit.job_of = lambda job_id: a_job(id=job_id, tenant="one", **JOBS.get(job_id, {}))

@@ -46,7 +46,7 @@ Variant = Callable[[], AbstractContextManager[None]]
 
 @contextmanager
 def acknowledge_before_commit() -> Iterator[None]:
-    """Whoever submits is told so at once, and the commit follows."""
+    """A submission is acknowledged before its commit."""
     run = DiskWriter.run
 
     def run_later(self: DiskWriter, work: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -61,7 +61,7 @@ def acknowledge_before_commit() -> Iterator[None]:
 
 @contextmanager
 def forget_before_commit() -> Iterator[None]:
-    """A node may forget an end as soon as the server has heard of it."""
+    """A node may forget an end as soon as the server has received it."""
     over = ReportHandler.member_ended
 
     def forget_first(self: ReportHandler, allocation: Allocation, member: int, end: Any) -> None:
@@ -76,7 +76,7 @@ def forget_before_commit() -> Iterator[None]:
 
 @contextmanager
 def orders_not_idempotent() -> Iterator[None]:
-    """An order that is said again is followed again."""
+    """A repeated order is executed again."""
 
     def start_again(self: ModelLauncher, work: Any, done: Callable[..., None]) -> None:
         key = (work.allocation_id, work.member)
@@ -90,7 +90,7 @@ def orders_not_idempotent() -> Iterator[None]:
 
 @contextmanager
 def begin_before_the_record() -> Iterator[None]:
-    """A command begins at once, and its record follows."""
+    """A command starts before its record is written."""
 
     def begin(self: ModelLauncher, attempt: Attempt) -> None:
         if attempt.over is None:
@@ -105,7 +105,7 @@ def begin_before_the_record() -> Iterator[None]:
 
 @contextmanager
 def requeue_what_is_silent() -> Iterator[None]:
-    """A node of which nothing is heard is taken for dead."""
+    """A silent node is taken for dead."""
     mark_suspect = LivenessTimers.mark_suspect
 
     def fence(self: LivenessTimers, node_id: str, **more: Any) -> None:
@@ -133,7 +133,7 @@ def requeue_before_the_lease_ends() -> Iterator[None]:
 
 @contextmanager
 def no_fencing() -> Iterator[None]:
-    """Commits, orders and answers of a server whose lead has run out are taken all the same."""
+    """Commits, orders and answers of a server whose lease has expired are accepted."""
     with (
         patch.object(Disk, "check_term", lambda self, term: None),
         patch.object(LeaderElector, "is_held", property(lambda self: self.term > 0)),
@@ -158,7 +158,7 @@ def commit_before_all_are_prepared() -> Iterator[None]:
 
 @contextmanager
 def orders_are_not_repeated() -> Iterator[None]:
-    """What an agent holds when it comes back is not compared with what it should."""
+    """The jobs of a reconnecting agent are not reconciled."""
 
     def nothing(*_: object) -> Any:
         return Repairs()
@@ -169,14 +169,14 @@ def orders_are_not_repeated() -> Iterator[None]:
 
 @contextmanager
 def a_failure_is_told_once() -> Iterator[None]:
-    """A node that was away when a member failed elsewhere is not told of it when it comes back."""
+    """A reconnecting node is not told that a member has failed elsewhere."""
     with patch.object(GangStatus, "to_stop_on", lambda *_: []):
         yield
 
 
 @contextmanager
 def what_is_late_is_not_cancelled() -> Iterator[None]:
-    """A cancel is forgotten of an attempt that is being given up, as it did not begin in time."""
+    """A cancel is forgotten for an attempt that is being timed out."""
     cancel = commands.cancel
 
     def forget(state: ControlState, command: Cancel, *rest: Any) -> None:
@@ -190,7 +190,7 @@ def what_is_late_is_not_cancelled() -> Iterator[None]:
 
 @contextmanager
 def quotas_are_not_kept() -> Iterator[None]:
-    """A tenant may have as much as there is."""
+    """Tenants have no quota."""
     with patch.object(Admission, "_over_quota", lambda *_: None):
         yield
 
@@ -210,14 +210,14 @@ def arrays_know_no_limit() -> Iterator[None]:
 
 @contextmanager
 def dependencies_are_met_by_any_end() -> Iterator[None]:
-    """A job begins also after one that failed."""
+    """A job starts even after a failed dependency."""
     with patch("gpu_scheduler.control.jobs.queueing.is_met", lambda _, state: state in ENDED):
         yield
 
 
 @contextmanager
 def closed_nodes_take_work() -> Iterator[None]:
-    """Nodes that are cordoned or drained get new work."""
+    """Cordoned and drained nodes get new jobs."""
     is_online = property(lambda node: node.state is NodeState.ONLINE)
     with patch.object(Node, "takes_work", is_online):
         yield
@@ -225,14 +225,14 @@ def closed_nodes_take_work() -> Iterator[None]:
 
 @contextmanager
 def reservations_are_for_everybody() -> Iterator[None]:
-    """GPUs that are kept for a tenant are given to anybody."""
+    """Reserved GPUs are given to any tenant."""
     with patch.object(AdvanceReservation, "admits", lambda *_: True):
         yield
 
 
 @contextmanager
 def pauses_end_with_a_restart() -> Iterator[None]:
-    """A server that is started again does not know which jobs pause after a failure."""
+    """A restarted server does not know which jobs are in back-off."""
     fill = restoring._fill_task
 
     def forget(task: TaskRecord, row: JobRow | TaskRow) -> None:
@@ -244,7 +244,7 @@ def pauses_end_with_a_restart() -> Iterator[None]:
 
 @contextmanager
 def ports_are_not_remembered() -> Iterator[None]:
-    """An agent gives out any port on which nobody listens yet."""
+    """An agent assigns any port on which no process listens yet."""
     with (
         patch.object(Assignments, "set_port", lambda *_, **__: None),
         patch("gpu_scheduler.agent.jobs.orders.free_port", lambda _: 20_000),
@@ -254,7 +254,7 @@ def ports_are_not_remembered() -> Iterator[None]:
 
 @contextmanager
 def one_replica_too_many() -> Iterator[None]:
-    """A service has one replica more than it should."""
+    """A service has one replica too many."""
     wanted = services._wanted
     with patch.object(services, "_wanted", lambda service: wanted(service) + 1):
         yield
@@ -262,7 +262,7 @@ def one_replica_too_many() -> Iterator[None]:
 
 @contextmanager
 def services_are_deleted_without_their_replicas() -> Iterator[None]:
-    """A service goes at once, and nobody stops what it runs."""
+    """A service is deleted at once, and its replicas are not stopped."""
     leave = services._leave
 
     def forget(state: Any, service: Service, *rest: Any) -> Service:
@@ -276,14 +276,14 @@ def services_are_deleted_without_their_replicas() -> Iterator[None]:
 
 @contextmanager
 def a_failed_prolog_fails_the_job() -> Iterator[None]:
-    """A job whose prolog failed on its node has failed."""
+    """A job fails when its prolog fails on one node."""
     with patch.object(attempt_events, "failed_in_prolog", lambda *_: False):
         yield
 
 
 @contextmanager
 def nodes_with_bad_hooks_are_kept() -> Iterator[None]:
-    """Where a hook failed the next job is started as well."""
+    """A node with a failed hook gets the next job as well."""
     with patch.object(admin, "set_aside", lambda *_: None):
         yield
 
@@ -315,7 +315,7 @@ VARIANTS: dict[str, Variant] = {
 
 
 def one(seed: int, *, climate: tuple[str, ...], trace: bool, variant: str | None) -> Verdict:
-    """One world, of a scheduler that may be broken on purpose."""
+    """One world with a scheduler that may be broken on purpose."""
     with ExitStack() as stack:
         if variant is not None:
             stack.enter_context(VARIANTS[variant]())

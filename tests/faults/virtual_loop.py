@@ -28,11 +28,11 @@ ROUNDS = 10
 
 
 class Endless(Exception):
-    """It will never come to its end; the text says why."""
+    """The future will never complete; the text says why."""
 
 
 class Part:
-    """Something that lives and dies as a whole, like a process."""
+    """Something that is killed or frozen as a whole, like a process."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -45,13 +45,13 @@ _PART: ContextVar[Part | None] = ContextVar("part", default=None)
 
 
 def part_name() -> str:
-    """Whose turn it is."""
+    """The part that runs now."""
     part = _PART.get()
     return "" if part is None else part.name
 
 
 class Call:
-    """Something to do, now or later; what asyncio calls a handle."""
+    """Something to run, now or later; asyncio calls it a handle."""
 
     __slots__ = ("args", "at", "callback", "context", "is_cancelled", "part")
 
@@ -76,7 +76,7 @@ class Call:
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """Runs calls in the order in which they are due, and those due together as they came."""
+    """Runs calls in the order in which they are due, and simultaneous ones in order of arrival."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -154,13 +154,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     # --- parts
 
     def start(self, part: Part, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Let a part do this."""
+        """Run this as a part."""
         return self.create_task(work, context=self._context_of(part))
 
     def tell(
         self, part: Part | None, delay: float, callback: Callable[..., object], *args: Any
     ) -> Any:
-        """Let a part hear something after a while; None is nobody, who never dies."""
+        """Run this as a part after a while; None is no part, which never dies."""
         context = self._nobody if part is None else self._context_of(part)
         return self.call_later(delay, callback, *args, context=context)
 
@@ -168,7 +168,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         part.is_frozen = True
 
     def thaw(self, part: Part) -> None:
-        """Let it do all that it has missed, in order."""
+        """Run everything that it has missed, in order."""
         part.is_frozen = False
         self._ready.extend(part.parked)
         part.parked.clear()
@@ -180,7 +180,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         part.parked.clear()
 
     def _bury(self, call: Call) -> None:
-        """Steps of tasks are kept: a task that lost one could not even be ended at the end."""
+        """Steps of tasks are kept: a task that lost one could not even be cancelled at the end."""
         if isinstance(getattr(call.callback, "__self__", None), asyncio.Task):
             self._graves.append(call)
 
@@ -205,7 +205,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 self._end()
 
     def _advance(self) -> bool:
-        """Go on to the next timer."""
+        """Advance to the next timer."""
         while self._timers:
             when, _, call = self._timers[0]
             if call.is_cancelled:
@@ -219,7 +219,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def _turn(self) -> None:
         self.calls += 1
-        # Whoever is let go of at the end of an endless run needs some turns for that.
+        # Tasks cancelled at the end of an endless run need some turns for that.
         if self.calls > (2 if self._is_ending else 1) * MOST_CALLS:
             raise Endless(f"no end after {MOST_CALLS} calls")
         call = self._ready.popleft()
@@ -241,7 +241,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self.failures.append(f"a callback failed: {error!r}")
 
     def _end(self) -> None:
-        """Let go of whoever still waits, also the dead: what they do now, nobody sees."""
+        """Cancel all waiting tasks, also those of dead parts; their effects no longer count."""
         failures, self.failures = self.failures, []
         self._is_ending = True
         self._timers.clear()

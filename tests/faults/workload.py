@@ -38,7 +38,7 @@ TRIES = 4
 
 @dataclass(slots=True)
 class Wish:
-    """A submission: what it asks for, and what was answered."""
+    """A submission: its request and the answer."""
 
     key: str
     job: Job
@@ -50,7 +50,7 @@ class Wish:
 
 @dataclass(slots=True)
 class Client:
-    """Everybody who talks to the servers."""
+    """Everyone who sends requests to the servers."""
 
     events: VirtualLoop
     audit: Audit
@@ -67,7 +67,7 @@ class Client:
     _number: int = 0
 
     async def ask(self, command: Command) -> str | None:
-        """Ask until there is an answer; None if it was refused for good."""
+        """Repeat a request until it is answered; None if it was rejected for good."""
         self._number += 1
         key = f"key-{self._number}"
         while True:
@@ -105,7 +105,7 @@ class Client:
             self.audit.note("cancelled", wish.job_id)
 
     async def confirm_dead(self, node: VirtualNode) -> None:
-        """An admin has seen that a machine is off; it is switched on after everybody knows."""
+        """An admin confirms that a machine is off; it is switched on after all servers know."""
         for _ in range(TRIES):
             await asyncio.sleep(self.random.uniform(5, 40))
             if await self.ask(ConfirmDead(node.name, "ada")) is not None:
@@ -123,7 +123,7 @@ class Client:
 
 
 def wishes_of(random: Random, nodes: int, gpus: int) -> list[Wish]:
-    """Jobs of every kind, none of them too large for the nodes there are."""
+    """Jobs of every kind, none of them too large for the nodes."""
     return [_wish(random, number, nodes, gpus) for number in range(random.randint(4, 16))]
 
 
@@ -165,6 +165,6 @@ def _wish(random: Random, number: int, nodes: int, gpus: int) -> Wish:
     after = random.randrange(number) if number and random.random() < 0.15 else None
     argv: tuple[str, ...] = ("act", str(run_ms), codes, str(stop_ms))
     if kind == "gang" and run_ms % 2:
-        # Nothing more is drawn for this, so that a seed stays the world that it was.
+        # Nothing more is drawn here, so that old seeds give the same worlds.
         argv = ("meet", *argv[1:], str(run_ms % len(members)))
     return Wish(f"wish-{number}", replace(job, command=argv), argv, after)

@@ -59,7 +59,7 @@ _NO_EPHEMERAL_PORTS = SimpleNamespace(read_text=lambda encoding: "0 0")
 
 @dataclass(slots=True)
 class Verdict:
-    """How a world went."""
+    """The result of a world."""
 
     seed: int
     fingerprint: str
@@ -71,7 +71,7 @@ class Verdict:
 
     @property
     def replay(self) -> str:
-        """What to type to see it again."""
+        """The command that replays it."""
         return f"python -m tests.faults {self.seed}"
 
 
@@ -138,11 +138,11 @@ class World:
         self.stormy_s = size.choice((30.0, 120.0, 360.0))
 
     def _random(self, name: str) -> Random:
-        """Each part has chance of its own, so that a change in one does not shift all others."""
+        """Each part has its own random source, so that a change in one affects no other."""
         return Random(f"{self.seed} {name}")
 
     def _connect(self, node: str) -> AbstractAsyncContextManager[Connection]:
-        """To the server whose turn it is."""
+        """To the server of the part that runs now."""
         turn = self._turns[node] = self._turns.get(node, -1) + 1
         return self.network.connect(node, self.servers[turn % len(self.servers)])
 
@@ -164,7 +164,7 @@ class World:
         return None if row is None else row.job
 
     def _node(self) -> VirtualNode:
-        """The node of the agent whose turn it is."""
+        """The node of the agent that runs now."""
         name = part_name().partition("/")[0]
         return next(node for node in self.nodes if node.name == name)
 
@@ -173,7 +173,7 @@ class World:
         return not self._node().listens(port)
 
     async def check(self, asked: ProbeTarget) -> str:
-        """What a replica answers to its agent."""
+        """The answer of a replica to its agent's probe."""
         node = self._node()
         await asyncio.sleep(0.002)
         return "" if node.listens(asked.port) else "connection refused"
@@ -207,7 +207,7 @@ class World:
         self.hooks.check_rest()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Return when it is so, or nobody would wait any longer."""
+        """Return when the condition holds, or the time is up."""
         give_up_s = self.loop.time() + PATIENCE_S
         while self.loop.time() < give_up_s:
             if condition():
@@ -215,7 +215,7 @@ class World:
             await asyncio.sleep(LOOK_S)
 
     async def judged(self) -> None:
-        """Live; what is torn down afterwards is not looked at."""
+        """Run the world; the teardown afterwards is not checked."""
         await self.live()
         self.audit.is_closed = True
 
@@ -226,7 +226,7 @@ class World:
         times, more, client = self._random("times"), self._random("more times"), self.client
         tasks = []
         for wish in client.wishes:
-            # Nothing more is drawn for those that came later, so that a seed stays what it was.
+            # Nothing more is drawn for later features, so that old seeds give the same worlds.
             random = times if wish.key.startswith("wish") else more
             at_s = random.uniform(1, self.stormy_s)
             tasks.append(self.loop.create_task(client.submit(wish, at_s)))
@@ -247,7 +247,7 @@ class World:
         return tasks
 
     async def _lose_patience(self) -> None:
-        """Half of the jobs that are given up, as they have not begun in time, are cancelled."""
+        """Cancel half of the attempts that are being timed out."""
         random, seen = self._random("patience"), set[str]()
         while self.loop.time() < self.stormy_s + LATE_S:
             await asyncio.sleep(IMPATIENT_S)
@@ -260,7 +260,7 @@ class World:
 
 
 def run_world(seed: int, *, keep_trace: bool = False, climate: tuple[str, ...] = ()) -> Verdict:
-    """Let one world run, and judge it."""
+    """Run one world, and check it."""
     _settle_memory()
     with tempfile.TemporaryDirectory(prefix="faults") as directory, _quiet(seed) as complaints:
         world = World(seed, Path(directory), keep_trace=keep_trace, climate=climate)
@@ -282,16 +282,16 @@ def run_world(seed: int, *, keep_trace: bool = False, climate: tuple[str, ...] =
 
 @cache
 def _settle_memory() -> None:
-    """What the program itself is made of need not be looked through after each world."""
+    """Objects of the program itself need not be collected after each world."""
     gc.collect()
     gc.freeze()
 
 
 @contextmanager
 def _quiet(seed: int) -> Iterator[list[str]]:
-    """Own chance for whoever asks the process's own, no logs.
+    """Seed the process-wide random source, and silence the logs.
 
-    Gives what our own code regrets in its logs.
+    Yields the errors that our own code has logged.
     """
     complaints: list[str] = []
     state = chance.getstate()

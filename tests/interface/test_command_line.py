@@ -47,7 +47,7 @@ def test_three_programs_share_one_entry_point() -> None:
 
 
 def test_exit_codes_of_the_command_line() -> None:
-    """Those of errors are in `errors.json`."""
+    """The exit codes of errors are in `errors.json`."""
     found = {
         "cannot do it now, or the output cannot be written": EXIT_FAILED,
         "wrong usage": EXIT_USAGE,
@@ -86,7 +86,7 @@ def _line(action: Action, group: str | None) -> str:
 
 
 def _facts(action: Action) -> Iterator[str]:
-    # None stands for a hook that argparse calls with the text; its name is not public.
+    # None stands for an argparse type function, whose name is not public.
     kind: Any = action.type if action.type in (None, int, float, str) else None
     yield "flag" if action.nargs == 0 else f"value {action.metavar or ''}".strip()
     if kind is not None:

@@ -62,7 +62,7 @@ def test_postgres_database(database_url: str) -> None:
 
 
 def sqlite_lines(connection: sqlite3.Connection) -> Iterator[str]:
-    """Tables and views with their columns, then what belongs to them."""
+    """Tables and views with their columns, then indexes and constraints."""
     objects = connection.execute(
         "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
     ).fetchall()

@@ -24,7 +24,7 @@ def test_errors_with_their_codes() -> None:
     for kind in error_classes():
         error = kind.__new__(kind)
         Exception.__init__(error, "text")
-        vars(error)["allowed"] = ()  # what MethodNotAllowed would have
+        vars(error)["allowed"] = ()  # as for MethodNotAllowed
         status, form = error_form(error)
         known = found.setdefault(kind.code, {"exit_codes": [], "classes": []})
         known |= {"http": status, "grpc": grpc_status(status, form.code)}
@@ -49,7 +49,7 @@ def test_api_error_codes_map_to_client_errors() -> None:
 
 
 def error_classes() -> Iterator[type[SchedulerError]]:
-    """All of them that the package defines, wherever that is."""
+    """All error classes that the package defines."""
     for module in pkgutil.walk_packages(gpu_scheduler.__path__, f"{gpu_scheduler.__name__}."):
         if not module.name.endswith("__main__"):
             import_module(module.name)

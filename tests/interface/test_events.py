@@ -15,7 +15,7 @@ def test_every_recorded_event_kind_is_emitted_by_code() -> None:
 
 
 def texts_of_the_package() -> Iterator[str]:
-    """All string constants in it."""
+    """All string constants of the package."""
     for path in Path(gpu_scheduler.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -33,14 +33,14 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 class Site:
-    """A running server, called by a user with next to no variables."""
+    """A running server, called by a user with hardly any variables."""
 
     def __init__(self, server: RealServer, hooks: Path) -> None:
         self.server = server
         self._hooks = hooks
 
     def hook(self, name: str, job: str) -> str:
-        """What a hook has written for the first attempt of a job; it may still be under way."""
+        """The output of a hook for the first attempt of a job, once it is complete."""
         path = self._hooks / f"{name}.{job}.1.0"
         until = time.monotonic() + LONGEST_S
         while not path.exists() and time.monotonic() < until:
@@ -93,6 +93,6 @@ def output(client: Client, job: str) -> str:
 
 
 def names(text: str) -> list[str]:
-    """The names in what `env` wrote; of several members or tasks together."""
+    """The variable names in the output of `env`, over all members or tasks."""
     found = set(re.findall(r"^(?:\S+: )?([A-Z][A-Z0-9_]*)=", text, re.MULTILINE))
     return sorted(name for name in found if not name.startswith(LEFT_OUT))

@@ -11,7 +11,7 @@ from gpu_scheduler.model.tenant import Tenant
 
 
 class Audit:
-    """Follows every start and end, and objects as soon as a promise is broken."""
+    """Follows every start and end, and fails as soon as a guarantee is broken."""
 
     def __init__(self) -> None:
         """Nothing is known or held yet."""
@@ -23,7 +23,7 @@ class Audit:
         self.ids: set[str] = set()
 
     def start(self, job: Job, allocation: Allocation) -> None:
-        """An attempt starts: the nodes must be able to bear it, and the job must want it."""
+        """An attempt starts: it must fit its nodes and match the request of its job."""
         assert allocation.id not in self.ids, f"the id {allocation.id} was given out before"
         self.ids.add(allocation.id)
         live = [(a.job_id, a.task) for _, a in self.held.values()]
@@ -47,7 +47,7 @@ class Audit:
         self.gpu_milli_ms[job.tenant] += used
 
     def check_node(self, node: Node) -> None:
-        """No device, and no node, bears more than it has."""
+        """No device and no node exceeds its capacity."""
         on_device: dict[int, list[DeviceShare]] = defaultdict(list)
         cpu = memory = 0
         for _, allocation in self.held.values():
@@ -66,7 +66,7 @@ class Audit:
     # --- quotas
 
     def held_by(self, tenant: str) -> Counter[str]:
-        """What a tenant holds, by the names of the quota."""
+        """The holdings of a tenant, by the names of the quota."""
         total: Counter[str] = Counter()
         for job, allocation in self.held.values():
             if job.tenant == tenant:
@@ -79,7 +79,7 @@ class Audit:
         return total
 
     def check_quota(self, tenant: Tenant) -> None:
-        """A ceiling is a ceiling; only the GPUs of an elastic quota may be exceeded."""
+        """A strict quota is a ceiling; only the GPUs of an elastic quota may be exceeded."""
         held = self.held_by(tenant.id)
         for name in ("gpu_milli", "gpu_memory_mb", "cpu_milli", "memory_mb", "concurrent_jobs"):
             limit = getattr(tenant.quota, name)
@@ -87,7 +87,7 @@ class Audit:
                 assert held[name] <= limit, f"{tenant.id} holds {held[name]} {name} of {limit}"
 
     def check_loan(self, tenant: Tenant) -> None:
-        """What all borrow together, others leave idle."""
+        """What all tenants borrow together is left idle by others."""
         mine = self.held_by(tenant.id)["gpu_milli"]
         limit = tenant.quota.gpu_milli
         if not tenant.elastic or limit is None or mine <= limit:
@@ -101,7 +101,7 @@ class Audit:
         assert borrowed <= idle, f"{borrowed} milli-GPU are borrowed, {idle} are left idle"
 
     def check_pool(self, pool: PoolQuota) -> None:
-        """A strict pool stays within its part; an elastic one takes what others leave."""
+        """A strict pool stays within its share; an elastic one borrows what others leave idle."""
         total = sum(1000 * node.gpu_count for node in self.nodes.values())
         held: Counter[Pool] = Counter()
         for job, allocation in self.held.values():
@@ -117,7 +117,7 @@ class Audit:
 
 
 def check_device(device: Device, shares: list[DeviceShare]) -> None:
-    """Whole for one, shared within its share and memory, or split within its slices."""
+    """Exclusive to one job, shared within its share and memory, or split within its slices."""
     if device.mode is DeviceMode.MIG:
         used = Counter(share.mig_profile for share in shares)
         for profile, count in used.items():
@@ -133,7 +133,7 @@ def check_device(device: Device, shares: list[DeviceShare]) -> None:
 
 
 def check_gang(job: Job, allocation: Allocation, nodes: dict[str, Node]) -> None:
-    """All of the minimum, and each member once."""
+    """At least the minimum of members, and each member once."""
     members = [placement.member for placement in allocation.placements]
     assert members == list(range(len(members)))
     assert job.min_members <= len(members) <= len(job.members), "a gang in parts"
@@ -143,7 +143,7 @@ def check_gang(job: Job, allocation: Allocation, nodes: dict[str, Node]) -> None
 
 
 def check_placement(request: Request, placement: Placement, node: Node) -> None:
-    """The member gets what it asked for, from devices that take work."""
+    """The member gets what it requested, from available devices."""
     assert placement.cpu_milli == request.cpu_milli
     assert placement.memory_mb == request.memory_mb
     assert set(request.node_labels) <= set(node.labels)

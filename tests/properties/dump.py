@@ -8,7 +8,7 @@ from gpu_scheduler.engine.state.node_resources import NodeResources
 
 
 def resource_values(resources: NodeResources) -> dict[str, Any]:
-    """Every field of a slot; the node and kind by name."""
+    """Every field of the resources of a node; the node and kind by name."""
     values = {
         name: getattr(resources, name)
         for name in NodeResources.__slots__
@@ -21,7 +21,7 @@ def resource_values(resources: NodeResources) -> dict[str, Any]:
 
 
 def index_values(index: NodeIndex) -> dict[str, Any]:
-    """Slots, buckets, rows and vectors."""
+    """Resources, buckets, rows and vectors."""
     index.settle()
     return {
         "slots": [
@@ -38,7 +38,7 @@ def index_values(index: NodeIndex) -> dict[str, Any]:
 
 
 def dump_of(cluster: ClusterState) -> dict[str, Any]:
-    """All that a decision must leave as it was."""
+    """Everything that a decision must leave unchanged."""
     return {
         "index": index_values(cluster.index),
         "running": sorted(cluster.running),

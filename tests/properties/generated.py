@@ -76,7 +76,7 @@ def plans_of_some_histories() -> str:
     lines = []
     for number, policy in enumerate(EVERY_POLICY):
         rig = Rig(scenario_of(number), policy)
-        with suppress(AssertionError):  # What goes wrong must go wrong alike; others judge it.
+        with suppress(AssertionError):  # Failures must be identical; other tests judge them.
             for _ in range(25):
                 if not rig.advance():
                     break

@@ -1,6 +1,6 @@
 """A small world around the control core, on virtual time, with an independent audit.
 
-At one moment ends come first, then deeds, then cycles until nothing more is ordered.
+At one time, ends come first, then steps, then cycles until nothing more is ordered.
 """
 
 from collections.abc import Callable
@@ -36,10 +36,10 @@ MANY_MOMENTS = 1_000
 
 
 class Exact:
-    """Knows how long every job runs."""
+    """Knows the true run time of every job."""
 
     def __init__(self) -> None:
-        """The rig tells the truth at submission."""
+        """The rig gives the true run time at submission."""
         self.run_ms: dict[str, int] = {}
 
     def expect(self, job: Job, now_ms: int) -> int:
@@ -57,7 +57,7 @@ class Exact:
 
 @dataclass(slots=True)
 class Physics:
-    """How long a stop takes, and whether an evicted job keeps what it has done."""
+    """How long a stop takes, and whether an evicted job keeps its progress."""
 
     stop_ms: int = 0
     keeps_progress: bool = True
@@ -77,7 +77,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Record:
-    """What has been seen, for the properties to judge."""
+    """The observations that the properties judge."""
 
     first_starts: dict[tuple[str, int | None], int] = field(default_factory=dict)
     submitted: dict[str, int] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Record:
 
 
 class Rig:
-    """The core, the audit and everything that is under way."""
+    """The core, the audit and everything in progress."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Rig:
         physics: Physics | None = None,
         watch: Callable[["Rig", Plan], None] | None = None,
     ) -> None:
-        """Tell the core of nodes, tenants and pools. `watch` sees every committed plan."""
+        """Set nodes, tenants and pools of the core. `watch` sees every committed plan."""
         self.predictor = Exact()
         chosen = BRISK[policy] if isinstance(policy, str) else policy
         self.core = Core(chosen, self.predictor, CoreLimits(backoff_ms=1_000))
@@ -127,14 +127,14 @@ class Rig:
     # --- time
 
     def run(self) -> None:
-        """Go on until nothing is under way and nothing is due."""
+        """Advance until nothing is in progress and nothing is due."""
         for _ in range(MANY_MOMENTS):
             if not self.advance():
                 return
         raise AssertionError(f"still going on after {MANY_MOMENTS} moments: {self.waiting()}")
 
     def advance(self) -> bool:
-        """Go to the next moment at which something happens; False if there is none."""
+        """Advance to the next event; False if there is none."""
         if not self._steps and not self._ends and not self.core.state.jobs:
             return False
         moments = [self._ends[0][0]] if self._ends else []
@@ -158,7 +158,7 @@ class Rig:
         return True
 
     def cycles(self) -> None:
-        """Cycle until nothing more is ordered. That must be soon."""
+        """Run cycles until nothing more is ordered, which must be soon."""
         for _ in range(MANY_CYCLES):
             answer = self.apply(RunCycle())
             for effect in answer.effects:
@@ -180,10 +180,10 @@ class Rig:
         """The jobs that have not ended."""
         return sorted(self.core.state.jobs)
 
-    # --- deeds
+    # --- commands
 
     def apply(self, message: object):
-        """Hand a message to the core and keep what it writes."""
+        """Apply a message to the core and commit its writes."""
         answer = self.core.apply(message, self.now_ms)  # type: ignore[arg-type]
         self.store.commit(answer.writes)
         if not isinstance(message, RunCycle):
@@ -204,7 +204,7 @@ class Rig:
                 self.apply(deed)
 
     def submit(self, work: Work) -> bool:
-        """Submit; False if the core refused it."""
+        """Submit; False if the core rejected it."""
         self.predictor.run_ms[work.job.id] = work.run_ms
         try:
             self.apply(Submit(work.job))
@@ -220,7 +220,7 @@ class Rig:
         self.apply(SetNode(node))
 
     def _fence(self, node_id: str) -> None:
-        """What ran only on dead nodes is gone; a gang with members elsewhere is to be stopped."""
+        """Attempts only on dead nodes are gone; a gang with members elsewhere is stopped."""
         for allocation_id, (_, allocation) in list(self.audit.held.items()):
             nodes = {placement.node_id for placement in allocation.placements}
             if node_id in nodes:

@@ -25,7 +25,7 @@ PRIORITIES = (250, 750, 2500)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A job, how long it really runs and how its first attempts exit."""
+    """A job, its true run time and the exit codes of its first attempts."""
 
     job: Job
     run_ms: int
@@ -34,7 +34,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """After a pause somebody does something: submits work, commands, or a node changes."""
+    """After a pause: a submission, a command, or a changed node."""
 
     pause_ms: int
     deed: object
@@ -42,7 +42,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """All that a run is made of."""
+    """Everything that a run consists of."""
 
     nodes: tuple[Node, ...]
     steps: tuple[Step, ...]
@@ -81,7 +81,7 @@ HARDWARE: tuple[tuple[Device, ...], ...] = (
 
 @st.composite
 def nodes(draw: st.DrawFn, most: int = 3, *, plain: bool = False) -> tuple[Node, ...]:
-    """One to a few nodes; `plain` ones all take work and have no labels or racks."""
+    """One to a few nodes; `plain` ones are all available and have no labels or racks."""
     found = []
     for ordinal in range(draw(st.integers(1, most))):
         devices = draw(st.sampled_from(HARDWARE))
@@ -102,7 +102,7 @@ def nodes(draw: st.DrawFn, most: int = 3, *, plain: bool = False) -> tuple[Node,
 
 
 def healed(node: Node) -> Node:
-    """The node with every device in order."""
+    """The node with every device healthy."""
     devices = tuple(replace(device, health=Health.HEALTHY) for device in node.devices)
     return replace(node, devices=devices)
 
@@ -200,7 +200,7 @@ def works(
     priorities: tuple[int, ...] = PRIORITIES,
     longest: int = 12,
 ) -> Work:
-    """One job. Without manners it neither fails nor has a will of its own."""
+    """One job. Without `manners` it neither fails nor has special requests."""
     kind, most, least = draw(st.sampled_from(SHAPES)) if gangs else ONE
     members = (draw(st.sampled_from(requests)),)
     for _ in range(1, most):
@@ -229,7 +229,7 @@ def works(
 
 @st.composite
 def tenants(draw: st.DrawFn, *, limits: bool = True) -> tuple[Tenant, ...]:
-    """Three tenants of different standing, some with a quota, strict or elastic."""
+    """Three different tenants, some with a quota, strict or elastic."""
     found = []
     for name in TENANTS:
         quota = Quota()
@@ -282,7 +282,7 @@ def scenarios(
     changes: bool = True,
     plain: bool = False,
 ) -> Scenario:
-    """Everything at once: all kinds of jobs, commands, quotas and nodes that change.
+    """Everything at once: all kinds of jobs, commands, quotas and changing nodes.
 
     `plain` leaves out gangs and arrays.
     """
@@ -301,7 +301,7 @@ def scenarios(
         if changes and draw(st.integers(0, 2)) == 0:
             pause_ms = draw(st.sampled_from(PAUSES))
             steps.append(Step(pause_ms, draw(deeds(machines, names))))
-    # In the end everything works again and nothing is held, so that everything can end.
+    # In the end everything works and nothing is held, so that everything can end.
     steps += [Step(0, healed(node)) for node in machines]
     steps += [Step(0, Release(name)) for name in names]
     return Scenario(
@@ -338,7 +338,7 @@ def deeds(draw: st.DrawFn, machines: tuple[Node, ...], names: list[str]) -> obje
 
 
 def brisk(policy: Policy) -> Policy:
-    """The same policy with its long times cut, so that short histories reach them."""
+    """The same policy with shortened times, so that short histories reach them."""
     order = replace(
         policy.order,
         short_cap_ms=min(policy.order.short_cap_ms, 4 * STEP_MS),
@@ -366,5 +366,5 @@ PREEMPTING = tuple(n for n, p in BRISK.items() if p.preemption is not Preemption
 
 
 def policies(choices: tuple[str, ...] = EVERY_POLICY) -> st.SearchStrategy[str]:
-    """The name of one of the presets; `BRISK` has it with its times cut."""
+    """The name of one of the presets; `BRISK` has it with shortened times."""
     return st.sampled_from(choices)

@@ -19,7 +19,7 @@ from tests.properties.strategies import (
 
 
 def finished(scenario: Scenario, policy: str) -> Rig:
-    """Run until all is over; what can never run any more is cancelled by nobody, so it fails."""
+    """Run until all jobs end; a job that can never run is not cancelled and fails the test."""
     rig = Rig(scenario, policy)
     rig.run()
     return rig

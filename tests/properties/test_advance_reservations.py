@@ -30,7 +30,7 @@ EVICTION_MS = STEP_MS // 4
 
 @st.composite
 def reservations(draw: st.DrawFn) -> object:
-    """Somebody reserves something, or gives it back."""
+    """A reservation is made or cancelled."""
     if draw(st.integers(0, 4)) == 0:
         return CancelReservation(f"res-{draw(st.integers(1, 3))}")
     start_ms = draw(st.integers(0, 20)) * STEP_MS
@@ -48,7 +48,7 @@ def reservations(draw: st.DrawFn) -> object:
 
 @st.composite
 def reserved(draw: st.DrawFn) -> Scenario:
-    """A history in which people reserve GPUs now and then."""
+    """A history in which GPUs are reserved now and then."""
     scenario = draw(scenarios(most_jobs=6))
     steps = list(scenario.steps)
     for _ in range(draw(st.integers(1, 3))):
@@ -66,9 +66,9 @@ def a_rig(scenario: Scenario, policy: str, stop_ms: int = 0) -> Rig:
 
 
 def intruders(rig: Rig) -> list[str]:
-    """Who holds devices that are somebody else's at this moment.
+    """Jobs that hold devices reserved by others at this moment.
 
-    A reservation that begins as it is made may find jobs that are still being stopped for it.
+    A reservation that begins at once may find jobs that are still being stopped for it.
     """
     windows = [
         window

@@ -12,7 +12,7 @@ MOMENTS = 200
 
 
 def go(rig: Rig) -> None:
-    """Some way, not to the end: what can never run (and waits) is no matter here."""
+    """Run for some time, not to the end: jobs that never run do not matter here."""
     for _ in range(MOMENTS):
         if not rig.advance():
             return

@@ -22,7 +22,7 @@ CAPS = (
 
 
 class Witness:
-    """Adds up what each user holds and has used, from what was ordered alone."""
+    """Sums what each user holds and has used, from the orders alone."""
 
     def __init__(self, quota: Quota) -> None:
         self._quota = quota

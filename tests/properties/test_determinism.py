@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def after(scenario: Scenario, policy: str, most: int) -> tuple[int, ClusterState]:
-    """The time, and the cluster state as it was kept through so many moments."""
+    """The time, and the cluster state as updated through so many events."""
     rig = Rig(scenario, policy)
     for _ in range(most):
         if not rig.advance():
@@ -32,7 +32,7 @@ def after(scenario: Scenario, policy: str, most: int) -> tuple[int, ClusterState
 
 
 def shuffled(snapshot: Snapshot, seed: int) -> Snapshot:
-    """The same cluster state told in another order."""
+    """The same cluster state in another order."""
     chance = Random(seed)
 
     def mixed(items: tuple) -> tuple:  # type: ignore[type-arg]

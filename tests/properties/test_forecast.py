@@ -35,7 +35,7 @@ def test_forecast_leaves_state_unchanged(scenario: Scenario, policy: str, most: 
 
 
 def lasting_refusals(rig: Rig) -> set[int]:
-    """Jobs that no end of another job can help: a budget is spent, or nothing fits it now."""
+    """Jobs that no end of another job can help: a budget is exhausted, or they fit no node."""
     state = rig.core.state
     return {
         entry.number

@@ -52,7 +52,7 @@ Key = tuple[str, int]
 
 
 class Instant(selectors.SelectSelector):
-    """Waits for nothing: time is moved to where it would have been."""
+    """Does not wait: advances the time instead."""
 
     now = 0.0
 
@@ -62,7 +62,7 @@ class Instant(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop in which nobody sleeps."""
+    """An event loop on virtual time."""
 
     def __init__(self) -> None:
         self.instant = Instant()
@@ -94,7 +94,7 @@ class SlowWriter:
 
 
 class Node:
-    """What an agent and its launcher keep: members, and what became of them until forgotten."""
+    """The state of an agent and its launcher: members and their results until forgotten."""
 
     def __init__(self, name: str, world: World) -> None:
         self.name = name
@@ -109,7 +109,7 @@ class Node:
     # --- the stream
 
     def connect(self) -> None:
-        """A new stream: hello, and all that is known."""
+        """Open a new stream: hello, and everything that is known."""
         self.cut()
         self.stream = asyncio.Queue()
         self.stream.put_nowait(pb.AgentMessage(hello=self.hello()))
@@ -118,7 +118,7 @@ class Node:
         self.reader = asyncio.create_task(self.read(self.world.agents, self.stream))
 
     def cut(self) -> None:
-        """Whatever was under way is lost."""
+        """Messages in transit are lost."""
         self.inbox.clear()
         self.outbox.clear()
         if self.stream is not None:
@@ -161,7 +161,7 @@ class Node:
             self.stream = None
 
     def speak(self) -> None:
-        """One message reaches the server."""
+        """Deliver one message to the server."""
         if self.stream is not None and self.outbox:
             self.stream.put_nowait(self.outbox.popleft())
 
@@ -181,7 +181,7 @@ class Node:
     # --- orders
 
     def hear(self) -> None:
-        """One order is followed."""
+        """Execute one order."""
         if not self.inbox:
             return
         order = self.inbox.popleft()
@@ -234,7 +234,7 @@ class Node:
         return next((key for key, found in self.phase.items() if found == phase), None)
 
     def do(self, deed: str) -> None:
-        """Something happens here, if it can."""
+        """Let something happen on this node, if it can."""
         if deed in {"hear", "speak"}:
             getattr(self, deed)()
         elif deed in {"drop", "lose", "back", "wipe"}:
@@ -251,9 +251,9 @@ class Node:
             self.end(key, ran=True, code=0 if deed == "finish" else 1)
 
     def meet_with(self, fate: str) -> None:
-        """Of the stream, or of the whole machine."""
+        """The stream is lost, or the whole machine."""
         if fate == "wipe":
-            # Another disk after a restart: nothing runs, and nobody knows what did.
+            # Another disk after a restart: nothing runs, and nothing is known of earlier runs.
             self.phase.clear()
         if fate == "lose":
             self.cut()
@@ -262,7 +262,7 @@ class Node:
 
 
 class World:
-    """One server after the other on one store, and the nodes."""
+    """Successive servers on one store, and the nodes."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
@@ -282,7 +282,7 @@ class World:
         self.agents.watch_known_nodes()
 
     def crash(self) -> None:
-        """The server is gone in the middle of what it did; another one begins with the store."""
+        """The server is killed; another one starts from the store."""
         self.writer.dead = True
         task = self.loop._task
         if task is not None:
@@ -296,7 +296,7 @@ class World:
                 node.connect()
 
     def check_run(self, key: Key, rendezvous: pb.Rendezvous) -> None:
-        """The promises, at the moment at which a command runs."""
+        """Check the guarantees at the moment at which a command runs."""
         stored = {a.id: a for a in self.store.allocations()}
         assert key not in self.ran, f"{key} runs twice"
         self.ran.add(key)
@@ -316,7 +316,7 @@ class World:
         return row.state
 
     async def heal(self) -> None:
-        """From now on all goes well: the gang comes to an end, and is forgotten everywhere."""
+        """End all faults: the gang ends, and is forgotten everywhere."""
         for _ in range(400):
             for node in self.nodes:
                 node.do("back")
@@ -376,7 +376,7 @@ FAULTS = ("drop", "lose", "back", "back", "give_up", "refuse", "die", "finish", 
 
 
 def steps_of(seed: int) -> list[tuple[str, int]]:
-    """What happens in one world: some kinds of faults, more often in some worlds than in others."""
+    """The events of one world: some kinds of faults, more often in some worlds than in others."""
     chance = random.Random(seed)
     faults = chance.sample(FAULTS, chance.randint(1, 5))
     if chance.random() < 0.2:
@@ -418,7 +418,7 @@ def test_gang_on_healthy_nodes_runs_once_and_completes() -> None:
 
 
 def members_of(world: World) -> dict[int, Node]:
-    """The nodes of the attempt that is under way, by member."""
+    """The nodes of the current attempt, by member."""
     (allocation,) = world.store.allocations()
     return {
         placement.member: next(n for n in world.nodes if n.name == placement.node_id)
@@ -427,7 +427,7 @@ def members_of(world: World) -> dict[int, Node]:
 
 
 async def all_prepared(world: World) -> dict[int, Node]:
-    """All have prepared their members, and none has said so."""
+    """All nodes have prepared their members, and none has reported so."""
     nodes = members_of(world)
     for node in nodes.values():
         node.obey("hear")
@@ -436,7 +436,7 @@ async def all_prepared(world: World) -> dict[int, Node]:
 
 
 async def committed(world: World) -> dict[int, Node]:
-    """The commit is stored and on its way, and nobody has heard of it."""
+    """The commit is stored and in transit, and no node has received it."""
     nodes = await all_prepared(world)
     for node in nodes.values():
         node.obey("speak")

@@ -1,6 +1,6 @@
 """Guarantee: interactive jobs preempt only batch jobs of their tenant, within a cap, and finitely.
 
-Tenants here allow any number of preemptions, so nothing but the grounds themselves ends circles.
+Tenants here allow any number of preemptions, so only the preemption rules prevent cycles.
 """
 
 from dataclasses import replace
@@ -33,11 +33,11 @@ def shared(draw: st.DrawFn) -> Scenario:
 
 
 class Witness:
-    """Looks at every eviction before it is carried out."""
+    """Checks every eviction before it is executed."""
 
     def __call__(self, rig: Rig, plan: Plan) -> None:
         state = rig.core.state
-        # What starts in the same plan may come behind: whoever finds a free place stops nobody.
+        # A job that starts in the same plan may rank behind: it preempts nothing.
         new = {start.job_id for start in plan.starts}
         for eviction in plan.evictions:
             if eviction.ground != "interactive":

@@ -87,7 +87,7 @@ def wave(
 
 @st.composite
 def shared(draw: st.DrawFn) -> Scenario:
-    """A tenant that is at its limits gets interactive work, and then more batch work."""
+    """A tenant at its limits gets interactive jobs, and then more batch jobs."""
     first = draw(wave("a", 5, (CROWDED, CROWDED, OTHER)))
     second = draw(wave("b", 3, (CROWDED,), interactive=True))
     third = draw(wave("c", 3, (CROWDED, OTHER)))
@@ -100,7 +100,7 @@ def crowded(
     waves: tuple[list[Step], list[Step], list[Step]],
     pools: tuple[PoolQuota, ...] = (),
 ) -> Scenario:
-    """One wave after the other on one or two nodes, by a tenant with limits and one without."""
+    """Successive waves of jobs on one or two nodes, by a tenant with limits and one without."""
     first, second, third = waves
     second[0] = replace(second[0], pause_ms=STEP_MS // 2)
     tenants = (
@@ -128,7 +128,7 @@ def crowded(
 
 
 def wanted(job: Job, members: int) -> Counter[str]:
-    """What a job holds with so many members, by the names of the quota."""
+    """The holdings of a job with so many members, by the names of the quota."""
     requests = job.members[:members]
     return Counter(
         gpu_milli=sum(request.gpu_milli for request in requests),
@@ -154,7 +154,7 @@ def is_over(held: Counter[str], more: Counter[str], quota: Quota) -> bool:
 
 
 class Witness:
-    """Adds up what every tenant and user holds, from what was ordered alone."""
+    """Sums what every tenant and user holds, from the orders alone."""
 
     ground = "interactive"
 
@@ -180,7 +180,7 @@ class Witness:
             victims.add(eviction.allocation_id)
 
     def judge(self, rig: Rig, eviction: Eviction) -> None:
-        """If the job would be over a limit of its own, only its own batch work is stopped."""
+        """If the job is over its own limit, only its own batch jobs are preempted."""
         victim = rig.core.state.job(eviction.job_id).job
         job = rig.core.state.job(eviction.for_job_id).job
         tenant = self.tenants[job.tenant]
@@ -196,7 +196,7 @@ class Witness:
             assert victim.user == job.user
 
     def check_nobody_was_stopped_in_vain(self, rig: Rig) -> None:
-        """Whoever others were stopped for runs as soon as they are gone."""
+        """The preemptor runs as soon as its victims are gone."""
         for job_id, (at_ms, victims) in list(self.stopped_for.items()):
             starts = [
                 start.job_id

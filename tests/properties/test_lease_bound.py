@@ -27,7 +27,7 @@ DRIFT = 0.005
 
 
 class Timers(asyncio.AbstractEventLoop):
-    """The part of an event loop that counts time, with time that the test moves."""
+    """The timers of an event loop, with time that the test moves."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -79,7 +79,7 @@ class Node:
 
 @dataclass
 class Server:
-    """Grants while the node is not silent to it, as the sessions of agents do."""
+    """Grants leases while the node is not silent to it, as the agent sessions do."""
 
     timers: Timers
     patience: NodeTimeouts = PATIENCE
@@ -92,7 +92,7 @@ class Server:
         self.silence.start("n0")
 
     def hears(self) -> bool:
-        """A word of the node has come: it is welcome from now on, and gets its lease."""
+        """A message of the node arrives: it is welcome from now on, and gets its lease."""
         self.silence.stop("n0")
         self.grants = True
         self.heard_s = self.timers.now_s
@@ -156,7 +156,7 @@ def _play_on(timers: Timers, steps: list[Step], node: Node, patience: NodeTimeou
 
 
 def _beat(timers: Timers, server: Server, node: Node, on_its_way_s: float, back_s: float) -> None:
-    """The node asks; the word comes later, if this server is still there, and so the answer."""
+    """The node sends a heartbeat; it and the answer arrive later, if the server still runs."""
     asked_s = node.clock(timers.now_s)
 
     def arrives() -> None:
@@ -172,7 +172,7 @@ def _check(server: Server, node: Node) -> None:
 
 
 def test_check_detects_server_with_too_short_margin() -> None:
-    """The check bites: a node that has just been renewed, and a server that is in a hurry."""
+    """The check works: a node that was just renewed, and a server that waits too little."""
     hasty = NodeTimeouts(suspect_s=15, lost_s=30, margin_s=-20)
     steps = [("beat", 1.0, 0.0, 0.0), ("silence", 40.0, 0.0, 0.0)]
     _play(steps, Node(1.0), PATIENCE)

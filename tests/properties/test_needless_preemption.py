@@ -32,7 +32,7 @@ CLASS = a_policy(name="easy", preemption=Preemption.CLASS, class_point_ms=MINUTE
 
 @dataclass(frozen=True)
 class World:
-    """Nodes with work of low and high classes, and an urgent gang that waits."""
+    """Nodes with jobs of low and high classes, and a waiting urgent gang."""
 
     nodes: tuple[Node, ...]
     held: tuple[Running, ...]

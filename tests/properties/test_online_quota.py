@@ -25,7 +25,7 @@ from tests.properties.test_interactive_quota import (
 
 @st.composite
 def shared(draw: st.DrawFn) -> Scenario:
-    """A tenant that is at its limits gets online work, and then more batch work."""
+    """A tenant at its limits gets online jobs, and then more batch jobs."""
     first = draw(wave("a", 5, (CROWDED, CROWDED, OTHER)))
     second = draw(wave("b", 3, (CROWDED,), pool=Pool.ONLINE))
     third = draw(wave("c", 3, (CROWDED, OTHER)))
@@ -38,12 +38,12 @@ def shared(draw: st.DrawFn) -> Scenario:
 
 
 class PoolWitness(Witness):
-    """Looks at the pools besides."""
+    """Also checks the pools."""
 
     ground = "lent"
 
     def check_nobody_was_stopped_in_vain(self, rig: Rig) -> None:
-        """As there; or the job waits for another place that is being cleared, as two changed."""
+        """As in the base class; or the job waits for another place that is being freed."""
         claims = {
             number
             for number, reservation in rig.core.state.cluster.reservations.items()

@@ -21,7 +21,7 @@ TOTAL = NODES * GPUS * 1000
 
 @st.composite
 def batch_jobs(draw: st.DrawFn) -> list[Job]:
-    """All kinds of batch work on whole GPUs, in any order: parts are amounts, not places."""
+    """All kinds of batch jobs on whole GPUs, in any order: shares are amounts, not places."""
     count = draw(st.integers(1, 12))
     return [
         a_job(
@@ -81,7 +81,7 @@ def test_online_starts_within_one_grace_period_whatever_batch_holds(
 
 
 def submit(lab: Lab, jobs: list[Job]) -> None:
-    """What is larger than the whole part of its pool, and borrows nothing, is refused."""
+    """A job that is larger than its pool's quota and borrows nothing is rejected."""
     for job in jobs:
         with suppress(QuotaTooSmall):
             lab.submit(job)

@@ -45,7 +45,7 @@ def array(last: int, max_running: int = 0) -> Array:
 
 
 def story(nodes: list[Node], *deeds: object, **changes: Any) -> Scenario:
-    """Deeds in a row; a number between them is a pause."""
+    """A sequence of steps; a number between them is a pause."""
     steps, pause_ms = [], 0
     for deed in deeds:
         if isinstance(deed, int):

@@ -60,7 +60,7 @@ def streams(
 
 
 class Witness:
-    """Remembers when each reservation was due, and who has started since."""
+    """Remembers when each reservation was due, and what has started since."""
 
     def __init__(self) -> None:
         """Nothing is reserved yet."""
@@ -78,14 +78,14 @@ class Witness:
             if job_id in started or job_id not in rig.core.state.jobs:
                 continue
             if highest > self._class[job_id]:
-                continue  # A higher class started, or keeps a place of its own: it may push.
+                continue  # A higher class started or has a reservation: it may delay.
             assert job_id in reserved, f"{job_id} lost its reservation at {rig.now_ms}"
             allowed_ms = max(due_ms, rig.now_ms + 1) if due_ms > rig.now_ms else due_ms
             assert reserved[job_id] <= allowed_ms, (
                 f"at {rig.now_ms} the start of {job_id} went from {due_ms} to {reserved[job_id]} "
                 f"by {sorted(started)}"
             )
-        # Whoever was pushed by a higher class now may be seen to slip only in the next plan.
+        # A delay caused by a higher class now may be visible only in the next plan.
         self._due_ms = {
             job_id: at_ms for job_id, at_ms in reserved.items() if self._class[job_id] >= highest
         }

@@ -16,11 +16,11 @@ from tests.properties.strategies import Scenario, policies, scenarios
 
 
 class CrashingRig(Rig):
-    """Its core is thrown away again and again, and made anew from the store."""
+    """Its core is thrown away repeatedly and restored from the store."""
 
     def __init__(self, scenario: Scenario, policy: str, stop_ms: int = 0) -> None:
         super().__init__(scenario, policy, Physics(stop_ms=stop_ms))
-        self.now_ms = 1  # in rows, 0 stands for a time that never was
+        self.now_ms = 1  # in rows, 0 stands for a time that was never set
 
     def apply(self, message: object):
         answer = super().apply(message)
@@ -40,7 +40,7 @@ class CrashingRig(Rig):
 
 
 def known(core: Core, now_ms: int) -> dict[str, object]:
-    """All that must survive; guesses about the future may be made anew."""
+    """Everything that must survive; predictions may be made anew."""
     state = core.state
     return {
         "lives": {

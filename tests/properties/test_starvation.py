@@ -37,7 +37,7 @@ LATER = 40
 
 @st.composite
 def siege(draw: st.DrawFn, requests: tuple[Request, ...], priorities: tuple[int, ...]) -> Scenario:
-    """One job in the middle of a long stream of later, shorter jobs that never lets up."""
+    """One job amid a long stream of later, shorter jobs."""
     steps = []
     for number in range(draw(st.integers(0, 2))):
         work = draw(works(f"a{number}", requests=requests, manners=False, arrays=False))
@@ -69,7 +69,7 @@ def siege(draw: st.DrawFn, requests: tuple[Request, ...], priorities: tuple[int,
 
 
 def longest_wait_ms(rig: Rig, scenario: Scenario, policy: Policy) -> int:
-    """The formula, for the job under siege."""
+    """The bound for that job."""
     works_ = [step.deed for step in scenario.steps if isinstance(step.deed, Work)]
     span = max(PRIORITIES) - min(PRIORITIES)
     gap_ms = largest_gap_ms(policy.order, span)

@@ -46,7 +46,7 @@ def test_undo_restores_every_bucket_row_part_slot_and_vector(
 def attempt(
     transaction: Transaction, trials: list[tuple[Request, bool, int]], grants: list[Grant]
 ) -> list[Grant]:
-    """Take a place for each request, or let one go that was taken before."""
+    """Take a place for each request, or release one taken before."""
     for request, gives, which in trials:
         if gives and grants:
             transaction.give(grants.pop(which % len(grants)))

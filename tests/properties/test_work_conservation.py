@@ -11,7 +11,7 @@ from tests.properties.strategies import Scenario, policies, scenarios
 
 
 def plainly_fits(rig: Rig, job: Job, node: Node) -> bool:
-    """Tell whether an empty node, all in order, is more than enough for one whole-GPU job."""
+    """Whether an empty, healthy node is more than enough for one whole-GPU job."""
     request = job.members[0]
     if any(p.node_id == node.id for _, a in rig.audit.held.values() for p in a.placements):
         return False

@@ -13,9 +13,9 @@ from tests.interface.event_record import check_events
 
 
 class Lab:
-    """Jobs start at once when they are ordered to, and run until the test says otherwise.
+    """Jobs start at once when ordered, and run until the test ends them.
 
-    Stop orders are obeyed at once; with `obedient=False` the test lets the attempt end itself.
+    Stop orders are executed at once; with `obedient=False` the test ends the attempt itself.
     """
 
     def __init__(self, *, obedient: bool = True, **changes: Any) -> None:
@@ -28,16 +28,16 @@ class Lab:
         self.warnings: list[WarnOrder] = []
         self.last_plan: Plan | None = None
 
-    # --- what happens
+    # --- actions
 
     def submit(self, *jobs: Job) -> None:
-        """Submit jobs one after the other, then decide."""
+        """Submit jobs one after the other, then run a cycle."""
         for job in jobs:
             self.tell(Submit(job))
         self.cycle()
 
     def tell(self, message: Command | Fact) -> Outcome:
-        """One message, kept in the store and carried out, without a cycle."""
+        """Apply one message, store its writes and execute its orders, without a cycle."""
         outcome = self.core.apply(message, self.now_ms)
         self.store.commit(outcome.writes)
         check_events(outcome.writes)
@@ -54,7 +54,7 @@ class Lab:
         return outcome
 
     def cycle(self) -> None:
-        """Decide until nothing changes any more."""
+        """Run cycles until nothing changes."""
         for _ in range(100):
             outcome = self.tell(RunCycle())
             self.last_plan = outcome.plan or self.last_plan
@@ -68,7 +68,7 @@ class Lab:
         self.cycle()
 
     def at(self, now_ms: int) -> None:
-        """Let time pass, with a cycle at every moment at which the core wants one, and at last."""
+        """Advance the time, with a cycle at every timer of the core and at the end."""
         while True:
             timer_ms = self.core.next_timer_ms()
             if timer_ms is None or timer_ms > now_ms:
@@ -84,10 +84,10 @@ class Lab:
             self.tell(Ended(self.allocation(name).id, **how))
         self.cycle()
 
-    # --- what is the case
+    # --- observations
 
     def row(self, job_id: str) -> JobRow:
-        """What the store remembers of a job."""
+        """The stored row of a job."""
         row = self.store.job(job_id)
         assert row is not None, f"job {job_id} was never stored"
         return row
@@ -97,7 +97,7 @@ class Lab:
         return self.row(job_id).state
 
     def tasks(self, job_id: str) -> dict[str, str]:
-        """The tasks of an array by state, as people write them."""
+        """The tasks of an array by state, as ranges."""
         return {state.value: str(tasks) for state, tasks in self.row(job_id).tasks if tasks}
 
     def running(self) -> list[str]:
@@ -105,13 +105,13 @@ class Lab:
         return sorted(_name(allocation) for allocation in self.store.allocations())
 
     def allocation(self, name: str) -> Allocation:
-        """What a job or task holds now."""
+        """The allocation of a job or task."""
         found = [a for a in self.store.allocations() if _name(a) == name]
         assert found, f"{name} holds nothing; running are {self.running()}"
         return found[0]
 
     def nodes_of(self, name: str) -> list[str]:
-        """On which nodes a job runs, member by member."""
+        """The nodes of a job, member by member."""
         return [placement.node_id for placement in self.allocation(name).placements]
 
     def ever_started(self) -> list[str]:
@@ -119,11 +119,11 @@ class Lab:
         return [_name(allocation) for allocation in self.orders]
 
     def stopped(self) -> list[tuple[str, str]]:
-        """Every stop order so far, with its ground."""
+        """Every stop order so far, with its reason."""
         return [(stop.allocation_id, stop.why) for stop in self.stops]
 
     def events(self, job_id: str) -> list[str]:
-        """The history of a job in words."""
+        """The event kinds of a job."""
         return [row.kind for _, row in self.store.events() if row.job_id == job_id]
 
 

@@ -15,7 +15,7 @@ BY_CLASS = a_policy(name="fair", fair_ms=0, user_fair_ms=0)
 
 
 def saving(**job: object) -> Lab:
-    """A job that has run for two hours, and saved its work after one."""
+    """A job that has run for two hours, with a checkpoint after one."""
     lab = two_nodes()
     job = {"requeue_on_node_loss": True, "estimate_ms": DAY, **job}
     lab.submit(a_job(number=1, **job))  # type: ignore[arg-type]

@@ -271,7 +271,7 @@ SMALL, LARGE = "1g.10gb", "3g.40gb"
 
 
 def split(small: int = 0, large: int = 0) -> NodeReported:
-    """Node `box` with one GPU that is split by MIG; split into nothing, it is whole."""
+    """Node `box` with one GPU in MIG mode; without slices it is whole."""
     pieces = tuple((name, count) for name, count in ((SMALL, small), (LARGE, large)) if count)
     mode = DeviceMode.MIG if pieces else DeviceMode.WHOLE
     device = Device(index=0, uuid="a", model="A100", memory_mb=80_000, mode=mode, mig_slices=pieces)
@@ -318,7 +318,7 @@ def test_unsplit_device_becomes_whole_when_last_job_ends() -> None:
     lab.do(split(large=1))
     lab.submit(on_a_slice(1, LARGE))
     lab.do(split())
-    # What is read of the device itself does not bring its old slices back.
+    # A reading of the device itself does not bring its old slices back.
     lab.do(DevicesSampled("box", (DeviceSample(index=0),)))
     assert node(lab, "box").devices[0].health is Health.UNHEALTHY
     lab.ends("j1")

@@ -35,7 +35,7 @@ HOSTS = ("10.0.0.1", "10.0.0.2")
 
 
 class Bench:
-    """A core whose orders nobody follows: the test says what the nodes say."""
+    """A core whose orders are not executed: the test sends the reports of the nodes."""
 
     def __init__(self, nodes: int = 2, **job: object) -> None:
         self.core = a_core(nodes=a_cluster(nodes=nodes, gpus=4), limits=LIMITS)
@@ -61,7 +61,7 @@ class Bench:
         return self.cycle()
 
     def again(self) -> None:
-        """The server is started again, with what is stored."""
+        """Restart the server from the store."""
         self.core = Core(self.core.state.policy, self.core.state.predictor, LIMITS)
         restore(self.core.state, self.store, self.now_ms)
 

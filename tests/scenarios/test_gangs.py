@@ -45,11 +45,11 @@ def test_elastic_gang_continues_with_one_member_fewer_after_kill() -> None:
         lab.ends("j1", exit_code=None, signal=9, detail="member 1 on n1: signal 9")
         lab.at(lab.now_ms + HOUR)
         assert len(lab.nodes_of("j1")) == left
-        # As it is stored, so that a server that is started again knows it too.
+        # Stored, so that a restarted server knows it too.
         assert lab.row("j1").most_members == left
         assert len(lab.row("j1").job.members) == 4
     assert lab.events("j1").count("resized") == 2
-    # It has no retries, and with fewer than the minimum it cannot go on.
+    # It has no retries, and cannot continue with fewer than the minimum.
     lab.ends("j1", exit_code=None, signal=9)
     assert lab.state("j1") is JobState.FAILED
 
@@ -58,7 +58,7 @@ def test_elastic_gang_shrinks_from_its_actual_size() -> None:
     lab = Lab(nodes=a_cluster(nodes=3, gpus=4))
     lab.submit(a_job(number=1, gpus=4, members=8, min_members=2))
     assert len(lab.nodes_of("j1")) == 3
-    # As a shell says it whose program was killed.
+    # As a shell reports a killed program.
     lab.ends("j1", exit_code=137)
     lab.at(lab.now_ms + HOUR)
     assert len(lab.nodes_of("j1")) == 2
@@ -221,7 +221,7 @@ def test_failed_member_ends_gang_and_frees_every_node() -> None:
 
 
 def test_gang_that_fits_one_rack_skips_partly_used_racks() -> None:
-    """Three racks of two nodes; one node is taken in the first."""
+    """Three racks of two nodes; one node of the first is used."""
     lab = Lab(nodes=a_cluster(nodes=6, racks=3, gpus=8))
     lab.submit(a_job(number=1, gpus=8), a_job(number=2, gpus=8, members=2))
     racks = {lab.core.state.cluster.index.resources(n).node.rack for n in lab.nodes_of("j2")}
@@ -254,7 +254,7 @@ def racks_of(lab: Lab, job_id: str) -> set[str]:
 
 
 def test_gang_too_large_for_one_rack_uses_fewest_racks() -> None:
-    """Racks of one, three, one and two nodes, in the order in which nodes are looked at."""
+    """Racks of one, three, one and two nodes, in search order."""
     racks = ["r0", "r1", "r2", "r3", "r3", "r1", "r1"]
     lab = Lab(nodes=[a_node(ordinal=i, gpus=4, rack=rack) for i, rack in enumerate(racks)])
     lab.submit(a_job(number=1, gpus=4, members=5))

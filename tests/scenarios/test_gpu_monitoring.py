@@ -18,7 +18,7 @@ GIVEN_MB = 40_960
 
 
 def a_lab(**rules: Any) -> Lab:
-    """One GPU of 80 GiB; a memory of more than a tenth over is too much."""
+    """One GPU of 80 GiB; using a tenth more than allocated is too much."""
     lab = Lab(nodes=[], limits=CoreLimits(gpu_rules=GpuRules(**rules), hot_above_c=80))
     device = a_device(index=0, uuid="GPU-0", memory_mb=2 * GIVEN_MB)
     lab.do(NodeReported(node_id="box", cpu_milli=16_000, memory_mb=64_000, devices=(device,)))
@@ -26,7 +26,7 @@ def a_lab(**rules: Any) -> Lab:
 
 
 def read(lab: Lab, at_s: float, memory: dict[str, int] | None = None, **values: Any) -> None:
-    """A reading of the only GPU, with the memory that allocations use there."""
+    """A reading of the only GPU, with the memory used by allocations."""
     lab.now_ms = round(at_s * S)
     processes = tuple(
         DeviceProcess(pid=100 + place, user="ada", memory_mb=used_mb, allocation_id=name)
@@ -203,7 +203,7 @@ def test_device_without_load_reading_counts_as_busy() -> None:
     assert (lab.warnings, lab.stops) == ([], [])
 
 
-# --- what is not given back
+# --- leftovers on devices
 
 
 def test_device_with_leftover_process_is_held_until_it_is_gone() -> None:

@@ -38,7 +38,7 @@ KEPT = CoreLimits(backoff_ms=1_000, hook_failure_drains=False)
 
 
 class Bench:
-    """A core whose orders nobody follows: the test says what the nodes say."""
+    """A core whose orders are not executed: the test sends the reports of the nodes."""
 
     def __init__(self, nodes: int = 4, limits: CoreLimits | None = None, **job: Any) -> None:
         self.limits = limits or CoreLimits(backoff_ms=1_000)
@@ -72,7 +72,7 @@ class Bench:
         self.cycle()
 
     def again(self) -> None:
-        """The server is started again, or another one takes over, and the nodes come back."""
+        """The server restarts or fails over, and the nodes reconnect."""
         self.core = Core(self.core.state.policy, self.core.state.predictor, self.limits)
         restore(self.core.state, self.store, self.now_ms)
         for resources in list(self.core.state.cluster.index.by_id.values()):
@@ -80,7 +80,7 @@ class Bench:
         self.cycle()
 
     def prolog_fails(self, *members: int) -> str:
-        """The prolog fails for these members of what runs; says where the first of them was."""
+        """The prolog of these members fails; returns the node of the first of them."""
         nodes = {p.member: p.node_id for p in self.allocation.placements}
         blamed = [nodes[member] for member in members or (0,)]
         hooks = tuple(HookFailure(node, PROLOG, HOW) for node in dict.fromkeys(blamed))

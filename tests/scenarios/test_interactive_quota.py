@@ -17,7 +17,7 @@ FULL = "quota exceeded for tenant vision: GPUs requested=1, quota=4, current=4"
 
 
 def a_lab(*, limit: dict[str, Any] | None = None, **changes: Any) -> Lab:
-    """A node with eight GPUs, and a tenant `vision` that may hold four if nothing else is said."""
+    """A node with eight GPUs, and a tenant `vision` that may hold four by default."""
     tenants = [a_tenant(id="vision", **({"gpus": 4} if limit is None else limit))]
     values = {
         "policy": POLICY,
@@ -36,13 +36,13 @@ def shell(number: int, **changes: Any) -> Job:
 
 
 def why(lab: Lab, job_id: str) -> str:
-    """What `tgpu explain` says of a job that waits."""
+    """The explanation of a waiting job."""
     assert lab.last_plan is not None
     state = lab.core.state
     return str(explain(state.cluster, lab.last_plan, state.job(job_id).job.number))
 
 
-# --- it works
+# --- successful preemption
 
 
 def test_interactive_job_at_quota_preempts_batch_job_of_same_tenant() -> None:
@@ -132,7 +132,7 @@ def test_array_task_is_preempted_like_job() -> None:
     assert lab.running() == ["j1_1", "j1_2", "j1_3", "j9"]
 
 
-# --- who makes way
+# --- victims
 
 
 def test_job_that_loses_least_work_is_preempted() -> None:
@@ -156,7 +156,7 @@ def test_job_without_the_scarce_resource_is_not_preempted() -> None:
 
 
 def test_one_victim_that_frees_quota_and_room_is_preferred_to_two() -> None:
-    """The cheapest one on the node makes room, but not in the quota of CPU cores."""
+    """The cheapest job on the node makes room, but not in the CPU quota."""
     lab = a_lab(limit={"cpu_milli": 40_000}, nodes=[a_node(gpus=2, cpus=64)])
     lab.submit(batch(1, cpus=36))
     lab.at(HOUR)
@@ -180,7 +180,7 @@ def test_user_limit_never_preempts_other_users_of_tenant() -> None:
 
 
 def test_at_user_limit_other_users_are_not_preempted_for_room() -> None:
-    """Its own jobs have no GPU, so that only a colleague's could make room on the node."""
+    """Its own jobs have no GPU, so only another user's could make room on the node."""
     lab = a_lab(limit={"user_quota": Quota(concurrent_jobs=2)}, nodes=[a_node(gpus=2)])
     lab.submit(batch(1), batch(2), *(batch(n, user="ann", gpus=0, cpus=1) for n in (3, 4)))
     lab.at(HOUR)
@@ -192,7 +192,7 @@ def test_at_user_limit_other_users_are_not_preempted_for_room() -> None:
 
 
 def test_tenant_limit_never_preempts_other_tenants() -> None:
-    """By class it could stop them, but it is over its quota."""
+    """By class it could preempt them, but it is over its quota."""
     policy = a_policy(name="fair", interactive_gpu_milli=2_000)
     lab = a_lab(limit={"gpus": 2}, policy=policy, nodes=[a_node(gpus=4)])
     lab.submit(batch(1), batch(2, preemptible=False))
@@ -224,7 +224,7 @@ def test_protected_jobs_are_not_preempted_at_quota(kept: dict[str, Any]) -> None
     assert why(lab, "j9") == f"{FULL}; no batch job of tenant vision may be stopped for it"
 
 
-# --- why not
+# --- no preemption
 
 
 def test_interactive_job_beyond_cap_waits_with_reason() -> None:
@@ -263,7 +263,7 @@ def test_nothing_is_preempted_when_no_node_has_room_anyway() -> None:
     )
 
 
-# --- until it starts
+# --- waiting for victims
 
 
 def test_quota_freed_by_victim_is_kept_for_preemptor() -> None:

@@ -8,7 +8,7 @@ from gpu_scheduler.model.job import JobState
 from tests.builders import HOUR, MINUTE, SECOND, a_job, a_node, a_policy
 from tests.scenarios.lab import Lab
 
-# --- a plain record
+# --- states
 
 
 def test_job_is_pending_scheduled_running_and_completed_in_order() -> None:

@@ -220,7 +220,7 @@ def test_lent_gpu_is_reclaimed_when_owner_needs_it() -> None:
 
 
 def test_reclaim_leaves_borrower_its_guarantee() -> None:
-    """The quotas promise 8 of 6 GPUs; one GPU is lent, so one comes back and not three."""
+    """The quotas guarantee 8 of 6 GPUs; one GPU is lent, so one is reclaimed and not three."""
     tenants = [
         a_tenant(id="vision", gpus=4, elastic=True),
         a_tenant(id="speech", gpus=4, elastic=True),
@@ -234,7 +234,7 @@ def test_reclaim_leaves_borrower_its_guarantee() -> None:
 
 
 def test_already_stopping_job_is_not_reclaimed_twice() -> None:
-    """Of 8 GPUs 4 are lent and on their way back: the other 4 are sure for who holds them."""
+    """Of 8 GPUs 4 are lent and being reclaimed: the other 4 are guaranteed to their holders."""
     tenants = [
         a_tenant(id="vision", gpus=4, elastic=True),
         a_tenant(id="speech", gpus=8, elastic=True),

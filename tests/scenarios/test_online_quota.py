@@ -16,7 +16,7 @@ POOLS = (PoolQuota(pool=Pool.ONLINE, percent=25), PoolQuota(pool=Pool.BATCH, per
 
 
 def a_lab(**changes: Any) -> Lab:
-    """Four nodes of eight GPUs, eight of them sure for online work; `vision` may hold all."""
+    """Four nodes of eight GPUs, eight of them guaranteed to online work; `vision` may hold all."""
     values = {
         "policy": preset("fair"),
         "nodes": a_cluster(nodes=4),
@@ -35,7 +35,7 @@ def online(number: int, gpus: float = 4, **changes: Any) -> Job:
 
 
 def why(lab: Lab, job_id: str) -> str:
-    """What `tgpu explain` says of a job that waits."""
+    """The explanation of a waiting job."""
     assert lab.last_plan is not None
     state = lab.core.state
     return str(explain(state.cluster, lab.last_plan, state.job(job_id).job.number))
@@ -89,7 +89,7 @@ def test_user_limit_reclaims_only_from_same_user() -> None:
 
 @pytest.mark.parametrize("more", [{"preemptible": False}, {"gpus": 0, "cpus": 1}])
 def test_job_within_its_guarantee_is_not_reclaimed(more: dict[str, Any]) -> None:
-    """The tenant runs as many jobs as it may, and batch work stays within its part."""
+    """The tenant runs as many jobs as it may, and batch work stays within its guarantee."""
     lab = a_lab(tenants=[a_tenant(id="vision", concurrent_jobs=3)])
     lab.submit(*(batch(n, **more) for n in (1, 2, 3)))
     lab.submit(online(11))
@@ -98,7 +98,7 @@ def test_job_within_its_guarantee_is_not_reclaimed(more: dict[str, Any]) -> None
 
 
 def test_nothing_is_reclaimed_when_lent_capacity_is_not_enough() -> None:
-    """What is over the limit is CPU, and one job on what was lent has little of it."""
+    """The CPU limit is exceeded, and the one borrowing job has little CPU."""
     lab = a_lab(tenants=[a_tenant(id="vision", cpu_milli=35_000)])
     lab.submit(*(batch(n, cpus=10, preemptible=False) for n in (1, 2, 3)), batch(4, cpus=1))
     assert len(lab.running()) == 4
@@ -109,7 +109,7 @@ def test_nothing_is_reclaimed_when_lent_capacity_is_not_enough() -> None:
 
 
 def test_reclaim_stops_no_more_jobs_than_were_lent() -> None:
-    """Four GPUs are lent, and so many jobs may leave; for the CPU it would have to be five."""
+    """Four GPUs are lent, so four jobs may be reclaimed; for the CPU it would have to be five."""
     lab = a_lab(tenants=[a_tenant(id="vision", cpu_milli=28_000)])
     lab.submit(*(batch(n, gpus=1, cpus=1) for n in range(1, 29)))
     lab.submit(online(31, cpus=5))

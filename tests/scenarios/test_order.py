@@ -92,7 +92,7 @@ def test_all_fitting_array_tasks_start_when_reservation_is_due() -> None:
 
 
 def test_gang_members_together_do_not_delay_reservation() -> None:
-    """Each part of j3 (2 GPUs and 1 GPU) would leave room for j2; both together would not."""
+    """Each member of j3 (2 GPUs and 1 GPU) would leave room for j2; both together would not."""
     lab = Lab(nodes=[a_node(gpus=8)], policy=a_policy(name="easy"))
     parts = (a_request(gpus=2), a_request(gpus=1))
     lab.submit(
@@ -200,7 +200,7 @@ def test_forecast_gives_start_time_of_waiting_job() -> None:
 
 
 def test_small_job_is_not_starved_by_jobs_that_cannot_start() -> None:
-    """The budget of a cycle is in jobs looked at; the next cycle goes on where it ended."""
+    """The budget of a cycle counts examined jobs; the next cycle continues where it ended."""
     lab = Lab(nodes=[a_node(gpus=4, cpus=64)], policy=a_policy(name="easy", max_examined=4))
     lab.submit(
         a_job(number=1, gpus=3, estimate_ms=HOUR),

@@ -32,7 +32,7 @@ def shares(online: int = 50, batch: int = 50, *, elastic: bool = True) -> tuple[
 
 
 def a_lab(**changes: Any) -> Lab:
-    """Eight GPUs, half of which are sure for online work."""
+    """Eight GPUs, half of them guaranteed to online work."""
     values: dict[str, Any] = {"nodes": (a_node(),), "pools": shares(), "policy": preset("fair")}
     return Lab(**(values | changes))
 
@@ -258,7 +258,7 @@ def test_reclaim_prefers_victims_that_free_whole_device() -> None:
 
 
 def test_borrower_preempts_nothing_within_guarantee_of_other_pool() -> None:
-    """A job that holds memory of a GPU, and no share, keeps others off the whole of it."""
+    """A job that holds memory of a GPU without a share blocks exclusive use of it."""
     lab = a_lab(nodes=(a_node(gpus=2),))
     lab.submit(online(1, priority=5000))
     lab.submit(a_job(number=2, gpus=0, gpu_memory_mb=9_000, priority=250))
@@ -272,7 +272,7 @@ def test_borrower_preempts_nothing_within_guarantee_of_other_pool() -> None:
 
 
 def a_wide_lab(**changes: Any) -> Lab:
-    """Four nodes of eight GPUs, of which eight are sure for online work."""
+    """Four nodes of eight GPUs, of which eight are guaranteed to online work."""
     nodes = tuple(a_node(ordinal=ordinal) for ordinal in range(4))
     return a_lab(**({"nodes": nodes, "pools": shares(25, 75)} | changes))
 

@@ -114,7 +114,7 @@ def test_optional_gang_member_preempts_nobody() -> None:
 
 
 def test_nothing_is_preempted_for_gang_whose_rack_would_not_fit() -> None:
-    """In each rack one node runs work that could yield and one runs work that may not."""
+    """In each rack one node runs preemptible jobs and one runs others."""
     nodes = a_cluster(nodes=4, racks=2, gpus=4)
     lab = Lab(nodes=[replace(n, labels=(("host", n.id),)) for n in nodes], policy=CLASS)
     lab.submit(
@@ -151,7 +151,7 @@ def test_overrunning_backfilled_job_yields_to_blocked_reservation() -> None:
 
 
 def test_overrun_is_detected_without_other_events() -> None:
-    """The other job ends early; from then on only the backfilled one is in the way."""
+    """The other job ends early; from then on only the backfilled one blocks the reservation."""
     lab = Lab(nodes=[a_node(gpus=4)], policy=CLASS)
     lab.submit(
         a_job(number=1, gpus=3, estimate_ms=2 * HOUR),

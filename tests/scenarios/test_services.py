@@ -64,7 +64,7 @@ def a_service(*, name: str = "web", gpus: float = 1, **changes: Any) -> Service:
 
 
 class House(Lab):
-    """A lab with one service to talk about."""
+    """A lab for one service."""
 
     def service(self, name: str = "web") -> Service:
         found = [service for service in self.store.services() if service.name == name]
@@ -75,7 +75,7 @@ class House(Lab):
         return {replica.index: replica for replica in self.service(name).live}
 
     def ready(self, *job_ids: str) -> None:
-        """These replicas (or all that run) answer their check."""
+        """The probes of these replicas (or of all that run) succeed."""
         chosen = job_ids or [replica.job_id for replica in self.service().live]
         for job_id in chosen:
             if job_id in self.running():
@@ -91,7 +91,7 @@ class House(Lab):
         )
 
     def restart(self) -> None:
-        """The server begins again with what was stored."""
+        """Restart the server from the store."""
         for node in self.core.state.cluster.snapshot().nodes:
             self.store.commit([node])
         core = a_core()
@@ -99,11 +99,11 @@ class House(Lab):
         self.core = core
 
     def kinds(self) -> list[str]:
-        """What has happened to services."""
+        """The events of services."""
         return [row.kind for _, row in self.store.events() if row.kind.startswith("service")]
 
 
-# --- how many, and where
+# --- number and placement of replicas
 
 
 def test_service_runs_requested_number_of_replicas() -> None:
@@ -199,7 +199,7 @@ def test_deleted_service_disappears_with_last_replica() -> None:
 
 
 class Slow(House):
-    """A lab in which nothing that is ordered ever begins, nor ends by itself."""
+    """A lab in which orders are never executed."""
 
     def tell(self, message: Command | Fact) -> Outcome:
         return Outcome() if isinstance(message, Started) else super().tell(message)
@@ -315,7 +315,7 @@ def test_replica_has_no_time_limit() -> None:
     assert lab.stops == []
 
 
-# --- nodes that go
+# --- lost and drained nodes
 
 
 def test_replica_on_lost_node_is_not_replaced_before_node_is_dead() -> None:
@@ -475,7 +475,7 @@ def test_update_restarts_ended_replicas() -> None:
     assert lab.service().state == "ready"
 
 
-# --- what is refused, and what is remembered
+# --- errors and restarts
 
 
 def test_service_that_never_fits_is_rejected_and_leaves_nothing() -> None:
@@ -565,7 +565,7 @@ def test_service_continues_after_server_restart() -> None:
 def test_interrupted_scaling_is_completed_after_restart() -> None:
     lab = House(nodes=(a_node(),))
     lab.do(CreateService(a_service(replicas=1)))
-    # The number was stored, and the server died before the jobs were.
+    # The count was stored, and the server died before the jobs were.
     lab.store.commit([replace(lab.service(), replicas=3)])
     lab.restart()
     lab.do(

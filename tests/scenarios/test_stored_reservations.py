@@ -16,7 +16,7 @@ NODES = a_cluster(nodes=2, gpus=4)
 
 
 def a_lab_with_a_promise() -> Lab:
-    """The third job is to follow the first one, on its node, after two hours."""
+    """The third job is reserved after the first one, on its node, after two hours."""
     lab = Lab(policy=preset("easy"))
     lab.do(*(SetNode(node) for node in NODES))
     lab.submit(
@@ -34,7 +34,7 @@ def promise(lab: Lab, number: int) -> Reservation:
 
 
 def restart(lab: Lab) -> None:
-    """The process is killed, and another one begins where the store left off."""
+    """The process is killed, and another one starts from the store."""
     lab.store.commit(lab.core.ledger_writes())
     lab.core = a_core(policy=preset("easy"))
     restore(lab.core.state, lab.store, lab.now_ms)

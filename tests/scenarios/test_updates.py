@@ -10,7 +10,7 @@ from tests.scenarios.lab import Lab
 
 
 def full_lab(*waiting: Job, **changes: object) -> Lab:
-    """One node that is taken for a while, and who waits behind."""
+    """One busy node, and jobs that wait for it."""
     lab = Lab(nodes=[a_node(gpus=8)], **changes)
     lab.submit(a_job(number=1, gpus=8))
     lab.submit(*waiting)

@@ -26,14 +26,14 @@ ROUNDING = 1e-12
 
 
 def check_run(name: str, run: Run, measures: Measures | None = None) -> None:
-    """Compare all measures of a run, and its outcomes job by job."""
+    """Compare all metrics of a run, and its outcomes job by job."""
     found = asdict(measures or measure(run))
     del found["wall_seconds"]
     _check(name, found | {"outcomes_sha256": _digest(run)})
 
 
 def check_forecasts(name: str, run: Run) -> None:
-    """Compare the promised starts of a run with the record, and its outcomes job by job."""
+    """Compare the forecast starts of a run with the record, and its outcomes job by job."""
     error = forecast_error(run.outcomes)
     _check(name, {"forecast": error and asdict(error), "outcomes_sha256": _digest(run)})
 
@@ -65,7 +65,7 @@ def _same(stored: Any, found: Any) -> bool:
 
 
 def _digest(run: Run) -> str:
-    """Over all outcomes, in the order in which the jobs ended."""
+    """A digest of all outcomes, in the order in which the jobs ended."""
     digest = sha256()
     for job in run.outcomes:
         row = (

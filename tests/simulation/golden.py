@@ -32,7 +32,7 @@ def venus() -> Workload:
 
 
 def published_seconds(kind: str, policy: str) -> dict[str, int]:
-    """The published means by virtual cluster ('all' for the total), cut to whole seconds."""
+    """The published means by virtual cluster ('all' for the total), truncated to seconds."""
     path = trace("helios_venus_sept2020", f"expected_avg_{kind}_s_by_vc.csv")
     with path.open(newline="") as file:
         return {row[""]: int(row[policy]) for row in csv.DictReader(file)}
@@ -50,7 +50,7 @@ def by_partition_seconds(run: Run, kind: str) -> dict[str, float]:
 
 
 def shown(run: Run) -> Measures:
-    """The measures of a run, with the main ones printed for whoever looks at the log."""
+    """The metrics of a run; the main ones are printed to the log."""
     measures = measure(run)
     print(  # noqa: T201 - pytest shows it with -rP
         f"{run.workload}/{run.policy}: JCT {measures.jct.mean_s:,.0f} s, "

@@ -73,7 +73,7 @@ def a_run(
 
 
 def a_busy_run(policy: str, *, jobs: int = 60, stretch: int = 1) -> Run:
-    """A run with two tenants, queues, promises, preemptions and samples."""
+    """A run with two tenants, queues, forecasts, preemptions and samples."""
     outcomes = (
         an_outcome(
             submit_s=number * 60,

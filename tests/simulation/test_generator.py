@@ -52,7 +52,7 @@ def test_requested_number_of_jobs_is_generated_in_submission_order() -> None:
 
 @pytest.mark.parametrize("load", [0.5, 1.2])
 def test_offered_load_is_as_requested(load: float) -> None:
-    # Tame run times, so that chance does not hide what is tested.
+    # Narrow run times, so that chance does not hide the effect.
     jobs = some_work(20_000, load=load, kind_spread=0.5, run_spread=(0.2, 0.5), longest_run_s=DAY_S)
     offered = sum(entry.job.gpu_milli / 1000 * entry.run_ms for entry in jobs)
     assert offered / (CLUSTER.gpu_count * jobs[-1].job.submit_ms) == pytest.approx(load, rel=0.1)
@@ -94,7 +94,7 @@ def test_history_of_user_and_name_predicts_run_time() -> None:
     frequent = [values for values in by_kind.values() if len(values) > 4]
     within = sum(statistics.pvariance(values) * len(values) for values in frequent)
     within /= sum(map(len, frequent))
-    # Most of the spread lies between kinds, but far from all of it.
+    # Most of the variance lies between kinds, but far from all of it.
     assert 0.05 * overall < within < 0.5 * overall
 
 

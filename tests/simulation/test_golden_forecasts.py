@@ -29,7 +29,7 @@ def kept_percent(
     predictor: type[Predictor],
     promises: type[Predictor],
 ) -> float:
-    """The share of promises that were kept, over jobs that waited more than a minute."""
+    """The share of forecasts that were kept, over jobs that waited more than a minute."""
     run = Run(policy=policy, workload="", capacity_gpu_milli=0)
     chosen = replace(preset(policy), default_limit_ms=NO_LIMIT_MS)
     for partition in partitions:

@@ -36,7 +36,7 @@ def pods() -> list[Pod]:
 
 
 def in_an_arbitrary_order(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """A fixed order that has nothing to do with the names.
+    """A fixed order that is unrelated to the names.
 
     Packing and clustering send every CPU-only pod to the first node of the list, so their results
     move by a point with that order; by name, packing ends 0.81 points below the published value.

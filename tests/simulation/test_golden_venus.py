@@ -56,7 +56,7 @@ def test_preemptive_preset_beats_tiresias_in_mean_and_tail() -> None:
 
 
 def assert_nobody_waits_longer_than_the_formula(run: Run, gap_ms: int) -> None:
-    """Jobs ahead are at most those of the same cluster that wait or come until the gap is over."""
+    """Jobs ahead are at most those of the same cluster that wait or arrive within the gap."""
     by_partition: dict[str, list[tuple[int, int, int, int]]] = {}
     for outcome in run.outcomes:
         row = (outcome.submit_ms, outcome.end_ms, outcome.wait_ms, outcome.run_ms + outcome.lost_ms)

@@ -69,7 +69,7 @@ def test_every_name_is_escaped(tmp_path: Path) -> None:
     assert "<script>alert" not in html
     page = _Page(html)
     assert page.open == []
-    # As many scripts as without such names: the page's own and one for the data of each chart.
+    # No more scripts than without such names: the page's own and one for the data of each chart.
     assert page.count["script"] == plain.count["script"]
     for data in page.scripts[:-1]:
         assert [line["name"] for line in json.loads(data)["lines"]] == [EVIL, EVIL]
@@ -216,7 +216,7 @@ def test_markup_escapes_text_and_attributes_but_not_markup() -> None:
 
 
 class _Page(HTMLParser):
-    """What stands in a page; `open` holds elements that were not closed in order."""
+    """The contents of a page; `open` holds elements that were not closed in order."""
 
     VOID = frozenset({"meta"})
 

@@ -97,7 +97,7 @@ def test_best_values_are_compared_as_displayed() -> None:
     assert best_rows(MEAN_WAIT, runs) == {0, 1}  # Both read 10h 00m.
     assert best_rows(UTILISATION, [*runs, measure(a_run())]) == frozenset()  # All read 0.0%.
     assert best_rows(JOBS, [*runs, measure(a_run(an_outcome(), an_outcome()))]) == frozenset()
-    assert best_rows(MEAN_WAIT, [*runs, measure(a_run())]) == {0, 1}  # No job is no merit.
+    assert best_rows(MEAN_WAIT, [*runs, measure(a_run())]) == {0, 1}  # No jobs, no merit.
 
 
 def test_tenants_and_partitions_have_tables() -> None:
@@ -145,7 +145,7 @@ def _text(tables: list, *, terminal: bool = False, width: int = 120) -> str:
 
 
 def _cell(text: str, heading: str) -> str:
-    """What stands under a heading in the plain tables of one policy."""
+    """The values under a heading in the plain tables of one policy."""
     lines = text.splitlines()
     for line, row in pairwise(lines):
         if f" {heading} " in f"{line} ":

@@ -36,7 +36,7 @@ def a_record(job_id: object = "a", **fields: object) -> dict[str, object]:
 
 
 def a_document(folder: Path, *jobs: object, **sections: object) -> Path:
-    """One item in each line, the jobs from line 4 on."""
+    """One item per line, the jobs from line 4 on."""
     lines = ["{"]
     for name, items in {"nodes": NODES, **sections}.items():
         lines.append(f'"{name}": {json.dumps(items)},')

@@ -19,7 +19,7 @@ def a_cluster(nodes: int = 4, gpus_per_node: int = 8, **options: Any) -> Cluster
 
 
 def a_cluster_with_slices() -> Cluster:
-    """Plain nodes, and one whose GPUs are split by MIG."""
+    """Plain nodes, and one with MIG GPUs."""
     split = NodeGroup(id="split", gpus=4, mig_slices=(("1g.10gb", 3), ("3g.40gb", 1)))
     plain = NodeGroup(id="plain", count=4, gpus=8)
     return Cluster.pool(nodes_of([plain, split]))
@@ -44,7 +44,7 @@ def a_table(folder: Path, name: str, rows: Iterable[Mapping[str, object]]) -> Pa
 
 
 def gzipped(path: Path, name: str = "") -> Path:
-    """The same content, packed; the name need not tell."""
+    """The same content, compressed; the name need not show it."""
     packed = path.with_name(name or path.name + ".gz")
     packed.write_bytes(gzip.compress(path.read_bytes()))
     return packed

@@ -61,7 +61,7 @@ class Installation:
 
     @property
     def program(self) -> tuple[str, ...]:
-        """What begins a `tgpu` command line."""
+        """The beginning of a `tgpu` command line."""
         return (self.python, "-m", PACKAGE)
 
     def install(self, package: Path) -> None:

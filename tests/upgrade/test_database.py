@@ -61,7 +61,7 @@ def whoami(station: Workstation, token: str) -> dict[str, Any]:
 
 
 def everything(station: Workstation) -> dict[str, Any]:
-    """What the server says to every question."""
+    """The answers of the server to all queries."""
     found: dict[str, Any] = {}
     with station.client() as client:
         for path in PATHS:
@@ -76,7 +76,7 @@ def everything(station: Workstation) -> dict[str, Any]:
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
-    """Where the new answer lacks or changes what was in the old one; it may say more."""
+    """Where the new answer lacks or changes what was in the old one; additions are allowed."""
     name = path.rpartition(".")[2].partition("[")[0]
     if name in OF_NOW:
         return

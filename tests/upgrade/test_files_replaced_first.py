@@ -60,7 +60,7 @@ def test_old_processes_work_with_new_files_until_restarted(old_package: Path) ->
 
 @pytest.mark.slow
 def test_old_processes_restart_each_other_with_new_version(old_package: Path) -> None:
-    """The old agent starts a new launcher, then the old server a new agent. Jobs go on."""
+    """The old agent starts a new launcher, then the old server a new agent. Jobs continue."""
     with a_workstation(old_package) as station:
         station.up()
         script = "echo before; read word; echo after-$word; exit 7"

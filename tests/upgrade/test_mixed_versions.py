@@ -61,7 +61,7 @@ class MixedCluster(Cluster):
         self.start_server()
 
     def replace_agent(self, name: str, installation: Installation) -> None:
-        """Stop an agent, and start one of another version in its place; jobs go on."""
+        """Stop an agent, and start one of another version in its place; jobs continue."""
         self.agents[name].stop()
         self.versions.parts[AGENT] = installation
         self.start_agent(name)
@@ -92,7 +92,7 @@ def a_directory() -> Iterator[Path]:
 
 @pytest.fixture
 def cluster(old_package: Path) -> Iterator[MixedCluster]:
-    """A cluster of which nothing runs yet."""
+    """A cluster in which nothing runs yet."""
     with a_directory() as directory:
         mixed = MixedCluster(directory, Versions(directory, old_package))
         try:
@@ -102,14 +102,14 @@ def cluster(old_package: Path) -> Iterator[MixedCluster]:
 
 
 def start(cluster: MixedCluster, script: str, *words: object) -> str:
-    """Submit a job that says `before`, and wait until it has."""
+    """Submit a job that prints `before`, and wait until it has."""
     job = cluster.submit("-D", cluster.work, *words, "--", "sh", "-c", script)
     cluster.until_logged(job, "before")
     return job
 
 
 def runs_a_job(cluster: MixedCluster, *words: object) -> None:
-    """A job that says something and ends with an exit code."""
+    """A job that prints something and ends with an exit code."""
     job = cluster.submit(*words, "--", "sh", "-c", "echo hello; exit 3")
     ended = cluster.ended(job)
     assert (ended["state"], ended["exit_code"]) == ("failed", 3)
@@ -206,7 +206,7 @@ class MixedServers(Servers):
         self.start(name)
 
     def runs_a_job_through(self, name: str) -> None:
-        """Submit at one server, whoever leads, and read the end and the log there."""
+        """Submit at one server, whichever leads, and read result and log there."""
         with self.only(name) as client:
             job = client.submit(["sh", "-c", "echo hello; exit 3"], gpu_count=1)
             assert client.wait(job.id, timeout=60)["exit_code"] == 3
@@ -215,7 +215,7 @@ class MixedServers(Servers):
 
 @pytest.mark.slow
 def test_servers_of_different_versions_fail_over_to_each_other(old_package: Path) -> None:
-    """The standby passes requests to the leader, and takes over; in both directions."""
+    """The standby forwards requests to the leader, and takes over; in both directions."""
     postgres = shared_server()
     url = postgres.make_database()
     with a_directory() as directory:

@@ -68,7 +68,7 @@ class Open:
 
 @pytest.fixture(scope="module")
 def opened(old_package: Path) -> Iterator[Open]:
-    """All of it, after the upgrade; jobs are let go."""
+    """The results of all of it after the upgrade; jobs are released."""
     with a_workstation(old_package) as station:
         station.up()
         with a_terminal(station.environment, program=station.installation.program) as terminal:

@@ -45,7 +45,7 @@ class Workstation:
         self.until(lambda: self.json("nodes")["nodes"][0]["state"] == "online", "an agent")
 
     def down(self) -> None:
-        """Stop server and agent; jobs and their launcher go on."""
+        """Stop server and agent; jobs and their launcher continue."""
         self.tgpu("down", "--state-dir", self.state)
 
     def upgrade(self) -> None:
@@ -55,26 +55,26 @@ class Workstation:
         self.up()
 
     def agent_pid(self) -> int:
-        """The agent that runs, or ran last."""
+        """The running agent, or the last one."""
         return _first_number(self.state / "agent" / "agent.lock")
 
     def launcher_pid(self) -> int:
-        """The launcher that runs, or ran last."""
+        """The running launcher, or the last one."""
         return _first_number(self.state / "agent" / "launcher.lock")
 
     def watchdog_pid(self) -> int:
-        """The process that ends jobs whose lease is over; 0 if there never was one."""
+        """The process that ends jobs with expired leases; 0 if there never was one."""
         with suppress(OSError, ValueError):
             return _first_number(self.state / "agent" / "guard.pid")
         return 0
 
-    # --- people
+    # --- commands and clients
 
     def client(self) -> Client:
         return Client(str(self.state))
 
     def tgpu(self, *words: object, code: int | None = 0) -> str:
-        """Run a command of the installed version, check its exit code; what it printed."""
+        """Run a command of the installed version and check its exit code; returns its output."""
         ended = subprocess.run(
             [*self.installation.program, *map(str, words)],
             capture_output=True,
@@ -104,12 +104,12 @@ class Workstation:
             return dict(client.wait(job, timeout=LONGEST_S))
 
     def log(self, job: str, **query: int) -> str:
-        """What a job has written."""
+        """The output of a job."""
         with self.client() as client:
             return "".join(client.logs(job, follow=False, **query)).replace("\r\n", "\n")
 
     def until(self, true: Callable[[], T | None], what: str) -> T:
-        """Wait for something that is only seen from outside."""
+        """Wait for a condition seen from outside."""
         give_up = time.monotonic() + LONGEST_S
         while True:
             with suppress(NoServer, Unreadable):
@@ -123,7 +123,7 @@ class Workstation:
         self.until(lambda: text in self.log(job, **query), f"{text!r} in the log of {job}")
 
     def logs(self) -> str:
-        """The last lines of all parts, for who looks for a fault."""
+        """The last log lines of all processes, for debugging."""
         found = (self.state / "server.log", *sorted((self.state / "agent").glob("*.log")))
         return "\n".join(
             f"--- {log.name}\n{log.read_text('utf-8', 'replace')[-3000:]}"
@@ -138,8 +138,8 @@ def _first_number(file: Path) -> int:
 
 @contextmanager
 def a_workstation(old_package: Path, **settings: str) -> Iterator[Workstation]:
-    """A workstation of the old version that is not up yet; nothing of it is left afterwards."""
-    # A short path: sockets lie below it.
+    """A workstation of the old version that is not started yet; it is removed afterwards."""
+    # A short path, because sockets are below it.
     directory = Path(tempfile.mkdtemp(prefix="tgpu-"))
     directory.chmod(0o755)
     try:
@@ -151,7 +151,7 @@ def a_workstation(old_package: Path, **settings: str) -> Iterator[Workstation]:
 
 
 def running_with(words: str) -> list[int]:
-    """The processes whose command line holds these words, zombies apart."""
+    """The processes whose command line contains these words, without zombies."""
     found = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError, ValueError):

@@ -24,7 +24,7 @@ SWITCHES = ("0000:c4:00.0", "0000:c5:00.0", "0000:c6:00.0")
 
 
 class FakeNvml:
-    """The state that the library tells. Every change is seen by the next call."""
+    """The state that the library reports. Every change is visible to the next call."""
 
     def __init__(self, library: Path, state: Path) -> None:
         self.library = library
@@ -41,12 +41,12 @@ class FakeNvml:
         }
 
     def load_here(self) -> None:
-        """Make this process find the fake, whoever asks for libnvidia-ml.so.1."""
+        """Make this process load the fake for libnvidia-ml.so.1."""
         library = ctypes.CDLL(str(self.library), mode=ctypes.RTLD_GLOBAL)
         library.fake_nvml_state(str(self.state).encode())
 
     def set(self, **values: object) -> None:
-        """Set keys of all kinds; None takes one away. Dots are written as two underscores."""
+        """Set keys of all kinds; None removes one. Dots are written as two underscores."""
         self.change({key.replace("__", "."): value for key, value in values.items()})
 
     def gpu(self, index: int, **values: object) -> None:
@@ -58,12 +58,12 @@ class FakeNvml:
         self.change({f"error.{call}" if gpu is None else f"error.{call}.{gpu}": code})
 
     def mend(self) -> None:
-        """Take all errors and hanging calls away."""
+        """Remove all errors and hanging calls."""
         keys = [key for key in self.values if key.startswith(("error.", "hang."))]
         self.change(dict.fromkeys(keys))
 
     def hang(self, call: str) -> None:
-        """Let a call not return before `mend`."""
+        """Block a call until `mend`."""
         self.change({f"hang.{call}": 1})
 
     def xid(self, gpu: int, code: int) -> None:
@@ -89,9 +89,9 @@ class FakeNvml:
         self.change(values)
 
     def split(self, index: int, *profiles: str, era: int = 0) -> None:
-        """Turn MIG on, with one slice of each profile named; those of another era are others.
+        """Turn MIG on, with one slice of each profile named; another `era` gives other UUIDs.
 
-        Slices that were there at other places are destroyed.
+        Slices that were at other places are destroyed.
         """
         values: dict[str, object] = dict.fromkeys(self._slices(index))
         values[f"gpu.{index}.mig"] = 1

@@ -46,12 +46,12 @@ class FakeSmi:
         (self.directory / f"{name}.code").write_text(str(code))
 
     def sample(self, machine: str) -> None:
-        """Answer as a machine whose outputs are kept in `samples`."""
+        """Answer as the machine whose outputs are in `samples`."""
         for path in sorted((SAMPLES / machine).iterdir()):
             self.answer(path.stem, path.read_text())
 
     def refuse(self, *fields: str) -> None:
-        """Do not know some fields, as older drivers."""
+        """Reject some fields, as older drivers do."""
         (self.directory / "refused").write_text(" ".join(fields))
 
     def delay(self, seconds: float) -> None:

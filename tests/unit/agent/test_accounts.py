@@ -23,7 +23,7 @@ TIMEOUT_S = 1.0
 
 
 class Service:
-    """A directory service that does not answer for some, and counts who is asked for."""
+    """A directory service that does not answer for some users, and counts queries."""
 
     def __init__(self) -> None:
         self.hangs_for: set[int] = set()
@@ -122,7 +122,7 @@ def test_unknown_uid_has_an_account_without_a_name() -> None:
 def test_process_user_is_the_uid_while_the_lookup_hangs(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reading of the devices names the users of their processes, and must not wait for it."""
+    """A device reading names the users of processes, and must not wait for lookups."""
     monkeypatch.setattr("gpu_scheduler.agent.devices.host._names", {})
     real = pwd.getpwuid
     service.hangs_for = {os.geteuid()}

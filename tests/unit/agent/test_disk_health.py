@@ -31,7 +31,7 @@ def an_over(*, ran: bool = False, detail: str = FULL, stopped_by: str = "") -> O
 
 
 class Disk:
-    """A machine whose disk is as the test says."""
+    """A machine whose disk state the test sets."""
 
     def __init__(self) -> None:
         self.problem = ""
@@ -87,7 +87,7 @@ def test_each_change_of_disk_health_is_reported_once(
         with pytest.raises(TimeoutError):
             await health.watch(5)
         assert said == ["the disk is full", ""]
-        # As long as nothing is wrong it is only asked how much is free.
+        # While the disk is healthy only the free space is read.
         assert disk.tried == [False, False, False, True, True]
 
     with_disk(work)

@@ -16,7 +16,7 @@ from gpu_scheduler.wire.handshake import JoinText, not_leader_reason
 
 
 class Servers:
-    """Stand for those that are asked; each answer gets lost for as long as `are_away`."""
+    """Fake servers; each answer is lost while `are_away`."""
 
     def __init__(self) -> None:
         self.are_away = True
@@ -98,7 +98,7 @@ def test_partially_written_key_is_replaced(servers: Servers, tmp_path: Path) -> 
 
 
 class Cluster:
-    """Servers by address, and what each of them says to who asks."""
+    """Servers by address, and the answer of each."""
 
     def __init__(self, **says: str) -> None:
         self.says = says
@@ -154,10 +154,10 @@ def test_key_without_tls_is_not_sent_to_other_machines(plain: bool, target: str,
 
 
 class SpeaksHttp(http.server.BaseHTTPRequestHandler):
-    """Answers as the API does."""
+    """Answers as the HTTP API does."""
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def test_agent_at_api_port_is_told_the_right_port() -> None:

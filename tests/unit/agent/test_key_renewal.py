@@ -32,7 +32,7 @@ def an_identity(authority: NodeAuthority, *, expires_ms: int = FAR_MS, token: st
 
 
 class Site:
-    """One cluster, a node of it that has joined with `used`, and what it asks the servers."""
+    """One cluster, a node that has joined it with `used`, and its requests to the servers."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.authority = NodeAuthority(new_authority(0))
@@ -72,7 +72,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 
 def told(kept: KeyRenewer, code: grpc.StatusCode, words: str = REVOKED) -> str:
-    """What an agent says of a stream that has ended like this."""
+    """The agent's log for a stream that has ended like this."""
     none = grpc.aio.Metadata()
     error = grpc.aio.AioRpcError(code, none, none, words)
     return asyncio.run(ServerConnector(["a:1"], kept).handle_failure(error))
@@ -104,7 +104,7 @@ def test_no_token_is_sent_twice_despite_repeated_revocation(site: Site, more: st
     for _ in range(4):
         told(kept, grpc.StatusCode.UNAUTHENTICATED)
     assert [asked.strip() for asked in site.asked] == [site.token("C"), site.token("B")]
-    # Also after a restart of the agent, which reads what it is from its files.
+    # Also after a restart of the agent, which reads its identity from its files.
     site.identity = Identity.read(site.directory) or site.identity
     told(site.keeper(token=f"{site.token('C')}{more}"), grpc.StatusCode.UNAUTHENTICATED)
     assert len(site.asked) == 2
@@ -154,7 +154,7 @@ def test_unusable_token_is_reported_and_agent_continues(
 
 
 def test_node_moved_to_another_cluster_joins_there(site: Site) -> None:
-    """Its servers cannot say that they refuse the key: they are not believed by it."""
+    """Its servers cannot reject the key, because the agent does not trust them."""
     site.write(site.token("B", NodeAuthority(new_authority(0))))
     kept = site.keeper()
     said = told(kept, grpc.StatusCode.UNAVAILABLE, "not the right authority")

@@ -31,7 +31,7 @@ def test_term_that_cannot_be_stored_is_not_obeyed(tmp_path: Path) -> None:
 
 
 class AKeeper:
-    """Of a key that may be shown at addresses that begin so."""
+    """A key that may be presented at addresses with this prefix."""
 
     def __init__(self, prefix: str) -> None:
         self.identity: Any = self

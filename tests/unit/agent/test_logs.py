@@ -21,7 +21,7 @@ def a_work(path: Path, log_files: int = 3) -> Work:
 
 
 def block(number: int) -> bytes:
-    """More than a log may have, each byte telling which block it is of."""
+    """More than a log may have; each byte tells its block."""
     return bytes([ord("a") + number]) * (BLOCK + 10)
 
 

@@ -15,7 +15,7 @@ ANN, BOB = 1000, 1001
 
 
 class Control:
-    """Notes what it is asked to do, and for whom; fails when it is told to."""
+    """Records its commands and their users; fails when told to."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, int]] = []

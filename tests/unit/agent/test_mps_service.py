@@ -27,7 +27,7 @@ __all__ = ["directory"]
 
 
 class Control(QuietLauncher):
-    """A launcher that notes what the control program is told; a stop ends work that never began."""
+    """A launcher that records the control commands; a stop ends jobs that never started."""
 
     def __init__(self) -> None:
         super().__init__()

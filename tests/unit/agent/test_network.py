@@ -72,7 +72,7 @@ def test_agent_advertises_address_it_connects_from(targets: tuple[str, ...], add
 def test_loopback_address_of_own_host_name_is_not_advertised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Many systems give their own name an address that nobody else can reach."""
+    """Many systems map their own name to an address that other machines cannot reach."""
     ways = {"head.example": "127.0.1.1", "192.0.2.1": "10.1.2.3", "127.0.0.1": "127.0.0.1"}
     monkeypatch.setattr(network, "_source_address", lambda host, _: ways.get(host, ""))
     assert own_address(("head.example:9090",)) == "10.1.2.3"

@@ -84,7 +84,7 @@ def test_slice_is_free_for_next_job_as_soon_as_its_job_ends(tmp_path: Path) -> N
 
 
 def port(orders: OrderTranslator, job: str, **asked: Any) -> int:
-    """The port that a replica is given."""
+    """The port that a replica is assigned."""
     start = pb.Start(job_id=job, attempt=1, argv=["true"], **asked)
     work = orders.translate(pb.Order(allocation_id=f"{job}.1", start=start))
     return int(work.environment["TGPU_SERVICE_PORT"])
@@ -158,7 +158,7 @@ def test_job_gets_cpus_near_its_gpus_if_known(tmp_path: Path) -> None:
 
     assert cpus(1) == (2, 3)
     assert cpus(0, 1) == (0, 1, 2, 3)
-    # Where nothing is known of one of them, or there is none, it may run anywhere.
+    # If the CPUs of one GPU are unknown, or there is no GPU, it may run anywhere.
     assert cpus(0, 2) == cpus() == ()
 
 

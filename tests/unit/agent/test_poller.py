@@ -10,7 +10,7 @@ from gpu_scheduler.model.measurements import DeviceProcess, DeviceReading, NodeR
 
 
 class Scene:
-    """A monitor that sees what the test says next, and then always the last of it."""
+    """A monitor that returns the readings of the test, and then always the last one."""
 
     def __init__(self, *sights: NodeReadings, timeout_s: float = 10.0) -> None:
         self.settings = MonitorSettings(monitor_interval_s=3600, release_timeout_s=timeout_s)
@@ -30,7 +30,7 @@ class Scene:
         return self._sights.pop(0) if len(self._sights) > 1 else self._sights[0]
 
     def during(self, test: Callable[[DevicePoller], Awaitable[Any]]) -> Any:
-        """Run a test while somebody looks."""
+        """Run a test while the poller runs."""
 
         async def run() -> Any:
             poller = DevicePoller(cast(DeviceMonitor, self), self.heard.append, self.found.append)

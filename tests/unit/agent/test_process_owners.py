@@ -11,7 +11,7 @@ ANN, BOB = 1000, 1001
 
 
 class Machine:
-    """Processes, and work that the launcher holds for somebody."""
+    """Processes, and jobs that the launcher holds."""
 
     def __init__(self, directory: Path) -> None:
         self._processes = directory / "proc"

@@ -69,7 +69,7 @@ class QuietLauncher:
 
 
 class OneServer:
-    """The other end of the stream: what it hears is kept, what is put in `says` is said."""
+    """The server side of the stream: received messages are kept, those in `says` are sent."""
 
     def __init__(self) -> None:
         self.says: asyncio.Queue[pb.ServerMessage] = asyncio.Queue()
@@ -91,7 +91,7 @@ class OneServer:
             self.heard.put_nowait(message)
 
     async def next_chunk(self) -> tuple[int, int, bool]:
-        """Of which request it is, how long, and whether it is the last."""
+        """Its request, its length, and whether it is the last."""
         while True:
             message = await asyncio.wait_for(self.heard.get(), 20)
             if message.WhichOneof("message") == "log_chunk":
@@ -151,7 +151,7 @@ async def serving(directory: Path, server: OneServer) -> grpc.aio.Server:
 
 
 def with_agent(directory: Path, test: Any, machine: Machine | None = None, **settings: Any) -> None:
-    """Run a test against an agent that is connected."""
+    """Run a test against a connected agent."""
 
     async def run() -> None:
         server, launcher = OneServer(), QuietLauncher()
@@ -202,7 +202,7 @@ def test_order_that_cannot_be_prepared_fails_alone(
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """A directory service that says nothing of one user until this is set."""
+    """A directory service that does not answer for one user until this is set."""
     real, answers = pwd.getpwuid, threading.Event()
 
     def hangs(uid: int) -> pwd.struct_passwd:
@@ -230,7 +230,7 @@ def test_failed_user_lookup_fails_only_jobs_of_that_user(
         server.says.put_nowait(a_start_of_lost_user("job-1"))
         server.says.put_nowait(a_start_of_lost_user("job-1"))
         server.says.put_nowait(a_start("job-2"))
-        # The loop goes on meanwhile: others start, and the order that came twice is followed once.
+        # The event loop continues meanwhile: others start, and the repeated order is executed once.
         assert await asyncio.wait_for(launcher.started.get(), 20) == "job-2.1"
         fact = await server.next_fact()
         assert (fact.allocation_id, fact.over.ran) == ("job-1.1", False)
@@ -244,7 +244,7 @@ def test_failed_user_lookup_fails_only_jobs_of_that_user(
 
 
 class SlowToTell(LocalMachine):
-    """Its accounts are known at some moment, and who waits for one hears of that later."""
+    """Its lookups complete at some moment, and their waiters run later."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ class SlowToTell(LocalMachine):
 
 
 def test_starts_of_one_user_keep_their_order(directory: Path) -> None:
-    """Also one that comes in the moment in which the account is known; others go first."""
+    """Also an order that arrives at the moment the account is known; earlier ones go first."""
     machine = SlowToTell()
 
     async def test(server: OneServer, launcher: QuietLauncher) -> None:
@@ -310,7 +310,7 @@ def test_repeated_waiting_order_is_executed_once(directory: Path) -> None:
         launcher.may_start.clear()
         for name in ("job-1", "job-2", "job-2"):
             server.says.put_nowait(a_start(name))
-        # What is said last is heard last: then all the others have been.
+        # The last message is processed last: then all the others have been.
         server.says.put_nowait(a_forget("job-9"))
         await asyncio.wait_for(launcher.forgotten.get(), 20)
         await asyncio.wait_for(launcher.asked.wait(), 20)
@@ -381,7 +381,7 @@ def test_last_checkpoint_is_reported_with_age_to_reconnected_server(directory: P
         now_ms = time.time_ns() // 1_000_000
         what: dict[str, Any] = {"allocation_id": "job-1.1", "member": 0}
         launcher.says.put_nowait(Began(**what, pid=7, at_ms=now_ms))
-        await server.next_fact_of("began")  # so that each save is told when it is made
+        await server.next_fact_of("began")  # so that each checkpoint is reported when it is made
         for ago_ms in (90_000, 60_000):
             launcher.says.put_nowait(Saved(**what, at_ms=now_ms - ago_ms))
         facts = [await server.next_fact_of("saved") for _ in range(2)]

@@ -29,7 +29,7 @@ def directory() -> Iterator[str]:
 
 
 class Person:
-    """Somebody at the socket."""
+    """A client of the socket."""
 
     here: ClassVar[list["Person"]] = []
 
@@ -74,7 +74,7 @@ class Person:
                 self.shown += data
 
     def end(self) -> int:
-        """Read to the end; how the program ended."""
+        """Read to the end; returns the exit status of the program."""
         while True:
             kind, data = self.next()
             assert kind
@@ -93,10 +93,10 @@ def served(
     people: Callable[[], None] = lambda: None,
     **terms: Any,
 ) -> tuple[int, str, str]:
-    """Run a job on a terminal with these people: its exit code, the reason, and its log."""
+    """Run a job on a terminal with these clients: its exit code, the reason, and its log."""
     pid, terminal = pty.fork()
     if pid == 0:
-        # Whoever runs the tests may ignore it, as nohup does.
+        # The parent of the tests may ignore it, as nohup does.
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         os.execv("/bin/sh", ["/bin/sh", "-c", script])
     problems: list[BaseException] = []
@@ -248,7 +248,7 @@ def test_idle_job_is_warned_and_ended_and_unattended_job_is_ended(
 
 
 def test_idle_job_is_never_ended_without_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when nobody has looked for long, as on a busy machine or one that was asleep."""
+    """Also when the host has not run for long, as on a busy or suspended machine."""
     times = iter((0.0, 90.0, 94.0))
     monkeypatch.setattr(terminal_use.time, "monotonic", lambda: next(times))
     monkeypatch.setattr(terminal_use, "cpu_seconds", lambda _: 0.0)
@@ -318,7 +318,7 @@ def test_second_program_runs_inside_job_on_terminal_or_pipes(directory: str) -> 
 
 
 def held_up_at(gate: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by a directory that does not answer: programs hang before they are what they shall be."""
+    """As with an unresponsive directory: programs hang before exec."""
     exec_program = host.exec_program
 
     def hangs(*arguments: Any) -> None:

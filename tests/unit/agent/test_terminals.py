@@ -15,7 +15,7 @@ HOST = "j.1.0"
 
 
 class Rig:
-    """A socket where a host would have it, and the server's end."""
+    """A terminal socket, and the server's end."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -64,7 +64,7 @@ async def a_rig() -> AsyncIterator[Rig]:
         finally:
             rig.terminals.close()
             await asyncio.gather(*rig.terminals._tasks, return_exceptions=True)
-            await asyncio.sleep(0)  # what was closed is gone one turn later
+            await asyncio.sleep(0)  # closed connections are removed one loop iteration later
 
 
 def test_bytes_pass_both_ways_and_end_is_reported() -> None:

@@ -37,7 +37,7 @@ GPU_MB = 81_920
 
 
 class Reply:
-    """An answer that was read to its end."""
+    """A complete response."""
 
     def __init__(self, answer: http.client.HTTPResponse) -> None:
         self.status = answer.status
@@ -127,7 +127,7 @@ class ApiLab:
         self.store = MemoryStore()
         self.events = asyncio.new_event_loop()
 
-    # --- life
+    # --- start and stop
 
     def __enter__(self) -> "ApiLab":
         self._thread = threading.Thread(target=self.events.run_forever, daemon=True)
@@ -184,10 +184,10 @@ class ApiLab:
         await self.loop.close()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Do something in the server's own loop."""
+        """Run something in the server's own event loop."""
         return asyncio.run_coroutine_threadsafe(work, self.events).result(60)
 
-    # --- what an agent would say
+    # --- messages of agents
 
     def tell(self, fact: Fact) -> None:
         self.run(self.loop.apply(fact))
@@ -231,7 +231,10 @@ class ApiLab:
         unix: bool = True,
         root: bool = False,
     ) -> Reply:
-        """One request; what is not bytes is sent as JSON. `root`: the path is the whole one."""
+        """One request; a body that is not bytes is sent as JSON.
+
+        `root`: the path is the full path.
+        """
         given = dict(headers or {})
         if body is not None:
             given.setdefault("Content-Type", "application/json")
@@ -251,7 +254,7 @@ class ApiLab:
         return self.call("POST", path, body, **options)
 
     def submit(self, **job: Any) -> str:
-        """Submit a job that must be accepted; its id."""
+        """Submit a job that must be accepted; returns its id."""
         reply = self.post("/jobs", {"command": ["true"], **job})
         assert reply.status == 201, reply.body
         return str(reply.json["job_id"])

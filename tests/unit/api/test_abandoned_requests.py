@@ -30,7 +30,7 @@ TURNS = 20
 
 
 class Held(MemoryStore):
-    """A disk that stands still for as long as the test wants."""
+    """A store that blocks for as long as the test wants."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,14 +49,14 @@ class Held(MemoryStore):
 
 
 class Somebody:
-    """Everybody is the same user."""
+    """Every caller is the same user."""
 
     def caller(self, peer: Peer, headers: Any) -> Caller:
         return Caller(user="somebody", uid=os.getuid(), gid=os.getgid())
 
 
 class Watched:
-    """The application; tells how many requests came, and when one was cancelled."""
+    """The application; counts requests, and signals when one was cancelled."""
 
     def __init__(self, application: Any) -> None:
         self._application = application
@@ -73,7 +73,7 @@ class Watched:
 
 
 async def leave_and_ask_again(store: Held) -> bool:
-    """Submit over gRPC, leave within the commit, submit again: whether that was a repetition."""
+    """Submit over gRPC, disconnect within the commit, submit again; whether it was a repetition."""
     loop = Loop(store, a_core, lambda: NOW_MS)
     loop.start()
     await loop.apply(NodeReported(node_id="n0", cpu_milli=8_000, memory_mb=64_000, devices=()))

@@ -47,7 +47,7 @@ SECRET = PREFIX + "s" * 43
 
 
 class Service:
-    """A directory service that does not answer for some, and counts who is asked for."""
+    """A directory service that does not answer for some users, and counts queries."""
 
     def __init__(self) -> None:
         self.hangs_for: set[Key] = set()
@@ -98,7 +98,7 @@ async def until_hanging(service: Service, count: int = 1) -> None:
         assert await asyncio.to_thread(service.hanging.acquire, timeout=LONGEST_S)
 
 
-# --- asking
+# --- queries
 
 
 def test_concurrent_lookups_of_same_user_are_merged(service: Service) -> None:
@@ -195,7 +195,7 @@ def test_lookups_that_cannot_be_answered_in_time_are_rejected_at_once(
     play(scenario)
 
 
-# --- remembering
+# --- cache
 
 
 def test_stale_entry_is_used_while_refreshed(service: Service) -> None:
@@ -266,7 +266,7 @@ def test_lookup_by_name_also_caches_uid(service: Service) -> None:
     play(scenario)
 
 
-# --- the real ones
+# --- system accounts
 
 
 def test_groups_of_all_accounts_match_system() -> None:
@@ -336,12 +336,12 @@ def test_group_lookup_does_not_block_event_loop(tmp_path: Path) -> None:
     assert (asked.stdout.strip(), asked.returncode) == ("('0',)", 0), asked.stderr
 
 
-# --- a server
+# --- server
 
 
 @pytest.fixture
 def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    """The account `nobody` hangs, all others are as they are."""
+    """The lookup of `nobody` hangs, all others work."""
     service = Service()
     service.hangs_for = {"nobody"}
     real = pwd.getpwnam
@@ -377,7 +377,7 @@ def lab(hanging: Service) -> Iterator[ApiLab]:
 
 
 def in_a_thread(work: Callable[[], Any]) -> Callable[[], Any]:
-    """Begin something, and hand back what waits for it."""
+    """Start something, and return a handle to wait for it."""
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
     thread.start()

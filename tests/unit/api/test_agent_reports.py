@@ -17,7 +17,7 @@ from tests.builders import a_core, a_job
 
 
 class Node:
-    """The agent of a node, by hand: what is put in `says` is said, and orders are kept."""
+    """A fake agent: messages in `says` are sent, and orders are kept."""
 
     def __init__(self, name: str, cpus: int) -> None:
         inventory = pb.Inventory(cpu_milli=cpus * 1000, memory_mb=100_000)
@@ -51,7 +51,7 @@ class Node:
 
 
 class Cluster:
-    """A server with the nodes that have come."""
+    """A server and its connected nodes."""
 
     def __init__(self) -> None:
         self.loop = Loop(MemoryStore(), lambda: a_core(nodes=[]), lambda: 1_000)
@@ -73,7 +73,7 @@ class Cluster:
         await self.loop.apply(Submit(job, Launch(argv=("x",), user=job.user)))
 
     async def has_heard(self, node: Node) -> None:
-        """Return when all that the node has said is heard, and taken in."""
+        """Return when all messages of the node have been processed."""
         node.tell(pb.Fact(allocation_id="never-was.1", over=pb.Over(exit_code=0)))
         order = await node.order()
         assert (order.allocation_id, order.WhichOneof("order")) == ("never-was.1", "forget")
@@ -145,7 +145,7 @@ def test_start_is_sent_only_after_leases_are_granted() -> None:
 
 
 def test_lease_expiry_is_awaited_even_where_none_is_held_yet() -> None:
-    """Work may be placed on a node until the core has heard that it is silent."""
+    """Jobs may be placed on a node until the core knows that it is silent."""
 
     async def test(cluster: Cluster) -> None:
         await cluster.add("n0", cpus=1)

@@ -23,14 +23,14 @@ from tests.builders import a_core, a_job, a_tenant
 
 
 class FullDisk(MemoryStore):
-    """Keeps nothing."""
+    """A store that fails every commit."""
 
     def commit(self, writes: list[Write]) -> int:
         raise StoreUnavailable("the disk is full")
 
 
 def said_to_an_agent(store: MemoryStore, most: int) -> list[str]:
-    """What an agent hears that says hello, until its stream ends or it has heard so much."""
+    """The messages to an agent after its hello, until its stream ends or there are so many."""
 
     async def requests() -> AsyncIterator[pb.AgentMessage]:
         inventory = pb.Inventory(cpu_milli=1000, memory_mb=1000)
@@ -63,7 +63,7 @@ def test_agent_is_welcomed_only_after_registration(store: MemoryStore, heard: li
 
 
 def test_messages_of_replaced_stream_are_ignored() -> None:
-    """An agent that was frozen has still to read what we said, so its stream is still open."""
+    """A frozen agent has still to read what was sent, so its stream is still open."""
 
     async def run() -> None:
         thawed, said = asyncio.Event(), asyncio.Event()
@@ -88,7 +88,7 @@ def test_messages_of_replaced_stream_are_ignored() -> None:
                 pass
             thawed.set()
             await said.wait()
-            await loop.apply(SetTenant(a_tenant()))  # comes after all that was said before
+            await loop.apply(SetTenant(a_tenant()))  # comes after all earlier messages
         assert store.nodes()[0].state is NodeState.SUSPECT
         await stream.aclose()  # type: ignore[attr-defined]
         await loop.close()
@@ -160,7 +160,7 @@ def test_job_runs_only_with_captured_environment() -> None:
 
 
 class Thawing(asyncio.SelectorEventLoop):
-    """An event loop that can have stood still for a while."""
+    """An event loop that can have been suspended for a while."""
 
     frozen_s = 0.0
 
@@ -188,7 +188,7 @@ def test_frozen_server_reads_heartbeats_before_declaring_nodes_silent() -> None:
         assert (await anext(stream)).HasField("welcome")
         events.frozen_s += patience.suspect_s + 10
         for _ in range(5):
-            await asyncio.sleep(0.001)  # whoever was due has had a turn
+            await asyncio.sleep(0.001)  # timers that were due have run
         said.put_nowait(pb.AgentMessage(heartbeat=pb.Heartbeat()))
         await loop.apply(SetTenant(a_tenant()))
         assert loop.core.state.cluster.index.resources("n0").node.state is NodeState.ONLINE

@@ -16,7 +16,7 @@ from tests.unit.api.lab import ApiLab
 
 
 class ByHeader:
-    """Believes a header, as a stand-in for tokens."""
+    """Trusts a header, as a stand-in for tokens."""
 
     def caller(self, peer: Peer, headers: Mapping[bytes, bytes]) -> Caller | None:
         name = headers.get(b"x-test-user", b"").decode()
@@ -27,7 +27,7 @@ class ByHeader:
 
 
 class Nobody:
-    """Knows nobody, and lets nobody else know either."""
+    """Authenticates no caller."""
 
     def caller(self, peer: Peer, headers: Mapping[bytes, bytes]) -> Caller | None:
         return None
@@ -43,7 +43,7 @@ def as_user(name: str) -> dict[str, str]:
     return {"X-Test-User": name}
 
 
-# --- from where
+# --- host and origin
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_unprivileged_server_accepts_jobs_only_from_own_user() -> None:
         assert lab.post("/jobs", {"command": ["a"]}, headers=as_user("ada")).status == 201
 
 
-# --- how refusals look
+# --- error responses
 
 
 @pytest.mark.parametrize(

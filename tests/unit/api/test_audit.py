@@ -24,7 +24,7 @@ PEOPLE = {
 
 
 class ByHeader:
-    """Believes a header, as a stand-in for accounts."""
+    """Trusts a header, as a stand-in for accounts."""
 
     def caller(self, peer: Peer, headers: Mapping[bytes, bytes]) -> Caller | None:
         return PEOPLE.get(headers.get(b"x-test-user", b"").decode())
@@ -49,7 +49,7 @@ def records(lab: ApiLab, query: str = "") -> list[dict[str, Any]]:
 
 
 def wait_for(lab: ApiLab, **wanted: Any) -> dict[str, Any]:
-    """The newest record with these values; refusals come a moment later."""
+    """The newest record with these values; rejections come a moment later."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
         for record in records(lab):

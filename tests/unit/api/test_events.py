@@ -18,7 +18,7 @@ from tests.unit.api.lab import ApiLab
 
 
 class ByHeader:
-    """Believes a header, as a stand-in for tokens."""
+    """Trusts a header, as a stand-in for tokens."""
 
     def caller(self, peer: Peer, headers: Mapping[bytes, bytes]) -> Caller | None:
         name = headers.get(b"x-test-user", b"").decode()
@@ -137,7 +137,7 @@ def test_slow_reader_is_disconnected_with_resume_position() -> None:
         data = (("filler", "x" * 10_000),)
         rows = [EventRow(at_ms=0, kind="noise", data=data) for _ in range(1_500)]
         lab.store.commit(list(rows))
-        # Nobody reads until the server has given up.
+        # The client reads nothing until the server has disconnected it.
         with connect(
             f"ws://127.0.0.1:{lab.port}/api/v1/events?after=0", max_queue=1, compression=None
         ) as socket:

@@ -49,7 +49,7 @@ def end_of(lab: Lab, job_id: str) -> ExpectedTime:
 
 
 def whole(job_id: str, **wishes: Any) -> Job:
-    """A job that needs a node for itself, alone or for each member."""
+    """A job that needs whole nodes."""
     return a_job(id=job_id, gpus=8, estimate_ms=0, **wishes)
 
 
@@ -60,7 +60,7 @@ def test_overrunning_job_is_not_repeatedly_forecast_to_end_now() -> None:
         lab.at(lab.now_ms + 1_000)
         lab.ends(f"short{number}")
     lab.submit(whole("long", name="x"), whole("waits", name="y", max_runtime_ms=HOUR))
-    lab.now_ms += 10 * MINUTE  # no cycle comes meanwhile
+    lab.now_ms += 10 * MINUTE  # no cycle runs meanwhile
     for found in (end_of(lab, "long"), start_of(lab, "waits")):
         assert found.at_ms is not None
         assert found.at_ms > lab.now_ms + MINUTE
@@ -74,7 +74,7 @@ def test_job_waiting_for_overrun_quota_is_not_forecast_now() -> None:
     lab.submit(a_job(number=11, gpus=4, estimate_ms=0), a_job(number=12))
     assert (start_of(lab, "j12").at_ms or 0) // SECOND == 120
     for minutes in (3, 4, 10, 60):
-        # No cycle comes between: nothing that waits has a reservation.
+        # No cycle runs between: no waiting job has a reservation.
         timer_ms = lab.core.next_timer_ms()
         assert timer_ms is None or timer_ms > minutes * MINUTE
         lab.now_ms = minutes * MINUTE
@@ -217,7 +217,7 @@ def test_service_has_no_end_and_gives_no_start_to_waiting_jobs() -> None:
 
 
 def test_job_newer_than_cached_forecast_is_not_reported_as_never_starting() -> None:
-    """A look is not made again at once, so what is known may be older than the job."""
+    """A forecast is cached briefly, so it may be older than the job."""
     lab = a_lab(nodes=2)
     lab.do(Cordon("n0", True))
     lab.submit(whole("gang", members=2, max_runtime_ms=HOUR))

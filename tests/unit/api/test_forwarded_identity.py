@@ -84,14 +84,14 @@ def test_signature_ends_with_its_term_and_can_be_renewed() -> None:
 
 
 class Standing:
-    """A leader, whose clock stands."""
+    """A leader with a fixed clock."""
 
     def database_ms(self) -> int:
         return NOW_MS
 
 
 class Application:
-    """Keeps who calls."""
+    """Keeps the callers."""
 
     def __init__(self) -> None:
         self.peers: list[Peer] = []
@@ -103,7 +103,7 @@ class Application:
 def passed_on(
     account: Callable[[Key], Account | None], timeout_s: float = PATIENCE_S
 ) -> tuple[list[Peer], list[Any]]:
-    """Who calls the leader, on which accounts are so, and what it sends itself."""
+    """The callers that a leader with these accounts sees, and its own responses."""
     application, sent = Application(), list[Any]()
     standing: Any = Standing()
     accounts = Accounts(account, timeout_s=timeout_s)

@@ -10,7 +10,7 @@ from gpu_scheduler.model.identity import LeaderLease, ServerMember
 
 
 class Standing:
-    """A lead that a test can take away."""
+    """Leadership that a test can take away."""
 
     def __init__(self) -> None:
         self.me = ServerMember(name="a", address="http://a:1")
@@ -25,14 +25,14 @@ class Standing:
         return 0
 
     async def changed(self) -> None:
-        """Nothing changes by itself."""
+        """The role does not change by itself."""
 
 
 Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Line:
-    """What was sent to the other end."""
+    """What was sent to the client."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []

@@ -19,7 +19,7 @@ LONGEST_S = 60
 
 
 async def scope_of(name: str) -> Any:
-    """What the application is asked when a job of this name is cancelled."""
+    """The request path that the application gets when a job of this name is cancelled."""
     asked: list[Any] = []
 
     async def application(scope: Any, receive: Any, send: Any) -> None:

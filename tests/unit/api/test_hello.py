@@ -13,11 +13,11 @@ from gpu_scheduler.wire import agent_pb2 as pb
 
 
 class Aborted(Exception):
-    """What ends a call of gRPC."""
+    """Raised when a gRPC call is aborted."""
 
 
 class Context:
-    """As much of a call as is needed before anybody is known."""
+    """The part of a gRPC call that is needed before authentication."""
 
     async def send_initial_metadata(self, metadata: object) -> None:
         """A challenge is sent."""

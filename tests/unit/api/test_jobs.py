@@ -301,7 +301,7 @@ def test_unknown_array_tasks_cannot_be_cancelled(lab: ApiLab) -> None:
             refused = lab.call("DELETE", path)
             assert (refused.status, refused.code) == (404, "not_found")
             assert "job 1 has no task 1" in refused.json["error"]
-        # Also when all of it has ended.
+        # Also after the whole array has ended.
         lab.call("DELETE", f"/jobs/{job_id}")
 
 

@@ -59,7 +59,7 @@ def a_verifier(
 
 
 def caller_of(verifier: JwtVerifier, text: str, origin: str = "") -> Caller:
-    """Who it is, when the account was looked up."""
+    """The caller, after the account lookup."""
     return asyncio.run(verifier._directory.wait_for(lambda: verifier.caller(text, origin)))
 
 
@@ -73,7 +73,7 @@ def verify(tmp_path: Path) -> Callable[..., Caller]:
     return caller
 
 
-# --- what is believed
+# --- accepted tokens
 
 
 def test_jwt_authenticates_account_in_tenant(verify: Callable[..., Caller]) -> None:
@@ -197,7 +197,7 @@ def test_jwt_cannot_choose_its_algorithm(tmp_path: Path) -> None:
     verifier = a_verifier(tmp_path, "RS256", public_pem(RSA_KEY))
     head = base64.urlsafe_b64encode(b'{"alg":"none","typ":"JWT"}').rstrip(b"=").decode()
     body = base64.urlsafe_b64encode(json.dumps(claims()).encode()).rstrip(b"=").decode()
-    # Signed with the public key, as if it were a secret: the oldest trick.
+    # Signed with the public key as an HMAC secret: the classic algorithm confusion attack.
     import hashlib
     import hmac
 

@@ -16,5 +16,5 @@ from gpu_scheduler.wire import agent_pb2 as pb
     ],
 )
 def test_end_time_is_that_of_node_or_unknown(over: pb.Over, ended_ms: int | None) -> None:
-    """A machine that was restarted may have found it over by a clock that was wrong."""
+    """After a reboot the node may have found the job over by a wrong clock."""
     assert member_result(pb.Fact(over=over), 1_000).ended_ms == ended_ms

@@ -10,7 +10,7 @@ from gpu_scheduler.wire import agent_pb2 as pb
 
 
 class Node:
-    """Keeps what it is told."""
+    """Keeps the messages that it is sent."""
 
     def __init__(self) -> None:
         self.told: list[pb.ServerMessage] = []

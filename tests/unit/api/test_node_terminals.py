@@ -15,7 +15,7 @@ from tests.builders import a_core
 
 
 class Node:
-    """Keeps what it is told, and says what the test says."""
+    """Keeps the messages that it is sent, and sends what the test says."""
 
     def __init__(self, *abilities: str, is_connected: bool = True) -> None:
         self.told: list[pb.ServerMessage] = []
@@ -115,7 +115,7 @@ def test_node_error_is_reported_to_user() -> None:
 
 
 def test_reconnecting_agent_closes_its_former_terminals() -> None:
-    """Of its former stream nothing is answered: neither a terminal nor a log that is followed."""
+    """Nothing of its former stream is answered: neither a terminal nor a followed log."""
 
     async def run() -> None:
         loop = Loop(MemoryStore(), lambda: a_core(nodes=[]), lambda: 1_000)

@@ -122,7 +122,7 @@ def test_queue_head_equals_head_of_full_order(lab: ApiLab) -> None:
             **({"array": "0-3"} if number % 11 == 0 else {}),
         )
     admin = Caller(user="root", role=Role.ADMIN)
-    # A word that every job has: so all of them are sorted.
+    # A word that every job has, so all of them are sorted.
     every = SortedJobsCache(lab.loop).find(admin, "queue", ("job-",), "")
     merged = SortedJobsCache(lab.loop).find(admin, "queue", (), "")
     assert merged.ids == every.ids
@@ -131,7 +131,7 @@ def test_queue_head_equals_head_of_full_order(lab: ApiLab) -> None:
     head = SortedJobsCache(lab.loop).find(admin, "queue", (), "", need=5)
     assert head.ids == every.ids[:5]
     assert (head.total, head.counts) == (41, every.counts)
-    # Places beyond the head are found too, those behind the queue only roughly.
+    # Positions beyond the head are found too, those behind the queue only roughly.
     for place in (7, 20, 30):
         job = every.ids[place]
         fresh = lab.get(f"/overview?limit=3&find={job}").json

@@ -38,7 +38,7 @@ def a_kernel(
 
 
 def found(known: PeerAuthenticator, peer: Peer) -> Caller | None:
-    """Who it is, when the account was looked up."""
+    """The caller, after the account lookup."""
     return asyncio.run(known._directory.wait_for(lambda: known.caller(peer, {})))
 
 

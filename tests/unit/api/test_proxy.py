@@ -38,7 +38,7 @@ ROOT = Peer(uid=0, gid=0, host="127.0.0.1")
 
 
 class Standing:
-    """A server that stands by, and knows who leads."""
+    """A standby that knows the leader."""
 
     def __init__(self, address: str, *, holder: str = "leader") -> None:
         self.me = ServerMember(name="standby", address=ME)
@@ -57,7 +57,7 @@ class Standing:
 
 
 class Leader:
-    """Keeps the heads of the requests that come, and answers with what the test says."""
+    """Keeps the heads of incoming requests, and answers with what the test says."""
 
     def __init__(self, *answers: bytes) -> None:
         self.heads: list[bytes] = []
@@ -71,7 +71,7 @@ class Leader:
         writer.close()
 
     def header(self, name: str, request: int = 0) -> bytes:
-        """The value of a header of a request that came; empty if it had none."""
+        """The value of a header of a request; empty if it had none."""
         for line in self.heads[request].split(b"\r\n")[1:]:
             found, _, value = line.partition(b": ")
             if found.lower() == name.encode():
@@ -89,7 +89,7 @@ BROKEN_OFF = b""
 
 
 class Asking:
-    """Asks a standby as its listener would."""
+    """Sends requests to a standby as its listener would."""
 
     def __init__(self, application: Any) -> None:
         self._application = application
@@ -121,7 +121,7 @@ class Asking:
 
 @asynccontextmanager
 async def a_standby(standing: Standing, *later: Write) -> AsyncIterator[Asking]:
-    """One whose cluster state is a minute old; `later` is what was committed since."""
+    """A standby whose cluster state is a minute old; `later` was committed since."""
     store = MemoryStore()
     loop = Loop(store, a_core, lambda: NOW_MS)
     loop.start()
@@ -152,7 +152,7 @@ def play(
     standing: Callable[[str], Standing] = Standing,
     *later: Write,
 ) -> Any:
-    """Ask a standby of this leader."""
+    """Send a request to a standby of this leader."""
 
     async def run() -> Any:
         async with listening(leader), a_standby(standing(leader.address), *later) as ask:
@@ -162,7 +162,7 @@ def play(
 
 
 def a_voucher(method: bytes = b"POST") -> bytes:
-    """Of another server, for somebody."""
+    """A forwarded identity signed by another server."""
     asked = SignedRequest(method=method, target=JOBS.encode(), body=BODY)
     return sign_identity(SECRET, SOMEBODY, "12345", asked, server="other", term=4, at_ms=NOW_MS)
 
@@ -204,7 +204,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refused_by(standing: Standing) -> Any:
-    """What a standby says that gets nothing through to the leader."""
+    """The response of a standby that cannot reach the leader."""
 
     async def run() -> tuple[int, Any]:
         async with a_standby(standing) as ask:
@@ -236,7 +236,7 @@ def test_request_is_not_forwarded_to_own_address() -> None:
 
 
 class Stopping(Standing):
-    """A server that has led, and stops: `heard` says what it hears while somebody waits there."""
+    """A former leader that stops: `heard` is what it learns while a request waits there."""
 
     def __init__(self, heard: Callable[[Any], None]) -> None:
         super().__init__(ME, holder="standby")
@@ -307,7 +307,7 @@ def test_request_rejected_by_former_leader_is_resent() -> None:
 
 def test_forwarded_identity_is_signed_for_term_of_target_leader() -> None:
     class Changing(Standing):
-        """Another one leads as soon as somebody has looked."""
+        """Another server leads as soon as the role was read once."""
 
         lead = property(lambda self: self.leads.pop(0), lambda self, first: self.begin(first))
 

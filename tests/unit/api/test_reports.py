@@ -53,7 +53,7 @@ def _attempt(job_id: str, start_ms: int, end_ms: int, **changes: Any) -> Attempt
 
 
 def _rows() -> Iterator[Any]:
-    """Ada's job runs over midnight, Bob's fails in November; an array of Ada's is busy."""
+    """Ada's job runs over midnight, Bob's fails in November; an array of Ada's is running."""
     over = a_job(id="job-101", number=101, user="ada", tenant="vision", submit_ms=MIDNIGHT - HOUR)
     yield JobRow(
         job=over,

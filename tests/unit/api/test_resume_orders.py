@@ -20,7 +20,7 @@ OLD, NEW = (TERMINALS,), (TERMINALS, TRUSTS)
 
 
 class Site:
-    """A server that can be started again on its store, and one node that comes and goes."""
+    """A server that can be restarted on its store, and one node that connects and disconnects."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
@@ -38,7 +38,7 @@ class Site:
 
     @asynccontextmanager
     async def node(self, abilities: tuple[str, ...] = NEW) -> AsyncIterator["Stream"]:
-        """The stream of an agent that has said hello and is welcome."""
+        """The stream of an agent after hello and welcome."""
         stream = Stream(self, abilities)
         try:
             async with asyncio.timeout(60):
@@ -70,7 +70,7 @@ class Stream:
             self._says.task_done()
 
     async def reads(self, *, trusted: int = 0, healthy: bool = False, problem: str = "") -> None:
-        """A reading, and then all that was said has been taken in."""
+        """Send a reading, and wait until all messages are processed."""
         reading = pb.DeviceReading(index=0, healthy=healthy, why="XID 79", trusted=trusted)
         telemetry = pb.Telemetry(readings=[reading], problem=problem)
         self._says.put_nowait(pb.AgentMessage(telemetry=telemetry))

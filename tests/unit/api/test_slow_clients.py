@@ -29,7 +29,7 @@ def connected(lab: ApiLab) -> socket.socket:
 
 
 def answered(opened: socket.socket) -> bytes:
-    """All that comes until the server closes."""
+    """Everything received until the server closes."""
     found = b""
     while piece := opened.recv(65_536):
         found += piece
@@ -51,7 +51,7 @@ def test_missing_request_head_times_out(lab: ApiLab, sent: bytes) -> None:
 
 
 def drip(opened: socket.socket) -> None:
-    """Send a little again and again, until somebody hangs up."""
+    """Send a little repeatedly, until the server disconnects."""
     for _ in range(1_000):
         opened.sendall(b"X: y\r\n")
         time.sleep(0.05)

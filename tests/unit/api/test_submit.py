@@ -213,7 +213,7 @@ def test_submission_to_unknown_tenant_is_rejected(lab: ApiLab) -> None:
     assert (reply.status, reply.code) == (404, "not_found")
 
 
-# --- many at once
+# --- bulk submission
 
 
 def test_bulk_submission_is_json_array_or_lines(lab: ApiLab) -> None:
@@ -265,7 +265,7 @@ def test_shared_environment_is_stored_once_and_never_shown(lab: ApiLab) -> None:
         assert b"hidden-value" not in lab.get(f"/jobs/{job_id}").body
 
 
-# --- repeated
+# --- idempotency
 
 
 def test_repeated_submission_is_harmless(lab: ApiLab) -> None:
@@ -348,7 +348,7 @@ def test_failed_task_shows_status_and_exit_code(lab: ApiLab) -> None:
     assert lab.get("/tasks?status=nope").status == 400
 
 
-# --- bounds
+# --- limits
 
 
 def test_oversized_request_is_rejected() -> None:

@@ -53,7 +53,7 @@ def call_with(
     return lab.call(method, path, body, headers={"Authorization": f"Bearer {secret}"}, unix=False)
 
 
-# --- what is kept and shown
+# --- storage and display
 
 
 def test_secret_is_returned_once_and_only_hash_is_stored(lab: ApiLab) -> None:
@@ -107,7 +107,7 @@ def test_last_use_of_token_is_recorded(lab: ApiLab) -> None:
     raise AssertionError("its use was never noted")
 
 
-# --- what is not believed
+# --- rejected tokens
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_token_of_deleted_tenant_is_rejected(lab: ApiLab) -> None:
     assert (reply.status, reply.code) == (403, "wrong_tenant")
 
 
-# --- who may make what
+# --- who may create tokens
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_invalid_token_request_is_rejected(lab: ApiLab, asked: Any) -> None:
     assert (reply.status, reply.code) == (400, "invalid_request")
 
 
-# --- what they are good for
+# --- rights of tokens
 
 
 def test_viewer_token_changes_nothing(lab: ApiLab) -> None:

@@ -241,7 +241,7 @@ def test_all_without_jobs_says_so(
     assert capsys.readouterr() == ("", told)
 
 
-# --- one job
+# --- single jobs
 
 
 def test_show_prints_every_field(server: FakeServer, tell: Tell) -> None:
@@ -887,7 +887,7 @@ def test_attach_runs_command_named_by_server(server: FakeServer, tell: Tell) -> 
     assert "cannot run" in tell("attach", "1", code=1)
 
 
-# --- the machine
+# --- machine and cluster
 
 
 def test_gpus_are_shown_paused_and_resumed(server: FakeServer, tell: Tell) -> None:
@@ -1015,7 +1015,7 @@ def test_watch_ends_quietly(
     assert tell("status", "--watch", "--json").count('"resources"') == 2
 
 
-# --- everything
+# --- all commands
 
 
 def test_every_command_returns_3_without_server(

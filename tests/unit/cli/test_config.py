@@ -290,7 +290,7 @@ def test_rule_reads_only_its_declared_groups(groups: str, rule: Rule) -> None:
 
 
 class Reading:
-    """Settings that note which groups of theirs are read."""
+    """Settings that record which of their groups are read."""
 
     def __init__(self) -> None:
         self.read: set[str] = set()

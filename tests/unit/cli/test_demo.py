@@ -37,7 +37,7 @@ def test_demo_rejects_invalid_gpus_like_up(capfd: pytest.CaptureFixture[str]) ->
 
 
 class Accounts:
-    """A client that knows who used how much."""
+    """A client with usage by account."""
 
     def usage(self) -> dict[str, Any]:
         row = {"lost_gpu_hours": 0.0, "completed": 12, "failed": 0, "preemptions": 1}

@@ -30,7 +30,7 @@ Look = Callable[[Context], Iterator[Finding]]
 
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
-    """A state directory as it should be, and a machine without programs."""
+    """A valid state directory, and a machine without programs."""
     state = tmp_path / "s"
     state.mkdir(mode=0o700)
     return Context(
@@ -47,7 +47,7 @@ def with_settings(settings: Settings, **groups: dict[str, Any]) -> Settings:
 
 
 def said(look: Look, context: Context, *, status: str) -> Finding:
-    """The one line of that status; what is not well comes with what to do."""
+    """The one line of that status; a problem comes with a remedy."""
     lines = list(look(context))
     found = [line for line in lines if line.status == status]
     assert found, lines
@@ -107,7 +107,7 @@ def test_secrets_must_exist_and_be_private(context: Context, tmp_path: Path) -> 
     assert [line.status for line in checks.check_secrets(context)] == ["ok"]
 
 
-# --- the machine
+# --- machine and cluster
 
 
 def test_old_python_or_sqlite_is_problem(context: Context, monkeypatch: Any) -> None:
@@ -378,7 +378,7 @@ def test_inactive_or_missing_unit_is_reported(
     assert said(checks.check_service, as_root, status="ok")
 
 
-# --- as a whole
+# --- the command
 
 
 def tgpu(*words: str, **options: Any) -> "subprocess.CompletedProcess[str]":

@@ -28,7 +28,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
 
 @pytest.fixture
 def submitted(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> Submit:
-    """Submit with these words and return the body that reached the server."""
+    """Submit with these arguments and return the body that reached the server."""
 
     def submit(*words: str, command: str = "submit") -> Body:
         assert main([command, *words]) == 0
@@ -39,7 +39,7 @@ def submitted(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> Submit:
 
 @pytest.fixture
 def refused(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Submit with these words and return the refusal."""
+    """Submit with these arguments and return the error message."""
 
     def submit(*words: str, command: str = "submit") -> str:
         try:
@@ -348,7 +348,7 @@ def test_missing_job_file_is_not_taken_for_command(
 ) -> None:
     path = str(tmp_path / "jbo.yaml")
     assert refused(path) == f"{path}: file not found; check its name"
-    # A program may be called so all the same, in an image or after two dashes.
+    # A program may have this name in an image or after a double dash.
     assert submitted("--image", "busybox", path)["command"] == [path]
     assert submitted("--", path)["command"] == [path]
 

@@ -16,7 +16,7 @@ FAR = Address(host="head.lab", port=8080, tls=True)
 
 
 class Reached:
-    """What a client knows: nodes, and by which address the server was reached."""
+    """What a client knows: nodes, and the address of the server."""
 
     def __init__(self, address: Address, *nodes: dict[str, Any]) -> None:
         self.connection = self

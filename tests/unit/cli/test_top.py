@@ -204,7 +204,7 @@ def looking(count: int = 30, page: int = 10) -> State:
 
 
 def answered(state: State, count: int = 30) -> None:
-    """The server's answer to what the state asks for."""
+    """The server's answer to the query of the state."""
     every = [a_job(number) for number in range(1, count + 1)]
     query = state.query()
     for _ in range(2):

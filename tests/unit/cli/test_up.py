@@ -52,7 +52,7 @@ def test_second_scheduler_beside_system_one_is_warned_about(
         warn_of_shared_server(own)
         assert "warning: a server for all users is already running" in capsys.readouterr().err
         warn_of_shared_server(Paths(state=str(tmp_path), runtime=str(tmp_path)))
-    warn_of_shared_server(own)  # its socket is left, and nobody listens
+    warn_of_shared_server(own)  # its socket is left, and no process listens
     assert capsys.readouterr().err == ""
 
 
@@ -83,7 +83,7 @@ def test_invalid_gpu_declaration_is_rejected_at_once(
     "option", ["--simulate", "--state-dir", "--config", "--policy", "--node-name", "--log-level"]
 )
 def test_empty_option_value_is_rejected(option: str, command: str) -> None:
-    # Only read: were it taken, a real server would start in the usual place.
+    # Only parsed: executed, it would start a real server in the default place.
     _, parser = parser_for(command, COMMANDS[command])
     with pytest.raises(InvalidRequest, match=f"{option} is empty; is a variable not set"):
         parser.read([option, ""])

@@ -24,7 +24,7 @@ WHEN = "2026-01-31T18:00:00.000Z"
 
 
 class FakeServer:
-    """What the server knows, and what a test does to it."""
+    """The state of the server, and what a test does to it."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -50,7 +50,7 @@ class FakeServer:
         self.events: list[dict[str, Any]] = []
         self.closing = False
 
-    # --- what a test does
+    # --- for tests
 
     def change(self, job_id: str, **values: Any) -> None:
         with self.changed:
@@ -79,7 +79,7 @@ class FakeServer:
     ends: tuple[int, bytes, dict[str, Any]] | None = None
     first_state = "pending"
 
-    # --- what a request does
+    # --- requests
 
     def add(self, body: dict[str, Any]) -> dict[str, Any]:
         with self.changed:
@@ -164,7 +164,7 @@ class Handler(BaseHTTPRequestHandler):
         return "unix"
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def answer(self, status: int, body: Any) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -453,7 +453,7 @@ ROUTES: list[tuple[str, str, Any]] = [
 
 @contextmanager
 def a_server() -> Iterator[FakeServer]:
-    """A server on a socket of its own, for as long as the block lasts."""
+    """A server on its own socket, for the duration of the block."""
     with tempfile.TemporaryDirectory(prefix="tgpu-") as directory:
         fake = FakeServer(directory)
         handler = type("Bound", (Handler,), {"fake": fake})

@@ -139,6 +139,6 @@ def test_nothing_stays_open_when_server_does_not_close(
         answered = pool.submit(answer, listening)
         client = AsyncClient(f"https://localhost:{listening.getsockname()[1]}")
         assert asyncio.run(client.status()) == {}
-        gc.collect()  # what is left open is complained of here
+        gc.collect()  # asyncio warns about what is left open
         is_over.set()
         answered.result(20)

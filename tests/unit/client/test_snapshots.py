@@ -90,7 +90,7 @@ def test_neither_index_nor_work_tree_is_touched(repository: Path, shelf: Shelf) 
 
 
 def _of_git(repository: Path) -> dict[str, tuple[int, bytes]]:
-    """Every file that git keeps, with its time and content."""
+    """Every file in .git, with its time and content."""
     return {
         str(path): (path.stat().st_mtime_ns, path.read_bytes())
         for path in sorted((repository / ".git").rglob("*"))

@@ -17,7 +17,7 @@ from tests.builders import a_core, a_job
 
 
 class LostAnswer(MemoryStore):
-    """Keeps the end of what was held, and fails before it has said so."""
+    """Stores the end of an allocation, and fails before it has said so."""
 
     def commit(self, writes: list[Write]) -> int:
         last = super().commit(writes)
@@ -27,7 +27,7 @@ class LostAnswer(MemoryStore):
 
 
 async def one_held(loop: Loop, *, members: int = 1) -> str:
-    """The id of what is held, once a job with so many members, each on its own node, is placed."""
+    """The id of the allocation, once a job with so many members on separate nodes is placed."""
     for number in range(members):
         devices = (Device(index=0, model="A100", memory_mb=1000, uuid=f"g{number}"),)
         found = NodeReported(node_id=f"n{number}", cpu_milli=8000, memory_mb=8000, devices=devices)

@@ -25,7 +25,7 @@ NAMES = ("a", "known", "", "b", "known")
 
 
 def a_core(policy: str) -> tuple[Core, MemoryStore]:
-    """A cluster that has seen a job called `known`, and is full."""
+    """A full cluster with a job called `known` in its history."""
     core, store = Core(preset(policy), History()), MemoryStore()
     for message in (SetNode(a_node()), Submit(a_job(name="known"))):
         kept(core, store, message, 0)

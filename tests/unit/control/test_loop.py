@@ -295,7 +295,7 @@ def test_bug_during_reload_does_not_stop_scheduler(
 
 
 class Picky(Disk):
-    """A store that cannot keep what has an A in it, and makes a mistake over a B."""
+    """A store that rejects rows with an A, and raises a bug on a B."""
 
     def commit(self, writes: list[Write]) -> int:
         targets = {write.target for write in writes if isinstance(write, AuditRow)}
@@ -323,7 +323,7 @@ def test_invalid_audit_row_fails_alone(target: str, monkeypatch: pytest.MonkeyPa
 
 
 class SlowToRead(Disk):
-    """A store that is read only after somebody on the event loop has said so."""
+    """A store whose reads block until the event loop has run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -375,7 +375,7 @@ def test_orders_that_fail_on_unavailable_store_are_sent_after_reload() -> None:
 
 
 class Away(Disk):
-    """A store that is away for a while, in the middle of a commit."""
+    """A store that is unavailable for a while, in the middle of a commit."""
 
     def __init__(self) -> None:
         super().__init__()

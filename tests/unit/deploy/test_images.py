@@ -22,7 +22,7 @@ COMMANDS = {"server": register_server, "agent": register_agent, "health": regist
 
 
 def understood(words: list[str]) -> None:
-    """Fail unless the command line takes these words."""
+    """Fail unless the command line accepts these arguments."""
     assert words[0] == "tgpu"
     parser = ArgumentParser(exit_on_error=False)
     COMMANDS[words[1]](parser)
@@ -44,7 +44,7 @@ def test_image_runs_existing_commands_from_existing_files(path: Path) -> None:
         for source in line.split()[:-1]:
             made_by_build = source.startswith("dist/")
             assert made_by_build or (ROOT / source).is_file(), source
-    # What the images are made from is let through to their building.
+    # .dockerignore lets the files of the images through.
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert {"*", "!dist/*.whl", "!requirements/run.txt"} <= set(ignored)
 
@@ -84,7 +84,7 @@ def test_commands_in_server_container_find_server() -> None:
 @pytest.mark.parametrize("name", ["server-a", "server-b"])
 def test_compose_server_owns_its_volume_and_has_time_to_stop(name: str) -> None:
     service = COMPOSE["services"][name]
-    # A volume belongs to the image's user at first, and no server uses a directory of another's.
+    # A volume belongs to the image's user at first, and a server uses no directory of another user.
     assert "user" not in service
     assert "-o gpu-scheduler -g gpu-scheduler /var/lib/gpu-scheduler" in SERVER
     waits = load(None, environ={}).settings.scheduler.graceful_shutdown_timeout_s

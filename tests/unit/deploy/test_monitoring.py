@@ -27,7 +27,7 @@ class Told:
 
 @pytest.fixture(scope="module")
 def labels() -> dict[str, set[str]]:
-    """Every metric there is, with its labels, as a server that has worked tells them."""
+    """Every metric with its labels, as a server that has run jobs exports them."""
     with ApiLab(notifications=Told()) as lab:
         job = lab.submit(gpu_count=1)
         lab.start(job)

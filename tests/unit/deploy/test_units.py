@@ -30,7 +30,7 @@ def a_unit(path: Path) -> RawConfigParser:
 
 
 def complaints(directory: Path) -> list[str]:
-    """What systemd says about the units of this directory, and not about those that it needs."""
+    """What systemd reports about the units of this directory, without their dependencies."""
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("systemd-analyze is not here (Debian: package systemd)")
@@ -46,7 +46,7 @@ def complaints(directory: Path) -> list[str]:
 
 
 def copies(directory: Path) -> None:
-    """The units as they are, with a program that is here in place of one in /opt."""
+    """The real units, with an installed program in place of one in /opt."""
     for path in UNITS:
         text = path.read_text().replace(PROGRAM, "/bin/true")
         (directory / path.name).write_text(text)

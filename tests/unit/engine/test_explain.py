@@ -86,7 +86,7 @@ def test_rack_gang_reason_gives_capacity_of_best_rack() -> None:
 
 
 def test_job_not_yet_examined_gets_reason_from_state() -> None:
-    """As on a standby, or in the moments after a start."""
+    """As on a standby, or right after a start."""
     held = [running(a_job(number=9, gpus=4), on("n0", range(4)))]
     queue = [a_job(number=1, requeue_on_node_loss=True), a_job(number=2, gpus=4, members=2)]
     state = a_state(nodes=[a_node(gpus=4)], held=held, queue=queue)

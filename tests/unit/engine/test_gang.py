@@ -8,7 +8,7 @@ from tests.builders import a_cluster, a_job, a_mig_device, a_node, a_state, on, 
 
 
 def place(state: ClusterState, job: Job, **changes) -> list[str] | None:
-    """On which nodes the members get a place; the draft is kept."""
+    """The nodes of the members; the transaction is kept."""
     transaction = Transaction(state.index)
     grants = placer.place_gang(state.job_shape(job), transaction, state.index.find, **changes)
     assert grants is None or [grant.member for grant in grants] == list(range(len(grants)))

@@ -347,7 +347,7 @@ def test_minimum_bandwidth_excludes_slower_devices() -> None:
     assert take(index, gpus=2, min_bandwidth_gbps=300) == ("n1", [0, 1])
 
 
-# --- wishes
+# --- constraints
 
 
 def test_only_allowed_devices_are_taken() -> None:
@@ -395,7 +395,7 @@ def test_memory_per_gpu_excludes_smaller_devices() -> None:
     assert take(index, gpus=1, gpu_memory_mb_per_gpu=60_000) is None
 
 
-# --- what takes no work
+# --- unavailable devices and nodes
 
 
 @pytest.mark.parametrize(
@@ -442,7 +442,7 @@ def test_draining_node_keeps_its_holdings() -> None:
     assert index.free_devices == 2
 
 
-# --- nodes come and go
+# --- adding and removing nodes
 
 
 def test_removed_node_takes_no_jobs_and_frees_its_ordinal() -> None:

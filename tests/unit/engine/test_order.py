@@ -102,7 +102,7 @@ def test_protected_job_ranks_above_all_levels() -> None:
     assert PROTECTED_LEVEL < 0
 
 
-# --- small functions
+# --- functions
 
 
 @pytest.mark.parametrize(("number", "expected"), [(0, 0), (1, 0), (2, 1000), (3, 1500), (4, 2000)])

@@ -8,7 +8,7 @@ from gpu_scheduler.model.snapshot import PoolQuota
 
 
 def due(online: int, batch: int, usable: int, *, elastic: bool = True) -> tuple[int, int]:
-    """Of 32 GPUs, in GPUs."""
+    """The guarantees of 32 GPUs, in GPUs."""
     pools = {
         Pool.ONLINE: PoolQuota(pool=Pool.ONLINE, percent=online, elastic=elastic),
         Pool.BATCH: PoolQuota(pool=Pool.BATCH, percent=batch, elastic=elastic),

@@ -41,7 +41,7 @@ def decided(state: ClusterState) -> Plan:
 
 
 def low(number: int, *places, **changes) -> Running:
-    """A job of a low class that holds these places for a day to come."""
+    """A job of a low class that holds these places for another day."""
     of_running = {
         name: changes.pop(name)
         for name in (
@@ -68,7 +68,7 @@ def victims(*held: Running, job=None, policy: Policy = CLASS, **changes) -> list
     return evicted(decided(a_state(policy=policy, held=held, **(values | changes))))
 
 
-# --- grounds
+# --- preemption reasons
 
 
 @pytest.mark.parametrize(("gap", "stops"), [(499, []), (500, ["j8"]), (501, ["j8"])])
@@ -208,7 +208,7 @@ def test_postponed_reservation_is_due_since_first_promised_time() -> None:
     assert victims(held, job=job, reservations=[put_off]) == ["j8"]
 
 
-# --- who is left alone
+# --- jobs that are not preempted
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_job_over_quota_preempts_nothing() -> None:
     assert victims(held, tenants=[a_tenant(id="vision", gpus=0)]) == []
 
 
-# --- the cheapest
+# --- cost of victims
 
 
 def test_latest_started_job_is_first_victim() -> None:

@@ -12,7 +12,7 @@ from tests.builders import a_job, a_state
 
 
 def numbers(merge: Merge) -> list[int]:
-    """Everything that comes up, leaving each behind."""
+    """All jobs in merge order."""
     found = []
     while (entry := merge.next()) is not None:
         found.append(entry.number)

@@ -236,7 +236,7 @@ def test_full_pool_reason_shows_fractional_gpus() -> None:
     )
 
 
-# --- what was lent
+# --- reclaiming
 
 
 def test_reclaimable_is_what_is_held_beyond_quota() -> None:
@@ -312,7 +312,7 @@ def test_plain_job_has_one_member_or_none() -> None:
     assert admission.most_members(a_job(gpus=2), HOUR) == 0
 
 
-# --- never
+# --- requests that are never admitted
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def decided(state: ClusterState, now_ms: int = 0) -> Plan:
 
 
 def reserved(plan: Plan) -> dict[str, tuple[int, list[str]]]:
-    """When and where jobs have a place reserved."""
+    """Time and place of the reservations of jobs."""
     return {
         r.job_id: (r.at_ms, [placement.node_id for placement in r.placements])
         for r in plan.reservations

@@ -35,7 +35,7 @@ def decided(state: ClusterState) -> Plan:
 
 
 def batch(number: int, *places: Any, start_ms: int = 0, **changes: Any) -> Running:
-    """A batch job of user `ben` that holds these places for a day to come."""
+    """A batch job of user `ben` that holds these places for another day."""
     values = {"number": number, "user": "ben", "members": len(places), "gpus": 1}
     return running(a_job(**(values | changes)), *places, start_ms=start_ms, end_ms=NOW + DAY)
 
@@ -59,7 +59,7 @@ def test_free_place_is_reserved_and_cheapest_job_is_preempted_anywhere() -> None
 
 
 def test_node_is_chosen_by_total_cost_of_all_victims() -> None:
-    """On n0 one makes room who holds little CPU, so that another one would have to leave too."""
+    """On n0 the victim holds little CPU, so that another one would have to be preempted too."""
     held = [
         batch(7, on("n0", [0]), cpus=1, start_ms=NOW - HOUR),
         batch(8, on("n1", [0]), cpus=8, start_ms=NOW - 2 * HOUR),

@@ -187,7 +187,7 @@ def test_whole_devices_have_one_score_per_node() -> None:
     assert fragments.gradient(a_vector((500, 1000)), a_shape(gpus=1)) == (50, -1)
 
 
-# --- worth
+# --- balance cost
 
 
 def test_usual_cpu_per_gpu_is_half_of_requests_in_half_core_steps() -> None:
@@ -236,7 +236,7 @@ def test_tie_rule_depends_only_on_free_capacity() -> None:
     assert one == other
 
 
-# --- choosing
+# --- choice of places
 
 
 @pytest.mark.parametrize("ranking", SCORED)
@@ -251,7 +251,7 @@ def test_every_ranking_places_all_jobs_that_fit(ranking: Ranking) -> None:
 
 @pytest.mark.parametrize("ranking", SCORED)
 def test_nodes_with_equal_shares_may_differ_in_memory(ranking: Ranking) -> None:
-    """Half of each GPU is free, but of the first one most of the memory is taken."""
+    """Half of each GPU is free, but most of the memory of the first one is used."""
     policy = a_policy(name=ranking.value, typical_shapes=(typical(share=500),))
     held = [
         running(a_job(number=8, gpus=0.5), on("n0", {0: 500}, gpu_memory_mb=GPU_MB - 1000)),
@@ -321,7 +321,7 @@ def test_device_with_held_memory_is_not_free(ranking: Ranking) -> None:
 @pytest.mark.parametrize("ranking", SCORED)
 @pytest.mark.parametrize("seed", range(5))
 def test_place_is_found_if_and_only_if_one_exists(ranking: Ranking, seed: int) -> None:
-    """Against asking every node, while shares, memory, slices and whole devices come and go."""
+    """Compared with asking every node, while shares, memory, slices and whole devices change."""
     chance = Random(seed)
     state = a_state(
         policy=a_policy(name=ranking.value, typical_shapes=(typical(), typical(share=500))),

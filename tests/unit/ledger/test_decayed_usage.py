@@ -21,7 +21,7 @@ def some_shares(half_life_ms: int = WEEK, recent_half_life_ms: int = 600_000) ->
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[int, int]]:
-    """Times and changes of what is held; the amount held never falls below nothing."""
+    """Times and changes of holdings; the amount held is never negative."""
     history: list[tuple[int, int]] = []
     now_ms, held = draw(st.integers(0, 10**6)), 0
     for _ in range(draw(st.integers(1, 12))):

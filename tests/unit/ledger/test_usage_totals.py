@@ -23,7 +23,7 @@ ADA = ("vision", "ada")
 
 
 def charged(charges: list[UsageInterval], period: Period = Period.MONTH) -> UsageTotals:
-    """Totals in which every allocation has begun where its first interval starts."""
+    """Totals in which every allocation started with its first interval."""
     accounts = UsageTotals(period)
     starts: dict[str, int] = {}
     for interval in charges:
@@ -37,7 +37,7 @@ def charged(charges: list[UsageInterval], period: Period = Period.MONTH) -> Usag
 
 
 def so_far(interval: UsageInterval, end_ms: int) -> UsageInterval:
-    """What the same allocation had used at an earlier moment."""
+    """The same allocation, as charged up to an earlier time."""
     return replace(interval, end_ms=end_ms, outcome=None, lost_ms=0)
 
 

@@ -15,7 +15,7 @@ from gpu_scheduler.logging_setup.rotating_file import RotatingFile, format_line
 
 
 def lines(directory: Path, name: str = "log") -> list[dict[str, object]]:
-    """All lines, the oldest first; every one of them must be JSON."""
+    """All lines, the oldest first; each must be JSON."""
     files = sorted(directory.glob(f"{name}*"), key=lambda file: -int(file.suffix[1:] or 0))
     return [json.loads(line) for file in files for line in file.read_text().splitlines() if line]
 

@@ -349,7 +349,7 @@ def test_program_that_dies_late_is_reaped_later_without_waiting(
     killed: list[int] = []
 
     async def scenario() -> None:
-        # As with one that hangs in the kernel: it was killed, and is still there.
+        # As with a process that hangs in the kernel: it was killed, and still exists.
         monkeypatch.setattr(delivery.os, "killpg", lambda pid, _: killed.append(pid))
         with pytest.raises(DeliveryFailed, match="took longer"):
             await Senders(settings).send("t", DOCUMENT, AT_MS)

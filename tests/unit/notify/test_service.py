@@ -59,7 +59,7 @@ class Disk(SqliteStore):
 
 
 class House:
-    """A loop with one node, and notifications that follow it."""
+    """A control loop with one node, and notifications that follow it."""
 
     def __init__(self, store: Store, settings: NotificationSettings) -> None:
         self.store = store
@@ -115,7 +115,7 @@ def in_house(
         store = Disk(tmp_path / "store.db")
         house = House(store, settings)
         await house.loop.apply(SetNode(a_node()))
-        # It has begun to listen once a cursor could be read; so it is after this.
+        # It listens once a cursor could be read, which is so after this.
         await asyncio.sleep(0)
         try:
             await test(house)
@@ -241,7 +241,7 @@ def test_target_that_is_down_does_not_delay_others(tmp_path: Path) -> None:
 
 
 def test_restart_neither_loses_nor_repeats_stored_notifications(tmp_path: Path) -> None:
-    """The receiver is away, the server dies, something happens that nobody has looked at yet."""
+    """The receiver is down, the server dies, and an event happens that was not processed yet."""
     with HttpReceiver() as receiver:
         receiver.status = 503
         settings = told(receiver, "end")
@@ -262,7 +262,7 @@ def test_restart_neither_loses_nor_repeats_stored_notifications(tmp_path: Path) 
             again = House(store, settings)
             await again.loop.apply(SetNode(a_node()))
             await again.until(lambda: len(set(receiver.ids())) == 2, "both")
-            told = len(receiver.got)  # once more, what the dead server had not written down
+            told = len(receiver.got)  # repeated, because the dead server had not recorded it
             third = await again.submit()
             await again.ran(third)
             await again.until(lambda: len(set(receiver.ids())) == 3, "the third")

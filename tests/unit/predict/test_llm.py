@@ -302,7 +302,7 @@ def test_compressed_caches_and_nested_configurations_are_supported() -> None:
     assert shape_of({"text_config": CONFIG}) == shape_of(CONFIG)
 
 
-# --- where it fits, and what a job asks for
+# --- GPUs and job requests
 
 
 def test_fewest_gpus_come_first() -> None:

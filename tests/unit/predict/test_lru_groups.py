@@ -29,5 +29,5 @@ def test_endless_names_do_not_fill_memory() -> None:
         history.end(a_job(name=f"run-{number}"), MINUTE, 0)
     assert len(history._mean._groups) == MAX_GROUPS
     assert len(history._quantiles._groups) == MAX_GROUPS
-    # The name is forgotten; what the user's jobs of that size do is known all the same.
+    # The name is forgotten; the history of the user's jobs of that size is not.
     assert history.expect(a_job(name="first"), 0) == history.expect(a_job(name="never seen"), 0)

@@ -14,7 +14,7 @@ NEXT = LeaderLease(term=2, holder="b", address="http://b:1", agents="b:2", left_
 
 
 class LeadershipStatus:
-    """A server that has led."""
+    """A former leader."""
 
     def __init__(
         self, lead: LeaderLease, *, is_late: bool = False, is_leaving: bool = False
@@ -34,7 +34,7 @@ class LeadershipStatus:
 
 
 async def said_to_an_agent(standing: LeadershipStatus) -> str:
-    """Where it is sent."""
+    """The redirect target."""
     gate = AgentGate()
     gate.election = cast(Any, standing)
     async with asyncio.timeout(LONG_S):

@@ -15,7 +15,7 @@ LONG_S = 60.0
 
 
 class Table:
-    """The row that all servers ask, on a clock that a test can move."""
+    """The lease row, on a clock that a test can move."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -75,7 +75,7 @@ class TableLease:
             table.holder, table.until = "", 0.0
 
     def unregister(self) -> None:
-        """Nobody counts."""
+        """No servers are registered here."""
 
     def cluster_secret(self) -> bytes:
         return b"s" * 32
@@ -85,7 +85,7 @@ class TableLease:
 
 
 class Candidate:
-    """A server that takes part."""
+    """A server that takes part in the election."""
 
     def __init__(self, table: Table, name: str, *, uses_renewal_thread: bool = False) -> None:
         self.elector = LeaderElector(
@@ -229,7 +229,7 @@ def test_suspended_leader_does_not_trust_its_lease_until_it_is_renewed() -> None
         async with taking_part(a):
             await until(lambda: a.told == ["begin 1"])
             assert a.elector.is_held
-            # Frozen: time goes on, and nothing else does.
+            # Frozen: time advances, and nothing else does.
             table.now += 5.5
             assert not a.elector.is_held, "a little earlier than the lease really ends"
             table.term, table.holder, table.until = 2, "b", table.now + 6
@@ -383,7 +383,7 @@ def test_standby_hesitates_only_until_it_has_seen_a_leader() -> None:
 
 
 def busy_until(true: Callable[[], bool], seconds: float) -> bool:
-    """Keep the event loop from its work until something is seen, or for so long."""
+    """Block the event loop until a condition holds, or for so long."""
     end = time.monotonic() + seconds
     while not true() and time.monotonic() < end:
         time.sleep(0.005)

@@ -62,7 +62,7 @@ def test_command_that_dies_late_is_reaped_later_without_waiting(
         with monkeypatch.context() as kernel:
             kernel.setattr(os, "killpg", lambda *_: None)
             child.close()
-        os.kill(pid, signal.SIGKILL)  # it is still there
+        os.kill(pid, signal.SIGKILL)  # it still exists
         async with asyncio.timeout(60):
             while os.path.exists(f"/proc/{pid}"):  # noqa: ASYNC110, ASYNC240, PTH110
                 await asyncio.sleep(0.01)

@@ -16,7 +16,7 @@ WAITING = 5
 
 
 async def told_turns() -> tuple[int, set[str]]:
-    """How often others had a turn while expected starts were worked out, and who was told one."""
+    """The number of event-loop turns during the forecasts, and the jobs that got one."""
     loop = Loop(MemoryStore(), a_core, lambda: 0)
     loop.start()
     await loop.apply(SetNode(a_node(gpus=1)))

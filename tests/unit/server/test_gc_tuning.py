@@ -14,7 +14,7 @@ from gpu_scheduler.store.rows import NewJobs
 
 
 class Knot:
-    """Holds itself."""
+    """A reference cycle."""
 
     def __init__(self) -> None:
         self.me = self

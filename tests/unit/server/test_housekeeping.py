@@ -14,7 +14,7 @@ START_MS = 1_800_000_000_000
 
 
 def an_old_log(logs: Path, job_id: str) -> None:
-    """Written to for the last time when the jobs were submitted."""
+    """Last written when the jobs were submitted."""
     directory = logs / job_id
     directory.mkdir()
     log = directory / f"{job_id}.1.0.log"

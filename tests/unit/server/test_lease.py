@@ -22,7 +22,7 @@ __all__ = ["database_url"]
 
 
 class House:
-    """One database, and servers that want to lead."""
+    """One database, and servers that compete for the lease."""
 
     def __init__(self, url: str) -> None:
         self.address = address_of(url, statement_timeout_s=2.0)

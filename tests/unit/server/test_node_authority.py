@@ -10,7 +10,7 @@ from gpu_scheduler.store.memory import MemoryStore
 
 
 class Away(MemoryStore):
-    """A store that is away when it is asked for the first time."""
+    """A store that is unavailable at the first query."""
 
     asked = 0
 

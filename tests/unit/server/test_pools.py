@@ -13,7 +13,7 @@ from tests.builders import a_core
 
 
 def started_with(*starts: PolicySettings) -> tuple[dict[str, int], Sequence[dict[str, object]]]:
-    """What the pools have after these starts of one server, and what it said at the last one."""
+    """The pools after these starts of one server, and its log of the last one."""
 
     async def run() -> tuple[dict[str, int], Sequence[dict[str, object]]]:
         store = MemoryStore()

@@ -12,7 +12,7 @@ from gpu_scheduler.server.ha.role import ReplicatedRole
 
 
 def a_role(work: asyncio.Event) -> ReplicatedRole:
-    """One that takes part in who leads until something happens."""
+    """A role whose election runs until something happens."""
     role = ReplicatedRole(cast(Any, None), AgentGate(), cast(Any, None), lambda _: None)
 
     async def take_part() -> None:

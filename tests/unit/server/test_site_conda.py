@@ -26,7 +26,7 @@ def a_file(path: Path) -> Path:
 
 
 def an_environment(prefix: Path) -> Path:
-    """What `conda create` leaves, as far as anybody looks at it."""
+    """The files that `conda create` makes, as far as they are checked."""
     a_file(prefix / "conda-meta/history")
     a_file(prefix / "bin/python3.11")
     (prefix / "bin/python").symlink_to("python3.11")
@@ -36,7 +36,7 @@ def an_environment(prefix: Path) -> Path:
 
 
 class Site:
-    """A conda of the site with two environments, scripts that may run, and ben's own place."""
+    """A conda of the site with two environments, allowed scripts, and ben's own directory."""
 
     def __init__(self, place: Path) -> None:
         self.conda = an_environment(place / "conda")

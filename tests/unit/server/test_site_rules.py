@@ -49,7 +49,7 @@ def test_job_over_process_limit_is_rejected() -> None:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A directory that is allowed, beside one of a user who tries to get round the rule."""
+    """An allowed directory beside one of a user who tries to get round the rule."""
     for name in ("allowed/train.py", "allowed/run", "home/evil.py", "home/python"):
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)

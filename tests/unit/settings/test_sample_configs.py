@@ -14,7 +14,7 @@ UNITS = Path(__file__).parents[3] / "deploy" / "systemd"
 
 
 def with_examples(text: str) -> str:
-    """The file with every setting that is commented out switched on; prose begins with '# '."""
+    """The file with every commented-out setting enabled; prose begins with '# '."""
     return re.sub(r"^( +)#(?! )", r"\1", text, flags=re.MULTILINE)
 
 

@@ -45,7 +45,7 @@ def postgres() -> Iterator[str]:
 
 
 def filled(store: Store, rows: list[Write]) -> None:
-    """Some rows, and always jobs in the archive, a launch, history and records."""
+    """Some rows, always with archived jobs, a launch, history and audit records."""
     names = ("plain", "with \0 and \x01\x02", "ünïcödé 漢字", "tab\tnew\nline\\")
     ended = [
         JobRow(
@@ -67,7 +67,7 @@ def filled(store: Store, rows: list[Write]) -> None:
 
 
 def everything(store: Store) -> dict[str, Any]:
-    """All that can be read."""
+    """Everything that can be read."""
     jobs = store.find_jobs(JobQuery(archived=True, limit=10_000))
     return {
         "jobs": jobs,
@@ -156,7 +156,7 @@ def test_copy_needs_empty_database(tmp_path: Path, postgres: str) -> None:
 def test_copy_that_differs_keeps_nothing(
     tmp_path: Path, postgres: str, monkeypatch: pytest.MonkeyPatch, to_postgres: bool
 ) -> None:
-    """A row that changes on its way is found by the comparison, and all is taken back."""
+    """The comparison finds a row that changed on its way, and everything is rolled back."""
     store = SqliteStore(tmp_path / "a.db")
     filled(store, [])
     store.close()
@@ -289,7 +289,7 @@ def test_backup_is_made_while_server_writes_and_is_startable(tmp_path: Path) -> 
     numbers = {row.job.number for row in restored.jobs()}
     assert numbers >= set(before)
     assert numbers <= set(written) | {902, 903}
-    # What was submitted after the backup left logs under its numbers: nobody gets them again.
+    # Jobs submitted after the backup left logs under their numbers, which are not reused.
     assert restored.next_number() == max(numbers) + 1 + sqlite_copy.JOB_NUMBER_GAP
     restored.close()
     assert check(target).problems == ()

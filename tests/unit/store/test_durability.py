@@ -21,17 +21,17 @@ KILLS = examples(20)
 
 
 def run_and_kill(path: Path, chance: random.Random) -> int:
-    """Let a process write, kill it at a random moment, and return the last batch it promised."""
+    """Let a process write, kill it at a random moment, and return the last acknowledged batch."""
     command = [sys.executable, "-m", "tests.unit.store.writing_process", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None
         for _ in range(chance.randint(1, 6)):
             said = process.stdout.readline()
             assert said, "the writing process ended by itself"
-        time.sleep(chance.random() * 0.01)  # the moment is what is tried here
+        time.sleep(chance.random() * 0.01)  # the moment is what is tested here
         os.kill(process.pid, signal.SIGKILL)
         lines = (said + process.stdout.read()).split(b"\n")
-    # A line that was cut off was not a promise.
+    # A truncated line is no acknowledgement.
     return max(int(line) for line in lines[:-1])
 
 

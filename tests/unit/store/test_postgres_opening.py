@@ -172,7 +172,7 @@ def test_several_hosts_are_tried_until_one_is_writable(database_url: str) -> Non
 
 @pytest.fixture(scope="module")
 def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OwnPostgres, Path]]:
-    """A server with a certificate of localhost, that lets nobody in without encryption."""
+    """A server with a certificate of localhost that requires encryption."""
     folder = tmp_path_factory.mktemp("tls")
     certificate, key = make_certificate(folder)
     with a_server() as server:

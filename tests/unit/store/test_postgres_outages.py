@@ -66,7 +66,7 @@ def store(url: str, opened: Opener) -> PostgresStore:
 
 @contextmanager
 def lost_on_the_way(proxy: Proxy, what: str, store: PostgresStore) -> Iterator[Future[int]]:
-    """A second commit, of which the request or the answer was lost; nobody gets through since."""
+    """A second commit, of which request or answer was lost; no connection succeeds since."""
     proxy.lose = what
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(store.commit, batch(2))
@@ -258,7 +258,7 @@ def test_commit_that_never_arrived_is_detected_on_live_connection(
 def test_lost_commit_is_distinguished_from_later_commit_of_another_server(
     url: str, proxy: Proxy, opened: Opener
 ) -> None:
-    """The next leader writes while we are cut off; its commits must not be taken for ours."""
+    """The next leader writes while we are disconnected; its commits must not be taken for ours."""
     store, other = opened(url, proxy.port), opened(url)
     store.commit(batch(1))
     with lost_on_the_way(proxy, "request", store) as answer:

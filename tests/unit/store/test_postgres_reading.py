@@ -31,7 +31,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def store(url: str) -> Iterator[PostgresStore]:
-    """Many jobs that wait, one that runs, one that has ended."""
+    """Many waiting jobs, one that runs, one that has ended."""
     store = PostgresStore(address_of(url))
     jobs = tuple(a_job(number=n, id=f"job-{n}", name=f"n{n}") for n in range(1, JOBS + 1))
     launch = Launch(argv=("x",), workdir="/w")

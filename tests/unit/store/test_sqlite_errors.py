@@ -228,7 +228,7 @@ def refused(store: SqliteStore, numbers: range) -> SchedulerError:
 
 
 def check_unharmed(store: SqliteStore) -> None:
-    """After a refused batch there is nothing of it, and the next one is kept."""
+    """After a rejected batch there is nothing of it, and the next one is stored."""
     assert [row.job.number for row in store.jobs()] == [1]
     assert (store.next_number(), store.last_event(), store.environment("e")) == (2, 1, None)
     assert store.count_states() == {JobState.PENDING: 1}

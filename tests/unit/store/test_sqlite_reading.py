@@ -23,7 +23,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """A small cluster at work, opened as the sqlite3 program would."""
+    """A small busy cluster, opened as the sqlite3 program would."""
     store = SqliteStore(tmp_path / "scheduler.db")
     half = a_job(number=2, id="job-2", gpus=0.5, command=("python", "train.py"))
     allocation = running(half, on("n0", {3: 500}), start_ms=HOUR_MS).allocation

@@ -23,7 +23,7 @@ def a_batch(batch: int) -> list[Write]:
         writes.append(JobRow(job=job, state=JobState.PENDING))
         writes.append(LaunchRow(job.id, Launch(argv=("run", str(number)))))
         writes.append(EventRow(at_ms=batch, kind="submitted", job_id=job.id))
-    # A job of the batch before ends, so that rows are changed as well.
+    # A job of the previous batch ends, so that rows are changed as well.
     if batch:
         ended = a_job(number=BATCH * batch, id=f"job-{BATCH * batch}", name=f"batch {batch - 1}")
         writes.append(JobRow(job=ended, state=JobState.COMPLETED, end_ms=batch))

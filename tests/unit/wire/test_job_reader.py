@@ -297,14 +297,14 @@ def test_all_other_fields_are_read() -> None:
 def test_job_without_gpu_and_cpu_counts_as_one_core_and_may_use_more(
     fields: dict[str, Any], cpu_milli: int, is_limited: bool
 ) -> None:
-    """Else an array of a million such tasks would start at once."""
+    """Otherwise an array of a million such tasks would start at once."""
     made = read(**fields)
     assert made.job.members[-1].cpu_milli == cpu_milli
     assert made.launch.limits_cpu is is_limited
 
 
 def alone(found: tuple[Submission, str, tuple[str, ...]]) -> Submission:
-    """What a job has for itself, put into what it has in common with others."""
+    """The individual fields of a job, merged into the common ones."""
     common, name, argv = found
     job = replace(common.job, name=name, command=argv)
     return Submission(job, replace(common.launch, argv=argv), common.environment)
@@ -356,7 +356,7 @@ def test_identical_objects_are_read_as_if_each_were_one_request() -> None:
 def test_doubtful_object_is_left_to_full_validation(
     fields: dict[str, Any],
 ) -> None:
-    """Also beside others that Python finds equal to it."""
+    """Also beside others that compare equal in Python."""
     reader = a_reader()
     reader.read_json_object({"command": ["a"], "hold": True})
     reader.read_json_object({"command": ["a"], "gpu_count": 1})

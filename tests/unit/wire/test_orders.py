@@ -15,7 +15,7 @@ from tests.builders import a_job
 def test_default_core_is_no_cpu_limit_and_requested_cores_are(
     is_limited: bool, cpu_milli: int, told: int
 ) -> None:
-    """As for another member, or since an update."""
+    """As for another member, or after an update."""
     placement = Placement(member=0, node_id="n0", devices=(), cpu_milli=cpu_milli, memory_mb=0)
     allocation = Allocation(
         id="j1.1", job_id="j1", attempt=1, placements=(placement,), start_ms=0, task=None

@@ -10,7 +10,7 @@ def found(*uuids: str) -> NodeInventory:
 
 
 class Machine:
-    """A kernel and a driver that tell what a test says, and count how often the driver is asked."""
+    """A fake kernel and driver that count the driver queries."""
 
     def __init__(self) -> None:
         self.gpus = ("a",)
@@ -27,7 +27,7 @@ class Machine:
         )
 
     def asked_within(self, seconds: int) -> int:
-        """How often the driver is asked if somebody looks every second."""
+        """The number of driver queries with one scan per second."""
         before = self.asked
         for _ in range(seconds):
             self.now_s += 1

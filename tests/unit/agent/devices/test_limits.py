@@ -12,7 +12,7 @@ from tests.fakes.nvml import FakeNvml
 
 
 class Clock:
-    """Time that passes only when told."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -22,7 +22,7 @@ class Clock:
 
 
 class Flaky:
-    """A source that fails while `error` is set, and waits while `gate` is closed."""
+    """A source that fails while `error` is set, and blocks while `gate` is closed."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None

@@ -126,7 +126,7 @@ def test_readings_follow_changes(source: NvmlSource, fake_nvml: FakeNvml) -> Non
     assert reading.utilisation_percent == 97
     assert (reading.power_mw, reading.power_limit_mw) == (391_000, 400_000)
     assert (reading.sm_clock_mhz, reading.memory_clock_mhz) == (1410, 1593)
-    assert reading.throttle_reasons == 0x20  # idleness, bit 0, is no reason to worry
+    assert reading.throttle_reasons == 0x20  # idleness, bit 0, is no throttle reason to report
     assert reading.ecc_errors == 2
     assert reading.fault == ""
 
@@ -229,7 +229,7 @@ def test_gpu_lost_from_start_keeps_its_index(source: NvmlSource, fake_nvml: Fake
 
 
 def test_xid_is_reported_once_for_its_gpu(source: NvmlSource, fake_nvml: FakeNvml) -> None:
-    fake_nvml.xid(1, 31)  # before anybody listened
+    fake_nvml.xid(1, 31)  # before any listener was registered
     source.find()
     fake_nvml.xid(6, 79)
     fake_nvml.xid(6, 45)

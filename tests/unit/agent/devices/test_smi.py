@@ -101,7 +101,7 @@ def test_field_unknown_to_old_driver_is_left_out(smi: FakeSmi) -> None:
     assert source.read()[0].temperature_c == 35
     asked = len(smi.calls)
     source.read()
-    assert len(smi.calls) == asked + 2  # it is not tried again with the field
+    assert len(smi.calls) == asked + 2  # the field is not requested again
 
 
 def test_own_processes_are_attributed(smi: FakeSmi) -> None:

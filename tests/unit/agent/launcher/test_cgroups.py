@@ -48,7 +48,7 @@ def test_own_cgroups_are_read_by_controller() -> None:
 
 
 def a_tree(directory: Path) -> Path:
-    """A directory that looks like a delegated v2 group with two processes in it."""
+    """A directory that looks like a delegated v2 cgroup with two processes in it."""
     inside = directory / "service"
     inside.mkdir()
     (inside / "cgroup.controllers").write_text("cpuset cpu memory pids\n", encoding="ascii")
@@ -75,7 +75,7 @@ def test_delegated_cgroup_is_emptied_for_its_children(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("uid", "own", "expected"),
     [
-        # systemd starts root's service again in /service, which must therefore stay undivided.
+        # systemd restarts root's service in /service, which must therefore stay undivided.
         (0, "/service", ""),
         (0, "/service/supervisors", "/service"),
         (0, "/elsewhere/supervisors", ""),
@@ -176,7 +176,7 @@ def test_only_device_nodes_have_device_numbers(tmp_path: Path) -> None:
 
 
 def test_device_filter_denies_closed_devices_and_allows_the_rest() -> None:
-    """Run it by hand: the few instructions that it uses."""
+    """Interpret the few instructions that it uses."""
     code = device_filter.instructions([("c", 195, 0), ("c", 195, 3), ("b", 8, 0)])
 
     def allowed(kind: int, major: int, minor: int) -> bool:

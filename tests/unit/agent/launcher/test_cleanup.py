@@ -20,7 +20,7 @@ from gpu_scheduler.agent.work import Over, Work
 def test_processes_found_only_by_scan_are_scanned_twice(
     facts: dict[str, bool], expected: int
 ) -> None:
-    """A scan can miss a process that forks meanwhile, and devices must not be given out then."""
+    """A scan can miss a process that forks meanwhile, and devices must not be reallocated then."""
     scanned: list[Attempt] = []
 
     def leftovers(attempt: Attempt) -> set[int]:

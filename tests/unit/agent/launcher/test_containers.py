@@ -26,7 +26,7 @@ NONE = "Error: no such container tgpu-a"
 
 
 class Node:
-    """A launcher's parts on virtual time, and an engine that is asked and answers when told to."""
+    """Parts of a launcher on virtual time, and an engine that answers when told to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
         self.now_ms = 1_000_000
@@ -38,7 +38,7 @@ class Node:
         self.restart()
 
     def restart(self) -> PendingRemovals:
-        """What a launcher does that comes after another: all but the journal is new."""
+        """The start of the next launcher: all but the journal is new."""
         self.timers: list[Timer] = []
         self.asked: list[tuple[tuple[str, ...], Callable[[bool, str], None]]] = []
         self.journal = Journal(str(self.path))
@@ -62,7 +62,7 @@ class Node:
         return self.timers[-1]
 
     def passes(self, wait_ms: int) -> None:
-        """So much time goes by."""
+        """Advance the time."""
         self.now_ms += wait_ms
         for timer in [timer for timer in self.timers if timer.due_ms <= self.now_ms]:
             self.timers.remove(timer)
@@ -80,7 +80,7 @@ class Node:
         return attempt
 
     def answer(self, well: bool, text: str = "") -> str:
-        """The engine answers; the container that it was asked about."""
+        """The engine answers; returns the container in question."""
         argv, done = self.asked.pop(0)
         done(well, text)
         return argv[-1]
@@ -135,7 +135,7 @@ def test_next_launcher_continues_with_same_command(node: Node) -> None:
     node.restart()
     node.passes(MAX_REMOVAL_PAUSE_MS)
     assert node.answer(True) == "a"
-    node.left("b")  # whose record takes that of the end of the first one along
+    node.left("b")  # its record is written together with the end of the first one
     assert node.answer(True) == "b"
     node.restart()
     node.passes(MAX_REMOVAL_PAUSE_MS)

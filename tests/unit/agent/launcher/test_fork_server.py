@@ -19,7 +19,7 @@ PID = 4242
 def answers(
     monkeypatch: pytest.MonkeyPatch, asked: list[bool], clone: Callable[..., int]
 ) -> list[int]:
-    """Ask for a child with a control group or without one, one after the other."""
+    """Request children with and without a cgroup, one after the other."""
     monkeypatch.setattr(ctypes, "PyDLL", lambda *_, **__: SimpleNamespace(syscall=clone))
     ours, its = socket.socketpair()
     with ours, its:

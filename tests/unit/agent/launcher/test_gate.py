@@ -6,7 +6,7 @@ from gpu_scheduler.agent.work import Work
 
 
 class Gang:
-    """Three members; `steps` has the reason with which each one's step was called."""
+    """Three members; `steps` has the reason passed to each callback."""
 
     def __init__(self) -> None:
         self.members = [self._member(number) for number in range(3)]

@@ -13,7 +13,7 @@ from gpu_scheduler.agent.spawn.spawner import Launch, Spawner
 def test_helper_that_cannot_start_without_descriptors_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A container's job waits for this answer: without one it would never be over."""
+    """The job of a container waits for this answer: without one it would never end."""
 
     def no_more(_: int) -> tuple[int, int]:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

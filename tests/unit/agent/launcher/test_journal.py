@@ -31,7 +31,7 @@ def keep(journal: Journal, *numbers: int) -> None:
 
 
 def failing(number: int) -> Callable[..., None]:
-    """A call that the system refuses."""
+    """A system call that fails."""
 
     def fail(*_: object) -> None:
         raise OSError(number, os.strerror(number))
@@ -193,7 +193,7 @@ def test_failed_sync_removes_only_records_waiting_for_it(
 
 
 def test_records_after_torn_end_are_readable(tmp_path: Path) -> None:
-    """Where a journal cannot be written anew, what comes after a crash goes on in the old file."""
+    """Where a journal cannot be rewritten, records after a crash go to the old file."""
     journal = a_journal(tmp_path)
     keep(journal, 1)
     with Path(journal.path).open("r+b") as file:
@@ -210,7 +210,7 @@ def test_records_after_torn_end_are_readable(tmp_path: Path) -> None:
 def test_failed_truncation_loses_one_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file system that has become read-only refuses the cut as it refuses the write."""
+    """A read-only file system rejects truncation as it rejects writes."""
     journal = a_journal(tmp_path)
     keep(journal, 1)
     events: list[str] = []

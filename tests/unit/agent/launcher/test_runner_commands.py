@@ -101,7 +101,7 @@ def test_container_without_gpus_gets_none(monkeypatch: pytest.MonkeyPatch) -> No
 def test_podman_uses_any_available_init_and_fails_without_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first process of a container would not end by a signal of its own."""
+    """The first process of a container would not end by its own signal."""
     runner = an_engine("/usr/bin/podman", monkeypatch)
     assert "--init" in runner.command(WORK, {}).argv
     monkeypatch.setattr(container, "_PODMAN_INITS", (str(tmp_path / "none"),))

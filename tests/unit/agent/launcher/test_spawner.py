@@ -13,9 +13,9 @@ from gpu_scheduler.agent.spawn.spawner import Launch, Spawned, Spawner
 
 
 class Forks(ForkServer):
-    """Answers in the order of the questions, as the real one does; the first fork fails.
+    """Answers in the order of the requests, as the real one does; the first fork fails.
 
-    Each child says its pid at its gate.
+    Each child writes its pid at its gate.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -39,7 +39,7 @@ class Forks(ForkServer):
 
 
 def test_failed_fork_does_not_mix_up_other_answers() -> None:
-    """Whoever hears of the failure may fork at once, as for an epilog."""
+    """The callback of a failure may fork at once, as for an epilog."""
     heard: dict[str, Spawned | OSError] = {}
 
     def launch(name: str) -> Launch:
@@ -67,7 +67,7 @@ def test_failed_fork_does_not_mix_up_other_answers() -> None:
 def test_every_request_fails_without_descriptors(
     has_fork_server: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who is not told keeps what it holds for the child, its log for one, and is short for good."""
+    """A caller without an answer would keep what it holds for the child, such as its log."""
     heard: list[Spawned | OSError] = []
 
     def no_more() -> tuple[socket.socket, socket.socket]:

@@ -16,7 +16,7 @@ from gpu_scheduler.agent.work import Work
 def test_timers_of_unkillable_process_do_not_accumulate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The kernel may keep it for weeks, as over a file server that is gone."""
+    """The kernel may keep such a process for weeks, as on a vanished file server."""
     monkeypatch.setattr(stop, "KILL_RETRY_MS", 0)
     looks: list[Attempt] = []
 
