@@ -1,6 +1,6 @@
 """Builders for tests: each sets only the fields that the test is about.
 
-Amounts are as people write them: GPUs (also 0.5 or 1.5), cores, hours; times are in milliseconds.
+Amounts are in natural units: GPUs (also 0.5 or 1.5), cores, hours; times are in milliseconds.
 """
 
 from collections.abc import Iterable, Mapping

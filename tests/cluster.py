@@ -1,8 +1,7 @@
 """A real cluster on this machine: `tgpu server` and `tgpu agent` processes with declared GPUs.
 
-Ports and directories are private to it. A server that is started again has its old ports, so that
-agents find it; nobody else gets them meanwhile. Everything is seen from outside: commands, the
-client, processes.
+Ports and directories are private to it. A restarted server keeps its ports, so that agents find it.
+Everything is observed from outside: commands, the client, processes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A real cluster with several servers: `tgpu server` processes on one PostgreSQL, and agents.
 
-Everything is seen from outside. A server that is started again has its old ports and directory.
+Everything is observed from outside. A restarted server keeps its ports and directory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Ports for processes that start later than their port is chosen, or restart on the same port.
 
-The kernel gives out ports of a range of its own, also while somebody is away who wants to have the
-same one back. These are outside of it, and of the one in which gangs meet (from 20,000 on); every
-worker of the suite has some of its own.
+The kernel assigns ephemeral ports to any process, even one that a stopped process wants back. These
+ports are outside of that range and of the rendezvous range of gangs (from 20,000 on); every worker
+of the suite has its own.
 """
 
 import os

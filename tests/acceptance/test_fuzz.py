@@ -1,7 +1,7 @@
 """Fuzzing: whatever a socket receives, server and launcher answer or disconnect, and continue.
 
-Bodies are broken in their structure here (test_openapi draws from the description
-itself); requests and orders are broken down to their bytes. The cases are the same in every run.
+Bodies are malformed in their structure here (test_openapi draws from the document itself); requests
+and orders are malformed down to their bytes. The cases are the same in every run.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Gangs over real agents: prepared on all nodes and committed, or no member runs.
 
-A prolog lets a test hold back or refuse single members, by files of their numbers.
+A prolog lets a test hold or reject single members, by files named after their numbers.
 """
 
 import json

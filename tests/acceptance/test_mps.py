@@ -1,6 +1,6 @@
 """Shares of a GPU by NVIDIA's Multi-Process Service: real daemons, users and variables.
 
-The driver and the control program are fakes, see tests/fakes; all else is real.
+The driver and the control program are fakes, see tests/fakes; everything else is real.
 """
 
 import json

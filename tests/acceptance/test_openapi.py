@@ -1,8 +1,8 @@
 """The server answers every request as its OpenAPI document says.
 
-Schemathesis draws cases from the description itself, the same ones on every run: valid ones and
-broken ones. No answer may be a server error, and each must have a status, a media type and a form
-that the description names; what the description forbids must be refused.
+Schemathesis draws valid and invalid cases from the document, the same ones on every run. No answer
+may be a server error, and each must have a documented status, media type and schema; what the
+document forbids must be rejected.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """The example scripts resume after a real preemption without repeating work.
 
-The libraries are stand-ins (`tests/fakes/ml`), the scripts are those of `examples/resume`.
+The libraries are fakes (`tests/fakes/ml`), the scripts are those of `examples/resume`.
 """
 
 import json

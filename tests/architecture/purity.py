@@ -1,6 +1,6 @@
 """Forbidden operations of the core, found in its syntax tree.
 
-Source text in, findings out. The core (model, engine, ledger) has no clock, no chance, no id
+Source text in, findings out. The core (model, engine, ledger) has no clock, no randomness, no id
 making, no logging, no I/O and no async; and it never depends on the order of a set.
 """
 

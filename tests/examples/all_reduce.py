@@ -1,8 +1,8 @@
 """The start of a distributed training in plain Python: rendezvous, exchange, reduce.
 
-Rank 0 listens at MASTER_ADDR:MASTER_PORT, as the store of torch.distributed does; all ranks come,
-say who they are, and get the sum of what all said. Prints one line, and ends with 0 if all is well.
-With STAY=1 it then waits to be stopped.
+Rank 0 listens at MASTER_ADDR:MASTER_PORT, as the store of torch.distributed does; all ranks
+connect, send their values, and get the sum. Prints one line, and exits with 0 on success. With
+STAY=1 it then waits to be stopped.
 """
 
 import json

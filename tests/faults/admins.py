@@ -1,7 +1,7 @@
 """Simulated admins: they drain nodes, pause GPUs, make reservations and retry failed jobs.
 
-What they decide holds: nothing is placed on a node that is closed, or on GPUs that are kept for
-somebody else. In the end everything is open again. Beside them there are elastic gangs.
+Their decisions hold: nothing is placed on a closed node, or on GPUs that are reserved for others.
+In the end everything is open again. The same worlds have elastic gangs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Record what really happened, as reported by the simulated machines, and check the guarantees.
 
-Nothing here asks the scheduler what it believes, except at the end, when everything has come to
-rest and what is stored must agree with what was seen.
+The scheduler's own state is read only at the end, when everything has settled and the stored state
+must agree with the observations.
 """
 
 from __future__ import annotations

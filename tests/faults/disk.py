@@ -1,7 +1,7 @@
 """The committed rows of a server, which outlive it, and commits that fail.
 
-The rows outlive every server. A commit takes its time; it may fail, it may be kept although its
-answer is lost, and a server may die while one is under way: then it is kept, or it is not.
+The rows outlive every server. A commit takes time; it may fail, it may succeed although its answer
+is lost, and a server may die during one: then it is kept, or it is not.
 """
 
 from __future__ import annotations

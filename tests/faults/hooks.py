@@ -1,7 +1,7 @@
 """Prologs and epilogs that fail on some nodes for a while, and admins who resume such nodes.
 
-Only some worlds have them. All chance for them is their own, so that all other worlds stay as they
-were.
+Only some worlds have them. They have their own random source, so that all other worlds stay the
+same.
 """
 
 from __future__ import annotations

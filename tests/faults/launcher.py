@@ -1,8 +1,8 @@
 """A model of the launcher: the same orders, reports and records, with simulated processes.
 
-What it promises is what the real one does. A record is on disk before its command begins; an end
-is written before it is told, and on disk a moment later; so a launcher that dies forgets nothing,
-and a machine that dies forgets at most the last ends, whose exit codes are then unknown.
+It gives the same guarantees as the real one. A record is on disk before its command starts; an end
+is written before it is reported, and synced a moment later. So a launcher that dies forgets
+nothing, and a machine that dies forgets at most the last ends, whose exit codes are then unknown.
 """
 
 from __future__ import annotations

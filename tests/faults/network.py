@@ -1,9 +1,9 @@
 """A network between nodes and servers that delays, cuts and loses, on virtual time.
 
-A connection is two pipes. What goes into a pipe comes out in order, and late; while the link is cut
-it waits, as TCP sends it again. When a connection breaks, what was under way is lost, and each end
-learns of that by itself, at times that differ: so a server may still read what an agent said on its
-old connection when the new one is open already.
+A connection is two pipes. A pipe delivers in order and late; while the link is cut it waits, as
+with TCP retransmission. When a connection breaks, data in transit is lost, and each end learns of
+that at its own time: a server may still read what an agent sent on its old connection when the new
+one is open already.
 """
 
 from __future__ import annotations

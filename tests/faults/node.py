@@ -1,7 +1,7 @@
 """A machine: processes on its GPUs, a disk, clocks, a launcher model and the real agent.
 
-It can lose power, be started again, have its agent or launcher killed, and its agent frozen. Each
-process that begins and ends is told to the audit by the machine itself.
+It can lose power, restart, have its agent or launcher killed, and its agent frozen. The machine
+itself reports each start and end of a process to the audit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A core restored from the store equals the live one.
 
-Every so many commits a fresh core is filled from what is stored, and held against the living one.
-Only of a server that is alone: of several, nobody but themselves knows whose commit it was.
+Every so many commits a fresh core is restored from the store and compared with the live one. Only
+for a single server: with several, the committing server is unknown.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Simulated users of services: they create, update, scale and delete them.
 
-A replica is a process that can be used after a while. Some end by themselves a few times before
-they stay. When nothing breaks any more each service must come back to its number; then it is
-deleted, and nothing of it may run on.
+A replica is a process that is ready after a while. Some exit a few times before they stay. When
+there are no more faults each service must return to its number of replicas; then it is deleted, and
+nothing of it may run on.
 """
 
 from __future__ import annotations

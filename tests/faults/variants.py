@@ -1,7 +1,7 @@
 """Schedulers broken on purpose, each in one way, to show that the audit detects it.
 
-Each variant patches a single decision of the real code, or of what stands for a real part, for as
-long as its block lasts.
+Each variant patches a single decision of the real code, or of a model of a real part, for the
+duration of its block.
 """
 
 from __future__ import annotations

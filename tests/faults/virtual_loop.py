@@ -1,11 +1,11 @@
 """An asyncio event loop on virtual time, whose parts can be killed and frozen.
 
-Nothing waits: when nothing is ready, the clock goes on to the next timer. There are no threads, no
-sockets and no chance, so the same program does the same things in the same order, always.
+Nothing waits: when nothing is ready, the clock advances to the next timer. There are no threads,
+sockets or randomness, so the same program always does the same things in the same order.
 
-Whatever runs belongs to a part (an agent, a server), which its context names. What a dead part
-still had to do is never done, not even its `finally` blocks: that is what SIGKILL is like. What a
-frozen part has to do is done when it thaws.
+Everything that runs belongs to a part (an agent, a server), which its context names. Pending work
+of a dead part is never done, not even its `finally` blocks, as with SIGKILL. Pending work of a
+frozen part is done when it thaws.
 """
 
 from __future__ import annotations

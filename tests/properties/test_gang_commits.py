@@ -1,8 +1,8 @@
 """Gangs over nodes with broken streams, killed servers and members that fail at any moment.
 
-The control loop and the server's side of the protocol are the real ones, on virtual time; nodes are
-modelled by what their launchers promise: prepared work runs after a commit and not before, and what
-is over stays over. Messages are said and heard one by one, as the example wants it.
+The control loop and the server's side of the protocol are real, on virtual time. Nodes are modelled
+by the guarantees of their launchers: a prepared job runs only after a commit, and what has ended
+stays ended. Messages are sent and received one by one, as the example says.
 """
 
 from __future__ import annotations

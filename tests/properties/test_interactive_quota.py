@@ -1,8 +1,7 @@
 """Guarantee: at its own limit, an interactive job preempts only batch jobs of its tenant.
 
-No other tenant's job is ever stopped for it, no limit is exceeded by it, and nobody is stopped in
-vain. Tenants here allow any number of preemptions, so nothing but the grounds themselves ends
-circles.
+No job of another tenant is preempted for it, no limit is exceeded, and no preemption is in vain.
+Tenants here allow any number of preemptions, so only the preemption rules prevent cycles.
 """
 
 from collections import Counter

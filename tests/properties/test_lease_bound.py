@@ -1,8 +1,8 @@
 """The server waits long enough for leases, however nodes, network, clocks and servers behave.
 
-The real `LivenessTimers` count on a loop of virtual time. A node keeps its lease by its own clock,
-which runs a little faster or slower; its messages and the server's replies take any time. The
-server restarts at any moment, without memory of what was granted.
+The real `LivenessTimers` run on virtual time. A node keeps its lease by its own clock, which runs a
+little faster or slower; its messages and the server's replies take any time. The server restarts at
+any moment, without memory of what was granted.
 """
 
 from __future__ import annotations

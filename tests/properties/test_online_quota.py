@@ -1,6 +1,6 @@
 """Guarantee: at its own limit, online work within its guarantee reclaims only lent capacity.
 
-That is batch work of its own tenant. No limit is exceeded by it, and nobody is stopped in vain.
+That is batch work of its own tenant. No limit is exceeded, and no preemption is in vain.
 """
 
 from hypothesis import given, settings

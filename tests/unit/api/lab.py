@@ -1,6 +1,6 @@
 """A real server on a private port and socket, in its own thread, with a real control loop.
 
-Only the nodes are missing: tests say what an agent would have said.
+Only the nodes are missing: tests send the messages of an agent.
 """
 
 import asyncio
