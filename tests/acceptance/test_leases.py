@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.agent.launcher import lease_files, processes
+from gpu_scheduler.agent.launcher import lease_watchdog, processes
 from gpu_scheduler.agent.launcher.lease_watchdog import PID_FILE, Watchdog
 from gpu_scheduler.agent.launcher.loop import now_ms
 from gpu_scheduler.agent.launcher_client import OrderRefused
@@ -47,7 +47,7 @@ def belonging(rig: Rig, name: str) -> set[int]:
 
 def until_ms(rig: Rig) -> int:
     """When the lease of the only leased job expires, as its watchdog reads it."""
-    (lease,) = lease_files.read_all(str(rig.directory / "agent"))
+    (lease,) = lease_watchdog.read_leases(str(rig.directory / "agent"))
     return lease.until_ms
 
 
@@ -104,7 +104,7 @@ def test_job_runs_only_while_its_lease_is_renewed() -> None:
         assert (over.signal, over.stopped_by, over.ran) == (signal.SIGKILL, "lease", True)
         assert now_ms() >= asked_ms + 3_000, "it had been renewed"
         assert not belonging(rig, "job-1.1")
-        assert lease_files.read_all(str(rig.directory / "agent")) == []
+        assert lease_watchdog.read_leases(str(rig.directory / "agent")) == []
 
     with_launcher(scenario)
 
@@ -256,7 +256,7 @@ def test_watchdog_spares_process_that_reuses_pid(tmp_path: Path) -> None:
         form = {"boot": processes.boot_id(), "pid": stranger.pid, "ticks": 1, "uid": os.getuid()}
         for number, boot in enumerate((processes.boot_id(), "another run of the machine")):
             groups = {"groups": (), "kill": (), **form, "boot": boot}
-            lease_files.write(str(tmp_path), (f"job-{number}.1", 0), 1, groups)
+            lease_watchdog.write_lease(str(tmp_path), (f"job-{number}.1", 0), 1, groups)
         watchdog = Watchdog(str(tmp_path), "mark")
         for _ in range(5):
             watchdog.check()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.agent.cgroups.groups import PREFIX
+from gpu_scheduler.agent.cgroups import PREFIX
 from gpu_scheduler.agent.spawn.prefork import MAX_FREE
 from tests.launcher_rig import AS_ROOT, Rig, with_launcher
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gpu_scheduler.agent.accounts import Account
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.source import DetectedDevice, NodeInventory
+from gpu_scheduler.agent.machine import Account
 from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.agent.work import Work
 from tests.faults.audit import Audit, Run

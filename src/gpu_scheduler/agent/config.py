@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from gpu_scheduler.agent.machine import replace_file
 from gpu_scheduler.model.errors import InvalidInput
 
 AGENT_LOCK = "agent.lock"
@@ -82,11 +82,7 @@ class AgentConfig:
 
     def write(self, path: Path) -> None:
         """Write the file atomically, readable only by its owner."""
-        fresh = path.with_name(f"{path.name}.new")
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(asdict(self), file, indent=1)
-        fresh.replace(path)
+        replace_file(path, json.dumps(asdict(self), indent=1))
 
     @classmethod
     def read(cls, path: Path) -> AgentConfig:

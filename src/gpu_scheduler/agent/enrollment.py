@@ -33,6 +33,7 @@ from cryptography.x509.oid import NameOID
 
 from gpu_scheduler import __version__
 from gpu_scheduler.agent.config import AgentConfig
+from gpu_scheduler.agent.machine import replace_file
 from gpu_scheduler.agent.server_link import Credentials, open_channel
 from gpu_scheduler.model.errors import ClusterError, InvalidInput, InvalidRequest
 from gpu_scheduler.settings.trusted_files import read_trusted
@@ -175,7 +176,7 @@ class Identity:
 
     def write(self, directory: Path) -> None:
         """Write identity.json atomically, readable only by its owner."""
-        _write_secret(directory / IDENTITY_FILE, json.dumps(asdict(self)))
+        replace_file(directory / IDENTITY_FILE, json.dumps(asdict(self)), sync=True)
 
     @classmethod
     def read(cls, directory: Path) -> Identity | None:
@@ -244,7 +245,7 @@ def joining_key(directory: Path, known: Identity | None) -> ec.EllipticCurvePriv
         if known is None or text != known.key:
             return _private_key(text)
     key = ec.generate_private_key(ec.SECP256R1())
-    _write_secret(file, _key_text(key))
+    replace_file(file, _key_text(key), sync=True)
     return key
 
 
@@ -318,17 +319,6 @@ def _key_text(key: ec.EllipticCurvePrivateKey) -> str:
 def _private_key(text: str) -> ec.EllipticCurvePrivateKey:
     key = serialization.load_pem_private_key(text.encode(), None)
     return cast(ec.EllipticCurvePrivateKey, key)
-
-
-def _write_secret(target: Path, text: str) -> None:
-    """Write a file atomically, readable only by its owner."""
-    fresh = target.with_name(f"{target.name}.new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(target)
 
 
 def _request(key: ec.EllipticCurvePrivateKey, node: str) -> bytes:

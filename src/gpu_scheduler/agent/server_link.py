@@ -1,4 +1,4 @@
-"""The agent's link to its servers: gRPC channels, the message stream, and the newest leader term.
+"""The agent's link to its servers: gRPC channels, the stream, the leader term and the messages.
 
 Over a network a server must present a certificate of the cluster's authority, and the agent answers
 the server's challenge with its own key. A program that runs server and agent in one process passes
@@ -13,11 +13,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import grpc
+from google.protobuf.message import Message
 
+from gpu_scheduler.agent.devices.source import NodeInventory
+from gpu_scheduler.agent.machine import replace_file
+from gpu_scheduler.agent.work import Began, Over, Prepared, Report, Saved
 from gpu_scheduler.model.errors import ClusterError
+from gpu_scheduler.model.measurements import NodeReadings
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.handshake import CHALLENGE, SERVER_NAME, leader_in_reason
 from gpu_scheduler.wire.orders import SESSION_METHOD
@@ -25,6 +30,7 @@ from gpu_scheduler.wire.orders import SESSION_METHOD
 if TYPE_CHECKING:
     from gpu_scheduler.agent.enrollment import Identity, KeyRenewer
 
+M = TypeVar("M", bound=Message)
 MESSAGE_BYTES = 64 << 20
 OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
@@ -186,9 +192,6 @@ class _AuthenticatedStream:
         return cast(AsyncIterator[pb.ServerMessage], aiter(self._call))
 
 
-FILE = "term"
-
-
 class LeaderTerm:
     """The newest leader term that this node has obeyed; orders of an older leader are rejected.
 
@@ -198,7 +201,7 @@ class LeaderTerm:
 
     def __init__(self, directory: Path | None) -> None:
         """Read the term from the directory; without one nothing is stored."""
-        self._file = None if directory is None else directory / FILE
+        self._file = None if directory is None else directory / "term"
         self.newest = 0
         if self._file is not None and self._file.exists():
             text = self._file.read_text(encoding="ascii", errors="replace").strip()
@@ -223,14 +226,100 @@ class LeaderTerm:
     def _store(self, term: int) -> None:
         if self._file is None:
             return
-        fresh = self._file.with_name(f"{FILE}.new")
-        with fresh.open("w", encoding="ascii") as file:
-            file.write(f"{term}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._file)
+        replace_file(self._file, f"{term}\n", sync=True)
         directory = os.open(self._file.parent, os.O_RDONLY)
         try:
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+# The messages to the server, made from the agent's values
+
+
+def _message(kind: type[M], value: object, **others: Any) -> M:
+    """A message with the fields that a value has under the same names, and with `others`."""
+    names = kind.DESCRIPTOR.fields_by_name.keys() - others.keys()
+    return kind(**{name: getattr(value, name) for name in names}, **others)
+
+
+def fact_from(report: Report, now_ms: int) -> pb.Fact:
+    """The message for a report; `now_ms` is the node's clock, for the age of the report."""
+    fact = pb.Fact(at_ms=report.at_ms, allocation_id=report.allocation_id, member=report.member)
+    ago_ms = max(0, now_ms - report.at_ms)
+    match report:
+        case Prepared():
+            fact.prepared.CopyFrom(pb.Prepared(port=report.port))
+        case Began():
+            fact.began.CopyFrom(pb.Began(pid=report.pid))
+        case Over():
+            fact.over.CopyFrom(_message(pb.Over, report, ago_ms=ago_ms))
+        case Saved():
+            fact.saved.CopyFrom(pb.Saved(ago_ms=ago_ms))
+    return fact
+
+
+def add_report(known: list[Report], report: Report) -> bool:
+    """Add a report to those of a member, in the order to send them; True if it is new.
+
+    Each kind of report occurs once; of checkpoint reports (`Saved`) only the newest is kept.
+    """
+    last = next((old for old in known if type(old) is type(report)), None)
+    if last is not None:
+        if not isinstance(report, Saved) or report.at_ms <= last.at_ms:
+            return False
+        known.remove(last)
+    known.append(report)
+    known.sort(key=lambda one: isinstance(one, Over))
+    return True
+
+
+def reports_to_repeat(reports: list[Report]) -> list[Report]:
+    """The reports for a server that may know none of them; `Prepared` is obsolete after a start."""
+    has_started = any(not isinstance(report, Prepared) for report in reports)
+    return [report for report in reports if not (has_started and isinstance(report, Prepared))]
+
+
+def inventory_of(found: NodeInventory, unfit: str = "") -> pb.Inventory:
+    """The message for an inventory; `unfit` says why no job can start on the node now."""
+    return _message(
+        pb.Inventory,
+        found,
+        labels=dict(found.labels),
+        numa_nodes=found.fabric.numa_nodes,
+        direct_storage=found.fabric.direct_storage,
+        adapters=[_message(pb.Adapter, adapter) for adapter in found.fabric.adapters],
+        unfit=unfit,
+        devices=[
+            _message(
+                pb.Device,
+                device,
+                mig_slices=[
+                    pb.MigSlice(profile=piece.profile, count=len(piece.uuids), uuids=piece.uuids)
+                    for piece in device.mig_slices
+                ],
+            )
+            for device in found.devices
+        ],
+    )
+
+
+def lost_slice_message(node: str, index: int, profile: str) -> str:
+    """The warning for a job whose MIG slice was destroyed, in the words of a lost GPU."""
+    return (
+        f"GPU {index} of {node} cannot be trusted any more: its MIG slice {profile} is not there "
+        "any more"
+    ).replace("  ", " ")
+
+
+def telemetry_of(telemetry: NodeReadings) -> pb.Telemetry:
+    """The message for one reading of all devices."""
+    readings = [
+        _message(
+            pb.DeviceReading,
+            reading,
+            processes=[_message(pb.DeviceProcess, process) for process in reading.processes],
+        )
+        for reading in telemetry.readings
+    ]
+    return pb.Telemetry(at_ms=telemetry.at_ms, problem=telemetry.problem, readings=readings)

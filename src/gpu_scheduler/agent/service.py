@@ -21,7 +21,6 @@ from pathlib import Path
 import structlog
 
 from gpu_scheduler import __version__
-from gpu_scheduler.agent.accounts import Account, AccountLookupTimeout
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.monitor import DeviceMonitor, DevicePoller
 from gpu_scheduler.agent.devices.source import NodeInventory
@@ -32,14 +31,13 @@ from gpu_scheduler.agent.jobs.orders import NoFreeSlice, OrderTranslator, PortTa
 from gpu_scheduler.agent.jobs.probes import ReadinessProber
 from gpu_scheduler.agent.jobs.terminals import Terminals
 from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
-from gpu_scheduler.agent.machine import DiskHealth, LocalMachine, Machine, may_be_disk_failure
-from gpu_scheduler.agent.messages import (
-    add_report,
-    fact_from,
-    inventory_of,
-    lost_slice_message,
-    reports_to_repeat,
-    telemetry_of,
+from gpu_scheduler.agent.machine import (
+    Account,
+    AccountLookupTimeout,
+    DiskHealth,
+    LocalMachine,
+    Machine,
+    may_be_disk_failure,
 )
 from gpu_scheduler.agent.server_link import (
     BROKEN,
@@ -48,7 +46,13 @@ from gpu_scheduler.agent.server_link import (
     ServerConnector,
     ServerRejected,
     Stream,
+    add_report,
     error_text,
+    fact_from,
+    inventory_of,
+    lost_slice_message,
+    reports_to_repeat,
+    telemetry_of,
 )
 from gpu_scheduler.agent.work import NOT_BEGUN, Began, Over, Prepared, Report, Work
 from gpu_scheduler.model.measurements import NodeReadings

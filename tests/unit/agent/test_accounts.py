@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_scheduler.agent.accounts import (
+from gpu_scheduler.agent.devices.host import Host
+from gpu_scheduler.agent.machine import (
     CACHE_TTL_S,
     Account,
     AccountCache,
     AccountLookupTimeout,
     look_up_account,
 )
-from gpu_scheduler.agent.devices.host import Host
 
 ANN, BOB = 4201, 4202
 TIMEOUT_S = 1.0

@@ -15,15 +15,14 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from gpu_scheduler.agent import accounts
-from gpu_scheduler.agent.accounts import Account
+from gpu_scheduler.agent import machine
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.source import NodeInventory
 from gpu_scheduler.agent.jobs.logs import CHUNK
 from gpu_scheduler.agent.jobs.mps import Mps
 from gpu_scheduler.agent.jobs.orders import OrderTranslator
 from gpu_scheduler.agent.launcher_client import Held, Launcher
-from gpu_scheduler.agent.machine import LocalMachine, Machine
+from gpu_scheduler.agent.machine import Account, LocalMachine, Machine
 from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.agent.work import Began, Report, Saved, Work
 from gpu_scheduler.wire import agent_pb2 as pb
@@ -224,7 +223,7 @@ def a_start_of_lost_user(name: str) -> pb.ServerMessage:
 def test_failed_user_lookup_fails_only_jobs_of_that_user(
     directory: Path, answers: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accounts, "LOOKUP_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(machine, "LOOKUP_TIMEOUT_S", 1.0)
 
     async def test(server: OneServer, launcher: QuietLauncher) -> None:
         server.says.put_nowait(a_start_of_lost_user("job-1"))

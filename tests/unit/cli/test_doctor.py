@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.agent.cgroups.groups import Mounts
+from gpu_scheduler.agent.cgroups import Mounts
 from gpu_scheduler.cli.admin import doctor
 from gpu_scheduler.cli.admin import doctor_checks as checks
 from gpu_scheduler.cli.admin.doctor import Context, Finding

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_scheduler.agent.accounts import call_with_timeout
+from gpu_scheduler.agent.machine import call_with_timeout
 from gpu_scheduler.model.node import Adapter
 
 MOST_NAMES = 1024

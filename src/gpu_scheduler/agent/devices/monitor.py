@@ -29,6 +29,7 @@ from gpu_scheduler.agent.devices.source import (
     Process,
     Reading,
 )
+from gpu_scheduler.agent.machine import replace_file
 from gpu_scheduler.model.measurements import DeviceProcess, DeviceReading, NodeReadings
 from gpu_scheduler.wire import agent_pb2 as pb
 
@@ -416,13 +417,9 @@ class _HealthFile:
         text = json.dumps({"boot_id": self._boot_id, "devices": devices})
         if text == self._written or not (devices or self._written or self._path.exists()):
             return
-        try:
-            fresh = self._path.with_name(f"{self._path.name}.new")
-            fresh.write_text(text, encoding="utf-8")
-            fresh.replace(self._path)
-        except OSError:
-            return
-        self._written = text
+        with contextlib.suppress(OSError):
+            replace_file(self._path, text)
+            self._written = text
 
 
 class DevicePoller:

@@ -19,12 +19,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 import structlog
 
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.jobs.environment import PLAIN_PATH, WHOLE_MILLI
 from gpu_scheduler.agent.launcher.processes import all_pids, user_of
 from gpu_scheduler.agent.launcher_client import OrderRefused
+from gpu_scheduler.agent.machine import replace_file
 from gpu_scheduler.agent.work import Work, WorkDevice
 
 PROGRAM = "nvidia-cuda-mps-control"
@@ -228,10 +230,8 @@ class Mps:
     def _store(self) -> None:
         """Write the file; on a full disk the state stays in memory only."""
         content = [asdict(daemon) for daemon in self._daemons.values()]
-        fresh = self._state.with_name(f"{self._state.name}.new")
         with contextlib.suppress(OSError):
-            fresh.write_text(json.dumps(content), encoding="utf-8")
-            fresh.replace(self._state)
+            replace_file(self._state, json.dumps(content))
 
 
 def mps_for(config: AgentConfig, launcher: CommandRunner, *, is_real: bool) -> Mps:
@@ -264,18 +264,7 @@ def _daemon_pids(daemon: Daemon) -> list[int]:
 def _load(state: Path) -> dict[str, Daemon]:
     """The stored daemons; an unreadable file counts as empty."""
     try:
-        stored = json.loads(state.read_text(encoding="utf-8"))
-        daemons = [
-            Daemon(
-                device=str(one["device"]),
-                uid=int(one["uid"]),
-                gid=int(one["gid"]),
-                user=str(one["user"]),
-                directory=str(one["directory"]),
-                works=[(str(name), int(member)) for name, member in one["works"]],
-            )
-            for one in stored
-        ]
-    except (OSError, ValueError, TypeError, KeyError):
+        daemons = msgspec.json.decode(state.read_bytes(), type=list[Daemon])
+    except (OSError, msgspec.MsgspecError):
         return {}
     return {daemon.device: daemon for daemon in daemons}

@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpu_scheduler.agent.accounts import Account
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.source import DetectedDevice, DetectedSlice, NodeInventory
 from gpu_scheduler.agent.jobs.environment import (
@@ -31,6 +30,7 @@ from gpu_scheduler.agent.jobs.environment import (
     work_devices,
 )
 from gpu_scheduler.agent.jobs.network import free_port, interface_of, is_free
+from gpu_scheduler.agent.machine import Account, replace_file
 from gpu_scheduler.agent.work import Work, WorkTerminal
 from gpu_scheduler.wire import agent_pb2 as pb
 
@@ -167,10 +167,8 @@ class Assignments:
             "slices": slices,
             "profiles": profiles,
         }
-        fresh = self._file.with_name(f"{ASSIGNMENTS_FILE}.new")
         with suppress(OSError):
-            fresh.write_text(json.dumps(content), encoding="utf-8")
-            fresh.replace(self._file)
+            replace_file(self._file, json.dumps(content))
 
 
 class NoFreeSlice(Exception):

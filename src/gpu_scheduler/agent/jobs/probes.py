@@ -21,8 +21,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import msgspec
 import structlog
 
+from gpu_scheduler.agent.machine import replace_file
 from gpu_scheduler.agent.work import Work
 from gpu_scheduler.wire import agent_pb2 as pb
 
@@ -292,30 +294,15 @@ class ReadinessProber:
 
         On a full disk the targets stay in memory only.
         """
-        fresh = self._file.with_name(f"{TARGETS_FILE}.new")
-        text = json.dumps([asdict(target) for target in self._targets.values()])
         with suppress(OSError):
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-            fresh.replace(self._file)
+            replace_file(self._file, json.dumps([asdict(one) for one in self._targets.values()]))
 
 
 def _read(file: Path) -> list[ProbeTarget]:
     """The stored targets; an unreadable file counts as empty."""
     try:
-        known = json.loads(file.read_text(encoding="utf-8"))
-        return [
-            ProbeTarget(
-                **values
-                | {
-                    "argv": tuple(values["argv"]),
-                    "environment": tuple((name, value) for name, value in values["environment"]),
-                }
-            )
-            for values in known
-        ]
-    except (OSError, ValueError, TypeError, KeyError):
+        return msgspec.json.decode(file.read_bytes(), type=list[ProbeTarget])
+    except (OSError, msgspec.MsgspecError):
         return []
 
 

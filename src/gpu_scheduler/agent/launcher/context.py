@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable
 from typing import Protocol
 
-from gpu_scheduler.agent.cgroups.groups import Cgroups
+from gpu_scheduler.agent.cgroups import Cgroups
 from gpu_scheduler.agent.launcher import processes
 from gpu_scheduler.agent.launcher.journal import Journal
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt

@@ -1,25 +1,40 @@
-"""The watchdog process: stops jobs whose lease has run out while no launcher runs.
+"""The files of leases, and the watchdog process that enforces them while no launcher does.
 
-Started as `python -I -m gpu_scheduler.agent.launcher.lease_watchdog --dir D --mark M`.
+Each job with a lease has one small file: until when it may run, and how to find its processes. The
+launcher writes them; the watchdog and the next launcher read them. The first line is the time
+(CLOCK_BOOTTIME), and each renewal overwrites it in place, which needs no room on a full disk; the
+second line never changes.
 
-It does one thing: kill what still runs a moment after its lease has ended, so that a frozen or dead
-launcher does not let a job run on. It reads the files of `lease_files`, and a byte on its standard
-input wakes it. It ends when its launcher is gone and either no lease is left or the next launcher
-has started its own watchdog.
+Started as `python -I -m gpu_scheduler.agent.launcher.lease_watchdog --dir D --mark M`, the watchdog
+does one thing: kill what still runs a moment after its lease has ended, so that a frozen or dead
+launcher does not let a job run on. A byte on its standard input wakes it. It ends when its launcher
+is gone and either no lease is left or the next launcher has started its own watchdog.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import json
 import os
 import select
 import signal
 import sys
+from contextlib import suppress
 
-from gpu_scheduler.agent.cgroups.groups import Group
-from gpu_scheduler.agent.launcher import lease_files, processes
-from gpu_scheduler.agent.launcher.lease_files import BootTimeAlarm, Lease
+from gpu_scheduler.agent.cgroups import Group
+from gpu_scheduler.agent.launcher import processes
 from gpu_scheduler.agent.launcher.loop import now_ms
+from gpu_scheduler.agent.launcher.messages import Key, Message
 
+DIRECTORY = "leases"
+DIGITS = 20
+_READ_TRIES = 3
+_CLOCK_BOOTTIME = 7
+_TFD_TIMER_ABSTIME = 1
+_TIMER_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK
+_NS_PER_MS = 1_000_000
+_ITIMERSPEC = ctypes.c_long * 4
 DELAY_MS = 500
 """The launcher comes first, because it can report how the job ended."""
 RETRY_MS = 100
@@ -38,6 +53,114 @@ _IGNORED_SIGNALS = (
 )
 
 
+class Lease:
+    """The content of one file. `kill` is the command that kills a container."""
+
+    __slots__ = ("boot", "groups", "key", "kill", "path", "pid", "ticks", "uid", "until_ms")
+
+    def __init__(self, path: str, until_ms: int, fields: Message) -> None:
+        self.path = path
+        self.until_ms = until_ms
+        self.key: Key = (str(fields["allocation_id"]), int(fields["member"]))
+        self.boot = str(fields["boot"])
+        self.pid = int(fields["pid"])
+        self.ticks = int(fields["ticks"])
+        self.uid = int(fields["uid"])
+        self.groups = tuple(str(path) for path in fields["groups"])
+        self.kill = tuple(str(word) for word in fields["kill"])
+
+
+def path_of(directory: str, key: Key) -> str:
+    return os.path.join(directory, DIRECTORY, f"{key[0]}.{key[1]}")
+
+
+def write_lease(directory: str, key: Key, until_ms: int, fields: Message) -> None:
+    """Make the file, whole or not at all."""
+    path = path_of(directory, key)
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    fields = {"allocation_id": key[0], "member": key[1], **fields}
+    fresh = f"{path}.new"
+    target = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        text = f"{until_ms:0{DIGITS}d}\n{json.dumps(fields)}\n".encode(errors="surrogateescape")
+        if os.write(target, text) < len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), fresh)
+    finally:
+        os.close(target)
+    os.rename(fresh, path)
+
+
+def extend_lease(directory: str, key: Key, until_ms: int) -> None:
+    """Overwrite the time in a file that exists."""
+    target = os.open(path_of(directory, key), os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(target, f"{until_ms:0{DIGITS}d}".encode(), 0)
+    finally:
+        os.close(target)
+
+
+def remove_lease(directory: str, key: Key) -> None:
+    """Remove the file. If the disk refuses, the watchdog finds no process to kill."""
+    with suppress(OSError):
+        os.unlink(path_of(directory, key))
+
+
+def read_leases(directory: str) -> list[Lease]:
+    """Every file that can be read, sorted by name."""
+    place = os.path.join(directory, DIRECTORY)
+    try:
+        names = sorted(os.listdir(place))
+    except FileNotFoundError:
+        return []
+    leases = [_read_lease(os.path.join(place, name)) for name in names if not name.endswith(".new")]
+    return [lease for lease in leases if lease is not None]
+
+
+def _read_lease(path: str) -> Lease | None:
+    """Read until two reads agree: the time may be overwritten during a read."""
+    before = b""
+    for _ in range(_READ_TRIES):
+        try:
+            with open(path, "rb") as file:
+                text = file.read()
+        except OSError:
+            return None
+        if text == before:
+            break
+        before = text
+    first, _, rest = before.partition(b"\n")
+    try:
+        return Lease(path, int(first), json.loads(rest))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+class BootTimeAlarm:
+    """A descriptor that becomes readable at a time of CLOCK_BOOTTIME.
+
+    `poll` and `select` count by a clock that stands still while the machine is suspended, so they
+    would notice a deadline that passed in that time late. Python has no timerfd before 3.13.
+    """
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(None, use_errno=True)
+        self.descriptor: int = self._library.timerfd_create(_CLOCK_BOOTTIME, _TIMER_FLAGS)
+        if self.descriptor < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+
+    def set(self, at_ms: int) -> None:
+        """Fire at this time, in ms since the machine started; 0: never."""
+        seconds, ms = divmod(max(0, at_ms), 1000)
+        value = _ITIMERSPEC(0, 0, seconds, ms * _NS_PER_MS)
+        if self._library.timerfd_settime(self.descriptor, _TFD_TIMER_ABSTIME, value, None):
+            raise OSError(ctypes.get_errno(), "timerfd_settime")
+
+    def clear(self) -> None:
+        """Make the descriptor unreadable until the alarm fires again."""
+        with suppress(BlockingIOError):
+            os.read(self.descriptor, 8)
+
+
 class Watchdog:
     """Enforces the leases of one launcher."""
 
@@ -51,7 +174,7 @@ class Watchdog:
     def check(self) -> tuple[int, int]:
         """Kill overdue jobs; returns when to check again, and how many leases are not done."""
         next_ms, left = 0, 0
-        for lease in lease_files.read_all(self._directory):
+        for lease in read_leases(self._directory):
             if lease.boot != self._boot:
                 continue
             due_ms = lease.until_ms + DELAY_MS
@@ -148,21 +271,6 @@ def _is_replaced(directory: str) -> bool:
         return False
 
 
-def _write_pid_file(directory: str) -> None:
-    path = os.path.join(directory, PID_FILE)
-    with open(f"{path}.new", "w", encoding="ascii") as file:
-        file.write(f"{os.getpid()}\n")
-    os.rename(f"{path}.new", path)
-
-
-def _protect_from_oom_killer() -> None:
-    try:
-        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-            file.write("-900")
-    except OSError:
-        return
-
-
 def main(arguments: list[str]) -> int:
     if len(arguments) != 4 or arguments[0] != "--dir" or arguments[2] != "--mark":
         sys.stderr.write("usage: watchdog --dir DIRECTORY --mark MARK; the launcher starts it\n")
@@ -170,8 +278,13 @@ def main(arguments: list[str]) -> int:
     for number in _IGNORED_SIGNALS:
         signal.signal(number, lambda *_: None)
     os.chdir("/")
-    _write_pid_file(arguments[1])
-    _protect_from_oom_killer()
+    pid_file = os.path.join(arguments[1], PID_FILE)
+    with open(f"{pid_file}.new", "w", encoding="ascii") as file:
+        file.write(f"{os.getpid()}\n")
+    os.rename(f"{pid_file}.new", pid_file)
+    # Not to be the victim of the OOM killer.
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("-900")
     watch(arguments[1], arguments[3])
     return 0
 

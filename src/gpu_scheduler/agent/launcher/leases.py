@@ -1,6 +1,6 @@
 """Leases: a job with a lease may run only until the server's last renewal runs out.
 
-Attempts and renewals come in; `lease_ends` goes out when a lease is about to end or has ended,
+Attempts and renewals come in; `lease_ends` is called when a lease is about to end or has ended,
 whether or not agent and server are there. If the launcher itself is dead or frozen, the watchdog
 process kills the job. A lease that has ended is never renewed: the job may run elsewhere by then.
 """
@@ -10,10 +10,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from contextlib import suppress
 
-from gpu_scheduler.agent.launcher import lease_files
-from gpu_scheduler.agent.launcher.lease_files import BootTimeAlarm
+from gpu_scheduler.agent.launcher.lease_watchdog import (
+    BootTimeAlarm,
+    extend_lease,
+    read_leases,
+    remove_lease,
+    write_lease,
+)
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase
 from gpu_scheduler.agent.launcher.logs import launcher_log
 from gpu_scheduler.agent.launcher.loop import Loop, now_ms
@@ -48,10 +53,8 @@ class WatchdogProcess:
             if self._is_needed():
                 self._start()
             return
-        try:
+        with suppress(OSError):
             os.write(self._wake_pipe, b".")
-        except OSError:
-            return
 
     def _start(self) -> None:
         """Start it in a session of its own, with the mark of a helper: it has to outlive us."""
@@ -85,15 +88,11 @@ class WatchdogProcess:
             self._loop.after(RESTART_MS, self.wake)
 
 
-class LeaseEvents(Protocol):
-    """Acts on leases that end."""
-
-    def lease_ends(self, attempt: Attempt, grace_ms: int) -> None:
-        """The lease of the attempt ends in `grace_ms`, or has ended if that is 0."""
-
-
 class Leases:
-    """The leases of all attempts. `attempts` is the launcher's own table."""
+    """The leases of all attempts. `attempts` is the launcher's own table.
+
+    `lease_ends` is called with an attempt whose lease ends in so many ms, or has ended (0 ms).
+    """
 
     def __init__(
         self,
@@ -101,19 +100,16 @@ class Leases:
         directory: str,
         attempts: Mapping[Key, Attempt],
         mark: str,
-        events: LeaseEvents,
+        lease_ends: Callable[[Attempt, int], None],
     ) -> None:
         self._loop = loop
         self._directory = directory
         self._attempts = attempts
-        self._events = events
+        self._lease_ends = lease_ends
         self._until: dict[Key, int] = {}
         self._ending: set[Key] = set()
         self._alarm: BootTimeAlarm | None = None
-        self._watchdog = WatchdogProcess(loop, directory, mark, self._has_leases)
-
-    def _has_leases(self) -> bool:
-        return bool(self._until)
+        self._watchdog = WatchdogProcess(loop, directory, mark, lambda: bool(self._until))
 
     def begin(self, attempt: Attempt, boot: str) -> None:
         """A job with a lease is about to run: the watchdog must know how to kill it."""
@@ -131,7 +127,7 @@ class Leases:
             "kill": () if runner is None else runner.signal_command(work, "KILL"),
         }
         try:
-            lease_files.write(self._directory, attempt.key, until_ms, fields)
+            write_lease(self._directory, attempt.key, until_ms, fields)
         except OSError as error:
             launcher_log.warning(f"cannot write the lease file of {attempt.name}: {error}")
         self._watchdog.wake()
@@ -149,7 +145,7 @@ class Leases:
 
         `check` is called when all attempts are taken over.
         """
-        files = {lease.key: lease for lease in lease_files.read_all(self._directory)}
+        files = {lease.key: lease for lease in read_leases(self._directory)}
         for key, attempt in self._attempts.items():
             if attempt.over is None and attempt.work.lease_ms:
                 lease = files.pop(key, None)
@@ -159,7 +155,7 @@ class Leases:
                     self._until[key] = attempt.work.leased_ms + attempt.work.lease_ms
         for key, lease in files.items():
             if lease.boot != boot or key not in self._attempts:
-                lease_files.remove(self._directory, key)
+                remove_lease(self._directory, key)
         if self._until:
             self._watchdog.wake()
 
@@ -175,7 +171,7 @@ class Leases:
                 continue
             self._until[key] = later_ms
             try:
-                lease_files.extend(self._directory, key, later_ms)
+                extend_lease(self._directory, key, later_ms)
             except FileNotFoundError:
                 continue  # it does not run yet
             except OSError as error:
@@ -192,7 +188,7 @@ class Leases:
         if attempt.phase is Phase.OVER:
             del self._until[attempt.key]
             self._ending.discard(attempt.key)
-            lease_files.remove(self._directory, attempt.key)
+            remove_lease(self._directory, attempt.key)
             self._watchdog.wake()
             self._set_alarm()
 
@@ -202,10 +198,10 @@ class Leases:
         for key, until_ms in list(self._until.items()):
             attempt = self._attempts[key]
             if until_ms <= now:
-                self._loop.call(self._events.lease_ends, attempt, 0)
+                self._loop.call(self._lease_ends, attempt, 0)
             elif until_ms - _grace_ms(attempt) <= now and key not in self._ending:
                 self._ending.add(key)
-                self._loop.call(self._events.lease_ends, attempt, until_ms - now)
+                self._loop.call(self._lease_ends, attempt, until_ms - now)
         self._set_alarm()
 
     def _set_alarm(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 
-from gpu_scheduler.agent.cgroups.groups import Group
+from gpu_scheduler.agent.cgroups import Group
 from gpu_scheduler.agent.launcher import journal, processes
 from gpu_scheduler.agent.launcher.context import LauncherContext
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase

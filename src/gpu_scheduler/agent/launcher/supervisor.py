@@ -47,7 +47,9 @@ class Supervisor:
 
     def __init__(self, context: LauncherContext) -> None:
         self._context = context
-        self.leases = Leases(context.loop, context.directory, context.attempts, context.mark, self)
+        self.leases = Leases(
+            context.loop, context.directory, context.attempts, context.mark, self._lease_ends
+        )
         self.gate = StartGate(context, self.leases, self)
         self.starter = Starter(context, self.gate, self)
         self.stopper = Stopper(context)
@@ -265,7 +267,7 @@ class Supervisor:
         # Not synced: the server stores it anyway, and the disk takes longer than many a job.
         self._write_end(attempt, self._end_written)
 
-    def lease_ends(self, attempt: Attempt, grace_ms: int) -> None:
+    def _lease_ends(self, attempt: Attempt, grace_ms: int) -> None:
         self._stop(attempt, LEASE, grace_ms)
 
     def _release_waiters(self, attempt: Attempt) -> None:

@@ -14,7 +14,7 @@ import signal
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gpu_scheduler.agent.cgroups.groups import PREFIX, Cgroups, Group
+from gpu_scheduler.agent.cgroups import PREFIX, Cgroups, Group
 from gpu_scheduler.agent.launcher.logs import launcher_log
 from gpu_scheduler.agent.launcher.loop import Loop, now_ms
 from gpu_scheduler.agent.spawn.spawner import Spawned, Spawner

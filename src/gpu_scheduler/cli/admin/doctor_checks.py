@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpu_scheduler import __version__
-from gpu_scheduler.agent.cgroups import groups
+from gpu_scheduler.agent import cgroups
 from gpu_scheduler.agent.runners.container import NO_INIT, podman_init
 from gpu_scheduler.cli.admin.doctor import OK, PROBLEM, WARNING, Context, Finding, nearest_existing
 from gpu_scheduler.client.address import SERVER_VARIABLE
@@ -79,12 +79,12 @@ def check_user(context: Context) -> Iterator[Finding]:
 
 def check_cgroups(context: Context) -> Iterator[Finding]:
     """Which control groups the machine has, and whether we may use them."""
-    mounted = groups.mounts(groups.read("/proc/self/mountinfo"))
-    own = groups.own_groups(groups.read("/proc/self/cgroup"))
+    mounted = cgroups.mounts(cgroups.read("/proc/self/mountinfo"))
+    own = cgroups.own_groups(cgroups.read("/proc/self/cgroup"))
     yield from cgroup_findings(mounted, own, context.uid)
 
 
-def cgroup_findings(mounted: groups.Mounts, own: dict[str, str], uid: int) -> Iterator[Finding]:
+def cgroup_findings(mounted: cgroups.Mounts, own: dict[str, str], uid: int) -> Iterator[Finding]:
     """The findings for these mounts and groups."""
     if not mounted.v2 and not mounted.v1:
         yield Finding(
@@ -96,10 +96,10 @@ def cgroup_findings(mounted: groups.Mounts, own: dict[str, str], uid: int) -> It
         )
         return
     kind = "v2" if not mounted.v1 else "v1" if not mounted.v2 else "hybrid (v1 limits, v2 tracks)"
-    place = groups.place_v2(mounted.v2, own.get("", "/")) if mounted.v2 else ""
+    place = cgroups.place_v2(mounted.v2, own.get("", "/")) if mounted.v2 else ""
     offered = set(mounted.v1) - {"freezer"}
     if mounted.v2:
-        offered |= set(groups.read(f"{place or mounted.v2}/cgroup.controllers").split())
+        offered |= set(cgroups.read(f"{place or mounted.v2}/cgroup.controllers").split())
     missing = [name for name in ("cpu", "memory", "pids") if name not in offered]
     found = f"{kind}; controllers: {', '.join(sorted(offered)) or 'none'}"
     if missing:

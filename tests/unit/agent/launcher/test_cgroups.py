@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.agent.cgroups import device_filter
-from gpu_scheduler.agent.cgroups.groups import (
+from gpu_scheduler.agent.cgroups import (
     Cgroups,
     Group,
+    can_filter_devices,
+    deny_devices,
+    device_numbers,
+    filter_program,
     make_v2,
     mounts,
     own_groups,
@@ -172,12 +175,12 @@ def test_processes_in_nested_cgroups_are_found(tmp_path: Path) -> None:
 def test_only_device_nodes_have_device_numbers(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     paths = ["/dev/null", "/dev/zero", str(tmp_path / "file"), str(tmp_path / "none"), "/dev/null"]
-    assert device_filter.devices(paths) == [("c", 1, 3), ("c", 1, 5)]
+    assert device_numbers(paths) == [("c", 1, 3), ("c", 1, 5)]
 
 
 def test_device_filter_denies_closed_devices_and_allows_the_rest() -> None:
     """Interpret the few instructions that it uses."""
-    code = device_filter.instructions([("c", 195, 0), ("c", 195, 3), ("b", 8, 0)])
+    code = filter_program([("c", 195, 0), ("c", 195, 3), ("b", 8, 0)])
 
     def allowed(kind: int, major: int, minor: int) -> bool:
         memory = struct.pack("<III", 6 << 16 | kind, major, minor)
@@ -209,14 +212,14 @@ def test_device_filter_denies_closed_devices_and_allows_the_rest() -> None:
 
 def test_kernel_accepts_device_filter(tmp_path: Path) -> None:
     tree = mounts(Path("/proc/self/mountinfo").read_text(encoding="utf-8")).v2
-    if os.geteuid() != 0 or not tree or not device_filter.available():
+    if os.geteuid() != 0 or not tree or not can_filter_devices():
         pytest.skip("needs root, a v2 tree and leave to load programs")
     group = Path(tree) / f"tgpu-test-{os.getpid()}"
     group.mkdir()
     node = tmp_path / "node"
     os.mknod(node, 0o666 | 0o020000, os.makedev(1, 3))
     try:
-        device_filter.close_devices(str(group), [("c", 1, 3)])
+        deny_devices(str(group), [("c", 1, 3)])
         child = os.fork()
         if child == 0:
             status = 9

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gpu_scheduler.agent.cgroups.groups import Group
+from gpu_scheduler.agent.cgroups import Group
 from gpu_scheduler.agent.launcher.loop import Timer
 from gpu_scheduler.agent.launcher.messages import Key, Message, encode_report, encode_work
 from gpu_scheduler.agent.runners.interface import Ending, Runner

@@ -1,19 +1,24 @@
-"""The control group of a job: make it with its limits, list its processes, kill it, remove it.
+"""Control groups: limits for the CPUs, memory, processes and devices of a job, in v1 and v2.
 
-Work comes in, a `Group` comes out. On a host without control groups it has no path, and rlimits are
-the only limits. The second half finds the hierarchies of the host: a hybrid host has both versions,
-v2 that can track and kill processes, and v1 controllers with limits. Nothing here waits.
+`Cgroups` makes the groups of a job, and `Group` lists, kills and removes them. On a host without
+control groups a `Group` has no path, and rlimits are the only limits. The second part of this file
+denies devices to a v2 group. The third finds the hierarchies of the host by file system type and
+controllers, never by trial: on a hybrid host a directory below /sys/fs/cgroup may be an ordinary
+directory on a tmpfs. Nothing here waits.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
+import stat
+import struct
 import zlib
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gpu_scheduler.agent.cgroups import device_filter
 from gpu_scheduler.agent.work import Work
 
 CONTROLLERS = ("cpu", "memory", "pids", "devices")
@@ -25,6 +30,14 @@ HOME = "gpu-scheduler"
 PREFIX = "seat-"
 """Prefix of the groups of pre-forked children, made before their job is known."""
 TRACKERS_V1 = ("pids", "freezer", "memory", "cpu", "devices")
+Device = tuple[str, int, int]
+"""c or b, major, minor."""
+
+_SYSCALL = {"x86_64": 321, "aarch64": 280, "ppc64le": 361, "s390x": 351, "riscv64": 280}
+_PROG_LOAD, _PROG_ATTACH = 5, 8
+_TYPE_CGROUP_DEVICE, _ATTACH_DEVICE, _ALLOW_MULTI = 15, 6, 2
+_LOAD_WORD, _AND, _UNLESS_EQUAL, _SET, _EXIT = 0x61, 0x54, 0x55, 0xB7, 0x95
+_KINDS = {"b": 1, "c": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +78,11 @@ class Group:
 
     def kill(self) -> bool:
         """Kill all its processes atomically. False if the kernel cannot do that."""
-        if not self.paths:
-            return False
-        try:
-            write(self.paths[0] + "/cgroup.kill", "1")
-        except OSError:
-            return False
-        return True
+        if self.paths:
+            with suppress(OSError):
+                write(self.paths[0] + "/cgroup.kill", "1")
+                return True
+        return False
 
     def out_of_memory(self) -> bool:
         """Whether the kernel has killed a process in it for exceeding its memory."""
@@ -99,7 +110,7 @@ class Cgroups:
         self._v2, self._v2_controllers = _make_home_v2(found, own, tag)
         self._v1 = _find_homes_v1(found, own, tag)
         self._filters_devices = bool(
-            self._v2 and "devices" not in self._v1 and device_filter.available()
+            self._v2 and "devices" not in self._v1 and can_filter_devices()
         )
 
     def capabilities(self) -> dict[str, str]:
@@ -205,7 +216,7 @@ class Cgroups:
         if work.max_processes and "pids" in self._v2_controllers:
             write(path + "/pids.max", str(work.max_processes))
         if work.closed_devices and self._filters_devices:
-            device_filter.close_devices(path, device_filter.devices(work.closed_devices))
+            deny_devices(path, device_numbers(work.closed_devices))
 
     def _memory_path(self, paths: list[str], controllers: tuple[str, ...]) -> str:
         """The group whose files count the processes that the kernel killed for their memory."""
@@ -218,12 +229,10 @@ class Cgroups:
 
 def _make_home_v2(found: Mounts, own: dict[str, str], tag: str) -> tuple[str, frozenset[str]]:
     place = place_v2(found.v2, own.get("", "/")) if found.v2 else ""
-    if not place:
-        return "", frozenset()
-    try:
-        return make_v2(place, found.v2, (HOME, tag))
-    except OSError:
-        return "", frozenset()
+    if place:
+        with suppress(OSError):
+            return make_v2(place, found.v2, (HOME, tag))
+    return "", frozenset()
 
 
 def _find_homes_v1(found: Mounts, own: dict[str, str], tag: str) -> dict[str, str]:
@@ -257,7 +266,7 @@ def _limit_v1(controller: str, path: str, work: Work) -> None:
     elif controller == "pids" and work.max_processes:
         write(path + "/pids.max", str(work.max_processes))
     elif controller == "devices":
-        for kind, major, minor in device_filter.devices(work.closed_devices):
+        for kind, major, minor in device_numbers(work.closed_devices):
             write(path + "/devices.deny", f"{kind} {major}:{minor} rwm")
 
 
@@ -289,11 +298,104 @@ def _remove(path: str) -> bool:
     except OSError:
         for subgroup in _subgroups(path):
             _remove(subgroup)
-        try:
+        with suppress(OSError):
             os.rmdir(path)
-        except OSError:
-            return False
+            return True
+        return False
     return True
+
+
+# Denying devices in v2, by a small eBPF program: v2 has no file for it.
+
+
+def device_numbers(paths: Iterable[str]) -> list[Device]:
+    """The device numbers of paths; paths that are missing or no device are left out."""
+    found: list[Device] = []
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue
+        if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+            kind = "c" if stat.S_ISCHR(status.st_mode) else "b"
+            found.append((kind, os.major(status.st_rdev), os.minor(status.st_rdev)))
+    return sorted(set(found))
+
+
+def filter_program(closed: Iterable[Device]) -> bytes:
+    """The program: deny these devices, allow all others."""
+    code = [
+        _step(_LOAD_WORD, 2, 1, 0),
+        _step(_AND, 2, 0, 0, 0xFFFF),
+        _step(_LOAD_WORD, 3, 1, 4),
+        _step(_LOAD_WORD, 4, 1, 8),
+    ]
+    for kind, major, minor in closed:
+        code += [
+            _step(_UNLESS_EQUAL, 2, 0, 4, _KINDS[kind]),
+            _step(_UNLESS_EQUAL, 3, 0, 3, major),
+            _step(_UNLESS_EQUAL, 4, 0, 2, minor),
+            _step(_SET, 0, 0, 0, 0),
+            _step(_EXIT),
+        ]
+    return b"".join([*code, _step(_SET, 0, 0, 0, 1), _step(_EXIT)])
+
+
+def can_filter_devices() -> bool:
+    """Whether this process may load such programs."""
+    try:
+        os.close(_load(()))
+    except OSError:
+        return False
+    return True
+
+
+def deny_devices(group: str, closed: Iterable[Device]) -> None:
+    """Attach the program to the group at this path."""
+    program = _load(closed)
+    try:
+        target = os.open(group, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            _bpf(
+                _PROG_ATTACH,
+                struct.pack("=IIII", target, program, _ATTACH_DEVICE, _ALLOW_MULTI),
+            )
+        finally:
+            os.close(target)
+    finally:
+        os.close(program)
+
+
+def _load(closed: Iterable[Device]) -> int:
+    code = ctypes.create_string_buffer(filter_program(closed))
+    license_name = ctypes.create_string_buffer(b"MIT")
+    attributes = struct.pack(
+        "=IIQQIIQII",
+        _TYPE_CGROUP_DEVICE,
+        (len(code) - 1) // 8,
+        ctypes.addressof(code),
+        ctypes.addressof(license_name),
+        *(0, 0, 0, 0, 0),
+    )
+    return _bpf(_PROG_LOAD, attributes)
+
+
+def _bpf(command: int, attributes: bytes) -> int:
+    number = _SYSCALL.get(os.uname().machine)
+    if number is None:
+        raise OSError(38, "bpf() is not known on this machine")
+    buffer = ctypes.create_string_buffer(attributes, len(attributes))
+    answer: int = ctypes.CDLL(None, use_errno=True).syscall(
+        number, command, ctypes.byref(buffer), len(attributes)
+    )
+    if answer < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"bpf(): {os.strerror(code)}")
+    return answer
+
+
+def _step(code: int, target: int = 0, source: int = 0, offset: int = 0, value: int = 0) -> bytes:
+    return struct.pack("<BBhi", code, target | source << 4, offset, value)
 
 
 # The hierarchies of the host
@@ -403,11 +505,9 @@ def write(path: str, text: str) -> None:
 def _delegated(path: str) -> bool:
     """Whether systemd has delegated the group to us."""
     for name in ("user.delegate", "trusted.delegate"):
-        try:
+        with suppress(OSError):
             if os.getxattr(path, name) == b"1":
                 return True
-        except OSError:
-            continue
     return False
 
 
@@ -416,10 +516,8 @@ def _move_processes_to_leaf(place: str) -> None:
     leaf = os.path.join(place, SUPERVISORS)
     os.makedirs(leaf, exist_ok=True)
     for pid in read(os.path.join(place, "cgroup.procs")).split():
-        try:
+        with suppress(OSError):
             write(os.path.join(leaf, "cgroup.procs"), pid)
-        except OSError:
-            continue
 
 
 def _enable(path: str) -> None:
@@ -427,7 +525,5 @@ def _enable(path: str) -> None:
     available = read(os.path.join(path, "cgroup.controllers")).split()
     for name in CONTROLLERS:
         if name in available:
-            try:
+            with suppress(OSError):
                 write(os.path.join(path, "cgroup.subtree_control"), "+" + name)
-            except OSError:
-                continue
