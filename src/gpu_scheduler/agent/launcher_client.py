@@ -42,6 +42,7 @@ READ_BYTES = 1 << 18
 RETRY_SECONDS = 0.02
 MAX_RETRY_SECONDS = 1.0
 
+LEAVE = encode_line({"n": 0, "do": "leave"})
 Held = tuple[str, int, Over | None]
 
 
@@ -83,11 +84,7 @@ class Launcher:
 
     async def close(self) -> None:
         """Disconnect. Launcher and jobs stay as they are."""
-        if self._reader_task is not None:
-            self._reader_task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._reader_task
-            self._reader_task = None
+        await self._stop_reading()
         await self._disconnect()
         for _, answer in self._pending.values():
             answer.cancel()
@@ -112,15 +109,8 @@ class Launcher:
         self, allocation_id: str, member: int, why: str, grace_ms: int | None = None
     ) -> None:
         """Stop it, with its own grace period or a shorter one; what has not begun never will."""
-        await self._order(
-            {
-                "do": "stop",
-                "allocation_id": allocation_id,
-                "member": member,
-                "why": why,
-                "grace_ms": grace_ms,
-            }
-        )
+        name = {"allocation_id": allocation_id, "member": member}
+        await self._order({"do": "stop", **name, "why": why, "grace_ms": grace_ms})
 
     async def commit(
         self, allocation_id: str, member: int, environment: dict[str, str], files: dict[str, str]
@@ -164,7 +154,8 @@ class Launcher:
         held = (await asked)["held"]
         if not held and self._sending_paused:
             self._introduced.clear()
-            self._send_leave()
+            if self._writer is not None:
+                self._writer.write(LEAVE)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ANSWER_SECONDS):
                     await self._introduced.wait()
@@ -200,16 +191,13 @@ class Launcher:
 
     async def leave(self) -> None:
         """Ask the launcher to exit. Its jobs go on, and the next launcher takes them over."""
-        if self._reader_task is not None:
-            self._reader_task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._reader_task
-            self._reader_task = None
+        await self._stop_reading()
         if self._child and self.pid not in {0, self._child}:
             # Our launcher waits for the lock of another one: it would start when that one exits.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._child, signal.SIGKILL)
-        if self._send_leave() and self._writer is not None:
+        if self._writer is not None:
+            self._writer.write(LEAVE)
             with contextlib.suppress(ConnectionError):
                 await self._writer.drain()
         await self.close()
@@ -217,11 +205,12 @@ class Launcher:
             child, self._child = self._child, 0
             await asyncio.to_thread(_reap, child)
 
-    def _send_leave(self) -> bool:
-        if self._writer is None:
-            return False
-        self._writer.write(encode_line({"n": 0, "do": "leave"}))
-        return True
+    async def _stop_reading(self) -> None:
+        reading, self._reader_task = self._reader_task, None
+        if reading is not None:
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reading
 
     async def _order(self, order: Message) -> Message:
         self._number += 1
@@ -330,8 +319,11 @@ class Launcher:
                 return await asyncio.open_unix_connection(path, limit=MAX_LINE_BYTES)
             except (FileNotFoundError, ConnectionRefusedError):
                 if not started or self._child_is_gone():
-                    problem = self._try_to_start()
-                    started = not problem
+                    try:
+                        self._start_launcher()
+                        problem, started = "", True
+                    except OSError as error:  # the machine is short of resources
+                        problem, started = f", and none can be started: {error}", False
             except OSError as error:
                 # Out of descriptors, perhaps: retry.
                 problem = f": {error}"
@@ -340,14 +332,6 @@ class Launcher:
         raise LauncherMissing(
             f"no launcher answers at {path}{problem}; its log is {self._directory / LOG}"
         )
-
-    def _try_to_start(self) -> str:
-        """Start a launcher; returns the error, as a machine can be short of resources."""
-        try:
-            self._start_launcher()
-        except OSError as error:
-            return f", and none can be started: {error}"
-        return ""
 
     def _child_is_gone(self) -> bool:
         """Reap a launcher of ours that has ended; one that we did not start is not our child."""

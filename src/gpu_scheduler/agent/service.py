@@ -404,11 +404,8 @@ class Agent:
             Over(
                 allocation_id=key[0],
                 member=key[1],
-                exit_code=None,
-                signal=None,
                 ran=False,
                 at_ms=self._machine.wall_ms(),
-                run_ms=0,
                 stopped_by=stopped_by,
                 detail=detail,
             )

@@ -131,11 +131,11 @@ class Over:
 
     allocation_id: str
     member: int
-    exit_code: int | None
-    signal: int | None
+    exit_code: int | None = None
+    signal: int | None = None
     ran: bool
     at_ms: int
-    run_ms: int
+    run_ms: int = 0
     stopped_by: str = ""
     detail: str = ""
     prolog_failed: str = ""

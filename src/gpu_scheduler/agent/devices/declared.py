@@ -80,7 +80,9 @@ def _parse_part(part: str, text: str) -> Declared:
             f"simulated GPUs '{text}': the memory of a '{name}' is not known; "
             f"add it, as in {count}x{name}-24GB"
         )
-    memory_mb = _memory_mb(match["size"], match["unit"]) if match["size"] else 0
+    memory_mb = 0
+    if match["size"]:
+        memory_mb = int(match["size"]) * (1024 if match["unit"].upper().startswith("G") else 1)
     if match["size"] and memory_mb < 1:
         raise InvalidRequest(
             f"simulated GPUs '{text}': '{part}' has no memory; expected such as {EXAMPLE}"
@@ -91,10 +93,6 @@ def _parse_part(part: str, text: str) -> Declared:
         memory_mb=memory_mb or (model.sizes_gb[0] * 1024 if model else 0),
         nvlink_gbps=model.nvlink_gbps if model else 0,
     )
-
-
-def _memory_mb(size: str, unit: str) -> int:
-    return int(size) * (1024 if unit.upper().startswith("G") else 1)
 
 
 def declared_devices(groups: tuple[Declared, ...], *, node: str) -> tuple[DetectedDevice, ...]:

@@ -10,9 +10,10 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -87,27 +88,25 @@ def detect(options: DiscoveryOptions, *, host: Host | None = None) -> DeviceSour
             host=host,
             readings_file=options.readings_file,
         )
+    host = replace(
+        host, configured_cpu_milli=options.cpu_milli, configured_memory_mb=options.memory_mb
+    )
     if method == "none":
-        source: DeviceSource = EmptySource(host, "GPUs are switched off by gpu.detection_method")
-    else:
-        openers = {"nvml": _open_nvml, "nvidia-smi": _open_smi}
-        names = tuple(openers) if method == "auto" else (method,)
-        failures: list[str] = []
-        for name in names:
-            try:
-                source = openers[name](options, host)
-            except DevicesUnreadable as error:
-                failures.append(f"{name}: {error}")
-                continue
-            if source.find().devices:
-                break
-            source.close()
-            failures.append(f"{name}: it works, and there is no GPU")
-        else:
-            source = EmptySource(host, f"no GPU was found ({'; '.join(failures)}); {ADVICE}")
-    if options.cpu_milli is None and options.memory_mb is None:
-        return source
-    return _OverriddenSource(source, options.cpu_milli, options.memory_mb)
+        return EmptySource(host, "GPUs are switched off by gpu.detection_method")
+    openers = {"nvml": _open_nvml, "nvidia-smi": _open_smi}
+    names = tuple(openers) if method == "auto" else (method,)
+    failures: list[str] = []
+    for name in names:
+        try:
+            source = openers[name](options, host)
+        except DevicesUnreadable as error:
+            failures.append(f"{name}: {error}")
+            continue
+        if source.find().devices:
+            return source
+        source.close()
+        failures.append(f"{name}: it works, and there is no GPU")
+    return EmptySource(host, f"no GPU was found ({'; '.join(failures)}); {ADVICE}")
 
 
 def _open_nvml(options: DiscoveryOptions, host: Host) -> DeviceSource:
@@ -157,29 +156,6 @@ class EmptySource:
         """Nothing is open."""
 
 
-class _OverriddenSource:
-    """A source with configured values for CPU and memory."""
-
-    def __init__(self, source: DeviceSource, cpu_milli: int | None, memory_mb: int | None) -> None:
-        self._source = source
-        self._cpu_milli = cpu_milli
-        self._memory_mb = memory_mb
-
-    def find(self) -> NodeInventory:
-        found = self._source.find()
-        return replace(
-            found,
-            cpu_milli=found.cpu_milli if self._cpu_milli is None else self._cpu_milli,
-            memory_mb=found.memory_mb if self._memory_mb is None else self._memory_mb,
-        )
-
-    def read(self) -> list[Reading]:
-        return self._source.read()
-
-    def close(self) -> None:
-        self._source.close()
-
-
 class TimeLimitedSource:
     """A source whose calls raise DevicesUnreadable after a timeout.
 
@@ -223,8 +199,15 @@ class TimeLimitedSource:
                     "it is asked again when that call returns"
                 )
             self._hanging = None
-        call = _Call(work)
-        thread = threading.Thread(target=call.run, name=DRIVER_THREAD, daemon=True)
+        call: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                call.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - raised again by result()
+                call.set_exception(error)
+
+        thread = threading.Thread(target=run, name=DRIVER_THREAD, daemon=True)
         began = self._clock()
         thread.start()
         thread.join(deadline_s)
@@ -234,26 +217,6 @@ class TimeLimitedSource:
                 f"the GPU driver did not answer within {deadline_s:g} s; it may be hanging"
             )
         return call.result()
-
-
-class _Call(Generic[T]):
-    """One call in a thread: its result or its error."""
-
-    def __init__(self, work: Callable[[], T]) -> None:
-        self._work = work
-        self._results: list[T] = []
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._results.append(self._work())
-        except BaseException as error:  # noqa: BLE001 - raised again by result()
-            self._error = error
-
-    def result(self) -> T:
-        if self._error is not None:
-            raise self._error
-        return self._results[0]
 
 
 class RetryingSource:

@@ -21,21 +21,32 @@ MOST_NAMES = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """This machine. `cores` is the CPU affinity; None means that of this process."""
+    """This machine. `cores` is the CPU affinity; None means that of this process.
+
+    The configured amounts are given to jobs in place of those that the kernel reports.
+    """
 
     root: Path = Path("/")
     cores: int | None = None
+    configured_cpu_milli: int | None = None
+    configured_memory_mb: int | None = None
 
     def cpu_milli(self) -> int:
         """The cores that jobs can use, in thousandths."""
+        if self.configured_cpu_milli is not None:
+            return self.configured_cpu_milli
         cores = self.cores if self.cores is not None else len(os.sched_getaffinity(0))
         limits = [limit for group in self._groups() if (limit := _cpu_limit(group))]
         return min([cores * 1000, *limits])
 
     def memory_mb(self) -> int:
         """The memory that jobs can use."""
+        if self.configured_memory_mb is not None:
+            return self.configured_memory_mb
+        lines = _text(self.root / "proc/meminfo").splitlines()
+        total_kb = next((int(line.split()[1]) for line in lines if line.startswith("MemTotal:")), 0)
         limits = [limit for group in self._groups() if (limit := _memory_limit(group))]
-        return min([self._whole_memory(), *limits]) // 1024**2
+        return min([total_kb * 1024, *limits]) // 1024**2
 
     def numa_node(self, bus_id: str) -> int:
         """The NUMA node that a PCI device is attached to, or -1."""
@@ -78,12 +89,6 @@ class Host:
     def _pci(self, bus_id: str) -> Path:
         return self.root / "sys/bus/pci/devices" / bus_id
 
-    def _whole_memory(self) -> int:
-        for line in _text(self.root / "proc/meminfo").splitlines():
-            if line.startswith("MemTotal:"):
-                return int(line.split()[1]) * 1024
-        return 0
-
     def _groups(self) -> Iterator[Path]:
         """The cgroup directories of this process, from its own up to the top of each mount."""
         mounts = tuple(self._mounts())
@@ -93,7 +98,12 @@ class Host:
             wanted = frozenset(controllers.split(",")) if controllers else frozenset()
             for names, top, place in mounts:
                 if wanted == names or wanted & names:
-                    yield from _upwards(self.root / place.lstrip("/"), _below(path, top))
+                    highest = self.root / place.lstrip("/")
+                    group = highest / _below(path, top)
+                    yield group
+                    while group != highest:
+                        group = group.parent
+                        yield group
 
     def _mounts(self) -> Iterator[tuple[frozenset[str], str, str]]:
         """Each cgroup mount: its controllers (v2: none), its root group, and its mount point."""
@@ -132,14 +142,6 @@ def _below(path: str, top: str) -> str:
         return path.strip("/")
     inside = path == top or path.startswith(f"{top}/")
     return path[len(top) :].strip("/") if inside else ""
-
-
-def _upwards(top: Path, path: str) -> Iterator[Path]:
-    group = top / path
-    yield group
-    while group != top:
-        group = group.parent
-        yield group
 
 
 def _cpu_limit(group: Path) -> int | None:
@@ -202,14 +204,15 @@ class Fabric:
 def find_fabric(root: Path = Path("/")) -> Fabric:
     """Read the fabric from the kernel."""
     return Fabric(
-        numa_nodes=_numa_nodes(root / "sys/devices/system/node"),
+        numa_nodes=sum(
+            _NODE.fullmatch(name) is not None
+            for name in _entry_names(root / "sys/devices/system/node")
+        ),
         adapters=tuple(_adapters(root / "sys/class/infiniband")),
-        direct_storage=_has_direct_storage(root),
+        # Whether the driver of GPUDirect Storage is loaded.
+        direct_storage=(root / "sys/module/nvidia_fs").is_dir()
+        or (root / "proc/driver/nvidia-fs").is_dir(),
     )
-
-
-def _numa_nodes(place: Path) -> int:
-    return sum(_NODE.fullmatch(name) is not None for name in _entry_names(place))
 
 
 def _adapters(place: Path) -> list[Adapter]:
@@ -225,22 +228,17 @@ def _adapters(place: Path) -> list[Adapter]:
 def _port(adapter: Path, name: str, number: int) -> Adapter:
     port = adapter / "ports" / str(number)
     # Such as '4: ACTIVE', '400 Gb/sec (4X NDR)', 'InfiniBand' or 'Ethernet'.
-    state = _file_text(port / "state").partition(":")[2].strip()
-    rate = _RATE.match(_file_text(port / "rate"))
-    numa = _file_text(adapter / "device/numa_node")
+    state = _text(port / "state").partition(":")[2].strip()
+    rate = _RATE.match(_text(port / "rate"))
+    numa = _text(adapter / "device/numa_node")
     return Adapter(
         name=name,
         port=number,
-        link=_file_text(port / "link_layer") or "InfiniBand",
+        link=_text(port / "link_layer") or "InfiniBand",
         rate_gbps=round(float(rate[1])) if rate else 0,
         numa_node=int(numa) if numa.lstrip("-").isdecimal() else -1,
         active=state == ACTIVE,
     )
-
-
-def _has_direct_storage(root: Path) -> bool:
-    """Tell whether the driver of GPUDirect Storage is loaded."""
-    return (root / "sys/module/nvidia_fs").is_dir() or (root / "proc/driver/nvidia-fs").is_dir()
 
 
 def _entry_names(place: Path) -> list[str]:
@@ -255,10 +253,3 @@ def _as_counted(name: str) -> tuple[str, int]:
     digits = re.search(r"\d*$", name)
     tail = digits[0] if digits else ""
     return name[: len(name) - len(tail)], int(tail or 0)
-
-
-def _file_text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""

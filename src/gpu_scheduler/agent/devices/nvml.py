@@ -193,7 +193,14 @@ class NvmlSource:
             except _FaultyError as fault:
                 unknown += not fault.lost
                 self._cards[position] = replace(card, handle=None, fault=str(fault))
-                readings.append(_bad_reading(index, xids[index], fault))
+                readings.append(
+                    Reading(
+                        index=index,
+                        xids=tuple(xids[index]),
+                        fault=str(fault),
+                        needs_reset=fault.lost,
+                    )
+                )
         if self._cards and unknown == len(self._cards):
             raise DevicesUnreadable(f"NVML answers for no GPU: {readings[0].fault}")
         return readings
@@ -228,6 +235,15 @@ def _ask(call: Callable[..., Any], *arguments: Any) -> Any:
         raise _FaultyError(_fault_text(error), lost=error.value in _LOST) from error
 
 
+def _ask_newest(handle: Any, *calls: tuple[Any, ...]) -> Any:
+    """The answer to the first call (a function and its arguments) that the driver supports."""
+    for call, *arguments in calls:
+        answer = _ask(call, handle, *arguments)
+        if answer is not None:
+            return answer
+    return None
+
+
 def _must(call: Callable[..., Any]) -> Any:
     """Call NVML for the driver itself; raises DevicesUnreadable."""
     try:
@@ -259,18 +275,14 @@ def _address(handle: Any) -> int | None:
 def _card(place: int, host: Host) -> _Card:
     blank = DetectedDevice(index=place)
     try:
-        handle = _handle(place)
+        handle = _ask(pynvml.nvmlDeviceGetHandleByIndex, place)
+        if handle is None:
+            fault = "NVML does not let us open it"
+            return _Card(device=blank, place=place, handle=None, fault=fault)
         device, remotes = _device(handle, blank, host)
         return _Card(device=device, place=place, handle=handle, remotes=remotes)
-    except _FaultyError as fault:
-        return _Card(device=blank, place=place, handle=None, fault=str(fault))
-
-
-def _handle(place: int) -> Any:
-    handle = _ask(pynvml.nvmlDeviceGetHandleByIndex, place)
-    if handle is None:
-        raise _FaultyError("NVML does not let us open it", lost=False)
-    return handle
+    except _FaultyError as error:
+        return _Card(device=blank, place=place, handle=None, fault=str(error))
 
 
 def _device(
@@ -282,6 +294,9 @@ def _device(
     minor = _ask(pynvml.nvmlDeviceGetMinorNumber, handle)
     memory = _memory(handle)
     remotes, bandwidth_gbps = _links(handle)
+    scope = pynvml.NVML_AFFINITY_SCOPE_NODE
+    numa_nodes = _bits(_ask(pynvml.nvmlDeviceGetMemoryAffinity, handle, 4, scope))
+    near_cpus = _bits(_ask(pynvml.nvmlDeviceGetCpuAffinity, handle, _CPU_SET_WORDS))
     device = replace(
         blank,
         uuid=_string(_ask(pynvml.nvmlDeviceGetUUID, handle)),
@@ -292,8 +307,8 @@ def _device(
         mig_slices=_mig_slices(handle),
         pci_bus_id=bus_id,
         path=f"/dev/nvidia{minor}" if minor is not None else host.device_path(bus_id),
-        numa_node=_numa_node(handle, bus_id, host),
-        cpus=_near_cpus(handle) or host.near_cpus(bus_id),
+        numa_node=numa_nodes[0] if numa_nodes else host.numa_node(bus_id),
+        cpus=near_cpus or host.near_cpus(bus_id),
     )
     return device, remotes
 
@@ -304,8 +319,8 @@ def _string(value: Any) -> str:
 
 def _memory(handle: Any) -> Any:
     """Version 2 leaves out what the driver keeps for itself; older drivers have only version 1."""
-    memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
-    return memory if memory is not None else _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    info = pynvml.nvmlDeviceGetMemoryInfo
+    return _ask_newest(handle, (info, pynvml.nvmlMemory_v2), (info,))
 
 
 def _in_bus_order(cards: list[_Card]) -> list[_Card]:
@@ -347,16 +362,6 @@ def _field(handle: Any, field: int) -> int | None:
     return int(values[0].value.uiVal)
 
 
-def _numa_node(handle: Any, bus_id: str, host: Host) -> int:
-    scope = pynvml.NVML_AFFINITY_SCOPE_NODE
-    nodes = _bits(_ask(pynvml.nvmlDeviceGetMemoryAffinity, handle, 4, scope))
-    return nodes[0] if nodes else host.numa_node(bus_id)
-
-
-def _near_cpus(handle: Any) -> tuple[int, ...]:
-    return _bits(_ask(pynvml.nvmlDeviceGetCpuAffinity, handle, _CPU_SET_WORDS))
-
-
 def _bits(words: Any) -> tuple[int, ...]:
     return tuple(
         64 * place + bit
@@ -392,10 +397,6 @@ def _mig_parts(handle: Any) -> Iterator[Any]:
             yield part
 
 
-def _mig_uuids(handle: Any) -> tuple[str, ...]:
-    return tuple(_string(_ask(pynvml.nvmlDeviceGetUUID, part)) for part in _mig_parts(handle))
-
-
 def _profile(part: Any, parent: Any) -> str:
     """A profile by its size, as '1g.10gb': memory comes in eighths of the whole device."""
     facts, whole = _ask(pynvml.nvmlDeviceGetAttributes_v2, part), _memory(parent)
@@ -426,18 +427,29 @@ def _reading(card: _Card, xids: list[int], host: Host) -> Reading:
     memory = _memory(handle)
     load = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
     is_split = _mig_is_on(handle)
-    slices = _mig_uuids(handle) if is_split else ()
+    parts = _mig_parts(handle) if is_split else ()
+    slices = tuple(_string(_ask(pynvml.nvmlDeviceGetUUID, part)) for part in parts)
     fault, needs_reset = _standing_fault(handle, is_empty=is_split and not slices)
+    degrees = _ask_newest(
+        handle,
+        (pynvml.nvmlDeviceGetTemperatureV, pynvml.NVML_TEMPERATURE_GPU),
+        (pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
+    )
+    throttle_reasons = _ask_newest(
+        handle,
+        (pynvml.nvmlDeviceGetCurrentClocksEventReasons,),
+        (pynvml.nvmlDeviceGetCurrentClocksThrottleReasons,),
+    )
     return Reading(
         index=card.device.index,
         utilisation_percent=load.gpu if load is not None else None,
         memory_used_mb=memory.used // MIB if memory is not None else None,
-        temperature_c=_temperature(handle),
+        temperature_c=int(degrees) if degrees is not None else None,
         power_mw=_ask(pynvml.nvmlDeviceGetPowerUsage, handle),
         power_limit_mw=_ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle),
         sm_clock_mhz=_ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
         memory_clock_mhz=_ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM),
-        throttle_reasons=_throttle_reasons(handle),
+        throttle_reasons=int(throttle_reasons or 0) & ~int(pynvml.nvmlClocksEventReasonGpuIdle),
         ecc_errors=_ask(
             pynvml.nvmlDeviceGetTotalEccErrors,
             handle,
@@ -450,25 +462,6 @@ def _reading(card: _Card, xids: list[int], host: Host) -> Reading:
         processes=_processes(handle, host),
         mig_uuids=slices,
     )
-
-
-def _bad_reading(index: int, xids: list[int], fault: _FaultyError) -> Reading:
-    return Reading(index=index, xids=tuple(xids), fault=str(fault), needs_reset=fault.lost)
-
-
-def _temperature(handle: Any) -> int | None:
-    degrees = _ask(pynvml.nvmlDeviceGetTemperatureV, handle, pynvml.NVML_TEMPERATURE_GPU)
-    if degrees is None:
-        degrees = _ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)
-    return int(degrees) if degrees is not None else None
-
-
-def _throttle_reasons(handle: Any) -> int:
-    """Why the clocks are reduced, without idleness."""
-    reasons = _ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
-    if reasons is None:
-        reasons = _ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
-    return int(reasons or 0) & ~int(pynvml.nvmlClocksEventReasonGpuIdle)
 
 
 def _standing_fault(handle: Any, *, is_empty: bool) -> tuple[str, bool]:
@@ -487,7 +480,9 @@ def _standing_fault(handle: Any, *, is_empty: bool) -> tuple[str, bool]:
 def _processes(handle: Any, host: Host) -> tuple[Process, ...]:
     found: dict[int, Process] = {}
     for graphics, kind in ((False, "Compute"), (True, "Graphics")):
-        for row in _process_rows(handle, f"nvmlDeviceGet{kind}RunningProcesses"):
+        name = f"nvmlDeviceGet{kind}RunningProcesses"
+        calls = ((getattr(pynvml, name + version),) for version in ("_v3", "_v2"))
+        for row in _ask_newest(handle, *calls) or ():
             user, command = host.process(row.pid)
             used = row.usedGpuMemory
             process = Process(
@@ -518,12 +513,3 @@ def _process_loads(handle: Any) -> dict[int, int] | None:
         if sample.timeStamp > since_us and sample.smUtil <= 100:
             loads[sample.pid].append(sample.smUtil)
     return {pid: round(sum(found) / len(found)) for pid, found in loads.items()}
-
-
-def _process_rows(handle: Any, name: str) -> list[Any]:
-    """Version 3 of the call, or version 2 where the driver is older."""
-    for version in ("_v3", "_v2"):
-        rows = _ask(getattr(pynvml, name + version), handle)
-        if rows is not None:
-            return list(rows)
-    return []

@@ -79,7 +79,10 @@ class SmiSource:
         slices = self._slices() if "Enabled" in modes else None
         devices = [_device(row, slices or {}, self._host) for row in rows]
         devices.sort(key=lambda device: (device.pci_bus_id, device.index))
-        topology = self._topology() if len(devices) > 1 else {}
+        topology: dict[int, Topology] = {}
+        if len(devices) > 1:
+            code, text = self._run("topo", "-m")
+            topology = {} if code else parse_topology(text)
         self._devices = tuple(_placed(devices, topology))
         drivers = sorted({row["driver_version"] for row in rows if row.get("driver_version")})
         return NodeInventory(
@@ -125,7 +128,8 @@ class SmiSource:
         self._fields[wanted] = fields
         rows = parse_rows(text, fields)
         if code and not rows:
-            raise DevicesUnreadable(f"nvidia-smi: {_first_line(text) or f'exit code {code}'}")
+            first_line = text.strip().partition("\n")[0].strip()
+            raise DevicesUnreadable(f"nvidia-smi: {first_line or f'exit code {code}'}")
         return rows
 
     def _processes(self) -> dict[str, list[Process]]:
@@ -148,10 +152,6 @@ class SmiSource:
         """MIG slices by device; None if nvidia-smi fails."""
         code, text = self._run("-L")
         return None if code else parse_slices(text)
-
-    def _topology(self) -> dict[int, Topology]:
-        code, text = self._run("topo", "-m")
-        return {} if code else parse_topology(text)
 
     def _run(self, *arguments: str) -> tuple[int, str]:
         """The exit code, and stdout with stderr: errors appear on either."""
@@ -186,10 +186,10 @@ def parse_rows(text: str, fields: Sequence[str]) -> list[dict[str, str]]:
     ]
 
 
-def number(text: str | None) -> int | None:
+def number(text: str | None, factor: int = 1) -> int | None:
     """A figure, or None for '[N/A]', '[Not Supported]', '[Unknown Error]' and their like."""
     try:
-        return round(float(text or ""))
+        return round(float(text or "") * factor)
     except ValueError:
         return None
 
@@ -245,10 +245,6 @@ def _mig_uuids(pieces: Iterable[DetectedSlice]) -> tuple[str, ...]:
     return tuple(uuid for piece in pieces for uuid in piece.uuids)
 
 
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
-
-
 def _device(
     row: dict[str, str], slices: dict[str, tuple[DetectedSlice, ...]], host: Host
 ) -> DetectedDevice:
@@ -295,14 +291,13 @@ def _bandwidth(model: str, links: int) -> int:
 
 def _reading(device: DetectedDevice, row: dict[str, str], processes: list[Process]) -> Reading:
     lost = any("lost" in value.lower() for value in row.values())
-    power, limit = row.get("power.draw"), row.get("enforced.power.limit")
     return Reading(
         index=device.index,
         utilisation_percent=number(row.get("utilization.gpu")),
         memory_used_mb=number(row.get("memory.used")),
         temperature_c=number(row.get("temperature.gpu")),
-        power_mw=_milliwatts(power),
-        power_limit_mw=_milliwatts(limit),
+        power_mw=number(row.get("power.draw"), 1000),
+        power_limit_mw=number(row.get("enforced.power.limit"), 1000),
         sm_clock_mhz=number(row.get("clocks.sm")),
         memory_clock_mhz=number(row.get("clocks.mem")),
         throttle_reasons=_mask(row.get("clocks_throttle_reasons.active")) & ~IDLE,
@@ -317,13 +312,6 @@ def _missing(index: int) -> Reading:
     """A device that falls off the bus is no longer listed, or comes without values."""
     fault = "nvidia-smi does not list the GPU any more"
     return Reading(index=index, fault=fault, needs_reset=True)
-
-
-def _milliwatts(text: str | None) -> int | None:
-    try:
-        return round(float(text or "") * 1000)
-    except ValueError:
-        return None
 
 
 def _mask(text: str | None) -> int:

@@ -8,6 +8,7 @@ import random
 import socket
 import struct
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 SIOCGIFADDR = 0x8915
@@ -76,14 +77,12 @@ def _is_loopback(host: str) -> bool:
 
 def is_free(port: int) -> bool:
     """Tell whether a server could listen on a port; closing connections do not count."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except PermissionError:
-            return True  # the job's user may be allowed, or gets its own error
-        except OSError:
-            return False
+    try:
+        _bind(port, reuse=1)
+    except PermissionError:
+        return True  # the job's user may be allowed, or gets its own error
+    except OSError:
+        return False
     return True
 
 
@@ -96,20 +95,18 @@ def free_port(taken: Collection[int] = ()) -> int:
     end = max(MIN_PORT + MAX_TRIES, first_ephemeral)
     for _ in range(MAX_TRIES):
         port = random.randrange(MIN_PORT, end)
-        if port not in taken and _can_bind(port):
-            return port
+        if port not in taken:
+            with suppress(OSError):
+                return _bind(port)
+    return _bind(0)
+
+
+def _bind(port: int, reuse: int = 0) -> int:
+    """Bind a port (0: any free one) for a moment, and return it; raises OSError."""
     with socket.socket() as probe:
-        probe.bind(("", 0))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+        probe.bind(("", port))
         return int(probe.getsockname()[1])
-
-
-def _can_bind(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
 
 
 def _address_of(name: str) -> str:

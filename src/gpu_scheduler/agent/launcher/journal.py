@@ -55,7 +55,7 @@ class Journal:
         self._call = call
         self._before_sync = before_sync
 
-    def append(self, record: Message, done: Done, *arguments: object) -> None:
+    def append(self, record: Message, done: Done = lambda _: None, *arguments: object) -> None:
         """Keep a record for the next commit; `done` is called when it is on disk."""
         self._pending.append(_encode(record))
         self._waiting.append((done, arguments))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import suppress
 
 from gpu_scheduler.agent.work import Work
 from gpu_scheduler.logging_setup.rotating_file import RotatingFile, format_line
@@ -34,17 +35,13 @@ def open_log(work: Work) -> int:
 
 def append_note(work: Work, text: str) -> None:
     """Write a line of the launcher into the job's log. On a full disk the line is lost."""
-    try:
+    with suppress(OSError):
         file = open_log(work)
-    except OSError:
-        return
-    if file >= 0:
-        try:
-            os.write(file, text.encode(errors="replace"))
-        except OSError:
-            return
-        finally:
-            os.close(file)
+        if file >= 0:
+            try:
+                os.write(file, text.encode(errors="replace"))
+            finally:
+                os.close(file)
 
 
 def rotate(work: Work) -> None:
@@ -59,8 +56,9 @@ def rotate(work: Work) -> None:
         return
     try:
         copied = work.log_files > 0 and _copy(file, work)
-        if copied:
-            _shift(work)
+        for number in range(work.log_files - 1, 0, -1) if copied else ():
+            with suppress(OSError):
+                os.replace(f"{work.log_path}.{number}", f"{work.log_path}.{number + 1}")
         # The new .1 appears only after the truncation, so that a reader sees nothing twice.
         os.ftruncate(file, 0)
         if copied:
@@ -116,15 +114,6 @@ def _copy(file: int, work: Work) -> bool:
     return True
 
 
-def _shift(work: Work) -> None:
-    """Rename .1 to .2 and so on."""
-    for number in range(work.log_files - 1, 0, -1):
-        try:
-            os.replace(f"{work.log_path}.{number}", f"{work.log_path}.{number + 1}")
-        except OSError:
-            continue
-
-
 class LauncherLog:
     """The launcher's own log: lines of JSON, rotated; on a full disk lines are lost.
 
@@ -153,11 +142,9 @@ class LauncherLog:
         if self._file is not None:
             self._file.write(line)
             return
-        try:
+        with suppress(OSError):
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
-        except OSError:
-            return
 
 
 launcher_log = LauncherLog()

@@ -52,14 +52,14 @@ class Timer:
 
 
 class Loop:
-    """Waits with epoll and calls what is due."""
+    """Waits with epoll and calls what is due. `known_children` has the callback of each child."""
 
     def __init__(self) -> None:
         self._poll = select.epoll()
         self._watched: dict[int, tuple[int, Callback, Arguments]] = {}
         self._timers: list[tuple[int, int, Timer]] = []
         self._count = 0
-        self._children: dict[int, tuple[Callback, Arguments]] = {}
+        self.known_children: dict[int, tuple[Callback, Arguments]] = {}
         self._wake_reader, self._wake_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._child_ended = False
         self.on_error: Callable[[Exception, Arguments], None] = log_error
@@ -75,11 +75,9 @@ class Loop:
         self._child_ended = True
 
     def _drain(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             while os.read(self._wake_reader, 4096):
                 pass
-        except BlockingIOError:
-            return
 
     def add(
         self, descriptor: int, callback: Callback, *arguments: object, writing: bool = False
@@ -108,11 +106,7 @@ class Loop:
 
     def at_exit(self, pid: int, callback: Callback, *arguments: object) -> None:
         """Call back with the arguments and the wait status when this child has ended."""
-        self._children[pid] = (callback, arguments)
-
-    @property
-    def known_children(self) -> dict[int, tuple[Callback, Arguments]]:
-        return self._children
+        self.known_children[pid] = (callback, arguments)
 
     def call(self, callback: Callback, *arguments: object) -> bool:
         """Call back; an exception goes to `on_error`. Returns False if there was one."""
@@ -165,6 +159,6 @@ class Loop:
                 return
             if pid == 0:
                 return
-            known = self._children.pop(pid, None)
+            known = self.known_children.pop(pid, None)
             if known is not None:
                 self.call(known[0], *known[1], status)

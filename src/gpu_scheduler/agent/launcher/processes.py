@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Iterable
+from contextlib import suppress
 
 from gpu_scheduler.agent.launcher.messages import Key
 
@@ -180,30 +181,22 @@ def send(pids: Iterable[int], number: int) -> None:
     0, 1 and negative numbers do not name one ordinary process, and are never signalled.
     """
     for pid in pids:
-        if pid <= 1:
-            continue
-        try:
-            os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):
-            continue
+        if pid > 1:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
 
 
 def send_to_group(leader: int, number: int) -> None:
     """Signal a process group; never our own, nor every process."""
-    if leader <= 1:
-        return
-    try:
-        os.killpg(leader, number)
-    except (ProcessLookupError, PermissionError):
-        return
+    if leader > 1:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, number)
 
 
 def kill_pidfd(pidfd: int) -> None:
     """Kill exactly this process, if it still exists."""
-    try:
+    with suppress(OSError):
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    except OSError:
-        return
 
 
 def signal_number(name: str) -> int:
@@ -225,12 +218,12 @@ def _read(path: str) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
-    parts = []
+    data = b""
     try:
         while part := os.read(descriptor, 65536):
-            parts.append(part)
+            data += part
     except OSError:
         pass
     finally:
         os.close(descriptor)
-    return b"".join(parts)
+    return data

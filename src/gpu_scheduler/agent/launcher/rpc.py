@@ -153,16 +153,18 @@ class RpcServer:
                     supervisor.start(decode_work(work), answer)
                 except ValueError as error:
                     # Invalid work is over at once, with a reason that its owner can read.
-                    supervisor.reject(_key(work), f"bad order: {error}", answer)
+                    supervisor.reject(_key(work), f"bad order: {error}")
+                    answer()
             case "stop":
                 grace = order.get("grace_ms")
                 grace_ms = None if grace is None else int(grace)
-                supervisor.stop(_key(order), str(order["why"]), grace_ms, answer)
+                supervisor.stop(_key(order), str(order["why"]), grace_ms)
+                answer()
             case "commit":
                 environment, files = _texts(order, "environment"), _texts(order, "files")
-                supervisor.commit(_key(order), environment, files, answer)
+                answer(supervisor.commit(_key(order), environment, files))
             case "forget":
-                supervisor.forget(_key(order), answer)
+                answer(supervisor.forget(_key(order)))
             case "held":
                 answer(held=supervisor.held())
             case "watch":
@@ -175,9 +177,11 @@ class RpcServer:
                 self.stop_requested = True
                 answer()
             case "renew":
-                supervisor.renew(int(order["asked_ms"]), answer)
+                supervisor.leases.renew(int(order["asked_ms"]))
+                answer()
             case "warn":
-                supervisor.warn(_key(order), str(order["text"]), answer)
+                supervisor.warn(_key(order), str(order["text"]))
+                answer()
             case "errand":
                 supervisor.run_helper(
                     order, lambda ok, output: answer("" if ok else output or "failed")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt
 from gpu_scheduler.agent.work import Saved, Work
@@ -43,25 +44,29 @@ def make(work: Work, files: dict[str, str], pool: DirectoryPool) -> None:
     path = work.scratch_dir
     if not pool.take(path, work.uid) and _mkdir(path) and not files and os.geteuid() == work.uid:
         return
-    directory = os.open(path, _DIRECTORY)
-    try:
-        found = os.fstat(directory)
-        if found.st_mode & 0o7777 != _PRIVATE:
+    with _opened(path) as directory:
+        status = os.fstat(directory)
+        if status.st_mode & 0o7777 != _PRIVATE:
             os.fchmod(directory, _PRIVATE)
-        if os.geteuid() == 0 and (found.st_uid, found.st_gid) != (work.uid, work.gid):
+        if os.geteuid() == 0 and (status.st_uid, status.st_gid) != (work.uid, work.gid):
             os.fchown(directory, work.uid, work.gid)
         for name, text in files.items():
             _write(directory, name, text, work, 0o700)
-    finally:
-        os.close(directory)
 
 
 def add(work: Work, files: dict[str, str]) -> None:
     """Write or replace files in a directory that was made before."""
-    directory = os.open(work.scratch_dir, _DIRECTORY)
-    try:
+    with _opened(work.scratch_dir) as directory:
         for name, text in files.items():
             _write(directory, name, text, work, 0o600)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[int]:
+    """A descriptor of a directory, for the time of the block."""
+    directory = os.open(path, _DIRECTORY)
+    try:
+        yield directory
     finally:
         os.close(directory)
 
@@ -80,18 +85,9 @@ def _mkdir(path: str) -> bool:
 
 def write_stop_reason(work: Work, why: str) -> None:
     """Write the file that tells the job why it is stopped, if its directory still allows it."""
-    if not work.scratch_dir:
-        return
-    try:
-        directory = os.open(work.scratch_dir, _DIRECTORY)
-    except OSError:
-        return
-    try:
-        _write(directory, STOP_FILE, why + "\n", work, 0o600)
-    except OSError:
-        return
-    finally:
-        os.close(directory)
+    if work.scratch_dir:
+        with suppress(OSError):
+            add(work, {STOP_FILE: why + "\n"})
 
 
 def checkpoint_time(work: Work) -> int:
@@ -135,16 +131,13 @@ def _empty(directory: int) -> bool:
 
 def read_small(path: str) -> str:
     """Read a small file that the job's user wrote; "" if there is no such file."""
-    try:
+    with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return ""
-    try:
-        return os.read(descriptor, 4096).decode(errors="replace")
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)
+        try:
+            return os.read(descriptor, 4096).decode(errors="replace")
+        finally:
+            os.close(descriptor)
+    return ""
 
 
 def _write(directory: int, name: str, text: str, work: Work, mode: int) -> None:
@@ -207,11 +200,9 @@ class DirectoryPool:
         free = self._free.get((home, uid), [])
         while free:
             self._count -= 1
-            try:
+            with suppress(OSError):
                 os.rename(free.pop(), path)
-            except OSError:
-                continue
-            return True
+                return True
         return False
 
     def keep(self, path: str, directory: int) -> None:
@@ -253,10 +244,8 @@ class DirectoryPool:
         """
         for free in self._free.values():
             for path in free:
-                try:
+                with suppress(OSError):
                     os.rmdir(path)
-                except OSError:
-                    continue
         self._free.clear()
         self._remove_discarded()
 

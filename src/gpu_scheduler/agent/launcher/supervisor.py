@@ -63,7 +63,7 @@ class Supervisor:
     # Orders
 
     def start(self, work: Work, done: Done) -> None:
-        """Start this work, unless it was ever started or stopped before."""
+        """Start this work, unless it was ever started or stopped before; `done` when that is so."""
         key = (work.allocation_id, work.member)
         if key in self._context.attempts:
             done("")
@@ -78,18 +78,16 @@ class Supervisor:
         self.leases.expect(attempt)
         self._queue.append((attempt, done))
 
-    def reject(self, key: Key, reason: str, done: Done) -> None:
+    def reject(self, key: Key, reason: str) -> None:
         """An order that cannot be read ends the work that it names, unless that is known."""
         if key not in self._context.attempts:
             attempt = self._add_unknown(key)
             self.cleanup_finished(attempt, _never_ran(attempt, "", reason))
-        done("")
 
-    def stop(self, key: Key, reason: str, grace_ms: int | None, done: Done) -> None:
+    def stop(self, key: Key, reason: str, grace_ms: int | None) -> None:
         """Stop it; what has not begun never will."""
         attempt = self._context.attempts.get(key) or self._add_unknown(key)
         self._stop(attempt, reason, grace_ms)
-        done("")
 
     def _add_unknown(self, key: Key) -> Attempt:
         attempt = Attempt(Work(allocation_id=key[0], member=key[1]))
@@ -115,24 +113,27 @@ class Supervisor:
         else:
             self.stopper.stop(attempt, reason, grace_ms)
 
-    def commit(
-        self, key: Key, environment: dict[str, str], files: dict[str, str], done: Done
-    ) -> None:
-        """Let a prepared member run, with what was not known when it was prepared."""
+    def commit(self, key: Key, environment: dict[str, str], files: dict[str, str]) -> str:
+        """Let a prepared member run, with what was not known when it was prepared.
+
+        Returns the reason if it cannot run any more.
+        """
 
         def prepare(attempt: Attempt) -> None:
             attempt.commit_environment = environment
             if attempt.work.scratch_dir and files:
                 scratch.add(attempt.work, files)
 
-        done(self.gate.commits.commit(key, prepare))
+        return self.gate.commits.commit(key, prepare)
 
-    def warn(self, key: Key, text: str, done: Done) -> None:
+    def warn(self, key: Key, text: str) -> None:
         """Write a line into the job's log; into a file that the user named, as the user."""
         attempt = self._context.attempts.get(key)
-        work = None if attempt is None else attempt.work
+        if attempt is None:
+            return
+        work = attempt.work
         line = f"tgpu: {' '.join(text.split())}\n"
-        if work is not None and work.log_of_user:
+        if work.log_of_user:
             launch = Launch(
                 argv=("printf", "%s", line),
                 environment={"PATH": "/usr/bin:/bin"},
@@ -143,9 +144,8 @@ class Supervisor:
                 log_umask=work.umask,
             )
             self._context.helpers.run(launch, WARN_TIMEOUT_MS, ignore_result)
-        elif work is not None:
+        else:
             logs.append_note(work, line)
-        done("")
 
     def run_helper(self, order: Message, done: Callable[[bool, str], None]) -> None:
         """Run a short command as some user; what it leaves running is not taken for a job's."""
@@ -166,15 +166,13 @@ class Supervisor:
 
         self._context.helpers.run(launch, int(order["timeout_ms"]), ended)
 
-    def forget(self, key: Key, done: Done) -> None:
-        """Drop the record of an attempt that is over."""
+    def forget(self, key: Key) -> str:
+        """Drop the record of an attempt that is over; returns the reason if it is not over."""
         attempt = self._context.attempts.get(key)
         if attempt is None:
-            done("")
-            return
+            return ""
         if attempt.over is None:
-            done(f"{key[0]} member {key[1]} is not over; it can be forgotten when it is")
-            return
+            return f"{key[0]} member {key[1]} is not over; it can be forgotten when it is"
         del self._context.attempts[key]
         self._forgotten += 1
         self._context.journal.append_lazily(
@@ -182,12 +180,7 @@ class Supervisor:
         )
         if attempt.work.scratch_dir:
             scratch.clear(attempt.work.scratch_dir, self._context.directories)
-        done("")
-
-    def renew(self, asked_ms: int, done: Done) -> None:
-        """The server has granted all leases for which the agent asked at this time."""
-        self.leases.renew(asked_ms)
-        done("")
+        return ""
 
     @property
     def is_idle(self) -> bool:
@@ -403,11 +396,8 @@ def _never_ran(attempt: Attempt, stopped_by: str, detail: str) -> Over:
     return Over(
         allocation_id=attempt.key[0],
         member=attempt.key[1],
-        exit_code=None,
-        signal=None,
         ran=False,
         at_ms=wall_ms(),
-        run_ms=0,
         stopped_by=stopped_by,
         detail=detail,
     )

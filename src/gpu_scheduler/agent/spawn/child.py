@@ -87,39 +87,33 @@ class LaunchOrder:
         self.__dict__ = fields
 
 
-def run_ordered_job(gate: int, log: int, entered: bool) -> None:
-    """Read the order from the gate and carry it out. `entered`: already in the first group.
+def run_job(
+    gate: int, log: int, fields: dict[str, Any] | None = None, entered: bool = False
+) -> None:
+    """Carry out an order. `entered`: the child is in the first of its control groups already.
 
+    A child of the fork server reads the order from the gate; one of the launcher has inherited it.
     A pre-forked child first reads only which groups to wait in; the log comes with the rest. Never
     returns: a child must not go on as a second launcher, or as a second fork server.
     """
     try:
         _close_inherited(gate, log)
-        fields = _read_order(gate)
-        if entered:
-            fields["joins"] = fields["joins"][1:]
-        if "argv" not in fields:
-            for path in fields["joins"]:
-                _join(path)
-            _receive_log(gate)
+        if fields is None:
             fields = _read_order(gate)
-            fields["joins"] = ()
+            if entered:
+                fields["joins"] = fields["joins"][1:]
+            if "argv" not in fields:
+                for path in fields["joins"]:
+                    _join(path)
+                _receive_log(gate)
+                fields = _read_order(gate)
+                fields["joins"] = ()
         os.setsid()
         _run_job(LaunchOrder(fields), gate)
     except Exception as error:  # noqa: BLE001 - the launcher must learn of every error
-        _write_refusal(gate, error)
-    finally:
-        os._exit(NEVER_RAN)
-
-
-def run_job(fields: dict[str, Any], gate: int, log: int) -> None:
-    """The same for a child that the launcher forked itself, and that has inherited its order."""
-    try:
-        _close_inherited(gate, log)
-        os.setsid()
-        _run_job(LaunchOrder(fields), gate)
-    except Exception as error:  # noqa: BLE001 - the launcher must learn of every error
-        _write_refusal(gate, error)
+        if not isinstance(error, EOFError):
+            reason = str(error) if isinstance(error, CannotRun) else f"cannot run the job: {error}"
+            os.write(gate, reason.encode(errors="replace")[:_MAX_MESSAGE])
     finally:
         os._exit(NEVER_RAN)
 
@@ -211,13 +205,6 @@ def _run_job(order: LaunchOrder, gate: int) -> None:
         raise CannotRun(_cannot_run(argv[0], error)) from None
 
 
-def _write_refusal(gate: int, error: Exception) -> None:
-    if isinstance(error, EOFError):
-        return
-    reason = str(error) if isinstance(error, CannotRun) else f"cannot run the job: {error}"
-    os.write(gate, reason.encode(errors="replace")[:_MAX_MESSAGE])
-
-
 def _add_late_environment(order: LaunchOrder, gate: int) -> None:
     """Add the variables that came before GO; the engine of a container reads them as lines."""
     late: dict[bytes, bytes] = _read_order(gate)["environment"]
@@ -300,8 +287,14 @@ def _check_access_of_user(order: LaunchOrder) -> None:
         for path in order.reachable:
             if not os.access(path, os.R_OK, effective_ids=True):
                 raise CannotRun(f"cannot mount {path!r}: the job's user may not read it")
-        if order.root:
-            _check_root(order.root)
+        # Here, not in the launcher: the file system is the user's choice, and may hang.
+        if root := order.root:
+            if os.path.realpath(root) == "/" or not os.path.isdir(root):
+                raise CannotRun(f"no root file system at {root!r}; name a directory that holds one")
+            if not os.access(root, os.R_OK | os.X_OK, effective_ids=True):
+                raise CannotRun(
+                    f"cannot use the root file system {root!r}: the job's user may not read it"
+                )
         if order.log_of_user:
             _open_output(order)
     finally:
@@ -309,14 +302,6 @@ def _check_access_of_user(order: LaunchOrder) -> None:
             os.seteuid(0)
             os.setegid(0)
             os.setgroups(groups)
-
-
-def _check_root(path: str) -> None:
-    """Done here, not in the launcher: the file system is the user's choice, and may hang."""
-    if os.path.realpath(path) == "/" or not os.path.isdir(path):
-        raise CannotRun(f"no root file system at {path!r}; name a directory that holds one")
-    if not os.access(path, os.R_OK | os.X_OK, effective_ids=True):
-        raise CannotRun(f"cannot use the root file system {path!r}: the job's user may not read it")
 
 
 def _memory_file(text: str) -> int:
@@ -349,8 +334,11 @@ def _find_program(order: LaunchOrder) -> tuple[str, tuple[str, ...]]:
     """The file to execute and the arguments."""
     argv = order.argv
     if order.python:
-        found = _first_usable(order.python)
-        argv = tuple(found if part == PYTHON else part for part in argv)
+        python = next((path for path in order.python if os.access(path, os.X_OK)), "")
+        if not python:
+            tried = ", ".join(order.python)
+            raise CannotRun(f"the job's user may run no Python for the session: tried {tried}")
+        argv = tuple(python if part == PYTHON else part for part in argv)
     name = argv[0]
     if "/" in name:
         return name, argv
@@ -363,13 +351,6 @@ def _find_program(order: LaunchOrder) -> tuple[str, tuple[str, ...]]:
         if os.path.isfile(path):
             problem = errno.EACCES
     raise CannotRun(_cannot_run(name, OSError(problem, "")))
-
-
-def _first_usable(pythons: tuple[str, ...]) -> str:
-    for path in pythons:
-        if os.access(path, os.X_OK):
-            return path
-    raise CannotRun(f"the job's user may run no Python for the session: tried {', '.join(pythons)}")
 
 
 def _cannot_run(name: str, error: OSError) -> str:

@@ -19,7 +19,7 @@ import os
 import socket
 import struct
 
-from gpu_scheduler.agent.spawn.child import run_ordered_job, warm_up
+from gpu_scheduler.agent.spawn.child import run_job, warm_up
 
 _CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "ppc64le": 120}
 _CLONE3 = 435
@@ -117,7 +117,7 @@ def _serve(channel: socket.socket, number: int) -> None:
         if not entered and ctypes.get_errno() not in _OUT_OF_RESOURCES:
             pid = clone(number, _CLONE_PARENT | _SIGCHLD, 0, 0, 0, 0)
         if pid == 0:
-            run_ordered_job(descriptors[0], log, entered)
+            run_job(descriptors[0], log, entered=entered)
         for descriptor in descriptors:
             os.close(descriptor)
         channel.send(_ANSWER.pack(pid if pid > 0 else -ctypes.get_errno()))

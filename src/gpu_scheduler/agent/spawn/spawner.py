@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -226,10 +227,8 @@ def _frame(fields: dict[str, Any]) -> bytes:
 
 
 def _write(gate: socket.socket, fields: dict[str, Any]) -> None:
-    try:
+    with suppress(OSError):
         gate.sendall(_frame(fields))
-    except OSError:
-        return
 
 
 def _fork(launch: Launch) -> Spawned | OSError:
@@ -246,7 +245,7 @@ def _fork(launch: Launch) -> Spawned | OSError:
         its.close()
         return error
     if pid == 0:
-        run_job(fields, its.fileno(), launch.log)
+        run_job(its.fileno(), launch.log, fields)
     its.close()
     ours.setblocking(False)
     return Spawned(pid, ours)
@@ -254,13 +253,9 @@ def _fork(launch: Launch) -> Spawned | OSError:
 
 def send_go(gate: socket.socket, late: dict[str, str] | None = None) -> None:
     """Let it run, with variables that were not known before; they are few and fit in one write."""
-    data = b""
-    if late:
-        data = LATE + _frame({"environment": _encode(late)})
-    try:
+    data = LATE + _frame({"environment": _encode(late)}) if late else b""
+    with suppress(OSError):
         gate.send(data + GO)
-    except OSError:
-        return
 
 
 def read_refusal(gate: socket.socket) -> str | None:

@@ -56,7 +56,7 @@ class Stopper:
         if not attempt.stopped_by:
             attempt.stopped_by = reason
             record = attempt.add_record("stop", why=reason)
-            self._context.journal.append(record, ignore_error)
+            self._context.journal.append(record)
             scratch.write_stop_reason(attempt.work, reason)
             warning_ms = _warning_ms(attempt, reason, grace_ms)
         kill_at_ms = now_ms() + warning_ms + grace
@@ -198,11 +198,6 @@ class Stopper:
         if attempt.is_session and attempt.ending is None:
             tree -= self._context.tracker.ancestors(attempt.pid)
         return tree
-
-
-def ignore_error(error: str) -> None:
-    """For journal records that do no harm if they are lost."""
-    del error
 
 
 def _warning_ms(attempt: Attempt, reason: str, grace_ms: int | None) -> int:
