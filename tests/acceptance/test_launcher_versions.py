@@ -17,14 +17,15 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler import __version__
-from gpu_scheduler.agent.launcher.messages import (
+from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
+from gpu_scheduler.agent.work import (
     PROTOCOL_1_FIELDS,
+    Work,
+    WorkDevice,
     decode_work,
     encode_work,
     split_known_fields,
 )
-from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
-from gpu_scheduler.agent.work import Work, WorkDevice
 from tests.launcher_rig import Rig
 
 OLD = Path(__file__).parents[1] / "fixtures" / "launcher" / "0.1.0-protocol-1.tar.xz"

@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.agent.launcher import processes
-from gpu_scheduler.agent.launcher.messages import (
+from gpu_scheduler.agent.work import (
     OPTIONAL_FIELDS,
+    Over,
+    Prepared,
+    Work,
     decode_work,
     encode_work,
     split_known_fields,
 )
-from gpu_scheduler.agent.work import Over, Prepared, Work
 from tests.hanging_directories import hanging_directory, stuck_directory
 from tests.launcher_rig import NOBODY, Rig, log_line, with_launcher
 

@@ -12,17 +12,20 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from gpu_scheduler import __version__
-from gpu_scheduler.agent.launcher.messages import (
+from gpu_scheduler.agent.work import (
     MAX_LINE_BYTES,
     PROTOCOL_1_FIELDS,
     Message,
+    Over,
+    Report,
+    Work,
     decode_line,
     decode_over,
     decode_report,
@@ -30,7 +33,6 @@ from gpu_scheduler.agent.launcher.messages import (
     encode_work,
     split_known_fields,
 )
-from gpu_scheduler.agent.work import Over, Report, Work
 
 SOCKET = "launcher.sock"
 LOG = "launcher.log"
@@ -100,10 +102,6 @@ class Launcher:
                 f"{', '.join(unknown)}; it is replaced when its jobs have ended"
             )
         await self._order({"do": "start", "work": encoded})
-
-    async def start_many(self, works: Iterable[Work]) -> None:
-        """Start all of these, with one write; the launcher records them together."""
-        await asyncio.gather(*(self.start(work) for work in works))
 
     async def stop(
         self, allocation_id: str, member: int, why: str, grace_ms: int | None = None

@@ -54,7 +54,7 @@ from gpu_scheduler.agent.server_link import (
     reports_to_repeat,
     telemetry_of,
 )
-from gpu_scheduler.agent.work import NOT_BEGUN, Began, Over, Prepared, Report, Work
+from gpu_scheduler.agent.work import NOT_BEGUN, Began, Key, Over, Prepared, Report, Work
 from gpu_scheduler.model.measurements import NodeReadings
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.handshake import MIN_PROTOCOL, PROTOCOL, TERMINALS, TRUSTS
@@ -67,8 +67,6 @@ MIN_SERVER_TIMEOUT_S = 6.0
 SERVER_TIMEOUT_HEARTBEATS = 1.6
 """A server that answers no heartbeat for this many intervals is frozen or cut off."""
 DECLARED = "declared"
-Key = tuple[str, int]
-"""Allocation id and member."""
 log = structlog.get_logger("agent")
 
 
@@ -216,7 +214,7 @@ class Agent:
         starting = set(self._starting)
         held = await self._launcher.held()
         keys = starting.union((work[0], work[1]) for work in held)
-        self._translator.keep_only(keys)
+        self._translator.assignments.keep_only(keys)
         await self._mps.keep_only(
             starting.union((work[0], work[1]) for work in held if work[2] is None)
         )
@@ -311,7 +309,7 @@ class Agent:
                 self._starting.discard(key)
                 self._reports.pop(key, None)
                 self._device_indices.pop(key, None)
-                self._translator.forget(*key)
+                self._translator.assignments.forget(*key)
                 self._run_in_background(self._forget(key))
 
     async def _forget(self, key: Key) -> None:
@@ -471,7 +469,7 @@ class Agent:
             self._prober.start(key, report.pid)
             return
         if isinstance(report, Over):
-            if self._translator.release(*key):
+            if self._translator.assignments.release(*key):
                 self._send_inventory_if_changed()
             self._prober.stop(key)
         self._send_delayed_began()

@@ -67,10 +67,10 @@ def test_held_slice_is_assigned_to_no_other_job(tmp_path: Path) -> None:
 def test_slice_is_free_when_its_job_is_forgotten_or_not_held(tmp_path: Path) -> None:
     orders = an_agent(tmp_path)
     assert slices(orders, "job-1") == ["MIG-a"]
-    orders.forget("job-1.1", 0)
+    orders.assignments.forget("job-1.1", 0)
     assert slices(orders, "job-2") == ["MIG-a"]
     again = an_agent(tmp_path)
-    again.keep_only([("job-3.1", 0)])
+    again.assignments.keep_only([("job-3.1", 0)])
     assert slices(again, "job-3") == ["MIG-a"]
 
 
@@ -79,7 +79,7 @@ def test_slice_is_free_for_next_job_as_soon_as_its_job_ends(tmp_path: Path) -> N
     assert [*slices(orders, "job-1"), *slices(orders, "job-2")] == ["MIG-a", "MIG-b"]
     with pytest.raises(NoFreeSlice, match="of GPU 0 is free on this node"):
         slices(orders, "job-3")
-    orders.release("job-1.1", 0)
+    orders.assignments.release("job-1.1", 0)
     assert slices(orders, "job-3") == ["MIG-a"]
 
 
@@ -98,7 +98,7 @@ def test_port_is_free_as_soon_as_its_replica_ends_also_after_restart(
     again = an_agent(tmp_path)
     with pytest.raises(PortTaken, match=f"port {wanted} is in use on this node"):
         port(again, "job-2", port=wanted)
-    again.release("job-1.1", 0)
+    again.assignments.release("job-1.1", 0)
     assert port(again, "job-2", port=wanted) == wanted
 
 

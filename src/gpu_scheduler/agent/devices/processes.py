@@ -57,7 +57,6 @@ class ForeignRule:
     load_threshold: float = 0.8
     ignore_names: tuple[str, ...] = DESKTOP + SERVICES
     ignore_users: tuple[str, ...] = ()
-    ignore_pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +118,8 @@ class ProcessAttribution:
 
     def _is_foreign(self, process: Process, memory_mb: int) -> bool:
         rule = self._rule
-        if (
-            process.pid in rule.ignore_pids
-            or (process.user and process.user in rule.ignore_users)
-            or process.command in rule.ignore_names
-        ):
+        is_ignored_user = process.user and process.user in rule.ignore_users
+        if is_ignored_user or process.command in rule.ignore_names:
             return False
         return not process.graphics or (process.memory_mb or 0) > rule.memory_threshold * memory_mb
 

@@ -18,28 +18,9 @@ from gpu_scheduler.wire import agent_pb2 as pb
 
 HOSTFILE = "hostfile"
 MACHINEFILE = "machinefile"
-RENDEZVOUS_NAMES = (
-    *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    *("NODE_RANK", "NNODES", "PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE"),
-    *("PET_MASTER_ADDR", "PET_MASTER_PORT", "TGPU_NODELIST", "TGPU_HOSTFILE", "TGPU_MACHINEFILE"),
-)
-"""Set when a gang member is prepared and again when it is committed; only then they are final.
-
-RANK and the like assume one process per member. PET_* are torchrun's names for its options, where
-torchrun's "node" is a member.
-"""
 LOOPBACK = "127.0.0.1"
 PLAIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 WHOLE_MILLI = 1000
-NEVER_PASSED = (
-    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"),
-    *("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
-    *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "TGPU_GPU_SHARING"),
-    *("TGPU_JOB_ID", "TGPU_ARRAY_INDEX", "TGPU_ATTEMPT", "TGPU_GPU_SHARE", "TGPU_ALLOCATION_ID"),
-    *RENDEZVOUS_NAMES,
-    "TGPU_SERVICE_PORT",
-)
-"""Not taken from the submitter: a job submitted from within a job must not inherit its devices."""
 CONDA_PLACES = (
     *("~/miniconda3", "~/miniforge3", "~/mambaforge", "~/anaconda3"),
     *("/opt/conda", "/opt/miniconda3", "/opt/miniforge3", "/opt/anaconda3"),
@@ -52,7 +33,12 @@ CONDA_PREFIXES = ("CONDA", "_CONDA", "_CE_", "MAMBA", "_MAMBA")
 def rendezvous_environment(
     rendezvous: pb.Rendezvous, port: int, scratch_dir: str
 ) -> dict[str, str]:
-    """The variables of a gang member: its rank, the size of the gang, the address of the first."""
+    """The variables of a gang member: its rank, the size of the gang, the address of the first.
+
+    Set when the member is prepared and again when it is committed; only then they are final. RANK
+    and the like assume one process per member. PET_* are torchrun's names for its options, where
+    torchrun's "node" is a member.
+    """
     places = list(rendezvous.nodes) or list(rendezvous.hosts)
     rank, size = rendezvous.rank, rendezvous.world_size
     here = places[rank] if rank < len(places) else ""
@@ -78,6 +64,17 @@ def rendezvous_environment(
         "TGPU_HOSTFILE": f"{scratch_dir}/{HOSTFILE}",
         "TGPU_MACHINEFILE": f"{scratch_dir}/{MACHINEFILE}",
     }
+
+
+NEVER_PASSED = (
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"),
+    *("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
+    *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "TGPU_GPU_SHARING"),
+    *("TGPU_JOB_ID", "TGPU_ARRAY_INDEX", "TGPU_ATTEMPT", "TGPU_GPU_SHARE", "TGPU_ALLOCATION_ID"),
+    *rendezvous_environment(pb.Rendezvous(), 0, ""),
+    "TGPU_SERVICE_PORT",
+)
+"""Not taken from the submitter: a job submitted from within a job must not inherit its devices."""
 
 
 def rendezvous_files(rendezvous: pb.Rendezvous) -> dict[str, str]:

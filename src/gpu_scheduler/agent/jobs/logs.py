@@ -22,6 +22,7 @@ from pathlib import Path
 import structlog
 
 from gpu_scheduler.agent.launcher_client import Launcher
+from gpu_scheduler.agent.work import Key
 from gpu_scheduler.wire import agent_pb2 as pb
 
 CHUNK = 64 << 10
@@ -36,8 +37,6 @@ RETENTION_INTERVAL_S = 600.0
 DAY_S = 86_400.0
 FileId = tuple[int, int]
 """Inode and modification time."""
-Key = tuple[str, int]
-"""Allocation id and member."""
 log = structlog.get_logger("agent")
 
 

@@ -27,7 +27,7 @@ from gpu_scheduler.agent.jobs.environment import PLAIN_PATH, WHOLE_MILLI
 from gpu_scheduler.agent.launcher.processes import all_pids, user_of
 from gpu_scheduler.agent.launcher_client import OrderRefused
 from gpu_scheduler.agent.machine import replace_file
-from gpu_scheduler.agent.work import Work, WorkDevice
+from gpu_scheduler.agent.work import Key, Work, WorkDevice
 
 PROGRAM = "nvidia-cuda-mps-control"
 AUTO, ALWAYS, NEVER = "auto", "mps", "time_slicing"
@@ -35,7 +35,6 @@ START = 'exec "$1" -d </dev/null >/dev/null 2>&1'
 COMMAND = 'printf "%s\\n" "$2" | "$1"'
 PUBLIC_MODE = 0o755
 PRIVATE_MODE = 0o700
-Key = tuple[str, int]
 log = structlog.get_logger("mps")
 
 

@@ -31,14 +31,22 @@ from gpu_scheduler.agent.jobs.environment import (
 )
 from gpu_scheduler.agent.jobs.network import free_port, interface_of, is_free
 from gpu_scheduler.agent.machine import Account, replace_file
-from gpu_scheduler.agent.work import Work, WorkTerminal
+from gpu_scheduler.agent.work import Key, Work, WorkTerminal
 from gpu_scheduler.wire import agent_pb2 as pb
 
 ASSIGNMENTS_FILE = "chosen.json"
 NO_ACCOUNT = Account()
+FROM_ORDER = (
+    *("job_id", "attempt", "name", "script", "uid", "gid", "user", "umask", "image"),
+    *("limit_ms", "warn_signal", "warn_before_ms", "lease_ms"),
+)
+"""Fields of the work that the start order has under the same name."""
+FROM_CONFIG = (
+    *("log_files", "prolog", "epilog"),
+    *("hook_timeout_ms", "start_timeout_ms", "engine_timeout_ms"),
+)
+"""Fields of the work that are configured for the node."""
 _PLACEHOLDER = re.compile("%([jAax%])")
-Key = tuple[str, int]
-"""Allocation id and member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,25 +113,27 @@ class Assignments:
         self._write()
 
     def forget(self, allocation_id: str, member: int) -> None:
+        """Drop the assignments of work that the server has forgotten."""
         port = self.ports.pop(allocation_id, None)
         self.of_services.discard(allocation_id)
         slices = self.slices.pop((allocation_id, member), None)
         if port is not None or slices is not None:
             self._write()
 
-    def free_slices(self, allocation_id: str, member: int) -> bool:
-        """Release the slices of ended work; tells whether it had any."""
-        if self.slices.pop((allocation_id, member), None) is None:
-            return False
-        self._write()
-        return True
+    def release(self, allocation_id: str, member: int) -> bool:
+        """Release the service port and MIG slices of ended work; tells whether it had slices.
 
-    def free_service_port(self, allocation_id: str) -> None:
-        """Release the port of an ended replica; a gang keeps its port until it is forgotten."""
-        if allocation_id in self.of_services:
+        They are free before the work is forgotten, as its successor may come earlier. A gang keeps
+        its port until it is forgotten.
+        """
+        is_service = allocation_id in self.of_services
+        if is_service:
             self.of_services.discard(allocation_id)
             self.ports.pop(allocation_id, None)
+        slices = self.slices.pop((allocation_id, member), None)
+        if is_service or slices is not None:
             self._write()
+        return slices is not None
 
     def keep_only(self, held: Iterable[Key]) -> None:
         """Drop all assignments of other work."""
@@ -180,12 +190,12 @@ class PortTaken(Exception):
 
 
 class OrderTranslator:
-    """Translates start orders, and holds the ports and MIG slices assigned to work."""
+    """Translates start orders; `assignments` are the ports and MIG slices of work."""
 
     def __init__(self, config: AgentConfig, inventory: NodeInventory) -> None:
         self._config = config
         self.set_inventory(inventory)
-        self._assignments = Assignments(Path(config.dir))
+        self.assignments = Assignments(Path(config.dir))
         self._warned_lost: list[tuple[Key, int, Slice]] = []
 
     def set_inventory(self, inventory: NodeInventory) -> None:
@@ -227,20 +237,13 @@ class OrderTranslator:
         return Work(
             allocation_id=order.allocation_id,
             member=order.member,
-            job_id=start.job_id,
+            **{name: getattr(start, name) for name in FROM_ORDER},
+            **{name: getattr(config, name) for name in FROM_CONFIG},
             task=start.task if start.HasField("task") else None,
-            attempt=start.attempt,
-            name=start.name,
             argv=conda_command(start, environment),
-            script=start.script,
             workdir=workdir,
             environment=environment,
-            uid=start.uid,
-            gid=start.gid,
-            user=start.user,
-            umask=start.umask,
             runner=start.runner or "process",
-            image=start.image,
             mounts=tuple((m.source, m.target, m.read_only) for m in start.mounts),
             devices=devices,
             closed_devices=closed,
@@ -248,9 +251,6 @@ class OrderTranslator:
             memory_mb=memory_mb if config.enforce_limits else 0,
             cpus=self._local_cpus(held),
             max_processes=max_processes,
-            limit_ms=start.limit_ms,
-            warn_signal=start.warn_signal,
-            warn_before_ms=start.warn_before_ms,
             grace_ms=start.grace_ms if start.HasField("grace_ms") else config.grace_ms,
             # A relative path is relative to the job's directory, not to the launcher's.
             log_path=os.path.join(workdir, _output_path(start))  # noqa: PTH118
@@ -258,16 +258,9 @@ class OrderTranslator:
             else self.log_path(start.job_id, order.allocation_id, order.member),
             log_of_user=bool(start.output),
             log_max_bytes=0 if start.output else config.log_max_bytes,
-            log_files=config.log_files,
             scratch_dir=scratch,
-            prolog=config.prolog,
-            epilog=config.epilog,
-            hook_timeout_ms=config.hook_timeout_ms,
-            start_timeout_ms=config.start_timeout_ms,
-            engine_timeout_ms=config.engine_timeout_ms,
             terminal=_terminal(start),
             members_here=int(environment.get("LOCAL_WORLD_SIZE", 1)),
-            lease_ms=start.lease_ms,
             prepare_ms=max(1, start.prepare_ms) if start.prepare_only else 0,
             files=rendezvous_files(start.rendezvous) if start.HasField("rendezvous") else {},
         )
@@ -280,32 +273,16 @@ class OrderTranslator:
         """The file with the output of a member."""
         return f"{self._config.logs_dir}/{job_id}/{allocation_id}.{member}.log"
 
-    def forget(self, allocation_id: str, member: int) -> None:
-        """The server has forgotten the work: drop its assignments."""
-        self._assignments.forget(allocation_id, member)
-
-    def release(self, allocation_id: str, member: int) -> bool:
-        """Release the service port and MIG slices of ended work; tells whether it had slices.
-
-        They are free before the work is forgotten, as its successor may come earlier.
-        """
-        self._assignments.free_service_port(allocation_id)
-        return self._assignments.free_slices(allocation_id, member)
-
     def inventory(self) -> NodeInventory:
         """The inventory for the server: existing devices, and slices that are held and lost."""
-        return with_lost_slices(self._inventory, self._assignments.slices)
+        return with_lost_slices(self._inventory, self.assignments.slices)
 
     def newly_lost_slices(self) -> list[tuple[Key, int, Slice]]:
         """Work whose MIG slice no longer exists, with the device index; each once."""
-        lost = list(lost_slices(self._inventory, self._assignments.slices))
+        lost = list(lost_slices(self._inventory, self.assignments.slices))
         new = [one for one in lost if one not in self._warned_lost]
         self._warned_lost = lost
         return new
-
-    def keep_only(self, held: Iterable[tuple[str, int]]) -> None:
-        """Drop the assignments of all other work."""
-        self._assignments.keep_only(held)
 
     def _local_cpus(self, held: dict[int, pb.HeldDevice]) -> tuple[int, ...]:
         """The CPUs near the devices, if the topology is known for all of them."""
@@ -319,10 +296,10 @@ class OrderTranslator:
 
     def gang_port(self, allocation_id: str) -> int:
         """A port that was free when it was chosen, the same for all members of an allocation."""
-        port = self._assignments.ports.get(allocation_id)
+        port = self.assignments.ports.get(allocation_id)
         if port is None:
-            port = free_port(self._assignments.ports.values())
-            self._assignments.set_port(allocation_id, port)
+            port = free_port(self.assignments.ports.values())
+            self.assignments.set_port(allocation_id, port)
         return port
 
     def _service_port(self, order: pb.Order) -> int:
@@ -330,19 +307,19 @@ class OrderTranslator:
         start = order.start
         if not start.port and not start.pick_port:
             return 0
-        port = self._assignments.ports.get(order.allocation_id)
+        port = self.assignments.ports.get(order.allocation_id)
         if port is None:
-            taken = set(self._assignments.ports.values())
+            taken = set(self.assignments.ports.values())
             port = free_port(taken) if start.pick_port else start.port
             if port in taken or not is_free(port):
                 raise PortTaken(f"port {port} is in use on this node")
-            self._assignments.set_port(order.allocation_id, port, of_service=True)
+            self.assignments.set_port(order.allocation_id, port, of_service=True)
         return port
 
     def _assign_slices(self, order: pb.Order) -> dict[int, str]:
         """Assign free MIG slices of the requested profiles; their UUIDs by device index."""
         key = (order.allocation_id, order.member)
-        assigned = self._assignments.slices
+        assigned = self.assignments.slices
         if key in assigned:
             return {index: one.uuid for index, one in assigned[key].items()}
         taken = {one.uuid for slices in assigned.values() for one in slices.values()}
@@ -363,7 +340,7 @@ class OrderTranslator:
                     )
                 mine[held.index] = Slice(free[0], held.mig_profile)
         if mine:
-            self._assignments.set_slices(key, mine)
+            self.assignments.set_slices(key, mine)
         return {index: one.uuid for index, one in mine.items()}
 
 
@@ -384,11 +361,4 @@ def _output_path(start: pb.Start) -> str:
 def _terminal(start: pb.Start) -> WorkTerminal | None:
     if not start.HasField("terminal"):
         return None
-    terminal = start.terminal
-    return WorkTerminal(
-        rows=terminal.rows,
-        columns=terminal.columns,
-        idle_ms=terminal.idle_ms,
-        attach_within_ms=terminal.attach_within_ms,
-        keep=terminal.keep,
-    )
+    return WorkTerminal(**{name: getattr(start.terminal, name) for name in WorkTerminal.__slots__})

@@ -20,12 +20,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
 
 from gpu_scheduler.agent.machine import replace_file
-from gpu_scheduler.agent.work import Work
+from gpu_scheduler.agent.work import Key, Work
 from gpu_scheduler.wire import agent_pb2 as pb
 
 LOOPBACK = ("127.0.0.1", "::1")
@@ -34,10 +35,9 @@ MAX_OUTPUT_BYTES = 200
 COMMAND_EXTRA_MS = 5_000
 """A command has its own timeout; the outer one is this much longer."""
 TARGETS_FILE = "services.json"
+PROBE_FIELDS = ("kind", "path", "interval_ms", "timeout_ms", "failures", "grace_ms")
 MAX_INTERVAL_BEFORE_READY_MS = 1_000
 """A replica that is not ready yet is probed at least this often."""
-Key = tuple[str, int]
-"""Allocation id and member."""
 CHILD = Path(__file__).with_name("probe_child.py")
 _EXECUTOR = ThreadPoolExecutor(max_workers=16, thread_name_prefix="probe")
 """Separate from the threads that read devices, which hanging commands must not block."""
@@ -194,6 +194,12 @@ class ReadinessProber:
         port = int(work.environment.get("TGPU_SERVICE_PORT", 0))
         if not port and not start.HasField("probe"):
             return
+        probe: dict[str, Any] = {}
+        if start.HasField("probe"):
+            probe = {name: getattr(start.probe, name) for name in PROBE_FIELDS}
+            probe["argv"] = tuple(start.probe.argv)
+            if start.probe.kind == "command":
+                probe["environment"] = tuple(sorted(work.environment.items()))
         target = ProbeTarget(
             allocation_id=order.allocation_id,
             member=order.member,
@@ -202,21 +208,8 @@ class ReadinessProber:
             gid=work.gid,
             user=work.user,
             workdir=work.workdir,
+            **probe,
         )
-        if start.HasField("probe"):
-            settings = start.probe
-            is_command = settings.kind == "command"
-            target = replace(
-                target,
-                kind=settings.kind,
-                path=settings.path,
-                argv=tuple(settings.argv),
-                interval_ms=settings.interval_ms,
-                timeout_ms=settings.timeout_ms,
-                failures=settings.failures,
-                grace_ms=settings.grace_ms,
-                environment=tuple(sorted(work.environment.items())) if is_command else (),
-            )
         self._targets[target.key] = target
         self._write()
 

@@ -13,18 +13,18 @@ import struct
 from collections.abc import Callable
 
 from gpu_scheduler.agent.launcher.loop import Loop, now_ms
-from gpu_scheduler.agent.launcher.messages import (
+from gpu_scheduler.agent.launcher.supervisor import Supervisor
+from gpu_scheduler.agent.work import (
     MAX_LINE_BYTES,
     Key,
     Message,
+    Report,
     decode_line,
     decode_work,
     encode_line,
     encode_report,
     introduction,
 )
-from gpu_scheduler.agent.launcher.supervisor import Supervisor
-from gpu_scheduler.agent.work import Report
 
 SOCKET = "launcher.sock"
 ACCEPT_RETRY_MS = 200

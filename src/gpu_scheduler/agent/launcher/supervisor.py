@@ -22,10 +22,9 @@ from gpu_scheduler.agent.launcher.lifecycle.gate import StartGate, began_report,
 from gpu_scheduler.agent.launcher.lifecycle.start import Starter
 from gpu_scheduler.agent.launcher.lifecycle.stop import Stopper
 from gpu_scheduler.agent.launcher.loop import Arguments, log_error, now_ms, wall_ms
-from gpu_scheduler.agent.launcher.messages import Key, Message, encode_report
 from gpu_scheduler.agent.runners.interface import Ending
 from gpu_scheduler.agent.spawn.spawner import NEVER_RELEASED, Launch
-from gpu_scheduler.agent.work import Over, Report, Work
+from gpu_scheduler.agent.work import Key, Message, Over, Report, Work, encode_report
 
 BATCH = 16
 """Forks between two commits: enough to share a sync, few enough to answer soon."""

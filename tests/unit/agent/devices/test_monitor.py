@@ -40,7 +40,7 @@ class Bench:
             self,
             FOUND,
             self.owners.get,
-            settings=MonitorSettings(foreign=ForeignRule(ignore_users=("gdm",), ignore_pids=(99,))),
+            settings=MonitorSettings(foreign=ForeignRule(ignore_users=("gdm",))),
             health_file=memory,
             boot_id=boot_id,
             clock=lambda: self.now,
@@ -150,7 +150,6 @@ def test_foreign_compute_process_is_foreign_at_once() -> None:
         Process(pid=8, command="gnome-shell", graphics=True),
         Process(pid=8, command="nvidia-cuda-mps-server"),
         Process(pid=8, user="gdm", command="something"),
-        Process(pid=99, command="something"),
         Process(pid=8, command="firefox", memory_mb=900, graphics=True),
     ],
 )

@@ -4,7 +4,14 @@ import json
 
 import pytest
 
-from gpu_scheduler.agent.launcher.messages import (
+from gpu_scheduler.agent.work import (
+    Began,
+    Over,
+    Report,
+    Saved,
+    Work,
+    WorkDevice,
+    WorkTerminal,
     decode_line,
     decode_over,
     decode_report,
@@ -13,7 +20,6 @@ from gpu_scheduler.agent.launcher.messages import (
     encode_report,
     encode_work,
 )
-from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work, WorkDevice, WorkTerminal
 
 FULL = Work(
     allocation_id="job-12_4.1",

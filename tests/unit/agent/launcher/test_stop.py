@@ -28,7 +28,7 @@ def test_timers_of_unkillable_process_do_not_accumulate(
     context = SimpleNamespace(
         loop=loop,
         tracker=SimpleNamespace(tree=tree),
-        journal=SimpleNamespace(append=lambda record, done: None),
+        journal=SimpleNamespace(append=lambda record: None),
     )
     attempt = Attempt(Work(allocation_id="a"))
     attempt.phase = Phase.RUNNING

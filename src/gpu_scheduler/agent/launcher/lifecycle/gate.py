@@ -16,8 +16,7 @@ from gpu_scheduler.agent.launcher.context import AttemptEvents, LauncherContext
 from gpu_scheduler.agent.launcher.leases import Leases
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase, journal_work
 from gpu_scheduler.agent.launcher.loop import Loop, Timer, now_ms, wall_ms
-from gpu_scheduler.agent.launcher.messages import Key
-from gpu_scheduler.agent.work import NOT_BEGUN, Began, Prepared, Report
+from gpu_scheduler.agent.work import NOT_BEGUN, Began, Key, Prepared, Report
 
 GANG = "gang"
 """Why a member that was ready itself is stopped; the server uses the same word."""
@@ -79,7 +78,12 @@ class GangBarrier:
         if attempt.work.members_here <= 1 or attempt.stopped_by:
             step(attempt, "")
             return
-        failed = [o for o in self._attempts.values() if o.key[0] == name and _has_failed(o)]
+        failed = [
+            other
+            for other in self._attempts.values()
+            if other.key[0] == name
+            and (other.start_timed_out or other.ending is not None or other.over is not None)
+        ]
         if failed:
             # Name a member that failed by itself, not one that only waited for it.
             self._fail(attempt, step, min(failed, key=lambda other: other.stopped_by == GANG))
@@ -113,10 +117,6 @@ class GangBarrier:
     def _fail(self, attempt: Attempt, step: Step, failed: Attempt) -> None:
         attempt.stopped_by = attempt.stopped_by or GANG
         self._call(step, attempt, f"member {failed.key[1]} of the gang did not get ready")
-
-
-def _has_failed(attempt: Attempt) -> bool:
-    return attempt.start_timed_out or attempt.ending is not None or attempt.over is not None
 
 
 class CommitGate:

@@ -18,10 +18,9 @@ from gpu_scheduler.agent.launcher import logs, processes
 from gpu_scheduler.agent.launcher.context import AttemptEvents, LauncherContext
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase, journal_work
 from gpu_scheduler.agent.launcher.lifecycle.gate import StartGate
-from gpu_scheduler.agent.launcher.messages import decode_line, encode_line, terminal_order
 from gpu_scheduler.agent.runners.interface import Ending
 from gpu_scheduler.agent.spawn.spawner import Launch, read_refusal, send_go
-from gpu_scheduler.agent.work import NOT_BEGUN
+from gpu_scheduler.agent.work import NOT_BEGUN, decode_line, encode_line, terminal_order
 
 MAX_ANSWER_BYTES = 65_536
 MAX_ERROR = 2_000

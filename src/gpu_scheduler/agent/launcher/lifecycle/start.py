@@ -287,7 +287,9 @@ class Starter:
             return
         attempt.stopped_by = attempt.stopped_by or NOT_BEGUN
         attempt.start_timed_out = True
-        attempt.details.append(_describe_timeout(attempt))
+        seconds = attempt.work.start_timeout_ms / 1000
+        hang = _find_hang(attempt)
+        attempt.details.append(f"it was not ready to run within {seconds:g} s, and hung {hang}")
         launcher_log.warning(f"{attempt.name}: {attempt.details[-1]}")
         processes.send([attempt.pid], signal.SIGKILL)
         self._context.loop.after(KILLED_WAIT_MS, self._warn_if_unkillable, attempt)
@@ -311,12 +313,6 @@ class Starter:
         code = os.waitstatus_to_exitcode(status)
         ending = Ending(exit_code=code) if code >= 0 else Ending(signal=-code)
         self._events.main_process_ended(attempt, ending)
-
-
-def _describe_timeout(attempt: Attempt) -> str:
-    """That it did not become its command in time, and where it hangs."""
-    seconds = attempt.work.start_timeout_ms / 1000
-    return f"it was not ready to run within {seconds:g} s, and hung {_find_hang(attempt)}"
 
 
 def _find_hang(attempt: Attempt) -> str:
