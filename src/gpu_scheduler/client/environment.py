@@ -57,9 +57,11 @@ def exported(
         if equals:
             given[name] = value
         elif name.upper() == "ALL":
-            odd = non_utf8_variables(variables)
+            excluded = non_utf8_variables(variables)
             captured |= {
-                key: text for key, text in variables.items() if _is_captured(key) and key not in odd
+                key: text
+                for key, text in variables.items()
+                if _is_captured(key) and key not in excluded
             }
         elif name.upper() == "NONE":
             if len(words) > 1:

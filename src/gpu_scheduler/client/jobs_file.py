@@ -109,8 +109,8 @@ def script_job(
 
 def _python(conda: str, search: str | None) -> str:
     """The interpreter: some systems have only `python3`, a conda environment has `python`."""
-    there = (name for name in _PYTHONS if conda or shutil.which(name, path=search))
-    return next(there, _PYTHONS[0])
+    installed = (name for name in _PYTHONS if conda or shutil.which(name, path=search))
+    return next(installed, _PYTHONS[0])
 
 
 def gpu_fields(

@@ -412,18 +412,18 @@ class SiteRules:
                     )
 
     def _check_memory(self, job: Job) -> None:
-        asked_mb = max(member.memory_mb for member in job.members)
-        if self._max_memory_mb and asked_mb > self._max_memory_mb:
+        requested_mb = max(member.memory_mb for member in job.members)
+        if self._max_memory_mb and requested_mb > self._max_memory_mb:
             raise Forbidden(
-                f"the job asks for {asked_mb} MiB of memory, but a job may have "
+                f"the job asks for {requested_mb} MiB of memory, but a job may have "
                 f"{self._max_memory_mb} here (security.max_memory_per_job_gb); ask for less"
             )
 
     def _check_processes(self, submission: Submit | SubmitSeries) -> None:
-        asked = 0 if submission.launch is None else submission.launch.max_processes
-        if self._max_processes and asked > self._max_processes:
+        processes = 0 if submission.launch is None else submission.launch.max_processes
+        if self._max_processes and processes > self._max_processes:
             raise Forbidden(
-                f"the job asks for {asked} processes, but a job may have {self._max_processes} "
+                f"the job asks for {processes} processes, but a job may have {self._max_processes} "
                 "here (security.max_processes_per_job); ask for fewer"
             )
 

@@ -72,10 +72,9 @@ def prepare(paths: Paths) -> None:
             "directory; choose another with --state-dir"
         ) from error
     except OSError as error:
-        what = error.filename or state
         raise StateUnusable(
-            f"{what} cannot be used: {(error.strerror or str(error)).lower()}; make it writable "
-            "for this user, or choose another directory with --state-dir"
+            f"{error.filename or state} cannot be used: {(error.strerror or str(error)).lower()}; "
+            "make it writable for this user, or choose another directory with --state-dir"
         ) from error
 
 
@@ -100,9 +99,9 @@ class Lock:
         except OSError:
             os.close(self._file)
             other = running(paths)
-            who = f" (pid {other['pid']})" if other else ""
+            pid = f" (pid {other['pid']})" if other else ""
             raise StateInUse(
-                f"another server{who} uses {paths.state}; stop it with 'tgpu down', or "
+                f"another server{pid} uses {paths.state}; stop it with 'tgpu down', or "
                 "choose another directory with --state-dir"
             ) from None
 

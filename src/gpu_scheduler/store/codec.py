@@ -175,12 +175,8 @@ STATES = {state.value: state for state in JobState}
 
 # The table `identities`: the certificate authority, join tokens and keys of nodes.
 
-_IDENTITY_CODECS: dict[str, JsonCodec[Any]] = {
-    "authority": JsonCodec(Authority),
-    "join": JsonCodec(JoinToken),
-    "key": JsonCodec(NodeKey),
-}
 _IDENTITY_KINDS: dict[type, str] = {Authority: "authority", JoinToken: "join", NodeKey: "key"}
+_IDENTITY_CODECS = {name: JsonCodec[Identity](kind) for kind, name in _IDENTITY_KINDS.items()}
 
 
 def identity_key(identity: Identity) -> tuple[str, str]:
@@ -197,5 +193,4 @@ def identity_values(identity: Identity) -> tuple[str, str, str]:
 
 def decode_identity(row: tuple[Any, ...]) -> Identity:
     """Return the identity of a row: kind, JSON."""
-    found: Identity = _IDENTITY_CODECS[row[0]].decode(row[1])
-    return found
+    return _IDENTITY_CODECS[row[0]].decode(row[1])

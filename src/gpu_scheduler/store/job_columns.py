@@ -215,19 +215,21 @@ def has_never_run(row: JobRow) -> bool:
     return _progress(row) == _NEVER_RUN and row.job.id == f"job-{row.job.number}"
 
 
-def count_jobs(rows: Iterable[JobRow], counts: Counts) -> None:
+def count_jobs(rows: Iterable[JobRow]) -> Counts:
     """Count rows; equal neighbours are counted together, because jobs come in series."""
+    counts: Counts = Counter()
     for (tenant, user, state), group in groupby(rows, key=_counted_by):
         counts[(0, tenant, user, state.value)] += sum(1 for _ in group)
+    return counts
 
 
 _counted_by = attrgetter("job.tenant", "job.user", "state")
 
 
-def count_new(new: NewJobs, counts: Counts) -> None:
+def count_new(new: NewJobs) -> Counts:
     """Count new jobs, which all have one tenant, user and state."""
     first = new.jobs[0]
-    counts[(0, first.tenant, first.user, JobState.PENDING.value)] += len(new.jobs)
+    return Counter({(0, first.tenant, first.user, JobState.PENDING.value): len(new.jobs)})
 
 
 def job_number(job_id: str) -> int | None:

@@ -78,13 +78,6 @@ def page_statement(dialect: Dialect, query: JobQuery, cursor_key: Any) -> tuple[
     return dialect.query("page", parts=parts, order=order), values
 
 
-def count_statements(dialect: Dialect, query: JobQuery) -> Iterator[tuple[str, SqlValues]]:
-    """Yield statements whose counts add up to the number of jobs."""
-    for table, conditions in _parts(dialect, query):
-        statement = dialect.query("count_part", table=table, conditions=" AND ".join(conditions))
-        yield statement, _values(dialect, query)
-
-
 def has_stored_counts(query: JobQuery) -> bool:
     """Tell whether the table `job_counts` answers the query."""
     plain = not (query.name or query.sweep) and query.numbers is None and query.visibility is None
@@ -137,7 +130,7 @@ def _owner_index(query: JobQuery) -> str:
 def _conditions(dialect: Dialect, query: JobQuery) -> list[str]:
     conditions = [
         condition
-        for condition, asked in (
+        for condition, is_set in (
             ("tenant = :tenant", query.tenant),
             ('"user" = :user', query.user),
             ("name = :name", query.name),
@@ -146,7 +139,7 @@ def _conditions(dialect: Dialect, query: JobQuery) -> list[str]:
             ("end_ms < :ended_before_ms", query.ended_before_ms is not None),
             (dialect.sql["in_sweep"], query.sweep),
         )
-        if asked
+        if is_set
     ]
     if query.states:
         # Without an index: rows by state would not come in the order of the page.
@@ -291,7 +284,12 @@ class SqlReader(ABC):
         if has_stored_counts(query):
             counts = self._counts(query.user, query.tenant, archived=query.archived)
             return sum(counts.get(state, 0) for state in query.states or JobState)
-        return sum(self._row(*statement)[0] for statement in count_statements(self._dialect, query))
+        total, values = 0, _values(self._dialect, query)
+        for table, conditions in _parts(self._dialect, query):
+            joined = " AND ".join(conditions)
+            statement = self._dialect.query("count_part", table=table, conditions=joined)
+            total += self._row(statement, values)[0]
+        return total
 
     def count_states(self, *, user: str = "", tenant: str = "") -> dict[JobState, int]:
         """How many jobs (an array counts once) are in each state, archived ones left out."""

@@ -166,7 +166,9 @@ async def validate_jobs(context: Context, request: Request) -> Response:
         most = context.settings.bounds.bulk_jobs
         submissions = _read_many(reader, data, most, lines=request.media == NDJSON)
     else:
-        submissions = (_message(reader_for(context, request.caller).read(decode(_JOB, data))),)
+        submissions = (
+            submit_message(reader_for(context, request.caller).read(decode(_JOB, data))),
+        )
     outcome = await context.service.apply(SubmitAll(submissions, dry_run=True), request.caller)
     count = sum(submission.job_count for submission in submissions)
     return json_response(_validated(context, outcome, submissions, count))
@@ -212,7 +214,7 @@ async def submit_task(context: Context, request: Request) -> Response:
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
     submission = reader_for(context, request.caller).read_task(decode(_TASK, data))
-    act = partial(context.service.apply, _message(submission), request.caller)
+    act = partial(context.service.apply, submit_message(submission), request.caller)
     return await context.idempotency.run_once(
         request, data, lambda extra_writes: act(extra_writes=extra_writes), _task_submitted
     )
@@ -223,7 +225,7 @@ def _single(context: Context, caller: Caller, asked: JobRequest) -> Submit | Sub
     tenant_id = asked.tenant_id
     if asked.begin_at is not None or asked.deadline is not None or asked.array is not None:
         # These depend on the current time, or are specific to the job.
-        return _message(reader_for(context, caller).read(asked))
+        return submit_message(reader_for(context, caller).read(asked))
     reader = context.readers.get(caller)
     if reader is None:
         reader = context.readers[caller] = reader_for(context, caller)
@@ -321,7 +323,8 @@ def _environment(submission: Submission) -> EnvironmentRow | None:
     return EnvironmentRow(submission.launch.captured, submission.environment)
 
 
-def _message(submission: Submission) -> Submit:
+def submit_message(submission: Submission) -> Submit:
+    """Return the command that submits a job."""
     return Submit(submission.job, submission.launch, _environment(submission))
 
 

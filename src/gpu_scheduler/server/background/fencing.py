@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import structlog
@@ -49,9 +48,9 @@ class Fencing:
         try:
             while True:
                 self._changed.clear()
-                for node in self._nodes():
-                    if node.state is NodeState.LOST and node.id not in self._running:
-                        self._running[node.id] = asyncio.create_task(self._fence(node.id))
+                for node_id in self._loop.core.state.cluster.index.by_id:
+                    if node_id not in self._running and self._lost_node(node_id) is not None:
+                        self._running[node_id] = asyncio.create_task(self._fence(node_id))
                 await self._changed.wait()
         finally:
             tasks = list(self._running.values())
@@ -63,12 +62,12 @@ class Fencing:
         if any(isinstance(write, Node) and write.state is NodeState.LOST for write in writes):
             self._changed.set()
 
-    def _nodes(self) -> Iterable[Node]:
-        return [resources.node for resources in self._loop.core.state.cluster.index.by_id.values()]
-
     def _lost_node(self, node_id: str) -> Node | None:
-        found = [node for node in self._nodes() if node.id == node_id]
-        return found[0] if found and found[0].state is NodeState.LOST else None
+        """Return the node if it is lost."""
+        resources = self._loop.core.state.cluster.index.by_id.get(node_id)
+        if resources is None or resources.node.state is not NodeState.LOST:
+            return None
+        return resources.node
 
     async def _fence(self, node_id: str) -> None:
         """Run the command with back-off until the node is confirmed dead or is back."""

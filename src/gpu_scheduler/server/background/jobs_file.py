@@ -23,17 +23,17 @@ import structlog
 
 from gpu_scheduler.agent.jobs.environment import PLAIN_PATH
 from gpu_scheduler.api.auth.accounts import Directory
+from gpu_scheduler.api.routes.submit import submit_message
 from gpu_scheduler.client.environment import exported
 from gpu_scheduler.client.jobs_file import llm_config, read_line
 from gpu_scheduler.client.llm_sizing import gpu_kinds
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.messages import Submit
 from gpu_scheduler.model.errors import Forbidden, InvalidInput, SchedulerError
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.launch import Runner
 from gpu_scheduler.settings.groups.operations import FileSettings
-from gpu_scheduler.store.rows import EnvironmentRow, ResponseRow, Write
+from gpu_scheduler.store.rows import ResponseRow, Write
 from gpu_scheduler.wire.job_reader import JobReader
 from gpu_scheduler.wire.jobs import JobRequest
 
@@ -171,11 +171,7 @@ class JobsFile:
                 )
             ]
 
-        environment = None
-        if submission.environment is not None:
-            environment = EnvironmentRow(submission.launch.captured, submission.environment)
-        message = Submit(submission.job, submission.launch, environment)
-        await self._loop.apply(message, caller, extra_writes=remember)
+        await self._loop.apply(submit_message(submission), caller, extra_writes=remember)
         return 1
 
     def _owner(self, status: os.stat_result) -> Caller:

@@ -185,7 +185,8 @@ class ReplicatedRole:
             tls=lambda: ssl.create_default_context(cafile=settings.server.ca_file or None),
             age_s=lambda: standby.age_s,
         )
-        applications = standby_api(components, standby, self._election, forwarder)
+        api = _api_settings(components, None, self._election)
+        applications = build(standby, api, jwt_verifier=components.signed, proxy=forwarder)
         for switch, application in (
             (self._main, applications.main),
             (self._metrics, applications.metrics),
@@ -205,17 +206,6 @@ def leader_api(
     return build(
         leader.loop, api, logs=leader.logs, terminals=terminals, jwt_verifier=components.signed
     )
-
-
-def standby_api(
-    components: Components,
-    service: StandbyService,
-    election: LeadershipStatus,
-    forwarder: LeaderProxy,
-) -> Applications:
-    """The HTTP applications of a standby, which forwards what only the leader can answer."""
-    api = _api_settings(components, None, election)
-    return build(service, api, jwt_verifier=components.signed, proxy=forwarder)
 
 
 def _api_settings(

@@ -29,9 +29,10 @@ from gpu_scheduler.api.interfaces import ApiSettings
 from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.api.routes.cluster import gpu_forms
 from gpu_scheduler.api.routes.job_views import JobViews
+from gpu_scheduler.api.routes.submit import submit_message
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.messages import Cancel, Command, Submit
+from gpu_scheduler.control.messages import Cancel, Command
 from gpu_scheduler.control.writer import SteadyClock
 from gpu_scheduler.model.errors import ClusterError, InvalidRequest, SchedulerError, UnknownThing
 from gpu_scheduler.model.identity import Caller, Role
@@ -47,7 +48,7 @@ from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.memory import MemoryStore
-from gpu_scheduler.store.rows import EnvironmentRow, JobRow
+from gpu_scheduler.store.rows import JobRow
 from gpu_scheduler.store.sqlite.store import SqliteStore
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.job_reader import JobReader
@@ -158,10 +159,7 @@ class LocalEngine:
             submission = reader.read(msgspec.convert(body, JobRequest))
         except msgspec.ValidationError as error:
             raise InvalidRequest(f"invalid job: {error}") from error
-        environment = None
-        if submission.environment is not None:
-            environment = EnvironmentRow(submission.launch.captured, submission.environment)
-        outcome = await self.apply(Submit(submission.job, submission.launch, environment))
+        outcome = await self.apply(submit_message(submission))
         return outcome.jobs[0].id
 
     async def apply(self, message: Command) -> Outcome:

@@ -134,8 +134,12 @@ class ProvidedJobsFile(JobsFile):
             raise InvalidInput(f"cannot be read: {error}", file=path) from error
 
     def _gpus_by_model(self) -> dict[str, Any]:
-        path = self._settings.llm_config_file
-        return models_in(self._files.read_text(path), path) if self._files.exists(path) else {}
+        return _read_models(self._files, self._settings.llm_config_file)
+
+
+def _read_models(files: FileSystemProvider, path: str) -> dict[str, Any]:
+    """The model configuration in a file; empty if the file does not exist."""
+    return models_in(files.read_text(path), path) if files.exists(path) else {}
 
 
 JobStatus = JobState
@@ -311,7 +315,7 @@ class LocalScheduler:
             [str(word) for word in args],
             conda=conda_env,
             allowed=allowed_gpus,
-            models=self._models(),
+            models=_read_models(self._files, self.config.settings.files.llm_config_file),
             kinds=gpu_kinds(self.get_gpus()),
         )
         if gpus is not None:
@@ -459,10 +463,6 @@ class LocalScheduler:
 
     def _submit(self, body: dict[str, Any]) -> str:
         return self._result(self._engine_now().submit(capture() | body), CALL_TIMEOUT_S)
-
-    def _models(self) -> dict[str, Any]:
-        path = self.config.settings.files.llm_config_file
-        return models_in(self._files.read_text(path), path) if self._files.exists(path) else {}
 
     def _engine_now(self) -> LocalEngine:
         if self._thread is None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -180,9 +179,7 @@ class JobWriter:
         back = [number for number in known if number <= self._last_archived]
         if back:
             self.move(connection, back, "archived_jobs", "jobs")
-        counts: Counts = Counter()
-        count_jobs(latest.values(), counts)
-        self.add_counts(connection, counts, known)
+        self.add_counts(connection, count_jobs(latest.values()), known)
         values = []
         for row in latest.values():
             fresh = self._encoder.base_columns(row, launches.pop(row.job.id, None))
@@ -230,9 +227,7 @@ class JobWriter:
         connection.execute(SQL["add_counts"], values)
 
     def _count_new(self, connection: Connection, new: NewJobs) -> None:
-        counts: Counts = Counter()
-        count_new(new, counts)
-        self.add_counts(connection, counts, [])
+        self.add_counts(connection, count_new(new), [])
         self.next_number = max(self.next_number, new.jobs[-1].number + 1)
 
     def _write_shared(self, connection: Connection) -> None:

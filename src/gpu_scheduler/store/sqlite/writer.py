@@ -76,7 +76,7 @@ class JobWriter:
         """Insert or replace jobs; of several rows with one number, the last counts."""
         latest = {row.job.number: row for row in rows}
         launches = {row.job_id: row.launch for row in launch_rows}
-        counts: Counts = Counter()
+        counts = count_jobs(latest.values())
         known = [number for number in latest if number < self.next_number]
         if known:
             self._prepare_rewrite(known, counts)
@@ -87,7 +87,6 @@ class JobWriter:
                 pending.append(values)
             else:
                 others.append((*values, *progress_columns(row)))
-        count_jobs(latest.values(), counts)
         late = [
             (self._encoder.launch_number(launch, None), job_id)
             for job_id, launch in launches.items()
@@ -116,9 +115,7 @@ class JobWriter:
             own = chain.from_iterable(values[start : start + size])
             self._connection.execute(_insert_similar(size), (*shared, *own))
             start += size
-        counts: Counts = Counter()
-        count_new(new, counts)
-        self.add_counts(counts)
+        self.add_counts(count_new(new))
         self.next_number = max(self.next_number, new.jobs[-1].number + 1)
 
     def move(self, numbers: list[int], table: str, into: str) -> None:
