@@ -22,7 +22,7 @@ def resource_values(resources: NodeResources) -> dict[str, Any]:
 
 def index_values(index: NodeIndex) -> dict[str, Any]:
     """Resources, buckets, rows and vectors."""
-    index.settle()
+    index.refresh()
     return {
         "slots": [
             None if resources is NO_NODE else resource_values(resources)

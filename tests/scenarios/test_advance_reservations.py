@@ -47,7 +47,7 @@ def keep(lab: Lab, gpus: int = 2, at_h: float = 2, hours: float = 2, **changes: 
         end_ms=start_ms + round(hours * H),
         **changes,  # type: ignore[arg-type]
     )
-    window = lab.tell(Reserve(wish, "root")).window
+    window = lab.tell(Reserve(wish, "root")).advance_reservation
     assert window is not None
     lab.cycle()
     return window.id
@@ -242,8 +242,8 @@ def test_reservations_survive_restart() -> None:
     core = Core(FAIR, Stated())
     restore(core.state, lab.store, lab.now_ms)
     assert core.state.cluster.advance_reservations == lab.core.state.cluster.advance_reservations
-    assert core.state.past_windows == lab.core.state.past_windows
-    assert core.state.next_window == 3
+    assert core.state.past_advance_reservations == lab.core.state.past_advance_reservations
+    assert core.state.next_reservation_number == 3
     assert core.next_timer_ms() is not None
 
 
@@ -376,7 +376,7 @@ def test_explicitly_reserved_gpus_are_not_replaced_and_return_when_healthy() -> 
     assert kept(lab) == {"n0": (0, 1)}
     assert len(told(lab, "reservation_short")) == 1
     lab.do(DevicesSampled("n0", (DeviceSample(index=0),)))
-    assert not lab.core.state.short_windows
+    assert not lab.core.state.short_advance_reservations
 
 
 def test_missing_reserved_gpu_is_replaced_as_soon_as_one_is_free() -> None:
@@ -406,4 +406,4 @@ def test_only_preempting_reservation_stops_job_on_replacement_gpu() -> None:
         assert indices(lab, "filler") == [2, 3]
         sick(lab, "n0", 1)
         assert bool(lab.stopped()) is preempts
-        assert (window in lab.core.state.short_windows) is not preempts
+        assert (window in lab.core.state.short_advance_reservations) is not preempts

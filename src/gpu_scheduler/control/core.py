@@ -40,11 +40,11 @@ class Core:
     def apply(self, message: m.Command | m.Fact, now_ms: int) -> Outcome:
         """Apply one message and return everything to write for it."""
         outcome = self.apply_in_batch(message, now_ms)
-        outcome.settle()
+        outcome.add_array_rows()
         return outcome
 
     def apply_in_batch(self, message: m.Command | m.Fact, now_ms: int) -> Outcome:
-        """Apply one of several messages of a commit; the caller settles the joined outcome."""
+        """Apply one of several messages of a commit; the caller adds the rows of arrays."""
         kind = type(message)
         handler = HANDLERS.get(kind)
         if handler is None:
@@ -52,8 +52,8 @@ class Core:
         outcome = Outcome()
         handler(self.state, message, now_ms, outcome)
         if kind in CHANGES_NODES:
-            services.nodes_changed(self.state)
-        services.settle(self.state, now_ms, outcome)
+            self.state.services_to_reconcile |= dict.fromkeys(self.state.services)
+        services.reconcile(self.state, now_ms, outcome)
         if len(self.state.stored_reservations) != len(self.state.cluster.reservations):
             # A job that had a reservation left the queue.
             cycle.store_reservations(self.state, outcome)

@@ -80,8 +80,8 @@ Effect = (
 class Outcome:
     """The outcome of one message. Effects are carried out only after the writes are stored.
 
-    `arrays` are changed array jobs whose rows `settle` adds once at the end. `retried` are the
-    tasks of an array that wait again.
+    `arrays` are changed array jobs; `add_array_rows` writes their rows once, at the end. `retried`
+    are the tasks of an array that wait again.
     """
 
     writes: list[Write] = field(default_factory=list)
@@ -89,12 +89,12 @@ class Outcome:
     arrays: dict[str, JobRecord] = field(default_factory=dict)
     plan: Plan | None = None
     jobs: list[Job] = field(default_factory=list)
-    window: AdvanceReservation | None = None
+    advance_reservation: AdvanceReservation | None = None
     service: Service | None = None
     retried: IntervalSet | None = None
 
     def keep(self, record: JobRecord) -> None:
-        """Write the row of a job; the row of an array follows with `settle`."""
+        """Write the row of a job; the row of an array follows with `add_array_rows`."""
         if record.job.array is None:
             self.writes.append(record.row())
         else:
@@ -122,7 +122,7 @@ class Outcome:
         self.effects += other.effects
         self.arrays |= other.arrays
 
-    def settle(self) -> None:
+    def add_array_rows(self) -> None:
         """Add the rows of changed arrays to the writes."""
         self.writes += [record.row() for record in self.arrays.values()]
         self.arrays.clear()

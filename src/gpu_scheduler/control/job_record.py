@@ -7,6 +7,9 @@ created at the first start.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
 
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.intervals import IntervalSet
@@ -21,69 +24,58 @@ Obstacle = str | Dependency
 """What can keep a job out of the queue: a hold, a begin time, a back-off, or a dependency."""
 
 
+@dataclass(slots=True, eq=False)
 class TaskRecord:
     """One task of an array, or a plain job as a whole.
 
-    `clock_ms`: the job's queue time when this task began to wait. `resume_ms`: end of the back-off,
-    0 without one. `members`: number of members at the last start; `most_members`: upper limit for
-    the next start (0: all). `prolog_failures`: failed prologs in a row. `misstarts`: starts that
-    timed out or lost a member, since the last long run. `saved_ms`: the last stored checkpoint of
-    the running attempt.
+    `attempt`: number of attempts so far. `clock_ms`: the job's queue time when this task began to
+    wait. `resume_ms`: end of the back-off, 0 without one. `members`: number of members at the last
+    start; `most_members`: upper limit for the next start (0: all). `prolog_failures`: failed
+    prologs in a row. `misstarts`: starts that timed out or lost a member, since the last long run.
+    `saved_ms`: the last stored checkpoint of the running attempt.
     """
 
-    __slots__ = (
-        "allocation_id",
-        "attained_ms",
-        "attempt",
-        "clock_ms",
-        "exit_code",
-        "failures",
-        "first_start_ms",
-        "members",
-        "misstarts",
-        "most_members",
-        "preemptions",
-        "prolog_failures",
-        "protected",
-        "resume_ms",
-        "saved_ms",
-        "served_ms",
-        "signal",
-        "start_ms",
-        "state",
-        "stop_why",
-        "waited_ms",
-    )
-
-    def __init__(self, *, attempt: int = 0, clock_ms: int = 0) -> None:
-        """A task that has not run yet, or is retried after `attempt` attempts."""
-        self.state = JobState.PENDING
-        self.attempt = attempt
-        self.failures = 0
-        self.misstarts = 0
-        self.most_members = 0
-        self.prolog_failures = 0
-        self.saved_ms = 0
-        self.members = 0
-        self.preemptions = 0
-        self.protected = False
-        self.attained_ms = 0
-        self.served_ms = 0
-        self.waited_ms = 0
-        self.clock_ms = clock_ms
-        self.resume_ms = 0
-        self.start_ms: int | None = None
-        self.first_start_ms: int | None = None
-        self.allocation_id = ""
-        self.stop_why = ""
-        self.exit_code: int | None = None
-        self.signal: int | None = None
+    state: JobState = JobState.PENDING
+    attempt: int = 0
+    failures: int = 0
+    misstarts: int = 0
+    most_members: int = 0
+    prolog_failures: int = 0
+    saved_ms: int = 0
+    members: int = 0
+    preemptions: int = 0
+    protected: bool = False
+    attained_ms: int = 0
+    served_ms: int = 0
+    waited_ms: int = 0
+    clock_ms: int = 0
+    resume_ms: int = 0
+    start_ms: int | None = None
+    first_start_ms: int | None = None
+    allocation_id: str = ""
+    stop_why: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
 
     def move_to(self, state: JobState) -> None:
         """Change the state; raise if the transition is not allowed."""
         self.state = move(self.state, state)
 
 
+STORED_FIELDS = (
+    *("state", "attempt", "preemptions", "failures", "exit_code", "signal"),
+    *("first_start_ms", "start_ms", "attained_ms", "served_ms", "resume_ms", "saved_ms"),
+    *("protected", "stop_why", "prolog_failures", "misstarts"),
+)
+"""The fields of a task record that the rows of jobs and tasks have under the same name."""
+_stored_values = attrgetter(*STORED_FIELDS)
+
+
+def _stored(task: TaskRecord) -> dict[str, Any]:
+    return dict(zip(STORED_FIELDS, _stored_values(task), strict=True))
+
+
+@dataclass(slots=True, eq=False)
 class JobRecord:
     """A job with its tasks.
 
@@ -94,43 +86,29 @@ class JobRecord:
     `first_start_ms` is the start of the first task.
     """
 
-    __slots__ = (
-        "_only",
-        "_retried",
-        "end_ms",
-        "expected_ms",
-        "first_start_ms",
-        "job",
-        "last_attempt",
-        "pending",
-        "queued",
-        "reason",
-        "since_ms",
-        "states",
-        "tasks",
-        "waited_ms",
-        "waiting_on",
-    )
+    job: Job
+    reason: Reason | None = None
+    waiting_on: dict[Obstacle, Reason] | None = None
+    queued: bool = False
+    end_ms: int | None = None
+    expected_ms: int = 0
+    waited_ms: int = 0
+    since_ms: int = 0
+    last_attempt: int = 0
+    first_start_ms: int | None = None
+    tasks: dict[int, TaskRecord] = field(init=False)
+    states: dict[JobState, IntervalSet] = field(init=False)
+    pending: IntervalSet = field(init=False)
+    _only: TaskRecord | None = None
+    _retried: tuple[IntervalSet, int, int] | None = None
 
-    def __init__(self, job: Job) -> None:
-        """A job that was just submitted."""
-        self.job = job
-        self.reason: Reason | None = None
-        self.waiting_on: dict[Obstacle, Reason] | None = None
-        self.queued = False
-        self.end_ms: int | None = None
-        self.expected_ms = 0
-        self.waited_ms = 0
-        self.since_ms = 0
-        self.last_attempt = 0
-        self.first_start_ms: int | None = None
-        self._only: TaskRecord | None = None
-        self._retried: tuple[IntervalSet, int, int] | None = None
-        if job.array is None:
+    def __post_init__(self) -> None:
+        """All tasks of an array that was just submitted are pending."""
+        if self.job.array is None:
             # Shared empty values, never written to, to save memory.
             self.tasks, self.states, self.pending = _NO_RECORDS, _NO_STATES, NO_TASKS
         else:
-            self.tasks, self.states, self.pending = {}, {}, job.array.tasks
+            self.tasks, self.states, self.pending = {}, {}, self.job.array.tasks
 
     # Obstacles.
 
@@ -310,43 +288,17 @@ class JobRecord:
                 met=met,
                 tasks=self._tasks_by_state(active),
             )
-        record = self._only
-        if record is None:
-            return JobRow(
-                job=self.job,
-                state=JobState.PENDING,
-                reason=reason,
-                end_ms=self.end_ms,
-                waited_ms=self.waited_ms,
-                expected_ms=self.expected_ms,
-                since_ms=since_ms,
-                met=met,
-            )
+        stored = {"state": JobState.PENDING} if self._only is None else _stored(self._only)
         return JobRow(
             job=self.job,
-            state=record.state,
             reason=reason,
-            attempt=record.attempt,
-            preemptions=record.preemptions,
-            failures=record.failures,
-            exit_code=record.exit_code,
-            signal=record.signal,
-            first_start_ms=record.first_start_ms,
-            start_ms=record.start_ms,
             end_ms=self.end_ms,
             waited_ms=self.waited_ms,
-            attained_ms=record.attained_ms,
-            served_ms=record.served_ms,
-            resume_ms=record.resume_ms,
             expected_ms=self.expected_ms,
             since_ms=since_ms,
-            protected=record.protected,
-            stop_why=record.stop_why,
-            prolog_failures=record.prolog_failures,
-            misstarts=record.misstarts,
-            most_members=record.most_members,
-            saved_ms=record.saved_ms,
+            most_members=0 if self._only is None else self._only.most_members,
             met=met,
+            **stored,
         )
 
     def task_row(self, number: int, task: TaskRecord, *, end_ms: int | None = None) -> TaskRow:
@@ -354,24 +306,9 @@ class JobRecord:
         return TaskRow(
             job_id=self.job.id,
             task=number,
-            state=task.state,
-            attempt=task.attempt,
-            preemptions=task.preemptions,
-            failures=task.failures,
-            exit_code=task.exit_code,
-            signal=task.signal,
-            first_start_ms=task.first_start_ms,
-            start_ms=task.start_ms,
             end_ms=end_ms,
             waited_ms=task.waited_ms,
-            attained_ms=task.attained_ms,
-            served_ms=task.served_ms,
-            resume_ms=task.resume_ms,
-            protected=task.protected,
-            stop_why=task.stop_why,
-            prolog_failures=task.prolog_failures,
-            misstarts=task.misstarts,
-            saved_ms=task.saved_ms,
+            **_stored(task),
         )
 
     def _met_dependencies(self) -> tuple[str, ...]:

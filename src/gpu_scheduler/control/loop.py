@@ -407,7 +407,7 @@ class Loop:
             answers += self._apply_run(run, done)
         if self._is_cycle_due():
             done.merge(self._cycle())
-        done.settle()
+        done.add_array_rows()
         writes = done.writes + self.core.ledger_writes()
         if writes and not await self._commit(writes):
             return

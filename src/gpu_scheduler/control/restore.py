@@ -14,7 +14,13 @@ from itertools import groupby
 from operator import attrgetter
 
 from gpu_scheduler.control.gangs import is_elastic
-from gpu_scheduler.control.job_record import HELD, JobRecord, TaskRecord, paused_until
+from gpu_scheduler.control.job_record import (
+    HELD,
+    STORED_FIELDS,
+    JobRecord,
+    TaskRecord,
+    paused_until,
+)
 from gpu_scheduler.control.jobs.queueing import (
     BACKOFF,
     queue_if_ready,
@@ -60,10 +66,10 @@ def restore(state: ControlState, store: Store, now_ms: int) -> None:
     for node in store.nodes():
         state.cluster.set_node(_as_suspect(node))
         set_drain_timer(state, node)
-    for window in store.advance_reservations():
-        keep(state, window)
-        if window.start_ms <= now_ms and window.over_ms is None:
-            state.begun_windows[window.id] = None
+    for reservation in store.advance_reservations():
+        keep(state, reservation)
+        if reservation.start_ms <= now_ms and reservation.over_ms is None:
+            state.begun_advance_reservations[reservation.id] = None
     _restore_services(state, store)
     state.estimates = {row.job_id: row for row in store.estimates()}
     _restore_ledger(state, store)
@@ -86,7 +92,7 @@ def _restore_services(state: ControlState, store: Store) -> None:
     """Restore services; the next message reconciles them."""
     for service in store.services():
         state.services[service.id] = service
-        state.unsettled_services[service.id] = None
+        state.services_to_reconcile[service.id] = None
         state.next_number = max(state.next_number, service.number + 1)
 
 
@@ -226,7 +232,7 @@ def similar_rows(rows: list[JobRow], now_ms: int) -> Iterator[list[JobRow]]:
     """Rows in their order: similar plain jobs in one list, all others alone."""
     for is_plain, same in groupby(rows, key=lambda row: _is_plain(row, now_ms)):
         if is_plain:
-            for _, alike in groupby(same, key=_kind):
+            for _, alike in groupby(same, key=_queued_together):
                 yield list(alike)
         else:
             for row in same:
@@ -253,7 +259,7 @@ def _is_plain(row: JobRow, now_ms: int) -> bool:
 _in_common = attrgetter(*(name for name in Job.__slots__ if name not in {*OWN, "members"}))
 
 
-def _kind(row: JobRow) -> tuple[object, ...]:
+def _queued_together(row: JobRow) -> tuple[object, ...]:
     """What must be equal for jobs to be queued together."""
     return row.job.members, row.waited_ms, row.since_ms, _in_common(row.job)
 
@@ -336,25 +342,10 @@ def _fill(record: JobRecord, row: JobRow, tasks: list[TaskRow]) -> None:
 
 
 def _fill_task(task: TaskRecord, row: JobRow | TaskRow) -> None:
-    task.state = row.state
-    task.attempt = row.attempt
-    task.failures = row.failures
-    task.preemptions = row.preemptions
-    task.protected = row.protected
-    task.attained_ms = row.attained_ms
-    task.served_ms = row.served_ms
-    task.waited_ms = row.waited_ms
-    task.clock_ms = row.waited_ms
-    task.resume_ms = row.resume_ms
-    task.start_ms = row.start_ms
-    task.first_start_ms = row.first_start_ms
-    task.stop_why = row.stop_why
-    task.prolog_failures = row.prolog_failures
-    task.misstarts = row.misstarts
+    for name in STORED_FIELDS:
+        setattr(task, name, getattr(row, name))
+    task.waited_ms = task.clock_ms = row.waited_ms
     task.most_members = row.most_members if isinstance(row, JobRow) else 0
-    task.saved_ms = row.saved_ms
-    task.exit_code = row.exit_code
-    task.signal = row.signal
 
 
 def _restore_running(state: ControlState, allocation: Allocation, now_ms: int) -> None:

@@ -38,16 +38,13 @@ class Histogram:
         self.total += value
 
 
+@dataclass(slots=True)
 class DeviceLoad:
     """Mean and maximum load of one device over all samples."""
 
-    __slots__ = ("most_percent", "samples", "sum_percent")
-
-    def __init__(self) -> None:
-        """Start without samples."""
-        self.samples = 0
-        self.sum_percent = 0
-        self.most_percent = 0
+    samples: int = 0
+    sum_percent: int = 0
+    most_percent: int = 0
 
     def add(self, percent: int) -> None:
         """Add one sample."""

@@ -1,7 +1,7 @@
 """Services: a reconciler that creates, replaces, moves and stops replicas.
 
-Every change of a replica marks its service as unsettled. `settle` compares the service with its
-replicas and takes the next step, so a step that was lost is taken again. A replica is a job, with
+Every change of a replica marks its service. `reconcile` compares the service with its replicas and
+takes the next step, so a step that was lost is taken again. A replica is a job, with
 all the guarantees of jobs.
 """
 
@@ -59,8 +59,8 @@ def apply(state: ControlState, message: ServiceCommand, now_ms: int, outcome: Ou
     data = (("replicas", service.replicas), ("generation", service.generation))
     outcome.writes.append(_event(service, kind, now_ms, *data))
     _keep(state, service, outcome)
-    state.unsettled_services[service.id] = None
-    settle(state, now_ms, outcome)
+    state.services_to_reconcile[service.id] = None
+    reconcile(state, now_ms, outcome)
     outcome.service = state.services.get(service.id, service)
 
 
@@ -91,7 +91,7 @@ def on_replica_checked(
         kind = "service_ready" if fact.is_ready else "service_not_ready"
         _write_event(service, replica, kind, now_ms, outcome, ("detail", detail))
     _keep(state, _with(service, changed), outcome)
-    state.unsettled_services[service.id] = None
+    state.services_to_reconcile[service.id] = None
 
 
 def note_restart(state: ControlState, job_id: str, why: str, now_ms: int, outcome: Outcome) -> None:
@@ -107,29 +107,20 @@ def note_restart(state: ControlState, job_id: str, why: str, now_ms: int, outcom
     _write_event(service, replica, "service_restart", now_ms, outcome, *data)
 
 
-def nodes_changed(state: ControlState) -> None:
-    """A node joined, left or drains: check all services."""
-    for service_id in state.services:
-        state.unsettled_services[service_id] = None
-
-
-def look_again(state: ControlState, service_id: str) -> None:
-    """Mark a service to be checked."""
+def mark(state: ControlState, service_id: str) -> None:
+    """Let `reconcile` check a service; ignored if there is none with this id."""
     if service_id in state.services:
-        state.unsettled_services[service_id] = None
+        state.services_to_reconcile[service_id] = None
 
 
-def settle(state: ControlState, now_ms: int, outcome: Outcome) -> None:
+def reconcile(state: ControlState, now_ms: int, outcome: Outcome) -> None:
     """Take the next step of every service that is marked."""
-    while state.unsettled_services:
-        service_id = next(iter(state.unsettled_services))
-        del state.unsettled_services[service_id]
+    while state.services_to_reconcile:
+        service_id = next(iter(state.services_to_reconcile))
+        del state.services_to_reconcile[service_id]
         service = state.services.get(service_id)
         if service is not None:
-            _settle(state, service, now_ms, outcome)
-
-
-# Commands.
+            _reconcile_one(state, service, now_ms, outcome)
 
 
 def _create(state: ControlState, service: Service, now_ms: int) -> Service:
@@ -189,10 +180,7 @@ def _check(state: ControlState, service: Service, replicas: int) -> None:
     check_pending(state, [(job, replicas)])
 
 
-# Reconciliation.
-
-
-def _settle(state: ControlState, service: Service, now_ms: int, outcome: Outcome) -> None:
+def _reconcile_one(state: ControlState, service: Service, now_ms: int, outcome: Outcome) -> None:
     members = (_refreshed(state, service, replica, now_ms, outcome) for replica in service.members)
     now = replace(service, members=tuple(replica for replica in members if replica is not None))
     if now.deleted:
@@ -331,9 +319,6 @@ def _needed(service: Service) -> int:
     """The number of replicas that must stay ready when another one is stopped."""
     wanted = _wanted(service)
     return wanted if service.surge else max(0, wanted - 1)
-
-
-# Parts of a service.
 
 
 def _what_runs(service: Service) -> tuple[object, ...]:

@@ -148,7 +148,7 @@ class ControlState:
         self.estimates: dict[str, EstimateRow] = {}
         """The first start estimate that was shown for each waiting job."""
         self.services: dict[str, Service] = {}
-        self.unsettled_services: dict[str, None] = {}
+        self.services_to_reconcile: dict[str, None] = {}
         """Services that must be checked, because something of theirs changed."""
 
         # Nodes.
@@ -180,9 +180,9 @@ class ControlState:
 
         # Advance reservations that have ended (by number), have begun, and lack broken devices
         # (which, and when replacements were last searched).
-        self.past_windows: dict[int, AdvanceReservation] = {}
-        self.begun_windows: dict[str, None] = {}
-        self.short_windows: dict[str, tuple[tuple[tuple[str, int], ...], int]] = {}
+        self.past_advance_reservations: dict[int, AdvanceReservation] = {}
+        self.begun_advance_reservations: dict[str, None] = {}
+        self.short_advance_reservations: dict[str, tuple[tuple[tuple[str, int], ...], int]] = {}
 
         # Credentials.
         self.tokens: dict[str, Token] = {}
@@ -229,10 +229,10 @@ class ControlState:
         return shared
 
     @property
-    def next_window(self) -> int:
+    def next_reservation_number(self) -> int:
         """The number of the next advance reservation."""
-        live = (window.number for window in self.cluster.advance_reservations.values())
-        return 1 + max((*live, *self.past_windows), default=0)
+        live = (reservation.number for reservation in self.cluster.advance_reservations.values())
+        return 1 + max((*live, *self.past_advance_reservations), default=0)
 
     def count_queued(self, job: Job, tasks: int) -> None:
         """Add to the number of waiting tasks; negative to subtract."""

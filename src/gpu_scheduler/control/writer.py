@@ -66,7 +66,7 @@ class StoreWriter:
 
 
 def _answer(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    def settle() -> None:
+    def deliver() -> None:
         if answer.done():
             return
         if error is not None:
@@ -74,7 +74,7 @@ def _answer(answer: asyncio.Future[Any], result: Any, error: BaseException | Non
         else:
             answer.set_result(result)
 
-    answer.get_loop().call_soon_threadsafe(settle)
+    answer.get_loop().call_soon_threadsafe(deliver)
 
 
 LARGEST_LAG_MS = 1_000

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.plan import Eviction, Plan, Reservation, Start
 from gpu_scheduler.model.reasons import Reason
 
 
+@dataclass(slots=True, eq=False)
 class PlanBuilder:
     """Starts and evictions in the order in which they were decided, and reasons.
 
@@ -14,23 +17,12 @@ class PlanBuilder:
     `tenant_reasons` by tenant, user (empty: all users) and the id of a job shape.
     """
 
-    __slots__ = (
-        "evictions",
-        "examined",
-        "job_reasons",
-        "shape_reasons",
-        "starts",
-        "tenant_reasons",
-    )
-
-    def __init__(self) -> None:
-        """Start with nothing found."""
-        self.starts: list[Start] = []
-        self.evictions: list[Eviction] = []
-        self.job_reasons: dict[int, Reason] = {}
-        self.shape_reasons: dict[int, Reason] = {}
-        self.tenant_reasons: dict[tuple[str, str, int], Reason] = {}
-        self.examined = 0
+    starts: list[Start] = field(default_factory=list)
+    evictions: list[Eviction] = field(default_factory=list)
+    job_reasons: dict[int, Reason] = field(default_factory=dict)
+    shape_reasons: dict[int, Reason] = field(default_factory=dict)
+    tenant_reasons: dict[tuple[str, str, int], Reason] = field(default_factory=dict)
+    examined: int = 0
 
     def plan(
         self,

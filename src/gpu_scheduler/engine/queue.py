@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from operator import lt
 from typing import TYPE_CHECKING
@@ -106,17 +106,14 @@ class JobContext:
     closure: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Group:
     """The queue of one (tenant, user, pool). `heads` has the first job of every shape."""
 
-    __slots__ = ("by_shape", "heads", "key", "size")
-
-    def __init__(self, key: GroupKey) -> None:
-        """Start empty."""
-        self.key = key
-        self.by_shape: dict[int, list[tuple[int, int]]] = {}
-        self.heads: list[tuple[int, int, int]] = []
-        self.size = 0
+    key: GroupKey
+    by_shape: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    heads: list[tuple[int, int, int]] = field(default_factory=list)
+    size: int = 0
 
     def add(self, entry: Entry) -> None:
         """Insert by key and number."""
@@ -216,15 +213,13 @@ class Queue:
         return iter(sorted(self.entries.values(), key=lambda entry: (entry.key, entry.number)))
 
 
+@dataclass(slots=True, eq=False)
 class _Cursor:
     """A walk through one group in order, past shapes that are known not to fit."""
 
-    __slots__ = ("group", "later", "place")
-
-    def __init__(self, group: Group) -> None:
-        self.group = group
-        self.place = 0
-        self.later: list[tuple[int, int, int, int]] = []
+    group: Group
+    place: int = 0
+    later: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def peek(
         self, dead: set[int], dead_here: set[tuple[GroupKey, int]]

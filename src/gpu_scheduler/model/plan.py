@@ -1,13 +1,14 @@
 """Allocations, the plan that the engine proposes, reservations and advance reservations.
 
 The control core applies a plan. `Reservation` is a future start that the engine keeps for a blocked
-job; `AdvanceReservation` is made by an admin, and called `window` in many places of the code.
+job; an `AdvanceReservation` is made by an admin.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.job import Job
@@ -112,6 +113,24 @@ class Start:
     backfilled: bool = False
 
 
+class PreemptionReason(StrEnum):
+    """Why a running job may be evicted; the `ground` of its event `evicting`.
+
+    The engine decides for another job by class, for `interactive` work, to reclaim what was `lent`,
+    after an `overrun`, or by the `feedback` and `remaining` policies. Without another job, an
+    advance `reservation` begins or the deadline of a `drain` has come.
+    """
+
+    CLASS = "class"
+    INTERACTIVE = "interactive"
+    LENT = "lent"
+    OVERRUN = "overrun"
+    FEEDBACK = "feedback"
+    REMAINING = "remaining"
+    RESERVATION = "reservation"
+    DRAIN = "drain"
+
+
 @dataclass(frozen=True, slots=True)
 class Eviction:
     """Stop a running job so that another may start."""
@@ -119,7 +138,7 @@ class Eviction:
     allocation_id: str
     job_id: str
     for_job_id: str
-    ground: str
+    ground: PreemptionReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ class ReasonCode(StrEnum):
 
     RESOURCES = "resources"
     RESERVED = "reserved"
-    WINDOW = "window"
-    WINDOW_AHEAD = "window_ahead"
+    ADVANCE_RESERVATION = "window"
+    ADVANCE_RESERVATION_AHEAD = "window_ahead"
     BEHIND = "behind"
     QUOTA = "quota"
     USER_LIMIT = "user_limit"
@@ -102,8 +102,10 @@ class _Shown(dict[str, str | int]):
 SENTENCES = {
     ReasonCode.RESOURCES: "waiting for {needs}; {found}",
     ReasonCode.RESERVED: "starting now would push back the reservation of job {job}",
-    ReasonCode.WINDOW: "{gpus} GPUs are reserved for {owner} until {until_ms} ({reservation})",
-    ReasonCode.WINDOW_AHEAD: (
+    ReasonCode.ADVANCE_RESERVATION: (
+        "{gpus} GPUs are reserved for {owner} until {until_ms} ({reservation})"
+    ),
+    ReasonCode.ADVANCE_RESERVATION_AHEAD: (
         "{gpus} GPUs are reserved for {owner} from {from_ms} until {until_ms} ({reservation}), "
         "and the job may not be over by then; a shorter --time helps"
     ),

@@ -96,7 +96,7 @@ def test_batch_writes_final_array_row_once() -> None:
         done.merge(core.apply_in_batch(Started(f"j1_{number}.1"), 7))
     done.merge(core.apply_in_batch(Ended("j1_1.1"), 8))
     assert not [write for write in done.writes if isinstance(write, JobRow)]
-    done.settle()
+    done.add_array_rows()
     (row,) = [write for write in done.writes if isinstance(write, JobRow)]
     assert dict(row.tasks) == {
         JobState.COMPLETED: IntervalSet.of([1]),

@@ -14,7 +14,7 @@ def an_index() -> NodeIndex:
 
 
 def state_of(index: NodeIndex) -> list[object]:
-    index.settle()
+    index.refresh()
     return [
         (
             vector_of(resources),

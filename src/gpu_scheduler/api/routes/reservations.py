@@ -191,7 +191,7 @@ async def cancel_reservation(context: Context, request: Request) -> Response:
     context.parse_query(request)
     wanted = request.params["reservation_id"]
     outcome = await context.service.apply(CancelReservation(wanted), request.caller)
-    if outcome.window is None:  # a repeated request changes nothing
+    if outcome.advance_reservation is None:  # a repeated request changes nothing
         return json_response(_kept(context, wanted))
     return json_response(_made(context, outcome))
 
@@ -204,7 +204,7 @@ def _kept(context: Context, wanted: str) -> ReservationForm:
 
 
 def _made(context: Context, outcome: Outcome) -> ReservationForm:
-    window: AdvanceReservation | None = outcome.window
+    window: AdvanceReservation | None = outcome.advance_reservation
     if window is None:
         raise InternalError("a reservation was changed and is not there")
     return write_reservation(window, context.service.now_ms())

@@ -123,8 +123,8 @@ def _check_service(state: ControlState, caller: Caller, message: ServiceCommand)
 
 def _check_reservation(state: ControlState, caller: Caller, reservation_id: str) -> None:
     """A tenant admin may cancel reservations of that tenant."""
-    window = state.cluster.advance_reservations.get(reservation_id)
-    if window is None or not caller.may_touch("", window.tenant):
+    reservation = state.cluster.advance_reservations.get(reservation_id)
+    if reservation is None or not caller.may_touch("", reservation.tenant):
         raise Forbidden(
             f"user '{caller.user}' may not cancel reservation '{reservation_id}'; only admins, "
             "and admins of the tenant that it is for, may do this"

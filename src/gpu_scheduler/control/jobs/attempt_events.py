@@ -124,7 +124,7 @@ def on_started(state: ControlState, fact: Started, now_ms: int, outcome: Outcome
     if task.state is JobState.SCHEDULED:
         task.move_to(JobState.RUNNING)
         if record.job.service:
-            state.unsettled_services[record.job.service] = None
+            state.services_to_reconcile[record.job.service] = None
         if number is not None:
             outcome.writes.append(record.task_row(number, task))
         outcome.keep(record)
@@ -185,7 +185,7 @@ def on_ended(state: ControlState, fact: Ended, now_ms: int, outcome: Outcome) ->
     )
     _learn(state, record, task, fact, new_state, elapsed_ms, now_ms)
     task.exit_code, task.signal = fact.exit_code, fact.signal
-    services.look_again(state, record.job.service)
+    services.mark(state, record.job.service)
     if new_state is JobState.PREEMPTED:
         task.attained_ms += progress_ms
         # The tenant limits evictions for other jobs; the loss of a node is not one.

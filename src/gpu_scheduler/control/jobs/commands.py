@@ -173,9 +173,9 @@ def remove_tenant(
             f"tenant '{tenant_id}' has services ({', '.join(services)}); delete them first"
         )
     kept = [
-        window.id
-        for window in state.cluster.advance_reservations.values()
-        if window.tenant == tenant_id
+        reservation.id
+        for reservation in state.cluster.advance_reservations.values()
+        if reservation.tenant == tenant_id
     ]
     if kept:
         # Otherwise no job could use the reserved GPUs.

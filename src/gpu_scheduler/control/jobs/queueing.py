@@ -46,7 +46,7 @@ def stop(state: ControlState, allocation_id: str, why: str, outcome: Outcome) ->
         outcome.effects.append(StopOrder(allocation_id, why))
         task.stop_why = why
         if record.job.service:
-            state.unsettled_services[record.job.service] = None
+            state.services_to_reconcile[record.job.service] = None
     elif why == CANCELLED and (task.stop_why in {PREEMPTED, NOT_BEGUN} or record.job.service):
         task.stop_why = CANCELLED
     else:
@@ -275,7 +275,7 @@ def _finish_one(
     withdraw(state, job.id, outcome)
     state.forget(record, job_state)
     if job.service:
-        state.unsettled_services[job.service] = None
+        state.services_to_reconcile[job.service] = None
     for dependency in job.dependencies:
         others = state.dependents.get(dependency.job_id)
         if others is not None:

@@ -24,7 +24,7 @@ from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.state.node_resources import NodeResources
 from gpu_scheduler.model.errors import InvalidRequest, WrongState
 from gpu_scheduler.model.node import Node, NodeClosure, NodeState, merge_labels
-from gpu_scheduler.model.plan import Allocation
+from gpu_scheduler.model.plan import Allocation, PreemptionReason
 from gpu_scheduler.store.rows import Removed
 
 DRAIN = "drain"
@@ -84,7 +84,7 @@ def on_timer(state: ControlState, node_id: str, now_ms: int, outcome: Outcome) -
             continue
         stop(state, allocation_id, PREEMPTED, outcome)
         job = entry.running.job
-        data = (("ground", DRAIN), ("node", node_id))
+        data = (("ground", PreemptionReason.DRAIN.value), ("node", node_id))
         outcome.job_event(job, "evicting", now_ms, data=data)
 
 
@@ -193,12 +193,12 @@ def _remove(state: ControlState, resources: NodeResources, now_ms: int, outcome:
             f"node '{node_id}' cannot be removed: its agent is connected and would bring it back; "
             "stop the agent first"
         )
-    windows = [
-        w.id for w in state.cluster.advance_reservations.values() if node_id in dict(w.devices)
+    reserved = [
+        r.id for r in state.cluster.advance_reservations.values() if node_id in dict(r.devices)
     ]
-    if windows:
+    if reserved:
         raise WrongState(
-            f"node '{node_id}' cannot be removed: {', '.join(sorted(windows))} has GPUs there; "
+            f"node '{node_id}' cannot be removed: {', '.join(sorted(reserved))} has GPUs there; "
             "cancel that reservation first"
         )
     for reservations in (state.cluster.reservations, state.unconfirmed_reservations):

@@ -1,6 +1,6 @@
 """Advance reservations: create, begin, repair, end and cancel, each with a row and an event.
 
-In the code an advance reservation is often called `window`, since `Reservation` is the engine's.
+In this module `reservation` is always an advance reservation, never one of the engine.
 """
 
 from __future__ import annotations
@@ -20,12 +20,18 @@ from gpu_scheduler.engine.reservation.advance import (
     with_replacements,
 )
 from gpu_scheduler.model.errors import InvalidRequest, QuotaTooSmall, UnknownThing, WrongState
-from gpu_scheduler.model.plan import LONGEST_MS, AdvanceReservation, ReservationSpec
+from gpu_scheduler.model.identity import DEFAULT_TENANT
+from gpu_scheduler.model.plan import (
+    LONGEST_MS,
+    AdvanceReservation,
+    PreemptionReason,
+    ReservationSpec,
+)
 from gpu_scheduler.model.utc import format_utc
 from gpu_scheduler.store.rows import EventRow, Removed
 
-WINDOW = "window"
-DEFAULT_TENANT = "default"
+ADVANCE_RESERVATION = "window"
+"""The kind of the timers of an advance reservation; its name is the id of the reservation."""
 LATE_MS = 60_000
 """A start time that is at most this far in the past means now."""
 AGAIN_MS = 60_000
@@ -38,8 +44,8 @@ KEPT = 100
 def reserve(state: ControlState, message: Reserve, now_ms: int, outcome: Outcome) -> None:
     """Reserve devices, or raise and say what would fit."""
     wish = _checked(state, message.wish, now_ms)
-    number = state.next_window
-    window = AdvanceReservation(
+    number = state.next_reservation_number
+    reservation = AdvanceReservation(
         id=f"res-{number}",
         number=number,
         tenant=wish.tenant,
@@ -55,55 +61,55 @@ def reserve(state: ControlState, message: Reserve, now_ms: int, outcome: Outcome
         asked_model=wish.gpu_model,
         asked_indices=wish.indices,
     )
-    keep(state, window)
-    outcome.window = window
-    _write(window, "reservation_made", now_ms, outcome)
+    keep(state, reservation)
+    outcome.advance_reservation = reservation
+    _write(reservation, "reservation_made", now_ms, outcome)
 
 
-def keep(state: ControlState, window: AdvanceReservation) -> None:
+def keep(state: ControlState, reservation: AdvanceReservation) -> None:
     """Add a reservation and set the timers of its start and end."""
-    if window.over_ms is not None:
-        state.past_windows[window.number] = window
+    if reservation.over_ms is not None:
+        state.past_advance_reservations[reservation.number] = reservation
         return
-    state.cluster.advance_reservations[window.id] = window
+    state.cluster.advance_reservations[reservation.id] = reservation
     state.changed = True
-    clear_ms = window.start_ms - state.policy.eviction_ms
-    for at_ms in (clear_ms, window.start_ms, window.end_ms):
-        state.set_timer(at_ms, WINDOW, window.id)
+    clear_ms = reservation.start_ms - state.policy.eviction_ms
+    for at_ms in (clear_ms, reservation.start_ms, reservation.end_ms):
+        state.set_timer(at_ms, ADVANCE_RESERVATION, reservation.id)
 
 
 def cancel(state: ControlState, message: CancelReservation, now_ms: int, outcome: Outcome) -> None:
     """End a reservation before its end time, so that any job may use its devices."""
-    window_id = message.reservation_id
-    window = state.cluster.advance_reservations.get(window_id)
-    if window is None:
-        if any(past.id == window_id for past in state.past_windows.values()):
-            raise WrongState(f"reservation {window_id} is over")
-        raise UnknownThing(f"reservation '{window_id}' is not known")
-    outcome.window = _end(state, replace(window, cancelled=True), now_ms, outcome)
+    reservation_id = message.reservation_id
+    reservation = state.cluster.advance_reservations.get(reservation_id)
+    if reservation is None:
+        if any(past.id == reservation_id for past in state.past_advance_reservations.values()):
+            raise WrongState(f"reservation {reservation_id} is over")
+        raise UnknownThing(f"reservation '{reservation_id}' is not known")
+    outcome.advance_reservation = _end(state, replace(reservation, cancelled=True), now_ms, outcome)
 
 
-def on_timer(state: ControlState, window_id: str, now_ms: int, outcome: Outcome) -> None:
+def on_timer(state: ControlState, reservation_id: str, now_ms: int, outcome: Outcome) -> None:
     """A reservation is about to begin, begins or ends; a stale timer has no effect."""
-    window = state.cluster.advance_reservations.get(window_id)
-    if window is None:
+    reservation = state.cluster.advance_reservations.get(reservation_id)
+    if reservation is None:
         return
     state.changed = True
-    if now_ms >= window.end_ms:
-        _end(state, window, now_ms, outcome)
+    if now_ms >= reservation.end_ms:
+        _end(state, reservation, now_ms, outcome)
         return
-    for entry in jobs_in_the_way(state.cluster, window):
+    for entry in jobs_in_the_way(state.cluster, reservation):
         # The engine places jobs here only if they can be preempted for the reservation.
         running = entry.running
         if running.stopping:
             continue
         allocation = running.allocation
         stop(state, allocation.id, PREEMPTED, outcome)
-        data = (("for", window.id), ("ground", "reservation"))
+        data = (("for", reservation.id), ("ground", PreemptionReason.RESERVATION.value))
         outcome.job_event(running.job, "evicting", now_ms, task=allocation.task, data=data)
-    if now_ms >= window.start_ms and window.id not in state.begun_windows:
-        state.begun_windows[window.id] = None
-        outcome.writes.append(_event(window, "reservation_begun", now_ms))
+    if now_ms >= reservation.start_ms and reservation.id not in state.begun_advance_reservations:
+        state.begun_advance_reservations[reservation.id] = None
+        outcome.writes.append(_event(reservation, "reservation_begun", now_ms))
 
 
 def replace_broken_devices(state: ControlState, now_ms: int, outcome: Outcome) -> None:
@@ -111,29 +117,29 @@ def replace_broken_devices(state: ControlState, now_ms: int, outcome: Outcome) -
 
     The search is repeated after a while, since devices may have become free.
     """
-    for window in sorted(
-        state.cluster.advance_reservations.values(), key=lambda window: window.number
+    for reservation in sorted(
+        state.cluster.advance_reservations.values(), key=lambda reservation: reservation.number
     ):
-        broken = broken_devices(state.cluster, window)
-        last_search = state.short_windows.get(window.id)
+        broken = broken_devices(state.cluster, reservation)
+        last_search = state.short_advance_reservations.get(reservation.id)
         if not broken:
-            state.short_windows.pop(window.id, None)
+            state.short_advance_reservations.pop(reservation.id, None)
             continue
         if last_search and last_search[0] == broken and now_ms < last_search[1] + AGAIN_MS:
             continue
-        mended = with_replacements(state.cluster, window, broken, now_ms)
-        if mended != window.devices:
-            fresh = replace(window, devices=mended)
+        mended = with_replacements(state.cluster, reservation, broken, now_ms)
+        if mended != reservation.devices:
+            fresh = replace(reservation, devices=mended)
             keep(state, fresh)
-            _write(fresh, "reservation_changed", now_ms, outcome, _moved(window, fresh))
-            on_timer(state, window.id, now_ms, outcome)
-        left = broken_devices(state.cluster, state.cluster.advance_reservations[window.id])
+            _write(fresh, "reservation_changed", now_ms, outcome, _moved(reservation, fresh))
+            on_timer(state, reservation.id, now_ms, outcome)
+        left = broken_devices(state.cluster, state.cluster.advance_reservations[reservation.id])
         if left:
-            state.short_windows[window.id] = (left, now_ms)
-            state.set_timer(now_ms + AGAIN_MS, WINDOW, window.id)
+            state.short_advance_reservations[reservation.id] = (left, now_ms)
+            state.set_timer(now_ms + AGAIN_MS, ADVANCE_RESERVATION, reservation.id)
             if last_search is None or last_search[0] != left:
                 more = (("broken", places_text(left)),)
-                outcome.writes.append(_event(window, "reservation_short", now_ms, more))
+                outcome.writes.append(_event(reservation, "reservation_short", now_ms, more))
 
 
 def _moved(before: AdvanceReservation, after: AdvanceReservation) -> tuple[tuple[str, str], ...]:
@@ -142,8 +148,8 @@ def _moved(before: AdvanceReservation, after: AdvanceReservation) -> tuple[tuple
     return (("from", places_text(sorted(old - new))), ("to", places_text(sorted(new - old))))
 
 
-def _places(window: AdvanceReservation) -> set[Place]:
-    return {(node_id, index) for node_id, indices in window.devices for index in indices}
+def _places(reservation: AdvanceReservation) -> set[Place]:
+    return {(node_id, index) for node_id, indices in reservation.devices for index in indices}
 
 
 def places_text(places: Iterable[Place]) -> str:
@@ -157,20 +163,20 @@ def places_text(places: Iterable[Place]) -> str:
 
 
 def _end(
-    state: ControlState, window: AdvanceReservation, now_ms: int, outcome: Outcome
+    state: ControlState, reservation: AdvanceReservation, now_ms: int, outcome: Outcome
 ) -> AdvanceReservation:
-    del state.cluster.advance_reservations[window.id]
-    state.begun_windows.pop(window.id, None)
-    state.short_windows.pop(window.id, None)
+    del state.cluster.advance_reservations[reservation.id]
+    state.begun_advance_reservations.pop(reservation.id, None)
+    state.short_advance_reservations.pop(reservation.id, None)
     state.changed = True
-    window = replace(window, over_ms=now_ms)
-    state.past_windows[window.number] = window
-    kind = "reservation_cancelled" if window.cancelled else "reservation_ended"
-    _write(window, kind, now_ms, outcome)
-    if len(state.past_windows) > KEPT:
-        oldest = state.past_windows.pop(min(state.past_windows))
+    reservation = replace(reservation, over_ms=now_ms)
+    state.past_advance_reservations[reservation.number] = reservation
+    kind = "reservation_cancelled" if reservation.cancelled else "reservation_ended"
+    _write(reservation, kind, now_ms, outcome)
+    if len(state.past_advance_reservations) > KEPT:
+        oldest = state.past_advance_reservations.pop(min(state.past_advance_reservations))
         outcome.writes.append(Removed(AdvanceReservation, oldest.id))
-    return window
+    return reservation
 
 
 def _checked(state: ControlState, wish: ReservationSpec, now_ms: int) -> ReservationSpec:
@@ -202,19 +208,19 @@ def _checked(state: ControlState, wish: ReservationSpec, now_ms: int) -> Reserva
 
 
 def _write(
-    window: AdvanceReservation, kind: str, now_ms: int, outcome: Outcome, more: More = ()
+    reservation: AdvanceReservation, kind: str, now_ms: int, outcome: Outcome, more: More = ()
 ) -> None:
-    outcome.writes += [window, _event(window, kind, now_ms, more)]
+    outcome.writes += [reservation, _event(reservation, kind, now_ms, more)]
 
 
-def _event(window: AdvanceReservation, kind: str, now_ms: int, more: More = ()) -> EventRow:
+def _event(reservation: AdvanceReservation, kind: str, now_ms: int, more: More = ()) -> EventRow:
     data: tuple[tuple[str, str | int], ...] = (
-        ("reservation", window.id),
-        ("tenant", window.tenant),
-        ("gpus", window.gpu_count),
-        ("start_ms", window.start_ms),
-        ("end_ms", window.end_ms),
-        ("by", window.made_by),
+        ("reservation", reservation.id),
+        ("tenant", reservation.tenant),
+        ("gpus", reservation.gpu_count),
+        ("start_ms", reservation.start_ms),
+        ("end_ms", reservation.end_ms),
+        ("by", reservation.made_by),
         *more,
     )
     return EventRow(at_ms=now_ms, kind=kind, data=data)

@@ -266,7 +266,7 @@ def _commit_eviction(
     state: ControlState, eviction: Eviction, now_ms: int, outcome: Outcome
 ) -> None:
     stop(state, eviction.allocation_id, PREEMPTED, outcome)
-    data = (("for", eviction.for_job_id), ("ground", eviction.ground))
+    data = (("for", eviction.for_job_id), ("ground", eviction.ground.value))
     user = state.job(eviction.job_id).job.user
     outcome.writes.append(
         EventRow(at_ms=now_ms, kind="evicting", job_id=eviction.job_id, user=user, data=data)
@@ -300,10 +300,10 @@ def _handle_timers(state: ControlState, now_ms: int, outcome: Outcome) -> None:
             state.changed = True
         elif timer.kind == LIMIT:
             stop(state, timer.name, TIMEOUT, outcome)
-        elif timer.kind == advance_reservations.WINDOW:
+        elif timer.kind == advance_reservations.ADVANCE_RESERVATION:
             advance_reservations.on_timer(state, timer.name, now_ms, outcome)
         elif timer.kind == services.SERVICE:
-            services.look_again(state, timer.name)
+            services.mark(state, timer.name)
         elif timer.kind == admin.DRAIN:
             admin.on_timer(state, timer.name, now_ms, outcome)
         elif timer.kind in {BEGUN, PREPARED}:

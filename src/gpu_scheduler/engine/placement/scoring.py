@@ -258,7 +258,7 @@ class Fragmentation:
         """Take the typical shapes and their weights."""
         total = sum(shape.count for shape in typical)
         self._typical = [(shape, shape.count / total) for shape in typical]
-        self._kinds = node_classes
+        self._node_classes = node_classes
         self._known: dict[tuple[int, int, tuple[int, ...]], float] = {}
 
     def of(self, class_id: int, cpu_milli: int, left: tuple[int, ...]) -> float:
@@ -266,7 +266,7 @@ class Fragmentation:
         key = (class_id, cpu_milli, left)
         fragment = self._known.get(key)
         if fragment is None:
-            models = self._kinds[class_id].models
+            models = self._node_classes[class_id].models
             fragment = 0.0
             for shape, weight in self._typical:
                 fragment += weight * _fragment_for(shape, cpu_milli, left, models)
@@ -351,7 +351,7 @@ class BalanceCost:
 
     def __init__(self, typical: tuple[TypicalShape, ...], node_classes: list[NodeClass]) -> None:
         """Learn what the rests of GPUs are good for, and how much CPU a GPU usually wants."""
-        self._kinds = node_classes
+        self._node_classes = node_classes
         self._usable = usable_rests(typical)
         self._cpu_per_gpu = usual_cpu_milli(typical)
 
@@ -373,7 +373,7 @@ class BalanceCost:
         if shape.one_part:
             rest_cost, device = self._best_rest(left, shape.share, devices)
             cost += rest_cost
-        return cost, (cpu, memory, rests, self._kinds[class_id].models), device
+        return cost, (cpu, memory, rests, self._node_classes[class_id].models), device
 
     def _stranded(self, cpu_milli: int, idle_milli: int) -> int:
         """Idle milli-GPU that lack the CPU that usually goes with them."""

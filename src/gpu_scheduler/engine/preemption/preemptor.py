@@ -8,12 +8,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from gpu_scheduler.engine.preemption.reasons import (
-    INTERACTIVE,
-    LENT,
-    PreemptionReasons,
-    PreemptionRights,
-)
+from gpu_scheduler.engine.preemption.reasons import PreemptionReasons, PreemptionRights
 from gpu_scheduler.engine.preemption.same_tenant import SameTenantVictims
 from gpu_scheduler.engine.preemption.victims import (
     FreedPlace,
@@ -28,7 +23,7 @@ from gpu_scheduler.engine.reservation.calendar import Calendar
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.engine.state.node_resources import Grant
 from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.plan import Eviction
+from gpu_scheduler.model.plan import Eviction, PreemptionReason
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import WHOLE_MILLI
 
@@ -42,12 +37,12 @@ NOT_ENOUGH = "stopping {all} of {whose} that may be stopped would not be enough"
 UNDER_WAY = "what is being stopped already will be enough"
 MOST_NAMES = 5
 _WHOSE = {
-    "class": "of a lower class",
-    "feedback": "that had more service",
-    "overrun": "that ran for longer than expected",
-    "remaining": "with more left to run",
-    INTERACTIVE: "of its own tenant",
-    LENT: "on what was only lent",
+    PreemptionReason.CLASS: "of a lower class",
+    PreemptionReason.FEEDBACK: "that had more service",
+    PreemptionReason.OVERRUN: "that ran for longer than expected",
+    PreemptionReason.REMAINING: "with more left to run",
+    PreemptionReason.INTERACTIVE: "of its own tenant",
+    PreemptionReason.LENT: "on what was only lent",
 }
 """How a message describes victims, by the preemption reason."""
 
@@ -163,9 +158,9 @@ def no_room_reason(refused: Reason, victims: SameTenantVictims) -> Reason:
 
 def claim_reason(evictions: list[Eviction]) -> Reason:
     """The reason of a job that waits for these evictions."""
-    grounds = dict.fromkeys(eviction.ground for eviction in evictions)
-    if any(ground != INTERACTIVE for ground in grounds):
-        whose = " and ".join(sorted(_WHOSE[ground] for ground in grounds))
+    reasons = {eviction.ground for eviction in evictions}
+    if reasons != {PreemptionReason.INTERACTIVE}:
+        whose = " and ".join(sorted(_WHOSE[reason] for reason in reasons))
         return Reason(ReasonCode.CLAIMED, (("victims", len(evictions)), ("whose", whose)))
     return same_tenant_reason([eviction.allocation_id.rsplit(".", 1)[0] for eviction in evictions])
 

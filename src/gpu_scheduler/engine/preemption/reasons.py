@@ -21,11 +21,10 @@ from gpu_scheduler.engine.quota.rules import job_amounts, summed
 from gpu_scheduler.engine.quota.usage import QuotaUsage
 from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
 from gpu_scheduler.model.job import Job, Pool
+from gpu_scheduler.model.plan import PreemptionReason
 from gpu_scheduler.model.request import WHOLE_MILLI
 
-INTERACTIVE = "interactive"
-LENT = "lent"
-Victims = list[tuple[RunningEntry, str]]
+Victims = list[tuple[RunningEntry, PreemptionReason]]
 """Running jobs to evict, each with the preemption reason."""
 Reclaimed = dict[str | Pool, int]
 """Milli-GPUs that are being reclaimed from each tenant and pool: still held, but not for long."""
@@ -145,27 +144,30 @@ class PreemptionReasons:
             found = self._own_batch[key] = Candidates(victims)
         return found
 
-    def reason(self, rights: PreemptionRights, victim: RunningEntry, reclaimed: Reclaimed) -> str:
-        """Why this running job may be evicted for the considered one; empty if it may not."""
+    def reason(
+        self, rights: PreemptionRights, victim: RunningEntry, reclaimed: Reclaimed
+    ) -> PreemptionReason | None:
+        """Why this running job may be evicted for the considered one; None if it may not."""
         running = victim.running
         entry = rights.job.entry
         if running.stopping or running.allocation.id in self._evicting:
-            return ""
+            return None
         if not running.job.preemptible or running.job.number == entry.number:
-            return ""
+            return None
         if rights.only is not None and running.allocation.id not in rights.only.ranks:
-            return ""
+            return None
         if self._by_class and self._is_lent_by_pool(rights, victim, reclaimed):
-            return LENT
+            return PreemptionReason.LENT
         if running.expected_end_ms - self._now_ms <= self._policy.eviction_ms:
-            return ""
+            return None
         if not self._by_class:
-            return self._policy.preemption.value if self._has_less_right(entry, victim) else ""
+            has_less_right = self._has_less_right(entry, victim)
+            return PreemptionReason(self._policy.preemption) if has_less_right else None
         reason = self._class_reason(rights, victim, reclaimed)
         if reason:
             tenant = self._state.tenant(running.job.tenant)
             if not tenant.allow_preemption or running.preemptions >= tenant.max_preemptions:
-                return ""
+                return None
         return reason
 
     def cost(self, victim: RunningEntry) -> int:
@@ -221,9 +223,13 @@ class PreemptionReasons:
         return not rights.reservation_due or rights.job.entry.waiting.job.array is None
 
     @staticmethod
-    def is_independent(rights: PreemptionRights, victim: RunningEntry, reason: str) -> bool:
+    def is_independent(
+        rights: PreemptionRights, victim: RunningEntry, reason: PreemptionReason
+    ) -> bool:
         """Tell whether a reason does not depend on what is reclaimed from other victims."""
-        return reason != LENT and victim.running.job.pool is Pool.BATCH and not rights.would_borrow
+        if reason is PreemptionReason.LENT:
+            return False
+        return victim.running.job.pool is Pool.BATCH and not rights.would_borrow
 
     def reclaimed(self) -> Reclaimed:
         """What is being reclaimed from each tenant and pool already."""
@@ -255,26 +261,26 @@ class PreemptionReasons:
 
     def _class_reason(
         self, rights: PreemptionRights, victim: RunningEntry, reclaimed: Reclaimed
-    ) -> str:
+    ) -> PreemptionReason | None:
         if self._is_guaranteed_to_other_pool(rights, victim, reclaimed):
-            return ""
+            return None
         entry = rights.job.entry
         if rights.interactive and self._is_batch_of(entry, victim):
-            return INTERACTIVE
+            return PreemptionReason.INTERACTIVE
         if not rights.other_tenants:
-            return ""
+            return None
         if victim.static_class + self._policy.preempt_gap <= entry.static_class:
-            return "class"
+            return PreemptionReason.CLASS
         if rights.reclaims and self._is_lent(victim, reclaimed):
-            return LENT
+            return PreemptionReason.LENT
         if (
             victim.running.backfilled
             and victim.running.overrun
             and victim.static_class <= entry.static_class
             and rights.reservation_due
         ):
-            return "overrun"
-        return ""
+            return PreemptionReason.OVERRUN
+        return None
 
     def _is_guaranteed_to_other_pool(
         self, rights: PreemptionRights, victim: RunningEntry, reclaimed: Reclaimed

@@ -10,38 +10,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-from gpu_scheduler.engine.preemption.reasons import INTERACTIVE, LENT, Candidates
+from gpu_scheduler.engine.preemption.reasons import Candidates
 from gpu_scheduler.engine.quota.rules import Admission, Amounts, Sums, without
 from gpu_scheduler.engine.state.cluster_state import RunningEntry
 from gpu_scheduler.model.job import Job, Pool
+from gpu_scheduler.model.plan import PreemptionReason
 
 
+@dataclass(slots=True, eq=False)
 class SameTenantVictims:
-    """The jobs that leave for one job, and whether it is within its quotas without them."""
+    """The jobs that leave for one job, and whether it is within its quotas without them.
 
-    def __init__(
-        self,
-        admission: Admission,
-        job: Job,
-        wanted: Amounts,
-        candidates: Candidates,
-        *,
-        of_user: bool,
-        lent_milli: int = 0,
-    ) -> None:
-        """Start without victims. `of_user` says that all candidates are of the job's own user.
+    `of_user` says that all candidates are of the job's own user. With `lent_milli` they leave
+    because batch work borrowed so much from the job's pool.
+    """
 
-        With `lent_milli` they leave because batch work borrowed so much from the job's pool.
-        """
-        self._admission = admission
-        self._job = job
-        self._wanted = wanted
-        self._leaving: dict[str, RunningEntry] = {}
-        self.candidates = candidates
-        self.lent_milli = lent_milli
-        self.reason = LENT if lent_milli else INTERACTIVE
-        self.owner = f"user {job.user}" if of_user else f"tenant {job.tenant}"
+    _admission: Admission
+    _job: Job
+    _wanted: Amounts
+    candidates: Candidates
+    of_user: bool
+    lent_milli: int
+    _leaving: dict[str, RunningEntry] = field(default_factory=dict)
+
+    @property
+    def reason(self) -> PreemptionReason:
+        """For which reason they leave."""
+        return PreemptionReason.LENT if self.lent_milli else PreemptionReason.INTERACTIVE
+
+    @property
+    def owner(self) -> str:
+        """Whose jobs they are, in a message."""
+        return f"user {self._job.user}" if self.of_user else f"tenant {self._job.tenant}"
 
     @contextmanager
     def tentatively(self, evicting: Sums) -> Iterator[None]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from gpu_scheduler.engine.placement import gangs
 from gpu_scheduler.engine.placement.placer import Placer
 from gpu_scheduler.engine.preemption.reasons import (
-    LENT,
     PreemptionReasons,
     PreemptionRights,
     Reclaimed,
@@ -26,7 +25,7 @@ from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
 from gpu_scheduler.engine.state.node_index import NodeIndex
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
 from gpu_scheduler.engine.state.shapes import Part, RequestShape, lowest_bits
-from gpu_scheduler.model.plan import Eviction
+from gpu_scheduler.model.plan import Eviction, PreemptionReason
 from gpu_scheduler.model.request import WHOLE_MILLI
 
 FreedPlace = tuple[list[Grant], list[Eviction]]
@@ -146,7 +145,7 @@ class VictimSearch:
             self._index,
             lambda ordinal: calendar.after_evictions(self._index.nodes[ordinal], exclusion),
         )
-        self._chosen: dict[str, tuple[RunningEntry, str]] = {}
+        self._chosen: dict[str, tuple[RunningEntry, PreemptionReason]] = {}
         self._reclaimed = reasons.reclaimed()
 
     def run(self, nodes: int) -> FreedPlace | None:
@@ -236,12 +235,12 @@ class VictimSearch:
         """A place on the node where evictions cost the least, among a bounded number."""
         touched, fresh = self._nodes_to_search(shape, nodes)
         job = self._rights.job
-        settled = ~self._calendar.changed_nodes
+        unchanged = ~self._calendar.changed_nodes
         cache = self._state.preemption_cache
         key = (shape.id, job.entry.static_class, self._rights.reservation_due)
         is_cacheable = self._reasons.is_cacheable(self._rights)
         if is_cacheable:
-            fresh &= ~(cache.of(key) & settled & ~touched)
+            fresh &= ~(cache.of(key) & unchanged & ~touched)
         without_room = 0
         best: tuple[int, int, Victims] | None = None
         for resources in self._index.nodes_in(touched | fresh):
@@ -251,7 +250,7 @@ class VictimSearch:
             elif best is None or found[0] < best[0]:
                 best = (found[0], resources.ordinal, found[1])
         self._what_if.add_full(shape, without_room)
-        learned = without_room & ~touched & settled
+        learned = without_room & ~touched & unchanged
         if learned and is_cacheable and job.exclusion is None:
             cache.add(key, learned)
         return None if best is None else self._evict(best[1], shape, best[2])
@@ -309,7 +308,7 @@ class VictimSearch:
             return []
         victims = self._reasons.victims_on(self._rights, ordinal, self._reclaimed)
         room = self._first_that_make_room(victims, ordinal, shape)
-        if room is None and any(reason == LENT for _, reason in victims):
+        if room is None and any(reason is PreemptionReason.LENT for _, reason in victims):
             # What was lent may have been reclaimed from victims that leave no device whole.
             room = self._first_that_make_room(self._whole_first(victims, ordinal), ordinal, shape)
         return room
@@ -358,7 +357,7 @@ class VictimSearch:
                 if other.running.allocation.id not in leaving:
                     stays.add(position)
 
-        def rank(item: tuple[RunningEntry, str]) -> tuple[bool, int, list[int]]:
+        def rank(item: tuple[RunningEntry, PreemptionReason]) -> tuple[bool, int, list[int]]:
             positions = sorted(position for position, _, _ in _parts_on(item[0], ordinal))
             is_shared = any(position in stays for position in positions)
             return is_shared, max((shared[p] for p in positions), default=WHOLE_MILLI), positions
@@ -375,12 +374,12 @@ class VictimSearch:
         for victim, first_reason in victims:
             if victim.running.allocation.id in self._chosen:
                 continue
-            reason = first_reason
-            if reason == LENT:
+            reason: PreemptionReason | None = first_reason
+            if first_reason is PreemptionReason.LENT:
                 # Other victims may have been chosen since, and less is lent then.
                 reason = self._reasons.reason(self._rights, victim, reclaimed)
-                if not reason:
-                    continue
+            if reason is None:
+                continue
             _reclaim(reclaimed, victim)
             for grant in _on_node(victim, ordinal):
                 self._index.give(grant.on(copy))

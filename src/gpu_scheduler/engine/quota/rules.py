@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from gpu_scheduler.engine.policy import DAY_MS, Policy
@@ -59,27 +59,19 @@ Check = tuple[str, int | None, int, int, int]
 """A resource, its limit, what is held of it, what is wanted, and the unit in which it is shown."""
 
 
+@dataclass(slots=True, eq=False)
 class Amounts:
-    """What a tenant or pool holds, or a job would add."""
+    """What a tenant or pool holds, or a job would add.
 
-    __slots__ = ("cpu_milli", "gpu_memory_mb", "gpu_milli", "gpu_milli_ms", "jobs", "memory_mb")
+    `gpu_milli_ms` is GPU time that running jobs may still use up to their limits.
+    """
 
-    def __init__(
-        self,
-        gpu_milli: int = 0,
-        gpu_memory_mb: int = 0,
-        cpu_milli: int = 0,
-        memory_mb: int = 0,
-        jobs: int = 0,
-        gpu_milli_ms: int = 0,
-    ) -> None:
-        """`gpu_milli_ms` is GPU time that running jobs may still use up to their limits."""
-        self.gpu_milli = gpu_milli
-        self.gpu_memory_mb = gpu_memory_mb
-        self.cpu_milli = cpu_milli
-        self.memory_mb = memory_mb
-        self.jobs = jobs
-        self.gpu_milli_ms = gpu_milli_ms
+    gpu_milli: int = 0
+    gpu_memory_mb: int = 0
+    cpu_milli: int = 0
+    memory_mb: int = 0
+    jobs: int = 0
+    gpu_milli_ms: int = 0
 
     def copy(self) -> Amounts:
         """Another one with the same amounts."""
@@ -102,24 +94,21 @@ class Amounts:
         self.gpu_milli_ms += sign * other.gpu_milli_ms
 
 
+@dataclass(slots=True, eq=False)
 class Holdings:
     """What every tenant and pool holds. A cycle works on its own copy."""
 
-    __slots__ = ("pools", "tenants", "users")
-
-    def __init__(self) -> None:
-        """Start with nothing held."""
-        self.tenants: dict[str, Amounts] = {}
-        self.users: dict[tuple[str, str], Amounts] = {}
-        self.pools: dict[Pool, int] = {}
+    tenants: dict[str, Amounts] = field(default_factory=dict)
+    users: dict[tuple[str, str], Amounts] = field(default_factory=dict)
+    pools: dict[Pool, int] = field(default_factory=dict)
 
     def copy(self) -> Holdings:
         """A copy that can be changed without changing this."""
-        twin = Holdings()
-        twin.tenants = {tenant: amounts.copy() for tenant, amounts in self.tenants.items()}
-        twin.users = {user: amounts.copy() for user, amounts in self.users.items()}
-        twin.pools = dict(self.pools)
-        return twin
+        return Holdings(
+            {tenant: amounts.copy() for tenant, amounts in self.tenants.items()},
+            {user: amounts.copy() for user, amounts in self.users.items()},
+            dict(self.pools),
+        )
 
     def of(self, tenant: str) -> Amounts:
         """What one tenant holds."""
@@ -237,7 +226,7 @@ class Admission:
 
         `guarantees` is the guaranteed capacity of each pool.
         """
-        self._user_standings = user_usage or {}
+        self._user_usage = user_usage or {}
         self._policy = policy or Policy()
         self._user_quotas: dict[str, Quota] = {}
         self._tenants = tenants
@@ -413,14 +402,14 @@ class Admission:
             quota = self._user_quotas[job.tenant] = user_quota_of(tenant, self._policy.user_quota)
         if quota is _NO_QUOTA:
             return ()
-        usage = self._user_standings.get((job.tenant, job.user), _NOTHING_SPENT)
+        usage = self._user_usage.get((job.tenant, job.user), _NOTHING_SPENT)
         held = self.holdings.of_user(job.tenant, job.user)
         return _checks_of(quota, held, usage.spent_gpu_milli_ms, wanted)
 
     def _user_reason(
         self, job: Job, resource: str, numbers: tuple[int, int, int], unit: int
     ) -> Reason:
-        turns_ms = self._user_standings.get((job.tenant, job.user), _NOTHING_SPENT).turns_ms
+        turns_ms = self._user_usage.get((job.tenant, job.user), _NOTHING_SPENT).turns_ms
         if resource == HOURS and turns_ms:
             tenant = self._tenants.get(job.tenant)
             return self._budget_reason(f"user {job.user}", tenant, numbers, turns_ms)

@@ -100,7 +100,12 @@ class ExclusionRule:
                     ("until_ms", reservation.end_ms),
                 )
                 is_ahead = at_ms < reservation.start_ms
-                return Reason(ReasonCode.WINDOW_AHEAD if is_ahead else ReasonCode.WINDOW, data)
+                return Reason(
+                    ReasonCode.ADVANCE_RESERVATION_AHEAD
+                    if is_ahead
+                    else ReasonCode.ADVANCE_RESERVATION,
+                    data,
+                )
         return Reason(ReasonCode.RESOURCES)
 
 

@@ -7,6 +7,7 @@ from its own snapshot gives the same plan.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from sortedcontainers import SortedList
 
@@ -34,19 +35,14 @@ SPARE_SHAPES = 1_000
 """So many shapes may be remembered beside those of the jobs that wait."""
 
 
+@dataclass(slots=True, eq=False)
 class RunningEntry:
     """A running allocation with its grants on the nodes."""
 
-    __slots__ = ("amounts", "grants", "running", "static_class")
-
-    def __init__(
-        self, running: Running, grants: list[Grant], amounts: Amounts, static_class: int
-    ) -> None:
-        """Bind an allocation to what it holds."""
-        self.running = running
-        self.grants = grants
-        self.amounts = amounts
-        self.static_class = static_class
+    running: Running
+    grants: list[Grant]
+    amounts: Amounts
+    static_class: int
 
     @property
     def nodes(self) -> int:
@@ -64,15 +60,12 @@ class RunningEntry:
         return (self.running.expected_end_ms, self.running.job.number, task, allocation.id)
 
 
+@dataclass(slots=True, eq=False)
 class WorkNodes:
     """The nodes that run work of one sort, as a bitmap with counts behind it."""
 
-    __slots__ = ("_counts", "bits")
-
-    def __init__(self) -> None:
-        """Start with no node."""
-        self.bits = 0
-        self._counts: dict[int, int] = {}
+    bits: int = 0
+    _counts: dict[int, int] = field(default_factory=dict)
 
     def add(self, grants: list[Grant]) -> None:
         """Such work runs here from now on."""
@@ -102,6 +95,7 @@ CacheKey = tuple[int, int, bool]
 reservation that is due."""
 
 
+@dataclass(slots=True, eq=False)
 class NegativeCache:
     """Nodes where preemption is known not to free enough, until something changes there.
 
@@ -112,12 +106,8 @@ class NegativeCache:
     can only be fewer victims.
     """
 
-    __slots__ = ("_changed", "_nodes")
-
-    def __init__(self) -> None:
-        """Start knowing nothing."""
-        self._nodes: dict[CacheKey, int] = {}
-        self._changed = 0
+    _nodes: dict[CacheKey, int] = field(default_factory=dict)
+    _changed: int = 0
 
     def of(self, key: CacheKey) -> int:
         """The nodes where a search finds nothing, as a bitmap."""
@@ -144,7 +134,7 @@ class NegativeCache:
 
 
 class ClusterState:
-    """Nodes, tenants, waiting and running jobs, reservations and standings, all indexed."""
+    """Nodes, tenants, waiting and running jobs, reservations and usage, all indexed."""
 
     def __init__(self, policy: Policy) -> None:
         """Start empty; the policy decides how the queue is keyed."""

@@ -52,7 +52,7 @@ class PartialDevices:
         The lowest ordinal wins a tie.
         """
         if self.changed:
-            self.settle()
+            self.refresh()
         nodes = shape.nodes
         if within is not None:
             nodes = within if nodes is None else nodes & within
@@ -77,7 +77,7 @@ class PartialDevices:
                 bits ^= resources.bit
         return None
 
-    def settle(self) -> None:
+    def refresh(self) -> None:
         """Update the rows for every node that changed."""
         for resources in self.changed:
             resources.in_rows = True
@@ -110,12 +110,11 @@ class PartialDevices:
 
 
 WIDTH = CPU_LEVELS + 1
+"""How many buckets one row has: one for every level of free CPU."""
 MOST_SHARED_MILLI = WHOLE_MILLI - SHARE_STEP_MILLI
 """What is left of a device of which only memory is held: any share fits, a whole request not."""
 SPARE_NUMBERS = 10_000
 """So many vectors that no node has now may be remembered, beside twice as many as there are."""
-
-
 FEWEST_BITS = 64
 NO_NODE = NodeResources.__new__(NodeResources)
 """Stands where no node has the ordinal; no bucket ever points at it."""
@@ -253,7 +252,7 @@ class NodeIndex:
     @property
     def free_devices(self) -> int:
         """How many devices that take work are wholly free."""
-        self._settle()
+        self._refresh_buckets()
         return self._free_devices
 
     @property
@@ -262,13 +261,13 @@ class NodeIndex:
 
         Kept only after `watch`. A number is never used for another vector.
         """
-        self._settle()
+        self._refresh_buckets()
         return self._vectors
 
     @property
     def is_full(self) -> bool:
         """Tell whether no device has anything left that a request could take."""
-        self._parts.settle()
+        self._parts.refresh()
         return not self.free_devices and not self._parts.steps >> 1
 
     @property
@@ -299,7 +298,7 @@ class NodeIndex:
     ) -> Grant | None:
         """Walk the buckets from the fewest free devices on (spreading: from the most)."""
         if self._changed:
-            self._settle()
+            self._refresh_buckets()
         if self._free_devices < least or least >= len(self._counts):
             return None
         rows = self._rows
@@ -349,7 +348,7 @@ class NodeIndex:
     # Change
 
     def take(self, grant: Grant) -> None:
-        """ControlState what a member holds."""
+        """Take what a member holds."""
         resources = grant.resources
         resources.busy |= grant.mask
         resources.free_cpu -= grant.cpu
@@ -398,14 +397,14 @@ class NodeIndex:
             resources.in_rows = False
             self._parts.changed.append(resources)
 
-    def settle(self) -> None:
+    def refresh(self) -> None:
         """Update buckets and rows for all that changed; searches do that by themselves."""
-        self._settle()
-        self._parts.settle()
+        self._refresh_buckets()
+        self._parts.refresh()
 
     # Buckets
 
-    def _settle(self) -> None:
+    def _refresh_buckets(self) -> None:
         """Move every node that changed to the bucket where it belongs now."""
         buckets = self._buckets
         for resources in self._changed:
@@ -451,7 +450,7 @@ class NodeIndex:
         """Take a node out of all buckets."""
         if resources.bucket < 0:
             return
-        self.settle()
+        self.refresh()
         row, level = divmod(resources.bucket, WIDTH)
         self._buckets[resources.bucket] ^= resources.bit
         if not self._buckets[resources.bucket]:

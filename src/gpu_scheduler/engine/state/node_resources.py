@@ -5,6 +5,8 @@ Only `NodeIndex` changes `NodeResources`, because its buckets have to follow.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpu_scheduler.engine.state.shapes import Fit, NodeClass, Part, RequestShape
 from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.plan import DeviceShare, Placement
@@ -22,29 +24,20 @@ nothing to say, because vectors are hashed with every change.
 """
 
 
+@dataclass(slots=True, eq=False)
 class Grant:
-    """What one member gets of one node: whole devices as a mask, shares, and MIG slices."""
+    """What one member gets of one node: whole devices as a mask, shares, and MIG slices.
 
-    __slots__ = ("cpu", "mask", "member", "memory", "parts", "resources", "slices")
+    `parts` are (position, share, memory), `slices` are (position, profile).
+    """
 
-    def __init__(  # noqa: PLR0917 - made millions of times, so positional
-        self,
-        resources: NodeResources,
-        mask: int,
-        cpu: int,
-        memory: int,
-        parts: tuple[Part, ...] = (),
-        slices: tuple[tuple[int, str], ...] = (),
-        member: int = 0,
-    ) -> None:
-        """`parts` are (position, share, memory), `slices` are (position, profile)."""
-        self.resources = resources
-        self.mask = mask
-        self.cpu = cpu
-        self.memory = memory
-        self.parts = parts
-        self.slices = slices
-        self.member = member
+    resources: NodeResources
+    mask: int
+    cpu: int
+    memory: int
+    parts: tuple[Part, ...] = ()
+    slices: tuple[tuple[int, str], ...] = ()
+    member: int = 0
 
     def on(self, resources: NodeResources) -> Grant:
         """The same amounts on a copy of the node."""
@@ -223,7 +216,7 @@ class NodeResources:
         )
 
     def take_parts(self, parts: tuple[Part, ...]) -> None:
-        """ControlState shares of devices; a free device becomes a shared one."""
+        """Take shares of devices; a free device becomes a shared one."""
         for position, share, memory_mb in parts:
             entry = self.shared.get(position)
             if entry is None:
