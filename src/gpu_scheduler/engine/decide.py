@@ -5,16 +5,16 @@ without delaying a reservation. If it does not fit, it may evict running jobs, i
 reservation, and the pass considers no more jobs of its shape. The state is left unchanged:
 everything that was tried is undone, and the caller applies the plan.
 
-The module has three parts: `_Pass` is the order in which jobs are considered, `_FreePlaces` finds
-free places, and `_BlockedJobs` reserves and preempts for the jobs that do not fit. They share a
-`_PassContext`; what applies to the considered job is in its `JobContext`.
+From top to bottom: `decide` runs a `Cycle` of one pass. `_Pass.run` gives the order of the jobs,
+`_Pass._consider` decides about one of them, `_FreePlaces` finds places, and `_BlockedJobs` reserves
+and preempts for the jobs that do not fit. They share a `_PassContext`; what applies to the
+considered job is in its `JobContext`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gpu_scheduler.engine.fair_share import FairShare
 from gpu_scheduler.engine.placement.placer import Placer
 from gpu_scheduler.engine.plan_builder import PlanBuilder
 from gpu_scheduler.engine.policy import Policy, Preemption, Queueing
@@ -27,9 +27,10 @@ from gpu_scheduler.engine.preemption.preemptor import (
     same_tenant_reason,
 )
 from gpu_scheduler.engine.preemption.victims import FreedPlace, SearchSpace
+from gpu_scheduler.engine.priority import FairShare
 from gpu_scheduler.engine.queue import Entry, JobContext, JobShape, Merge
 from gpu_scheduler.engine.quota.rules import HOURS, Amounts, job_amounts
-from gpu_scheduler.engine.quota.usage import QuotaUsage
+from gpu_scheduler.engine.quota.usage import CycleHoldings, QuotaUsage
 from gpu_scheduler.engine.reservation.advance import AdvanceReservations
 from gpu_scheduler.engine.reservation.backfill import BackfillRejects, ReservationOrder
 from gpu_scheduler.engine.reservation.calendar import Calendar, StartedJob
@@ -78,8 +79,8 @@ class Cycle:
         self.transaction = transaction
         self.preempts = with_evictions and state.policy.preemption is not Preemption.NONE
         self.placer = Placer(state, transaction)
-        self.quota = QuotaUsage(state)
-        self.found = PlanBuilder()
+        self.held = CycleHoldings(state)
+        self.decided = PlanBuilder()
         self.started: list[StartedJob] = []
         self.ended: set[str] = set()
         self.used_up: set[int] = set()
@@ -95,12 +96,12 @@ class Cycle:
         try:
             is_complete, self._resume_after = one_pass.run(self._resume_after)
         finally:
-            one_pass.close()
+            one_pass.open_devices()
         self.complete = self.complete and is_complete
 
     def plan(self) -> Plan:
         """The plan of this cycle, in a fixed order."""
-        return self.found.plan(
+        return self.decided.plan(
             self.state, self._kept, complete=self.complete, resume_after=self._resume_after
         )
 
@@ -118,8 +119,8 @@ class Cycle:
     def _release(self, grants: list[Grant], job: Job, amounts: Amounts) -> None:
         for grant in grants:
             self.transaction.give(grant)
-        self.quota.add_task(job, -1)
-        self.quota.remove(job, amounts)
+        self.held.add_task(job, -1)
+        self.held.remove(job, amounts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +146,8 @@ class _PassContext:
         left_ms = waiting.expected_ms - waiting.attained_ms
         return max(1, min(left_ms, self.state.limit_ms(waiting.job)))
 
-    def job(self, entry: Entry) -> JobContext:
-        """The context of a job; devices that are reserved for others are closed on the index."""
+    def begin_job(self, entry: Entry) -> JobContext:
+        """Begin to consider a job: close the devices on the index that are reserved for others."""
         duration_ms = self.duration_ms(entry)
         exclusion, closure = None, 0
         if self.advance is not None:
@@ -201,20 +202,20 @@ class _Pass:
             started=cycle.started,
             advance=advance,
         )
-        cycle.quota.begin_pass(evicting=calendar.evicting, ended=cycle.ended)
+        quota = QuotaUsage(state, cycle.held, evicting=calendar.evicting, ended=cycle.ended)
         self._context = context = _PassContext(
             state=state,
             policy=state.policy,
             now_ms=now_ms,
             transaction=cycle.transaction,
             placer=cycle.placer,
-            quota=cycle.quota,
+            quota=quota,
             calendar=calendar,
             advance=advance,
-            preemptor=Preemptor(state, calendar, cycle.quota, now_ms),
+            preemptor=Preemptor(state, calendar, quota, now_ms),
             fair_share=fair_share,
             merge=Merge(state.queue, fair_share.penalty_ms),
-            plan=cycle.found,
+            plan=cycle.decided,
         )
         self._places = _FreePlaces(context)
         self._blocked = _BlockedJobs(context, self._places, preempts=cycle.preempts)
@@ -249,7 +250,7 @@ class _Pass:
                 merge.leave()
             else:
                 examined += 1
-                self._cycle.found.examined += 1
+                self._cycle.decided.examined += 1
                 resume_after = entry.number
                 if not self._consider(entry):
                     merge.leave()
@@ -262,7 +263,7 @@ class _Pass:
                 self._consider(holder)
         return is_complete, resume_after
 
-    def close(self) -> None:
+    def open_devices(self) -> None:
         """Open all devices on the index again."""
         if self._context.advance is not None:
             self._context.advance.close({})
@@ -287,7 +288,7 @@ class _Pass:
         if kept is None or kept.at_ms > self._now_ms + 1:
             return
         self._take_reservation(entry)
-        job = self._context.job(entry)
+        job = self._context.begin_job(entry)
         grants = None
         if self._blocked.refusal(entry, kept) is None:
             grants = self._reserved_place(job, kept)
@@ -308,7 +309,7 @@ class _Pass:
         return kept
 
     def _consider(self, entry: Entry) -> bool:
-        """Start, preempt for, reserve for or reject one job; True if it may come up again."""
+        """Start one job, or preempt or reserve for it; True if a further task of it may start."""
         if self._blocked.is_rejected(entry):
             return False
         left = self._cycle.tasks_left.get(entry.number)
@@ -317,7 +318,7 @@ class _Pass:
         reservation = self._take_reservation(entry)
         if reservation is not None:
             self._served.add(entry.number)
-        job = self._context.job(entry)
+        job = self._context.begin_job(entry)
         refused = self._blocked.refusal(entry, reservation)
         if refused is not None:
             self._blocked.add_over_quota(job, refused, reservation)
@@ -326,23 +327,24 @@ class _Pass:
             grants = self._reserved_place(job, reservation)
             if grants is not None:
                 return self._start(job, grants)
-        return self._start_or_wait(job, reservation)
+        job, allowed, grants = self._free_place(job)
+        if grants is not None:
+            return self._start(job, grants)
+        self._blocked.add(job, allowed, reservation)
+        return False
 
-    def _start_or_wait(self, job: JobContext, old: Reservation | None) -> bool:
-        """Start on a free place, else wait.
+    def _free_place(self, job: JobContext) -> tuple[JobContext, int | None, list[Grant] | None]:
+        """The job as it was tried last, the nodes that it may use, and a free place or None.
 
         An elastic gang that would borrow is tried again with its guaranteed members.
         """
-        allowed = None
+        allowed = grants = None
         if not self._places.is_known_full(job):
             allowed = self._context.calendar.allowed(job)
             grants = self._places.find(job, allowed)
-            if grants is not None:
-                return self._start(job, grants)
-        if self._context.quota.guaranteed_with_fewer_members(job):
-            return self._start_or_wait(self._context.guaranteed_only(job), old)
-        self._blocked.add(job, allowed, old)
-        return False
+        if grants is None and self._context.quota.guaranteed_with_fewer_members(job):
+            return self._free_place(self._context.guaranteed_only(job))
+        return job, allowed, grants
 
     def _reserved_place(self, job: JobContext, reservation: Reservation) -> list[Grant] | None:
         """The reserved place, for no more members of a gang than quotas allow now."""
@@ -365,11 +367,11 @@ class _Pass:
         cycle.tasks_left[spec.number] = left
         placements = tuple(grant.placement() for grant in grants)
         cycle.placer.started += 1
-        cycle.found.starts.append(Start(spec.id, task, placements, self._blocked.count > 0))
-        cycle.found.job_reasons.pop(job.entry.number, None)
+        cycle.decided.starts.append(Start(spec.id, task, placements, self._blocked.count > 0))
+        cycle.decided.job_reasons.pop(job.entry.number, None)
         cycle.used_up.add(job.entry.number)
         self._served.discard(job.entry.number)
-        cycle.quota.add_task(spec)
+        cycle.held.add_task(spec)
         amounts = self._context.count(job, grants)
         end_ms = self._now_ms + job.duration_ms
         self._context.calendar.add_start(StartedJob(end_ms, grants, spec, amounts))
@@ -531,7 +533,7 @@ class _BlockedJobs:
         if refused is not None and reservation.claim:
             refused = quota.refusal_after_evictions(entry)
         if refused is None:
-            calendar.keep(self._context.job(entry), reservation)
+            calendar.keep(self._context.begin_job(entry), reservation)
             self._count_claim(entry)
             if entry.number in calendar.kept:
                 self.count += self.may_reserve(entry)

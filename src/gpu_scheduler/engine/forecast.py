@@ -19,7 +19,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from gpu_scheduler.engine.decide import Cycle
-from gpu_scheduler.engine.fair_share import FairShare
+from gpu_scheduler.engine.priority import FairShare
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.quota.rules import user_quota_of
 from gpu_scheduler.engine.reservation.calendar import StartedJob
@@ -142,9 +142,9 @@ class _RollOut:
         at_ms = self._now_ms
         just_ended = _NO_JOBS
         for _ in range(MAX_PASSES):
-            before = len(cycle.found.starts)
+            before = len(cycle.decided.starts)
             cycle.run(at_ms)
-            new = len(cycle.found.starts) - before
+            new = len(cycle.decided.starts) - before
             for started in cycle.started[len(cycle.started) - new :]:
                 number = started.job.number
                 guesses = self._guesses_before(at_ms, started.grants, just_ended)

@@ -170,7 +170,7 @@ def test_nodes_tenants_and_pools_can_be_set() -> None:
     pool = PoolQuota(pool=Pool.BATCH, percent=50)
     assert core.apply(SetPools((pool,)), 0).writes == [pool]
     assert core.state.cluster.pools[Pool.BATCH].percent == 50
-    assert core.state.cluster.has_limits
+    assert core.state.cluster.has_quotas
 
 
 def test_ended_jobs_are_remembered_up_to_limit() -> None:

@@ -72,7 +72,7 @@ def user_quota(state: ControlState, tenant_id: str) -> Quota:
 
 def check_pending(state: ControlState, jobs: Iterable[tuple[Job, int]]) -> None:
     """Reject more waiting jobs (tasks of arrays) than a user or a tenant may have."""
-    if not state.cluster.has_limits:
+    if not state.cluster.has_quotas:
         return
     new: dict[Account, int] = {}
     for job, tasks in jobs:
@@ -102,7 +102,7 @@ def waiting_of(state: ControlState, account: Account) -> int:
 
 def check_limits(state: ControlState, job: Job, now_ms: int) -> None:
     """Reject a job that is larger than a whole quota, budget or pool."""
-    if not state.cluster.has_limits:
+    if not state.cluster.has_quotas:
         return
     used, turns_ms = spent(state, job.tenant, now_ms)
     standing = AccountUsage(spent_gpu_milli_ms=used, turns_ms=turns_ms)

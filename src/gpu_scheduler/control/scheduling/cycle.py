@@ -145,7 +145,7 @@ def refresh_account_usage(state: ControlState, now_ms: int) -> None:
     Other accounts are left out, so that the cost of a cycle does not grow with their number.
     """
     order = state.policy.order
-    if not (order.fair_ms or order.user_fair_ms or state.cluster.has_limits):
+    if not (order.fair_ms or order.user_fair_ms or state.cluster.has_quotas):
         return
     cluster = state.cluster
     shares = state.decayed_usage
@@ -154,12 +154,12 @@ def refresh_account_usage(state: ControlState, now_ms: int) -> None:
     for tenant, user, _ in cluster.queue.groups:
         tenants[tenant] = None
         account = account_of(tenant, user)
-        used, turns_ms = spent(state, account, now_ms) if cluster.has_limits else (0, 0)
+        used, turns_ms = spent(state, account, now_ms) if cluster.has_quotas else (0, 0)
         users[tenant, user] = AccountUsage(
             usage=shares.usage_at(account, now_ms), spent_gpu_milli_ms=used, turns_ms=turns_ms
         )
     cluster.user_usage = users
-    if not cluster.has_limits:
+    if not cluster.has_quotas:
         # Only quotas need spent budgets and lent capacity.
         cluster.tenant_usage = {
             tenant: AccountUsage(usage=shares.usage_at(tenant, now_ms)) for tenant in tenants

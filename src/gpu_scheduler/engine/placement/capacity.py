@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from gpu_scheduler.engine.placement import gangs
+from gpu_scheduler.engine.placement.placer import most_members, place_gang
 from gpu_scheduler.engine.queue import JobShape
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.engine.state.node_index import NodeIndex
@@ -157,12 +158,9 @@ def _is_present(index: NodeIndex, node_class: NodeClass) -> bool:
 
 
 def _try_empty(index: NodeIndex, job_shape: JobShape) -> str:
-    empty = NodeIndex()
-    for resources in sorted(index.by_id.values(), key=lambda resources: resources.ordinal):
-        empty.add_node(_at_its_best(resources.node))
-    shapes = tuple(empty.shape(member.request) for member in job_shape.members)
-    twin = JobShape(0, shapes, job_shape.min_members, same_rack=job_shape.same_rack)
-    if gangs.place_gang(twin, Transaction(empty), empty.find) is not None:
+    healthy = (_at_its_best(resources.node) for resources in index.by_ordinal())
+    empty, twin = _on_empty_nodes(healthy, job_shape)
+    if place_gang(twin, Transaction(empty), empty.find) is not None:
         return ""
     where = _where_it_fails(empty, twin)
     members = job_shape.members[: job_shape.min_members]
@@ -175,6 +173,15 @@ def _try_empty(index: NodeIndex, job_shape: JobShape) -> str:
         return f"{members_text}, but {nodes} not have room for all of them; {where}{offered(index)}"
     total = "" if count == 1 else f"the {count} nodes have {existing} in total; "
     return f"{requested:g} GPUs requested, but {total}{where}{offered(index)}"
+
+
+def _on_empty_nodes(nodes: Iterable[Node], job_shape: JobShape) -> tuple[NodeIndex, JobShape]:
+    """An index of these nodes, all empty, and the job shape there."""
+    index = NodeIndex()
+    for node in nodes:
+        index.add_node(node)
+    shapes = tuple(index.shape(member.request) for member in job_shape.members)
+    return index, JobShape(0, shapes, job_shape.min_members, same_rack=job_shape.same_rack)
 
 
 def _chosen_by(labels: tuple[tuple[str, str], ...], nodes: int) -> str:
@@ -195,12 +202,12 @@ def _where_it_fails(empty: NodeIndex, job_shape: JobShape) -> str:
     found = ""
     if labels:
         count = (empty.selected(wanted[0].request) or 0).bit_count()
-        room = gangs.most_members(transaction, wanted, empty.find, None)
+        room = most_members(transaction, wanted, empty.find, None)
         nodes = f"{count} node{'s' * (count != 1)}"
         found = f"{nodes} {_chosen_by(labels, count)}, with room for {room} of {least}; "
     if job_shape.same_rack:
         rooms = [
-            (-gangs.most_members(transaction, wanted, empty.find, bits), name)
+            (-most_members(transaction, wanted, empty.find, bits), name)
             for name, bits in empty.racks().items()
         ]
         room, name = min(rooms)
@@ -215,18 +222,14 @@ def open_room(state: ClusterState, job_shape: JobShape) -> bool:
     least = job_shape.members[: job_shape.min_members]
     nodes = [
         resources.node
-        for resources in sorted(state.index.by_id.values(), key=lambda resources: resources.ordinal)
+        for resources in state.index.by_ordinal()
         if resources.bucket >= 0
         and any(_is_able(state.index, resources, shape) for shape in dict.fromkeys(least))
     ]
     if len(least) == 1 or not nodes:
         return bool(nodes)
-    opened = NodeIndex()
-    for node in nodes:
-        opened.add_node(node)
-    shapes = tuple(opened.shape(member.request) for member in job_shape.members)
-    twin = JobShape(0, shapes, job_shape.min_members, same_rack=job_shape.same_rack)
-    return gangs.place_gang(twin, Transaction(opened), opened.find) is not None
+    opened, twin = _on_empty_nodes(nodes, job_shape)
+    return place_gang(twin, Transaction(opened), opened.find) is not None
 
 
 def _is_able(index: NodeIndex, resources: NodeResources, shape: RequestShape) -> bool:

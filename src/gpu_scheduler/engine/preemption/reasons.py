@@ -92,7 +92,7 @@ class PreemptionReasons:
         others = self._state.tenant(spec.tenant).can_preempt_others
         interactive = job.entry.shape.interactive and self.is_within_cap(spec)
         reclaims = reclaims_pool = would_borrow = False
-        if self._state.has_limits:
+        if self._state.has_quotas:
             wanted = job_amounts(spec, self._state.limit_ms(spec), spec.min_members)
             reclaims = others and self._admission.is_within_guarantee(spec, wanted)
             reclaims_pool = self._admission.is_within_pool(spec, wanted)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpu_scheduler.engine.placement import gangs
-from gpu_scheduler.engine.placement.placer import Placer
+from gpu_scheduler.engine.placement.placer import Placer, try_all
 from gpu_scheduler.engine.preemption.reasons import (
     PreemptionReasons,
     PreemptionRights,
@@ -193,7 +192,7 @@ class VictimSearch:
             before = transaction.mark()
             for grant in victim.grants:
                 transaction.take(grant)
-            others = gangs.try_all(
+            others = try_all(
                 shape.members[: self._members],
                 shape.min_members,
                 transaction,

@@ -191,7 +191,7 @@ def never_admitted(
 
     `usage` is that of its tenant; the cluster state has only those of tenants that wait.
     """
-    if not state.has_limits:
+    if not state.has_quotas:
         return None
     total_milli = state.total_gpu_milli
     pools = state.pools if total_milli else {}

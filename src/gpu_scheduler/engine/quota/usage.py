@@ -23,38 +23,50 @@ from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
 
-class QuotaUsage:
-    """Checks the quotas of arrays, users, tenants and pools against what is held so far.
+class CycleHoldings:
+    """What counts against quotas over all passes of a cycle: running jobs, starts and claims.
 
-    It lives as long as the cycle; `begin_pass` prepares `admission` for the next pass.
+    `claims` are the jobs whose places are being freed, with what they will hold. Where no quota is
+    set, only the running tasks of arrays are counted.
     """
 
-    admission: Admission
-
     def __init__(self, state: ClusterState) -> None:
-        """Begin with what runs; where nothing is limited, nothing is counted."""
+        """Begin with what runs."""
+        self.has_quotas = state.has_quotas
+        self.holdings = state.holdings.copy() if state.has_quotas else state.holdings
+        self.tasks_started: dict[int, int] = {}
+        self.claims: dict[int, tuple[Job, Amounts]] = {}
+
+    def add_task(self, job: Job, change: int = 1) -> None:
+        """Count one more running task of the job (or one less)."""
+        self.tasks_started[job.number] = self.tasks_started.get(job.number, 0) + change
+
+    def remove(self, job: Job, amounts: Amounts) -> None:
+        """Count no more what a job held."""
+        if self.has_quotas:
+            self.holdings.add(job, amounts, -1)
+
+
+class QuotaUsage:
+    """Checks the quotas of arrays, users, tenants and pools in one pass, and counts what it starts.
+
+    The calendar adds allocations to `evicting` as it evicts them; those that have `ended` hold
+    nothing any more (only in a forecast).
+    """
+
+    def __init__(
+        self, state: ClusterState, counted: CycleHoldings, *, evicting: set[str], ended: set[str]
+    ) -> None:
+        """Continue with what the cycle has counted so far."""
         self._state = state
-        self._holdings = state.holdings.copy() if state.has_limits else state.holdings
-        self._tasks_started: dict[int, int] = {}
-        self._claims: dict[int, tuple[Job, Amounts]] = {}
-        self._evicting: set[str] = set()
-        self._ended: set[str] = set()
-        self._evicting_sums: tuple[int, Sums] = (-1, [])
-
-    def begin_pass(self, *, evicting: set[str], ended: set[str]) -> None:
-        """Begin a pass over the queue with what has been counted so far.
-
-        The calendar adds allocations to `evicting` as it evicts them; those in `ended` hold nothing
-        any more (only in a forecast).
-        """
-        state = self._state
+        self._counted = counted
         self._evicting = evicting
         self._ended = ended
-        self._evicting_sums = (-1, [])
+        self._evicting_sums: tuple[int, Sums] = (-1, [])
         self.admission = Admission(
             tenants=state.tenants,
             pools=state.pools,
-            holdings=self._holdings,
+            holdings=counted.holdings,
             tenant_usage=state.tenant_usage,
             guarantees=state.pool_guarantees(),
             waiting_tenants=state.waiting_tenants(),
@@ -63,17 +75,15 @@ class QuotaUsage:
         )
         self.admission.online_waits_milli = state.online_waits_milli() if state.pools else 0
 
-    # Checks
-
     def refusal(self, entry: Entry) -> Reason | None:
         """Why a quota keeps the job from starting now with its minimum of members, or None."""
         job = entry.waiting.job
         if job.array is not None and job.array.max_running:
             running = self._state.running_tasks.get(job.number, 0)
-            running += self._tasks_started.get(job.number, 0)
+            running += self._counted.tasks_started.get(job.number, 0)
             if running >= job.array.max_running:
                 return Reason(ReasonCode.ARRAY_LIMIT, (("running", running),))
-        if not self._state.has_limits:
+        if not self._state.has_quotas:
             return None
         return self.admission.refusal(job, self._least_amounts(job))
 
@@ -85,7 +95,7 @@ class QuotaUsage:
         refused = self.refusal(entry)
         if refused is None or self.refusal_after_evictions(entry) is not None:
             return refused
-        with without(self._holdings, list(self._claims.values())):
+        with without(self._counted.holdings, list(self._counted.claims.values())):
             return self.refusal(entry)
 
     def refusal_after_evictions(self, entry: Entry) -> Reason | None:
@@ -131,7 +141,7 @@ class QuotaUsage:
     def admitted_shape(self, job: JobContext) -> JobShape:
         """The job with as many members as quotas and pools let it start with now."""
         spec = job.entry.waiting.job
-        if not self._state.has_limits or spec.min_members == len(spec.members):
+        if not self._state.has_quotas or spec.min_members == len(spec.members):
             return job.entry.shape
         members = self._members(spec, guaranteed_only=job.guaranteed_only)
         return self._state.job_shape(spec, members=members)
@@ -145,8 +155,6 @@ class QuotaUsage:
 
     def _least_amounts(self, job: Job) -> Amounts:
         return job_amounts(job, self._state.limit_ms(job), job.min_members)
-
-    # What is being evicted
 
     def reclaimable_milli(self, entry: Entry) -> int:
         """What batch work borrowed, if this is online work within its guarantee; else 0.
@@ -162,11 +170,11 @@ class QuotaUsage:
 
     def without_evicting(self) -> AbstractContextManager[None]:
         """Leave what is being evicted out of the holdings for a while."""
-        return without(self._holdings, self.evicting_sums())
+        return without(self._counted.holdings, self.evicting_sums())
 
     def evicting_sums(self) -> Sums:
         """What is held by allocations that are being evicted."""
-        if not self._state.has_limits:
+        if not self._state.has_quotas:
             return []
         count = len(self._evicting)
         if self._evicting_sums[0] != count:
@@ -182,35 +190,24 @@ class QuotaUsage:
         own.sort(key=lambda entry: (entry.running.job.number, entry.end_key))
         return [entry.running.allocation.id.rsplit(".", 1)[0] for entry in own]
 
-    # Counting
-
     def add_claim(self, entry: Entry, members: int) -> None:
         """Count what the job will hold once its place is free."""
-        if self._state.has_limits:
+        if self._state.has_quotas:
             job = entry.waiting.job
             amounts = job_amounts(job, self._state.limit_ms(job), members)
-            self._claims[entry.number] = (job, amounts)
+            self._counted.claims[entry.number] = (job, amounts)
             self.add(job, amounts)
 
     def remove_claim(self, entry: Entry) -> None:
         """Stop counting the claim of a job that is considered now."""
-        claim = self._claims.pop(entry.number, None)
+        claim = self._counted.claims.pop(entry.number, None)
         if claim is not None:
             job, amounts = claim
-            self._holdings.add(job, amounts, -1)
+            self._counted.holdings.add(job, amounts, -1)
             self.admission.online_waits_milli += amounts.gpu_milli * (job.pool is Pool.ONLINE)
-
-    def add_task(self, job: Job, change: int = 1) -> None:
-        """Count one more running task of the job (or one less)."""
-        self._tasks_started[job.number] = self._tasks_started.get(job.number, 0) + change
 
     def add(self, job: Job, amounts: Amounts) -> None:
         """Count what a job holds from now on."""
-        if self._state.has_limits:
-            self._holdings.add(job, amounts)
+        if self._state.has_quotas:
+            self._counted.holdings.add(job, amounts)
             self.admission.online_waits_milli -= amounts.gpu_milli * (job.pool is Pool.ONLINE)
-
-    def remove(self, job: Job, amounts: Amounts) -> None:
-        """Count no more what a job held."""
-        if self._state.has_limits:
-            self._holdings.add(job, amounts, -1)

@@ -418,7 +418,7 @@ def _is_broken(device: Device) -> bool:
 def _nodes(state: ClusterState, spec: ReservationSpec) -> list[NodeResources]:
     if spec.node:
         return [state.index.resources(spec.node)]
-    return sorted(state.index.by_id.values(), key=lambda resources: resources.ordinal)
+    return state.index.by_ordinal()
 
 
 def _wanted(resources: NodeResources, spec: ReservationSpec) -> int:

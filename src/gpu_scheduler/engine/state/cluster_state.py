@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 
 from sortedcontainers import SortedList
 
-from gpu_scheduler.engine.placement.anti_affinity import AntiAffinityCounts
 from gpu_scheduler.engine.placement.scoring import ScoreMemory, needs_vectors
 from gpu_scheduler.engine.policy import Policy, Preemption, Ranking
 from gpu_scheduler.engine.priority import LEVEL_MS, level_of, order_key, static_class
 from gpu_scheduler.engine.queue import Entry, JobShape, Queue
 from gpu_scheduler.engine.quota.rules import Amounts, Holdings, job_amounts, pool_guarantees
-from gpu_scheduler.engine.state.node_index import NO_NODE, NodeIndex
+from gpu_scheduler.engine.state.node_index import NodeIndex
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
 from gpu_scheduler.engine.state.shapes import RequestShape
 from gpu_scheduler.model.errors import InternalError
@@ -30,7 +29,7 @@ from gpu_scheduler.model.snapshot import AccountUsage, PoolQuota, Running, Snaps
 from gpu_scheduler.model.tenant import Quota, Tenant
 
 EndKey = tuple[int, int, int, str]
-_NO_LIMITS = Quota()
+_NO_QUOTA = Quota()
 SPARE_SHAPES = 1_000
 """So many shapes may be remembered beside those of the jobs that wait."""
 
@@ -88,6 +87,31 @@ class WorkNodes:
     def widen(self, growth: int) -> None:
         """Bitmaps of nodes have so many more bits from now on."""
         self.bits <<= growth
+
+
+class AntiAffinityCounts:
+    """How many jobs of each service (by id) and port are on which node, by ordinal."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._counts: dict[str | int, dict[int, int]] = {}
+
+    def add(self, job: Job, grants: Iterable[Grant], sign: int = 1) -> None:
+        """A job is on these nodes from now on (or no more)."""
+        keys: list[str | int] = [key for key in (job.service, job.port) if key]
+        for key in keys:
+            counts = self._counts.setdefault(key, {})
+            for grant in grants:
+                ordinal = grant.resources.ordinal
+                counts[ordinal] = counts.get(ordinal, 0) + sign
+                if not counts[ordinal]:
+                    del counts[ordinal]
+            if not counts:
+                del self._counts[key]
+
+    def of(self, key: str | int) -> dict[int, int]:
+        """How many are where."""
+        return self._counts.get(key, {})
 
 
 CacheKey = tuple[int, int, bool]
@@ -164,7 +188,7 @@ class ClusterState:
         self.account_nodes: dict[tuple[str, Pool], WorkNodes] = {}
         self.preemption_cache = NegativeCache()
         self.resume_after = 0
-        self.has_limits = policy.max_running > 0 or policy.user_quota != _NO_LIMITS
+        self.has_quotas = policy.max_running > 0 or policy.user_quota != _NO_QUOTA
         self.gang_verdicts: dict[tuple[int, int], str] = {}
         self.job_shapes: dict[int, JobShape] = {}
         self.shapes_of_base: dict[int, list[JobShape]] = {}
@@ -196,9 +220,7 @@ class ClusterState:
     def snapshot(self) -> Snapshot:
         """The same cluster state as one frozen value."""
         return Snapshot(
-            nodes=tuple(
-                resources.node for resources in self.index.nodes if resources is not NO_NODE
-            ),
+            nodes=tuple(resources.node for resources in self.index.by_ordinal()),
             tenants=tuple(tenant for _, tenant in sorted(self.tenants.items())),
             waiting=tuple(entry.waiting for _, entry in sorted(self.queue.entries.items())),
             running=tuple(self.running[key[3]].running for key in self.ends),
@@ -279,7 +301,7 @@ class ClusterState:
         """A tenant appeared or changed; its waiting jobs get their new place in the order."""
         before = self.tenants.get(tenant.id)
         self.tenants[tenant.id] = tenant
-        self._note_limits()
+        self._update_has_quotas()
         if before is None or before == tenant:
             return
         for entry in [e for e in self.queue.in_order() if e.waiting.job.tenant == tenant.id]:
@@ -297,27 +319,27 @@ class ClusterState:
     def remove_tenant(self, tenant_id: str) -> None:
         """A tenant that has no jobs is gone."""
         self.tenants.pop(tenant_id, None)
-        self._note_limits()
+        self._update_has_quotas()
 
     def set_pools(self, pools: Iterable[PoolQuota]) -> None:
         """The percentages of pools changed; with 100 % for each pool, there are no pool quotas."""
         self.pools |= {pool.pool: pool for pool in pools}
         if len(self.pools) == len(Pool) and all(p.percent == 100 for p in self.pools.values()):
             self.pools.clear()
-        self._note_limits()
+        self._update_has_quotas()
 
-    def _note_limits(self) -> None:
+    def _update_has_quotas(self) -> None:
         tenants = self.tenants.values()
-        self.has_limits = (
+        self.has_quotas = (
             bool(self.pools)
             or self.policy.max_running > 0
-            or self.policy.user_quota != _NO_LIMITS
-            or any(t.quota != _NO_LIMITS or t.user_quota != _NO_LIMITS for t in tenants)
+            or self.policy.user_quota != _NO_QUOTA
+            or any(t.quota != _NO_QUOTA or t.user_quota != _NO_QUOTA for t in tenants)
         )
 
     def waiting_tenants(self) -> frozenset[str]:
         """The tenants with jobs that could start."""
-        if not self.has_limits:
+        if not self.has_quotas:
             return frozenset()
         return frozenset(key[0] for key in self.queue.groups)
 
@@ -336,7 +358,7 @@ class ClusterState:
         """Tell whether jobs wait that have preemption reasons of their own."""
         if self.pools and any(pool is Pool.ONLINE for _, _, pool in self.queue.groups):
             return True
-        if self.has_limits and any(self.tenant(key[0]).elastic for key in self.queue.groups):
+        if self.has_quotas and any(self.tenant(key[0]).elastic for key in self.queue.groups):
             return True
         return self.policy.interactive_gpu_milli > 0 and any(
             shape.interactive and shape.id in self.queue.of_shape
@@ -443,7 +465,7 @@ class ClusterState:
             if job.interactive and self.policy.interactive_gpu_milli:
                 rank = (rank, "interactive", job.tenant, job.user)
                 interactive = True
-        if self.has_limits and not job.preemptible:
+        if self.has_quotas and not job.preemptible:
             rank = (rank, "not preemptible")
         group = self.queue.group((job.tenant, job.user, job.pool))
         entry = Entry(

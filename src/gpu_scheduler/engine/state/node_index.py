@@ -245,6 +245,10 @@ class NodeIndex:
             yield resources
             bits ^= resources.bit
 
+    def by_ordinal(self) -> list[NodeResources]:
+        """The resources of all nodes, by rising ordinal."""
+        return [resources for resources in self.nodes if resources is not NO_NODE]
+
     def first_in(self, bits: int) -> int:
         """The lowest ordinal of a bitmap."""
         return self.width - bits.bit_length()

@@ -188,7 +188,7 @@ class NotificationSource:
     def budgets(self) -> Iterator[BudgetUse]:
         """Use of budgets by tenants and users, including the jobs that run now."""
         state = self._loop.core.state
-        if not state.cluster.has_limits:
+        if not state.cluster.has_quotas:
             return
         now_ms = self._loop.now_ms()
         running = self._running_use(now_ms)
