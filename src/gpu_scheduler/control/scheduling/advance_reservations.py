@@ -12,11 +12,12 @@ from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.jobs.queueing import PREEMPTED, stop
 from gpu_scheduler.control.messages import CancelReservation, Reserve
 from gpu_scheduler.control.state import ControlState
-from gpu_scheduler.engine.reservation.advance import (
+from gpu_scheduler.engine.reservation.advance import jobs_in_the_way
+from gpu_scheduler.engine.reservation.device_choice import (
     Place,
     broken_devices,
+    by_node,
     choose_devices,
-    jobs_in_the_way,
     with_replacements,
 )
 from gpu_scheduler.model.errors import InvalidRequest, QuotaTooSmall, UnknownThing, WrongState
@@ -154,11 +155,8 @@ def _places(reservation: AdvanceReservation) -> set[Place]:
 
 def places_text(places: Iterable[Place]) -> str:
     """Devices as text: `n0[1,2] n1[0]`."""
-    by_node: dict[str, list[int]] = {}
-    for node_id, index in places:
-        by_node.setdefault(node_id, []).append(index)
     return " ".join(
-        f"{node_id}[{','.join(map(str, indices))}]" for node_id, indices in by_node.items()
+        f"{node_id}[{','.join(map(str, indices))}]" for node_id, indices in by_node(places)
     )
 
 

@@ -446,9 +446,4 @@ def part_memory_mb(node_class: NodeClass, position: int, share: int) -> int:
 
 def usable_mask(node: Node, node_class: NodeClass) -> int:
     """The devices that take whole or shared work now, and those that MIG divides."""
-    taking = {device.index for device in node.devices if device.takes_work}
-    mask = 0
-    for position, device in enumerate(node_class.devices):
-        if device.index in taking:
-            mask |= 1 << position
-    return mask
+    return node_class.mask_of({device.index for device in node.devices if device.takes_work})

@@ -7,7 +7,7 @@ every node class, what a search needs to know.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from gpu_scheduler.model.node import Device, DeviceMode, Node
@@ -88,6 +88,10 @@ class NodeClass:
             return bool(request.mig_profile) or device.memory_mb >= least
 
         return self._mask(allows)
+
+    def mask_of(self, indices: Collection[int]) -> int:
+        """The positions of the devices with these indices, as a mask."""
+        return self._mask(lambda device: device.index in indices)
 
     def whole_shares(self, mask: int) -> tuple[DeviceShare, ...]:
         """These devices as a placement names them, all of each; one object for all who ask."""
