@@ -21,11 +21,24 @@ from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.rows import EnvironmentRow, EventRow
 
+
+class Command:
+    """A request of a user, of an admin or of the scheduler itself; the core may reject it."""
+
+    __slots__ = ()
+
+
+class Fact:
+    """A report of a node: it has happened, so the core does not reject it."""
+
+    __slots__ = ()
+
+
 # Commands about nodes.
 
 
 @dataclass(frozen=True, slots=True)
-class Cordon:
+class Cordon(Command):
     """Give a node no new work; its jobs keep running. `by` is the user who asks for it."""
 
     node_id: str
@@ -34,7 +47,7 @@ class Cordon:
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(Command):
     """Empty a node: no new work; jobs that still run after `within_ms` are stopped and requeued.
 
     Without `within_ms` they run to their end.
@@ -47,14 +60,14 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
-class Uncordon:
+class Uncordon(Command):
     """Undo a cordon or drain."""
 
     node_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class LabelNode:
+class LabelNode(Command):
     """Set labels of a node, which override those of its agent; None removes a label."""
 
     node_id: str
@@ -62,14 +75,14 @@ class LabelNode:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveNode:
+class RemoveNode(Command):
     """Remove a node; rejected while its agent is connected or a job may run on it."""
 
     node_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class ConfirmDead:
+class ConfirmDead(Command):
     """An admin confirms that a silent node is dead, so that its jobs may run elsewhere.
 
     With `silent_ms` this holds only if the node has been silent since then.
@@ -87,7 +100,7 @@ NodeCommand = Cordon | Drain | Uncordon | LabelNode | RemoveNode
 
 
 @dataclass(frozen=True, slots=True)
-class Submit:
+class Submit(Command):
     """Submit a job.
 
     The core sets its number and submission time, and its id if that is empty. It stores `launch`
@@ -105,7 +118,7 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
-class SubmitSeries:
+class SubmitSeries(Command):
     """Submit jobs that differ only in name and command; `job` has everything else.
 
     The command of each job is also what its launch runs.
@@ -132,7 +145,7 @@ class SubmitSeries:
 
 
 @dataclass(frozen=True, slots=True)
-class SubmitAll:
+class SubmitAll(Command):
     """Submit many jobs: all of them, or none. A `dry_run` only checks them."""
 
     submissions: tuple[Submit | SubmitSeries, ...]
@@ -140,7 +153,7 @@ class SubmitAll:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(Command):
     """Cancel a job, or some tasks of an array; an empty set of tasks cancels nothing."""
 
     job_id: str
@@ -148,21 +161,21 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Command):
     """Keep a waiting job, or the waiting tasks of an array, from starting."""
 
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class Release(Command):
     """Undo a hold."""
 
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Reprioritise:
+class Reprioritise(Command):
     """Change the priority of a waiting job, or of the waiting tasks of an array."""
 
     job_id: str
@@ -170,7 +183,7 @@ class Reprioritise:
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class Update(Command):
     """Change fields of a job that has never started: all of them, or none."""
 
     job_id: str
@@ -178,7 +191,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(Command):
     """Requeue a failed or cancelled job, or the failed tasks of an array.
 
     With `cancelled`, and if an ended array has no failed task, also cancelled tasks.
@@ -189,35 +202,35 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
-class SetNode:
+class SetNode(Command):
     """Add or replace a node; used by the simulator and by tests."""
 
     node: Node
 
 
 @dataclass(frozen=True, slots=True)
-class SetTenant:
+class SetTenant(Command):
     """Add or replace a tenant."""
 
     tenant: Tenant
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveTenant:
+class RemoveTenant(Command):
     """Remove a tenant; rejected while it has jobs, services or reservations."""
 
     tenant_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class SetPools:
+class SetPools(Command):
     """Set the quotas of all pools."""
 
     pools: tuple[PoolQuota, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Reserve:
+class Reserve(Command):
     """Make an advance reservation; `made_by` is the user who asks for it."""
 
     wish: ReservationSpec
@@ -225,21 +238,21 @@ class Reserve:
 
 
 @dataclass(frozen=True, slots=True)
-class CancelReservation:
+class CancelReservation(Command):
     """Cancel an advance reservation, before or during its time."""
 
     reservation_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class CreateService:
+class CreateService(Command):
     """Create a service; the core sets id, number and times."""
 
     service: Service
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateService:
+class UpdateService(Command):
     """Change a service, and replace its replicas one after the other.
 
     `wanted` has the new specification; id, name, tenant and user stay.
@@ -250,7 +263,7 @@ class UpdateService:
 
 
 @dataclass(frozen=True, slots=True)
-class ScaleService:
+class ScaleService(Command):
     """Change the number of replicas."""
 
     service_id: str
@@ -258,14 +271,14 @@ class ScaleService:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteService:
+class DeleteService(Command):
     """Stop all replicas; the service is removed with the last one."""
 
     service_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class PauseDevice:
+class PauseDevice(Command):
     """Give a device no new work; its jobs keep running."""
 
     node_id: str
@@ -273,7 +286,7 @@ class PauseDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeDevice:
+class ResumeDevice(Command):
     """Undo a pause or a quarantine of a device."""
 
     node_id: str
@@ -281,56 +294,56 @@ class ResumeDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Record(Command):
     """Write events from outside the core, with the current time."""
 
     events: tuple[EventRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class MakeToken:
+class MakeToken(Command):
     """Create an API token; only the hash of its secret is known here."""
 
     token: Token
 
 
 @dataclass(frozen=True, slots=True)
-class RevokeToken:
+class RevokeToken(Command):
     """Revoke an API token."""
 
     token_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class UseToken:
+class UseToken(Command):
     """Update the last use of a token; sent now and then, not for each request."""
 
     token_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class KeepAuthority:
+class KeepAuthority(Command):
     """Store the certificate authority of nodes; sent once, by the first server."""
 
     authority: Authority
 
 
 @dataclass(frozen=True, slots=True)
-class MakeJoinToken:
+class MakeJoinToken(Command):
     """Create a join token for nodes; only the hash of its secret is known here."""
 
     token: JoinToken
 
 
 @dataclass(frozen=True, slots=True)
-class RevokeJoinToken:
+class RevokeJoinToken(Command):
     """Revoke a join token; nodes that have joined with it keep their keys."""
 
     token_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class JoinNode:
+class JoinNode(Command):
     """A node joins with a join token and the fingerprint of its own key."""
 
     node_id: str
@@ -340,7 +353,7 @@ class JoinNode:
 
 
 @dataclass(frozen=True, slots=True)
-class RenewNode:
+class RenewNode(Command):
     """A node replaces its key, `former`, by a new one."""
 
     node_id: str
@@ -350,7 +363,7 @@ class RenewNode:
 
 
 @dataclass(frozen=True, slots=True)
-class RevokeNode:
+class RevokeNode(Command):
     """Revoke the key of a node and close its session."""
 
     node_id: str
@@ -369,14 +382,14 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class NoteEstimates:
+class NoteEstimates(Command):
     """Store the first estimates of waiting jobs, to compare them with the real starts."""
 
     estimates: tuple[Estimate, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RunCycle:
+class RunCycle(Command):
     """Handle due timers, and run the engine if anything has changed."""
 
 
@@ -384,7 +397,7 @@ class RunCycle:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Fact):
     """Every member of a gang over several nodes is prepared, and none runs yet.
 
     `port` is free on the node of the first member; `hosts` are the node addresses by rank.
@@ -396,14 +409,14 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class Started(Fact):
     """Every member of an allocation runs."""
 
     allocation_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Fact):
     """An attempt ended. `progress_ms` is run time that the next attempt need not repeat.
 
     Without exit code and signal the result is unknown, and `detail` says why. An attempt that never
@@ -426,7 +439,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpointed:
+class Checkpointed(Fact):
     """A job saved its work `ago_ms` ago, by the clock of its node."""
 
     allocation_id: str
@@ -434,7 +447,7 @@ class Checkpointed:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaChecked:
+class ReplicaChecked(Fact):
     """The readiness of a replica changed; with its port if the node has chosen one."""
 
     allocation_id: str
@@ -444,7 +457,7 @@ class ReplicaChecked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeReported:
+class NodeReported(Fact):
     """An agent reports the hardware and labels of its node.
 
     A node that is `unfit`, for this reason, gets no new work until the agent reports otherwise.
@@ -465,7 +478,7 @@ class NodeReported:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSilent:
+class NodeSilent(Fact):
     """A node has sent no heartbeat for `for_ms`: it gets no new work. Its jobs may still run."""
 
     node_id: str
@@ -497,7 +510,7 @@ class DeviceSample:
 
 
 @dataclass(frozen=True, slots=True)
-class DevicesSampled:
+class DevicesSampled(Fact):
     """Samples of the devices of a node; not `fresh` if the agent repeats the last ones."""
 
     node_id: str
@@ -506,14 +519,14 @@ class DevicesSampled:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLost:
+class NodeLost(Fact):
     """A node has been silent for longer than the timeout. Its jobs may still run."""
 
     node_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class LeasesExpired:
+class LeasesExpired(Fact):
     """No lease was renewed on a silent node for `waited_ms`."""
 
     node_id: str
@@ -521,7 +534,7 @@ class LeasesExpired:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFenced:
+class NodeFenced(Fact):
     """A node is known to be dead: its jobs have ended.
 
     Jobs that ran only there may run elsewhere at once; a gang only after its members on other nodes
@@ -532,50 +545,3 @@ class NodeFenced:
 
 
 ServiceCommand = CreateService | UpdateService | ScaleService | DeleteService
-Command = (
-    Submit
-    | SubmitSeries
-    | SubmitAll
-    | Cancel
-    | Hold
-    | Release
-    | Reprioritise
-    | Update
-    | Retry
-    | SetNode
-    | SetTenant
-    | RemoveTenant
-    | SetPools
-    | Reserve
-    | CancelReservation
-    | NoteEstimates
-    | ServiceCommand
-    | PauseDevice
-    | ResumeDevice
-    | NodeCommand
-    | ConfirmDead
-    | Record
-    | MakeToken
-    | RevokeToken
-    | UseToken
-    | KeepAuthority
-    | MakeJoinToken
-    | RevokeJoinToken
-    | JoinNode
-    | RenewNode
-    | RevokeNode
-    | RunCycle
-)
-Fact = (
-    Prepared
-    | Started
-    | Ended
-    | Checkpointed
-    | ReplicaChecked
-    | NodeReported
-    | NodeSilent
-    | NodeLost
-    | LeasesExpired
-    | DevicesSampled
-    | NodeFenced
-)
