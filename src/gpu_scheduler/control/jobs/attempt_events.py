@@ -7,7 +7,7 @@ allocation that is no longer held is ignored, so reports may be repeated.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from gpu_scheduler.control import services
@@ -37,7 +37,6 @@ from gpu_scheduler.ledger.usage import interval_of
 from gpu_scheduler.model.job import Job, JobState, display_name
 from gpu_scheduler.model.launch import PROLOG
 from gpu_scheduler.model.measurements import AttemptMeasure
-from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import Restart, Service
 from gpu_scheduler.model.snapshot import Running
@@ -56,63 +55,49 @@ STATE_AFTER_STOP = {
 STORED_AFTER_MS = 10_000
 """A checkpoint is stored only if it is this much later than the stored one."""
 
-# Failed prologs and epilogs are the fault of the node, not of the job. The node is drained, so that
-# it does not fail one job after the other. A job whose prolog failed has not run: it waits again
-# and keeps its retries, up to a limit. A failed epilog does not change how its job ended.
 
+@dataclass(frozen=True, slots=True)
+class _AttemptEnd:
+    """The end of an attempt of one task (number None: of a plain job), as its node reports it."""
 
-def failed_in_prolog(task: TaskRecord, fact: Ended) -> bool:
-    """Tell whether a failed prolog is the reason why the attempt never ran."""
-    has_begun = fact.ran or task.state is not JobState.SCHEDULED
-    return not has_begun and not task.stop_why and any(one.hook == PROLOG for one in fact.hooks)
+    record: JobRecord
+    number: int | None
+    task: TaskRecord
+    fact: Ended
+    running: Running
+    ended_ms: int
 
+    @property
+    def job(self) -> Job:
+        return self.record.job
 
-def _state_after_prolog_failure(
-    state: ControlState, record: JobRecord, task: TaskRecord
-) -> JobState:
-    """The task waits again until the limit of prolog failures; replicas of services always."""
-    task.prolog_failures += 1
-    service = state.services.get(record.job.service)
-    if service is not None and service.restart.policy is not Restart.NEVER:
-        return JobState.PENDING
-    is_retried = task.prolog_failures < state.limits.max_prolog_failures
-    return JobState.PENDING if is_retried else JobState.FAILED
+    @property
+    def elapsed_ms(self) -> int:
+        """How long the attempt held its resources."""
+        return self.ended_ms - self.running.allocation.start_ms
 
+    @property
+    def succeeded(self) -> bool:
+        return self.fact.exit_code == 0 and self.fact.signal is None
 
-def _with_prolog_count(task: TaskRecord, fact: Ended, state: JobState) -> Ended:
-    """Add to the last report how often in a row the prolog failed."""
-    is_last = state is JobState.FAILED and failed_in_prolog(task, fact)
-    if not is_last or task.prolog_failures < 2:
-        return fact
-    times = f"a prolog failed {task.prolog_failures} times in a row; giving up"
-    return replace(fact, detail=f"{fact.detail}; {times}")
+    @property
+    def is_unknown(self) -> bool:
+        return self.fact.exit_code is None and self.fact.signal is None
 
+    @property
+    def was_killed(self) -> bool:
+        """Tell whether a signal ended it; a shell reports that as exit code 128 + signal."""
+        return self.fact.signal is not None or (self.fact.exit_code or 0) - 128 in SIGNALS
 
-def _drain_after_hook_failure(
-    state: ControlState,
-    record: JobRecord,
-    number: int | None,
-    fact: Ended,
-    now_ms: int,
-    outcome: Outcome,
-) -> None:
-    """Write an event for each failed hook, and drain its node."""
-    job = record.job
-    name = display_name(job.id) if number is None else f"{display_name(job.id)}, task {number}"
-    for one in fact.hooks:
-        data = (("node", one.node_id), ("hook", one.hook), ("detail", one.detail))
-        outcome.job_event(job, "hook_failed", now_ms, task=number, data=data)
-        if state.limits.hook_failure_drains:
-            why = f"the {one.hook} of {name} failed: {one.detail}"
-            admin.set_aside(state, one.node_id, why, now_ms, outcome)
+    @property
+    def lost_a_member(self) -> bool:
+        """Tell whether an elastic gang lost a member and can continue with the others.
 
-
-def _avoids_failed_prolog(state: ControlState, task: TaskRecord, fact: Ended) -> bool:
-    """Tell whether no node with the failed prolog takes work, so that a retry needs no pause."""
-    if not failed_in_prolog(task, fact):
-        return False
-    nodes = [state.cluster.index.by_id.get(one.node_id) for one in fact.hooks if one.hook == PROLOG]
-    return all(resources is None or not resources.node.takes_work for resources in nodes)
+        The member was killed, though not by the scheduler, or its end is unknown.
+        """
+        if not is_elastic(self.job) or not self.fact.ran or self.task.stop_why:
+            return False
+        return self.is_unknown or (self.was_killed and can_shrink(self.job, self.task))
 
 
 def on_started(state: ControlState, fact: Started, now_ms: int, outcome: Outcome) -> None:
@@ -154,91 +139,88 @@ def on_ended(state: ControlState, fact: Ended, now_ms: int, outcome: Outcome) ->
         return
     record, number, task = found
     running = state.cluster.finish(fact.allocation_id)
+    allocation = running.allocation
     del state.by_allocation[fact.allocation_id]
     was_node_loss = bool(state.fenced.pop(fact.allocation_id, None)) or fact.stopped_by == LEASE
     state.changed = True
-    ended_ms = _ended_ms(running, fact, now_ms)
-    elapsed_ms = ended_ms - running.allocation.start_ms
-    task.served_ms += elapsed_ms
     task.stop_why = _why_stopped(record, task, fact)
-    if task.stop_why == NOT_BEGUN and running.allocation.spans_nodes:
+    if task.stop_why == NOT_BEGUN and allocation.spans_nodes:
         # A gang that did not start as a whole counts as not run, even if some members started.
         fact = replace(fact, ran=False)
-    new_state = _state_after(state, record, task, fact, elapsed_ms)
-    fact = _with_prolog_count(task, fact, new_state)
+    end = _AttemptEnd(record, number, task, fact, running, _ended_ms(running, fact, now_ms))
+    task.served_ms += end.elapsed_ms
+    new_state = _state_after(state, end)
+    is_prolog_failure = failed_in_prolog(task, fact)
+    if is_prolog_failure and new_state is JobState.FAILED and task.prolog_failures > 1:
+        times = f"a prolog failed {task.prolog_failures} times in a row; giving up"
+        fact = replace(fact, detail=f"{fact.detail}; {times}")
+        end = replace(end, fact=fact)
     is_kept = new_state is JobState.COMPLETED or record.job.service
-    saved_ms = max(fact.progress_ms, running.checkpoint_ms - running.allocation.start_ms)
-    progress_ms = elapsed_ms if is_kept else min(elapsed_ms, saved_ms)
-    measured = _charge(state, running, new_state, elapsed_ms - progress_ms, ended_ms, now_ms)
+    saved_ms = max(fact.progress_ms, running.checkpoint_ms - allocation.start_ms)
+    progress_ms = end.elapsed_ms if is_kept else min(end.elapsed_ms, saved_ms)
+
+    measured = _charge(state, end, new_state, end.elapsed_ms - progress_ms, now_ms)
     why = _why_ended(task, fact, measured)
-    row = _attempt_row(state, running.allocation, fact, new_state, why, ended_ms)
+    row = _attempt_row(state, end, new_state, why)
     outcome.writes += [Removed(Allocation, fact.allocation_id), row, *measured]
-    inventory.apply_pending_report(state, running.allocation, now_ms, outcome)
-    _drain_after_hook_failure(state, record, number, fact, now_ms, outcome)
-    admin.on_ended(state, running.allocation, now_ms, outcome)
-    inventory.count_early_death(
-        state,
-        running.allocation,
-        _early_death(state, record, task, fact, elapsed_ms),
-        now_ms,
-        outcome,
-    )
-    _learn(state, record, task, fact, new_state, elapsed_ms, now_ms)
+    inventory.apply_pending_report(state, allocation, now_ms, outcome)
+    _drain_after_hook_failure(state, end, now_ms, outcome)
+    admin.on_ended(state, allocation, now_ms, outcome)
+    inventory.count_early_death(state, allocation, _early_death(state, end), now_ms, outcome)
+    # The predictor learns the run time, unless the attempt was stopped from outside.
+    goes_on = new_state is JobState.PENDING and end.lost_a_member
+    is_no_run = goes_on or task.stop_why or record.job.service or is_prolog_failure
+    run_ms = None if is_no_run else task.attained_ms + end.elapsed_ms
+    state.predictor.end(record.job, run_ms, now_ms)
     task.exit_code, task.signal = fact.exit_code, fact.signal
     services.mark(state, record.job.service)
+
     if new_state is JobState.PREEMPTED:
         task.attained_ms += progress_ms
         # The tenant limits evictions for other jobs; the loss of a node is not one.
         task.preemptions += not was_node_loss
-        pauses = False
+        _requeue(state, end, now_ms, outcome, pauses=False)
     elif new_state is JobState.PENDING:
-        pauses = not fact.lost and not _avoids_failed_prolog(state, task, fact)
+        pauses = not fact.lost and not (is_prolog_failure and _prolog_nodes_closed(state, fact))
         if record.job.service and pauses:
-            services.note_restart(state, record.job.id, _how_ended(fact, why), now_ms, outcome)
+            code = f"exit code {fact.exit_code}"
+            how = code if fact.signal is None else f"signal {fact.signal}"
+            services.note_restart(state, record.job.id, str(why or how), now_ms, outcome)
+        _requeue(state, end, now_ms, outcome, pauses=pauses)
     else:
-        _end_task(state, record, number, new_state, why, ended_ms, now_ms, outcome)
-        return
-    _requeue(state, record, number, task, pauses, now_ms, outcome)
+        _end_task(state, end, new_state, why, now_ms, outcome)
 
 
-def _learn(  # noqa: PLR0917
-    state: ControlState,
-    record: JobRecord,
-    task: TaskRecord,
-    fact: Ended,
-    new_state: JobState,
-    elapsed_ms: int,
-    now_ms: int,
+# Failed prologs and epilogs are the fault of the node, not of the job. The node is drained, so that
+# it does not fail one job after the other. A job whose prolog failed has not run: it waits again
+# and keeps its retries, up to a limit. A failed epilog does not change how its job ended.
+
+
+def failed_in_prolog(task: TaskRecord, fact: Ended) -> bool:
+    """Tell whether a failed prolog is the reason why the attempt never ran."""
+    has_begun = fact.ran or task.state is not JobState.SCHEDULED
+    return not has_begun and not task.stop_why and any(one.hook == PROLOG for one in fact.hooks)
+
+
+def _drain_after_hook_failure(
+    state: ControlState, end: _AttemptEnd, now_ms: int, outcome: Outcome
 ) -> None:
-    """Report the run time to the predictor, unless the attempt was stopped from outside."""
-    goes_on = new_state is JobState.PENDING and _lost_a_member(record.job, task, fact)
-    is_no_run = goes_on or task.stop_why or record.job.service or failed_in_prolog(task, fact)
-    state.predictor.end(record.job, None if is_no_run else task.attained_ms + elapsed_ms, now_ms)
+    """Write an event for each failed hook, and drain its node."""
+    name = display_name(end.job.id)
+    if end.number is not None:
+        name += f", task {end.number}"
+    for one in end.fact.hooks:
+        data = (("node", one.node_id), ("hook", one.hook), ("detail", one.detail))
+        outcome.job_event(end.job, "hook_failed", now_ms, task=end.number, data=data)
+        if state.limits.hook_failure_drains:
+            why = f"the {one.hook} of {name} failed: {one.detail}"
+            admin.set_aside(state, one.node_id, why, now_ms, outcome)
 
 
-def _end_task(  # noqa: PLR0917
-    state: ControlState,
-    record: JobRecord,
-    number: int | None,
-    new_state: JobState,
-    why: Reason | None,
-    ended_ms: int,
-    now_ms: int,
-    outcome: Outcome,
-) -> None:
-    """A task has ended and is not retried; the job ends with its last task."""
-    task = record.task(number)
-    record.end_task(number, new_state)
-    if number is not None:
-        outcome.writes.append(record.task_row(number, task, end_ms=ended_ms))
-    else:
-        record.reason = why
-        record.end_ms = ended_ms
-    if record.has_ended:
-        finish(state, record, now_ms, outcome)
-    else:
-        outcome.keep(record)
-        outcome.job_event(record.job, new_state.value, now_ms, task=number)
+def _prolog_nodes_closed(state: ControlState, fact: Ended) -> bool:
+    """Tell whether no node with the failed prolog takes work, so that a retry needs no pause."""
+    nodes = [state.cluster.index.by_id.get(one.node_id) for one in fact.hooks if one.hook == PROLOG]
+    return all(resources is None or not resources.node.takes_work for resources in nodes)
 
 
 def _ended_ms(running: Running, fact: Ended, now_ms: int) -> int:
@@ -263,25 +245,28 @@ def _why_stopped(record: JobRecord, task: TaskRecord, fact: Ended) -> str:
     return task.stop_why or (PREEMPTED if fact.stopped_by == LEASE else fact.stopped_by)
 
 
-def _state_after(
-    state: ControlState, record: JobRecord, task: TaskRecord, fact: Ended, elapsed_ms: int
-) -> JobState:
+def _state_after(state: ControlState, end: _AttemptEnd) -> JobState:
     """The next state of the task; for a replica its service decides."""
+    task, fact, service = end.task, end.fact, state.services.get(end.job.service)
     if failed_in_prolog(task, fact):
-        return _state_after_prolog_failure(state, record, task)
+        task.prolog_failures += 1
+        is_retried = task.prolog_failures < state.limits.max_prolog_failures
+        if service is not None and service.restart.policy is not Restart.NEVER:
+            is_retried = True
+        return JobState.PENDING if is_retried else JobState.FAILED
     if fact.ran:
         task.prolog_failures = 0
-    if fact.ran and elapsed_ms >= state.limits.max_backoff_ms:
+    if fact.ran and end.elapsed_ms >= state.limits.max_backoff_ms:
         # After a run longer than the longest back-off, failures are counted from zero.
         task.misstarts = task.most_members = 0
-    service = state.services.get(record.job.service) if record.job.service else None
     if service is not None and task.stop_why != CANCELLED:
-        return _next_replica_state(service, task, fact, elapsed_ms)
-    return _next_state(state, record, task, fact)
+        return _next_replica_state(service, end)
+    return _next_state(state, end)
 
 
-def _next_state(state: ControlState, record: JobRecord, task: TaskRecord, fact: Ended) -> JobState:
+def _next_state(state: ControlState, end: _AttemptEnd) -> JobState:
     """The next state, from how the attempt ended and why it was stopped."""
+    task, fact, job = end.task, end.fact, end.job
     if task.stop_why in STATE_AFTER_STOP:
         return STATE_AFTER_STOP[task.stop_why]
     if task.stop_why == NOT_BEGUN and not fact.ran:
@@ -290,80 +275,47 @@ def _next_state(state: ControlState, record: JobRecord, task: TaskRecord, fact: 
         return JobState.PENDING if is_retried else JobState.FAILED
     if fact.lost and task.state is JobState.SCHEDULED:
         return JobState.PENDING
-    if fact.exit_code == 0 and fact.signal is None:
+    if end.succeeded:
         return JobState.COMPLETED
-    if _lost_a_member(record.job, task, fact):
+    if end.lost_a_member:
         task.misstarts += 1
         if task.misstarts < state.limits.max_misstarts:
-            if _was_killed(fact):
+            if end.was_killed:
                 task.most_members = task.members - 1
             return JobState.PENDING
-    if task.failures < record.job.retries and _is_retryable(record, fact):
+    is_retryable = not job.retry_exit_codes or fact.exit_code in job.retry_exit_codes
+    if task.failures < job.retries and fact.ran and is_retryable:
         task.failures += 1
         return JobState.PENDING
     return JobState.FAILED
 
 
-def _lost_a_member(job: Job, task: TaskRecord, fact: Ended) -> bool:
-    """Tell whether an elastic gang lost a member and can continue with the others.
-
-    The member was killed, though not by the scheduler, or its end is unknown.
-    """
-    if not is_elastic(job) or not fact.ran or task.stop_why:
-        return False
-    is_unknown = fact.exit_code is None and fact.signal is None
-    return is_unknown or (_was_killed(fact) and can_shrink(job, task))
-
-
-def _was_killed(fact: Ended) -> bool:
-    """Tell whether a signal ended it; a shell reports that as exit code 128 + signal."""
-    return fact.signal is not None or (fact.exit_code or 0) - 128 in SIGNALS
-
-
-def _next_replica_state(
-    service: Service, task: TaskRecord, fact: Ended, elapsed_ms: int
-) -> JobState:
+def _next_replica_state(service: Service, end: _AttemptEnd) -> JobState:
     """The next state of a replica: its restart policy decides after an end of its own.
 
     A replica that was preempted or lost its node is started elsewhere in any case.
     """
+    task, fact = end.task, end.fact
     if task.stop_why in {PREEMPTED, NODE_LOST}:
         task.stop_why = PREEMPTED
         return JobState.PREEMPTED
     if fact.lost and task.state is JobState.SCHEDULED:
         return JobState.PENDING
-    succeeded = fact.exit_code == 0 and fact.signal is None and not task.stop_why
+    succeeded = end.succeeded and not task.stop_why
     policy = service.restart.policy
     if policy is Restart.NEVER or (policy is Restart.ON_FAILURE and succeeded):
         return JobState.COMPLETED if succeeded else JobState.FAILED
-    was_stable = fact.ran and elapsed_ms >= service.restart.reset_after_ms
+    was_stable = fact.ran and end.elapsed_ms >= service.restart.reset_after_ms
     task.failures = 1 if was_stable else task.failures + 1
     return JobState.PENDING
 
 
-def _how_ended(fact: Ended, why: Reason | None) -> str:
-    if why is not None:
-        return str(why)
-    return f"signal {fact.signal}" if fact.signal is not None else f"exit code {fact.exit_code}"
-
-
-def _early_death(
-    state: ControlState, record: JobRecord, task: TaskRecord, fact: Ended, elapsed_ms: int
-) -> str:
+def _early_death(state: ControlState, end: _AttemptEnd) -> str:
     """The command of an attempt that failed right after its start, otherwise empty."""
-    if task.stop_why or not fact.ran or (fact.exit_code == 0 and fact.signal is None):
+    is_early = end.elapsed_ms < state.limits.quarantine_within_ms
+    if end.task.stop_why or not end.fact.ran or end.succeeded or not is_early:
         return ""
-    if elapsed_ms >= state.limits.quarantine_within_ms:
-        return ""
-    return " ".join(record.job.command) or record.job.name or record.job.id
-
-
-def _is_retryable(record: JobRecord, fact: Ended) -> bool:
-    """Tell whether the job asks for a retry after such an end."""
-    if not fact.ran:
-        return False
-    chosen = record.job.retry_exit_codes
-    return not chosen or fact.exit_code in chosen
+    return " ".join(end.job.command) or end.job.name or end.job.id
 
 
 def _why_ended(task: TaskRecord, fact: Ended, measured: list[AttemptMeasure]) -> Reason | None:
@@ -389,13 +341,17 @@ def _why_ended(task: TaskRecord, fact: Ended, measured: list[AttemptMeasure]) ->
 
 
 def _attempt_row(
-    state: ControlState,
-    allocation: Allocation,
-    fact: Ended,
-    new_state: JobState,
-    why: Reason | None,
-    ended_ms: int,
+    state: ControlState, end: _AttemptEnd, new_state: JobState, why: Reason | None
 ) -> AttemptRow:
+    """The row of the attempt. One that is retried is failed or completed there, not pending."""
+    allocation, fact = end.running.allocation, end.fact
+    if new_state is JobState.PENDING:
+        new_state = JobState.COMPLETED if end.succeeded else JobState.FAILED
+    held: dict[str, int] = {}
+    for placement in allocation.placements:
+        for share in placement.devices:
+            model = _model_of(state, placement.node_id, share.index)
+            held[model] = held.get(model, 0) + share.share_milli
     return AttemptRow(
         allocation_id=allocation.id,
         job_id=allocation.job_id,
@@ -403,30 +359,13 @@ def _attempt_row(
         attempt=allocation.attempt,
         placements=allocation.placements,
         start_ms=allocation.start_ms,
-        end_ms=ended_ms,
-        state=_shown_state(fact, new_state),
+        end_ms=end.ended_ms,
+        state=new_state,
         exit_code=fact.exit_code,
         signal=fact.signal,
         detail=fact.detail or ("" if why is None else str(why)),
-        gpu_models=_models_held(state, allocation),
+        gpu_models=tuple(sorted(held.items())),
     )
-
-
-def _shown_state(fact: Ended, state: JobState) -> JobState:
-    """The stored state of an attempt; one that is retried is failed or completed, not pending."""
-    if state is not JobState.PENDING:
-        return state
-    return JobState.COMPLETED if (fact.exit_code, fact.signal) == (0, None) else JobState.FAILED
-
-
-def _models_held(state: ControlState, allocation: Allocation) -> tuple[tuple[str, int], ...]:
-    """Milli-GPUs held by GPU model, sorted by name."""
-    held: dict[str, int] = {}
-    for placement in allocation.placements:
-        for share in placement.devices:
-            model = _model_of(state, placement.node_id, share.index)
-            held[model] = held.get(model, 0) + share.share_milli
-    return tuple(sorted(held.items()))
 
 
 def _model_of(state: ControlState, node_id: str, index: int) -> str:
@@ -434,16 +373,34 @@ def _model_of(state: ControlState, node_id: str, index: int) -> str:
     return next(device.model for device in devices if device.index == index)
 
 
-def _requeue(  # noqa: PLR0917
+def _end_task(
     state: ControlState,
-    record: JobRecord,
-    number: int | None,
-    task: TaskRecord,
-    pauses: bool,
+    end: _AttemptEnd,
+    new_state: JobState,
+    why: Reason | None,
     now_ms: int,
     outcome: Outcome,
 ) -> None:
+    """A task has ended and is not retried; the job ends with its last task."""
+    record, number = end.record, end.number
+    record.end_task(number, new_state)
+    if number is not None:
+        outcome.writes.append(record.task_row(number, end.task, end_ms=end.ended_ms))
+    else:
+        record.reason = why
+        record.end_ms = end.ended_ms
+    if record.has_ended:
+        finish(state, record, now_ms, outcome)
+    else:
+        outcome.keep(record)
+        outcome.job_event(record.job, new_state.value, now_ms, task=number)
+
+
+def _requeue(
+    state: ControlState, end: _AttemptEnd, now_ms: int, outcome: Outcome, *, pauses: bool
+) -> None:
     """The task waits again and keeps its progress; after a failure it pauses first."""
+    record, number, task = end.record, end.number, end.task
     task.clock_ms = waiting_clock(state, record, now_ms)
     task.allocation_id = ""
     was_preempted = task.stop_why == PREEMPTED
@@ -458,13 +415,12 @@ def _requeue(  # noqa: PLR0917
     task.move_to(JobState.PENDING)
     kind = "preempted" if was_preempted else "requeued"
     outcome.job_event(record.job, kind, now_ms, task=number)
-    if number is not None:
-        outcome.writes.append(record.task_row(number, task))
     if number is None:
         if task.resume_ms:
             record.wait_on(BACKOFF, paused_until(task.resume_ms))
         enqueue_if_ready(state, record, now_ms, outcome)
         return
+    outcome.writes.append(record.task_row(number, task))
     if not task.resume_ms:
         record.pending = record.pending.with_number(number)
     update_tasks(state, record, now_ms, outcome)
@@ -481,26 +437,20 @@ def _pause_ms(state: ControlState, record: JobRecord, task: TaskRecord) -> int:
 
 
 def _charge(
-    state: ControlState,
-    running: Running,
-    new_state: JobState,
-    lost_ms: int,
-    ended_ms: int,
-    now_ms: int,
+    state: ControlState, end: _AttemptEnd, new_state: JobState, lost_ms: int, now_ms: int
 ) -> list[AttemptMeasure]:
     """Charge the usage of an attempt; return its measurements."""
-    measured = state.gpu_meter.take(running.allocation)
-    job = running.job
-    allocation = running.allocation
-    gpu_milli = allocation.gpu_milli
+    job, allocation = end.running.job, end.running.allocation
+    measured = state.gpu_meter.take(allocation)
     for account in (account_of(job.tenant, None), account_of(job.tenant, job.user)):
-        state.decayed_usage.release(account, gpu_milli, now_ms, held_until_ms=ended_ms)
+        state.decayed_usage.release(
+            account, allocation.gpu_milli, now_ms, held_until_ms=end.ended_ms
+        )
     state.charged[job.tenant] = state.charged[job.tenant, job.user] = None
-
     interval = interval_of(
         job,
         allocation,
-        end_ms=ended_ms,
+        end_ms=end.ended_ms,
         model_of=partial(_model_of, state),
         outcome=new_state,
         lost_ms=lost_ms if new_state in {JobState.PREEMPTED, JobState.PENDING} else 0,
