@@ -19,7 +19,7 @@ from gpu_scheduler.api.interfaces import Service
 from gpu_scheduler.control.gangs import preparing
 from gpu_scheduler.control.job_record import JobRecord
 from gpu_scheduler.control.nodes.lost_nodes import on_lost_node
-from gpu_scheduler.control.scheduling.forecast_audit import expected_end_ms
+from gpu_scheduler.control.scheduling.cycle import expected_end_ms
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.engine.forecast import (

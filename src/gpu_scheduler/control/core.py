@@ -15,9 +15,9 @@ from gpu_scheduler.control import gangs, services
 from gpu_scheduler.control import messages as m
 from gpu_scheduler.control.access import credentials
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.jobs import attempt_events, commands, submit
+from gpu_scheduler.control.jobs import attempt_events, commands, queueing, submit
 from gpu_scheduler.control.nodes import admin, inventory, lost_nodes
-from gpu_scheduler.control.scheduling import advance_reservations, cycle, forecast_audit
+from gpu_scheduler.control.scheduling import advance_reservations, cycle
 from gpu_scheduler.control.state import ControlState, CoreLimits
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.model.errors import InternalError
@@ -118,7 +118,7 @@ HANDLERS: dict[type, Handler] = {
     m.RunCycle: cycle.run_cycle,
     m.Reserve: advance_reservations.reserve,
     m.CancelReservation: advance_reservations.cancel,
-    m.NoteEstimates: forecast_audit.note,
+    m.NoteEstimates: queueing.note_estimates,
     # services
     m.CreateService: services.apply,
     m.UpdateService: services.apply,
@@ -128,8 +128,8 @@ HANDLERS: dict[type, Handler] = {
     m.SetNode: inventory.on_set_node,
     m.NodeReported: inventory.on_node_reported,
     m.DevicesSampled: inventory.on_devices_sampled,
-    m.PauseDevice: inventory.pause_device,
-    m.ResumeDevice: inventory.resume_device,
+    m.PauseDevice: inventory.set_paused,
+    m.ResumeDevice: inventory.set_paused,
     m.Cordon: admin.apply,
     m.Drain: admin.apply,
     m.Uncordon: admin.apply,

@@ -14,14 +14,12 @@ from dataclasses import dataclass, field, replace
 
 from gpu_scheduler.control.effects import CommitOrder, Outcome
 from gpu_scheduler.control.job_record import JobRecord, TaskRecord
-from gpu_scheduler.control.jobs.queueing import NOT_BEGUN, stop
 from gpu_scheduler.control.messages import Ended, Prepared
 from gpu_scheduler.control.state import ControlState
-from gpu_scheduler.model.job import Job, JobState
+from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import EPILOG, PROLOG, HookFailure
 from gpu_scheduler.model.plan import Allocation, Rendezvous
 from gpu_scheduler.model.reasons import Reason, ReasonCode
-from gpu_scheduler.store.rows import EventRow
 
 PREPARED = "prepared"
 """The kind of the timer by which a gang must be prepared."""
@@ -59,31 +57,11 @@ def on_prepared(state: ControlState, fact: Prepared, now_ms: int, outcome: Outco
     allocation = replace(running.allocation, rendezvous=rendezvous)
     state.cluster.revise(replace(running, allocation=allocation))
     set_start_timers(state, allocation, now_ms)
-    outcome.writes += [
-        allocation,
-        EventRow(
-            at_ms=now_ms,
-            kind="prepared",
-            job_id=record.job.id,
-            task=number,
-            user=record.job.user,
-            data=(
-                ("members", len(allocation.placements)),
-                ("nodes", ", ".join(dict.fromkeys(p.node_id for p in allocation.by_rank))),
-            ),
-        ),
-    ]
+    outcome.writes.append(allocation)
+    nodes = ", ".join(dict.fromkeys(placement.node_id for placement in allocation.by_rank))
+    data = (("members", len(allocation.placements)), ("nodes", nodes))
+    outcome.job_event(record.job, "prepared", now_ms, task=number, data=data)
     outcome.effects.append(CommitOrder(allocation))
-
-
-def give_up(state: ControlState, allocation_id: str, timer: str, outcome: Outcome) -> None:
-    """Stop a gang that did not start in time, even if some of its nodes are disconnected."""
-    found = state.running(allocation_id)
-    if found is None or found[2].state is not JobState.SCHEDULED:
-        return
-    allocation = state.cluster.running[allocation_id].running.allocation
-    if (timer == PREPARED) == allocation.is_held_back:
-        stop(state, allocation_id, NOT_BEGUN, outcome)
 
 
 def preparing(state: ControlState, record: JobRecord) -> Reason | None:
@@ -114,13 +92,12 @@ def can_shrink(job: Job, task: TaskRecord) -> bool:
     return job.array is None and job.min_members < task.members
 
 
-def resized(job: Job, task: TaskRecord, members: int, now_ms: int) -> list[EventRow]:
-    """The event of an elastic gang that starts with another number of members than before."""
+def note_members(job: Job, task: TaskRecord, members: int, now_ms: int, outcome: Outcome) -> None:
+    """An elastic gang starts; write an event if it has another number of members than before."""
     before, task.members = task.members, members
-    if not before or before == members:
-        return []
-    data = (("from", before), ("to", members), ("minimum", job.min_members))
-    return [EventRow(at_ms=now_ms, kind="resized", job_id=job.id, user=job.user, data=data)]
+    if before and before != members:
+        data = (("from", before), ("to", members), ("minimum", job.min_members))
+        outcome.job_event(job, "resized", now_ms, data=data)
 
 
 GANG = "gang"

@@ -23,7 +23,7 @@ from gpu_scheduler.control.access.permissions import Rules, apply_rules, jobs_na
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Effect, Outcome
 from gpu_scheduler.control.jobs.submit import JoinKey, group_similar, join_series
-from gpu_scheduler.control.messages import Command, Fact, RunCycle, Submit, SubmitAll, SubmitSeries
+from gpu_scheduler.control.messages import Command, Fact, RunCycle, SubmitSeries
 from gpu_scheduler.control.restore import recall, restore
 from gpu_scheduler.control.self_monitoring import LoopMetrics
 from gpu_scheduler.control.writer import CommitExecutor, StoreWriter
@@ -273,23 +273,6 @@ class Loop:
     def commit_age_s(self) -> float:
         """The age of the running commit in seconds; 0 if none is running."""
         return 0.0 if self._asked_at is None else perf_counter() - self._asked_at
-
-    async def apply_many(
-        self,
-        submissions: Sequence[Submit],
-        caller: Caller = SYSTEM,
-        *,
-        extra_writes: ExtraWrites | None = None,
-    ) -> list[Outcome]:
-        """Submit many jobs: all of them, or none. Returns one outcome per job."""
-
-        def extra_of_each(outcomes: Sequence[Outcome]) -> Sequence[Write]:
-            return () if extra_writes is None else extra_writes(_one_each(outcomes[0]))
-
-        outcome = await self.apply(
-            SubmitAll(tuple(submissions)), caller, extra_writes=extra_of_each
-        )
-        return _one_each(outcome)
 
     def subscribe(self, after: int | None = None) -> AsyncIterator[tuple[int, EventRow]]:
         """Events after the sequence number `after` (None: from now on), without an end.

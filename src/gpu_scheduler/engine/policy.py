@@ -145,7 +145,6 @@ class TypicalShape:
 
 _BY_SUBMISSION = Order(class_point_ms=0)
 _BY_LENGTH = Order(age=False, class_point_ms=0, expected_milli=1000)
-_NO_EVICTION_COST = 0
 
 PRESETS: dict[str, Policy] = {
     policy.name: policy

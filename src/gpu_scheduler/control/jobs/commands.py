@@ -22,6 +22,7 @@ from gpu_scheduler.control.jobs.queueing import (
     wait_for_begin,
     wait_for_job,
     waiting_clock,
+    withdraw_estimate,
 )
 from gpu_scheduler.control.jobs.submit import NO_NODE, check_changed, check_pending, check_room
 from gpu_scheduler.control.messages import (
@@ -33,14 +34,12 @@ from gpu_scheduler.control.messages import (
     Retry,
     Update,
 )
-from gpu_scheduler.control.scheduling.forecast_audit import withdraw
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Dependency, Job, JobState, check_tasks_exist, display_name
 from gpu_scheduler.model.reasons import Reason, ReasonCode
-from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.store.rows import EventRow, Removed
+from gpu_scheduler.store.rows import Removed
 
 
 def hold(state: ControlState, message: Hold, now_ms: int, outcome: Outcome) -> None:
@@ -54,7 +53,7 @@ def hold(state: ControlState, message: Hold, now_ms: int, outcome: Outcome) -> N
     if record.is_waiting_on(HELD):
         return
     leave_queue(state, record, now_ms)
-    withdraw(state, job.id, outcome)
+    withdraw_estimate(state, job.id, outcome)
     record.job = replace(job, hold=True)
     record.wait_on(HELD, Reason(ReasonCode.HELD))
     outcome.keep(record)
@@ -82,7 +81,7 @@ def reprioritise(state: ControlState, message: Reprioritise, now_ms: int, outcom
         )
     job = replace(record.job, priority=priority)
     leave_queue(state, record, now_ms)
-    withdraw(state, job.id, outcome)
+    withdraw_estimate(state, job.id, outcome)
     record.job = job
     data = (("priority", priority),)
     outcome.job_event(job, "reprioritised", now_ms, data=data)
@@ -102,7 +101,7 @@ def update(state: ControlState, message: Update, now_ms: int, outcome: Outcome) 
     new = [d for d in job.dependencies if d not in record.job.dependencies]
     _check_dependencies(state, job, new)
     leave_queue(state, record, now_ms)
-    withdraw(state, job.id, outcome)
+    withdraw_estimate(state, job.id, outcome)
     record.job = job
     record.expected_ms = 0
     for obstacle in list(record.waiting_on or ()):
@@ -244,9 +243,7 @@ def retry(state: ControlState, command: Retry, now_ms: int, outcome: Outcome) ->
         record = end.record
         reject_replica(record.job, "retried")
         outcome.retried = _revive(state, record, command, now_ms)
-    outcome.writes.append(
-        EventRow(at_ms=now_ms, kind="retried", job_id=job_id, user=record.job.user)
-    )
+    outcome.job_event(record.job, "retried", now_ms)
     if record.job.array is None:
         enqueue_if_ready(state, record, now_ms, outcome)
     else:

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 from gpu_scheduler.control.effects import Outcome, StopOrder
 from gpu_scheduler.control.job_record import HELD, JobRecord, TaskRecord
-from gpu_scheduler.control.scheduling.forecast_audit import withdraw
+from gpu_scheduler.control.messages import NoteEstimates
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import ENDED, Dependency, DependencyKind, Job, JobState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import ENDLESS_MS
 from gpu_scheduler.model.snapshot import Waiting
-from gpu_scheduler.store.rows import TaskRow
+from gpu_scheduler.store.rows import EstimateRow, RemovedEstimate, TaskRow
 
 PREEMPTED = "preempted"
 CANCELLED = "cancelled"
@@ -173,6 +173,37 @@ def waiting_clock(state: ControlState, record: JobRecord, now_ms: int) -> int:
     return state.cluster.queue.entries[record.job.number].waiting.waited_at(now_ms)
 
 
+def note_estimates(
+    state: ControlState, message: NoteEstimates, now_ms: int, outcome: Outcome
+) -> None:
+    """Store the first start estimate of each job that waits for its first start.
+
+    It is kept until the job starts, to measure its error.
+    """
+    for estimate in message.estimates:
+        record = state.jobs.get(estimate.job_id)
+        if record is None or not record.queued or record.has_started:
+            continue
+        if estimate.job_id in state.estimates:
+            continue
+        row = EstimateRow(
+            job_id=estimate.job_id,
+            tenant=record.job.tenant,
+            user=record.job.user,
+            made_ms=now_ms,
+            promised_ms=max(now_ms, estimate.start_ms),
+            basis=estimate.basis,
+        )
+        state.estimates[estimate.job_id] = row
+        outcome.writes.append(row)
+
+
+def withdraw_estimate(state: ControlState, job_id: str, outcome: Outcome) -> None:
+    """Delete the start estimate of a job that was changed or has ended."""
+    if state.estimates.pop(job_id, None) is not None:
+        outcome.writes.append(RemovedEstimate(job_id))
+
+
 def finish(state: ControlState, record: JobRecord, now_ms: int, outcome: Outcome) -> None:
     """A job has ended: record it, and update the jobs that depend on it, recursively."""
     ending = deque([record])
@@ -272,7 +303,7 @@ def _finish_one(
     job_state = record.state
     outcome.keep(record)
     outcome.job_event(job, job_state.value, now_ms)
-    withdraw(state, job.id, outcome)
+    withdraw_estimate(state, job.id, outcome)
     state.forget(record, job_state)
     if job.service:
         state.services_to_reconcile[job.service] = None

@@ -98,8 +98,10 @@ def on_node_reported(
         state.changed = True
         outcome.writes.append(node)
         outcome.node_event(node.id, "node_changed", now_ms)
-    if known is not None:
-        _warn_of_gone_devices(state, known, node, outcome)
+    healthy = {index for index, device in before.items() if device.health is Health.HEALTHY}
+    for device in node.devices:
+        if device.why == GONE and device.index in healthy:
+            _warn_holders(state, node.id, device.index, device.why, outcome)
     state.new_nodes = True  # it may offer more than before
     if known is None or known.state is not node_state:
         kind = "node_joined" if known is None else "node_online"
@@ -174,14 +176,6 @@ def _with_held_hardware(state: ControlState, known: Node, node: Node) -> Node:
     )
 
 
-def _warn_of_gone_devices(state: ControlState, known: Node, node: Node, outcome: Outcome) -> None:
-    """Write a warning to the logs of jobs whose device is gone."""
-    before = {device.index: device.health for device in known.devices}
-    for device in node.devices:
-        if device.why == GONE and before.get(device.index) is Health.HEALTHY:
-            _warn_holders(state, node.id, device.index, device.why, outcome)
-
-
 def _warn_holders(
     state: ControlState, node_id: str, index: int, why: str, outcome: Outcome
 ) -> None:
@@ -246,25 +240,15 @@ def on_devices_sampled(
         gpu_enforcement.on_sample(state, node, fact.readings, now_ms, outcome)
 
 
-def pause_device(state: ControlState, message: PauseDevice, now_ms: int, outcome: Outcome) -> None:
-    """An admin takes a device out of use; jobs on it keep running."""
-    _set_paused(state, message.node_id, message.index, now_ms, outcome, paused=True)
-
-
-def resume_device(
-    state: ControlState, message: ResumeDevice, now_ms: int, outcome: Outcome
+def set_paused(
+    state: ControlState, message: PauseDevice | ResumeDevice, now_ms: int, outcome: Outcome
 ) -> None:
-    """An admin puts a device back into use.
+    """An admin takes a device out of use, or puts it back into use; jobs on it keep running.
 
-    This also ends a quarantine, ignores the foreign process that blocked the device, and orders
-    the node to trust the device again. The order is repeated until the node confirms it.
+    The latter also ends a quarantine, ignores the foreign process that blocked the device, and
+    orders the node to trust the device again. The order is repeated until the node confirms it.
     """
-    _set_paused(state, message.node_id, message.index, now_ms, outcome, paused=False)
-
-
-def _set_paused(
-    state: ControlState, node_id: str, index: int, now_ms: int, outcome: Outcome, *, paused: bool
-) -> None:
+    node_id, index, paused = message.node_id, message.index, isinstance(message, PauseDevice)
     resources = known_node(state, node_id)
     devices = list(resources.node.devices)
     place = next((i for i, device in enumerate(devices) if device.index == index), None)

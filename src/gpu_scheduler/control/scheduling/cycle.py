@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from gpu_scheduler.control import services
 from gpu_scheduler.control.effects import Outcome, StartOrder
-from gpu_scheduler.control.gangs import BEGUN, PREPARED, give_up, resized, set_start_timers
+from gpu_scheduler.control.gangs import BEGUN, PREPARED, note_members, set_start_timers
 from gpu_scheduler.control.jobs.queueing import (
     BACKOFF,
     BEGIN,
@@ -29,7 +29,6 @@ from gpu_scheduler.control.messages import RunCycle
 from gpu_scheduler.control.nodes import admin
 from gpu_scheduler.control.nodes.lost_nodes import with_leases
 from gpu_scheduler.control.scheduling import advance_reservations
-from gpu_scheduler.control.scheduling.forecast_audit import corrected_end_ms, fulfil
 from gpu_scheduler.control.state import ControlState, Timer
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.policy import MINUTE_MS, Preemption, Queueing
@@ -38,13 +37,17 @@ from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.plan import Allocation, Eviction, Plan, Reservation, Start
 from gpu_scheduler.model.snapshot import AccountUsage, Running
+from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.store.contract import Store
-from gpu_scheduler.store.rows import EventRow, Removed, ReservationRow
+from gpu_scheduler.store.rows import Removed, ReservationRow
 
 LIMIT = "limit"
 TICK = "tick"
 RETURN_MS = 10 * MINUTE_MS
 """After a restart, reservations on a node that does not reconnect within this time are dropped."""
+LEAST_STEP_MS = 1_000
+LEAST_STEP_PERCENT = 1
+"""An exceeded expectation grows by at least this much, so that it is not exceeded again at once."""
 
 
 def store_reservations(state: ControlState, outcome: Outcome) -> None:
@@ -90,10 +93,10 @@ def _is_possible(state: ControlState, reservation: Reservation) -> bool:
     by_id = state.cluster.index.by_id
     for placement in reservation.placements:
         resources = by_id.get(placement.node_id)
-        known = (
-            () if resources is None else tuple(device.index for device in resources.node.devices)
-        )
-        if resources is None or any(share.index not in known for share in placement.devices):
+        if resources is None:
+            return False
+        known = {device.index for device in resources.node.devices}
+        if any(share.index not in known for share in placement.devices):
             return False
     return True
 
@@ -208,7 +211,9 @@ def _commit_start(state: ControlState, start: Start, now_ms: int, outcome: Outco
     task.stop_why = ""
     if task.first_start_ms is None:
         task.first_start_ms = now_ms
-        fulfil(state, job.id, now_ms, outcome)
+        estimate = state.estimates.pop(job.id, None)
+        if estimate is not None:
+            outcome.writes.append(replace(estimate, start_ms=now_ms))
     suffix = "" if start.task is None else f"_{start.task}"
     allocation = Allocation(
         id=f"{job.id}{suffix}.{task.attempt}",
@@ -245,11 +250,9 @@ def _commit_start(state: ControlState, start: Start, now_ms: int, outcome: Outco
     if start.task is not None:
         outcome.writes.append(record.task_row(start.task, task))
     outcome.keep(record)
-    outcome.writes += [
-        allocation,
-        EventRow(at_ms=now_ms, kind="scheduled", job_id=job.id, task=start.task, user=job.user),
-        *resized(job, task, len(allocation.placements), now_ms),
-    ]
+    outcome.writes.append(allocation)
+    outcome.job_event(job, "scheduled", now_ms, task=start.task)
+    note_members(job, task, len(allocation.placements), now_ms, outcome)
     outcome.effects.append(StartOrder(allocation, job))
 
 
@@ -267,10 +270,7 @@ def _commit_eviction(
 ) -> None:
     stop(state, eviction.allocation_id, PREEMPTED, outcome)
     data = (("for", eviction.for_job_id), ("ground", eviction.ground.value))
-    user = state.job(eviction.job_id).job.user
-    outcome.writes.append(
-        EventRow(at_ms=now_ms, kind="evicting", job_id=eviction.job_id, user=user, data=data)
-    )
+    outcome.job_event(state.job(eviction.job_id).job, "evicting", now_ms, data=data)
 
 
 def _set_tick(state: ControlState, now_ms: int) -> None:
@@ -320,7 +320,9 @@ def _give_up_start(state: ControlState, timer: Timer, now_ms: int, outcome: Outc
         return
     allocation = state.cluster.running[allocation_id].running.allocation
     if allocation.spans_nodes:
-        give_up(state, allocation_id, timer.kind, outcome)
+        # A gang is stopped even if some of its nodes are disconnected.
+        if (timer.kind == PREPARED) == allocation.is_held_back:
+            stop(state, allocation_id, NOT_BEGUN, outcome)
         return
     placements = allocation.placements
     nodes = [state.cluster.index.resources(placement.node_id).node for placement in placements]
@@ -358,3 +360,22 @@ def correct_expectations(state: ControlState, now_ms: int) -> bool:
     return is_revised and (
         policy.queueing is Queueing.RESERVE or policy.preemption is not Preemption.NONE
     )
+
+
+def expected_end_ms(predictor: Predictor, running: Running, now_ms: int) -> int:
+    """When a running job should end; corrected now if that time has passed since the last cycle."""
+    if running.expected_end_ms >= now_ms or running.stopping:
+        return running.expected_end_ms
+    return corrected_end_ms(predictor, running, now_ms)
+
+
+def corrected_end_ms(predictor: Predictor, running: Running, now_ms: int) -> int:
+    """The new expected end of a job that runs longer than expected."""
+    elapsed_ms = max(0, now_ms - running.allocation.start_ms)
+    if elapsed_ms < LEAST_STEP_MS:
+        # Saves calls of the predictor for very short jobs.
+        return now_ms + LEAST_STEP_MS
+    total_ms = running.attained_ms + elapsed_ms
+    expected_ms = predictor.exceed(running.job, total_ms, now_ms)
+    least_ms = max(LEAST_STEP_MS, elapsed_ms * LEAST_STEP_PERCENT // 100)
+    return now_ms + max(least_ms, expected_ms - total_ms)
