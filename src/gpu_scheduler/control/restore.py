@@ -37,7 +37,7 @@ from gpu_scheduler.ledger.decayed_usage import DecayedUsage
 from gpu_scheduler.ledger.usage import UsageTotals, WeeklyUsage
 from gpu_scheduler.model.job import ENDED, Job, JobState
 from gpu_scheduler.model.measurements import HOUR_MS
-from gpu_scheduler.model.node import Node, NodeState
+from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import Request
@@ -64,13 +64,18 @@ def restore(state: ControlState, store: Store, now_ms: int) -> None:
     state.node_keys.keep(*store.identities())
     state.cluster.set_pools(store.pools())
     for node in store.nodes():
-        state.cluster.set_node(_as_suspect(node))
+        # An online node gets no work until its agent has reconnected.
+        is_online = node.state is NodeState.ONLINE
+        state.cluster.set_node(replace(node, state=NodeState.SUSPECT) if is_online else node)
         set_drain_timer(state, node)
     for reservation in store.advance_reservations():
         keep(state, reservation)
         if reservation.start_ms <= now_ms and reservation.over_ms is None:
             state.begun_advance_reservations[reservation.id] = None
-    _restore_services(state, store)
+    for service in store.services():
+        state.services[service.id] = service
+        state.services_to_reconcile[service.id] = None
+        state.next_number = max(state.next_number, service.number + 1)
     state.estimates = {row.job_id: row for row in store.estimates()}
     _restore_ledger(state, store)
     _restore_gpu_meter(state, store, now_ms)
@@ -86,14 +91,6 @@ def restore(state: ControlState, store: Store, now_ms: int) -> None:
             _restore_queued(state, run, verdicts, now_ms)
     restore_reservations(state, store, now_ms)
     state.changed = True
-
-
-def _restore_services(state: ControlState, store: Store) -> None:
-    """Restore services; the next message reconciles them."""
-    for service in store.services():
-        state.services[service.id] = service
-        state.services_to_reconcile[service.id] = None
-        state.next_number = max(state.next_number, service.number + 1)
 
 
 @contextmanager
@@ -124,17 +121,6 @@ def recall(state: ControlState, row: JobRow, store: Store) -> None:
     state.ended[job.id] = EndedJob(row.state, job.user, job.tenant, kept)
     if len(state.ended) > state.limits.remembered_ends:
         state.ended.popitem(last=False)
-
-
-def _with_shared_members(state: ControlState, job: Job) -> Job:
-    """The job with requests that are shared between jobs."""
-    members = state.shared_members(job.members)
-    return job if members is job.members else replace(job, members=members)
-
-
-def _as_suspect(node: Node) -> Node:
-    """An online node gets no work until its agent has reconnected."""
-    return replace(node, state=NodeState.SUSPECT) if node.state is NodeState.ONLINE else node
 
 
 def _restore_ledger(state: ControlState, store: Store) -> None:
@@ -274,7 +260,10 @@ def _restore_record(state: ControlState, row: JobRow, store: Store, now_ms: int)
     for dependency in job.dependencies:
         if dependency.job_id not in row.met:
             wait_for_job(state, record, dependency)
-    state.count_queued(job, _waiting_count(record))
+    waiting = int(record.state is JobState.PENDING)
+    if job.array is not None:
+        waiting = len(record.pending.union(record.paused))
+    state.count_queued(job, waiting)
     only = record.only_task
     if only is not None and only.resume_ms:
         record.wait_on(BACKOFF, paused_until(only.resume_ms))
@@ -286,32 +275,20 @@ def _restore_record(state: ControlState, row: JobRow, store: Store, now_ms: int)
 
 def _record_of(state: ControlState, row: JobRow, store: Store) -> JobRecord:
     """The record of a stored job."""
-    job = _with_shared_members(state, row.job)
+    job = row.job
+    members = state.shared_members(job.members)
+    if members is not job.members:
+        job = replace(job, members=members)
     record = JobRecord(job)
     _fill(record, row, store.tasks(job.id) if job.array is not None else [])
     if is_elastic(job):
-        _restore_member_count(record, store)
+        # Its number of members at the last start; a retried task that had ended has none.
+        only = record.only_task
+        for number, task in record.tasks.items() if only is None else [(None, only)]:
+            ended = store.attempts(job.id, number) if task.start_ms is not None else []
+            if ended:
+                task.members = len(ended[-1].placements)
     return record
-
-
-def _restore_member_count(record: JobRecord, store: Store) -> None:
-    """Restore the number of members of an elastic gang at its last start, from its attempts.
-
-    A retried task that had ended starts without it.
-    """
-    only = record.only_task
-    tasks = record.tasks.items() if only is None else [(None, only)]
-    for number, task in tasks:
-        ended = store.attempts(record.job.id, number) if task.start_ms is not None else []
-        if ended:
-            task.members = len(ended[-1].placements)
-
-
-def _waiting_count(record: JobRecord) -> int:
-    """The number of tasks that count as queued."""
-    if record.job.array is None:
-        return int(record.state is JobState.PENDING)
-    return len(record.pending.union(record.paused))
 
 
 def _fill(record: JobRecord, row: JobRow, tasks: list[TaskRow]) -> None:

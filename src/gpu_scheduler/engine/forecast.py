@@ -6,8 +6,9 @@ not known and not guessed. A start that depends on the end of a job of unknown r
 such. What is expected to run for ever never ends, nor does what is on a lost node: it keeps what it
 holds.
 
-`rough_start_ms` estimates a start from the work ahead of a job, and `guesses_before`
-names the jobs whose unknown run time makes the time of a reservation uncertain.
+Where a roll-out takes too long, `rough_start_ms` estimates a start from the work ahead of a job.
+`guesses_ahead` and `guesses_before` name the jobs whose unknown run time makes such an estimate, or
+the time of a reservation, uncertain.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ Guess = Callable[[Job, int], bool]
 MAX_PASSES = 10_000
 MOST_GUESSES = 50
 """Of more jobs than that it is not worked out whose run times a start hangs on."""
+SAMPLED = 32
+"""So many jobs of each line are sampled for a rough start."""
 _NO_JOBS: frozenset[int] = frozenset()
 
 
@@ -62,15 +65,13 @@ def forecast(
     *,
     run_ms_of: RunTime | None = None,
     until: int | None = None,
-    into: dict[int, int] | None = None,
 ) -> dict[int, int]:
     """Expected starts by job number (of an array: of its next task).
 
-    They are put `into` a given dictionary as they are found: `run_ms_of` may interrupt by raising.
     With `until`, stop when that job has its answer. A job without an answer starts later than the
     forecast looks, or needs something that no expected end brings.
     """
-    found = Foresight() if into is None else Foresight(starts=into)
+    found = Foresight()
     foresee(state, now_ms, found, run_ms_of=run_ms_of, until=until)
     return found.starts
 
@@ -84,7 +85,7 @@ def foresee(
     is_guess: Guess | None = None,
     until: int | None = None,
 ) -> None:
-    """Roll out, and note in `found` what is seen, as it is seen."""
+    """Roll out, and note in `found` what is seen, as it is seen: `run_ms_of` may raise to stop."""
     transaction = Transaction(state.index)
     try:
         _RollOut(state, transaction, now_ms, run_ms_of, is_guess).run(found, until)
@@ -243,10 +244,6 @@ def _both(one: frozenset[int], other: frozenset[int]) -> frozenset[int]:
     if not other or len(one) >= MOST_GUESSES:
         return one
     return one | other if one else other
-
-
-SAMPLED = 32
-"""So many jobs of each line are sampled."""
 
 
 def rough_start_ms(state: ClusterState, number: int, now_ms: int) -> int | None:

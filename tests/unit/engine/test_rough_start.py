@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from gpu_scheduler.engine.forecast import SAMPLED, forecast, rough_start_ms
+from gpu_scheduler.engine.forecast import SAMPLED, Foresight, forecast, foresee, rough_start_ms
 from gpu_scheduler.model.tenant import Quota, Tenant
 from tests.builders import a_job, a_node, a_policy, a_state, a_tenant, an_array, on, running
 
@@ -65,8 +65,8 @@ def test_interrupted_forecast_keeps_partial_results() -> None:
             raise TimeoutError
         return H
 
-    found: dict[int, int] = {}
+    found = Foresight()
     with suppress(TimeoutError):
-        forecast(state, 0, run_ms_of=until_the_third, into=found)
-    assert found == {1: 0, 2: H, 3: 2 * H, 4: 3 * H}
+        foresee(state, 0, found, run_ms_of=until_the_third)
+    assert found.starts == {1: 0, 2: H, 3: 2 * H, 4: 3 * H}
     assert forecast(state, 0)[1] == 0

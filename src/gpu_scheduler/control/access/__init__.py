@@ -1,1 +1,4 @@
-"""Permissions of callers, tokens of users and nodes, and the audit log."""
+"""Who may do what: permissions of callers, tokens of users and nodes, and the audit log.
+
+Authentication (sockets, headers, certificates) is not here: a `Caller` comes in authenticated.
+"""

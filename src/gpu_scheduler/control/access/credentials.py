@@ -36,31 +36,32 @@ def change_node_credentials(
             if keys.authority is not None:
                 raise AlreadyExists("the certificate authority of nodes already exists")
             changed = (authority,)
-        case MakeJoinToken() | RevokeJoinToken():
-            changed = (_changed_token(keys, message, now_ms),)
+        case MakeJoinToken(token):
+            if token.id in keys.tokens:
+                raise AlreadyExists(f"join token {token.id} exists; try again")
+            changed = (token,)
+        case RevokeJoinToken(token_id):
+            token = _token(keys, token_id)
+            if token.revoked_ms:
+                raise WrongState(f"join token {token.id} is already revoked")
+            changed = (replace(token, revoked_ms=max(1, now_ms)),)
         case JoinNode():
             changed = _joined(state, message, now_ms)
             outcome.effects.append(DisconnectOrder(message.node_id))
-        case RenewNode():
-            changed = (_renewed(keys, message, now_ms),)
+        case RenewNode(node_id, former, fingerprint, expires_ms):
+            key = _key(keys, node_id)
+            if not key.is_good(former):
+                raise Forbidden(f"this is not the key of node '{node_id}', or it has been revoked")
+            key = replace(key, fingerprint=fingerprint, former=former)
+            changed = (replace(key, issued_ms=now_ms, expires_ms=expires_ms),)
         case RevokeNode(node_id):
-            changed = (_revoked(keys, node_id, now_ms),)
+            key = _key(keys, node_id)
+            if key.revoked_ms:
+                raise WrongState(f"the key of node '{node_id}' is already revoked")
+            changed = (replace(key, revoked_ms=max(1, now_ms)),)
             outcome.effects.append(DisconnectOrder(node_id))
     keys.keep(*changed)
     outcome.writes += changed
-
-
-def _changed_token(
-    keys: NodeKeys, message: MakeJoinToken | RevokeJoinToken, now_ms: int
-) -> JoinToken:
-    if isinstance(message, MakeJoinToken):
-        if message.token.id in keys.tokens:
-            raise AlreadyExists(f"join token {message.token.id} exists; try again")
-        return message.token
-    token = _token(keys, message.token_id)
-    if token.revoked_ms:
-        raise WrongState(f"join token {token.id} is already revoked")
-    return replace(token, revoked_ms=max(1, now_ms))
 
 
 def check_token(keys: NodeKeys, token_id: str, node_id: str, now_ms: int) -> JoinToken:
@@ -118,26 +119,6 @@ def _joined(state: ControlState, message: JoinNode, now_ms: int) -> tuple[Identi
         expires_ms=message.expires_ms,
     )
     return replace(token, used=token.used + 1), key
-
-
-def _renewed(keys: NodeKeys, message: RenewNode, now_ms: int) -> NodeKey:
-    key = _key(keys, message.node_id)
-    if not key.is_good(message.former):
-        raise Forbidden(f"this is not the key of node '{message.node_id}', or it has been revoked")
-    return replace(
-        key,
-        fingerprint=message.fingerprint,
-        former=message.former,
-        issued_ms=now_ms,
-        expires_ms=message.expires_ms,
-    )
-
-
-def _revoked(keys: NodeKeys, node_id: str, now_ms: int) -> NodeKey:
-    key = _key(keys, node_id)
-    if key.revoked_ms:
-        raise WrongState(f"the key of node '{node_id}' is already revoked")
-    return replace(key, revoked_ms=max(1, now_ms))
 
 
 def _token(keys: NodeKeys, token_id: str) -> JoinToken:

@@ -51,11 +51,17 @@ def check(state: ControlState, caller: Caller, message: Command | Fact) -> None:
             _check_own(state, caller, submissions)
         case Cancel() | Hold() | Release() | Reprioritise() | Update() | Retry():
             _check_owner(state, caller, message.job_id)
-            _check_changes(state, caller, message)
+            if isinstance(message, Update):
+                dependencies = dict(message.changes).get("dependencies", ())
+                _check_dependencies(state, caller, dependencies)
         case MakeToken(token):
             _check_token(caller, token)
         case RevokeToken(token_id):
-            _check_own_token(state, caller, token_id)
+            known = state.tokens.get(token_id)
+            if known is None or not sees_token(caller, known):
+                raise UnknownThing(
+                    f"token '{token_id}' is not known; 'tgpu token list' shows yours"
+                )
         case CancelReservation(reservation_id):
             _check_reservation(state, caller, reservation_id)
         case _:
@@ -87,12 +93,6 @@ def sees_token(caller: Caller, token: Token) -> bool:
     is_own = caller.user in {token.user, token.created_by}
     is_near = not caller.confined or token.tenant in caller.tenants
     return caller.is_admin or (is_own and is_near)
-
-
-def _check_own_token(state: ControlState, caller: Caller, token_id: str) -> None:
-    known = state.tokens.get(token_id)
-    if known is None or not sees_token(caller, known):
-        raise UnknownThing(f"token '{token_id}' is not known; 'tgpu token list' shows yours")
 
 
 def _check_owner(state: ControlState, caller: Caller, job_id: str) -> None:
@@ -129,11 +129,6 @@ def _check_reservation(state: ControlState, caller: Caller, reservation_id: str)
             f"user '{caller.user}' may not cancel reservation '{reservation_id}'; only admins, "
             "and admins of the tenant that it is for, may do this"
         )
-
-
-def _check_changes(state: ControlState, caller: Caller, message: Command | Fact) -> None:
-    if isinstance(message, Update):
-        _check_dependencies(state, caller, dict(message.changes).get("dependencies", ()))
 
 
 def _check_dependencies(
@@ -219,32 +214,34 @@ def submissions_in(
 
 def apply_rules(state: ControlState, message: Command | Fact, rules: Rules) -> Command | Fact:
     """The message after the site's rules; or raise with the `index` of the first bad job."""
-    asked = submissions_in(state, message)
+    submitted = submissions_in(state, message)
     allowed: list[Submit | SubmitSeries] = []
     index = 0
-    for submission in asked:
+    for submission in submitted:
         try:
             allowed.append(rules(submission))
         except SchedulerError as error:
             error.index = index + (error.index or 0)
             raise
         index += submission.job_count
-    is_same = all(one is other for one, other in zip(asked, allowed, strict=True))
-    return message if is_same else _with(message, allowed)
+    is_same = all(one is other for one, other in zip(submitted, allowed, strict=True))
+    return message if is_same else _with_submissions(message, allowed)
 
 
-def _with(message: Command | Fact, allowed: Sequence[Submit | SubmitSeries]) -> Command | Fact:
+def _with_submissions(
+    message: Command | Fact, allowed: Sequence[Submit | SubmitSeries]
+) -> Command | Fact:
     """The same message with these submissions."""
     if isinstance(message, Submit | SubmitSeries):
         return allowed[0]
     if isinstance(message, SubmitAll):
         return replace(message, submissions=tuple(allowed))
     if isinstance(message, CreateService):
-        return replace(message, service=_running(message.service, allowed[0]))
+        return replace(message, service=_with_launch(message.service, allowed[0]))
     if isinstance(message, UpdateService):
-        return replace(message, wanted=_running(message.wanted, allowed[0]))
+        return replace(message, wanted=_with_launch(message.wanted, allowed[0]))
     return message
 
 
-def _running(service: Service, allowed: Submit | SubmitSeries) -> Service:
+def _with_launch(service: Service, allowed: Submit | SubmitSeries) -> Service:
     return replace(service, launch=allowed.launch or service.launch)

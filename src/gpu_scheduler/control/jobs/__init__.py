@@ -1,1 +1,4 @@
-"""Jobs: submission, commands of users, queueing, and reports about attempts."""
+"""The life of a job: submission, commands, waiting in the queue, and reports about its attempts.
+
+Gangs over several nodes, services and the scheduling cycle have modules of their own.
+"""

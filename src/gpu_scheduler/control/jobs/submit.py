@@ -105,8 +105,8 @@ def check_limits(state: ControlState, job: Job, now_ms: int) -> None:
     if not state.cluster.has_quotas:
         return
     used, turns_ms = spent(state, job.tenant, now_ms)
-    standing = AccountUsage(spent_gpu_milli_ms=used, turns_ms=turns_ms)
-    refused = never_admitted(state.cluster, job, standing)
+    usage = AccountUsage(spent_gpu_milli_ms=used, turns_ms=turns_ms)
+    refused = never_admitted(state.cluster, job, usage)
     if refused is not None:
         error = QuotaTooSmall(_never(job, refused))
         error.data = refused.data
@@ -141,11 +141,7 @@ def submit(
     tasks = message.job_count * message.job.task_count
     check_room(state, tasks)
     check_pending(state, [(message.job, tasks)])
-    job = _checked(state, message, now_ms)
-    if isinstance(message, Submit):
-        _accept(state, message, job, now_ms, outcome)
-    else:
-        _accept_series(state, message, job, now_ms, outcome)
+    _accept(state, message, _checked(state, message, now_ms), now_ms, outcome)
 
 
 def submit_all(state: ControlState, message: SubmitAll, now_ms: int, outcome: Outcome) -> None:
@@ -169,10 +165,7 @@ def submit_all(state: ControlState, message: SubmitAll, now_ms: int, outcome: Ou
         outcome.jobs += checked
         return
     for submission, job in zip(submissions, checked, strict=True):
-        if isinstance(submission, Submit):
-            _accept(state, submission, job, now_ms, outcome)
-        else:
-            _accept_series(state, submission, job, now_ms, outcome)
+        _accept(state, submission, job, now_ms, outcome)
 
 
 def would_accept(state: ControlState, message: Submit, now_ms: int) -> None:
@@ -194,32 +187,33 @@ def _checked(state: ControlState, message: Submit | SubmitSeries, now_ms: int) -
     check_limits(state, job, now_ms)
     launch = message.launch
     if launch is not None and launch.runner not in EVERYWHERE:
-        job = _on_nodes_with(job, launch.runner)
+        # Only nodes that have the runner may run it.
+        label = (runner_label(launch.runner), "yes")
+        members = tuple(
+            replace(member, node_labels=tuple(sorted({*member.node_labels, label})))
+            for member in job.members
+        )
+        job = replace(job, members=members)
     return job
 
 
-def _on_nodes_with(job: Job, runner: Runner) -> Job:
-    """The job restricted to nodes that have the runner."""
-    label = (runner_label(runner), "yes")
-    members = tuple(
-        replace(member, node_labels=tuple(sorted({*member.node_labels, label})))
-        for member in job.members
-    )
-    return replace(job, members=members)
-
-
-def _accept_series(
-    state: ControlState, message: SubmitSeries, job: Job, now_ms: int, outcome: Outcome
+def _accept(
+    state: ControlState, message: Submit | SubmitSeries, job: Job, now_ms: int, outcome: Outcome
 ) -> None:
-    if _is_plain(state, message, now_ms):
+    """Accept a submission. `job` is its job, or the template of the series, after the checks."""
+    if isinstance(message, Submit):
+        _accept_job(state, message, job, now_ms, outcome)
+    elif _is_plain(state, message, now_ms):
         _accept_plain_series(state, message, _stamped(state, job, now_ms), now_ms, outcome)
-        return
-    for one in message.each():
-        own = replace(job, name=one.job.name, command=one.job.command)
-        _accept(state, one, own, now_ms, outcome)
+    else:
+        for one in message.each():
+            own = replace(job, name=one.job.name, command=one.job.command)
+            _accept_job(state, one, own, now_ms, outcome)
 
 
-def _accept(state: ControlState, message: Submit, job: Job, now_ms: int, outcome: Outcome) -> None:
+def _accept_job(
+    state: ControlState, message: Submit, job: Job, now_ms: int, outcome: Outcome
+) -> None:
     job = _stamped(state, job, now_ms)
     state.next_number += 1
     state.count_queued(job, job.task_count)
@@ -228,7 +222,11 @@ def _accept(state: ControlState, message: Submit, job: Job, now_ms: int, outcome
     if not state.cluster.index.by_id:
         state.unplaced[job.id] = None
     elif message.launch is not None and message.launch.runner not in EVERYWHERE:
-        _wait_for_runner(state, record)
+        # A job that lacks only its runner waits, since that can be installed.
+        missing = why_never(state, job)
+        if missing is not None:
+            state.unplaced[job.id] = None
+            record.wait_on(NO_NODE, missing)
     outcome.jobs.append(job)
     if message.environment is not None:
         outcome.writes.append(message.environment)
@@ -305,14 +303,6 @@ def cautions(state: ControlState, asked: Job, job: Job) -> Iterator[str]:
                 f"{display_name(dependency.job_id)} ended as {end.state.value}, so "
                 f"{dependency.kind.value} can never be met and the job would end at once"
             )
-
-
-def _wait_for_runner(state: ControlState, record: JobRecord) -> None:
-    """Let a job wait that lacks only its runner, since that can be installed."""
-    reason = why_never(state, record.job)
-    if reason is not None:
-        state.unplaced[record.job.id] = None
-        record.wait_on(NO_NODE, reason)
 
 
 def check_room(state: ControlState, tasks: int) -> None:

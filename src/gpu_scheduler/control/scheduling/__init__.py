@@ -1,1 +1,4 @@
-"""Running the engine: the cycle, stored reservations, advance reservations, forecast audit."""
+"""The scheduling cycle, which applies the engine's plan, and advance reservations.
+
+Decisions are not made here but in `engine`.
+"""
