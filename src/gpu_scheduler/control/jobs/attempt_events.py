@@ -37,6 +37,7 @@ from gpu_scheduler.ledger.usage import interval_of
 from gpu_scheduler.model.job import Job, JobState, display_name
 from gpu_scheduler.model.launch import PROLOG
 from gpu_scheduler.model.measurements import AttemptMeasure
+from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import Restart, Service
 from gpu_scheduler.model.snapshot import Running

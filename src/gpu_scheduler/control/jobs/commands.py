@@ -39,6 +39,7 @@ from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Dependency, Job, JobState, check_tasks_exist, display_name
 from gpu_scheduler.model.reasons import Reason, ReasonCode
+from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.rows import Removed
 
 

@@ -18,7 +18,7 @@ from gpu_scheduler.model.job import ENDED, Dependency, DependencyKind, Job, JobS
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import ENDLESS_MS
 from gpu_scheduler.model.snapshot import Waiting
-from gpu_scheduler.store.rows import EstimateRow, RemovedEstimate, TaskRow
+from gpu_scheduler.store.rows import EstimateRow, Removed, TaskRow
 
 PREEMPTED = "preempted"
 CANCELLED = "cancelled"
@@ -201,7 +201,7 @@ def note_estimates(
 def withdraw_estimate(state: ControlState, job_id: str, outcome: Outcome) -> None:
     """Delete the start estimate of a job that was changed or has ended."""
     if state.estimates.pop(job_id, None) is not None:
-        outcome.writes.append(RemovedEstimate(job_id))
+        outcome.writes.append(Removed(EstimateRow, job_id))
 
 
 def finish(state: ControlState, record: JobRecord, now_ms: int, outcome: Outcome) -> None:
