@@ -12,12 +12,15 @@ from gpu_scheduler.model.utc import format_utc
 
 
 class ReasonCode(StrEnum):
-    """Why a job waits, is rejected or ended; each code has one sentence in `SENTENCES`."""
+    """Why a job waits, is rejected or ended; each code has one sentence in `SENTENCES`.
+
+    `WINDOW` and `WINDOW_AHEAD` are advance reservations that have begun, or are about to.
+    """
 
     RESOURCES = "resources"
     RESERVED = "reserved"
-    ADVANCE_RESERVATION = "window"
-    ADVANCE_RESERVATION_AHEAD = "window_ahead"
+    WINDOW = "window"
+    WINDOW_AHEAD = "window_ahead"
     BEHIND = "behind"
     QUOTA = "quota"
     USER_LIMIT = "user_limit"
@@ -102,10 +105,8 @@ class _Shown(dict[str, str | int]):
 SENTENCES = {
     ReasonCode.RESOURCES: "waiting for {needs}; {found}",
     ReasonCode.RESERVED: "starting now would push back the reservation of job {job}",
-    ReasonCode.ADVANCE_RESERVATION: (
-        "{gpus} GPUs are reserved for {owner} until {until_ms} ({reservation})"
-    ),
-    ReasonCode.ADVANCE_RESERVATION_AHEAD: (
+    ReasonCode.WINDOW: "{gpus} GPUs are reserved for {owner} until {until_ms} ({reservation})",
+    ReasonCode.WINDOW_AHEAD: (
         "{gpus} GPUs are reserved for {owner} from {from_ms} until {until_ms} ({reservation}), "
         "and the job may not be over by then; a shorter --time helps"
     ),

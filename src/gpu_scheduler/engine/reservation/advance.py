@@ -84,8 +84,8 @@ class ExclusionRule:
                 ("until_ms", reservation.end_ms),
             )
             if at_ms < reservation.start_ms:
-                return Reason(ReasonCode.ADVANCE_RESERVATION_AHEAD, data)
-            return Reason(ReasonCode.ADVANCE_RESERVATION, data)
+                return Reason(ReasonCode.WINDOW_AHEAD, data)
+            return Reason(ReasonCode.WINDOW, data)
         return Reason(ReasonCode.RESOURCES)
 
     def _closing(self, at_ms: int | None) -> Iterator[tuple[AdvanceReservation, Masks]]:
