@@ -29,7 +29,7 @@ export UV_SYSTEM_CERTS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-all soak pytest parts test-coverage lint fmt bench build docker-build proto pins clean
+.PHONY: help venv demo test test-all soak pytest parts test-coverage lint fmt bench build docker-build proto pins kubernetes-lab clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,11 @@ proto: $(READY) ## write the Python form of src/gpu_scheduler/wire/*.proto anew
 # UPGRADE=1 takes the newest versions; without it only what pyproject.toml changed moves.
 pins: $(UV_READY) ## rewrite requirements/*.txt from pyproject.toml (UPGRADE=1: newest versions)
 	UV=$(BIN)/uv UPGRADE=$(UPGRADE) sh requirements/pin.sh
+
+# About 12 minutes of one core, once for each version; LAB_ARGS="--jobs 1" leaves the other cores alone.
+LAB_ARGS ?=
+kubernetes-lab: $(READY) ## build a real Kubernetes for tests into the user's cache (needs Go)
+	$(BIN)/python -m tests.kubernetes.lab build $(LAB_ARGS)
 
 clean: ## remove all that was made, the environment too
 	rm -rf $(VENV) build dist htmlcov .coverage .coverage.*

@@ -1,0 +1,300 @@
+"""etcd, kube-apiserver and kube-controller-manager on free ports of the loopback, without root.
+
+RBAC is on, every identity has a client certificate, and the audit log holds each write that a
+scheduler makes, with its body. `stop` kills our own processes by SIGKILL: a graceful stop takes
+5 s and tests need nothing of what it saves.
+"""
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests.kubernetes.lab.build import Lab
+from tests.kubernetes.lab.certificates import Authority, write_key
+from tests.ports import lasting_port
+
+START_S = 120.0
+PR_SET_PDEATHSIG = 1
+
+AUDIT_POLICY = """\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+  - level: None
+    verbs: [get, list, watch]
+  - level: None
+    namespaces: [kube-node-lease]
+  - level: RequestResponse
+    resources:
+      - group: ""
+        resources: [pods, pods/binding, pods/eviction, pods/status, nodes]
+      - group: coordination.k8s.io
+        resources: [leases]
+      - group: resource.k8s.io
+      - group: gpu.scheduling
+  - level: Metadata
+"""
+
+
+class ControlPlane:
+    """One control plane in a directory of its own."""
+
+    def __init__(
+        self,
+        lab: Lab,
+        *,
+        directory: Path | None = None,
+        dies_with_us: bool = True,
+        api_server_flags: Sequence[str] = (),
+    ) -> None:
+        """Without a directory it makes one and removes it at the end."""
+        self.lab = lab
+        self._is_temporary = directory is None
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="tgpu-kubernetes-"))
+        self._dies_with_us = dies_with_us
+        self._api_server_flags = api_server_flags
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.authority = Authority(self.directory)
+        self._etcd_url = f"http://127.0.0.1:{lasting_port()}"
+        self._port = lasting_port()
+        self.url = f"https://127.0.0.1:{self._port}"
+        self.audit_log = self.directory / "audit.log"
+        self.kubeconfig = self.kubeconfig_of("admin", ["system:masters"])
+        self._tls = ssl.create_default_context(cafile=str(self.authority.certificate))
+        self._tls.load_cert_chain(self.directory / "admin.crt", self.directory / "admin.key")
+
+    # --- running
+
+    def start(self, *, controllers: bool = True) -> None:
+        """Start it and wait until the API server is ready, and the default account exists."""
+        service_keys = write_key(self.directory / "sa.key", ec.generate_private_key(ec.SECP256R1()))
+        self.start_etcd()
+        self.start_api_server(service_keys)
+        if controllers:
+            self.start_controller_manager(service_keys)
+
+    def start_etcd(self) -> None:
+        peer = f"http://127.0.0.1:{lasting_port()}"
+        self.spawn(
+            "etcd",
+            f"--data-dir={self.directory / 'etcd'}",
+            f"--listen-client-urls={self._etcd_url}",
+            f"--advertise-client-urls={self._etcd_url}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            "--unsafe-no-fsync",
+            "--log-level=warn",
+        )
+
+    def start_api_server(self, service_keys: Path | None = None) -> None:
+        """Start it, also again after a kill; then the former flags and port are used."""
+        keys = service_keys or self.directory / "sa.key"
+        certificate, key = (
+            self.directory / "kube-apiserver.crt",
+            self.directory / "kube-apiserver.key",
+        )
+        if not certificate.exists():
+            self.authority.sign_server("kube-apiserver", ["127.0.0.1", "localhost"])
+        policy = self.directory / "audit-policy.yaml"
+        policy.write_text(AUDIT_POLICY, encoding="utf-8")
+        self.spawn(
+            "kube-apiserver",
+            f"--etcd-servers={self._etcd_url}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            f"--secure-port={self._port}",
+            f"--tls-cert-file={certificate}",
+            f"--tls-private-key-file={key}",
+            f"--client-ca-file={self.authority.certificate}",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={keys}",
+            f"--service-account-signing-key-file={keys}",
+            f"--audit-log-path={self.audit_log}",
+            f"--audit-policy-file={policy}",
+            "--audit-log-mode=blocking-strict",
+            "--endpoint-reconciler-type=none",
+            "--service-cluster-ip-range=10.96.0.0/24",
+            "--allow-privileged=true",
+            "--profiling=false",
+            *self._api_server_flags,
+        )
+        self.wait_for("/readyz")
+
+    def start_controller_manager(self, service_keys: Path) -> None:
+        config = self.kubeconfig_of("system:kube-controller-manager")
+        self.spawn(
+            "kube-controller-manager",
+            f"--kubeconfig={config}",
+            f"--authentication-kubeconfig={config}",
+            f"--authorization-kubeconfig={config}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={lasting_port()}",
+            f"--cert-dir={self.directory}",
+            "--leader-elect=false",
+            "--use-service-account-credentials=true",
+            f"--service-account-private-key-file={service_keys}",
+            f"--root-ca-file={self.authority.certificate}",
+            f"--cluster-signing-cert-file={self.authority.certificate}",
+            f"--cluster-signing-key-file={self.authority.key}",
+            "--node-monitor-period=2s",
+            "--node-monitor-grace-period=20s",
+        )
+        self.wait_for("/api/v1/namespaces/default/serviceaccounts/default")
+
+    def start_kwok(self) -> None:
+        """Let kwok run the nodes that are annotated `kwok.x-k8s.io/node: fake`."""
+        config = self.kubeconfig_of("kwok", ["system:masters"])
+        self.spawn(
+            "kwok",
+            f"--kubeconfig={config}",
+            "--manage-all-nodes=false",
+            "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
+            f"--config={self.lab.kwok_stages}",
+            "--node-lease-duration-seconds=40",
+            f"--server-address=127.0.0.1:{lasting_port()}",
+        )
+
+    def start_scheduler(self) -> None:
+        """Start kube-scheduler, the reference for what a node may run."""
+        config = self.kubeconfig_of("system:kube-scheduler")
+        self.spawn(
+            "kube-scheduler",
+            f"--kubeconfig={config}",
+            f"--authentication-kubeconfig={config}",
+            f"--authorization-kubeconfig={config}",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={lasting_port()}",
+        )
+
+    def spawn(self, program: str, *flags: str) -> None:
+        with (self.directory / f"{program}.log").open("ab") as log:
+            self.processes[program] = subprocess.Popen(
+                [self.lab.program(program), *flags],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=self.directory,
+                start_new_session=True,
+                preexec_fn=_die_with_parent if self._dies_with_us else None,  # noqa: PLW1509
+            )
+
+    def kill(self, program: str) -> None:
+        """End one of our processes at once."""
+        process = self.processes.pop(program)
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def stop(self) -> None:
+        for program in reversed(list(self.processes)):
+            self.kill(program)
+        if self._is_temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    # --- talking to it
+
+    def kubeconfig_of(self, user: str, groups: Sequence[str] = ()) -> Path:
+        """A kubeconfig for a user, who exists by the certificate in it."""
+        certificate, key = self.authority.sign_user(user, groups)
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "lab",
+            "clusters": [
+                {
+                    "name": "lab",
+                    "cluster": {
+                        "server": self.url,
+                        "certificate-authority": str(self.authority.certificate),
+                    },
+                }
+            ],
+            "users": [
+                {
+                    "name": user,
+                    "user": {"client-certificate": str(certificate), "client-key": str(key)},
+                }
+            ],
+            "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": user}}],
+        }
+        path = certificate.with_suffix(".kubeconfig")
+        path.write_text(json.dumps(config), encoding="utf-8")
+        return path
+
+    def get(self, path: str) -> Any:
+        """Read a path as the administrator."""
+        with urllib.request.urlopen(self.url + path, context=self._tls, timeout=5) as answer:
+            text = answer.read()
+        return json.loads(text) if text[:1] in (b"{", b"[") else text.decode()
+
+    def kubectl(self, *arguments: str, stdin: str = "", check: bool = True) -> str:
+        """Run kubectl as the administrator; returns what it printed, errors too."""
+        done = subprocess.run(
+            [self.lab.program("kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments],
+            input=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"HOME": str(self.directory)},
+            text=True,
+            check=False,
+        )
+        if check and done.returncode:
+            raise AssertionError(f"kubectl {' '.join(arguments)}: {done.stdout}")
+        return done.stdout
+
+    def wait_for(self, path: str) -> None:
+        """Until the API server answers it with 200."""
+        end = time.monotonic() + START_S
+        while True:
+            try:
+                self.get(path)
+            except (OSError, urllib.error.URLError) as error:
+                ended = [name for name, one in self.processes.items() if one.poll() is not None]
+                if ended or time.monotonic() > end:
+                    raise RuntimeError(self._report(path, ended)) from error
+                time.sleep(0.05)
+            else:
+                return
+
+    def _report(self, path: str, ended: list[str]) -> str:
+        program = (ended or list(self.processes))[-1]
+        log = (self.directory / f"{program}.log").read_text(errors="replace")[-2000:]
+        return f"no answer to {path}; ended: {ended or 'none'}; end of {program}.log:\n{log}"
+
+
+def kwok_node(name: str, *, gpus: int = 8, labels: dict[str, str] | None = None) -> dict[str, Any]:
+    """The manifest of a node that kwok runs."""
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "annotations": {"kwok.x-k8s.io/node": "fake"},
+            "labels": {"type": "kwok", "kubernetes.io/hostname": name, **(labels or {})},
+        },
+        "status": {"allocatable": amounts, "capacity": amounts},
+    }
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
