@@ -1,0 +1,483 @@
+"""Operations on objects of the Kubernetes API, typed, with errors that say what is known.
+
+Reads are repeated after any failure that may pass. Writes are repeated only if the API server
+certainly did not carry them out (no connection, 429), or if repeating cannot do harm (server-side
+apply, Binding of one uid). Any other write without an answer raises `OutcomeUnknown`: the caller
+reads the object and decides.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from gpu_scheduler.kubernetes.client.backoff import Backoff
+from gpu_scheduler.kubernetes.client.errors import (
+    Conflict,
+    EvictionBlocked,
+    Gone,
+    KubernetesError,
+    MalformedAnswer,
+    OutcomeUnknown,
+    Status,
+    TooManyRequests,
+    Unreachable,
+    error_of_answer,
+    error_of_status,
+)
+from gpu_scheduler.kubernetes.client.transport import Answer, Query, Request, Transport
+from gpu_scheduler.kubernetes.objects import PODS, Object, ObjectT, Pod, Resource, Value
+
+DecodedT = TypeVar("DecodedT")
+
+PAGE_SIZE = 500
+MERGE_PATCH = "application/merge-patch+json"
+# JSON is YAML, and this is the media type that every server of today accepts.
+APPLY_PATCH = "application/apply-patch+yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How often and how long a request is repeated."""
+
+    attempts: int = 5
+    first_delay_seconds: float = 0.2
+    longest_delay_seconds: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which objects of a resource a list or watch covers; empty parts select everything."""
+
+    namespace: str = ""
+    labels: str = ""
+    fields: str = ""
+
+    def query(self) -> Query:
+        """As the API server reads it."""
+        given = (("labelSelector", self.labels), ("fieldSelector", self.fields))
+        return tuple((name, value) for name, value in given if value)
+
+
+EVERYTHING = Selection()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing(Generic[ObjectT]):
+    """All selected objects at one version; a watch continues from it."""
+
+    items: list[ObjectT]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchEvent(Generic[ObjectT]):
+    """A change (ADDED, MODIFIED, DELETED), or a BOOKMARK that only carries a version."""
+
+    type: str
+    resource_version: str
+    object: ObjectT | None = None
+
+
+class ApiClient:
+    """One identity's access to one API server."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        retries: Retries = Retries(),  # noqa: B008 - frozen
+        random: Random | None = None,
+        timeout_seconds: float = 30.0,
+    ) -> None:
+        """The transport is closed together with the client."""
+        self._transport = transport
+        self._retries = retries
+        self._random = random or Random()
+        self._timeout_seconds = timeout_seconds
+
+    async def __aenter__(self) -> "ApiClient":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._transport.close()
+
+    # --- reading
+
+    async def get(self, resource: Resource[ObjectT], name: str, namespace: str = "") -> ObjectT:
+        """Read one object."""
+        answer = await self._call("GET", resource.path(namespace, name), repeatable=True)
+        return _decoded(resource.decoder, answer.body, name)
+
+    async def list(
+        self,
+        resource: Resource[ObjectT],
+        selection: Selection = EVERYTHING,
+        *,
+        page_size: int = PAGE_SIZE,
+    ) -> Listing[ObjectT]:
+        """Read all selected objects, page by page, all at the version of the first page.
+
+        The read is consistent: it shows every write that was acknowledged before it began. If the
+        server has dropped that version before the last page was read, the list starts again.
+        """
+        while True:
+            try:
+                return await self._list_once(resource, selection, page_size)
+            except Gone:
+                page_size *= 2  # fewer pages, so that it ends in time
+
+    async def _list_once(
+        self, resource: Resource[ObjectT], selection: Selection, page_size: int
+    ) -> Listing[ObjectT]:
+        items: list[ObjectT] = []
+        token = ""
+        while True:
+            query = (*selection.query(), ("limit", str(page_size)))
+            if token:
+                query = (*query, ("continue", token))
+            path = resource.path(selection.namespace)
+            answer = await self._call("GET", path, query=query, repeatable=True)
+            page = _decoded(resource.list_decoder, answer.body, resource.plural)
+            items += page.items or ()
+            token = page.metadata.continue_token
+            if not token:
+                return Listing(items=items, resource_version=page.metadata.resource_version)
+
+    async def watch(
+        self,
+        resource: Resource[ObjectT],
+        selection: Selection = EVERYTHING,
+        *,
+        resource_version: str,
+        lifetime_seconds: int = 300,
+    ) -> AsyncIterator[WatchEvent[ObjectT]]:
+        """Follow changes after a version until the server ends the watch.
+
+        Raises `Gone` if the version is too old, and `OutcomeUnknown` if the connection is lost.
+        """
+        request = Request(
+            method="GET",
+            path=resource.path(selection.namespace),
+            query=(
+                *selection.query(),
+                ("watch", "true"),
+                ("allowWatchBookmarks", "true"),
+                ("resourceVersion", resource_version),
+                ("timeoutSeconds", str(lifetime_seconds)),
+            ),
+            timeout_seconds=self._timeout_seconds,
+        )
+        what = f"watch {resource.plural}"
+        async with self._transport.stream(request) as stream:
+            if stream.status != 200:
+                body = b"".join([chunk async for chunk in stream.chunks])
+                raise error_of_answer(what, stream.status, stream.headers, body)
+            async for line in _lines(stream.chunks):
+                yield _watch_event(resource, line, what)
+
+    # --- writing
+
+    async def create(
+        self,
+        resource: Resource[ObjectT],
+        content: ObjectT | Mapping[str, Any],
+        namespace: str = "",
+    ) -> ObjectT:
+        """Create an object; raises `AlreadyExists` if the name is taken."""
+        body = _manifest(resource, content)
+        namespace = namespace or body.get("metadata", {}).get("namespace", "")
+        answer = await self._call("POST", resource.path(namespace), body=body)
+        return _decoded(resource.decoder, answer.body, resource.kind)
+
+    async def replace(
+        self, resource: Resource[ObjectT], content: ObjectT, *, subresource: str = ""
+    ) -> ObjectT:
+        """Replace an object that was read before; raises `Conflict` if it has changed since."""
+        if resource.is_partial:
+            raise ValueError(f"{resource.kind} is read in part; replacing it would delete fields")
+        if not content.metadata.resource_version:
+            raise ValueError(f"{resource.kind} {content.metadata.name!r} has no resourceVersion")
+        namespace, name = content.key
+        path = resource.path(namespace, name, subresource)
+        answer = await self._call("PUT", path, body=_manifest(resource, content))
+        return _decoded(resource.decoder, answer.body, name)
+
+    async def patch(
+        self,
+        resource: Resource[ObjectT],
+        name: str,
+        changes: Mapping[str, Any],
+        namespace: str = "",
+        *,
+        subresource: str = "",
+    ) -> ObjectT:
+        """Merge changes into an object; None deletes a field.
+
+        With `metadata.resourceVersion` in the changes it raises `Conflict` if the object changed.
+        """
+        path = resource.path(namespace, name, subresource)
+        answer = await self._call("PATCH", path, body=changes, content_type=MERGE_PATCH)
+        return _decoded(resource.decoder, answer.body, name)
+
+    async def apply(
+        self,
+        resource: Resource[ObjectT],
+        name: str,
+        content: Mapping[str, Any],
+        namespace: str = "",
+        *,
+        field_manager: str,
+        force: bool = False,
+        subresource: str = "",
+    ) -> ObjectT:
+        """Own these fields (server-side apply); creates the object if it does not exist.
+
+        Fields that this manager applied before and leaves out now are removed. Raises `Conflict` if
+        another manager owns a field with another value, unless `force` takes it over.
+        """
+        identity = {"apiVersion": resource.api_version, "kind": resource.kind}
+        metadata = {**content.get("metadata", {}), "name": name}
+        body = {**content, **identity, "metadata": metadata}
+        answer = await self._call(
+            "PATCH",
+            resource.path(namespace, name, subresource),
+            query=(("fieldManager", field_manager), ("force", "true" if force else "false")),
+            body=body,
+            content_type=APPLY_PATCH,
+            repeatable=True,
+        )
+        return _decoded(resource.decoder, answer.body, name)
+
+    async def delete(
+        self,
+        resource: Resource[ObjectT],
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        grace_seconds: int | None = None,
+        propagation: str = "",
+    ) -> None:
+        """Delete an object; with `uid` or `resource_version` only this one (else `Conflict`).
+
+        An object with finalizers, or a pod on a node, exists until those are done.
+        """
+        options = _delete_options(uid, resource_version, grace_seconds, propagation)
+        await self._call("DELETE", resource.path(namespace, name), body=options)
+
+    async def evict(
+        self, name: str, namespace: str, *, uid: str = "", grace_seconds: int | None = None
+    ) -> None:
+        """Evict a pod; raises `EvictionBlocked` while a disruption budget forbids it.
+
+        The client does not wait for the budget: the caller may prefer another victim.
+        """
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": _delete_options(uid, "", grace_seconds, ""),
+        }
+        await self._call("POST", PODS.path(namespace, name, "eviction"), body=body)
+
+    async def bind(
+        self,
+        name: str,
+        namespace: str,
+        *,
+        uid: str,
+        node: str,
+        annotations: Mapping[str, str] | None = None,
+        resource_version: str = "",
+    ) -> None:
+        """Assign a pod to a node, with these annotations in the same write.
+
+        Raises `Conflict` if the pod is assigned, gated, being deleted, or not the one of `uid` (and
+        `resource_version`). If an answer was lost, the pod is read to learn whether we were heard.
+        """
+        metadata: dict[str, Any] = {"name": name, "namespace": namespace, "uid": uid}
+        if resource_version:
+            metadata["resourceVersion"] = resource_version
+        if annotations:
+            metadata["annotations"] = dict(annotations)
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": metadata,
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        backoff = self._backoff()
+        was_lost = False
+        while True:
+            try:
+                await self._call("POST", PODS.path(namespace, name, "binding"), body=body)
+            except Conflict:
+                if was_lost and _is_bound(
+                    await self.get(PODS, name, namespace), uid, node, annotations
+                ):
+                    return
+                raise
+            except OutcomeUnknown:
+                # Safe to repeat: the API server assigns a uid once and answers 409 afterwards.
+                was_lost = True
+                delay = backoff.next_delay()
+                if backoff.failures >= self._retries.attempts:
+                    raise
+                await asyncio.sleep(delay)
+            else:
+                return
+
+    # --- sending
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query = (),
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+        repeatable: bool = False,
+    ) -> Answer:
+        """Send a request, again after failures that may pass, and return the successful answer."""
+        request = Request(
+            method=method,
+            path=path,
+            query=query,
+            body=b"" if body is None else msgspec.json.encode(body),
+            content_type=content_type,
+            timeout_seconds=self._timeout_seconds,
+        )
+        backoff = self._backoff()
+        while True:
+            try:
+                answer = await self._transport.send(request)
+                if answer.status < 300:
+                    return answer
+                raise error_of_answer(str(request), answer.status, answer.headers, answer.body)
+            except KubernetesError as error:
+                if not _may_repeat(error, repeatable):
+                    raise
+                delay = backoff.next_delay()
+                if backoff.failures >= self._retries.attempts:
+                    raise
+                if isinstance(error, TooManyRequests | OutcomeUnknown):
+                    delay += error.retry_after_seconds or 0.0
+            await asyncio.sleep(delay)
+
+    def _backoff(self) -> Backoff:
+        return Backoff(
+            first_seconds=self._retries.first_delay_seconds,
+            longest_seconds=self._retries.longest_delay_seconds,
+            random=self._random,
+        )
+
+
+def _may_repeat(error: KubernetesError, repeatable: bool) -> bool:
+    match error:
+        case EvictionBlocked():
+            return False
+        case Unreachable() | TooManyRequests():
+            return True
+        case OutcomeUnknown():
+            return repeatable
+        case _:
+            return False
+
+
+def _manifest(resource: Resource[ObjectT], content: ObjectT | Mapping[str, Any]) -> dict[str, Any]:
+    given = msgspec.to_builtins(content) if isinstance(content, Object) else content
+    return {**given, "apiVersion": resource.api_version, "kind": resource.kind}
+
+
+def _delete_options(
+    uid: str, resource_version: str, grace_seconds: int | None, propagation: str
+) -> dict[str, Any]:
+    preconditions = {
+        name: value
+        for name, value in (("uid", uid), ("resourceVersion", resource_version))
+        if value
+    }
+    options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+    if preconditions:
+        options["preconditions"] = preconditions
+    if grace_seconds is not None:
+        options["gracePeriodSeconds"] = grace_seconds
+    if propagation:
+        options["propagationPolicy"] = propagation
+    return options
+
+
+def _is_bound(pod: Pod, uid: str, node: str, annotations: Mapping[str, str] | None) -> bool:
+    """Whether this pod has what our Binding wrote."""
+    return (
+        pod.metadata.uid == uid
+        and pod.spec.node_name == node
+        and (annotations or {}).items() <= pod.metadata.annotations.items()
+    )
+
+
+def _decoded(decoder: "msgspec.json.Decoder[DecodedT]", body: bytes, what: str) -> DecodedT:
+    try:
+        return decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise MalformedAnswer(f"{what}: {error}") from error
+
+
+# --- watches
+
+
+class _RawEvent(msgspec.Struct, frozen=True):
+    type: str
+    object: msgspec.Raw
+
+
+class _Versioned(Value, frozen=True, kw_only=True):
+    class _Meta(Value, frozen=True, kw_only=True):
+        resource_version: str = ""
+
+    metadata: _Meta = _Meta()
+
+
+_RAW_EVENTS = msgspec.json.Decoder(_RawEvent)
+_VERSIONED = msgspec.json.Decoder(_Versioned)
+_STATUSES = msgspec.json.Decoder(Status)
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Split into lines; an unfinished line is kept in parts, so that long ones cost no copies."""
+    parts: list[bytes] = []
+    async for chunk in chunks:
+        first, *others = chunk.split(b"\n")
+        parts.append(first)
+        for other in others:
+            line = b"".join(parts)
+            if line:
+                yield line
+            parts = [other]
+
+
+def _watch_event(resource: Resource[ObjectT], line: bytes, what: str) -> WatchEvent[ObjectT]:
+    try:
+        event = _RAW_EVENTS.decode(line)
+        if event.type == "ERROR":
+            status = _STATUSES.decode(event.object)
+            raise error_of_status(what, status.code or 500, status)
+        if event.type == "BOOKMARK":
+            version = _VERSIONED.decode(event.object).metadata.resource_version
+            return WatchEvent(type=event.type, resource_version=version)
+        found = resource.decoder.decode(event.object)
+    except msgspec.DecodeError as error:
+        raise MalformedAnswer(f"{what}: {error}") from error
+    return WatchEvent(
+        type=event.type, resource_version=found.metadata.resource_version, object=found
+    )
