@@ -7,7 +7,7 @@ reads the object and decides.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Generic, TypeVar
@@ -158,7 +158,7 @@ class ApiClient:
         *,
         resource_version: str,
         lifetime_seconds: int = 300,
-    ) -> AsyncIterator[WatchEvent[ObjectT]]:
+    ) -> AsyncGenerator[WatchEvent[ObjectT], None]:
         """Follow changes after a version until the server ends the watch.
 
         Raises `Gone` if the version is too old, and `OutcomeUnknown` if the connection is lost.
