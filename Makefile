@@ -29,7 +29,7 @@ export UV_SYSTEM_CERTS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-all soak pytest parts test-coverage lint fmt bench build docker-build proto pins kubernetes-lab clean
+.PHONY: help venv demo test test-all soak pytest parts test-coverage lint fmt bench build docker-build proto crds pins kubernetes-lab clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ docker-build: build ## images of server and agent (DOCKER=podman builds without 
 
 proto: $(READY) ## write the Python form of src/gpu_scheduler/wire/*.proto anew
 	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/gpu_scheduler/wire/*.proto
+
+crds: $(READY) ## write the CustomResourceDefinitions in charts/gpu-scheduler/crds anew
+	$(BIN)/python -m gpu_scheduler.kubernetes.crds charts/gpu-scheduler/crds
 
 # UPGRADE=1 takes the newest versions; without it only what pyproject.toml changed moves.
 pins: $(UV_READY) ## rewrite requirements/*.txt from pyproject.toml (UPGRADE=1: newest versions)

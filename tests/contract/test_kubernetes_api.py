@@ -74,7 +74,7 @@ Scenario = Callable[[Cluster], Coroutine[Any, Any, None]]
 Play = Callable[[Scenario], None]
 
 
-@pytest.fixture(params=["fake", "kube-apiserver"])
+@pytest.fixture(params=["fake", pytest.param("kube-apiserver", marks=pytest.mark.slow)])
 def play(request: pytest.FixtureRequest) -> Play:
     """Runs a scenario against an API server."""
     if request.param == "fake":
