@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.live import cpu_seconds_of, wait_until
 from gpu_scheduler.client.client import Client
-from tests.cluster import kill_all_that_name
+from tests.cluster import kill_all_naming
 from tests.postgres import URL_VARIABLE, Postgres, a_server
 
 DURABLE = {"fsync": "on", "full_page_writes": "on"}
@@ -86,7 +86,7 @@ class LiveCluster:
             if child is not None:
                 child.kill()
                 child.wait()
-        kill_all_that_name(self.directory)
+        kill_all_naming(self.directory)
 
     def _tgpu(self, *words: str) -> Child:
         with (self.directory / "out.log").open("ab") as log:

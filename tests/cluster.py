@@ -223,12 +223,12 @@ class Cluster:
         for part in (*self.agents.values(), self.server):
             if part.process is not None and part.process.poll() is None:
                 part.kill()
-        while kill_all_that_name(self.directory):
+        while kill_all_naming(self.directory):
             time.sleep(LOOK_AGAIN_S)
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def kill_all_that_name(directory: Path) -> int:
+def kill_all_naming(directory: Path) -> int:
     """SIGKILL every process that names the directory; returns their number."""
     killed = 0
     for entry in Path("/proc").iterdir():

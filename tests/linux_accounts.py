@@ -19,7 +19,7 @@ WHY_NOT = "needs root, useradd and curl, to make users and to be them"
 
 
 @dataclass(frozen=True)
-class Person:
+class LinuxAccount:
     """An account that can run programs and call a server over its socket."""
 
     name: str
@@ -43,9 +43,9 @@ class Person:
             timeout=60,
         )
 
-    def calling(self, socket: str) -> "Person":
+    def calling(self, socket: str) -> "LinuxAccount":
         """The same account as a client of this server."""
-        return Person(self.name, self.uid, self.gid, self.home, socket)
+        return LinuxAccount(self.name, self.uid, self.gid, self.home, socket)
 
     def call(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
@@ -72,12 +72,14 @@ class Person:
 
 
 @contextmanager
-def some_people(*names: str, groups: dict[str, list[str]] | None = None) -> Iterator[list[Person]]:
+def some_accounts(
+    *names: str, groups: dict[str, list[str]] | None = None
+) -> Iterator[list[LinuxAccount]]:
     """Accounts with these names (made unique) in these groups; removed with their processes."""
     mark = f"{os.getpid() % 100_000}"
     homes = Path(tempfile.mkdtemp(prefix="tgpu-homes-"))
     homes.chmod(0o755)
-    made: list[Person] = []
+    made: list[LinuxAccount] = []
     made_groups: list[str] = []
     try:
         for group in groups or {}:
@@ -94,7 +96,7 @@ def some_people(*names: str, groups: dict[str, list[str]] | None = None) -> Iter
             entry = pwd.getpwnam(full)
             home.mkdir(mode=0o700)
             os.chown(home, entry.pw_uid, entry.pw_gid)
-            made.append(Person(full, entry.pw_uid, entry.pw_gid, home))
+            made.append(LinuxAccount(full, entry.pw_uid, entry.pw_gid, home))
         yield made
     finally:
         for person in made:

@@ -85,7 +85,7 @@ class RealServer:
         return Client(self.state_dir)
 
 
-def end_what_is_left(state_dir: str) -> None:
+def kill_leftovers(state_dir: str) -> None:
     """Kill every process that names the directory, which is private to one test file."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
@@ -105,7 +105,7 @@ def a_state_dir() -> Iterator[str]:
     try:
         yield state_dir
     finally:
-        end_what_is_left(state_dir)
+        kill_leftovers(state_dir)
         shutil.rmtree(state_dir, ignore_errors=True)
 
 

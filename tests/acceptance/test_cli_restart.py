@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.acceptance.conftest import PROGRAM, RealServer
 
 
-def killed_and_started_again(server: RealServer) -> None:
+def kill_and_restart(server: RealServer) -> None:
     pid = json.loads(Path(server.state_dir, "server.json").read_text())["pid"]
     os.kill(pid, signal.SIGKILL)
     while _lives(pid):
@@ -51,7 +51,7 @@ def test_wait_and_logs_continue_after_server_is_killed(server: RealServer, tmp_p
     assert reading.stdout is not None
     assert reading.stdout.readline() == "one\n"
     _await_connections(waiting, 2)
-    killed_and_started_again(server)
+    kill_and_restart(server)
     (tmp_path / "go").touch()
     assert waiting.communicate(timeout=60)[0] == f"{job} failed 5\n"
     assert waiting.returncode == 5

@@ -48,14 +48,14 @@ def test_down_stops_only_the_named_server(
 
 def test_up_and_down_report_json() -> None:
     with a_state_dir() as state_dir:
-        house = RealServer(state_dir)
-        where = ("--state-dir", house.state_dir)
-        told = house.json("up", "--daemon", "--simulate", "1xA100", *where)
+        own_server = RealServer(state_dir)
+        where = ("--state-dir", own_server.state_dir)
+        told = own_server.json("up", "--daemon", "--simulate", "1xA100", *where)
         log = told.pop("log")
-        assert told == facts(house)
+        assert told == facts(own_server)
         assert Path(log).is_file()
         stopped = {"pid": told["pid"], "state": told["state"], "status": "stopped"}
-        assert house.json("down", *where) == stopped
+        assert own_server.json("down", *where) == stopped
 
 
 def test_state_dir_option_takes_precedence_over_environment_variable(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.test_lost_nodes import QUICK
-from tests.cluster import Cluster, a_cluster, kill_all_that_name
+from tests.cluster import Cluster, a_cluster, kill_all_naming
 from tests.launcher_rig import is_alive
 
 MEMBER = (
@@ -50,7 +50,7 @@ def test_elastic_gang_continues_with_fewer_members_after_node_death(tmp_path: Pa
         dead = placed[2]
 
         cluster.agents[dead].kill()
-        kill_all_that_name(cluster.directory / dead)
+        kill_all_naming(cluster.directory / dead)
         cluster.until(lambda: not is_alive(first[2][0]), "its member died with it")
         cluster.wait_for_nodes(dead, state="lost")
         # It is unknown whether the member still runs, so nothing is started a second time.

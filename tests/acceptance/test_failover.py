@@ -53,7 +53,7 @@ def test_standby_serves_reads_and_forwards_writes(cluster: Servers) -> None:
     job = {"command": ["sleep", "0"], "gpu_count": 1}
     address = cluster.address(standby)
 
-    def made_and_not_read_yet() -> dict[str, Any] | None:
+    def created_and_not_read_yet() -> dict[str, Any] | None:
         status, headers, made = raw(address, "POST", "/api/v1/jobs", job)()
         assert (status, headers["x-tgpu-role"]) == (201, "leader")
         status, headers, _ = raw(address, "GET", f"/api/v1/jobs/{made['job_id']}")()
@@ -61,7 +61,7 @@ def test_standby_serves_reads_and_forwards_writes(cluster: Servers) -> None:
         return made if headers["x-tgpu-role"] == "leader" else None
 
     # The standby may have refreshed its state between the two.
-    made = cluster.until(made_and_not_read_yet, "the cluster state is older than the job")
+    made = cluster.until(created_and_not_read_yet, "the cluster state is older than the job")
     path = f"/api/v1/jobs/{made['job_id']}"
 
     def read_here() -> tuple[int, dict[str, str], Any] | None:
@@ -79,13 +79,13 @@ def test_standby_serves_reads_and_forwards_writes(cluster: Servers) -> None:
             assert next(events)["sequence"] == 1
         told = cluster.leadership(standby)
     assert (told["role"], told["leader"]) == ("standby", leader)
-    until_standing_by(cluster, leader, standby)
+    wait_for_standbys(cluster, leader, standby)
     text = cluster.tgpu("status", TGPU_SERVER=cluster.address(standby))
     assert f"leader: {leader} at {cluster.address(leader)}, term " in text
     assert f"standby: {standby}" in text
 
 
-def until_standing_by(cluster: Servers, leader: str, *names: str) -> None:
+def wait_for_standbys(cluster: Servers, leader: str, *names: str) -> None:
     """Wait until the leader lists exactly these standbys; it refreshes them at every heartbeat."""
     cluster.until(
         lambda: [one["name"] for one in cluster.leadership(leader)["standbys"]] == [*names],
@@ -235,19 +235,21 @@ def test_stopping_leader_hands_over_and_its_clients_continue() -> None:
         agent = cluster.agents["n1"]
         connections = agent.connections()
         both = cluster.address(leader, other)
-        people = [Submitter(both, Path(os.devnull), pause_s=0.0) for _ in range(6)]
-        for person in people:
-            person.start()
-        cluster.until(lambda: all(person.acknowledged for person in people), "they submit")
+        submitters = [Submitter(both, Path(os.devnull), pause_s=0.0) for _ in range(6)]
+        for submitter in submitters:
+            submitter.start()
+        cluster.until(
+            lambda: all(submitter.acknowledged for submitter in submitters), "they submit"
+        )
         said_before = len(cluster.servers[leader].log())
         cluster.servers[leader].stop()
         assert cluster.leader(other_than=leader) == other
         cluster.until(lambda: agent.connections() > connections, "the agent is at the next leader")
-        seen = {person: len(person.acknowledged) for person in people}
+        seen = {submitter: len(submitter.acknowledged) for submitter in submitters}
         cluster.until(lambda: all(len(p.acknowledged) > n for p, n in seen.items()), "they go on")
-        for person in people:
-            person.finish()
-        assert not [error for person in people for error in person.errors]
+        for submitter in submitters:
+            submitter.finish()
+        assert not [error for submitter in submitters for error in submitter.errors]
         said = cluster.servers[leader].log()[said_before:]
         assert "cannot be reached" not in said, "it did not ask itself"
 
@@ -292,7 +294,7 @@ def test_second_server_with_same_name_is_rejected_and_first_continues(
     assert f"the server name '{name}' is already used" in second.log()
     assert cluster.address(name) in second.log()
     assert cluster.leadership(name)["role"] == "leader"
-    until_standing_by(cluster, name, *(one for one in cluster.servers if one != name))
+    wait_for_standbys(cluster, name, *(one for one in cluster.servers if one != name))
     cluster.servers[name].kill()
     cluster.start(name)  # at once, because it is the same server as before
     assert "waiting to see" not in cluster.servers[name].log()
@@ -333,23 +335,23 @@ def test_rolling_restart_loses_no_job_and_no_acknowledged_request() -> None:
     with several_servers("a", "b", "c", agents=("n1", "n2")) as cluster:
         notes = cluster.directory / "notes"
         notes.touch()
-        people = [Submitter(cluster.address(), notes) for _ in range(3)]
+        submitters = [Submitter(cluster.address(), notes) for _ in range(3)]
         with cluster.client() as client:
             long = client.submit(["sh", "-c", "sleep 8; exit 7"], gpus=1)
-            for person in people:
-                person.start()
+            for submitter in submitters:
+                submitter.start()
             for name in ("a", "b", "c"):
-                before = sum(len(person.acknowledged) for person in people)
+                before = sum(len(submitter.acknowledged) for submitter in submitters)
                 cluster.servers[name].stop()
                 cluster.start(name)
                 cluster.until(
-                    lambda before=before: sum(len(p.acknowledged) for p in people) > before + 3,
+                    lambda before=before: sum(len(p.acknowledged) for p in submitters) > before + 3,
                     "submissions go on",
                 )
-            for person in people:
-                person.finish()
-            acknowledged = [one for person in people for one in person.acknowledged]
-            assert not [error for person in people for error in person.errors]
+            for submitter in submitters:
+                submitter.finish()
+            acknowledged = [one for submitter in submitters for one in submitter.acknowledged]
+            assert not [error for submitter in submitters for error in submitter.errors]
             assert client.wait(long.id, 60)["exit_code"] == 7
             living = "pending,scheduled,running,preempted"
             cluster.until(lambda: not client.page(state=living)["jobs"], "all ended")

@@ -38,14 +38,14 @@ SETTINGS = {
 }
 
 
-class Stage:
+class GangCluster:
     """A cluster of four nodes with one GPU each, and its events."""
 
     def __init__(self, cluster: Cluster, place: Path) -> None:
         self.cluster = cluster
         self.place = place
 
-    def patience(self, seconds: str) -> None:
+    def prepare_timeout(self, seconds: str) -> None:
         """Set the prepare timeout of the server, restarting it if necessary."""
         cluster = self.cluster
         process = cluster.server.process
@@ -61,7 +61,7 @@ class Stage:
         """Hold these members in their prolog until they are released."""
         (self.place / f"hold.{member}").touch()
 
-    def let_go(self, member: int) -> None:
+    def release_members(self, member: int) -> None:
         (self.place / f"hold.{member}").unlink()
 
     def wait_for_prolog(self, *members: int) -> None:
@@ -84,7 +84,7 @@ class Stage:
         found = self.place.glob(f"ran.{job}.*")
         return sorted(path.name.removeprefix(f"ran.{job}.") for path in found)
 
-    def have_met(self, job: str) -> int:
+    def members_that_met(self, job: str) -> int:
         """The number of members of the last attempt that printed the reduced sum."""
         return self.cluster.tgpu("logs", job, "--all-members").count("] sum 111 ")
 
@@ -119,7 +119,7 @@ class Stage:
         for path in self.place.iterdir():
             if path.name != "prolog":
                 path.unlink()
-        self.patience(self.cluster.environment[PATIENCE])
+        self.prepare_timeout(self.cluster.environment[PATIENCE])
         cluster = self.cluster
         for agent in cluster.agents.values():
             agent.thaw() if agent.process and agent.process.poll() is None else agent.start()
@@ -163,7 +163,7 @@ def processes_of(cluster: Cluster, job: str, member: int | None = None) -> list[
 
 
 @pytest.fixture(scope="module")
-def whole_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def whole_gang_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GangCluster]:
     place = tmp_path_factory.mktemp("stage")
     prolog = place / "prolog"
     prolog.write_text(PROLOG.format(place=place))
@@ -172,185 +172,206 @@ def whole_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         for number, name in enumerate(NODES):
             cluster.start_agent(name, "--address", f"127.0.0.{10 + number}", gpus="1xH100")
         cluster.wait_for_nodes()
-        yield Stage(cluster, place)
+        yield GangCluster(cluster, place)
 
 
 @pytest.fixture
-def stage(whole_stage: Stage) -> Stage:
-    whole_stage.whole()
-    return whole_stage
+def gang_cluster(whole_gang_cluster: GangCluster) -> GangCluster:
+    whole_gang_cluster.whole()
+    return whole_gang_cluster
 
 
-def test_gang_members_on_several_nodes_run_all_reduce(stage: Stage) -> None:
-    job = stage.submit()
-    shown = stage.until(job, "completed", "failed")
+def test_gang_members_on_several_nodes_run_all_reduce(gang_cluster: GangCluster) -> None:
+    job = gang_cluster.submit()
+    shown = gang_cluster.until(job, "completed", "failed")
     assert shown["state"] == "completed", shown
-    placed = stage.nodes(job)
+    placed = gang_cluster.nodes(job)
     hosts = [f"127.0.0.{10 + NODES.index(placed[member])}" for member in range(3)]
     for member in range(3):
-        words = stage.cluster.tgpu("logs", job, "--member", member).split(" ", 2)
+        words = gang_cluster.cluster.tgpu("logs", job, "--member", member).split(" ", 2)
         assert words[:2] == ["sum", "111"]
         assert words[2].split() == [
             *(f"RANK={member}", "WORLD_SIZE=3", "LOCAL_RANK=0", f"NODE_RANK={member}"),
             *("NNODES=3", "PET_NPROC_PER_NODE=1"),
             *(word for host in hosts for word in (host, "slots=1")),
         ]
-    together = stage.cluster.tgpu("logs", job, "--all-members").splitlines()
+    together = gang_cluster.cluster.tgpu("logs", job, "--all-members").splitlines()
     assert [line[:11] for line in together] == [f"[{rank}] sum 111" for rank in range(3)]
-    assert stage.events(job) == ["submitted", "scheduled", "prepared", "running", "completed"]
+    assert gang_cluster.events(job) == [
+        "submitted",
+        "scheduled",
+        "prepared",
+        "running",
+        "completed",
+    ]
 
 
-def test_no_gang_member_runs_before_last_node_is_prepared(stage: Stage) -> None:
-    stage.hold(2)
-    job = stage.submit()
-    stage.wait_for_prolog(0, 1, 2)
-    assert stage.state(job) == "scheduled"
-    assert "its 3 members are being prepared on " in stage.cluster.tgpu("explain", job)
-    assert stage.ran(job) == []
-    stage.let_go(2)
-    stage.until(job, "completed")
-    assert stage.ran(job) == ["1.0", "1.1", "1.2"]
+def test_no_gang_member_runs_before_last_node_is_prepared(gang_cluster: GangCluster) -> None:
+    gang_cluster.hold(2)
+    job = gang_cluster.submit()
+    gang_cluster.wait_for_prolog(0, 1, 2)
+    assert gang_cluster.state(job) == "scheduled"
+    assert "its 3 members are being prepared on " in gang_cluster.cluster.tgpu("explain", job)
+    assert gang_cluster.ran(job) == []
+    gang_cluster.release_members(2)
+    gang_cluster.until(job, "completed")
+    assert gang_cluster.ran(job) == ["1.0", "1.1", "1.2"]
 
 
-def test_gang_fails_with_node_and_cause_when_member_cannot_be_prepared(stage: Stage) -> None:
-    job, *_ = stage.submit("--chdir", str(stage.place / "nowhere")).split()
-    shown = stage.until(job, "failed")
+def test_gang_fails_with_node_and_cause_when_member_cannot_be_prepared(
+    gang_cluster: GangCluster,
+) -> None:
+    job, *_ = gang_cluster.submit("--chdir", str(gang_cluster.place / "nowhere")).split()
+    shown = gang_cluster.until(job, "failed")
     assert re.match(r"could not be started: member \d on n\d: .*nowhere", shown["reason"])
-    assert stage.ran(job) == []
+    assert gang_cluster.ran(job) == []
 
 
 def test_gang_with_failed_prolog_runs_elsewhere_and_node_is_drained(
-    stage: Stage,
+    gang_cluster: GangCluster,
 ) -> None:
-    (stage.place / "refuse.1").touch()
-    job = stage.submit()
-    shown = stage.until(job, "completed", "failed")
+    (gang_cluster.place / "refuse.1").touch()
+    job = gang_cluster.submit()
+    shown = gang_cluster.until(job, "completed", "failed")
     assert shown["state"] == "completed", shown
-    first, second = stage.attempts(job)
+    first, second = gang_cluster.attempts(job)
     node = {p["member"]: p["node"] for p in first["allocation"]}[1]
     assert first["detail"].startswith(f"member 1 on {node}: the prolog ")
     assert first["detail"].endswith("exit code 1: no licence here")
     assert node not in {p["node"] for p in second["allocation"]}
-    assert stage.ran(job) == ["2.0", "2.1", "2.2"]
-    aside = {n["id"]: n["closed"]["reason"] for n in stage.cluster.nodes() if n["closed"]}
+    assert gang_cluster.ran(job) == ["2.0", "2.1", "2.2"]
+    aside = {n["id"]: n["closed"]["reason"] for n in gang_cluster.cluster.nodes() if n["closed"]}
     assert aside == {node: f"the prolog of job {job[4:]} failed: exit code 1: no licence here"}
-    stage.cluster.tgpu("nodes", "uncordon", node)
-    stage.cluster.wait_for_nodes()
+    gang_cluster.cluster.tgpu("nodes", "uncordon", node)
+    gang_cluster.cluster.wait_for_nodes()
 
 
 def test_agent_reconnecting_during_prepare_does_not_report_gang_as_running(
-    stage: Stage,
+    gang_cluster: GangCluster,
 ) -> None:
     """Agents are killed and restarted on every node; the launchers keep their gates closed."""
-    stage.hold(1)
-    job = stage.submit()
-    stage.wait_for_prolog(0, 1, 2)
+    gang_cluster.hold(1)
+    job = gang_cluster.submit()
+    gang_cluster.wait_for_prolog(0, 1, 2)
     for member in (0, 2):
-        stage.wait_until_prepared(job, stage.nodes(job)[member])
-    agents = stage.cluster.agents.values()
+        gang_cluster.wait_until_prepared(job, gang_cluster.nodes(job)[member])
+    agents = gang_cluster.cluster.agents.values()
     before = {agent: agent.log().count('"connected"') for agent in agents}
     for agent in agents:
         agent.kill()
         agent.start()
-    stage.cluster.until(
+    gang_cluster.cluster.until(
         lambda: all(agent.log().count('"connected"') > before[agent] for agent in agents),
         "all agents are back",
     )
-    assert stage.state(job) == "scheduled"
-    assert stage.ran(job) == []
-    stage.let_go(1)
-    stage.until(job, "completed")
-    assert stage.ran(job) == ["1.0", "1.1", "1.2"]
-    assert stage.events(job) == ["submitted", "scheduled", "prepared", "running", "completed"]
+    assert gang_cluster.state(job) == "scheduled"
+    assert gang_cluster.ran(job) == []
+    gang_cluster.release_members(1)
+    gang_cluster.until(job, "completed")
+    assert gang_cluster.ran(job) == ["1.0", "1.1", "1.2"]
+    assert gang_cluster.events(job) == [
+        "submitted",
+        "scheduled",
+        "prepared",
+        "running",
+        "completed",
+    ]
 
 
-def test_gang_continues_after_server_is_killed_between_prepare_and_commit(stage: Stage) -> None:
-    stage.hold(0)
-    job = stage.submit()
-    stage.wait_for_prolog(0, 1, 2)
-    nodes = stage.nodes(job)
-    stage.cluster.server.kill()
-    stage.let_go(0)
+def test_gang_continues_after_server_is_killed_between_prepare_and_commit(
+    gang_cluster: GangCluster,
+) -> None:
+    gang_cluster.hold(0)
+    job = gang_cluster.submit()
+    gang_cluster.wait_for_prolog(0, 1, 2)
+    nodes = gang_cluster.nodes(job)
+    gang_cluster.cluster.server.kill()
+    gang_cluster.release_members(0)
     for node in nodes.values():
-        stage.wait_until_prepared(job, node)
-    assert stage.ran(job) == []
-    stage.cluster.start_server()
-    stage.until(job, "completed")
-    assert stage.ran(job) == ["1.0", "1.1", "1.2"]
+        gang_cluster.wait_until_prepared(job, node)
+    assert gang_cluster.ran(job) == []
+    gang_cluster.cluster.start_server()
+    gang_cluster.until(job, "completed")
+    assert gang_cluster.ran(job) == ["1.0", "1.1", "1.2"]
 
 
-def test_whole_gang_restarts_when_one_member_dies(stage: Stage) -> None:
-    job = stage.submit("--retries", 1, STAY="1")
-    stage.until(job, "running")
+def test_whole_gang_restarts_when_one_member_dies(gang_cluster: GangCluster) -> None:
+    job = gang_cluster.submit("--retries", 1, STAY="1")
+    gang_cluster.until(job, "running")
     # A member that dies before the rendezvous ends the others, which may have recorded nothing.
-    stage.cluster.until(lambda: stage.have_met(job) == 3, "all members have met")
-    os.kill(processes_of(stage.cluster, job, 1)[0], 9)
-    stage.cluster.until(lambda: len(stage.attempts(job)) == 2, "it is tried again")
-    first = stage.attempts(job)[0]
+    gang_cluster.cluster.until(
+        lambda: gang_cluster.members_that_met(job) == 3, "all members have met"
+    )
+    os.kill(processes_of(gang_cluster.cluster, job, 1)[0], 9)
+    gang_cluster.cluster.until(lambda: len(gang_cluster.attempts(job)) == 2, "it is tried again")
+    first = gang_cluster.attempts(job)[0]
     assert first["detail"].startswith("member 1 on ")
-    stage.cluster.until(lambda: len(stage.ran(job)) == 6, "all members run again")
-    stage.until(job, "running")
-    stage.cluster.tgpu("cancel", job)
-    stage.until(job, "cancelled")
-    assert processes_of(stage.cluster, job) == []
+    gang_cluster.cluster.until(lambda: len(gang_cluster.ran(job)) == 6, "all members run again")
+    gang_cluster.until(job, "running")
+    gang_cluster.cluster.tgpu("cancel", job)
+    gang_cluster.until(job, "cancelled")
+    assert processes_of(gang_cluster.cluster, job) == []
 
 
-def test_gang_cancelled_during_prepare_never_runs(stage: Stage) -> None:
-    stage.hold(2)
-    job = stage.submit()
-    stage.wait_for_prolog(0, 1, 2)
-    stage.cluster.tgpu("cancel", job)
-    stage.let_go(2)
-    stage.until(job, "cancelled")
-    assert stage.ran(job) == []
+def test_gang_cancelled_during_prepare_never_runs(gang_cluster: GangCluster) -> None:
+    gang_cluster.hold(2)
+    job = gang_cluster.submit()
+    gang_cluster.wait_for_prolog(0, 1, 2)
+    gang_cluster.cluster.tgpu("cancel", job)
+    gang_cluster.release_members(2)
+    gang_cluster.until(job, "cancelled")
+    assert gang_cluster.ran(job) == []
 
 
 @pytest.mark.slow
 def test_agent_killed_during_prepare_costs_one_attempt_that_never_ran(
-    stage: Stage,
+    gang_cluster: GangCluster,
 ) -> None:
-    stage.patience(SHORT)
-    stage.cluster.wait_for_nodes()
-    stage.hold(2)
-    job = stage.submit()
-    stage.wait_for_prolog(2)
-    node = stage.nodes(job)[2]
-    stage.cluster.agents[node].kill()
-    stage.cluster.until(lambda: len(stage.attempts(job)) > 1, "the gang is tried again")
-    stage.let_go(2)  # its launcher continues to prepare what will not be committed
-    stage.until(job, "completed")
-    last = len(stage.attempts(job))
-    assert stage.ran(job) == [f"{last}.{member}" for member in range(3)]
-    first = stage.attempts(job)[0]
+    gang_cluster.prepare_timeout(SHORT)
+    gang_cluster.cluster.wait_for_nodes()
+    gang_cluster.hold(2)
+    job = gang_cluster.submit()
+    gang_cluster.wait_for_prolog(2)
+    node = gang_cluster.nodes(job)[2]
+    gang_cluster.cluster.agents[node].kill()
+    gang_cluster.cluster.until(
+        lambda: len(gang_cluster.attempts(job)) > 1, "the gang is tried again"
+    )
+    gang_cluster.release_members(2)  # its launcher continues to prepare what will not be committed
+    gang_cluster.until(job, "completed")
+    last = len(gang_cluster.attempts(job))
+    assert gang_cluster.ran(job) == [f"{last}.{member}" for member in range(3)]
+    first = gang_cluster.attempts(job)[0]
     late = f"member 2 on {node} was not prepared within {SHORT} s, and its node does not answer"
     assert late in first["detail"]
-    stage.cluster.agents[node].start()
-    stage.cluster.wait_for_nodes(node)
-    stage.cluster.until(
-        lambda: not asked(stage.cluster, node, "held")["held"], "what was prepared is forgotten"
+    gang_cluster.cluster.agents[node].start()
+    gang_cluster.cluster.wait_for_nodes(node)
+    gang_cluster.cluster.until(
+        lambda: not asked(gang_cluster.cluster, node, "held")["held"],
+        "what was prepared is forgotten",
     )
-    assert stage.ran(job) == [f"{last}.{member}" for member in range(3)]
+    assert gang_cluster.ran(job) == [f"{last}.{member}" for member in range(3)]
 
 
 @pytest.mark.slow
 def test_frozen_agent_costs_one_attempt_and_gang_is_retried_until_it_thaws(
-    stage: Stage,
+    gang_cluster: GangCluster,
 ) -> None:
     """The gang needs all four nodes, so it can only wait."""
-    stage.patience(SHORT)
-    stage.cluster.wait_for_nodes()
-    job = stage.submit("--hold", members=4)
-    with stage.cluster.client() as client:
+    gang_cluster.prepare_timeout(SHORT)
+    gang_cluster.cluster.wait_for_nodes()
+    job = gang_cluster.submit("--hold", members=4)
+    with gang_cluster.cluster.client() as client:
         # At once: a node known to be silent would get no jobs at all.
-        stage.cluster.agents["n1"].freeze()
+        gang_cluster.cluster.agents["n1"].freeze()
         client.release(job)
     late = re.compile(rf"member \d on n1 was not prepared within {SHORT} s")
-    stage.cluster.until(
-        lambda: any(late.search(one["detail"] or "") for one in stage.attempts(job)[:1]),
+    gang_cluster.cluster.until(
+        lambda: any(late.search(one["detail"] or "") for one in gang_cluster.attempts(job)[:1]),
         "the first attempt is given up",
     )
-    assert stage.ran(job) == []
-    stage.cluster.agents["n1"].thaw()
-    stage.until(job, "completed")
-    last = len(stage.attempts(job))
-    assert stage.ran(job) == [f"{last}.{member}" for member in range(4)]
+    assert gang_cluster.ran(job) == []
+    gang_cluster.cluster.agents["n1"].thaw()
+    gang_cluster.until(job, "completed")
+    last = len(gang_cluster.attempts(job))
+    assert gang_cluster.ran(job) == [f"{last}.{member}" for member in range(4)]

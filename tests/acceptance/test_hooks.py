@@ -33,13 +33,13 @@ class Site:
         with self.cluster.client() as client:
             return dict(client.get(job)) | {"attempts": client.attempts(job)["attempts"]}
 
-    def set_aside(self) -> dict[str, str]:
+    def drained_nodes(self) -> dict[str, str]:
         """The drained nodes and their reasons."""
         closed = {node["id"]: node["closed"] for node in self.cluster.nodes()}
         return {name: told["reason"] for name, told in closed.items() if told and told["is_fault"]}
 
-    def give_back(self) -> None:
-        for node in self.set_aside():
+    def resume_node(self) -> None:
+        for node in self.drained_nodes():
             self.cluster.tgpu("nodes", "uncordon", node)
         self.cluster.wait_for_nodes()
 
@@ -61,7 +61,7 @@ def whole_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.fixture
 def site(whole_site: Site) -> Iterator[Site]:
     yield whole_site
-    whole_site.give_back()
+    whole_site.resume_node()
 
 
 def test_job_with_failed_prolog_runs_on_another_node_and_reason_is_visible(site: Site) -> None:
@@ -74,7 +74,7 @@ def test_job_with_failed_prolog_runs_on_another_node_and_reason_is_visible(site:
     assert first["detail"].endswith("failed: exit code 3: no disk")
     assert node != other
     why = f"the prolog of job {job['id'][4:]} failed: exit code 3: no disk"
-    assert site.set_aside() == {node: why}
+    assert site.drained_nodes() == {node: why}
     cluster = site.cluster
     shown = [line.split("\t") for line in cluster.tgpu("nodes").splitlines()]
     assert {(row[0], row[1], row[-1]) for row in shown[1:]} == {
@@ -100,7 +100,7 @@ def test_drained_node_stays_drained_after_server_kill_until_resumed(
     pinned = site.cluster.submit("--gpus", 1, "-w", node, "--", "true")
     told = site.cluster.tgpu("explain", pinned)
     assert "set aside as a prolog or epilog failed there" in told
-    site.give_back()
+    site.resume_node()
     site.cluster.until(lambda: site.cluster.states(pinned) == {"completed"}, "it runs there")
 
 
@@ -110,7 +110,7 @@ def test_hanging_prolog_is_stopped_and_job_runs_elsewhere(site: Site) -> None:
     job = site.run()
     assert job["state"] == "completed"
     assert job["attempts"][0]["detail"].endswith(f"failed: it took longer than {HOOK_S} s")
-    assert len(site.set_aside()) == 1
+    assert len(site.drained_nodes()) == 1
 
 
 def test_failed_epilog_keeps_job_result_and_drains_node(
@@ -121,6 +121,6 @@ def test_failed_epilog_keeps_job_result_and_drains_node(
     assert (job["state"], job["exit_code"], len(job["attempts"])) == ("completed", 0, 1)
     assert job["reason"].endswith("failed: exit code 3: no disk")
     node = job["attempts"][0]["allocation"][0]["node"]
-    assert site.set_aside() == {
+    assert site.drained_nodes() == {
         node: f"the epilog of job {job['id'][4:]} failed: exit code 3: no disk"
     }

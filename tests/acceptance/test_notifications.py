@@ -13,7 +13,7 @@ from tests.acceptance.conftest import RealServer, a_state_dir
 from tests.notification_receivers import HttpReceiver, SmtpReceiver, until
 
 
-class Told(RealServer):
+class NotifyingServer(RealServer):
     """A server with notification targets."""
 
     def __init__(self, state_dir: str, hook: HttpReceiver, mail: SmtpReceiver) -> None:
@@ -51,15 +51,15 @@ def _lives(pid: int) -> bool:
 
 
 @pytest.fixture(scope="module")
-def told() -> Iterator[Told]:
+def told() -> Iterator[NotifyingServer]:
     with HttpReceiver() as hook, SmtpReceiver() as mail, a_state_dir() as state_dir:
-        server = Told(state_dir, hook, mail)
+        server = NotifyingServer(state_dir, hook, mail)
         server.start("2xA100-80GB")
         yield server
         server.stop()
 
 
-def test_notification_test_reports_success_or_failure(told: Told) -> None:
+def test_notification_test_reports_success_or_failure(told: NotifyingServer) -> None:
     said = told.tgpu("notify", "test", "hook").stdout
     assert said == "hook: test notification delivered\n"
     assert told.hook.got.pop()["event"] == "test"
@@ -72,7 +72,9 @@ def test_notification_test_reports_success_or_failure(told: Told) -> None:
     told.mail.mails.clear()
 
 
-def test_job_file_and_option_select_notification_targets(told: Told, tmp_path: Path) -> None:
+def test_job_file_and_option_select_notification_targets(
+    told: NotifyingServer, tmp_path: Path
+) -> None:
     job_file = tmp_path / "job.yaml"
     job_file.write_text("name: quiet\ncommand: exit 0\nnotify: end\n")
     by_file = told.submit(str(job_file))
@@ -85,7 +87,7 @@ def test_job_file_and_option_select_notification_targets(told: Told, tmp_path: P
     told.hook.got.clear()
 
 
-def test_invalid_notification_rule_is_rejected_at_submission(told: Told) -> None:
+def test_invalid_notification_rule_is_rejected_at_submission(told: NotifyingServer) -> None:
     refused = told.tgpu("submit", "--notify", "end:staff", "--", "true", code=2)
     assert "no target 'staff'" in refused.stderr
     assert "hook, mail" in refused.stderr
@@ -96,7 +98,7 @@ def test_invalid_notification_rule_is_rejected_at_submission(told: Told) -> None
 
 
 def test_events_during_receiver_and_server_outage_are_delivered_once(
-    told: Told, tmp_path: Path
+    told: NotifyingServer, tmp_path: Path
 ) -> None:
     told.hook.status = 503
     tried = told.hook.requests

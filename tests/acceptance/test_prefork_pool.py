@@ -60,7 +60,7 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def a_full_house(rig: Rig, name: str = "job-1.1") -> dict[int, list[Path]]:
+async def a_full_pool(rig: Rig, name: str = "job-1.1") -> dict[int, list[Path]]:
     """Run a job with a limit, and wait until the pool is full."""
     assert (await rig.run(rig.work(name, "true", **LIMIT))).exit_code == 0
     if rig.launcher.capabilities["memory"] != "cgroup v1":
@@ -72,11 +72,11 @@ async def a_full_house(rig: Rig, name: str = "job-1.1") -> dict[int, list[Path]]
 
 def test_preforked_children_end_with_launcher_and_their_cgroups_are_removed() -> None:
     async def scenario(rig: Rig) -> None:
-        seats = await a_full_house(rig)
+        seats = await a_full_pool(rig)
         await rig.kill_launcher()
         await until(lambda: not any(map(is_alive, seats)))
         await until(lambda: not any(path.exists() for paths in seats.values() for path in paths))
-        later = await a_full_house(rig, "job-2.1")
+        later = await a_full_pool(rig, "job-2.1")
         assert not later.keys() & seats.keys()
 
     with_launcher(scenario)
@@ -86,7 +86,7 @@ def test_ended_children_leave_no_cgroup_even_when_stopped_by_signal() -> None:
     seen: list[Path] = []
 
     async def scenario(rig: Rig) -> None:
-        seats = await a_full_house(rig)
+        seats = await a_full_pool(rig)
         for pid in seats:
             os.kill(pid, signal.SIGSTOP)
         work = rig.work("job-2.1", "true", **LIMIT, max_processes=50)
@@ -100,7 +100,7 @@ def test_ended_children_leave_no_cgroup_even_when_stopped_by_signal() -> None:
 
 def test_launcher_forks_itself_when_fork_server_dies_during_request() -> None:
     async def scenario(rig: Rig) -> None:
-        seats = await a_full_house(rig)
+        seats = await a_full_pool(rig)
         (fork_server,) = set(children_of(rig.launcher.pid)) - seats.keys()
         os.kill(rig.launcher.pid, signal.SIGSTOP)
         os.kill(fork_server, signal.SIGKILL)
@@ -123,7 +123,7 @@ def test_launcher_forks_itself_when_fork_server_dies_during_request() -> None:
 
 def test_job_runs_although_its_preforked_child_is_killed() -> None:
     async def scenario(rig: Rig) -> None:
-        seats = await a_full_house(rig)
+        seats = await a_full_pool(rig)
         over = await rig.run(rig.work("job-2.1", "sh", "-c", "exit 3", **LIMIT))
         assert (over.exit_code, over.detail) == (3, "")
         assert not all(map(is_alive, seats)), "one of them was to be its child"

@@ -158,7 +158,7 @@ def test_shell_survives_server_agent_and_launcher_and_reports_exit_code(
 ) -> None:
     open_shell(terminal)
     job = last_job(server)["id"]
-    for pid in machinery(server):
+    for pid in scheduler_processes(server):
         # Ending one of them may end another.
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -172,7 +172,7 @@ def test_shell_survives_server_agent_and_launcher_and_reports_exit_code(
     assert ended(server, job)["exit_code"] == 6
 
 
-def machinery(server: RealServer) -> list[int]:
+def scheduler_processes(server: RealServer) -> list[int]:
     """The processes of the scheduler itself."""
     found = []
     for entry in Path("/proc").iterdir():

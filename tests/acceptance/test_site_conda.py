@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.conftest import RealServer, a_state_dir
-from tests.linux_accounts import CAN_MAKE, WHY_NOT, Person, some_people
+from tests.linux_accounts import CAN_MAKE, WHY_NOT, LinuxAccount, some_accounts
 
 pytestmark = pytest.mark.skipif(not CAN_MAKE, reason=WHY_NOT)
 LONGEST_S = 60.0
@@ -47,7 +47,7 @@ def an_environment(prefix: Path, hook: str) -> Path:
 class Place:
     """A site with one environment; user ben has one of the same name and others."""
 
-    def __init__(self, server: RealServer, place: Path, ben: Person) -> None:
+    def __init__(self, server: RealServer, place: Path, ben: LinuxAccount) -> None:
         self.server = server
         self.ben = ben.calling(f"{server.state_dir}/server.sock")
         self.script = place / "allowed/train.py"
@@ -87,7 +87,7 @@ class Place:
 def place() -> Iterator[Place]:
     with (
         tempfile.TemporaryDirectory(prefix="tgpu-site-") as directory,
-        some_people("ben") as people,
+        some_accounts("ben") as people,
         a_state_dir() as state_dir,
     ):
         server = RealServer(state_dir)

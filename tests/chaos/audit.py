@@ -54,20 +54,20 @@ class Answers:
 def read_notes(directory: Path) -> tuple[list[Run], list[str]]:
     """All runs, and errors in the records: a doubled start, or an end without a start."""
     runs: dict[Key, Run] = {}
-    complaints = []
+    violations = []
     for file in sorted(directory.iterdir()):
         for line in file.read_text(encoding="ascii").splitlines():
             run = _run(file.name, line)
             before = runs.get(run.key)
             if line.startswith("begin"):
                 if before is not None:
-                    complaints.append(f"{run.key} ran twice: pids {before.pid} and {run.pid}")
+                    violations.append(f"{run.key} ran twice: pids {before.pid} and {run.pid}")
                 runs[run.key] = run
             elif before is None or before.pid != run.pid:
-                complaints.append(f"{run.key} ended as pid {run.pid} without having begun")
+                violations.append(f"{run.key} ended as pid {run.pid} without having begun")
             else:
                 before.end_ns, before.how = run.begin_ns, run.how
-    return list(runs.values()), complaints
+    return list(runs.values()), violations
 
 
 def _run(token: str, line: str) -> Run:
@@ -97,16 +97,16 @@ def audit(
     return [
         *_lost_or_doubled(plans, ids, answers),
         *_not_ended(answers),
-        *_strangers(ids, answers, runs),
+        *_unknown_attempts(ids, answers, runs),
         *_wrong_ends(answers, runs, launcher_killed),
         *_wrong_devices(answers, runs),
         *_over_capacity(answers, runs),
         *_overlaps(runs),
-        *_torn_gangs(plans, ids, answers, runs),
+        *_incomplete_gangs(plans, ids, answers, runs),
         *_wrong_outcomes(plans, ids, answers, launcher_killed),
         *_disturbed(plans, ids, answers, runs),
         *_too_early(plans, ids, runs),
-        *_odd_times(answers),
+        *_invalid_times(answers),
     ]
 
 
@@ -128,7 +128,7 @@ def _not_ended(answers: Answers) -> Iterator[str]:
             yield f"{job['id']} ({job['name']}) has not ended: {job['state']}, {job['reason']}"
 
 
-def _strangers(ids: dict[str, str], answers: Answers, runs: list[Run]) -> Iterator[str]:
+def _unknown_attempts(ids: dict[str, str], answers: Answers, runs: list[Run]) -> Iterator[str]:
     for run in runs:
         if ids.get(run.token, run.key[0]) != run.key[0]:
             yield f"{run.key} ran as {run.token}, which is {ids[run.token]}"
@@ -240,7 +240,7 @@ def _overlaps(runs: list[Run]) -> Iterator[str]:
                 yield f"attempts of {task} overlap"
 
 
-def _torn_gangs(
+def _incomplete_gangs(
     plans: list[Plan], ids: dict[str, str], answers: Answers, runs: list[Run]
 ) -> Iterator[str]:
     """All ranks of an attempt ran, or one of them failed, or it was stopped before."""
@@ -338,7 +338,7 @@ def _too_early(plans: list[Plan], ids: dict[str, str], runs: list[Run]) -> Itera
             yield f"{plan.token} began before {plan.needs} had ended"
 
 
-def _odd_times(answers: Answers) -> Iterator[str]:
+def _invalid_times(answers: Answers) -> Iterator[str]:
     for attempt in answers.attempts.values():
         if attempt["ended_at"] and attempt["ended_at"] < attempt["started_at"]:
             yield f"{attempt['id']}: ended before it started"

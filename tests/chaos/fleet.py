@@ -22,7 +22,7 @@ from random import Random
 
 from tests.chaos.audit import ENDED, audit, read_notes
 from tests.chaos.random_kills import answers_of, submit_until
-from tests.chaos.single_server import build_witness, submit_carefully
+from tests.chaos.single_server import build_witness, submit_until_acknowledged
 from tests.chaos.test_full_disk import fill_directory
 from tests.chaos.workload import Plan, Workload
 from tests.cluster import Process
@@ -202,7 +202,7 @@ class FleetChaos:
             plan = workload.undisturbed(undisturbed_ms, end)
             self.plans.append(plan)
             with self.fleet.client() as client:
-                self.ids[plan.token] = submit_carefully(client, plan.body)
+                self.ids[plan.token] = submit_until_acknowledged(client, plan.body)
         self.fleet.until(lambda: self.fleet.witnesses() == 3, "the long jobs run")
         over = threading.Event()
         submitter = threading.Thread(
@@ -221,7 +221,7 @@ class FleetChaos:
         """Wait until every job has ended."""
         self.fleet.until(self._all_ended, "every job has ended", LONGEST_DRAIN_S)
 
-    def complaints(self) -> list[str]:
+    def violations(self) -> list[str]:
         """All violations, seen from outside."""
         runs, wrong = read_notes(self.fleet.notes)
         wrong += self.problems

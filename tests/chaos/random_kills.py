@@ -13,7 +13,13 @@ from gpu_scheduler import Client
 from gpu_scheduler.client.requests import API
 from gpu_scheduler.model.errors import WrongState
 from tests.chaos.audit import ENDED, Answers, audit, audit_accounts, read_notes
-from tests.chaos.single_server import AWAY, TRY_AGAIN_S, House, submit_carefully, wait_for_change
+from tests.chaos.single_server import (
+    AWAY,
+    TRY_AGAIN_S,
+    SingleServer,
+    submit_until_acknowledged,
+    wait_for_change,
+)
 from tests.chaos.workload import Plan, Workload
 
 MOST_UNFINISHED = 60
@@ -24,7 +30,7 @@ LONGEST_DRAIN_S = 180.0
 class Chaos:
     """One run: a server, a seed, and everything that was submitted and killed."""
 
-    house: House
+    scheduler: SingleServer
     seed: int
     targets: tuple[str, ...] = ("server", "server", "agent", "agent", "both")
     plans: list[Plan] = field(default_factory=list)
@@ -34,16 +40,17 @@ class Chaos:
 
     def run(self, kills: int, *, undisturbed_ms: int) -> None:
         """Submit and kill; returns after the last kill, when all jobs are acknowledged."""
-        workload = Workload(self.house.directory, Random(self.seed))
-        self.house.start()
+        workload = Workload(self.scheduler.directory, Random(self.seed))
+        self.scheduler.start()
         for end in ("exit:42", "signal:10", "exit:0"):
             plan = workload.undisturbed(undisturbed_ms, end)
             self.plans.append(plan)
-            self.ids[plan.token] = self.house.submit(plan.body)
-        self.house.until(lambda: len(self.house.witnesses()) == 3, "the long jobs run")
+            self.ids[plan.token] = self.scheduler.submit(plan.body)
+        self.scheduler.until(lambda: len(self.scheduler.witnesses()) == 3, "the long jobs run")
         over = threading.Event()
         submitter = threading.Thread(
-            target=submit_until, args=(over, self.house.client(), workload, self.plans, self.ids)
+            target=submit_until,
+            args=(over, self.scheduler.client(), workload, self.plans, self.ids),
         )
         submitter.start()
         try:
@@ -56,61 +63,67 @@ class Chaos:
 
     def drain(self) -> None:
         """Wait until every job has ended."""
-        if self.house.server is not None and self.house.server.poll() is not None:
-            self.house.spawn()
-        self.house.until(self.house.is_up, "the server is up after the last kill")
-        self.house.until(self._all_ended, "every job has ended", LONGEST_DRAIN_S)
+        if self.scheduler.server is not None and self.scheduler.server.poll() is not None:
+            self.scheduler.spawn()
+        self.scheduler.until(self.scheduler.is_up, "the server is up after the last kill")
+        self.scheduler.until(self._all_ended, "every job has ended", LONGEST_DRAIN_S)
 
-    def complaints(self) -> list[str]:
+    def violations(self) -> list[str]:
         """All violations, seen from outside; the server is stopped for that."""
-        with self.house.client() as client:
+        with self.scheduler.client() as client:
             answers = answers_of(client)
-        runs, wrong = read_notes(self.house.notes)
+        runs, wrong = read_notes(self.scheduler.notes)
         launcher_killed = "launcher" in self.targets
         wrong += self.problems
         wrong += audit(self.plans, self.ids, answers, runs, launcher_killed=launcher_killed)
-        self.house.stop()
-        wrong += audit_accounts(self.house.state / "scheduler.db")
-        wrong += self.house.tracebacks()
+        self.scheduler.stop()
+        wrong += audit_accounts(self.scheduler.state / "scheduler.db")
+        wrong += self.scheduler.tracebacks()
         # Helpers of the launcher notice its end, and exit as well.
-        self.house.until(lambda: not self._left(), f"the end of {self._left()}, as it has stopped")
+        self.scheduler.until(
+            lambda: not self._left(), f"the end of {self._left()}, as it has stopped"
+        )
         return wrong
 
     def _left(self) -> list[int]:
-        return self.house.agents() + self.house.launchers()
+        return self.scheduler.agents() + self.scheduler.launchers()
 
     # --- kills
 
     def _kill_one(self, chance: Random) -> None:
         """Wait for a random moment, possibly while the server starts, and kill."""
-        house = self.house
-        assert house.server is not None
+        scheduler = self.scheduler
+        assert scheduler.server is not None
         if chance.random() < 0.5:
-            house.until(house.is_up, "the server is up before it is killed")
-        wait_for_change(house.server, chance.uniform(0.0, 0.8))
-        if (code := house.server.poll()) is not None:
+            scheduler.until(scheduler.is_up, "the server is up before it is killed")
+        wait_for_change(scheduler.server, chance.uniform(0.0, 0.8))
+        if (code := scheduler.server.poll()) is not None:
             self.problems.append(f"the server ended by itself with {code}")
         target = chance.choice(self.targets)
         if target in {"server", "both"}:
-            house.kill_server()
-        if target in {"agent", "both"} and not house.kill(house.agents) and target == "agent":
+            scheduler.kill_server()
+        if (
+            target in {"agent", "both"}
+            and not scheduler.kill(scheduler.agents)
+            and target == "agent"
+        ):
             return
         if target == "launcher" and not self._kill_launcher(chance):
             return
         self.kills[target] += 1
-        if house.server.poll() is not None:
-            house.spawn()
+        if scheduler.server.poll() is not None:
+            scheduler.spawn()
 
     def _kill_launcher(self, chance: Random) -> int:
         """All processes of the launcher, or any of them."""
-        found = self.house.launchers()
+        found = self.scheduler.launchers()
         some = chance.choice([found, *([pid] for pid in found)])
-        return self.house.kill(lambda: some)
+        return self.scheduler.kill(lambda: some)
 
     # --- queries
 
     def _all_ended(self) -> bool:
-        jobs = self.house.jobs()
+        jobs = self.scheduler.jobs()
         return all(job["state"] in ENDED for job in jobs)
 
 
@@ -126,11 +139,11 @@ def submit_until(
         while not over.is_set():
             plan = workload.draw()
             plans.append(plan)
-            job_id = submit_carefully(client, plan.body)
+            job_id = submit_until_acknowledged(client, plan.body)
             ids[plan.token] = job_id
             workload.acknowledged.append(job_id)
             if plan.to_cancel:
-                cancel_carefully(client, job_id)
+                cancel_until_acknowledged(client, job_id)
             while not over.is_set() and unfinished(client) >= MOST_UNFINISHED:
                 over.wait(TRY_AGAIN_S)
 
@@ -155,7 +168,7 @@ def unfinished(client: Client) -> int:
     return MOST_UNFINISHED
 
 
-def cancel_carefully(client: Client, job_id: str) -> None:
+def cancel_until_acknowledged(client: Client, job_id: str) -> None:
     """Repeat the cancel until it is acknowledged or the job has ended."""
     while True:
         try:

@@ -32,7 +32,7 @@ AWAY = (NoServer, Unreadable, TimedOut, ClusterError, StoreError, OSError)
 """What a careful client meets while a server is away, and tries again after."""
 
 
-class House:
+class SingleServer:
     """One state directory and everything that runs on it."""
 
     def __init__(self, directory: Path, **settings: str) -> None:
@@ -149,7 +149,7 @@ class House:
         name = os.fsencode(self.directory / "witness") + b"\0"
         return [(pid, line) for pid, line in _command_lines() if line == name]
 
-    def let_end(self) -> None:
+    def release_jobs(self) -> None:
         """Release the jobs that run until they are told to end."""
         (self.directory / "end").touch()
 
@@ -201,7 +201,7 @@ class House:
     def submit(self, body: Mapping[str, Any]) -> str:
         """Submit with one idempotency key, until it is acknowledged."""
         with self.client() as client:
-            return submit_carefully(client, body)
+            return submit_until_acknowledged(client, body)
 
     def until(self, true: Callable[[], T], what: str, longest_s: float = LONGEST_S) -> T:
         """Wait for a condition; a timeout names it."""
@@ -214,7 +214,7 @@ class House:
         return found
 
 
-def submit_carefully(
+def submit_until_acknowledged(
     client: Client, body: Mapping[str, Any], is_over: Callable[[], bool] = lambda: False
 ) -> str:
     """Repeat a submission until it is answered; returns the id of the job.
@@ -237,19 +237,19 @@ def submit_carefully(
 
 
 @contextlib.contextmanager
-def a_house(**settings: str) -> Iterator[House]:
+def a_single_server(**settings: str) -> Iterator[SingleServer]:
     """A server with a compiled witness program.
 
     Its path is short: a Unix socket path has 107 bytes.
     """
     directory = Path(tempfile.mkdtemp(prefix="tgpu-"))
     directory.chmod(0o755)
-    house = House(directory, **settings)
+    scheduler = SingleServer(directory, **settings)
     try:
         build_witness(directory / "witness")
-        yield house
+        yield scheduler
     finally:
-        house.close()
+        scheduler.close()
 
 
 def build_witness(target: Path) -> None:

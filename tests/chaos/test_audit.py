@@ -37,7 +37,7 @@ ATTEMPT: dict[str, Any] = {
 }
 
 
-def complaints(
+def violations(
     *,
     plans: tuple[Plan, ...] = (PLAN,),
     job: dict[str, Any] | None = None,
@@ -51,7 +51,7 @@ def complaints(
 
 
 def test_consistent_records_pass() -> None:
-    assert complaints() == ""
+    assert violations() == ""
 
 
 def test_lost_job_is_detected() -> None:
@@ -64,7 +64,7 @@ def test_doubled_submission_is_detected() -> None:
 
 
 def test_job_that_never_ends_is_detected() -> None:
-    assert "has not ended" in complaints(job={"state": "running", "ended_at": None})
+    assert "has not ended" in violations(job={"state": "running", "ended_at": None})
 
 
 def test_attempt_that_ran_twice_is_detected(tmp_path: Path) -> None:
@@ -75,24 +75,24 @@ def test_attempt_that_ran_twice_is_detected(tmp_path: Path) -> None:
 
 def test_run_unknown_to_server_is_detected() -> None:
     second = replace(RUN, key=("job-1", None, 2, 0), begin_ns=3 * SECOND, end_ns=4 * SECOND)
-    assert "knows no such attempt" in complaints(runs=(RUN, second))
+    assert "knows no such attempt" in violations(runs=(RUN, second))
 
 
 def test_exit_code_reported_instead_of_signal_is_detected() -> None:
     killed = replace(RUN, how="signal:9")
-    assert "but it was signal:9" in complaints(runs=(killed,), attempt={"exit_code": 137})
+    assert "but it was signal:9" in violations(runs=(killed,), attempt={"exit_code": 137})
 
 
 def test_invented_result_is_detected_even_after_launcher_kill() -> None:
     failed = replace(RUN, how="exit:3")
-    assert "but it was exit:3" in complaints(runs=(failed,), launcher_killed=True)
+    assert "but it was exit:3" in violations(runs=(failed,), launcher_killed=True)
 
 
 def test_unknown_result_is_accepted_only_after_launcher_kill() -> None:
     unknown = {"exit_code": None, "state": "failed", "detail": "exit code unknown"}
     job = {"exit_code": None, "state": "failed"}
-    assert complaints(attempt=unknown, job=job, launcher_killed=True) == ""
-    assert "job-1.1: unknown" in complaints(attempt=unknown, job=job)
+    assert violations(attempt=unknown, job=job, launcher_killed=True) == ""
+    assert "job-1.1: unknown" in violations(attempt=unknown, job=job)
 
 
 def test_unknown_gang_result_is_accepted_only_if_member_never_ran() -> None:
@@ -100,61 +100,61 @@ def test_unknown_gang_result_is_accepted_only_if_member_never_ran() -> None:
     late = {"exit_code": None, "state": "failed", "allocation": both}
     late["detail"] = "member 1 on n1 did not begin within 5 s, and its node does not answer"
     wrong = "job-1.1: unknown, but it was exit:0"
-    assert wrong not in complaints(attempt=late)
-    assert wrong in complaints(attempt=late | {"detail": ""})
-    assert wrong not in complaints(attempt=late | {"detail": "", "state": "preempted"})
+    assert wrong not in violations(attempt=late)
+    assert wrong in violations(attempt=late | {"detail": ""})
+    assert wrong not in violations(attempt=late | {"detail": "", "state": "preempted"})
     other = replace(RUN, key=("job-1", None, 1, 1))
-    assert wrong in complaints(attempt=late, runs=(RUN, other))
+    assert wrong in violations(attempt=late, runs=(RUN, other))
 
 
 def test_result_of_job_that_never_ran_is_detected() -> None:
-    assert "it never ran" in complaints(runs=())
+    assert "it never ran" in violations(runs=())
 
 
 def test_job_killed_by_fault_injection_is_detected() -> None:
-    assert "did not reach its end" in complaints(runs=(replace(RUN, end_ns=None),))
+    assert "did not reach its end" in violations(runs=(replace(RUN, end_ns=None),))
 
 
 def test_device_used_twice_at_once_is_detected() -> None:
     other = replace(RUN, key=("job-1", None, 1, 1), begin_ns=SECOND + 5, share_milli=100)
     both = {"allocation": [{**ATTEMPT["allocation"][0], "member": rank} for rank in (0, 1)]}
-    assert "GPU 0 of n0 was used to 110%" in complaints(runs=(RUN, other), attempt=both)
+    assert "GPU 0 of n0 was used to 110%" in violations(runs=(RUN, other), attempt=both)
     later = replace(other, begin_ns=2 * SECOND, end_ns=3 * SECOND)
-    assert "was used to" not in complaints(runs=(RUN, later), attempt=both)
+    assert "was used to" not in violations(runs=(RUN, later), attempt=both)
     both["allocation"][1]["node"] = "n1"
-    assert "was used to" not in complaints(runs=(RUN, other), attempt=both)
+    assert "was used to" not in violations(runs=(RUN, other), attempt=both)
 
 
 def test_use_of_other_devices_than_allocated_is_detected() -> None:
-    assert "saw devices (1,)" in complaints(runs=(replace(RUN, devices=(1,)),))
-    assert "saw a share of 500" in complaints(runs=(replace(RUN, share_milli=500),))
+    assert "saw devices (1,)" in violations(runs=(replace(RUN, devices=(1,)),))
+    assert "saw a share of 500" in violations(runs=(replace(RUN, share_milli=500),))
 
 
 def test_overlapping_attempts_are_detected() -> None:
     second = replace(RUN, key=("job-1", None, 2, 0), begin_ns=SECOND + 5, devices=(1,))
-    assert "overlap" in complaints(runs=(RUN, second))
+    assert "overlap" in violations(runs=(RUN, second))
 
 
 def test_gang_with_missing_rank_is_detected() -> None:
-    assert "only {0} ran" in complaints(plans=(replace(PLAN, ranks=2),))
+    assert "only {0} ran" in violations(plans=(replace(PLAN, ranks=2),))
 
 
 def test_ranks_without_common_rendezvous_are_detected() -> None:
     other = replace(RUN, key=("job-1", None, 1, 1), devices=(1,), port="5001")
-    assert "different ports" in complaints(plans=(replace(PLAN, ranks=2),), runs=(RUN, other))
+    assert "different ports" in violations(plans=(replace(PLAN, ranks=2),), runs=(RUN, other))
 
 
 def test_truncated_long_job_is_detected() -> None:
-    assert "ran for less than" in complaints(plans=(replace(PLAN, undisturbed_ms=1500),))
+    assert "ran for less than" in violations(plans=(replace(PLAN, undisturbed_ms=1500),))
 
 
 def test_job_started_before_dependency_is_detected() -> None:
     other = replace(RUN, key=("job-0", None, 1, 0), token="plain-0", devices=(1,))
-    assert "began before job-0 had ended" in complaints(
+    assert "began before job-0 had ended" in violations(
         plans=(replace(PLAN, needs="job-0"),), runs=(RUN, other)
     )
 
 
 def test_times_going_backwards_are_detected() -> None:
-    assert "go backwards" in complaints(job={"started_at": "2025-12-31T00:00:00.000Z"})
-    assert "ended before it started" in complaints(attempt={"ended_at": "2025-12-31T00:00:00.000Z"})
+    assert "go backwards" in violations(job={"started_at": "2025-12-31T00:00:00.000Z"})
+    assert "ended before it started" in violations(attempt={"ended_at": "2025-12-31T00:00:00.000Z"})

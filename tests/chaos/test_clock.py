@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.audit import ENDED, read_notes
-from tests.chaos.single_server import House, a_house, compile_c
+from tests.chaos.single_server import SingleServer, a_single_server, compile_c
 from tests.chaos.workload import Workload
 
 pytestmark = pytest.mark.slow
@@ -37,66 +37,66 @@ class WallClock:
 
 
 def test_clock_step_back_stalls_nothing_and_gives_no_negative_time() -> None:
-    with a_house(jobs_assignment_retry_wait_s="0.2") as house:
-        clock = WallClock(house.directory)
-        workload = Workload(house.directory, Random(1))
-        house.start(environment=clock.environment)
-        across = house.submit(workload.until_told("exit:42").body)
-        house.until(house.witnesses, "a job that runs while the clock is set")
-        end(house, submit_some(house, workload))
+    with a_single_server(jobs_assignment_retry_wait_s="0.2") as scheduler:
+        clock = WallClock(scheduler.directory)
+        workload = Workload(scheduler.directory, Random(1))
+        scheduler.start(environment=clock.environment)
+        across = scheduler.submit(workload.until_told("exit:42").body)
+        scheduler.until(scheduler.witnesses, "a job that runs while the clock is set")
+        end(scheduler, submit_some(scheduler, workload))
         clock.move(-HOUR_S)
-        end(house, submit_some(house, workload))
-        house.let_end()
-        end(house, [across])
-        assert house.get(f"/jobs/{across}")["exit_code"] == 42
+        end(scheduler, submit_some(scheduler, workload))
+        scheduler.release_jobs()
+        end(scheduler, [across])
+        assert scheduler.get(f"/jobs/{across}")["exit_code"] == 42
 
-        (house.directory / "end").unlink()
-        away = house.submit(workload.until_told("exit:43").body)
-        house.until(house.witnesses, "a job that runs while the server is away")
-        house.kill_server()
+        (scheduler.directory / "end").unlink()
+        away = scheduler.submit(workload.until_told("exit:43").body)
+        scheduler.until(scheduler.witnesses, "a job that runs while the server is away")
+        scheduler.kill_server()
         clock.move(-5 * HOUR_S)
-        house.start(environment=clock.environment)
-        end(house, submit_some(house, workload))
-        house.let_end()
-        end(house, [away])
-        assert house.get(f"/jobs/{away}")["exit_code"] == 43
-        times_make_sense(house, away)
+        scheduler.start(environment=clock.environment)
+        end(scheduler, submit_some(scheduler, workload))
+        scheduler.release_jobs()
+        end(scheduler, [away])
+        assert scheduler.get(f"/jobs/{away}")["exit_code"] == 43
+        times_make_sense(scheduler, away)
 
 
-def submit_some(house: House, workload: Workload) -> list[str]:
+def submit_some(scheduler: SingleServer, workload: Workload) -> list[str]:
     """Jobs that depend on time: retries with back-off, dependencies, sleeps."""
     drawn = [workload.retried(), workload.sleeper(), workload.array(), workload.gang()]
-    ids = [house.submit(plan.body) for plan in drawn]
+    ids = [scheduler.submit(plan.body) for plan in drawn]
     workload.acknowledged += ids
-    return [*ids, house.submit(workload.dependent().body)]
+    return [*ids, scheduler.submit(workload.dependent().body)]
 
 
-def end(house: House, ids: list[str]) -> None:
+def end(scheduler: SingleServer, ids: list[str]) -> None:
     def ended() -> bool:
-        return all(house.get(f"/jobs/{job_id}")["state"] in ENDED for job_id in ids)
+        return all(scheduler.get(f"/jobs/{job_id}")["state"] in ENDED for job_id in ids)
 
-    house.until(ended, f"the end of {ids}", 60)
+    scheduler.until(ended, f"the end of {ids}", 60)
 
 
-def times_make_sense(house: House, away: str) -> None:
-    events = house.get("/events?after=0&limit=1000")["events"]
+def times_make_sense(scheduler: SingleServer, away: str) -> None:
+    events = scheduler.get("/events?after=0&limit=1000")["events"]
     told = [event["at"] for event in events]
     assert told == sorted(told)
-    runs, wrong = read_notes(house.notes)
+    runs, wrong = read_notes(scheduler.notes)
     assert wrong == []
     ran_s: dict[tuple[Any, ...], float] = {}
     for run in runs:
         assert run.end_ns is not None
         seconds = (run.end_ns - run.begin_ns) / 1e9
         ran_s[run.attempt] = max(seconds, ran_s.get(run.attempt, 0.0))
-    for job in house.jobs():
-        for attempt in house.get(f"/jobs/{job['id']}/attempts")["attempts"]:
+    for job in scheduler.jobs():
+        for attempt in scheduler.get(f"/jobs/{job['id']}/attempts")["attempts"]:
             held_s = seconds_between(attempt["started_at"], attempt["ended_at"])
             # The duration of an outage can only be estimated when the clock was set meanwhile.
             least_s = 0 if job["id"] == away else ran_s[_key(attempt)]
             # Stored times have milliseconds; a busy machine is slow, but not by an hour.
             assert least_s - 0.01 <= held_s < least_s + HOUR_S / 2, attempt
-    (usage,) = [row for row in house.get("/usage")["usage"] if row["user"] is None]
+    (usage,) = [row for row in scheduler.get("/usage")["usage"] if row["user"] is None]
     assert 0 < usage["gpu_hours"] < 1
 
 

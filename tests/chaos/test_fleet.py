@@ -30,11 +30,11 @@ def test_no_job_is_lost_doubled_disturbed_or_misreported_under_fleet_faults() ->
         chaos.run(FAULTS, undisturbed_ms=15_000 if FAULTS <= 20 else 60_000)
         broken_s = time.monotonic() - began
         chaos.drain()
-        complaints = chaos.complaints()
+        violations = chaos.violations()
         runs, _ = read_notes(fleet.notes)
     sys.stderr.write(
         f"fleet: seed {SEED}, {AGENTS} agents, {dict(chaos.faults)} in {broken_s:.0f} s, "
         f"{len(chaos.ids)} jobs, {len(runs)} processes, {time.monotonic() - began:.0f} s in all\n"
     )
-    assert complaints == []
+    assert violations == []
     assert len(chaos.ids) > FAULTS

@@ -13,7 +13,7 @@ import pytest
 
 from gpu_scheduler.model.errors import SchedulerError
 from tests.chaos.audit import ENDED
-from tests.chaos.single_server import House, a_house
+from tests.chaos.single_server import SingleServer, a_single_server
 from tests.chaos.workload import Workload
 
 pytestmark = pytest.mark.slow
@@ -23,23 +23,23 @@ STATE_UNUSABLE = 8
 
 
 @contextmanager
-def a_house_on_a_small_disk() -> Iterator[House]:
+def a_server_on_a_small_disk() -> Iterator[SingleServer]:
     if os.geteuid() != 0:
         pytest.skip("a small disk can only be mounted by root")
-    with a_house() as house:
-        house.state.mkdir(mode=0o700)
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MB}m,mode=700", "tgpu", house.state]
+    with a_single_server() as scheduler:
+        scheduler.state.mkdir(mode=0o700)
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MB}m,mode=700", "tgpu", scheduler.state]
         made = subprocess.run(mount, capture_output=True, text=True, check=False)
         if made.returncode:
             pytest.skip(f"a small disk cannot be mounted here: {made.stderr.strip()}")
         try:
-            yield house
+            yield scheduler
         finally:
-            subprocess.run(["umount", "--lazy", house.state], check=True)
+            subprocess.run(["umount", "--lazy", scheduler.state], check=True)
 
 
-def fill(house: House) -> None:
-    fill_directory(house.state)
+def fill(scheduler: SingleServer) -> None:
+    fill_directory(scheduler.state)
 
 
 def fill_directory(directory: Path) -> Path:
@@ -54,65 +54,65 @@ def fill_directory(directory: Path) -> Path:
 
 
 def test_full_disk_rejects_submissions_while_jobs_continue_and_recovers() -> None:
-    with a_house_on_a_small_disk() as house:
-        workload = Workload(house.directory, Random(1))
-        house.start()
-        running = house.submit(workload.until_told("exit:42").body)
-        house.until(house.witnesses, "a job that runs")
-        agents = house.agents()
-        fill(house)
-        taken = submit_until_refused(house, workload)
-        house.let_end()
-        house.until(lambda: not house.witnesses(), "the end of the job, on a full disk")
-        health = house.get("/health")
+    with a_server_on_a_small_disk() as scheduler:
+        workload = Workload(scheduler.directory, Random(1))
+        scheduler.start()
+        running = scheduler.submit(workload.until_told("exit:42").body)
+        scheduler.until(scheduler.witnesses, "a job that runs")
+        agents = scheduler.agents()
+        fill(scheduler)
+        taken = submit_until_refused(scheduler, workload)
+        scheduler.release_jobs()
+        scheduler.until(lambda: not scheduler.witnesses(), "the end of the job, on a full disk")
+        health = scheduler.get("/health")
         assert health["status"] == "degraded"
         assert "the disk is full" in health["checks"]["store"]
 
-        (house.state / "ballast").unlink()
-        later = house.submit(workload.plain().body)
+        (scheduler.state / "ballast").unlink()
+        later = scheduler.submit(workload.plain().body)
         for job_id in (running, *taken, later):
-            house.until(
-                lambda job_id=job_id: house.get(f"/jobs/{job_id}")["state"] in ENDED,
+            scheduler.until(
+                lambda job_id=job_id: scheduler.get(f"/jobs/{job_id}")["state"] in ENDED,
                 f"the end of {job_id}, with room again",
             )
-        job = house.get(f"/jobs/{running}")
+        job = scheduler.get(f"/jobs/{running}")
         assert (job["exit_code"], job["signal"], job["attempt"]) == (42, None, 1)
-        assert [path.read_text().count("begin") for path in house.notes.iterdir()] == [1] * (
+        assert [path.read_text().count("begin") for path in scheduler.notes.iterdir()] == [1] * (
             len(taken) + 2
         )
-        assert house.get("/health")["checks"]["store"] == "ok"
-        assert house.agents() == agents
-        assert house.tracebacks() == []
+        assert scheduler.get("/health")["checks"]["store"] == "ok"
+        assert scheduler.agents() == agents
+        assert scheduler.tracebacks() == []
 
 
 def test_server_killed_on_full_disk_reports_it_at_start_and_loses_nothing() -> None:
-    with a_house_on_a_small_disk() as house:
-        workload = Workload(house.directory, Random(2))
-        house.start()
-        running = house.submit(workload.until_told("exit:42").body)
-        house.until(house.witnesses, "a job that runs")
-        fill(house)
-        taken = submit_until_refused(house, workload)
-        house.kill_server()
-        house.let_end()
-        answer = house.refused()
+    with a_server_on_a_small_disk() as scheduler:
+        workload = Workload(scheduler.directory, Random(2))
+        scheduler.start()
+        running = scheduler.submit(workload.until_told("exit:42").body)
+        scheduler.until(scheduler.witnesses, "a job that runs")
+        fill(scheduler)
+        taken = submit_until_refused(scheduler, workload)
+        scheduler.kill_server()
+        scheduler.release_jobs()
+        answer = scheduler.refused()
         assert answer.returncode == STATE_UNUSABLE, answer.stderr
         assert "no space left" in answer.stderr
         assert "Traceback" not in answer.stderr
 
-        (house.state / "ballast").unlink()
-        house.start()
-        house.until(
-            lambda: all(job["state"] in ENDED for job in house.jobs()), "the end of every job"
+        (scheduler.state / "ballast").unlink()
+        scheduler.start()
+        scheduler.until(
+            lambda: all(job["state"] in ENDED for job in scheduler.jobs()), "the end of every job"
         )
-        assert house.get(f"/jobs/{running}")["exit_code"] == 42
-        assert {running, *taken} <= {job["id"] for job in house.jobs()}
+        assert scheduler.get(f"/jobs/{running}")["exit_code"] == 42
+        assert {running, *taken} <= {job["id"] for job in scheduler.jobs()}
 
 
-def submit_until_refused(house: House, workload: Workload) -> list[str]:
+def submit_until_refused(scheduler: SingleServer, workload: Workload) -> list[str]:
     """Submissions that still fit into allocated pages succeed; then a clear rejection follows."""
     taken: list[str] = []
-    with house.client() as client:
+    with scheduler.client() as client:
         for _ in range(2_000):
             plan = workload.plain()
             try:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.chaos.audit import read_notes
 from tests.chaos.random_kills import Chaos
-from tests.chaos.single_server import a_house
+from tests.chaos.single_server import a_single_server
 
 pytestmark = pytest.mark.slow
 
@@ -24,16 +24,16 @@ FAST_RETRIES = {"jobs_assignment_retry_wait_s": "0.2"}
 
 def test_no_job_is_lost_doubled_disturbed_or_misreported_under_random_kills() -> None:
     began = time.monotonic()
-    with a_house(**FAST_RETRIES) as house:
-        chaos = Chaos(house, SEED)
+    with a_single_server(**FAST_RETRIES) as scheduler:
+        chaos = Chaos(scheduler, SEED)
         chaos.run(KILLS, undisturbed_ms=10_000 if KILLS <= 20 else 60_000)
         killed_s = time.monotonic() - began
         chaos.drain()
-        complaints = chaos.complaints()
-        runs, _ = read_notes(house.notes)
+        violations = chaos.violations()
+        runs, _ = read_notes(scheduler.notes)
     sys.stderr.write(
         f"chaos: seed {SEED}, {dict(chaos.kills)} kills in {killed_s:.0f} s, "
         f"{len(chaos.ids)} jobs, {len(runs)} processes, {time.monotonic() - began:.0f} s in all\n"
     )
-    assert complaints == []
+    assert violations == []
     assert len(chaos.ids) > KILLS

@@ -138,7 +138,7 @@ class Workload:
         )
 
     def until_told(self, end: str) -> Plan:
-        """Runs until `SingleServer.let_end`, however slow everything else is."""
+        """Runs until `SingleServer.release_jobs`, however slow everything else is."""
         told = {"WITNESS_UNTIL": str(self.directory / "end")}
         return self._plan("told", (end,), gpu_count=0.5, preemptible=False, variables=told)
 

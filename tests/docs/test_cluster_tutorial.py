@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import kill_all_that_name
+from tests.cluster import kill_all_naming
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "cluster.md"
 LONGEST_S = 60.0
@@ -139,7 +139,7 @@ def reader() -> Iterator[Reader]:
     finally:
         os.kill(one.shell.pid, signal.SIGKILL)
         one.shell.communicate()
-        while kill_all_that_name(home):
+        while kill_all_naming(home):
             time.sleep(0.05)
         shutil.rmtree(home, ignore_errors=True)
 

@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from tests.faults.variants import VARIANTS, one
-from tests.faults.world import Verdict
+from tests.faults.world import WorldResult
 
 SHOWN = 10
 EVERY_S = 10.0
@@ -30,13 +30,13 @@ def main() -> int:
     parser.add_argument("seeds", help="one seed, or a range such as 0-199")
     parser.add_argument("--trace", action="store_true", help="print all that happened")
     parser.add_argument("--jobs", type=int, default=1, help="worlds at the same time")
-    parser.add_argument("--climate", default="", help="only these kinds of faults, with commas")
+    parser.add_argument("--fault-kinds", default="", help="only these kinds of faults, with commas")
     parser.add_argument("--variant", choices=sorted(VARIANTS), help="a scheduler broken on purpose")
     chosen = parser.parse_args()
     first, _, last = chosen.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
-    climate = tuple(filter(None, chosen.climate.split(",")))
-    run = partial(one, climate=climate, trace=chosen.trace, variant=chosen.variant)
+    fault_kinds = tuple(filter(None, chosen.fault_kinds.split(",")))
+    run = partial(one, fault_kinds=fault_kinds, trace=chosen.trace, variant=chosen.variant)
     if len(seeds) == 1:
         return show(run(seeds[0]))
     if chosen.jobs == 1:
@@ -45,33 +45,33 @@ def main() -> int:
         return count(pool.map(run, seeds, chunksize=20), len(seeds))
 
 
-def show(verdict: Verdict) -> int:
-    for line in verdict.trace or ():
+def show(result: WorldResult) -> int:
+    for line in result.trace or ():
         print(line)
     print(
-        f"seed {verdict.seed}: {'FAILED' if verdict.problems else 'ok'}, "
-        f"{verdict.virtual_s:.0f} virtual seconds, {verdict.calls} calls, "
-        f"fingerprint {verdict.fingerprint}"
+        f"seed {result.seed}: {'FAILED' if result.problems else 'ok'}, "
+        f"{result.virtual_s:.0f} virtual seconds, {result.calls} calls, "
+        f"fingerprint {result.fingerprint}"
     )
-    for problem in verdict.problems:
+    for problem in result.problems:
         print(f"  {problem}")
-    return 1 if verdict.problems else 0
+    return 1 if result.problems else 0
 
 
-def count(verdicts: Iterable[Verdict], total: int) -> int:
+def count(results: Iterable[WorldResult], total: int) -> int:
     began = told = time.monotonic()
     done = faults = processes = 0
     virtual_s = 0.0
-    failed: list[Verdict] = []
-    for verdict in verdicts:
+    failed: list[WorldResult] = []
+    for result in results:
         done += 1
-        virtual_s += verdict.virtual_s
-        faults += verdict.counts.get("fault", 0)
-        processes += verdict.counts.get("began", 0)
-        if verdict.problems:
-            failed.append(verdict)
-            print(f"seed {verdict.seed} FAILED: {verdict.problems[0]}")
-            print(f"  replay: {verdict.replay} --trace", flush=True)
+        virtual_s += result.virtual_s
+        faults += result.counts.get("fault", 0)
+        processes += result.counts.get("began", 0)
+        if result.problems:
+            failed.append(result)
+            print(f"seed {result.seed} FAILED: {result.problems[0]}")
+            print(f"  replay: {result.replay} --trace", flush=True)
         if time.monotonic() - told > EVERY_S:
             told = time.monotonic()
             print(f"{done} of {total} worlds, {len(failed)} failed", flush=True)
@@ -81,7 +81,7 @@ def count(verdicts: Iterable[Verdict], total: int) -> int:
         f"{faults} faults, {processes} processes, {len(failed)} failed"
     )
     if failed:
-        numbers = ", ".join(str(verdict.seed) for verdict in failed[:SHOWN])
+        numbers = ", ".join(str(result.seed) for result in failed[:SHOWN])
         print(f"failed: {numbers}{' and more' if len(failed) > SHOWN else ''}", file=sys.stderr)
     return 1 if failed else 0
 

@@ -25,7 +25,7 @@ from gpu_scheduler.model.plan import AdvanceReservation, Allocation
 from gpu_scheduler.model.plan import ReservationSpec as Wanted
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.store.contract import Store
-from tests.faults.workload import TENANTS, Wish
+from tests.faults.workload import TENANTS, Submission
 
 if TYPE_CHECKING:
     from tests.faults.world import World
@@ -34,14 +34,14 @@ AS_MANY_WORLDS = 0.4
 """In so many of the worlds there are admins and elastic gangs at all."""
 
 
-def elastic_wishes(random: Random, nodes: int, gpus: int) -> list[Wish]:
+def elastic_submissions(random: Random, nodes: int, gpus: int) -> list[Submission]:
     """Gangs that can run with fewer members than requested."""
     if nodes * gpus < 2:
         return []
     return [_elastic(random, number, nodes * gpus) for number in range(random.randint(0, 3))]
 
 
-def _elastic(random: Random, number: int, gpus: int) -> Wish:
+def _elastic(random: Random, number: int, gpus: int) -> Submission:
     members = (Request.for_gpus(1000),) * random.randint(2, min(4, gpus))
     run_ms = round(random.expovariate(1) * random.choice((8_000, 60_000))) + 20
     codes, stop_ms = random.choice(("0", "0", "1,0")), random.choice((10, 500, 20_000))
@@ -60,7 +60,7 @@ def _elastic(random: Random, number: int, gpus: int) -> Wish:
         retries=random.choice((0, 1)),
         requeue_on_node_loss=random.random() < 0.5,
     )
-    return Wish(f"elastic-{number}", replace(job, command=argv), argv)
+    return Submission(f"elastic-{number}", replace(job, command=argv), argv)
 
 
 class Admins:
@@ -80,7 +80,7 @@ class Admins:
     async def _until_something_is_wanted(self, mean_s: float) -> bool:
         """Wait; False when it is time to stop changing things."""
         await asyncio.sleep(self._random.uniform(1, 2 * mean_s))
-        return self._world.loop.time() < self._world.stormy_s
+        return self._world.loop.time() < self._world.faults_end_s
 
     async def _drain(self) -> None:
         ask = self._world.client.ask
@@ -116,11 +116,11 @@ class Admins:
     async def _retry(self) -> None:
         while await self._until_something_is_wanted(30):
             client, rows = self._world.client, self._world.disk.rows
-            wish = self._random.choice(client.wishes)
-            row = rows.job(wish.job_id) if wish.job_id else None
+            submission = self._random.choice(client.submissions)
+            row = rows.job(submission.job_id) if submission.job_id else None
             if row is not None and row.state in {JobState.FAILED, JobState.CANCELLED}:
-                client.retried.add(wish.job_id)
-                await client.ask(Retry(wish.job_id))
+                client.retried.add(submission.job_id)
+                await client.ask(Retry(submission.job_id))
 
 
 def forbidden(world: World, allocation: Allocation, job: Job | None) -> str:

@@ -20,7 +20,7 @@ Mend = Callable[[], None]
 
 
 @dataclass(slots=True)
-class Place:
+class FaultTargets:
     """Everything that can fail."""
 
     loop: VirtualLoop
@@ -32,13 +32,17 @@ class Place:
     """Lets an admin say that a machine which is off is dead, and switch it on later."""
 
 
-class Weather:
+class FaultSchedule:
     """Draws the faults of a world and injects them."""
 
     def __init__(
-        self, place: Place, random: Random, note: Callable[..., None], climate: tuple[str, ...] = ()
+        self,
+        place: FaultTargets,
+        random: Random,
+        note: Callable[..., None],
+        fault_kinds: tuple[str, ...] = (),
     ) -> None:
-        """`climate` names the kinds of faults; by default some are drawn."""
+        """`fault_kinds` names the kinds of faults; by default some are drawn."""
         self._place = place
         self._random = random
         self._note = note
@@ -68,8 +72,8 @@ class Weather:
             ("clock wrong", self._skew),
         ]
         chosen = random.sample(kinds, random.randint(1, 7))
-        if climate:
-            chosen = [(name, fault) for name, fault in kinds if name in climate]
+        if fault_kinds:
+            chosen = [(name, fault) for name, fault in kinds if name in fault_kinds]
             self._spite = random.choice((0.0, 0.1))
         self._kinds = [(name, fault, random.uniform(0.2, 1.0)) for name, fault in chosen]
 

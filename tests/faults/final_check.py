@@ -24,7 +24,7 @@ def is_settled(world: World) -> bool:
     )
 
 
-def check_rest(world: World) -> None:
+def check_final_state(world: World) -> None:
     """Check the end of a run."""
     _check_settled(world)
     _check_acknowledged(world)
@@ -54,17 +54,19 @@ def _check_acknowledged(world: World) -> None:
     """Each acknowledged submission exists once, and has ended."""
     audit, rows = world.audit, world.disk.rows
     seen: dict[str, str] = {}
-    for wish in world.client.wishes:
-        if not wish.job_id:
+    for submission in world.client.submissions:
+        if not submission.job_id:
             continue
-        if wish.job_id in seen:
-            audit.problem(f"{wish.key} and {seen[wish.job_id]} were both told {wish.job_id}")
-        seen[wish.job_id] = wish.key
-        row = rows.job(wish.job_id)
+        if submission.job_id in seen:
+            audit.problem(
+                f"{submission.key} and {seen[submission.job_id]} were both told {submission.job_id}"
+            )
+        seen[submission.job_id] = submission.key
+        row = rows.job(submission.job_id)
         if row is None:
-            audit.problem(f"{wish.job_id} was acknowledged and is lost")
-        elif (row.job.command, row.job.tenant) != (wish.argv, wish.job.tenant):
-            audit.problem(f"{wish.job_id} was acknowledged and is another job")
+            audit.problem(f"{submission.job_id} was acknowledged and is lost")
+        elif (row.job.command, row.job.tenant) != (submission.argv, submission.job.tenant):
+            audit.problem(f"{submission.job_id} was acknowledged and is another job")
     submitted = sum(not row.job.service for row in rows.jobs())
     if submitted > len(seen):
         audit.problem(f"{submitted} jobs are stored, and {len(seen)} were submitted")

@@ -40,10 +40,12 @@ class Hooks:
         """Let hooks fail and recover while there are faults; resume drained nodes all the time."""
         world, random = self._world, self._random
         for _ in range(random.randint(4, 16) if self.are_used else 0):
-            at_s = random.uniform(0, world.stormy_s)
+            at_s = random.uniform(0, world.faults_end_s)
             node, hook = random.choice(world.nodes), random.choice(("prolog", "prolog", "epilog"))
             world.loop.tell(None, at_s, self._break, node, hook)
-            world.loop.tell(None, min(world.stormy_s, at_s + random.expovariate(1 / 30)), node.mend)
+            world.loop.tell(
+                None, min(world.faults_end_s, at_s + random.expovariate(1 / 30)), node.mend
+            )
         while self.are_used:
             await asyncio.sleep(random.uniform(5, 30))
             for name in sorted(self._blamed):
@@ -79,7 +81,7 @@ class Hooks:
                 if allocation.start_ms > self._blamed.get(placement.node_id, allocation.start_ms):
                     audit.problem(f"{allocation.id} was given to {placement.node_id}, set aside")
 
-    def check_rest(self) -> None:
+    def check_final_state(self) -> None:
         """At the end: no job failed too early because of a prolog, or lost retries by it."""
         for row in self._world.disk.rows.jobs():
             if self.are_used and row.job.array is None and not row.job.service:

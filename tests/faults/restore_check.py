@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 EVERY = 3
 
 
-class Recall:
+class RestoreCheck:
     """Compares now and then, right after a commit."""
 
     def __init__(self, world: World) -> None:

@@ -31,7 +31,7 @@ AS_MANY_WORLDS = 0.4
 
 
 @dataclass(slots=True)
-class Offer:
+class WantedService:
     """A service as it was last acknowledged."""
 
     service: Service
@@ -39,13 +39,16 @@ class Offer:
     is_deleted: bool = False
 
 
-def offers_of(random: Random, nodes: int, gpus: int) -> list[Offer]:
+def wanted_services(random: Random, nodes: int, gpus: int) -> list[WantedService]:
     """At most two small ones, so that both can be updated at once."""
     if random.random() >= AS_MANY_WORLDS:
         return []
     count = random.randint(1, 2 if nodes * gpus > 2 else 1)
     most = nodes // count
-    return [Offer(_service(random, f"svc-{number}", most, nodes * gpus)) for number in range(count)]
+    return [
+        WantedService(_service(random, f"svc-{number}", most, nodes * gpus))
+        for number in range(count)
+    ]
 
 
 def _service(random: Random, name: str, places: int, gpus: int) -> Service:
@@ -95,7 +98,7 @@ def _with_program(random: Random, service: Service) -> Service:
 # --- users
 
 
-async def have(client: Client, offer: Offer, random: Random, until_s: float) -> None:
+async def have(client: Client, offer: WantedService, random: Random, until_s: float) -> None:
     """Create a service, then change it a few times; some are deleted before the faults end."""
     await asyncio.sleep(random.uniform(1, until_s / 2))
     service_id = await client.ask(CreateService(offer.service))
@@ -110,7 +113,7 @@ async def have(client: Client, offer: Offer, random: Random, until_s: float) -> 
         await delete(client, offer)
 
 
-async def _change(client: Client, offer: Offer, random: Random) -> None:
+async def _change(client: Client, offer: WantedService, random: Random) -> None:
     kind = random.choice(("scale", "update", "update"))
     if kind == "scale":
         wanted = replace(offer.service, replicas=random.randint(0, offer.service.replicas))
@@ -123,7 +126,7 @@ async def _change(client: Client, offer: Offer, random: Random) -> None:
         client.audit.note("service changed", offer.service_id, kind)
 
 
-async def delete(client: Client, offer: Offer) -> None:
+async def delete(client: Client, offer: WantedService) -> None:
     """Delete it for good."""
     if offer.service_id and not offer.is_deleted:
         offer.is_deleted = True
@@ -180,7 +183,7 @@ def unfit(world: World) -> list[str]:
     return found
 
 
-def _unfit(world: World, offer: Offer, service: Service, runs: dict[str, Run]) -> list[str]:
+def _unfit(world: World, offer: WantedService, service: Service, runs: dict[str, Run]) -> list[str]:
     name, wanted = service.id, offer.service
     if (service.replicas, service.launch.argv) != (wanted.replicas, wanted.launch.argv):
         return [f"{name} is not as it was last acknowledged"]

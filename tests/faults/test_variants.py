@@ -7,7 +7,7 @@ from tests.faults.world import run_world
 
 pytestmark = pytest.mark.slow
 
-CLIMATES = {
+FAULT_KINDS = {
     "acknowledge-before-commit": ("server killed", "database slow"),
     "forget-before-commit": ("server killed", "database fails"),
     "no-fencing": ("server frozen", "server cut off from the database"),
@@ -39,7 +39,7 @@ MOST_WORLDS = 60
 def test_audit_catches_broken_scheduler(name: str) -> None:
     for seed in range(MOST_WORLDS):
         with VARIANTS[name]():
-            verdict = run_world(seed, climate=CLIMATES[name])
-        if verdict.problems:
+            result = run_world(seed, fault_kinds=FAULT_KINDS[name])
+        if result.problems:
             return
     pytest.fail(f"{name} went unnoticed in {MOST_WORLDS} worlds")

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from tests.faults.regression_seeds import KEPT
-from tests.faults.world import Verdict, run_world
+from tests.faults.world import WorldResult, run_world
 
 pytestmark = pytest.mark.slow
 
@@ -18,15 +18,15 @@ SEEDS = [*range(WORLDS), *sorted(KEPT)]
 
 
 @cache
-def world(seed: int) -> Verdict:
+def world(seed: int) -> WorldResult:
     return run_world(seed)
 
 
 @pytest.mark.parametrize("first", range(0, len(SEEDS), AT_ONCE))
 def test_every_guarantee_holds_under_injected_faults(first: int) -> None:
-    verdicts = [world(seed) for seed in SEEDS[first : first + AT_ONCE]]
-    failed = [verdict for verdict in verdicts if verdict.problems]
-    told = [f"{verdict.replay} --trace: {verdict.problems[0]}" for verdict in failed]
+    results = [world(seed) for seed in SEEDS[first : first + AT_ONCE]]
+    failed = [result for result in results if result.problems]
+    told = [f"{result.replay} --trace: {result.problems[0]}" for result in failed]
     assert not told, "\n".join(told)
 
 

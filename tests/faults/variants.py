@@ -39,7 +39,7 @@ from gpu_scheduler.server.ha.election import LeaderElector
 from gpu_scheduler.store.rows import JobRow, TaskRow
 from tests.faults.disk import Disk, DiskWriter
 from tests.faults.launcher import Attempt, ModelLauncher
-from tests.faults.world import Verdict, run_world
+from tests.faults.world import WorldResult, run_world
 
 Variant = Callable[[], AbstractContextManager[None]]
 
@@ -314,9 +314,11 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
-def one(seed: int, *, climate: tuple[str, ...], trace: bool, variant: str | None) -> Verdict:
+def one(
+    seed: int, *, fault_kinds: tuple[str, ...], trace: bool, variant: str | None
+) -> WorldResult:
     """One world with a scheduler that may be broken on purpose."""
     with ExitStack() as stack:
         if variant is not None:
             stack.enter_context(VARIANTS[variant]())
-        return run_world(seed, keep_trace=trace, climate=climate)
+        return run_world(seed, keep_trace=trace, fault_kinds=fault_kinds)

@@ -176,10 +176,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def kill(self, part: Part) -> None:
         part.is_dead = True
         for call in part.parked:
-            self._bury(call)
+            self._drop_calls_of_dead_parts(call)
         part.parked.clear()
 
-    def _bury(self, call: Call) -> None:
+    def _drop_calls_of_dead_parts(self, call: Call) -> None:
         """Steps of tasks are kept: a task that lost one could not even be cancelled at the end."""
         if isinstance(getattr(call.callback, "__self__", None), asyncio.Task):
             self._graves.append(call)
@@ -228,7 +228,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         part = call.part
         if part is not None and not self._is_ending:
             if part.is_dead:
-                self._bury(call)
+                self._drop_calls_of_dead_parts(call)
                 return
             if part.is_frozen:
                 part.parked.append(call)
@@ -246,7 +246,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._is_ending = True
         self._timers.clear()
         for call in self._ready:
-            self._bury(call)
+            self._drop_calls_of_dead_parts(call)
         self._ready.clear()
         for _ in range(ROUNDS):
             for task in list(self._tasks):

@@ -37,7 +37,7 @@ TRIES = 4
 
 
 @dataclass(slots=True)
-class Wish:
+class Submission:
     """A submission: its request and the answer."""
 
     key: str
@@ -59,7 +59,7 @@ class Client:
     delay_s: Callable[[], float]
     attempts_of: Callable[[str], frozenset[str]]
     """The attempts of a job, as they are stored."""
-    wishes: list[Wish] = field(default_factory=list)
+    submissions: list[Submission] = field(default_factory=list)
     cancelled: dict[str, frozenset[str]] = field(default_factory=dict)
     """Jobs, and the attempts that each had when its cancel was acknowledged."""
     retried: set[str] = field(default_factory=set)
@@ -85,24 +85,24 @@ class Client:
         for tenant, milli in quotas.items():
             await self.ask(SetTenant(Tenant(id=tenant, name=tenant, quota=Quota(gpu_milli=milli))))
 
-    async def submit(self, wish: Wish, at_s: float) -> None:
+    async def submit(self, submission: Submission, at_s: float) -> None:
         await asyncio.sleep(at_s)
-        job = wish.job
-        if wish.after is not None:
-            before = self.wishes[wish.after].job_id
+        job = submission.job
+        if submission.after is not None:
+            before = self.submissions[submission.after].job_id
             if before:
                 dependency = Dependency(DependencyKind.AFTER_OK, before)
                 job = replace(job, dependencies=(dependency,))
-        job_id = await self.ask(Submit(job, Launch(argv=wish.argv, workdir="/", uid=1000)))
+        job_id = await self.ask(Submit(job, Launch(argv=submission.argv, workdir="/", uid=1000)))
         if job_id:
-            wish.job_id = job_id
-            self.audit.note("acknowledged", wish.key, job_id)
+            submission.job_id = job_id
+            self.audit.note("acknowledged", submission.key, job_id)
 
-    async def cancel(self, wish: Wish, at_s: float) -> None:
+    async def cancel(self, submission: Submission, at_s: float) -> None:
         await asyncio.sleep(at_s)
-        if wish.job_id and await self.ask(Cancel(wish.job_id)) is not None:
-            self.cancelled[wish.job_id] = self.attempts_of(wish.job_id)
-            self.audit.note("cancelled", wish.job_id)
+        if submission.job_id and await self.ask(Cancel(submission.job_id)) is not None:
+            self.cancelled[submission.job_id] = self.attempts_of(submission.job_id)
+            self.audit.note("cancelled", submission.job_id)
 
     async def confirm_dead(self, node: VirtualNode) -> None:
         """An admin confirms that a machine is off; it is switched on after all servers know."""
@@ -114,20 +114,20 @@ class Client:
         await asyncio.sleep(self.random.uniform(0, 60))
         node.power_on()
 
-    async def pause(self, wish: Wish, at_s: float) -> None:
+    async def pause(self, submission: Submission, at_s: float) -> None:
         """Hold a job for a while."""
         await asyncio.sleep(at_s)
-        if wish.job_id and await self.ask(Hold(wish.job_id)) is not None:
+        if submission.job_id and await self.ask(Hold(submission.job_id)) is not None:
             await asyncio.sleep(self.random.uniform(1, 60))
-            await self.ask(Release(wish.job_id))
+            await self.ask(Release(submission.job_id))
 
 
-def wishes_of(random: Random, nodes: int, gpus: int) -> list[Wish]:
+def submissions_of(random: Random, nodes: int, gpus: int) -> list[Submission]:
     """Jobs of every kind, none of them too large for the nodes."""
-    return [_wish(random, number, nodes, gpus) for number in range(random.randint(4, 16))]
+    return [_submission(random, number, nodes, gpus) for number in range(random.randint(4, 16))]
 
 
-def _wish(random: Random, number: int, nodes: int, gpus: int) -> Wish:
+def _submission(random: Random, number: int, nodes: int, gpus: int) -> Submission:
     kind = random.choice(("single", "single", "part", "part", "wide", "gang", "gang", "array"))
     members: tuple[Request, ...]
     array = None
@@ -167,4 +167,4 @@ def _wish(random: Random, number: int, nodes: int, gpus: int) -> Wish:
     if kind == "gang" and run_ms % 2:
         # Nothing more is drawn here, so that old seeds give the same worlds.
         argv = ("meet", *argv[1:], str(run_ms % len(members)))
-    return Wish(f"wish-{number}", replace(job, command=argv), argv, after)
+    return Submission(f"wish-{number}", replace(job, command=argv), argv, after)

@@ -27,19 +27,19 @@ from gpu_scheduler.control.jobs.queueing import NOT_BEGUN
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.plan import Allocation
-from tests.faults.admins import AS_MANY_WORLDS, Admins, elastic_wishes, forbidden
+from tests.faults.admins import AS_MANY_WORLDS, Admins, elastic_submissions, forbidden
 from tests.faults.audit import Audit
 from tests.faults.disk import Disk
-from tests.faults.fault_schedule import Place, Weather
-from tests.faults.final_check import check_rest, is_settled
+from tests.faults.fault_schedule import FaultSchedule, FaultTargets
+from tests.faults.final_check import check_final_state, is_settled
 from tests.faults.hooks import Hooks
 from tests.faults.network import Connection, Network
 from tests.faults.node import Site, VirtualNode
-from tests.faults.restore_check import Recall
+from tests.faults.restore_check import RestoreCheck
 from tests.faults.server import VirtualServer
-from tests.faults.services import Watch, delete, have, offers_of, unfit
+from tests.faults.services import Watch, delete, have, unfit, wanted_services
 from tests.faults.virtual_loop import Endless, VirtualLoop, part_name
-from tests.faults.workload import TENANTS, Client, wishes_of
+from tests.faults.workload import TENANTS, Client, submissions_of
 
 PATIENCE_S = 6 * 3600.0
 """After the last fault everything must have settled in this time, all of it virtual: five long
@@ -58,7 +58,7 @@ _NO_EPHEMERAL_PORTS = SimpleNamespace(read_text=lambda encoding: "0 0")
 
 
 @dataclass(slots=True)
-class Verdict:
+class WorldResult:
     """The result of a world."""
 
     seed: int
@@ -84,7 +84,7 @@ class World:
         directory: Path,
         *,
         keep_trace: bool = False,
-        climate: tuple[str, ...] = (),
+        fault_kinds: tuple[str, ...] = (),
     ) -> None:
         self.seed = seed
         self.loop = VirtualLoop()
@@ -119,23 +119,25 @@ class World:
         everything = len(self.nodes) * gpus * 1000
         self.quotas = {TENANTS[0]: max(1000, everything // 2), TENANTS[1]: everything}
         self.audit.rules.tenant_milli.update(self.quotas)
-        self.client.wishes = wishes_of(self._random("wishes"), len(self.nodes), gpus)
+        self.client.submissions = submissions_of(self._random("wishes"), len(self.nodes), gpus)
         chances = self._random("admins")
         self.admins = Admins(self, chances) if chances.random() < AS_MANY_WORLDS else None
         if self.admins is not None:
-            self.client.wishes += elastic_wishes(chances, len(self.nodes), gpus)
-        self.offers = offers_of(self._random("services"), len(self.nodes), gpus)
+            self.client.submissions += elastic_submissions(chances, len(self.nodes), gpus)
+        self.offers = wanted_services(self._random("services"), len(self.nodes), gpus)
         self.hooks = Hooks(self, self._random("hook"))
         services = Watch(self)
-        self._looks = (services.look, self.hooks.look, Recall(self).look)
+        self._looks = (services.look, self.hooks.look, RestoreCheck(self).look)
         self.disk.look = self._look
         self._admins: list[asyncio.Task[None]] = []
-        place = Place(
+        place = FaultTargets(
             self.loop, self.network, self.disk, self.nodes, self.servers, self._confirm_dead
         )
-        self.weather = Weather(place, self._random("weather"), self.audit.note, climate)
-        self.network.chance = self.disk.chance = self.weather.chance
-        self.stormy_s = size.choice((30.0, 120.0, 360.0))
+        self.fault_schedule = FaultSchedule(
+            place, self._random("weather"), self.audit.note, fault_kinds
+        )
+        self.network.chance = self.disk.chance = self.fault_schedule.chance
+        self.faults_end_s = size.choice((30.0, 120.0, 360.0))
 
     def _random(self, name: str) -> Random:
         """Each part has its own random source, so that a change in one affects no other."""
@@ -189,10 +191,10 @@ class World:
         for node in self.nodes:
             node.power_on()
         await self.client.set_up(self.quotas)
-        self.weather.schedule(self.stormy_s)
-        people = self._people()
+        self.fault_schedule.schedule(self.faults_end_s)
+        people = self._start_users()
         hooks = self.loop.create_task(self.hooks.live())
-        await asyncio.sleep(self.stormy_s)
+        await asyncio.sleep(self.faults_end_s)
         await self._until(
             lambda: all(task.done() for task in people + self._admins) and not unfit(self)
         )
@@ -203,8 +205,8 @@ class World:
         await self._until(lambda: is_settled(self))
         hooks.cancel()
         await asyncio.sleep(REST_S)
-        check_rest(self)
-        self.hooks.check_rest()
+        check_final_state(self)
+        self.hooks.check_final_state()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Return when the condition holds, or the time is up."""
@@ -222,48 +224,50 @@ class World:
     def _confirm_dead(self, node: VirtualNode) -> None:
         self._admins.append(self.loop.create_task(self.client.confirm_dead(node)))
 
-    def _people(self) -> list[asyncio.Task[None]]:
+    def _start_users(self) -> list[asyncio.Task[None]]:
         times, more, client = self._random("times"), self._random("more times"), self.client
         tasks = []
-        for wish in client.wishes:
+        for submission in client.submissions:
             # Nothing more is drawn for later features, so that old seeds give the same worlds.
-            random = times if wish.key.startswith("wish") else more
-            at_s = random.uniform(1, self.stormy_s)
-            tasks.append(self.loop.create_task(client.submit(wish, at_s)))
+            random = times if submission.key.startswith("wish") else more
+            at_s = random.uniform(1, self.faults_end_s)
+            tasks.append(self.loop.create_task(client.submit(submission, at_s)))
             if random.random() < 0.2:
                 tasks.append(
-                    self.loop.create_task(client.cancel(wish, at_s + random.uniform(0, 60)))
+                    self.loop.create_task(client.cancel(submission, at_s + random.uniform(0, 60)))
                 )
             elif random.random() < 0.1:
                 tasks.append(
-                    self.loop.create_task(client.pause(wish, at_s + random.uniform(0, 20)))
+                    self.loop.create_task(client.pause(submission, at_s + random.uniform(0, 20)))
                 )
-        tasks.append(self.loop.create_task(self._lose_patience()))
+        tasks.append(self.loop.create_task(self._cancel_late_attempts()))
         if self.admins is not None:
             tasks += self.admins.begin()
         for number, offer in enumerate(self.offers):
             chances = self._random(f"service {number}")
-            tasks.append(self.loop.create_task(have(client, offer, chances, self.stormy_s)))
+            tasks.append(self.loop.create_task(have(client, offer, chances, self.faults_end_s)))
         return tasks
 
-    async def _lose_patience(self) -> None:
+    async def _cancel_late_attempts(self) -> None:
         """Cancel half of the attempts that are being timed out."""
         random, seen = self._random("patience"), set[str]()
-        while self.loop.time() < self.stormy_s + LATE_S:
+        while self.loop.time() < self.faults_end_s + LATE_S:
             await asyncio.sleep(IMPATIENT_S)
             late = [r.job.id for r in self.disk.rows.live_jobs() if r.stop_why == NOT_BEGUN]
-            for wish in self.client.wishes:
-                if wish.job_id in late and wish.job_id not in seen:
-                    seen.add(wish.job_id)
+            for submission in self.client.submissions:
+                if submission.job_id in late and submission.job_id not in seen:
+                    seen.add(submission.job_id)
                     if random.random() < 0.5:
-                        await self.client.cancel(wish, 0)
+                        await self.client.cancel(submission, 0)
 
 
-def run_world(seed: int, *, keep_trace: bool = False, climate: tuple[str, ...] = ()) -> Verdict:
+def run_world(
+    seed: int, *, keep_trace: bool = False, fault_kinds: tuple[str, ...] = ()
+) -> WorldResult:
     """Run one world, and check it."""
     _settle_memory()
     with tempfile.TemporaryDirectory(prefix="faults") as directory, _quiet(seed) as complaints:
-        world = World(seed, Path(directory), keep_trace=keep_trace, climate=climate)
+        world = World(seed, Path(directory), keep_trace=keep_trace, fault_kinds=fault_kinds)
         audit = world.audit
         try:
             with _own_network(world):
@@ -272,12 +276,12 @@ def run_world(seed: int, *, keep_trace: bool = False, climate: tuple[str, ...] =
             audit.problem(str(error))
         virtual_s, calls = world.loop.time(), world.loop.calls
         audit.problems[:0] = [*world.loop.failures, *complaints]
-        verdict = Verdict(
+        result = WorldResult(
             seed, audit.fingerprint, audit.problems, virtual_s, calls, audit.counts, audit.trace
         )
         del world
         gc.collect()
-    return verdict
+    return result
 
 
 @cache

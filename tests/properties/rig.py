@@ -35,7 +35,7 @@ MANY_CYCLES = 60
 MANY_MOMENTS = 1_000
 
 
-class Exact:
+class KnownRunTimes:
     """Knows the true run time of every job."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Exact:
 
 
 @dataclass(slots=True)
-class Physics:
+class StopBehaviour:
     """How long a stop takes, and whether an evicted job keeps its progress."""
 
     stop_ms: int = 0
@@ -93,17 +93,17 @@ class Rig:
         self,
         scenario: Scenario,
         policy: Policy | str,
-        physics: Physics | None = None,
+        physics: StopBehaviour | None = None,
         watch: Callable[["Rig", Plan], None] | None = None,
     ) -> None:
         """Set nodes, tenants and pools of the core. `watch` sees every committed plan."""
-        self.predictor = Exact()
+        self.predictor = KnownRunTimes()
         chosen = BRISK[policy] if isinstance(policy, str) else policy
         self.core = Core(chosen, self.predictor, CoreLimits(backoff_ms=1_000))
         self.store = MemoryStore()
         self.audit = Audit()
         self.record = Record()
-        self.physics = physics or Physics()
+        self.physics = physics or StopBehaviour()
         self.now_ms = 0
         self.attempts: dict[str, Attempt] = {}
         self._watch = watch

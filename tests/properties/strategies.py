@@ -300,7 +300,7 @@ def scenarios(
         names.append(work.job.id)
         if changes and draw(st.integers(0, 2)) == 0:
             pause_ms = draw(st.sampled_from(PAUSES))
-            steps.append(Step(pause_ms, draw(deeds(machines, names))))
+            steps.append(Step(pause_ms, draw(actions(machines, names))))
     # In the end everything works and nothing is held, so that everything can end.
     steps += [Step(0, healed(node)) for node in machines]
     steps += [Step(0, Release(name)) for name in names]
@@ -313,7 +313,7 @@ def scenarios(
 
 
 @st.composite
-def deeds(draw: st.DrawFn, machines: tuple[Node, ...], names: list[str]) -> object:
+def actions(draw: st.DrawFn, machines: tuple[Node, ...], names: list[str]) -> object:
     """A command, a changed node or a dead one."""
     name = draw(st.sampled_from(names))
     tasks = draw(st.sampled_from((None, IntervalSet(((0, 1),)))))

@@ -13,7 +13,7 @@ from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.plan import ReservationSpec
 from tests.effort import examples
 from tests.properties.dump import dump_of
-from tests.properties.rig import Physics, Rig
+from tests.properties.rig import Rig, StopBehaviour
 from tests.properties.strategies import (
     BRISK,
     STEP_MS,
@@ -61,7 +61,7 @@ def a_rig(scenario: Scenario, policy: str, stop_ms: int = 0) -> Rig:
     return Rig(
         scenario,
         replace(BRISK[policy], eviction_ms=EVICTION_MS),
-        Physics(stop_ms=stop_ms),
+        StopBehaviour(stop_ms=stop_ms),
     )
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.model.plan import Plan
 from tests.effort import examples
-from tests.properties.rig import Physics, Rig
+from tests.properties.rig import Rig, StopBehaviour
 from tests.properties.strategies import Scenario, policies, scenarios
 
 MOMENTS = 200
@@ -23,7 +23,7 @@ def go(rig: Rig) -> None:
 def test_no_device_or_node_exceeds_capacity_and_every_gang_is_whole(
     scenario: Scenario, policy: str, stop_ms: int
 ) -> None:
-    go(Rig(scenario, policy, Physics(stop_ms=stop_ms)))
+    go(Rig(scenario, policy, StopBehaviour(stop_ms=stop_ms)))
 
 
 @settings(max_examples=examples(100))

@@ -12,7 +12,7 @@ from tests.properties.rig import Rig
 from tests.properties.strategies import Scenario, policies, scenarios
 
 
-def some_way(scenario: Scenario, policy: str, most: int) -> Rig:
+def run_partly(scenario: Scenario, policy: str, most: int) -> Rig:
     rig = Rig(scenario, policy)
     for _ in range(most):
         if not rig.advance():
@@ -23,7 +23,7 @@ def some_way(scenario: Scenario, policy: str, most: int) -> Rig:
 @settings(max_examples=examples(60))
 @given(scenario=scenarios(), policy=policies(), most=st.integers(1, 12))
 def test_forecast_leaves_state_unchanged(scenario: Scenario, policy: str, most: int) -> None:
-    rig = some_way(scenario, policy, most)
+    rig = run_partly(scenario, policy, most)
     cluster = rig.core.state.cluster
     before, snapshot = dump_of(cluster), cluster.snapshot()
 
@@ -50,7 +50,7 @@ def lasting_refusals(rig: Rig) -> set[int]:
 def test_forecast_answers_for_every_job_that_can_run(
     scenario: Scenario, policy: str, most: int
 ) -> None:
-    rig = some_way(scenario, policy, most)
+    rig = run_partly(scenario, policy, most)
     cluster = rig.core.state.cluster
     if any(
         resources.node.state is not NodeState.ONLINE for resources in cluster.index.by_id.values()

@@ -51,7 +51,7 @@ BATCH = 20
 Key = tuple[str, int]
 
 
-class Instant(selectors.SelectSelector):
+class VirtualTimeSelector(selectors.SelectSelector):
     """Does not wait: advances the time instead."""
 
     now = 0.0
@@ -65,7 +65,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop on virtual time."""
 
     def __init__(self) -> None:
-        self.instant = Instant()
+        self.instant = VirtualTimeSelector()
         super().__init__(self.instant)
 
     def time(self) -> float:
@@ -225,9 +225,9 @@ class Node:
         )
         self.tell(key)
 
-    def obey(self, *deeds: str) -> None:
+    def obey(self, *actions: str) -> None:
         """Do these until nothing is left to do."""
-        for deed in deeds * 6:
+        for deed in actions * 6:
             self.do(deed)
 
     def first(self, phase: str) -> Key | None:

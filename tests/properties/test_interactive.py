@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.plan import Plan
 from tests.effort import examples
-from tests.properties.rig import Physics, Rig
+from tests.properties.rig import Rig, StopBehaviour
 from tests.properties.strategies import BRISK, Scenario, Step, Work, scenarios
 
 CAP_MILLI = 2_000
@@ -65,7 +65,7 @@ class Witness:
 def test_interactive_job_preempts_only_allowed_jobs_and_everything_ends(
     scenario: Scenario, keeps: bool
 ) -> None:
-    rig = Rig(scenario, POLICY, Physics(keeps_progress=keeps), watch=Witness())
+    rig = Rig(scenario, POLICY, StopBehaviour(keeps_progress=keeps), watch=Witness())
 
     rig.run()
 

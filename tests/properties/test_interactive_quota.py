@@ -17,7 +17,7 @@ from gpu_scheduler.model.request import mig_memory_mb
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Quota, Tenant
 from tests.effort import examples
-from tests.properties.rig import Physics, Rig
+from tests.properties.rig import Rig, StopBehaviour
 from tests.properties.strategies import (
     BRISK,
     HARDWARE,
@@ -51,7 +51,7 @@ STOP_MS = 90_000
 
 
 @st.composite
-def wave(
+def batch_of_jobs(
     draw: st.DrawFn,
     name: str,
     most: int,
@@ -87,9 +87,9 @@ def wave(
 @st.composite
 def shared(draw: st.DrawFn) -> Scenario:
     """A tenant at its limits gets interactive jobs, and then more batch jobs."""
-    first = draw(wave("a", 5, (CROWDED, CROWDED, OTHER)))
-    second = draw(wave("b", 3, (CROWDED,), interactive=True))
-    third = draw(wave("c", 3, (CROWDED, OTHER)))
+    first = draw(batch_of_jobs("a", 5, (CROWDED, CROWDED, OTHER)))
+    second = draw(batch_of_jobs("b", 3, (CROWDED,), interactive=True))
+    third = draw(batch_of_jobs("c", 3, (CROWDED, OTHER)))
     return draw(crowded((first, second, third)))
 
 
@@ -194,7 +194,7 @@ class Witness:
         if is_users:
             assert victim.user == job.user
 
-    def check_nobody_was_stopped_in_vain(self, rig: Rig) -> None:
+    def check_no_preemption_in_vain(self, rig: Rig) -> None:
         """The preemptor runs as soon as its victims are gone."""
         for job_id, (at_ms, victims) in list(self.stopped_for.items()):
             starts = [
@@ -210,9 +210,9 @@ class Witness:
 
 
 PHYSICS = {
-    "ideal": Physics(),
-    "progress is lost": Physics(keeps_progress=False),
-    "stops take long": Physics(stop_ms=STOP_MS),
+    "ideal": StopBehaviour(),
+    "progress is lost": StopBehaviour(keeps_progress=False),
+    "stops take long": StopBehaviour(stop_ms=STOP_MS),
 }
 
 
@@ -225,6 +225,6 @@ def test_interactive_job_at_own_limit_preempts_only_own_batch_and_never_in_vain(
     rig = Rig(scenario, POLICY, PHYSICS[physics], watch=witness)
 
     while rig.advance():
-        witness.check_nobody_was_stopped_in_vain(rig)
+        witness.check_no_preemption_in_vain(rig)
 
     assert rig.waiting() == []

@@ -18,17 +18,17 @@ from tests.properties.test_interactive_quota import (
     PHYSICS,
     POLICY,
     Witness,
+    batch_of_jobs,
     crowded,
-    wave,
 )
 
 
 @st.composite
 def shared(draw: st.DrawFn) -> Scenario:
     """A tenant at its limits gets online jobs, and then more batch jobs."""
-    first = draw(wave("a", 5, (CROWDED, CROWDED, OTHER)))
-    second = draw(wave("b", 3, (CROWDED,), pool=Pool.ONLINE))
-    third = draw(wave("c", 3, (CROWDED, OTHER)))
+    first = draw(batch_of_jobs("a", 5, (CROWDED, CROWDED, OTHER)))
+    second = draw(batch_of_jobs("b", 3, (CROWDED,), pool=Pool.ONLINE))
+    third = draw(batch_of_jobs("c", 3, (CROWDED, OTHER)))
     percent = draw(st.sampled_from((25, 50, 75)))
     pools = (
         PoolQuota(pool=Pool.ONLINE, percent=percent),
@@ -42,7 +42,7 @@ class PoolWitness(Witness):
 
     ground = "lent"
 
-    def check_nobody_was_stopped_in_vain(self, rig: Rig) -> None:
+    def check_no_preemption_in_vain(self, rig: Rig) -> None:
         """As in the base class; or the job waits for another place that is being freed."""
         claims = {
             number
@@ -57,7 +57,7 @@ class PoolWitness(Witness):
                 and rig.core.state.cluster.stopping
             ):
                 del self.stopped_for[job_id]
-        super().check_nobody_was_stopped_in_vain(rig)
+        super().check_no_preemption_in_vain(rig)
 
     def judge(self, rig: Rig, eviction: Eviction) -> None:
         super().judge(rig, eviction)
@@ -76,6 +76,6 @@ def test_online_job_at_own_limit_reclaims_only_lent_capacity_and_never_in_vain(
     rig = Rig(scenario, POLICY, PHYSICS[physics], watch=witness)
 
     while rig.advance():
-        witness.check_nobody_was_stopped_in_vain(rig)
+        witness.check_no_preemption_in_vain(rig)
 
     assert rig.waiting() == []

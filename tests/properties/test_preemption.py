@@ -6,18 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.effort import examples
-from tests.properties.rig import Physics, Rig
+from tests.properties.rig import Rig, StopBehaviour
 from tests.properties.strategies import PREEMPTING, Scenario, policies, scenarios
 
 PHYSICS = {
-    "ideal": Physics(),
-    "progress is lost": Physics(keeps_progress=False),
-    "stops take long": Physics(stop_ms=90_000),
+    "ideal": StopBehaviour(),
+    "progress is lost": StopBehaviour(keeps_progress=False),
+    "stops take long": StopBehaviour(stop_ms=90_000),
 }
 MOMENTS = 200
 
 
-def some_way(rig: Rig) -> Rig:
+def run_partly(rig: Rig) -> Rig:
     for _ in range(MOMENTS):
         if not rig.advance():
             break
@@ -43,7 +43,7 @@ def test_finite_workload_drains_under_every_preempting_policy(
 @settings(max_examples=examples(60))
 @given(scenario=scenarios(changes=False), policy=policies(PREEMPTING))
 def test_no_job_is_evicted_twice_at_same_time(scenario: Scenario, policy: str) -> None:
-    rig = some_way(Rig(scenario, policy))
+    rig = run_partly(Rig(scenario, policy))
 
     counts: Counter[tuple[int, str]] = Counter()
     for at_ms, plan in rig.record.plans:
@@ -55,7 +55,7 @@ def test_no_job_is_evicted_twice_at_same_time(scenario: Scenario, policy: str) -
 @settings(max_examples=examples(60))
 @given(scenario=scenarios(changes=False), policy=policies(PREEMPTING))
 def test_preemptor_starts_as_soon_as_victims_are_gone(scenario: Scenario, policy: str) -> None:
-    rig = some_way(Rig(scenario, policy, Physics()))
+    rig = run_partly(Rig(scenario, policy, StopBehaviour()))
 
     started = {(at_ms, s.job_id) for at_ms, plan in rig.record.plans for s in plan.starts}
     wanted = {(at_ms, e.for_job_id) for at_ms, plan in rig.record.plans for e in plan.evictions}
@@ -65,7 +65,7 @@ def test_preemptor_starts_as_soon_as_victims_are_gone(scenario: Scenario, policy
 @settings(max_examples=examples(60))
 @given(scenario=scenarios(limits=False, changes=False))
 def test_no_job_is_evicted_by_class_more_often_than_tenant_allows(scenario: Scenario) -> None:
-    rig = some_way(Rig(scenario, "fair"))
+    rig = run_partly(Rig(scenario, "fair"))
 
     counts: Counter[str] = Counter()
     for _, plan in rig.record.plans:

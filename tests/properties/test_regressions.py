@@ -20,7 +20,7 @@ from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Quota, Tenant
 from tests.properties import test_reservations
 from tests.properties.dump import dump_of
-from tests.properties.rig import Physics, Rig
+from tests.properties.rig import Rig, StopBehaviour
 from tests.properties.strategies import BRISK, HARDWARE, SMALL, STEP_MS, Scenario, Step, Work
 
 ONE = Request(gpu_count=1)
@@ -44,10 +44,10 @@ def array(last: int, max_running: int = 0) -> Array:
     return Array(tasks=IntervalSet(((0, last),)), max_running=max_running)
 
 
-def story(nodes: list[Node], *deeds: object, **changes: Any) -> Scenario:
+def story(nodes: list[Node], *actions: object, **changes: Any) -> Scenario:
     """A sequence of steps; a number between them is a pause."""
     steps, pause_ms = [], 0
-    for deed in deeds:
+    for deed in actions:
         if isinstance(deed, int):
             pause_ms = deed
         else:
@@ -56,7 +56,7 @@ def story(nodes: list[Node], *deeds: object, **changes: Any) -> Scenario:
     return Scenario(nodes=tuple(nodes), steps=tuple(steps), **changes)
 
 
-def run_out(scenario: Scenario, policy: str, physics: Physics | None = None) -> Rig:
+def run_to_end(scenario: Scenario, policy: str, physics: StopBehaviour | None = None) -> Rig:
     rig = Rig(scenario, policy, physics)
     rig.run()
     assert rig.waiting() == []
@@ -105,17 +105,17 @@ def test_requested_gpu_memory_counts_against_quota() -> None:
 
 @pytest.mark.parametrize("policy", ["las", "feedback"])
 def test_array_tasks_do_not_evict_each_other_in_circles(policy: str) -> None:
-    run_out(story([node(PAIR)], work("j", ONE, steps=6, array=array(4))), policy)
+    run_to_end(story([node(PAIR)], work("j", ONE, steps=6, array=array(4))), policy)
 
 
 def test_array_can_be_cancelled_while_failed_task_awaits_retry() -> None:
     failing = work("j", ONE, exits=(1,), retries=1, array=array(1))
-    run_out(story([node(PAIR)], failing, STEP_MS, Cancel("j")), "easy")
+    run_to_end(story([node(PAIR)], failing, STEP_MS, Cancel("j")), "easy")
 
 
 def test_retried_task_gets_unused_allocation_id() -> None:
     failing = work("j", ONE, exits=(1,), array=array(2))
-    run_out(story([node(HARDWARE[0])], failing, 2 * STEP_MS + 1, Retry("j")), "easy")
+    run_to_end(story([node(HARDWARE[0])], failing, 2 * STEP_MS + 1, Retry("j")), "easy")
 
 
 def test_all_array_tasks_with_reservation_start_when_there_is_room() -> None:
@@ -143,10 +143,10 @@ def test_cancelling_empty_task_range_cancels_nothing() -> None:
 @pytest.mark.parametrize("policy", ["las", "feedback"])
 def test_jobs_that_lose_progress_do_not_evict_each_other_for_ever(policy: str) -> None:
     jobs = [work(name, TWO, steps=5) for name in ("j0", "j1")]
-    run_out(story([node(PAIR)], *jobs), policy, Physics(keeps_progress=False))
+    run_to_end(story([node(PAIR)], *jobs), policy, StopBehaviour(keeps_progress=False))
 
 
-def starts_of_those_others_left_for(rig: Rig) -> None:
+def check_preemptors_start(rig: Rig) -> None:
     started = {(at_ms, s.job_id) for at_ms, plan in rig.record.plans for s in plan.starts}
     wanted = {(at_ms, e.for_job_id) for at_ms, plan in rig.record.plans for e in plan.evictions}
     assert wanted <= started
@@ -157,9 +157,9 @@ def test_place_being_freed_is_kept_for_preemptor() -> None:
     wide = work("wide", TWO, priority=250)
     narrow = work("narrow", ONE, priority=2500)
 
-    rig = run_out(story([node(PAIR)], long, 3 * STEP_MS, wide, narrow), "feedback")
+    rig = run_to_end(story([node(PAIR)], long, 3 * STEP_MS, wide, narrow), "feedback")
 
-    starts_of_those_others_left_for(rig)
+    check_preemptors_start(rig)
 
 
 def test_nothing_is_evicted_for_job_blocked_by_higher_reservation() -> None:
@@ -168,9 +168,9 @@ def test_nothing_is_evicted_for_job_blocked_by_higher_reservation() -> None:
     middle = work("middle", ONE, Request(gpu_count=1, gpu_extra_milli=500), steps=2)
     top = work("top", TWO, TWO, priority=2500)
 
-    rig = run_out(story([node(SMALLS)], firm, soft, STEP_MS, middle, top), "fair")
+    rig = run_to_end(story([node(SMALLS)], firm, soft, STEP_MS, middle, top), "fair")
 
-    starts_of_those_others_left_for(rig)
+    check_preemptors_start(rig)
 
 
 def test_place_is_freed_only_where_whole_gang_then_fits() -> None:
@@ -185,9 +185,9 @@ def test_place_is_freed_only_where_whole_gang_then_fits() -> None:
     nodes = [node(PAIR, 0, rack="r1"), node(SMALLS, 1, rack="r1")]
     first = work("first", shares, steps=2)
 
-    rig = run_out(story(nodes, first, work("pair", ONE, ONE, steps=3), STEP_MS, gang), "srtf")
+    rig = run_to_end(story(nodes, first, work("pair", ONE, ONE, steps=3), STEP_MS, gang), "srtf")
 
-    starts_of_those_others_left_for(rig)
+    check_preemptors_start(rig)
 
 
 def test_nothing_is_evicted_for_gang_whose_rack_would_not_fit() -> None:
@@ -225,7 +225,7 @@ def test_gang_of_shares_for_one_rack_is_accepted_where_it_fits() -> None:
 
 @pytest.mark.parametrize("policy", ["fgd", "balance"])
 def test_share_for_named_device_starts_there(policy: str) -> None:
-    run_out(story([node(PAIR)], work("j", replace(HALF, device_ids=(1,)))), policy)
+    run_to_end(story([node(PAIR)], work("j", replace(HALF, device_ids=(1,)))), policy)
 
 
 SCORED = ("random", "dot_product", "clustering", "packing", "best_fit", "fgd", "balance")
@@ -235,13 +235,13 @@ SCORED = ("random", "dot_product", "clustering", "packing", "best_fit", "fgd", "
 def test_ranking_does_not_take_used_device_for_free(policy: str) -> None:
     memory_only = Request(gpu_count=1, gpu_share_milli=0, gpu_memory_mb=50_000)
     first = work("m", memory_only)
-    run_out(story([node(PAIR)], first, work("j", TWO), work("k", memory_only)), policy)
+    run_to_end(story([node(PAIR)], first, work("j", TWO), work("k", memory_only)), policy)
 
 
 @pytest.mark.parametrize("policy", SCORED)
 def test_ranking_sees_freed_mig_slices(policy: str) -> None:
     slices = work("j", Request(gpu_count=2, mig_profile="1g.10gb"), array=array(3))
-    run_out(story([node(SPLIT)], slices), policy)
+    run_to_end(story([node(SPLIT)], slices), policy)
 
 
 # --- reservations

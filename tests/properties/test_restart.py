@@ -11,7 +11,7 @@ from gpu_scheduler.control.restore import recall, restore
 from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.model.job import ENDED
 from tests.effort import examples
-from tests.properties.rig import Physics, Rig
+from tests.properties.rig import Rig, StopBehaviour
 from tests.properties.strategies import Scenario, policies, scenarios
 
 
@@ -19,7 +19,7 @@ class CrashingRig(Rig):
     """Its core is thrown away repeatedly and restored from the store."""
 
     def __init__(self, scenario: Scenario, policy: str, stop_ms: int = 0) -> None:
-        super().__init__(scenario, policy, Physics(stop_ms=stop_ms))
+        super().__init__(scenario, policy, StopBehaviour(stop_ms=stop_ms))
         self.now_ms = 1  # in rows, 0 stands for a time that was never set
 
     def apply(self, message: object):

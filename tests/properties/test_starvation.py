@@ -36,7 +36,9 @@ LATER = 40
 
 
 @st.composite
-def siege(draw: st.DrawFn, requests: tuple[Request, ...], priorities: tuple[int, ...]) -> Scenario:
+def job_in_long_stream(
+    draw: st.DrawFn, requests: tuple[Request, ...], priorities: tuple[int, ...]
+) -> Scenario:
     """One job amid a long stream of later, shorter jobs."""
     steps = []
     for number in range(draw(st.integers(0, 2))):
@@ -95,13 +97,13 @@ def holds_for(scenario: Scenario, policy: Policy) -> None:
 
 
 @settings(max_examples=examples(60))
-@given(scenario=siege(WHOLE, PRIORITIES[:1]), policy=st.sampled_from(NAMES))
+@given(scenario=job_in_long_stream(WHOLE, PRIORITIES[:1]), policy=st.sampled_from(NAMES))
 def test_job_starts_in_time_under_stream_of_same_class(scenario: Scenario, policy: str) -> None:
     holds_for(scenario, POLICIES[policy])
 
 
 @settings(max_examples=examples(60))
-@given(scenario=siege(ANY_REQUEST, PRIORITIES), policy=st.sampled_from(NAMES))
+@given(scenario=job_in_long_stream(ANY_REQUEST, PRIORITIES), policy=st.sampled_from(NAMES))
 def test_job_starts_in_time_under_stream_of_higher_classes(scenario: Scenario, policy: str) -> None:
     holds_for(scenario, POLICIES[policy])
 

@@ -63,7 +63,7 @@ def a_service(*, name: str = "web", gpus: float = 1, **changes: Any) -> Service:
     )
 
 
-class House(Lab):
+class ServiceLab(Lab):
     """A lab for one service."""
 
     def service(self, name: str = "web") -> Service:
@@ -107,7 +107,7 @@ class House(Lab):
 
 
 def test_service_runs_requested_number_of_replicas() -> None:
-    lab = House(nodes=a_cluster(nodes=3))
+    lab = ServiceLab(nodes=a_cluster(nodes=3))
     lab.do(CreateService(a_service(replicas=3)))
     assert len(lab.running()) == 3
     assert lab.service().state == "ready"
@@ -115,19 +115,19 @@ def test_service_runs_requested_number_of_replicas() -> None:
 
 
 def test_replicas_are_spread_over_nodes() -> None:
-    lab = House(nodes=a_cluster(nodes=3))
+    lab = ServiceLab(nodes=a_cluster(nodes=3))
     lab.do(CreateService(a_service(replicas=5)))
     assert sorted(lab.places().count(node) for node in ("n0", "n1", "n2")) == [1, 2, 2]
 
 
 def test_replicas_share_node_when_there_is_no_other() -> None:
-    lab = House(nodes=(a_node(),))
+    lab = ServiceLab(nodes=(a_node(),))
     lab.do(CreateService(a_service(replicas=4)))
     assert lab.places() == ["n0"] * 4
 
 
 def test_nothing_is_reserved_for_job_waiting_for_end_of_service() -> None:
-    lab = House(nodes=(a_node(gpus=1),), policy=preset("fair"))
+    lab = ServiceLab(nodes=(a_node(gpus=1),), policy=preset("fair"))
     quiet = a_service(gpus=0.25)
     lab.do(CreateService(replace(quiet, job=replace(quiet.job, preemptible=False))))
     lab.submit(a_job(number=50, gpus=1, priority=2500))
@@ -138,7 +138,7 @@ def test_nothing_is_reserved_for_job_waiting_for_end_of_service() -> None:
 
 
 def test_replicas_with_same_port_never_share_node() -> None:
-    lab = House(nodes=a_cluster(nodes=2))
+    lab = ServiceLab(nodes=a_cluster(nodes=2))
     lab.do(CreateService(a_service(replicas=3, port=8000)))
     assert lab.places() == ["n0", "n1"]
     waiting = [row for row in lab.store.live_jobs() if row.state is JobState.PENDING]
@@ -151,7 +151,7 @@ def test_replicas_with_same_port_never_share_node() -> None:
 
 
 def test_services_with_same_port_never_share_node() -> None:
-    lab = House(nodes=a_cluster(nodes=2))
+    lab = ServiceLab(nodes=a_cluster(nodes=2))
     lab.do(CreateService(a_service(port=8000)), CreateService(a_service(name="api", port=8000)))
     assert sorted(lab.places() + lab.places("api")) == ["n0", "n1"]
     lab.do(CreateService(a_service(name="third", port=8000)))
@@ -161,7 +161,7 @@ def test_services_with_same_port_never_share_node() -> None:
 
 
 def test_service_is_scaled_up_and_down() -> None:
-    lab = House(nodes=a_cluster(nodes=2))
+    lab = ServiceLab(nodes=a_cluster(nodes=2))
     lab.do(CreateService(a_service(replicas=1)))
     service_id = lab.service().id
     lab.do(ScaleService(service_id, 4))
@@ -175,7 +175,7 @@ def test_service_is_scaled_up_and_down() -> None:
 
 
 def test_scale_down_removes_unready_replica_first() -> None:
-    lab = House(nodes=a_cluster(nodes=2))
+    lab = ServiceLab(nodes=a_cluster(nodes=2))
     lab.do(CreateService(a_service(replicas=3, probe=HTTP)))
     lab.ready(lab.replicas()[1].job_id, lab.replicas()[2].job_id)
     lab.do(ScaleService(lab.service().id, 2))
@@ -183,7 +183,7 @@ def test_scale_down_removes_unready_replica_first() -> None:
 
 
 def test_deleted_service_disappears_with_last_replica() -> None:
-    lab = House(nodes=(a_node(),), obedient=False)
+    lab = ServiceLab(nodes=(a_node(),), obedient=False)
     lab.do(CreateService(a_service(replicas=2)))
     service_id = lab.service().id
     jobs = [replica.job_id for replica in lab.service().members]
@@ -198,7 +198,7 @@ def test_deleted_service_disappears_with_last_replica() -> None:
         lab.tell(DeleteService(service_id))
 
 
-class Slow(House):
+class Slow(ServiceLab):
     """A lab in which orders are never executed."""
 
     def tell(self, message: Command | Fact) -> Outcome:
@@ -219,7 +219,7 @@ def test_service_deleted_during_replica_failure_disappears() -> None:
 
 
 def test_service_with_ended_replicas_can_be_deleted() -> None:
-    lab = House(nodes=(a_node(),), obedient=False)
+    lab = ServiceLab(nodes=(a_node(),), obedient=False)
     rule = RestartRule(policy=Restart.NEVER)
     lab.do(CreateService(a_service(replicas=2, restart=rule)))
     first, second = (replica.job_id for replica in lab.service().members)
@@ -247,7 +247,7 @@ def test_service_with_ended_replicas_can_be_deleted() -> None:
 def test_restart_policy_decides_what_follows_exit(
     policy: Restart, exit_code: int, follows: JobState
 ) -> None:
-    lab = House(nodes=(a_node(),))
+    lab = ServiceLab(nodes=(a_node(),))
     lab.do(CreateService(a_service(restart=RestartRule(policy=policy))))
     (job_id,) = lab.running()
     lab.ends(job_id, exit_code=exit_code)
@@ -257,7 +257,7 @@ def test_restart_policy_decides_what_follows_exit(
 
 
 def test_permanently_ended_replica_is_not_replaced() -> None:
-    lab = House(nodes=(a_node(),))
+    lab = ServiceLab(nodes=(a_node(),))
     lab.do(CreateService(a_service(replicas=2, restart=RestartRule(policy=Restart.NEVER))))
     lab.ends(*lab.running(), exit_code=1)
     lab.at(MINUTE)
@@ -267,7 +267,7 @@ def test_permanently_ended_replica_is_not_replaced() -> None:
 
 def test_restart_backoff_doubles_until_good_run() -> None:
     rule = RestartRule(backoff_ms=1000, max_backoff_ms=4000, reset_after_ms=MINUTE)
-    lab = House(nodes=(a_node(),))
+    lab = ServiceLab(nodes=(a_node(),))
     lab.do(CreateService(a_service(restart=rule)))
     (job_id,) = lab.running()
     pauses = []
@@ -285,7 +285,7 @@ def test_restart_backoff_doubles_until_good_run() -> None:
 
 
 def test_cancelled_replica_is_replaced() -> None:
-    lab = House(nodes=(a_node(),))
+    lab = ServiceLab(nodes=(a_node(),))
     lab.do(CreateService(a_service(replicas=2)))
     before = lab.running()
     lab.do(Cancel(before[0]))
@@ -296,7 +296,7 @@ def test_cancelled_replica_is_replaced() -> None:
 
 
 def test_replica_cannot_be_retried_or_updated_as_job() -> None:
-    lab = House(nodes=(a_node(gpus=1),))
+    lab = ServiceLab(nodes=(a_node(gpus=1),))
     lab.do(CreateService(a_service(replicas=2, restart=RestartRule(policy=Restart.NEVER))))
     (first,) = lab.running()
     waiting = next(r.job_id for r in lab.service().live if r.job_id != first)
@@ -308,7 +308,7 @@ def test_replica_cannot_be_retried_or_updated_as_job() -> None:
 
 
 def test_replica_has_no_time_limit() -> None:
-    lab = House(nodes=(a_node(),))
+    lab = ServiceLab(nodes=(a_node(),))
     lab.do(CreateService(a_service()))
     lab.at(400 * 24 * 60 * MINUTE)
     assert len(lab.running()) == 1
@@ -319,7 +319,7 @@ def test_replica_has_no_time_limit() -> None:
 
 
 def test_replica_on_lost_node_is_not_replaced_before_node_is_dead() -> None:
-    lab = House(nodes=a_cluster(nodes=2))
+    lab = ServiceLab(nodes=a_cluster(nodes=2))
     lab.do(CreateService(a_service()))
     (job_id,) = lab.running()
     (node,) = lab.nodes_of(job_id)
@@ -332,7 +332,7 @@ def test_replica_on_lost_node_is_not_replaced_before_node_is_dead() -> None:
 
 
 def test_replicas_leave_drained_node_one_by_one() -> None:
-    lab = House(nodes=a_cluster(nodes=2), obedient=True)
+    lab = ServiceLab(nodes=a_cluster(nodes=2), obedient=True)
     lab.do(CreateService(a_service(replicas=4, probe=HTTP)))
     lab.ready()
     assert lab.places() == ["n0", "n0", "n1", "n1"]
@@ -351,7 +351,7 @@ def test_replicas_leave_drained_node_one_by_one() -> None:
 
 
 def test_replica_counts_as_ready_when_probe_succeeds() -> None:
-    lab = House(nodes=(a_node(),))
+    lab = ServiceLab(nodes=(a_node(),))
     lab.do(CreateService(a_service(probe=HTTP)))
     assert lab.service().state == "starting"
     (job_id,) = lab.running()
@@ -369,7 +369,7 @@ def test_replica_counts_as_ready_when_probe_succeeds() -> None:
 
 
 def test_probe_result_of_former_attempt_is_ignored() -> None:
-    lab = House(nodes=(a_node(),))
+    lab = ServiceLab(nodes=(a_node(),))
     lab.do(CreateService(a_service(probe=HTTP)))
     (job_id,) = lab.running()
     old = lab.allocation(job_id).id
@@ -380,7 +380,7 @@ def test_probe_result_of_former_attempt_is_ignored() -> None:
 
 
 def test_repeated_probe_result_writes_nothing() -> None:
-    lab = House(nodes=(a_node(),))
+    lab = ServiceLab(nodes=(a_node(),))
     lab.do(CreateService(a_service(probe=HTTP)))
     fact = ReplicaChecked(lab.allocation(lab.running()[0]).id, is_ready=True, port=4000)
     lab.do(fact)
@@ -388,7 +388,7 @@ def test_repeated_probe_result_writes_nothing() -> None:
 
 
 def test_restarted_replica_is_unready_until_probe_succeeds() -> None:
-    lab = House(nodes=(a_node(),))
+    lab = ServiceLab(nodes=(a_node(),))
     lab.do(CreateService(a_service(probe=HTTP)))
     lab.ready()
     lab.ends(*lab.running(), exit_code=1)
@@ -408,7 +408,7 @@ def another(service: Service, **changes: Any) -> Service:
 
 
 def test_update_replaces_replicas_one_by_one() -> None:
-    lab = House(nodes=(a_node(gpus=3),))
+    lab = ServiceLab(nodes=(a_node(gpus=3),))
     lab.do(CreateService(a_service(replicas=3, probe=HTTP)))
     lab.ready()
     lab.do(UpdateService(lab.service().id, another(a_service(replicas=3, probe=HTTP))))
@@ -426,7 +426,7 @@ def test_update_replaces_replicas_one_by_one() -> None:
 
 
 def test_update_that_never_becomes_ready_keeps_other_replicas() -> None:
-    lab = House(nodes=(a_node(),))
+    lab = ServiceLab(nodes=(a_node(),))
     lab.do(CreateService(a_service(replicas=3, probe=HTTP)))
     lab.ready()
     lab.do(UpdateService(lab.service().id, another(a_service(replicas=3, probe=HTTP))))
@@ -440,7 +440,7 @@ def test_update_that_never_becomes_ready_keeps_other_replicas() -> None:
 
 
 def test_update_with_surge_stops_nothing_before_new_replica_is_ready() -> None:
-    lab = House(nodes=(a_node(),))
+    lab = ServiceLab(nodes=(a_node(),))
     lab.do(CreateService(a_service(probe=HTTP, surge=True)))
     lab.ready()
     (old,) = lab.running()
@@ -455,7 +455,7 @@ def test_update_with_surge_stops_nothing_before_new_replica_is_ready() -> None:
 
 
 def test_new_replica_count_or_policy_replaces_no_replica() -> None:
-    lab = House(nodes=(a_node(),))
+    lab = ServiceLab(nodes=(a_node(),))
     lab.do(CreateService(a_service()))
     before = lab.running()
     wanted = a_service(replicas=2, restart=RestartRule(policy=Restart.ON_FAILURE))
@@ -467,7 +467,7 @@ def test_new_replica_count_or_policy_replaces_no_replica() -> None:
 
 def test_update_restarts_ended_replicas() -> None:
     never = RestartRule(policy=Restart.NEVER)
-    lab = House(nodes=(a_node(),))
+    lab = ServiceLab(nodes=(a_node(),))
     lab.do(CreateService(a_service(restart=never)))
     lab.ends(*lab.running(), exit_code=1)
     assert lab.service().state == "ended"
@@ -479,7 +479,7 @@ def test_update_restarts_ended_replicas() -> None:
 
 
 def test_service_that_never_fits_is_rejected_and_leaves_nothing() -> None:
-    lab = House(nodes=(a_node(gpus=2),))
+    lab = ServiceLab(nodes=(a_node(gpus=2),))
     with pytest.raises(NeverFits):
         lab.tell(CreateService(a_service(gpus=4)))
     assert lab.core.state.services == {}
@@ -487,14 +487,14 @@ def test_service_that_never_fits_is_rejected_and_leaves_nothing() -> None:
 
 
 def test_service_name_is_unique_in_tenant() -> None:
-    lab = House(nodes=(a_node(),))
+    lab = ServiceLab(nodes=(a_node(),))
     lab.do(CreateService(a_service()))
     with pytest.raises(AlreadyExists, match="svc-1"):
         lab.tell(CreateService(a_service()))
 
 
 def test_service_of_another_user_cannot_be_changed() -> None:
-    lab = House(nodes=(a_node(),))
+    lab = ServiceLab(nodes=(a_node(),))
     lab.do(CreateService(a_service()))
     with pytest.raises(Forbidden):
         lab.tell(UpdateService(lab.service().id, replace(another(a_service()), user="eve")))
@@ -540,7 +540,7 @@ def test_invalid_probe_is_rejected(wrong: dict[str, Any]) -> None:
 
 
 def test_service_continues_after_server_restart() -> None:
-    lab = House(nodes=a_cluster(nodes=2))
+    lab = ServiceLab(nodes=a_cluster(nodes=2))
     lab.do(CreateService(a_service(replicas=2, probe=HTTP)))
     lab.ready(lab.replicas()[0].job_id)
     before = lab.service()
@@ -563,7 +563,7 @@ def test_service_continues_after_server_restart() -> None:
 
 
 def test_interrupted_scaling_is_completed_after_restart() -> None:
-    lab = House(nodes=(a_node(),))
+    lab = ServiceLab(nodes=(a_node(),))
     lab.do(CreateService(a_service(replicas=1)))
     # The count was stored, and the server died before the jobs were.
     lab.store.commit([replace(lab.service(), replicas=3)])
@@ -575,7 +575,7 @@ def test_interrupted_scaling_is_completed_after_restart() -> None:
 
 
 def test_replicas_rejected_by_full_queue_are_created_later() -> None:
-    lab = House(nodes=(a_node(gpus=1),), limits=CoreLimits(max_queued_tasks=2))
+    lab = ServiceLab(nodes=(a_node(gpus=1),), limits=CoreLimits(max_queued_tasks=2))
     lab.submit(*(a_job(number=number, gpus=1) for number in (1, 2)))
     lab.tell(CreateService(a_service(replicas=1)))
     with pytest.raises(SchedulerError):
@@ -585,7 +585,7 @@ def test_replicas_rejected_by_full_queue_are_created_later() -> None:
 
 
 def test_restarted_server_removes_no_endpoint() -> None:
-    lab = House(nodes=(a_node(),))
+    lab = ServiceLab(nodes=(a_node(),))
     lab.do(CreateService(a_service(probe=HTTP)))
     lab.ready()
 

@@ -15,7 +15,7 @@ from tests.scenarios.lab import Lab
 NODES = a_cluster(nodes=2, gpus=4)
 
 
-def a_lab_with_a_promise() -> Lab:
+def a_lab_with_a_reservation() -> Lab:
     """The third job is reserved after the first one, on its node, after two hours."""
     lab = Lab(policy=preset("easy"))
     lab.do(*(SetNode(node) for node in NODES))
@@ -24,12 +24,15 @@ def a_lab_with_a_promise() -> Lab:
         a_job(number=2, gpus=4, estimate_ms=3 * HOUR),
         a_job(number=3, gpus=4),
     )
-    assert (promise(lab, 3).at_ms, promise(lab, 3).placements[0].node_id) == (2 * HOUR, "n0")
+    assert (reservation_of(lab, 3).at_ms, reservation_of(lab, 3).placements[0].node_id) == (
+        2 * HOUR,
+        "n0",
+    )
     lab.now_ms = HOUR
     return lab
 
 
-def promise(lab: Lab, number: int) -> Reservation:
+def reservation_of(lab: Lab, number: int) -> Reservation:
     return lab.core.state.cluster.reservations[number]
 
 
@@ -41,64 +44,64 @@ def restart(lab: Lab) -> None:
     lab.cycle()
 
 
-def comes_back(lab: Lab, node: Node) -> None:
+def node_returns(lab: Lab, node: Node) -> None:
     lab.do(SetNode(node))
 
 
 def test_reservation_is_unchanged_when_nodes_return_one_by_one() -> None:
-    lab = a_lab_with_a_promise()
-    before = promise(lab, 3)
+    lab = a_lab_with_a_reservation()
+    before = reservation_of(lab, 3)
     restart(lab)
-    assert promise(lab, 3) == before
-    comes_back(lab, NODES[1])
-    assert promise(lab, 3) == before
-    comes_back(lab, NODES[0])
-    assert promise(lab, 3) == before
+    assert reservation_of(lab, 3) == before
+    node_returns(lab, NODES[1])
+    assert reservation_of(lab, 3) == before
+    node_returns(lab, NODES[0])
+    assert reservation_of(lab, 3) == before
     lab.now_ms = 2 * HOUR
     lab.ends("j1")
     assert lab.nodes_of("j3") == ["n0"]
 
 
 def test_reserved_place_is_kept_while_nodes_return() -> None:
-    lab = a_lab_with_a_promise()
+    lab = a_lab_with_a_reservation()
     lab.submit(a_job(number=4, estimate_ms=5 * HOUR, submit_ms=HOUR))
     restart(lab)
     for node in NODES:
-        comes_back(lab, node)
+        node_returns(lab, node)
     lab.ends("j1")
     assert lab.running() == ["j2", "j3"]
 
 
 def test_missing_node_does_not_delay_reserved_job() -> None:
-    lab = a_lab_with_a_promise()
+    lab = a_lab_with_a_reservation()
     restart(lab)
-    comes_back(lab, NODES[1])
+    node_returns(lab, NODES[1])
     lab.now_ms += RETURN_MS
     lab.do(Hold("j3"), Release("j3"))
-    assert promise(lab, 3).placements[0].node_id == "n1"
+    assert reservation_of(lab, 3).placements[0].node_id == "n1"
 
 
 def test_reservation_is_removed_when_job_no_longer_waits() -> None:
-    lab = a_lab_with_a_promise()
+    lab = a_lab_with_a_reservation()
     assert [row.job_id for row in lab.store.reservations()] == ["j3"]
     lab.tell(Cancel("j3"))
     assert lab.store.reservations() == []
 
 
 def test_reservation_is_removed_when_job_starts() -> None:
-    lab = a_lab_with_a_promise()
+    lab = a_lab_with_a_reservation()
     lab.ends("j1")
     assert lab.running() == ["j2", "j3"]
     assert lab.store.reservations() == []
 
 
 def test_reservation_of_unknown_devices_is_made_anew() -> None:
-    lab = a_lab_with_a_promise()
-    before = promise(lab, 3)
+    lab = a_lab_with_a_reservation()
+    before = reservation_of(lab, 3)
     gone = replace(before, placements=(on("n0", [4, 5, 6, 7]),))
     lab.store.commit([ReservationRow("j3", gone)])
     restart(lab)
     for node in NODES:
-        comes_back(lab, node)
-    assert promise(lab, 3).placements == before.placements
-    assert lab.store.reservations() == [promise(lab, 3)]
+        node_returns(lab, node)
+    assert reservation_of(lab, 3).placements == before.placements
+    assert lab.store.reservations() == [reservation_of(lab, 3)]

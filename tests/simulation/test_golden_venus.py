@@ -38,7 +38,7 @@ def test_non_preemptive_preset_beats_ordering_by_recent_runs() -> None:
     check_run("venus-short", run, measures)
     assert measures.jct.mean_s < 15_300
     assert not any(run.outcomes.numbers["preemptions"])
-    assert_nobody_waits_longer_than_the_formula(
+    assert_waits_within_bound(
         run, largest_gap_ms(preset("short").order, 0) + preset("short").reserve_after_ms
     )
 
@@ -50,12 +50,10 @@ def test_preemptive_preset_beats_tiresias_in_mean_and_tail() -> None:
     assert measures.jct.mean_s < 13_500 < TIRESIAS_JCT_S
     assert measures.wait.p999_s < TIRESIAS_P999_S
     feedback = preset("feedback").feedback
-    assert_nobody_waits_longer_than_the_formula(
-        run, feedback.protect_after_ms + feedback.quantum_ms
-    )
+    assert_waits_within_bound(run, feedback.protect_after_ms + feedback.quantum_ms)
 
 
-def assert_nobody_waits_longer_than_the_formula(run: Run, gap_ms: int) -> None:
+def assert_waits_within_bound(run: Run, gap_ms: int) -> None:
     """Jobs ahead are at most those of the same cluster that wait or arrive within the gap."""
     by_partition: dict[str, list[tuple[int, int, int, int]]] = {}
     for outcome in run.outcomes:

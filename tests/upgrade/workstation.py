@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from gpu_scheduler import Client
 from gpu_scheduler.client.errors import NoServer, Unreadable
-from tests.cluster import kill_all_that_name
+from tests.cluster import kill_all_naming
 from tests.upgrade.installation import Installation, clean_environment
 
 LONGEST_S = 90.0
@@ -145,7 +145,7 @@ def a_workstation(old_package: Path, **settings: str) -> Iterator[Workstation]:
     try:
         yield Workstation(directory, Installation(directory / "v", old_package), **settings)
     finally:
-        while kill_all_that_name(directory):
+        while kill_all_naming(directory):
             time.sleep(LOOK_AGAIN_S)
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -28,10 +28,10 @@ def directory() -> Iterator[str]:
         yield found
 
 
-class Person:
+class TerminalClient:
     """A client of the socket."""
 
-    here: ClassVar[list["Person"]] = []
+    here: ClassVar[list["TerminalClient"]] = []
 
     def __init__(self, directory: str) -> None:
         self.here.append(self)
@@ -90,7 +90,7 @@ class Person:
 def served(
     directory: str,
     script: str,
-    people: Callable[[], None] = lambda: None,
+    clients: Callable[[], None] = lambda: None,
     **terms: Any,
 ) -> tuple[int, str, str]:
     """Run a job on a terminal with these clients: its exit code, the reason, and its log."""
@@ -103,14 +103,14 @@ def served(
 
     def visit() -> None:
         try:
-            people()
+            clients()
         except BaseException as problem:  # noqa: BLE001 - it is raised again below
             problems.append(problem)
             os.kill(pid, signal.SIGKILL)
         finally:
-            for person in Person.here:
-                person.go()
-            Person.here.clear()
+            for client in TerminalClient.here:
+                client.go()
+            TerminalClient.here.clear()
 
     visitor = threading.Thread(target=visit)
     visitor.start()
@@ -148,8 +148,8 @@ def test_host_without_socket_does_not_busy_wait(directory: str) -> None:
 
 
 def test_keys_sizes_and_output_are_exchanged(directory: str) -> None:
-    def people() -> None:
-        ann = Person(directory)
+    def clients() -> None:
+        ann = TerminalClient(directory)
         assert ann.open(rows=33, columns=99)[0] == b"o"
         ann.see(b"ready")
         ann.say(b"w", host.SIZE.pack(40, 120))
@@ -157,17 +157,17 @@ def test_keys_sizes_and_output_are_exchanged(directory: str) -> None:
         assert ann.end() == 4
         assert b"40 120" in ann.shown
 
-    code, _, log = served(directory, "echo ready; read x; stty size; echo $x; exit 4", people)
+    code, _, log = served(directory, "echo ready; read x; stty size; echo $x; exit 4", clients)
     assert code == 4
     assert "now" in log
 
 
 def test_several_clients_see_same_output_and_late_one_sees_history(directory: str) -> None:
-    def people() -> None:
-        ann = Person(directory)
+    def clients() -> None:
+        ann = TerminalClient(directory)
         ann.open()
         ann.see(b"first")
-        ben = Person(directory)
+        ben = TerminalClient(directory)
         ben.open()
         ben.see(b"first")
         ann.say(b"d", b"go\n")
@@ -177,7 +177,7 @@ def test_several_clients_see_same_output_and_late_one_sees_history(directory: st
         ben.say(b"d", b"go\n")
         assert ben.end() == 0
 
-    assert served(directory, "echo first; read x; echo second; read x", people)[0] == 0
+    assert served(directory, "echo first; read x; echo second; read x", clients)[0] == 0
 
 
 def test_full_screen_program_is_redrawn_on_attach(directory: str) -> None:
@@ -186,12 +186,12 @@ def test_full_screen_program_is_redrawn_on_attach(directory: str) -> None:
         "while [ ! -e done ]; do sleep 0.02; done"
     )
 
-    def people() -> None:
-        ann = Person(directory)
+    def clients() -> None:
+        ann = TerminalClient(directory)
         ann.open()
         ann.see(b"full")
         ann.go()
-        ben = Person(directory)
+        ben = TerminalClient(directory)
         ben.open()
         ben.see(b"\x1b[?1049h\x1b[H\x1b[J")
         ben.see(b"drawn-again")
@@ -199,15 +199,15 @@ def test_full_screen_program_is_redrawn_on_attach(directory: str) -> None:
         Path(directory, "done").touch()
         ben.end()
 
-    assert served(directory, f"cd {directory}; {script}", people)[0] == 0
+    assert served(directory, f"cd {directory}; {script}", clients)[0] == 0
 
 
 @pytest.mark.parametrize(("keep", "farewell", "code"), [(True, False, 0), (False, True, 0)])
 def test_job_continues_after_detach_or_with_keep(
     directory: str, keep: bool, farewell: bool, code: int
 ) -> None:
-    def people() -> None:
-        ann = Person(directory)
+    def clients() -> None:
+        ann = TerminalClient(directory)
         ann.open()
         ann.see(b"ready")
         if farewell:
@@ -216,17 +216,17 @@ def test_job_continues_after_detach_or_with_keep(
         Path(directory, "done").touch()
 
     script = f"echo ready; while [ ! -e {directory}/done ]; do sleep 0.02; done; sleep 0.2"
-    assert served(directory, script, people, keep=keep)[0] == code
+    assert served(directory, script, clients, keep=keep)[0] == code
 
 
 def test_job_without_keep_ends_with_connection(directory: str) -> None:
-    def people() -> None:
-        ann = Person(directory)
+    def clients() -> None:
+        ann = TerminalClient(directory)
         ann.open()
         ann.see(b"ready")
         ann.go()
 
-    code, detail, log = served(directory, "echo ready; sleep 600", people, keep=False)
+    code, detail, log = served(directory, "echo ready; sleep 600", clients, keep=False)
     assert (code, detail) == (-signal.SIGHUP, "the connection to its terminal broke")
     assert "tgpu: ended: the connection" in log
 
@@ -234,14 +234,14 @@ def test_job_without_keep_ends_with_connection(directory: str) -> None:
 def test_idle_job_is_warned_and_ended_and_unattended_job_is_ended(
     directory: str,
 ) -> None:
-    def people() -> None:
-        ann = Person(directory)
+    def clients() -> None:
+        ann = TerminalClient(directory)
         ann.open()
         ann.see(b"press a key")
         ann.see(b"idle for 3 s")
         ann.end()
 
-    code, detail, _ = served(directory, "echo here; sleep 600", people, idle_ms=3000)
+    code, detail, _ = served(directory, "echo here; sleep 600", clients, idle_ms=3000)
     assert (code, detail) == (-signal.SIGHUP, "idle for 3 s")
     code, detail, _ = served(directory, "sleep 600", attach_within_ms=300)
     assert (code, detail) == (-signal.SIGHUP, "no user attached to its terminal within 0 s")
@@ -259,19 +259,19 @@ def test_idle_job_is_never_ended_without_warning(monkeypatch: pytest.MonkeyPatch
 
 
 def test_clients_are_warned_before_time_limit(directory: str) -> None:
-    def people() -> None:
-        ann = Person(directory)
+    def clients() -> None:
+        ann = TerminalClient(directory)
         ann.open()
         ann.see(b"at its time limit")
         ann.say(b"d", b"\n")
         assert ann.end() == 0
 
-    assert served(directory, "read x", people, limit_ms=2000)[0] == 0
+    assert served(directory, "read x", clients, limit_ms=2000)[0] == 0
 
 
 def test_key_presses_reset_idle_time(directory: str) -> None:
-    def people() -> None:
-        ann = Person(directory)
+    def clients() -> None:
+        ann = TerminalClient(directory)
         ann.open()
         for _ in range(20):
             ann.say(b"d", b"x")
@@ -279,7 +279,7 @@ def test_key_presses_reset_idle_time(directory: str) -> None:
         ann.say(b"d", b"\n")
         assert ann.end() == 0
 
-    assert served(directory, "stty -echo; read x", people, idle_ms=3000)[0] == 0
+    assert served(directory, "stty -echo; read x", clients, idle_ms=3000)[0] == 0
 
 
 def test_job_that_ignores_hangup_is_killed(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,14 +289,14 @@ def test_job_that_ignores_hangup_is_killed(directory: str, monkeypatch: pytest.M
 
 
 def test_second_program_runs_inside_job_on_terminal_or_pipes(directory: str) -> None:
-    def people() -> None:
-        ann = Person(directory)
+    def clients() -> None:
+        ann = TerminalClient(directory)
         script = 'echo "$MARK $TERM"; test -t 0 && echo tty; exit 5'
         argv = ["sh", "-c", script]
         assert ann.open(mode="start", argv=argv, terminal=True, term="vt100")[0] == b"o"
         assert ann.end() == 5
         assert ann.shown == b"of the job vt100\r\ntty\r\n"
-        ben = Person(directory)
+        ben = TerminalClient(directory)
         argv = ["sh", "-c", "cat; echo no >&2; pwd; exit 6"]
         assert ben.open(mode="start", argv=argv, terminal=False, directory="/usr")[0] == b"o"
         ben.say(b"d", b"\x00\x01~d" * 50_000)
@@ -305,16 +305,16 @@ def test_second_program_runs_inside_job_on_terminal_or_pipes(directory: str) -> 
         assert ben.end() == 6
         assert ben.shown.replace(b"no\n", b"") == b"\x00\x01~d" * 50_000 + b"/usr\n"
         for wrong in ({"argv": ["/no/such"]}, {"argv": []}, {"argv": ["ls"], "directory": "/no"}):
-            kind, why = Person(directory).open(mode="start", terminal=False, **wrong)
+            kind, why = TerminalClient(directory).open(mode="start", terminal=False, **wrong)
             assert kind == b"x"
             assert why
-        gone = Person(directory)
+        gone = TerminalClient(directory)
         gone.open(mode="start", argv=["sleep", "601"], terminal=True)
         gone.go()
         Path(directory, "done").touch()
 
     script = f"while [ ! -e {directory}/done ]; do sleep 0.02; done"
-    assert served(directory, script, people)[0] == 0
+    assert served(directory, script, clients)[0] == 0
 
 
 def held_up_at(gate: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,8 +334,8 @@ def test_program_with_unresponsive_directory_blocks_no_other_client(
 ) -> None:
     held_up_at(f"{directory}/gate", monkeypatch)
 
-    def people() -> None:
-        ann, ben, eve = (Person(directory) for _ in range(3))
+    def clients() -> None:
+        ann, ben, eve = (TerminalClient(directory) for _ in range(3))
         argv = ["sh", "-c", "read x; pwd; echo $x; exit 5"]
         asked = {"argv": argv, "terminal": False, "directory": "/no", "or_its_own": True}
         ann.say(b"o", json.dumps({"mode": "start"} | asked).encode())
@@ -352,7 +352,7 @@ def test_program_with_unresponsive_directory_blocks_no_other_client(
         ben.say(b"d", b"end\n")
         assert ben.end() == 0
 
-    assert served(directory, "read x; echo heard $x; read x", people)[0] == 0
+    assert served(directory, "read x; echo heard $x; read x", clients)[0] == 0
 
 
 def test_program_that_does_not_start_in_time_is_abandoned(
@@ -361,37 +361,37 @@ def test_program_that_does_not_start_in_time_is_abandoned(
     held_up_at(f"{directory}/gate", monkeypatch)
     monkeypatch.setattr(host, "START_TIMEOUT_S", 0.1)
 
-    def people() -> None:
-        ann = Person(directory)
+    def clients() -> None:
+        ann = TerminalClient(directory)
         kind, why = ann.open(mode="start", argv=["true"], terminal=True)
         assert (kind, why.partition(b";")[0]) == (b"x", b"it does not start")
         assert ann.next() == (b"", b"")
-        ben = Person(directory)
+        ben = TerminalClient(directory)
         ben.open()
         ben.say(b"d", b"end\n")
         assert ben.end() == 0
 
-    assert served(directory, "read x", people)[0] == 0
+    assert served(directory, "read x", clients)[0] == 0
 
 
 def test_invalid_message_ends_only_its_connection(directory: str) -> None:
-    def people() -> None:
+    def clients() -> None:
         for words in (b"\x00" * 99, host.HEAD.pack(b"o", 1 << 31), b"d\x00\x00\x00\x01x"):
-            rude = Person(directory)
+            rude = TerminalClient(directory)
             rude._socket.sendall(words)
             assert rude.next() == (b"", b"")
         for text in (b"{", b"[]", b"7", b'{"rows": "x"}', b"{}", b'{"mode": "start"}'):
-            rude = Person(directory)
+            rude = TerminalClient(directory)
             rude.say(b"o", text)
             assert rude.next()[0] == b"x"
-        polite = Person(directory)
+        polite = TerminalClient(directory)
         polite.open()
         polite.say(b"w", b"odd")
         polite.say(b"?", b"unknown")
         polite.say(b"d", b"done\n")
         assert polite.end() == 0
 
-    assert served(directory, "read x", people)[0] == 0
+    assert served(directory, "read x", clients)[0] == 0
 
 
 def test_client_that_reads_nothing_is_disconnected(
@@ -399,8 +399,8 @@ def test_client_that_reads_nothing_is_disconnected(
 ) -> None:
     monkeypatch.setattr(host, "STALLED_S", 0.3)
 
-    def people() -> None:
-        deaf = Person(directory)
+    def clients() -> None:
+        deaf = TerminalClient(directory)
         deaf.open()
         deaf.say(b"d", b"go\n")
         give_up = time.monotonic() + LONGEST_S
@@ -409,7 +409,7 @@ def test_client_that_reads_nothing_is_disconnected(
             time.sleep(0.02)
 
     script = f"read x; head -c 3000000 /dev/zero | tr '\\0' x; touch {directory}/done"
-    code, _, log = served(directory, script, people)
+    code, _, log = served(directory, script, clients)
     assert code == 0
     assert log.count("x") >= 3_000_000
 

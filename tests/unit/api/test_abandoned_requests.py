@@ -48,7 +48,7 @@ class Held(MemoryStore):
         self.begun.clear()
 
 
-class Somebody:
+class SameCaller:
     """Every caller is the same user."""
 
     def caller(self, peer: Peer, headers: Any) -> Caller:
@@ -72,13 +72,13 @@ class Watched:
             raise
 
 
-async def leave_and_ask_again(store: Held) -> bool:
+async def disconnect_and_repeat(store: Held) -> bool:
     """Submit over gRPC, disconnect within the commit, submit again; whether it was a repetition."""
     loop = Loop(store, a_core, lambda: NOW_MS)
     loop.start()
     await loop.apply(NodeReported(node_id="n0", cpu_milli=8_000, memory_mb=64_000, devices=()))
     settings = ApiSettings(server_uid=os.getuid())
-    application = Watched(build(loop, settings, authenticators=(Somebody(),)).main)
+    application = Watched(build(loop, settings, authenticators=(SameCaller(),)).main)
     server = grpc.aio.server()
     add_scheduler_service(server, SchedulerService(application))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -111,6 +111,6 @@ async def leave_and_ask_again(store: Held) -> bool:
 
 def test_abandoned_and_repeated_call_submits_one_job() -> None:
     store = Held()
-    is_repetition = asyncio.run(leave_and_ask_again(store))
+    is_repetition = asyncio.run(disconnect_and_repeat(store))
     assert len(store.live_jobs()) == 1
     assert is_repetition

@@ -32,7 +32,7 @@ def header(secret: bytes = SECRET, *, term: int = 3, at_ms: int = NOW_MS, peer: 
     return sign_identity(secret, peer, ME_NAMED, ASKED, server="b", term=term, at_ms=at_ms)
 
 
-def believed(
+def accepted_caller(
     text: bytes, asked: SignedRequest = ASKED, *, leader: IdentityVerifier | None = None
 ) -> Peer:
     leader = leader or IdentityVerifier(SECRET, 3)
@@ -40,14 +40,14 @@ def believed(
 
 
 def test_leader_accepts_identity_verified_by_other_server() -> None:
-    peer = believed(header())
+    peer = accepted_caller(header())
     assert (peer.uid, peer.gid, peer.host) == (ME.uid, ME.gid, "unix of b")
 
 
 def test_wrongly_signed_or_altered_identity_is_rejected() -> None:
     for text in (header(b"x" * 32), header()[1:], header() + b"0", b"", b"."):
         with pytest.raises(NotVouched, match="no server of this cluster"):
-            believed(text)
+            accepted_caller(text)
 
 
 @pytest.mark.parametrize(
@@ -62,28 +62,28 @@ def test_wrongly_signed_or_altered_identity_is_rejected() -> None:
 )
 def test_signature_is_valid_for_one_request(asked: SignedRequest) -> None:
     with pytest.raises(NotVouched, match="another request"):
-        believed(header(), asked)
+        accepted_caller(header(), asked)
 
 
 def test_replayed_request_is_rejected() -> None:
     leader, text = IdentityVerifier(SECRET, 3), header()
-    believed(text, leader=leader)
+    accepted_caller(text, leader=leader)
     with pytest.raises(NotVouched, match="sent before"):
-        believed(text, leader=leader)
+        accepted_caller(text, leader=leader)
 
 
 @pytest.mark.parametrize("at_ms", [NOW_MS - 31_000, NOW_MS + 31_000])
 def test_signature_expires(at_ms: int) -> None:
     with pytest.raises(NotVouched, match="too old"):
-        believed(header(at_ms=at_ms))
+        accepted_caller(header(at_ms=at_ms))
 
 
 def test_signature_ends_with_its_term_and_can_be_renewed() -> None:
     with pytest.raises(NotLeader, match="term 2"):
-        believed(header(term=2))
+        accepted_caller(header(term=2))
 
 
-class Standing:
+class FixedLeadership:
     """A leader with a fixed clock."""
 
     def database_ms(self) -> int:
@@ -100,12 +100,12 @@ class Application:
         self.peers.append(scope["state"]["peer"])
 
 
-def passed_on(
+def forwarded(
     account: Callable[[Key], Account | None], timeout_s: float = PATIENCE_S
 ) -> tuple[list[Peer], list[Any]]:
     """The callers that a leader with these accounts sees, and its own responses."""
     application, sent = Application(), list[Any]()
-    standing: Any = Standing()
+    standing: Any = FixedLeadership()
     accounts = Accounts(account, timeout_s=timeout_s)
     leader = ForwardedIdentityMiddleware(
         application, IdentityVerifier(SECRET, 3), standing, 1000, accounts
@@ -129,13 +129,13 @@ def passed_on(
 
 
 def test_leader_looks_up_forwarded_account_and_compares_it() -> None:
-    peers, sent = passed_on(lambda _: Account(ME_NAMED, os.getuid(), 0, ()))
+    peers, sent = forwarded(lambda _: Account(ME_NAMED, os.getuid(), 0, ()))
     assert [peer.uid for peer in peers] == [ME.uid]
     assert sent == []
 
 
 def test_account_with_different_uid_on_leader_is_rejected() -> None:
-    peers, sent = passed_on(lambda _: Account("somebody-else", os.getuid(), 0, ()))
+    peers, sent = forwarded(lambda _: Account("somebody-else", os.getuid(), 0, ()))
     assert (peers, sent[0]["status"]) == ([], 403)
     assert b"same uids on all servers" in sent[1]["body"]
 
@@ -143,7 +143,7 @@ def test_account_with_different_uid_on_leader_is_rejected() -> None:
 def test_account_lookup_timeout_on_leader_is_retryable_error() -> None:
     answers = threading.Event()
     try:
-        peers, sent = passed_on(lambda _: answers.wait(60) and None, 0.05)
+        peers, sent = forwarded(lambda _: answers.wait(60) and None, 0.05)
     finally:
         answers.set()
     assert (peers, sent[0]["status"]) == ([], 503)

@@ -9,7 +9,7 @@ from gpu_scheduler.api.ha.gate import FORWARDED_HEADER, LeaderGate, SwitchableAp
 from gpu_scheduler.model.identity import LeaderLease, ServerMember
 
 
-class Standing:
+class FakeLeadership:
     """Leadership that a test can take away."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Standing:
 Headers = Sequence[tuple[bytes, bytes]]
 
 
-class Line:
+class SentMessages:
     """What was sent to the client."""
 
     def __init__(self) -> None:
@@ -55,8 +55,8 @@ async def receive() -> Any:
 
 def asked(
     gate: Any, method: str = "GET", path: str = "/api/v1/jobs", headers: Headers = ()
-) -> Line:
-    line = Line()
+) -> SentMessages:
+    line = SentMessages()
     scope = {"type": "http", "method": method, "path": path, "headers": headers}
     asyncio.run(gate(scope, receive, line.send))
     return line
@@ -68,13 +68,13 @@ async def answering(scope: Any, receive: Any, send: Any) -> None:
 
 
 def test_leader_response_carries_role_and_term() -> None:
-    line = asked(LeaderGate(answering, Standing(), 3))
+    line = asked(LeaderGate(answering, FakeLeadership(), 3))
     assert line.status == 200
     assert dict(line.sent[0]["headers"]) == {b"x-tgpu-role": b"leader", b"x-tgpu-term": b"3"}
 
 
 def test_health_of_uncertain_leader_does_not_claim_leadership() -> None:
-    standing = Standing()
+    standing = FakeLeadership()
     standing.is_held = False
     line = asked(LeaderGate(answering, standing, 3), path="/api/v1/health")
     assert line.status == 200
@@ -82,7 +82,7 @@ def test_health_of_uncertain_leader_does_not_claim_leadership() -> None:
 
 
 def test_uncertain_leader_does_not_start_request() -> None:
-    standing = Standing()
+    standing = FakeLeadership()
     begun = []
 
     async def working(scope: Any, receive: Any, send: Any) -> None:
@@ -98,7 +98,7 @@ def test_uncertain_leader_does_not_start_request() -> None:
 
 
 def test_leader_uncertain_due_to_database_says_so() -> None:
-    standing = Standing()
+    standing = FakeLeadership()
     standing.is_held, standing.trouble = False, "the database does not say who leads: refused"
     line = asked(LeaderGate(answering, standing, 3), "POST")
     assert (line.status, line.code) == (503, "unavailable"), "who is alone is not asked again"
@@ -110,7 +110,7 @@ def test_leader_uncertain_due_to_database_says_so() -> None:
 
 
 def test_response_computed_before_leadership_loss_is_withheld() -> None:
-    standing = Standing()
+    standing = FakeLeadership()
 
     async def frozen_meanwhile(scope: Any, receive: Any, send: Any) -> None:
         standing.is_held = False
@@ -124,7 +124,7 @@ def test_response_computed_before_leadership_loss_is_withheld() -> None:
 
 
 def test_stream_ends_with_leadership() -> None:
-    standing = Standing()
+    standing = FakeLeadership()
 
     async def streaming(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -137,7 +137,7 @@ def test_stream_ends_with_leadership() -> None:
 
 
 def test_health_is_answered_by_every_server() -> None:
-    standing = Standing()
+    standing = FakeLeadership()
     standing.is_held = False
     assert asked(LeaderGate(answering, standing, 3), path="/api/v1/health").status == 200
 
@@ -156,8 +156,8 @@ def test_handover_waits_for_responses_to_changes() -> None:
             await answering(scope, receive, send)
             told.append("answered")
 
-        gate = LeaderGate(slow, Standing(), 3)
-        line = Line()
+        gate = LeaderGate(slow, FakeLeadership(), 3)
+        line = SentMessages()
         scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
         request = asyncio.create_task(gate(scope, receive, line.send))
         await asyncio.sleep(0)

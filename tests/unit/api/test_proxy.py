@@ -37,7 +37,7 @@ ROOT = Peer(uid=0, gid=0, host="127.0.0.1")
 """What the kernel says of a server of this machine that passes something on over loopback."""
 
 
-class Standing:
+class StandbyRole:
     """A standby that knows the leader."""
 
     def __init__(self, address: str, *, holder: str = "leader") -> None:
@@ -120,7 +120,7 @@ class Asking:
 
 
 @asynccontextmanager
-async def a_standby(standing: Standing, *later: Write) -> AsyncIterator[Asking]:
+async def a_standby(standing: StandbyRole, *later: Write) -> AsyncIterator[Asking]:
     """A standby whose cluster state is a minute old; `later` was committed since."""
     store = MemoryStore()
     loop = Loop(store, a_core, lambda: NOW_MS)
@@ -149,7 +149,7 @@ async def listening(leader: Leader) -> AsyncIterator[Leader]:
 def play(
     leader: Leader,
     work: Callable[[Asking], Awaitable[Any]],
-    standing: Callable[[str], Standing] = Standing,
+    standing: Callable[[str], StandbyRole] = StandbyRole,
     *later: Write,
 ) -> Any:
     """Send a request to a standby of this leader."""
@@ -161,7 +161,7 @@ def play(
     return asyncio.run(run())
 
 
-def a_voucher(method: bytes = b"POST") -> bytes:
+def a_forwarded_identity(method: bytes = b"POST") -> bytes:
     """A forwarded identity signed by another server."""
     asked = SignedRequest(method=method, target=JOBS.encode(), body=BODY)
     return sign_identity(SECRET, SOMEBODY, "12345", asked, server="other", term=4, at_ms=NOW_MS)
@@ -180,7 +180,7 @@ def test_forwarding_server_is_not_taken_for_caller(
     method: str,
 ) -> None:
     leader = Leader()
-    voucher = a_voucher(method.encode())
+    voucher = a_forwarded_identity(method.encode())
     status, told = play(leader, lambda ask: ask(method, peer=ROOT, x_tgpu_vouched=voucher))
     assert (status, told["code"], leader.heads) == (503, "not_leader", [])
 
@@ -203,7 +203,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy, "RETRY_S", 0.06)
 
 
-def refused_by(standing: Standing) -> Any:
+def response_without_leader(standing: StandbyRole) -> Any:
     """The response of a standby that cannot reach the leader."""
 
     async def run() -> tuple[int, Any]:
@@ -217,7 +217,7 @@ def refused_by(standing: Standing) -> Any:
 
 @pytest.mark.usefixtures("impatient")
 def test_unreachable_leader_times_out() -> None:
-    told = refused_by(Standing("http://127.0.0.1:1"))
+    told = response_without_leader(StandbyRole("http://127.0.0.1:1"))
     assert "leader 'leader' at http://127.0.0.1:1 did not take the request" in told
     assert "server.address" in told, "on another machine that is no address of the leader"
 
@@ -230,12 +230,12 @@ def test_former_leader_is_not_asked_for_ever() -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_request_is_not_forwarded_to_own_address() -> None:
-    told = refused_by(Standing(ME))
+    told = response_without_leader(StandbyRole(ME))
     assert f"gives the address {ME}, which is that of this server" in told
     assert "server.address" in told
 
 
-class Stopping(Standing):
+class Stopping(StandbyRole):
     """A former leader that stops: `heard` is what it learns while a request waits there."""
 
     def __init__(self, heard: Callable[[Any], None]) -> None:
@@ -251,7 +251,7 @@ def test_stopping_server_does_not_forward_to_itself() -> None:
     def nothing(standing: Any) -> None:
         standing.is_leaving = True
 
-    told = refused_by(Stopping(nothing))
+    told = response_without_leader(Stopping(nothing))
     assert "this server is shutting down" in told
 
 
@@ -283,7 +283,7 @@ def test_standby_shows_change_made_through_it() -> None:
 def test_leader_answers_what_standby_does_not_know_yet() -> None:
     leader = Leader(said(200, {"id": "job-1", "allocation": ["n1"]}))
     started = JobRow(job=a_job(id="job-1", user="12345"), state=JobState.RUNNING, attempt=1)
-    told = play(leader, lambda ask: ask("GET", f"{JOBS}/job-1"), Standing, started)
+    told = play(leader, lambda ask: ask("GET", f"{JOBS}/job-1"), StandbyRole, started)
     assert told == (200, {"id": "job-1", "allocation": ["n1"]})
 
 
@@ -291,8 +291,8 @@ def test_leader_answers_what_standby_does_not_know_yet() -> None:
 def test_reads_work_without_leader(answer: bytes) -> None:
     started = JobRow(job=a_job(id="job-1", user="12345"), state=JobState.RUNNING, attempt=1)
 
-    def nobody(address: str) -> Standing:
-        return Standing(address, holder="" if answer is NOT_LEADER else "leader")
+    def nobody(address: str) -> StandbyRole:
+        return StandbyRole(address, holder="" if answer is NOT_LEADER else "leader")
 
     leader = Leader(answer)
     status, told = play(leader, lambda ask: ask("GET", f"{JOBS}/job-1"), nobody, started)
@@ -306,7 +306,7 @@ def test_request_rejected_by_former_leader_is_resent() -> None:
 
 
 def test_forwarded_identity_is_signed_for_term_of_target_leader() -> None:
-    class Changing(Standing):
+    class Changing(StandbyRole):
         """Another server leads as soon as the role was read once."""
 
         lead = property(lambda self: self.leads.pop(0), lambda self, first: self.begin(first))
@@ -335,7 +335,7 @@ def test_change_is_resent_after_broken_connection_only_with_idempotency_key() ->
 def test_tcp_keepalive_detects_vanished_leader() -> None:
     async def run() -> None:
         async with listening(Leader()) as leader:
-            standing: Any = Standing(leader.address)
+            standing: Any = StandbyRole(leader.address)
             passes = LeaderProxy(leadership=standing, secret=SECRET, tls=ssl.create_default_context)
             reader, writer = await passes._connect(standing.lead)
             connection = writer.get_extra_info("socket")

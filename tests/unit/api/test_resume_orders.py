@@ -77,12 +77,12 @@ class Stream:
         await self._says.join()
         await self._site.loop.apply(SetTenant(a_tenant()))
 
-    async def hears_trust(self) -> pb.Trust:
+    async def receives_resume_order(self) -> pb.Trust:
         message = await anext(self.heard)
         assert message.HasField("trust"), message
         return message.trust
 
-    def hears_nothing(self) -> None:
+    def receives_nothing(self) -> None:
         (session,) = self._site.agents._sessions.by_node.values()
         assert session.outbox.empty()
 
@@ -106,7 +106,7 @@ def test_reconnected_node_receives_resume_order() -> None:
         await site.loop.apply(ResumeDevice("n0", 0))
         site.now_ms += 3_000
         async with site.node() as node:
-            trust = await node.hears_trust()
+            trust = await node.receives_resume_order()
             assert (trust.device, trust.mark, trust.ago_ms) == (0, 5_000, 3_000)
 
     run(scenario)
@@ -119,7 +119,7 @@ def test_next_server_sends_resume_order_that_first_could_not() -> None:
         await site.loop.apply(ResumeDevice("n0", 0))
         await site.restart()
         async with site.node() as node:
-            assert (await node.hears_trust()).mark == 5_000
+            assert (await node.receives_resume_order()).mark == 5_000
 
     run(scenario)
 
@@ -128,16 +128,16 @@ def test_server_resends_resume_order_until_reading_acknowledges_it() -> None:
     async def scenario(site: Site) -> None:
         async with site.node() as node:
             await site.loop.apply(ResumeDevice("n0", 0))
-            assert (await node.hears_trust()).mark == 5_000
+            assert (await node.receives_resume_order()).mark == 5_000
             await node.reads()
             assert site.device.trust_ms == 5_000, "that reading was of before"
         async with site.node() as node:
-            await node.hears_trust()
+            await node.receives_resume_order()
             await node.reads(trusted=5_000)
             assert site.device.trust_ms == 0
         async with site.node() as node:
             await node.reads(trusted=5_000)
-            node.hears_nothing()
+            node.receives_nothing()
 
     run(scenario)
 
@@ -148,7 +148,7 @@ def test_acknowledgement_of_earlier_order_does_not_count_for_next() -> None:
             marks = []
             for _ in range(2):
                 await site.loop.apply(ResumeDevice("n0", 0))
-                marks.append((await node.hears_trust()).mark)
+                marks.append((await node.receives_resume_order()).mark)
             assert marks[0] != marks[1]
             await node.reads(trusted=marks[0])
             assert site.device.trust_ms == marks[1]
@@ -163,7 +163,7 @@ def test_agent_without_acknowledgements_gets_order_until_next_fresh_reading(prob
             await node.reads()
         await site.loop.apply(ResumeDevice("n0", 0))
         async with site.node(OLD) as node:
-            await node.hears_trust()
+            await node.receives_resume_order()
             await node.reads(problem=problem)
             assert bool(site.device.trust_ms) is bool(problem)
 

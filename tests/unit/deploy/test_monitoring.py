@@ -21,14 +21,14 @@ DASHBOARD = json.loads((DEPLOY / "grafana" / "dashboard.json").read_text())
 RULES = DEPLOY / "prometheus" / "rules.yml"
 
 
-class Told:
+class FakeNotifier:
     lanes = {"slack": Lane()}  # noqa: RUF012
 
 
 @pytest.fixture(scope="module")
 def labels() -> dict[str, set[str]]:
     """Every metric with its labels, as a server that has run jobs exports them."""
-    with ApiLab(notifications=Told()) as lab:
+    with ApiLab(notifications=FakeNotifier()) as lab:
         job = lab.submit(gpu_count=1)
         lab.start(job)
         lab.end(job)

@@ -13,7 +13,7 @@ FAIR = a_policy(name="fair", fair_ms=DAY, user_fair_ms=0, fair_cap=4)
 GPU_HOUR = 1000 * 3_600_000
 
 
-def a_rivalry(*, a: int, b: int, weight_a: int = 1000, policy=FAIR) -> ClusterState:
+def two_tenants(*, a: int, b: int, weight_a: int = 1000, policy=FAIR) -> ClusterState:
     return a_state(
         policy=policy,
         tenants=[a_tenant(id="a", weight_milli=weight_a), a_tenant(id="b")],
@@ -23,20 +23,20 @@ def a_rivalry(*, a: int, b: int, weight_a: int = 1000, policy=FAIR) -> ClusterSt
 
 
 def test_usage_penalty_is_weight_times_fair_share_ratio() -> None:
-    fair_share = FairShare(a_rivalry(a=100, b=100))
+    fair_share = FairShare(two_tenants(a=100, b=100))
     assert (fair_share.penalty_ms(A), fair_share.penalty_ms(B)) == (DAY, DAY)
-    fair_share = FairShare(a_rivalry(a=200, b=0))
+    fair_share = FairShare(two_tenants(a=200, b=0))
     assert (fair_share.penalty_ms(A), fair_share.penalty_ms(B)) == (2 * DAY, 0)
 
 
 def test_tenant_with_higher_weight_may_use_more() -> None:
-    fair_share = FairShare(a_rivalry(a=200, b=100, weight_a=2000))
+    fair_share = FairShare(two_tenants(a=200, b=100, weight_a=2000))
     assert fair_share.penalty_ms(A) == fair_share.penalty_ms(B)
 
 
 def test_usage_penalty_is_capped() -> None:
     policy = a_policy(name="fair", fair_ms=DAY, user_fair_ms=0, fair_cap=1)
-    assert FairShare(a_rivalry(a=200, b=0, policy=policy)).penalty_ms(A) == DAY
+    assert FairShare(two_tenants(a=200, b=0, policy=policy)).penalty_ms(A) == DAY
 
 
 def test_users_are_compared_within_tenant() -> None:
@@ -56,14 +56,14 @@ def test_users_are_compared_within_tenant() -> None:
 
 def test_start_counts_at_once_as_up_to_one_hour() -> None:
     assert GPU_HOUR == 1000 * PROJECTED_MS
-    fair_share = FairShare(a_rivalry(a=1, b=1))
+    fair_share = FairShare(two_tenants(a=1, b=1))
     fair_share.add_start(a_job(tenant="a"), 1000, DAY)
     assert fair_share.penalty_ms(A) == 2 * DAY
     assert fair_share.penalty_ms(B) == DAY
 
 
 def test_start_counts_when_there_is_no_usage_yet() -> None:
-    fair_share = FairShare(a_rivalry(a=0, b=0))
+    fair_share = FairShare(two_tenants(a=0, b=0))
     assert fair_share.penalty_ms(A) == fair_share.penalty_ms(B) == 0
     fair_share.add_start(a_job(tenant="a"), 1000, HOUR)
     assert fair_share.penalty_ms(A) > fair_share.penalty_ms(B)
@@ -71,6 +71,6 @@ def test_start_counts_when_there_is_no_usage_yet() -> None:
 
 def test_usage_costs_nothing_without_weights() -> None:
     policy = a_policy(name="easy")
-    fair_share = FairShare(a_rivalry(a=200, b=0, policy=policy))
+    fair_share = FairShare(two_tenants(a=200, b=0, policy=policy))
     fair_share.add_start(a_job(tenant="a"), 1000, HOUR)
     assert fair_share.penalty_ms(A) == 0

@@ -7,7 +7,7 @@ from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.snapshot import PoolQuota
 
 
-def due(online: int, batch: int, usable: int, *, elastic: bool = True) -> tuple[int, int]:
+def guarantees(online: int, batch: int, usable: int, *, elastic: bool = True) -> tuple[int, int]:
     """The guarantees of 32 GPUs, in GPUs."""
     pools = {
         Pool.ONLINE: PoolQuota(pool=Pool.ONLINE, percent=online, elastic=elastic),
@@ -31,11 +31,11 @@ def due(online: int, batch: int, usable: int, *, elastic: bool = True) -> tuple[
 def test_missing_capacity_reduces_batch_guarantee_first(
     online: int, batch: int, usable: int, expected: tuple[int, int]
 ) -> None:
-    assert due(online, batch, usable) == expected
+    assert guarantees(online, batch, usable) == expected
 
 
 def test_strict_batch_keeps_its_share_of_remaining_capacity() -> None:
-    assert due(50, 50, 16, elastic=False) == (16, 8)
+    assert guarantees(50, 50, 16, elastic=False) == (16, 8)
 
 
 def test_single_pool_gets_its_share_up_to_usable_capacity() -> None:

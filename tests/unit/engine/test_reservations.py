@@ -192,7 +192,7 @@ def test_job_now_first_does_not_take_reserved_place() -> None:
     assert started(decided(state, HOUR)) == ["j2"]
 
 
-def promised(number: int, at_ms: int, *places: Placement, **changes: Any) -> Reservation:
+def a_reservation(number: int, at_ms: int, *places: Placement, **changes: Any) -> Reservation:
     """A reservation for an hour."""
     return Reservation(
         job_id=f"j{number}",
@@ -215,8 +215,8 @@ def test_older_reservation_that_could_start_earlier_keeps_younger_one_in_place()
             a_job(number=2, gpus=4, estimate_ms=HOUR),
         ],
         reservations=[
-            promised(1, 2 * HOUR, on("n0", [0, 1])),
-            promised(2, HOUR, whole, made_ms=1),
+            a_reservation(1, 2 * HOUR, on("n0", [0, 1])),
+            a_reservation(2, HOUR, whole, made_ms=1),
         ],
     )
     plan = decided(state, MINUTE)
@@ -230,7 +230,10 @@ def test_reservation_serves_one_array_task() -> None:
         policy=a_policy(name="easy", reservations=2),
         nodes=[a_node(gpus=1)],
         queue=[an_array(number=1, estimate_ms=HOUR), a_job(number=2, estimate_ms=HOUR)],
-        reservations=[promised(1, MINUTE, place), promised(2, HOUR + MINUTE, place, made_ms=1)],
+        reservations=[
+            a_reservation(1, MINUTE, place),
+            a_reservation(2, HOUR + MINUTE, place, made_ms=1),
+        ],
     )
     plan = decided(state, MINUTE)
     assert started(plan) == ["j1_0"]
@@ -242,7 +245,7 @@ def test_claimed_place_is_kept_even_from_higher_classes() -> None:
         policy=a_policy(name="easy", class_point_ms=MINUTE),
         nodes=[a_node(gpus=4)],
         queue=[a_job(number=1, gpus=4, priority=750), a_job(number=2, gpus=4, priority=2500)],
-        reservations=[promised(1, MINUTE, on("n0", range(4)), claim=True)],
+        reservations=[a_reservation(1, MINUTE, on("n0", range(4)), claim=True)],
     )
     assert started(decided(state, MINUTE)) == ["j1"]
 
@@ -257,7 +260,7 @@ def test_only_higher_class_may_delay_reservation(priority: int, starts: list[str
             a_job(number=1, gpus=4, priority=750),
             a_job(number=2, gpus=2, priority=priority, estimate_ms=DAY),
         ],
-        reservations=[promised(1, HOUR, on("n0", range(4)))],
+        reservations=[a_reservation(1, HOUR, on("n0", range(4)))],
     )
     assert started(decided(state)) == starts
 

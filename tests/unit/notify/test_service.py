@@ -58,7 +58,7 @@ class Disk(SqliteStore):
         return super().commit(writes)
 
 
-class House:
+class NotifyBench:
     """A control loop with one node, and notifications that follow it."""
 
     def __init__(self, store: Store, settings: NotificationSettings) -> None:
@@ -108,19 +108,19 @@ class House:
         return [dict(event.data) for _, event in self.store.events() if event.kind == kind]
 
 
-def in_house(
-    tmp_path: Path, settings: NotificationSettings, test: Callable[[House], Awaitable[None]]
+def with_bench(
+    tmp_path: Path, settings: NotificationSettings, test: Callable[[NotifyBench], Awaitable[None]]
 ) -> None:
     async def run() -> None:
         store = Disk(tmp_path / "store.db")
-        house = House(store, settings)
-        await house.loop.apply(SetNode(a_node()))
+        bench = NotifyBench(store, settings)
+        await bench.loop.apply(SetNode(a_node()))
         # It listens once a cursor could be read, which is so after this.
         await asyncio.sleep(0)
         try:
-            await test(house)
+            await test(bench)
         finally:
-            await house.close()
+            await bench.close()
             store.close()
 
     asyncio.run(run())
@@ -135,17 +135,17 @@ def told(receiver: HttpReceiver, *events: str, **changes: Any) -> NotificationSe
 def test_only_requested_events_of_job_are_notified(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
 
-        async def test(house: House) -> None:
-            quiet = await house.submit(name="quiet")
-            await house.ran(quiet)
-            loud = await house.submit(
+        async def test(bench: NotifyBench) -> None:
+            quiet = await bench.submit(name="quiet")
+            await bench.ran(quiet)
+            loud = await bench.submit(
                 name="loud", user="ann", notify=read_rules(["start,end,fail"]), retries=0
             )
-            await house.ran(loud, exit_code=3)
-            await house.until(lambda: len(receiver.got) == 2, "two notifications")
-            await house.until(lambda: not house.store.notices(), "an empty outbox")
+            await bench.ran(loud, exit_code=3)
+            await bench.until(lambda: len(receiver.got) == 2, "two notifications")
+            await bench.until(lambda: not bench.store.notices(), "an empty outbox")
 
-        in_house(tmp_path, told(receiver), test)
+        with_bench(tmp_path, told(receiver), test)
     start, end = receiver.got
     assert (start["event"], start["job_name"], start["gpus"]) == ("start", "loud", [0])
     assert (end["event"], end["exit_code"], end["state"]) == ("fail", 3, "failed")
@@ -157,15 +157,15 @@ def test_target_gets_events_of_its_tenants_only(tmp_path: Path) -> None:
         settings = told(receiver, "end")
         target = replace_target(settings, tenants=("vision",))
 
-        async def test(house: House) -> None:
-            await house.loop.apply(SetTenant(a_tenant(id="vision")))
+        async def test(bench: NotifyBench) -> None:
+            await bench.loop.apply(SetTenant(a_tenant(id="vision")))
             for tenant in ("default", "vision", "default"):
-                await house.ran(await house.submit(tenant=tenant))
-            job = await house.submit(tenant="vision", hold=True)
-            await house.loop.apply(Cancel(job))
-            await house.until(lambda: len(receiver.got) == 2, "two notifications")
+                await bench.ran(await bench.submit(tenant=tenant))
+            job = await bench.submit(tenant="vision", hold=True)
+            await bench.loop.apply(Cancel(job))
+            await bench.until(lambda: len(receiver.got) == 2, "two notifications")
 
-        in_house(tmp_path, target, test)
+        with_bench(tmp_path, target, test)
     assert [(one["tenant"], one["state"]) for one in receiver.got] == [
         ("vision", "completed"),
         ("vision", "cancelled"),
@@ -182,18 +182,18 @@ def replace_target(settings: NotificationSettings, **changes: Any) -> Notificati
 def test_array_notifies_its_end_once(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
 
-        async def test(house: House) -> None:
+        async def test(bench: NotifyBench) -> None:
             job = an_array(tasks="0-3", id="", notify=read_rules(["all"]))
-            await house.loop.apply(Submit(job))
-            await house.until(lambda: len(house.store.allocations()) == 4, "four tasks")
-            for allocation in house.store.allocations():
-                await house.loop.apply(Started(allocation.id))
-                await house.loop.apply(Ended(allocation.id, exit_code=0))
-            await house.until(lambda: receiver.got, "the end of the array")
-            await house.ran(await house.submit(notify=read_rules(["end"])))
-            await house.until(lambda: len(receiver.got) == 2, "a later one")
+            await bench.loop.apply(Submit(job))
+            await bench.until(lambda: len(bench.store.allocations()) == 4, "four tasks")
+            for allocation in bench.store.allocations():
+                await bench.loop.apply(Started(allocation.id))
+                await bench.loop.apply(Ended(allocation.id, exit_code=0))
+            await bench.until(lambda: receiver.got, "the end of the array")
+            await bench.ran(await bench.submit(notify=read_rules(["end"])))
+            await bench.until(lambda: len(receiver.got) == 2, "a later one")
 
-        in_house(tmp_path, told(receiver), test)
+        with_bench(tmp_path, told(receiver), test)
     assert [one["event"] for one in receiver.got] == ["end", "end"]
 
 
@@ -201,19 +201,19 @@ def test_rejected_notification_is_resent_with_same_id(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
         receiver.status = 500
 
-        async def test(house: House) -> None:
-            await house.ran(await house.submit(notify=read_rules(["end"])))
-            await house.until(lambda: receiver.requests >= 3, "three tries")
-            (row,) = await house.until(
-                lambda: [row for row in house.store.notices() if row.tries >= 2], "a row"
+        async def test(bench: NotifyBench) -> None:
+            await bench.ran(await bench.submit(notify=read_rules(["end"])))
+            await bench.until(lambda: receiver.requests >= 3, "three tries")
+            (row,) = await bench.until(
+                lambda: [row for row in bench.store.notices() if row.tries >= 2], "a row"
             )
             assert row.error == "returned status 500"
             receiver.status = 200
-            await house.until(lambda: receiver.got, "the notification at last")
-            await house.until(lambda: not house.store.notices(), "an empty outbox")
-            assert house.notifications.lanes["hook"].last_error == ""
+            await bench.until(lambda: receiver.got, "the notification at last")
+            await bench.until(lambda: not bench.store.notices(), "an empty outbox")
+            assert bench.notifications.lanes["hook"].last_error == ""
 
-        in_house(tmp_path, told(receiver), test)
+        with_bench(tmp_path, told(receiver), test)
     assert len(receiver.got) == 1
 
 
@@ -228,16 +228,16 @@ def test_target_that_is_down_does_not_delay_others(tmp_path: Path) -> None:
             ),
         }
 
-        async def test(house: House) -> None:
+        async def test(bench: NotifyBench) -> None:
             for _ in range(5):
-                await house.ran(await house.submit(notify=read_rules(["end:hook"])))
-            await house.until(lambda: len(quick.got) == 5, "five notifications")
-            await house.until(lambda: slow.requests, "the slow one to be asked")
+                await bench.ran(await bench.submit(notify=read_rules(["end:hook"])))
+            await bench.until(lambda: len(quick.got) == 5, "five notifications")
+            await bench.until(lambda: slow.requests, "the slow one to be asked")
             assert slow.requests == 1
-            waiting = [row.target for row in house.store.notices()]
+            waiting = [row.target for row in bench.store.notices()]
             assert (waiting.count("slow"), waiting.count("down")) == (5, 5)
 
-        in_house(tmp_path, replace(settings, targets=targets), test)
+        with_bench(tmp_path, replace(settings, targets=targets), test)
 
 
 def test_restart_neither_loses_nor_repeats_stored_notifications(tmp_path: Path) -> None:
@@ -248,18 +248,18 @@ def test_restart_neither_loses_nor_repeats_stored_notifications(tmp_path: Path) 
 
         async def run() -> None:
             store = Disk(tmp_path / "store.db")
-            house = House(store, settings)
-            await house.loop.apply(SetNode(a_node()))
-            first = await house.submit()
-            await house.ran(first)
-            await house.until(store.notices, "a notification that waits")
-            house.task.cancel()
-            await asyncio.gather(house.task, return_exceptions=True)
-            second = await house.submit()
-            await house.ran(second)
-            await house.die()
+            bench = NotifyBench(store, settings)
+            await bench.loop.apply(SetNode(a_node()))
+            first = await bench.submit()
+            await bench.ran(first)
+            await bench.until(store.notices, "a notification that waits")
+            bench.task.cancel()
+            await asyncio.gather(bench.task, return_exceptions=True)
+            second = await bench.submit()
+            await bench.ran(second)
+            await bench.die()
             receiver.status = 200
-            again = House(store, settings)
+            again = NotifyBench(store, settings)
             await again.loop.apply(SetNode(a_node()))
             await again.until(lambda: len(set(receiver.ids())) == 2, "both")
             told = len(receiver.got)  # repeated, because the dead server had not recorded it
@@ -268,7 +268,7 @@ def test_restart_neither_loses_nor_repeats_stored_notifications(tmp_path: Path) 
             await again.until(lambda: len(set(receiver.ids())) == 3, "the third")
             await again.until(lambda: not store.notices(), "an empty outbox")
             await again.close()
-            last = House(store, settings)
+            last = NotifyBench(store, settings)
             await last.loop.apply(SetNode(a_node()))
             await last.ran(await last.submit())
             await last.until(lambda: len(set(receiver.ids())) == 4, "the fourth")
@@ -284,10 +284,10 @@ def test_full_disk_delays_and_loses_nothing(tmp_path: Path, monkeypatch: Any) ->
     monkeypatch.setattr(service, "RETRY_S", 0.05)
     with HttpReceiver() as receiver:
 
-        async def test(house: House) -> None:
-            job = await house.submit()
-            await house.until(lambda: job in house.allocated(), "its start")
-            keep = house.notifications._scheduler.keep
+        async def test(bench: NotifyBench) -> None:
+            job = await bench.submit()
+            await bench.until(lambda: job in bench.allocated(), "its start")
+            keep = bench.notifications._scheduler.keep
             failures = 0
 
             async def unable(*_: object) -> None:
@@ -295,14 +295,14 @@ def test_full_disk_delays_and_loses_nothing(tmp_path: Path, monkeypatch: Any) ->
                 failures += 1
                 raise StoreUnavailable("the disk is full")
 
-            house.notifications._scheduler.keep = unable  # type: ignore[method-assign]
-            await house.ran(job)
-            await house.until(lambda: failures > 1, "failed commits")
+            bench.notifications._scheduler.keep = unable  # type: ignore[method-assign]
+            await bench.ran(job)
+            await bench.until(lambda: failures > 1, "failed commits")
             assert receiver.got == []
-            house.notifications._scheduler.keep = keep  # type: ignore[method-assign]
-            await house.until(lambda: receiver.got, "the notification")
+            bench.notifications._scheduler.keep = keep  # type: ignore[method-assign]
+            await bench.until(lambda: receiver.got, "the notification")
 
-        in_house(tmp_path, told(receiver, "end"), test)
+        with_bench(tmp_path, told(receiver, "end"), test)
     assert len(receiver.got) == 1
 
 
@@ -311,11 +311,11 @@ def test_store_outage_at_start_delays_and_loses_nothing(tmp_path: Path, monkeypa
     monkeypatch.setattr(Disk, "blips", 2)
     with HttpReceiver() as receiver:
 
-        async def test(house: House) -> None:
-            await house.ran(await house.submit())
-            await house.until(lambda: receiver.got, "the notification")
+        async def test(bench: NotifyBench) -> None:
+            await bench.ran(await bench.submit())
+            await bench.until(lambda: receiver.got, "the notification")
 
-        in_house(tmp_path, told(receiver, "end"), test)
+        with_bench(tmp_path, told(receiver, "end"), test)
     assert len(receiver.got) == 1
 
 
@@ -323,45 +323,45 @@ def test_undeliverable_notification_expires_with_event(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
         receiver.status = 500
 
-        async def test(house: House) -> None:
-            await house.ran(await house.submit())
-            await house.until(lambda: receiver.requests, "a first try")
-            house.ahead_ms = 25 * HOUR_MS
-            await house.until(lambda: house.events(DROPPED), "an event")
-            await house.until(lambda: not house.store.notices(), "an empty outbox")
+        async def test(bench: NotifyBench) -> None:
+            await bench.ran(await bench.submit())
+            await bench.until(lambda: receiver.requests, "a first try")
+            bench.ahead_ms = 25 * HOUR_MS
+            await bench.until(lambda: bench.events(DROPPED), "an event")
+            await bench.until(lambda: not bench.store.notices(), "an empty outbox")
 
-            (event,) = house.events(DROPPED)
+            (event,) = bench.events(DROPPED)
             assert event == {"target": "hook", "count": 1, "error": "returned status 500"}
-            assert house.notifications.lanes["hook"].given_up == 1
+            assert bench.notifications.lanes["hook"].given_up == 1
 
-        in_house(tmp_path, told(receiver, "end", retry_most_s=1.0), test)
+        with_bench(tmp_path, told(receiver, "end", retry_most_s=1.0), test)
 
 
 def test_notifications_over_backlog_limit_are_dropped_with_event(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
         receiver.status = 500
 
-        async def test(house: House) -> None:
+        async def test(bench: NotifyBench) -> None:
             for _ in range(5):
-                await house.ran(await house.submit())
-            await house.until(
-                lambda: sum(event["count"] for event in house.events(DROPPED)) == 3, "three dropped"
+                await bench.ran(await bench.submit())
+            await bench.until(
+                lambda: sum(event["count"] for event in bench.events(DROPPED)) == 3, "three dropped"
             )
-            assert len(house.store.notices()) == 2
+            assert len(bench.store.notices()) == 2
 
-        in_house(tmp_path, told(receiver, "end", max_waiting=2), test)
+        with_bench(tmp_path, told(receiver, "end", max_waiting=2), test)
 
 
 def test_lane_that_is_woken_and_cancelled_at_once_stops(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
         receiver.status = 500
 
-        async def test(house: House) -> None:
-            await house.ran(await house.submit())
-            tried = await house.until(
-                lambda: [n for n in house.store.notices() if n.tries], "a try"
+        async def test(bench: NotifyBench) -> None:
+            await bench.ran(await bench.submit())
+            tried = await bench.until(
+                lambda: [n for n in bench.store.notices() if n.tries], "a try"
             )
-            notifications = house.notifications
+            notifications = bench.notifications
             lane = notifications._lanes[tried[0].target]
             await asyncio.sleep(0.01)
             notifications._wakes[tried[0].target].set()
@@ -369,7 +369,7 @@ def test_lane_that_is_woken_and_cancelled_at_once_stops(tmp_path: Path) -> None:
             await asyncio.wait({lane}, timeout=LONGEST_S)
             assert lane.cancelled()
 
-        in_house(tmp_path, told(receiver, "end", retry_first_s=60, retry_most_s=60), test)
+        with_bench(tmp_path, told(receiver, "end", retry_first_s=60, retry_most_s=60), test)
 
 
 def test_first_start_does_not_notify_of_old_events(tmp_path: Path) -> None:
@@ -377,15 +377,15 @@ def test_first_start_does_not_notify_of_old_events(tmp_path: Path) -> None:
 
         async def run() -> None:
             store = Disk(tmp_path / "store.db")
-            house = House(store, NotificationSettings())
-            await house.loop.apply(SetNode(a_node()))
-            await house.ran(await house.submit(name="before"))
-            await house.close()
-            house = House(store, told(receiver, "end"))
-            await house.loop.apply(SetNode(a_node()))
-            await house.ran(await house.submit(name="after"))
-            await house.until(lambda: receiver.got, "one")
-            await house.close()
+            bench = NotifyBench(store, NotificationSettings())
+            await bench.loop.apply(SetNode(a_node()))
+            await bench.ran(await bench.submit(name="before"))
+            await bench.close()
+            bench = NotifyBench(store, told(receiver, "end"))
+            await bench.loop.apply(SetNode(a_node()))
+            await bench.ran(await bench.submit(name="after"))
+            await bench.until(lambda: receiver.got, "one")
+            await bench.close()
             store.close()
 
         asyncio.run(run())
@@ -395,22 +395,22 @@ def test_first_start_does_not_notify_of_old_events(tmp_path: Path) -> None:
 def test_free_gpus_are_notified_when_there_were_none_before(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
 
-        async def test(house: House) -> None:
+        async def test(bench: NotifyBench) -> None:
             large = {"members": (a_request(gpus=8),)}
-            first = await house.submit(**large)
-            second = await house.submit(**large)
-            await house.until(lambda: first in house.allocated(), "the first")
-            await house.ran(first)
-            await house.until(lambda: second in house.allocated(), "the second")
-            await house.until(
-                lambda: house.notifications._progress.sequence == house.store.last_event(),
+            first = await bench.submit(**large)
+            second = await bench.submit(**large)
+            await bench.until(lambda: first in bench.allocated(), "the first")
+            await bench.ran(first)
+            await bench.until(lambda: second in bench.allocated(), "the second")
+            await bench.until(
+                lambda: bench.notifications._progress.sequence == bench.store.last_event(),
                 "all read",
             )
             assert receiver.got == []
-            await house.ran(second)
-            await house.until(lambda: receiver.got, "free GPUs")
+            await bench.ran(second)
+            await bench.until(lambda: receiver.got, "free GPUs")
 
-        in_house(tmp_path, told(receiver, "gpu_free"), test)
+        with_bench(tmp_path, told(receiver, "gpu_free"), test)
     assert [one["text"] for one in receiver.got] == ["8 GPUs are free"]
 
 
@@ -419,16 +419,16 @@ def test_free_gpus_of_returning_node_are_not_notified(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
 
         async def a_day(store: Disk) -> None:
-            house = House(store, told(receiver, "gpu_free", "end"))
+            bench = NotifyBench(store, told(receiver, "gpu_free", "end"))
             before = len(receiver.got)
-            job = await house.submit()
-            await house.loop.apply(SetNode(a_node()))
-            await house.ran(job)
-            await house.until(lambda: len(receiver.got) > before, "its end")
-            await house.loop.apply(SetNode(replace(a_node(), state=NodeState.LOST)))
-            memory = house.notifications
-            await house.until(lambda: memory._progress.sequence == store.last_event(), "all read")
-            await house.close()
+            job = await bench.submit()
+            await bench.loop.apply(SetNode(a_node()))
+            await bench.ran(job)
+            await bench.until(lambda: len(receiver.got) > before, "its end")
+            await bench.loop.apply(SetNode(replace(a_node(), state=NodeState.LOST)))
+            memory = bench.notifications
+            await bench.until(lambda: memory._progress.sequence == store.last_event(), "all read")
+            await bench.close()
 
         async def run() -> None:
             store = Disk(tmp_path / "store.db")
@@ -444,19 +444,19 @@ def test_budget_is_notified_once_at_each_threshold(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(service, "BUDGET_CHECK_S", 0.02)
     with HttpReceiver() as receiver:
 
-        async def test(house: House) -> None:
+        async def test(bench: NotifyBench) -> None:
             tenant = a_tenant(id="vision", gpu_milli_ms=10 * 1000 * HOUR_MS)
-            await house.loop.apply(SetTenant(tenant))
-            job = await house.submit(tenant="vision", max_runtime_ms=10 * HOUR_MS)
-            await house.until(lambda: job in house.allocated(), "its start")
-            house.ahead_ms = round(9.1 * HOUR_MS)
-            await house.until(lambda: receiver.got, "nearly used")
-            house.ahead_ms = round(9.5 * HOUR_MS)
+            await bench.loop.apply(SetTenant(tenant))
+            job = await bench.submit(tenant="vision", max_runtime_ms=10 * HOUR_MS)
+            await bench.until(lambda: job in bench.allocated(), "its start")
+            bench.ahead_ms = round(9.1 * HOUR_MS)
+            await bench.until(lambda: receiver.got, "nearly used")
+            bench.ahead_ms = round(9.5 * HOUR_MS)
             await asyncio.sleep(0.1)
-            house.ahead_ms = round(10.1 * HOUR_MS)
-            await house.until(lambda: len(receiver.got) == 2, "used")
+            bench.ahead_ms = round(10.1 * HOUR_MS)
+            await bench.until(lambda: len(receiver.got) == 2, "used")
 
-        in_house(tmp_path, told(receiver, "budget", give_up_hours=100), test)
+        with_bench(tmp_path, told(receiver, "budget", give_up_hours=100), test)
     nearly, wholly = receiver.got
     assert nearly["text"] == "tenant vision has used 91 % of 10 GPU-hours"
     assert (nearly["percent"], wholly["percent"]) == (91, 101)
@@ -475,19 +475,19 @@ def test_user_is_notified_of_the_own_budget(tmp_path: Path, monkeypatch: Any) ->
             give_up_hours=100,
         )
 
-        async def test(house: House) -> None:
+        async def test(bench: NotifyBench) -> None:
             each = Quota(gpu_milli_ms=10 * 1000 * HOUR_MS)
             tenant = a_tenant(id="vision", gpu_milli_ms=11 * 1000 * HOUR_MS, user_quota=each)
-            await house.loop.apply(SetTenant(tenant))
-            job = await house.submit(tenant="vision", user="ann", max_runtime_ms=10 * HOUR_MS)
-            await house.until(lambda: job in house.allocated(), "its start")
-            house.ahead_ms = round(9.95 * HOUR_MS)
-            await house.until(lambda: receiver.mails, "nearly used")
-            house.ahead_ms = round(10.1 * HOUR_MS)
-            await house.until(lambda: len(receiver.mails) == 2, "used")
-            await house.until(lambda: not house.store.notices(), "nothing for nobody")
+            await bench.loop.apply(SetTenant(tenant))
+            job = await bench.submit(tenant="vision", user="ann", max_runtime_ms=10 * HOUR_MS)
+            await bench.until(lambda: job in bench.allocated(), "its start")
+            bench.ahead_ms = round(9.95 * HOUR_MS)
+            await bench.until(lambda: receiver.mails, "nearly used")
+            bench.ahead_ms = round(10.1 * HOUR_MS)
+            await bench.until(lambda: len(receiver.mails) == 2, "used")
+            await bench.until(lambda: not bench.store.notices(), "nothing for nobody")
 
-        in_house(tmp_path, settings, test)
+        with_bench(tmp_path, settings, test)
     assert [to for _, to in receiver.envelopes] == [["ann@lab.example"]] * 2
     assert "user ann of tenant vision has used 99 %" in receiver.mails[0]["Subject"]
 
@@ -497,13 +497,13 @@ def test_problems_of_nodes_and_gpus_are_notified(tmp_path: Path) -> None:
 
     with HttpReceiver() as receiver:
 
-        async def test(house: House) -> None:
-            await house.loop.apply(PauseDevice("n0", 1))
+        async def test(bench: NotifyBench) -> None:
+            await bench.loop.apply(PauseDevice("n0", 1))
             sick = DevicesSampled("n0", (DeviceSample(index=3, healthy=False),))
-            await house.loop.apply(sick)
-            await house.until(lambda: receiver.got, "trouble")
+            await bench.loop.apply(sick)
+            await bench.until(lambda: receiver.got, "trouble")
 
-        in_house(tmp_path, told(receiver, "trouble"), test)
+        with_bench(tmp_path, told(receiver, "trouble"), test)
     assert [one["text"] for one in receiver.got] == [
         "GPU 3 of n0 is unhealthy and gets no new work"
     ]
@@ -518,13 +518,13 @@ def an_idle_warning(job: str, task: int | None = None) -> Record:
 def test_idle_warning_reaches_the_owner_without_a_request(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
 
-        async def test(house: House) -> None:
-            job = await house.submit(name="lazy", user="ann")
-            await house.ran(job)
-            await house.loop.apply(an_idle_warning(job))
-            await house.until(lambda: receiver.got, "the warning")
+        async def test(bench: NotifyBench) -> None:
+            job = await bench.submit(name="lazy", user="ann")
+            await bench.ran(job)
+            await bench.loop.apply(an_idle_warning(job))
+            await bench.until(lambda: receiver.got, "the warning")
 
-        in_house(tmp_path, told(receiver), test)
+        with_bench(tmp_path, told(receiver), test)
     (one,) = receiver.got
     assert one["text"].endswith("(lazy) of ann: its GPUs were idle for 30 minutes")
     assert (one["event"], one["minutes"]) == ("idle", 30)
@@ -549,32 +549,32 @@ def test_targets_of_idle_warnings(
     known = {"hook": hook} if "default_target" not in settings else {"hook": hook, "other": hook}
     wanted = NotificationSettings(targets=known, **settings)
 
-    async def test(house: House) -> None:
-        job = await house.submit(name="lazy", user="ann", notify=read_rules(notify))
-        await house.loop.apply(an_idle_warning(job))
-        rows = EventRules(wanted, house.store).rows(house.store.events(), 0)
+    async def test(bench: NotifyBench) -> None:
+        job = await bench.submit(name="lazy", user="ann", notify=read_rules(notify))
+        await bench.loop.apply(an_idle_warning(job))
+        rows = EventRules(wanted, bench.store).rows(bench.store.events(), 0)
         assert [row.target for row in rows if '"idle"' in row.document] == targets
         assert len(rows) == len(targets), "starts and ends are nobody's business by default"
 
-    in_house(tmp_path, NotificationSettings(), test)
+    with_bench(tmp_path, NotificationSettings(), test)
 
 
 def test_owner_gets_one_warning_for_the_tasks_of_an_array(tmp_path: Path) -> None:
     hook = Target(kind="webhook", url="http://127.0.0.1:1/", for_jobs=True)
     wanted = NotificationSettings(targets={"hook": hook})
 
-    async def test(house: House) -> None:
-        first = await house.loop.apply(Submit(an_array(id="", tasks="0-9")))
-        second = await house.loop.apply(Submit(an_array(id="", tasks="0-9")))
+    async def test(bench: NotifyBench) -> None:
+        first = await bench.loop.apply(Submit(an_array(id="", tasks="0-9")))
+        second = await bench.loop.apply(Submit(an_array(id="", tasks="0-9")))
         for task in range(5):
             for outcome in (first, second):
-                await house.loop.apply(an_idle_warning(outcome.jobs[0].id, task))
-        reader = EventRules(wanted, house.store)
-        rows = reader.rows(house.store.events(), 0)
+                await bench.loop.apply(an_idle_warning(outcome.jobs[0].id, task))
+        reader = EventRules(wanted, bench.store)
+        rows = reader.rows(bench.store.events(), 0)
         assert len(rows) == 2
-        assert reader.rows(house.store.events(), 0) == rows, "if they were not kept"
+        assert reader.rows(bench.store.events(), 0) == rows, "if they were not kept"
 
-    in_house(tmp_path, NotificationSettings(), test)
+    with_bench(tmp_path, NotificationSettings(), test)
 
 
 def test_holdings_are_read_once_for_many_events(
@@ -583,20 +583,20 @@ def test_holdings_are_read_once_for_many_events(
     with HttpReceiver() as receiver:
         settings = told(receiver, "start", "end")
 
-        async def test(house: House) -> None:
+        async def test(bench: NotifyBench) -> None:
             for name in ("one", "two", "three"):
-                await house.ran(await house.submit(name=name))
+                await bench.ran(await bench.submit(name=name))
             reads = []
-            held = house.store.allocations
+            held = bench.store.allocations
 
             def counted() -> list[Allocation]:
                 reads.append(1)
                 return held()
 
-            monkeypatch.setattr(house.store, "allocations", counted)
-            reader = EventRules(settings, house.store)
+            monkeypatch.setattr(bench.store, "allocations", counted)
+            reader = EventRules(settings, bench.store)
             reads.clear()
-            rows = reader.rows(house.store.events(), 0)
+            rows = reader.rows(bench.store.events(), 0)
             assert (len(rows), len(reads)) == (6, 1)
 
-        in_house(tmp_path, settings, test)
+        with_bench(tmp_path, settings, test)

@@ -13,7 +13,7 @@ from gpu_scheduler.server.background.housekeeping import FEW_JOBS, MANY_JOBS, Gc
 from gpu_scheduler.store.rows import NewJobs
 
 
-class Knot:
+class ReferenceCycle:
     """A reference cycle."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ def test_few_jobs_are_not_frozen() -> None:
 
 
 def test_frozen_cycle_is_collected_later() -> None:
-    tuner, knot = GcTuner(lambda: FEW_JOBS), Knot()
+    tuner, knot = GcTuner(lambda: FEW_JOBS), ReferenceCycle()
     tuner.on_commit([jobs_of(MANY_JOBS)])
     gone = weakref.ref(knot)
     del knot
@@ -75,7 +75,7 @@ def test_frozen_cycle_is_collected_later() -> None:
 
 
 def test_nothing_is_collected_while_there_are_many_jobs() -> None:
-    tuner, knot = GcTuner(lambda: FEW_JOBS + 1), Knot()
+    tuner, knot = GcTuner(lambda: FEW_JOBS + 1), ReferenceCycle()
     tuner.on_commit([jobs_of(MANY_JOBS)])
     gone = weakref.ref(knot)
     del knot

@@ -21,7 +21,7 @@ from tests.postgres import address_of, database_url
 __all__ = ["database_url"]
 
 
-class House:
+class LeaseDatabase:
     """One database, and servers that compete for the lease."""
 
     def __init__(self, url: str) -> None:
@@ -40,7 +40,7 @@ class House:
     def connection(self, name: str = "test") -> Any:
         return connect(self.address, name)
 
-    def let_it_run_out(self) -> None:
+    def let_lease_expire(self) -> None:
         with self.connection() as connection:
             connection.execute("UPDATE leadership SET until = clock_timestamp()")
 
@@ -51,18 +51,18 @@ class House:
 
 
 @pytest.fixture
-def house(database_url: str) -> Iterator[House]:
-    house = House(database_url)
-    yield house
-    house.close()
+def lease_db(database_url: str) -> Iterator[LeaseDatabase]:
+    lease_db = LeaseDatabase(database_url)
+    yield lease_db
+    lease_db.close()
 
 
 def an_event() -> EventRow:
     return EventRow(at_ms=1, kind="test", job_id="job-1")
 
 
-def test_one_server_leads_and_others_wait_until_lease_expires(house: House) -> None:
-    a, b = house.server("a"), house.server("b")
+def test_one_server_leads_and_others_wait_until_lease_expires(lease_db: LeaseDatabase) -> None:
+    a, b = lease_db.server("a"), lease_db.server("b")
     first = a.acquire()
     assert first
     assert b.acquire() is None
@@ -70,14 +70,14 @@ def test_one_server_leads_and_others_wait_until_lease_expires(house: House) -> N
     assert (lead.holder, lead.address, lead.agents) == ("a", "http://a:1", "a:2")
     assert lead.is_held
     assert 590 < lead.left_s <= 600
-    house.let_it_run_out()
+    lease_db.let_lease_expire()
     assert not b.heartbeat().is_held
     assert (b.acquire() or 0) > first
     assert not a.renew(first), "its term is over"
 
 
-def test_exactly_one_of_many_candidates_acquires_lease(house: House) -> None:
-    servers = [house.server(f"s{number}") for number in range(8)]
+def test_exactly_one_of_many_candidates_acquires_lease(lease_db: LeaseDatabase) -> None:
+    servers = [lease_db.server(f"s{number}") for number in range(8)]
     taken: list[int | None] = []
     threads = [
         threading.Thread(target=lambda one=one: taken.append(one.acquire())) for one in servers
@@ -90,9 +90,9 @@ def test_exactly_one_of_many_candidates_acquires_lease(house: House) -> None:
 
 
 def test_renewal_keeps_the_term_and_released_lease_is_free_at_once(
-    house: House,
+    lease_db: LeaseDatabase,
 ) -> None:
-    a, b = house.server("a"), house.server("b")
+    a, b = lease_db.server("a"), lease_db.server("b")
     first = a.acquire() or 0
     assert a.renew(first)
     assert a.heartbeat().term == first
@@ -103,17 +103,17 @@ def test_renewal_keeps_the_term_and_released_lease_is_free_at_once(
     assert b.renew(second), "who has lost it cannot give it back"
 
 
-def test_terms_keep_rising_after_restore_from_backup(house: House) -> None:
-    a = house.server("a")
+def test_terms_keep_rising_after_restore_from_backup(lease_db: LeaseDatabase) -> None:
+    a = lease_db.server("a")
     term = a.acquire() or 0
     a.release(term)
-    with house.connection() as connection:
+    with lease_db.connection() as connection:
         connection.execute("UPDATE leadership SET term = 0")
     assert (a.acquire() or 0) >= term
 
 
-def test_standbys_are_listed_until_they_leave(house: House) -> None:
-    a, b, c = house.server("a"), house.server("b"), house.server("c")
+def test_standbys_are_listed_until_they_leave(lease_db: LeaseDatabase) -> None:
+    a, b, c = lease_db.server("a"), lease_db.server("b"), lease_db.server("c")
     a.acquire()
     for one in (a, b, c):
         one.heartbeat()
@@ -122,46 +122,46 @@ def test_standbys_are_listed_until_they_leave(house: House) -> None:
     assert [one.name for one in b.heartbeat().standbys] == ["b"]
 
 
-def test_all_servers_share_one_secret(house: House) -> None:
-    first = house.server("a").cluster_secret()
+def test_all_servers_share_one_secret(lease_db: LeaseDatabase) -> None:
+    first = lease_db.server("a").cluster_secret()
     assert len(first) == 32
-    assert house.server("b").cluster_secret() == first
+    assert lease_db.server("b").cluster_secret() == first
 
 
-def test_commit_succeeds_only_in_its_term(house: House) -> None:
-    a, b = house.server("a"), house.server("b")
-    fence(house.store, a.acquire() or 0)
-    assert house.store.commit([an_event()]) == 1
-    house.let_it_run_out()
-    assert house.store.commit([an_event()]) == 2, "nobody else leads yet"
+def test_commit_succeeds_only_in_its_term(lease_db: LeaseDatabase) -> None:
+    a, b = lease_db.server("a"), lease_db.server("b")
+    fence(lease_db.store, a.acquire() or 0)
+    assert lease_db.store.commit([an_event()]) == 1
+    lease_db.let_lease_expire()
+    assert lease_db.store.commit([an_event()]) == 2, "nobody else leads yet"
     second = b.acquire() or 0
     with pytest.raises(NotLeader, match="another server is the leader"):
-        house.store.commit([an_event()])
+        lease_db.store.commit([an_event()])
     for housekeeping in (
-        lambda: house.store.archive(ended_before_ms=1),
-        lambda: house.store.delete_expired(Cutoffs(responses_ms=1, events_ms=1)),
+        lambda: lease_db.store.archive(ended_before_ms=1),
+        lambda: lease_db.store.delete_expired(Cutoffs(responses_ms=1, events_ms=1)),
     ):
         with pytest.raises(NotLeader):
             housekeeping()
-    assert house.store.last_event() == 2
-    fence(house.store, second)
-    assert house.store.commit([an_event()]) == 3
+    assert lease_db.store.last_event() == 2
+    fence(lease_db.store, second)
+    assert lease_db.store.commit([an_event()]) == 3
 
 
-def test_server_that_does_not_lead_commits_nothing(house: House) -> None:
-    fence(house.store, 0)
+def test_server_that_does_not_lead_commits_nothing(lease_db: LeaseDatabase) -> None:
+    fence(lease_db.store, 0)
     with pytest.raises(NotLeader, match="is not the leader"):
-        house.store.commit([an_event()])
+        lease_db.store.commit([an_event()])
 
 
 def test_take_over_waits_for_a_commit_in_progress(
-    house: House,
+    lease_db: LeaseDatabase,
 ) -> None:
-    a, b = house.server("a"), house.server("b")
+    a, b = lease_db.server("a"), lease_db.server("b")
     term = a.acquire() or 0
-    house.let_it_run_out()
+    lease_db.let_lease_expire()
     found: list[int | None] = []
-    with house.connection("somebody else") as commit:
+    with lease_db.connection("somebody else") as commit:
         with commit.transaction():
             check_term(term, commit)
             taking = threading.Thread(target=lambda: found.append(b._try_acquire()))
@@ -174,41 +174,41 @@ def test_take_over_waits_for_a_commit_in_progress(
             check_term(term, commit)
 
 
-def test_renewal_does_not_wait_for_long_commit(house: House) -> None:
-    a = house.server("a")
+def test_renewal_does_not_wait_for_long_commit(lease_db: LeaseDatabase) -> None:
+    a = lease_db.server("a")
     term = a.acquire() or 0
-    with house.connection() as commit, commit.transaction():
+    with lease_db.connection() as commit, commit.transaction():
         check_term(term, commit)
         assert a.renew(term)
 
 
-def test_writer_frozen_in_commit_is_terminated(house: House) -> None:
-    a, b = house.server("a"), house.server("b")
+def test_writer_frozen_in_commit_is_terminated(lease_db: LeaseDatabase) -> None:
+    a, b = lease_db.server("a"), lease_db.server("b")
     term = a.acquire() or 0
-    frozen = house.connection(f"{WRITER} of a")
+    frozen = lease_db.connection(f"{WRITER} of a")
     frozen.execute("BEGIN")
     check_term(term, frozen)
-    house.let_it_run_out()
+    lease_db.let_lease_expire()
     assert (b.acquire() or 0) > term
     with pytest.raises(psycopg.OperationalError):
         frozen.execute("COMMIT")
     frozen.close()
 
 
-def test_writer_with_valid_lease_is_left_alone(house: House) -> None:
-    a, b = house.server("a"), house.server("b")
+def test_writer_with_valid_lease_is_left_alone(lease_db: LeaseDatabase) -> None:
+    a, b = lease_db.server("a"), lease_db.server("b")
     term = a.acquire() or 0
-    with house.connection(f"{WRITER} of a") as busy, busy.transaction():
+    with lease_db.connection(f"{WRITER} of a") as busy, busy.transaction():
         check_term(term, busy)
         assert b.acquire() is None
         assert busy.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_locked_lease_row_is_reported_and_retried(house: House) -> None:
-    a = house.server("a")
+def test_locked_lease_row_is_reported_and_retried(lease_db: LeaseDatabase) -> None:
+    a = lease_db.server("a")
     term = a.acquire() or 0
     a.close()
-    with house.connection() as operator:
+    with lease_db.connection() as operator:
         name = operator.info.dbname
         operator.execute(f'ALTER DATABASE "{name}" SET lock_timeout = 50'.encode())
         with operator.transaction():
@@ -218,10 +218,10 @@ def test_locked_lease_row_is_reported_and_retried(house: House) -> None:
     assert a.renew(term)
 
 
-def test_unavailable_database_is_reported_and_retried(house: House) -> None:
-    a = house.server("a")
+def test_unavailable_database_is_reported_and_retried(lease_db: LeaseDatabase) -> None:
+    a = lease_db.server("a")
     term = a.acquire() or 0
-    with house.connection() as connection:
+    with lease_db.connection() as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE application_name = 'lease a'"
@@ -232,32 +232,32 @@ def test_unavailable_database_is_reported_and_retried(house: House) -> None:
 
 
 def test_second_server_of_one_name_is_rejected_until_the_first_expires(
-    house: House,
+    lease_db: LeaseDatabase,
 ) -> None:
-    first, second = house.server("a", home="one"), house.server("a", home="two")
+    first, second = lease_db.server("a", home="one"), lease_db.server("a", home="two")
     first.heartbeat()
     with pytest.raises(ServerNameTaken, match=r"name 'a' is already used .* at http://a:1"):
         second.heartbeat()
-    with house.connection() as connection:
+    with lease_db.connection() as connection:
         connection.execute("UPDATE servers SET seen = seen - interval '1801 s'")
     second.heartbeat()
     with pytest.raises(ServerNameTaken):
         first.heartbeat()
 
 
-def test_restarted_server_gets_its_name_back_at_once(house: House) -> None:
-    house.server("a", home="one").heartbeat()
-    house.server("a", home="one").heartbeat()
+def test_restarted_server_gets_its_name_back_at_once(lease_db: LeaseDatabase) -> None:
+    lease_db.server("a", home="one").heartbeat()
+    lease_db.server("a", home="one").heartbeat()
 
 
-def test_rejected_server_does_not_take_name_of_other(house: House) -> None:
-    first, second = house.server("a", home="one"), house.server("a", home="two")
+def test_rejected_server_does_not_take_name_of_other(lease_db: LeaseDatabase) -> None:
+    first, second = lease_db.server("a", home="one"), lease_db.server("a", home="two")
     first.heartbeat()
     second.unregister()
     with pytest.raises(ServerNameTaken):
         second.heartbeat()
 
 
-def test_name_of_an_older_server_is_taken_over(house: House) -> None:
-    house.server("a").heartbeat()
-    house.server("a", home="two").heartbeat()
+def test_name_of_an_older_server_is_taken_over(lease_db: LeaseDatabase) -> None:
+    lease_db.server("a").heartbeat()
+    lease_db.server("a", home="two").heartbeat()

@@ -65,7 +65,7 @@ def store(url: str, opened: Opener) -> PostgresStore:
 
 
 @contextmanager
-def lost_on_the_way(proxy: Proxy, what: str, store: PostgresStore) -> Iterator[Future[int]]:
+def lost_commit(proxy: Proxy, what: str, store: PostgresStore) -> Iterator[Future[int]]:
     """A second commit, of which request or answer was lost; no connection succeeds since."""
     proxy.lose = what
     with ThreadPoolExecutor(1) as pool:
@@ -195,7 +195,7 @@ def test_commit_with_lost_answer_is_looked_up_before_reply(
 ) -> None:
     store = opened(url, proxy.port)
     store.commit(batch(1))
-    with lost_on_the_way(proxy, "answer", store) as answer:
+    with lost_commit(proxy, "answer", store) as answer:
         until(store.unavailable_reason)
         assert not answer.done()
         with pytest.raises(StoreUnavailable):
@@ -215,7 +215,7 @@ def test_commit_is_looked_up_even_after_idle_writer_was_forgotten(
     store.commit(batch(1))
     with connect(address_of(url), "test") as other:
         other.execute("DELETE FROM writers")
-    with lost_on_the_way(proxy, "answer", store) as answer:
+    with lost_commit(proxy, "answer", store) as answer:
         proxy.refusing = False
         assert answer.result(LONG_S) == 2
     until(lambda: not store.unavailable_reason())
@@ -227,7 +227,7 @@ def test_database_changed_by_newer_program_is_not_retried_for_ever(
 ) -> None:
     store = opened(url, proxy.port)
     store.commit(batch(1))
-    with lost_on_the_way(proxy, "answer", store) as answer:
+    with lost_commit(proxy, "answer", store) as answer:
         with connect(address_of(url), "test") as other:
             other.execute("UPDATE meta SET schema_version = schema_version + 1")
         proxy.refusing = False
@@ -243,7 +243,7 @@ def test_commit_that_never_arrived_is_detected_on_live_connection(
 ) -> None:
     store = opened(url, proxy.port)
     store.commit(batch(1))
-    with lost_on_the_way(proxy, "request", store) as answer:
+    with lost_commit(proxy, "request", store) as answer:
         until(store.unavailable_reason)
         assert not answer.done()
         proxy.refusing = False
@@ -261,7 +261,7 @@ def test_lost_commit_is_distinguished_from_later_commit_of_another_server(
     """The next leader writes while we are disconnected; its commits must not be taken for ours."""
     store, other = opened(url, proxy.port), opened(url)
     store.commit(batch(1))
-    with lost_on_the_way(proxy, "request", store) as answer:
+    with lost_commit(proxy, "request", store) as answer:
         other.end_other_writers()
         other.commit(batch(2))
         other.commit(batch(3))
@@ -279,7 +279,7 @@ def test_server_stopped_before_lookup_reports_unknown_outcome(
 ) -> None:
     store = opened(url, proxy.port)
     store.commit(batch(1))
-    with lost_on_the_way(proxy, "answer", store) as answer:
+    with lost_commit(proxy, "answer", store) as answer:
         store.stop_waiting()
         with pytest.raises(OutcomeUnknown, match="cannot be looked up"):
             answer.result(LONG_S)

@@ -20,14 +20,14 @@ HOST = Host(cores=4)
 DRIVER_NOT_LOADED = 9
 
 
-def seeking(wanted: DiscoveryOptions) -> RetryingSource:
+def retrying_source(wanted: DiscoveryOptions) -> RetryingSource:
     return RetryingSource(lambda: detect(wanted, host=HOST))
 
 
 @pytest.mark.parametrize("method", ["auto", "nvml"])
 def test_gpus_appear_when_driver_is_loaded(fake_nvml: FakeNvml, method: str) -> None:
     fake_nvml.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)
-    source = seeking(DiscoveryOptions(method=method, nvidia_smi="no-such-smi"))
+    source = retrying_source(DiscoveryOptions(method=method, nvidia_smi="no-such-smi"))
     first = source.find()
     assert (first.devices, first.detection) == ((), "none")
     assert source.read() == []
@@ -40,7 +40,7 @@ def test_gpus_appear_when_driver_is_loaded(fake_nvml: FakeNvml, method: str) -> 
 
 def test_gpus_added_to_empty_driver_appear(fake_nvml: FakeNvml) -> None:
     fake_nvml.set(count=0)
-    source = seeking(DiscoveryOptions(nvidia_smi="no-such-smi"))
+    source = retrying_source(DiscoveryOptions(nvidia_smi="no-such-smi"))
     assert source.find().devices == ()
     fake_nvml.set(count=8)
     assert len(source.find().devices) == 8
@@ -51,7 +51,7 @@ def test_hanging_driver_uses_one_thread_despite_retries(
     fake_nvml: FakeNvml,
 ) -> None:
     fake_nvml.hang("nvmlInitWithFlags")
-    source = seeking(DiscoveryOptions(method="nvml", find_deadline_s=2))
+    source = retrying_source(DiscoveryOptions(method="nvml", find_deadline_s=2))
     assert source.find().devices == ()
     for _ in range(3):
         with pytest.raises(DevicesUnreadable, match="earlier question"):
