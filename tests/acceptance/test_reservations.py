@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.acceptance.conftest import LONGEST_S, RealServer
-from tests.acceptance.test_cli_restart import killed_and_started_again
+from tests.acceptance.test_cli_restart import kill_and_restart
 
 
 def places(server: RealServer, job: str) -> list[int]:
@@ -34,7 +34,7 @@ def test_reserved_gpus_are_kept_after_restart(server: RealServer) -> None:
     )
     assert (made["state"], made["places"][0]["gpu_ids"]) == ("active", [0, 1])
     other = server.submit("--gpus", 8, "--time", "10m", "--", "sleep", 600)
-    killed_and_started_again(server)
+    kill_and_restart(server)
     # Until the agent is back, the job waits for it.
     told = explained(server, other, lambda told: told["code"] == "window")
     assert told["state"] == "pending"

@@ -128,15 +128,6 @@ def test_all_array_tasks_with_reservation_start_when_there_is_room() -> None:
     assert len(rig.audit.held) == 4
 
 
-def test_cancelling_empty_task_range_cancels_nothing() -> None:
-    rig = Rig(story([node(HARDWARE[0])], work("j", ONE, array=array(3))), "easy")
-    rig.advance()
-
-    rig.apply(Cancel("j", IntervalSet()))
-
-    assert len(rig.core.state.job("j").pending) == 3
-
-
 # --- preemption
 
 

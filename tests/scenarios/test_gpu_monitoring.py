@@ -99,7 +99,7 @@ def test_job_that_frees_memory_in_time_continues_and_is_warned_again() -> None:
         ({"memory": Action.STOP}, 0.5, GIVEN_MB * 110 // 100),
         ({"memory": Action.STOP}, 1, 80_000),
     ],
-    ids=["no rule", "within the tolerance", "a whole GPU is one's own"],
+    ids=["no rule", "within the tolerance", "whole GPU"],
 )
 def test_exempt_jobs_are_neither_warned_nor_stopped(
     rules: dict[str, Any], gpus: float, used_mb: int

@@ -212,7 +212,7 @@ def test_tenant_limit_never_preempts_other_tenants() -> None:
         pytest.param({"interactive": True}, id="interactive"),
         pytest.param({"preemptible": False}, id="not preemptible"),
         pytest.param({"pool": Pool.ONLINE}, id="online"),
-        pytest.param({"priority": 1249}, id="could stop it in turn"),
+        pytest.param({"priority": 1249}, id="could preempt it back"),
     ],
 )
 def test_protected_jobs_are_not_preempted_at_quota(kept: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from gpu_scheduler.control.messages import (
     Cordon,
-    Drain,
     NodeFenced,
     NodeReported,
     SetNode,
@@ -56,18 +55,6 @@ def test_lost_node_gets_jobs_again_when_it_returns() -> None:
     assert lab.running() == []
     lab.do(SetNode(a_node(gpus=1)))
     assert lab.running() == ["j1"]
-
-
-def test_draining_node_lets_jobs_end_and_gets_no_new_ones() -> None:
-    lab = Lab(nodes=[a_node(gpus=2)])
-    lab.submit(a_job(number=1))
-    lab.do(Drain("n0"))
-    lab.submit(a_job(number=2))
-    assert lab.running() == ["j1"]
-    lab.ends("j1")
-    assert lab.running() == []
-    lab.do(Uncordon("n0"))
-    assert lab.running() == ["j2"]
 
 
 def test_hot_device_gets_no_jobs_until_cooled() -> None:

@@ -43,8 +43,8 @@ def test_preempted_job_keeps_age_and_attained_service() -> None:
 @pytest.mark.parametrize(
     ("stopped_by", "state"),
     [
-        pytest.param("", JobState.COMPLETED, id="it was done before"),
-        pytest.param("preempted", JobState.PENDING, id="it saved its work and left"),
+        pytest.param("", JobState.COMPLETED, id="completed before the stop"),
+        pytest.param("preempted", JobState.PENDING, id="checkpointed and stopped"),
     ],
 )
 def test_job_that_exits_zero_during_preemption_is_completed_unless_node_stopped_it(

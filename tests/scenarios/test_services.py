@@ -522,23 +522,6 @@ def test_invalid_service_is_rejected(changes: dict[str, Any]) -> None:
         replace(a_service(), **changes)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"kind": ProbeKind.HTTP, "path": "health"},
-        {"kind": ProbeKind.HTTP, "path": "/a b"},
-        {"kind": ProbeKind.HTTP, "path": "/a\r\nX: y"},
-        {"kind": ProbeKind.COMMAND},
-        {"kind": ProbeKind.TCP, "argv": ("true",)},
-        {"kind": ProbeKind.TCP, "interval_ms": 1},
-        {"kind": ProbeKind.TCP, "failures": 0},
-    ],
-)
-def test_invalid_probe_is_rejected(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest):
-        Probe(**wrong)
-
-
 def test_service_continues_after_server_restart() -> None:
     lab = ServiceLab(nodes=a_cluster(nodes=2))
     lab.do(CreateService(a_service(replicas=2, probe=HTTP)))

@@ -48,9 +48,9 @@ def end_of(lab: Lab, job_id: str) -> ExpectedTime:
     return expected_queued_end(explainer, entry, expected_start(explainer, job_id))
 
 
-def whole(job_id: str, **wishes: Any) -> Job:
+def whole(job_id: str, **fields: Any) -> Job:
     """A job that needs whole nodes."""
-    return a_job(id=job_id, gpus=8, estimate_ms=0, **wishes)
+    return a_job(id=job_id, gpus=8, estimate_ms=0, **fields)
 
 
 def test_overrunning_job_is_not_repeatedly_forecast_to_end_now() -> None:

@@ -20,8 +20,8 @@ def lab() -> Iterator[ApiLab]:
         yield lab
 
 
-def job(**wishes: Any) -> dict[str, Any]:
-    return {"command": ["python", "train.py"], "gpu_count": 8, **wishes}
+def job(**fields: Any) -> dict[str, Any]:
+    return {"command": ["python", "train.py"], "gpu_count": 8, **fields}
 
 
 def seconds(text: str) -> float:
@@ -64,7 +64,7 @@ def test_dry_run_reports_job_of_unknown_length_ahead(lab: ApiLab) -> None:
 
 
 @pytest.mark.parametrize(
-    "wishes",
+    "fields",
     [
         {"gpu_count": 9},
         {"gpu_models": ["H900"]},
@@ -75,9 +75,9 @@ def test_dry_run_reports_job_of_unknown_length_ahead(lab: ApiLab) -> None:
     ],
     ids=["too_large", "no_such_model", "dependency", "tenant", "negative", "field"],
 )
-def test_dry_run_rejects_what_submission_rejects(lab: ApiLab, wishes: dict[str, Any]) -> None:
-    real = lab.post("/jobs", job(**wishes))
-    tried = lab.post("/jobs/validate", job(**wishes))
+def test_dry_run_rejects_what_submission_rejects(lab: ApiLab, fields: dict[str, Any]) -> None:
+    real = lab.post("/jobs", job(**fields))
+    tried = lab.post("/jobs/validate", job(**fields))
     assert real.status >= 400
     assert (tried.status, tried.code, tried.error) == (real.status, real.code, real.error)
 

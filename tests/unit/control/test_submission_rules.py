@@ -46,11 +46,11 @@ def launches(message: Command) -> list[Launch | None]:
 @pytest.mark.parametrize(
     "message",
     [
-        pytest.param(Submit(a_job(), ASKED), id="one"),
-        pytest.param(SERIES, id="a series"),
-        pytest.param(SubmitAll((Submit(a_job(), ASKED), SERIES)), id="many"),
-        pytest.param(CreateService(SERVICE), id="a service"),
-        pytest.param(UpdateService("svc-1", SERVICE), id="a changed service"),
+        pytest.param(Submit(a_job(), ASKED), id="single"),
+        pytest.param(SERIES, id="series"),
+        pytest.param(SubmitAll((Submit(a_job(), ASKED), SERIES)), id="bulk"),
+        pytest.param(CreateService(SERVICE), id="service"),
+        pytest.param(UpdateService("svc-1", SERVICE), id="updated service"),
     ],
 )
 def test_rules_rewrite_launch_of_every_command(message: Command) -> None:

@@ -20,8 +20,8 @@ from tests.builders import (
 )
 
 
-def why_never(state: ClusterState, **wishes) -> str:
-    return ever_fits(state, state.job_shape(a_job(**wishes)))
+def why_never(state: ClusterState, **fields) -> str:
+    return ever_fits(state, state.job_shape(a_job(**fields)))
 
 
 def test_busy_broken_and_drained_nodes_count_as_possible_capacity() -> None:
@@ -39,7 +39,7 @@ def test_busy_broken_and_drained_nodes_count_as_possible_capacity() -> None:
 
 
 @pytest.mark.parametrize(
-    "wishes",
+    "fields",
     [
         {"gpus": 9},
         {"cpus": 65},
@@ -55,9 +55,9 @@ def test_busy_broken_and_drained_nodes_count_as_possible_capacity() -> None:
     ],
     ids=str,
 )
-def test_request_that_no_node_offers_never_fits(wishes) -> None:
+def test_request_that_no_node_offers_never_fits(fields) -> None:
     state = a_state(nodes=a_cluster(nodes=2, gpus=8, islands=2))
-    assert why_never(state, **wishes)
+    assert why_never(state, **fields)
 
 
 def test_labels_and_hardware_must_be_on_same_node() -> None:
@@ -140,14 +140,14 @@ def test_additional_share_needs_room_in_required_island() -> None:
 
 def test_node_with_labels_may_join_later() -> None:
     state = a_state(nodes=[a_node(ordinal=0)])
-    wishes = {"gpus": 8, "node_labels": (("zone", "a"),)}
-    assert why_never(state, **wishes)
+    fields = {"gpus": 8, "node_labels": (("zone", "a"),)}
+    assert why_never(state, **fields)
     state.set_node(a_node(ordinal=1, labels=(("zone", "a"),)))
-    assert why_never(state, **wishes) == ""
+    assert why_never(state, **fields) == ""
 
 
 @pytest.mark.parametrize(
-    ("wishes", "words"),
+    ("fields", "words"),
     [
         ({"gpus": 2}, "2 GPUs"),
         ({"gpus": 0.5}, "0.5 GPU"),
@@ -166,8 +166,8 @@ def test_node_with_labels_may_join_later() -> None:
         ({"gpus": 0}, "nothing"),
     ],
 )
-def test_request_is_described_briefly(wishes, words) -> None:
-    assert described(RequestShape(0, a_request(**wishes))) == words
+def test_request_is_described_briefly(fields, words) -> None:
+    assert described(RequestShape(0, a_request(**fields))) == words
 
 
 def test_largest_node_is_described_briefly() -> None:

@@ -25,9 +25,9 @@ def find(index: NodeIndex, request: Request, *, spread: bool = False) -> Grant |
     return index.find(index.shape(request), spread=spread)
 
 
-def take(index: NodeIndex, *, spread: bool = False, **wishes) -> tuple[str, list[int]] | None:
+def take(index: NodeIndex, *, spread: bool = False, **fields) -> tuple[str, list[int]] | None:
     """Place a request and keep it there: the node, and its devices by index."""
-    grant = find(index, a_request(**wishes), spread=spread)
+    grant = find(index, a_request(**fields), spread=spread)
     if grant is None:
         return None
     index.take(grant)
@@ -91,8 +91,8 @@ def test_spreading_gives_each_share_of_request_a_free_device_first() -> None:
 def test_spreading_skips_free_devices_of_other_models() -> None:
     mixed = [a_device(index=0, model="A100"), a_device(index=1, model="H100")]
     index = an_index([a_node(ordinal=0, devices=mixed), a_node(ordinal=1, gpus=1)])
-    wishes = {"gpus": 0.5, "gpu_models": ("A100",), "spread": True}
-    assert [take(index, **wishes) for _ in range(3)] == [("n0", [0]), ("n1", [0]), ("n0", [0])]
+    fields = {"gpus": 0.5, "gpu_models": ("A100",), "spread": True}
+    assert [take(index, **fields) for _ in range(3)] == [("n0", [0]), ("n1", [0]), ("n0", [0])]
 
 
 def test_high_ordinals_are_found_in_any_registration_order() -> None:
@@ -374,10 +374,10 @@ def test_all_labels_must_match() -> None:
 
 def test_changed_labels_are_noticed() -> None:
     index = an_index([a_node()])
-    wish = (("zone", "a"),)
-    assert take(index, gpus=1, node_labels=wish) is None
-    index.add_node(a_node(labels=wish))
-    assert take(index, gpus=1, node_labels=wish) == ("n0", [0])
+    labels = (("zone", "a"),)
+    assert take(index, gpus=1, node_labels=labels) is None
+    index.add_node(a_node(labels=labels))
+    assert take(index, gpus=1, node_labels=labels) == ("n0", [0])
 
 
 def test_gpus_of_one_request_are_of_one_model() -> None:
@@ -456,7 +456,7 @@ def test_removed_node_takes_no_jobs_and_frees_its_ordinal() -> None:
 
 
 @pytest.mark.parametrize(
-    "wishes",
+    "fields",
     [
         {"gpus": 1},
         {"gpus": 0.5},
@@ -465,9 +465,9 @@ def test_removed_node_takes_no_jobs_and_frees_its_ordinal() -> None:
         {"mig_profile": "1g.10gb"},
     ],
 )
-def test_node_that_holds_anything_cannot_be_removed(wishes) -> None:
+def test_node_that_holds_anything_cannot_be_removed(fields) -> None:
     index = an_index([a_node(devices=[a_device(index=0), a_mig_device(index=1)])])
-    assert take(index, **wishes) is not None
+    assert take(index, **fields) is not None
     with pytest.raises(InternalError, match="node n0 is still in use"):
         index.remove_node("n0")
 

@@ -157,8 +157,8 @@ def test_online_reclaims_guarantee_among_many_online_nodes() -> None:
 @pytest.mark.parametrize(
     ("first", "priority"),
     [
-        pytest.param(a_tenant(id="meek", can_preempt_others=False), 2500, id="may stop nobody"),
-        pytest.param(a_tenant(id="open"), 250, id="was lent nothing"),
+        pytest.param(a_tenant(id="meek", can_preempt_others=False), 2500, id="may not preempt"),
+        pytest.param(a_tenant(id="open"), 250, id="not borrowing"),
     ],
 )
 def test_job_without_victims_does_not_block_job_with_victims(first: Tenant, priority: int) -> None:
@@ -219,7 +219,7 @@ def test_postponed_reservation_is_due_since_first_promised_time() -> None:
         low(8, on("n0", [0, 1]), gpus=2, preemptions=3),
         replace(low(8, on("n0", [0, 1]), gpus=2), expected_end_ms=NOW + MINUTE),
     ],
-    ids=["not preemptible", "stopping already", "stopped three times", "ends within the minute"],
+    ids=["not preemptible", "stopping already", "preempted three times", "ends within the minute"],
 )
 def test_non_preemptible_jobs_are_not_preempted(held: Running) -> None:
     assert victims(held) == []
@@ -437,7 +437,7 @@ def ran(hours: float, **changes) -> Running:
         (ran(2, served_ms=4 * HOUR), True),
         (ran(6, protected=True), False),
     ],
-    ids=["sank", "not yet", "within the quantum", "sank in two attempts", "protected"],
+    ids=["demoted", "not yet", "within the quantum", "demoted in two attempts", "protected"],
 )
 def test_feedback_preempts_only_jobs_on_lower_level(held: Running, stops: bool) -> None:
     found = victims(held, job=a_job(number=1), policy=FEEDBACK, nodes=[a_node(gpus=1)])

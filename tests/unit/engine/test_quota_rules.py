@@ -370,7 +370,7 @@ def test_mig_slice_counts_with_memory_of_profile() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "memory_mb"),
+    ("fields", "memory_mb"),
     [
         ({"gpus": 2}, 0),
         ({"gpus": 2, "gpu_memory_mb": 60_000}, 60_000),
@@ -379,8 +379,8 @@ def test_mig_slice_counts_with_memory_of_profile() -> None:
         ({"gpus": 1, "gpu_memory_mb": 30, "members": 3}, 90),
     ],
 )
-def test_gpu_memory_counts_as_requested(wishes, memory_mb) -> None:
-    assert job_amounts(a_job(**wishes), HOUR).gpu_memory_mb == memory_mb
+def test_gpu_memory_counts_as_requested(fields, memory_mb) -> None:
+    assert job_amounts(a_job(**fields), HOUR).gpu_memory_mb == memory_mb
 
 
 def test_gang_counts_with_members_that_start() -> None:

@@ -54,8 +54,8 @@ SCORED = [
 EMPTY = (1000,) * 8
 
 
-def a_shape(**wishes) -> RequestShape:
-    return RequestShape(0, a_request(**wishes))
+def a_shape(**fields) -> RequestShape:
+    return RequestShape(0, a_request(**fields))
 
 
 def a_vector(left=EMPTY, *, cpus: int = 64, sizes: tuple[int, ...] = ()) -> Vector:
@@ -92,7 +92,7 @@ def test_best_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "wishes", "score"),
+    ("left", "fields", "score"),
     [
         ([500, 1000], {"gpus": 0.5}, 95),
         ([600, 900], {"gpus": 0.5}, 94),
@@ -104,12 +104,12 @@ def test_best_fit() -> None:
         (EMPTY, {"gpus": 0, "cpus": 1}, 0),
     ],
 )
-def test_packing(left, wishes, score) -> None:
-    assert packing(a_vector(left), a_shape(**wishes)) == score
+def test_packing(left, fields, score) -> None:
+    assert packing(a_vector(left), a_shape(**fields)) == score
 
 
 @pytest.mark.parametrize(
-    ("sizes", "left", "wishes", "score"),
+    ("sizes", "left", "fields", "score"),
     [
         ((2,), [0, 0, *[1000] * 6], {"gpus": 2}, 75 + 6),
         ((0, 2), [0, 0, *[1000] * 6], {"gpus": 2}, 50 + 6),
@@ -119,8 +119,8 @@ def test_packing(left, wishes, score) -> None:
         ((0,), [500, *[1000] * 7], {"gpus": 0, "cpus": 1}, 0),
     ],
 )
-def test_clustering(sizes, left, wishes, score) -> None:
-    assert clustering(a_vector(left, sizes=sizes), a_shape(**wishes)) == score
+def test_clustering(sizes, left, fields, score) -> None:
+    assert clustering(a_vector(left, sizes=sizes), a_shape(**fields)) == score
 
 
 def test_random_scores_are_reproducible_and_spread() -> None:
@@ -338,7 +338,7 @@ def test_place_is_found_if_and_only_if_one_exists(ranking: Ranking, seed: int) -
             for ordinal in range(3)
         ],
     )
-    wishes = [
+    fields = [
         {"gpus": 1},
         {"gpus": 2},
         {"gpus": 1.5},
@@ -350,7 +350,7 @@ def test_place_is_found_if_and_only_if_one_exists(ranking: Ranking, seed: int) -
         {"gpus": 0, "cpus": 5},
     ]
     index = state.index
-    shapes = [index.shape(a_request(**wish)) for wish in wishes]
+    shapes = [index.shape(a_request(**field)) for field in fields]
     scorer = Scorer(state)
     held = []
     for _ in range(300):

@@ -8,8 +8,8 @@ from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.request import Request, mig_memory_mb, mig_share_milli
 
 
-def asked(gpus: float, **wishes) -> tuple[int, int, int]:
-    request = Request.for_gpus(round(gpus * 1000), **wishes)
+def asked(gpus: float, **fields) -> tuple[int, int, int]:
+    request = Request.for_gpus(round(gpus * 1000), **fields)
     return (request.gpu_count, request.gpu_share_milli, request.gpu_extra_milli)
 
 
@@ -139,7 +139,7 @@ def test_share_is_between_one_hundredth_and_one(name: str, share: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "message"),
+    ("fields", "message"),
     [
         ({"gpu_count": 1, "gpu_share_milli": 500, "gpu_extra_milli": 500}, "as in 1.5"),
         ({"gpu_count": 1, "gpu_extra_milli": 1000}, "as in 1.5"),
@@ -162,13 +162,13 @@ def test_share_is_between_one_hundredth_and_one(name: str, share: int) -> None:
         ),
     ],
 )
-def test_contradictory_request_is_rejected(wishes, message) -> None:
+def test_contradictory_request_is_rejected(fields, message) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        Request(**wishes)
+        Request(**fields)
 
 
 @pytest.mark.parametrize(
-    ("gpus_milli", "wishes", "message"),
+    ("gpus_milli", "fields", "message"),
     [
         (-1000, {}, "-1 GPUs were asked for; ask for 0 or more"),
         (1005, {}, "1.005 GPUs were asked for; the finest step is 0.01"),
@@ -176,9 +176,9 @@ def test_contradictory_request_is_rejected(wishes, message) -> None:
         (500, {"mig_profile": "1g.10gb"}, "leave the fraction away"),
     ],
 )
-def test_absurd_amounts_are_rejected(gpus_milli, wishes, message) -> None:
+def test_absurd_amounts_are_rejected(gpus_milli, fields, message) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        Request.for_gpus(gpus_milli, **wishes)
+        Request.for_gpus(gpus_milli, **fields)
 
 
 def test_zero_share_with_memory_takes_only_memory() -> None:

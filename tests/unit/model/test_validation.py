@@ -14,6 +14,9 @@ from gpu_scheduler.model.service import RestartRule
     ("given", "told"),
     [
         pytest.param({"kind": ProbeKind.HTTP, "path": "health"}, "absolute path", id="path"),
+        pytest.param({"kind": ProbeKind.HTTP, "path": "/a b"}, "absolute path", id="space"),
+        pytest.param({"kind": ProbeKind.HTTP, "path": "/a\r\nX: y"}, "absolute path", id="newline"),
+        pytest.param({"kind": ProbeKind.TCP, "failures": 0}, "1 failure or more", id="failures"),
         pytest.param({"kind": ProbeKind.COMMAND}, "needs a command", id="no-command"),
         pytest.param({"kind": ProbeKind.TCP, "argv": ("x",)}, "no other does", id="command"),
         pytest.param({"kind": ProbeKind.COMMAND, "argv": ("a\0b",)}, "NUL character", id="nul"),

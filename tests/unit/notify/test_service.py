@@ -533,13 +533,13 @@ def test_idle_warning_reaches_the_owner_without_a_request(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("notify", "settings", "targets"),
     [
-        pytest.param([], {}, ["hook"], id="by default"),
-        pytest.param(["fail"], {}, ["hook"], id="who asks for something else"),
-        pytest.param(["idle"], {}, ["hook"], id="who asks for it"),
-        pytest.param(["idle:other"], {"default_target": "hook"}, ["other"], id="elsewhere"),
-        pytest.param(["none"], {}, [], id="who wants nothing"),
-        pytest.param(["none", "fail"], {}, [], id="who wants something else only"),
-        pytest.param([], {"owner_events": ()}, [], id="where the site wants nothing"),
+        pytest.param([], {}, ["hook"], id="default"),
+        pytest.param(["fail"], {}, ["hook"], id="other event requested"),
+        pytest.param(["idle"], {}, ["hook"], id="requested"),
+        pytest.param(["idle:other"], {"default_target": "hook"}, ["other"], id="other target"),
+        pytest.param(["none"], {}, [], id="none requested"),
+        pytest.param(["none", "fail"], {}, [], id="only other event requested"),
+        pytest.param([], {"owner_events": ()}, [], id="disabled by site"),
     ],
 )
 def test_targets_of_idle_warnings(

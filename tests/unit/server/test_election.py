@@ -107,7 +107,7 @@ class Candidate:
 
 
 @asynccontextmanager
-async def with_candidates(*candidates: Candidate) -> AsyncIterator[None]:
+async def running_election(*candidates: Candidate) -> AsyncIterator[None]:
     tasks = [asyncio.create_task(one.elector.run(one.begin, one.end)) for one in candidates]
     try:
         yield
@@ -130,11 +130,11 @@ def test_next_server_leads_when_the_lease_has_expired() -> None:
         table = Table()
         a, b = Candidate(table, "a"), Candidate(table, "b")
         async with AsyncExitStack() as later:
-            async with with_candidates(a):
+            async with running_election(a):
                 await until(lambda: bool(a.told))
                 assert a.elector.is_held
                 assert a.elector.lead.holder == a.elector.me.name
-                await later.enter_async_context(with_candidates(b))
+                await later.enter_async_context(running_election(b))
             assert a.told == ["begin 1", "end"]
             assert not b.told, "its lease still holds"
             table.now += 6.1
@@ -154,7 +154,7 @@ def test_server_stopped_during_its_start_as_leader_does_not_continue() -> None:
             await Candidate.begin(a, term)
 
         a.begin = begin  # type: ignore[method-assign]
-        async with with_candidates(a):
+        async with running_election(a):
             await begins.wait()
         assert a.told == ["end"]
         read.set()
@@ -168,10 +168,10 @@ def test_released_lease_is_acquired_at_once() -> None:
     async def play() -> None:
         table = Table()
         a, b = Candidate(table, "a"), Candidate(table, "b")
-        async with with_candidates(a):
+        async with running_election(a):
             await until(lambda: a.told == ["begin 1"])
         a.elector._thread.close()
-        async with with_candidates(b):
+        async with running_election(b):
             await b.elector.refresh()
             await a.elector.release()
             await until(lambda: b.told == ["begin 2"])
@@ -196,7 +196,7 @@ def test_waiters_at_a_stopping_server_get_the_next_leader() -> None:
                 await a.changed()
                 heard.append((a.lead.holder, a.is_leaving))
 
-        async with with_candidates(b):
+        async with running_election(b):
             await b.elector.refresh()
             waiting = asyncio.create_task(wait_at_a())
             await a.release()
@@ -214,7 +214,7 @@ def test_only_server_does_not_wait_for_a_successor() -> None:
         a.elector = LeaderElector(
             TableLease(table, "a", 6.0), LeaseTimes(renew_s=600.0), clock=lambda: table.now
         )
-        async with with_candidates(a):
+        async with running_election(a):
             await until(lambda: a.told == ["begin 1"])
             await asyncio.wait_for(a.elector.release(), LONG_S)
         assert a.elector.is_leaving
@@ -226,7 +226,7 @@ def test_suspended_leader_does_not_trust_its_lease_until_it_is_renewed() -> None
     async def play() -> None:
         table = Table()
         a = Candidate(table, "a")
-        async with with_candidates(a):
+        async with running_election(a):
             await until(lambda: a.told == ["begin 1"])
             assert a.elector.is_held
             # Frozen: time advances, and nothing else does.
@@ -244,7 +244,7 @@ def test_leader_pauses_while_the_database_is_down_and_keeps_its_term() -> None:
     async def play() -> None:
         table = Table()
         a = Candidate(table, "a")
-        async with with_candidates(a):
+        async with running_election(a):
             await until(lambda: a.told == ["begin 1"])
             table.is_away = True
             await until(lambda: bool(a.elector.trouble))
@@ -262,7 +262,7 @@ def test_commit_in_an_ended_term_deposes_the_leader_at_once() -> None:
     async def play() -> None:
         table = Table()
         a = Candidate(table, "a")
-        async with with_candidates(a):
+        async with running_election(a):
             await until(lambda: a.told == ["begin 1"])
             table.term, table.holder, table.until = 2, "b", table.now + 6
             a.elector.step_down(NotLeader("term 1 is over"))
@@ -277,9 +277,9 @@ def test_server_that_fails_to_start_leading_resigns() -> None:
         table = Table()
         a, b = Candidate(table, "a"), Candidate(table, "b")
         a.wrong = StoreUnavailable("it cannot be read")
-        async with with_candidates(a):
+        async with running_election(a):
             await until(lambda: a.told == ["end"])
-            async with with_candidates(b):
+            async with running_election(b):
                 await until(lambda: b.told == ["begin 2"])
 
     asyncio.run(play())
@@ -289,7 +289,7 @@ def test_unexpected_error_costs_the_term_and_not_the_server() -> None:
     async def play() -> None:
         table = Table()
         a = Candidate(table, "a")
-        async with with_candidates(a):
+        async with running_election(a):
             await until(lambda: a.told == ["begin 1"])
             table.bug = ZeroDivisionError("a mistake of ours")
             await until(lambda: a.told == ["begin 1", "end"])
@@ -305,11 +305,11 @@ def test_server_that_cannot_write_resigns() -> None:
     async def play() -> None:
         table = Table()
         a, b = Candidate(table, "a"), Candidate(table, "b")
-        async with with_candidates(a):
+        async with running_election(a):
             await until(lambda: a.told == ["begin 1"])
             a.elector.step_down(StoreTooNew("a newer program has changed it"))
             await until(lambda: a.told == ["begin 1", "end"])
-            async with with_candidates(b):
+            async with running_election(b):
                 await until(lambda: b.told == ["begin 2"])
             assert a.told == ["begin 1", "end"], "it rests"
 
@@ -321,7 +321,7 @@ def test_leader_without_commits_for_a_whole_lease_steps_down_for_a_standby() -> 
         table = Table()
         a = Candidate(table, "a")
         wrong = StoreUnavailable("it has no connection left")
-        async with with_candidates(a):
+        async with running_election(a):
             await until(lambda: a.told == ["begin 1"])
 
             async def fail_for(seconds: float) -> None:
@@ -373,7 +373,7 @@ def test_standby_hesitates_only_until_it_has_seen_a_leader() -> None:
             LeaseTimes(renew_s=0.02, valid_s=6.0, hesitate_s=2.0),
             clock=lambda: table.now,
         )
-        async with with_candidates(shy):
+        async with running_election(shy):
             await asyncio.sleep(0.1)
             assert not shy.told
             table.now += 2.1
@@ -394,7 +394,7 @@ def test_busy_event_loop_keeps_the_lease_and_a_stuck_one_loses_it() -> None:
     async def play() -> None:
         table = Table()
         a = Candidate(table, "a", uses_renewal_thread=True)
-        async with with_candidates(a):
+        async with running_election(a):
             await until(lambda: a.told == ["begin 1"])
             table.now += 5.0
             renewed = busy_until(lambda: table.until == table.now + 6.0, LONG_S)

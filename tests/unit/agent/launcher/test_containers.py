@@ -212,7 +212,7 @@ def test_record_rejected_by_full_disk_is_written_later(
         {"kind": "container", "of": ["a", 0], "argv": [], "at_ms": 1, "call_ms": 1},
         {"kind": "removed", "of": 7},
     ],
-    ids=["nothing in it", "a text for a command", "no command", "of nobody"],
+    ids=["empty", "string command", "no command", "no user"],
 )
 def test_invalid_record_is_skipped(node: Node, record: dict[str, Any]) -> None:
     assert node.removals.replay(record)
