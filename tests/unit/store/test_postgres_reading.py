@@ -82,3 +82,14 @@ def test_every_view_is_readable(store: PostgresStore, url: str) -> None:
     assert server.execute("SELECT gpu_hours, completed FROM account_totals", url) == [(1, 1)]
     listed = server.execute("SELECT viewname FROM pg_views WHERE schemaname = 'public'", url)
     assert sorted(name for (name,) in listed) == sorted(VIEWS)
+
+
+def test_snapshot_reads_control_characters_as_they_were_written(store: PostgresStore) -> None:
+    """PostgreSQL cannot store NUL, so two characters are escaped in every text."""
+    name = "a\0b\x01c"
+    job = a_job(number=9_001, id="job-9001", name=name)
+    store.commit([JobRow(job=job, state=JobState.PENDING)])
+    assert store.read_snapshot(lambda snapshot: snapshot.job("job-9001")) == store.job("job-9001")
+    row = store.job("job-9001")
+    assert row is not None
+    assert row.job.name == name
