@@ -136,7 +136,7 @@ class Cgroups:
 
     def v1_controllers(self, work: Work) -> tuple[str, ...]:
         """The v1 controllers that this work needs: a process has to move into their groups."""
-        asked = {
+        limits = {
             "cpu": work.cpu_milli,
             "memory": work.memory_mb,
             "pids": work.max_processes,
@@ -144,7 +144,7 @@ class Cgroups:
         }
         needed = [
             name
-            for name, amount in asked.items()
+            for name, amount in limits.items()
             if amount and name in self._v1 and name not in self._v2_controllers
         ]
         tracker = "" if self._v2 else self._tracker()

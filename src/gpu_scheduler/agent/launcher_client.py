@@ -148,12 +148,12 @@ class Launcher:
         """
         if self._pending or self._sending_paused or self._writer is None:
             return False
-        asked = asyncio.create_task(self._order({"do": "held"}))
+        answer = asyncio.create_task(self._order({"do": "held"}))
         await asyncio.sleep(0)
         self._flush()
         # From here on no start can reach it; a new connection ends the pause.
         self._sending_paused = True
-        held = (await asked)["held"]
+        held = (await answer)["held"]
         if not held and self._sending_paused:
             self._introduced.clear()
             if self._writer is not None:
@@ -167,10 +167,10 @@ class Launcher:
         return not self.is_outdated
 
     async def run_helper(
-        self, argv: tuple[str, ...], environment: dict[str, str], who: tuple[int, int, str]
+        self, argv: tuple[str, ...], environment: dict[str, str], account: tuple[int, int, str]
     ) -> None:
         """Run a short command as a user (uid, gid, name); OrderRefused if it fails."""
-        uid, gid, user = who
+        uid, gid, user = account
         command = {"argv": argv, "environment": environment, "uid": uid, "gid": gid, "user": user}
         await self._order({"do": "errand", **command, "timeout_ms": HELPER_TIMEOUT_MS})
 

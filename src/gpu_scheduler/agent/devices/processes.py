@@ -99,8 +99,8 @@ class ProcessAttribution:
             if mine is not None:
                 ours[process.pid] = mine
                 load = process.load_percent
-                who = replace(mine.process, memory_mb=process.memory_mb, load_percent=load)
-                found.append((who, mine.owner))
+                updated = replace(mine.process, memory_mb=process.memory_mb, load_percent=load)
+                found.append((updated, mine.owner))
             elif self._is_foreign(process, memory_mb):
                 found.append((process, ""))
         self._ours[reading.index] = ours

@@ -31,7 +31,7 @@ from gpu_scheduler.agent.work import Key, Work, WorkDevice
 
 PROGRAM = "nvidia-cuda-mps-control"
 AUTO, ALWAYS, NEVER = "auto", "mps", "time_slicing"
-START = 'exec "$1" -d </dev/null >/dev/null 2>&1'
+START = 'exec "$1" "$2" </dev/null >/dev/null 2>&1'
 COMMAND = 'printf "%s\\n" "$2" | "$1"'
 PUBLIC_MODE = 0o755
 PRIVATE_MODE = 0o700
@@ -46,7 +46,7 @@ class CommandRunner(Protocol):
     """Runs short commands as users: the launcher, as the agent has threads and must not fork."""
 
     async def run_helper(
-        self, argv: tuple[str, ...], environment: dict[str, str], who: tuple[int, int, str]
+        self, argv: tuple[str, ...], environment: dict[str, str], account: tuple[int, int, str]
     ) -> None:
         """Run a command, or raise `OrderRefused`."""
         ...
@@ -176,7 +176,7 @@ class Mps:
         """Start a daemon as its user, for its device alone."""
         self._clean_up(daemon)
         self._make_directories(daemon)
-        await self._run(daemon, START, self._program or PROGRAM)
+        await self._run(daemon, START)
         if not await self._answers(daemon):
             raise MpsError(f"{PROGRAM} -d was started and does not answer; see {daemon.log}")
 
@@ -195,7 +195,7 @@ class Mps:
 
     async def _answers(self, daemon: Daemon) -> bool:
         try:
-            await self._run(daemon, COMMAND, self._program or PROGRAM, "get_server_list")
+            await self._run(daemon, COMMAND, "get_server_list")
         except MpsError:
             return False
         return True
@@ -203,7 +203,7 @@ class Mps:
     async def _quit(self, daemon: Daemon) -> None:
         """Ask the daemon to quit, then kill what is left of it."""
         try:
-            await self._run(daemon, COMMAND, self._program or PROGRAM, "quit")
+            await self._run(daemon, COMMAND, "quit")
         except MpsError as error:
             log.warning("an MPS daemon did not quit", device=daemon.device, error=str(error))
         self._clean_up(daemon)
@@ -214,17 +214,16 @@ class Mps:
                 os.kill(pid, signal.SIGKILL)
         shutil.rmtree(daemon.directory, ignore_errors=True)
 
-    async def _run(self, daemon: Daemon, script: str, *words: str) -> None:
+    async def _run(self, daemon: Daemon, script: str, command: str = "-d") -> None:
         """Run the control program as the daemon's user."""
-        argv = ("/bin/sh", "-c", script, "sh", *words)
+        argv = ("/bin/sh", "-c", script, "sh", self._program or PROGRAM, command)
         environment = {"PATH": PLAIN_PATH, **daemon.environment}
         try:
             await self._commands.run_helper(
                 argv, environment, (daemon.uid, daemon.gid, daemon.user)
             )
         except OrderRefused as error:
-            what = words[-1] if len(words) > 1 else "-d"
-            raise MpsError(f"{PROGRAM} {what}: {error}") from error
+            raise MpsError(f"{PROGRAM} {command}: {error}") from error
 
     def _store(self) -> None:
         """Write the file; on a full disk the state stays in memory only."""

@@ -193,6 +193,12 @@ class LauncherContext:
         self.prefork = PreforkPool(self.cgroups, self.spawner, loop)
         self.runners = runners()
 
+    def close_pidfd(self, attempt: Attempt) -> None:
+        """Watch the process of an attempt no longer."""
+        self.loop.drop(attempt.pidfd)
+        os.close(attempt.pidfd)
+        attempt.pidfd = -1
+
 
 class AttemptEvents(Protocol):
     """What the parts report about an attempt. The supervisor implements it and acts on it."""

@@ -214,18 +214,18 @@ def back_up(path: str) -> str:
     number = 1
     while os.path.exists(f"{path}.bad-{number}"):
         number += 1
-    aside = f"{path}.bad-{number}"
+    backup = f"{path}.bad-{number}"
     with open(path, "rb") as source:
         data = source.read()
-    target = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    target = os.open(backup, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     try:
         _write_all(target, data, 0)
     except OSError:
-        _unlink(aside)
+        _unlink(backup)
         raise
     finally:
         os.close(target)
-    return aside
+    return backup
 
 
 def _unlink(path: str) -> None:

@@ -128,7 +128,7 @@ def _restore_start(attempt: Attempt, record: Message, boot: str) -> None:
     attempt.ticks = int(record["ticks"])
     attempt.began_ms = int(record["boot_ms"])
     attempt.began_wall_ms = int(record["at_ms"])
-    attempt.released = True
+    attempt.start.released = True
     if record["boot"] == boot:
         attempt.group = Group(tuple(record["groups"]), str(record["memory_group"]))
     else:
@@ -188,9 +188,7 @@ def _adopted_process_ended(
     attempt: Attempt, context: LauncherContext, supervisor: Supervisor
 ) -> None:
     """Not our child, so its exit code is unknown."""
-    context.loop.drop(attempt.pidfd)
-    os.close(attempt.pidfd)
-    attempt.pidfd = -1
+    context.close_pidfd(attempt)
     supervisor.main_process_ended(attempt, Ending())
 
 
@@ -211,7 +209,7 @@ def _recover_unrecorded(
         supervisor.main_process_ended(attempt, ending)
         return
     attempt.phase = Phase.RUNNING
-    attempt.released = True
+    attempt.start.released = True
     attempt.pid = attempt.job_pid = running[0]
     attempt.ticks = processes.start_ticks(attempt.pid)
     attempt.details.append(ending.detail)

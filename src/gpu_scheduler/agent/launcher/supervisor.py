@@ -102,12 +102,12 @@ class Supervisor:
             attempt.stopped_by = attempt.stopped_by or reason
             processes.send_to_group(attempt.pid, signal.SIGKILL)
             processes.send([attempt.pid], signal.SIGKILL)
-        elif attempt.phase is Phase.GATE and not attempt.released:
+        elif attempt.phase is Phase.GATE and not attempt.start.released:
             attempt.stopped_by = attempt.stopped_by or reason
             self.gate.leave(attempt)
             self.stopper.end_at_gate(attempt, grace_ms)
         elif attempt.phase is Phase.GATE:
-            attempt.pending_stop = (reason, grace_ms)
+            attempt.stop.pending = (reason, grace_ms)
             self.stopper.end_at_gate(attempt, grace_ms)
         else:
             self.stopper.stop(attempt, reason, grace_ms)
@@ -119,7 +119,7 @@ class Supervisor:
         """
 
         def prepare(attempt: Attempt) -> None:
-            attempt.commit_environment = environment
+            attempt.start.commit_environment = environment
             if attempt.work.scratch_dir and files:
                 scratch.add(attempt.work, files)
 
@@ -205,7 +205,7 @@ class Supervisor:
                 if attempt.checkpoint_ns:
                     found.append(scratch.saved_report(attempt))
                 found.append(attempt.over)
-            elif attempt.prepared:
+            elif attempt.start.prepared:
                 found.append(prepared_report(attempt))
             elif attempt.phase is Phase.RUNNING:
                 found.append(began_report(attempt))
@@ -234,8 +234,8 @@ class Supervisor:
     def command_started(self, attempt: Attempt) -> None:
         self.stopper.watch_limits(attempt)
         self.check_files_later()
-        if attempt.pending_stop is not None:
-            pending, attempt.pending_stop = attempt.pending_stop, None
+        if attempt.stop.pending is not None:
+            pending, attempt.stop.pending = attempt.stop.pending, None
             self.stopper.stop(attempt, *pending)
 
     def main_process_ended(self, attempt: Attempt, ending: Ending) -> None:
@@ -264,10 +264,10 @@ class Supervisor:
 
     def _release_waiters(self, attempt: Attempt) -> None:
         """Lease and gang learn that the main process is gone, or that the attempt is over."""
-        if attempt.pending_stop is not None:
+        if attempt.stop.pending is not None:
             # It was never released, and so ended because of this stop.
-            attempt.stopped_by = attempt.stopped_by or attempt.pending_stop[0]
-            attempt.pending_stop = None
+            attempt.stopped_by = attempt.stopped_by or attempt.stop.pending[0]
+            attempt.stop.pending = None
         self.leases.attempt_ended(attempt)
         self.gate.member_failed(attempt)
 
@@ -310,11 +310,11 @@ class Supervisor:
         loop = self._context.loop
         attempt.details.append(FAILED)
         attempt.acknowledge_start()
-        for side in (attempt.gate, attempt.listener):
+        for side in (attempt.start.gate, attempt.start.listener):
             if side is not None:
                 loop.drop(side.fileno())
                 side.close()
-        attempt.gate = attempt.listener = None
+        attempt.start.gate = attempt.start.listener = None
         if attempt.ending is not None:
             self.cleanup.remove_leftovers(attempt)
         elif attempt.pid in loop.known_children:
@@ -322,11 +322,9 @@ class Supervisor:
             processes.send([attempt.pid], signal.SIGKILL)
         else:
             if attempt.pidfd >= 0:
-                loop.drop(attempt.pidfd)
                 processes.kill_pidfd(attempt.pidfd)
-                os.close(attempt.pidfd)
-                attempt.pidfd = -1
-            self.main_process_ended(attempt, Ending(ran=attempt.released or attempt.adopted))
+                self._context.close_pidfd(attempt)
+            self.main_process_ended(attempt, Ending(ran=attempt.start.released or attempt.adopted))
 
     # After every turn of the event loop
 
@@ -345,7 +343,7 @@ class Supervisor:
         while context.journal.commit():
             context.spawner.collect()
         if self._queue:
-            context.loop.after(0, _wake_up)
+            context.loop.after(0, lambda: None)  # ends the wait of the event loop
         if context.journal.unsynced and not self._sync_scheduled:
             self._sync_scheduled = True
             context.loop.after(SYNC_MS, self._sync)
@@ -385,10 +383,6 @@ class Supervisor:
         logs.rotate(attempt.work)
         if saved := scratch.new_checkpoint(attempt):
             self._context.report(saved)
-
-
-def _wake_up() -> None:
-    """For a timer that only has to end the wait of the event loop."""
 
 
 def _never_ran(attempt: Attempt, stopped_by: str, detail: str) -> Over:

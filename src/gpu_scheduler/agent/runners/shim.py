@@ -204,20 +204,16 @@ def has_ended(job: int) -> bool:
 
 def copy_size(terminal: int) -> None:
     """Give the job's terminal the size of the session's."""
-    try:
+    with contextlib.suppress(OSError):
         size = fcntl.ioctl(0, termios.TIOCGWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
-    except OSError:
-        pass
 
 
 def hang_up(job: int) -> None:
     """The session was killed: hang up the job, as any terminal does."""
-    try:
+    with contextlib.suppress(OSError):
         os.killpg(job, signal.SIGHUP)
         os.killpg(job, signal.SIGCONT)
-    except OSError:
-        pass
 
 
 def reserve_space(directory: str) -> None:
@@ -257,11 +253,9 @@ def read(source: int) -> bytes:
 
 def write(target: int, data: bytes) -> None:
     """Write; a target that is gone does not stop the others."""
-    try:
+    with contextlib.suppress(OSError):
         while data and target >= 0:
             data = data[os.write(target, data) :]
-    except OSError:
-        pass
 
 
 if __name__ == "__main__":

@@ -378,11 +378,11 @@ class Host:
 
     def _attach(self, client: Client, data: bytes) -> None:
         try:
-            asked = json.loads(data)
-            rows, columns = int(asked.get("rows", 0)), int(asked.get("columns", 0))
+            request = json.loads(data)
+            rows, columns = int(request.get("rows", 0)), int(request.get("columns", 0))
             program = self._job
-            if asked["mode"] == "start":
-                report, program = start(asked, self._order)
+            if request["mode"] == "start":
+                report, program = start(request, self._order)
                 self._starting[report] = program
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             client.send(b"x", str(getattr(error, "strerror", None) or error).encode())
@@ -523,21 +523,21 @@ class Host:
                 client.flush()
 
 
-def start(asked: Order, order: Order) -> tuple[int, Program]:
+def start(request: Order, order: Order) -> tuple[int, Program]:
     """Start another program inside the job; returns a pipe for its error, and the program.
 
     Only the program itself touches directories, as they may hang for ever.
     """
-    argv = [str(word) for word in asked["argv"]]
+    argv = [str(word) for word in request["argv"]]
     environment = dict(order["environment"])
-    if asked.get("term"):
-        environment["TERM"] = str(asked["term"])
+    if request.get("term"):
+        environment["TERM"] = str(request["term"])
     own = str(order["workdir"] or "/")
-    directories = [str(asked.get("directory") or own)]
-    if asked.get("or_its_own"):
+    directories = [str(request.get("directory") or own)]
+    if request.get("or_its_own"):
         directories.append(own)
     errors, report = os.pipe()
-    if asked.get("terminal"):
+    if request.get("terminal"):
         pid, terminal = pty.fork()
         if pid == 0:
             exec_program(argv, environment, directories, order["umask"], report)

@@ -115,15 +115,8 @@ class Spawner:
         """
         if self._fork_server is None:
             forked(*arguments, _fork(launch))
-            return
-        try:
-            gate = self._request(self._fork_server, launch.log, launch.group)
-        except OSError as error:
-            forked(*arguments, error)
-            return
-        # If no child is there to read it, the answer of the fork server says so.
-        _write(gate, _order_fields(launch))
-        self._requested.append((launch, gate, forked, arguments))
+        else:
+            self._request(launch, _order_fields(launch), launch.group, forked, arguments)
 
     def begin_waiting(
         self, joins: tuple[str, ...], group: int, forked: Forked, *arguments: object
@@ -131,28 +124,33 @@ class Spawner:
         """Request a child that waits in these control groups until `fill` gives it an order."""
         if self._fork_server is None:
             forked(*arguments, OSError("only the fork server forks ahead of time"))
-            return
+        else:
+            self._request(None, {"joins": joins}, group, forked, arguments)
+
+    def _request(
+        self,
+        launch: Launch | None,
+        order: dict[str, Any],
+        group: int,
+        forked: Forked,
+        arguments: Arguments,
+    ) -> None:
+        """Request a child and send its order. `collect` notices a dead fork server."""
         try:
-            gate = self._request(self._fork_server, -1, group)
+            ours, its = socket.socketpair()
         except OSError as error:
             forked(*arguments, error)
             return
-        _write(gate, {"joins": joins})
-        self._requested.append((None, gate, forked, arguments))
-
-    def _request(self, fork_server: ForkServer, log: int, group: int) -> socket.socket:
-        """Request a child; returns our end of its gate. `collect` notices a dead fork server."""
-        ours, its = socket.socketpair()
         try:
-            fork_server.request(its.fileno(), log, group)
+            if self._fork_server is not None:
+                self._fork_server.request(its.fileno(), launch.log if launch else -1, group)
         except ForkServerDied:
             self._fork_server = None
-        except OSError:
-            ours.close()
-            raise
         finally:
             its.close()
-        return ours
+        # If no child is there to read it, the answer of the fork server says so.
+        _write(ours, order)
+        self._requested.append((launch, ours, forked, arguments))
 
     def fill(self, child: Spawned, launch: Launch) -> bool:
         """Give a pre-forked child its order; False if it is gone."""

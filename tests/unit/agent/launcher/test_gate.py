@@ -18,7 +18,7 @@ class Gang:
         self.barrier.wait(self.members[number], self._step)
 
     def fail(self, number: int) -> None:
-        self.members[number].start_timed_out = True
+        self.members[number].start.timed_out = True
         self.barrier.member_failed(self.members[number])
 
     def _step(self, attempt: Attempt, reason: str) -> None:

@@ -28,6 +28,40 @@ class Phase(enum.Enum):
 
 
 @dataclass(slots=True, eq=False)
+class StartState:
+    """How far a start is. `released`: the command was told to run.
+
+    `gate` is our end of the child's gate, `listener` the gate for the shim of a session.
+    `timed_out`: it was killed because it was not released in time. `prepared`: it waits for the
+    commit of its gang, with which `commit_environment` comes.
+    """
+
+    gate: socket.socket | None = None
+    listener: socket.socket | None = None
+    released: bool = False
+    timed_out: bool = False
+    prepared: bool = False
+    committed: bool = False
+    commit_environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class StopState:
+    """How far a stop is. SIGKILL is due at `kill_at_ms`; 0 while there is no stop.
+
+    `pending` (reason, grace) arrived between the release and the start of the command.
+    `delivered_signal` is the last signal that a container engine has passed on.
+    """
+
+    pending: tuple[str, int | None] | None = None
+    warned: bool = False
+    sigterm_sent: bool = False
+    sigkill_sent: bool = False
+    kill_at_ms: int = 0
+    delivered_signal: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class Attempt:
     """What the launcher knows about an attempt. The parts of the launcher read and change it.
 
@@ -35,17 +69,15 @@ class Attempt:
     then the child of ours that opened the session, and `job_pid` the command itself as the shim
     reported it, with its start time `job_ticks`. An `adopted` attempt was started by a launcher
     that has died, so we are not the parent of its processes; `pidfd` watches such a process, and
-    the shim. `released` says that the command was told to run. `start_timed_out`: it was killed
-    because it did not get that far in time. `pending_stop` (reason, grace) arrived between the
-    release and the start of the command. `commit_environment` came with the commit of a gang.
-    `delivered_signal` is the last signal that a container engine has passed on; an
-    `engine_unresponsive` attempt has a container whose end the engine did not report.
+    the shim. An `engine_unresponsive` attempt has a container whose end the engine did not report.
     """
 
     work: Work
     runner: Runner | None = None
     key: Key = field(init=False)
     phase: Phase = Phase.QUEUED
+    start: StartState = field(default_factory=StartState)
+    stop: StopState = field(default_factory=StopState)
     answer_start: Callable[[str], None] | None = None
     group: Group = field(default_factory=Group)
     pid: int = 0
@@ -55,29 +87,16 @@ class Attempt:
     opener_pid: int = 0
     pidfd: int = -1
     adopted: bool = False
-    gate: socket.socket | None = None
-    listener: socket.socket | None = None
-    released: bool = False
-    start_timed_out: bool = False
-    prepared: bool = False
-    committed: bool = False
-    commit_environment: dict[str, str] = field(default_factory=dict)
     began_ms: int = 0
     began_wall_ms: int = 0
     ended_ms: int = 0
     ending: Ending | None = None
     engine_unresponsive: bool = False
-    delivered_signal: int = 0
     details: list[str] = field(default_factory=list)
     prolog_failed: str = ""
     epilog_failed: str = ""
     stopped_by: str = ""
-    pending_stop: tuple[str, int | None] | None = None
-    warned: bool = False
-    sigterm_sent: bool = False
-    sigkill_sent: bool = False
     cleaning_up: bool = False
-    kill_at_ms: int = 0
     empty_scans: int = 0
     checkpoint_ns: int = 0
     timers: list[Timer] = field(default_factory=list)

@@ -73,7 +73,7 @@ class Cleanup:
             self._inspected,
             attempt,
             client,
-            attempt.sigkill_sent or attempt.engine_unresponsive,
+            attempt.stop.sigkill_sent or attempt.engine_unresponsive,
             wait_ms=containers.call_timeout_ms(attempt) if is_known else whole_ms,
             tries=ENGINE_TRIES if client.exit_code in _ENGINE_FAILED else 0,
         )
@@ -94,7 +94,7 @@ class Cleanup:
     def remove_leftovers(self, attempt: Attempt) -> None:
         """Remove container and processes. Safe to repeat after an error in the launcher."""
         runner = attempt.runner
-        began = attempt.released or attempt.adopted
+        began = attempt.start.released or attempt.adopted
         command = () if runner is None or not began else runner.clear_command(attempt.work)
         if command and attempt.engine_unresponsive:
             attempt.details.append("its container is removed when the engine is back")
@@ -135,13 +135,13 @@ class Cleanup:
             self._processes_gone(attempt)
             return
         now = now_ms()
-        if left and (not attempt.sigterm_sent or not attempt.kill_at_ms):
-            attempt.sigterm_sent = True
+        if left and (not attempt.stop.sigterm_sent or not attempt.stop.kill_at_ms):
+            attempt.stop.sigterm_sent = True
             soon = now + min(LEFTOVER_GRACE_MS, attempt.work.grace_ms)
-            attempt.kill_at_ms = min(attempt.kill_at_ms or soon, soon)
+            attempt.stop.kill_at_ms = min(attempt.stop.kill_at_ms or soon, soon)
             processes.send(left, signal.SIGTERM)
             processes.send(left, signal.SIGCONT)
-        elif left and now >= attempt.kill_at_ms:
+        elif left and now >= attempt.stop.kill_at_ms:
             attempt.group.kill()
             processes.send(left, signal.SIGKILL)
         self._context.loop.after(SCAN_AGAIN_MS, self._end_processes, attempt)

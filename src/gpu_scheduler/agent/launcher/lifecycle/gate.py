@@ -82,7 +82,7 @@ class GangBarrier:
             other
             for other in self._attempts.values()
             if other.key[0] == name
-            and (other.start_timed_out or other.ending is not None or other.over is not None)
+            and (other.start.timed_out or other.ending is not None or other.over is not None)
         ]
         if failed:
             # Name a member that failed by itself, not one that only waited for it.
@@ -140,7 +140,7 @@ class CommitGate:
         if not attempt.work.prepare_ms or attempt.stopped_by:
             step(attempt, "")
             return
-        attempt.prepared = True
+        attempt.start.prepared = True
         timer = self._loop.after(attempt.work.prepare_ms, self._time_out, attempt)
         self._waiting[attempt.key] = (attempt, step, timer)
         self._report(prepared_report(attempt))
@@ -153,7 +153,7 @@ class CommitGate:
         attempt = self._attempts.get(key)
         if attempt is None:
             return f"{key[0]} member {key[1]} is not known on this node"
-        if attempt.committed or attempt.released or (attempt.over and attempt.over.ran):
+        if attempt.start.committed or attempt.start.released or (attempt.over and attempt.over.ran):
             # A repeated commit, perhaps to the successor of the launcher that let it run.
             return ""
         if key not in self._waiting:
@@ -163,7 +163,7 @@ class CommitGate:
         except OSError as error:
             self._end_wait(attempt, f"cannot prepare the job: {error}")
             return ""
-        attempt.committed = True
+        attempt.start.committed = True
         self._end_wait(attempt, "")
         return ""
 
@@ -198,7 +198,7 @@ class CommitGate:
         if found is None:
             return None
         found[2].cancel()
-        attempt.prepared = False
+        attempt.start.prepared = False
         return found[1]
 
 
@@ -270,7 +270,7 @@ class StartGate:
         """Write the record of a member; without a commit, wait for those of all members."""
 
         def recorded(member: Attempt, error: str) -> None:
-            if error or member.committed:
+            if error or member.start.committed:
                 step(member, error)
             else:
                 self._barrier.wait(member, step)
@@ -287,10 +287,10 @@ class StartGate:
 
     def close(self, attempt: Attempt) -> None:
         """Close the gate of the child; a child that was not released ends."""
-        if attempt.gate is not None:
-            self._context.loop.drop(attempt.gate.fileno())
-            attempt.gate.close()
-            attempt.gate = None
+        if attempt.start.gate is not None:
+            self._context.loop.drop(attempt.start.gate.fileno())
+            attempt.start.gate.close()
+            attempt.start.gate = None
 
     def leave(self, attempt: Attempt) -> None:
         """It is to stop: what waits for others here takes its step now, which checks for that."""

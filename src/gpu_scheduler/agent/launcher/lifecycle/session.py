@@ -98,7 +98,7 @@ class SessionStarter:
         path = f"{attempt.work.scratch_dir}/gate-{os.urandom(4).hex()}"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.setblocking(False)
-        attempt.listener = listener
+        attempt.start.listener = listener
         before = os.umask(0)
         try:
             listener.bind(path)
@@ -109,14 +109,14 @@ class SessionStarter:
 
     def stop_listening(self, attempt: Attempt) -> None:
         """Remove the gate for the shim, if there is one."""
-        if attempt.listener is not None:
-            self._context.loop.drop(attempt.listener.fileno())
-            path = attempt.listener.getsockname()
-            attempt.listener.close()
+        if attempt.start.listener is not None:
+            self._context.loop.drop(attempt.start.listener.fileno())
+            path = attempt.start.listener.getsockname()
+            attempt.start.listener.close()
             if path:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
-            attempt.listener = None
+            attempt.start.listener = None
 
     def open(
         self,
@@ -136,17 +136,17 @@ class SessionStarter:
         attempt.add_timer(
             loop.after(attempt.work.start_timeout_ms, self._opening_timed_out, attempt, shim)
         )
-        if attempt.listener is not None:
-            loop.add(attempt.listener.fileno(), self._accept_shim, attempt, shim)
+        if attempt.start.listener is not None:
+            loop.add(attempt.start.listener.fileno(), self._accept_shim, attempt, shim)
 
     def _release_opener(self, shim: ShimConnection, attempt: Attempt, error: str) -> None:
-        if error or attempt.stopped_by or attempt.gate is None:
+        if error or attempt.stopped_by or attempt.start.gate is None:
             self._give_up(attempt, shim, error)
             return
-        send_go(attempt.gate)
+        send_go(attempt.start.gate)
 
     def _opener_ended(self, attempt: Attempt, shim: ShimConnection, status: int) -> None:
-        message = read_refusal(attempt.gate) if attempt.gate is not None else ""
+        message = read_refusal(attempt.start.gate) if attempt.start.gate is not None else ""
         self._gate.close(attempt)
         if (message or status) and attempt.phase is Phase.GATE and attempt.pid == 0:
             why = message or logs.last_line(attempt.work) or f"wait status {status}"
@@ -160,10 +160,10 @@ class SessionStarter:
         self._give_up(attempt, shim, reason)
 
     def _accept_shim(self, attempt: Attempt, shim: ShimConnection) -> None:
-        if attempt.listener is None:
+        if attempt.start.listener is None:
             return
         try:
-            connection, _ = attempt.listener.accept()
+            connection, _ = attempt.start.listener.accept()
         except OSError:
             return
         connection.setblocking(False)
@@ -189,7 +189,7 @@ class SessionStarter:
         if reason or attempt.stopped_by:
             self._send_order(shim, attempt, reason)
         else:
-            shim.environment.update(attempt.commit_environment)
+            shim.environment.update(attempt.start.commit_environment)
             self._gate.record_member(attempt, partial(self._send_order, shim))
 
     def _send_order(self, shim: ShimConnection, attempt: Attempt, problem: str) -> None:
@@ -220,13 +220,13 @@ class SessionStarter:
 
     def _watch_shim(self, attempt: Attempt, shim: ShimConnection) -> None:
         """The job may run from the moment the last byte of the order is sent."""
-        attempt.released = not shim.unsent
+        attempt.start.released = not shim.unsent
         writing = bool(shim.unsent)
         self._context.loop.add(shim.descriptor, self._shim_ready, attempt, shim, writing=writing)
 
     def _shim_ready(self, attempt: Attempt, shim: ShimConnection) -> None:
         """The shim takes more of the order, or answers: the command began, or why not."""
-        if not attempt.released:
+        if not attempt.start.released:
             if attempt.stopped_by:
                 self._kill_shim(attempt, shim, "")
                 return
@@ -237,9 +237,11 @@ class SessionStarter:
             return
         pid, error = _decode_answer(answer)
         if error:
-            attempt.released = False
+            attempt.start.released = False
             self._kill_shim(attempt, shim, error)
-        elif pid and attempt.released and attempt.phase is Phase.GATE and _is_job(attempt, pid):
+        elif (
+            pid and attempt.start.released and attempt.phase is Phase.GATE and _is_job(attempt, pid)
+        ):
             self._disconnect(attempt, shim)
             attempt.job_ticks = processes.start_ticks(pid)
             record = attempt.add_record("job", pid=pid, ticks=attempt.job_ticks)
@@ -266,10 +268,8 @@ class SessionStarter:
             # Its answer may have arrived in the same moment.
             self._shim_ready(attempt, shim)
             self._disconnect(attempt, shim)
-        self._context.loop.drop(attempt.pidfd)
-        os.close(attempt.pidfd)
-        attempt.pidfd = -1
-        if attempt.released:
+        self._context.close_pidfd(attempt)
+        if attempt.start.released:
             self._events.main_process_ended(attempt, Ending())
         else:
             self._events.start_failed(attempt, "")
@@ -283,8 +283,8 @@ class SessionStarter:
         attempt.acknowledge_start()
         if attempt.pidfd >= 0:
             processes.kill_pidfd(attempt.pidfd)
-            os.close(attempt.pidfd)
-            attempt.pid, attempt.pidfd = 0, -1
+            self._context.close_pidfd(attempt)
+            attempt.pid = 0
         self._events.start_failed(attempt, reason)
 
 

@@ -210,7 +210,7 @@ class Starter:
         if isinstance(child, OSError):
             self._fail_to_prepare(attempt, log, child)
             return
-        attempt.gate = child.gate
+        attempt.start.gate = child.gate
         if command.job:
             self._sessions.open(attempt, child.pid, command.job, environment, log)
             return
@@ -226,10 +226,10 @@ class Starter:
 
     def _on_ready(self, attempt: Attempt) -> None:
         """A member of a gang is ready at its gate, or writes why it cannot be, and ends."""
-        message = None if attempt.gate is None else read_refusal(attempt.gate)
-        if attempt.gate is None or message is None:
+        message = None if attempt.start.gate is None else read_refusal(attempt.start.gate)
+        if attempt.start.gate is None or message is None:
             return
-        self._context.loop.drop(attempt.gate.fileno())
+        self._context.loop.drop(attempt.start.gate.fileno())
         if message == READY.decode():
             self._gate.wait_for_gang(attempt, self._gang_ready)
         else:
@@ -245,34 +245,34 @@ class Starter:
     def _release(self, attempt: Attempt, problem: str) -> None:
         """Let the child execute the command, unless there is a problem."""
         attempt.acknowledge_start()
-        gate = attempt.gate
+        gate = attempt.start.gate
         if gate is None:
             return
         if problem or attempt.stopped_by:
             attempt.details.append(problem)
             self._gate.close(attempt)
             return
-        attempt.released = True
+        attempt.start.released = True
         if attempt.waits_for_others:
             self._gate.timeouts.begin(attempt, attempt.work.start_timeout_ms, self._start_timed_out)
-        send_go(gate, attempt.commit_environment)
+        send_go(gate, attempt.start.commit_environment)
         self._context.loop.add(gate.fileno(), self._read_gate, attempt)
 
     def _read_gate(self, attempt: Attempt) -> None:
         """The exec closes the gate; else the child writes why it failed, and ends."""
-        if attempt.gate is None:
+        if attempt.start.gate is None:
             return
-        message = read_refusal(attempt.gate)
+        message = read_refusal(attempt.start.gate)
         if message is None:
             return
         self._gate.close(attempt)
-        if not attempt.released:
+        if not attempt.start.released:
             message = message.removeprefix(READY.decode())
         if message:
-            if message != NEVER_RELEASED or not attempt.start_timed_out:
+            if message != NEVER_RELEASED or not attempt.start.timed_out:
                 attempt.details.append(message)
-            attempt.released = False
-        elif attempt.phase is Phase.GATE and attempt.released:
+            attempt.start.released = False
+        elif attempt.phase is Phase.GATE and attempt.start.released:
             self._gate.set_running(attempt, attempt.pid)
 
     def _start_timed_out(self, attempt: Attempt) -> None:
@@ -281,12 +281,12 @@ class Starter:
         The others of its gang wait for it no longer. It is over only when its process is gone, as a
         process that the kernel cannot end may hold devices.
         """
-        if attempt.released:
+        if attempt.start.released:
             self._read_gate(attempt)
         if attempt.phase is not Phase.GATE:
             return
         attempt.stopped_by = attempt.stopped_by or NOT_BEGUN
-        attempt.start_timed_out = True
+        attempt.start.timed_out = True
         seconds = attempt.work.start_timeout_ms / 1000
         hang = _find_hang(attempt)
         attempt.details.append(f"it was not ready to run within {seconds:g} s, and hung {hang}")
@@ -303,10 +303,10 @@ class Starter:
                 logs.append_note(attempt.work, f"tgpu: {attempt.details[-1]}; {note}\n")
 
     def _child_ended(self, attempt: Attempt, status: int) -> None:
-        if attempt.gate is not None:
+        if attempt.start.gate is not None:
             self._read_gate(attempt)
         self._gate.close(attempt)
-        if not attempt.released:
+        if not attempt.start.released:
             attempt.pid = 0
             self._events.start_failed(attempt, "")
             return

@@ -60,9 +60,9 @@ class Stopper:
             scratch.write_stop_reason(attempt.work, reason)
             warning_ms = _warning_ms(attempt, reason, grace_ms)
         kill_at_ms = now_ms() + warning_ms + grace
-        if attempt.kill_at_ms and attempt.kill_at_ms <= kill_at_ms:
+        if attempt.stop.kill_at_ms and attempt.stop.kill_at_ms <= kill_at_ms:
             return
-        attempt.kill_at_ms = kill_at_ms
+        attempt.stop.kill_at_ms = kill_at_ms
         attempt.cancel_timers()
         if warning_ms:
             self._warn(attempt, reason)
@@ -88,7 +88,7 @@ class Stopper:
     def _warn(self, attempt: Attempt, reason: str) -> None:
         if attempt.phase is not Phase.RUNNING:
             return
-        attempt.warned = True
+        attempt.stop.warned = True
         scratch.write_stop_reason(attempt.work, reason)
         runner, number = attempt.runner, processes.signal_number(attempt.work.warn_signal)
         name = signal.Signals(number).name
@@ -103,12 +103,12 @@ class Stopper:
 
     def _terminate(self, attempt: Attempt) -> None:
         """SIGTERM to everything, then SIGCONT: a stopped process handles it only when continued."""
-        if attempt.over is not None or attempt.sigterm_sent:
+        if attempt.over is not None or attempt.stop.sigterm_sent:
             return
-        attempt.sigterm_sent = True
+        attempt.stop.sigterm_sent = True
         self._send(attempt, signal.SIGTERM)
         if attempt.work.runner == "container":
-            half_ms = max(0, attempt.kill_at_ms - now_ms()) // 2
+            half_ms = max(0, attempt.stop.kill_at_ms - now_ms()) // 2
             self._after(attempt, min(DIRECT_AFTER_MS, half_ms), self._terminate_directly)
         if attempt.runner is None or not attempt.runner.signal_command(attempt.work, "CONT"):
             targets = self._job_pids(attempt)
@@ -122,10 +122,10 @@ class Stopper:
         """SIGKILL to everything, repeated until the main process is gone."""
         if attempt.over is not None or (attempt.ending is not None and not attempt.cleaning_up):
             return
-        late = now_ms() - attempt.kill_at_ms > SHIM_GRACE_MS
+        late = now_ms() - attempt.stop.kill_at_ms > SHIM_GRACE_MS
         if attempt.ending is not None or not attempt.is_session or late:
             attempt.group.kill()
-        attempt.sigkill_sent = True
+        attempt.stop.sigkill_sent = True
         self._send(attempt, signal.SIGKILL, with_shim=late)
         if attempt.ending is None and attempt.work.runner != "container":
             self._after(attempt, KILL_RETRY_MS, self._kill)
@@ -135,7 +135,7 @@ class Stopper:
 
     def _terminate_directly(self, attempt: Attempt) -> None:
         """An engine that has not delivered SIGTERM by now may never do so."""
-        if attempt.ending is None and not attempt.delivered_signal:
+        if attempt.ending is None and not attempt.stop.delivered_signal:
             processes.send(self._context.tracker.in_container(attempt), signal.SIGTERM)
 
     def _kill_directly(self, attempt: Attempt) -> None:
@@ -143,7 +143,7 @@ class Stopper:
         if attempt.ending is not None:
             return
         processes.send(self._context.tracker.in_container(attempt), signal.SIGKILL)
-        if now_ms() - attempt.kill_at_ms >= containers.call_timeout_ms(attempt):
+        if now_ms() - attempt.stop.kill_at_ms >= containers.call_timeout_ms(attempt):
             containers.kill_main(self._context, attempt)
         self._after(attempt, DIRECT_RETRY_MS, self._kill_directly)
 
@@ -166,7 +166,7 @@ class Stopper:
 
         SIGKILL is repeated even then, until the container has ended.
         """
-        if attempt.ending is not None or attempt.sigkill_sent != (number is signal.SIGKILL):
+        if attempt.ending is not None or attempt.stop.sigkill_sent != (number is signal.SIGKILL):
             return
         self._context.helpers.run_engine(
             command,
@@ -186,7 +186,7 @@ class Stopper:
         output: str,
     ) -> None:
         del output
-        attempt.delivered_signal = number if ok else attempt.delivered_signal
+        attempt.stop.delivered_signal = number if ok else attempt.stop.delivered_signal
         if not ok or number is signal.SIGKILL:
             self._context.loop.after(
                 ENGINE_RETRY_MS, self._send_by_engine, attempt, number, command
@@ -203,7 +203,7 @@ class Stopper:
 def _warning_ms(attempt: Attempt, reason: str, grace_ms: int | None) -> int:
     """How long a job is warned before SIGTERM: at most as long as its grace period."""
     work = attempt.work
-    if reason not in WARNED_REASONS or grace_ms is not None or attempt.warned:
+    if reason not in WARNED_REASONS or grace_ms is not None or attempt.stop.warned:
         return 0
     if not processes.signal_number(work.warn_signal):
         return 0
