@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import json
 import os
 import random
@@ -33,6 +32,7 @@ from cryptography.x509.oid import NameOID
 
 from gpu_scheduler import __version__
 from gpu_scheduler.agent.config import AgentConfig
+from gpu_scheduler.agent.jobs.network import is_loopback
 from gpu_scheduler.agent.machine import replace_file
 from gpu_scheduler.agent.server_link import Credentials, open_channel
 from gpu_scheduler.model.errors import ClusterError, InvalidInput, InvalidRequest
@@ -384,12 +384,7 @@ async def _call(
 def is_local(target: str) -> bool:
     """Tell whether an address is on this machine."""
     host = target.rpartition(":")[0].strip("[]")
-    if target.startswith("unix:") or host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return target.startswith("unix:") or host == "localhost" or is_loopback(host)
 
 
 def _fetch_authority(target: str, text: JoinText) -> bytes:

@@ -8,7 +8,6 @@ a stream of its own instead. An agent obeys only the leader with the newest term
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import grpc
 from google.protobuf.message import Message
 
 from gpu_scheduler.agent.devices.source import NodeInventory
+from gpu_scheduler.agent.launcher.journal import sync_directory
 from gpu_scheduler.agent.machine import replace_file
 from gpu_scheduler.agent.work import Began, Over, Prepared, Report, Saved
 from gpu_scheduler.model.errors import ClusterError
@@ -227,11 +227,7 @@ class LeaderTerm:
         if self._file is None:
             return
         replace_file(self._file, f"{term}\n", sync=True)
-        directory = os.open(self._file.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(str(self._file.parent))
 
 
 # The messages to the server, made from the agent's values

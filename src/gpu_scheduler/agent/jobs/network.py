@@ -49,9 +49,9 @@ def own_address(targets: Sequence[str]) -> str:
         host, _, port = target.rpartition(":")
         host = host.strip("[]")
         found = _source_address(host, port)
-        if found and not _is_loopback(found):
+        if found and not is_loopback(found):
             return found
-        if found and host != "localhost" and not _is_loopback(host):
+        if found and host != "localhost" and not is_loopback(host):
             found = next(filter(None, (_source_address(*place) for place in OUTSIDE)), found)
         fallback = fallback or found
     return fallback
@@ -68,7 +68,8 @@ def _source_address(host: str, port: str) -> str:
         return ""
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Tell whether this is an address of the machine itself; a name is not."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

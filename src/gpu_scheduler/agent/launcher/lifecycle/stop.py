@@ -27,7 +27,6 @@ DIRECT_RETRY_MS = 500
 SHIM_GRACE_MS = 2_000
 GATE_GRACE_MS = 2_000
 """A child needs only a moment from its gate to its command, unless something hangs."""
-_SIGNAL_NAMES = {signal.SIGTERM: "TERM", signal.SIGKILL: "KILL"}
 
 
 class Stopper:
@@ -150,7 +149,7 @@ class Stopper:
     def _send(self, attempt: Attempt, number: signal.Signals, with_shim: bool = False) -> None:
         runner = attempt.runner
         if attempt.ending is None and runner is not None:
-            command = runner.signal_command(attempt.work, _SIGNAL_NAMES[number])
+            command = runner.signal_command(attempt.work, number.name.removeprefix("SIG"))
             if command:
                 self._send_by_engine(attempt, number, command)
                 return
