@@ -203,16 +203,13 @@ class VirtualServer:
             scope={"method": "POST", "path": "/", "query_string": b""},
         )
 
-        def act(also: Any) -> Awaitable[Outcome]:
-            return loop.apply(command, caller, extra_writes=also)
-
         def tell(outcome: Outcome) -> Response:
             if outcome.service is not None:
                 return Response(outcome.service.id.encode())
             return Response(",".join(job.id for job in outcome.jobs).encode())
 
         try:
-            return (await repeats.run_once(call, key.encode(), act, tell)).body.decode()
+            return (await repeats.run_once(call, key.encode(), command, tell)).body.decode()
         finally:
             if not holds():
                 raise Broken("this server lost the lead meanwhile")

@@ -123,7 +123,7 @@ class TerminalSource(Protocol):
     """Attaches to the terminals of jobs."""
 
     def open(
-        self, node_id: str, asked: pb.TerminalOpen
+        self, node_id: str, request: pb.TerminalOpen
     ) -> AbstractAsyncContextManager[TerminalSession]:
         """Attach to a terminal until the end of the block."""
         ...

@@ -18,7 +18,6 @@ from msgspec import UNSET, UnsetType
 
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.identity import Caller
-from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job, parse_priority
 from gpu_scheduler.model.launch import PLAIN_TERMINAL, CodeSnapshot, Launch, Mount, Runner, Terminal
 from gpu_scheduler.model.node import canonical_model_name, node_name_labels, short_model_name
@@ -37,8 +36,6 @@ from gpu_scheduler.wire.jobs import (
     SnapshotRequest,
     TaskRequest,
     TerminalRequest,
-    check_ranges,
-    check_task_count,
     read_job_name,
     read_tasks,
 )
@@ -479,10 +476,7 @@ def _array(request: str | ArrayRequest | None) -> Array | None:
                 "be 1 or more; leave it out for no limit"
             )
         request = ArrayRequest(tasks=text, max_running=int(most or 0))
-    check_ranges(request.tasks)
-    tasks = IntervalSet.parse(request.tasks)
-    check_task_count(tasks)
-    return Array(tasks=tasks, max_running=request.max_running)
+    return Array(tasks=read_tasks(request.tasks), max_running=request.max_running)
 
 
 # The launch of a job.

@@ -221,13 +221,14 @@ def read_job_name(text: str) -> tuple[str, int | None]:
 
 def read_tasks(text: str) -> IntervalSet:
     """Read `0-99`, `1,3,5-9` or `0-20:4`, within bounds."""
-    check_ranges(text)
+    _check_ranges(text)
     tasks = IntervalSet.parse(text)
-    check_task_count(tasks)
+    if len(tasks) > MAX_TASKS:
+        raise InvalidRequest(f"the array has {len(tasks)} tasks; at most {MAX_TASKS} are allowed")
     return tasks
 
 
-def check_ranges(text: str) -> None:
+def _check_ranges(text: str) -> None:
     """Reject a list of tasks that would expand into too many ranges."""
     if len(text) > MAX_TEXT:
         raise InvalidRequest(f"the list of tasks has {len(text)} characters; at most {MAX_TEXT}")
@@ -246,12 +247,6 @@ def check_ranges(text: str) -> None:
             f"the array has {single} separate ranges; at most {MAX_RANGES} are allowed. "
             "Number the tasks without gaps, or submit several arrays"
         )
-
-
-def check_task_count(tasks: IntervalSet) -> None:
-    """Reject an array that is too large."""
-    if len(tasks) > MAX_TASKS:
-        raise InvalidRequest(f"the array has {len(tasks)} tasks; at most {MAX_TASKS} are allowed")
 
 
 def _is_number(text: str) -> bool:

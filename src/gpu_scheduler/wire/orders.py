@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
 
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Job
@@ -13,7 +19,12 @@ from gpu_scheduler.model.plan import Allocation, Placement
 from gpu_scheduler.model.request import ONE_CORE_MILLI
 from gpu_scheduler.wire import agent_pb2 as pb
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 SESSION_METHOD = "/gpu_scheduler.v1.AgentService/Session"
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+AnyValue = TypeVar("AnyValue", bound="DataclassInstance")
 
 
 def start_order(
@@ -25,51 +36,33 @@ def start_order(
     limit_ms: int,
 ) -> pb.Order:
     """Return the order to start one member."""
-    environment = {**(captured or {}), **dict(launch.environment)}
-    start = pb.Start(
+    is_service = bool(job.service)
+    start = message_of(
+        pb.Start,
+        launch,
         job_id=job.id,
         task=allocation.task,
         attempt=allocation.attempt,
         name=job.name,
-        argv=launch.argv,
-        script=launch.script,
-        workdir=launch.workdir,
-        environment=environment,
+        environment={**(captured or {}), **dict(launch.environment)},
         captured=captured is not None,
-        uid=launch.uid,
-        gid=launch.gid,
-        user=launch.user,
-        umask=launch.umask,
         runner=launch.runner.value,
-        image=launch.image,
-        mounts=[
-            pb.Mount(source=mount.source, target=mount.target, read_only=mount.read_only)
-            for mount in launch.mounts
-        ],
-        conda=launch.conda,
-        conda_exe=launch.conda_exe,
-        output=launch.output,
-        devices=[
-            pb.HeldDevice(
-                index=share.index,
-                share_milli=share.share_milli,
-                memory_mb=share.memory_mb,
-                mig_profile=share.mig_profile,
-            )
-            for share in placement.devices
-        ],
+        mounts=[message_of(pb.Mount, mount) for mount in launch.mounts],
+        devices=[message_of(pb.HeldDevice, share) for share in placement.devices],
         cpu_milli=_cpu_limit_milli(placement, launch),
         memory_mb=placement.memory_mb,
-        max_processes=launch.max_processes,
-        terminal=_terminal(launch),
-        limit_ms=limit_ms,
-        warn_signal=launch.warn_signal,
-        warn_before_ms=launch.warn_before_ms,
-        grace_ms=launch.grace_ms,
+        terminal=message_of(pb.Terminal, launch.terminal)
+        if launch.runner is Runner.TERMINAL
+        else None,
         lease_ms=placement.lease_ms,
+        # A replica of a service has no time limit, a port and perhaps a readiness probe.
+        limit_ms=0 if is_service else limit_ms,
+        port=job.port if is_service else 0,
+        pick_port=is_service and not job.port,
+        probe=message_of(pb.Probe, launch.probe, kind=launch.probe.kind.value, port=job.port)
+        if is_service and launch.probe is not None
+        else None,
     )
-    if job.service:
-        _add_service(start, job, launch)
     if job.is_gang:
         start.rendezvous.CopyFrom(rendezvous_of(allocation, placement))
     return pb.Order(allocation_id=allocation.id, member=placement.member, start=start)
@@ -79,40 +72,6 @@ def _cpu_limit_milli(placement: Placement, launch: Launch) -> int:
     """Return the CPU limit of a member; 0 means no limit."""
     is_only_counted = not launch.limits_cpu and placement.cpu_milli == ONE_CORE_MILLI
     return 0 if is_only_counted else placement.cpu_milli
-
-
-def _add_service(start: pb.Start, job: Job, launch: Launch) -> None:
-    """Add what a replica of a service needs: no time limit, a port, a readiness probe."""
-    start.limit_ms = 0
-    start.port = job.port
-    start.pick_port = not job.port
-    probe = launch.probe
-    if probe is not None:
-        start.probe.CopyFrom(
-            pb.Probe(
-                kind=probe.kind.value,
-                path=probe.path,
-                argv=probe.argv,
-                port=job.port,
-                interval_ms=probe.interval_ms,
-                timeout_ms=probe.timeout_ms,
-                failures=probe.failures,
-                grace_ms=probe.grace_ms,
-            )
-        )
-
-
-def _terminal(launch: Launch) -> pb.Terminal | None:
-    if launch.runner is not Runner.TERMINAL:
-        return None
-    terminal = launch.terminal
-    return pb.Terminal(
-        rows=terminal.rows,
-        columns=terminal.columns,
-        idle_ms=terminal.idle_ms,
-        attach_within_ms=terminal.attach_within_ms,
-        keep=terminal.keep,
-    )
 
 
 def rendezvous_of(
@@ -166,13 +125,9 @@ def forget_order(allocation_id: str, member: int) -> pb.Order:
 def devices_of(inventory: pb.Inventory) -> tuple[Device, ...]:
     """Return the devices that an agent found."""
     return tuple(
-        Device(
-            index=device.index,
-            uuid=device.uuid,
-            model=device.model,
-            memory_mb=device.memory_mb,
-            island=device.island,
-            bandwidth_gbps=device.bandwidth_gbps,
+        value_of(
+            Device,
+            device,
             mode=DeviceMode.MIG if device.mig_slices else DeviceMode.WHOLE,
             mig_slices=tuple((piece.profile, piece.count) for piece in device.mig_slices),
         )
@@ -186,37 +141,43 @@ def readings_of(telemetry: pb.Telemetry) -> NodeReadings:
         at_ms=telemetry.at_ms,
         problem=telemetry.problem,
         readings=tuple(
-            DeviceReading(
-                index=reading.index,
-                utilisation_percent=reading.utilisation_percent,
-                memory_used_mb=reading.memory_used_mb,
-                temperature_c=reading.temperature_c,
-                power_mw=reading.power_mw,
-                power_limit_mw=reading.power_limit_mw,
-                sm_clock_mhz=reading.sm_clock_mhz,
-                throttle_reasons=reading.throttle_reasons,
-                ecc_errors=reading.ecc_errors,
-                xid=reading.xid,
-                healthy=reading.healthy,
-                load_percent=reading.load_percent if reading.HasField("load_percent") else None,
-                power_known=reading.power_known,
-                why=reading.why,
-                unexplained_mb=reading.unexplained_mb,
-                trusted=reading.trusted,
-                processes=tuple(
-                    DeviceProcess(
-                        pid=process.pid,
-                        user=process.user,
-                        command=process.command,
-                        memory_mb=process.memory_mb,
-                        allocation_id=process.allocation_id,
-                        load_percent=(
-                            process.load_percent if process.HasField("load_percent") else None
-                        ),
-                    )
-                    for process in reading.processes
-                ),
+            value_of(
+                DeviceReading,
+                reading,
+                processes=tuple(value_of(DeviceProcess, process) for process in reading.processes),
             )
             for reading in telemetry.readings
         ),
     )
+
+
+# Values and messages with fields of the same names
+
+
+def message_of(kind: type[AnyMessage], value: DataclassInstance, /, **given: Any) -> AnyMessage:
+    """Return the message with the fields that are `given`, and those that `value` has too."""
+    for name in _shared_fields(type(value), kind.DESCRIPTOR):
+        if name not in given:
+            given[name] = getattr(value, name)
+    return kind(**given)
+
+
+def value_of(kind: type[AnyValue], message: Message, /, **given: Any) -> AnyValue:
+    """Return the value with the fields that are `given`, and those that `message` has too.
+
+    An optional field of the message that is not set becomes None.
+    """
+    for name, is_optional in _shared_fields(kind, message.DESCRIPTOR).items():
+        if name not in given:
+            is_set = not is_optional or message.HasField(name)
+            given[name] = getattr(message, name) if is_set else None
+    return kind(**given)
+
+
+@cache
+def _shared_fields(value: type[DataclassInstance], message: Descriptor) -> dict[str, bool]:
+    """Return the fields of a dataclass that a message has too, and whether they are optional."""
+    known = message.fields_by_name
+    return {
+        field.name: known[field.name].has_presence for field in fields(value) if field.name in known
+    }

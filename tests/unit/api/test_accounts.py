@@ -27,7 +27,7 @@ from gpu_scheduler.api.auth.accounts import (
     account_of,
     group_numbers,
 )
-from gpu_scheduler.api.auth.tokens import PREFIX, hash_secret
+from gpu_scheduler.api.auth.tokens import PREFIX
 from gpu_scheduler.api.grpc.scheduler_service import (
     SERVICE,
     SchedulerService,
@@ -38,6 +38,7 @@ from gpu_scheduler.model.errors import ClusterError
 from gpu_scheduler.model.identity import Token
 from gpu_scheduler.model.tenant import Tenant, TenantDirectory
 from gpu_scheduler.wire import scheduler_pb2 as pb
+from gpu_scheduler.wire.handshake import secret_hash
 from tests.unit.api.lab import ApiLab
 
 ANN, BOB = 4201, 4202
@@ -362,7 +363,7 @@ def lab(hanging: Service) -> Iterator[ApiLab]:
     """A server with a token of `nobody`."""
     token = Token(
         id="tok-1",
-        secret_hash=hash_secret(SECRET),
+        secret_hash=secret_hash(SECRET),
         user="nobody",
         uid=NOBODY.pw_uid,
         tenant="default",

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gpu_scheduler.api.nodes.streams import CHUNKS_AHEAD, LogStreams
+from gpu_scheduler.api.nodes.streams import LOG_CHUNKS_AHEAD, LogStreams
 from gpu_scheduler.model.errors import ClusterError
 from gpu_scheduler.wire import agent_pb2 as pb
 
@@ -34,14 +34,14 @@ def test_consumed_chunk_grants_credit_for_another() -> None:
         reading = logs.read("n0", pb.LogRequest())
         first = asyncio.ensure_future(anext(reading))
         await asyncio.sleep(0)
-        assert node.told[0].log_request.chunks == CHUNKS_AHEAD
-        for _ in range(CHUNKS_AHEAD):
+        assert node.told[0].log_request.chunks == LOG_CHUNKS_AHEAD
+        for _ in range(LOG_CHUNKS_AHEAD):
             logs.on_chunk("n0", a_chunk())
         logs.on_chunk("n0", a_chunk(end=True))
         assert await first == b"x"
         assert node.count("log_credit") == 0, "it has been handed over, and is not gone yet"
-        assert [data async for data in reading] == [b"x"] * (CHUNKS_AHEAD - 1)
-        assert node.count("log_credit") == CHUNKS_AHEAD
+        assert [data async for data in reading] == [b"x"] * (LOG_CHUNKS_AHEAD - 1)
+        assert node.count("log_credit") == LOG_CHUNKS_AHEAD
         assert node.count("log_cancel") == 1
 
     asyncio.run(run())
@@ -53,10 +53,10 @@ def test_node_that_exceeds_log_credit_is_cut_off() -> None:
         reading = logs.read("n0", pb.LogRequest())
         first = asyncio.ensure_future(anext(reading))
         await asyncio.sleep(0)
-        for _ in range(3 * CHUNKS_AHEAD):
+        for _ in range(3 * LOG_CHUNKS_AHEAD):
             logs.on_chunk("n0", a_chunk())
         await first
-        for _ in range(CHUNKS_AHEAD - 1):
+        for _ in range(LOG_CHUNKS_AHEAD - 1):
             await anext(reading)
         with pytest.raises(ClusterError, match="more of its log than was requested"):
             await anext(reading)

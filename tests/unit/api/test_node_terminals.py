@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gpu_scheduler.api.nodes.protocol import Agents
-from gpu_scheduler.api.nodes.streams import CHUNKS_AHEAD, TerminalSession, TerminalStreams
+from gpu_scheduler.api.nodes.streams import TERMINAL_CHUNKS_AHEAD, TerminalSession, TerminalStreams
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.model.errors import ClusterError, InvalidRequest, WrongState
 from gpu_scheduler.store.memory import MemoryStore
@@ -52,17 +52,17 @@ def test_output_grants_credit_and_input_needs_credit() -> None:
         node_opens = asyncio.get_running_loop().call_soon
         node_opens(node.takes, 1)
         async with node.terminals.open("n0", pb.TerminalOpen(allocation_id="j.1")) as visit:
-            assert node.told[0].terminal_open.chunks == CHUNKS_AHEAD
+            assert node.told[0].terminal_open.chunks == TERMINAL_CHUNKS_AHEAD
             visit.send_input(b"keys")
             with pytest.raises(InvalidRequest, match="more input was sent"):
                 visit.send_input(b"more keys")
-            for _ in range(CHUNKS_AHEAD):
+            for _ in range(TERMINAL_CHUNKS_AHEAD):
                 node.says(b"x")
             assert node.count("terminal_credit") == 0, "nobody has taken it yet"
             node.says(b"of another node", node="n1")
             node.closes()
-            assert await all_of(visit) == [1, *[b"x"] * CHUNKS_AHEAD]
-            assert node.count("terminal_credit") == CHUNKS_AHEAD
+            assert await all_of(visit) == [1, *[b"x"] * TERMINAL_CHUNKS_AHEAD]
+            assert node.count("terminal_credit") == TERMINAL_CHUNKS_AHEAD
         assert node.count("terminal_close") == 1
         assert node.count("terminal_data") == 1
 
@@ -74,9 +74,9 @@ def test_node_that_exceeds_terminal_credit_is_cut_off() -> None:
         node = Node(TERMINALS)
         asyncio.get_running_loop().call_soon(node.takes, 8)
         async with node.terminals.open("n0", pb.TerminalOpen()) as visit:
-            for _ in range(CHUNKS_AHEAD + 1):
+            for _ in range(TERMINAL_CHUNKS_AHEAD + 1):
                 node.says(b"x")
-            assert len(await all_of(visit)) == 1 + CHUNKS_AHEAD
+            assert len(await all_of(visit)) == 1 + TERMINAL_CHUNKS_AHEAD
             assert "sent more than was requested" in visit.problem
 
     asyncio.run(run())

@@ -13,7 +13,7 @@ import pytest
 
 from gpu_scheduler.api.auth.accounts import Directory
 from gpu_scheduler.api.auth.peer_credentials import Peer
-from gpu_scheduler.api.auth.tokens import BearerAuthenticator, hash_secret
+from gpu_scheduler.api.auth.tokens import BearerAuthenticator
 from gpu_scheduler.api.expected_times import Explainer
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Cancel, RunCycle, SetNode, SetTenant, Submit
@@ -25,6 +25,7 @@ from gpu_scheduler.model.reasons import ReasonCode
 from gpu_scheduler.server.ha.standby import StandbyService
 from gpu_scheduler.store.postgres.store import PostgresStore
 from gpu_scheduler.store.rows import EventRow
+from gpu_scheduler.wire.handshake import secret_hash
 from tests.builders import a_core, a_job, a_node, a_tenant
 from tests.postgres import address_of, database_url
 
@@ -167,7 +168,7 @@ def test_token_is_known_as_soon_as_created(store: PostgresStore) -> None:
             a_tenant(id="new"),
             Token(
                 id="t1",
-                secret_hash=hash_secret("tgpu_secret"),
+                secret_hash=secret_hash("tgpu_secret"),
                 user=account.pw_name,
                 uid=account.pw_uid,
                 tenant="new",

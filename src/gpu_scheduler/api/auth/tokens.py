@@ -7,7 +7,6 @@ token should be noticed.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from gpu_scheduler.api.interfaces import Service
 from gpu_scheduler.control.messages import UseToken
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.model.identity import DEFAULT_TENANT, SYSTEM, Caller, Role, Token
+from gpu_scheduler.wire.handshake import secret_hash
 
 PREFIX = "tgpu_"
 """The beginning of API tokens, so that people and secret scanners recognise them."""
@@ -35,11 +35,6 @@ class Verifier(Protocol):
     def caller(self, text: str, origin: str) -> Caller:
         """Return the caller that the token names; raises `BadToken`."""
         ...
-
-
-def hash_secret(secret: str) -> str:
-    """Return the stored hash of a secret. The secret has 256 random bits: SHA-256 is enough."""
-    return hashlib.sha256(secret.encode()).hexdigest()
 
 
 class BearerAuthenticator:
@@ -77,7 +72,7 @@ class BearerAuthenticator:
 
     def _token_caller(self, secret: str, peer: Peer) -> Caller:
         state = self._service.core.state
-        given = hash_secret(secret)
+        given = secret_hash(secret)
         if given not in state.token_ids:
             self._service.look_for_tokens()
         token = state.tokens.get(state.token_ids.get(given, ""))

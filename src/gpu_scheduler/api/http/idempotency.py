@@ -34,8 +34,6 @@ DONE = 204
 """The status that is stored for a change whose response is computed again."""
 REPLAYED = ((b"idempotency-replayed", b"true"),)
 
-Act = Callable[[ExtraWrites | None], Awaitable[Outcome]]
-Render = Callable[[Outcome], Response]
 Work = Callable[["_KeyedRequest"], Awaitable[Response]]
 
 
@@ -47,11 +45,23 @@ class IdempotencyStore:
         self._service = service
         self._running: dict[tuple[str, str], asyncio.Task[Response]] = {}
 
-    async def run_once(self, request: Request, body: bytes, act: Act, render: Render) -> Response:
-        """Execute `act` and render its outcome, or return the response stored for this key."""
+    async def run_once(
+        self,
+        request: Request,
+        body: bytes,
+        command: Command,
+        render: Callable[[Outcome], Response],
+        *,
+        check: Callable[[], None] = lambda: None,
+    ) -> Response:
+        """Apply a command and render its outcome, or return the response stored for this key.
+
+        `check` runs before the command is applied, and may raise.
+        """
         key = request.headers.get(HEADER)
         if key is None:
-            return render(await act(None))
+            check()
+            return render(await self._service.apply(command, request.caller))
 
         async def work(keyed: _KeyedRequest) -> Response:
             stored = keyed.stored
@@ -63,7 +73,9 @@ class IdempotencyStore:
                 body = response.body.decode()
                 return [keyed.row(response.status, body, self._service.now_ms())]
 
-            return render(await act(response_row))
+            check()
+            outcome = await self._service.apply(command, request.caller, extra_writes=response_row)
+            return render(outcome)
 
         return await self._run_alone(request, key, body, work)
 

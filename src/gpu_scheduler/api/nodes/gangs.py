@@ -8,8 +8,8 @@ and gets the commit if there is one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
+from gpu_scheduler.api.nodes.sessions import Sessions
 from gpu_scheduler.control.effects import CommitOrder
 from gpu_scheduler.control.gangs import GangStatus, MemberResult
 from gpu_scheduler.control.jobs.queueing import NOT_BEGUN
@@ -27,18 +27,6 @@ LONGEST_HOLD_MS = 24 * 3_600_000
 OnMemberEnded = Callable[[Allocation, int, MemberResult], None]
 
 
-class ConnectedNodes(Protocol):
-    """The connected agents, as far as gangs need them."""
-
-    def send(self, node_id: str, item: pb.Order) -> bool:
-        """Send an order; return False if the agent is not connected."""
-        ...
-
-    def address(self, node_id: str) -> str:
-        """Return where other nodes reach this one."""
-        ...
-
-
 class GangCoordinator:
     """Coordinates all gangs. `on_ended` is called for members that end without a report."""
 
@@ -46,7 +34,7 @@ class GangCoordinator:
         self,
         loop: Loop,
         members: GangStatus,
-        nodes: ConnectedNodes,
+        sessions: Sessions,
         post: Callable[[Prepared], object],
         on_ended: OnMemberEnded,
         committed: AllocationView,
@@ -54,7 +42,7 @@ class GangCoordinator:
         """Start with all nodes reachable."""
         self._loop = loop
         self._members = members
-        self._nodes = nodes
+        self._sessions = sessions
         self._post = post
         self._on_ended = on_ended
         self._committed = committed
@@ -75,7 +63,7 @@ class GangCoordinator:
     def commit(self, order: CommitOrder) -> None:
         """Send the stored commit to all members."""
         for placement in order.allocation.placements:
-            self._nodes.send(placement.node_id, commit_order(order.allocation, placement))
+            self._sessions.send(placement.node_id, commit_order(order.allocation, placement))
 
     def on_stopping(self, allocation: Allocation, why: str) -> None:
         """Note who was late, and end the members on dead or unreachable nodes."""
@@ -112,7 +100,7 @@ class GangCoordinator:
 
     def stop_member(self, node_id: str, allocation_id: str, member: int) -> None:
         """Stop a member that is prepared or runs for an attempt that has ended."""
-        self._nodes.send(node_id, stop_order(allocation_id, member, "unknown"))
+        self._sessions.send(node_id, stop_order(allocation_id, member, "unknown"))
 
     def on_node_connected(self, node_id: str) -> None:
         """Forget what the node had prepared: its agent reports it again."""
@@ -163,14 +151,14 @@ class GangCoordinator:
     def _commit_member(self, allocation: Allocation, member: int) -> None:
         for placement in allocation.placements:
             if placement.member == member:
-                self._nodes.send(placement.node_id, commit_order(allocation, placement))
+                self._sessions.send(placement.node_id, commit_order(allocation, placement))
 
     def _stop_reason(self, allocation: Allocation) -> str:
         found = self._loop.core.state.running(allocation.id)
         return "" if found is None else found[2].stop_why
 
     def _hosts(self, allocation: Allocation) -> tuple[str, ...]:
-        return tuple(self._nodes.address(placement.node_id) for placement in allocation.by_rank)
+        return tuple(self._sessions.address(placement.node_id) for placement in allocation.by_rank)
 
     def _hold_ms(self) -> int:
         wait_ms = self._loop.core.state.limits.prepare_timeout_ms

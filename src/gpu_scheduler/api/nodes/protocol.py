@@ -28,7 +28,7 @@ from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.model.node import TERMINAL_LABEL, Adapter, NodeState, runner_label
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.handshake import TERMINALS, NoCommonProtocol, negotiate_protocol
-from gpu_scheduler.wire.orders import devices_of, stop_order
+from gpu_scheduler.wire.orders import devices_of, stop_order, value_of
 
 ALIVE_S = 12.0
 """An agent that sent something within this time is alive; agents send a heartbeat every 5 s."""
@@ -52,36 +52,22 @@ def hello_summary(hello: pb.Hello) -> pb.Hello:
     )
 
 
-def node_found(hello: pb.Hello, inventory: pb.Inventory) -> NodeReported:
+def reported_node(hello: pb.Hello, inventory: pb.Inventory) -> NodeReported:
     """Return the message for the control loop about a node's inventory."""
     labels = {**inventory.labels, **{runner_label(runner): "yes" for runner in hello.runners}}
     if hello.boot_ms:
         labels[LEASE_LABEL] = "yes"
     if TERMINALS in hello.abilities:
         labels[TERMINAL_LABEL] = "yes"
-    return NodeReported(
+    return value_of(
+        NodeReported,
+        inventory,
         node_id=hello.node,
-        cpu_milli=inventory.cpu_milli,
-        memory_mb=inventory.memory_mb,
         devices=devices_of(inventory),
         labels=tuple(sorted(labels.items())),
-        rack=inventory.rack,
         address=hello.address,
         version=hello.version,
-        numa_nodes=inventory.numa_nodes,
-        direct_storage=inventory.direct_storage,
-        adapters=tuple(
-            Adapter(
-                name=adapter.name,
-                port=adapter.port,
-                link=adapter.link,
-                rate_gbps=adapter.rate_gbps,
-                numa_node=adapter.numa_node,
-                active=adapter.active,
-            )
-            for adapter in inventory.adapters
-        ),
-        unfit=inventory.unfit,
+        adapters=tuple(value_of(Adapter, adapter) for adapter in inventory.adapters),
     )
 
 
@@ -299,7 +285,7 @@ class Agents:
 
     async def _accept(self, session: Session, hello: pb.Hello) -> None:
         """Register the node, then send Welcome; an agent that is rejected gets none."""
-        await self._loop.apply(node_found(hello, hello.inventory))
+        await self._loop.apply(reported_node(hello, hello.inventory))
         if session.is_closed:
             return
         welcome = pb.Welcome(
@@ -364,7 +350,7 @@ class Agents:
             case "telemetry":
                 self._reports.handle_telemetry(session, message.telemetry)
             case "inventory":
-                self._reports.post(node_found(session.hello, message.inventory))
+                self._reports.post(reported_node(session.hello, message.inventory))
             case "log_chunk":
                 self.logs.on_chunk(session.node, message.log_chunk)
             case "terminal_data" | "terminal_credit" | "terminal_close":

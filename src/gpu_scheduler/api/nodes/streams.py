@@ -16,7 +16,7 @@ from gpu_scheduler.model.errors import ClusterError, InvalidRequest, WrongState
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.handshake import TERMINALS
 
-CHUNKS_AHEAD = 16
+LOG_CHUNKS_AHEAD = 16
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class LogStreams:
     async def read(self, node_id: str, request: pb.LogRequest) -> AsyncIterator[bytes]:
         """Yield the requested bytes as they arrive."""
         request.request_id = number = next(self._numbers)
-        request.chunks = CHUNKS_AHEAD
+        request.chunks = LOG_CHUNKS_AHEAD
         reader = self._readers[number] = _Reader(node_id)
         try:
             if not self._send(node_id, pb.ServerMessage(log_request=request)):
@@ -70,7 +70,7 @@ class LogStreams:
         reader = self._readers.get(chunk.request_id)
         if reader is None or reader.node != node_id or reader.problem:
             return
-        if chunk.data and reader.chunks.qsize() >= CHUNKS_AHEAD:
+        if chunk.data and reader.chunks.qsize() >= LOG_CHUNKS_AHEAD:
             reader.end(f"node '{reader.node}' sent more of its log than was requested")
         else:
             reader.chunks.put_nowait(chunk)
@@ -84,7 +84,7 @@ class LogStreams:
 
 # Terminals
 
-CHUNKS_AHEAD = 8
+TERMINAL_CHUNKS_AHEAD = 8
 OPEN_S = 15.0
 """A little longer than an agent waits for the terminal of a job that has just started."""
 
@@ -143,7 +143,7 @@ class TerminalSession:
     def on_message(self, message: pb.AgentMessage) -> None:
         """Handle the node's message about this terminal."""
         match message.WhichOneof("message"):
-            case "terminal_data" if self._unread < CHUNKS_AHEAD:
+            case "terminal_data" if self._unread < TERMINAL_CHUNKS_AHEAD:
                 self._unread += 1
                 self._items.put_nowait(message.terminal_data.data)
             case "terminal_data":
@@ -175,16 +175,16 @@ class TerminalStreams:
         self._sessions: dict[int, TerminalSession] = {}
 
     @asynccontextmanager
-    async def open(self, node_id: str, asked: pb.TerminalOpen) -> AsyncIterator[TerminalSession]:
+    async def open(self, node_id: str, request: pb.TerminalOpen) -> AsyncIterator[TerminalSession]:
         """Attach to a terminal until the end of the block."""
         self._check(node_id)
-        asked.terminal_id = number = next(self._numbers)
-        asked.chunks = CHUNKS_AHEAD
+        request.terminal_id = number = next(self._numbers)
+        request.chunks = TERMINAL_CHUNKS_AHEAD
         session = self._sessions[number] = TerminalSession(
             node_id, number, lambda message: self._send(node_id, message)
         )
         try:
-            self._send(node_id, pb.ServerMessage(terminal_open=asked))
+            self._send(node_id, pb.ServerMessage(terminal_open=request))
             await session.wait_open()
             yield session
         finally:

@@ -10,16 +10,17 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gpu_scheduler.api.auth.accounts import ROOT, Account
-from gpu_scheduler.api.auth.tokens import PREFIX, hash_secret
+from gpu_scheduler.api.auth.tokens import PREFIX
 from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.http.operations import Parameter, Removed, Router, integer_parameter
 from gpu_scheduler.api.http.request import Request, Response, form_of, json_response
 from gpu_scheduler.control.access.permissions import sees_token
 from gpu_scheduler.control.messages import MakeToken, RevokeToken
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, UnknownThing
-from gpu_scheduler.model.identity import Role, Token
+from gpu_scheduler.model.identity import Caller, Role, Token
 from gpu_scheduler.store.contract import AuditQuery
 from gpu_scheduler.store.rows import AuditRow
+from gpu_scheduler.wire.handshake import secret_hash
 from gpu_scheduler.wire.times import read_time, write_time
 
 AccountName = Annotated[str, Meta(max_length=256)]
@@ -123,57 +124,62 @@ router = Router("access")
 async def create_token(context: Context, request: Request) -> Response:
     """Create a token for callers from other machines; its secret is shown only once."""
     caller = request.caller
-    asked = await request.read_json(_REQUEST, context.settings.bounds.body_bytes)
-    if caller.via:
-        raise Forbidden("a token cannot be created with a token; create it on the server's machine")
-    if not asked.name.isprintable():
-        raise InvalidRequest("the token's name holds a control character; remove it")
-    most_days = context.settings.max_token_days
-    if asked.expires_in_seconds > most_days * DAY_S:
-        raise InvalidRequest(
-            f"the token would be valid for {asked.expires_in_seconds / DAY_S:g} days; at most "
-            f"{most_days:g} are allowed (auth.max_token_days)"
-        )
+    body = await request.read_json(_REQUEST, context.settings.bounds.body_bytes)
+    check_new_token(context, caller, body.name, body.expires_in_seconds)
     directory = context.directory
-    account = await directory.wait_for(lambda: _account(context, request, asked))
-    tenant = context.submit_tenant(caller, asked.tenant_id)
-    if not asked.tenant_id and account.uid != caller.uid:
+    account = await directory.wait_for(lambda: _account(context, request, body))
+    tenant = context.submit_tenant(caller, body.tenant_id)
+    if not body.tenant_id and account.uid != caller.uid:
         tenant = (await directory.wait_for(lambda: directory.caller(account.uid))).tenant
     now_ms = context.service.now_ms()
     secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
     token = Token(
         id=f"tok-{secrets.token_hex(4)}",
-        secret_hash=hash_secret(secret),
-        name=asked.name,
+        secret_hash=secret_hash(secret),
+        name=body.name,
         user=account.name,
         uid=account.uid,
         tenant=tenant,
-        role=asked.role,
+        role=body.role,
         created_by=caller.user,
         created_ms=now_ms,
-        expires_ms=now_ms + round(asked.expires_in_seconds * 1000),
+        expires_ms=now_ms + round(body.expires_in_seconds * 1000),
     )
     await context.service.apply(MakeToken(token), caller)
     shown = msgspec.structs.asdict(_form(token, now_ms))
     return json_response(NewToken(**shown, token=secret), status=201)
 
 
-def _account(context: Context, request: Request, asked: TokenRequest) -> Account:
+def check_new_token(context: Context, caller: Caller, name: str, valid_seconds: float) -> None:
+    """Reject a new API token or join token with a bad name or lifetime, or made with a token."""
+    if caller.via:
+        raise Forbidden("a token cannot be created with a token; create it on the server's machine")
+    if not name.isprintable():
+        raise InvalidRequest("the token's name holds a control character; remove it")
+    most_days = context.settings.max_token_days
+    if valid_seconds > most_days * DAY_S:
+        raise InvalidRequest(
+            f"the token would be valid for {valid_seconds / DAY_S:g} days; at most "
+            f"{most_days:g} are allowed (auth.max_token_days)"
+        )
+
+
+def _account(context: Context, request: Request, body: TokenRequest) -> Account:
     """Return the account of the token's jobs; root only if it is named."""
     caller = request.caller
-    if caller.uid == ROOT and not asked.user:
+    if caller.uid == ROOT and not body.user:
         raise InvalidRequest(
             "whose token should it be? jobs sent with it run as that user; name one with --user, "
             "and only if you mean it, root"
         )
-    name = asked.user or caller.user
+    name = body.user or caller.user
     account = context.directory.named(name)
     if account is None:
         raise InvalidRequest(f"there is no account '{name[:80]}' on this machine")
     if account.uid == ROOT and caller.uid != ROOT:
         raise Forbidden("only root can make a token of root")
     server_uid = context.settings.server_uid
-    if server_uid not in {ROOT, account.uid} and asked.role is not Role.VIEWER:
+    if server_uid not in {ROOT, account.uid} and body.role is not Role.VIEWER:
         raise Forbidden(
             f"this server does not run as root, so it runs jobs only as uid {server_uid}, and "
             f"'{account.name}' has uid {account.uid}; only a viewer's token is possible"
@@ -237,7 +243,7 @@ async def list_audit(context: Context, request: Request) -> Response:
     query = context.parse_query(request, "user", "action", "outcome", "since", "before", "limit")
     since = query.text("since")
     limit = query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page)
-    asked = AuditQuery(
+    audit_query = AuditQuery(
         user=query.text("user"),
         action=query.text("action"),
         outcome=query.text("outcome"),
@@ -246,9 +252,9 @@ async def list_audit(context: Context, request: Request) -> Response:
         limit=limit,
     )
     # There may be millions of rows and no index: read them in a thread.
-    found = await asyncio.to_thread(context.service.store.audit, asked)
-    more = found[-1][0] if len(found) == limit else None
-    return json_response(AuditPage([_record(number, row) for number, row in found], more))
+    rows = await asyncio.to_thread(context.service.store.audit, audit_query)
+    more = rows[-1][0] if len(rows) == limit else None
+    return json_response(AuditPage([_record(number, row) for number, row in rows], more))
 
 
 def _record(number: int, row: AuditRow) -> AuditForm:

@@ -22,6 +22,7 @@ from gpu_scheduler.api.http.request import (
     in_units,
     json_response,
 )
+from gpu_scheduler.api.routes.access import SECRET_BYTES, check_new_token
 from gpu_scheduler.api.routes.cluster import free_gpus, node_resources
 from gpu_scheduler.control.messages import (
     ConfirmDead,
@@ -35,7 +36,7 @@ from gpu_scheduler.control.messages import (
     Uncordon,
 )
 from gpu_scheduler.engine.state.node_resources import NodeResources
-from gpu_scheduler.model.errors import Forbidden, InvalidRequest, UnknownThing, WrongState
+from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
 from gpu_scheduler.model.identity import JoinToken, NodeKey
 from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.wire.handshake import JoinText, certificate_pin, encode_base64, secret_hash
@@ -241,8 +242,8 @@ async def get_node(context: Context, request: Request) -> Response:
 async def cordon_node(context: Context, request: Request) -> Response:
     """Cordon a node: no new jobs; running ones continue (for admins)."""
     expect_admin(request.caller, "have a node cordoned")
-    asked = await _read(context, request, _CORDON)
-    reason = _plain(asked.reason)
+    body = await _read(context, request, _CORDON)
+    reason = _plain(body.reason)
     await context.service.apply(
         Cordon(request.params["node"], request.caller.user, reason), request.caller
     )
@@ -260,16 +261,16 @@ async def cordon_node(context: Context, request: Request) -> Response:
 async def drain_node(context: Context, request: Request) -> Response:
     """Drain a node: let its jobs end, or requeue them at a deadline (for admins)."""
     expect_admin(request.caller, "have a node drained")
-    asked = await _read(context, request, _DRAIN)
-    seconds = asked.deadline_seconds
-    if asked.requeue:
+    body = await _read(context, request, _DRAIN)
+    seconds = body.deadline_seconds
+    if body.requeue:
         if seconds:
             raise InvalidRequest(
                 f"requeue stops jobs at once, and deadline_seconds is {seconds:g}; leave out one"
             )
         seconds = 0
     within_ms = None if seconds is None else round(seconds * 1000)
-    message = Drain(request.params["node"], request.caller.user, _plain(asked.reason), within_ms)
+    message = Drain(request.params["node"], request.caller.user, _plain(body.reason), within_ms)
     await context.service.apply(message, request.caller)
     return _detail(context, request)
 
@@ -306,8 +307,8 @@ async def confirm_dead(context: Context, request: Request) -> Response:
 async def patch_node(context: Context, request: Request) -> Response:
     """Set labels of a node, or remove them with null (for admins)."""
     expect_admin(request.caller, "change the labels of a node")
-    asked = await request.read_json(_PATCH, context.settings.bounds.body_bytes)
-    labels = tuple(sorted(asked.labels.items()))
+    body = await request.read_json(_PATCH, context.settings.bounds.body_bytes)
+    labels = tuple(sorted(body.labels.items()))
     await context.service.apply(LabelNode(request.params["node"], labels), request.caller)
     return _detail(context, request)
 
@@ -408,7 +409,6 @@ def _closed(node: Node) -> ClosedForm | None:
 # Join tokens and node keys
 
 _REQUEST = msgspec.json.Decoder(JoinTokenRequest)
-SECRET_BYTES = 32
 LONGEST_NAME = 64
 
 
@@ -425,28 +425,19 @@ LONGEST_NAME = 64
 async def create_join_token(context: Context, request: Request) -> Response:
     """Create a join token for new nodes; its secret is shown only once (for admins)."""
     expect_admin(request.caller, "let nodes join")
-    asked = await request.read_json(_REQUEST, context.settings.bounds.body_bytes)
-    if request.caller.via:
-        raise Forbidden("a token cannot be created with a token; create it on the server's machine")
-    if not asked.name.isprintable():
-        raise InvalidRequest("the token's name holds a control character; remove it")
-    most_days = context.settings.max_token_days
-    if asked.expires_in_seconds > most_days * DAY_S:
-        raise InvalidRequest(
-            f"the token would be valid for {asked.expires_in_seconds / DAY_S:g} days; at most "
-            f"{most_days:g} are allowed (auth.max_token_days)"
-        )
+    body = await request.read_json(_REQUEST, context.settings.bounds.body_bytes)
+    check_new_token(context, request.caller, body.name, body.expires_in_seconds)
     now_ms = context.service.now_ms()
     secret = encode_base64(secrets.token_bytes(SECRET_BYTES))
     token = JoinToken(
         id=f"join-{secrets.token_hex(4)}",
         secret_hash=secret_hash(secret),
-        name=asked.name,
-        nodes=tuple(dict.fromkeys(asked.nodes)),
-        uses=max(asked.uses, len(set(asked.nodes))),
+        name=body.name,
+        nodes=tuple(dict.fromkeys(body.nodes)),
+        uses=max(body.uses, len(set(body.nodes))),
         created_by=request.caller.user,
         created_ms=now_ms,
-        expires_ms=now_ms + round(asked.expires_in_seconds * 1000),
+        expires_ms=now_ms + round(body.expires_in_seconds * 1000),
     )
     text = JoinText(secret, _pin(context), plain=context.settings.plain_nodes)
     await context.service.apply(MakeJoinToken(token), request.caller)

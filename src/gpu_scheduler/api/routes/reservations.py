@@ -10,7 +10,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import Router, boolean_parameter
 from gpu_scheduler.api.http.request import JSON, Request, Response, decode, form_of, json_response
-from gpu_scheduler.api.interfaces import ExtraWrites
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import CancelReservation, Reserve
 from gpu_scheduler.model.errors import InternalError, InvalidRequest, UnknownThing
@@ -142,18 +141,14 @@ async def create_reservation(context: Context, request: Request) -> Response:
     """Reserve GPUs for a tenant or user for a time (for admins)."""
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
-    asked = decode(_REQUEST, data)
-    service = context.service
-    wish = read_reservation(asked, context.resolve_tenant(asked.tenant_id), service.now_ms())
+    body = decode(_REQUEST, data)
+    tenant = context.resolve_tenant(body.tenant_id)
+    command = Reserve(read_reservation(body, tenant, context.service.now_ms()), request.caller.user)
 
     def render(outcome: Outcome) -> Response:
         return json_response(_made(context, outcome), status=201)
 
-    async def act(extra_writes: ExtraWrites | None) -> Outcome:
-        message = Reserve(wish, request.caller.user)
-        return await service.apply(message, request.caller, extra_writes=extra_writes)
-
-    return await context.idempotency.run_once(request, data, act, render)
+    return await context.idempotency.run_once(request, data, command, render)
 
 
 @router.operation(

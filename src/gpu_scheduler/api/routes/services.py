@@ -10,7 +10,6 @@ from gpu_scheduler.api.expected_times import describe_reason
 from gpu_scheduler.api.ha.gate import note_stale
 from gpu_scheduler.api.http.operations import Router
 from gpu_scheduler.api.http.request import JSON, Request, Response, decode, form_of, json_response
-from gpu_scheduler.api.interfaces import ExtraWrites
 from gpu_scheduler.api.routes.submit import reader_for
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import (
@@ -155,8 +154,8 @@ async def scale_service(context: Context, request: Request) -> Response:
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
     service = _named(context, request)
-    message = ScaleService(service.id, decode(SCALE, data).replicas)
-    return await _changed(context, request, data, message)
+    command = ScaleService(service.id, decode(SCALE, data).replicas)
+    return await _changed(context, request, data, command)
 
 
 @router.operation(
@@ -173,15 +172,12 @@ async def delete_service(context: Context, request: Request) -> Response:
 
 
 async def _changed(
-    context: Context, request: Request, data: bytes, message: ServiceCommand, *, status: int = 200
+    context: Context, request: Request, data: bytes, command: ServiceCommand, *, status: int = 200
 ) -> Response:
     def render(outcome: Outcome) -> Response:
         return json_response(_form(context, _made(outcome)), status=status)
 
-    async def act(extra_writes: ExtraWrites | None) -> Outcome:
-        return await context.service.apply(message, request.caller, extra_writes=extra_writes)
-
-    return await context.idempotency.run_once(request, data, act, render)
+    return await context.idempotency.run_once(request, data, command, render)
 
 
 def _made(outcome: Outcome) -> Service:

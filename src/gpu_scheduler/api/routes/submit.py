@@ -121,11 +121,8 @@ async def submit_job(context: Context, request: Request) -> Response:
         raise TooLarge(
             f"one job may have {context.settings.bounds.body_bytes} bytes and has {len(data)}"
         )
-    message = _single(context, request.caller, decode(_JOB, data))
-    act = partial(context.service.apply, message, request.caller)
-    return await context.idempotency.run_once(
-        request, data, lambda extra_writes: act(extra_writes=extra_writes), _job_submitted
-    )
+    command = _single(context, request.caller, decode(_JOB, data))
+    return await context.idempotency.run_once(request, data, command, _job_submitted)
 
 
 @router.operation(
@@ -214,37 +211,32 @@ async def submit_task(context: Context, request: Request) -> Response:
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
     submission = reader_for(context, request.caller).read_task(decode(_TASK, data))
-    act = partial(context.service.apply, submit_message(submission), request.caller)
-    return await context.idempotency.run_once(
-        request, data, lambda extra_writes: act(extra_writes=extra_writes), _task_submitted
-    )
+    command = submit_message(submission)
+    return await context.idempotency.run_once(request, data, command, _task_submitted)
 
 
-def _single(context: Context, caller: Caller, asked: JobRequest) -> Submit | SubmitSeries:
+def _single(context: Context, caller: Caller, job: JobRequest) -> Submit | SubmitSeries:
     """Return the command for one job; the caller's cached reader reuses what it has in common."""
-    tenant_id = asked.tenant_id
-    if asked.begin_at is not None or asked.deadline is not None or asked.array is not None:
+    tenant_id = job.tenant_id
+    if job.begin_at is not None or job.deadline is not None or job.array is not None:
         # These depend on the current time, or are specific to the job.
-        return submit_message(reader_for(context, caller).read(asked))
+        return submit_message(reader_for(context, caller).read(job))
     reader = context.readers.get(caller)
     if reader is None:
         reader = context.readers[caller] = reader_for(context, caller)
-    alike, name, command = reader.read_similar(asked)
+    alike, name, command = reader.read_similar(job)
     if alike.job.tenant != context.submit_tenant(caller, tenant_id):
         reader.clear_cache()
-        asked.name, asked.command = name, list(command)
-        alike, name, command = reader.read_similar(asked)
+        job.name, job.command = name, list(command)
+        alike, name, command = reader.read_similar(job)
     return SubmitSeries(alike.job, alike.launch, _environment(alike), (name,), (command,))
 
 
 async def _submit_many(context: Context, request: Request, data: bytes) -> Response:
     reader = reader_for(context, request.caller)
     most = context.settings.bounds.bulk_jobs
-    message = SubmitAll(_read_many(reader, data, most, lines=request.media == NDJSON))
-    act = partial(context.service.apply, message, request.caller)
-    return await context.idempotency.run_once(
-        request, data, lambda extra_writes: act(extra_writes=extra_writes), _many_submitted
-    )
+    command = SubmitAll(_read_many(reader, data, most, lines=request.media == NDJSON))
+    return await context.idempotency.run_once(request, data, command, _many_submitted)
 
 
 def _read_many(
@@ -288,14 +280,14 @@ def _decoded(index: int, raw: bytes) -> JobRequest:
 
 
 def _series(
-    read: Callable[[Item], tuple[Submission, str, tuple[str, ...]]], asked: Iterable[Item]
+    read: Callable[[Item], tuple[Submission, str, tuple[str, ...]]], requests: Iterable[Item]
 ) -> tuple[SubmitSeries, ...]:
     """Group consecutive jobs that are alike; each captured environment is sent once."""
-    found: list[tuple[Submission, list[str], list[tuple[str, ...]]]] = []
+    groups: list[tuple[Submission, list[str], list[tuple[str, ...]]]] = []
     names: list[str] = []
     commands: list[tuple[str, ...]] = []
     common = None
-    for index, request in enumerate(asked):
+    for index, request in enumerate(requests):
         try:
             alike, name, command = read(request)
         except SchedulerError as error:
@@ -303,12 +295,12 @@ def _series(
             raise
         if alike is not common:
             common, names, commands = alike, [], []
-            found.append((common, names, commands))
+            groups.append((common, names, commands))
         names.append(name)
         commands.append(command)
     environments: set[str] = set()
     series = []
-    for alike, names, commands in found:
+    for alike, names, commands in groups:
         environment = _environment(alike) if alike.launch.captured not in environments else None
         environments.add(alike.launch.captured)
         series.append(

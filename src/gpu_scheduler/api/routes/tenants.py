@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,7 +21,6 @@ from gpu_scheduler.api.http.request import (
     in_units,
     json_response,
 )
-from gpu_scheduler.api.interfaces import ExtraWrites
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.jobs.submit import period_of, spent, user_quota, waiting_of
 from gpu_scheduler.control.messages import RemoveTenant, SetTenant
@@ -142,22 +142,18 @@ async def create_tenant(context: Context, request: Request) -> Response:
     expect_admin(request.caller, "create a tenant")
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
-    asked = decode(_REQUEST, data)
+    body = decode(_REQUEST, data)
     # A new id depends on the existing ones, so only one request may choose at a time.
     async with context.choosing_ids:
-        tenant_id = _new_id(context, asked.name) if asked.id is msgspec.UNSET else asked.id
-        tenant = read_tenant(asked, Tenant(id=tenant_id))
+        tenant_id = _new_id(context, body.name) if body.id is msgspec.UNSET else body.id
+        tenant = read_tenant(body, Tenant(id=tenant_id))
 
         def render(_: Outcome) -> Response:
             return json_response(_form(context, tenant), status=201)
 
-        async def act(extra_writes: ExtraWrites | None) -> Outcome:
-            _check_free(context, tenant)
-            return await context.service.apply(
-                SetTenant(tenant), request.caller, extra_writes=extra_writes
-            )
-
-        return await context.idempotency.run_once(request, data, act, render)
+        return await context.idempotency.run_once(
+            request, data, SetTenant(tenant), render, check=partial(_check_free, context, tenant)
+        )
 
 
 @router.operation("GET", "/tenants", response=TenantList)
@@ -180,9 +176,9 @@ async def get_tenant(context: Context, request: Request) -> Response:
 async def update_tenant(context: Context, request: Request) -> Response:
     """Change a tenant (for admins); omitted fields stay as they are."""
     expect_admin(request.caller, "change a tenant")
-    asked = await request.read_json(_PATCH, context.settings.bounds.body_bytes)
+    patch = await request.read_json(_PATCH, context.settings.bounds.body_bytes)
     async with context.choosing_ids:
-        tenant = read_tenant(asked, _named(context, request))
+        tenant = read_tenant(patch, _named(context, request))
         _check_name(context, tenant)
         await context.service.apply(SetTenant(tenant), request.caller)
     return json_response(_form(context, tenant))
