@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
 from gpu_scheduler.model.errors import InvalidRequest
@@ -87,105 +86,6 @@ class ServiceRequest(
     notify: Notify = []
 
 
-class ScaleRequest(Struct, forbid_unknown_fields=True):
-    """The desired number of replicas."""
-
-    replicas: Replicas
-
-
-class Endpoint(Struct):
-    """The address of one ready replica."""
-
-    host: str
-    port: int
-    replica: int
-    job_id: str
-    node: str
-
-
-class EndpointList(Struct):
-    """The ready replicas of a service."""
-
-    service: str
-    endpoints: list[Endpoint]
-
-
-class ReplicaForm(Struct):
-    """One replica. `state` is that of its job, or `stopping`, or `over`."""
-
-    replica: int
-    job_id: str
-    state: str
-    ready: bool
-    is_current: bool
-    node: str
-    host: str
-    port: int
-    restarts: int
-    last_end: str
-    detail: str
-    since: str | None
-
-
-class ReadinessForm(Struct):
-    """The readiness probe of the replicas."""
-
-    kind: str
-    path: str
-    command: list[str]
-    interval_seconds: float
-    timeout_seconds: float
-    failures: int
-    grace_seconds: float
-
-
-class RestartForm(Struct):
-    """The restart policy of the replicas."""
-
-    policy: str
-    backoff_seconds: float
-    max_backoff_seconds: float
-    reset_after_seconds: float
-
-
-class ServiceForm(Struct):
-    """A service; `state` is ready, starting, failing, degraded, updating, stopped, ended, deleting.
-
-    A failing service has replicas that ended twice or more in a row, and no ready one.
-    """
-
-    id: str
-    name: str
-    tenant_id: str
-    user: str
-    state: str
-    replicas: int
-    ready: int
-    updated: int
-    restarts: int
-    generation: int
-    port: int
-    gpu_count: float
-    priority: int
-    preemptible: bool
-    requeue_on_node_loss: bool
-    surge: bool
-    command: list[str]
-    image: str
-    restart: RestartForm
-    readiness: ReadinessForm | None
-    made_at: str | None
-    changed_at: str | None
-    problem: str
-    members: list[ReplicaForm]
-
-
-class ServiceList(Struct):
-    """Services by number."""
-
-    services: list[ServiceForm]
-
-
 _JOB_FIELDS = frozenset(JobRequest.__struct_fields__)
 
 
@@ -254,30 +154,3 @@ def _rule(request: Restart | RestartRequest) -> RestartRule:
         max_backoff_ms=max(1, round(request.max_backoff_seconds * 1000)),
         reset_after_ms=max(1, round(request.reset_after_seconds * 1000)),
     )
-
-
-def readiness_form(probe: Probe) -> ReadinessForm:
-    """Return the JSON form of a readiness probe."""
-    return ReadinessForm(
-        kind=probe.kind.value,
-        path=probe.path if probe.kind is ProbeKind.HTTP else "",
-        command=list(probe.argv),
-        interval_seconds=probe.interval_ms / 1000,
-        timeout_seconds=probe.timeout_ms / 1000,
-        failures=probe.failures,
-        grace_seconds=probe.grace_ms / 1000,
-    )
-
-
-def restart_form(rule: RestartRule) -> RestartForm:
-    """Return the JSON form of a restart policy."""
-    return RestartForm(
-        policy=rule.policy.value,
-        backoff_seconds=rule.backoff_ms / 1000,
-        max_backoff_seconds=rule.max_backoff_ms / 1000,
-        reset_after_seconds=rule.reset_after_ms / 1000,
-    )
-
-
-REQUEST = msgspec.json.Decoder(ServiceRequest)
-SCALE = msgspec.json.Decoder(ScaleRequest)

@@ -222,7 +222,7 @@ def test_removed_group_member_loses_tenant_within_a_minute_even_without_answer(
         people = Directory(0, (), lambda: roster, service.accounts(timeout_s=1.0))
 
         async def tenant() -> str:
-            return (await people.wait_for(lambda: people.caller(ANN))).tenant
+            return (await people.accounts.wait_for(lambda: people.caller(ANN))).tenant
 
         assert await tenant() == "vision"
         service.groups = ()
@@ -405,7 +405,7 @@ def test_caller_whose_lookup_times_out_gets_retry_after(
     lab: ApiLab, hanging: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     people: Any = lab.applications.main
-    monkeypatch.setattr(people._context.directory._accounts, "_timeout_s", 0.05)
+    monkeypatch.setattr(people._context.directory.accounts, "_timeout_s", 0.05)
     reply = lab.get("/me", headers={"Authorization": f"Bearer {SECRET}"}, unix=False)
     assert (reply.status, reply.code, reply.headers["retry-after"]) == (503, "cluster_error", "5")
     assert "user 'nobody' could not be looked up within 0.05 s on this server" in reply.error

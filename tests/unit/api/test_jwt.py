@@ -60,7 +60,7 @@ def a_verifier(
 
 def caller_of(verifier: JwtVerifier, text: str, origin: str = "") -> Caller:
     """The caller, after the account lookup."""
-    return asyncio.run(verifier._directory.wait_for(lambda: verifier.caller(text, origin)))
+    return asyncio.run(verifier._directory.accounts.wait_for(lambda: verifier.caller(text, origin)))
 
 
 @pytest.fixture

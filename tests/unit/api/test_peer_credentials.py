@@ -39,7 +39,7 @@ def a_kernel(
 
 def found(known: PeerAuthenticator, peer: Peer) -> Caller | None:
     """The caller, after the account lookup."""
-    return asyncio.run(known._directory.wait_for(lambda: known.caller(peer, {})))
+    return asyncio.run(known._directory.accounts.wait_for(lambda: known.caller(peer, {})))
 
 
 def ends(far: socket.socket) -> tuple[peer_credentials._End, peer_credentials._End]:

@@ -182,7 +182,7 @@ def test_token_is_known_as_soon_as_created(store: PostgresStore) -> None:
     shown = {b"authorization": b"Bearer tgpu_secret"}
     tokens = BearerAuthenticator(standby, people)
     find = partial(tokens.caller, Peer(uid=None, gid=None, host="10.0.0.1"), shown)
-    caller = asyncio.run(people.wait_for(find))
+    caller = asyncio.run(people.accounts.wait_for(find))
     assert caller is not None
     assert (caller.user, caller.tenant) == (account.pw_name, "new")
 

@@ -128,7 +128,10 @@ class Accounts:
         return self.cached(name).account
 
     async def wait_for(self, find: Callable[[], T]) -> T:
-        """Return what `find` returns; call it again after each look-up it has to wait for."""
+        """Return what `find` returns; call it again after each look-up it has to wait for.
+
+        So `find` must not change anything before it succeeds.
+        """
         clock = asyncio.get_running_loop().time
         give_up = clock() + self._timeout_s
         while True:
@@ -265,8 +268,8 @@ class Directory:
         self._server_uid = server_uid
         self._admins = frozenset(admins)
         self._roster = roster
-        self._accounts = accounts or Accounts()
-        self._clock = self._accounts.clock
+        self.accounts = accounts or Accounts()
+        self._clock = self.accounts.clock
         self._known: dict[tuple[int, int | None, str], tuple[float, TenantDirectory, Caller]] = {}
 
     def caller(self, uid: int, gid: int | None = None, origin: str = "") -> Caller:
@@ -280,27 +283,12 @@ class Directory:
         roster = self._roster()
         if found is not None and found[1] is roster and found[0] > now:
             return found[2]
-        known = self._accounts.cached(uid)
+        known = self.accounts.cached(uid)
         caller = self._caller_of(known.account or unnamed_account(uid, gid), roster, origin)
         if len(self._known) > MOST_CACHED:
             self._known.clear()
         self._known[key] = (known.fresh_until, roster, caller)
         return caller
-
-    def account(self, uid: int, gid: int | None = None) -> Account:
-        """Return the account of a uid; without one, an account named by its number."""
-        return self._accounts.of(uid, gid)
-
-    def named(self, name: str) -> Account | None:
-        """Return the account of a name, if there is one."""
-        return self._accounts.named(name)
-
-    async def wait_for(self, find: Callable[[], T]) -> T:
-        """Return what `find` returns; wait for the look-ups that it needs.
-
-        `find` is called again after each wait, so it must not change anything before it succeeds.
-        """
-        return await self._accounts.wait_for(find)
 
     def _caller_of(self, account: Account, roster: TenantDirectory, origin: str) -> Caller:
         membership = roster.membership(account.name, account.groups)

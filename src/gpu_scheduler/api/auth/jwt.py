@@ -195,7 +195,7 @@ class JwtVerifier:
 
     def _account(self, claims: Mapping[str, Any]) -> Account:
         name = claims.get(self._issuer.user_claim)
-        account = self._directory.named(name) if isinstance(name, str) and name else None
+        account = self._directory.accounts.named(name) if isinstance(name, str) and name else None
         if account is None:
             raise BadToken(
                 f"the token's '{self._issuer.user_claim}' names no account of this machine",

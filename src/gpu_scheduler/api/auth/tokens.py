@@ -90,7 +90,7 @@ class BearerAuthenticator:
         return caller
 
     def _user_of(self, token: Token, peer: Peer) -> Caller:
-        account = self._directory.named(token.user)
+        account = self._directory.accounts.named(token.user)
         if account is None or account.uid != token.uid:
             raise BadToken(
                 f"token {token.id} belongs to '{token.user}' with uid {token.uid}, and there is no "

@@ -354,7 +354,9 @@ async def _user(context: Context, request: Request) -> str:
     uid = peer.uid
     if uid is None or b"authorization" in request.headers:
         return ""
-    account = await context.directory.wait_for(lambda: context.directory.account(uid, peer.gid))
+    account = await context.directory.accounts.wait_for(
+        lambda: context.directory.accounts.of(uid, peer.gid)
+    )
     return account.name
 
 

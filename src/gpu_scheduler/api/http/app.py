@@ -41,7 +41,7 @@ from gpu_scheduler.api.http.errors import (
     internal_error_form,
 )
 from gpu_scheduler.api.http.idempotency import HEADER as KEY
-from gpu_scheduler.api.http.operations import READING, Handler, Operation, openapi_document
+from gpu_scheduler.api.http.operations import READING, Handler, Operation, Router, openapi_document
 from gpu_scheduler.api.http.rate_limit import RateLimit
 from gpu_scheduler.api.http.request import (
     HTML,
@@ -74,7 +74,7 @@ from gpu_scheduler.api.routes import (
     tenants,
     terminals,
 )
-from gpu_scheduler.api.routes.metrics import Metrics
+from gpu_scheduler.api.routes.metrics import metrics_operation
 from gpu_scheduler.model.errors import (
     Forbidden,
     InternalError,
@@ -147,41 +147,32 @@ def build(
         peer_authenticator if settings.auth else OpenAuthenticator(peer_authenticator),
     )
     main = App(context, (*DOCUMENTED_OPERATIONS, *_pages(settings.version)), known, proxy)
-    metrics = Metrics(context, main.requests).operation()
+    metrics = metrics_operation(context, main.requests)
     main.add((metrics,))
     plain = [operation for operation in health.router.operations if operation.path == "/health"]
     return Applications(main, App(context, (metrics, *plain), known, has_websockets=False))
 
 
-def _pages(version: str) -> tuple[Operation, ...]:
+def _pages(version: str) -> list[Operation]:
     """Return the operations of /openapi.json and /docs."""
     document = encode(openapi_document(DOCUMENTED_OPERATIONS, version))
     page = (files("gpu_scheduler.api") / "docs_page.html").read_bytes()
     page_headers = ((b"content-security-policy", _CONTENT_SECURITY_POLICY),)
+    router = Router("pages")
 
+    @router.operation("GET", "/openapi.json", prefix="", public=True)
     async def openapi(context: Context, request: Request) -> Response:
+        """The OpenAPI document."""
         context.parse_query(request)
         return Response(document)
 
+    @router.operation("GET", "/docs", prefix="", public=True)
     async def docs(context: Context, request: Request) -> Response:
+        """The API documentation as a web page."""
         context.parse_query(request)
         return Response(page, media=HTML, headers=page_headers)
 
-    return tuple(
-        Operation(
-            method="GET",
-            path=path,
-            handler=handler,
-            name=name,
-            summary=summary,
-            tag="pages",
-            public=True,
-        )
-        for path, handler, name, summary in (
-            ("/openapi.json", openapi, "openapi", "The OpenAPI document."),
-            ("/docs", docs, "docs", "The API documentation as a web page."),
-        )
-    )
+    return router.operations
 
 
 class App:
@@ -255,7 +246,7 @@ class App:
                 caller = self._authorise(operation, scope, headers)
             except LookupPending:
                 authorise = partial(self._authorise, operation, scope, headers)
-                caller = await self._context.directory.wait_for(authorise)
+                caller = await self._context.directory.accounts.wait_for(authorise)
             request = Request(
                 scope,
                 receive,
@@ -327,7 +318,7 @@ class App:
             self._check_origin(scope, headers)
             action, params = self._route_websocket(scope["path"])
             authenticate = partial(self._authenticate, scope, headers)
-            caller = await self._context.directory.wait_for(authenticate)
+            caller = await self._context.directory.accounts.wait_for(authenticate)
             request = Request(
                 scope, receive, caller=caller, headers=headers, params=params, request_id=request_id
             )

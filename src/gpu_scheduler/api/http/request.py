@@ -11,6 +11,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sized
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -149,26 +150,16 @@ class Stream:
             await close_source()
 
 
+@dataclass(slots=True, eq=False)
 class Response:
     """A status, a body and additional headers. With `stream`, the body is sent in chunks."""
 
-    __slots__ = ("body", "headers", "media", "status", "stream")
-
-    def __init__(
-        self,
-        body: bytes = b"",
-        *,
-        status: int = 200,
-        media: bytes = JSON,
-        headers: tuple[tuple[bytes, bytes], ...] = (),
-        stream: Stream | None = None,
-    ) -> None:
-        """By default, JSON with status 200."""
-        self.body = body
-        self.status = status
-        self.media = media
-        self.headers = headers
-        self.stream = stream
+    body: bytes = b""
+    _: KW_ONLY
+    status: int = 200
+    media: bytes = JSON
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    stream: Stream | None = None
 
 
 def json_response(form: Any, *, status: int = 200) -> Response:
@@ -197,43 +188,23 @@ def in_units(amount: int | None, unit: int) -> float | None:
     return amount // unit if amount % unit == 0 else amount / unit
 
 
+@dataclass(slots=True, eq=False)
 class Request:
-    """A request that was routed and authenticated."""
+    """A request that was routed and authenticated.
 
-    __slots__ = (
-        "_body",
-        "_receive",
-        "body_timeout_s",
-        "caller",
-        "headers",
-        "params",
-        "request_id",
-        "scope",
-    )
+    `headers` has the last value of each name, `params` the parameters in the path. The body must
+    arrive within `body_timeout_s`, and a little longer if it is large.
+    """
 
-    def __init__(
-        self,
-        scope: Any,
-        receive: Receive,
-        *,
-        caller: Caller,
-        headers: dict[bytes, bytes],
-        params: dict[str, str],
-        request_id: str,
-        body_timeout_s: float = 30.0,
-    ) -> None:
-        """`headers` has the last value of each name, `params` the parameters in the path.
-
-        The body must arrive within `body_timeout_s`, and a little longer if it is large.
-        """
-        self.scope = scope
-        self._receive = receive
-        self._body: bytes | None = None
-        self.caller = caller
-        self.headers = headers
-        self.params = params
-        self.request_id = request_id
-        self.body_timeout_s = body_timeout_s
+    scope: Scope
+    _receive: Receive
+    _: KW_ONLY
+    caller: Caller
+    headers: dict[bytes, bytes]
+    params: dict[str, str]
+    request_id: str
+    body_timeout_s: float = 30.0
+    _body: bytes | None = field(default=None, init=False)
 
     @property
     def media(self) -> bytes:

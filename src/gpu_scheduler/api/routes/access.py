@@ -127,10 +127,10 @@ async def create_token(context: Context, request: Request) -> Response:
     body = await request.read_json(_REQUEST, context.settings.bounds.body_bytes)
     check_new_token(context, caller, body.name, body.expires_in_seconds)
     directory = context.directory
-    account = await directory.wait_for(lambda: _account(context, request, body))
+    account = await directory.accounts.wait_for(lambda: _account(context, request, body))
     tenant = context.submit_tenant(caller, body.tenant_id)
     if not body.tenant_id and account.uid != caller.uid:
-        tenant = (await directory.wait_for(lambda: directory.caller(account.uid))).tenant
+        tenant = (await directory.accounts.wait_for(lambda: directory.caller(account.uid))).tenant
     now_ms = context.service.now_ms()
     secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
     token = Token(
@@ -173,7 +173,7 @@ def _account(context: Context, request: Request, body: TokenRequest) -> Account:
             "and only if you mean it, root"
         )
     name = body.user or caller.user
-    account = context.directory.named(name)
+    account = context.directory.accounts.named(name)
     if account is None:
         raise InvalidRequest(f"there is no account '{name[:80]}' on this machine")
     if account.uid == ROOT and caller.uid != ROOT:

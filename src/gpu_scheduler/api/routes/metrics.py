@@ -19,7 +19,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import Operation
+from gpu_scheduler.api.http.operations import Operation, Router
 from gpu_scheduler.api.http.request import Request, Response
 from gpu_scheduler.api.interfaces import Service
 from gpu_scheduler.api.routes.cluster import (
@@ -47,17 +47,13 @@ def service_metrics(scheduler: Service) -> Iterator[Metric]:
     """Yield the number of services by state, and the ready replicas of each."""
     services = list(scheduler.core.state.services.values())
     by_state = Counter(shown_state(scheduler.core.state, service) for service in services)
-    states = GaugeMetricFamily(f"{PREFIX}services", "Services by state.", labels=["state"])
+    states = _gauge("services", "Services by state.", "state")
     for state in STATES:
         states.add_metric([state], by_state[state])
     yield states
-    labels = ["tenant", "service"]
-    wanted = GaugeMetricFamily(
-        f"{PREFIX}service_replicas", "Replicas that a service should have.", labels=labels
-    )
-    ready = GaugeMetricFamily(
-        f"{PREFIX}service_replicas_ready", "Replicas of it that can be used.", labels=labels
-    )
+    labels = ("tenant", "service")
+    wanted = _gauge("service_replicas", "Replicas that a service should have.", *labels)
+    ready = _gauge("service_replicas_ready", "Replicas of it that can be used.", *labels)
     for service in sorted(services, key=lambda service: service.number)[:MOST_SERVICES]:
         wanted.add_metric([service.tenant, service.name], service.replicas)
         ready.add_metric([service.tenant, service.name], service.ready_count)
@@ -65,18 +61,14 @@ def service_metrics(scheduler: Service) -> Iterator[Metric]:
     yield ready
     for name, text, kind in COUNTED:
         count = scheduler.tallies.jobs.get(kind, 0)
-        yield CounterMetricFamily(f"{PREFIX}{name}", text, value=count)
+        yield _counter(name, text, value=count)
 
 
 def pool_metrics(scheduler: Service) -> Iterator[Metric]:
     """Yield what online and batch work hold and are guaranteed."""
-    held = GaugeMetricFamily(f"{PREFIX}pool_gpus", "GPUs that a pool holds.", labels=["pool"])
-    sure = GaugeMetricFamily(
-        f"{PREFIX}pool_gpus_sure", "GPUs that a pool is sure of, if it has a part.", labels=["pool"]
-    )
-    borrowed = GaugeMetricFamily(
-        f"{PREFIX}pool_gpus_borrowed", "GPUs that it holds beyond that.", labels=["pool"]
-    )
+    held = _gauge("pool_gpus", "GPUs that a pool holds.", "pool")
+    sure = _gauge("pool_gpus_sure", "GPUs that a pool is sure of, if it has a part.", "pool")
+    borrowed = _gauge("pool_gpus_borrowed", "GPUs that it holds beyond that.", "pool")
     for use in pool_uses(scheduler.core.state):
         held.add_metric([use.pool], use.held_gpus)
         borrowed.add_metric([use.pool], use.borrowed_gpus)
@@ -256,35 +248,19 @@ class SchedulerCollector(Collector):
         return family
 
 
-class Metrics:
-    """The metrics in Prometheus text format."""
+def metrics_operation(context: Context, requests: Requests) -> Operation:
+    """Return the operation GET /metrics; its registry has none of the default collectors."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(SchedulerCollector(context, requests))
+    router = Router("cluster")
 
-    def __init__(self, context: Context, requests: Requests) -> None:
-        """Use a private registry, without the default collectors."""
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(SchedulerCollector(context, requests))
-
-    def text(self) -> bytes:
-        """Return the current metrics."""
-        return generate_latest(self._registry)
-
-    async def respond(self, context: Context, request: Request) -> Response:
-        """Respond with the metrics."""
+    @router.operation("GET", "/metrics", prefix="", media="text/plain", public=True)
+    async def metrics(context: Context, request: Request) -> Response:
+        """Metrics for Prometheus."""
         context.parse_query(request)
-        return Response(self.text(), media=MEDIA)
+        return Response(generate_latest(registry), media=MEDIA)
 
-    def operation(self) -> Operation:
-        """Return the operation GET /metrics."""
-        return Operation(
-            method="GET",
-            path="/metrics",
-            handler=self.respond,
-            name="metrics",
-            summary="Metrics for Prometheus.",
-            tag="cluster",
-            media="text/plain",
-            public=True,
-        )
+    return router.operations[0]
 
 
 def _conditions(device: Device) -> dict[str, bool]:

@@ -30,13 +30,12 @@ from gpu_scheduler.ledger.usage import TotalRow, Totals, UsageInterval, UsageTot
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job, JobState
-from gpu_scheduler.model.measurements import UJ_PER_WH, DeviceHour, Measure
+from gpu_scheduler.model.measurements import DeviceHour, Measure
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Allocation, Placement
 from gpu_scheduler.store.contract import JobQuery, Store
 from gpu_scheduler.store.rows import AttemptRow, JobRow, TaskRow
 from gpu_scheduler.wire.periods import FORMS, Span, read_span, read_zone
-from gpu_scheduler.wire.tenants import GPU_HOUR
 from gpu_scheduler.wire.times import write_time
 
 
@@ -187,7 +186,7 @@ class UsageList(Struct):
     usage: list[UsageForm]
 
 
-_GB_HOUR = 1024 * HOUR_MS
+GB_HOUR_MB_MS = 1024 * HOUR_MS
 _MICRO = 10**6
 
 
@@ -196,9 +195,7 @@ class Devices:
 
     def __init__(self, nodes: Iterable[Node], hours: Iterable[DeviceHour]) -> None:
         """Group the hourly measurements by device."""
-        self.models = {
-            (node.id, device.index): device.model for node in nodes for device in node.devices
-        }
+        self.models = _models(nodes)
         self.hours: dict[tuple[str, int], list[DeviceHour]] = {}
         for hour in hours:
             self.hours.setdefault((hour.node_id, hour.index), []).append(hour)
@@ -289,14 +286,21 @@ def _sums(sums: UsageSums, cost_micro: int) -> SumsForm:
     return form_of(
         SumsForm,
         sums,
-        gpu_hours=round(sums.gpu_milli_ms / GPU_HOUR_MILLI_MS, 6),
-        gpu_memory_gb_hours=round(sums.gpu_memory_mb_ms / _GB_HOUR, 6),
-        cpu_hours=round(sums.cpu_milli_ms / GPU_HOUR_MILLI_MS, 6),
-        memory_gb_hours=round(sums.memory_mb_ms / _GB_HOUR, 6),
-        energy_kwh=round(sums.energy_uj / UJ_PER_KWH, 6),
+        **_amounts(sums),
         mean_utilisation_percent=None if mean is None else round(mean, 1),
         cost=cost_micro / _MICRO,
     )
+
+
+def _amounts(sums: UsageSums | Totals) -> dict[str, float]:
+    """Return what was used, in hours and kWh."""
+    return {
+        "gpu_hours": round(sums.gpu_milli_ms / GPU_HOUR_MILLI_MS, 6),
+        "gpu_memory_gb_hours": round(sums.gpu_memory_mb_ms / GB_HOUR_MB_MS, 6),
+        "cpu_hours": round(sums.cpu_milli_ms / GPU_HOUR_MILLI_MS, 6),
+        "memory_gb_hours": round(sums.memory_mb_ms / GB_HOUR_MB_MS, 6),
+        "energy_kwh": round(sums.energy_uj / UJ_PER_KWH, 6),
+    }
 
 
 def _spread(values: Iterable[int]) -> SpreadForm:
@@ -322,7 +326,7 @@ def _slice(start_ms: int, sums: UsageSums) -> SliceForm:
 
 def _device(place: tuple[str, int], found: Report, devices: Devices, span_ms: int) -> DeviceForm:
     hours: Sequence[DeviceHour] = devices.hours.get(place, ())
-    told_ms = sum(hour.gpu_ms for hour in hours)
+    measured_ms = sum(hour.gpu_ms for hour in hours)
     busy = sum(hour.busy_percent_ms for hour in hours)
     has_power = any(hour.power_ms for hour in hours)
     held = found.devices.get(place, 0)
@@ -332,8 +336,8 @@ def _device(place: tuple[str, int], found: Report, devices: Devices, span_ms: in
         model=devices.models.get(place, ""),
         allocated_percent=round(held / 10 / span_ms, 2) if span_ms else 0.0,
         gpu_hours=round(held / GPU_HOUR_MILLI_MS, 6),
-        mean_utilisation_percent=round(busy / told_ms, 1) if told_ms else None,
-        peak_utilisation_percent=max(hour.peak_percent for hour in hours) if told_ms else None,
+        mean_utilisation_percent=round(busy / measured_ms, 1) if measured_ms else None,
+        peak_utilisation_percent=max(hour.peak_percent for hour in hours) if measured_ms else None,
         energy_kwh=round(sum(hour.energy_uj for hour in hours) / UJ_PER_KWH, 6)
         if has_power
         else None,
@@ -412,70 +416,72 @@ router = Router("reports")
 )
 async def get_report(context: Context, request: Request) -> Response:
     """Usage, waits, run times, outcomes, cost and utilisation of a period."""
-    asked, zone = _parse_query(context, request, "below_percent")
-    found, devices = await asyncio.to_thread(_compute, context, asked)
+    query, zone = _parse_query(context, request, "below_percent")
+    found, devices = await asyncio.to_thread(_compute, context, query)
     prices = context.settings.prices
-    return json_response(report_form(found, asked.span, zone, asked.now_ms, prices, devices))
+    return json_response(report_form(found, query.span, zone, query.now_ms, prices, devices))
 
 
 @router.operation("GET", "/invoice", name="invoice", response=Invoice, query=_QUERY, errors=(404,))
 async def get_invoice(context: Context, request: Request) -> Response:
     """The cost of a period, by tenant, user and item."""
-    asked, _ = _parse_query(context, request)
-    found, _ = await asyncio.to_thread(_compute, context, asked)
-    return json_response(invoice_form(found, asked.span, asked.now_ms, context.settings.prices))
+    query, _ = _parse_query(context, request)
+    found, _ = await asyncio.to_thread(_compute, context, query)
+    return json_response(invoice_form(found, query.span, query.now_ms, context.settings.prices))
 
 
 def _parse_query(context: Context, request: Request, *further: str) -> tuple[ReportQuery, str]:
-    query = context.parse_query(request, "period", "tenant_id", "user", "time_zone", *further)
-    zone = query.text("time_zone", "UTC")
+    parameters = context.parse_query(request, "period", "tenant_id", "user", "time_zone", *further)
+    zone = parameters.text("time_zone", "UTC")
     now_ms = context.service.now_ms()
-    tenant = query.text("tenant_id")
-    below = query.number("below_percent", BELOW_PERCENT, most=100) if further else BELOW_PERCENT
-    asked = ReportQuery(
-        span=read_span(query.text("period", "month"), now_ms, read_zone(zone)),
+    tenant = parameters.text("tenant_id")
+    below = (
+        parameters.number("below_percent", BELOW_PERCENT, most=100) if further else BELOW_PERCENT
+    )
+    query = ReportQuery(
+        span=read_span(parameters.text("period", "month"), now_ms, read_zone(zone)),
         now_ms=now_ms,
         tenant_id=context.resolve_tenant(tenant) if tenant else "",
-        user=query.text("user"),
+        user=parameters.text("user"),
         caller=request.caller,
         below_percent=below,
     )
-    return asked, zone
+    return query, zone
 
 
-def _compute(context: Context, asked: ReportQuery) -> tuple[Report, Devices]:
+def _compute(context: Context, query: ReportQuery) -> tuple[Report, Devices]:
     store = context.service.store
     found = report(
-        _runs(store, asked),
-        asked.span.edges,
+        _runs(store, query),
+        query.span.edges,
         prices_change=context.settings.prices.moments,
-        is_idler=asked.is_idler,
+        is_idler=query.is_idler,
     )
-    hours = store.device_hours(asked.span.from_ms, asked.span.before_ms)
+    hours = store.device_hours(query.span.from_ms, query.span.before_ms)
     return found, Devices(store.nodes(), hours)
 
 
-def _runs(store: Store, asked: ReportQuery) -> Iterator[Run]:
+def _runs(store: Store, query: ReportQuery) -> Iterator[Run]:
     """Yield all runs that overlap the period, page by page; running ones up to now."""
-    models = _models(store)
-    span = asked.span
+    models = _models(store.nodes())
+    span = query.span
     after = (0, "")
     seen: set[str] = set()
     # Read running attempts first: those that end meanwhile are found among the ended ones.
-    held = [one for one in store.allocations() if one.start_ms < min(span.before_ms, asked.now_ms)]
+    held = [one for one in store.allocations() if one.start_ms < min(span.before_ms, query.now_ms)]
     while page := store.attempts_between(span.from_ms, span.before_ms, after=after, limit=PAGE):
         after = (page[-1].end_ms, page[-1].allocation_id)
         seen.update(row.allocation_id for row in page)
-        yield from _page(store, asked.shows, page, models)
+        yield from _page(store, query.shows, page, models)
     running = [one for one in held if one.id not in seen]
-    yield from running_runs(store, asked.shows, running, asked.now_ms)
+    yield from running_runs(store, query.shows, running, query.now_ms)
 
 
 def running_runs(
     store: Store, shows: Callable[[Job], bool], held: list[Allocation], now_ms: int
 ) -> Iterator[Run]:
     """Yield the running attempts, up to now."""
-    models = _models(store)
+    models = _models(store.nodes())
     running = [_as_attempt(one, now_ms) for one in held]
     for start in range(0, len(running), PAGE):
         for run in _page(store, shows, running[start : start + PAGE], models):
@@ -577,10 +583,8 @@ def _tasks(store: Store, rows: list[AttemptRow]) -> dict[tuple[str, int], TaskRo
     }
 
 
-def _models(store: Store) -> dict[tuple[str, int], str]:
-    return {
-        (node.id, device.index): device.model for node in store.nodes() for device in node.devices
-    }
+def _models(nodes: Iterable[Node]) -> dict[tuple[str, int], str]:
+    return {(node.id, device.index): device.model for node in nodes for device in node.devices}
 
 
 def _held_models(
@@ -603,8 +607,6 @@ def _shares(placements: tuple[Placement, ...]) -> tuple[tuple[str, int, int], ..
 
 
 # Usage totals
-
-GIB_HOUR = 1024 * 3_600_000
 
 
 @router.operation(
@@ -662,12 +664,8 @@ def _usage_form(row: TotalRow, period: str) -> UsageForm:
         tenant_id=row[1],
         user=row[2],
         period=period,
-        gpu_hours=round(totals.gpu_milli_ms / GPU_HOUR, 6),
-        gpu_memory_gb_hours=round(totals.gpu_memory_mb_ms / GIB_HOUR, 6),
-        cpu_hours=round(totals.cpu_milli_ms / GPU_HOUR, 6),
-        memory_gb_hours=round(totals.memory_mb_ms / GIB_HOUR, 6),
-        lost_gpu_hours=round(totals.lost_gpu_milli_ms / GPU_HOUR, 6),
-        energy_kwh=round(totals.energy_uj / UJ_PER_WH / 1000, 6),
+        **_amounts(totals),
+        lost_gpu_hours=round(totals.lost_gpu_milli_ms / GPU_HOUR_MILLI_MS, 6),
     )
 
 

@@ -5,6 +5,9 @@ A caller sees its own services and those of tenants that it administers.
 
 from __future__ import annotations
 
+import msgspec
+from msgspec import Struct
+
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.expected_times import describe_reason
 from gpu_scheduler.api.ha.gate import note_stale
@@ -21,25 +24,115 @@ from gpu_scheduler.control.messages import (
 )
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.errors import InternalError, InvalidRequest, UnknownThing
+from gpu_scheduler.model.launch import Probe, ProbeKind
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.service import Replica, Service
-from gpu_scheduler.wire.services import (
-    REQUEST,
-    SCALE,
-    Endpoint,
-    EndpointList,
-    ReplicaForm,
-    ScaleRequest,
-    ServiceForm,
-    ServiceList,
-    ServiceRequest,
-    read_service,
-    readiness_form,
-    restart_form,
-)
+from gpu_scheduler.wire.services import Replicas, ServiceRequest, read_service
 from gpu_scheduler.wire.times import write_time
 
+
+class ScaleRequest(Struct, forbid_unknown_fields=True):
+    """The desired number of replicas."""
+
+    replicas: Replicas
+
+
+class Endpoint(Struct):
+    """The address of one ready replica."""
+
+    host: str
+    port: int
+    replica: int
+    job_id: str
+    node: str
+
+
+class EndpointList(Struct):
+    """The ready replicas of a service."""
+
+    service: str
+    endpoints: list[Endpoint]
+
+
+class ReplicaForm(Struct):
+    """One replica. `state` is that of its job, or `stopping`, or `over`."""
+
+    replica: int
+    job_id: str
+    state: str
+    ready: bool
+    is_current: bool
+    node: str
+    host: str
+    port: int
+    restarts: int
+    last_end: str
+    detail: str
+    since: str | None
+
+
+class ReadinessForm(Struct):
+    """The readiness probe of the replicas."""
+
+    kind: str
+    path: str
+    command: list[str]
+    interval_seconds: float
+    timeout_seconds: float
+    failures: int
+    grace_seconds: float
+
+
+class RestartForm(Struct):
+    """The restart policy of the replicas."""
+
+    policy: str
+    backoff_seconds: float
+    max_backoff_seconds: float
+    reset_after_seconds: float
+
+
+class ServiceForm(Struct):
+    """A service; `state` is ready, starting, failing, degraded, updating, stopped, ended, deleting.
+
+    A failing service has replicas that ended twice or more in a row, and no ready one.
+    """
+
+    id: str
+    name: str
+    tenant_id: str
+    user: str
+    state: str
+    replicas: int
+    ready: int
+    updated: int
+    restarts: int
+    generation: int
+    port: int
+    gpu_count: float
+    priority: int
+    preemptible: bool
+    requeue_on_node_loss: bool
+    surge: bool
+    command: list[str]
+    image: str
+    restart: RestartForm
+    readiness: ReadinessForm | None
+    made_at: str | None
+    changed_at: str | None
+    problem: str
+    members: list[ReplicaForm]
+
+
+class ServiceList(Struct):
+    """Services by number."""
+
+    services: list[ServiceForm]
+
+
+_SERVICE = msgspec.json.Decoder(ServiceRequest)
+_SCALE = msgspec.json.Decoder(ScaleRequest)
 FAILING_AFTER = 2
 """After so many failures in a row a starting service is shown as failing."""
 
@@ -71,7 +164,7 @@ async def create_service(context: Context, request: Request) -> Response:
     """Create a service: a number of replicas of a program, each with a port."""
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
-    service = read_service(decode(REQUEST, data), reader_for(context, request.caller))
+    service = read_service(decode(_SERVICE, data), reader_for(context, request.caller))
     return await _changed(context, request, data, CreateService(service), status=201)
 
 
@@ -125,14 +218,14 @@ async def update_service(context: Context, request: Request) -> Response:
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
     service = _named(context, request)
-    asked = decode(REQUEST, data)
-    if asked.name != service.name:
+    body = decode(_SERVICE, data)
+    if body.name != service.name:
         raise InvalidRequest(
-            f"service '{service.name}' cannot be renamed to '{asked.name}'; create another service "
+            f"service '{service.name}' cannot be renamed to '{body.name}'; create another service "
             "and delete this one"
         )
-    asked.tenant_id = asked.tenant_id or service.tenant
-    wanted = read_service(asked, reader_for(context, request.caller))
+    body.tenant_id = body.tenant_id or service.tenant
+    wanted = read_service(body, reader_for(context, request.caller))
     if wanted.tenant != service.tenant:
         raise InvalidRequest(
             f"service '{service.name}' is of tenant '{service.tenant}', which cannot be changed"
@@ -154,7 +247,7 @@ async def scale_service(context: Context, request: Request) -> Response:
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
     service = _named(context, request)
-    command = ScaleService(service.id, decode(SCALE, data).replicas)
+    command = ScaleService(service.id, decode(_SCALE, data).replicas)
     return await _changed(context, request, data, command)
 
 
@@ -166,9 +259,8 @@ async def delete_service(context: Context, request: Request) -> Response:
     context.parse_query(request)
     service = _named(context, request)
     outcome = await context.service.apply(DeleteService(service.id), request.caller)
-    return json_response(
-        _form(context, outcome.service or service)
-    )  # a repeated request changes nothing
+    # A repeated request changes nothing and has no service in its outcome.
+    return json_response(_form(context, outcome.service or service))
 
 
 async def _changed(
@@ -245,14 +337,31 @@ def _form(context: Context, service: Service) -> ServiceForm:
         requeue_on_node_loss=job.requeue_on_node_loss,
         command=list(service.launch.argv),
         image=service.launch.image,
-        restart=restart_form(service.restart),
-        readiness=None if service.probe is None else readiness_form(service.probe),
+        restart=RestartForm(
+            policy=service.restart.policy.value,
+            backoff_seconds=service.restart.backoff_ms / 1000,
+            max_backoff_seconds=service.restart.max_backoff_ms / 1000,
+            reset_after_seconds=service.restart.reset_after_ms / 1000,
+        ),
+        readiness=None if service.probe is None else _readiness(service.probe),
         made_at=write_time(service.made_ms),
         changed_at=write_time(service.changed_ms),
         members=[
             _replica(context, service, replica)
             for replica in sorted(service.members, key=lambda r: (r.index, r.job_id))
         ],
+    )
+
+
+def _readiness(probe: Probe) -> ReadinessForm:
+    return ReadinessForm(
+        kind=probe.kind.value,
+        path=probe.path if probe.kind is ProbeKind.HTTP else "",
+        command=list(probe.argv),
+        interval_seconds=probe.interval_ms / 1000,
+        timeout_seconds=probe.timeout_ms / 1000,
+        failures=probe.failures,
+        grace_seconds=probe.grace_ms / 1000,
     )
 
 

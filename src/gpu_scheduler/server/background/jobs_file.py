@@ -83,7 +83,7 @@ class JobsFile:
 
     async def read(self) -> int:
         """Submit new lines and return their number. A bad line is skipped."""
-        found = await self._people.wait_for(self._open)
+        found = await self._people.accounts.wait_for(self._open)
         if found is None:
             return 0
         lines, caller = found
