@@ -10,7 +10,8 @@ from gpu_scheduler.api.expected_times import Explainer
 from gpu_scheduler.api.http.idempotency import IdempotencyStore
 from gpu_scheduler.api.http.rate_limit import ConcurrencyLimit
 from gpu_scheduler.api.http.request import Query, Request
-from gpu_scheduler.api.interfaces import ApiSettings, LogSource, Service, TerminalSource
+from gpu_scheduler.api.interfaces import ApiSettings, LogSource, Service
+from gpu_scheduler.api.nodes.streams import TerminalStreams
 from gpu_scheduler.api.queue_order import SortedJobsCache
 from gpu_scheduler.control.access.permissions import not_a_member
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, SchedulerError, UnknownThing
@@ -44,7 +45,7 @@ class Context:
         settings: ApiSettings,
         *,
         logs: LogSource | None = None,
-        terminals: TerminalSource | None = None,
+        terminals: TerminalStreams | None = None,
     ) -> None:
         """Without `logs` or `terminals`, the operations that need them answer with an error."""
         self.service = service
@@ -67,12 +68,12 @@ class Context:
         tenants = self.service.core.state.cluster.tenants
         if named in tenants or named == DEFAULT_TENANT:
             return named
-        found = sorted(tenant.id for tenant in tenants.values() if tenant.name == named)
-        if len(found) == 1:
-            return found[0]
-        if found:
+        matches = sorted(tenant.id for tenant in tenants.values() if tenant.name == named)
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
             raise InvalidRequest(
-                f"tenant '{named}' is the name of {' and '.join(found)}; give the id"
+                f"tenant '{named}' is the name of {' and '.join(matches)}; give the id"
             )
         raise self.unknown_tenant(named)
 
@@ -132,9 +133,9 @@ class Context:
         return Query(request.scope["query_string"], known, self.settings.bounds.query_bytes)
 
 
-def expect_admin(caller: Caller, what: str) -> None:
+def expect_admin(caller: Caller, action: str) -> None:
     """Reject callers who are not admins."""
     if not caller.is_admin:
         raise Forbidden(
-            f"user '{caller.user}' may not {what}; ask root or the user who runs the scheduler"
+            f"user '{caller.user}' may not {action}; ask root or the user who runs the scheduler"
         )

@@ -1,18 +1,16 @@
 """What the API needs from the rest of the server, as protocols, and its settings.
 
-The control loop implements `Service`, the agent sessions implement `LogSource` and
-`TerminalSource`. Tests can put small fakes behind the same handlers.
+The control loop implements `Service`, the server's log files implement `LogSource`. Tests can put
+small fakes behind the same handlers.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpu_scheduler.api.ha.gate import LeadershipStatus
-from gpu_scheduler.api.nodes.streams import TerminalSession
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import Command
@@ -26,7 +24,6 @@ from gpu_scheduler.model.plan import Allocation, Plan
 from gpu_scheduler.notify.service import Notifications
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.rows import AuditRow, EventRow, Write
-from gpu_scheduler.wire import agent_pb2 as pb
 
 ExtraWrites = Callable[[Sequence[Outcome]], Sequence[Write]]
 """Makes additional rows for the commit of a command from its outcome."""
@@ -116,16 +113,6 @@ class LogSource(Protocol):
 
         A limit of 0 means no limit. With `follow`, continue until the attempt has ended.
         """
-        ...
-
-
-class TerminalSource(Protocol):
-    """Attaches to the terminals of jobs."""
-
-    def open(
-        self, node_id: str, request: pb.TerminalOpen
-    ) -> AbstractAsyncContextManager[TerminalSession]:
-        """Attach to a terminal until the end of the block."""
         ...
 
 

@@ -86,12 +86,12 @@ class SortedJobsCache:
             total = len(ids)
         fresh_until = self._clock() + PAUSE_FACTOR * (self._work_clock() - began)
         positions = {job_id: position for position, job_id in enumerate(ids)}
-        found = SortedJobs(version, fresh_until, ids, positions, counts, total, running)
-        self._cached[key] = found
+        sorted_jobs = SortedJobs(version, fresh_until, ids, positions, counts, total, running)
+        self._cached[key] = sorted_jobs
         self._cached.move_to_end(key)
         while len(self._cached) > MOST_CACHED:
             self._cached.popitem(last=False)
-        return found
+        return sorted_jobs
 
     def _queue_head(self, need: int) -> tuple[list[str], dict[str, int], int]:
         """Return the running jobs and as much of the queue as needed, by merging its lines."""
@@ -166,25 +166,30 @@ class _Keys:
         self._sort = sort
 
     def of(self, record: JobRecord, state: JobState, sees: bool) -> Key:
-        number = record.job.number
-        return (*self._asked(record, state, sees), number)
-
-    def _asked(self, record: JobRecord, state: JobState, sees: bool) -> Key:
-        job, sort = record.job, self._sort
-        if sort == "queue":
-            return (self._line(record, state),)
-        if sort == "number":
-            return (job.number,)
-        if sort == "gpus":
-            return (job.gpu_milli,)
-        if sort == "time":
-            task = record.only_task
-            start_ms = record.first_start_ms if task is None else task.start_ms
-            return (job.submit_ms if start_ms is None else start_ms,)
-        if sort == "priority":
-            return (-job.priority if sees else 1,)
-        texts = {"user": job.user, "state": state.value, "tenant": job.tenant}
-        return (texts.get(sort, job.name if sees else ""),)
+        job = record.job
+        key: object
+        match self._sort:
+            case "queue":
+                key = self._line(record, state)
+            case "number":
+                key = job.number
+            case "gpus":
+                key = job.gpu_milli
+            case "time":
+                task = record.only_task
+                start_ms = record.first_start_ms if task is None else task.start_ms
+                key = job.submit_ms if start_ms is None else start_ms
+            case "priority":
+                key = -job.priority if sees else 1
+            case "user":
+                key = job.user
+            case "state":
+                key = state.value
+            case "tenant":
+                key = job.tenant
+            case _:
+                key = job.name if sees else ""
+        return key, job.number
 
     def _line(self, record: JobRecord, state: JobState) -> tuple[int, int]:
         """Sort running jobs first, then the queue in the engine's order, then all others."""

@@ -88,12 +88,12 @@ def read_tenant(request: TenantPatch, known: Tenant) -> Tenant:
 def _limits(
     request: TenantPatch, fields: tuple[tuple[str, str, int], ...]
 ) -> dict[str, int | None]:
-    found: dict[str, int | None] = {}
+    limits: dict[str, int | None] = {}
     for name, target, unit in fields:
         value = getattr(request, name)
         if value is not UNSET:
-            found[target] = None if value is None else round(value * unit)
-    return found
+            limits[target] = None if value is None else round(value * unit)
+    return limits
 
 
 LIMITS = (

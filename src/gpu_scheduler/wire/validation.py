@@ -48,10 +48,10 @@ def _type_names(kinds: re.Match[str]) -> str:
 
 def allowed_values(schema: Any, path: str) -> list[str]:
     """Return the allowed values at a path such as `$.runner` or `$[2].members[0].topology`."""
-    found = [inspect.type_info(schema)]
+    kinds = [inspect.type_info(schema)]
     for step in _STEP.finditer(path):
-        found = [inner for kind in found for inner in _inside(kind, step[1])]
-    return sorted({value for kind in found for value in _values(kind)})
+        kinds = [inner for kind in kinds for inner in _inside(kind, step[1])]
+    return sorted({value for kind in kinds for value in _values(kind)})
 
 
 def _inside(kind: inspect.Type, name: str | None) -> Iterator[inspect.Type]:

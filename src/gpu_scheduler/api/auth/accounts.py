@@ -103,15 +103,15 @@ class Accounts:
 
     def cached(self, key: Key) -> CachedAccount:
         """Return the cached account of a uid or name, or raise `LookupPending`."""
-        found = self._known.get(key)
+        entry = self._known.get(key)
         now = self.clock()
-        if found is not None and found.fresh_until > now:
-            return found
+        if entry is not None and entry.fresh_until > now:
+            return entry
         lookup = self._lookups.get(key)
         if lookup is None and len(self._waiting) < MOST_WAITING:
             lookup = self._start_lookup(key)
-        if found is not None and found.used_until > now:
-            return found
+        if entry is not None and entry.used_until > now:
+            return entry
         if lookup is None:
             raise ClusterError(
                 f"{len(self._waiting):,} accounts are waiting to be looked up on this server; does "
@@ -201,9 +201,9 @@ class Accounts:
         now = self.clock()
         # An account that did not exist may have been created: such an entry just expires.
         used_s = FRESH_S if account is None else USABLE_S
-        found = self._known[key] = CachedAccount(account, now + FRESH_S, now + used_s)
+        entry = self._known[key] = CachedAccount(account, now + FRESH_S, now + used_s)
         if account is not None:
-            self._known[account.uid] = found
+            self._known[account.uid] = entry
 
 
 def unnamed_account(uid: int, gid: int | None) -> Account:
@@ -278,11 +278,11 @@ class Directory:
         Raises `LookupPending` while the account is looked up.
         """
         key = (uid, gid, origin)
-        found = self._known.get(key)
+        entry = self._known.get(key)
         now = self._clock()
         roster = self._roster()
-        if found is not None and found[1] is roster and found[0] > now:
-            return found[2]
+        if entry is not None and entry[1] is roster and entry[0] > now:
+            return entry[2]
         known = self.accounts.cached(uid)
         caller = self._caller_of(known.account or unnamed_account(uid, gid), roster, origin)
         if len(self._known) > MOST_CACHED:

@@ -120,8 +120,8 @@ class Keys:
 
     def _read_set(self, data: bytes) -> dict[str, Any]:
         wanted = KEY_TYPES[self._algorithm]
-        found = jwt.PyJWKSet.from_json(data.decode()).keys
-        keys = {key.key_id or "": key.key for key in found if key.key_type == wanted}
+        all_keys = jwt.PyJWKSet.from_json(data.decode()).keys
+        keys = {key.key_id or "": key.key for key in all_keys if key.key_type == wanted}
         if not keys:
             raise ValueError(f"it has no key of type {wanted}")
         return keys

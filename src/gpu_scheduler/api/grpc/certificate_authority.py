@@ -95,18 +95,18 @@ class NodeAuthority:
     def node_of(self, certificate: bytes, now_ms: int) -> tuple[str, ec.EllipticCurvePublicKey]:
         """Return the node and key of a certificate that this authority signed; else ValueError."""
         try:
-            found = x509.load_der_x509_certificate(certificate)
-            found.verify_directly_issued_by(self._certificate)
-            uses = found.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+            signed = x509.load_der_x509_certificate(certificate)
+            signed.verify_directly_issued_by(self._certificate)
+            uses = signed.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
             raise ValueError("it was not signed by this cluster's authority") from None
         if ExtendedKeyUsageOID.CLIENT_AUTH not in uses:
             raise ValueError("it is not a node certificate")
         now = _moment(now_ms)
-        if not found.not_valid_before_utc <= now <= found.not_valid_after_utc:
-            raise ValueError(f"it was valid until {found.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
-        name = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
-        key = found.public_key()
+        if not signed.not_valid_before_utc <= now <= signed.not_valid_after_utc:
+            raise ValueError(f"it was valid until {signed.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
+        name = signed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
+        key = signed.public_key()
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise ValueError("its key has the wrong type")  # noqa: TRY004 - bad input, not a bug
         return str(name), key
@@ -133,11 +133,11 @@ class NodeAuthority:
 def requested_key(request: bytes) -> ec.EllipticCurvePublicKey:
     """Return the key of a certificate request, whose signature proves possession of the key."""
     try:
-        found = x509.load_der_x509_csr(request)
-        is_signed = found.is_signature_valid
+        parsed = x509.load_der_x509_csr(request)
+        is_signed = parsed.is_signature_valid
     except (ValueError, TypeError, InvalidSignature):
         raise InvalidRequest("the certificate request cannot be read") from None
-    key = found.public_key()
+    key = parsed.public_key()
     if not is_signed:
         raise InvalidRequest("the certificate request is not signed by its own key")
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):

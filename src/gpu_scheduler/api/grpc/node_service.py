@@ -112,55 +112,57 @@ class NodeService:
 
     # Joining
 
-    async def join(self, asked: nodes.JoinRequest, context: Context) -> nodes.JoinAnswer:
+    async def join(self, message: nodes.JoinRequest, context: Context) -> nodes.JoinAnswer:
         """Sign the key of a machine that has a valid join token."""
         try:
-            return await self._join(asked, host_of(context))
+            return await self._join(message, host_of(context))
         except SchedulerError as error:
-            self._audit_rejection("join_node", asked.node, context, error)
+            self._audit_rejection("join_node", message.node, context, error)
             await abort(context, error)
             raise
 
-    async def _join(self, asked: nodes.JoinRequest, origin: str) -> nodes.JoinAnswer:
+    async def _join(self, message: nodes.JoinRequest, origin: str) -> nodes.JoinAnswer:
         service, authority = self._leader()
         keys, now_ms = service.core.state.node_keys, service.now_ms()
-        token_id = keys.token_ids.get(secret_hash(JoinText.read(asked.token).secret))
+        token_id = keys.token_ids.get(secret_hash(JoinText.read(message.token).secret))
         if token_id is None:
             raise Forbidden("this join token is unknown; it may belong to another cluster")
-        check_token(keys, token_id, asked.node, now_ms)
-        negotiate_protocol(asked.protocol, asked.least_protocol, who=f"node '{asked.node[:80]}'")
-        if not NODE_NAME.fullmatch(asked.node):
+        check_token(keys, token_id, message.node, now_ms)
+        negotiate_protocol(
+            message.protocol, message.least_protocol, who=f"node '{message.node[:80]}'"
+        )
+        if not NODE_NAME.fullmatch(message.node):
             raise InvalidRequest(
                 "a node's name has letters, digits, '.', '_' and '-', at most 63 of them"
             )
         certificate, fingerprint = authority.sign_node(
-            asked.request, asked.node, now_ms, self._life
+            message.request, message.node, now_ms, self._life
         )
         expires_ms = now_ms + round(self._life.total_seconds() * 1000)
-        caller = _node_caller(asked.node, origin, f"join token {token_id}")
-        await service.apply(JoinNode(asked.node, token_id, fingerprint, expires_ms), caller)
-        log.info("node joined", node=asked.node, token=token_id)
-        return _join_answer(asked.node, certificate, authority, expires_ms)
+        caller = _node_caller(message.node, origin, f"join token {token_id}")
+        await service.apply(JoinNode(message.node, token_id, fingerprint, expires_ms), caller)
+        log.info("node joined", node=message.node, token=token_id)
+        return _join_answer(message.node, certificate, authority, expires_ms)
 
-    async def renew(self, asked: nodes.RenewRequest, context: Context) -> nodes.JoinAnswer:
+    async def renew(self, message: nodes.RenewRequest, context: Context) -> nodes.JoinAnswer:
         """Sign the next key of a node that proves its current one."""
         try:
-            return await self._renew(asked, host_of(context))
+            return await self._renew(message, host_of(context))
         except SchedulerError as error:
             self._audit_rejection("renew_node", "", context, error)
             await abort(context, error)
             raise
 
-    async def _renew(self, asked: nodes.RenewRequest, origin: str) -> nodes.JoinAnswer:
+    async def _renew(self, message: nodes.RenewRequest, origin: str) -> nodes.JoinAnswer:
         service, authority = self._leader()
         now_ms = service.now_ms()
-        signed = renewal_payload(asked.at_ms, asked.request)
+        signed = renewal_payload(message.at_ms, message.request)
         node, former = self._verify_key(
-            service.core.state.node_keys, asked.certificate, asked.signature, signed
+            service.core.state.node_keys, message.certificate, message.signature, signed
         )
-        if abs(now_ms - asked.at_ms) > RENEWAL_MAX_AGE_MS:
+        if abs(now_ms - message.at_ms) > RENEWAL_MAX_AGE_MS:
             raise Forbidden("the renewal is too old or from the future; are the clocks right?")
-        certificate, fingerprint = authority.sign_node(asked.request, node, now_ms, self._life)
+        certificate, fingerprint = authority.sign_node(message.request, node, now_ms, self._life)
         expires_ms = now_ms + round(self._life.total_seconds() * 1000)
         caller = _node_caller(node, origin, "its key")
         await service.apply(RenewNode(node, former, fingerprint, expires_ms), caller)

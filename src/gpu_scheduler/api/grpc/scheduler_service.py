@@ -73,10 +73,12 @@ class SchedulerService:
 
     # RPC methods
 
-    async def submit_job(self, asked: pb.SubmitJobRequest, context: Context) -> pb.SubmitJobAnswer:
+    async def submit_job(
+        self, message: pb.SubmitJobRequest, context: Context
+    ) -> pb.SubmitJobAnswer:
         """Submit a job, or validate it."""
-        body = _encode(job_form(asked.job))
-        if asked.dry_run:
+        body = _encode(job_form(message.job))
+        if message.dry_run:
             reply = await self._post(context, f"{V1}/jobs/validate", body)
             form = _decode(reply.body)
             return pb.SubmitJobAnswer(
@@ -89,29 +91,31 @@ class SchedulerService:
         return pb.SubmitJobAnswer(**_decode(reply.body))
 
     async def submit_jobs(
-        self, asked: pb.SubmitJobsRequest, context: Context
+        self, message: pb.SubmitJobsRequest, context: Context
     ) -> pb.SubmitJobsAnswer:
         """Submit many jobs: all of them, or none."""
-        body = _encode([job_form(job) for job in asked.jobs])
+        body = _encode([job_form(job) for job in message.jobs])
         reply = await self._post(context, f"{V1}/jobs/bulk", body)
         return pb.SubmitJobsAnswer(**_decode(reply.body))
 
-    async def cancel_job(self, asked: pb.CancelJobRequest, context: Context) -> pb.CancelJobAnswer:
+    async def cancel_job(
+        self, message: pb.CancelJobRequest, context: Context
+    ) -> pb.CancelJobAnswer:
         """Cancel a job, a task, or some tasks."""
-        query = {"tasks": asked.tasks} if asked.tasks else {}
-        path = await _path(context, "jobs", asked.job_id)
+        query = {"tasks": message.tasks} if message.tasks else {}
+        path = await _path(context, "jobs", message.job_id)
         reply = await self._request(context, "DELETE", path, query=query)
         return pb.CancelJobAnswer(**_decode(reply.body))
 
-    async def get_job_status(self, asked: pb.GetJobStatusRequest, context: Context) -> pb.Job:
+    async def get_job_status(self, message: pb.GetJobStatusRequest, context: Context) -> pb.Job:
         """Return one job, or one task."""
-        path = await _path(context, "jobs", asked.job_id)
+        path = await _path(context, "jobs", message.job_id)
         reply = await self._request(context, "GET", path)
         return message_of(pb.Job, _decode(reply.body))
 
-    async def list_jobs(self, asked: pb.ListJobsRequest, context: Context) -> pb.ListJobsAnswer:
+    async def list_jobs(self, message: pb.ListJobsRequest, context: Context) -> pb.ListJobsAnswer:
         """Return a page of jobs."""
-        reply = await self._request(context, "GET", f"{V1}/jobs", query=list_query(asked))
+        reply = await self._request(context, "GET", f"{V1}/jobs", query=list_query(message))
         page = _decode(reply.body)
         return pb.ListJobsAnswer(
             jobs=[message_of(pb.Job, job) for job in page["jobs"]],
@@ -120,12 +124,12 @@ class SchedulerService:
         )
 
     async def update_tenant_quota(
-        self, asked: pb.UpdateTenantQuotaRequest, context: Context
+        self, message: pb.UpdateTenantQuotaRequest, context: Context
     ) -> pb.Tenant:
         """Change the limits of a tenant."""
-        path = await _path(context, "tenants", asked.tenant_id)
+        path = await _path(context, "tenants", message.tenant_id)
         try:
-            body = _encode(quota_form(asked))
+            body = _encode(quota_form(message))
         except ValueError as error:
             form = ErrorForm(error=f"Invalid request: {error}", code="invalid_request")
             await abort_with(context, 400, form)
@@ -135,7 +139,7 @@ class SchedulerService:
 
     async def get_metrics(
         self,
-        asked: pb.GetMetricsRequest,  # noqa: ARG002 - it has no fields
+        message: pb.GetMetricsRequest,  # noqa: ARG002 - it has no fields
         context: Context,
     ) -> pb.GetMetricsAnswer:
         """Return the metrics in Prometheus format."""
@@ -143,18 +147,18 @@ class SchedulerService:
         return pb.GetMetricsAnswer(text=reply.body.decode())
 
     async def get_cluster_status(
-        self, asked: pb.GetClusterStatusRequest, context: Context
+        self, message: pb.GetClusterStatusRequest, context: Context
     ) -> pb.ClusterStatus:
         """Return the cluster status."""
-        query = {"detailed": "true"} if asked.detailed else {}
+        query = {"detailed": "true"} if message.detailed else {}
         reply = await self._request(context, "GET", f"{V1}/cluster/status", query=query)
         return message_of(pb.ClusterStatus, _decode(reply.body))
 
     async def watch_events(
-        self, asked: pb.WatchEventsRequest, context: Context
+        self, message: pb.WatchEventsRequest, context: Context
     ) -> AsyncIterator[pb.Event]:
         """Yield events after a sequence number, then new ones."""
-        query = {"after": str(asked.after)} if asked.HasField("after") else {}
+        query = {"after": str(message.after)} if message.HasField("after") else {}
         socket = _Socket()
         scope = _scope(context, "websocket", "GET", f"{V1}/events", query)
         serving = asyncio.ensure_future(self._app(scope, socket.receive, socket.send))

@@ -56,7 +56,8 @@ from gpu_scheduler.api.http.request import (
     encode,
     send_response,
 )
-from gpu_scheduler.api.interfaces import ApiSettings, LogSource, Service, TerminalSource
+from gpu_scheduler.api.interfaces import ApiSettings, LogSource, Service
+from gpu_scheduler.api.nodes.streams import TerminalStreams
 from gpu_scheduler.api.routes import (
     access,
     cluster,
@@ -128,7 +129,7 @@ def build(
     settings: ApiSettings,
     *,
     logs: LogSource | None = None,
-    terminals: TerminalSource | None = None,
+    terminals: TerminalStreams | None = None,
     authenticators: Sequence[Authenticator] = (),
     jwt_verifier: Callable[[Context], Verifier] | None = None,
     proxy: LeaderProxy | None = None,
@@ -289,10 +290,10 @@ class App:
         params: dict[str, str] = {}
         methods = self._exact.get(path)
         if methods is None:
-            for pattern, found in self._patterns:
+            for pattern, candidates in self._patterns:
                 match = pattern.fullmatch(path)
                 if match is not None:
-                    methods, params = found, match.groupdict()
+                    methods, params = candidates, match.groupdict()
                     break
             else:
                 raise UnknownThing(f"there is no resource {path[:200]!r}; see /docs for all paths")

@@ -198,8 +198,8 @@ def _each(types: Any) -> tuple[Any, ...]:
 
 
 def _schema(types: Any, schemas: dict[str, Any]) -> Any:
-    found = [schemas[repr(one)] for one in _each(types)]
-    return found[0] if len(found) == 1 else {"anyOf": found}
+    alternatives = [schemas[repr(one)] for one in _each(types)]
+    return alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
 
 
 def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:

@@ -28,30 +28,30 @@ class RateLimit:
         self._clock = clock
         self._buckets: dict[str, tuple[float, float]] = {}
 
-    def take(self, who: str) -> None:
+    def take(self, caller: str) -> None:
         """Take a token for one request of this caller, or raise `TooFast`."""
         if not self._rate:
             return
         now = self._clock()
-        left, since = self._buckets.get(who, (self._burst, now))
+        left, since = self._buckets.get(caller, (self._burst, now))
         left = min(self._burst, left + (now - since) * self._rate)
         if left < 1.0:
-            self._buckets[who] = (left, now)
+            self._buckets[caller] = (left, now)
             wait_s = math.ceil((1.0 - left) / self._rate)
             raise TooFast(
                 f"this caller sends more than {self._rate:g} requests a second "
                 f"(api.requests_per_second); try again in {wait_s} s",
                 retry_after_s=wait_s,
             )
-        if who not in self._buckets and len(self._buckets) >= MOST_BUCKETS:
+        if caller not in self._buckets and len(self._buckets) >= MOST_BUCKETS:
             self._drop_full(now)
-        self._buckets[who] = (left - 1.0, now)
+        self._buckets[caller] = (left - 1.0, now)
 
     def _drop_full(self, now: float) -> None:
         """Drop full buckets: their callers have not called for long."""
         self._buckets = {
-            who: (left, since)
-            for who, (left, since) in self._buckets.items()
+            caller: (left, since)
+            for caller, (left, since) in self._buckets.items()
             if left + (now - since) * self._rate < self._burst
         }
 
@@ -59,10 +59,10 @@ class RateLimit:
 class ConcurrencyLimit:
     """How many streams of one kind each user may have open."""
 
-    def __init__(self, most: int, what: str) -> None:
-        """`what` names the kind of stream, in the plural."""
+    def __init__(self, most: int, kind: str) -> None:
+        """`kind` names the kind of stream, in the plural."""
         self._most = most
-        self._what = what
+        self._kind = kind
         self._open: dict[str, int] = {}
 
     @contextmanager
@@ -70,7 +70,7 @@ class ConcurrencyLimit:
         """Count one stream while the block runs; raise `TooMany` at the limit."""
         if self._open.get(user, 0) >= self._most:
             raise TooMany(
-                f"this user already has {self._most} {self._what} open, which is the limit; "
+                f"this user already has {self._most} {self._kind} open, which is the limit; "
                 "close one of them"
             )
         self._open[user] = self._open.get(user, 0) + 1

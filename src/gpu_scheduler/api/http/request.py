@@ -257,8 +257,8 @@ class Request:
         """Reject other content types, among them those that a foreign web page can send."""
         if self.media not in known:
             names = " or ".join(name.decode() for name in known)
-            found = self.media.decode("latin-1") or "missing"
-            raise UnsupportedMedia(f"the Content-Type is {found}; send {names}")
+            given = self.media.decode("latin-1") or "missing"
+            raise UnsupportedMedia(f"the Content-Type is {given}; send {names}")
 
 
 def decode(decoder: msgspec.json.Decoder[Body], data: bytes, *, checks_keys: bool = True) -> Body:

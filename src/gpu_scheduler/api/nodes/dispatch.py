@@ -122,11 +122,11 @@ class OrderDispatcher:
         """Return a captured environment; the last one is cached, as jobs often share one."""
         if not name:
             return None
-        last, found = self._last_environment
-        if last != name or found is None:
-            found = self._loop.store.environment(name)
-            self._last_environment = (name, found)
-        return found
+        last_name, environment = self._last_environment
+        if last_name != name or environment is None:
+            environment = self._loop.store.environment(name)
+            self._last_environment = (name, environment)
+        return environment
 
     def send_stop(self, order: StopOrder) -> None:
         """Order the nodes of an attempt to stop it."""

@@ -145,8 +145,8 @@ class GangCoordinator:
                 self._on_ended(allocation, placement.member, end)
 
     def _node_of(self, allocation: Allocation, member: int) -> str:
-        found = (p.node_id for p in allocation.placements if p.member == member)
-        return next(found, "")
+        nodes = (p.node_id for p in allocation.placements if p.member == member)
+        return next(nodes, "")
 
     def _commit_member(self, allocation: Allocation, member: int) -> None:
         for placement in allocation.placements:
@@ -154,8 +154,8 @@ class GangCoordinator:
                 self._sessions.send(placement.node_id, commit_order(allocation, placement))
 
     def _stop_reason(self, allocation: Allocation) -> str:
-        found = self._loop.core.state.running(allocation.id)
-        return "" if found is None else found[2].stop_why
+        running = self._loop.core.state.running(allocation.id)
+        return "" if running is None else running[2].stop_why
 
     def _hosts(self, allocation: Allocation) -> tuple[str, ...]:
         return tuple(self._sessions.address(placement.node_id) for placement in allocation.by_rank)

@@ -338,8 +338,8 @@ class Agents:
             if device.trust_ms:
                 session.send_trust(device.index, device.trust_ms, max(0, now_ms - device.trust_ms))
 
-    def _note_repair(self, what: str, allocation_id: str) -> None:
-        log.warning("reconciled attempt", what=what, allocation=allocation_id)
+    def _note_repair(self, repair: str, allocation_id: str) -> None:
+        log.warning("reconciled attempt", what=repair, allocation=allocation_id)
 
     def _handle(self, session: Session, message: pb.AgentMessage) -> None:
         session.last_message_s = asyncio.get_running_loop().time()

@@ -179,14 +179,14 @@ def pool_uses(state: ControlState) -> list[PoolUse]:
     waits = dict.fromkeys(Pool, 0)
     for (_, _, pool), group in list(cluster.queue.groups.items()):
         waits[pool] += group.size
-    found = []
+    uses = []
     guarantees = cluster.pool_guarantees()
     for pool in Pool:
         quota = cluster.pools.get(pool)
         held_milli = cluster.holdings.pools.get(pool, 0)
         guaranteed_milli = guarantees.get(pool)
         borrowed = 0 if guaranteed_milli is None else max(0, held_milli - guaranteed_milli)
-        found.append(
+        uses.append(
             PoolUse(
                 pool=pool.value,
                 percent=None if quota is None else quota.percent,
@@ -198,7 +198,7 @@ def pool_uses(state: ControlState) -> list[PoolUse]:
                 waiting_jobs=waits[pool],
             )
         )
-    return found
+    return uses
 
 
 _QUOTA = msgspec.json.Decoder(QuotaRequest)
@@ -218,19 +218,19 @@ class DeviceAllocation:
 
 def device_allocations(context: Context) -> dict[tuple[str, int], DeviceAllocation]:
     """Return what is allocated, by node and device index."""
-    found: dict[tuple[str, int], DeviceAllocation] = {}
+    allocations: dict[tuple[str, int], DeviceAllocation] = {}
     for allocation_id, entry in context.service.core.state.cluster.running.items():
         running = entry.running
         name = allocation_id.rpartition(".")[0]
         for placement in running.allocation.placements:
             for share in placement.devices:
-                use = found.setdefault((placement.node_id, share.index), DeviceAllocation())
+                use = allocations.setdefault((placement.node_id, share.index), DeviceAllocation())
                 use.share_milli += share.share_milli
                 use.memory_mb += share.memory_mb
                 use.jobs.append(name)
                 if running.job.user not in use.users:
                     use.users.append(running.job.user)
-    return found
+    return allocations
 
 
 def node_resources(context: Context) -> list[NodeResources]:
@@ -295,13 +295,12 @@ async def cluster_status(context: Context, request: Request) -> Response:
 
 def _by_priority(context: Context) -> dict[str, int]:
     """Count the waiting jobs by priority."""
-    found = {"high": 0, "normal": 0, "low": 0}
+    counts = {"high": 0, "normal": 0, "low": 0}
     for record in context.service.core.state.jobs.values():
         if record.queued or record.waiting_on:
-            priority = record.job.priority
-            urgent = "high" if priority > NORMAL_PRIORITY else "low"
-            found["normal" if priority == NORMAL_PRIORITY else urgent] += 1
-    return found
+            above = record.job.priority - NORMAL_PRIORITY
+            counts["high" if above > 0 else "low" if above else "normal"] += 1
+    return counts
 
 
 # GPUs
@@ -328,8 +327,10 @@ def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
 
     for resources in node_resources(context):
         node_id = resources.node.id
-        found = context.service.telemetry.get(node_id)
-        readings = {} if found is None else {reading.index: reading for reading in found.readings}
+        telemetry = context.service.telemetry.get(node_id)
+        readings = (
+            {} if telemetry is None else {reading.index: reading for reading in telemetry.readings}
+        )
         for device in resources.node.devices:
             use = allocations.get((node_id, device.index), DeviceAllocation())
             form = GpuForm(
@@ -421,15 +422,13 @@ async def _set_paused(context: Context, request: Request, *, paused: bool) -> Re
     index = int(text)
     message = PauseDevice(node_id, index) if paused else ResumeDevice(node_id, index)
     await context.service.apply(message, request.caller)
-    told = f"GPU {index} of {node_id} is {done}"
+    result = f"GPU {index} of {node_id} is {done}"
+    resources = context.service.core.state.cluster.index.by_id.get(node_id)
     if paused:
-        told += "; its running jobs continue"
-    elif (
-        context.service.core.state.cluster.index.resources(node_id).node.state
-        is not NodeState.ONLINE
-    ):
-        told += "; its node is not connected and gets the order when it reconnects"
-    return json_response(GpuChanged(node=node_id, index=index, paused=paused, message=told))
+        result += "; its running jobs continue"
+    elif resources is not None and resources.node.state is not NodeState.ONLINE:
+        result += "; its node is not connected and gets the order when it reconnects"
+    return json_response(GpuChanged(node=node_id, index=index, paused=paused, message=result))
 
 
 def _only_node(context: Context) -> str:
@@ -444,13 +443,13 @@ def _only_node(context: Context) -> str:
 
 def device_problems(context: Context) -> dict[str, str]:
     """Return why GPUs accept no work, by node and index; at most the first few."""
-    found = (
-        (f"{resources.node.id}:{device.index}", trouble)
+    problems = (
+        (f"{resources.node.id}:{device.index}", problem)
         for resources in node_resources(context)
         for device in resources.node.devices
-        if (trouble := device_problem(device))
+        if (problem := device_problem(device))
     )
-    return dict(islice(found, MOST_PROBLEMS))
+    return dict(islice(problems, MOST_PROBLEMS))
 
 
 # The quota of online and batch work
@@ -474,20 +473,18 @@ async def get_quota(context: Context, request: Request) -> Response:
 async def put_quota(context: Context, request: Request) -> Response:
     """Divide the GPUs between online and batch work (for admins)."""
     expect_admin(request.caller, "change the quota")
-    asked = await request.read_json(_QUOTA, context.settings.bounds.body_bytes)
+    body = await request.read_json(_QUOTA, context.settings.bounds.body_bytes)
     batch = (
-        WHOLE - asked.online_percent
-        if asked.batch_percent is msgspec.UNSET
-        else asked.batch_percent
+        WHOLE - body.online_percent if body.batch_percent is msgspec.UNSET else body.batch_percent
     )
-    is_undivided = asked.online_percent == batch == WHOLE
-    if asked.online_percent + batch > WHOLE and not is_undivided:
+    is_undivided = body.online_percent == batch == WHOLE
+    if body.online_percent + batch > WHOLE and not is_undivided:
         raise InvalidRequest(
-            f"online_percent {asked.online_percent} and batch_percent {batch} are more than 100; "
+            f"online_percent {body.online_percent} and batch_percent {batch} are more than 100; "
             "with 100 for both, nothing is divided"
         )
-    elastic = _quota(context).elastic if asked.elastic is msgspec.UNSET else asked.elastic
-    parts = ((Pool.ONLINE, asked.online_percent), (Pool.BATCH, batch))
+    elastic = _quota(context).elastic if body.elastic is msgspec.UNSET else body.elastic
+    parts = ((Pool.ONLINE, body.online_percent), (Pool.BATCH, batch))
     quotas = tuple(PoolQuota(pool=pool, percent=part, elastic=elastic) for pool, part in parts)
     await context.service.apply(SetPools(quotas), request.caller)
     return json_response(_quota(context))

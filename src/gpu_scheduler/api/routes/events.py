@@ -125,20 +125,20 @@ async def list_events(context: Context, request: Request) -> Response:
     limit = query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page)
     last = query.number("after", 0)
     sees = EventFilter(context, request.caller)
-    found: list[EventForm] = []
+    events: list[EventForm] = []
     scanned = 0
-    while len(found) < limit and scanned < MOST_SCANNED:
+    while len(events) < limit and scanned < MOST_SCANNED:
         page = await asyncio.to_thread(context.service.store.events, last, SCANNED_AT_ONCE)
         for sequence, event in page:
             last = sequence
             if sees(event):
-                found.append(form(sequence, event))
-                if len(found) == limit:
+                events.append(form(sequence, event))
+                if len(events) == limit:
                     break
         scanned += len(page)
         if len(page) < SCANNED_AT_ONCE:
             break
-    return json_response(EventPage(found, last))
+    return json_response(EventPage(events, last))
 
 
 class EventSockets:

@@ -8,8 +8,6 @@ from msgspec import Struct
 
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.expected_times import (
-    UNKNOWN,
-    ExpectedTime,
     describe_reason,
     expected_queued_end,
     expected_running_end,
@@ -22,7 +20,7 @@ from gpu_scheduler.api.routes.cluster import device_problems
 from gpu_scheduler.api.routes.job_views import task_state
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import ENDED, HOLDING, JobState
-from gpu_scheduler.model.reasons import Reason, ReasonCode
+from gpu_scheduler.model.reasons import ReasonCode
 from gpu_scheduler.model.utc import format_utc
 from gpu_scheduler.store.rows import JobRow, TaskRow
 from gpu_scheduler.wire.times import write_time
@@ -83,7 +81,10 @@ async def explain_job(context: Context, request: Request) -> Response:
         start = expected_start(explainer, job.id)
         form.expected_start, form.basis = write_time(start.at_ms), start.basis
         form.start_unknown = start.why_not
-        _set_end(form, _queued_end(context, row, start))
+        entry = context.service.core.state.cluster.queue.entries.get(job.number)
+        if entry is not None:
+            end = expected_queued_end(explainer, entry, start)
+            form.expected_end, form.end_unknown = write_time(end.at_ms), end.why_not
     elif state in HOLDING:
         start_ms = row.start_ms
         code, text = describe_reason(None if job.array else explainer.reason(job.id))
@@ -91,14 +92,21 @@ async def explain_job(context: Context, request: Request) -> Response:
         if job.array is not None:
             start_ms, form.reason = _task_progress(context, row, task)
         form.reason = form.reason or f"{state.value} since {format_utc(start_ms or 0)}"
-        _note_lost_node(form, explainer.lost_node(job.id, task))
+        lost = explainer.lost_node(job.id, task)
+        if lost is not None:  # matters more than since when it runs
+            (form.code, form.reason), form.details = describe_reason(lost), dict(lost.data)
         form.expected_start = write_time(start_ms)
-        entry = context.service.core.state.cluster.running.get(f"{job.id}.{row.attempt}")
-        if entry is not None:
-            _set_end(form, expected_running_end(context.service, entry.running))
-            form.reason += _warning(context, entry.running.allocation.id)
+        running = context.service.core.state.cluster.running.get(f"{job.id}.{row.attempt}")
+        if running is not None:
+            end = expected_running_end(context.service, running.running)
+            form.expected_end, form.end_unknown = write_time(end.at_ms), end.why_not
+            gauge = context.service.core.state.gpu_meter.attempts.get(running.running.allocation.id)
+            if gauge is not None and gauge.active_warning:
+                form.reason += f"; warned: {gauge.active_warning}"
+    elif job.array is not None:
+        form.reason = row.reason or _describe_task_ends(context, row, task)
     else:
-        form.reason = row.reason or _describe_end(context, row, task)
+        form.reason = row.reason or _exit_text(row)
     if not request.caller.may_see(job.user, job.tenant):
         form.reason, form.code, form.details = state.value, state.value, {}
         form.start_unknown = form.end_unknown = ""
@@ -112,13 +120,6 @@ def _note_stale(context: Context, row: JobRow) -> None:
     is_placed = is_placed or f"{row.job.id}.{row.attempt}" in state.cluster.running
     if row.state not in ENDED and not (is_placed and row.job.id in state.jobs):
         note_stale(row.job.id)
-
-
-def _note_lost_node(form: Explanation, reason: Reason | None) -> None:
-    """Show that the job's node is lost, which matters more than since when it runs."""
-    if reason is not None:
-        form.code, form.reason = describe_reason(reason)
-        form.details = dict(reason.data)
 
 
 def _task_progress(context: Context, row: JobRow, task: int | None) -> tuple[int | None, str]:
@@ -138,35 +139,11 @@ def _task_progress(context: Context, row: JobRow, task: int | None) -> tuple[int
     return min(starts), text
 
 
-def _warning(context: Context, allocation_id: str) -> str:
-    """Return the current warning of a job that may be stopped."""
-    gauge = context.service.core.state.gpu_meter.attempts.get(allocation_id)
-    text = "" if gauge is None else gauge.active_warning
-    return f"; warned: {text}" if text else ""
-
-
-def _queued_end(context: Context, row: JobRow, start: ExpectedTime) -> ExpectedTime:
-    entry = context.service.core.state.cluster.queue.entries.get(row.job.number)
-    if entry is None:
-        return UNKNOWN
-    return expected_queued_end(context.explainer, entry, start)
-
-
-def _set_end(form: Explanation, end: ExpectedTime) -> None:
-    form.expected_end, form.end_unknown = write_time(end.at_ms), end.why_not
-
-
-def _describe_end(context: Context, row: JobRow, task: int | None) -> str:
-    if row.job.array is not None:
-        return _describe_task_ends(context, row, task)
-    return _exit_text(row)
-
-
 def _describe_task_ends(context: Context, row: JobRow, task: int | None) -> str:
     """Describe the end of one task; of an array, count the ends and name the first failure."""
     if task is not None:
-        found = context.service.store.tasks(row.job.id, only=IntervalSet.of([task]))
-        return _exit_text(found[0]) if found else task_state(row, task).value
+        rows = context.service.store.tasks(row.job.id, only=IntervalSet.of([task]))
+        return _exit_text(rows[0]) if rows else task_state(row, task).value
     text = ", ".join(f"{len(numbers):,} {state.value}" for state, numbers in row.tasks if numbers)
     failed = dict(row.tasks).get(JobState.FAILED)
     if not failed:

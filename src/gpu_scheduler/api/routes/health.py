@@ -101,8 +101,8 @@ async def health(context: Context, request: Request) -> Response:
     if context.settings.leadership is not None:
         checks["leadership"] = "ok"
     for finding in found:
-        told = checks[finding.check]
-        checks[finding.check] = finding.detail if told == "ok" else f"{told}; {finding.detail}"
+        text = checks[finding.check]
+        checks[finding.check] = finding.detail if text == "ok" else f"{text}; {finding.detail}"
     if context.settings.warnings:
         checks["settings"] = "; ".join(context.settings.warnings)
     form = Health(
@@ -253,12 +253,12 @@ def _closed_by_hooks(nodes: list[NodeResources]) -> Iterator[HealthFinding]:
 
 
 def _gpus(context: Context, nodes: list[NodeResources]) -> Iterator[HealthFinding]:
-    for node_id, found in sorted(context.service.telemetry.items()):
-        if found.problem:
+    for node_id, readings in sorted(context.service.telemetry.items()):
+        if readings.problem:
             yield HealthFinding(
                 "gpus",
                 DEGRADED,
-                found.problem if len(nodes) == 1 else f"{node_id}: {found.problem}",
+                readings.problem if len(nodes) == 1 else f"{node_id}: {readings.problem}",
                 "run nvidia-smi there; if that hangs or fails, the driver needs a restart. Until "
                 "then the last known state of the GPUs is used",
             )
@@ -268,8 +268,8 @@ def _gpus(context: Context, nodes: list[NodeResources]) -> Iterator[HealthFindin
         for device in resources.node.devices
         if _needs_attention(device)
     ]
-    for device, told in failed[:MOST_LISTED]:
-        yield HealthFinding("gpus", DEGRADED, told, _remedy_of(device))
+    for device, detail in failed[:MOST_LISTED]:
+        yield HealthFinding("gpus", DEGRADED, detail, _remedy_of(device))
     if len(failed) > MOST_LISTED:
         more = f"{len(failed) - MOST_LISTED} further GPUs have problems"
         yield HealthFinding("gpus", DEGRADED, more, "'tgpu gpus' shows all of them")

@@ -336,8 +336,8 @@ class JobViews:
         if not row.attempt and not row.tasks:
             return None
         if row.job.array is not None and task is None:
-            found = self._store.job_measures([job_id]).get(job_id)
-            return None if found is None else measure_form(found)
+            total_measure = self._store.job_measures([job_id]).get(job_id)
+            return None if total_measure is None else measure_form(total_measure)
         attempts = {one.allocation_id: one for one in self._store.attempt_measures(job_id, task)}
         start = f"{job_id}." if task is None else f"{job_id}_{task}."
         name = f"{start}{self._attempt(row, task)}"
@@ -509,12 +509,14 @@ class JobViews:
                 held = held.union(numbers)
         if not held:
             return []
-        found: list[Place] = []
+        places_of_tasks: list[Place] = []
         for task in self._store.tasks(row.job.id, only=held):
-            if len(found) >= MOST_PLACES:
+            if len(places_of_tasks) >= MOST_PLACES:
                 break
-            found += self._running_places(f"{row.job.id}_{task.task}.{task.attempt}", task.task)
-        return found
+            places_of_tasks += self._running_places(
+                f"{row.job.id}_{task.task}.{task.attempt}", task.task
+            )
+        return places_of_tasks
 
     def _running_places(self, allocation_id: str, task: int | None) -> list[Place]:
         entry = self._service.core.state.cluster.running.get(allocation_id)

@@ -199,14 +199,16 @@ router = Router("jobs")
 @router.operation("GET", "/jobs", response=JobPage, query=_LIST_QUERY, errors=(404,))
 async def list_jobs(context: Context, request: Request) -> Response:
     """List jobs, newest first; of other users only unfinished ones, without details."""
-    asked = _job_query(context, request, context.parse_query(request, *_FILTERS, *_TIMES, "sweep"))
+    job_query = _job_query(
+        context, request, context.parse_query(request, *_FILTERS, *_TIMES, "sweep")
+    )
     store = context.service.store
-    rows = store.find_jobs(asked)
+    rows = store.find_jobs(job_query)
     views = JobViews(context.service, request.caller, context.settings.attach)
-    more = len(rows) == asked.limit and len(rows) > 0
+    more = len(rows) == job_query.limit and len(rows) > 0
     page = JobPage(
         jobs=[views.job(row) for row in rows],
-        total=store.count_jobs(asked),
+        total=store.count_jobs(job_query),
         next_cursor=str(rows[-1].job.number) if more else None,
     )
     return json_response(page)
@@ -237,9 +239,9 @@ async def list_attempts(context: Context, request: Request) -> Response:
     store = context.service.store
     measured = {m.allocation_id: m for m in store.attempt_measures(row.job.id, task)}
     ended = store.attempts(row.job.id, task)
-    found = [attempt_form(attempt, measured.get(attempt.allocation_id)) for attempt in ended]
-    found += _running_attempts(context, row, task)
-    return json_response(AttemptList(found))
+    attempts = [attempt_form(attempt, measured.get(attempt.allocation_id)) for attempt in ended]
+    attempts += _running_attempts(context, row, task)
+    return json_response(AttemptList(attempts))
 
 
 def _running_attempts(context: Context, row: JobRow, task: int | None) -> list[AttemptForm]:
@@ -253,7 +255,7 @@ def _running_attempts(context: Context, row: JobRow, task: int | None) -> list[A
         tasks = context.service.store.tasks(job_id, only=only)
         numbers = [(t.task, t.attempt, t.state) for t in tasks]
     running = context.service.core.state.cluster.running
-    found = []
+    attempts = []
     for number, attempt, state in numbers:
         suffix = "" if number is None else f"_{number}"
         entry = running.get(f"{job_id}{suffix}.{attempt}")
@@ -263,7 +265,7 @@ def _running_attempts(context: Context, row: JobRow, task: int | None) -> list[A
             note_stale(f"{job_id}{suffix}.{attempt}")
             continue
         allocation = entry.running.allocation
-        found.append(
+        attempts.append(
             AttemptForm(
                 id=allocation.id,
                 job_id=job_id,
@@ -278,7 +280,7 @@ def _running_attempts(context: Context, row: JobRow, task: int | None) -> list[A
                 allocation=places(allocation.placements, number),
             )
         )
-    return found
+    return attempts
 
 
 @router.operation(
@@ -414,7 +416,7 @@ async def list_tasks(context: Context, request: Request) -> Response:
             raise InvalidRequest(
                 f"status '{wanted[:80]}' is not known; use pending, running, success or failed"
             )
-    asked = JobQuery(
+    job_query = JobQuery(
         states=states,
         visibility=job_visibility(request.caller, others=False),
         descending=True,
@@ -422,8 +424,8 @@ async def list_tasks(context: Context, request: Request) -> Response:
         offset=query.number("offset", 0),
     )
     store = context.service.store
-    rows = store.find_jobs(asked)
-    return json_response(TaskPage([_task_form(row) for row in rows], store.count_jobs(asked)))
+    rows = store.find_jobs(job_query)
+    return json_response(TaskPage([_task_form(row) for row in rows], store.count_jobs(job_query)))
 
 
 @router.operation("GET", "/tasks/{job_id}", tag="tasks", response=TaskForm, errors=(403, 404))
@@ -498,8 +500,8 @@ _PRIORITY = msgspec.json.Decoder(PriorityRequest)
 async def update_job(context: Context, request: Request) -> Response:
     """Change a job while it waits."""
     row = _whole(context, request)
-    asked = await request.read_json(_PATCH, context.settings.bounds.body_bytes)
-    changes = dict(read_patch(asked, row.job))
+    patch = await request.read_json(_PATCH, context.settings.bounds.body_bytes)
+    changes = dict(read_patch(patch, row.job))
     if row.state in ENDED:
         raise WrongState(
             f"{display_name(row.job.id)} is {row.state}; only a pending job can be changed"
@@ -564,18 +566,18 @@ def _retried(row: JobRow, tasks: IntervalSet | None) -> Retried:
     """
     left = 0
     if row.job.array is None:
-        told = "the job is queued again"
+        text = "the job is queued again"
     else:
         left = len(dict(row.tasks).get(JobState.CANCELLED, ()))
-        told = "array tasks are queued again"
+        text = "array tasks are queued again"
         if tasks is not None:
-            told = f"array tasks that are queued again: {len(tasks)}"
+            text = f"array tasks that are queued again: {len(tasks)}"
         if left:
-            told += f"; cancelled tasks that are not: {left}"
+            text += f"; cancelled tasks that are not: {left}"
     return Retried(
         job_id=row.job.id,
         status=JobState.PENDING,
-        message=told,
+        message=text,
         tasks=None if tasks is None else str(tasks),
         left=left,
     )
@@ -592,8 +594,8 @@ def _retried(row: JobRow, tasks: IntervalSet | None) -> Retried:
 async def reprioritise_job(context: Context, request: Request) -> Response:
     """Change the priority of a waiting job."""
     row = _whole(context, request)
-    asked = await request.read_json(_PRIORITY, context.settings.bounds.body_bytes)
-    priority = parse_priority(asked.priority)
+    body = await request.read_json(_PRIORITY, context.settings.bounds.body_bytes)
+    priority = parse_priority(body.priority)
     _expect_not_ended(row, "reprioritised")
     message = Reprioritise(row.job.id, priority)
     return await _changed(context, request, message, row.state.value, f"priority is now {priority}")
@@ -675,8 +677,8 @@ def _expect_not_ended(row: JobRow, done: str) -> None:
 
 
 async def _changed(
-    context: Context, request: Request, message: Command, status: str, told: str
+    context: Context, request: Request, message: Command, status: str, text: str
 ) -> Response:
     await context.service.apply(message, request.caller)
     row, _ = context.find_job(request)
-    return json_response(Changed(job_id=row.job.id, status=status, message=told))
+    return json_response(Changed(job_id=row.job.id, status=status, message=text))

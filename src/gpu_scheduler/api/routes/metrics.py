@@ -140,12 +140,12 @@ class SchedulerCollector(Collector):
             ("commit_failures", "Commits that failed.", tallies.failed_commits),
         ):
             yield _counter(name, text, value=value)
-        for name, text, found in (
+        for name, text, histogram in (
             ("scheduling_latency", "Seconds a decision took.", tallies.cycle_seconds),
             ("commit_latency", "Seconds a commit took.", tallies.commit_seconds),
             ("wait_time", "Seconds jobs waited before they ran.", tallies.wait_seconds),
         ):
-            yield _histogram(name, text, found)
+            yield _histogram(name, text, histogram)
 
     def _nodes(self) -> Iterator[Metric]:
         nodes = node_resources(self._context)
@@ -184,8 +184,8 @@ class SchedulerCollector(Collector):
                 size.add_metric(place, device.memory_mb * MB)
                 for name, holds in _conditions(device).items():
                     state.add_metric([*place, name], holds)
-            found = self._context.service.telemetry.get(node.id)
-            for reading in () if found is None else found.readings:
+            telemetry = self._context.service.telemetry.get(node.id)
+            for reading in () if telemetry is None else telemetry.readings:
                 place = [node.id, str(reading.index)]
                 busy.add_metric(place, reading.utilisation_percent / 100)
                 memory.add_metric(place, reading.memory_used_mb * MB)
@@ -283,10 +283,10 @@ def _gauge(name: str, text: str, *labels: str, value: float | None = None) -> Ga
     return GaugeMetricFamily(PREFIX + name, text, labels=labels or None, value=value)
 
 
-def _histogram(name: str, text: str, found: Histogram) -> HistogramMetricFamily:
+def _histogram(name: str, text: str, histogram: Histogram) -> HistogramMetricFamily:
     buckets: list[tuple[str, float]] = []
     seen = 0
-    for bound, number in zip((*found.bounds, float("inf")), found.counts, strict=True):
+    for bound, number in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
         seen += number
         buckets.append(("+Inf" if bound == float("inf") else str(bound), seen))
-    return HistogramMetricFamily(PREFIX + name, text, buckets=buckets, sum_value=found.total)
+    return HistogramMetricFamily(PREFIX + name, text, buckets=buckets, sum_value=histogram.total)

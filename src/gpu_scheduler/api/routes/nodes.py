@@ -362,7 +362,7 @@ def _detail(context: Context, request: Request) -> Response:
 def _fields(context: Context, resources: NodeResources) -> dict[str, Any]:
     """Return the fields that NodeForm and NodeDetail share."""
     node = resources.node
-    found = context.service.telemetry.get(node.id)
+    readings = context.service.telemetry.get(node.id)
     running = len(context.service.core.state.cluster.by_node.get(node.ordinal, ()))
     return {
         "id": node.id,
@@ -377,7 +377,7 @@ def _fields(context: Context, resources: NodeResources) -> dict[str, Any]:
         "labels": dict(node.labels),
         "rack": node.rack,
         "running": running,
-        "problem": "" if found is None else found.problem,
+        "problem": "" if readings is None else readings.problem,
         "closed": _closed(node),
         "address": node.address,
         "version": node.version,
@@ -481,9 +481,9 @@ async def list_node_keys(context: Context, request: Request) -> Response:
     context.parse_query(request)
     keys = context.service.core.state.node_keys
     now_ms = context.service.now_ms()
-    found = [_key_form(key, now_ms) for _, key in sorted(keys.nodes.items())]
+    forms = [_key_form(key, now_ms) for _, key in sorted(keys.nodes.items())]
     authority = "" if keys.authority is None else keys.authority.certificate
-    return json_response(NodeKeyList(found, _pin(context), authority))
+    return json_response(NodeKeyList(forms, _pin(context), authority))
 
 
 @router.operation(
@@ -498,9 +498,9 @@ async def revoke_node(context: Context, request: Request) -> Response:
     return json_response(Removed(id=node_id, message="Key of the node revoked", status="revoked"))
 
 
-def _name(text: str, what: str) -> str:
+def _name(text: str, kind: str) -> str:
     if len(text) > LONGEST_NAME or not text.isprintable():
-        raise UnknownThing(f"that is the name of no {what}")
+        raise UnknownThing(f"that is the name of no {kind}")
     return text
 
 

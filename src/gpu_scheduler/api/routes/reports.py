@@ -202,10 +202,10 @@ class Devices:
 
 
 def report_form(
-    found: Report, span: Span, zone: str, now_ms: int, prices: PriceList, devices: Devices
+    report: Report, span: Span, zone: str, now_ms: int, prices: PriceList, devices: Devices
 ) -> ReportForm:
     """Render the whole report."""
-    costs = _costs(found.bill(prices))
+    costs = _costs(report.bill(prices))
     until_ms = min(max(now_ms, span.from_ms), span.before_ms)
     return ReportForm(
         period=span.name,
@@ -214,36 +214,36 @@ def report_form(
         time_zone=zone,
         until=write_time(until_ms) or "",
         currency=prices.first.currency,
-        total=_sums(found.total, sum(costs.values())),
-        waits=_spread(found.all_waits_ms()),
-        run_times=_spread(found.all_run_times_ms()),
-        tenants=[_tenant(found, tenant, costs) for tenant in sorted(found.tenants)],
+        total=_sums(report.total, sum(costs.values())),
+        waits=_spread(report.all_waits_ms()),
+        run_times=_spread(report.all_run_times_ms()),
+        tenants=[_tenant(report, tenant, costs) for tenant in sorted(report.tenants)],
         users=[
             AccountForm(
                 tenant_id=account[0],
                 user=account[1],
-                sums=_sums(found.users[account], costs.get(account, 0)),
-                waits=_spread(found.waits_ms.get(account, ())),
-                run_times=_spread(found.run_times_ms.get(account, ())),
+                sums=_sums(report.users[account], costs.get(account, 0)),
+                waits=_spread(report.waits_ms.get(account, ())),
+                run_times=_spread(report.run_times_ms.get(account, ())),
             )
-            for account in sorted(found.users)
+            for account in sorted(report.users)
         ],
         gpus=[
-            _device(place, found, devices, until_ms - span.from_ms)
-            for place in sorted({*devices.models, *found.devices})
+            _device(place, report, devices, until_ms - span.from_ms)
+            for place in sorted({*devices.models, *report.devices})
         ],
         slices=[
             _slice(start_ms, sums)
-            for start_ms, sums in zip(found.edges, found.slices, strict=False)
+            for start_ms, sums in zip(report.edges, report.slices, strict=False)
             if start_ms < until_ms
         ],
-        low_utilisation=[_idler(run) for run in found.idlers],
+        low_utilisation=[_idler(run) for run in report.idlers],
     )
 
 
-def invoice_form(found: Report, span: Span, now_ms: int, prices: PriceList) -> Invoice:
+def invoice_form(report: Report, span: Span, now_ms: int, prices: PriceList) -> Invoice:
     """Render the invoice. It is final once the period is over."""
-    bill = found.bill(prices)
+    bill = report.bill(prices)
     rows = list(bill.csv_rows())[1:]
     return Invoice(
         period=span.name,
@@ -266,7 +266,7 @@ def _costs(bill: Bill) -> dict[tuple[str, str], int]:
     return costs
 
 
-def _tenant(found: Report, tenant: str, costs: dict[tuple[str, str], int]) -> AccountForm:
+def _tenant(report: Report, tenant: str, costs: dict[tuple[str, str], int]) -> AccountForm:
     def of_tenant(lists: dict[tuple[str, str], list[int]]) -> list[int]:
         mine = (values for account, values in lists.items() if account[0] == tenant)
         return [value for values in mine for value in values]
@@ -275,9 +275,9 @@ def _tenant(found: Report, tenant: str, costs: dict[tuple[str, str], int]) -> Ac
     return AccountForm(
         tenant_id=tenant,
         user=None,
-        sums=_sums(found.tenants[tenant], cost),
-        waits=_spread(of_tenant(found.waits_ms)),
-        run_times=_spread(of_tenant(found.run_times_ms)),
+        sums=_sums(report.tenants[tenant], cost),
+        waits=_spread(of_tenant(report.waits_ms)),
+        run_times=_spread(of_tenant(report.run_times_ms)),
     )
 
 
@@ -324,12 +324,12 @@ def _slice(start_ms: int, sums: UsageSums) -> SliceForm:
     )
 
 
-def _device(place: tuple[str, int], found: Report, devices: Devices, span_ms: int) -> DeviceForm:
+def _device(place: tuple[str, int], report: Report, devices: Devices, span_ms: int) -> DeviceForm:
     hours: Sequence[DeviceHour] = devices.hours.get(place, ())
     measured_ms = sum(hour.gpu_ms for hour in hours)
     busy = sum(hour.busy_percent_ms for hour in hours)
     has_power = any(hour.power_ms for hour in hours)
-    held = found.devices.get(place, 0)
+    held = report.devices.get(place, 0)
     return DeviceForm(
         node=place[0],
         index=place[1],
@@ -564,11 +564,11 @@ def _jobs(store: Store, job_ids: Iterable[str]) -> dict[str, JobRow]:
         if job_id.startswith(_JOB) and job_id.removeprefix(_JOB).isdecimal()
     )
     query = JobQuery(numbers=numbers, archived=True, limit=2 * PAGE)
-    found = {row.job.id: row for row in store.find_jobs(query)} if numbers else {}
+    rows = {row.job.id: row for row in store.find_jobs(query)} if numbers else {}
     for job_id in job_ids:
-        if job_id not in found and (row := store.job(job_id)) is not None:
-            found[job_id] = row
-    return found
+        if job_id not in rows and (row := store.job(job_id)) is not None:
+            rows[job_id] = row
+    return rows
 
 
 def _tasks(store: Store, rows: list[AttemptRow]) -> dict[tuple[str, int], TaskRow]:
@@ -713,13 +713,13 @@ async def get_estimates(context: Context, request: Request) -> Response:
     since_ms = max(0, context.service.now_ms() - days * DAY_MS)
     store = context.service.store
     rows = await asyncio.to_thread(store.estimates, started_since_ms=since_ms)
-    found = forecast_accuracy(
+    accuracy = forecast_accuracy(
         (row.basis, row.made_ms, row.promised_ms, row.start_ms)
         for row in rows
         if row.start_ms is not None
     )
     waiting = len(context.service.core.state.estimates)
-    forms = [_accuracy_form(one) for one in found]
+    forms = [_accuracy_form(one) for one in accuracy]
     return json_response(EstimatesForm(write_time(since_ms), waiting, forms))
 
 

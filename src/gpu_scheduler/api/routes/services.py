@@ -190,7 +190,7 @@ async def get_endpoints(context: Context, request: Request) -> Response:
     context.parse_query(request)
     service = _named(context, request)
     state = context.service.core.state
-    found = [
+    endpoints = [
         Endpoint(
             host=host_of(node),
             port=replica.port,
@@ -201,7 +201,7 @@ async def get_endpoints(context: Context, request: Request) -> Response:
         for replica in sorted(service.live, key=lambda replica: replica.index)
         if (node := _node_of(state, replica)) is not None and is_reached(replica, node)
     ]
-    return json_response(EndpointList(service.name, found))
+    return json_response(EndpointList(service.name, endpoints))
 
 
 @router.operation(
@@ -287,13 +287,13 @@ def _named(context: Context, request: Request) -> Service:
     """Return the service in the path, by id or name."""
     wanted = request.params["service"]
     seen = _seen(context, request)
-    found = [s for s in seen if s.id == wanted] or [s for s in seen if s.name == wanted]
-    if not found:
+    matches = [s for s in seen if s.id == wanted] or [s for s in seen if s.name == wanted]
+    if not matches:
         raise UnknownThing(f"service '{wanted}' is not known; 'tgpu service list' shows yours")
-    if len(found) > 1:
-        ids = ", ".join(f"{s.id} (tenant {s.tenant})" for s in found)
+    if len(matches) > 1:
+        ids = ", ".join(f"{s.id} (tenant {s.tenant})" for s in matches)
         raise InvalidRequest(f"service '{wanted}' is ambiguous: {ids}; give the id")
-    return found[0]
+    return matches[0]
 
 
 def is_reached(replica: Replica, node: Node) -> bool:

@@ -307,11 +307,11 @@ async def list_limits(context: Context, request: Request) -> Response:
     state = context.service.core.state
     now_ms = context.service.now_ms()
     own = state.cluster.tenants.get(tenant)
-    found = [
+    limits = [
         *_limits(state, (tenant, user), user_quota(state, tenant), now_ms),
         *_limits(state, (tenant, None), Quota() if own is None else own.quota, now_ms),
     ]
-    return json_response(LimitList(found))
+    return json_response(LimitList(limits))
 
 
 def _limits(

@@ -53,16 +53,16 @@ class TerminalSockets:
         member = context.parse_query(request, "member").number("member", 0, most=100_000)
         row, task = context.find_job(request)
         _check_owner(caller, row.job)
-        node_id, asked = self._target(row, task, member)
-        if not asked.uid and caller.user != row.job.user:
+        node_id, opening = self._target(row, task, member)
+        if not opening.uid and caller.user != row.job.user:
             raise Forbidden(
                 f"the terminal of {display_name(row.job.id)} is root's; only root may attach to it"
             )
         if context.terminals is None:
             raise ClusterError("no agent is connected that could reach terminals; try again")
         with self._limit.hold(caller.user):
-            async with context.terminals.open(node_id, asked) as session:
-                self._audit(caller, asked)
+            async with context.terminals.open(node_id, opening) as session:
+                self._audit(caller, opening)
                 await receive()
                 await send({"type": "websocket.accept"})
                 await _relay(session, receive, send)
@@ -78,8 +78,10 @@ class TerminalSockets:
             raise WrongState(f"{name} is not running; its terminal exists only while it runs")
         for placement in allocation.placements:
             if placement.member == member:
-                asked = pb.TerminalOpen(allocation_id=allocation.id, member=member, uid=launch.uid)
-                return placement.node_id, asked
+                opening = pb.TerminalOpen(
+                    allocation_id=allocation.id, member=member, uid=launch.uid
+                )
+                return placement.node_id, opening
         raise UnknownThing(f"{name} has no member {member}")
 
     def _allocation(self, row: JobRow, task: int | None) -> Allocation | None:
@@ -88,18 +90,18 @@ class TerminalSockets:
             if task is None:
                 raise InvalidRequest(f"{display_name(name)} is an array; name a task, as in 12_4")
             name, attempt = f"{name}_{task}", 0
-            for found in service.store.tasks(row.job.id, only=IntervalSet.of([task])):
-                attempt = found.attempt
+            for task_row in service.store.tasks(row.job.id, only=IntervalSet.of([task])):
+                attempt = task_row.attempt
         running = service.core.state.cluster.running.get(f"{name}.{attempt}")
         return None if running is None else running.running.allocation
 
-    def _audit(self, caller: Caller, asked: pb.TerminalOpen) -> None:
+    def _audit(self, caller: Caller, opening: pb.TerminalOpen) -> None:
         """Write the access to the audit log: input in the terminal runs as the job's user."""
         service = self._context.service
-        who = (caller.user, caller.origin, caller.via)
-        target = asked.allocation_id
-        detail = f"member {asked.member}" if asked.member else ""
-        service.note(AuditRow(service.now_ms(), *who, ACTION, target, DONE, "", detail))
+        identity = (caller.user, caller.origin, caller.via)
+        target = opening.allocation_id
+        detail = f"member {opening.member}" if opening.member else ""
+        service.note(AuditRow(service.now_ms(), *identity, ACTION, target, DONE, "", detail))
 
 
 def _check_owner(caller: Caller, job: Job) -> None:
