@@ -14,6 +14,7 @@ from gpu_scheduler.api.interfaces import ApiSettings, LogSource, Service
 from gpu_scheduler.api.nodes.streams import TerminalStreams
 from gpu_scheduler.api.queue_order import SortedJobsCache
 from gpu_scheduler.control.access.permissions import not_a_member
+from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, SchedulerError, UnknownThing
 from gpu_scheduler.model.identity import DEFAULT_TENANT, Caller
 from gpu_scheduler.model.job import ENDED, display_name
@@ -62,6 +63,11 @@ class Context:
         self.readers = JobReaderCache()
         self.choosing_ids = asyncio.Lock()
         self.started = settings.started or time.monotonic()
+
+    @property
+    def state(self) -> ControlState:
+        """The state after the last accepted message."""
+        return self.service.core.state
 
     def resolve_tenant(self, named: str) -> str:
         """Return the id of a tenant that is given by its id or name."""

@@ -103,7 +103,7 @@ class _Forecast:
 
     version: int
     fresh_until: float
-    found: Foresight
+    foresight: Foresight
 
 
 class Explainer:
@@ -148,15 +148,15 @@ class Explainer:
         if reservation is not None:
             return self._reserved_start(reservation)
         cached = self._refresh(number)
-        found = _start_in(cached.found, number)
+        forecast = _start_in(cached.foresight, number)
         # An older forecast says nothing about jobs that were queued later.
         is_old = cached.version != self.service.tallies.messages
-        return NO_FORECAST if is_old and found.is_never else found
+        return NO_FORECAST if is_old and forecast.is_never else forecast
 
     def expected_start_ms(self, number: int) -> int | None:
         """Return the expected start of a queued job, if it depends on no unknown run time."""
-        found = self.start_forecast(number)
-        return None if found.guesses else found.start_ms
+        forecast = self.start_forecast(number)
+        return None if forecast.guesses else forecast.start_ms
 
     def expected_starts(self, numbers: list[int]) -> dict[int, int]:
         """Return expected starts for a screen of jobs in queue order; may be slightly older."""
@@ -164,10 +164,10 @@ class Explainer:
         queued = [number for number in numbers if number in cluster.queue.entries]
         unreserved = [number for number in queued if self._reservation(number) is None]
         began = self._clock()
-        found = self._forecast.found
+        foresight = self._forecast.foresight
         if unreserved and began >= self._screen_after:
             # The forecast for the last of them covers the others.
-            found = self._refresh(unreserved[-1]).found
+            foresight = self._refresh(unreserved[-1]).foresight
             ended = self._clock()
             self._screen_after = ended + SCREEN_FACTOR * (ended - began)
         now_ms = self.service.now_ms()
@@ -178,13 +178,13 @@ class Explainer:
                 reserved = self._reserved_start(reservation)
                 if reserved.start_ms is not None and not reserved.guesses:
                     starts[number] = reserved.start_ms
-            elif number in found.starts and not found.guesses.get(number):
-                starts[number] = max(found.starts[number], now_ms)
+            elif number in foresight.starts and not foresight.guesses.get(number):
+                starts[number] = max(foresight.starts[number], now_ms)
         return starts
 
     def forecast_end_ms(self) -> int:
         """Return how far the last forecast reached: jobs without a start in it start later."""
-        return max(self._forecast.found.starts.values(), default=0)
+        return max(self._forecast.foresight.starts.values(), default=0)
 
     def forecast_if_queued(self, waiting: Waiting) -> tuple[StartForecast, int | None]:
         """Return when a new job would start if it were queued now, and its position.
@@ -198,11 +198,11 @@ class Explainer:
             position = _position(cluster, entry)
             if self._clock() < self._trial_after:
                 return NO_FORECAST, position
-            found, began, ended = self._roll_out(number)
+            foresight, began, ended = self._roll_out(number)
             self._trial_after = ended + PAUSE_FACTOR * (ended - began)
         finally:
             cluster.dequeue(number)
-        return _start_in(found, number), position
+        return _start_in(foresight, number), position
 
     def is_guess(self, job: Job, ran_ms: int = 0) -> bool:
         """Whether the total run time of a job that has run for `ran_ms` is unknown."""
@@ -225,12 +225,12 @@ class Explainer:
         cached = self._forecast
         version = self.service.tallies.messages
         is_current = cached.version == version and (
-            number in cached.found.starts or cached.found.is_whole
+            number in cached.foresight.starts or cached.foresight.is_whole
         )
         if not is_current and self._clock() >= cached.fresh_until:
-            found, began, ended = self._roll_out(number)
+            foresight, began, ended = self._roll_out(number)
             pause = max(LEAST_PAUSE_S, PAUSE_FACTOR * (ended - began))
-            cached = self._forecast = _Forecast(version, ended + pause, found)
+            cached = self._forecast = _Forecast(version, ended + pause, foresight)
         return cached
 
     def _roll_out(self, number: int) -> tuple[Foresight, float, float]:
@@ -239,25 +239,25 @@ class Explainer:
         deadline = began + MOST_FORECAST_S
         state, now_ms = self.service.core.state, self.service.now_ms()
         run_times = _RunTimes(state, now_ms, lambda: self._clock() > deadline)
-        found = Foresight()
+        foresight = Foresight()
         with suppress(_OutOfTime):
             # Starts found within the time limit are valid; all others are later.
             foresee(
                 state.cluster,
                 run_times.now_ms,
-                found,
+                foresight,
                 run_ms_of=run_times,
                 is_guess=self.is_guess,
                 until=number,
             )
-        return found, began, self._clock()
+        return foresight, began, self._clock()
 
 
-def _start_in(found: Foresight, number: int) -> StartForecast:
-    start_ms = found.starts.get(number)
+def _start_in(foresight: Foresight, number: int) -> StartForecast:
+    start_ms = foresight.starts.get(number)
     if start_ms is None:
-        return StartForecast(None, is_never=found.is_whole)
-    return StartForecast(start_ms, guesses=found.guesses.get(number, _NO_JOBS))
+        return StartForecast(None, is_never=foresight.is_whole)
+    return StartForecast(start_ms, guesses=foresight.guesses.get(number, _NO_JOBS))
 
 
 def ran_so_far_ms(running: Running, now_ms: int) -> int:
@@ -475,7 +475,7 @@ def _too_few_nodes(entry: Entry) -> str:
 
 def _start_after_obstacles(explainer: Explainer, record: JobRecord, depth: int) -> ExpectedTime:
     """Return the latest of all begin times, pauses and dependencies; unknown for a hold."""
-    found: list[int] = []
+    times_ms: list[int] = []
     basis = KNOWN
     for obstacle, reason in (record.waiting_on or {}).items():
         at_ms: int | None = None
@@ -490,8 +490,8 @@ def _start_after_obstacles(explainer: Explainer, record: JobRecord, depth: int) 
             at_ms = value if isinstance(value, int) else None
         if at_ms is None:
             return UNKNOWN
-        found.append(at_ms)
-    return ExpectedTime(max(found), basis) if found else UNKNOWN
+        times_ms.append(at_ms)
+    return ExpectedTime(max(times_ms), basis) if times_ms else UNKNOWN
 
 
 def _dependency_end(explainer: Explainer, job_id: str, depth: int) -> ExpectedTime:

@@ -213,6 +213,7 @@ class JobReader:
         if request.mounts and runner is not Runner.CONTAINER:
             raise InvalidRequest("mounts need a container; also give an image")
         warn_signal, warn_before_ms = _warning(request.signal)
+        members = [request] if isinstance(request.members, int) else request.members
         return Launch(
             argv=argv,
             script=request.script,
@@ -232,7 +233,7 @@ class JobReader:
             warn_before_ms=warn_before_ms,
             grace_ms=None if request.grace_seconds is None else round(request.grace_seconds * 1000),
             max_processes=request.max_processes,
-            limits_cpu=not any(map(_counts_as_one_core, _members_of(request))),
+            limits_cpu=not any(map(_counts_as_one_core, members)),
             sweep=_label(request.sweep, "sweep"),
             params=_params(request.params),
             snapshot=_snapshot(request.snapshot),
@@ -388,11 +389,6 @@ def _counts_as_one_core(request: MemberRequest) -> bool:
     return request.cpu_cores is None and not (has_gpu or request.mig_profile)
 
 
-def _members_of(request: JobRequest) -> list[MemberRequest]:
-    """Return the members if they differ, else the job itself."""
-    return [request] if isinstance(request.members, int) else request.members
-
-
 def _milli(amount: float, name: str) -> int:
     milli = round(amount * 1000)
     if abs(milli - amount * 1000) > 1e-6 * max(1, milli):
@@ -533,13 +529,9 @@ def _snapshot(request: SnapshotRequest | None) -> CodeSnapshot | None:
     for path in (request.path, request.source):
         if not path.startswith("/"):
             raise InvalidRequest(f"snapshot has the path '{path}'; write absolute paths")
-    return CodeSnapshot(
-        path=_label(request.path, "snapshot"),
-        source=_label(request.source, "snapshot"),
-        tree=_label(request.tree, "snapshot"),
-        commit=_label(request.commit, "snapshot"),
-        dirty=request.dirty,
-    )
+    for text in (request.path, request.source, request.tree, request.commit):
+        _label(text, "snapshot")
+    return CodeSnapshot(**msgspec.structs.asdict(request))
 
 
 def _terminal(request: TerminalRequest | None) -> Terminal:

@@ -91,10 +91,8 @@ _JOB_FIELDS = frozenset(JobRequest.__struct_fields__)
 
 def read_service(request: ServiceRequest, reader: JobReader) -> Service:
     """Return the requested service; the caller comes from the reader."""
-    own = set(ServiceRequest.__struct_fields__) - _JOB_FIELDS
-    values = {
-        name: getattr(request, name) for name in ServiceRequest.__struct_fields__ if name not in own
-    }
+    names = [name for name in request.__struct_fields__ if name in _JOB_FIELDS]
+    values = {name: getattr(request, name) for name in names}
     values["runner"] = None if request.runner is None else Runner(request.runner)
     submission = reader.read(JobRequest(**values, pool=Pool.ONLINE))
     launch = submission.launch

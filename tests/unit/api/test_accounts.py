@@ -232,7 +232,7 @@ def test_removed_group_member_loses_tenant_within_a_minute_even_without_answer(
         service.now_s = USABLE_S
         with pytest.raises(ClusterError):
             await tenant()
-        answer = people._accounts._lookups[ANN].result
+        answer = people.accounts._lookups[ANN].result
         service.answer()
         await answer
         assert await tenant() == "default"

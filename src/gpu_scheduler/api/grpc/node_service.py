@@ -11,7 +11,7 @@ import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -114,60 +114,58 @@ class NodeService:
 
     async def join(self, message: nodes.JoinRequest, context: Context) -> nodes.JoinAnswer:
         """Sign the key of a machine that has a valid join token."""
-        try:
-            return await self._join(message, host_of(context))
-        except SchedulerError as error:
-            self._audit_rejection("join_node", message.node, context, error)
-            await abort(context, error)
-            raise
-
-    async def _join(self, message: nodes.JoinRequest, origin: str) -> nodes.JoinAnswer:
-        service, authority = self._leader()
-        keys, now_ms = service.core.state.node_keys, service.now_ms()
-        token_id = keys.token_ids.get(secret_hash(JoinText.read(message.token).secret))
-        if token_id is None:
-            raise Forbidden("this join token is unknown; it may belong to another cluster")
-        check_token(keys, token_id, message.node, now_ms)
-        negotiate_protocol(
-            message.protocol, message.least_protocol, who=f"node '{message.node[:80]}'"
-        )
-        if not NODE_NAME.fullmatch(message.node):
-            raise InvalidRequest(
-                "a node's name has letters, digits, '.', '_' and '-', at most 63 of them"
+        async with self._auditing("join_node", message.node, context):
+            service, authority = self._leader()
+            keys, now_ms = service.core.state.node_keys, service.now_ms()
+            token_id = keys.token_ids.get(secret_hash(JoinText.read(message.token).secret))
+            if token_id is None:
+                raise Forbidden("this join token is unknown; it may belong to another cluster")
+            check_token(keys, token_id, message.node, now_ms)
+            negotiate_protocol(
+                message.protocol, message.least_protocol, who=f"node '{message.node[:80]}'"
             )
-        certificate, fingerprint = authority.sign_node(
-            message.request, message.node, now_ms, self._life
-        )
-        expires_ms = now_ms + round(self._life.total_seconds() * 1000)
-        caller = _node_caller(message.node, origin, f"join token {token_id}")
-        await service.apply(JoinNode(message.node, token_id, fingerprint, expires_ms), caller)
-        log.info("node joined", node=message.node, token=token_id)
-        return _join_answer(message.node, certificate, authority, expires_ms)
+            if not NODE_NAME.fullmatch(message.node):
+                raise InvalidRequest(
+                    "a node's name has letters, digits, '.', '_' and '-', at most 63 of them"
+                )
+            certificate, fingerprint = authority.sign_node(
+                message.request, message.node, now_ms, self._life
+            )
+            expires_ms = now_ms + round(self._life.total_seconds() * 1000)
+            caller = _node_caller(message.node, host_of(context), f"join token {token_id}")
+            await service.apply(JoinNode(message.node, token_id, fingerprint, expires_ms), caller)
+            log.info("node joined", node=message.node, token=token_id)
+            return _join_answer(message.node, certificate, authority, expires_ms)
 
     async def renew(self, message: nodes.RenewRequest, context: Context) -> nodes.JoinAnswer:
         """Sign the next key of a node that proves its current one."""
+        async with self._auditing("renew_node", "", context):
+            service, authority = self._leader()
+            now_ms = service.now_ms()
+            signed = renewal_payload(message.at_ms, message.request)
+            node, former = self._verify_key(
+                service.core.state.node_keys, message.certificate, message.signature, signed
+            )
+            if abs(now_ms - message.at_ms) > RENEWAL_MAX_AGE_MS:
+                raise Forbidden("the renewal is too old or from the future; are the clocks right?")
+            certificate, fingerprint = authority.sign_node(
+                message.request, node, now_ms, self._life
+            )
+            expires_ms = now_ms + round(self._life.total_seconds() * 1000)
+            caller = _node_caller(node, host_of(context), "its key")
+            await service.apply(RenewNode(node, former, fingerprint, expires_ms), caller)
+            log.info("node key renewed", node=node)
+            return _join_answer(node, certificate, authority, expires_ms)
+
+    @asynccontextmanager
+    async def _auditing(self, action: str, node: str, context: Context) -> AsyncIterator[None]:
+        """Audit an error that is raised in the block, and end the call with it."""
         try:
-            return await self._renew(message, host_of(context))
+            yield
         except SchedulerError as error:
-            self._audit_rejection("renew_node", "", context, error)
+            self._audit_rejection(action, node, context, error)
             await abort(context, error)
             raise
-
-    async def _renew(self, message: nodes.RenewRequest, origin: str) -> nodes.JoinAnswer:
-        service, authority = self._leader()
-        now_ms = service.now_ms()
-        signed = renewal_payload(message.at_ms, message.request)
-        node, former = self._verify_key(
-            service.core.state.node_keys, message.certificate, message.signature, signed
-        )
-        if abs(now_ms - message.at_ms) > RENEWAL_MAX_AGE_MS:
-            raise Forbidden("the renewal is too old or from the future; are the clocks right?")
-        certificate, fingerprint = authority.sign_node(message.request, node, now_ms, self._life)
-        expires_ms = now_ms + round(self._life.total_seconds() * 1000)
-        caller = _node_caller(node, origin, "its key")
-        await service.apply(RenewNode(node, former, fingerprint, expires_ms), caller)
-        log.info("node key renewed", node=node)
-        return _join_answer(node, certificate, authority, expires_ms)
 
     # Sessions
 

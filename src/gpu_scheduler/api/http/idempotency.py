@@ -148,15 +148,22 @@ class _KeyedRequest:
         )
 
 
-class _RecordingService:
-    """The service; it stores the key in the commit of the first change."""
+class _WrappedService:
+    """The service, with another `apply`."""
 
-    def __init__(self, service: Service, keyed: _KeyedRequest) -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
-        self._keyed: _KeyedRequest | None = keyed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._service, name)
+
+
+class _RecordingService(_WrappedService):
+    """Stores the key in the commit of the first change."""
+
+    def __init__(self, service: Service, keyed: _KeyedRequest) -> None:
+        super().__init__(service)
+        self._keyed: _KeyedRequest | None = keyed
 
     async def apply(
         self, message: Command, caller: Caller, *, extra_writes: ExtraWrites | None = None
@@ -171,14 +178,8 @@ class _RecordingService:
         return await self._service.apply(message, caller, extra_writes=with_key)
 
 
-class _ReadOnlyService:
-    """The service, for a repeated request: it changes nothing."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._service, name)
+class _ReadOnlyService(_WrappedService):
+    """Changes nothing, for a repeated request."""
 
     async def apply(self, message: Command, caller: Caller, **_: object) -> Outcome:  # noqa: ARG002
         """Ignore the command."""

@@ -219,7 +219,7 @@ class DeviceAllocation:
 def device_allocations(context: Context) -> dict[tuple[str, int], DeviceAllocation]:
     """Return what is allocated, by node and device index."""
     allocations: dict[tuple[str, int], DeviceAllocation] = {}
-    for allocation_id, entry in context.service.core.state.cluster.running.items():
+    for allocation_id, entry in context.state.cluster.running.items():
         running = entry.running
         name = allocation_id.rpartition(".")[0]
         for placement in running.allocation.placements:
@@ -235,7 +235,7 @@ def device_allocations(context: Context) -> dict[tuple[str, int], DeviceAllocati
 
 def node_resources(context: Context) -> list[NodeResources]:
     """Return all nodes with their free resources, by name; n2 comes before n10."""
-    by_id = context.service.core.state.cluster.index.by_id
+    by_id = context.state.cluster.index.by_id
     return sorted(by_id.values(), key=lambda resources: natural_key(resources.node.id))
 
 
@@ -266,7 +266,7 @@ async def cluster_status(context: Context, request: Request) -> Response:
     counts = context.service.store.count_states()
     nodes = node_resources(context)
     online = [resources for resources in nodes if resources.node.state is NodeState.ONLINE]
-    state = context.service.core.state
+    state = context.state
     users: dict[str, float] = {}
     for entry in state.cluster.running.values():
         gpus = entry.running.allocation.gpu_milli / WHOLE_MILLI
@@ -296,7 +296,7 @@ async def cluster_status(context: Context, request: Request) -> Response:
 def _by_priority(context: Context) -> dict[str, int]:
     """Count the waiting jobs by priority."""
     counts = {"high": 0, "normal": 0, "low": 0}
-    for record in context.service.core.state.jobs.values():
+    for record in context.state.jobs.values():
         if record.queued or record.waiting_on:
             above = record.job.priority - NORMAL_PRIORITY
             counts["high" if above > 0 else "low" if above else "normal"] += 1
@@ -316,7 +316,7 @@ async def list_gpus(context: Context, request: Request) -> Response:
 def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
     """Yield the view of each GPU."""
     allocations = device_allocations(context)
-    running = context.service.core.state.cluster.running
+    running = context.state.cluster.running
 
     def sees(process: DeviceProcess) -> bool:
         """Whether the caller may see a command: foreign processes, and those of visible jobs."""
@@ -423,7 +423,7 @@ async def _set_paused(context: Context, request: Request, *, paused: bool) -> Re
     message = PauseDevice(node_id, index) if paused else ResumeDevice(node_id, index)
     await context.service.apply(message, request.caller)
     result = f"GPU {index} of {node_id} is {done}"
-    resources = context.service.core.state.cluster.index.by_id.get(node_id)
+    resources = context.state.cluster.index.by_id.get(node_id)
     if paused:
         result += "; its running jobs continue"
     elif resources is not None and resources.node.state is not NodeState.ONLINE:
@@ -567,7 +567,7 @@ async def overview(context: Context, request: Request) -> Response:
 def _position(context: Context, order: SortedJobs, job_id: str) -> int | None:
     """Return the index of a job in the list, also beyond the computed part."""
     place = order.positions.get(job_id)
-    record = context.service.core.state.jobs.get(job_id)
+    record = context.state.jobs.get(job_id)
     if place is not None or record is None or order.covers(order.total):
         return place
     position = context.explainer.position(record.job.number)

@@ -81,7 +81,7 @@ async def explain_job(context: Context, request: Request) -> Response:
         start = expected_start(explainer, job.id)
         form.expected_start, form.basis = write_time(start.at_ms), start.basis
         form.start_unknown = start.why_not
-        entry = context.service.core.state.cluster.queue.entries.get(job.number)
+        entry = context.state.cluster.queue.entries.get(job.number)
         if entry is not None:
             end = expected_queued_end(explainer, entry, start)
             form.expected_end, form.end_unknown = write_time(end.at_ms), end.why_not
@@ -96,11 +96,11 @@ async def explain_job(context: Context, request: Request) -> Response:
         if lost is not None:  # matters more than since when it runs
             (form.code, form.reason), form.details = describe_reason(lost), dict(lost.data)
         form.expected_start = write_time(start_ms)
-        running = context.service.core.state.cluster.running.get(f"{job.id}.{row.attempt}")
+        running = context.state.cluster.running.get(f"{job.id}.{row.attempt}")
         if running is not None:
             end = expected_running_end(context.service, running.running)
             form.expected_end, form.end_unknown = write_time(end.at_ms), end.why_not
-            gauge = context.service.core.state.gpu_meter.attempts.get(running.running.allocation.id)
+            gauge = context.state.gpu_meter.attempts.get(running.running.allocation.id)
             if gauge is not None and gauge.active_warning:
                 form.reason += f"; warned: {gauge.active_warning}"
     elif job.array is not None:
@@ -115,7 +115,7 @@ async def explain_job(context: Context, request: Request) -> Response:
 
 def _note_stale(context: Context, row: JobRow) -> None:
     """Note if the cluster state lacks the job, or the placement of a running one."""
-    state = context.service.core.state
+    state = context.state
     is_placed = row.state not in HOLDING or row.job.array is not None
     is_placed = is_placed or f"{row.job.id}.{row.attempt}" in state.cluster.running
     if row.state not in ENDED and not (is_placed and row.job.id in state.jobs):
@@ -131,7 +131,7 @@ def _task_progress(context: Context, row: JobRow, task: int | None) -> tuple[int
         return (min(starts) if starts else None), ""
     counts = ", ".join(f"{len(numbers)} {state.value}" for state, numbers in row.tasks if numbers)
     text = f"running since {format_utc(min(starts))}; tasks: {counts}"
-    if row.job.id in context.service.core.state.jobs and any(
+    if row.job.id in context.state.jobs and any(
         state is JobState.PENDING for state, numbers in row.tasks if numbers
     ):
         _, why = describe_reason(context.explainer.reason(row.job.id))

@@ -299,7 +299,7 @@ def _remedy_of(device: Device) -> str:
 
 
 def _queue(context: Context) -> Iterator[HealthFinding]:
-    state = context.service.core.state
+    state = context.state
     most = state.limits.max_queued_tasks
     if state.queued_tasks >= most:
         yield HealthFinding(

@@ -254,7 +254,7 @@ def _running_attempts(context: Context, row: JobRow, task: int | None) -> list[A
         only = IntervalSet.of([task]) if task is not None else None
         tasks = context.service.store.tasks(job_id, only=only)
         numbers = [(t.task, t.attempt, t.state) for t in tasks]
-    running = context.service.core.state.cluster.running
+    running = context.state.cluster.running
     attempts = []
     for number, attempt, state in numbers:
         suffix = "" if number is None else f"_{number}"

@@ -203,7 +203,7 @@ class SchedulerCollector(Collector):
 
     def _energy(self) -> Metric:
         family = _counter("gpu_energy_joules", "Energy that a GPU has drawn.", "node", "gpu")
-        gauges = self._context.service.core.state.gpu_meter
+        gauges = self._context.state.gpu_meter
         for (node_id, index), energy_uj in sorted(gauges.energy_uj.items()):
             family.add_metric([node_id, str(index)], energy_uj / UJ_PER_JOULE)
         return family

@@ -339,11 +339,11 @@ def _plain(reason: str) -> str:
 
 def _detail(context: Context, request: Request) -> Response:
     node_id = request.params["node"]
-    resources = context.service.core.state.cluster.index.by_id.get(node_id)
+    resources = context.state.cluster.index.by_id.get(node_id)
     if resources is None:
         known = ", ".join(resources.node.id for resources in node_resources(context)[:20]) or "none"
         raise UnknownThing(f"node '{node_id[:63]}' is not known; known: {known}")
-    held = context.service.core.state.cluster.by_node.get(resources.ordinal, {})
+    held = context.state.cluster.by_node.get(resources.ordinal, {})
     islands: dict[int, list[int]] = {}
     for device in resources.node.devices:
         islands.setdefault(device.island, []).append(device.index)
@@ -363,7 +363,7 @@ def _fields(context: Context, resources: NodeResources) -> dict[str, Any]:
     """Return the fields that NodeForm and NodeDetail share."""
     node = resources.node
     readings = context.service.telemetry.get(node.id)
-    running = len(context.service.core.state.cluster.by_node.get(node.ordinal, ()))
+    running = len(context.state.cluster.by_node.get(node.ordinal, ()))
     return {
         "id": node.id,
         "state": shown_state(node, running),
@@ -451,7 +451,7 @@ async def list_join_tokens(context: Context, request: Request) -> Response:
     expect_admin(request.caller, "see the tokens of nodes")
     context.parse_query(request)
     tokens = sorted(
-        context.service.core.state.node_keys.tokens.values(),
+        context.state.node_keys.tokens.values(),
         key=lambda token: (-token.created_ms, token.id),
     )
     now_ms = context.service.now_ms()
@@ -479,7 +479,7 @@ async def list_node_keys(context: Context, request: Request) -> Response:
     """The keys of nodes that have joined, and the authority's certificate (for admins)."""
     expect_admin(request.caller, "see the keys of nodes")
     context.parse_query(request)
-    keys = context.service.core.state.node_keys
+    keys = context.state.node_keys
     now_ms = context.service.now_ms()
     forms = [_key_form(key, now_ms) for _, key in sorted(keys.nodes.items())]
     authority = "" if keys.authority is None else keys.authority.certificate
@@ -505,7 +505,7 @@ def _name(text: str, kind: str) -> str:
 
 
 def _pin(context: Context) -> str:
-    authority = context.service.core.state.node_keys.authority
+    authority = context.state.node_keys.authority
     if authority is None:
         raise WrongState("there is no authority for nodes yet; try again in a moment")
     certificate = x509.load_pem_x509_certificate(authority.certificate.encode())

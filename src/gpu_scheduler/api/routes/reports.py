@@ -631,7 +631,7 @@ async def usage(context: Context, request: Request) -> Response:
     user = context.user_filter(request, query)
     period = query.text("period", "all")
     now_ms = context.service.now_ms()
-    kept = context.service.core.state.usage_totals.period
+    kept = context.state.usage_totals.period
     if period == "current":
         period = kept.name_of(now_ms)
     forms = []
@@ -718,7 +718,7 @@ async def get_estimates(context: Context, request: Request) -> Response:
         for row in rows
         if row.start_ms is not None
     )
-    waiting = len(context.service.core.state.estimates)
+    waiting = len(context.state.estimates)
     forms = [_accuracy_form(one) for one in accuracy]
     return json_response(EstimatesForm(write_time(since_ms), waiting, forms))
 

@@ -146,7 +146,7 @@ async def create_reservation(context: Context, request: Request) -> Response:
     command = Reserve(read_reservation(body, tenant, context.service.now_ms()), request.caller.user)
 
     def render(outcome: Outcome) -> Response:
-        return json_response(_made(context, outcome), status=201)
+        return json_response(_outcome_form(context, outcome), status=201)
 
     return await context.idempotency.run_once(request, data, command, render)
 
@@ -155,7 +155,7 @@ async def create_reservation(context: Context, request: Request) -> Response:
     "GET",
     "/reservations",
     response=ReservationList,
-    query=(boolean_parameter("all", "ExtraWrites the last ones that are over."),),
+    query=(boolean_parameter("all", "Also the last ones that are over."),),
 )
 async def list_reservations(context: Context, request: Request) -> Response:
     """Future and active reservations, by start time."""
@@ -172,7 +172,7 @@ async def list_reservations(context: Context, request: Request) -> Response:
 async def get_reservation(context: Context, request: Request) -> Response:
     """One reservation."""
     context.parse_query(request)
-    return json_response(_kept(context, request.params["reservation_id"]))
+    return json_response(_stored_form(context, request.params["reservation_id"]))
 
 
 @router.operation(
@@ -187,18 +187,18 @@ async def cancel_reservation(context: Context, request: Request) -> Response:
     wanted = request.params["reservation_id"]
     outcome = await context.service.apply(CancelReservation(wanted), request.caller)
     if outcome.advance_reservation is None:  # a repeated request changes nothing
-        return json_response(_kept(context, wanted))
-    return json_response(_made(context, outcome))
+        return json_response(_stored_form(context, wanted))
+    return json_response(_outcome_form(context, outcome))
 
 
-def _kept(context: Context, wanted: str) -> ReservationForm:
+def _stored_form(context: Context, wanted: str) -> ReservationForm:
     for window in context.service.store.advance_reservations():
         if window.id == wanted:
             return write_reservation(window, context.service.now_ms())
     raise UnknownThing(f"reservation '{wanted}' is not known")
 
 
-def _made(context: Context, outcome: Outcome) -> ReservationForm:
+def _outcome_form(context: Context, outcome: Outcome) -> ReservationForm:
     window: AdvanceReservation | None = outcome.advance_reservation
     if window is None:
         raise InternalError("a reservation was changed and is not there")

@@ -189,7 +189,7 @@ async def get_endpoints(context: Context, request: Request) -> Response:
     """Host and port of every ready replica."""
     context.parse_query(request)
     service = _named(context, request)
-    state = context.service.core.state
+    state = context.state
     endpoints = [
         Endpoint(
             host=host_of(node),
@@ -322,7 +322,7 @@ def _node_of(state: ControlState, replica: Replica) -> Node | None:
 
 
 def _form(context: Context, service: Service) -> ServiceForm:
-    state = context.service.core.state
+    state = context.state
     job = service.job
     return form_of(
         ServiceForm,
@@ -377,7 +377,7 @@ def _detail(context: Context, replica: Replica) -> str:
     """Return the detail of a replica: its probe's message, why it waits, or how it ended."""
     if replica.detail:
         return replica.detail
-    if replica.job_id in context.service.core.state.jobs:
+    if replica.job_id in context.state.jobs:
         return describe_reason(context.explainer.reason(replica.job_id))[1]
     row = context.service.store.job(replica.job_id)
     if row is None:
@@ -388,7 +388,7 @@ def _detail(context: Context, replica: Replica) -> str:
 
 
 def _replica(context: Context, service: Service, replica: Replica) -> ReplicaForm:
-    state = context.service.core.state
+    state = context.state
     record = state.jobs.get(replica.job_id)
     node = _node_of(state, replica)
     replica_state = "over" if record is None else record.state.value

@@ -175,7 +175,7 @@ def _validated(
     context: Context, outcome: Outcome, submissions: tuple[Submit | SubmitSeries, ...], count: int
 ) -> Validated:
     """Return the expected times of the first job, and warnings for all of them."""
-    state = context.service.core.state
+    state = context.state
     expected = expected_times_of_new(context.explainer, outcome.jobs[0])
     warnings = dict.fromkeys(
         warning

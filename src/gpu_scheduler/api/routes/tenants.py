@@ -199,12 +199,8 @@ async def delete_tenant(context: Context, request: Request) -> Response:
 def _all(context: Context) -> list[Tenant]:
     tenants = context.service.store.tenants()
     if all(tenant.id != DEFAULT_TENANT for tenant in tenants):
-        tenants = [_default(), *tenants]
+        tenants = [Tenant(id=DEFAULT_TENANT, name=DEFAULT_TENANT), *tenants]
     return tenants
-
-
-def _default() -> Tenant:
-    return Tenant(id=DEFAULT_TENANT, name=DEFAULT_TENANT)
 
 
 def _named(context: Context, request: Request) -> Tenant:
@@ -254,7 +250,7 @@ def _check_name(context: Context, tenant: Tenant) -> None:
 
 
 def _form(context: Context, tenant: Tenant) -> TenantForm:
-    state = context.service.core.state
+    state = context.state
     held = state.cluster.holdings.tenants.get(tenant.id) or Amounts()
     used_milli_ms, _ = spent(state, tenant.id, context.service.now_ms())
     return tenant_form(tenant, held, used_milli_ms)
@@ -304,7 +300,7 @@ async def list_limits(context: Context, request: Request) -> Response:
         raise context.unknown_tenant(query.text("tenant_id"))
     if user != caller.user and tenant not in caller.administers:
         expect_admin(caller, "see the limits of others")
-    state = context.service.core.state
+    state = context.state
     now_ms = context.service.now_ms()
     own = state.cluster.tenants.get(tenant)
     limits = [
