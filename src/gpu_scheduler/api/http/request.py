@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -247,11 +248,11 @@ class Request:
             if deadline is not None:
                 limit.reschedule(deadline + len(data) / LEAST_BYTES_PER_S)
 
-    async def read_json(self, decoder: msgspec.json.Decoder[Body], most: int) -> Body:
-        """Read the body as JSON of the decoder's type."""
+    async def read_json(self, kind: type[Body], most: int) -> Body:
+        """Read the body as JSON of this type."""
         self.expect_media(JSON)
         data = await self.body(most)
-        return decode(decoder, data)
+        return decode(kind, data)
 
     def expect_media(self, *known: bytes) -> None:
         """Reject other content types, among them those that a foreign web page can send."""
@@ -261,14 +262,19 @@ class Request:
             raise UnsupportedMedia(f"the Content-Type is {given}; send {names}")
 
 
-def decode(decoder: msgspec.json.Decoder[Body], data: bytes, *, checks_keys: bool = True) -> Body:
-    """Decode JSON, or raise an error that tells the caller what to fix."""
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def decode(kind: type[Body], data: bytes, *, checks_keys: bool = True) -> Body:
+    """Decode JSON of this type, or raise an error that tells the caller what to fix."""
     try:
-        decoded = decoder.decode(data)
+        decoded: Body = _decoder(cast("Any", kind)).decode(data)
         if checks_keys:
             check_keys(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
-        raise bad_body(problem, decoder.type, data) from None
+        raise bad_body(problem, kind, data) from None
     except RecursionError:
         raise InvalidRequest("Invalid request body: it is nested too deeply") from None
     return decoded

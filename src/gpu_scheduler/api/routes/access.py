@@ -103,7 +103,6 @@ class Myself(Struct):
     via: str
 
 
-_REQUEST = msgspec.json.Decoder(TokenRequest)
 SECRET_BYTES = 32
 DAY_S = 86_400
 DEFAULT_PAGE = 100
@@ -124,7 +123,7 @@ router = Router("access")
 async def create_token(context: Context, request: Request) -> Response:
     """Create a token for callers from other machines; its secret is shown only once."""
     caller = request.caller
-    body = await request.read_json(_REQUEST, context.settings.bounds.body_bytes)
+    body = await request.read_json(TokenRequest, context.settings.bounds.body_bytes)
     check_new_token(context, caller, body.name, body.expires_in_seconds)
     directory = context.directory
     account = await directory.accounts.wait_for(lambda: _account(context, request, body))

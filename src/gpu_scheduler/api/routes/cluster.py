@@ -201,7 +201,6 @@ def pool_uses(state: ControlState) -> list[PoolUse]:
     return uses
 
 
-_QUOTA = msgspec.json.Decoder(QuotaRequest)
 MOST_PROBLEMS = 20
 WHOLE = 100
 
@@ -473,7 +472,7 @@ async def get_quota(context: Context, request: Request) -> Response:
 async def put_quota(context: Context, request: Request) -> Response:
     """Divide the GPUs between online and batch work (for admins)."""
     expect_admin(request.caller, "change the quota")
-    body = await request.read_json(_QUOTA, context.settings.bounds.body_bytes)
+    body = await request.read_json(QuotaRequest, context.settings.bounds.body_bytes)
     batch = (
         WHOLE - body.online_percent if body.batch_percent is msgspec.UNSET else body.batch_percent
     )

@@ -6,9 +6,6 @@ in `submit`.
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
 from msgspec import Struct
 
 from gpu_scheduler.api.context import Context
@@ -19,7 +16,7 @@ from gpu_scheduler.api.http.operations import (
     boolean_parameter,
     integer_parameter,
 )
-from gpu_scheduler.api.http.request import Query, Request, Response, json_response
+from gpu_scheduler.api.http.request import Query, Request, Response, form_of, json_response
 from gpu_scheduler.api.routes.job_views import (
     ArrayTask,
     AttemptForm,
@@ -166,8 +163,6 @@ SORTS = {
 }
 HIDDEN_COLUMNS = frozenset({"name", "priority"})
 DEFAULT_PAGE = 100
-_TIMES = ("since", "ended_since", "ended_before")
-_FILTERS = ("state", "tenant_id", "user", "name", "sort", "limit", "offset", "cursor", "archived")
 
 
 _LIST_QUERY = (
@@ -199,19 +194,19 @@ router = Router("jobs")
 @router.operation("GET", "/jobs", response=JobPage, query=_LIST_QUERY, errors=(404,))
 async def list_jobs(context: Context, request: Request) -> Response:
     """List jobs, newest first; of other users only unfinished ones, without details."""
-    job_query = _job_query(
-        context, request, context.parse_query(request, *_FILTERS, *_TIMES, "sweep")
-    )
+    query = context.parse_query(request, *(parameter.name for parameter in _LIST_QUERY))
+    job_query = _job_query(context, request, query)
     store = context.service.store
     rows = store.find_jobs(job_query)
     views = JobViews(context.service, request.caller, context.settings.attach)
     more = len(rows) == job_query.limit and len(rows) > 0
-    page = JobPage(
-        jobs=[views.job(row) for row in rows],
-        total=store.count_jobs(job_query),
-        next_cursor=str(rows[-1].job.number) if more else None,
+    return json_response(
+        JobPage(
+            jobs=[views.job(row) for row in rows],
+            total=store.count_jobs(job_query),
+            next_cursor=str(rows[-1].job.number) if more else None,
+        )
     )
-    return json_response(page)
 
 
 @router.operation("GET", "/jobs/{job_id}", response=JobForm, errors=(404,))
@@ -485,9 +480,6 @@ def _sweep_form(user: str, counts: list[SweepCount]) -> SweepForm:
 
 # Actions
 
-_PATCH = msgspec.json.Decoder(JobPatch)
-_PRIORITY = msgspec.json.Decoder(PriorityRequest)
-
 
 @router.operation(
     "PATCH",
@@ -500,23 +492,19 @@ _PRIORITY = msgspec.json.Decoder(PriorityRequest)
 async def update_job(context: Context, request: Request) -> Response:
     """Change a job while it waits."""
     row = _whole(context, request)
-    patch = await request.read_json(_PATCH, context.settings.bounds.body_bytes)
+    patch = await request.read_json(JobPatch, context.settings.bounds.body_bytes)
     changes = dict(read_patch(patch, row.job))
     if row.state in ENDED:
         raise WrongState(
             f"{display_name(row.job.id)} is {row.state}; only a pending job can be changed"
         )
     if changes:
-        await context.service.apply(_change(row.job.id, changes), request.caller)
+        command: Command = Update(row.job.id, tuple(changes.items()))
+        if changes.keys() == {"hold"}:  # also possible for a job that has started
+            command = Hold(row.job.id) if changes["hold"] else Release(row.job.id)
+        await context.service.apply(command, request.caller)
     row, _ = context.find_job(request)
     return json_response(JobViews(context.service, request.caller).job(row))
-
-
-def _change(job_id: str, changes: dict[str, Any]) -> Command:
-    """Return one command for all changes; a job that has started can still be held."""
-    if changes.keys() == {"hold"}:
-        return Hold(job_id) if changes["hold"] else Release(job_id)
-    return Update(job_id, tuple(changes.items()))
 
 
 @router.operation("POST", "/jobs/{job_id}/hold", response=Changed, errors=_ERRORS)
@@ -594,7 +582,7 @@ def _retried(row: JobRow, tasks: IntervalSet | None) -> Retried:
 async def reprioritise_job(context: Context, request: Request) -> Response:
     """Change the priority of a waiting job."""
     row = _whole(context, request)
-    body = await request.read_json(_PRIORITY, context.settings.bounds.body_bytes)
+    body = await request.read_json(PriorityRequest, context.settings.bounds.body_bytes)
     priority = parse_priority(body.priority)
     _expect_not_ended(row, "reprioritised")
     message = Reprioritise(row.job.id, priority)
@@ -624,11 +612,7 @@ async def cancel_job(context: Context, request: Request) -> Response:
 async def cancel_task(context: Context, request: Request) -> Response:
     """Cancel a task."""
     done = await _cancel(context, request)
-    return json_response(
-        TaskChanged(
-            task_id=done.job_id, job_id=done.job_id, status=done.status, message=done.message
-        )
-    )
+    return json_response(form_of(TaskChanged, done, task_id=done.job_id))
 
 
 async def _cancel(context: Context, request: Request) -> Changed:

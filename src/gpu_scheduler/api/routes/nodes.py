@@ -206,11 +206,6 @@ class NodeKeyList(Struct):
     authority: str
 
 
-_CORDON = msgspec.json.Decoder(CordonRequest)
-_DRAIN = msgspec.json.Decoder(DrainRequest)
-_PATCH = msgspec.json.Decoder(NodePatch)
-
-
 _CHANGE = (403, 404, 413, 415, 503)
 router = Router("nodes")
 
@@ -242,7 +237,7 @@ async def get_node(context: Context, request: Request) -> Response:
 async def cordon_node(context: Context, request: Request) -> Response:
     """Cordon a node: no new jobs; running ones continue (for admins)."""
     expect_admin(request.caller, "have a node cordoned")
-    body = await _read(context, request, _CORDON)
+    body = await _read(context, request, CordonRequest)
     reason = _plain(body.reason)
     await context.service.apply(
         Cordon(request.params["node"], request.caller.user, reason), request.caller
@@ -261,7 +256,7 @@ async def cordon_node(context: Context, request: Request) -> Response:
 async def drain_node(context: Context, request: Request) -> Response:
     """Drain a node: let its jobs end, or requeue them at a deadline (for admins)."""
     expect_admin(request.caller, "have a node drained")
-    body = await _read(context, request, _DRAIN)
+    body = await _read(context, request, DrainRequest)
     seconds = body.deadline_seconds
     if body.requeue:
         if seconds:
@@ -307,7 +302,7 @@ async def confirm_dead(context: Context, request: Request) -> Response:
 async def patch_node(context: Context, request: Request) -> Response:
     """Set labels of a node, or remove them with null (for admins)."""
     expect_admin(request.caller, "change the labels of a node")
-    body = await request.read_json(_PATCH, context.settings.bounds.body_bytes)
+    body = await request.read_json(NodePatch, context.settings.bounds.body_bytes)
     labels = tuple(sorted(body.labels.items()))
     await context.service.apply(LabelNode(request.params["node"], labels), request.caller)
     return _detail(context, request)
@@ -323,12 +318,12 @@ async def remove_node(context: Context, request: Request) -> Response:
     return json_response(NodeRemoved(id=node_id, message=f"node {node_id} is removed"))
 
 
-async def _read(context: Context, request: Request, decoder: msgspec.json.Decoder[Body]) -> Body:
+async def _read(context: Context, request: Request, kind: type[Body]) -> Body:
     """Read an optional JSON body; no body means no options."""
     data = await request.body(context.settings.bounds.body_bytes)
     if data.strip():
         request.expect_media(JSON)
-    return decode(decoder, data.strip() or b"{}")
+    return decode(kind, data.strip() or b"{}")
 
 
 def _plain(reason: str) -> str:
@@ -408,7 +403,6 @@ def _closed(node: Node) -> ClosedForm | None:
 
 # Join tokens and node keys
 
-_REQUEST = msgspec.json.Decoder(JoinTokenRequest)
 LONGEST_NAME = 64
 
 
@@ -425,7 +419,7 @@ LONGEST_NAME = 64
 async def create_join_token(context: Context, request: Request) -> Response:
     """Create a join token for new nodes; its secret is shown only once (for admins)."""
     expect_admin(request.caller, "let nodes join")
-    body = await request.read_json(_REQUEST, context.settings.bounds.body_bytes)
+    body = await request.read_json(JoinTokenRequest, context.settings.bounds.body_bytes)
     check_new_token(context, request.caller, body.name, body.expires_in_seconds)
     now_ms = context.service.now_ms()
     secret = encode_base64(secrets.token_bytes(SECRET_BYTES))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gpu_scheduler.api.context import Context
@@ -116,9 +115,6 @@ def write_reservation(window: AdvanceReservation, now_ms: int) -> ReservationFor
     )
 
 
-_REQUEST = msgspec.json.Decoder(ReservationRequest)
-
-
 router = Router("reservations")
 
 
@@ -141,7 +137,7 @@ async def create_reservation(context: Context, request: Request) -> Response:
     """Reserve GPUs for a tenant or user for a time (for admins)."""
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
-    body = decode(_REQUEST, data)
+    body = decode(ReservationRequest, data)
     tenant = context.resolve_tenant(body.tenant_id)
     command = Reserve(read_reservation(body, tenant, context.service.now_ms()), request.caller.user)
 

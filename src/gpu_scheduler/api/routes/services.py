@@ -5,7 +5,6 @@ A caller sees its own services and those of tenants that it administers.
 
 from __future__ import annotations
 
-import msgspec
 from msgspec import Struct
 
 from gpu_scheduler.api.context import Context
@@ -131,8 +130,6 @@ class ServiceList(Struct):
     services: list[ServiceForm]
 
 
-_SERVICE = msgspec.json.Decoder(ServiceRequest)
-_SCALE = msgspec.json.Decoder(ScaleRequest)
 FAILING_AFTER = 2
 """After so many failures in a row a starting service is shown as failing."""
 
@@ -164,7 +161,7 @@ async def create_service(context: Context, request: Request) -> Response:
     """Create a service: a number of replicas of a program, each with a port."""
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
-    service = read_service(decode(_SERVICE, data), reader_for(context, request.caller))
+    service = read_service(decode(ServiceRequest, data), reader_for(context, request.caller))
     return await _changed(context, request, data, CreateService(service), status=201)
 
 
@@ -218,7 +215,7 @@ async def update_service(context: Context, request: Request) -> Response:
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
     service = _named(context, request)
-    body = decode(_SERVICE, data)
+    body = decode(ServiceRequest, data)
     if body.name != service.name:
         raise InvalidRequest(
             f"service '{service.name}' cannot be renamed to '{body.name}'; create another service "
@@ -247,7 +244,7 @@ async def scale_service(context: Context, request: Request) -> Response:
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
     service = _named(context, request)
-    command = ScaleService(service.id, decode(_SCALE, data).replicas)
+    command = ScaleService(service.id, decode(ScaleRequest, data).replicas)
     return await _changed(context, request, data, command)
 
 

@@ -83,8 +83,6 @@ class TaskAccepted(Struct):
 
 _JOB = msgspec.json.Decoder(JobRequest)
 _OBJECTS = msgspec.json.Decoder(list[dict[str, Any]])
-_RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
-_TASK = msgspec.json.Decoder(TaskRequest)
 Item = TypeVar("Item")
 
 
@@ -121,7 +119,7 @@ async def submit_job(context: Context, request: Request) -> Response:
         raise TooLarge(
             f"one job may have {context.settings.bounds.body_bytes} bytes and has {len(data)}"
         )
-    command = _single(context, request.caller, decode(_JOB, data))
+    command = _single(context, request.caller, decode(JobRequest, data))
     return await context.idempotency.run_once(request, data, command, _job_submitted)
 
 
@@ -164,7 +162,7 @@ async def validate_jobs(context: Context, request: Request) -> Response:
         submissions = _read_many(reader, data, most, lines=request.media == NDJSON)
     else:
         submissions = (
-            submit_message(reader_for(context, request.caller).read(decode(_JOB, data))),
+            submit_message(reader_for(context, request.caller).read(decode(JobRequest, data))),
         )
     outcome = await context.service.apply(SubmitAll(submissions, dry_run=True), request.caller)
     count = sum(submission.job_count for submission in submissions)
@@ -210,7 +208,7 @@ async def submit_task(context: Context, request: Request) -> Response:
     """Submit a task: a job that is one command line, run by a shell."""
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
-    submission = reader_for(context, request.caller).read_task(decode(_TASK, data))
+    submission = reader_for(context, request.caller).read_task(decode(TaskRequest, data))
     command = submit_message(submission)
     return await context.idempotency.run_once(request, data, command, _task_submitted)
 
@@ -266,7 +264,7 @@ def _split(data: bytes, *, lines: bool) -> list[bytes]:
     if lines:
         return [line for line in data.split(b"\n") if line.strip()]
     # Keys are checked job by job, so that an error names the job.
-    raws = decode(_RAW_LIST, data, checks_keys=False)
+    raws = decode(list[msgspec.Raw], data, checks_keys=False)
     return list(map(bytes, raws))
 
 

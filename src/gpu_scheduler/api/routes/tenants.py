@@ -105,8 +105,6 @@ class LimitList(Struct):
     limits: list[LimitForm]
 
 
-_REQUEST = msgspec.json.Decoder(TenantRequest)
-_PATCH = msgspec.json.Decoder(TenantPatch)
 PREFIX = "tenant-"
 
 
@@ -142,7 +140,7 @@ async def create_tenant(context: Context, request: Request) -> Response:
     expect_admin(request.caller, "create a tenant")
     request.expect_media(JSON)
     data = await request.body(context.settings.bounds.body_bytes)
-    body = decode(_REQUEST, data)
+    body = decode(TenantRequest, data)
     # A new id depends on the existing ones, so only one request may choose at a time.
     async with context.choosing_ids:
         tenant_id = _new_id(context, body.name) if body.id is msgspec.UNSET else body.id
@@ -176,7 +174,7 @@ async def get_tenant(context: Context, request: Request) -> Response:
 async def update_tenant(context: Context, request: Request) -> Response:
     """Change a tenant (for admins); omitted fields stay as they are."""
     expect_admin(request.caller, "change a tenant")
-    patch = await request.read_json(_PATCH, context.settings.bounds.body_bytes)
+    patch = await request.read_json(TenantPatch, context.settings.bounds.body_bytes)
     async with context.choosing_ids:
         tenant = read_tenant(patch, _named(context, request))
         _check_name(context, tenant)
