@@ -25,6 +25,7 @@ from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.model.measurements import AttemptMeasure, Measure
 from gpu_scheduler.model.plan import Placement, Plan
 from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.rows import AttemptRow, JobRow, TaskRow
 from gpu_scheduler.wire.times import write_time
 
@@ -339,8 +340,7 @@ class JobViews:
             total_measure = self._store.job_measures([job_id]).get(job_id)
             return None if total_measure is None else measure_form(total_measure)
         attempts = {one.allocation_id: one for one in self._store.attempt_measures(job_id, task)}
-        start = f"{job_id}." if task is None else f"{job_id}_{task}."
-        name = f"{start}{self._attempt(row, task)}"
+        name = attempt_id(job_id, task, last_attempt(self._store, row, task))
         gauge = self._service.core.state.gpu_meter.attempts.get(name)
         entry = self._service.core.state.cluster.running.get(name)
         if gauge is not None and entry is not None and gauge.has_data:
@@ -351,13 +351,6 @@ class JobViews:
         for one in attempts.values():
             total = total.plus(one.measure)
         return measure_form(total, next(reversed(attempts.values())).warning)
-
-    def _attempt(self, row: JobRow, task: int | None) -> int:
-        """Return the number of the last attempt."""
-        if task is None:
-            return row.attempt
-        tasks = self._store.tasks(row.job.id, only=IntervalSet.of([task]))
-        return tasks[0].attempt if tasks else 0
 
     def _attach_command(self, job: Job, launch: Launch, allocation_id: str) -> list[str]:
         """Return the command to attach to the session of a running job."""
@@ -386,7 +379,7 @@ class JobViews:
             form.exit_code, form.signal = task.exit_code, task.signal
             if task.state is JobState.RUNNING:
                 launch = self._store.launch(row.job.id) or _NO_LAUNCH
-                allocation_id = f"{row.job.id}_{number}.{task.attempt}"
+                allocation_id = attempt_id(row.job.id, number, task.attempt)
                 form.expected_end = self._latest_end([allocation_id])
                 form.attach = self._attach_command(row.job, launch, allocation_id)
                 form.reason = form.reason or self._warning(allocation_id)
@@ -524,6 +517,19 @@ class JobViews:
             note_stale(allocation_id)
             return []
         return places(entry.running.allocation.placements, task)
+
+
+def attempt_id(job_id: str, task: int | None, attempt: int) -> str:
+    """Return the id of an attempt: `job-12.1`, or `job-12_4.1` for a task of an array."""
+    return f"{job_id}.{attempt}" if task is None else f"{job_id}_{task}.{attempt}"
+
+
+def last_attempt(store: Store, row: JobRow, task: int | None) -> int:
+    """Return the number of the last attempt of a job or task; 0 if there was none."""
+    if task is None:
+        return row.attempt
+    tasks = store.tasks(row.job.id, only=IntervalSet.of([task]))
+    return tasks[0].attempt if tasks else 0
 
 
 def places(placements: tuple[Placement, ...], task: int | None = None) -> list[Place]:

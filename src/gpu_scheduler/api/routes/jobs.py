@@ -23,6 +23,7 @@ from gpu_scheduler.api.routes.job_views import (
     JobForm,
     JobViews,
     attempt_form,
+    attempt_id,
     places,
     states_of,
     task_form,
@@ -252,12 +253,12 @@ def _running_attempts(context: Context, row: JobRow, task: int | None) -> list[A
     running = context.state.cluster.running
     attempts = []
     for number, attempt, state in numbers:
-        suffix = "" if number is None else f"_{number}"
-        entry = running.get(f"{job_id}{suffix}.{attempt}")
         if state not in HOLDING:
             continue
+        name = attempt_id(job_id, number, attempt)
+        entry = running.get(name)
         if entry is None:
-            note_stale(f"{job_id}{suffix}.{attempt}")
+            note_stale(name)
             continue
         allocation = entry.running.allocation
         attempts.append(

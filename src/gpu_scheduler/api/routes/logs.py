@@ -15,9 +15,9 @@ from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import Router, boolean_parameter, integer_parameter
 from gpu_scheduler.api.http.request import TEXT, Request, Response, Stream
 from gpu_scheduler.api.interfaces import LogSource
+from gpu_scheduler.api.routes.job_views import attempt_id, last_attempt
 from gpu_scheduler.model.errors import ClusterError, InvalidRequest, StoreError, UnknownThing
 from gpu_scheduler.model.identity import Caller
-from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import ENDED, display_name
 from gpu_scheduler.store.rows import JobRow
 
@@ -167,10 +167,6 @@ class _LogRange:
     limit: int
     follow: bool
 
-    def allocation(self, attempt: int) -> str:
-        suffix = "" if self.task is None else f"_{self.task}"
-        return f"{self.job_id}{suffix}.{self.attempt or attempt}"
-
 
 def _read(
     context: Context, logs: LogSource, log_range: _LogRange, tail: int | None
@@ -199,7 +195,7 @@ async def _stream(context: Context, logs: LogSource, log_range: _LogRange) -> As
         return
     chunks = logs.read_log(
         log_range.job_id,
-        log_range.allocation(attempt),
+        attempt_id(log_range.job_id, log_range.task, log_range.attempt or attempt),
         log_range.member,
         log_range.offset,
         log_range.limit,
@@ -212,11 +208,8 @@ async def _stream(context: Context, logs: LogSource, log_range: _LogRange) -> As
 def _last_attempt(context: Context, log_range: _LogRange) -> int:
     """Return the number of the last attempt; 0 if there was none."""
     store = context.service.store
-    if log_range.task is None:
-        row = store.job(log_range.job_id)
-        return 0 if row is None else row.attempt
-    tasks = store.tasks(log_range.job_id, only=IntervalSet.of([log_range.task]))
-    return tasks[0].attempt if tasks else 0
+    row = store.job(log_range.job_id)
+    return 0 if row is None else last_attempt(store, row, log_range.task)
 
 
 async def _first_attempt(context: Context, log_range: _LogRange) -> int:

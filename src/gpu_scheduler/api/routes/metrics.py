@@ -35,8 +35,14 @@ from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.node import Device, Health, NodeState
 from gpu_scheduler.model.request import WHOLE_MILLI
 
+MEDIA = b"text/plain; version=0.0.4; charset=utf-8"
+PREFIX = "gpu_scheduler_"
+MOST_TENANTS = 1000
+MB = 1 << 20
+UJ_PER_JOULE = 10**6
 MOST_SERVICES = 500
 STATES = ("ready", "starting", "failing", "degraded", "updating", "stopped", "ended", "deleting")
+Requests = dict[tuple[str, str, int], int]
 COUNTED = (
     ("service_restarts", "Ends of replicas that were followed by a restart.", "service_restart"),
     ("service_not_ready", "Times that a replica could not be used any more.", "service_not_ready"),
@@ -75,14 +81,6 @@ def pool_metrics(scheduler: Service) -> Iterator[Metric]:
         if use.sure_of_gpus is not None:
             sure.add_metric([use.pool], use.sure_of_gpus)
     yield from (held, sure, borrowed)
-
-
-MEDIA = b"text/plain; version=0.0.4; charset=utf-8"
-PREFIX = "gpu_scheduler_"
-MOST_TENANTS = 1000
-MB = 1 << 20
-UJ_PER_JOULE = 10**6
-Requests = dict[tuple[str, str, int], int]
 
 
 class SchedulerCollector(Collector):

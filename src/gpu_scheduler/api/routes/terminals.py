@@ -15,6 +15,7 @@ from gpu_scheduler.api.http.operations import V1
 from gpu_scheduler.api.http.rate_limit import ConcurrencyLimit
 from gpu_scheduler.api.http.request import Receive, Request, Send, until_first_ends
 from gpu_scheduler.api.nodes.streams import TerminalSession
+from gpu_scheduler.api.routes.job_views import attempt_id, last_attempt
 from gpu_scheduler.control.access.audit import DONE
 from gpu_scheduler.model.errors import (
     ClusterError,
@@ -24,7 +25,6 @@ from gpu_scheduler.model.errors import (
     WrongState,
 )
 from gpu_scheduler.model.identity import Caller
-from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job, display_name
 from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.model.plan import Allocation
@@ -85,14 +85,11 @@ class TerminalSockets:
         raise UnknownThing(f"{name} has no member {member}")
 
     def _allocation(self, row: JobRow, task: int | None) -> Allocation | None:
-        service, name, attempt = self._context.service, row.job.id, row.attempt
-        if row.job.array is not None:
-            if task is None:
-                raise InvalidRequest(f"{display_name(name)} is an array; name a task, as in 12_4")
-            name, attempt = f"{name}_{task}", 0
-            for task_row in service.store.tasks(row.job.id, only=IntervalSet.of([task])):
-                attempt = task_row.attempt
-        running = service.core.state.cluster.running.get(f"{name}.{attempt}")
+        if row.job.array is not None and task is None:
+            raise InvalidRequest(f"{display_name(row.job.id)} is an array; name a task, as in 12_4")
+        attempt = last_attempt(self._context.service.store, row, task)
+        name = attempt_id(row.job.id, task, attempt)
+        running = self._context.state.cluster.running.get(name)
         return None if running is None else running.running.allocation
 
     def _audit(self, caller: Caller, opening: pb.TerminalOpen) -> None:
