@@ -1,16 +1,18 @@
-"""The connection of a command to the server, and the options for it."""
+"""The connection of a command to the server: its options, its requests and the printed answer."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from gpu_scheduler.cli.text.tables import in_local_time
+from gpu_scheduler.cli.text.tables import in_local_time, print_json
 from gpu_scheduler.client.client import Client
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable
+    from typing import Any
 
 
 ME = "@me"
@@ -38,6 +40,26 @@ def _address(word: str) -> str:
 def client_for(args: Namespace) -> Client:
     """A client for the server of the options."""
     return Client(args.server)
+
+
+def call(args: Namespace, method: str, path: str, body: object = None) -> Any:
+    """The answer to a single request of the REST API."""
+    with client_for(args) as client:
+        return client.call(method, path, body)
+
+
+def print_answer(args: Namespace, answer: object, text: str | Callable[[], object]) -> int:
+    """Print the answer with --json, else the text, or call the function that prints it.
+
+    The exit code is 0.
+    """
+    if args.json:
+        print_json(answer)
+    elif isinstance(text, str):
+        print(text)
+    else:
+        text()
+    return 0
 
 
 def my_name() -> str:

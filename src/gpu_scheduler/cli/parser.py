@@ -13,6 +13,7 @@ from argparse import Action, ArgumentParser, HelpFormatter, Namespace, RawDescri
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from argparse import _ArgumentGroup
     from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
 
@@ -166,6 +167,43 @@ class Parser(ArgumentParser):
             if match := re.fullmatch(pattern, message, re.DOTALL):
                 return words(self, *match.groups())
         return message
+
+
+class Options:
+    """Adds options to a parser, or to a group of its help, in one line each."""
+
+    def __init__(self, target: ArgumentParser | _ArgumentGroup) -> None:
+        self._add = target.add_argument
+
+    def value(
+        self,
+        flags: str,
+        reader: Callable[[str], Callable[[str], object]] | None,
+        metavar: str,
+        about: str,
+        **more: Any,
+    ) -> None:
+        """Add an option with a value: `-G --gpus`.
+
+        `reader("--gpus")` returns the function that parses the value and whose errors name the
+        option; without a reader the value is a string.
+        """
+        names = flags.split()
+        if reader is not None:
+            more["type"] = reader(next(name for name in names if name.startswith("--")))
+        self._add(*names, metavar=metavar, help=about, **more)
+
+    def flag(self, flags: str, about: str, **more: Any) -> None:
+        """Add an option without a value."""
+        self._add(*flags.split(), action="store_true", help=about, **more)
+
+    def choice(self, flag: str, choices: Sequence[str], about: str, **more: Any) -> None:
+        """Add an option with one of these values."""
+        self._add(flag, choices=choices, help=about, **more)
+
+    def word(self, name: str, metavar: str, about: str, **more: Any) -> None:
+        """Add an argument that is not an option."""
+        self._add(name, metavar=metavar, help=about, **more)
 
 
 def _takes_value(action: Action) -> bool:

@@ -11,6 +11,7 @@ from gpu_scheduler.model.errors import InvalidRequest
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Mapping
     from typing import Any
 
     from gpu_scheduler.client.client import Client
@@ -22,36 +23,22 @@ PLAIN_FIELDS = {
     "gpu_memory": "gpu_memory_mb",
     "gpu_memory_per_gpu": "gpu_memory_mb_per_gpu",
     "mig": "mig_profile",
-    "allowed_gpus": "allowed_gpus",
-    "exclusive": "exclusive",
     "cpus": "cpu_cores",
     "memory": "memory_mb",
-    "topology": "topology",
-    "contiguous": "contiguous",
-    "members": "members",
-    "min_members": "min_members",
-    "same_rack": "same_rack",
-    "max_processes": "max_processes",
     "time": "max_runtime_seconds",
     "estimate": "estimate_seconds",
     "begin": "begin_at",
-    "deadline": "deadline",
-    "hold": "hold",
-    "signal": "signal",
     "grace": "grace_seconds",
-    "retries": "retries",
-    "requeue_on_node_loss": "requeue_on_node_loss",
-    "allow_idle": "allow_idle",
-    "name": "name",
     "tenant": "tenant_id",
-    "pool": "pool",
-    "interactive": "interactive",
-    "conda": "conda",
-    "runner": "runner",
-    "image": "image",
-    "output": "output",
-    "array": "array",
-    "notify": "notify",
+    "mount": "mounts",
+} | {
+    name: name
+    for name in (
+        *("allowed_gpus", "exclusive", "topology", "contiguous", "members", "min_members"),
+        *("same_rack", "max_processes", "deadline", "hold", "signal", "retries"),
+        *("requeue_on_node_loss", "allow_idle", "name", "pool", "interactive", "conda"),
+        *("runner", "image", "output", "array", "notify"),
+    )
 }
 """The field of the REST API for each option that is sent unchanged."""
 _GPUS = ("gpu_count", "gpu_memory_mb", "gpu_memory_mb_per_gpu", "mig_profile")
@@ -62,13 +49,15 @@ _SHELLS = r"(?:ba|da|k|z|fi|a|c|tc)?sh"
 _INTERPRETERS = r"python[\d.]*|Rscript|julia|node|perl|ruby"
 
 
+def fields_of(args: Namespace, fields: Mapping[str, str]) -> dict[str, Any]:
+    """The values of the options that were given, by the field for each option."""
+    values = {field: getattr(args, option) for option, field in fields.items()}
+    return {field: value for field, value in values.items() if value is not None}
+
+
 def body_of(args: Namespace) -> dict[str, Any]:
     """The fields of the options that were given; an empty name counts as not given."""
-    body: dict[str, Any] = {
-        field: getattr(args, option)
-        for option, field in PLAIN_FIELDS.items()
-        if getattr(args, option) not in (None, "")
-    }
+    body = {field: value for field, value in fields_of(args, PLAIN_FIELDS).items() if value != ""}
     if args.gpu_model:
         body["gpu_models"] = [name for name in args.gpu_model.split(",") if name]
     if args.no_preempt:
@@ -77,12 +66,15 @@ def body_of(args: Namespace) -> dict[str, Any]:
         body["gang_scheduling"] = True
     if args.image and not args.runner:
         body["runner"] = "container"
-    if args.mount:
-        body["mounts"] = args.mount
     if args.label:
         body["node_labels"] = pairs_of("--label", args.label)
     if args.retry_exit_codes:
-        body["retry_exit_codes"] = _exit_codes(args.retry_exit_codes)
+        codes = args.retry_exit_codes.split(",")
+        if not all(code.strip().isdecimal() and int(code) < 256 for code in codes):
+            raise InvalidRequest(
+                f"--retry-exit-codes is '{args.retry_exit_codes}'; write codes such as 1,137"
+            )
+        body["retry_exit_codes"] = [int(code) for code in codes]
     if args.dependency:
         body["dependencies"] = dependencies_of(args.dependency)
     if args.priority is not None:
@@ -243,10 +235,3 @@ def missing_program(command: list[str], body: dict[str, Any]) -> str:
         for part in search.split(":")
     )
     return "" if found else program
-
-
-def _exit_codes(text: str) -> list[int]:
-    words = text.split(",")
-    if not all(word.strip().isdecimal() and int(word) < 256 for word in words):
-        raise InvalidRequest(f"--retry-exit-codes is '{text}'; write codes such as 1,137")
-    return [int(word) for word in words]

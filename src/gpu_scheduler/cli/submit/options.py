@@ -6,8 +6,19 @@ know which options were given.
 
 from __future__ import annotations
 
+from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.submit.body import dependencies_of
-from gpu_scheduler.cli.text.values import duration, limit, moment, number, size_mb, text, whole
+from gpu_scheduler.cli.text.values import (
+    duration,
+    limit,
+    moment,
+    number,
+    positive,
+    seconds,
+    size_mb,
+    text,
+    whole,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +36,8 @@ examples:
 
 A time is 90m, 2h, 1d12h, 02:30:00 or 1-12:00:00; a plain number is minutes. A size is 40G or 512M.
 A priority is low, normal, high, urgent, 0 to 10 (5 is normal), or a number up to 10000."""
+LLM_HELP = "as many GPUs as this model needs: qwen2.5-7b[,context=32k,...]"
+LLM_CONFIG_HELP = "file with GPUs per model; default llm_config.json, if it exists"
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -32,286 +45,99 @@ def add_options(parser: ArgumentParser) -> None:
     parser.usage = "%(prog)s [options] [--] command ... | script ... | job.yaml"
     parser.epilog = EXAMPLES
     _add_resources(parser)
-    _add_time(parser)
-    _add_scheduling(parser)
-    _add_environment(parser)
-    _add_sweep(parser)
+
+    add = Options(parser.add_argument_group("time"))
+    add.value("-t --time", limit, "TIME", "time limit; the job is stopped at it")
+    add.value("--estimate", duration, "TIME", "expected run time")
+    add.value("--begin", moment, "WHEN", "do not start before 18:00, +2h, ...")
+    add.value("--deadline", moment, "WHEN", "when it should have ended")
+    kinds = "afterok:12, afterany:3:4, afterok:last"
+    add.value("-d --dependency", _dependency, "KIND:ID", kinds, action="append")
+    add.flag("-H --hold", "hold it until it is released", default=None)
+    early = "send a signal before the time limit or a preemption: USR1@120"
+    add.value("--signal", text, "SIG@SECONDS", early)
+    add.value("--grace", seconds, "TIME", "time between TERM and KILL")
+    add.value("--retries", whole, "N", "retry up to N times if it fails")
+    codes = "retry only after these exit codes, such as 1,137"
+    add.value("--retry-exit-codes", text, "LIST", codes)
+    add.flag("--requeue-on-node-loss", "requeue it if its node is lost", default=None)
+
+    add = Options(parser.add_argument_group("scheduling"))
+    add.value("-J --name --job-name", None, "NAME", "name; default: the name of the program")
+    add.value("-p --priority", text, "P", "priority; see below")
+    add.value("-T --tenant --tenant-id", text, "T", "tenant, by id or name")
+    add.choice("--pool", ("online", "batch"), "pool of GPUs")
+    add.flag("--interactive", "interactive job", default=None)
+    add.flag("--allow-idle", "its GPUs may be idle", default=None)
+    add.flag("--no-preempt", "never preempt it for other jobs", default=None)
+    events = "start, end, fail, preempted, idle, memory, all, none; such as end,fail:slack"
+    add.value("--notify", text, "WHAT[:WHO]", events, action="append")
+
+    add = Options(parser.add_argument_group("environment"))
+    add.value("-D --chdir", text, "DIR", "working directory; default: the current one")
+    add.value("-e --env", None, "NAME=VALUE", "set a variable", action="append")
+    add.value("--export", text, "WHAT", "variables to pass on: ALL (default), NONE or A,B=c")
+    add.value("--conda --conda-env", text, "ENV", "run in this conda environment")
+    runners = ("process", "terminal", "tmux", "screen", "container")
+    add.choice("--runner", runners, "default: process")
+    add.value("--image", text, "IMAGE", "run in this container image")
+    mount = "mount a directory into the container"
+    add.value("--mount", text, "SRC:DST[:ro]", mount, action="append")
+    add.flag("--snapshot", "run a copy of the current code", default=None)
+    add.value("--snapshot-limit", size_mb, "SIZE", "maximum size of the copy; default 512M")
+    output = "write the output to this file instead of the log; %%j is the job number"
+    add.value("-o --output", text, "FILE", output)
+
+    add = Options(parser.add_argument_group("arrays and sweeps"))
+    add.value("-a --array", text, "TASKS", "array tasks, such as 0-99 or 0-99%%10 (ten at once)")
+    add.value("--param", None, "NAME=A,B,...", "one job for each combination", action="append")
+    add.value("--param-file", text, "FILE", "one job for each row of a CSV file")
+    add.value("--sweep", text, "NAME", "name of the sweep; default: a new unique name")
+    add.flag("--dry-run", "show and check it without submitting")
+
+
+def _add_resources(parser: ArgumentParser) -> None:
+    add = Options(parser.add_argument_group("resources"))
+    add.value("-G --gpus", number, "N", "GPUs, such as 2, 0.5 or 1.5")
+    add.value("--gpu-memory", size_mb, "SIZE", "of all its GPUs")
+    add.value("--gpu-memory-per-gpu", size_mb, "SIZE", "of each of its GPUs")
+    add.value("--gpu-model", text, "NAME", "allowed models, such as A100 or A100,H100")
+    add.value("--mig --mig-profile", text, "PROFILE", "a MIG slice, such as 3g.40gb")
+    add.value("--allowed-gpus", text, "LIST", "only these devices, such as 0-3 or 0,2")
+    add.flag("--exclusive", "use a whole node alone", default=None)
+    cores = "CPU cores; default 1 for a job without GPUs"
+    add.value("-c -n --cpus --cpus-per-task", number, "N", cores)
+    add.value("-m --memory --mem", size_mb, "SIZE", "host memory")
+    add.value("--label", None, "NAME=VALUE", "only nodes with this label", action="append")
+    add.value("-w --nodelist", _names, "NODE,...", "only these nodes")
+    add.value("-x --exclude", _names, "NODE,...", "all nodes except these")
+    add.choice("--topology", ("any", "prefer_island", "require_island"), "NVLink islands")
+    add.flag("--contiguous", "adjacent device numbers", default=None)
+    add.value("-N --members", positive, "N", "a gang of N members")
+    add.value("--min-members", whole, "N", "start with at least N members")
+    add.flag("--same-rack", "all members in one rack", default=None)
+    add.value("--llm", text, "MODEL", LLM_HELP)
+    add.value("--llm-config", text, "FILE", LLM_CONFIG_HELP)
+    add.value("--max-processes", whole, "N", "maximum number of processes")
 
 
 def add_terminal_options(parser: ArgumentParser) -> None:
     """Add the options of commands with a terminal: `shell`, `run --pty`, `jupyter`, `code`."""
-    group = parser.add_argument_group("terminal")
-    group.add_argument(
-        "--idle",
-        type=duration("--idle"),
-        metavar="TIME",
-        help="end the job after this time without input, output and CPU use",
-    )
-    group.add_argument(
-        "--on-disconnect",
-        choices=("keep", "end"),
-        default=None,
-        help="keep the job or end it when your connection breaks; default: keep",
-    )
+    add = Options(parser.add_argument_group("terminal"))
+    idle = "end the job after this time without input, output and CPU use"
+    add.value("--idle", duration, "TIME", idle)
+    broken = "keep the job or end it when your connection breaks; default: keep"
+    add.choice("--on-disconnect", ("keep", "end"), broken)
 
 
-def _add_resources(parser: ArgumentParser) -> None:
-    add = parser.add_argument_group("resources").add_argument
-    add("-G", "--gpus", type=number("--gpus"), metavar="N", help="GPUs, such as 2, 0.5 or 1.5")
-    add("--gpu-memory", type=size_mb("--gpu-memory"), metavar="SIZE", help="of all its GPUs")
-    add(
-        "--gpu-memory-per-gpu",
-        type=size_mb("--gpu-memory-per-gpu"),
-        metavar="SIZE",
-        help="of each of its GPUs",
-    )
-    add(
-        "--gpu-model",
-        type=text("--gpu-model"),
-        metavar="NAME",
-        help="allowed models, such as A100 or A100,H100",
-    )
-    add(
-        "--mig",
-        "--mig-profile",
-        dest="mig",
-        type=text("--mig"),
-        metavar="PROFILE",
-        help="a MIG slice, such as 3g.40gb",
-    )
-    add(
-        "--allowed-gpus",
-        type=text("--allowed-gpus"),
-        metavar="LIST",
-        help="only these devices, such as 0-3 or 0,2",
-    )
-    add("--exclusive", action="store_true", default=None, help="use a whole node alone")
-    add(
-        "-c",
-        "-n",
-        "--cpus",
-        "--cpus-per-task",
-        dest="cpus",
-        type=number("--cpus"),
-        metavar="N",
-        help="CPU cores; default 1 for a job without GPUs",
-    )
-    add(
-        "-m",
-        "--memory",
-        "--mem",
-        dest="memory",
-        type=size_mb("--memory"),
-        metavar="SIZE",
-        help="host memory",
-    )
-    add("--label", action="append", metavar="NAME=VALUE", help="only nodes with this label")
-    add("-w", "--nodelist", type=_names("--nodelist"), metavar="NODE,...", help="only these nodes")
-    add(
-        "-x",
-        "--exclude",
-        type=_names("--exclude"),
-        metavar="NODE,...",
-        help="all nodes except these",
-    )
-    add("--topology", choices=("any", "prefer_island", "require_island"), help="NVLink islands")
-    add("--contiguous", action="store_true", default=None, help="adjacent device numbers")
-    add(
-        "-N", "--members", type=whole("--members", least=1), metavar="N", help="a gang of N members"
-    )
-    add(
-        "--min-members",
-        type=whole("--min-members"),
-        metavar="N",
-        help="start with at least N members",
-    )
-    add("--same-rack", action="store_true", default=None, help="all members in one rack")
-    add(
-        "--llm",
-        type=text("--llm"),
-        metavar="MODEL",
-        help="as many GPUs as this model needs: qwen2.5-7b[,context=32k,...]",
-    )
-    add(
-        "--llm-config",
-        type=text("--llm-config"),
-        metavar="FILE",
-        help="file with GPUs per model; default llm_config.json, if it exists",
-    )
-    add(
-        "--max-processes",
-        type=whole("--max-processes"),
-        metavar="N",
-        help="maximum number of processes",
-    )
+def _dependency(option: str) -> Callable[[str], str]:
+    """A parser of dependencies, checked here so that an error names the line of a script."""
 
+    def read(words: str) -> str:
+        dependencies_of([text(option)(words)])
+        return words
 
-def _add_time(parser: ArgumentParser) -> None:
-    add = parser.add_argument_group("time").add_argument
-    add(
-        "-t",
-        "--time",
-        type=limit("--time"),
-        metavar="TIME",
-        help="time limit; the job is stopped at it",
-    )
-    add("--estimate", type=duration("--estimate"), metavar="TIME", help="expected run time")
-    add(
-        "--begin",
-        type=moment("--begin"),
-        metavar="WHEN",
-        help="do not start before 18:00, +2h, ...",
-    )
-    add("--deadline", type=moment("--deadline"), metavar="WHEN", help="when it should have ended")
-    add(
-        "-d",
-        "--dependency",
-        action="append",
-        type=_dependency,
-        metavar="KIND:ID",
-        help="afterok:12, afterany:3:4, afterok:last",
-    )
-    add("-H", "--hold", action="store_true", default=None, help="hold it until it is released")
-    add(
-        "--signal",
-        type=text("--signal"),
-        metavar="SIG@SECONDS",
-        help="send a signal before the time limit or a preemption: USR1@120",
-    )
-    add(
-        "--grace",
-        type=duration("--grace", plain="s"),
-        metavar="TIME",
-        help="time between TERM and KILL",
-    )
-    add("--retries", type=whole("--retries"), metavar="N", help="retry up to N times if it fails")
-    add(
-        "--retry-exit-codes",
-        type=text("--retry-exit-codes"),
-        metavar="LIST",
-        help="retry only after these exit codes, such as 1,137",
-    )
-    add(
-        "--requeue-on-node-loss",
-        action="store_true",
-        default=None,
-        help="requeue it if its node is lost",
-    )
-
-
-def _add_scheduling(parser: ArgumentParser) -> None:
-    add = parser.add_argument_group("scheduling").add_argument
-    add(
-        *("-J", "--name", "--job-name"),
-        dest="name",
-        metavar="NAME",
-        help="name; default: the name of the program",
-    )
-    add("-p", "--priority", type=text("--priority"), metavar="P", help="priority; see below")
-    add(
-        "-T",
-        "--tenant",
-        "--tenant-id",
-        dest="tenant",
-        type=text("--tenant"),
-        metavar="T",
-        help="tenant, by id or name",
-    )
-    add("--pool", choices=("online", "batch"), help="pool of GPUs")
-    add("--interactive", action="store_true", default=None, help="interactive job")
-    add("--allow-idle", action="store_true", default=None, help="its GPUs may be idle")
-    add("--no-preempt", action="store_true", default=None, help="never preempt it for other jobs")
-    add(
-        "--notify",
-        action="append",
-        type=text("--notify"),
-        metavar="WHAT[:WHO]",
-        help="start, end, fail, preempted, idle, memory, all, none; such as end,fail:slack",
-    )
-
-
-def _add_environment(parser: ArgumentParser) -> None:
-    add = parser.add_argument_group("environment").add_argument
-    add(
-        "-D",
-        "--chdir",
-        type=text("--chdir"),
-        metavar="DIR",
-        help="working directory; default: the current one",
-    )
-    add("-e", "--env", action="append", metavar="NAME=VALUE", help="set a variable")
-    add(
-        "--export",
-        type=text("--export"),
-        metavar="WHAT",
-        help="variables to pass on: ALL (default), NONE or A,B=c",
-    )
-    add(
-        "--conda",
-        "--conda-env",
-        dest="conda",
-        type=text("--conda"),
-        metavar="ENV",
-        help="run in this conda environment",
-    )
-    add(
-        "--runner",
-        choices=("process", "terminal", "tmux", "screen", "container"),
-        help="default: process",
-    )
-    add("--image", type=text("--image"), metavar="IMAGE", help="run in this container image")
-    add(
-        "--mount",
-        action="append",
-        type=text("--mount"),
-        metavar="SRC:DST[:ro]",
-        help="mount a directory into the container",
-    )
-    add("--snapshot", action="store_true", default=None, help="run a copy of the current code")
-    add(
-        "--snapshot-limit",
-        type=size_mb("--snapshot-limit"),
-        metavar="SIZE",
-        help="maximum size of the copy; default 512M",
-    )
-    add(
-        "-o",
-        "--output",
-        type=text("--output"),
-        metavar="FILE",
-        help="write the output to this file instead of the log; %%j is the job number",
-    )
-
-
-def _add_sweep(parser: ArgumentParser) -> None:
-    add = parser.add_argument_group("arrays and sweeps").add_argument
-    add(
-        "-a",
-        "--array",
-        type=text("--array"),
-        metavar="TASKS",
-        help="array tasks, such as 0-99 or 0-99%%10 (ten at once)",
-    )
-    add("--param", action="append", metavar="NAME=A,B,...", help="one job for each combination")
-    add(
-        "--param-file",
-        type=text("--param-file"),
-        metavar="FILE",
-        help="one job for each row of a CSV file",
-    )
-    add(
-        "--sweep",
-        type=text("--sweep"),
-        metavar="NAME",
-        help="name of the sweep; default: a new unique name",
-    )
-    add("--dry-run", action="store_true", help="show and check it without submitting")
-
-
-def _dependency(words: str) -> str:
-    """The dependencies as written, checked here so that an error names the line of a script."""
-    dependencies_of([text("--dependency")(words)])
-    return words
+    return read
 
 
 def _names(option: str) -> Callable[[str], list[str]]:

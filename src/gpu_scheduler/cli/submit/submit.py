@@ -10,7 +10,7 @@ import sys
 import time
 
 from gpu_scheduler.cli.connection import add_server_options, client_for, warn
-from gpu_scheduler.cli.parser import Parser
+from gpu_scheduler.cli.parser import Options, Parser
 from gpu_scheduler.cli.submit.body import (
     add_environment,
     body_of,
@@ -21,7 +21,7 @@ from gpu_scheduler.cli.submit.body import (
     missing_program,
     named_dependencies,
 )
-from gpu_scheduler.cli.submit.options import add_options
+from gpu_scheduler.cli.submit.options import LLM_CONFIG_HELP, LLM_HELP, add_options
 from gpu_scheduler.cli.text.values import duration_text, number
 from gpu_scheduler.client.environment import non_utf8_variables
 from gpu_scheduler.client.requests import API
@@ -40,8 +40,9 @@ def register_submit(parser: ArgumentParser) -> None:
     """Add the options."""
     add_options(parser)
     add_server_options(parser)
-    parser.add_argument("-W", "--wait", action="store_true", help="wait for the end of the job")
-    parser.add_argument("-q", "--parsable", action="store_true", help="print the job id alone")
+    add = Options(parser)
+    add.flag("-W --wait", "wait for the end of the job")
+    add.flag("-q --parsable", "print the job id alone")
 
 
 def run_submit(args: Namespace) -> int:
@@ -51,10 +52,10 @@ def run_submit(args: Namespace) -> int:
         return show_dry_run(args, bodies)
     with client_for(args) as client:
         if len(bodies) == 1:
-            answer = client.call("POST", f"{API}/jobs", bodies[0], once=True)
+            answer = client.call("POST", f"{API}/jobs", bodies[0])
             ids = [answer["job_id"]]
         else:
-            answer = client.call("POST", f"{API}/jobs/bulk", bodies, once=True)
+            answer = client.call("POST", f"{API}/jobs/bulk", bodies)
             ids = answer["job_ids"]
         _print_ids(args, answer, ids, bodies[0].get("sweep", ""))
         if args.snapshot:
@@ -345,29 +346,16 @@ def register_add(parser: ArgumentParser) -> None:
     """Add the options of `tgpu add`."""
     from gpu_scheduler.client.jobs_file import PRIORITIES
 
-    add = parser.add_argument
-    add("script", metavar="SCRIPT", help="what to run; python runs a .py")
-    add("--args", default="", metavar="TEXT", help="its arguments, in quotes")
-    add("--priority", choices=tuple(PRIORITIES), default="1", help="0 high, 1 normal, 2 low")
-    add("--conda-env", "--conda", dest="conda", default="", metavar="ENV", help="conda environment")
-    add("--gpus", default="", metavar="LIST", help="allowed devices, such as 0,1 or 0-3")
-    add(
-        "--gpu-count",
-        type=number("--gpu-count"),
-        metavar="N",
-        help="number of GPUs; default: by the model",
-    )
-    add(
-        "--llm",
-        metavar="MODEL",
-        help="as many GPUs as this model needs: qwen2.5-7b[,context=32k,...]",
-    )
-    add(
-        "--llm-config",
-        metavar="FILE",
-        help="file with GPUs per model; default llm_config.json, if it exists",
-    )
-    add("--screen", action="store_true", help="run it in a screen session")
+    add = Options(parser)
+    add.word("script", "SCRIPT", "what to run; python runs a .py")
+    add.value("--args", None, "TEXT", "its arguments, in quotes", default="")
+    add.choice("--priority", tuple(PRIORITIES), "0 high, 1 normal, 2 low", default="1")
+    add.value("--conda-env --conda", None, "ENV", "conda environment", dest="conda", default="")
+    add.value("--gpus", None, "LIST", "allowed devices, such as 0,1 or 0-3", default="")
+    add.value("--gpu-count", number, "N", "number of GPUs; default: by the model")
+    add.value("--llm", None, "MODEL", LLM_HELP)
+    add.value("--llm-config", None, "FILE", LLM_CONFIG_HELP)
+    add.flag("--screen", "run it in a screen session")
     add_server_options(parser)
 
 
@@ -409,7 +397,7 @@ def run_add(args: Namespace) -> int:
     if missing:
         warn(f"warning: '{missing}' not found on this machine; the job will need it")
     with client_for(args) as client:
-        answer = client.call("POST", f"{API}/jobs", body, once=True)
+        answer = client.call("POST", f"{API}/jobs", body)
     if args.json:
         print_json(answer)
     else:

@@ -60,6 +60,11 @@ def duration(option: str, *, plain: str = "m") -> Callable[[str], float]:
     return read
 
 
+def seconds(option: str) -> Callable[[str], float]:
+    """A parser of a duration in which a plain number is seconds."""
+    return duration(option, plain="s")
+
+
 def limit(option: str) -> Callable[[str], float]:
     """A parser of a time limit in seconds."""
     read_duration = duration(option)
@@ -129,6 +134,11 @@ def whole(option: str, *, least: int = 0) -> Callable[[str], int]:
         return int(word)
 
     return read
+
+
+def positive(option: str) -> Callable[[str], int]:
+    """A parser of whole numbers of at least 1."""
+    return whole(option, least=1)
 
 
 def text(option: str) -> Callable[[str], str]:
