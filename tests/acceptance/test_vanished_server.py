@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.cli.jobs.logs import Follower
+from gpu_scheduler.cli.jobs.follow import Follower
 from gpu_scheduler.client import keepalive
 from gpu_scheduler.client.async_client import AsyncClient
 from gpu_scheduler.client.client import Client

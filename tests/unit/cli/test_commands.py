@@ -17,8 +17,8 @@ import pytest
 from gpu_scheduler.cli.accounting.usage import usage_rows
 from gpu_scheduler.cli.cluster import status
 from gpu_scheduler.cli.connection import my_name
+from gpu_scheduler.cli.jobs import follow
 from gpu_scheduler.cli.jobs import list as listing
-from gpu_scheduler.cli.jobs import logs, wait
 from gpu_scheduler.cli.jobs.columns import (
     end_text,
     exit_text,
@@ -374,7 +374,7 @@ def test_json_logs_are_one_object_per_line(
 def test_log_line_received_in_pieces_is_one_object(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    lines = logs._JsonLines("job-1")
+    lines = follow._JsonLines("job-1")
     for piece in (b"caf\xc3", b"\xa9\nba", b"r", b"\n"):
         lines.write(piece)
     lines.end()
@@ -421,7 +421,7 @@ def test_logs_follow_job_from_attempt_to_attempt(
     submitted(server)
     server.logs = {"job-1.1": b"one\n", "job-1.2": b"two\n", "job-1.3": b"three\n"}
     server.change("job-1", attempt=1)
-    monkeypatch.setattr(wait.time, "sleep", ends_at_last)
+    monkeypatch.setattr(follow.time, "sleep", ends_at_last)
     assert main(["logs", "-f", "1", *words]) == 0
     shown = capfd.readouterr()
     assert shown.out == output
@@ -434,15 +434,15 @@ def test_logs_follow_job_from_attempt_to_attempt(
 def test_unterminated_line_of_attempt_is_not_joined_with_next(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from gpu_scheduler.cli.jobs.logs import Attempts
+    from gpu_scheduler.cli.jobs.follow import Attempts
     from gpu_scheduler.client.client import Client
 
     submitted(server)
     server.logs = {"job-1.1": b"one", "job-1.2": b"two\n"}
     server.end("job-1", attempt=2)
-    lines = logs._JsonLines("job-1")
+    lines = follow._JsonLines("job-1")
     with Client() as client:
-        status = wait.StatusLine(quiet=True, hint="")
+        status = follow.StatusLine(quiet=True, hint="")
         Attempts(client, "job-1", status, write=lines.write, between=lines.end).copy_until_end()
     told = [json.loads(line)["line"] for line in capsys.readouterr().out.splitlines()]
     assert told == ["one", "two"]
@@ -455,7 +455,7 @@ def test_logs_follow_resumes_where_it_broke_off(server: FakeServer) -> None:
     server.write("job-1", b"12345")
     server.end("job-1")
     with Client() as client:
-        follower = logs.Follower(client, "job-1", {"tail": None})
+        follower = follow.Follower(client, "job-1", {"tail": None})
         follower.copied = 3
         follower.copy()
     assert server.requests[-1].endswith("/logs?offset=3&follow=1")
@@ -471,7 +471,7 @@ def test_resumed_tail_follow_does_not_print_whole_log(
     server.write("job-1", b"12345")
     server.end("job-1")
     with Client() as client:
-        follower = logs.Follower(client, "job-1", {"tail": 5})
+        follower = follow.Follower(client, "job-1", {"tail": 5})
         follower.copied = 3
         follower.copy()
     assert server.requests[-1].endswith("/logs?tail=5&follow=1")
@@ -482,7 +482,7 @@ def test_logs_follow_without_server_fails(tmp_path: Path) -> None:
     from gpu_scheduler.client.client import Client
 
     with pytest.raises(NoServer):
-        logs.follow(Client(str(tmp_path)), "job-1", {})
+        follow.follow(Client(str(tmp_path)), "job-1", {})
 
 
 def test_arguments_may_follow_options(server: FakeServer, tell: Tell) -> None:
@@ -686,7 +686,7 @@ def test_run_waits_for_job_whose_output_goes_to_file(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.when_submitted(exit_code=5)
-    monkeypatch.setattr("gpu_scheduler.cli.jobs.logs.Follower.copy", None)
+    monkeypatch.setattr("gpu_scheduler.cli.jobs.follow.Follower.copy", None)
     assert main(["run", "-o", "out.txt", "--", "x"]) == 5
 
 
@@ -698,12 +698,12 @@ def test_waiting_run_prints_reason_and_forecast(
             server.end("job-1")
 
     said: list[str] = []
-    show = wait.StatusLine.show
+    show = follow.StatusLine.show
     monkeypatch.setattr(
-        wait.StatusLine, "show", lambda self, *text: (said.append(text[0]), show(self, *text))
+        follow.StatusLine, "show", lambda self, *text: (said.append(text[0]), show(self, *text))
     )
-    monkeypatch.setattr(wait, "_QUIET_S", 0)
-    monkeypatch.setattr(wait.time, "sleep", starts_at_last)
+    monkeypatch.setattr(follow, "_QUIET_S", 0)
+    monkeypatch.setattr(follow.time, "sleep", starts_at_last)
     assert main(["run", "x"]) == 0
     shown = capfd.readouterr().err
     assert "tgpu: job-1 is pending, expected start " in shown
@@ -713,7 +713,7 @@ def test_waiting_run_prints_reason_and_forecast(
 def test_pipe_gets_new_line_only_for_new_reason(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    status = wait.StatusLine(quiet=False, hint="")
+    status = follow.StatusLine(quiet=False, hint="")
     for seconds in (3, 2, 1):
         status.show(f"job-1 waits (in {seconds} s); 1 is free", "1 is free")
     status.show("job-1 waits (in 9 s); none is free", "none is free")
@@ -769,17 +769,17 @@ def test_interrupted_run_asks_what_to_do(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, typed: str, code: int, state: str
 ) -> None:
     server.first_state = "running"
-    copy = logs.Follower.copy
+    copy = follow.Follower.copy
     interrupts = iter([KeyboardInterrupt])
 
-    def interrupted(self: logs.Follower) -> None:
+    def interrupted(self: follow.Follower) -> None:
         if next(interrupts, None):
             raise KeyboardInterrupt
         if server.jobs["job-1"]["state"] == "running":
             server.end("job-1", 7)
         copy(self)
 
-    monkeypatch.setattr(logs.Follower, "copy", interrupted)
+    monkeypatch.setattr(follow.Follower, "copy", interrupted)
     _type_on_a_terminal(monkeypatch, typed)
     assert main(["run", "-q", "sleep", "9"]) == code
     assert server.jobs["job-1"]["state"] == state
@@ -802,10 +802,10 @@ def test_cancelled_run_prints_output_until_end(
     capfd: pytest.CaptureFixture[str],
     asks: bool,
 ) -> None:
-    copy = logs.Follower.copy
+    copy = follow.Follower.copy
     slow = server.slow_cancels = ["job-1"]
 
-    def interrupted(self: logs.Follower) -> None:
+    def interrupted(self: follow.Follower) -> None:
         if slow:
             raise KeyboardInterrupt
         server.write("job-1", b"saved\n")
@@ -813,7 +813,7 @@ def test_cancelled_run_prints_output_until_end(
         copy(self)
 
     server.first_state = "running"
-    monkeypatch.setattr(logs.Follower, "copy", interrupted)
+    monkeypatch.setattr(follow.Follower, "copy", interrupted)
     if asks:
         _type_on_a_terminal(monkeypatch, "c\n")
     assert main(["run", "sh"]) == 130
@@ -826,12 +826,12 @@ def test_cancelled_run_prints_output_until_end(
 def test_second_interrupt_does_not_wait_for_end(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(self: logs.Follower) -> None:
+    def interrupted(self: follow.Follower) -> None:
         raise KeyboardInterrupt
 
     server.first_state = "running"
     server.slow_cancels = ["job-1"]
-    monkeypatch.setattr(logs.Follower, "copy", interrupted)
+    monkeypatch.setattr(follow.Follower, "copy", interrupted)
     assert main(["run", "sh"]) == 130
     assert "job-1 has not ended yet; 'tgpu wait job-1' waits for it" in capfd.readouterr().err
     assert server.jobs["job-1"]["state"] == "running"
@@ -840,16 +840,16 @@ def test_second_interrupt_does_not_wait_for_end(
 def test_job_that_ends_during_prompt_is_not_cancelled(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = logs.Follower.copy
+    copy = follow.Follower.copy
 
-    def interrupted(self: logs.Follower) -> None:
+    def interrupted(self: follow.Follower) -> None:
         if server.jobs["job-1"]["state"] == "running":
             server.end("job-1", 7)
             raise KeyboardInterrupt
         copy(self)
 
     server.first_state = "running"
-    monkeypatch.setattr(logs.Follower, "copy", interrupted)
+    monkeypatch.setattr(follow.Follower, "copy", interrupted)
     assert main(["run", "-q", "sh"]) == 7
 
 
@@ -858,10 +858,10 @@ def test_interrupted_run_without_terminal_cancels(
 ) -> None:
     server.first_state = "running"
 
-    def interrupted(self: logs.Follower) -> None:
+    def interrupted(self: follow.Follower) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(logs.Follower, "copy", interrupted)
+    monkeypatch.setattr(follow.Follower, "copy", interrupted)
     assert main(["run", "-q", "sleep", "9"]) == 130
     assert server.jobs["job-1"]["state"] == "cancelled"
 

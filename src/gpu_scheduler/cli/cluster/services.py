@@ -15,8 +15,7 @@ from typing import Any
 
 from gpu_scheduler.cli.connection import add_server_options, client_for
 from gpu_scheduler.cli.jobs.columns import local_time
-from gpu_scheduler.cli.jobs.logs import Attempts
-from gpu_scheduler.cli.jobs.wait import StatusLine
+from gpu_scheduler.cli.jobs.follow import Attempts, StatusLine
 from gpu_scheduler.cli.submit.body import check_gpus, pairs_of, priority_of, variables_of
 from gpu_scheduler.cli.submit.files import read_job_file
 from gpu_scheduler.cli.text.tables import (

@@ -452,7 +452,7 @@ def _state_after_failure(client: Client, job: str) -> dict[str, Any]:
 
 def _print_log(client: Client, job: dict[str, Any]) -> int:
     """Print the log of a job that ended before its terminal was opened; its exit code."""
-    from gpu_scheduler.cli.jobs.logs import follow
+    from gpu_scheduler.cli.jobs.follow import follow
 
     if job.get("started_at"):
         follow(client, job["id"], {})
@@ -469,7 +469,7 @@ def _has_started_or_ended(job: dict[str, Any]) -> bool:
 def wait_for_start(client: Client, job: str, *, quiet: bool) -> dict[str, Any] | None:
     """Wait until the job runs or has ended; on Ctrl-C cancel it and return None."""
     from gpu_scheduler.cli.interactive.terminal import Ended, ending_signals
-    from gpu_scheduler.cli.jobs.wait import StatusLine, wait_until
+    from gpu_scheduler.cli.jobs.follow import StatusLine, wait_until
 
     status = StatusLine(quiet=quiet, hint="Ctrl-C cancels")
     try:

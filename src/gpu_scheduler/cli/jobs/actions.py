@@ -10,7 +10,14 @@ import sys
 
 from gpu_scheduler.cli.connection import add_server_options, client_for, warn
 from gpu_scheduler.cli.jobs.columns import NONE, references
-from gpu_scheduler.cli.submit.body import dependencies_of, named_dependencies, priority_of
+from gpu_scheduler.cli.parser import Options
+from gpu_scheduler.cli.submit.body import (
+    PLAIN_FIELDS,
+    dependencies_of,
+    fields_of,
+    named_dependencies,
+    priority_of,
+)
 from gpu_scheduler.cli.text.tables import cut, print_json, visible
 from gpu_scheduler.cli.text.values import duration, limit, moment, number, size_mb, whole
 from gpu_scheduler.client.requests import job_path
@@ -20,7 +27,7 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import Any
 
     from gpu_scheduler.cli.jobs.columns import Reference
@@ -29,19 +36,11 @@ if TYPE_CHECKING:
 JOBS_HELP = "12, 1-3,7, last, @~1, all"
 MOST_TASKS_SHOWN = 60
 """Characters; --json has all."""
-UPDATE_FIELDS = {
-    "name": "name",
-    "gpus": "gpu_count",
-    "gpu_memory": "gpu_memory_mb",
-    "cpus": "cpu_cores",
-    "memory": "memory_mb",
-    "time": "max_runtime_seconds",
-    "estimate": "estimate_seconds",
-    "begin": "begin_at",
-    "deadline": "deadline",
-    "retries": "retries",
-}
-"""The field of the REST API for each option of `tgpu update` that is sent unchanged."""
+UPDATE_OPTIONS = (
+    *("name", "gpus", "gpu_memory", "cpus", "memory", "time", "estimate", "begin", "deadline"),
+    *("retries", "notify"),
+)
+"""The options of `tgpu update` that are sent unchanged."""
 
 
 # Options
@@ -49,53 +48,47 @@ UPDATE_FIELDS = {
 
 def register_cancel(parser: ArgumentParser) -> None:
     """Add the options of `tgpu cancel`."""
-    add = parser.add_argument
-    add("jobs", nargs="+", metavar="JOB", help="12, 1-3,7, 12_4, 12_[1-3], last, @~1, all")
-    add("--dry-run", action="store_true", help="show which jobs would be cancelled")
-    add("-q", "--quiet", action="store_true", help="print nothing on success")
+    add = Options(parser)
+    add.word("jobs", "JOB", "12, 1-3,7, 12_4, 12_[1-3], last, @~1, all", nargs="+")
+    add.flag("--dry-run", "show which jobs would be cancelled")
+    add.flag("-q --quiet", "print nothing on success")
     add_server_options(parser)
 
 
 def register_hold(parser: ArgumentParser) -> None:
-    """Add the options of `tgpu hold`."""
+    """Add the options of `tgpu hold` and `tgpu release`."""
     parser.add_argument("jobs", nargs="+", metavar="JOB", help=JOBS_HELP)
     add_server_options(parser)
 
 
-def register_release(parser: ArgumentParser) -> None:
-    """Add the options of `tgpu release`, which are those of `tgpu hold`."""
-    register_hold(parser)
+register_release = register_hold
 
 
 def register_retry(parser: ArgumentParser) -> None:
     """Add the options of `tgpu retry`."""
-    add = parser.add_argument
-    add("jobs", nargs="+", metavar="JOB", help=JOBS_HELP)
-    add(
-        "--cancelled",
-        action="store_true",
-        help="of an array, retry the cancelled tasks as well as the failed ones",
-    )
+    add = Options(parser)
+    add.word("jobs", "JOB", JOBS_HELP, nargs="+")
+    add.flag("--cancelled", "of an array, retry the cancelled tasks as well as the failed ones")
     add_server_options(parser)
 
 
 def register_update(parser: ArgumentParser) -> None:
     """Add the options of `tgpu update`."""
-    add = parser.add_argument
-    add("jobs", nargs="+", metavar="JOB", help=JOBS_HELP)
-    add("-p", "--priority", metavar="P", help="as for submit")
-    add("-J", "--name", metavar="NAME", help="new name")
-    add("-t", "--time", type=limit("--time"), metavar="TIME", help="new time limit")
-    add("-G", "--gpus", type=number("--gpus"), metavar="N", help="new number of GPUs")
-    add("--gpu-memory", type=size_mb("--gpu-memory"), metavar="SIZE", help="of all its GPUs")
-    add("-c", "--cpus", type=number("--cpus"), metavar="N", help="CPU cores")
-    add("-m", "--memory", type=size_mb("--memory"), metavar="SIZE", help="host memory")
-    add("--estimate", type=duration("--estimate"), metavar="TIME", help="expected run time")
-    add("--begin", type=moment("--begin"), metavar="WHEN", help="do not start before")
-    add("--deadline", type=moment("--deadline"), metavar="WHEN", help="when it should have ended")
-    add("--retries", type=whole("--retries"), metavar="N", help="retry up to N times if it fails")
-    add("-d", "--dependency", action="append", metavar="KIND:ID", help="replaces the old ones")
-    add("--notify", action="append", metavar="WHAT[:WHO]", help="replaces the old ones")
+    add = Options(parser)
+    add.word("jobs", "JOB", JOBS_HELP, nargs="+")
+    add.value("-p --priority", None, "P", "as for submit")
+    add.value("-J --name", None, "NAME", "new name")
+    add.value("-t --time", limit, "TIME", "new time limit")
+    add.value("-G --gpus", number, "N", "new number of GPUs")
+    add.value("--gpu-memory", size_mb, "SIZE", "of all its GPUs")
+    add.value("-c --cpus", number, "N", "CPU cores")
+    add.value("-m --memory", size_mb, "SIZE", "host memory")
+    add.value("--estimate", duration, "TIME", "expected run time")
+    add.value("--begin", moment, "WHEN", "do not start before")
+    add.value("--deadline", moment, "WHEN", "when it should have ended")
+    add.value("--retries", whole, "N", "retry up to N times if it fails")
+    add.value("-d --dependency", None, "KIND:ID", "replaces the old ones", action="append")
+    add.value("--notify", None, "WHAT[:WHO]", "replaces the old ones", action="append")
     add_server_options(parser)
 
 
@@ -133,24 +126,23 @@ def run_retry(args: Namespace) -> int:
 
     def retry(client: Client, reference: Reference) -> tuple[dict[str, Any], str]:
         answer = client.retry(str(reference), cancelled=args.cancelled)
-        return answer, _retry_text(answer)
+        tasks, left = answer.get("tasks"), answer.get("left")
+        queued = "queued again" + (f": tasks {cut(tasks, MOST_TASKS_SHOWN)}" if tasks else "")
+        if not left:
+            return answer, queued
+        advice = "add --cancelled to retry them too"
+        return answer, f"{queued}; {left:,} cancelled tasks were not, {advice}"
 
     return _for_each(args, retry)
 
 
 def run_update(args: Namespace) -> int:
     """Send the changes; a command without any is rejected."""
-    changes = {
-        field: getattr(args, option)
-        for option, field in UPDATE_FIELDS.items()
-        if getattr(args, option) is not None
-    }
+    changes = fields_of(args, {option: PLAIN_FIELDS[option] for option in UPDATE_OPTIONS})
     if args.priority is not None:
         changes["priority"] = priority_of(args.priority)
     if args.dependency:
         changes["dependencies"] = dependencies_of(args.dependency)
-    if args.notify:
-        changes["notify"] = args.notify
     if not changes:
         raise InvalidRequest("nothing to change; give for example --priority high or --time 4h")
     with client_for(args) as client:
@@ -236,14 +228,3 @@ def _would_cancel(client: Client, reference: Reference) -> dict[str, Any]:
             client.get(f"{job['id']}_{missing}")
     answer = {"job_id": str(reference), "status": "would be cancelled"}
     return answer | {"name": job.get("name", ""), "state": job["state"]}
-
-
-def _retry_text(answer: Mapping[str, Any]) -> str:
-    """What was queued again, and how many cancelled tasks of an array were not."""
-    tasks, left = answer.get("tasks"), answer.get("left")
-    which = f": tasks {cut(tasks, MOST_TASKS_SHOWN)}" if tasks else ""
-    if not left:
-        return f"queued again{which}"
-    return (
-        f"queued again{which}; {left:,} cancelled tasks were not, add --cancelled to retry them too"
-    )

@@ -24,6 +24,7 @@ from gpu_scheduler.cli.jobs.columns import (
     state_code,
     with_end,
 )
+from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import in_local_time, print_json, print_table
 from gpu_scheduler.cli.text.values import whole
 from gpu_scheduler.client.requests import ACTIVE, ENDED
@@ -48,28 +49,31 @@ _CODES = {code.lower(): state for state, code in STATES.items()}
 _RUNNING = tuple(state for state in ACTIVE if state != "pending")
 
 
-def _add_filters(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add("-u", "--user", metavar="NAME", help="jobs of this user; 'all' for all users")
-    add("-A", "--everybody", action="store_true", help="the same as --user all")
-    add("-T", "--tenant", "--tenant-id", dest="tenant", metavar="T", help="jobs of this tenant")
-    add("-J", "--name", metavar="NAME", help="jobs with this name")
+def _add_filters(parser: ArgumentParser) -> Options:
+    add = Options(parser)
+    add.value("-u --user", None, "NAME", "jobs of this user; 'all' for all users")
+    add.flag("-A --everybody", "the same as --user all")
+    add.value("-T --tenant --tenant-id", None, "T", "jobs of this tenant")
+    add.value("-J --name", None, "NAME", "jobs with this name")
+    return add
+
+
+def _filter_query(args: Namespace) -> dict[str, object]:
+    return {
+        "user": None if args.everybody or args.user == "all" else args.user or mine(),
+        "tenant_id": args.tenant,
+        "name": args.name,
+    }
 
 
 def register_list(parser: ArgumentParser) -> None:
     """Add the options of `tgpu list`."""
-    add = parser.add_argument
-    _add_filters(parser)
-    add("-s", "--state", "--status", dest="state", metavar="STATE", help="pending, R, failed, all")
-    add("--sort", metavar="KEY", help="such as -priority, name, user or state")
-    add(
-        *("-L", "--limit"),
-        type=whole("--limit"),
-        default=PAGE,
-        metavar="N",
-        help=f"show at most N, the newest of ended jobs; default {PAGE}, 0 shows all",
-    )
-    add("-q", "--parsable", action="store_true", help="print job ids alone")
+    add = _add_filters(parser)
+    add.value("-s --state --status", None, "STATE", "pending, R, failed, all")
+    add.value("--sort", None, "KEY", "such as -priority, name, user or state")
+    most = f"show at most N, the newest of ended jobs; default {PAGE}, 0 shows all"
+    add.value("-L --limit", whole, "N", most, default=PAGE)
+    add.flag("-q --parsable", "print job ids alone")
     add_server_options(parser)
 
 
@@ -83,31 +87,24 @@ def run_list(args: Namespace) -> int:
     if args.parsable:
         print("".join(f"{job['id']}\n" for job in jobs), end="")
     else:
-        _print(jobs, with_ends=args.everybody or bool(args.user))
+        now = time.time()
+        headings, rows = list(HEADINGS), [row(job, now) for job in jobs]
+        # With jobs of other users also show when they should end.
+        with_ends = args.everybody or bool(args.user)
+        if with_ends:
+            headings = with_end(headings, "END")
+            ends = [end_text(job, now) for job in jobs]
+            rows = [with_end(cells, end) for cells, end in zip(rows, ends, strict=True)]
+        spare = SPARE_OF_ALL if with_ends else SPARE
+        print_table(headings, rows, right=RIGHT, narrow=NARROW, spare=spare)
     if total > len(jobs):
         warn(f"{len(jobs):,} of {total:,} jobs shown; --limit 0 shows all")
     return 0
 
 
-def _print(jobs: list[dict[str, Any]], *, with_ends: bool) -> None:
-    """One line per job; with jobs of other users also when they should end."""
-    now = time.time()
-    headings, rows = list(HEADINGS), [row(job, now) for job in jobs]
-    if with_ends:
-        headings = with_end(headings, "END")
-        rows = [with_end(cells, end_text(job, now)) for cells, job in zip(rows, jobs, strict=True)]
-    spare = SPARE_OF_ALL if with_ends else SPARE
-    print_table(headings, rows, right=RIGHT, narrow=NARROW, spare=spare)
-
-
 def found_jobs(client: Client, args: Namespace) -> tuple[list[dict[str, Any]], int]:
     """The jobs to show, running ones first, and the total number."""
-    query: dict[str, object] = {
-        "user": None if args.everybody or args.user == "all" else args.user or mine(),
-        "tenant_id": args.tenant,
-        "name": args.name,
-        "sort": args.sort or "number",
-    }
+    query = _filter_query(args) | {"sort": args.sort or "number"}
     states = states_of(args.state)
     if not args.sort and (states is None or ENDED.intersection(states)):
         # Of ended jobs take the latest, but show them in order of submission.
@@ -160,19 +157,13 @@ def states_of(text: str | None) -> tuple[str, ...] | None:
 
 def register_history(parser: ArgumentParser) -> None:
     """Add the options of `tgpu history`."""
-    add = parser.add_argument
-    _add_filters(parser)
-    add("-s", "--state", metavar="STATE", default="ended", help="completed, failed, cancelled")
-    add("--since", metavar="TIME", help="ended since then: 2h, 7d (ago) or 2026-11-16")
-    add("--until", metavar="TIME", help="ended before then")
-    add("--archived", action="store_true", help="also jobs in the archive")
-    add(
-        *("-L", "--limit"),
-        type=whole("--limit"),
-        default=HISTORY_PAGE,
-        metavar="N",
-        help=f"show at most N; default {HISTORY_PAGE}, 0 shows all",
-    )
+    add = _add_filters(parser)
+    add.value("-s --state", None, "STATE", "completed, failed, cancelled", default="ended")
+    add.value("--since", None, "TIME", "ended since then: 2h, 7d (ago) or 2026-11-16")
+    add.value("--until", None, "TIME", "ended before then")
+    add.flag("--archived", "also jobs in the archive")
+    most = f"show at most N; default {HISTORY_PAGE}, 0 shows all"
+    add.value("-L --limit", whole, "N", most, default=HISTORY_PAGE)
     add_server_options(parser)
 
 
@@ -180,11 +171,8 @@ def run_history(args: Namespace) -> int:
     """List jobs that have ended, the latest first."""
     from gpu_scheduler.cli.text.dates import past_moment
 
-    query: dict[str, object] = {
+    query = _filter_query(args) | {
         "state": ",".join(_ended_states(args.state)),
-        "user": None if args.everybody or args.user == "all" else args.user or mine(),
-        "tenant_id": args.tenant,
-        "name": args.name,
         "sort": "-ended_at",
         "archived": "true" if args.archived else None,
         "ended_since": past_moment(args.since, "--since"),
@@ -196,10 +184,22 @@ def run_history(args: Namespace) -> int:
         print_json({"jobs": jobs, "total": total})
         return 0
     now = time.time()
-    rows = (_history_row(job, now) for job in jobs)
-    print_table(
-        HISTORY_HEADINGS, rows, right=HISTORY_RIGHT, narrow=("NAME", "USER"), spare=HISTORY_SPARE
-    )
+    rows = [
+        [
+            id_text(job),
+            short_name(job),
+            str(job.get("user", "")),
+            state_code(job),
+            exit_text(job),
+            local_time(job.get("ended_at")),
+            elapsed_text(job, now),
+            gpus_text(job),
+            energy_text(job),
+            in_local_time(str(job.get("reason") or "")),
+        ]
+        for job in jobs
+    ]
+    print_table(HISTORY_HEADINGS, rows, right=HISTORY_RIGHT, narrow=NARROW, spare=HISTORY_SPARE)
     if total > len(jobs):
         warn(f"{len(jobs):,} of {total:,} jobs shown; --limit 0 shows all")
     return 0
@@ -216,18 +216,3 @@ def _ended_states(text: str) -> tuple[str, ...]:
                 "'tgpu list --state' shows pending and running jobs"
             )
     return states
-
-
-def _history_row(job: dict[str, Any], now: float) -> list[str]:
-    return [
-        id_text(job),
-        short_name(job),
-        str(job.get("user", "")),
-        state_code(job),
-        exit_text(job),
-        local_time(job.get("ended_at")),
-        elapsed_text(job, now),
-        gpus_text(job),
-        energy_text(job),
-        in_local_time(str(job.get("reason") or "")),
-    ]

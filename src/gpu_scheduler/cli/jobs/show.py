@@ -44,7 +44,7 @@ MOST_ATTEMPTS = 10
 
 
 def register_show(parser: ArgumentParser) -> None:
-    """Add the options."""
+    """Add the options of `tgpu show` and `tgpu explain`."""
     parser.add_argument("jobs", nargs="+", metavar="JOB", help="12, 1-3,7, 12_4, last, @~1, all")
     add_server_options(parser)
 
@@ -105,9 +105,7 @@ def _public_fields(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "user", str(job.get("user") or "")
     yield "tenant", str(job.get("tenant_id") or "")
     yield "GPUs", _gpus(job)
-    yield "GPU memory", size_text(job["gpu_memory_mb"]) if job.get("gpu_memory_mb") else ""
-    yield "CPU cores", f"{job['cpu_cores']:g}" if job.get("cpu_cores") else ""
-    yield "memory", size_text(job["memory_mb"]) if job.get("memory_mb") else ""
+    yield from _sizes(job)
     yield "runs on", place_text(job)
     yield "submitted", local_time(job.get("submitted_at"))
     yield "started", local_time(job["started_at"]) if job.get("started_at") else ""
@@ -120,22 +118,21 @@ def _gpus(job: dict[str, Any]) -> str:
     return gpus_text(job) + members
 
 
-def _limit(job: dict[str, Any]) -> str:
-    """The time limit, and whether it is the default of the settings."""
-    minutes = job.get("time_limit_minutes")
-    if job.get("max_runtime_minutes") or not minutes:
-        return limit_text(job)
-    return f"{clock_text(minutes * 60)} (default)"
+def _sizes(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The memory and CPU cores that the job requests."""
+    yield "GPU memory", size_text(job["gpu_memory_mb"]) if job.get("gpu_memory_mb") else ""
+    yield "CPU cores", f"{job['cpu_cores']:g}" if job.get("cpu_cores") else ""
+    yield "memory", size_text(job["memory_mb"]) if job.get("memory_mb") else ""
 
 
 def _needs(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "GPUs", _gpus(job)
     is_elastic = 0 < (job.get("min_members") or 0) < (job.get("members") or 0)
     yield "members", f"{job['members']}, at least {job['min_members']}" if is_elastic else ""
-    yield "GPU memory", size_text(job["gpu_memory_mb"]) if job.get("gpu_memory_mb") else ""
-    yield "CPU cores", f"{job['cpu_cores']:g}" if job.get("cpu_cores") else ""
-    yield "memory", size_text(job["memory_mb"]) if job.get("memory_mb") else ""
-    yield "limit", _limit(job)
+    yield from _sizes(job)
+    minutes = job.get("time_limit_minutes") or 0
+    is_default = minutes > 0 and not job.get("max_runtime_minutes")
+    yield "limit", f"{clock_text(minutes * 60)} (default)" if is_default else limit_text(job)
     yield "tenant", str(job.get("tenant_id") or "")
     yield "user", str(job.get("user") or "")
     yield "priority", str(job.get("priority", ""))
@@ -222,10 +219,7 @@ def _times(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "ran for", elapsed_text(job, time.time()) if has_begun else ""
 
 
-def register_explain(parser: ArgumentParser) -> None:
-    """Add the options."""
-    parser.add_argument("jobs", nargs="+", metavar="JOB", help="12, 1-3,7, 12_4, last, @~1, all")
-    add_server_options(parser)
+register_explain = register_show
 
 
 def run_explain(args: Namespace) -> int:
@@ -236,34 +230,24 @@ def run_explain(args: Namespace) -> int:
         print_json(answers[0] if len(answers) == 1 else answers)
         return 0
     for answer in answers:
-        _print_explanation(answer, time.time())
+        state, now = str(answer.get("state", "")), time.time()
+        print(f"{painted(str(answer['job_id']), 'bold')}  {coloured_state(state)}")
+        if answer.get("reason"):
+            print(f"  {in_local_time(visible(str(answer['reason'])))}")
+        position = answer.get("position")
+        start = ("expected start", expected_start_text(answer, now))
+        if state in ("running", "scheduled"):
+            start = ("started", local_time(answer.get("expected_start")))
+        gpus = answer.get("details", {}).get("gpus") or {}
+        print_pairs(
+            [
+                ("queue position", "" if position is None else str(position)),
+                start,
+                ("expected end", expected_end_text(answer, now)),
+                *((f"GPU {index}", visible(str(problem))) for index, problem in gpus.items()),
+            ]
+        )
     return 0
-
-
-def _print_explanation(answer: dict[str, Any], now: float) -> None:
-    state = str(answer.get("state", ""))
-    print(f"{painted(str(answer['job_id']), 'bold')}  {coloured_state(state)}")
-    if answer.get("reason"):
-        print(f"  {in_local_time(visible(str(answer['reason'])))}")
-    position = answer.get("position")
-    print_pairs(
-        [
-            ("queue position", "" if position is None else str(position)),
-            _start(answer, now),
-            ("expected end", expected_end_text(answer, now)),
-            *(
-                (f"GPU {index}", visible(str(problem)))
-                for index, problem in (answer.get("details", {}).get("gpus") or {}).items()
-            ),
-        ]
-    )
-
-
-def _start(answer: dict[str, Any], now: float) -> tuple[str, str]:
-    """When the job should start, or when it started."""
-    if answer.get("state") in ("running", "scheduled"):
-        return "started", local_time(answer.get("expected_start"))
-    return "expected start", expected_start_text(answer, now)
 
 
 def expected_end_text(answer: dict[str, Any], now: float) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -64,7 +64,13 @@ _KNOWN = {_TEXT, _NULL, *_PLAIN, *(f"{_OF_YAML}{name}" for name in ("seq", "map"
 
 def read_job_file(file: str, fields: Collection[str] = FIELDS) -> list[dict[str, Any]]:
     """The submissions in a file: one mapping, or a list of them, with these fields."""
-    loader = _loader(file)
+    text = _text(file)
+    try:
+        loader = yaml.SafeLoader(text)
+    except ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        problem = f"has an invalid character (#x{error.character:04x}); remove it"
+        raise InvalidInput(problem, file=file, line=line) from error
     try:
         root = loader.get_single_node()
         _check_tags(file, root)
@@ -76,30 +82,24 @@ def read_job_file(file: str, fields: Collection[str] = FIELDS) -> list[dict[str,
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or "cannot be read"
-        line = mark.line + 1 if mark is not None else None
-        raise InvalidInput(f"invalid YAML: {problem}", file=file, line=line) from error
+        at = mark.line + 1 if mark is not None else None
+        raise InvalidInput(f"invalid YAML: {problem}", file=file, line=at) from error
     finally:
         loader.dispose()
 
 
-def _loader(file: str) -> yaml.SafeLoader:
-    text = _text(file)
-    try:
-        return yaml.SafeLoader(text)
-    except ReaderError as error:
-        line = text[: error.position].count("\n") + 1
-        problem = f"has an invalid character (#x{error.character:04x}); remove it"
-        raise InvalidInput(problem, file=file, line=line) from error
-
-
 def _check_tags(file: str, root: yaml.Node | None) -> None:
-    """Make dates text, and reject types that JSON does not have."""
-    left, seen = [root], set()
+    """Make dates text, and reject types that JSON does not have.
+
+    An alias (`*name`) is the same node as its anchor, so a document may contain itself.
+    """
+    left = [] if root is None else [root]
+    checked: set[yaml.Node] = set()
     while left:
         node = left.pop()
-        if node is None or id(node) in seen:
+        if node in checked:
             continue
-        seen.add(id(node))
+        checked.add(node)
         if isinstance(node, yaml.ScalarNode) and node.tag in _AS_TEXT:
             node.tag = _TEXT
         if node.tag not in _KNOWN:
@@ -133,7 +133,16 @@ def _job(
             raise InvalidInput(f"'{key}' is given twice; remove one", file=file, line=line)
         try:
             if field == "environment":
-                body[field] = _variables(file, value_node)
+                if not isinstance(value_node, yaml.MappingNode):
+                    raise InvalidInput(
+                        "variables are written as 'NAME: value'",
+                        file=file,
+                        line=value_node.start_mark.line + 1,
+                    )
+                body[field] = {
+                    _scalar(file, name): _variable(file, name, value)
+                    for name, value in value_node.value
+                }
             elif field == "command" or (
                 field == "args" and isinstance(value_node, yaml.SequenceNode)
             ):
@@ -188,26 +197,18 @@ def _constructed(loader: yaml.SafeLoader, node: yaml.Node, key: str, field: str)
 
 
 def _value(key: str, field: str, value: Any) -> Any:
-    """The value as the REST API expects it."""
+    """The value as the REST API expects it; its type is checked so that an error names the line."""
     if field == "dependencies":
-        return _dependencies(key, value if isinstance(value, list) else [value])
+        # As on the command line, or as objects of the REST API.
+        dependencies: list[Any] = []
+        for entry in value if isinstance(value, list) else [value]:
+            is_object = isinstance(entry, dict)
+            dependencies += [entry] if is_object else dependencies_of([str(entry)], key)
+        return dependencies
     parse = _PARSERS.get(key) or _PARSERS.get(field)
-    if parse is None or isinstance(value, list):
-        return _checked(key, KINDS.get(field), value)
-    return parse(str(value))
-
-
-def _dependencies(key: str, entries: list[Any]) -> list[Any]:
-    """Dependencies as on the command line, or as objects of the REST API."""
-    found: list[Any] = []
-    for entry in entries:
-        is_object = isinstance(entry, dict)
-        found += [entry] if is_object else dependencies_of([str(entry)], key)
-    return found
-
-
-def _checked(key: str, kind: Any, value: Any) -> Any:
-    """The value if it has this type; checked here so that the error names the line."""
+    if parse is not None and not isinstance(value, list):
+        return parse(str(value))
+    kind = KINDS.get(field)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     is_number = is_number and math.isfinite(value)
     if kind not in EXPECTED or (is_number if kind is float else type(value) is kind):
@@ -231,19 +232,14 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 """Parsers of short forms, by key or by field."""
 
 
-def _variables(file: str, node: yaml.Node) -> dict[str, str]:
-    """Variables as text: `ON: yes` is not a boolean, and `1.10` not a number."""
-    if not isinstance(node, yaml.MappingNode):
-        line = node.start_mark.line + 1
-        raise InvalidInput("variables are written as 'NAME: value'", file=file, line=line)
-    return {_scalar(file, name): _variable(file, name, value) for name, value in node.value}
-
-
 def _variable(file: str, name: yaml.Node, value: yaml.Node) -> str:
-    """The value as text, or empty; `null` and `~` are ambiguous and rejected."""
-    check_variable(_scalar(file, name), "env")
+    """The value as text: `ON: yes` is not a boolean, and `1.10` not a number.
+
+    It may be empty; `null` and `~` are ambiguous and rejected.
+    """
+    variable = _scalar(file, name)
+    check_variable(variable, "env")
     if value.tag == _NULL and value.value:
-        variable = _scalar(file, name)
         raise InvalidInput(
             f"variable {variable} is {value.value}, which could be text or empty; write "
             f"{variable}: '{value.value}' or {variable}: ''",
@@ -297,28 +293,28 @@ def script_text(path: str) -> str | None:
         raise InvalidInput("is not UTF-8 text; submit it as a command", file=path) from error
 
 
-def directives(text: str) -> list[tuple[int, str]]:
-    """The `#TGPU` lines before the first line of code, with their line numbers."""
-    found = []
+def _comments(text: str) -> Iterator[tuple[int, str]]:
+    """The lines before the first line of code, with their line numbers."""
     for number, line in enumerate(text.splitlines(), start=1):
         stripped = line.strip()
         if stripped and not stripped.startswith("#"):
-            break
-        if match := _DIRECTIVE.match(stripped):
-            found.append((number, match[1]))
-    return found
+            return
+        yield number, stripped
+
+
+def directives(text: str) -> list[tuple[int, str]]:
+    """The `#TGPU` lines before the first line of code, with their line numbers."""
+    matches = ((number, _DIRECTIVE.match(line)) for number, line in _comments(text))
+    return [(number, match[1]) for number, match in matches if match]
 
 
 def foreign_directives(text: str) -> dict[str, int]:
     """The first line of each kind of directive for Slurm, PBS, LSF or gflow, which are ignored."""
-    found: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        stripped = line.strip()
-        if stripped and not stripped.startswith("#"):
-            break
-        if match := _FOREIGN.match(stripped):
-            found.setdefault(match[0], number)
-    return found
+    first_lines: dict[str, int] = {}
+    for number, line in _comments(text):
+        if match := _FOREIGN.match(line):
+            first_lines.setdefault(match[0], number)
+    return first_lines
 
 
 def read_directives(parser: Parser, path: str, text: str) -> Namespace:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from gpu_scheduler.cli.connection import add_server_options, client_for, warn
-from gpu_scheduler.cli.text.tables import painted, print_json, print_table, visible
-from gpu_scheduler.cli.text.values import whole
+from gpu_scheduler.cli.connection import add_server_options, client_for, print_answer, warn
+from gpu_scheduler.cli.parser import Options
+from gpu_scheduler.cli.text.tables import painted, print_table, visible
+from gpu_scheduler.cli.text.values import positive
 from gpu_scheduler.client.errors import NoServer
 from gpu_scheduler.client.jobs_file import llm_config
 from gpu_scheduler.client.llm_sizing import (
@@ -31,7 +32,7 @@ from gpu_scheduler.sizing.memory import (
     known_kinds,
     memory_need,
 )
-from gpu_scheduler.sizing.model import BILLION, LARGEST, Model
+from gpu_scheduler.sizing.model import BILLION, LARGEST
 
 STATED = ("gpu_count", "gpu_memory_mb", "gpu_memory_mb_per_gpu", "mig_profile")
 
@@ -60,17 +61,7 @@ def server_gpu_kinds(args: Namespace) -> dict[str, tuple[int, int]]:
 
 
 COMMON_GPUS = (
-    "H100",
-    "H200",
-    "A100",
-    "B200",
-    "L40S",
-    "A10",
-    "L4",
-    "V100",
-    "RTX4090",
-    "RTX3090",
-    "T4",
+    *("H100", "H200", "A100", "B200", "L40S", "A10", "L4", "V100", "RTX4090", "RTX3090", "T4"),
 )
 """GPU models that are shown without --all."""
 EXAMPLES = """\
@@ -84,37 +75,29 @@ examples:
 def register_estimate(parser: ArgumentParser) -> None:
     """Add the options of `tgpu estimate`."""
     parser.epilog = EXAMPLES
-    add = parser.add_argument
-    add("model", metavar="MODEL", help="a name such as qwen2.5-32b, or a model's directory")
-    add("--params", metavar="N", help="number of parameters, such as 7b or 350m")
-    add(
-        "--dtype",
-        choices=tuple(DTYPE_BITS),
-        help="type of the weights; default: the model's, or bf16",
-    )
-    add(
-        "--kv-dtype",
-        choices=tuple(DTYPE_BITS),
-        help="type of the KV cache; default: as the weights",
-    )
-    add("--context", default="8k", metavar="TOKENS", help="tokens per sequence; default 8k")
-    add("--batch", type=whole("--batch", least=1), default=1, metavar="N", help="sequences at once")
-    add("--train", choices=tuple(Train), help="training instead of inference")
-    add(
-        "--rank",
-        type=whole("--rank", least=1),
-        default=16,
-        metavar="R",
-        help="rank of LoRA adapters",
-    )
-    add("--keep-activations", action="store_true", help="train without activation checkpointing")
-    add("--all", action="store_true", help="show every known GPU model")
+    add = Options(parser)
+    types = tuple(DTYPE_BITS)
+    add.word("model", "MODEL", "a name such as qwen2.5-32b, or a model's directory")
+    add.value("--params", None, "N", "number of parameters, such as 7b or 350m")
+    add.choice("--dtype", types, "type of the weights; default: the model's, or bf16")
+    add.choice("--kv-dtype", types, "type of the KV cache; default: as the weights")
+    add.value("--context", None, "TOKENS", "tokens per sequence; default 8k", default="8k")
+    add.value("--batch", positive, "N", "sequences at once", default=1)
+    add.choice("--train", tuple(Train), "training instead of inference")
+    add.value("--rank", positive, "R", "rank of LoRA adapters", default=16)
+    add.flag("--keep-activations", "train without activation checkpointing")
+    add.flag("--all", "show every known GPU model")
     add_server_options(parser)
 
 
 def run_estimate(args: Namespace) -> int:
     """Estimate the memory and print it."""
-    model = _model(args)
+    try:
+        model = found_model(args.model, _parameters(args.params) if args.params else None)
+    except InvalidRequest as error:
+        if args.params:
+            raise
+        raise InvalidRequest(f"{error}; or give --params 7b") from None
     use = Use(
         dtype=args.dtype or "",
         cache_dtype=args.kv_dtype or "",
@@ -127,11 +110,9 @@ def run_estimate(args: Namespace) -> int:
     need = memory_need(model, use)
     known = fits(need, known_kinds(() if args.all else COMMON_GPUS))
     on_server = fits(need, {name: kind[0] for name, kind in _gpu_kinds_if_any(args).items()})
-    if args.json:
-        print_json(document(need, known, on_server))
-    else:
-        show(need, known, on_server)
-    return 0
+    return print_answer(
+        args, document(need, known, on_server), lambda: show(need, known, on_server)
+    )
 
 
 def show(need: Need, known: list[Fit], on_server: list[Fit]) -> None:
@@ -173,8 +154,13 @@ def document(need: Need, known: list[Fit], on_server: list[Fit]) -> dict[str, An
         ],
         "per_gpu_memory_mb": round(need.per_gpu_bytes / MIB),
         "total_memory_mb": round(need.total_bytes / MIB),
-        "fits_on": [_fit_document(fit) for fit in known],
-        "here": [_fit_document(fit) for fit in on_server],
+        **{
+            place: [
+                {"gpus": fit.count, "gpu": fit.gpu, "memory_mb_per_gpu": fit.each_mb}
+                for fit in fitting
+            ]
+            for place, fitting in (("fits_on", known), ("here", on_server))
+        },
     }
 
 
@@ -184,10 +170,6 @@ def _fit_lines(found: list[Fit]) -> list[str]:
     for fit in found:
         by_count.setdefault(fit.count, []).append(fit.gpu)
     return [f"{count} x {' / '.join(gpus)}" for count, gpus in by_count.items()]
-
-
-def _fit_document(fit: Fit) -> dict[str, Any]:
-    return {"gpus": fit.count, "gpu": fit.gpu, "memory_mb_per_gpu": fit.each_mb}
 
 
 def _gpu_kinds_if_any(args: Namespace) -> dict[str, tuple[int, int]]:
@@ -201,15 +183,6 @@ def _gpu_kinds_if_any(args: Namespace) -> dict[str, tuple[int, int]]:
         return {}
     except SchedulerError:
         return {}
-
-
-def _model(args: Namespace) -> Model:
-    if args.params:
-        return found_model(args.model, _parameters(args.params))
-    try:
-        return found_model(args.model)
-    except InvalidRequest as error:
-        raise InvalidRequest(f"{error}; or give --params 7b") from None
 
 
 def _parameters(text: str) -> int:

@@ -13,8 +13,8 @@ import sys
 from contextlib import suppress
 
 from gpu_scheduler.cli.connection import add_server_options, client_for, warn
-from gpu_scheduler.cli.jobs.logs import WAITING, Attempts
-from gpu_scheduler.cli.jobs.wait import StatusLine, wait_until
+from gpu_scheduler.cli.jobs.follow import WAITING, Attempts, StatusLine, wait_until
+from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.submit.options import add_options, add_terminal_options
 from gpu_scheduler.cli.submit.submit import submissions
 from gpu_scheduler.client.requests import API, exit_code_of
@@ -23,7 +23,6 @@ from gpu_scheduler.model.errors import InvalidRequest, WrongState
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Mapping
     from typing import Any
 
     from gpu_scheduler.client.client import Client
@@ -42,19 +41,10 @@ def register(parser: ArgumentParser) -> None:
     add_options(parser)
     add_server_options(parser, json=False)
     parser.epilog = f"{parser.epilog}\n\n{ABOUT_INPUT}"
-    parser.add_argument(
-        "-q", "--quiet", action="store_true", help="print only the output of the job"
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="as --quiet, and print the job as one JSON line on stderr",
-    )
-    parser.add_argument(
-        "--pty",
-        action="store_true",
-        help="on a terminal, as 'tgpu shell': for interactive programs",
-    )
+    add = Options(parser)
+    add.flag("-q --quiet", "print only the output of the job")
+    add.flag("--json", "as --quiet, and print the job as one JSON line on stderr")
+    add.flag("--pty", "on a terminal, as 'tgpu shell': for interactive programs")
     add_terminal_options(parser)
 
 
@@ -62,7 +52,13 @@ def run(args: Namespace) -> int:
     """Submit one job and wait until it ends."""
     args.quiet = args.quiet or args.json
     if args.pty:
-        return _run_on_terminal(args)
+        from gpu_scheduler.cli.interactive.shell import open_terminal, shell_body
+
+        if args.json:
+            raise InvalidRequest("--json does not go with --pty; leave out one of them")
+        if not args.words:
+            raise InvalidRequest("no command given; 'tgpu shell' opens a shell")
+        return open_terminal(args, shell_body(args))
     body = _body(args)
     if args.dry_run:
         from gpu_scheduler.cli.submit.submit import show_dry_run
@@ -74,7 +70,7 @@ def run(args: Namespace) -> int:
             "sh -c 'CMD < FILE', or use --pty; '< /dev/null' if it needs no input"
         )
     with client_for(args) as client:
-        job = client.call("POST", f"{API}/jobs", body, once=True)["job_id"]
+        job = client.call("POST", f"{API}/jobs", body)["job_id"]
         if not args.quiet:
             warn(f"{job} submitted")
         return _follow(args, client, job, has_log=not body.get("output"))
@@ -90,7 +86,12 @@ def _follow(args: Namespace, client: Client, job: str, *, has_log: bool) -> int:
     cancelled = False
     while True:
         try:
-            wait_until(_has_started, client, job, status)
+            wait_until(
+                lambda found: found["state"] not in WAITING or bool(found.get("attempt")),
+                client,
+                job,
+                status,
+            )
             status.clear()
             ended = client.wait(job) if attempts is None else attempts.copy_until_end()
             break
@@ -103,19 +104,13 @@ def _follow(args: Namespace, client: Client, job: str, *, has_log: bool) -> int:
         if decision == EXIT_DETACHED:
             return decision
         cancelled = decision is not None
-    _print_end(args, job, ended, was_cancelled=cancelled)
-    is_cancelled = cancelled and ended["state"] == "cancelled"
-    return EXIT_INTERRUPTED if is_cancelled else exit_code_of(ended)
-
-
-def _print_end(
-    args: Namespace, job: str, ended: Mapping[str, Any], *, was_cancelled: bool = False
-) -> None:
     if args.json:
         print(json.dumps(ended), file=sys.stderr, flush=True)
-    elif (exit_code_of(ended) or was_cancelled) and not args.quiet:
+    elif (exit_code_of(ended) or cancelled) and not args.quiet:
         reason = f": {ended['reason']}" if ended.get("reason") else ""
         warn(f"{job} {ended['state']}{reason}")
+    is_cancelled = cancelled and ended["state"] == "cancelled"
+    return EXIT_INTERRUPTED if is_cancelled else exit_code_of(ended)
 
 
 def _body(args: Namespace) -> dict[str, Any]:
@@ -130,10 +125,6 @@ def _body(args: Namespace) -> dict[str, Any]:
     if len(bodies) != 1 or "array" in bodies[0]:
         raise InvalidRequest("'tgpu run' takes one job; use 'tgpu submit' for arrays and sweeps")
     return bodies[0]
-
-
-def _has_started(job: dict[str, Any]) -> bool:
-    return job["state"] not in WAITING or bool(job.get("attempt"))
 
 
 def has_input(number: int) -> bool:
@@ -157,16 +148,6 @@ def has_input(number: int) -> bool:
     except OSError:
         return False
     return bool(struct.unpack("i", size)[0])
-
-
-def _run_on_terminal(args: Namespace) -> int:
-    from gpu_scheduler.cli.interactive.shell import open_terminal, shell_body
-
-    if args.json:
-        raise InvalidRequest("--json does not go with --pty; leave out one of them")
-    if not args.words:
-        raise InvalidRequest("no command given; 'tgpu shell' opens a shell")
-    return open_terminal(args, shell_body(args))
 
 
 def _can_ask() -> bool:

@@ -12,8 +12,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_scheduler.cli.connection import add_server_options, client_for, my_name
-from gpu_scheduler.cli.text.tables import print_json, print_table
+from gpu_scheduler.cli.connection import add_server_options, client_for, my_name, print_answer
+from gpu_scheduler.cli.text.tables import print_table
 from gpu_scheduler.client.requests import ACTIVE
 from gpu_scheduler.client.snapshots import DEFAULT_LIMIT_MB, MEGABYTE, Kept, Shelf, Snapshot
 from gpu_scheduler.model.errors import InvalidRequest
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gpu_scheduler.client.client import Client
 
 ACTIONS = ("list", "prune")
-_PATHS = ("PYTHONPATH",)
 
 
 def shelf() -> Shelf:
@@ -40,7 +39,17 @@ def add_snapshot(bodies: list[dict[str, Any]], args: Namespace) -> None:
         directory = body["working_directory"]
         if directory not in taken:
             taken[directory] = shelf().take(directory, limit_mb)
-        _run_in(body, taken[directory])
+        snapshot = taken[directory]
+        body["working_directory"] = str(snapshot.directory)
+        body["snapshot"] = snapshot.form()
+        if body.get("command"):
+            body["command"] = [snapshot.moved(word) for word in body["command"]]
+        variables = body.get("captured_environment") or {}
+        if "PWD" in variables:
+            variables["PWD"] = str(snapshot.directory)
+        if variables.get("PYTHONPATH"):
+            parts = variables["PYTHONPATH"].split(os.pathsep)
+            variables["PYTHONPATH"] = os.pathsep.join(map(snapshot.moved, parts))
 
 
 def drop_old(client: Client) -> list[Kept]:
@@ -56,20 +65,6 @@ def in_use(client: Client) -> set[str]:
     return {job["snapshot"]["path"] for job in jobs if job.get("snapshot")}
 
 
-def _run_in(body: dict[str, Any], snapshot: Snapshot) -> None:
-    body["working_directory"] = str(snapshot.directory)
-    body["snapshot"] = snapshot.form()
-    if body.get("command"):
-        body["command"] = [snapshot.moved(word) for word in body["command"]]
-    variables = body.get("captured_environment") or {}
-    if "PWD" in variables:
-        variables["PWD"] = str(snapshot.directory)
-    for name in _PATHS:
-        if variables.get(name):
-            parts = variables[name].split(os.pathsep)
-            variables[name] = os.pathsep.join(map(snapshot.moved, parts))
-
-
 def register(parser: ArgumentParser) -> None:
     """Add the options."""
     add = parser.add_argument
@@ -83,25 +78,35 @@ def run(args: Namespace) -> int:
     """List the copies, or delete those that are not needed."""
     kept = shelf()
     if args.action == "list":
-        return _show(list(kept.kept()), args)
+        return _show(args, list(kept.kept()))
     with client_for(args) as client:
         needed = in_use(client)
     chosen = list(kept.kept()) if args.all else kept.unused(time.time())
     if args.outputs and not args.all:
         raise InvalidRequest("--outputs deletes files that jobs wrote; it needs --all")
     dropped = kept.drop(chosen, needed, outputs=args.outputs)
-    if args.json:
-        print_json({"dropped": [one.name for one in dropped]})
-    else:
-        freed = sum(one.size_bytes for one in dropped) / MEGABYTE
-        print(f"{len(dropped):,} of {len(chosen):,} snapshots deleted, {freed:.0f} MB freed")
-    return 0
+    freed = sum(one.size_bytes for one in dropped) / MEGABYTE
+    return print_answer(
+        args,
+        {"dropped": [one.name for one in dropped]},
+        f"{len(dropped):,} of {len(chosen):,} snapshots deleted, {freed:.0f} MB freed",
+    )
 
 
-def _show(found: list[Kept], args: Namespace) -> int:
-    if args.json:
-        print_json({"snapshots": [_document(one) for one in found]})
-        return 0
+def _show(args: Namespace, snapshots: list[Kept]) -> int:
+    documents = [
+        {
+            "name": one.name,
+            "path": str(one.path),
+            "source": one.source,
+            "commit": one.commit,
+            "dirty": one.dirty,
+            "size_bytes": one.size_bytes,
+            "used_at": one.used_s,
+            "written": one.written,
+        }
+        for one in snapshots
+    ]
     rows = [
         [
             one.name[:12],
@@ -111,21 +116,11 @@ def _show(found: list[Kept], args: Namespace) -> int:
             str(one.written or "-"),
             one.source,
         ]
-        for one in found
+        for one in snapshots
     ]
     headings = ("SNAPSHOT", "COMMIT", "SIZE", "USED", "WRITTEN", "OF")
-    print_table(headings, rows, right=("SIZE", "WRITTEN"))
-    return 0
-
-
-def _document(one: Kept) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "path": str(one.path),
-        "source": one.source,
-        "commit": one.commit,
-        "dirty": one.dirty,
-        "size_bytes": one.size_bytes,
-        "used_at": one.used_s,
-        "written": one.written,
-    }
+    return print_answer(
+        args,
+        {"snapshots": documents},
+        lambda: print_table(headings, rows, right=("SIZE", "WRITTEN")),
+    )

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 
-from gpu_scheduler.cli.connection import add_server_options, client_for, warn
+from gpu_scheduler.cli.connection import add_server_options, call, client_for, print_answer, warn
 from gpu_scheduler.cli.parser import Options, Parser
 from gpu_scheduler.cli.submit.body import (
     add_environment,
@@ -64,7 +64,7 @@ def run_submit(args: Namespace) -> int:
             drop_old(client)
         if not args.wait:
             return 0
-        from gpu_scheduler.cli.jobs.wait import wait_for_all
+        from gpu_scheduler.cli.jobs.follow import wait_for_all
 
         return wait_for_all(client, ids, None)
 
@@ -80,7 +80,12 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
     if (is_file or is_missing) and first.endswith(FILES):
         bodies = _from_file(first, args)
     elif is_file and first.endswith(".txt"):
-        bodies = _from_jobs_file(first, args)
+        from gpu_scheduler.cli.submit.llm import server_gpu_kinds
+        from gpu_scheduler.client.jobs_file import llm_config, read_jobs_file
+
+        given = body_of(args)
+        jobs = read_jobs_file(first, llm_config(args.llm_config), server_gpu_kinds(args))
+        bodies = [job | given for job in jobs]
     else:
         bodies = [_from_words(args)]
     if args.llm:
@@ -88,7 +93,9 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
 
         add_model(bodies, args)
     _name_recent_jobs(bodies, args)
-    _warn_of_unsendable_variables(args)
+    if not args.export or "ALL" in args.export.upper().split(","):
+        for name in sorted(non_utf8_variables(os.environ)):
+            warn(f"warning: variable {name!a} is left out: it is not valid UTF-8")
     for body in bodies:
         check_gpus(body, args)
         add_environment(body, args)
@@ -97,33 +104,27 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
         from gpu_scheduler.cli.submit.snapshots import add_snapshot
 
         add_snapshot(bodies, args)
-    if args.param or args.param_file:
-        bodies = _swept(bodies, args)
-    elif args.sweep:
-        raise InvalidRequest("--sweep needs parameters; add --param")
-    return bodies
-
-
-def _swept(bodies: list[dict[str, Any]], args: Namespace) -> list[dict[str, Any]]:
-    """One submission for each combination of parameters."""
+    if not args.param and not args.param_file:
+        if args.sweep:
+            raise InvalidRequest("--sweep needs parameters; add --param")
+        return bodies
     from gpu_scheduler.cli.jobs.sweeps import combinations, filled, sweep_name, unfilled
 
     sweep = sweep_name(args.sweep, bodies[0].get("name", ""))
-    found = combinations(args.param or [], args.param_file)
-    for name in unfilled(bodies[0], found[0]):
-        known = ", ".join(found[0])
+    points = combinations(args.param or [], args.param_file)
+    for name in unfilled(bodies[0], points[0]):
+        known = ", ".join(points[0])
         warn(f"warning: {{{name}}} is left unchanged: it is not a parameter; known: {known}")
-    return [filled(body, values, sweep) for body in bodies for values in found]
+    return [filled(body, values, sweep) for body in bodies for values in points]
 
 
 def _name_recent_jobs(bodies: list[dict[str, Any]], args: Namespace) -> None:
     """Replace `last` and `@~1` in dependencies by job ids."""
     with_recent = [body for body in bodies if any(map(is_recent, body.get("dependencies", [])))]
-    if not with_recent:
-        return
-    with client_for(args) as client:
-        for body in with_recent:
-            body["dependencies"] = named_dependencies(client, body["dependencies"])
+    if with_recent:
+        with client_for(args) as client:
+            for body in with_recent:
+                body["dependencies"] = named_dependencies(client, body["dependencies"])
 
 
 def _from_words(args: Namespace) -> dict[str, Any]:
@@ -134,8 +135,7 @@ def _from_words(args: Namespace) -> dict[str, Any]:
 
         text = script_text(words[0])
     if text is not None:
-        _hint_at_options(args, words)
-        _fill_from_script(args, words[0], text)
+        _fill_from_script(args, text)
         body = body_of(args)
         body.setdefault("name", words[0].rpartition("/")[2])
         return body | {"script": text} | ({"args": words[1:]} if words[1:] else {})
@@ -157,32 +157,26 @@ def _from_words(args: Namespace) -> dict[str, Any]:
     return body
 
 
-def _hint_at_options(args: Namespace, words: list[str]) -> None:
-    """Note that an option after a script goes to the script, if tgpu has the same option."""
-    if not any(word.startswith("-") for word in words[1:]):
-        return
+def _fill_from_script(args: Namespace, text: str) -> None:
+    """Use the options in the script where the command line gives none.
+
+    A note says that an option after the script goes to the script, if tgpu has the same option.
+    """
+    from gpu_scheduler.cli.submit.files import foreign_directives, read_directives
+
+    path, *words = args.words
     parser = Parser(prog="tgpu submit")
     register_submit(parser)
-    if found := parser.own_option(words[1:], args):
+    if option := parser.own_option(words, args):
         warn(
-            f"note: {found} after {words[0]} goes to the script; write options of tgpu before the "
+            f"note: {option} after {path} goes to the script; write options of tgpu before the "
             "script"
         )
-
-
-def _fill_from_script(args: Namespace, path: str, text: str) -> None:
-    """Use the options in the script where the command line gives none."""
-    from gpu_scheduler.cli.submit.files import directives, foreign_directives, read_directives
-
     for mark, line in foreign_directives(text).items():
         warn(
             f"warning: {path}, line {line}: {mark} lines are ignored; write them as #TGPU, "
             "or give the options on the command line"
         )
-    if not directives(text):
-        return
-    parser = Parser(prog="tgpu submit")
-    register_submit(parser)
     for name, value in vars(read_directives(parser, path, text)).items():
         if getattr(args, name, None) in (None, False):
             setattr(args, name, value)
@@ -198,21 +192,6 @@ def _from_file(path: str, args: Namespace) -> list[dict[str, Any]]:
         if body.get("command"):
             body.setdefault("name", default_name(body["command"]))
     return bodies
-
-
-def _from_jobs_file(path: str, args: Namespace) -> list[dict[str, Any]]:
-    from gpu_scheduler.cli.submit.llm import server_gpu_kinds
-    from gpu_scheduler.client.jobs_file import llm_config, read_jobs_file
-
-    given = body_of(args)
-    bodies = read_jobs_file(path, llm_config(args.llm_config), server_gpu_kinds(args))
-    return [body | given for body in bodies]
-
-
-def _warn_of_unsendable_variables(args: Namespace) -> None:
-    if not args.export or "ALL" in args.export.upper().split(","):
-        for name in sorted(non_utf8_variables(os.environ)):
-            warn(f"warning: variable {name!a} is left out: it is not valid UTF-8")
 
 
 def _check(body: dict[str, Any]) -> None:
@@ -273,7 +252,8 @@ def _print_ids(args: Namespace, answer: dict[str, Any], ids: list[str], sweep: s
 
 def show_dry_run(args: Namespace, bodies: list[dict[str, Any]]) -> int:
     """Print what would be submitted, without secrets; then print the server's answer on stderr."""
-    from gpu_scheduler.cli.text.tables import print_json
+    from gpu_scheduler.cli.jobs.show import expected_end_text, expected_start_text
+    from gpu_scheduler.cli.text.tables import print_json, visible
     from gpu_scheduler.client.errors import NoServer
 
     if getattr(args, "json", False):
@@ -284,18 +264,11 @@ def show_dry_run(args: Namespace, bodies: list[dict[str, Any]]) -> int:
         print_json(_preview(bodies[0]))
     try:
         with client_for(args) as client:
-            asked = bodies[0] if len(bodies) == 1 else bodies
-            _print_answer(client.call("POST", f"{API}/jobs/validate", asked))
+            request = bodies[0] if len(bodies) == 1 else bodies
+            answer = client.call("POST", f"{API}/jobs/validate", request)
     except NoServer as error:
         warn(f"not checked by a server: {error}")
-    return 0
-
-
-def _print_answer(answer: dict[str, Any]) -> None:
-    """What the server would do with the submission."""
-    from gpu_scheduler.cli.jobs.show import expected_end_text, expected_start_text
-    from gpu_scheduler.cli.text.tables import visible
-
+        return 0
     for warning in answer["warnings"]:
         warn(f"warning: {visible(str(warning))}")
     count = answer["count"]
@@ -310,6 +283,7 @@ def _print_answer(answer: dict[str, Any]) -> None:
     ):
         if text:
             warn(f"{name}{which}: {text}")
+    return 0
 
 
 def _preview(body: dict[str, Any]) -> dict[str, Any]:
@@ -364,7 +338,6 @@ def run_add(args: Namespace) -> int:
     import shlex
 
     from gpu_scheduler.cli.submit.llm import add_model
-    from gpu_scheduler.cli.text.tables import print_json
     from gpu_scheduler.client.environment import capture
     from gpu_scheduler.client.jobs_file import PRIORITIES, llm_config, model_named, script_job
     from gpu_scheduler.sizing.model import can_be_sized
@@ -396,10 +369,5 @@ def run_add(args: Namespace) -> int:
         missing = args.script
     if missing:
         warn(f"warning: '{missing}' not found on this machine; the job will need it")
-    with client_for(args) as client:
-        answer = client.call("POST", f"{API}/jobs", body)
-    if args.json:
-        print_json(answer)
-    else:
-        print(f"submitted {answer['job_id']}")
-    return 0
+    answer = call(args, "POST", f"{API}/jobs", body)
+    return print_answer(args, answer, f"submitted {answer['job_id']}")

@@ -1,4 +1,8 @@
-"""`tgpu logs`: the output of a job; with `-f` until the job ends, over all its attempts."""
+"""`tgpu wait` and `tgpu logs`: wait until jobs start or end, and copy their output.
+
+The exit code of `wait` is that of the first job that failed. `logs` shows the output of a job; with
+`-f` until the job ends, over all its attempts.
+"""
 
 from __future__ import annotations
 
@@ -7,98 +11,207 @@ import sys
 import time
 
 from gpu_scheduler.cli.connection import add_server_options, client_for, warn
-from gpu_scheduler.cli.jobs.columns import one_reference
-from gpu_scheduler.cli.jobs.wait import wait_until
-from gpu_scheduler.cli.text.values import whole
-from gpu_scheduler.client.requests import is_over
-from gpu_scheduler.model.errors import ClusterError, InvalidRequest, UnknownThing
+from gpu_scheduler.cli.jobs.columns import one_reference, references
+from gpu_scheduler.cli.parser import Options
+from gpu_scheduler.cli.text.tables import print_json
+from gpu_scheduler.cli.text.values import positive, seconds, whole
+from gpu_scheduler.client.requests import exit_code_of, is_over
+from gpu_scheduler.model.errors import ClusterError, InvalidRequest, SchedulerError, UnknownThing
 
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
-    from gpu_scheduler.cli.jobs.wait import StatusLine
     from gpu_scheduler.client.client import Client
 
+WAITING = ("pending", "preempted")
+_FIRST_POLL_S = 0.005
+_LONGEST_POLL_S = 1.0
+_QUIET_S = 0.5
+"""A shorter wait shows no line."""
 _PAUSE_S = 0.2
 _LONGEST_OUTAGE_S = 60.0
 
 
-def register(parser: ArgumentParser) -> None:
-    """Add the options."""
-    add = parser.add_argument
-    add("job", metavar="JOB", help="12, 12_4, last, ...")
-    add("-f", "--follow", action="store_true", help="follow the output until the job ends")
-    add("-n", "--tail", type=whole("--tail"), metavar="N", help="only the last N lines")
-    add("--attempt", type=whole("--attempt", least=1), metavar="N", help="only this attempt")
-    add("--member", type=whole("--member"), metavar="N", help="one member of a gang; default 0")
-    add("--all-members", action="store_true", help="all members, with [rank] before each line")
+# Waiting
+
+
+def register_wait(parser: ArgumentParser) -> None:
+    """Add the options of `tgpu wait`."""
+    add = Options(parser)
+    add.word("jobs", "JOB", "12, 1-3,7, 12_4, last, @~1, all", nargs="+")
+    timeout = "give up after this time, with exit code 124; a plain number is seconds"
+    add.value("--timeout", seconds, "TIME", timeout)
+    add.flag("-q --quiet", "print nothing")
+    add_server_options(parser)
+
+
+def run_wait(args: Namespace) -> int:
+    """Wait until the jobs have ended, and print how each did."""
+    with client_for(args) as client:
+        names = [str(reference) for reference in references(client, args.jobs)]
+        if not names and not args.quiet:
+            warn("you have no pending or running jobs to wait for")
+        ended: list[dict[str, Any]] = []
+        code = wait_for_all(client, names, args.timeout, None if args.quiet else ended)
+    if args.json:
+        print_json(ended)
+    else:
+        for job in ended:
+            print(f"{job['id']} {job['state']} {exit_code_of(job)}")
+    return code
+
+
+def wait_for_all(
+    client: Client,
+    names: Iterable[str],
+    timeout_s: float | None,
+    ended: list[dict[str, Any]] | None = None,
+) -> int:
+    """Wait for each job, add it to `ended`, and return the first exit code that is not 0."""
+    end = None if timeout_s is None else time.monotonic() + timeout_s
+    code = 0
+    for name in names:
+        left = None if end is None else max(0.0, end - time.monotonic())
+        job = client.wait(name, left)
+        code = code or exit_code_of(job)
+        if ended is not None:
+            ended.append(job)
+    return code
+
+
+def wait_until(
+    ready: Callable[[dict[str, Any]], bool], client: Client, job: str, status: StatusLine
+) -> dict[str, Any]:
+    """Poll until the job is ready, showing meanwhile why it waits; returns the job."""
+    began = time.monotonic()
+    pause_s = _FIRST_POLL_S
+    while True:
+        try:
+            found = client.get(job)
+            if ready(found):
+                return found
+            if found["state"] == "pending" and time.monotonic() - began > _QUIET_S:
+                status.show(*_wait_text(client, job, status.hint))
+        except SchedulerError as error:
+            if client.connection.address is None:
+                raise
+            status.show(f"{job}: {error}; retrying")
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_POLL_S)
+
+
+def _wait_text(client: Client, job: str, hint: str) -> tuple[str, str]:
+    """The line, and the part of it that does not change with time."""
+    from gpu_scheduler.cli.jobs.show import expected_start_text
+    from gpu_scheduler.cli.text.tables import in_local_time
+
+    answer = client.explain(job)
+    start = expected_start_text(answer, time.time())
+    when = f", expected start {start}" if start else ""
+    reason = in_local_time(answer.get("reason") or "waiting for its turn")
+    return f"{job} is pending{when}; {hint}; {reason}", reason
+
+
+class StatusLine:
+    """One line on stderr that is overwritten; in a pipe, one line for each change.
+
+    The remaining time changes every second, so in a pipe it alone makes no new line.
+    """
+
+    def __init__(self, *, quiet: bool, hint: str) -> None:
+        """The hint says what Ctrl-C does."""
+        self.hint = hint
+        self._quiet = quiet
+        self._live = sys.stderr.isatty()
+        self._last = self._last_change = ""
+
+    def show(self, text: str, change: str = "") -> None:
+        """Show the text; in a pipe only if `change`, by default the whole text, is new."""
+        from gpu_scheduler.cli.interactive.terminal import window_size
+        from gpu_scheduler.cli.text.tables import cut, visible
+
+        line = f"tgpu: {visible(text)}"
+        change = change or line
+        if self._quiet or (line == self._last if self._live else change == self._last_change):
+            return
+        self._last, self._last_change = line, change
+        if self._live:
+            line = f"\r\x1b[K{cut(line, max(20, window_size()[1] - 1))}"
+        print(line, end="" if self._live else "\n", file=sys.stderr, flush=True)
+
+    def print(self, text: str) -> None:
+        """Print a line that stays."""
+        self.clear()
+        if not self._quiet:
+            warn(text)
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._live and self._last:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        self._last = self._last_change = ""
+
+
+# Output
+
+
+def register_logs(parser: ArgumentParser) -> None:
+    """Add the options of `tgpu logs`."""
+    add = Options(parser)
+    add.word("job", "JOB", "12, 12_4, last, ...")
+    add.flag("-f --follow", "follow the output until the job ends")
+    add.value("-n --tail", whole, "N", "only the last N lines")
+    add.value("--attempt", positive, "N", "only this attempt")
+    add.value("--member", whole, "N", "one member of a gang; default 0")
+    add.flag("--all-members", "all members, with [rank] before each line")
     add_server_options(parser, json=False)
-    add("--json", action="store_true", help="print each line as a JSON object")
+    add.flag("--json", "print each line as a JSON object")
 
 
-def run(args: Namespace) -> int:
+def run_logs(args: Namespace) -> int:
     """Show the output."""
     with client_for(args) as client:
-        reference = one_reference(client, args.job)
+        job = str(one_reference(client, args.job))
         query = {"attempt": args.attempt, "member": args.member, "tail": args.tail}
         if args.all_members:
             if args.member is not None:
                 raise InvalidRequest("--all-members shows every member; leave out --member")
             query |= {"member": None, "merged": 1}
-        lines = _JsonLines(str(reference)) if args.json else _Bytes()
+        lines = _JsonLines(job) if args.json else _Bytes()
         try:
             if args.follow and not args.attempt:
-                written = _follow_all(client, str(reference), query, lines)
+                attempts = Attempts(
+                    client,
+                    job,
+                    StatusLine(quiet=False, hint="Ctrl-C stops following"),
+                    first=int(client.get(job).get("attempt") or 1),
+                    query=query,
+                    write=lines.write,
+                    between=lines.end,
+                )
+                attempts.copy_until_end()
+                copied = attempts.copied
             elif args.follow:
-                written = follow(client, str(reference), query, lines.write)
+                copied = follow(client, job, query, lines.write)
             else:
-                written = _copy(client, str(reference), query, lines)
+                copied = 0
+                for piece in client.log_bytes(job, follow=False, **query):
+                    lines.write(piece)
+                    copied += len(piece)
         finally:
             lines.end()
-        if not written and args.tail != 0:
-            _explain_empty(client, str(reference))
+        if not copied and args.tail != 0:
+            # A job that has not started, or could not start, has no output.
+            answer = client.explain(job)
+            if answer.get("state") in WAITING:
+                warn(f"{job} has not started: {answer.get('reason')}")
+            elif answer.get("state") == "failed":
+                warn(f"{job} has no output: {answer.get('reason')}")
     return 0
-
-
-def _follow_all(
-    client: Client, job: str, query: dict[str, object], lines: _Bytes | _JsonLines
-) -> int:
-    """Copy this attempt and all later ones; returns the number of bytes."""
-    from gpu_scheduler.cli.jobs.wait import StatusLine
-
-    attempts = Attempts(
-        client,
-        job,
-        StatusLine(quiet=False, hint="Ctrl-C stops following"),
-        first=int(client.get(job).get("attempt") or 1),
-        query=query,
-        write=lines.write,
-        between=lines.end,
-    )
-    attempts.copy_until_end()
-    return attempts.copied
-
-
-def _copy(client: Client, job: str, query: dict[str, object], lines: _Bytes | _JsonLines) -> int:
-    """Copy the output so far; returns the number of bytes."""
-    written = 0
-    for piece in client.log_bytes(job, follow=False, **query):
-        lines.write(piece)
-        written += len(piece)
-    return written
-
-
-def _explain_empty(client: Client, job: str) -> None:
-    """Print why a job that has not started, or could not start, has no output."""
-    found = client.explain(job)
-    if found.get("state") in {"pending", "preempted"}:
-        warn(f"{job} has not started: {found.get('reason')}")
-    elif found.get("state") == "failed":
-        warn(f"{job} has no output: {found.get('reason')}")
 
 
 class Follower:
@@ -202,9 +315,6 @@ def _write(piece: bytes) -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(piece)
     sys.stdout.buffer.flush()
-
-
-WAITING = ("pending", "preempted")
 
 
 class Attempts:
