@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpu_scheduler.cli.connection import add_server_options, client_for
+from gpu_scheduler.cli.connection import add_server_options, client_for, print_answer
 from gpu_scheduler.cli.text.tables import print_json, print_table, visible
 from gpu_scheduler.cli.text.values import size_text
 from gpu_scheduler.client.http1 import quoted
@@ -25,30 +25,33 @@ def register_gpus(parser: ArgumentParser) -> None:
 
 
 def register_pause(parser: ArgumentParser) -> None:
-    """Add the options of `tgpu pause-gpu`."""
+    """Add the options of `tgpu pause-gpu` and `tgpu resume-gpu`."""
     parser.add_argument("gpu", nargs="+", metavar="GPU", help="index, or node:index")
     add_server_options(parser)
 
 
-def register_resume(parser: ArgumentParser) -> None:
-    """Add the options of `tgpu resume-gpu`."""
-    register_pause(parser)
+register_resume = register_pause
 
 
 def run_gpus(args: Namespace) -> int:
     """Show the devices."""
     with client_for(args) as client:
         gpus = client.gpus()
-    if args.json:
-        print_json({"gpus": list(gpus)})
-        return 0
-    nodes = {gpu.get("node") for gpu in gpus}
-    named = len(nodes) > 1
+    return print_answer(args, {"gpus": list(gpus)}, lambda: _print_gpus(gpus))
+
+
+def _print_gpus(gpus: Sequence[dict[str, Any]]) -> None:
+    """A line for each device; then why devices take no new work, for each node and reason."""
+    named = len({gpu.get("node") for gpu in gpus}) > 1
     rows = (row(gpu, named=named) for gpu in gpus)
     print_table(HEADINGS, rows, right=RIGHT, narrow=NARROW, spare=SPARE)
-    for line in _reason_lines(gpus, named=named):
-        print(line)
-    return 0
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for gpu in gpus:
+        if gpu.get("why"):
+            key = (str(gpu.get("node")), str(gpu["why"]))
+            by_reason.setdefault(key, []).append(_name(gpu, named=named))
+    for (_, why), names in by_reason.items():
+        print(f"GPU{'s' * (len(names) > 1)} {', '.join(names)}: {visible(why)}")
 
 
 def run_pause(args: Namespace) -> int:
@@ -71,26 +74,15 @@ def row(gpu: dict[str, Any], *, named: bool) -> list[str]:
     used = size_text(gpu.get("memory_used_mb") or 0) if is_measured(gpu) else "-"
     return [
         _name(gpu, named=named),
-        " ".join([str(gpu.get("model") or ""), *_slices(gpu)]),
+        str(gpu.get("model") or "") + (f" ({', '.join(gpu['mig'])})" if gpu.get("mig") else ""),
         str(gpu.get("state") or ""),
         f"{round(100 * float(gpu.get('allocated_share') or 0))}%",
         f"{used} / {size_text(gpu.get('memory_mb') or 0)}",
         _figure(gpu.get("utilisation_percent"), "%"),
         _figure(gpu.get("temperature_c") or None, " C"),
         _figure(gpu.get("power_watts") or None, " W"),
-        ", ".join([*_jobs(gpu), *_foreign_processes(gpu)]),
+        ", ".join(_users(gpu)),
     ]
-
-
-def _reason_lines(gpus: Iterable[dict[str, Any]], *, named: bool) -> Iterator[str]:
-    """Why devices take no new work; one line per node and reason."""
-    by_reason: dict[tuple[str, str], list[str]] = {}
-    for gpu in gpus:
-        if gpu.get("why"):
-            key = (str(gpu.get("node")), str(gpu["why"]))
-            by_reason.setdefault(key, []).append(_name(gpu, named=named))
-    for (_, why), names in by_reason.items():
-        yield f"GPU{'s' * (len(names) > 1)} {', '.join(names)}: {visible(why)}"
 
 
 def _name(gpu: dict[str, Any], *, named: bool) -> str:
@@ -98,32 +90,23 @@ def _name(gpu: dict[str, Any], *, named: bool) -> str:
     return f"{gpu.get('node')}:{index}" if named else index
 
 
-def _slices(gpu: dict[str, Any]) -> list[str]:
-    return [f"({', '.join(gpu['mig'])})"] if gpu.get("mig") else []
+def _users(gpu: dict[str, Any]) -> Iterator[str]:
+    """The jobs on the device followed by their users, then the processes of no running job.
 
-
-def _jobs(gpu: dict[str, Any]) -> list[str]:
-    """The jobs on the device, followed by their users."""
-    jobs, users = map(str, gpu.get("jobs") or []), map(str, gpu.get("users") or [])
-    listed, whose = ", ".join(jobs), ", ".join(map(visible, users))
-    return [f"{listed} ({whose})" if whose else listed] if listed else []
-
-
-def _foreign_processes(gpu: dict[str, Any]) -> list[str]:
-    """Processes that belong to no running job, as `user:pid program (memory)`."""
-    return [
-        _process(process)
-        for process in gpu.get("processes") or []
-        if process.get("leaked") or not process.get("job_id")
-    ]
-
-
-def _process(process: dict[str, Any]) -> str:
-    memory, command = process.get("memory_mb"), process.get("command")
-    program = f" {visible(str(command))}" if command else ""
-    size = f" ({size_text(memory)})" if memory else ""
-    left = f"left by {process['job_id']}: " if process.get("leaked") else ""
-    return f"{left}{process.get('user') or '?'}:{process.get('pid')}{program}{size}"
+    A process is `user:pid program (memory)`.
+    """
+    jobs = ", ".join(map(str, gpu.get("jobs") or []))
+    owners = ", ".join(visible(str(user)) for user in gpu.get("users") or [])
+    if jobs:
+        yield f"{jobs} ({owners})" if owners else jobs
+    for process in gpu.get("processes") or []:
+        if process.get("job_id") and not process.get("leaked"):
+            continue
+        memory, command = process.get("memory_mb"), process.get("command")
+        program = f" {visible(str(command))}" if command else ""
+        size = f" ({size_text(memory)})" if memory else ""
+        left = f"left by {process['job_id']}: " if process.get("leaked") else ""
+        yield f"{left}{process.get('user') or '?'}:{process.get('pid')}{program}{size}"
 
 
 def _figure(value: float | None, unit: str) -> str:
@@ -138,15 +121,13 @@ def _change(args: Namespace, action: str, done: str) -> int:
             if not index.isdecimal() or (colon and not node):
                 raise InvalidRequest(f"'{word}' is not a GPU; write its index, or node:index")
             place = f"{quoted(node)}/{index}" if node else index
-            answers.append(client.call("POST", f"{API}/gpus/{place}/{action}"))
+            answer = client.call("POST", f"{API}/gpus/{place}/{action}")
+            answers.append(answer)
+            # The server's remark on a resumed device, for example that its node is offline.
+            message = "" if answer.get("paused") else str(answer.get("message") or "")
+            remark = message.partition("; ")[2]
             if not args.json:
-                print(f"GPU {word} {done}" + _detail(answers[-1]))
+                print(f"GPU {word} {done}" + (f"; {visible(remark)}" if remark else ""))
     if args.json:
         print_json(answers)
     return 0
-
-
-def _detail(answer: dict[str, Any]) -> str:
-    """The server's remark on a resumed device, for example that its node is offline."""
-    more = "" if answer.get("paused") else str(answer.get("message") or "").partition("; ")[2]
-    return f"; {visible(more)}" if more else ""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from gpu_scheduler.cli.connection import add_server_options, client_for, warn
-from gpu_scheduler.cli.jobs.columns import local_time, seconds_at
+from gpu_scheduler.cli.connection import add_server_options, call, client_for, print_answer, warn
+from gpu_scheduler.cli.jobs.columns import local_time, minute_text, seconds_at
+from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import counted, print_json, print_table, visible
 from gpu_scheduler.cli.text.values import duration, duration_text, size_text
 from gpu_scheduler.client.http1 import quoted
@@ -37,23 +38,14 @@ def register_nodes(parser: ArgumentParser) -> None:
         "%(prog)s [list | show NODE | cordon NODE | uncordon NODE | drain NODE | "
         "label NODE K=V K- ... | remove NODE | confirm-dead NODE]"
     )
-    add = parser.add_argument
-    add("action", nargs="?", metavar="ACTION", help="list (default), show, cordon, ...")
-    add("words", nargs="*", metavar="NODE", help="nodes; for label one node and its labels")
-    add("--reason", metavar="TEXT", default="", help="the reason, for cordon and drain")
-    add(
-        "--deadline",
-        type=duration("--deadline"),
-        metavar="TIME",
-        help="drain: requeue jobs that still run after this time",
-    )
-    add("--requeue", action="store_true", help="drain: requeue running jobs now")
-    add("--yes", action="store_true", help="confirm-dead: do not ask for confirmation")
-    add(
-        "--wait",
-        action="store_true",
-        help="drain: wait until no job runs there, and show the progress",
-    )
+    add = Options(parser)
+    add.word("action", "ACTION", "list (default), show, cordon, ...", nargs="?")
+    add.word("words", "NODE", "nodes; for label one node and its labels", nargs="*")
+    add.value("--reason", None, "TEXT", "the reason, for cordon and drain", default="")
+    add.value("--deadline", duration, "TIME", "drain: requeue jobs that still run after this time")
+    add.flag("--requeue", "drain: requeue running jobs now")
+    add.flag("--yes", "confirm-dead: do not ask for confirmation")
+    add.flag("--wait", "drain: wait until no job runs there, and show the progress")
     add_server_options(parser)
 
 
@@ -114,32 +106,32 @@ def _list(args: Namespace) -> int:
         raise InvalidRequest("'list' shows all nodes; write 'tgpu nodes show NODE' for one")
     with client_for(args) as client:
         nodes = client.nodes()
-    if args.json:
-        print_json({"nodes": list(nodes)})
-    else:
-        more: dict[str, Callable[[dict[str, Any]], str]] = {}
-        if any(node.get("silent_since") for node in nodes):
-            more["SILENT"] = _silence_text
-        if any(_reason(node) != "-" for node in nodes):
-            more["WHY"] = _reason
-        rows = ([*_row(node), *(cell(node) for cell in more.values())] for node in nodes)
-        headings, right = (*HEADINGS, *more), (*RIGHT, "SILENT")
-        print_table(headings, rows, right=right, narrow=NARROW, spare=SPARE)
-    return 0
-
-
-def _row(node: dict[str, Any]) -> list[str]:
-    return [
-        visible(node["id"]),
-        state_text(node, "+"),
-        str(node["gpus"]),
-        str(node["free_gpus"]),
-        str(node["running"]),
-        f"{node['cpu_cores']:g}",
-        size_text(node["memory_mb"]),
-        visible(node["rack"]) or "-",
-        _labels(node),
+    headings = list(HEADINGS)
+    rows = [
+        [
+            visible(node["id"]),
+            state_text(node, "+"),
+            str(node["gpus"]),
+            str(node["free_gpus"]),
+            str(node["running"]),
+            f"{node['cpu_cores']:g}",
+            size_text(node["memory_mb"]),
+            visible(node["rack"]) or "-",
+            _labels(node),
+        ]
+        for node in nodes
     ]
+    for heading, cell in (("SILENT", _silence_text), ("WHY", _reason)):
+        cells = [cell(node) for node in nodes]
+        if any(text != "-" for text in cells):
+            headings.append(heading)
+            rows = [[*row, text] for row, text in zip(rows, cells, strict=True)]
+    right = (*RIGHT, "SILENT")
+    return print_answer(
+        args,
+        {"nodes": list(nodes)},
+        lambda: print_table(headings, rows, right=right, narrow=NARROW, spare=SPARE),
+    )
 
 
 def state_text(node: dict[str, Any], joint: str) -> str:
@@ -228,12 +220,9 @@ def _label(args: Namespace, client: Client) -> int:
             labels[name[:-1]] = None
         else:
             raise InvalidRequest(f"invalid label '{word}'; write NAME=VALUE, or NAME- to remove it")
-    found = client.call("PATCH", f"{PATH}/{quoted(node)}", {"labels": labels})
-    if args.json:
-        print_json(found)
-    else:
-        print(f"{visible(found['id'])}: {_labels(found) or 'no labels'}")
-    return 0
+    changed = client.call("PATCH", f"{PATH}/{quoted(node)}", {"labels": labels})
+    text = f"{visible(changed['id'])}: {_labels(changed) or 'no labels'}"
+    return print_answer(args, changed, text)
 
 
 def _wait(args: Namespace, client: Client, node: str) -> dict[str, Any]:
@@ -258,19 +247,11 @@ def _running_text(node: dict[str, Any]) -> str:
     few = 8
     more = f" and {len(jobs) - few} more" if len(jobs) > few else ""
     text = f"still running: {', '.join(jobs[:few])}{more}"
-    left = _seconds_left(node)
-    if left is None:
+    requeue_s = seconds_at(node["closed"]["requeue_at"]) if node["closed"] else None
+    if requeue_s is None:
         return text
+    left = requeue_s - time.time()
     return f"{text}; stopped in {duration_text(left)}" if left > 0 else f"{text}; being stopped"
-
-
-def _seconds_left(node: dict[str, Any]) -> float | None:
-    from datetime import datetime
-
-    closed = node["closed"]
-    if closed is None or not closed["requeue_at"]:
-        return None
-    return datetime.fromisoformat(closed["requeue_at"]).timestamp() - time.time()
 
 
 def _change_text(action: str, node: dict[str, Any]) -> str:
@@ -280,7 +261,10 @@ def _change_text(action: str, node: dict[str, Any]) -> str:
     if action == "uncordon":
         return f"{name} accepts new jobs again"
     if action == "confirm-dead":
-        return f"{name} confirmed dead; its jobs are requeued or have ended" + _pending_gangs(node)
+        # Gangs with members on other nodes must stop there first.
+        jobs = ", ".join(node["jobs"])
+        gangs = f"; {jobs} when their members on other nodes have stopped" if jobs else ""
+        return f"{name} confirmed dead; its jobs are requeued or have ended{gangs}"
     if action == "cordon":
         return f"{name} cordoned; {node['running']} jobs keep running there"
     if not node["jobs"]:
@@ -288,17 +272,14 @@ def _change_text(action: str, node: dict[str, Any]) -> str:
     return f"{name} draining; {_running_text(node)}"
 
 
-def _pending_gangs(node: dict[str, Any]) -> str:
-    """Gangs with members on other nodes, which must stop there first."""
-    jobs = node["jobs"]
-    return f"; {', '.join(jobs)} when their members on other nodes have stopped" if jobs else ""
-
-
 def _show(node: dict[str, Any]) -> None:
-    closed = node["closed"]
+    closed, state = node["closed"], state_text(node, ", ")
+    if closed:
+        reason = f": {closed['reason']}" if closed["reason"] else ""
+        state += f" (by {closed['by'] or 'the server'}{reason})"
     models = ", ".join(node["gpu_models"]) or "none"
     lines = [
-        ("state", state_text(node, ", ") + (_why(closed) if closed else "")),
+        ("state", state),
         ("silent", f"since {local_time(node['silent_since'])}" if node["silent_since"] else ""),
         ("GPUs", f"{node['gpus']} ({models}), {node['free_gpus']} free"),
         ("islands", " ".join(f"[{','.join(map(str, island))}]" for island in node["islands"])),
@@ -318,11 +299,6 @@ def _show(node: dict[str, Any]) -> None:
     for name, text in lines:
         if text:
             print(f"  {name:<10}  {visible(text)}")
-
-
-def _why(closed: dict[str, Any]) -> str:
-    reason = f": {closed['reason']}" if closed["reason"] else ""
-    return f" (by {closed['by'] or 'the server'}{reason})"
 
 
 def _adapter(adapter: dict[str, Any]) -> str:
@@ -346,27 +322,17 @@ SHORT_FINGERPRINT = 16
 def register_node(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.usage = USAGE
-    add = parser.add_argument
-    add("action", choices=NODE_ACTIONS, help="token, keys, revoke or authority")
-    add("words", nargs="*", metavar="WORD", help="create, list or revoke ID; or the node")
-    add(
-        "--uses", type=int, default=1, metavar="N", help="number of nodes that may join; default: 1"
-    )
-    add(
-        "--node",
-        action="append",
-        metavar="NAME",
-        help="only this node, which may replace an existing one",
-    )
-    add(
-        "--expires",
-        type=duration("--expires", plain="h"),
-        default=3600.0,
-        metavar="TIME",
-        help="validity, such as 30m; default: 1 hour",
-    )
-    add("--name", metavar="TEXT", help="a note on its purpose")
-    add("-q", "--parsable", action="store_true", help="print only the token")
+    add = Options(parser)
+    add.choice("action", NODE_ACTIONS, "token, keys, revoke or authority")
+    add.word("words", "WORD", "create, list or revoke ID; or the node", nargs="*")
+    uses = "number of nodes that may join; default: 1"
+    add.value("--uses", lambda _: int, "N", uses, default=1)
+    only = "only this node, which may replace an existing one"
+    add.value("--node", None, "NAME", only, action="append")
+    hours = partial(duration, plain="h")
+    add.value("--expires", hours, "TIME", "validity, such as 30m; default: 1 hour", default=3600.0)
+    add.value("--name", None, "TEXT", "a note on its purpose")
+    add.flag("-q --parsable", "print only the token")
     add_server_options(parser)
 
 
@@ -376,18 +342,43 @@ def run_node(args: Namespace) -> int:
         case ("token",) | ("token", "create"):
             return _create(args)
         case ("token", "list"):
-            return _node_list(args, "tokens", TOKEN_HEADINGS, _token_row)
+            answer = call(args, "GET", f"{PATH}/tokens")
+            rows = [
+                [
+                    str(token["id"]),
+                    str(token["state"]),
+                    f"{token['used']} of {token['uses']}",
+                    ", ".join(token["nodes"]) or "any",
+                    minute_text(token["expires_at"]),
+                    str(token["created_by"]),
+                    str(token["name"]),
+                ]
+                for token in answer["tokens"]
+            ]
+            return print_answer(args, answer, lambda: print_table(TOKEN_HEADINGS, rows))
         case ("token", "revoke", token_id):
-            return _revoke(args, f"tokens/{quoted(token_id)}", f"join token {token_id} revoked")
+            revoked = call(args, "DELETE", f"{PATH}/tokens/{quoted(token_id)}")
+            return print_answer(args, revoked, f"join token {token_id} revoked")
         case ("keys",):
-            return _node_list(args, "keys", KEY_HEADINGS, _key_row)
+            answer = call(args, "GET", f"{PATH}/keys")
+            rows = [
+                [
+                    str(key["node"]),
+                    str(key["state"]),
+                    minute_text(key["issued_at"]),
+                    minute_text(key["expires_at"]),
+                    str(key["token_id"]),
+                    str(key["fingerprint"])[:SHORT_FINGERPRINT],
+                ]
+                for key in answer["keys"]
+            ]
+            return print_answer(args, answer, lambda: print_table(KEY_HEADINGS, rows))
         case ("authority",):
-            with client_for(args) as client:
-                found = client.call("GET", f"{API}/nodes/keys")
-            print(str(found["authority"]), end="")
+            print(str(call(args, "GET", f"{PATH}/keys")["authority"]), end="")
             return 0
         case ("revoke", node):
-            return _revoke(args, f"keys/{quoted(node)}", f"key of node {node} revoked")
+            revoked = call(args, "DELETE", f"{PATH}/keys/{quoted(node)}")
+            return print_answer(args, revoked, f"key of node {node} revoked")
     forms = USAGE.removeprefix("%(prog)s ")
     raise InvalidRequest(f"unknown action; write 'tgpu node' and one of: {forms}")
 
@@ -399,64 +390,16 @@ def _create(args: Namespace) -> int:
         "name": args.name or "",
         "expires_in_seconds": args.expires,
     }
-    with client_for(args) as client:
-        token = client.call("POST", f"{API}/nodes/tokens", body)
+    token = call(args, "POST", f"{PATH}/tokens", body)
     if args.json:
         print_json(token)
         return 0
     print(token["token"])
     if not args.parsable:
-        whom = ", ".join(token["nodes"]) or counted(token["uses"], "new node")
+        nodes = ", ".join(token["nodes"]) or counted(token["uses"], "new node")
+        end = minute_text(token["expires_at"])
         warn(
-            f"{token['id']}: for {whom}, until {_minute(token['expires_at'])}; the token is not "
-            "shown again. On the node: tgpu agent --server HOST:PORT --token TOKEN"
+            f"{token['id']}: for {nodes}, until {end}; the token is not shown again. On the node: "
+            "tgpu agent --server HOST:PORT --token TOKEN"
         )
     return 0
-
-
-def _node_list(args: Namespace, what: str, headings: tuple[str, ...], row: Any) -> int:
-    with client_for(args) as client:
-        found = client.call("GET", f"{API}/nodes/{what}")
-    if args.json:
-        print_json(found)
-    else:
-        print_table(headings, (row(one) for one in found[what]))
-    return 0
-
-
-def _revoke(args: Namespace, what: str, done: str) -> int:
-    with client_for(args) as client:
-        revoked = client.call("DELETE", f"{API}/nodes/{what}")
-    if args.json:
-        print_json(revoked)
-    else:
-        print(done)
-    return 0
-
-
-def _token_row(token: dict[str, Any]) -> list[str]:
-    return [
-        str(token["id"]),
-        str(token["state"]),
-        f"{token['used']} of {token['uses']}",
-        ", ".join(token["nodes"]) or "any",
-        _minute(token["expires_at"]),
-        str(token["created_by"]),
-        str(token["name"]),
-    ]
-
-
-def _key_row(key: dict[str, Any]) -> list[str]:
-    return [
-        str(key["node"]),
-        str(key["state"]),
-        _minute(key["issued_at"]),
-        _minute(key["expires_at"]),
-        str(key["token_id"]),
-        str(key["fingerprint"])[:SHORT_FINGERPRINT],
-    ]
-
-
-def _minute(text: str | None) -> str:
-    """A time to the minute."""
-    return "-" if not text else text[:16].replace("T", " ")

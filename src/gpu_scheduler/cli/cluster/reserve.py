@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from functools import partial
 from typing import Any
 
-from gpu_scheduler.cli.connection import add_server_options, client_for
-from gpu_scheduler.cli.text.tables import counted, print_json, print_table
-from gpu_scheduler.cli.text.values import duration, moment, whole
+from gpu_scheduler.cli.connection import add_server_options, call, client_for, print_answer
+from gpu_scheduler.cli.parser import Options
+from gpu_scheduler.cli.text.tables import counted, print_table
+from gpu_scheduler.cli.text.values import duration, moment, positive
 from gpu_scheduler.client.http1 import quoted
 from gpu_scheduler.client.requests import API
 from gpu_scheduler.model.errors import InvalidRequest
@@ -24,73 +26,63 @@ def register(parser: ArgumentParser) -> None:
         "%(prog)s --gpus N --tenant T [--start WHEN] --duration TIME ... | list | show ID | "
         "cancel ID ..."
     )
-    add = parser.add_argument
-    add("action", nargs="?", metavar="ACTION", help="list, show or cancel; without one, reserve")
-    add("ids", nargs="*", metavar="ID", help="such as res-1")
-    add("-G", "--gpus", type=whole("--gpus", least=1), metavar="N", help="how many GPUs")
-    add("--tenant", metavar="T", help="tenant whose jobs may use them")
-    add("--user", metavar="U", help="only this user of the tenant")
-    add(
-        "--start",
-        type=moment("--start"),
-        metavar="WHEN",
-        help="now (default), 'fri 18:00', 'tomorrow 9am', +2h, 2026-01-31T18:00",
-    )
-    add("--end", type=moment("--end"), metavar="WHEN", help="end of the reservation")
-    add("--duration", type=duration("--duration"), metavar="TIME", help="such as 2d or 90m")
-    add("--name", metavar="NAME", help="a note on its purpose")
-    add("--node", metavar="N", help="GPUs of this node")
-    add("--gpu-model", metavar="M", help="GPUs of this model")
-    add("--gpu-ids", metavar="LIST", help="exactly these GPUs: 0-3,7")
-    add("--preempt", action="store_true", help="preempt jobs that still run there at the start")
-    add("--all", action="store_true", help="list: also recent reservations that have ended")
+    add = Options(parser)
+    add.word("action", "ACTION", "list, show or cancel; without one, reserve", nargs="?")
+    add.word("ids", "ID", "such as res-1", nargs="*")
+    add.value("-G --gpus", positive, "N", "how many GPUs")
+    add.value("--tenant", None, "T", "tenant whose jobs may use them")
+    add.value("--user", None, "U", "only this user of the tenant")
+    when = "now (default), 'fri 18:00', 'tomorrow 9am', +2h, 2026-01-31T18:00"
+    add.value("--start", moment, "WHEN", when)
+    add.value("--end", moment, "WHEN", "end of the reservation")
+    add.value("--duration", duration, "TIME", "such as 2d or 90m")
+    add.value("--name", None, "NAME", "a note on its purpose")
+    add.value("--node", None, "N", "GPUs of this node")
+    add.value("--gpu-model", None, "M", "GPUs of this model")
+    add.value("--gpu-ids", None, "LIST", "exactly these GPUs: 0-3,7")
+    add.flag("--preempt", "preempt jobs that still run there at the start")
+    add.flag("--all", "list: also recent reservations that have ended")
     add_server_options(parser)
 
 
 def run(args: Namespace) -> int:
     """Reserve, list, show or cancel."""
     if args.action is None:
-        return _reserve(args)
+        made = call(args, "POST", PATH, _body(args))
+        row = _row(made)
+        return print_answer(
+            args,
+            made,
+            f"reserved as {made['id']}: {counted(made['gpus'], 'GPU')} ({row[6]}) for {row[3]}\n"
+            f"  from   {row[4]}\n  until  {row[5]}",
+        )
     if args.action not in ACTIONS:
         raise InvalidRequest(
             f"'{args.action}' is not an action; write list, show ID, cancel ID, or give options"
         )
     if args.action == "list":
-        return _list(args)
+        answer = call(args, "GET", PATH + ("?all=true" if args.all else ""))
+        found = answer["reservations"]
+        return print_answer(
+            args, answer, partial(_print_table, found) if found else "no reservations"
+        )
     if not args.ids:
         raise InvalidRequest(f"ID is missing; write 'tgpu reserve {args.action} res-1'")
     method = "GET" if args.action == "show" else "DELETE"
     with client_for(args) as client:
-        found = [client.call(method, f"{PATH}/{quoted(_id(word))}") for word in args.ids]
-    if args.json:
-        print_json(found[0] if len(found) == 1 else found)
-    elif args.action == "show":
-        print_table(HEADINGS, map(_row, found), right=("GPUS",))
-    else:
-        for one in found:
-            print(f"{one['id']} cancelled; {counted(one['gpus'], 'GPU')} released")
-    return 0
-
-
-def _id(word: str) -> str:
-    """The id of a reservation, which may be given as a number."""
-    return f"res-{word}" if word.isdecimal() else word
-
-
-def _reserve(args: Namespace) -> int:
-    body = _body(args)
-    with client_for(args) as client:
-        made = client.call("POST", PATH, body, once=True)
-    if args.json:
-        print_json(made)
-    else:
-        row = _row(made)
-        print(f"reserved as {made['id']}: {counted(made['gpus'], 'GPU')} ({row[6]}) for {row[3]}")
-        print(f"  from   {row[4]}\n  until  {row[5]}")
-    return 0
+        # An id may be given as a number.
+        ids = [f"res-{word}" if word.isdecimal() else word for word in args.ids]
+        found = [client.call(method, f"{PATH}/{quoted(one)}") for one in ids]
+    released = (f"{one['id']} cancelled; {counted(one['gpus'], 'GPU')} released" for one in found)
+    return print_answer(
+        args,
+        found[0] if len(found) == 1 else found,
+        partial(_print_table, found) if args.action == "show" else "\n".join(released),
+    )
 
 
 def _body(args: Namespace) -> dict[str, Any]:
+    from gpu_scheduler.model.intervals import IntervalSet
     from gpu_scheduler.wire.times import write_time
 
     for option in ("gpus", "tenant"):
@@ -111,20 +103,18 @@ def _body(args: Namespace) -> dict[str, Any]:
     if args.duration:
         body["duration_minutes"] = args.duration / 60
     if args.gpu_ids:
-        body["gpu_ids"] = _numbers(args.gpu_ids)
+        try:
+            numbers = IntervalSet.parse(args.gpu_ids)
+        except InvalidRequest:
+            numbers = IntervalSet()
+        if not 0 < len(numbers) <= MOST_GPUS:
+            raise InvalidRequest(f"--gpu-ids is '{args.gpu_ids}'; write indices such as 0-3,7")
+        body["gpu_ids"] = list(numbers)
     return body
 
 
-def _list(args: Namespace) -> int:
-    with client_for(args) as client:
-        answer = client.call("GET", PATH + ("?all=true" if args.all else ""))
-    if args.json:
-        print_json(answer)
-    elif answer["reservations"]:
-        print_table(HEADINGS, map(_row, answer["reservations"]), right=("GPUS",))
-    else:
-        print("no reservations")
-    return 0
+def _print_table(reservations: list[dict[str, Any]]) -> None:
+    print_table(HEADINGS, map(_row, reservations), right=("GPUS",))
 
 
 def _row(one: dict[str, Any]) -> list[str]:
@@ -138,15 +128,3 @@ def _row(one: dict[str, Any]) -> list[str]:
     owner = f"{one['user']} ({one['tenant_id']})" if one["user"] else one["tenant_id"]
     start, end = (local_text(datetime.fromisoformat(one[name])) for name in ("start", "end"))
     return [one["id"], one["state"], str(one["gpus"]), owner, start, end, where, one["name"]]
-
-
-def _numbers(text: str) -> list[int]:
-    from gpu_scheduler.model.intervals import IntervalSet
-
-    try:
-        numbers = IntervalSet.parse(text)
-    except InvalidRequest:
-        numbers = IntervalSet()
-    if not 0 < len(numbers) <= MOST_GPUS:
-        raise InvalidRequest(f"--gpu-ids is '{text}'; write indices such as 0-3,7")
-    return list(numbers)

@@ -11,12 +11,22 @@ import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
+from functools import partial
+from itertools import takewhile
 from typing import Any
 
-from gpu_scheduler.cli.connection import add_server_options, client_for
+from gpu_scheduler.cli.connection import add_server_options, client_for, print_answer
 from gpu_scheduler.cli.jobs.columns import local_time
 from gpu_scheduler.cli.jobs.follow import Attempts, StatusLine
-from gpu_scheduler.cli.submit.body import check_gpus, pairs_of, priority_of, variables_of
+from gpu_scheduler.cli.parser import Options, Parser
+from gpu_scheduler.cli.submit.body import (
+    PLAIN_FIELDS,
+    check_gpus,
+    fields_of,
+    pairs_of,
+    priority_of,
+    variables_of,
+)
 from gpu_scheduler.cli.submit.files import read_job_file
 from gpu_scheduler.cli.text.tables import (
     coloured_state,
@@ -26,7 +36,7 @@ from gpu_scheduler.cli.text.tables import (
     print_pairs,
     print_table,
 )
-from gpu_scheduler.cli.text.values import duration, number, size_mb, whole
+from gpu_scheduler.cli.text.values import duration, number, positive, seconds, size_mb, whole
 from gpu_scheduler.client.client import Client
 from gpu_scheduler.client.environment import directory, umask
 from gpu_scheduler.client.errors import TimedOut
@@ -42,21 +52,11 @@ PATH = f"{API}/services"
 PASSED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_EXE")
 POLL_S = 0.3
 FIELDS_BY_OPTION = {
-    "replicas": "replicas",
-    "gpus": "gpu_count",
-    "gpu_memory": "gpu_memory_mb",
-    "mig": "mig_profile",
-    "cpus": "cpu_cores",
-    "memory": "memory_mb",
-    "tenant": "tenant_id",
-    "surge": "surge",
-    "preemptible": "preemptible",
-    "requeue_on_node_loss": "requeue_on_node_loss",
-    "conda": "conda",
-    "image": "image",
-    "mount": "mounts",
-    "grace": "grace_seconds",
-    "notify": "notify",
+    option: PLAIN_FIELDS.get(option, option)
+    for option in (
+        *("replicas", "gpus", "gpu_memory", "mig", "cpus", "memory", "tenant", "surge"),
+        *("preemptible", "requeue_on_node_loss", "conda", "image", "mount", "grace", "notify"),
+    )
 }
 READINESS_BY_OPTION = {
     "http": "http",
@@ -93,121 +93,59 @@ def register(parser: ArgumentParser) -> None:
         "logs NAME [-f] [--replica N] | delete NAME"
     )
     parser.epilog = EXAMPLES
-    add = parser.add_argument
-    add("-f", "--file", metavar="FILE", help="a service file (YAML), for create and update")
-    add(
-        "-r",
-        "--replicas",
-        type=whole("--replicas"),
-        metavar="N",
-        help="number of replicas; default 1",
-    )
-    add("--wait", action="store_true", help="wait until it is ready, or deleted")
-    add(
-        "--follow",
-        action="store_true",
-        help="logs: follow the output, also after restarts; also -f",
-    )
-    add("--replica", type=whole("--replica"), metavar="N", help="logs: only this replica")
-    add("-n", "--tail", type=whole("--tail"), metavar="N", help="logs: only the last N lines")
-    add(
-        "--timeout",
-        type=duration("--timeout"),
-        default=600.0,
-        metavar="TIME",
-        help="timeout of --wait; default 10m",
-    )
-    _add_needs(parser)
-    _add_port_and_check(parser)
-    _add_restart(parser)
+    add = Options(parser)
+    add.value("-f --file", None, "FILE", "a service file (YAML), for create and update")
+    add.value("-r --replicas", whole, "N", "number of replicas; default 1")
+    add.flag("--wait", "wait until it is ready, or deleted")
+    add.flag("--follow", "logs: follow the output, also after restarts; also -f")
+    add.value("--replica", whole, "N", "logs: only this replica")
+    add.value("-n --tail", whole, "N", "logs: only the last N lines")
+    add.value("--timeout", duration, "TIME", "timeout of --wait; default 10m", default=600.0)
+
+    add = Options(parser.add_argument_group("resources per replica"))
+    add.value("-G --gpus", number, "N", "GPUs, such as 1 or 0.5")
+    add.value("--gpu-memory", size_mb, "SIZE", "of all its GPUs")
+    add.value("--gpu-model", None, "NAME", "allowed models, such as A100 or A100,H100")
+    add.value("--mig", None, "PROFILE", "a MIG slice, such as 3g.40gb")
+    add.value("-c --cpus", number, "N", "CPU cores")
+    add.value("-m --memory", size_mb, "SIZE", "host memory")
+    add.value("--label", None, "NAME=VALUE", "only nodes with this label", action="append")
+    add.value("-p --priority", None, "P", "priority, as for submit")
+    add.value("-T --tenant", None, "T", "tenant, by id or name")
+    add.value("-D --chdir", None, "DIR", "working directory; default: the current one")
+    add.value("-e --env", None, "NAME=VALUE", "set a variable", action="append")
+    add.value("--conda", None, "ENV", "run in this conda environment")
+    add.value("--image", None, "IMAGE", "run in this container image")
+    mount = "mount a directory into the container"
+    add.value("--mount", None, "SRC:DST[:ro]", mount, action="append")
+    add.value("--grace", seconds, "TIME", "time between TERM and KILL")
+    events = "as for jobs, such as fail:slack"
+    add.value("--notify", None, "WHAT[:WHO]", events, action="append")
+
+    add = Options(parser.add_argument_group("port and readiness check"))
+    add.value("--port", None, "N", "fixed port; default: a free one")
+    add.value("--http", None, "PATH", "ready when GET PATH returns 200 to 399")
+    add.flag("--tcp", "ready when its port accepts connections", default=None)
+    add.value("--check", None, "LINE", "ready when this shell command exits with 0")
+    add.value("--check-interval", seconds, "TIME", "default 5 s")
+    add.value("--check-timeout", seconds, "TIME", "default 2 s")
+    failures = "failures in a row after which it is not ready; default 3"
+    add.value("--check-failures", positive, "N", failures)
+    grace = "time to become ready after the start; default 60 s"
+    add.value("--start-grace", seconds, "TIME", grace)
+
+    add = Options(parser.add_argument_group("restarts and updates"))
+    add.choice("--restart", ("always", "on-failure", "never"), "default: always")
+    first = "delay before the first restart, doubled each time; default 1 s"
+    add.value("--backoff", seconds, "TIME", first)
+    add.value("--max-backoff", seconds, "TIME", "longest delay; default 5 min")
+    reset = "run time after which the delay is reset; default 1 min"
+    add.value("--reset-after", seconds, "TIME", reset)
+    add.flag("--surge", "update: start a new replica before stopping the old one", default=None)
+    add.flag("--preemptible", "may be preempted", default=None)
+    lost = "restart on another node when its node is lost and its lease has expired"
+    add.flag("--requeue-on-node-loss", lost, default=None)
     add_server_options(parser)
-
-
-def _add_needs(parser: ArgumentParser) -> None:
-    add = parser.add_argument_group("resources per replica").add_argument
-    add("-G", "--gpus", type=number("--gpus"), metavar="N", help="GPUs, such as 1 or 0.5")
-    add("--gpu-memory", type=size_mb("--gpu-memory"), metavar="SIZE", help="of all its GPUs")
-    add("--gpu-model", metavar="NAME", help="allowed models, such as A100 or A100,H100")
-    add("--mig", metavar="PROFILE", help="a MIG slice, such as 3g.40gb")
-    add("-c", "--cpus", type=number("--cpus"), metavar="N", help="CPU cores")
-    add("-m", "--memory", type=size_mb("--memory"), metavar="SIZE", help="host memory")
-    add("--label", action="append", metavar="NAME=VALUE", help="only nodes with this label")
-    add("-p", "--priority", metavar="P", help="priority, as for submit")
-    add("-T", "--tenant", metavar="T", help="tenant, by id or name")
-    add("-D", "--chdir", metavar="DIR", help="working directory; default: the current one")
-    add("-e", "--env", action="append", metavar="NAME=VALUE", help="set a variable")
-    add("--conda", metavar="ENV", help="run in this conda environment")
-    add("--image", metavar="IMAGE", help="run in this container image")
-    add(
-        "--mount",
-        action="append",
-        metavar="SRC:DST[:ro]",
-        help="mount a directory into the container",
-    )
-    add(
-        "--grace",
-        type=duration("--grace", plain="s"),
-        metavar="TIME",
-        help="time between TERM and KILL",
-    )
-    add("--notify", action="append", metavar="WHAT[:WHO]", help="as for jobs, such as fail:slack")
-
-
-def _add_port_and_check(parser: ArgumentParser) -> None:
-    add = parser.add_argument_group("port and readiness check").add_argument
-    add("--port", metavar="N", help="fixed port; default: a free one")
-    add("--http", metavar="PATH", help="ready when GET PATH returns 200 to 399")
-    add("--tcp", action="store_true", default=None, help="ready when its port accepts connections")
-    add("--check", metavar="LINE", help="ready when this shell command exits with 0")
-    seconds: dict[str, Any] = {"metavar": "TIME"}
-    add(
-        "--check-interval",
-        type=duration("--check-interval", plain="s"),
-        **seconds,
-        help="default 5 s",
-    )
-    add(
-        "--check-timeout",
-        type=duration("--check-timeout", plain="s"),
-        **seconds,
-        help="default 2 s",
-    )
-    add(
-        "--check-failures",
-        type=whole("--check-failures", least=1),
-        metavar="N",
-        help="failures in a row after which it is not ready; default 3",
-    )
-    add(
-        "--start-grace",
-        type=duration("--start-grace", plain="s"),
-        **seconds,
-        help="time to become ready after the start; default 60 s",
-    )
-
-
-def _add_restart(parser: ArgumentParser) -> None:
-    add = parser.add_argument_group("restarts and updates").add_argument
-    add("--restart", choices=("always", "on-failure", "never"), help="default: always")
-    for name, about in (
-        ("--backoff", "delay before the first restart, doubled each time; default 1 s"),
-        ("--max-backoff", "longest delay; default 5 min"),
-        ("--reset-after", "run time after which the delay is reset; default 1 min"),
-    ):
-        add(name, type=duration(name, plain="s"), metavar="TIME", help=about)
-    add(
-        "--surge",
-        action="store_true",
-        default=None,
-        help="update: start a new replica before stopping the old one",
-    )
-    add("--preemptible", action="store_true", default=None, help="may be preempted")
-    add(
-        "--requeue-on-node-loss",
-        action="store_true",
-        default=None,
-        help="restart on another node when its node is lost and its lease has expired",
-    )
 
 
 def run(args: Namespace) -> int:
@@ -229,30 +167,16 @@ def run(args: Namespace) -> int:
             return _create(client, args, words, command)
         if len(words) < 2:
             raise InvalidRequest(f"NAME is missing; write 'tgpu service {action} NAME'")
-        return _run_on_service(client, args, words)
-
-
-def _run_on_service(client: Client, args: Namespace, words: list[str]) -> int:
-    """Run an action on an existing service."""
-    action, name = words[:2]
-    path = f"{PATH}/{quoted(name)}"
-    if action == "scale":
-        return _scale(client, args, words, path)
-    if len(words) > 2:
-        raise InvalidRequest(f"'{words[2]}' is unexpected; {action} one service at a time")
-    if action == "endpoints":
-        return _endpoints(client, args, path)
-    if action == "logs":
-        return _show_logs(client, args, path)
-    if action == "delete":
-        return _delete(client, args, name, path)
-    return _show(client, args, path)
+        if action == "scale":
+            return _scale(client, args, words)
+        if len(words) > 2:
+            raise InvalidRequest(f"'{words[2]}' is unexpected; {action} one service at a time")
+        actions = {"endpoints": _endpoints, "logs": _show_logs, "delete": _delete, "show": _show}
+        return actions[action](client, args, words[1])
 
 
 def _parse_words(args: Namespace) -> tuple[Namespace, list[str], list[str]]:
     """The options and words before `--`, and the command after it."""
-    from gpu_scheduler.cli.parser import Parser
-
     words = list(args.words)
     if args.after_dashes and "--" not in words:
         raise InvalidRequest(
@@ -263,14 +187,17 @@ def _parse_words(args: Namespace) -> tuple[Namespace, list[str], list[str]]:
     parser = Parser(prog="tgpu service")
     parser.add_argument("plain", nargs="*")
     register(parser)
-    plain: list[str] = []
-    while own and not own[0].startswith("-"):
-        plain.append(own.pop(0))
+    plain = list(takewhile(lambda word: not word.startswith("-"), own))
+    own = own[len(plain) :]
     if plain[:1] == ["logs"]:
         # As for `tgpu logs`; for other actions -f is a file.
         own = ["--follow" if word == "-f" else word for word in own]
     found = parser.read(own, into=args)
     return found, [*plain, *found.plain], command
+
+
+def _path(name: str) -> str:
+    return f"{PATH}/{quoted(name)}"
 
 
 def _create(client: Client, args: Namespace, words: list[str], command: list[str]) -> int:
@@ -286,67 +213,85 @@ def _create(client: Client, args: Namespace, words: list[str], command: list[str
     if not body.get("name"):
         raise InvalidRequest(f"NAME is missing; write 'tgpu service {action} NAME -- COMMAND'")
     if action == "create":
-        made = client.call("POST", PATH, body, once=True)
+        made = client.call("POST", PATH, body)
     else:
-        made = client.call("PUT", f"{PATH}/{quoted(body['name'])}", body, once=True)
+        made = client.call("PUT", _path(body["name"]), body)
     if args.wait:
         made = _wait(client, made["id"], args.timeout)
-    if args.json:
-        print_json(made)
-    else:
-        done = "created" if action == "create" else "updated"
-        print(f"service {made['name']} ({made['id']}) {done}: {_summary(made)}")
-    return 0
+    text = f"service {made['name']} ({made['id']}) {action}d: {_summary(made)}"
+    return print_answer(args, made, text)
 
 
-def _scale(client: Client, args: Namespace, words: list[str], path: str) -> int:
+def _scale(client: Client, args: Namespace, words: list[str]) -> int:
     wanted = words[2] if len(words) > 2 else args.replicas
     if wanted is None:
         raise InvalidRequest(f"number of replicas missing; write 'tgpu service scale {words[1]} 3'")
-    made = client.call(
-        "POST", f"{path}/scale", {"replicas": whole("replicas")(str(wanted))}, once=True
-    )
+    replicas = whole("replicas")(str(wanted))
+    made = client.call("POST", f"{_path(words[1])}/scale", {"replicas": replicas})
     if args.wait:
         made = _wait(client, made["id"], args.timeout)
-    if args.json:
-        print_json(made)
-    else:
-        print(f"service {made['name']} scaled to {made['replicas']} replicas: {_summary(made)}")
-    return 0
+    text = f"service {made['name']} scaled to {made['replicas']} replicas: {_summary(made)}"
+    return print_answer(args, made, text)
 
 
-def _delete(client: Client, args: Namespace, name: str, path: str) -> int:
-    deleted = client.call("DELETE", path)
-    if args.wait:
-        _wait_gone(client, deleted["id"], args.timeout)
-    if args.json:
-        print_json(deleted)
-    else:
-        rest = len(deleted["members"])
-        being = f"{counted(rest, 'replica')} {'is' if rest == 1 else 'are'} being stopped"
-        note = f"; {being}" if rest and not args.wait else ""
-        print(f"service {name} deleted{note}")
-    return 0
+def _delete(client: Client, args: Namespace, name: str) -> int:
+    deleted = client.call("DELETE", _path(name))
+    give_up = time.monotonic() + args.timeout
+    while args.wait and any(
+        service["id"] == deleted["id"] for service in client.call("GET", PATH)["services"]
+    ):
+        if time.monotonic() > give_up:
+            raise TimedOut(f"service {deleted['id']} is not deleted yet")
+        time.sleep(POLL_S)
+    rest = len(deleted["members"])
+    being = f"{counted(rest, 'replica')} {'is' if rest == 1 else 'are'} being stopped"
+    note = f"; {being}" if rest and not args.wait else ""
+    return print_answer(args, deleted, f"service {name} deleted{note}")
 
 
 def _list(client: Client, args: Namespace) -> int:
     services = client.call("GET", PATH)["services"]
-    if args.json:
-        print_json({"services": services})
-    elif services:
-        right, spare = ("RESTARTS", "GPUS", "PORT"), ("USER", "ID", "PORT", "GPUS")
-        print_table(HEADINGS, map(_row, services), right=right, spare=spare)
-    else:
-        print("no services; 'tgpu service create --help' shows how to create one")
-    return 0
+    rows = [
+        [
+            service["name"],
+            service["id"],
+            coloured_state(service["state"]),
+            f"{service['ready']}/{service['replicas']}",
+            str(service["restarts"]),
+            f"{service['gpu_count']:g}",
+            str(service["port"] or "auto"),
+            service["user"],
+        ]
+        for service in services
+    ]
+    right, spare = ("RESTARTS", "GPUS", "PORT"), ("USER", "ID", "PORT", "GPUS")
+    return print_answer(
+        args,
+        {"services": services},
+        partial(print_table, HEADINGS, rows, right=right, spare=spare)
+        if services
+        else "no services; 'tgpu service create --help' shows how to create one",
+    )
 
 
-def _show(client: Client, args: Namespace, path: str) -> int:
-    service = client.call("GET", path)
+def _show(client: Client, args: Namespace, name: str) -> int:
+    service = client.call("GET", _path(name))
     if args.json:
         print_json(service)
         return 0
-    readiness, restart = service["readiness"], service["restart"]
+    check, restart = service["readiness"], service["restart"]
+    check_text = "none"
+    if check is not None:
+        probe = {"http": f"GET {check['path']}", "tcp": "a connection"}.get(check["kind"])
+        check_text = (
+            f"{probe or ' '.join(check['command'])}, every {check['interval_seconds']:g} s, at "
+            f"most {check['timeout_seconds']:g} s, {check['failures']} failures, "
+            f"{check['grace_seconds']:g} s to become ready"
+        )
+    restart_text = restart["policy"]
+    if restart_text != "never":
+        first, most = restart["backoff_seconds"], restart["max_backoff_seconds"]
+        restart_text += f", after {first:g} s, doubled each time up to {most:g} s"
     gpus = f"{service['gpu_count']:g} GPU{'s' * (service['gpu_count'] != 1)}"
     print_pairs(
         [
@@ -356,8 +301,8 @@ def _show(client: Client, args: Namespace, path: str) -> int:
             ("runs", " ".join(service["command"]) or service["image"]),
             ("needs", f"{gpus} each, priority {service['priority']}"),
             ("port", str(service["port"] or "a free one")),
-            ("check", "none" if readiness is None else _check_text(readiness)),
-            ("restart", _restart_text(restart)),
+            ("check", check_text),
+            ("restart", restart_text),
             ("since", local_time(service["made_at"])),
             *([("problem", service["problem"])] if service["problem"] else []),
         ]
@@ -369,8 +314,8 @@ def _show(client: Client, args: Namespace, path: str) -> int:
     return 0
 
 
-def _endpoints(client: Client, args: Namespace, path: str) -> int:
-    found = client.call("GET", f"{path}/endpoints")
+def _endpoints(client: Client, args: Namespace, name: str) -> int:
+    found = client.call("GET", f"{_path(name)}/endpoints")
     if args.json:
         print_json(found)
         return 0
@@ -393,24 +338,10 @@ def _wait(client: Client, service_id: str, timeout_s: float) -> dict[str, Any]:
         time.sleep(POLL_S)
 
 
-def _wait_gone(client: Client, service_id: str, timeout_s: float) -> None:
-    give_up = time.monotonic() + timeout_s
-    while any(s["id"] == service_id for s in client.call("GET", PATH)["services"]):
-        if time.monotonic() > give_up:
-            raise TimedOut(f"service {service_id} is not deleted yet")
-        time.sleep(POLL_S)
-
-
 def _body(args: Namespace, command: list[str]) -> dict[str, Any]:
     """The complete service; options override the file."""
-    body: dict[str, Any] = {}
-    if args.file:
-        body = read_service_file(args.file)
-    body |= {
-        field: getattr(args, option)
-        for option, field in FIELDS_BY_OPTION.items()
-        if getattr(args, option) is not None
-    }
+    body = read_service_file(args.file) if args.file else {}
+    body |= fields_of(args, FIELDS_BY_OPTION)
     if args.gpu_model:
         body["gpu_models"] = [name for name in args.gpu_model.split(",") if name]
         check_gpus(body, args)
@@ -420,12 +351,16 @@ def _body(args: Namespace, command: list[str]) -> dict[str, Any]:
         body["priority"] = priority_of(args.priority)
     if args.port is not None:
         body["port"] = 0 if args.port == "auto" else whole("--port", least=1)(args.port)
-    _add_check(body, args)
-    rule = {
-        f: getattr(args, option)
-        for option, f in RESTART_BY_OPTION.items()
-        if getattr(args, option) is not None
-    }
+    check = fields_of(args, READINESS_BY_OPTION)
+    if args.check is not None:
+        check["command"] = [*_SHELL, args.check]
+    if check:
+        kinds = {"http", "tcp", "command"}
+        replaced = kinds if kinds & check.keys() else set()
+        before = body.get("readiness") or {}
+        kept = {name: value for name, value in before.items() if name not in replaced}
+        body["readiness"] = kept | check
+    rule = fields_of(args, RESTART_BY_OPTION)
     if rule:
         before = body.get("restart", {})
         body["restart"] = ({"policy": before} if isinstance(before, str) else before) | rule
@@ -434,22 +369,6 @@ def _body(args: Namespace, command: list[str]) -> dict[str, Any]:
         body.pop("args", None)
     _add_environment(body, args)
     return body
-
-
-def _add_check(body: dict[str, Any], args: Namespace) -> None:
-    check: dict[str, Any] = {
-        field: getattr(args, option)
-        for option, field in READINESS_BY_OPTION.items()
-        if getattr(args, option) is not None
-    }
-    if args.check is not None:
-        check["command"] = ["/bin/sh", "-c", args.check]
-    if check:
-        kinds = ("http", "tcp", "command")
-        before = dict(body.get("readiness") or {})
-        if any(kind in check for kind in kinds):
-            before = {name: value for name, value in before.items() if name not in kinds}
-        body["readiness"] = before | check
 
 
 def _add_environment(body: dict[str, Any], args: Namespace) -> None:
@@ -480,35 +399,6 @@ def _summary(service: dict[str, Any]) -> str:
     return text
 
 
-def _check_text(check: dict[str, Any]) -> str:
-    what = {"http": f"GET {check['path']}", "tcp": "a connection"}.get(check["kind"])
-    return (
-        f"{what or ' '.join(check['command'])}, every {check['interval_seconds']:g} s, at most "
-        f"{check['timeout_seconds']:g} s, {check['failures']} failures, "
-        f"{check['grace_seconds']:g} s to become ready"
-    )
-
-
-def _restart_text(rule: dict[str, Any]) -> str:
-    if rule["policy"] == "never":
-        return "never"
-    first, most = rule["backoff_seconds"], rule["max_backoff_seconds"]
-    return f"{rule['policy']}, after {first:g} s, doubled each time up to {most:g} s"
-
-
-def _row(service: dict[str, Any]) -> list[str]:
-    return [
-        service["name"],
-        service["id"],
-        coloured_state(service["state"]),
-        f"{service['ready']}/{service['replicas']}",
-        str(service["restarts"]),
-        f"{service['gpu_count']:g}",
-        str(service["port"] or "auto"),
-        service["user"],
-    ]
-
-
 def _replica_row(replica: dict[str, Any]) -> list[str]:
     is_there = replica["host"] and replica["port"]
     endpoint = address_text(replica["host"], replica["port"]) if is_there else "-"
@@ -531,7 +421,6 @@ def _replica_row(replica: dict[str, Any]) -> list[str]:
 # Service files
 
 FIELDS = frozenset(ServiceRequest.__struct_fields__)
-AUTO = "auto"
 _SHELL = ["/bin/sh", "-c"]
 
 
@@ -542,7 +431,7 @@ def read_service_file(file: str) -> dict[str, Any]:
         raise InvalidInput(f"has {len(found)} services; write one per file", file=file)
     body = found[0]
     try:
-        if body.get("port") == AUTO:
+        if body.get("port") == "auto":
             body["port"] = 0
         if "readiness" in body:
             known = ReadinessRequest.__struct_fields__
@@ -579,9 +468,9 @@ def _part(name: str, value: Any, known: tuple[str, ...]) -> dict[str, Any]:
 # Logs
 
 
-def _show_logs(client: Client, args: Namespace, path: str) -> int:
+def _show_logs(client: Client, args: Namespace, name: str) -> int:
     """Show the output of one replica or of all; with `--follow` also after restarts."""
-    service = client.call("GET", path)
+    service = client.call("GET", _path(name))
     replicas = _chosen(service, args.replica)
     if args.follow:
         if len(replicas) > 1:
@@ -589,8 +478,13 @@ def _show_logs(client: Client, args: Namespace, path: str) -> int:
             raise InvalidRequest(
                 f"service '{service['name']}' has replicas {numbers}; choose one with --replica"
             )
-        _follow(client, replicas[0]["job_id"], args.tail)
+        # Copy this attempt of the replica and all later ones, until the replica has ended.
+        job = replicas[0]["job_id"]
+        status = StatusLine(quiet=False, hint="Ctrl-C stops following")
+        first = int(client.get(job).get("attempt") or 1)
+        Attempts(client, job, status, first=first, query={"tail": args.tail}).copy_until_end()
         return 0
+    sys.stdout.flush()
     for replica in replicas:
         mark = f"[{replica['replica']}] ".encode() if len(replicas) > 1 else b""
         _copy(client.log_bytes(replica["job_id"], tail=args.tail), mark)
@@ -610,17 +504,9 @@ def _chosen(service: dict[str, Any], number: int | None) -> list[dict[str, Any]]
     return [by_number[number]]
 
 
-def _follow(client: Client, job: str, tail: int | None) -> None:
-    """Copy this attempt of the replica and all later ones, until the replica has ended."""
-    status = StatusLine(quiet=False, hint="Ctrl-C stops following")
-    first = int(client.get(job).get("attempt") or 1)
-    Attempts(client, job, status, first=first, query={"tail": tail}).copy_until_end()
-
-
 def _copy(pieces: Any, mark: bytes) -> None:
     """Copy to stdout, with a mark before each line."""
     out = sys.stdout.buffer
-    sys.stdout.flush()
     fresh = True
     for piece in pieces:
         for line in piece.splitlines(keepends=True) if mark else (piece,):

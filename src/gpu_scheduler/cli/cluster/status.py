@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gpu_scheduler.cli.cluster.gpus import HEADINGS as GPU_HEADINGS
-from gpu_scheduler.cli.cluster.gpus import NARROW as GPU_NARROW
-from gpu_scheduler.cli.cluster.gpus import RIGHT as GPU_RIGHT
-from gpu_scheduler.cli.cluster.gpus import SPARE as GPU_SPARE
-from gpu_scheduler.cli.cluster.gpus import row as gpu_row
-from gpu_scheduler.cli.connection import add_server_options, client_for
+from gpu_scheduler.cli.cluster import gpus as gpu_table
+from gpu_scheduler.cli.connection import add_server_options, client_for, print_answer
 from gpu_scheduler.cli.jobs.columns import HEADINGS, NARROW, RIGHT, SPARE_OF_ALL, row
+from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import (
     STATE_COLOURS,
     aligned,
@@ -28,7 +26,7 @@ from gpu_scheduler.cli.text.tables import (
     terminal_width,
     visible,
 )
-from gpu_scheduler.cli.text.values import duration, duration_text
+from gpu_scheduler.cli.text.values import duration_text, seconds
 from gpu_scheduler.client.errors import NoServer, Unreadable
 
 if TYPE_CHECKING:
@@ -113,16 +111,11 @@ _ALTERNATE, _ORDINARY = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 
 def register_status(parser: ArgumentParser) -> None:
     """Add the options."""
-    add = parser.add_argument
-    add("-w", "--watch", action="store_true", help="refresh until Ctrl-C")
-    add(
-        *("-i", "--interval"),
-        type=duration("--interval", plain="s"),
-        default=2.0,
-        metavar="TIME",
-        help="how often to refresh with --watch; default 2 s",
-    )
-    add("-d", "--detailed", action="store_true", help="all GPU figures, more jobs, the checks")
+    add = Options(parser)
+    add.flag("-w --watch", "refresh until Ctrl-C")
+    often = "how often to refresh with --watch; default 2 s"
+    add.value("-i --interval", seconds, "TIME", often, default=2.0)
+    add.flag("-d --detailed", "all GPU figures, more jobs, the checks")
     add_server_options(parser)
 
 
@@ -132,11 +125,9 @@ def run_status(args: Namespace) -> int:
         if args.watch:
             return _watch(client, args)
         overview = fetch(client, detailed=args.detailed)
-    if args.json:
-        print_json(overview)
-    else:
-        print("\n".join(lines(overview, detailed=args.detailed)))
-    return 0
+    return print_answer(
+        args, overview, lambda: print("\n".join(lines(overview, detailed=args.detailed)))
+    )
 
 
 def fetch(client: Client, *, detailed: bool = False) -> dict[str, Any]:
@@ -164,11 +155,9 @@ def lines(overview: dict[str, Any], *, detailed: bool) -> Iterator[str]:
         f"{painted('gpu-scheduler', 'bold')} {health.get('version', '')}  "
         f"{coloured_state(str(health.get('status')))}, up {long}{up}"
     )
-    yield from _wrapped(_summary(cluster))
-    for line in _pool_lines(cluster):
-        yield from _wrapped(line)
-    for line in _queue_lines(cluster) if detailed else ():
-        yield from _wrapped(line)
+    queue = _queue_lines(cluster) if detailed else ()
+    for line in (_summary(cluster), *_pool_lines(cluster), *queue):
+        yield from textwrap.wrap(line, _width(), break_on_hyphens=False)
     yield from leadership_lines(health)
     yield from reason_lines(health)
     yield ""
@@ -210,15 +199,6 @@ def _summary(cluster: dict[str, Any]) -> str:
     )
 
 
-def _wrapped(text: str) -> list[str]:
-    """The text wrapped between words."""
-    if len(text) <= _width():
-        return [text]
-    import textwrap
-
-    return textwrap.wrap(text, _width(), break_on_hyphens=False)
-
-
 def _pool_lines(cluster: dict[str, Any]) -> Iterator[str]:
     """The share of each pool, if the GPUs are divided into pools."""
     pools = [pool for pool in cluster.get("pools") or () if pool["percent"] is not None]
@@ -258,14 +238,14 @@ def _gpu_lines(gpus: list[dict[str, Any]], *, detailed: bool) -> Iterator[str]:
         return
     named = len({gpu.get("node") for gpu in gpus}) > 1
     if detailed:
-        rows = [gpu_row(gpu, named=named) for gpu in gpus]
+        rows = [gpu_table.row(gpu, named=named) for gpu in gpus]
         yield from aligned(
-            GPU_HEADINGS,
+            gpu_table.HEADINGS,
             rows,
-            right=frozenset(GPU_RIGHT),
+            right=frozenset(gpu_table.RIGHT),
             width=_width(),
-            narrow=GPU_NARROW,
-            spare=GPU_SPARE,
+            narrow=gpu_table.NARROW,
+            spare=gpu_table.SPARE,
         )
         return
     yield from (_gpu_line(gpu, named=named) for gpu in gpus)
@@ -297,29 +277,25 @@ def _watch(client: Client, args: Namespace) -> int:
         print(_ALTERNATE, end="")
     try:
         while True:
-            _draw(client, args, on_screen=on_screen)
+            try:
+                overview = fetch(client, detailed=args.detailed)
+            except (NoServer, Unreadable) as error:
+                if client.connection.address is None:
+                    raise
+                print(f"{_CLEAR if on_screen else ''}{error}")
+            else:
+                if args.json:
+                    print_json(overview)
+                else:
+                    text = "\n".join(lines(overview, detailed=args.detailed))
+                    print(f"{_CLEAR}{text}" if on_screen else f"{text}\n")
+            sys.stdout.flush()
             time.sleep(args.interval)
     except KeyboardInterrupt:
         return 0
     finally:
         if on_screen:
             print(_ORDINARY, end="", flush=True)
-
-
-def _draw(client: Client, args: Namespace, *, on_screen: bool) -> None:
-    try:
-        overview = fetch(client, detailed=args.detailed)
-    except (NoServer, Unreadable) as error:
-        if client.connection.address is None:
-            raise
-        print(f"{_CLEAR if on_screen else ''}{error}", flush=True)
-        return
-    if args.json:
-        print_json(overview)
-    else:
-        text = "\n".join(lines(overview, detailed=args.detailed))
-        print(f"{_CLEAR}{text}" if on_screen else f"{text}\n")
-    sys.stdout.flush()
 
 
 def _width() -> int:

@@ -223,6 +223,11 @@ def local_time(text: str | None) -> str:
     return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
+def minute_text(text: str | None) -> str:
+    """A time from the server as it was sent (UTC), to the minute."""
+    return "-" if not text else text[:16].replace("T", " ")
+
+
 # Job ids as users write them: `12`, `job-12`, `1-3,7`, `12_4`, `12_[1-3]`, `last`, `last_4`, `@~1`
 # (the one before the last), `all`.
 
