@@ -11,9 +11,11 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gpu_scheduler.cli.connection import add_server_options, client_for, warn
+from gpu_scheduler.cli.connection import add_server_options, call, print_answer, warn
+from gpu_scheduler.cli.jobs.columns import minute_text
+from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import hours_text, painted, print_json, print_table, visible
 from gpu_scheduler.cli.text.values import duration_text, whole
 from gpu_scheduler.client.http1 import target
@@ -22,9 +24,6 @@ from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.simulator.report.charts import Bar, BarGroup, LineChart, Tick, figure, lying_bars
 from gpu_scheduler.simulator.report.charts import Policy as Series
 from gpu_scheduler.simulator.report.document import Markup, document, joined, tag, write_document
-
-if TYPE_CHECKING:
-    from gpu_scheduler.client.client import Client
 
 INVOICE_COLUMNS = ("tenant", "user", "item", "model", "amount", "unit", "price", "cost", "currency")
 MOST_ROWS = 50
@@ -37,38 +36,26 @@ def register(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = ABOUT
     add_period_options(parser, default="month")
-    add = parser.add_argument
-    add(
-        "--below",
-        type=whole("--below"),
-        metavar="PERCENT",
-        help="list runs with a lower GPU utilisation than this; default 20",
-    )
-    add("--html", metavar="FILE", help="write an HTML page with charts")
-    add("--invoice", action="store_true", help="print the invoice of the period")
-    add("--estimates", action="store_true", help="show the accuracy of expected starts")
-    add("--format", choices=("text", "csv", "json"), help="format of the invoice; default text")
+    add = Options(parser)
+    below = "list runs with a lower GPU utilisation than this; default 20"
+    add.value("--below", whole, "PERCENT", below)
+    add.value("--html", None, "FILE", "write an HTML page with charts")
+    add.flag("--invoice", "print the invoice of the period")
+    add.flag("--estimates", "show the accuracy of expected starts")
+    add.choice("--format", ("text", "csv", "json"), "format of the invoice; default text")
     add_server_options(parser)
 
 
 def add_period_options(parser: ArgumentParser, *, default: str | None) -> None:
     """Add `--period`, `--tenant`, `--user` and `--time-zone`."""
-    add = parser.add_argument
+    add = Options(parser)
+    forms = "today, yesterday, week, month, year, 2026-10, 2026-10-31, 2026-10-01..2026-10-15"
     shown = f"; default {default}" if default else ""
-    add(
-        "--period",
-        metavar="P",
-        default=default,
-        help="today, yesterday, week, month, year, 2026-10, 2026-10-31, "
-        f"2026-10-01..2026-10-15{shown}",
-    )
-    add("-T", "--tenant", "--tenant-id", dest="tenant", metavar="T", help="only this tenant")
-    add("-u", "--user", metavar="NAME", help="only this user")
-    add(
-        "--time-zone",
-        metavar="ZONE",
-        help="time zone of the days, such as Europe/Berlin; default UTC",
-    )
+    add.value("--period", None, "P", forms + shown, default=default)
+    add.value("-T --tenant --tenant-id", None, "T", "only this tenant")
+    add.value("-u --user", None, "NAME", "only this user")
+    zone = "time zone of the days, such as Europe/Berlin; default UTC"
+    add.value("--time-zone", None, "ZONE", zone)
 
 
 def period_query(args: Namespace) -> dict[str, object]:
@@ -85,15 +72,18 @@ def run(args: Namespace) -> int:
     """Print the report, the invoice or the accuracy of expected starts."""
     if args.format and not args.invoice:
         raise InvalidRequest("--format is for --invoice; for a report use --json or --html FILE")
-    with client_for(args) as client:
-        if args.estimates:
-            return _print_accuracy(client, as_json=args.json)
-        if args.invoice:
-            return _invoice(client.call("GET", target(f"{API}/invoice", period_query(args))), args)
-        query = period_query(args) | {"below_percent": args.below}
-        report = client.call("GET", target(f"{API}/report", query))
+    if args.estimates:
+        answer = call(args, "GET", f"{API}/report/estimates")
+        return print_answer(args, answer, lambda: _print_accuracy(answer))
+    if args.invoice:
+        return _invoice(call(args, "GET", target(f"{API}/invoice", period_query(args))), args)
+    query = period_query(args) | {"below_percent": args.below}
+    report = call(args, "GET", target(f"{API}/report", query))
     if args.html:
-        write_page(report, args.html)
+        try:
+            write_document(page(report), Path(args.html))
+        except OSError as error:
+            raise InvalidInput(f"cannot be written: {error.strerror}", file=args.html) from error
         warn(f"written: {args.html}")
     if args.json:
         print_json(report)
@@ -107,7 +97,7 @@ def summary(report: dict[str, Any]) -> Iterator[str]:
     """The period in a few lines."""
     total = report["total"]
     so_far = ", so far" if report["until"] < report["end"] else ""
-    begin, end = report["start"][:16].replace("T", " "), report["end"][:16].replace("T", " ")
+    begin, end = minute_text(report["start"]), minute_text(report["end"])
     yield f"{painted('Report', 'bold')} for {visible(report['period'])}: {begin} to {end}{so_far}"
     cost = f", {total['cost']:,.2f} {report['currency']}" if total["cost"] else ""
     energy = f", {total['energy_kwh']:,.2f} kWh" if total["energy_kwh"] else ""
@@ -156,9 +146,14 @@ ACCOUNT_HEADINGS = (
     *("TENANT", "USER", "GPU-HOURS", "KWH", "COST", "BUSY"),
     *("COMPLETED", "FAILED", "CANCELLED", "PREEMPTED", "MEDIAN WAIT"),
 )
-
-
 LOW_USE_HEADINGS = ("JOB", "NAME", "USER", "GPU-HOURS", "BUSY", "PEAK")
+GPU_FIGURES = {
+    "mean_utilisation_percent": "{:.0f}%",
+    "peak_utilisation_percent": "{}%",
+    "energy_kwh": "{:.2f}",
+    "peak_temperature_c": "{} C",
+}
+"""The measurements of a GPU that are shown, and how."""
 
 
 def _print_tables(report: dict[str, Any]) -> None:
@@ -176,7 +171,19 @@ def _print_tables(report: dict[str, Any]) -> None:
     if report["gpus"]:
         print()
         headings = ("NODE", "GPU", "MODEL", "GIVEN OUT", "BUSY", "PEAK", "KWH", "MAX TEMP")
-        rows = map(_gpu_row, report["gpus"])
+        rows = [
+            [
+                gpu["node"],
+                str(gpu["index"]),
+                gpu["model"] or "-",
+                f"{gpu['allocated_percent']:.1f}%",
+                *(
+                    "-" if gpu[name] is None else form.format(gpu[name])
+                    for name, form in GPU_FIGURES.items()
+                ),
+            ]
+            for gpu in report["gpus"]
+        ]
         print_table(headings, rows, right=headings[3:], spare=("MAX TEMP", "KWH", "PEAK", "MODEL"))
     if report["low_utilisation"]:
         print()
@@ -186,22 +193,6 @@ def _print_tables(report: dict[str, Any]) -> None:
             map(low_use_row, report["low_utilisation"]),
             right=LOW_USE_HEADINGS[3:],
         )
-
-
-def _gpu_row(gpu: dict[str, Any]) -> list[str]:
-    def text(name: str, form: str) -> str:
-        return "-" if gpu[name] is None else form.format(gpu[name])
-
-    return [
-        gpu["node"],
-        str(gpu["index"]),
-        gpu["model"] or "-",
-        f"{gpu['allocated_percent']:.1f}%",
-        text("mean_utilisation_percent", "{:.0f}%"),
-        text("peak_utilisation_percent", "{}%"),
-        text("energy_kwh", "{:.2f}"),
-        text("peak_temperature_c", "{} C"),
-    ]
 
 
 def low_use_row(run: dict[str, Any]) -> list[str]:
@@ -248,13 +239,21 @@ HEADINGS = ("BASIS", "JUDGED", "KEPT", "KEPT %", "LATE", "EARLY", "MEDIAN ERROR"
 MEANING = "A start was kept if it is within 10 % of the expected wait, or within 10 minutes."
 
 
-def _print_accuracy(client: Client, *, as_json: bool) -> int:
+def _print_accuracy(answer: dict[str, Any]) -> None:
     """Print how well expected starts were kept."""
-    answer = client.call("GET", f"{API}/report/estimates")
-    if as_json:
-        print_json(answer)
-        return 0
-    rows = [_row(one) for one in answer["estimates"]]
+    rows = [
+        [
+            one["basis"],
+            f"{one['judged']:,}",
+            f"{one['kept']:,}",
+            "-" if one["kept_percent"] is None else f"{one['kept_percent']:g}",
+            f"{one['late']:,}",
+            f"{one['early']:,}",
+            duration_text(one["median_error_seconds"]),
+            duration_text(one["p90_error_seconds"]),
+        ]
+        for one in answer["estimates"]
+    ]
     if not answer["estimates"][0]["judged"]:
         print("no pending job has started in the last 30 days")
     else:
@@ -262,21 +261,6 @@ def _print_accuracy(client: Client, *, as_json: bool) -> int:
         print(MEANING)
     if answer["open"]:
         print(f"{answer['open']} pending jobs have an expected start.")
-    return 0
-
-
-def _row(one: dict[str, Any]) -> list[str]:
-    percent = one["kept_percent"]
-    return [
-        one["basis"],
-        f"{one['judged']:,}",
-        f"{one['kept']:,}",
-        "-" if percent is None else f"{percent:g}",
-        f"{one['late']:,}",
-        f"{one['early']:,}",
-        duration_text(one["median_error_seconds"]),
-        duration_text(one["p90_error_seconds"]),
-    ]
 
 
 # HTML page
@@ -285,44 +269,35 @@ MOST_BARS = 15
 MOST_TICKS = 8
 
 
-def write_page(report: dict[str, Any], file: str) -> None:
-    """Write the page atomically."""
-    try:
-        write_document(page(report), Path(file))
-    except OSError as error:
-        raise InvalidInput(f"cannot be written: {error.strerror}", file=file) from error
-
-
 def page(report: dict[str, Any]) -> str:
     """The whole document."""
     title = f"GPU report for {report['period']}"
-    return document(
-        title,
-        _header(report, title),
-        tag(
-            "main",
-            tag("section", tag("h2", "Summary"), _cards(report)),
-            tag("section", tag("h2", "Over time"), _over_time(report)),
-            tag("section", tag("h2", "Tenants and users"), _accounts(report)),
-            tag("section", tag("h2", "GPUs"), _gpus(report)),
-            tag("section", tag("h2", "Low utilisation"), _low_use(report)),
-        ),
-    )
-
-
-def _header(report: dict[str, Any], title: str) -> Markup:
     facts = [
         ("From", report["start"]),
         ("To", report["end"]),
         ("As of", report["until"]),
         ("Days in", report["time_zone"]),
     ]
-    return tag(
+    header = tag(
         "header",
         tag("p", "gpu-scheduler", class_="kicker"),
         tag("h1", title),
         tag("dl", *(tag("div", tag("dt", name), tag("dd", text)) for name, text in facts)),
     )
+    runs = report["low_utilisation"]
+    low_use = tag("p", "No run with a low measured utilisation.")
+    if runs:
+        table = _table(LOW_USE_HEADINGS, map(low_use_row, runs))
+        low_use = tag("div", table, class_="card compare")
+    sections = (
+        ("Summary", _cards(report)),
+        ("Over time", _over_time(report)),
+        ("Tenants and users", _accounts(report)),
+        ("GPUs", _gpus(report)),
+        ("Low utilisation", low_use),
+    )
+    main = tag("main", *(tag("section", tag("h2", name), body) for name, body in sections))
+    return document(title, header, main)
 
 
 def _cards(report: dict[str, Any]) -> Markup:
@@ -383,7 +358,7 @@ def _line(
     lines: Sequence[tuple[Series, Sequence[float | None]]],
     unit: str,
 ) -> Markup:
-    names = [_moment(one["start"]) for one in slices]
+    names = [one["start"][:16].replace("T", " ").removesuffix(" 00:00") for one in slices]
     step = max(1, -(-len(names) // MOST_TICKS))
     first = 0.5 / len(names)
     ticks = [
@@ -436,20 +411,9 @@ def _gpus(report: dict[str, Any]) -> Markup:
     return tag("div", figure("Use of each GPU", note, chart, [given, busy, peak]), class_="pair")
 
 
-def _low_use(report: dict[str, Any]) -> Markup:
-    runs = report["low_utilisation"]
-    if not runs:
-        return tag("p", "No run with a low measured utilisation.")
-    return tag("div", _table(LOW_USE_HEADINGS, map(low_use_row, runs)), class_="card compare")
-
-
 def _table(headings: Sequence[str], rows: Any) -> Markup:
     return tag(
         "table",
         tag("thead", tag("tr", *(tag("th", name.lower()) for name in headings))),
         tag("tbody", *(tag("tr", *(tag("td", cell) for cell in row)) for row in rows)),
     )
-
-
-def _moment(text: str) -> str:
-    return text[:16].replace("T", " ").removesuffix(" 00:00")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
+from functools import partial
 from statistics import fmean, median
 from typing import Any
 
 from gpu_scheduler.cli.accounting.report import add_period_options, period_query
-from gpu_scheduler.cli.connection import add_server_options, client_for, warn
+from gpu_scheduler.cli.connection import add_server_options, call, client_for, print_answer, warn
 from gpu_scheduler.cli.jobs.columns import elapsed_s, seconds_at
 from gpu_scheduler.cli.jobs.list import pages
+from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import painted, print_json, print_pairs, print_table
-from gpu_scheduler.cli.text.values import whole
+from gpu_scheduler.cli.text.values import positive
 from gpu_scheduler.client.http1 import target
 from gpu_scheduler.client.requests import API, ENDED
 
@@ -54,9 +56,17 @@ def run_usage(args: Namespace) -> int:
         if has_totals:
             answer = client.usage(tenant_id=args.tenant, user=args.user, period=args.period)
         else:
-            answer = usage_of_report(
-                client.call("GET", target(f"{API}/report", period_query(args)))
-            )
+            report = client.call("GET", target(f"{API}/report", period_query(args)))
+            # The accounts of a report in the form of the totals.
+            answer = {
+                "period": report["period"],
+                "usage": [
+                    {"tenant_id": account["tenant_id"], "user": account["user"]}
+                    | account["sums"]
+                    | {"preemptions": account["sums"]["preempted"]}
+                    for account in (*report["tenants"], *report["users"])
+                ],
+            }
     if args.json:
         print_json(answer)
         return 0
@@ -75,19 +85,6 @@ def run_usage(args: Namespace) -> int:
     )
     warn(TOTALS_NOTE if has_totals else REPORT_NOTE)
     return 0
-
-
-def usage_of_report(report: dict[str, Any]) -> dict[str, Any]:
-    """The accounts of a report in the form of the totals."""
-    return {
-        "period": report["period"],
-        "usage": [
-            {"tenant_id": account["tenant_id"], "user": account["user"]}
-            | account["sums"]
-            | {"preemptions": account["sums"]["preempted"]}
-            for account in (*report["tenants"], *report["users"])
-        ],
-    }
 
 
 def usage_rows(answer: Any) -> list[dict[str, Any]]:
@@ -120,30 +117,29 @@ def register_limits(parser: ArgumentParser) -> None:
 
 def run_limits(args: Namespace) -> int:
     """Show limits, what is used of them and what is left."""
-    with client_for(args) as client:
-        path = target(f"{API}/limits", {"tenant_id": args.tenant, "user": args.user})
-        answer = client.call("GET", path)
-    if args.json:
-        print_json(answer)
-    elif answer["limits"]:
-        rows = [_row(one) for one in answer["limits"]]
-        print_table(LIMIT_HEADINGS, rows, right=("LIMIT", "USED", "LEFT"))
-    else:
-        print("no limits")
-    return 0
+    from datetime import datetime
 
+    from gpu_scheduler.cli.text.dates import local_text
 
-def _row(one: dict[str, Any]) -> list[str]:
-    who = f"tenant {one['tenant_id']}" if one["user"] is None else f"user {one['user']}"
-    period = one["period"] or ""
-    if one["turns_at"]:
-        from datetime import datetime
-
-        from gpu_scheduler.cli.text.dates import local_text
-
-        period += f", resets {local_text(datetime.fromisoformat(one['turns_at']))}"
-    numbers = (f"{round(one[name], 2):g}" for name in ("limit", "used", "left"))
-    return [who, one["resource"], *numbers, period]
+    query: dict[str, object] = {"tenant_id": args.tenant, "user": args.user}
+    answer = call(args, "GET", target(f"{API}/limits", query))
+    rows = []
+    for limit in answer["limits"]:
+        account = (
+            f"tenant {limit['tenant_id']}" if limit["user"] is None else f"user {limit['user']}"
+        )
+        period = limit["period"] or ""
+        if limit["turns_at"]:
+            period += f", resets {local_text(datetime.fromisoformat(limit['turns_at']))}"
+        numbers = (f"{round(limit[name], 2):g}" for name in ("limit", "used", "left"))
+        rows.append([account, limit["resource"], *numbers, period])
+    return print_answer(
+        args,
+        answer,
+        partial(print_table, LIMIT_HEADINGS, rows, right=("LIMIT", "USED", "LEFT"))
+        if rows
+        else "no limits",
+    )
 
 
 SAMPLE = 1000
@@ -151,14 +147,10 @@ SAMPLE = 1000
 
 def register_metrics(parser: ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("--raw", action="store_true", help="print the Prometheus metrics")
-    parser.add_argument(
-        "--last",
-        type=whole("--last", least=1),
-        default=SAMPLE,
-        metavar="N",
-        help=f"use the last N ended jobs; default {SAMPLE}",
-    )
+    add = Options(parser)
+    add.flag("--raw", "print the Prometheus metrics")
+    last = f"use the last N ended jobs; default {SAMPLE}"
+    add.value("--last", positive, "N", last, default=SAMPLE)
     add_server_options(parser)
 
 
@@ -202,6 +194,7 @@ def summary(
         gpu["utilisation_percent"] for gpu in gpus if gpu.get("utilisation_percent") is not None
     ]
     shares = [float(gpu.get("allocated_share") or 0) for gpu in gpus]
+    named = len({gpu.get("node") for gpu in gpus}) > 1
     return {
         "total_jobs": status.get("total_jobs"),
         "running_jobs": status.get("running_jobs"),
@@ -213,18 +206,15 @@ def summary(
         "mean_wait_seconds": fmean(waited) if waited else None,
         "mean_gpu_utilisation_percent": fmean(busy) if busy else None,
         "allocated_gpu_percent": 100 * fmean(shares) if shares else None,
-        "gpus": [_load(gpu, named=len({gpu.get("node") for gpu in gpus}) > 1) for gpu in gpus],
-    }
-
-
-def _load(gpu: dict[str, Any], *, named: bool) -> dict[str, Any]:
-    """The utilisation of one GPU."""
-    place = f"{gpu.get('node')}:{gpu.get('index')}" if named else f"GPU {gpu.get('index')}"
-    return {
-        "gpu": place,
-        "mean_percent": gpu.get("utilisation_mean_percent"),
-        "peak_percent": gpu.get("utilisation_peak_percent"),
-        "state": gpu.get("state") or "",
+        "gpus": [
+            {
+                "gpu": (f"{gpu.get('node')}:" if named else "GPU ") + str(gpu.get("index")),
+                "mean_percent": gpu.get("utilisation_mean_percent"),
+                "peak_percent": gpu.get("utilisation_peak_percent"),
+                "state": gpu.get("state") or "",
+            }
+            for gpu in gpus
+        ],
     }
 
 
