@@ -17,7 +17,7 @@ import pytest
 
 from gpu_scheduler.agent.cgroups import Mounts
 from gpu_scheduler.cli.admin import doctor
-from gpu_scheduler.cli.admin import doctor_checks as checks
+from gpu_scheduler.cli.admin import doctor as checks
 from gpu_scheduler.cli.admin.doctor import Context, Finding
 from gpu_scheduler.cli.main import main
 from gpu_scheduler.settings.fields import Target
@@ -395,7 +395,7 @@ def test_failing_check_does_not_end_others(context: Context, monkeypatch: Any) -
     def faints(_: Context) -> Iterator[Finding]:
         raise RuntimeError("oh")
 
-    monkeypatch.setattr(doctor, "all_checks", lambda: [("a", faints), ("b", checks.check_python)])
+    monkeypatch.setattr(doctor, "CHECKS", {"a": faints, "b": checks.check_python})
     first, *rest = doctor.run_checks(context)
     assert (first.check, first.status) == ("a", "problem")
     assert rest
@@ -423,16 +423,15 @@ def test_doctor_returns_1_on_problem_and_prints_json(tmp_path: Path) -> None:
 
 AS_ANOTHER_USER = """
 import encodings.idna, json, os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from gpu_scheduler.cli.admin import doctor
 from gpu_scheduler.cli.admin.doctor import Context
-doctor.all_checks()
 os.setgid(65534)
 os.setuid(65534)
 context = Context.load(None, None)
 gpu = replace(context.settings.gpu, detection_method="none")
 context = replace(context, settings=replace(context.settings, gpu=gpu))
-print(json.dumps([line.document() for line in doctor.run_checks(context)]))
+print(json.dumps([asdict(line) for line in doctor.run_checks(context)]))
 """
 
 

@@ -1,21 +1,40 @@
 """`tgpu doctor`: checks this machine and the server, and prints what to do about each problem.
 
 It works without a server and as any user. The exit code is 1 if there is a problem, and 0 for
-warnings.
+warnings. Each check takes the context and yields findings; checks that may hang, such as of the GPU
+driver, run in a process of their own.
 """
 
 from __future__ import annotations
 
+import ctypes
+import json
 import os
+import platform
+import pwd
+import resource
 import shutil
+import socket
+import sqlite3
+import stat
 import subprocess
+import sys
+import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
+from gpu_scheduler import __version__
+from gpu_scheduler.agent import cgroups
+from gpu_scheduler.agent.runners.container import NO_INIT, podman_init
+from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import counted, painted, print_json, visible
 from gpu_scheduler.client.address import SERVER_VARIABLE, Address, candidates
+from gpu_scheduler.client.client import Client
 from gpu_scheduler.model.errors import SchedulerError
+from gpu_scheduler.server.state_directory import running
 from gpu_scheduler.settings.file_paths import (
     ROOT_RUNTIME,
     SOCKET_NAME,
@@ -39,14 +58,20 @@ class Finding:
     found: str
     remedy: str = ""
 
-    def document(self) -> dict[str, str]:
-        """For JSON."""
-        return {
-            "check": self.check,
-            "status": self.status,
-            "found": self.found,
-            "remedy": self.remedy,
-        }
+
+def ok(check: str, found: str) -> Finding:
+    """The finding of a check that passed."""
+    return Finding(check, OK, found)
+
+
+def warning(check: str, found: str, remedy: str = "") -> Finding:
+    """The finding of a check with which the scheduler still works."""
+    return Finding(check, WARNING, found, remedy)
+
+
+def problem(check: str, found: str, remedy: str = "") -> Finding:
+    """The finding of a check with which the scheduler does not work."""
+    return Finding(check, PROBLEM, found, remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,11 +169,11 @@ Check = Callable[[Context], Iterator[Finding]]
 
 def register(parser: ArgumentParser) -> None:
     """Add the options."""
-    add = parser.add_argument
-    add("--config", metavar="FILE", help="settings of the server, as for 'tgpu up'")
-    add("--state-dir", metavar="DIR", help="its state directory, as for 'tgpu up'")
-    add("-q", "--quiet", action="store_true", help="show only warnings and problems")
-    add("--json", action="store_true", help="print JSON instead of text")
+    add = Options(parser)
+    add.value("--config", None, "FILE", "settings of the server, as for 'tgpu up'")
+    add.value("--state-dir", None, "DIR", "its state directory, as for 'tgpu up'")
+    add.flag("-q --quiet", "show only warnings and problems")
+    add.flag("--json", "print JSON instead of text")
 
 
 def run(args: Namespace) -> int:
@@ -156,11 +181,15 @@ def run(args: Namespace) -> int:
     findings = list(run_checks(Context.load(args.config, args.state_dir)))
     counts = {status: sum(one.status == status for one in findings) for status in STATUSES}
     if args.json:
-        print_json({"lines": [one.document() for one in findings], **counts})
+        print_json({"lines": [asdict(one) for one in findings], **counts})
     else:
         for finding in findings:
-            if not args.quiet or finding.status != OK:
-                _print(finding)
+            if args.quiet and finding.status == OK:
+                continue
+            status = painted(f"{finding.status:<8}", _COLOURS[finding.status])
+            print(f"{status} {finding.check:<9} {visible(finding.found)}")
+            for part in finding.remedy.split("\n") if finding.remedy else ():
+                print(f"{'':<18} -> {visible(part)}")
         totals = (counted(counts[WARNING], WARNING), counted(counts[PROBLEM], PROBLEM))
         print(painted(", ".join((f"{counts[OK]} {OK}", *totals)), "bold"))
     return EXIT_PROBLEM if counts[PROBLEM] else 0
@@ -168,40 +197,620 @@ def run(args: Namespace) -> int:
 
 def run_checks(context: Context) -> Iterator[Finding]:
     """Run all checks. A check that raises is a problem, and the others go on."""
-    for name, check in all_checks():
+    for name, check in CHECKS.items():
         try:
             yield from check(context)
         except Exception as error:  # noqa: BLE001 - one broken check must not stop the others
             found = f"the check failed: {error!r}"
-            yield Finding(name, PROBLEM, found, "this is a bug in tgpu doctor; please report it")
+            yield problem(name, found, "this is a bug in tgpu doctor; please report it")
 
 
-def all_checks() -> list[tuple[str, Check]]:
-    """Every check, with its name."""
-    from gpu_scheduler.cli.admin import doctor_checks as checks
+# Checks of the machine
 
-    return [
-        ("settings", checks.check_settings),
-        ("python", checks.check_python),
-        ("user", checks.check_user),
-        ("gpus", checks.check_gpus),
-        ("cgroups", checks.check_cgroups),
-        ("state", checks.check_state_directory),
-        ("disk", checks.check_disk),
-        ("secrets", checks.check_secrets),
-        ("server", checks.check_server),
-        ("socket", checks.check_socket),
-        ("ports", checks.check_ports),
-        ("clock", checks.check_clock),
-        ("programs", checks.check_programs),
-        ("service", checks.check_service),
-        ("limits", checks.check_limits),
+MIN_PYTHON = (3, 11)
+MIN_SQLITE = (3, 37, 0)
+MIN_OPEN_FILES = 4096
+CLOCK_TOLERANCE_S = 60.0
+EARLIEST_TIME_S = 1_735_689_600
+"""2025: a correct clock does not show an earlier time."""
+_UNSYNCHRONISED = 0x40
+_TIME_ERROR = 5
+
+
+def check_python(_: Context) -> Iterator[Finding]:
+    """The interpreter and the SQLite in it."""
+    found = f"Python {platform.python_version()} at {sys.executable}"
+    if sys.version_info[:2] < MIN_PYTHON:
+        yield problem("python", found, "use Python 3.11 or newer")
+    else:
+        yield ok("python", found)
+    if sqlite3.sqlite_version_info < MIN_SQLITE:
+        remedy = "use a Python with SQLite 3.37 or newer"
+        yield problem("sqlite", f"SQLite {sqlite3.sqlite_version}", remedy)
+    else:
+        yield ok("sqlite", f"SQLite {sqlite3.sqlite_version}")
+
+
+def check_user(context: Context) -> Iterator[Finding]:
+    """Which user runs the server, and so which users it can serve."""
+    if context.uid == 0:
+        yield ok("user", "root: the server can run the jobs of all users")
+        return
+    try:
+        name = pwd.getpwuid(context.uid).pw_name
+    except KeyError:
+        yield problem(
+            "user",
+            f"uid {context.uid} has no account",
+            "jobs need a user name; add the uid to /etc/passwd or your directory service",
+        )
+        return
+    yield warning(
+        "user",
+        f"{name}, not root: the server can run only your jobs, and may not be able to enforce all "
+        "limits",
+        "for a shared machine start it as root (deploy/systemd/gpu-scheduler.service)",
+    )
+
+
+def check_cgroups(context: Context) -> Iterator[Finding]:
+    """Which control groups the machine has, and whether we may use them."""
+    mounted = cgroups.mounts(cgroups.read("/proc/self/mountinfo"))
+    own = cgroups.own_groups(cgroups.read("/proc/self/cgroup"))
+    yield from cgroup_findings(mounted, own, context.uid)
+
+
+def cgroup_findings(mounted: cgroups.Mounts, own: dict[str, str], uid: int) -> Iterator[Finding]:
+    """The findings for these mounts and groups."""
+    if not mounted.v2 and not mounted.v1:
+        yield warning(
+            "cgroups",
+            "this machine has no control groups",
+            "memory and CPU limits fall back to rlimits, and jobs can use the GPUs of others; in a "
+            "container, mount /sys/fs/cgroup",
+        )
+        return
+    kind = "v2" if not mounted.v1 else "v1" if not mounted.v2 else "hybrid (v1 limits, v2 tracks)"
+    place = cgroups.place_v2(mounted.v2, own.get("", "/")) if mounted.v2 else ""
+    offered = set(mounted.v1) - {"freezer"}
+    if mounted.v2:
+        offered |= set(cgroups.read(f"{place or mounted.v2}/cgroup.controllers").split())
+    missing = [name for name in ("cpu", "memory", "pids") if name not in offered]
+    found = f"{kind}; controllers: {', '.join(sorted(offered)) or 'none'}"
+    if missing:
+        yield warning(
+            "cgroups",
+            f"{found}; missing: {', '.join(missing)}",
+            "these limits fall back to rlimits; for v2, start it from a unit with Delegate=yes",
+        )
+    else:
+        yield ok("cgroups", found)
+    tops = [place or mounted.v2] if mounted.v2 and not mounted.v1 else list(mounted.v1.values())
+    if not any(os.access(top, os.W_OK) for top in tops):
+        how = "Delegate=yes in the unit" if uid == 0 else "run it as root, or in a delegated unit"
+        yield warning("cgroups", "no permission to create groups", how)
+
+
+def check_clock(context: Context) -> Iterator[Finding]:
+    """Whether the clock is correct."""
+    now = time.time()
+    if now < EARLIEST_TIME_S:
+        when = time.strftime("%Y-%m-%d", time.gmtime(now))
+        yield problem("clock", f"the clock shows {when}", "set it, and run chrony")
+        return
+    try:
+        files = [entry.stat().st_mtime for entry in Path(context.paths.state).iterdir()]
+    except OSError:
+        files = []
+    newest = max(files, default=0.0)
+    if newest > now + CLOCK_TOLERANCE_S:
+        yield warning(
+            "clock",
+            f"files of the state directory are {newest - now:.0f} s in the future",
+            "the clock was set back; timestamps stand still until it catches up. Run chrony",
+        )
+    # How far the wall clock moves against the monotonic clock in 50 ms.
+    before = time.time() - time.monotonic()
+    time.sleep(0.05)
+    drift = time.time() - time.monotonic() - before
+    if abs(drift) > 0.05:
+        found = f"the clock was changed by {drift:+.2f} s during the check"
+        yield warning("clock", found, "two programs may be setting it; stop one of them")
+    synchronised = is_clock_synchronised()
+    if synchronised:
+        yield ok("clock", "synchronized by a time service")
+    elif synchronised is None:
+        yield ok("clock", "unknown whether a time service synchronizes it")
+    else:
+        yield warning(
+            "clock",
+            "not synchronized by a time service",
+            "start chrony or systemd-timesyncd: reports, reservations and tokens use the clock",
+        )
+
+
+def check_programs(context: Context) -> Iterator[Finding]:
+    """Programs that some jobs need."""
+    for names, what in (
+        (("tmux",), "jobs with --runner tmux"),
+        (("screen",), "jobs with --runner screen"),
+        (("podman", "docker"), "jobs with --image"),
+    ):
+        found = [name for name in names if context.program(name)]
+        if found:
+            yield ok(names[0], ", ".join(filter(None, map(context.program, found))))
+            if found == ["podman"] and not podman_init():
+                yield warning("podman", NO_INIT, f"{what} wait until then")
+        else:
+            missing = f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} not on the PATH"
+            yield warning(names[0], missing, f"{what} are rejected; install {names[0]}")
+
+
+def check_limits(_: Context) -> Iterator[Finding]:
+    """The limit of open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < MIN_OPEN_FILES:
+        remedy = f"ulimit -n {min(hard, 65_536) if hard > 0 else 65_536}, or LimitNOFILE=65536"
+        found = f"the limit of open files is {soft}; many jobs and connections need more"
+        yield warning("limits", found, remedy)
+    else:
+        yield ok("limits", f"the limit of open files is {soft}")
+
+
+def is_clock_synchronised() -> bool | None:
+    """The answer of adjtimex; None where it is not available."""
+    try:
+        adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
+    except (OSError, AttributeError):
+        return None
+    buffer = ctypes.create_string_buffer(512)
+    state = adjtimex(buffer)
+    if state < 0:
+        return None
+    status = int.from_bytes(buffer.raw[_STATUS_AT : _STATUS_AT + 4], sys.byteorder)
+    return state != _TIME_ERROR and not status & _UNSYNCHRONISED
+
+
+_LONG = ctypes.sizeof(ctypes.c_long)
+_STATUS_AT = 5 * _LONG
+"""In struct timex: modes (padded), offset, freq, maxerror, esterror, then status."""
+
+
+# GPUs: driver, NVML and nvidia-smi
+
+DRIVER = "/proc/driver/nvidia/version"
+DEVICE_DIRECTORY = "/dev"
+Findings = Generator[Finding, None, bool]
+"""Yields findings, returns whether the check passed."""
+
+
+def check_gpus(context: Context) -> Iterator[Finding]:
+    """The driver, the library and nvidia-smi; or the declared GPUs."""
+    gpu = context.settings.gpu
+    declared = gpu.simulate
+    if not declared:
+        # `tgpu up --simulate` declares GPUs, too; the agent's file may not be readable.
+        with suppress(OSError, ValueError):
+            text = Path(context.paths.agent, "agent.json").read_text(encoding="utf-8")
+            declared = str(json.loads(text).get("simulate") or "")
+    if declared:
+        yield from _by_method(context, "declared", declared)
+        return
+    if gpu.detection_method == "none":
+        yield ok("gpus", "GPUs are disabled by gpu.detection_method")
+        return
+    has_driver = yield from _driver()
+    found_nvml = yield from _by_method(context, "nvml")
+    found_smi = yield from _smi(context)
+    if not (found_nvml or found_smi):
+        status = PROBLEM if has_driver else WARNING
+        yield Finding(
+            "gpus",
+            status,
+            "no usable GPU; jobs without GPUs still run",
+            "load the NVIDIA driver (modprobe nvidia; nvidia-smi should answer), or declare GPUs "
+            "for a test: tgpu up --simulate 8xA100-80GB",
+        )
+
+
+def _driver() -> Findings:
+    """Whether the kernel has the driver and its device files."""
+    try:
+        version = Path(DRIVER).read_text(encoding="utf-8", errors="replace").split("\n", 1)[0]
+    except OSError:
+        nodes = list(Path(DEVICE_DIRECTORY).glob("nvidia[0-9]*"))
+        if nodes:
+            yield problem(
+                "driver",
+                f"{len(nodes)} device files exist, but no driver is loaded",
+                "load it: modprobe nvidia; after a kernel update it must be rebuilt",
+            )
+        else:
+            yield ok("driver", "no NVIDIA driver is loaded")
+        return False
+    yield ok("driver", version.replace("NVRM version: ", "").strip())
+    blocked = [
+        str(node)
+        for node in sorted(Path(DEVICE_DIRECTORY).glob("nvidia[0-9]*"))
+        if node.stat().st_mode & 0o006 != 0o006
     ]
+    if blocked:
+        yield warning(
+            "driver",
+            f"not all users may open {', '.join(blocked[:4])}",
+            "jobs of other users cannot use it; see NVreg_DeviceFileMode of the driver, or udev",
+        )
+    return True
 
 
-def _print(finding: Finding) -> None:
-    status = painted(f"{finding.status:<8}", _COLOURS[finding.status])
-    print(f"{status} {finding.check:<9} {visible(finding.found)}")
-    if finding.remedy:
-        for part in finding.remedy.split("\n"):
-            print(f"{'':<18} -> {visible(part)}")
+def _by_method(context: Context, method: str, declared: str = "") -> Findings:
+    """Detect devices in another process, because a driver may hang."""
+    command = [sys.executable, "-m", "gpu_scheduler.agent.devices", method, declared]
+    code, output = context.output(command)
+    if code:
+        message = output.rsplit("\n", 1)[-1]
+        remedy = "restart the driver or the machine" if code == 124 else "see the message"
+        yield problem(method, f"cannot detect devices: {message}", remedy)
+        return False
+    found = json.loads(output)["found"]
+    devices = found["devices"]
+    if not devices:
+        reason = found["problem"].split("; to try without", maxsplit=1)[0] or "no device found"
+        yield Finding(method, WARNING if method == "nvml" else PROBLEM, reason)
+        return False
+    models: dict[str, int] = {}
+    for device in devices:
+        models[device["model"]] = models.get(device["model"], 0) + 1
+    text = ", ".join(f"{count} x {model}" for model, count in sorted(models.items()))
+    yield ok(method, f"{text}" + (f" ({found['problem']})" if found["problem"] else ""))
+    return True
+
+
+def _smi(context: Context) -> Findings:
+    program = context.program("nvidia-smi")
+    if program is None:
+        yield warning(
+            "nvidia-smi",
+            "nvidia-smi is not on the PATH",
+            "it is the second method to detect GPUs; install the utilities of the driver",
+        )
+        return False
+    code, output = context.output([program, "-L"])
+    if code:
+        yield problem(
+            "nvidia-smi",
+            f"{program} fails: {output.splitlines()[0] if output else f'exit code {code}'}",
+            "driver and library must have the same version (reboot after an update); if it hangs, "
+            "reset the GPU or restart the machine",
+        )
+        return False
+    yield ok("nvidia-smi", f"{program} lists {len(output.splitlines())} devices")
+    return True
+
+
+UNIT = "gpu-scheduler.service"
+UNIT_PLACES = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
+NO_SERVER = "tgpu up; on a node of a cluster set TGPU_SERVER to the cluster's address instead"
+SYSTEMD = "/run/systemd/system"
+
+
+def check_server(context: Context) -> Iterator[Finding]:
+    """Whether the server runs, its version, and its own health checks."""
+    try:
+        address = context.server
+    except SchedulerError as error:
+        yield problem("server", str(error), f"correct or unset {SERVER_VARIABLE}")
+        return
+    if address.path and not Path(address.path).exists():
+        found = f"no server runs here ({address.path} does not exist)"
+        yield warning("server", found, NO_SERVER)
+        return
+    try:
+        with Client(str(address)) as client:
+            health = client.health()
+    except (SchedulerError, OSError) as error:
+        remedy = (
+            "start it with 'tgpu up' (a cluster: 'tgpu server'); server.log in the state directory "
+            "says why it stopped"
+        )
+        yield problem("server", f"does not answer: {error}", remedy)
+        return
+    version = str(health.get("version") or "")
+    found = f"version {version} answers at {address.path or address}"
+    if version != __version__:
+        remedy = (
+            "restart it with this version, or use the tgpu of its version; jobs survive a restart"
+        )
+        yield warning("server", f"{found}, but this is version {__version__}", remedy)
+    else:
+        yield ok("server", found)
+    for reason in health.get("reasons") or []:
+        status = PROBLEM if reason["status"] == "unhealthy" else WARNING
+        yield Finding("health", status, reason["detail"], reason["remedy"])
+    if health.get("status") == "healthy":
+        yield ok("health", "healthy")
+
+
+def check_socket(context: Context) -> Iterator[Finding]:
+    """Whether users can connect to the socket and trust it."""
+    if not context.socket:
+        return
+    path = Path(context.socket)
+    try:
+        status = path.lstat()
+    except OSError:
+        return
+    if not stat.S_ISSOCK(status.st_mode):
+        yield problem(
+            "socket", f"{path} is not a socket", "move it away and start the server again"
+        )
+        return
+    if status.st_uid not in (0, context.uid):
+        found = f"{path} belongs to uid {status.st_uid}, neither root nor you, so it is not trusted"
+        yield problem("socket", found, "name the right one with --server or $TGPU_SERVER")
+        return
+    serves_all = status.st_uid == 0
+    if serves_all and status.st_mode & 0o006 != 0o006:
+        found = f"{path} has mode {stat.S_IMODE(status.st_mode):o}: users cannot connect"
+        yield problem("socket", found, "restart the server; it sets the mode itself")
+        return
+    closed = [above for above in path.parents if not above.stat().st_mode & 0o001]
+    if serves_all and closed:
+        mode = stat.S_IMODE(closed[0].stat().st_mode)
+        found = f"users cannot reach {path}: {closed[0]} has mode {mode:o}"
+        yield problem("socket", found, f"chmod o+x {closed[0]}, or another --state-dir")
+        return
+    yield ok("socket", f"{path}" + (", for all users" if serves_all else ", for you"))
+
+
+def check_ports(context: Context) -> Iterator[Finding]:
+    """Whether the ports are free, or used by our server."""
+    api = context.settings.api
+    ours = running(context.paths) or {}
+    wanted = [("http_port", api.http_port)]
+    if context.settings.logging.metrics_enabled:
+        wanted.append(("metrics_port", api.metrics_port))
+    for name, port in wanted:
+        if not port:
+            yield ok("ports", f"api.{name} is 0: the server uses a free port")
+        elif any(str(ours.get(key, "")).endswith(f":{port}") for key in ("http", "metrics")):
+            yield ok("ports", f"{port} (api.{name}) is used by our server")
+        elif not (reason := listen_error(api.host, port)):
+            yield ok("ports", f"{port} (api.{name}) is free")
+        elif context.socket != context.paths.server_socket:
+            yield ok("ports", f"{port} (api.{name}) is used by the server of this machine")
+        else:
+            yield problem(
+                "ports",
+                f"{port} on {api.host} (api.{name}) cannot be used: {reason}",
+                f"'ss -ltnp sport = :{port}' shows the process; or change api.{name}",
+            )
+
+
+def listen_error(host: str, port: int) -> str:
+    """Why we cannot listen there; empty if we can."""
+    try:
+        entry = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(entry[0], socket.SOCK_STREAM) as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind(entry[4])
+            one.listen(1)
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return ""
+
+
+def check_service(context: Context) -> Iterator[Finding]:
+    """Whether the server starts at boot."""
+    if not Path(SYSTEMD).is_dir():
+        yield ok("service", "no systemd on this machine; start the server at boot by other means")
+        return
+    files = [place for place in UNIT_PLACES if Path(place, UNIT).exists()]
+    if not files:
+        status = WARNING if context.uid == 0 else OK
+        remedy = "copy deploy/systemd/gpu-scheduler.service and enable it"
+        found = "no unit is installed, so the server does not start at boot"
+        yield Finding("service", status, found, remedy if status == WARNING else "")
+        return
+    program = context.program("systemctl")
+    if program is None:
+        yield warning("service", "systemctl is not on the PATH", "is this a container?")
+        return
+    _, active = context.output([program, "is-active", UNIT])
+    _, enabled = context.output([program, "is-enabled", UNIT])
+    good = (active, enabled) == ("active", "enabled")
+    remedy = "" if good else f"systemctl enable --now {UNIT}; journalctl -u {UNIT} shows its log"
+    found = f"{files[0]}/{UNIT} is {active or 'unknown'} and {enabled or 'unknown'}"
+    yield Finding("service", OK if good else WARNING, found, remedy)
+
+
+# Settings, state directory, disk and secrets
+
+MAX_SOCKET_PATH = 107
+SYNC_SAMPLES = 10
+SLOW_MS, VERY_SLOW_MS = 20.0, 200.0
+LOW_SPACE_MB, CRITICAL_SPACE_MB = 1024, 64
+MB = 1 << 20
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs", "lustre", "ceph"}
+)
+GROUP_OR_OTHERS_WRITE = 0o022
+
+
+def check_settings(context: Context) -> Iterator[Finding]:
+    """Whether the settings are valid; otherwise the other checks use the defaults."""
+    if context.error:
+        yield problem(
+            "settings",
+            context.error,
+            "correct it; 'tgpu config check' checks it, 'tgpu config sample' shows all settings",
+        )
+        return
+    yield ok("settings", context.file or "no file; environment variables and defaults apply")
+    for notice in context.notices:
+        yield warning("settings", notice, "remove it")
+    if context.file and Path(context.file).stat().st_mode & GROUP_OR_OTHERS_WRITE:
+        yield warning(
+            "settings",
+            f"{context.file} is writable for its group",
+            f"chmod 644 {context.file}: its writers can run commands as the user of the server",
+        )
+
+
+def check_state_directory(context: Context) -> Iterator[Finding]:
+    """Whether the state directory is usable and private."""
+    directory = context.paths.state
+    place = Path(directory)
+    if len(context.paths.launcher_socket.encode()) > MAX_SOCKET_PATH:
+        yield problem(
+            "state",
+            f"the path {directory} is too long for sockets in it",
+            "choose a shorter one with --state-dir",
+        )
+    if not place.exists():
+        above = nearest_existing(directory)
+        if os.access(above, os.W_OK | os.X_OK):
+            yield ok("state", f"{directory} will be created at the first start")
+        else:
+            remedy = "start it as the right user, or choose another with --state-dir"
+            yield problem("state", f"{directory} cannot be created in {above}", remedy)
+        return
+    status = place.stat()
+    if not place.is_dir():
+        yield problem("state", f"{directory} is not a directory", "move it away")
+        return
+    if status.st_uid != context.uid:
+        # The directory of another user's server is private.
+        severity = WARNING if status.st_uid == 0 else PROBLEM
+        found = f"{directory} belongs to uid {status.st_uid}, and you are uid {context.uid}"
+        yield Finding("state", severity, found, "run the doctor as that user to check it")
+        return
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & (GROUP_OR_OTHERS_WRITE | 0o044):
+        found = f"{directory} has mode {mode:o}: other users can read or write it"
+        yield problem(
+            "state", found, f"chmod go-rw {directory}; the server does this at start, too"
+        )
+    elif not os.access(directory, os.W_OK):
+        yield problem("state", f"{directory} cannot be written", "is it mounted read-only?")
+    else:
+        yield ok("state", f"{directory} (mode {mode:o})")
+    # Files with jobs and secrets must be private to the server.
+    for name in ("scheduler.db", "agent", "logs"):
+        with suppress(OSError):
+            mode = stat.S_IMODE((place / name).stat().st_mode)
+            if mode & 0o077:
+                found = f"{place / name} has mode {mode:o}: other users can read it"
+                yield problem("state", found, f"chmod go= {place / name}")
+
+
+def check_disk(context: Context) -> Iterator[Finding]:
+    """Free space, file system, and the time of a synced write."""
+    directory = nearest_existing(context.paths.state)
+    space = os.statvfs(directory)
+    free_mb = space.f_bavail * space.f_frsize // MB
+    remedy = "free some space, or choose another disk with --state-dir"
+    if free_mb < LOW_SPACE_MB:
+        status = PROBLEM if free_mb < CRITICAL_SPACE_MB else WARNING
+        yield Finding("disk", status, f"{free_mb:,} MiB are free at {directory}", remedy)
+    else:
+        yield ok("disk", f"{free_mb / 1024:,.0f} GiB are free at {directory}")
+    kind = file_system(directory, Path("/proc/self/mountinfo").read_text(encoding="utf-8"))
+    if kind in NETWORK_FILE_SYSTEMS:
+        yield problem(
+            "disk",
+            f"{directory} is on {kind}, a network file system",
+            "SQLite needs a local file system for its locks; choose another with --state-dir",
+        )
+    took = sync_ms(directory)
+    if took is None:
+        yield ok("disk", "write speed not measured: no permission to write")
+    elif took > SLOW_MS:
+        status = PROBLEM if took > VERY_SLOW_MS else WARNING
+        found = f"a synced write takes {took:.0f} ms"
+        yield Finding("disk", status, found, "every submission waits for it; use a local SSD")
+    else:
+        yield ok("disk", f"a synced write takes {took:.1f} ms")
+
+
+def sync_ms(directory: str) -> float | None:
+    """The median of a few small writes with fsync; None if we may not write there."""
+    name = f"{directory}/.tgpu-doctor-{os.getpid()}"
+    try:
+        file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    try:
+        times = []
+        for place in range(SYNC_SAMPLES):
+            began = time.perf_counter()
+            os.pwrite(file, b"x" * 4096, 4096 * place)
+            os.fsync(file)
+            times.append(time.perf_counter() - began)
+        return 1000 * sorted(times)[SYNC_SAMPLES // 2]
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+        Path(name).unlink(missing_ok=True)
+
+
+def file_system(directory: str, mountinfo: str) -> str:
+    """The type of the file system of a directory."""
+    real = os.path.realpath(directory)
+    best, kind = "", ""
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split()
+        if len(fields) < 5 or not after:
+            continue
+        mount = fields[4].replace("\\040", " ")
+        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, after.split()[0]
+    return kind
+
+
+def check_secrets(context: Context) -> Iterator[Finding]:
+    """Files with secrets that the settings name: they must exist and be private."""
+    notifications, api = context.settings.notifications, context.settings.api
+    named = [
+        ("notifications.smtp_login_file", notifications.smtp_login_file),
+        ("api.tls_key", getattr(api, "tls_key", "")),
+    ]
+    for name, target in notifications.targets.items():
+        named.append((f"notifications.targets.{name}.url_file", target.url_file))
+        named.append((f"notifications.targets.{name}.secret_file", target.secret_file))
+    for key, path in named:
+        if not path:
+            continue
+        try:
+            status = Path(path).stat()
+        except OSError as error:
+            found = f"{key} is {path}: {error.strerror}"
+            yield problem("secrets", found, "create it, readable for the user of the server")
+            continue
+        if status.st_mode & 0o007:
+            found = f"{key} is {path}, which all users may read"
+            yield problem("secrets", found, f"chmod 600 {path}")
+        else:
+            yield ok("secrets", f"{key}: {path}")
+
+
+CHECKS: dict[str, Check] = {
+    "settings": check_settings,
+    "python": check_python,
+    "user": check_user,
+    "gpus": check_gpus,
+    "cgroups": check_cgroups,
+    "state": check_state_directory,
+    "disk": check_disk,
+    "secrets": check_secrets,
+    "server": check_server,
+    "socket": check_socket,
+    "ports": check_ports,
+    "clock": check_clock,
+    "programs": check_programs,
+    "service": check_service,
+    "limits": check_limits,
+}
