@@ -7,11 +7,12 @@ import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 
-from gpu_scheduler.cli.connection import warn
+from gpu_scheduler.cli.connection import print_answer, warn
+from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import print_json, print_table
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.settings.fields import ErrorCollector, messages_of
-from gpu_scheduler.settings.sources import Loaded, read_all
+from gpu_scheduler.settings.sources import Loaded, load, read_all
 
 HIDDEN = "(hidden)"
 ACTIONS = ("sample", "show", "check", "schema")
@@ -19,15 +20,12 @@ ACTIONS = ("sample", "show", "check", "schema")
 
 def register_config(parser: ArgumentParser) -> None:
     """Add the options."""
-    add = parser.add_argument
-    add("action", choices=ACTIONS, help="what to print; check only reads")
-    add("file", nargs="?", metavar="FILE", help="the file to read, as --config")
-    add(
-        "--config",
-        metavar="FILE",
-        help="default: $GPU_SCHEDULER_CONFIG, then the default locations",
-    )
-    add("--json", action="store_true", help="print JSON instead of text")
+    add = Options(parser)
+    add.choice("action", ACTIONS, "what to print; check only reads")
+    add.word("file", "FILE", "the file to read, as --config", nargs="?")
+    default = "default: $GPU_SCHEDULER_CONFIG, then the default locations"
+    add.value("--config", None, "FILE", default)
+    add.flag("--json", "print JSON instead of text")
 
 
 def register_sample(parser: ArgumentParser) -> None:
@@ -59,37 +57,33 @@ def run_config(args: Namespace) -> int:
         return 0
     if args.file and args.config and args.file != args.config:
         raise InvalidRequest("two files given; leave out one")
+    warnings: tuple[str, ...] = ()
     if args.action == "check":
-        return _check(args)
-    from gpu_scheduler.settings.sources import load
-
-    loaded = load(args.file or args.config)
-    for notice in loaded.notices:
-        warn(f"note: {notice}")
-    from gpu_scheduler.settings.catalogue import plain_values
-
-    values = _without_secrets(plain_values(loaded.settings))
-    if args.json:
-        print_json(
-            {key: {"value": value, "from": loaded.origins[key]} for key, value in values.items()}
-        )
-        return 0
-    rows = [(key, _text(value), loaded.origins[key]) for key, value in values.items()]
-    print_table(("SETTING", "VALUE", "FROM"), rows)
-    return 0
-
-
-def _check(args: Namespace) -> int:
-    """Check whether a server would start with these settings, and print its warnings."""
-    loaded, warnings = checked_settings(args.file or args.config, has_nodes=True)
+        # Whether a server would start with these settings, and its warnings.
+        loaded, warnings = checked_settings(args.file or args.config, has_nodes=True)
+    else:
+        loaded = load(args.file or args.config)
     notices = (*loaded.notices, *warnings)
     for notice in notices:
         warn(f"note: {notice}")
-    if args.json:
-        print_json({"file": loaded.file, "valid": True, "notices": list(notices)})
-    else:
-        print(f"{loaded.file or 'no file; variables and defaults'}: valid")
-    return 0
+    if args.action == "check":
+        return print_answer(
+            args,
+            {"file": loaded.file, "valid": True, "notices": list(notices)},
+            f"{loaded.file or 'no file; variables and defaults'}: valid",
+        )
+    from gpu_scheduler.settings.catalogue import ITEMS, plain_values
+
+    values = {
+        key: HIDDEN if value and ITEMS[key].secret else value
+        for key, value in plain_values(loaded.settings).items()
+    }
+    rows = [(key, _text(value), loaded.origins[key]) for key, value in values.items()]
+    return print_answer(
+        args,
+        {key: {"value": value, "from": loaded.origins[key]} for key, value in values.items()},
+        lambda: print_table(("SETTING", "VALUE", "FROM"), rows),
+    )
 
 
 def _sample(args: Namespace) -> int:
@@ -106,12 +100,6 @@ def _sample(args: Namespace) -> int:
         nested.setdefault(group, {})[name] = value
     print_json(nested)
     return 0
-
-
-def _without_secrets(values: dict[str, object]) -> dict[str, object]:
-    from gpu_scheduler.settings.catalogue import ITEMS
-
-    return {key: HIDDEN if value and ITEMS[key].secret else value for key, value in values.items()}
 
 
 def _text(value: object) -> str:

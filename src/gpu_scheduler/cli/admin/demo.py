@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from rich.console import Group
@@ -24,8 +25,7 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable, Iterator
-    from typing import Any
+    from collections.abc import Callable
 
     from gpu_scheduler.client.client import Client
 
@@ -123,28 +123,17 @@ def demo_jobs() -> list[DemoJob]:
 
 def register_demo(parser: ArgumentParser) -> None:
     """Add the options of `tgpu demo`."""
-    parser.add_argument(
-        "--gpus", default=GPUS, metavar="GPUS", help=f"what to declare (default {GPUS})"
-    )
+    about = f"what to declare (default {GPUS})"
+    parser.add_argument("--gpus", default=GPUS, metavar="GPUS", help=about)
 
 
 def run_demo(args: Namespace) -> int:
     """Start a server, run the jobs, show and check them, stop the server."""
-    import shutil
-    import tempfile
-
-    state_dir = tempfile.mkdtemp(prefix="tgpu-demo-")
     began = time.monotonic()
-    try:
-        code = server_command("up", "--daemon", "--state-dir", state_dir, "--simulate", args.gpus)
+    with temporary_server("tgpu-demo-", args.gpus) as (state_dir, code):
         if code:
             return code
-        try:
-            problems = _run_jobs(state_dir, began, args.gpus)
-        finally:
-            server_command("down", "--state-dir", state_dir)
-    finally:
-        shutil.rmtree(state_dir, ignore_errors=True)
+        problems = _run_jobs(state_dir, began, args.gpus)
     for line in problems:
         print(f"tgpu: demo: {line}", file=sys.stderr)
     if not problems:
@@ -217,11 +206,15 @@ def _submit(client: Client, submitted: list[DemoJob]) -> None:
 
 def _watch(client: Client, submitted: list[DemoJob], began: float) -> dict[str, dict[str, Any]]:
     """Show all jobs until the last one has ended: live on a terminal, else line by line."""
-    show = view(submitted)
-    with show:
+    live = Live(refresh_per_second=8) if sys.stdout.isatty() else None
+    printed: dict[str, tuple[Any, ...]] = {}
+    with live or nullcontext():
         while True:
             jobs = {one.job_id: client.get(one.job_id) for one in submitted}
-            show.update(jobs, client.gpus())
+            if live:
+                live.update(Group(_gpu_row(client.gpus()), _job_table(submitted, jobs)))
+            else:
+                _print_changes(submitted, jobs, printed)
             if all(job["state"] in ENDED for job in jobs.values()):
                 return jobs
             if time.monotonic() - began > DEMO_TIMEOUT_S:
@@ -248,6 +241,24 @@ def _print_usage(client: Client) -> None:
         USAGE_HEADINGS, cells, right=frozenset(USAGE_HEADINGS[1:]), width=terminal_width()
     )
     print("\n".join(lines))
+
+
+@contextmanager
+def temporary_server(prefix: str, gpus: str) -> Iterator[tuple[str, int]]:
+    """A server with declared GPUs: its state directory, and the exit code of its start."""
+    import shutil
+    import tempfile
+
+    state_dir = tempfile.mkdtemp(prefix=prefix)
+    try:
+        code = server_command("up", "--daemon", "--state-dir", state_dir, "--simulate", gpus)
+        try:
+            yield state_dir, code
+        finally:
+            if not code:
+                server_command("down", "--state-dir", state_dir)
+    finally:
+        shutil.rmtree(state_dir, ignore_errors=True)
 
 
 def server_command(*words: str) -> int:
@@ -283,59 +294,23 @@ STYLES = {
     "cancelled": "red",
 }
 Jobs = dict[str, dict[str, Any]]
-Gpus = Sequence[dict[str, Any]]
 
 
-class LineView:
-    """Prints a line whenever a job changes its state."""
-
-    def __init__(self, submitted: list[DemoJob]) -> None:
-        self._jobs = {one.job_id: one for one in submitted}
-        self._seen: dict[str, tuple[Any, ...]] = {}
-
-    def __enter__(self) -> LineView:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing to clean up."""
-
-    def update(self, jobs: Jobs, gpus: Gpus) -> None:  # noqa: ARG002 - the table shows them
-        """Print the changes."""
-        for job_id, job in jobs.items():
-            now = (job["state"], job["attempt"], job["preemptions"])
-            if self._seen.get(job_id) != now:
-                self._seen[job_id] = now
-                one = self._jobs[job_id]
-                state, where = job["state"], _where(job)
-                print(f"{job_id:<8} {one.name:<10} {state:<10} {where:<{PLACE_WIDTH}} {one.shows}")
-        sys.stdout.flush()
+def _print_changes(
+    submitted: list[DemoJob], jobs: Jobs, printed: dict[str, tuple[Any, ...]]
+) -> None:
+    """Print a line for each job that has changed since it was last `printed`."""
+    for one in submitted:
+        job = jobs[one.job_id]
+        now = (job["state"], job["attempt"], job["preemptions"])
+        if printed.get(one.job_id) != now:
+            printed[one.job_id] = now
+            place = f"{_where(job):<{PLACE_WIDTH}}"
+            print(f"{one.job_id:<8} {one.name:<10} {job['state']:<10} {place} {one.shows}")
+    sys.stdout.flush()
 
 
-class TableView:
-    """A table that is redrawn."""
-
-    def __init__(self, submitted: list[DemoJob]) -> None:
-        self._submitted = submitted
-        self._live = Live(refresh_per_second=8)
-
-    def __enter__(self) -> TableView:
-        self._live.__enter__()
-        return self
-
-    def __exit__(self, *details: Any) -> None:
-        self._live.__exit__(*details)
-
-    def update(self, jobs: Jobs, gpus: Gpus) -> None:
-        """Draw the current state."""
-        self._live.update(Group(_gpu_row(gpus), _job_table(self._submitted, jobs)))
-
-
-def view(submitted: list[DemoJob]) -> LineView | TableView:
-    """The view for a terminal or a pipe."""
-    return TableView(submitted) if sys.stdout.isatty() else LineView(submitted)
-
-
-def _gpu_row(gpus: Gpus) -> Text:
+def _gpu_row(gpus: Sequence[dict[str, Any]]) -> Text:
     text = Text("GPUs  ")
     for gpu in gpus:
         share = gpu["allocated_share"]
@@ -391,25 +366,13 @@ def register_self_check(parser: ArgumentParser) -> None:
 
 def run_self_check(args: Namespace) -> int:
     """Run the checks; exit code 1 if one fails."""
-    import shutil
-    import tempfile
-
     began = time.monotonic()
-    state_dir = tempfile.mkdtemp(prefix="tgpu-test-")
-    failures = 0
-    try:
-        words = ("--daemon", "--state-dir", state_dir, "--simulate", "2xA100-80GB")
-        code = server_command("up", *words)
+    with temporary_server("tgpu-test-", "2xA100-80GB") as (state_dir, code):
         if code:
             return code
-        try:
-            failures = _run_checks(state_dir)
-        finally:
-            server_command("down", "--state-dir", state_dir)
-    finally:
-        shutil.rmtree(state_dir, ignore_errors=True)
+        failures = _run_checks(state_dir)
     if not failures and not args.quick:
-        args.gpus = "8xA100-80GB"
+        args.gpus = GPUS
         failures = run_demo(args)
     if failures:
         print(f"tgpu: test: {failures} checks failed", file=sys.stderr)

@@ -15,6 +15,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 
+from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import print_json
 from gpu_scheduler.cli.text.values import text
 from gpu_scheduler.client.address import SERVER_VARIABLE, Address, candidates, read_address
@@ -37,16 +38,11 @@ EXIT_NOT_PERMITTED = 5
 
 def register(parser: ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument(
-        "--state-dir", type=text("--state-dir"), metavar="DIR", help="state directory of the server"
-    )
-    parser.add_argument(
-        "--server",
-        type=text("--server"),
-        metavar="ADDRESS",
-        help="address of the server, on this machine; default $TGPU_SERVER, else your own server",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    add = Options(parser)
+    add.value("--state-dir", text, "DIR", "state directory of the server")
+    server = "address of the server, on this machine; default $TGPU_SERVER, else your own server"
+    add.value("--server", text, "ADDRESS", server)
+    add.flag("--json", "print JSON instead of text")
 
 
 def run(args: Namespace) -> int:
@@ -120,23 +116,16 @@ def _answering(address: Address) -> str | None:
             host = str(one.getpeername()[0])
     except OSError:
         return None
-    if not _is_local(host):
+    try:
+        # Only an address of this machine can be bound.
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as one:
+            one.bind((host, 0))
+    except OSError:
         raise InvalidRequest(
             f"the server at {address} is on another machine ({host}); stop it there, with "
             "'tgpu down'"
-        )
+        ) from None
     return host
-
-
-def _is_local(host: str) -> bool:
-    """Whether an address belongs to this machine: only then can we bind to it."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.socket(family) as one:
-            one.bind((host, 0))
-    except OSError:
-        return False
-    return True
 
 
 def _paths_of(address: Address, host: str) -> Paths:

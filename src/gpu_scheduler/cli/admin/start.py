@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 
+from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.values import size_mb, text
 
 TYPE_CHECKING = False
@@ -39,23 +40,26 @@ DAEMON_LOG = "server.log"
 
 def register_up(parser: ArgumentParser) -> None:
     """Add the options of `tgpu up`."""
-    add = parser.add_argument
+    add = Options(parser)
+    add.value("--config", text, "FILE", "settings; see 'tgpu config sample'")
+    add.value("--state-dir", text, "DIR", "directory for all state")
+    add.value("--simulate", text, "GPUS", "declare GPUs, such as 8xA100-80GB; jobs really run")
+    add.value("--http-port", _port, "PORT", "0 uses a free port")
+    add.value("--metrics-port", _port, "PORT", "0 uses a free port")
+    add.value("--policy", text, "NAME", "scheduling policy, such as fair or fifo")
+    add.value("--node-name", text, "NAME", "default: the host name")
+    add.value("--log-level", text, "LEVEL", "DEBUG, INFO, WARNING or ERROR")
+    add.choice("--runner", ("process", "tmux", "screen"), "runner of jobs that state none")
+    parser.add_argument(
+        "--screen", dest="runner", action="store_const", const="screen", help="--runner screen"
+    )
+    add.flag("--daemon", "return when the server is up")
+    add.flag("--json", "print JSON instead of text when the server is up")
 
-    def add_text(option: str, metavar: str, about: str) -> None:
-        add(option, type=text(option), metavar=metavar, help=about)
 
-    add_text("--config", "FILE", "settings; see 'tgpu config sample'")
-    add_text("--state-dir", "DIR", "directory for all state")
-    add_text("--simulate", "GPUS", "declare GPUs, such as 8xA100-80GB; jobs really run")
-    add("--http-port", metavar="PORT", type=int, help="0 uses a free port")
-    add("--metrics-port", metavar="PORT", type=int, help="0 uses a free port")
-    add_text("--policy", "NAME", "scheduling policy, such as fair or fifo")
-    add_text("--node-name", "NAME", "default: the host name")
-    add_text("--log-level", "LEVEL", "DEBUG, INFO, WARNING or ERROR")
-    add("--runner", choices=("process", "tmux", "screen"), help="runner of jobs that state none")
-    add("--screen", dest="runner", action="store_const", const="screen", help="--runner screen")
-    add("--daemon", action="store_true", help="return when the server is up")
-    add("--json", action="store_true", help="print JSON instead of text when the server is up")
+def _port(_: str) -> type[int]:
+    """A parser of port numbers."""
+    return int
 
 
 def run_up(args: Namespace) -> int:
@@ -64,9 +68,8 @@ def run_up(args: Namespace) -> int:
     from gpu_scheduler.settings.file_paths import paths
 
     flags = {key: getattr(args, name) for name, key in UP_FLAGS.items()}
-    settings = checked_settings(args.config, flags=flags, has_nodes=False, hands_over=args.daemon)[
-        0
-    ].settings
+    loaded, _ = checked_settings(args.config, flags=flags, has_nodes=False, hands_over=args.daemon)
+    settings = loaded.settings
     where = paths(args.state_dir or settings.files.state_dir or None)
     is_daemon = READY_FD in os.environ
     if not is_daemon and not settings.gpu.simulate:
@@ -195,34 +198,21 @@ def _show_json(facts: dict[str, Any]) -> None:
 
 
 def _next_step(facts: dict[str, Any]) -> str:
-    if facts["node"]:
-        has_gpus = facts["hardware"].get("gpus", 1)
-        step = f"tgpu submit {'--gpus 1 ' if has_gpus else ''}-- python train.py"
-        return (
-            step
-            if _is_default_server(facts["socket"])
-            else f"{_export_line(facts['state'])}; {step}"
-        )
-    return f"tgpu agent --server {facts['nodes']}, on each node"
-
-
-def _is_default_server(socket: str) -> bool:
-    """Whether other commands find this server without an option."""
-    from gpu_scheduler.client.address import candidates
-    from gpu_scheduler.model.errors import InvalidRequest
-
-    try:
-        return socket in [address.path for address in candidates()]
-    except InvalidRequest:
-        return False
-
-
-def _export_line(state: str) -> str:
+    """The command to type next; it names the server if other commands do not find it."""
     import shlex
 
-    from gpu_scheduler.client.address import SERVER_VARIABLE
+    from gpu_scheduler.client.address import SERVER_VARIABLE, candidates
+    from gpu_scheduler.model.errors import InvalidRequest
 
-    return f"export {SERVER_VARIABLE}={shlex.quote(state)}"
+    if not facts["node"]:
+        return f"tgpu agent --server {facts['nodes']}, on each node"
+    has_gpus = facts["hardware"].get("gpus", 1)
+    step = f"tgpu submit {'--gpus 1 ' if has_gpus else ''}-- python train.py"
+    try:
+        is_default = facts["socket"] in [address.path for address in candidates()]
+    except InvalidRequest:
+        is_default = False
+    return step if is_default else f"export {SERVER_VARIABLE}={shlex.quote(facts['state'])}; {step}"
 
 
 def _run_as_daemon(args: Namespace, where: Paths) -> int:
@@ -288,28 +278,21 @@ LAST_PORT = 65_535
 
 def register_agent(parser: ArgumentParser) -> None:
     """Add the options of `tgpu agent`."""
-
-    def add(option: str, metavar: str, about: str) -> None:
-        parser.add_argument(option, type=text(option), metavar=metavar, help=about)
-
-    add("--server", "HOST:PORT,...", "the servers, tried in this order")
-    add("--token", "TOKEN", "token from 'tgpu node token create'; needed once, to join")
-    add("--token-file", "FILE", "file with the token, mode 600")
-    add("--config", "FILE", "settings; see 'tgpu config sample'")
-    add("--name", "NODE", "name of this node; default: the host name")
-    add("--simulate", "GPUS", "declare GPUs, such as 8xH100; jobs really run")
-    add("--work-dir", "DIR", "directory for state, logs and scratch files")
-    add("--labels", "K=V,...", "labels that jobs can select")
-    add("--rack", "RACK", "rack of this machine")
-    add("--address", "ADDRESS", "address at which other nodes reach this one")
-    parser.add_argument("--cpus", metavar="N", help="CPU cores to offer")
-    parser.add_argument(
-        "--memory",
-        metavar="SIZE",
-        type=size_mb("--memory"),
-        help="memory to offer, such as 64G",
-    )
-    parser.add_argument("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR")
+    add = Options(parser)
+    add.value("--server", text, "HOST:PORT,...", "the servers, tried in this order")
+    token = "token from 'tgpu node token create'; needed once, to join"  # noqa: S105
+    add.value("--token", text, "TOKEN", token)
+    add.value("--token-file", text, "FILE", "file with the token, mode 600")
+    add.value("--config", text, "FILE", "settings; see 'tgpu config sample'")
+    add.value("--name", text, "NODE", "name of this node; default: the host name")
+    add.value("--simulate", text, "GPUS", "declare GPUs, such as 8xH100; jobs really run")
+    add.value("--work-dir", text, "DIR", "directory for state, logs and scratch files")
+    add.value("--labels", text, "K=V,...", "labels that jobs can select")
+    add.value("--rack", text, "RACK", "rack of this machine")
+    add.value("--address", text, "ADDRESS", "address at which other nodes reach this one")
+    add.value("--cpus", None, "N", "CPU cores to offer")
+    add.value("--memory", size_mb, "SIZE", "memory to offer, such as 64G")
+    add.value("--log-level", None, "LEVEL", "DEBUG, INFO, WARNING or ERROR")
 
 
 def run_agent(args: Namespace) -> int:
@@ -324,7 +307,24 @@ def run_agent(args: Namespace) -> int:
     labels = settings.agent.labels | _labels(args.labels or "")
     config = _config(settings, labels, args.token or "")
     _check_token(config)
-    return _run_agent_process(settings, config, loaded.notices)
+    import structlog
+    import uvloop
+
+    from gpu_scheduler.agent.main import exclusive_lock
+    from gpu_scheduler.agent.main import run_agent as run_agent_loop
+    from gpu_scheduler.server.state_directory import prepare
+    from gpu_scheduler.settings.file_paths import agent_paths
+
+    prepare(agent_paths(settings.agent.work_directory, config.node))
+    with exclusive_lock(config):
+        open_log(settings, "")
+        log = structlog.get_logger("agent")
+        for notice in loaded.notices:
+            log.warning("unused setting", note=notice)
+        servers = ",".join(config.targets)
+        log.info("agent starting", node=config.node, servers=servers, directory=config.dir)
+        uvloop.run(run_agent_loop(config))
+    return 0
 
 
 def _config(settings: Settings, labels: dict[str, str], token: str) -> AgentConfig:
@@ -347,11 +347,16 @@ def _config(settings: Settings, labels: dict[str, str], token: str) -> AgentConf
     if settings.gpu.simulate:
         parse_declared(settings.gpu.simulate)
     where = agent_paths(settings.agent.work_directory, node)
-    targets = tuple(_target(server) for server in settings.agent.servers)
-    config = agent_config_of(settings, where)
+    for server in settings.agent.servers:
+        match = SERVER_ADDRESS.fullmatch(server)
+        if match is None or (match[2] and not 0 < int(match[2]) <= LAST_PORT):
+            raise InvalidRequest(
+                f"'{server}' is not an address of a server; write HOST:PORT, such as "
+                "head.example:9090"
+            )
     return replace(
-        config,
-        targets=targets,
+        agent_config_of(settings, where),
+        targets=tuple(settings.agent.servers),
         labels=labels,
         logs_days=settings.retention.logs_days,
         token=token,
@@ -380,18 +385,6 @@ def _check_token(config: AgentConfig) -> None:
         )
 
 
-def _target(server: str) -> str:
-    """The address of a server, checked."""
-    from gpu_scheduler.model.errors import InvalidRequest
-
-    match = SERVER_ADDRESS.fullmatch(server)
-    if match is None or (match[2] and not 0 < int(match[2]) <= LAST_PORT):
-        raise InvalidRequest(
-            f"'{server}' is not an address of a server; write HOST:PORT, such as head.example:9090"
-        )
-    return server
-
-
 def _labels(text: str) -> dict[str, str]:
     from gpu_scheduler.model.errors import InvalidRequest
 
@@ -402,31 +395,6 @@ def _labels(text: str) -> dict[str, str]:
             raise InvalidRequest(f"invalid label '{part}'; write NAME=VALUE, such as ib=yes")
         labels[name] = value
     return labels
-
-
-def _run_agent_process(settings: Settings, config: AgentConfig, notices: tuple[str, ...]) -> int:
-    import structlog
-    import uvloop
-
-    from gpu_scheduler.agent.main import exclusive_lock
-    from gpu_scheduler.agent.main import run_agent as run_agent_loop
-    from gpu_scheduler.server.state_directory import prepare
-    from gpu_scheduler.settings.file_paths import agent_paths
-
-    prepare(agent_paths(settings.agent.work_directory, config.node))
-    with exclusive_lock(config):
-        open_log(settings, "")
-        log = structlog.get_logger("agent")
-        for notice in notices:
-            log.warning("unused setting", note=notice)
-        log.info(
-            "agent starting",
-            node=config.node,
-            servers=",".join(config.targets),
-            directory=config.dir,
-        )
-        uvloop.run(run_agent_loop(config))
-    return 0
 
 
 SERVER_FLAGS = {
@@ -443,22 +411,18 @@ SERVER_FLAGS = {
 
 def register_server(parser: ArgumentParser) -> None:
     """Add the options of `tgpu server`."""
-    add = parser.add_argument
-
-    def add_text(option: str, metavar: str, about: str) -> None:
-        add(option, type=text(option), metavar=metavar, help=about)
-
-    add_text("--config", "FILE", "settings; see 'tgpu config sample'")
-    add_text("--state-dir", "DIR", "directory for all state")
-    add_text("--host", "ADDRESS", "address to listen on; default 127.0.0.1")
-    add("--http-port", metavar="PORT", type=int, help="0 uses a free port")
-    add("--grpc-port", metavar="PORT", type=int, help="for agents; 0 uses a free port")
-    add("--metrics-port", metavar="PORT", type=int, help="0 uses a free port")
-    add_text("--policy", "NAME", "scheduling policy, such as fair or fifo")
-    add_text("--log-level", "LEVEL", "DEBUG, INFO, WARNING or ERROR")
-    add("--with-agent", action="store_true", help="run jobs on this machine as well")
-    add_text("--node-name", "NAME", "name of this machine, with --with-agent")
-    add_text("--simulate", "GPUS", "declare GPUs of this machine, with --with-agent")
+    add = Options(parser)
+    add.value("--config", text, "FILE", "settings; see 'tgpu config sample'")
+    add.value("--state-dir", text, "DIR", "directory for all state")
+    add.value("--host", text, "ADDRESS", "address to listen on; default 127.0.0.1")
+    add.value("--http-port", _port, "PORT", "0 uses a free port")
+    add.value("--grpc-port", _port, "PORT", "for agents; 0 uses a free port")
+    add.value("--metrics-port", _port, "PORT", "0 uses a free port")
+    add.value("--policy", text, "NAME", "scheduling policy, such as fair or fifo")
+    add.value("--log-level", text, "LEVEL", "DEBUG, INFO, WARNING or ERROR")
+    add.flag("--with-agent", "run jobs on this machine as well")
+    add.value("--node-name", text, "NAME", "name of this machine, with --with-agent")
+    add.value("--simulate", text, "GPUS", "declare GPUs of this machine, with --with-agent")
 
 
 def run_server(args: Namespace) -> int:
