@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.cli.interactive import top
-from gpu_scheduler.cli.interactive.screen import split_keys
-from gpu_scheduler.cli.interactive.top import State
+from gpu_scheduler.cli.interactive.top import State, split_keys
 from gpu_scheduler.cli.interactive.top_view import LineFormatter, frame, plain_text, width
 
 NOW = "2026-11-16T12:00:00.000Z"

@@ -487,8 +487,11 @@ class TerminalSession:
 @contextlib.contextmanager
 def raw_terminal(modes: set[int], resized: object) -> Iterator[None]:
     """Raw mode: every key goes through unchanged. The terminal is restored on exit."""
-    before = _attributes()
-    handlers = {number: signal.signal(number, _end) for number in ENDING_SIGNALS}
+    try:
+        before: list[Any] | None = termios.tcgetattr(0)
+    except termios.error:
+        before = None
+    handlers = {number: signal.signal(number, raise_ended) for number in ENDING_SIGNALS}
     handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, resized)  # type: ignore[arg-type]
     try:
         if before is not None:
@@ -515,7 +518,7 @@ def reset_sequence(modes: set[int]) -> bytes:
 @contextlib.contextmanager
 def ending_signals() -> Iterator[None]:
     """SIGTERM and SIGHUP raise `Ended`, so that the caller can cancel the job first."""
-    handlers = {number: signal.signal(number, _end) for number in ENDING_SIGNALS}
+    handlers = {number: signal.signal(number, raise_ended) for number in ENDING_SIGNALS}
     try:
         yield
     finally:
@@ -544,13 +547,7 @@ def exit_code(status: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _attributes() -> list[Any] | None:
-    try:
-        return termios.tcgetattr(0)
-    except termios.error:
-        return None
-
-
-def _end(number: int, frame: FrameType | None) -> None:
+def raise_ended(number: int, frame: FrameType | None) -> None:
+    """A signal handler that raises `Ended`."""
     del frame
     raise Ended(number)

@@ -1,28 +1,37 @@
 """`tgpu top`: GPUs and the queue, live; with `--once` one view for a pipe.
 
-`State` holds what is shown and turns keys into actions; it does no I/O. `Top` runs the loop: fetch
-an overview from the server, draw it, wait for a key, perform the action. Each refresh is one
-request for the jobs that fit on the screen. `top_view` renders the lines.
+`State` holds what is shown and turns keys into actions; it does no I/O. `Screen` is the terminal:
+keys in, lines out. `Top` runs the loop: fetch an overview from the server, draw it, wait for a key,
+perform the action. Each refresh is one request for the jobs that fit on the screen. `top_view`
+renders the lines.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
+import signal
 import sys
+import termios
 import time
+import tty
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from gpu_scheduler.cli.connection import add_server_options, client_for
+from gpu_scheduler.cli.connection import ME, add_server_options, client_for
+from gpu_scheduler.cli.interactive.terminal import Ended, raise_ended, window_size
+from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import has_colour, in_local_time, is_terminal, print_json
-from gpu_scheduler.cli.text.values import duration
+from gpu_scheduler.cli.text.values import seconds
 from gpu_scheduler.client.http1 import target
 from gpu_scheduler.client.requests import API
 from gpu_scheduler.model.errors import SchedulerError
 
 if TYPE_CHECKING:
-    from gpu_scheduler.cli.interactive.screen import Screen
     from gpu_scheduler.client.client import Client
 
 SORTS = ("queue", "time", "user", "name", "gpus", "priority", "number", "state")
@@ -107,9 +116,6 @@ class State:
             return self._press_in_confirm(key)
         if self.mode in (LOGS, EXPLAIN, HELP):
             return self._press_in_text(key)
-        return self._press_in_list(key)
-
-    def _press_in_list(self, key: str) -> Action | None:
         if key in _MOVES:
             return self._move(_MOVES[key])
         if key in _JOB_KEYS:
@@ -257,26 +263,56 @@ HELP_LINES = (
 )
 
 
+_ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
+_LEAVE = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
+_ESCAPE_S = 0.05
+"""Bytes that follow an Escape within this time belong to it: slow connections split key codes."""
+KEYS = {
+    b"\x1b[A": "up",
+    b"\x1bOA": "up",
+    b"\x1b[B": "down",
+    b"\x1bOB": "down",
+    b"\x1b[C": "right",
+    b"\x1bOC": "right",
+    b"\x1b[D": "left",
+    b"\x1bOD": "left",
+    b"\x1b[5~": "page-up",
+    b"\x1b[6~": "page-down",
+    b"\x1b[H": "home",
+    b"\x1b[1~": "home",
+    b"\x1bOH": "home",
+    b"\x1b[F": "end",
+    b"\x1b[4~": "end",
+    b"\x1bOF": "end",
+    b"\x1bOP": "?",
+    b"\x1b[11~": "?",
+    b"\x1b": "escape",
+    b"\r": "enter",
+    b"\n": "enter",
+    b"\x7f": "backspace",
+    b"\x08": "backspace",
+    b"\x0c": "redraw",
+    b"\x02": "page-up",
+    b"\x06": "page-down",
+    b"\x04": "q",
+}
 PIPE_COLUMNS = 120
 PIPE_ROWS = 100
 LOG_LINES = 500
 _QUIT = ("quit", "")
+_DONE = {"cancel": "is being cancelled", "hold": "is held", "release": "is released"}
+"""Requests about a job, and what is shown when they succeeded."""
 
 
 def register(parser: ArgumentParser) -> None:
     """Add the options."""
-    add = parser.add_argument
-    add(
-        *("-i", "--interval"),
-        type=duration("--interval", plain="s"),
-        default=2.0,
-        metavar="TIME",
-        help="how often to refresh; default 2 s",
-    )
-    add("--once", action="store_true", help="print once and exit")
-    add("--sort", choices=SORTS, default="queue", help="sort the jobs by this")
-    add("--filter", metavar="WORDS", default="", help="only jobs with all these words")
-    add("-u", "--user", metavar="NAME", default="", help="only jobs of this user")
+    add = Options(parser)
+    often = "how often to refresh; default 2 s"
+    add.value("-i --interval", seconds, "TIME", often, default=2.0)
+    add.flag("--once", "print once and exit")
+    add.choice("--sort", SORTS, "sort the jobs by this", default="queue")
+    add.value("--filter", None, "WORDS", "only jobs with all these words", default="")
+    add.value("-u --user", None, "NAME", "only jobs of this user", default="")
     add_server_options(parser)
 
 
@@ -287,7 +323,7 @@ def run(args: Namespace) -> int:
         sort=args.sort,
         filter=args.filter,
         user=args.user,
-        me="@me",
+        me=ME,
     )
     with client_for(args) as client:
         if args.json:
@@ -296,7 +332,16 @@ def run(args: Namespace) -> int:
             return 0
         if args.once or not is_terminal() or not sys.stdin.isatty():
             return _once(client, state)
-        return _live(client, state)
+        # Before the screen is entered: without a server there is only an error to show.
+        overview = fetch(client, state)
+        try:
+            with Screen() as screen:
+                Top(client, state, screen, overview).run()
+        except KeyboardInterrupt:
+            return 0
+        except Ended as ended:
+            return 128 + ended.number
+    return 0
 
 
 def fetch(client: Client, state: State) -> dict[str, Any]:
@@ -314,7 +359,11 @@ def _once(client: Client, state: State) -> int:
     state.page = PIPE_ROWS
     overview = fetch(client, state)
     state.selected = ""
-    columns = _columns()
+    columns, given = PIPE_COLUMNS, os.environ.get("COLUMNS", "")
+    if is_terminal():
+        columns = os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    elif given.isdecimal() and 20 <= int(given) <= 1000:
+        columns = int(given)
     formatter = LineFormatter(
         columns, colours=has_colour(), unicode=_has_unicode(), styles=is_terminal()
     )
@@ -329,31 +378,133 @@ def _once(client: Client, state: State) -> int:
     return 0
 
 
-def _columns() -> int:
-    if is_terminal():
-        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
-    given = os.environ.get("COLUMNS", "")
-    return int(given) if given.isdecimal() and 20 <= int(given) <= 1000 else PIPE_COLUMNS
-
-
 def _has_unicode() -> bool:
     return "utf" in (sys.stdout.encoding or "").lower()
 
 
-def _live(client: Client, state: State) -> int:
-    from gpu_scheduler.cli.interactive.screen import Screen
-    from gpu_scheduler.cli.interactive.terminal import Ended
+class Screen:
+    """A context manager. `keys` waits for input, `draw` shows lines.
 
-    # Before the screen is entered: without a server there is only an error to show.
-    overview = fetch(client, state)
-    try:
-        with Screen() as screen:
-            Top(client, state, screen, overview).run()
-    except KeyboardInterrupt:
-        return 0
-    except Ended as ended:
-        return 128 + ended.number
-    return 0
+    Only changed lines are written, which is fast over slow connections. SIGTERM and SIGHUP raise
+    `Ended`, Ctrl-Z restores the terminal until `fg`, and a change of the window size is seen at
+    once.
+    """
+
+    def __init__(self) -> None:
+        self._shown: list[str] = []
+        self._before: list[Any] | None = None
+        self._handlers: dict[int, Any] = {}
+        self._wake, self._note = os.pipe()
+
+    def __enter__(self) -> Screen:
+        for descriptor in (self._wake, self._note):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(self._note, warn_on_full_buffer=False)
+        for number, handler in (
+            (signal.SIGTERM, raise_ended),
+            (signal.SIGHUP, raise_ended),
+            (signal.SIGTSTP, self._suspend),
+            (signal.SIGCONT, lambda *_: self._enter()),
+            (signal.SIGWINCH, lambda *_: self.clear()),
+        ):
+            self._handlers[number] = signal.signal(number, handler)
+        self._before = termios.tcgetattr(0)
+        self._enter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        os.close(self._wake)
+        os.close(self._note)
+
+    def keys(self, wait_s: float) -> list[str]:
+        """The keys that were pressed; empty after `wait_s`, or when the window size changed."""
+        ready, _, _ = select.select([0, self._wake], [], [], max(0.0, wait_s))
+        if self._wake in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake, 4096)
+        if 0 not in ready:
+            return []
+        data = os.read(0, 1024)
+        if not data:
+            raise Ended(signal.SIGHUP)
+        if data.endswith(b"\x1b") and select.select([0], [], [], _ESCAPE_S)[0]:
+            data += os.read(0, 1024)
+        return list(split_keys(data))
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Show these lines, one for each row of the window."""
+        parts = []
+        for row, line in enumerate(lines):
+            if row >= len(self._shown) or self._shown[row] != line:
+                parts.append(f"\x1b[{row + 1};1H\x1b[2K{line}\x1b[0m")
+        if len(lines) < len(self._shown):
+            parts.append(f"\x1b[{len(lines) + 1};1H\x1b[J")
+        if parts:
+            _write("".join(parts).encode(sys.stdout.encoding or "utf-8", "replace"))
+        self._shown = list(lines)
+
+    def clear(self) -> None:
+        """Clear the screen; the next `draw` writes all lines."""
+        self._shown = []
+        _write(b"\x1b[2J")
+
+    def _enter(self) -> None:
+        tty.setcbreak(0, termios.TCSADRAIN)
+        _write(_ENTER)
+        self._shown = []
+
+    def _restore(self) -> None:
+        _write(_LEAVE)
+        if self._before is not None:
+            with contextlib.suppress(termios.error):
+                termios.tcsetattr(0, termios.TCSADRAIN, self._before)
+
+    def _suspend(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self._restore()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        # The process is stopped here until SIGCONT.
+        signal.signal(number, self._suspend)
+
+
+def split_keys(data: bytes) -> Iterator[str]:
+    """Key codes and characters, by name."""
+    place = 0
+    while place < len(data):
+        code = next(
+            (data[place : place + n] for n in (5, 4, 3) if data[place : place + n] in KEYS), b""
+        )
+        if not code and data[place : place + 1] == b"\x1b" and place + 1 < len(data):
+            # An unknown key: skip the whole sequence.
+            place += 2
+            if data[place - 1 : place] in (b"[", b"O"):
+                while place < len(data) and not 0x40 <= data[place] <= 0x7E:
+                    place += 1
+                place += 1
+            continue
+        if not code:
+            # One character in UTF-8.
+            first = data[place]
+            length = 1 + (first >= 0xC0) + (first >= 0xE0) + (first >= 0xF0)
+            code = data[place : place + length]
+        place += len(code)
+        named = KEYS.get(code)
+        text = named or code.decode("utf-8", "ignore")
+        if text and (named or text.isprintable()):
+            yield text
+
+
+def _write(data: bytes) -> None:
+    """Write all data; a closed terminal is ignored."""
+    with contextlib.suppress(OSError):
+        view = memoryview(data)
+        while view:
+            view = view[os.write(1, view) :]
 
 
 class Top:
@@ -403,7 +554,7 @@ class Top:
     def _draw(self) -> None:
         from gpu_scheduler.cli.interactive.top_view import LineFormatter, frame
 
-        rows, columns = self._screen.size
+        rows, columns = window_size()
         formatter = LineFormatter(columns, colours=self._colours, unicode=self._unicode)
         state = self._state
         lines = frame(self._overview, state, formatter, rows, self._problem)
@@ -419,15 +570,9 @@ class Top:
         try:
             if action == "redraw":
                 self._screen.clear()
-            elif action == "cancel":
-                self._client.cancel(job)
-                state.message = f"{job} is being cancelled"
-            elif action == "hold":
-                self._client.hold(job)
-                state.message = f"{job} is held"
-            elif action == "release":
-                self._client.release(job)
-                state.message = f"{job} is released"
+            elif action in _DONE:
+                getattr(self._client, action)(job)
+                state.message = f"{job} {_DONE[action]}"
             elif action == LOGS:
                 self._read_log(job)
             elif action == EXPLAIN:
