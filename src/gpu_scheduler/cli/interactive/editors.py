@@ -26,12 +26,16 @@ from gpu_scheduler.cli.interactive.shell import (
     wait_and_attach,
     wait_for_start,
 )
+from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.submit.options import add_options, add_terminal_options
 from gpu_scheduler.cli.text.values import whole
+from gpu_scheduler.client.address import candidates
 from gpu_scheduler.client.requests import ENDED, exit_code_of
 from gpu_scheduler.model.errors import ClusterError, InvalidRequest
 
 if TYPE_CHECKING:
+    from argparse import _ArgumentGroup
+
     from gpu_scheduler.client.client import Client
 
 
@@ -49,29 +53,22 @@ def register_jupyter(parser: ArgumentParser) -> None:
     parser.epilog = "One GPU unless --gpus says otherwise."
     add_terminal_options(parser)
     group = parser.add_argument_group("the notebook server")
-    kinds = group.add_mutually_exclusive_group()
-    kinds.add_argument("--lab", action="store_const", dest="kind", const="lab", help="JupyterLab")
-    kinds.add_argument(
-        "--notebook",
-        action="store_const",
-        dest="kind",
-        const="notebook",
-        help="the classic notebook",
-    )
-    group.add_argument(
-        "--port", type=whole("--port"), default=0, metavar="N", help="port; default 0: a free one"
-    )
-    group.add_argument(
-        "--ip",
-        metavar="ADDRESS",
-        default="127.0.0.1",
-        help="address to listen on; default 127.0.0.1",
-    )
-    group.add_argument(
-        "--detach", action="store_true", help="print the address and leave it running"
-    )
+    kinds = {"lab": "JupyterLab", "notebook": "the classic notebook"}
+    _add_constants(group, "kind", kinds)
+    add = Options(group)
+    add.value("--port", whole, "N", "port; default 0: a free one", default=0)
+    listen = "address to listen on; default 127.0.0.1"
+    add.value("--ip", None, "ADDRESS", listen, default="127.0.0.1")
+    add.flag("--detach", "print the address and leave it running")
     add_server_options(parser, json=False)
     parser.add_argument("-q", "--quiet", action="store_true", help="print only the address")
+
+
+def _add_constants(group: _ArgumentGroup, dest: str, options: dict[str, str]) -> None:
+    """Add options of which at most one may be given, with their help; `dest` is its name."""
+    exclusive = group.add_mutually_exclusive_group()
+    for name, about in options.items():
+        exclusive.add_argument(f"--{name}", action="store_const", dest=dest, const=name, help=about)
 
 
 def run_jupyter(args: Namespace) -> int:
@@ -93,46 +90,30 @@ def run_jupyter(args: Namespace) -> int:
             _print_address(args, job, address, endpoint)
             return 0 if args.detach else _wait_for_end(client, job)
         except KeyboardInterrupt:
-            return _cancel(client, job)
+            client.cancel(job)
+            warn(f"{job} cancelled")
+            return EXIT_INTERRUPTED
 
 
 def notebook_body(args: Namespace, token: str) -> dict[str, Any]:
     """The request for the notebook job."""
-    kind = args.kind or _installed_kind()
+    installed = (name for name in ("lab", "notebook", "server") if shutil.which(f"jupyter-{name}"))
+    kind = args.kind or next(installed, "lab")
     if not args.conda and not args.image and not shutil.which("jupyter"):
         raise InvalidRequest(
             "'jupyter' not found in this environment; install it with 'pip install jupyterlab', "
             "or activate the environment that has it"
         )
     root = ["--allow-root"] if os.geteuid() == 0 else []
-    port = args.port or _free_port()
-    args.words = [
-        *("jupyter", kind, "--no-browser", f"--ip={args.ip}", f"--port={port}"),
-        *root,
-        *args.words,
-    ]
-    args.after_dashes = True
-    args.gpus = 1 if args.gpus is None else args.gpus
-    args.name = args.name or f"jupyter-{kind}"
-    body = shell_body(args)
+    with socket.socket() as probe:
+        # A free port; jupyter takes the next one if it is in use by then.
+        probe.bind(("127.0.0.1", 0))
+        port = args.port or probe.getsockname()[1]
+    command = ["jupyter", kind, "--no-browser", f"--ip={args.ip}", f"--port={port}"]
+    body = _gpu_body(args, [*command, *root, *args.words], f"jupyter-{kind}")
     body["terminal"]["attach_within_seconds"] = 0
     body["captured_environment"] = body.get("captured_environment", {}) | {TOKEN: token}
     return body
-
-
-def _installed_kind() -> str:
-    for kind in ("lab", "notebook", "server"):
-        if shutil.which(f"jupyter-{kind}"):
-            return kind
-    return "lab"
-
-
-def _free_port() -> int:
-    """A free port; jupyter takes the next one if it is in use by then."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 class Endpoint:
@@ -178,8 +159,9 @@ def _wait_until_ready(client: Client, job: str, token: str, endpoint: Endpoint) 
         text = b"".join(client.log_bytes(job)).decode("utf-8", "replace")
         if found["state"] in ENDED:
             why = f" ({found['reason']})" if found.get("reason") else ""
+            lines = [line.strip() for line in text.splitlines() if line.strip()] or ["nothing"]
             raise ClusterError(
-                f"{job} {found['state']} before it was ready{why}; last output: {_last(text)}"
+                f"{job} {found['state']} before it was ready{why}; last output: {lines[-1]}"
             )
         for port, path in _ADDRESS.findall(text):
             if endpoint.is_tunnelled or _answers(endpoint.host, int(port), token):
@@ -204,11 +186,6 @@ def _answers(host: str, port: int, token: str) -> bool:
     finally:
         connection.close()
     return answered < 400
-
-
-def _last(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "nothing"
 
 
 def _print_address(args: Namespace, job: str, address: str, endpoint: Endpoint) -> None:
@@ -247,13 +224,6 @@ def _wait_for_end(client: Client, job: str) -> int:
         return code
 
 
-def _cancel(client: Client, job: str) -> int:
-    client.cancel(job)
-    warn(f"{job} cancelled")
-    return EXIT_INTERRUPTED
-
-
-EXIT_INTERRUPTED = 128 + 2
 PLACEHOLDER = ["sleep", "infinity"]
 """The command of the job while editors connect and disconnect."""
 
@@ -267,20 +237,9 @@ def register_code(parser: ArgumentParser) -> None:
     )
     add_terminal_options(parser)
     group = parser.add_argument_group("connection")
-    methods = group.add_mutually_exclusive_group()
-    methods.add_argument(
-        "--tunnel",
-        action="store_const",
-        dest="method",
-        const="tunnel",
-        help="through 'code tunnel'",
-    )
-    methods.add_argument(
-        "--ssh", action="store_const", dest="method", const="ssh", help="through ssh"
-    )
-    group.add_argument(
-        "--host", metavar="NAME", help="name of this machine for ssh; default: its host name"
-    )
+    _add_constants(group, "method", {"tunnel": "through 'code tunnel'", "ssh": "through ssh"})
+    host = "name of this machine for ssh; default: its host name"
+    Options(group).value("--host", None, "NAME", host)
     add_server_options(parser, json=False)
     parser.add_argument("-q", "--quiet", action="store_true", help="print only the ssh entry")
 
@@ -293,13 +252,17 @@ def run_code(args: Namespace) -> int:
             "'code' is not on your PATH; install the VS Code command line, or use --ssh"
         )
     _check_words(args, method)
-    is_far = method == "ssh" and _is_far(args)
+    server = candidates(args.server)[0] if method == "ssh" else None
+    is_far = server is not None and bool(server.host) and not server.is_loopback
     if is_far and not args.host:
         raise InvalidRequest(
             "the server is on another machine; name the machine to which your editor connects with "
             "--host, or run this command there"
         )
-    body = _code_body(args, method)
+    tunnel = ["code", "tunnel", "--accept-server-license-terms", *args.words]
+    body = _gpu_body(args, tunnel if method == "tunnel" else PLACEHOLDER, f"code-{method}")
+    if method == "ssh":
+        body["terminal"]["attach_within_seconds"] = 0
     if args.dry_run:
         from gpu_scheduler.cli.submit.submit import show_dry_run
 
@@ -348,26 +311,12 @@ def _check_words(args: Namespace, method: str) -> None:
     )
 
 
-def _is_far(args: Namespace) -> bool:
-    """Whether the server is not on this machine."""
-    from gpu_scheduler.client.address import candidates
-
-    first = candidates(args.server)[0]
-    return bool(first.host) and not first.is_loopback
-
-
-def _code_body(args: Namespace, method: str) -> dict[str, Any]:
-    if method == "tunnel":
-        args.words = ["code", "tunnel", "--accept-server-license-terms", *args.words]
-    else:
-        args.words = list(PLACEHOLDER)
-    args.after_dashes = True
+def _gpu_body(args: Namespace, command: list[str], name: str) -> dict[str, Any]:
+    """The request for a job on a terminal that runs this command, by default on one GPU."""
+    args.words, args.after_dashes = command, True
     args.gpus = 1 if args.gpus is None else args.gpus
-    args.name = args.name or f"code-{method}"
-    body = shell_body(args)
-    if method == "ssh":
-        body["terminal"]["attach_within_seconds"] = 0
-    return body
+    args.name = args.name or name
+    return shell_body(args)
 
 
 def _print_ssh_entry(args: Namespace, job: str, program: list[str]) -> None:

@@ -14,10 +14,11 @@ import time
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from gpu_scheduler.cli.connection import add_server_options, client_for, warn
+from gpu_scheduler.cli.connection import add_server_options, client_for, print_answer, warn
 from gpu_scheduler.cli.jobs.columns import elapsed_text, id_text, one_reference, short_name
+from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.submit.options import add_options, add_terminal_options
-from gpu_scheduler.cli.text.tables import print_json, print_table
+from gpu_scheduler.cli.text.tables import print_table
 from gpu_scheduler.cli.text.values import whole
 from gpu_scheduler.client.errors import error_of
 from gpu_scheduler.client.requests import API, ENDED, exit_code_of
@@ -48,26 +49,12 @@ _CONNECT_TIMEOUT_S = 10.0
 
 def register_attach(parser: ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("job", nargs="?", metavar="JOB", help="12, 12_4, last, ...")
-    add_member_option(parser)
-    parser.add_argument(
-        "--print", action="store_true", help="print the command instead of running it"
-    )
-    parser.add_argument(
-        "--socket", metavar="PATH", help="attach to the terminal at this path, without a job"
-    )
+    add = Options(parser)
+    add.word("job", "JOB", "12, 12_4, last, ...", nargs="?")
+    add.value("--member", whole, "N", "member of a gang; default 0", default=0)
+    add.flag("--print", "print the command instead of running it")
+    add.value("--socket", None, "PATH", "attach to the terminal at this path, without a job")
     add_server_options(parser, json=False)
-
-
-def add_member_option(parser: ArgumentParser) -> None:
-    """Add `--member`."""
-    parser.add_argument(
-        "--member",
-        type=whole("--member"),
-        default=0,
-        metavar="N",
-        help="member of a gang; default 0",
-    )
 
 
 def run_attach(args: Namespace) -> int:
@@ -90,7 +77,12 @@ def run_attach(args: Namespace) -> int:
             if code is None:
                 warn(f"{reference} is pending again; use 'tgpu attach {reference}' when it runs")
             return EXIT_WAITS if code is None else code
-        _check_same_machine(client, reference, words)
+        address = client.connection.address
+        if address is not None and address.host and not address.is_loopback:
+            raise InvalidRequest(
+                f"{reference} runs in {words[0]} on the machine of the server; attach to it there: "
+                f"ssh -t {address.host} {shlex.quote(shlex.join(words))}"
+            )
     try:
         os.execvp(words[0], words)  # noqa: S606
     except OSError as error:
@@ -120,16 +112,6 @@ def attach_command(job: dict[str, Any], reference: str) -> list[str]:
         f"{reference} runs in {runner} on {nodes}; attach to it on that node, or submit jobs with "
         "'--runner terminal', which you can reach from anywhere"
     )
-
-
-def _check_same_machine(client: Client, reference: str, words: list[str]) -> None:
-    """Reject a tmux or screen session on another machine."""
-    address = client.connection.address
-    if address is not None and address.host and not address.is_loopback:
-        raise InvalidRequest(
-            f"{reference} runs in {words[0]} on the machine of the server; attach to it there: "
-            f"ssh -t {address.host} {shlex.quote(shlex.join(words))}"
-        )
 
 
 def is_local(client: Client) -> bool:
@@ -180,7 +162,8 @@ def _reconnect(client: Client, job: str, reason: str, member: int) -> Connection
     """A new connection, or the result of the job as in `attach_until_end` if it has ended."""
     because = f" ({reason})" if reason else ""
     try:
-        found = _state_after_delay(client, job)
+        # The server needs time to learn that the job has ended.
+        found = _state_within(client, job, STATE_DELAY_S, needs_server=False)
         if found["state"] in ENDED or found["state"] in WAITING:
             return _exit_code(job, found)
         warn(
@@ -207,16 +190,23 @@ def _reconnect(client: Client, job: str, reason: str, member: int) -> Connection
     )
 
 
-def _state_after_delay(client: Client, job: str) -> dict[str, Any]:
-    """The job, after the server has had time to learn that it ended."""
-    give_up = time.monotonic() + STATE_DELAY_S
+def _state_within(
+    client: Client, job: str, timeout_s: float, *, needs_server: bool
+) -> dict[str, Any]:
+    """The job when it does not run any more, or after the timeout.
+
+    A job counts as running while the server does not answer, unless `needs_server`.
+    """
+    give_up = time.monotonic() + timeout_s
     while True:
         try:
-            found = client.get(job)
+            found = dict(client.get(job))
         except ClusterError:
+            if needs_server:
+                raise
             found = {"state": "running"}
         if found["state"] != "running" or time.monotonic() > give_up:
-            return dict(found)
+            return found
         time.sleep(_POLL_S)
 
 
@@ -248,8 +238,6 @@ def _result(client: Client, job: str, status: int | None) -> int | None:
 
 def _exit_code(job: str, found: Mapping[str, Any]) -> int | None:
     """The exit code of a job that has ended, printing the reason; None if it is pending again."""
-    from gpu_scheduler.client.requests import exit_code_of
-
     if found["state"] in WAITING:
         return None
     code = exit_code_of(found)
@@ -284,9 +272,6 @@ def run_screens(args: Namespace) -> int:
     """List the sessions of running jobs."""
     with client_for(args) as client:
         jobs = [job for job in client.list(state="running") if job.get("runner") in SESSION_RUNNERS]
-    if args.json:
-        print_json({"jobs": jobs})
-        return 0
     now = time.time()
     rows = [
         [
@@ -299,8 +284,8 @@ def run_screens(args: Namespace) -> int:
         ]
         for job in jobs
     ]
-    print_table(("JOBID", "NAME", "USER", "IN", "TIME", "ATTACH WITH"), rows, right=("TIME",))
-    return 0
+    headings = ("JOBID", "NAME", "USER", "IN", "TIME", "ATTACH WITH")
+    return print_answer(args, {"jobs": jobs}, lambda: print_table(headings, rows, right=("TIME",)))
 
 
 START_DELAY_S = 3.0
@@ -317,13 +302,12 @@ def register_shell(parser: ArgumentParser) -> None:
         "Without a command it runs your $SHELL. Enter ~ d detaches and leaves it running."
     )
     add_terminal_options(parser)
-    parser.add_argument("--job", metavar="JOB", help="open it inside this running job")
-    add_member_option(parser)
-    parser.add_argument(
-        "--no-pty", action="store_true", help="with --job: use pipes, as when stdin is no terminal"
-    )
+    add = Options(parser)
+    add.value("--job", None, "JOB", "open it inside this running job")
+    add.value("--member", whole, "N", "member of a gang; default 0", default=0)
+    add.flag("--no-pty", "with --job: use pipes, as when stdin is no terminal")
     add_server_options(parser, json=False)
-    parser.add_argument("-q", "--quiet", action="store_true", help="print only errors")
+    add.flag("-q --quiet", "print only errors")
 
 
 def run_shell(args: Namespace) -> int:
@@ -348,6 +332,7 @@ def open_terminal(args: Namespace, body: dict[str, Any]) -> int:
 
 def shell_body(args: Namespace) -> dict[str, Any]:
     """The request for an interactive job on a terminal."""
+    from gpu_scheduler.cli.interactive.terminal import window_size
     from gpu_scheduler.cli.submit.submit import submissions
 
     if not args.words:
@@ -364,22 +349,15 @@ def shell_body(args: Namespace) -> dict[str, Any]:
             f"a terminal needs the runner 'terminal', not '{body['runner']}'; leave out --runner"
         )
     body.setdefault("interactive", True)
-    body["terminal"] = terminal_of(args)
-    return body
-
-
-def terminal_of(args: Namespace) -> dict[str, Any]:
-    """The settings of the job's terminal."""
-    from gpu_scheduler.cli.interactive.terminal import window_size
-
     rows, columns = window_size()
-    return {
+    body["terminal"] = {
         "rows": rows,
         "columns": columns,
         "idle_seconds": args.idle or 0,
         "attach_within_seconds": ATTACH_WITHIN_S,
         "on_disconnect": args.on_disconnect or "keep",
     }
+    return body
 
 
 def own_shell() -> str:
@@ -391,7 +369,7 @@ def own_shell() -> str:
 def submitted(client: Client, body: dict[str, Any], *, quiet: bool) -> str:
     """Submit and return the id, after a check that its terminal can be reached."""
     require_reachable(client, body)
-    job = str(client.call("POST", f"{API}/jobs", body, once=True)["job_id"])
+    job = str(client.call("POST", f"{API}/jobs", body)["job_id"])
     if not quiet:
         warn(f"{job} submitted")
     return job
@@ -425,7 +403,8 @@ def wait_and_attach(client: Client, job: str, *, quiet: bool) -> int:
         try:
             code = attach_until_end(client, job, found)
         except (WrongState, ClusterError) as error:
-            found = _state_after_failure(client, job)
+            # The job may have ended before its terminal was opened.
+            found = _state_within(client, job, START_DELAY_S, needs_server=True)
             if found["state"] in ENDED:
                 return _print_log(client, found)
             if isinstance(error, WrongState):
@@ -440,16 +419,6 @@ def wait_and_attach(client: Client, job: str, *, quiet: bool) -> int:
             warn(f"{job} was preempted and is pending again")
 
 
-def _state_after_failure(client: Client, job: str) -> dict[str, Any]:
-    """The job, which may have ended before its terminal was opened."""
-    give_up = time.monotonic() + START_DELAY_S
-    while True:
-        found = dict(client.get(job))
-        if found["state"] != "running" or time.monotonic() > give_up:
-            return found
-        time.sleep(_POLL_S)
-
-
 def _print_log(client: Client, job: dict[str, Any]) -> int:
     """Print the log of a job that ended before its terminal was opened; its exit code."""
     from gpu_scheduler.cli.jobs.follow import follow
@@ -462,10 +431,6 @@ def _print_log(client: Client, job: dict[str, Any]) -> int:
     return exit_code_of(job)
 
 
-def _has_started_or_ended(job: dict[str, Any]) -> bool:
-    return job["state"] in ENDED or job["state"] == "running"
-
-
 def wait_for_start(client: Client, job: str, *, quiet: bool) -> dict[str, Any] | None:
     """Wait until the job runs or has ended; on Ctrl-C cancel it and return None."""
     from gpu_scheduler.cli.interactive.terminal import Ended, ending_signals
@@ -474,7 +439,9 @@ def wait_for_start(client: Client, job: str, *, quiet: bool) -> dict[str, Any] |
     status = StatusLine(quiet=quiet, hint="Ctrl-C cancels")
     try:
         with ending_signals():
-            found = wait_until(_has_started_or_ended, client, job, status)
+            found = wait_until(
+                lambda one: one["state"] in ENDED or one["state"] == "running", client, job, status
+            )
     except (KeyboardInterrupt, Ended) as reason:
         status.clear()
         client.cancel(job)
@@ -489,7 +456,6 @@ def wait_for_start(client: Client, job: str, *, quiet: bool) -> dict[str, Any] |
 def _run_inside(args: Namespace) -> int:
     """Run another program inside a running job, with the devices and limits of the job."""
     from gpu_scheduler.cli.interactive.terminal import Ended, TerminalSession, exit_code
-    from gpu_scheduler.cli.jobs.columns import one_reference
     from gpu_scheduler.client.environment import directory
 
     with client_for(args) as client:
