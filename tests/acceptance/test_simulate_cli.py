@@ -20,7 +20,7 @@ from gpu_scheduler.cli.simulate.command import (
     register,
     seeds,
 )
-from gpu_scheduler.cli.simulate.show import ABOUT
+from gpu_scheduler.cli.simulate.modes import ABOUT
 from gpu_scheduler.engine.policy import PRESETS
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.simulator.experiment import PredictorChoice

@@ -1,7 +1,7 @@
 """`tgpu simulate`: options and dispatch.
 
-The options choose a workload, policies and conditions; `work` makes the workload, the simulator
-runs it, and `show` or `fill` renders the result. Those modules are heavy and imported when needed.
+The options choose a workload, policies and conditions; `work` makes the workload, and `modes` runs
+the simulator and renders the result. Those modules are heavy and imported when needed.
 Every option defaults to None, so that the checks know which ones were given; the defaults are
 applied where the values are used.
 """
@@ -12,15 +12,11 @@ import re
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.model.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from gpu_scheduler.simulator.experiment import Conditions
-    from gpu_scheduler.simulator.workload import Workload
-
 
 # Parsers of values. Each takes the flag, so that errors can name it; an invalid value raises
 # `InvalidRequest`, which argparse does not catch.
@@ -243,23 +239,66 @@ _EXCLUDED: dict[str, tuple[str, ...]] = {
 """The options that cannot be given with another one."""
 
 
-def add_options(parser: ArgumentParser) -> None:
+def register(parser: ArgumentParser) -> None:
     """Add all options, in the groups that the help shows."""
     parser.formatter_class = RawDescriptionHelpFormatter
     parser.usage = (
         "%(prog)s (--trace FILE | --generate | --demo | --fill | --list-policies) [options]"
     )
     parser.epilog = EXAMPLES
-    _add_modes(parser)
-    work = parser.add_argument_group("generated work (--generate)")
-    work.add_argument("--jobs", type=whole("--jobs"), metavar="N", help="jobs; default 10000")
-    work.add_argument("--days", type=decimal("--days"), metavar="X", help="or days of work")
-    _add_table(work.add_argument, SHAPE)
-    machines = parser.add_argument_group("machines")
-    machines.add_argument("--cluster", type=Path, metavar="FILE", help="a file that lists nodes")
-    _add_table(machines.add_argument, CLUSTER)
-    _add_world(parser)
-    _add_output(parser)
+
+    add = Options(parser.add_argument_group("what to run"))
+    add.value("--trace", _path, "FILE", "a trace of jobs")
+    formats = f"its format ({', '.join(FORMATS)}); default by content"
+    add.value("--format", partial(one_of, allowed=FORMATS), "F", formats)
+    add.flag("--generate", "generated work, no trace")
+    add.flag("--demo", "one day on a small cluster")
+    add.flag("--fill", "the filling experiment on openb lists")
+    add.flag("--list-policies", "the policies, and no run")
+    add.value("--write-trace", _path, "FILE", "write the generated work instead of running it")
+    add.value("--limit-jobs", whole, "N", "only the first N jobs")
+
+    add = Options(parser.add_argument_group("generated work (--generate)"))
+    add.value("--jobs", whole, "N", "jobs; default 10000")
+    add.value("--days", decimal, "X", "or days of work")
+    for name, (reader, placeholder, meaning) in SHAPE.items():
+        add.value(flag_of(name), reader, placeholder, meaning)
+
+    add = Options(parser.add_argument_group("machines"))
+    add.value("--cluster", _path, "FILE", "a file that lists nodes")
+    for name, (reader, placeholder, meaning) in CLUSTER.items():
+        add.value(flag_of(name), reader, placeholder, meaning)
+
+    add = Options(parser.add_argument_group("policies and conditions"))
+    policies = "policies to compare; may be repeated; default fifo,fair,feedback"
+    add.value("--policy", names, "P,...", policies, action="extend")
+    known = f"what the policies know about run times ({', '.join(PREDICTORS)}); default auto"
+    add.value("--predictor", partial(one_of, allowed=PREDICTORS), "P", known)
+    add.value(
+        "--preemption-cost", duration_ms, "TIME", "run time that a preemption adds; default 40s"
+    )
+    wide = "the same for jobs of more than 8 GPUs; default 60s"
+    add.value("--wide-preemption-cost", duration_ms, "TIME", wide)
+    limit = "limit of jobs that state none; default none"
+    add.value("--default-limit", partial(duration_ms, least_ms=1000), "TIME", limit)
+    add.flag("--lose-progress", "a preempted job starts from the beginning")
+    add.flag("--forecasts", "forecast every start, and report the accuracy (slow)")
+    seed = partial(whole, least=0)
+    add.value("--seed", seed, "N", "random seed; default 1")
+    add.value("--seeds", seeds, "A-B", "with --fill; default 42-51")
+    add.value("--rename-nodes", seed, "SEED", "with --fill: rename and reorder the nodes")
+
+    add = Options(parser.add_argument_group("output"))
+    add.flag("--json", "one JSON document instead of tables")
+    add.value("--report", _path, "FILE.html", "write a report as well")
+    groups = f"also a table for each policy by {' or '.join(GROUPINGS)}"
+    add.value("--by", partial(one_of, allowed=GROUPINGS), "G", groups)
+    add.flag("--quiet", "no progress bar and no messages")
+
+
+def _path(_: str) -> type[Path]:
+    """A parser of paths."""
+    return Path
 
 
 def check_together(args: Namespace) -> None:
@@ -294,200 +333,21 @@ def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _add_modes(parser: ArgumentParser) -> None:
-    modes = parser.add_argument_group("what to run")
-    modes.add_argument("--trace", type=Path, metavar="FILE", help="a trace of jobs")
-    modes.add_argument(
-        "--format",
-        type=one_of("--format", FORMATS),
-        metavar="F",
-        help=f"its format ({', '.join(FORMATS)}); default by content",
-    )
-    modes.add_argument("--generate", action="store_true", help="generated work, no trace")
-    modes.add_argument("--demo", action="store_true", help="one day on a small cluster")
-    modes.add_argument("--fill", action="store_true", help="the filling experiment on openb lists")
-    modes.add_argument("--list-policies", action="store_true", help="the policies, and no run")
-    modes.add_argument(
-        "--write-trace",
-        type=Path,
-        metavar="FILE",
-        help="write the generated work instead of running it",
-    )
-    modes.add_argument(
-        "--limit-jobs", type=whole("--limit-jobs"), metavar="N", help="only the first N jobs"
-    )
-
-
-def _add_world(parser: ArgumentParser) -> None:
-    group = parser.add_argument_group("policies and conditions")
-    group.add_argument(
-        "--policy",
-        action="extend",
-        type=names("--policy"),
-        metavar="P,...",
-        help="policies to compare; may be repeated; default fifo,fair,feedback",
-    )
-    group.add_argument(
-        "--predictor",
-        type=one_of("--predictor", PREDICTORS),
-        metavar="P",
-        help=f"what the policies know about run times ({', '.join(PREDICTORS)}); default auto",
-    )
-    for name, meaning in (
-        ("preemption_cost", "run time that a preemption adds; default 40s"),
-        ("wide_preemption_cost", "the same for jobs of more than 8 GPUs; default 60s"),
-        ("default_limit", "limit of jobs that state none; default none"),
-    ):
-        least_ms = 1000 if name == "default_limit" else 0
-        reader = duration_ms(flag_of(name), least_ms=least_ms)
-        group.add_argument(flag_of(name), type=reader, metavar="TIME", help=meaning)
-    group.add_argument(
-        "--lose-progress", action="store_true", help="a preempted job starts from the beginning"
-    )
-    group.add_argument(
-        "--forecasts",
-        action="store_true",
-        help="forecast every start, and report the accuracy (slow)",
-    )
-    group.add_argument(
-        "--seed", type=whole("--seed", least=0), metavar="N", help="random seed; default 1"
-    )
-    group.add_argument(
-        "--seeds", type=seeds("--seeds"), metavar="A-B", help="with --fill; default 42-51"
-    )
-    group.add_argument(
-        "--rename-nodes",
-        type=whole("--rename-nodes", least=0),
-        metavar="SEED",
-        help="with --fill: rename and reorder the nodes",
-    )
-
-
-def _add_output(parser: ArgumentParser) -> None:
-    group = parser.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="one JSON document instead of tables")
-    group.add_argument("--report", type=Path, metavar="FILE.html", help="write a report as well")
-    group.add_argument(
-        "--by",
-        type=one_of("--by", GROUPINGS),
-        metavar="G",
-        help=f"also a table for each policy by {' or '.join(GROUPINGS)}",
-    )
-    group.add_argument("--quiet", action="store_true", help="no progress bar and no messages")
-
-
-def _add_table(
-    add_argument: Callable[..., object],
-    table: dict[str, tuple[Callable[[str], ValueParser], str, str]],
-) -> None:
-    for name, (reader, placeholder, meaning) in table.items():
-        flag = flag_of(name)
-        add_argument(flag, type=reader(flag), metavar=placeholder, help=meaning)
-
-
 def _flags(option_names: Iterable[str]) -> str:
     return " and ".join(map(flag_of, option_names))
-
-
-DEMO_REPORT = Path("build/demo-report.html")
-
-
-def register(parser: ArgumentParser) -> None:
-    """Add the options."""
-    add_options(parser)
 
 
 def run(args: Namespace) -> int:
     """Run the mode that the options choose."""
     check_together(args)
+    from gpu_scheduler.cli.simulate import modes
+
     if args.list_policies:
-        from gpu_scheduler.cli.simulate.show import list_policies
-
-        list_policies(as_json=args.json)
+        modes.list_policies(as_json=args.json)
     elif args.fill:
-        from gpu_scheduler.cli.simulate.fill import run_fill
-
-        run_fill(args)
+        modes.fill(args)
     elif args.write_trace is not None:
-        _write_trace(args)
+        modes.write_generated(args)
     else:
-        _compare(args)
+        modes.compare(args)
     return 0
-
-
-def _write_trace(args: Namespace) -> None:
-    from gpu_scheduler.cli.simulate.show import print_line
-    from gpu_scheduler.cli.simulate.work import generated, write_generated
-
-    count = write_generated(generated(args), args.write_trace)
-    if not args.quiet:
-        print_line(f"{count} jobs written to {args.write_trace}")
-
-
-def _compare(args: Namespace) -> None:
-    """Run every policy, then write the report and print; nothing is written before all runs end."""
-    from gpu_scheduler.cli.simulate.show import (
-        DEFAULT_POLICIES,
-        Comparison,
-        policies_named,
-        progress,
-        show,
-    )
-    from gpu_scheduler.cli.simulate.work import check_writable
-    from gpu_scheduler.simulator.experiment import predictor_choice, run_policies, total_tasks
-
-    if args.demo and args.report is None:
-        args.report = DEMO_REPORT
-    policies = policies_named(args.policy or DEFAULT_POLICIES)
-    if args.report is not None:
-        check_writable(args.report)
-    workload, skipped = _work(args)
-    conditions = _conditions(args)
-    names = [policy.name for policy in policies]
-    with progress(names, total_tasks(workload), quiet=args.quiet) as on_progress:
-        runs = run_policies(workload, policies, conditions, on_progress)
-    comparison = Comparison(
-        workload=workload,
-        conditions=conditions,
-        runs=runs,
-        predictors={
-            policy.name: predictor_choice(policy, workload, conditions.predictor)
-            for policy in policies
-        },
-        skipped=skipped,
-    )
-    show(comparison, args)
-
-
-def _work(args: Namespace) -> tuple[Workload, dict[str, int]]:
-    """The workload, and how many rows of a trace were skipped, by reason."""
-    from gpu_scheduler.cli.simulate.work import generated, seed_of, trace_reading
-
-    if args.demo:
-        from gpu_scheduler.simulator.generator import demo_workload
-
-        return demo_workload(seed_of(args)), {}
-    if args.generate:
-        return generated(args), {}
-    reading = trace_reading(args)
-    return reading.workload, reading.skipped
-
-
-def _conditions(args: Namespace) -> Conditions:
-    from gpu_scheduler.cli.simulate.work import seed_of
-    from gpu_scheduler.simulator.experiment import NO_LIMIT_MS, Conditions, PredictorChoice
-    from gpu_scheduler.simulator.world import Physics
-
-    default = Physics()
-    cost_ms, wide_ms = args.preemption_cost, args.wide_preemption_cost
-    return Conditions(
-        predictor=PredictorChoice(args.predictor or "auto"),
-        physics=Physics(
-            preemption_cost_ms=default.preemption_cost_ms if cost_ms is None else cost_ms,
-            wide_preemption_cost_ms=default.wide_preemption_cost_ms if wide_ms is None else wide_ms,
-            keeps_progress=not args.lose_progress,
-        ),
-        forecasts=args.forecasts,
-        default_limit_ms=args.default_limit or NO_LIMIT_MS,
-        seed=seed_of(args),
-    )

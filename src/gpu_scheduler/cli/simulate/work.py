@@ -23,7 +23,7 @@ from gpu_scheduler.simulator.precheck import check_accepted
 from gpu_scheduler.simulator.traces import openb
 from gpu_scheduler.simulator.traces.cluster_file import read_cluster
 from gpu_scheduler.simulator.traces.collector import Reading
-from gpu_scheduler.simulator.traces.detect import TraceFormat, read_trace, write_trace
+from gpu_scheduler.simulator.traces.detect import TraceFormat, read_trace
 from gpu_scheduler.simulator.workload import Cluster, Partition, TraceJob, Workload, cluster_of
 
 DEFAULT_NODES = 8
@@ -58,12 +58,6 @@ def generated(args: Namespace) -> Workload:
     if args.limit_jobs is not None:
         shape = replace(shape, jobs=min(shape.jobs, args.limit_jobs))
     return generated_workload(shape, nodes, seed, name=f"generated, seed {seed}")
-
-
-def write_generated(workload: Workload, path: Path) -> int:
-    """Write the generated work as a trace; returns the number of jobs."""
-    part = workload.partitions[0]
-    return write_trace(path, part.jobs, nodes=part.nodes, tenants=part.tenants)
 
 
 def openb_lists(args: Namespace) -> tuple[tuple[Node, ...], list[openb.Pod]]:
