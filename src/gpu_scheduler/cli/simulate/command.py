@@ -274,9 +274,8 @@ def register(parser: ArgumentParser) -> None:
     add.value("--policy", names, "P,...", policies, action="extend")
     known = f"what the policies know about run times ({', '.join(PREDICTORS)}); default auto"
     add.value("--predictor", partial(one_of, allowed=PREDICTORS), "P", known)
-    add.value(
-        "--preemption-cost", duration_ms, "TIME", "run time that a preemption adds; default 40s"
-    )
+    cost = "run time that a preemption adds; default 40s"
+    add.value("--preemption-cost", duration_ms, "TIME", cost)
     wide = "the same for jobs of more than 8 GPUs; default 60s"
     add.value("--wide-preemption-cost", duration_ms, "TIME", wide)
     limit = "limit of jobs that state none; default none"

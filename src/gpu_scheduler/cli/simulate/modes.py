@@ -98,15 +98,14 @@ _KNOWLEDGE = {
 def list_policies(*, as_json: bool = False) -> None:
     """Print all policies."""
     if as_json:
+        predictors = dict.fromkeys(PRESETS, "history")
+        predictors |= dict.fromkeys(BELIEVE_THE_LIMIT, "stated")
+        predictors |= dict.fromkeys(KNOW_THE_TRUTH, "oracle")
         records = [
             {
                 "policy": name,
                 "about": ABOUT.get(name, ""),
-                "predictor": "oracle"
-                if name in KNOW_THE_TRUTH
-                else "stated"
-                if name in BELIEVE_THE_LIMIT
-                else "history",
+                "predictor": predictors[name],
                 "needs_oracle": name in KNOW_THE_TRUTH,
             }
             for name in PRESETS
@@ -307,7 +306,6 @@ def progress(
     if quiet or not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
