@@ -116,16 +116,23 @@ def _answering(address: Address) -> str | None:
             host = str(one.getpeername()[0])
     except OSError:
         return None
-    try:
-        # Only an address of this machine can be bound.
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as one:
-            one.bind((host, 0))
-    except OSError:
+    if not _is_local(host):
         raise InvalidRequest(
             f"the server at {address} is on another machine ({host}); stop it there, with "
             "'tgpu down'"
-        ) from None
+        )
     return host
+
+
+def _is_local(host: str) -> bool:
+    """Whether an address belongs to this machine: only then can we bind to it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family) as one:
+            one.bind((host, 0))
+    except OSError:
+        return False
+    return True
 
 
 def _paths_of(address: Address, host: str) -> Paths:

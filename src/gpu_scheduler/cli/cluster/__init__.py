@@ -1,1 +1,4 @@
-"""Commands about the cluster: servers, agents, nodes, GPUs, services, reservations."""
+"""Commands about the cluster: status, nodes, GPUs, services and reservations.
+
+Each sends a request and renders the answer; commands that start servers and agents are in `admin`.
+"""

@@ -15,7 +15,13 @@ from argparse import ArgumentParser, Namespace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from gpu_scheduler.cli.connection import add_server_options, client_for, mine, warn
+from gpu_scheduler.cli.connection import (
+    add_server_options,
+    client_for,
+    mine,
+    print_answer,
+    warn,
+)
 from gpu_scheduler.cli.jobs.columns import (
     elapsed_text,
     exit_text,
@@ -25,6 +31,7 @@ from gpu_scheduler.cli.jobs.columns import (
     state_code,
 )
 from gpu_scheduler.cli.jobs.list import pages
+from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import coloured_state, painted, print_json, print_table, visible
 from gpu_scheduler.client.errors import EXIT_NOT_FOUND
 from gpu_scheduler.client.requests import API, job_path
@@ -56,15 +63,11 @@ class NoSweep(UnknownThing):
 def register(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.usage = "%(prog)s [options] [NAME | JOB] | retry NAME | cancel NAME"
-    add = parser.add_argument
-    add(
-        "words",
-        nargs="*",
-        metavar="NAME",
-        help="a sweep, or one of its jobs; without one, list your sweeps",
-    )
-    add("--table", action="store_true", help="one line per job, also with two parameters")
-    add("--cancelled", action="store_true", help="retry: also the cancelled jobs")
+    add = Options(parser)
+    about = "a sweep, or one of its jobs; without one, list your sweeps"
+    add.word("words", "NAME", about, nargs="*")
+    add.flag("--table", "one line per job, also with two parameters")
+    add.flag("--cancelled", "retry: also the cancelled jobs")
     add_server_options(parser)
 
 
@@ -83,11 +86,8 @@ def run(args: Namespace) -> int:
         name, jobs = found_sweep(client, words[0])
         if action:
             return _change(args, action, jobs)
-    if args.json:
-        print_json({"sweep": name, "jobs": jobs})
-    else:
-        show(name, jobs, as_table=args.table)
-    return 0
+    document = {"sweep": name, "jobs": jobs}
+    return print_answer(args, document, lambda: show(name, jobs, as_table=args.table))
 
 
 def found_sweep(client: Client, word: str) -> tuple[str, list[dict[str, Any]]]:
@@ -124,7 +124,10 @@ def _with_prefix(client: Client, word: str) -> str:
 
 def show(name: str, jobs: list[dict[str, Any]], *, as_table: bool = False) -> None:
     """Print one sweep: a grid if two parameters vary, else a table; and how many jobs failed."""
-    counts = count_text(jobs)
+    states = [job["state"] for job in jobs]
+    counts = ", ".join(
+        f"{states.count(state):,} {coloured_state(state)}" for state in ORDER if state in states
+    )
     print(f"{painted(name, 'bold')}  {len(jobs):,} jobs: {counts}")
     names, fixed = varying(jobs)
     if fixed:
@@ -137,8 +140,19 @@ def show(name: str, jobs: list[dict[str, Any]], *, as_table: bool = False) -> No
     else:
         print()
         headings = ["JOBID", *names, "ST", "TIME", "EXIT"]
-        print_table(headings, (_line(job, names) for job in jobs), right=("TIME",))
-    failed = sum(job["state"] == "failed" for job in jobs)
+        now = time.time()
+        lines = [
+            [
+                id_text(job),
+                *(visible(str((job.get("params") or {}).get(key, ""))) for key in names),
+                state_code(job),
+                elapsed_text(job, now) if job.get("started_at") else "-",
+                exit_text(job) if job.get("ended_at") else "",
+            ]
+            for job in jobs
+        ]
+        print_table(headings, lines, right=("TIME",))
+    failed = states.count("failed")
     if failed:
         print(f"\n{failed:,} failed; 'tgpu sweep retry {name}' retries them")
 
@@ -175,14 +189,6 @@ def grid(
     ]
 
 
-def count_text(jobs: list[dict[str, Any]]) -> str:
-    """`2 completed, 1 failed`."""
-    states = [job["state"] for job in jobs]
-    return ", ".join(
-        f"{states.count(state):,} {coloured_state(state)}" for state in ORDER if state in states
-    )
-
-
 def _cell(jobs: list[dict[str, Any]], now: float) -> str:
     """The newest job of the cell, and how many others there are."""
     if not jobs:
@@ -194,18 +200,6 @@ def _cell(jobs: list[dict[str, Any]], now: float) -> str:
     elif job.get("started_at") and job["state"] in ("running", "completed"):
         text += f" {elapsed_text(job, now)}"
     return text + (f" (+{len(jobs) - 1})" if len(jobs) > 1 else "")
-
-
-def _line(job: dict[str, Any], names: list[str]) -> list[str]:
-    params = job.get("params") or {}
-    ran = elapsed_text(job, time.time()) if job.get("started_at") else "-"
-    return [
-        id_text(job),
-        *(visible(str(params.get(key, ""))) for key in names),
-        state_code(job),
-        ran,
-        exit_text(job) if job.get("ended_at") else "",
-    ]
 
 
 def _list(client: Client, args: Namespace) -> int:
