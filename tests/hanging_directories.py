@@ -14,7 +14,7 @@ import pytest
 from tests.launcher_rig import AS_ROOT
 
 _IN = struct.Struct("=IIQQIIII")
-"""What the kernel sends ahead of every request: length, kind, number, node, uid, gid, pid."""
+"""The header of every request of the kernel: length, kind, number, node, uid, gid, pid."""
 _INIT = 26
 _INIT_ANSWER = struct.Struct("=IiQ IIIIHHIIHH8I")
 

@@ -17,7 +17,7 @@ import pytest
 needs_tmux = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
 LONGEST_S = 60.0
 PROMPT = "here>"
-"""The screen is seen without the spaces at the ends of its lines."""
+"""The screen is captured without trailing spaces."""
 
 
 class Terminal:

@@ -8,7 +8,7 @@ from tests.acceptance.conftest import RealServer
 
 def soon(server: RealServer, *words: object, key: str) -> Any:
     """Repeat a command until its answer has a value for the key."""
-    for _ in range(100):
+    for _ in range(600):
         answer = server.json(*words)
         if answer[key]:
             return answer
@@ -39,7 +39,7 @@ def test_explain_gives_reason_for_every_waiting_job_and_start_time_for_most(
     server.tgpu("cancel", held, later, after)
     soon(server, "report", "--estimates", key="open")
     server.tgpu("cancel", first)
-    for _ in range(100):
+    for _ in range(600):
         judged = server.json("report", "--estimates")["estimates"][0]["judged"]
         if judged:
             break
@@ -51,7 +51,7 @@ def test_explain_gives_reason_for_every_waiting_job_and_start_time_for_most(
 
 def test_explain_of_running_array_lists_its_task_states(server: RealServer) -> None:
     array = server.submit("--array", "0-3%1", "--gpus", 1, "--time", "5m", "--", "sleep", 300)
-    for _ in range(100):
+    for _ in range(600):
         told = server.json("explain", array)
         if told["state"] == "running":
             break

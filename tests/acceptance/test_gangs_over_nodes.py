@@ -27,7 +27,7 @@ while [ -e {place}/hold.$TGPU_MEMBER ]; do sleep 0.02; done
 NODES = ("n0", "n1", "n2", "n3")
 PATIENCE = "GPU_SCHEDULER_GANGS_PREPARE_TIMEOUT_S"
 LONG, SHORT = "60", "10"
-"""A node is known to be silent after three seconds, and that must fall into the shorter one."""
+"""Longer than the three seconds after which a node counts as silent."""
 SETTINGS = {
     "gangs_prepare_timeout_s": LONG,
     "nodes_suspect_after_s": "3",

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 SOON_MS = 1_000
 REAL_MS = 4_000
-"""A real engine that works must answer so soon, also on a busy machine."""
+"""A working engine answers within this time, even on a busy machine."""
 Scenario = Callable[[Rig, Path], Awaitable[None]]
 
 

@@ -13,7 +13,7 @@ HOOK = """#!/bin/sh
 ! rm {place}/{name}.hangs 2>/dev/null || sleep 1000
 """
 HOOK_S = 5
-"""Longer than a hook takes that does not hang, also on a busy machine."""
+"""Longer than a hook that does not hang takes, even on a busy machine."""
 
 
 class Site:

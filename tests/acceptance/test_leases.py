@@ -26,7 +26,7 @@ from tests.launcher_rig import Rig, is_alive, with_launcher
 SCATTERED = (
     "setsid sleep 600 & (sleep 600 &) ; trap '' TERM; echo ready; while :; do sleep 600; done"
 )
-"""Processes in another session, orphans, and a shell that is deaf to SIGTERM."""
+"""Processes in another session, orphans, and a shell that ignores SIGTERM."""
 
 
 async def until(true: Callable[[], object], seconds: float = 30) -> None:

@@ -22,7 +22,7 @@ NOTE = (
     'while :; do echo "$(cut -d" " -f1 /proc/uptime) $TGPU_ALLOCATION_ID" >> {notes}; '
     "sleep 0.05; done"
 )
-"""A job that says again and again when it is there."""
+"""A job that records the time repeatedly."""
 
 
 def two_nodes(**settings: str) -> AbstractContextManager[Cluster]:

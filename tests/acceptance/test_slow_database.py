@@ -17,9 +17,9 @@ SCRIPT = "cd $0; echo $$ >> runs; while [ ! -e go ]; do sleep 0.05; done; exit 7
 SAID = "a commit has been running for"
 READ_ANEW = ("orders will be sent after the reload", "commit failed; the batch is rolled back")
 LEAD_S = 4
-"""So long a lead lasts without a renewal: longer than a busy machine stands still."""
+"""The lease lasts longer than a busy machine may stall."""
 LOCKED_S = 2 * LEAD_S
-"""So long a lock is held at least."""
+"""A lock is held for at least this long."""
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from tests.launcher_rig import NOBODY, Rig, log_line, with_launcher
 pytestmark = pytest.mark.slow
 
 SOON_MS = 1_500
-"""Enough for a busy machine to bring a job as far as to what hangs."""
+"""Enough for a busy machine to start a job up to the point where it hangs."""
 
 
 def gate_children(rig: Rig) -> list[int]:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 LONGEST_S = 120.0
 TRY_AGAIN_S = 0.05
 AWAY = (NoServer, Unreadable, TimedOut, ClusterError, StoreError, OSError)
-"""What a careful client meets while a server is away, and tries again after."""
+"""Errors after which a client retries while a server is down."""
 
 
 class SingleServer:

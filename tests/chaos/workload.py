@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 CODES = (0, 0, 0, 0, 0, 0, 1, 3, 77, 130, 137, 143, 255)
-"""137 and 143 are what a shell says of SIGKILL and SIGTERM: here they are plain codes."""
+"""137 and 143 are what a shell reports for SIGKILL and SIGTERM: here they are plain codes."""
 SIGNALS = (1, 2, 9, 10, 15)
 
 
@@ -25,7 +25,7 @@ class Plan:
     to_cancel: bool = False
     needs: str = ""
     undisturbed_ms: int = 0
-    """If more than 0: it runs once, for at least so long, whatever is killed meanwhile."""
+    """If more than 0: it runs once, for at least this long, whatever is killed meanwhile."""
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ PAGES = sorted(
     )
     if page.name != "CHANGELOG.md"
 )
-"""All but the history, which speaks of what is gone as well."""
+"""All but the changelog, which also names what was removed."""
 
 
 def text_of(page: str) -> str:

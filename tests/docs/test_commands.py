@@ -13,7 +13,7 @@ from tests.docs.pages import PAGES, text_of
 REFUSED = (SystemExit, SchedulerError, AssertionError)
 OF_THE_SHELL = re.compile(r" (?:\||>|&|2>)")
 UNFINISHED = ("is missing;", "needs a value")
-"""A page may speak of `tgpu explain` without saying of which job."""
+"""A page may mention `tgpu explain` without a job."""
 
 
 def shown(page: str) -> set[str]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.faults.world import World
 
 AS_MANY_WORLDS = 0.4
-"""In so many of the worlds there are admins and elastic gangs at all."""
+"""The share of worlds with admins and elastic gangs."""
 
 
 def elastic_submissions(random: Random, nodes: int, gpus: int) -> list[Submission]:

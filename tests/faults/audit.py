@@ -18,7 +18,7 @@ from gpu_scheduler.model.request import WHOLE_MILLI
 Key = tuple[str, int]
 """Allocation id and member."""
 WRITTEN_S = 0.5
-"""So long after its end, an exit code is on disk."""
+"""The time after its end by which an exit code is on disk."""
 
 
 @dataclass(slots=True)
@@ -34,12 +34,12 @@ class Run:
     began_s: float
     job: Job | None = None
     port: int = 0
-    """Of a replica of a service: where it listens."""
+    """The port on which a replica of a service listens."""
     ended_s: float | None = None
     exit_code: int | None = None
     signal: int | None = None
     unwatched: bool = False
-    """Nobody was there to learn its exit code: launcher or machine had died under it."""
+    """Its exit code is lost: its launcher or machine had died."""
 
     @property
     def tenant(self) -> str:
@@ -79,11 +79,11 @@ class Audit:
         self._prepared: set[Key] = set()
         self.failed_prologs: set[str] = set()
         self.stored: Callable[[str], Allocation | None] = lambda _: None
-        """What is committed of an allocation, asked when one of its processes begins."""
+        """The committed allocation, read when one of its processes starts."""
         self.job_of: Callable[[str], Job | None] = lambda _: None
-        """What was submitted, as it is committed."""
+        """The submitted job, as committed."""
         self.forbidden: Callable[[Allocation, Job | None], str] = lambda *_: ""
-        """Why something should not be where it is; asked when it begins."""
+        """Why a process must not be where it is; checked at its start."""
 
     # --- observations
 

@@ -20,7 +20,7 @@ from tests.faults.virtual_loop import VirtualLoop
 
 AWAY = "the database does not answer"
 LONGEST_S = 30.0
-"""As `database.statement_timeout_s`: what takes longer is given up."""
+"""As `database.statement_timeout_s`."""
 
 
 @dataclass(slots=True)
@@ -45,11 +45,11 @@ class Disk:
         self.slow = 1.0
         self.is_away = False
         self.cut_off: list[str] = []
-        """Servers that do not reach it, as often as they are cut off."""
+        """Servers that cannot reach it, once for each cut."""
         self.chance: Callable[[str], None] = lambda _: None
-        """Told of every commit before it is made."""
+        """Called before every commit."""
         self.look: Callable[[], None] = lambda: None
-        """Looks at what is kept, after every commit."""
+        """Called with the rows after every commit."""
 
     def delay_s(self) -> float:
         base = self.random.expovariate(300.0)

@@ -29,7 +29,7 @@ class FaultTargets:
     nodes: list[VirtualNode]
     servers: list[VirtualServer]
     confirm_dead: Callable[[VirtualNode], None]
-    """Lets an admin say that a machine which is off is dead, and switch it on later."""
+    """Lets an admin confirm that a machine that is off is dead, and switch it on later."""
 
 
 class FaultSchedule:

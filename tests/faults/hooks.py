@@ -32,7 +32,7 @@ class Hooks:
         self.are_used = random.random() < OFTEN
         self._seen = 0
         self._blamed: dict[str, int] = {}
-        """Nodes that must take no work, by when they were set aside."""
+        """Drained nodes that must get no jobs, with the time of the drain."""
         for node in world.nodes:
             node.prolog = ("check",) if self.are_used else ()
 

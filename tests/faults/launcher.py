@@ -86,7 +86,7 @@ class Attempt:
     is_committed: bool = False
     began_ms: int = 0
     until_ms: int = 0
-    """By the clock since boot, for work with a lease."""
+    """By the clock since boot, for jobs with a lease."""
     recorded: list[Callable[[str], None]] = field(default_factory=list)
 
 

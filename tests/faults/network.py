@@ -195,7 +195,7 @@ class Network:
         self._random = random
         self.slow = 1.0
         self.chance: Callable[[str], None] = lambda _: None
-        """Told of every message that matters, and of the node that it is about."""
+        """Called for every important message with its node."""
         self.connections: dict[Connection, None] = {}
         self._cuts: dict[Link, int] = {}
         self._waiting: dict[Link, list[tuple[Callable[..., None], tuple[Any, ...]]]] = {}

@@ -72,7 +72,7 @@ class Process:
     exit_code: int
     stop_ms: int
     listens_s: float = 0.0
-    """From when on a replica of a service can be used."""
+    """When a replica of a service becomes ready."""
     is_alive: bool = True
     is_stopping: bool = False
 
@@ -102,7 +102,7 @@ class VirtualNode:
         self.broken_hooks: set[str] = set()
         """Which of prolog and epilog fail here."""
         self.busy = random.choice((0.0, 0.1, 0.5))
-        """How often its launcher does not read at once what it is told."""
+        """How often its launcher reads an order late."""
         self.launcher: ModelLauncher | None = None
         self.client: LauncherClient | None = None
         self.agent: Part | None = None
@@ -110,7 +110,7 @@ class VirtualNode:
         self._random = random
         self._processes: dict[Key, Process] = {}
         self.leases: dict[Key, int] = {}
-        """What the guard beside the launcher knows: until when a process may run."""
+        """The leases that the watchdog knows: until when a process may run."""
         site.audit.rules.device_memory_mb.update({(name, index): GPU_MB for index in range(gpus)})
 
     # --- power

@@ -10,4 +10,4 @@ KEPT: dict[int, str] = {
     19400: "a reservation moved to GPUs of a job that was on its way, which was blamed for it",
     2371: "a loop that was deposed with a timer due turned without a pause",
 }
-"""Seeds, each with what was found in its world."""
+"""Seeds, each with the bug found in its world."""

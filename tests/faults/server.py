@@ -216,10 +216,10 @@ class VirtualServer:
 
 
 SETTINGS = Settings(nodes=NodeSettings(lease_s=80.0, lease_margin_s=10.0))
-"""As usual, but for leases that end within a fault."""
+"""Default limits, except that leases expire within a fault."""
 check_node_timeouts(SETTINGS.nodes, SETTINGS.agent)
 LIMITS = replace(limits_of(SETTINGS), quarantine_after=0)
-"""GPUs are not set aside, as there is no admin to look at them."""
+"""GPUs are not quarantined, because there is no admin to resume them."""
 
 
 def new_core() -> Core:

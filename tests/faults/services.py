@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TENANT = "two"
 PORT = 8000
 AS_MANY_WORLDS = 0.4
-"""In so many of the worlds there are services at all."""
+"""The share of worlds with services."""
 
 
 @dataclass(slots=True)

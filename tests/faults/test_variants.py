@@ -31,7 +31,7 @@ FAULT_KINDS = {
     "a-failed-prolog-fails-the-job": ("server killed",),
     "nodes-with-bad-hooks-are-kept": ("server killed",),
 }
-"""The faults that bring each of them to light soonest."""
+"""The faults that reveal each variant soonest."""
 MOST_WORLDS = 60
 
 

@@ -21,10 +21,10 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
 MOST_CALLS = 200_000
-"""A run that has not come to its end after so many calls never will."""
+"""A run that has not ended after so many calls never will."""
 
 ROUNDS = 10
-"""So often whoever still waits at the end is told to stop: some have to finish something first."""
+"""How often waiting tasks are cancelled at the end: some have to finish something first."""
 
 
 class Endless(Exception):

@@ -63,7 +63,7 @@ class Client:
     cancelled: dict[str, frozenset[str]] = field(default_factory=dict)
     """Jobs, and the attempts that each had when its cancel was acknowledged."""
     retried: set[str] = field(default_factory=set)
-    """Jobs that somebody wanted to run again."""
+    """Jobs for which a retry was requested."""
     _number: int = 0
 
     async def ask(self, command: Command) -> str | None:

@@ -48,9 +48,9 @@ tasks of an array take hours if they run one by one, and each of them three time
 LOOK_S = 5.0
 IMPATIENT_S = 0.5
 LATE_S = 120.0
-"""So long after the last fault somebody still looks for what is late."""
+"""For this long after the last fault late attempts are still cancelled."""
 REST_S = 90.0
-"""So long after that, everybody knows who leads."""
+"""After this time all servers know the leader."""
 
 
 _NO_EPHEMERAL_PORTS = SimpleNamespace(read_text=lambda encoding: "0 0")

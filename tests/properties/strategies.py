@@ -14,7 +14,7 @@ from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Quota, Tenant, Tier
 
 STEP_MS = 600_000
-"""Longer than an eviction takes, so that whoever runs can be a victim."""
+"""Longer than an eviction takes, so that every running job can be a victim."""
 BIG, SMALL = "A100", "T4"
 BIG_MB, SMALL_MB = 80_000, 16_000
 SLICES = (("1g.10gb", 3), ("3g.40gb", 1))

@@ -112,7 +112,7 @@ class Server:
 
 
 Step = tuple[str, float, float, float]
-"""What happens, after how long; how long a word and its answer are on their way."""
+"""An event, its time, and the delays of a message and its answer."""
 
 steps = st.lists(
     st.tuples(

@@ -30,7 +30,7 @@ CALM = {
     "fair": replace(BRISK["fair"], preemption=Preemption.NONE),
     "short": replace(BRISK["short"], reserve_after_ms=0),
 }
-"""Policies that keep places and evict nobody, so that every push comes from a start."""
+"""Policies with reservations and without preemption, so that every delay comes from a start."""
 
 
 @st.composite

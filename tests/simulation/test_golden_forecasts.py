@@ -19,7 +19,7 @@ from tests.simulation.golden import needs_traces, trace, venus
 
 pytestmark = [needs_traces, pytest.mark.slow]
 KTH_JOBS = 6_000
-"""The first three months; the whole log takes minutes and says the same."""
+"""The first three months; the whole log takes minutes and gives the same result."""
 
 
 def kept_percent(

@@ -29,7 +29,7 @@ PATHS = (
 GROWING = {"amount", "cpu_hours", "gpu_hours", "gpu_memory_gb_hours", "memory_gb_hours"}
 """Sums over what runs, up to now."""
 OF_NOW = {"since", "until", "last", "reason"}
-"""Times of the question itself, and sentences that each version words itself."""
+"""Times of the request itself, and sentences that each version words itself."""
 KEY = "the-one-and-only"
 
 

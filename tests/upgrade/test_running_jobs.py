@@ -24,7 +24,7 @@ from tests.upgrade.runners import RUNNERS, SESSIONS, needs, options, why_not
 from tests.upgrade.workstation import Workstation, a_workstation, running_with
 
 LIMIT = "15s"
-"""Long enough for an upgrade on an idle machine, so that it usually passes after one."""
+"""Long enough for an upgrade on an idle machine, so that it usually expires after one."""
 EXIT_CODE = 7
 FINISH_WELL = "echo before; until [ -e go ]; do sleep 0.1; done; echo after"
 FINISH = f"{FINISH_WELL}; exit {EXIT_CODE}"

@@ -9,7 +9,7 @@ from gpu_scheduler.agent.jobs import probes
 from gpu_scheduler.agent.jobs.probes import ProbeTarget, probe
 
 MANY = 40
-"""More than Python has threads for whoever asks, on any machine."""
+"""More than the threads of Python's default executor on any machine."""
 
 
 def test_hanging_probe_commands_do_not_block_device_readings(

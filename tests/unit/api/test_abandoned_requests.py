@@ -26,7 +26,7 @@ from tests.builders import a_core
 NOW_MS = 1_000_000
 LONGEST_S = 60
 TURNS = 20
-"""Of the event loop: more than a request needs to get to where it waits."""
+"""Event-loop turns: more than a request needs to reach its wait."""
 
 
 class Held(MemoryStore):

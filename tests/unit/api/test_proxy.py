@@ -34,7 +34,7 @@ NODES = "/api/v1/nodes"
 SOMEBODY = Peer(uid=12345, gid=12345, unix=True, host="unix")
 SOMEBODY_ELSE = Peer(uid=12346, gid=12346, unix=True, host="unix")
 ROOT = Peer(uid=0, gid=0, host="127.0.0.1")
-"""What the kernel says of a server of this machine that passes something on over loopback."""
+"""The peer credentials of a server that forwards over loopback."""
 
 
 class StandbyRole:

@@ -22,7 +22,7 @@ from gpu_scheduler.wire.jobs import JobRequest, MemberRequest
 from gpu_scheduler.wire.tenants import TenantPatch
 
 OWN = {"priority_name", "member_specs"}
-"""Other ways to say what REST says by another type of the same field."""
+"""Fields that REST expresses by another type of the same field."""
 PAIRS = [
     (JobForm, pb.Job, set()),
     (JobPage, pb.ListJobsAnswer, set()),

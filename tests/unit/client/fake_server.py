@@ -37,15 +37,15 @@ class FakeServer:
         """By job, or by attempt as in job-1.2."""
         self.lost_logs: set[str] = set()
         self.slow_cancels: list[str] = []
-        """Jobs that do not end at once when they are cancelled; it is taken from here."""
+        """Jobs that do not end at once when cancelled; each is used once."""
         self.tenants: dict[str, dict[str, Any]] = {"default": {"id": "default", "name": "default"}}
         self.paused: set[int] = set()
         self.refusal: tuple[int, dict[str, Any]] | None = None
         self.refused_until = 0
-        """If more than 0: only so many requests are refused."""
+        """If more than 0: only so many requests are rejected."""
         self.keys: list[str | None] = []
         self.queued_tasks = 0
-        """If more than 0: so many, whatever waits."""
+        """If more than 0: this number, whatever waits."""
         self.has_events = True
         self.events: list[dict[str, Any]] = []
         self.closing = False

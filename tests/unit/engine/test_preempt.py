@@ -31,7 +31,7 @@ from tests.builders import (
 
 NOW = 10 * HOUR
 WIDE = 40
-"""More nodes than a search for one member looks at."""
+"""More nodes than a search for one member examines."""
 PARTS = {Pool.ONLINE: 60, Pool.BATCH: 40}
 CLASS = a_policy(name="easy", preemption=Preemption.CLASS, class_point_ms=MINUTE)
 
