@@ -10,8 +10,7 @@ from pathlib import Path
 
 from benchmarks.result import LESS, Result, result, rounded, skipped
 from benchmarks.simulation import all_jobs, bare_events_per_second, peak_rss_mb, simulate
-from gpu_scheduler.simulator.traces.cluster_file import read_cluster
-from gpu_scheduler.simulator.traces.detect import read_trace
+from gpu_scheduler.simulator.traces.detect import read_cluster, read_trace
 
 TARGET_SECONDS = 60
 FOLDER = "helios_venus_sept2020"

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.simulator.experiment import Filling
 from gpu_scheduler.simulator.metrics import Measures, forecast_error, measure
 from gpu_scheduler.simulator.outcomes import Run
-from gpu_scheduler.simulator.packing import Filling
 from tests.snapshots import as_json, check_stored
 
 FOLDER = Path(__file__).parent / "exact"

@@ -7,9 +7,8 @@ import pytest
 from gpu_scheduler.model.errors import InvalidRequest, NeverFits
 from gpu_scheduler.model.node import Device, DeviceMode, Node
 from gpu_scheduler.model.request import Request, Topology
-from gpu_scheduler.simulator.fit import Fit
-from gpu_scheduler.simulator.traces.cluster_file import read_cluster
-from gpu_scheduler.simulator.workload import Cluster, NodeGroup, cluster_of, nodes_of
+from gpu_scheduler.simulator.traces.detect import read_cluster
+from gpu_scheduler.simulator.workload import Cluster, EmptyCluster, NodeGroup, cluster_of, nodes_of
 from tests.simulation.trace_files import Refusal, a_cluster, a_file, gzipped
 
 HEADER = "id,count,gpus,model,gpu_memory_mb,cpu_cores,memory_mb,rack,labels,island_size,island_gbps"
@@ -60,10 +59,10 @@ def test_mig_gpus_hold_as_many_jobs_as_slices(
     split, plain = read_cluster(path).nodes
     assert [device.mig_slices for device in split.devices] == [(("1g.10gb", 3), ("3g.40gb", 1))] * 2
     assert plain.devices[0].mode is DeviceMode.WHOLE
-    fit = Fit((split, plain))
-    assert fit.spread(Request(gpu_count=6, mig_profile="1g.10gb"))
+    cluster = EmptyCluster((split, plain))
+    assert cluster.spread(Request(gpu_count=6, mig_profile="1g.10gb"))
     with pytest.raises(NeverFits):
-        fit.spread(Request(gpu_count=7, mig_profile="1g.10gb"))
+        cluster.spread(Request(gpu_count=7, mig_profile="1g.10gb"))
 
 
 @pytest.mark.parametrize("slices", ["3g.40gb", "3g.40gb=0", "3g.40gb=3", "3g.40gb=x", "big=1"])
@@ -149,10 +148,10 @@ def test_empty_cluster_file_is_rejected(tmp_path: Path) -> None:
 
 def test_request_is_split_over_largest_suitable_nodes() -> None:
     groups = [NodeGroup(id="big", gpus=8), NodeGroup(id="small", count=4, gpus=4)]
-    fit = Fit(nodes_of(groups))
-    assert [part.gpu_count for part in fit.spread(Request(gpu_count=12))] == [8, 4]
+    cluster = EmptyCluster(nodes_of(groups))
+    assert [part.gpu_count for part in cluster.spread(Request(gpu_count=12))] == [8, 4]
     # Two nodes of 8 do not exist, but four shares of 4 do.
-    assert [part.gpu_count for part in fit.spread(Request(gpu_count=16))] == [4, 4, 4, 4]
+    assert [part.gpu_count for part in cluster.spread(Request(gpu_count=16))] == [4, 4, 4, 4]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +168,7 @@ def test_request_is_split_over_largest_suitable_nodes() -> None:
 )
 def test_request_too_large_for_empty_cluster_never_fits(request_: Request) -> None:
     with pytest.raises(NeverFits):
-        Fit(a_cluster(gpus_per_island=4).nodes).spread(request_)
+        EmptyCluster(a_cluster(gpus_per_island=4).nodes).spread(request_)
 
 
 @pytest.mark.parametrize(
@@ -184,16 +183,17 @@ def test_request_too_large_for_empty_cluster_never_fits(request_: Request) -> No
 )
 def test_gang_must_fit_at_once(members: list[Request]) -> None:
     with pytest.raises(NeverFits):
-        Fit(a_cluster().nodes).check(members)
+        EmptyCluster(a_cluster().nodes).check(tuple(members))
 
 
 def test_memory_only_share_has_no_count() -> None:
-    Fit(a_cluster().nodes).check([Request(gpu_count=1, gpu_share_milli=0, gpu_memory_mb=9)] * 99)
+    shared = Request(gpu_count=1, gpu_share_milli=0, gpu_memory_mb=9)
+    EmptyCluster(a_cluster().nodes).check((shared,) * 99)
 
 
 def test_nothing_fits_without_nodes() -> None:
     with pytest.raises(NeverFits, match="no nodes"):
-        Fit([]).check([Request(gpu_count=1)])
+        EmptyCluster([]).check((Request(gpu_count=1),))
 
 
 def test_one_request_uses_one_model() -> None:
@@ -202,6 +202,6 @@ def test_one_request_uses_one_model() -> None:
         ordinal=0,
         devices=tuple(Device(index=place, model="AB"[place % 2]) for place in range(8)),
     )
-    assert len(Fit([node]).spread(Request(gpu_count=5))) == 2
+    assert len(EmptyCluster([node]).spread(Request(gpu_count=5))) == 2
     with pytest.raises(NeverFits):
-        Fit([node]).spread(Request(gpu_count=5, gpu_models=("A",)))
+        EmptyCluster([node]).spread(Request(gpu_count=5, gpu_models=("A",)))

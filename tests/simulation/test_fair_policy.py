@@ -6,13 +6,8 @@ import pytest
 
 from gpu_scheduler.engine.policy import preset
 from gpu_scheduler.predict.history import History
-from gpu_scheduler.simulator.fairness import (
-    backlogs_of,
-    holdings_of,
-    jain_while_backlogged,
-    shared_backlog,
-)
 from gpu_scheduler.simulator.generator import WorkShape, generate
+from gpu_scheduler.simulator.metrics import measure
 from gpu_scheduler.simulator.outcomes import Run
 from gpu_scheduler.simulator.workload import Partition, TraceJob, cluster_of
 from gpu_scheduler.simulator.world import Physics, World
@@ -20,7 +15,6 @@ from gpu_scheduler.simulator.world import Physics, World
 pytestmark = pytest.mark.slow
 
 DEMAND = {"large": (2.0, 1_600), "middle": (0.8, 640), "small": (0.5, 400)}
-HOUR_MS = 3_600_000
 
 
 def work(tenant: str, load: float, jobs: int, seed: int) -> list[TraceJob]:
@@ -46,11 +40,8 @@ def fairness(policy: str) -> tuple[float, float]:
     run = Run(policy=policy, workload="unequal", capacity_gpu_milli=64_000)
     part = Partition(name="all", nodes=cluster_of(8, 8).nodes, jobs=jobs)
     World(part, preset(policy), History(), Physics(), run).run()
-    backlogs = backlogs_of(run.outcomes)
-    hours = sum(end - start for start, end in shared_backlog(backlogs)) / HOUR_MS
-    index = jain_while_backlogged(
-        list(holdings_of(run.outcomes)), backlogs, dict.fromkeys(DEMAND, 1_000)
-    )
+    measures = measure(run, dict.fromkeys(DEMAND, 1_000))
+    index, hours = measures.jain_backlogged, measures.backlogged_s / 3600
     assert index is not None
     print(f"{policy}: Jain's index {index:.3f} over {hours:.0f} h")  # noqa: T201 - shown with -rP
     return index, hours

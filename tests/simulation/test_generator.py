@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.simulator.fit import Fit
 from gpu_scheduler.simulator.generator import (
     DAY_S,
     HOUR_S,
@@ -26,7 +25,7 @@ from gpu_scheduler.simulator.generator import (
     generated_workload,
     rhythm,
 )
-from gpu_scheduler.simulator.workload import TraceJob
+from gpu_scheduler.simulator.workload import EmptyCluster, TraceJob
 from tests.simulation.trace_files import a_cluster
 
 CLUSTER = a_cluster(nodes=16)
@@ -180,9 +179,9 @@ def test_rhythm_may_stop_or_reverse_at_weekend(weekend_factor: float) -> None:
     ],
 )
 def test_every_job_fits_cluster(cluster: Any) -> None:
-    fit = Fit(cluster.nodes)
+    empty = EmptyCluster(cluster.nodes)
     for entry in generate(WorkShape(jobs=500), cluster.nodes, 3):
-        fit.check(entry.job.members)
+        empty.check(entry.job.members)
 
 
 def test_cluster_without_gpus_is_rejected() -> None:

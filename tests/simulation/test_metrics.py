@@ -4,13 +4,16 @@ import math
 
 import pytest
 
-from gpu_scheduler.simulator.fairness import (
+from gpu_scheduler.simulator.metrics import (
+    Distribution,
+    distribution,
     jain,
-    jain_while_backlogged,
+    jain_by_weight,
+    measure,
+    percentile,
     received_within,
     shared_backlog,
 )
-from gpu_scheduler.simulator.metrics import Distribution, distribution, measure, percentile
 from tests.simulation.runs import a_run, a_sample, an_outcome
 
 # --- spread --------------------------------------------------------------------------------------
@@ -153,12 +156,12 @@ def test_only_usage_inside_windows_counts() -> None:
 
 
 def test_backlogged_index_ignores_other_time() -> None:
-    backlogs = {"a": [(0, 10)], "b": [(0, 10)]}
+    windows = shared_backlog({"a": [(0, 10)], "b": [(0, 10)]})
     after = ("b", 9000, 10, 1000)
-    assert jain_while_backlogged([("a", 2000, 0, 10), after], backlogs, {}) == 0.5
-    even = [("a", 2000, 0, 10), ("b", 1000, 0, 10), after]
-    assert jain_while_backlogged(even, backlogs, {"a": 2000}) == 1
-    assert jain_while_backlogged(even, {"a": [(0, 5)], "b": [(5, 10)]}, {}) is None
+    received = received_within([("a", 2000, 0, 10), after], windows)
+    assert jain_by_weight(received, {}) == 0.5
+    even = received_within([("a", 2000, 0, 10), ("b", 1000, 0, 10), after], windows)
+    assert jain_by_weight(even, {"a": 2000}) == 1
 
 
 def test_run_shows_service_while_all_tenants_waited() -> None:

@@ -7,8 +7,16 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
-from gpu_scheduler.simulator.format import count_text, duration_text, gpus_text, ratio_text
-from gpu_scheduler.simulator.metric_defs import JOBS, MEAN_WAIT, UTILISATION, best_rows
+from gpu_scheduler.simulator.metric_defs import (
+    JOBS,
+    MEAN_WAIT,
+    UTILISATION,
+    best_rows,
+    count_text,
+    duration_text,
+    gpus_text,
+    ratio_text,
+)
 from gpu_scheduler.simulator.metrics import measure
 from gpu_scheduler.simulator.tables import (
     comparison_tables,

@@ -8,7 +8,6 @@ from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.simulator.traces.openb import (
     Pod,
-    arrival_jobs,
     arrivals,
     read_nodes,
     read_openb,
@@ -104,14 +103,6 @@ def test_arrivals_end_before_limit_is_exceeded() -> None:
 def test_pods_without_gpus_never_fill_cluster() -> None:
     with pytest.raises(InvalidRequest):
         arrivals([a_pod("cpu", 0)], 1, 1000)
-
-
-def test_arrivals_become_jobs_one_step_apart() -> None:
-    jobs = arrival_jobs([a_pod("b"), a_pod("a")], run_ms=5, step_ms=10)
-    assert [(entry.job.id, entry.job.number, entry.job.submit_ms) for entry in jobs] == [
-        ("b", 1, 0),
-        ("a", 2, 10),
-    ]
 
 
 @pytest.mark.parametrize(

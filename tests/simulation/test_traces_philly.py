@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpu_scheduler.simulator.traces.philly import read_philly
+from gpu_scheduler.simulator.traces.published_logs import read_philly
 from tests.simulation.trace_files import Refusal, a_cluster, a_file, gzipped, jobs_of
 
 HEADER = "row,submit_time,submit_s,gpu_num,duration_s"

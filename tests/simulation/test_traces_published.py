@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.simulator.traces.cluster_file import read_cluster
-from gpu_scheduler.simulator.traces.detect import read_trace
+from gpu_scheduler.simulator.traces.detect import read_cluster, read_trace
 from gpu_scheduler.simulator.traces.openb import arrivals, read_pods
 
 FOLDER = os.environ.get("TGPU_TRACES_DIR", "")

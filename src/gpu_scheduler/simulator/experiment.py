@@ -13,13 +13,17 @@ from itertools import islice
 from random import Random
 from time import perf_counter
 
-from gpu_scheduler.engine.policy import DAY_MS, Policy, Ranking
+from gpu_scheduler.engine.decide import decide
+from gpu_scheduler.engine.policy import DAY_MS, Policy, Ranking, TypicalShape
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.plan import Allocation
+from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.snapshot import Running, Waiting
 from gpu_scheduler.predict.history import History
 from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.simulator.outcomes import Run
-from gpu_scheduler.simulator.packing import Filling, capacity_milli, fill, typical_shapes
 from gpu_scheduler.simulator.predictors import Medians, Oracle, Stated
 from gpu_scheduler.simulator.traces.openb import Pod, arrivals
 from gpu_scheduler.simulator.workload import Partition, TraceJob, Workload
@@ -163,6 +167,124 @@ def with_typical_shapes(policy: Policy, jobs: Iterable[Job]) -> Policy:
     return replace(policy, typical_shapes=typical_shapes(list(jobs), percent))
 
 
+def _sample_jobs(partition: Partition) -> Iterator[TraceJob]:
+    return islice(partition.jobs, SAMPLE_JOBS)
+
+
+def _new_predictor(choice: PredictorChoice) -> Predictor:
+    if choice is PredictorChoice.ORACLE:
+        return Oracle()
+    return Stated() if choice is PredictorChoice.STATED else History()
+
+
+def _forecaster(conditions: Conditions, predictor: Predictor) -> Predictor:
+    """The predictor for forecasts: medians of the history, unless the caller chose another."""
+    if conditions.predictor is PredictorChoice.ORACLE:
+        return predictor  # World gives the true run times to this oracle only.
+    return Stated() if conditions.predictor is PredictorChoice.STATED else Medians()
+
+
+def _named(on_progress: OnProgress, policy: str) -> Callable[[int], None]:
+    return lambda ended: on_progress(policy, ended)
+
+
+# The packing experiment of the fragmentation literature, on the production engine. Requests arrive
+# one by one and never end; a request that fits nowhere is dropped. The result is how much of the
+# cluster is allocated when the requests add up to its capacity.
+
+FOR_EVER_MS = 1 << 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filling:
+    """Allocated percentage by requested percentage of capacity, and the dropped and placed jobs."""
+
+    allocated_percent: dict[int, float]
+    dropped: int
+    placed: int
+
+
+def fill(
+    nodes: Sequence[Node],
+    jobs: Iterable[Job],
+    policy: Policy,
+    on_progress: Callable[[int], None] | None = None,
+) -> Filling:
+    """Let the jobs arrive in order, and decide about each at once."""
+    cluster = ClusterState(policy)
+    for node in nodes:
+        cluster.set_node(node)
+    arrived = allocated = dropped = placed = 0
+    bins: dict[int, tuple[int, int]] = {}
+    for now_ms, job in enumerate(jobs):
+        cluster.enqueue(Waiting(job=job, expected_ms=FOR_EVER_MS))
+        plan = decide(cluster, policy, now_ms)
+        cluster.dequeue(job.number)
+        arrived += job.gpu_milli
+        if plan.starts:
+            start = plan.starts[0]
+            allocation = Allocation(
+                id=job.id,
+                job_id=job.id,
+                task=None,
+                attempt=1,
+                placements=start.placements,
+                start_ms=now_ms,
+            )
+            cluster.start(Running(job=job, allocation=allocation, expected_end_ms=FOR_EVER_MS))
+            allocated += job.gpu_milli
+            placed += 1
+        else:
+            dropped += 1
+        percent = (arrived * 200 // cluster.total_gpu_milli + 1) // 2
+        total, count = bins.get(percent, (0, 0))
+        bins[percent] = (total + allocated, count + 1)
+        if on_progress is not None:
+            on_progress(1)
+    return Filling(
+        allocated_percent={
+            percent: 100 * total / count / cluster.total_gpu_milli
+            for percent, (total, count) in sorted(bins.items())
+        },
+        dropped=dropped,
+        placed=placed,
+    )
+
+
+def typical_shapes(jobs: Sequence[Job], percent: int = 100) -> tuple[TypicalShape, ...]:
+    """The distinct requests of a list, most frequent first, until they cover enough of it."""
+    counts: dict[TypicalShape, int] = {}
+    for job in jobs:
+        request = job.members[0]
+        shape = TypicalShape(
+            cpu_milli=request.cpu_milli,
+            memory_mb=0,
+            gpu_count=request.gpu_count,
+            gpu_share_milli=request.gpu_share_milli if request.gpu_count else 0,
+            gpu_models=request.gpu_models,
+            count=0,
+        )
+        counts[shape] = counts.get(shape, 0) + 1
+    chosen: list[TypicalShape] = []
+    covered = 0
+    for shape, count in sorted(counts.items(), key=_most_frequent):
+        if covered * 100 >= percent * len(jobs):
+            break
+        chosen.append(replace(shape, count=count))
+        covered += count
+    return tuple(chosen)
+
+
+def _most_frequent(item: tuple[TypicalShape, int]) -> tuple[int, int, int, int]:
+    shape, count = item
+    return (-count, shape.cpu_milli, shape.gpu_share_milli, shape.gpu_count)
+
+
+def capacity_milli(nodes: Sequence[Node]) -> int:
+    """All GPUs of the nodes."""
+    return sum(node.gpu_count for node in nodes) * WHOLE_MILLI
+
+
 def fill_by_seed(
     nodes: Sequence[Node],
     pods: Sequence[Pod],
@@ -188,24 +310,3 @@ def renamed_nodes(nodes: Sequence[Node], seed: int) -> tuple[Node, ...]:
         replace(node, id=f"renamed-{place:05d}", ordinal=place)
         for place, node in enumerate(shuffled)
     )
-
-
-def _sample_jobs(partition: Partition) -> Iterator[TraceJob]:
-    return islice(partition.jobs, SAMPLE_JOBS)
-
-
-def _new_predictor(choice: PredictorChoice) -> Predictor:
-    if choice is PredictorChoice.ORACLE:
-        return Oracle()
-    return Stated() if choice is PredictorChoice.STATED else History()
-
-
-def _forecaster(conditions: Conditions, predictor: Predictor) -> Predictor:
-    """The predictor for forecasts: medians of the history, unless the caller chose another."""
-    if conditions.predictor is PredictorChoice.ORACLE:
-        return predictor  # World gives the true run times to this oracle only.
-    return Stated() if conditions.predictor is PredictorChoice.STATED else Medians()
-
-
-def _named(on_progress: OnProgress, policy: str) -> Callable[[int], None]:
-    return lambda ended: on_progress(policy, ended)

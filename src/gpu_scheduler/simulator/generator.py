@@ -19,8 +19,7 @@ from gpu_scheduler.model.job import Job, parse_priority
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import WHOLE_MILLI, Request
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.simulator.fit import Fit
-from gpu_scheduler.simulator.workload import Partition, TraceJob, Workload, cluster_of
+from gpu_scheduler.simulator.workload import EmptyCluster, Partition, TraceJob, Workload, cluster_of
 
 # Parameters. The defaults follow published GPU traces: most jobs take one GPU and a few minutes,
 # most GPU time goes to a few large and long jobs, and users request more time than they need.
@@ -296,7 +295,7 @@ def _round_limit_s(wanted_s: float, shape: WorkShape) -> int:
 
 def _sizes(shape: WorkShape, nodes: tuple[Node, ...]) -> tuple[Size, ...]:
     """The sizes that this cluster can run, with shares that add up to 1."""
-    fit = Fit(nodes)
+    fit = EmptyCluster(nodes)
     found = [size for size in _wanted_sizes(shape, nodes, fit) if size.share > 0]
     if not any(member.gpu_milli for size in found for member in size.members):
         raise InvalidRequest(
@@ -309,7 +308,7 @@ def _sizes(shape: WorkShape, nodes: tuple[Node, ...]) -> tuple[Size, ...]:
     )
 
 
-def _wanted_sizes(shape: WorkShape, nodes: tuple[Node, ...], fit: Fit) -> Iterator[Size]:
+def _wanted_sizes(shape: WorkShape, nodes: tuple[Node, ...], fit: EmptyCluster) -> Iterator[Size]:
     with_gpus = [node for node in nodes if node.devices]
     cpu_milli = min(
         [shape.cpu_milli_per_gpu, *(node.cpu_milli // node.gpu_count for node in with_gpus)]
@@ -331,7 +330,7 @@ def _wanted_sizes(shape: WorkShape, nodes: tuple[Node, ...], fit: Fit) -> Iterat
         except NeverFits:
             return
 
-    largest = max(fit.largest_gpu_count, fit.gpu_count // 2)
+    largest = max(fit.largest_node_gpus, fit.gpu_count // 2)
     whole_share = 1 - shape.fraction_share - shape.cpu_only_share
     total = sum(weight for _, weight in shape.gpu_mix)
     for gpus, weight in shape.gpu_mix:

@@ -1,7 +1,8 @@
 """The metrics by which runs are compared: name, value, text, and which direction is better.
 
 The terminal tables, the JSON output and the report all take their columns from here, so that a
-metric has the same name and unit everywhere.
+metric has the same name and unit everywhere. Also numbers as text for people: durations, counts,
+percentages; JSON output does not use these.
 """
 
 from __future__ import annotations
@@ -9,15 +10,64 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 
-from gpu_scheduler.simulator.format import (
-    count_text,
-    duration_text,
-    index_text,
-    percent_text,
-    ratio_text,
-)
 from gpu_scheduler.simulator.metrics import Measures
+
+MINUTE = 60
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+
+def duration_text(seconds: float) -> str:
+    """Two units at most, such as `42s`, `5m 07s`, `4h 05m` or `2d 03h`."""
+    if seconds < 0:
+        return f"-{duration_text(-seconds)}"
+    if 0 < seconds < 9.95:
+        return f"{seconds:.1f}".rstrip("0").rstrip(".") + "s"
+    # Round first, then split: 59.7 s is a minute, not "60s".
+    whole = round(seconds)
+    if whole < MINUTE:
+        return f"{whole}s"
+    if whole < HOUR:
+        return f"{whole // MINUTE}m {whole % MINUTE:02d}s"
+    minutes = round(seconds / MINUTE)
+    if minutes < DAY // MINUTE:
+        return f"{minutes // 60}h {minutes % 60:02d}m"
+    hours = round(seconds / HOUR)
+    return f"{hours // 24}d {hours % 24:02d}h"
+
+
+def count_text(number: float) -> str:
+    """With thousands separators: `12,345`; one decimal for fractions below 10."""
+    if number and abs(number) < 10 and number != round(number):
+        return f"{number:.1f}"
+    return f"{round(number):,}"
+
+
+def percent_text(percent: float) -> str:
+    """One decimal: `83.4%`."""
+    return f"{percent:.1f}%"
+
+
+def ratio_text(ratio: float) -> str:
+    """Three significant digits, for slowdowns: `1.04`, `12.3`, `1,240`."""
+    if ratio < 9.995:
+        return f"{ratio:.2f}"
+    if ratio < 99.95:
+        return f"{ratio:.1f}"
+    return f"{ratio:,.0f}"
+
+
+def index_text(index: float) -> str:
+    """Three decimals, for an index between 0 and 1."""
+    return f"{index:.3f}"
+
+
+def gpus_text(gpu_milli: int) -> str:
+    """GPUs with as many decimals as they need: `8`, `0.5`, `1,024`."""
+    return f"{gpu_milli / 1000:,.3f}".rstrip("0").rstrip(".")
+
 
 NOTHING = "–"  # noqa: RUF001 - a dash for "no value", not a minus
 
@@ -66,6 +116,25 @@ def best_rows(column: Column, measures: Sequence[Measures]) -> frozenset[int]:
     )
 
 
+def _duration(key: str, label: str, path: str, meaning: str) -> Column:
+    """A column of seconds; `path` names the attribute of `Measures`."""
+    return Column(
+        key=key, label=label, meaning=meaning, value=attrgetter(path), text_of=duration_text
+    )
+
+
+def _percent(key: str, label: str, meaning: str, better: Better = Better.LOW) -> Column:
+    """A column of percentages; `key` names the attribute of `Measures`."""
+    return Column(
+        key=key,
+        label=label,
+        meaning=meaning,
+        value=attrgetter(key),
+        text_of=percent_text,
+        better=better,
+    )
+
+
 JOBS = Column(
     key="jobs",
     label="jobs",
@@ -74,40 +143,17 @@ JOBS = Column(
     text_of=count_text,
     better=Better.NEITHER,
 )
-MEAN_WAIT = Column(
-    key="mean_wait_s",
-    label="mean wait",
-    meaning="Total time a job spent in the queue, including time after a preemption.",
-    value=lambda m: m.wait.mean_s,
-    text_of=duration_text,
+MEAN_WAIT = _duration(
+    "mean_wait_s",
+    "mean wait",
+    "wait.mean_s",
+    "Total time a job spent in the queue, including time after a preemption.",
 )
-MEDIAN_WAIT = Column(
-    key="median_wait_s",
-    label="median wait",
-    meaning="Half of the jobs waited no longer than this.",
-    value=lambda m: m.wait.median_s,
-    text_of=duration_text,
+P99_WAIT = _duration(
+    "p99_wait_s", "p99 wait", "wait.p99_s", "One job in a hundred waited longer than this."
 )
-P99_WAIT = Column(
-    key="p99_wait_s",
-    label="p99 wait",
-    meaning="One job in a hundred waited longer than this.",
-    value=lambda m: m.wait.p99_s,
-    text_of=duration_text,
-)
-MEAN_JCT = Column(
-    key="mean_jct_s",
-    label="mean JCT",
-    meaning="Job completion time: from submission to end.",
-    value=lambda m: m.jct.mean_s,
-    text_of=duration_text,
-)
-P99_JCT = Column(
-    key="p99_jct_s",
-    label="p99 JCT",
-    meaning="One job in a hundred took longer than this from submission to end.",
-    value=lambda m: m.jct.p99_s,
-    text_of=duration_text,
+MEAN_JCT = _duration(
+    "mean_jct_s", "mean JCT", "jct.mean_s", "Job completion time: from submission to end."
 )
 SLOWDOWN = Column(
     key="mean_bounded_slowdown",
@@ -116,35 +162,22 @@ SLOWDOWN = Column(
     value=lambda m: m.mean_bounded_slowdown,
     text_of=ratio_text,
 )
-MAKESPAN = Column(
-    key="makespan_s",
-    label="makespan",
-    meaning="From the first submission to the last end.",
-    value=lambda m: m.makespan_s,
-    text_of=duration_text,
+UTILISATION = _percent(
+    "utilisation_percent",
+    "used",
+    "Share of the GPU time until the last job ended that was allocated to jobs.",
+    Better.HIGH,
 )
-UTILISATION = Column(
-    key="utilisation_percent",
-    label="used",
-    meaning="Share of the GPU time until the last job ended that was allocated to jobs.",
-    value=lambda m: m.utilisation_percent,
-    text_of=percent_text,
-    better=Better.HIGH,
+ALLOCATED_BACKLOG = _percent(
+    "allocated_backlog_percent",
+    "packing",
+    "Share of the GPUs allocated on average while jobs waited.",
+    Better.HIGH,
 )
-ALLOCATED_BACKLOG = Column(
-    key="allocated_backlog_percent",
-    label="packing",
-    meaning="Share of the GPUs allocated on average while jobs waited.",
-    value=lambda m: m.allocated_backlog_percent,
-    text_of=percent_text,
-    better=Better.HIGH,
-)
-FRAGMENTATION = Column(
-    key="fragmentation_percent",
-    label="fragments",
-    meaning="Average share of GPUs that were free but that no waiting job could use.",
-    value=lambda m: m.fragmentation_percent,
-    text_of=percent_text,
+FRAGMENTATION = _percent(
+    "fragmentation_percent",
+    "fragments",
+    "Average share of GPUs that were free but that no waiting job could use.",
 )
 FAIRNESS = Column(
     key="jain_backlogged",
@@ -161,12 +194,10 @@ PREEMPTIONS = Column(
     value=lambda m: m.preemptions,
     text_of=count_text,
 )
-LOST = Column(
-    key="lost_percent",
-    label="lost",
-    meaning="Work repeated after a preemption and its overhead, in percent of useful work.",
-    value=lambda m: m.lost_percent,
-    text_of=percent_text,
+LOST = _percent(
+    "lost_percent",
+    "lost",
+    "Work repeated after a preemption and its overhead, in percent of useful work.",
 )
 FORECAST = Column(
     key="forecast_kept_percent",
@@ -180,62 +211,66 @@ FORECAST = Column(
     better=Better.HIGH,
 )
 
-TAIL = (
-    Column(
-        key="p90_wait_s",
-        label="p90 wait",
-        meaning="One job in ten waited longer than this.",
-        value=lambda m: m.wait.p90_s,
-        text_of=duration_text,
+SERVICE = (
+    MEAN_WAIT,
+    _duration(
+        "median_wait_s",
+        "median wait",
+        "wait.median_s",
+        "Half of the jobs waited no longer than this.",
     ),
-    Column(
-        key="p999_wait_s",
-        label="p99.9 wait",
-        meaning="One job in a thousand waited longer than this.",
-        value=lambda m: m.wait.p999_s,
-        text_of=duration_text,
+    P99_WAIT,
+    MEAN_JCT,
+    _duration(
+        "p99_jct_s",
+        "p99 JCT",
+        "jct.p99_s",
+        "One job in a hundred took longer than this from submission to end.",
     ),
-    Column(
-        key="max_wait_s",
-        label="longest wait",
-        meaning="No job waited longer than this.",
-        value=lambda m: m.wait.max_s,
-        text_of=duration_text,
-    ),
-    Column(
-        key="median_jct_s",
-        label="median JCT",
-        meaning="Half of the jobs took no longer than this from submission to end.",
-        value=lambda m: m.jct.median_s,
-        text_of=duration_text,
-    ),
-    Column(
-        key="p90_jct_s",
-        label="p90 JCT",
-        meaning="One job in ten took longer than this from submission to end.",
-        value=lambda m: m.jct.p90_s,
-        text_of=duration_text,
-    ),
-    Column(
-        key="p999_jct_s",
-        label="p99.9 JCT",
-        meaning="One job in a thousand took longer than this from submission to end.",
-        value=lambda m: m.jct.p999_s,
-        text_of=duration_text,
-    ),
-    Column(
-        key="max_jct_s",
-        label="longest JCT",
-        meaning="No job took longer than this from submission to end.",
-        value=lambda m: m.jct.max_s,
-        text_of=duration_text,
-    ),
+    SLOWDOWN,
+    FORECAST,
+)
+"""Quality of service for users."""
+TAIL = tuple(
+    _duration(key, label, path, meaning)
+    for key, label, path, meaning in (
+        ("p90_wait_s", "p90 wait", "wait.p90_s", "One job in ten waited longer than this."),
+        (
+            "p999_wait_s",
+            "p99.9 wait",
+            "wait.p999_s",
+            "One job in a thousand waited longer than this.",
+        ),
+        ("max_wait_s", "longest wait", "wait.max_s", "No job waited longer than this."),
+        (
+            "median_jct_s",
+            "median JCT",
+            "jct.median_s",
+            "Half of the jobs took no longer than this from submission to end.",
+        ),
+        (
+            "p90_jct_s",
+            "p90 JCT",
+            "jct.p90_s",
+            "One job in ten took longer than this from submission to end.",
+        ),
+        (
+            "p999_jct_s",
+            "p99.9 JCT",
+            "jct.p999_s",
+            "One job in a thousand took longer than this from submission to end.",
+        ),
+        (
+            "max_jct_s",
+            "longest JCT",
+            "jct.max_s",
+            "No job took longer than this from submission to end.",
+        ),
+    )
 )
 """The tail of the distributions: the jobs that waited or took longest."""
-SERVICE = (MEAN_WAIT, MEDIAN_WAIT, P99_WAIT, MEAN_JCT, P99_JCT, SLOWDOWN, FORECAST)
-"""Quality of service for users."""
 CLUSTER = (
-    MAKESPAN,
+    _duration("makespan_s", "makespan", "makespan_s", "From the first submission to the last end."),
     UTILISATION,
     ALLOCATED_BACKLOG,
     FRAGMENTATION,

@@ -7,20 +7,15 @@ Percentiles are interpolated (see `Distribution`); means from samples are weight
 from __future__ import annotations
 
 from array import array
-from collections import Counter
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from operator import sub
 
 from gpu_scheduler.ledger.report import tolerance_ms
 from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI
-from gpu_scheduler.simulator.fairness import (
-    backlogs_of,
-    holdings_of,
-    jain_by_weight,
-    received_within,
-    shared_backlog,
-)
 from gpu_scheduler.simulator.outcomes import (
     NO_PROMISE,
     Outcomes,
@@ -134,6 +129,139 @@ def _errors(outcomes: Outcomes) -> Iterator[tuple[int, int]]:
             yield start_ms - promised_ms, tolerance_ms(submit_ms, promised_ms)
 
 
+# Fairness between tenants. Over a whole run every tenant receives all the GPU time it requested,
+# under any policy. So fairness is measured only while all tenants have waiting jobs and compete for
+# the same GPUs.
+
+# Plain tuples for speed: a run of a million jobs creates a million of them.
+Span = tuple[int, int]
+"""Time in milliseconds from the first up to, but not including, the second."""
+Holding = tuple[str, float, int, int]
+"""A tenant, the milli-GPUs it held, from when, and until when."""
+
+
+def jain(values: Iterable[float]) -> float:
+    """Jain's index: 1 if all values are equal (also if all are 0), 1/n if only one is not 0."""
+    numbers = list(values)
+    squares = sum(number * number for number in numbers)
+    if not squares:
+        return 1.0
+    return float(sum(numbers) ** 2 / (len(numbers) * squares))
+
+
+def jain_by_weight(received: Mapping[str, float], weights_milli: Mapping[str, int]) -> float:
+    """Jain's index of the amount each tenant received per weight (1.0 if it has no weight)."""
+    return jain(
+        amount / weights_milli.get(tenant, WEIGHT_ONE_MILLI)
+        for tenant, amount in sorted(received.items())
+    )
+
+
+def shared_backlog(backlogs: Mapping[str, Iterable[Span]]) -> list[Span]:
+    """The spans in which every tenant has waiting jobs, sorted and without overlap."""
+    shared: list[Span] | None = None
+    for _, spans in sorted(backlogs.items()):
+        merged = _merged(spans)
+        shared = merged if shared is None else _overlap(shared, merged)
+    return shared or []
+
+
+def received_within(holdings: Iterable[Holding], windows: Sequence[Span]) -> dict[str, float]:
+    """GPU-time (milli-GPU times milliseconds) that each tenant held inside the windows.
+
+    The windows must be in order and must not overlap.
+    """
+    if not windows:
+        return {}
+    starts = [start_ms for start_ms, _ in windows]
+    ends = [end_ms for _, end_ms in windows]
+    before = [0, *accumulate(end_ms - start_ms for start_ms, end_ms in windows)]
+
+    def covered(at_ms: int) -> int:
+        """The total length of the windows before `at_ms`."""
+        place = bisect_right(starts, at_ms) - 1
+        if place < 0:
+            return 0
+        end_ms = ends[place]
+        return before[place] + (at_ms if at_ms < end_ms else end_ms) - starts[place]
+
+    received: dict[str, float] = defaultdict(float)
+    for tenant, gpu_milli, start_ms, end_ms in holdings:
+        received[tenant] += gpu_milli * (covered(end_ms) - covered(start_ms))
+    return dict(received)
+
+
+def holdings_of(outcomes: Outcomes) -> Iterator[Holding]:
+    """The GPUs that each job held, from its first start to its end.
+
+    The outcome of a preempted job does not say when it waited again; its GPU time is spread evenly.
+    """
+    numbers = outcomes.numbers
+    tenants = outcomes.known["tenant"]
+    for code, gpu_milli, start_ms, end_ms, run_ms, lost_ms in zip(
+        outcomes.names["tenant"],
+        numbers["gpu_milli"],
+        numbers["first_start_ms"],
+        numbers["end_ms"],
+        numbers["run_ms"],
+        numbers["lost_ms"],
+        strict=True,
+    ):
+        if end_ms > start_ms:
+            held_ms = run_ms + lost_ms
+            span_ms = end_ms - start_ms
+            held_milli = gpu_milli if held_ms >= span_ms else gpu_milli * held_ms / span_ms
+            yield tenants[code], held_milli, start_ms, end_ms
+
+
+def backlogs_of(outcomes: Outcomes) -> dict[str, list[Span]]:
+    """When each tenant had a job that waited for its first start."""
+    tenants = outcomes.known["tenant"]
+    spans: list[list[Span]] = [[] for _ in tenants]
+    for code, submit_ms, start_ms in zip(
+        outcomes.names["tenant"],
+        outcomes.numbers["submit_ms"],
+        outcomes.numbers["first_start_ms"],
+        strict=True,
+    ):
+        if start_ms > submit_ms:
+            known = spans[code]
+            # Jobs that end in sequence mostly waited at the same time, so few spans remain.
+            if known and submit_ms <= known[-1][1] and start_ms >= known[-1][0]:
+                known[-1] = (min(submit_ms, known[-1][0]), max(start_ms, known[-1][1]))
+            else:
+                known.append((submit_ms, start_ms))
+    return dict(zip(tenants, spans, strict=True))
+
+
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for start_ms, end_ms in sorted(spans):
+        if merged and start_ms <= merged[-1][1]:
+            if end_ms > merged[-1][1]:
+                merged[-1] = (merged[-1][0], end_ms)
+        else:
+            merged.append((start_ms, end_ms))
+    return merged
+
+
+def _overlap(left: Sequence[Span], right: Sequence[Span]) -> list[Span]:
+    both: list[Span] = []
+    i = j = 0
+    while i < len(left) and j < len(right):
+        start_ms = max(left[i][0], right[j][0])
+        end_ms = min(left[i][1], right[j][1])
+        if start_ms < end_ms:
+            both.append((start_ms, end_ms))
+        if left[i][1] < right[j][1]:
+            i += 1
+        else:
+            j += 1
+    return both
+
+
+# All measures of one run.
+
 SLOWDOWN_BOUND_MS = 10_000
 """Shorter jobs count as this long, so that very short jobs do not dominate the mean."""
 GPU_HOUR = 1000 * 3_600_000
@@ -221,7 +349,19 @@ def measure(run: Run, weights_milli: Mapping[str, int] | None = None) -> Measure
     used = sum(work.used)
     room = run.capacity_gpu_milli * makespan_ms
     samples = sample_means(run)
-    fairness = _Fairness.of(run.outcomes, work, weights_milli or {})
+    tenants = run.outcomes.known["tenant"]
+    weights = {name: (weights_milli or {}).get(name, WEIGHT_ONE_MILLI) for name in tenants}
+    totals = _totals(run.outcomes.names["tenant"], work.used, len(tenants))
+    received = dict(zip(tenants, totals, strict=True))
+    received_backlogged: dict[str, float] = {}
+    # With a single tenant there is nothing to compare.
+    windows = shared_backlog(backlogs_of(run.outcomes)) if len(tenants) > 1 else []
+    if windows:
+        received_backlogged = dict.fromkeys(tenants, 0.0)
+        received_backlogged |= received_within(holdings_of(run.outcomes), windows)
+    shares, entitled = _shares(received), _shares(weights)
+    backlogged = _shares(received_backlogged)
+    capacities = partition_capacities(run)
     return Measures(
         policy=run.policy,
         workload=run.workload,
@@ -240,16 +380,28 @@ def measure(run: Run, weights_milli: Mapping[str, int] | None = None) -> Measure
         allocated_percent=samples.allocated_percent,
         allocated_backlog_percent=samples.allocated_backlog_percent,
         fragmentation_percent=samples.fragmentation_percent,
-        jain=fairness.jain,
-        jain_backlogged=fairness.jain_backlogged,
-        backlogged_s=fairness.backlogged_ms / 1000,
+        jain=jain_by_weight(received, weights),
+        jain_backlogged=jain_by_weight(received_backlogged, weights) if windows else None,
+        backlogged_s=sum(end_ms - start_ms for start_ms, end_ms in windows) / 1000,
         preemptions=sum(numbers["preemptions"]),
         preempted_jobs=sum(1 for count in numbers["preemptions"] if count),
         lost_gpu_hours=lost / GPU_HOUR,
         lost_percent=100 * lost / (used - lost) if used > lost else 0.0,
         forecast=forecast_error(run.outcomes),
-        tenants=_tenants(run.outcomes, work, fairness),
-        partitions=_partitions(run, work),
+        tenants=tuple(
+            TenantMeasures(
+                **asdict(group),
+                weight_milli=weights[group.name],
+                share_percent=shares[group.name],
+                entitled_share_percent=entitled[group.name],
+                backlogged_share_percent=backlogged.get(group.name),
+            )
+            for group in _groups(run.outcomes, work, "tenant")
+        ),
+        partitions=tuple(
+            PartitionMeasures(**asdict(group), capacity_gpu_milli=capacities.get(group.name))
+            for group in _groups(run.outcomes, work, "partition")
+        ),
         cycles=run.cycles,
         wall_seconds=run.wall_seconds,
     )
@@ -272,59 +424,6 @@ class _Work:
             max(1.0, (wait_ms + run_ms) / (run_ms if run_ms > bound else bound))
             for wait_ms, run_ms in zip(numbers["wait_ms"], numbers["run_ms"], strict=True)
         ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fairness:
-    """What each tenant received, in all and while all waited."""
-
-    weights_milli: Mapping[str, int]
-    received: Mapping[str, float]
-    jain: float
-    backlogged_ms: int
-    received_backlogged: Mapping[str, float]
-    jain_backlogged: float | None
-
-    @classmethod
-    def of(cls, outcomes: Outcomes, work: _Work, weights_milli: Mapping[str, int]) -> _Fairness:
-        tenants = outcomes.known["tenant"]
-        totals = _totals(outcomes.names["tenant"], work.used, len(tenants))
-        received = dict(zip(tenants, totals, strict=True))
-        # With a single tenant there is nothing to compare.
-        windows = shared_backlog(backlogs_of(outcomes)) if len(tenants) > 1 else []
-        inside = dict.fromkeys(tenants, 0.0) | received_within(holdings_of(outcomes), windows)
-        return cls(
-            weights_milli={name: weights_milli.get(name, WEIGHT_ONE_MILLI) for name in tenants},
-            received=received,
-            jain=jain_by_weight(received, weights_milli),
-            backlogged_ms=sum(end_ms - start_ms for start_ms, end_ms in windows),
-            received_backlogged=inside if windows else {},
-            jain_backlogged=jain_by_weight(inside, weights_milli) if windows else None,
-        )
-
-
-def _tenants(outcomes: Outcomes, work: _Work, fairness: _Fairness) -> tuple[TenantMeasures, ...]:
-    shares = _shares(fairness.received)
-    entitled = _shares(fairness.weights_milli)
-    backlogged = _shares(fairness.received_backlogged)
-    return tuple(
-        TenantMeasures(
-            **asdict(group),
-            weight_milli=fairness.weights_milli[group.name],
-            share_percent=shares[group.name],
-            entitled_share_percent=entitled[group.name],
-            backlogged_share_percent=backlogged.get(group.name),
-        )
-        for group in _groups(outcomes, work, "tenant")
-    )
-
-
-def _partitions(run: Run, work: _Work) -> tuple[PartitionMeasures, ...]:
-    capacities = partition_capacities(run)
-    return tuple(
-        PartitionMeasures(**asdict(group), capacity_gpu_milli=capacities.get(group.name))
-        for group in _groups(run.outcomes, work, "partition")
-    )
 
 
 def _groups(outcomes: Outcomes, work: _Work, kind: str) -> list[GroupMeasures]:

@@ -15,14 +15,19 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from gpu_scheduler.simulator.format import (
+from gpu_scheduler.simulator.metric_defs import (
+    CLUSTER,
+    NOTHING,
+    SERVICE,
+    TAIL,
+    Column,
+    best_rows,
     count_text,
     duration_text,
     gpus_text,
     percent_text,
     ratio_text,
 )
-from gpu_scheduler.simulator.metric_defs import CLUSTER, NOTHING, SERVICE, TAIL, Column, best_rows
 from gpu_scheduler.simulator.metrics import Distribution, GroupMeasures, Measures
 
 BEST_STYLE = "bold green"

@@ -2,17 +2,29 @@
 
 A workload is a set of partitions that share nothing; most have one. Jobs come in order of
 submission and may be a lazy stream, so that a year of work does not have to fit into memory.
+Every job fits the empty cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.model.job import Job
+from gpu_scheduler.engine.placement.gangs import place_gang
+from gpu_scheduler.engine.queue import JobShape
+from gpu_scheduler.engine.state.node_index import NodeIndex
+from gpu_scheduler.engine.state.transaction import Transaction
+from gpu_scheduler.model.errors import InvalidRequest, NeverFits
+from gpu_scheduler.model.job import Job, split_over_nodes
 from gpu_scheduler.model.node import Device, DeviceMode, Node
-from gpu_scheduler.model.request import MIG_SLICES, WHOLE_MILLI, mig_share_milli
+from gpu_scheduler.model.request import (
+    MIG_SLICES,
+    WHOLE_MILLI,
+    Request,
+    Topology,
+    mig_share_milli,
+)
 from gpu_scheduler.model.tenant import Tenant
 
 
@@ -44,7 +56,7 @@ class Workload:
 
 
 # The nodes of a simulation. A cluster is one pool of nodes, or several named parts that share
-# nothing (virtual clusters). `traces.cluster_file` reads files with nodes.
+# nothing (virtual clusters). `traces.detect` reads files with nodes.
 
 DEFAULT_MODEL = "GPU"
 DEFAULT_GPU_MEMORY_MB = 81_920
@@ -164,38 +176,135 @@ def nodes_of(groups: Iterable[NodeGroup], *, always_number: bool = False) -> tup
     """The nodes of all groups in order. A single node of a group has the group's id."""
     nodes: list[Node] = []
     for group in groups:
-        nodes.extend(_nodes(group, len(nodes), always_number=always_number))
+        island_size = group.island_size or max(1, group.gpus)
+        devices = tuple(
+            Device(
+                index=index,
+                model=group.model,
+                memory_mb=group.gpu_memory_mb,
+                island=index // island_size,
+                bandwidth_gbps=group.island_gbps,
+                mode=DeviceMode.MIG if group.mig_slices else DeviceMode.WHOLE,
+                mig_slices=group.mig_slices,
+            )
+            for index in range(group.gpus)
+        )
+        is_numbered = group.count > 1 or always_number
+        width = max(3, len(str(group.count - 1)))
+        for place in range(group.count):
+            rack = f"rack-{place // group.nodes_per_rack}" if group.nodes_per_rack else group.rack
+            nodes.append(
+                Node(
+                    id=f"{group.id}-{place:0{width}d}" if is_numbered else group.id,
+                    ordinal=len(nodes),
+                    cpu_milli=group.cpu_milli or 0,
+                    memory_mb=group.memory_mb or 0,
+                    devices=devices,
+                    labels=group.labels,
+                    rack=rack,
+                )
+            )
     return tuple(nodes)
 
 
-def _nodes(group: NodeGroup, first_ordinal: int, *, always_number: bool) -> Iterator[Node]:
-    devices = _devices(group)
-    width = max(3, len(str(group.count - 1)))
-    for place in range(group.count):
-        alone = group.count == 1 and not always_number
-        rack = f"rack-{place // group.nodes_per_rack}" if group.nodes_per_rack else group.rack
-        yield Node(
-            id=group.id if alone else f"{group.id}-{place:0{width}d}",
-            ordinal=first_ordinal + place,
-            cpu_milli=group.cpu_milli or 0,
-            memory_mb=group.memory_mb or 0,
-            devices=devices,
-            labels=group.labels,
-            rack=rack,
+class EmptyCluster:
+    """The nodes without jobs: rejects jobs that can never run, and splits jobs over nodes.
+
+    The engine itself places them, so the answer is the same as when a job is submitted.
+    """
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        """Index the nodes."""
+        self._nodes = tuple(nodes)
+        self._index = NodeIndex()
+        for node in self._nodes:
+            self._index.add_node(node)
+        self._spread: dict[Request, tuple[Request, ...]] = {}
+        self._checked: set[tuple[Request, ...]] = set()
+        self.gpu_count = sum(node.gpu_count for node in self._nodes)
+        self.largest_node_gpus = max((node.gpu_count for node in self._nodes), default=0)
+
+    def spread(self, request: Request) -> tuple[Request, ...]:
+        """The request itself, or its parts when it needs whole GPUs of several nodes.
+
+        Raises `NeverFits` when the empty cluster could not hold it.
+        """
+        if request in self._spread:
+            return self._spread[request]
+        for node_gpus in (request.gpu_count, *self._node_sizes_below(request)):
+            parts = split_over_nodes(request, node_gpus)
+            if self._holds(parts):
+                self._spread[request] = parts
+                return parts
+        raise NeverFits(f"{_description(request)} can never run: {self._offer()}")
+
+    def check(self, members: tuple[Request, ...]) -> None:
+        """Raise `NeverFits` unless the empty cluster could hold all members at once."""
+        if members in self._checked:
+            return
+        for request, count in Counter(members).items():
+            if not self._holds((request,)):
+                raise NeverFits(f"{_description(request)} can never run: {self._offer()}")
+            if not self._holds((request,) * count):
+                raise NeverFits(
+                    f"{count} times {_description(request)} can never run at once: {self._offer()}"
+                )
+        if not self._holds(members):
+            gpus = sum(member.gpu_milli for member in members) / WHOLE_MILLI
+            raise NeverFits(f"a gang of {gpus:g} GPUs can never run: {self._offer()}")
+        self._checked.add(members)
+
+    def _holds(self, members: tuple[Request, ...]) -> bool:
+        shapes = tuple(self._index.shape(member) for member in members)
+        gang = JobShape(0, shapes, len(shapes), same_rack=False)
+        transaction = Transaction(self._index)
+        grants = place_gang(gang, transaction, self._index.find)
+        transaction.undo()
+        return grants is not None
+
+    def _node_sizes_below(self, request: Request) -> list[int]:
+        """The possible numbers of GPUs per node when the request is split, largest first."""
+        if not request.takes_whole_devices_only or request.device_ids or request.contiguous:
+            return []
+        sizes = {
+            (node_class.allowed_mask(request, model) & island).bit_count()
+            for node_class in self._index.node_classes
+            for model in node_class.models
+            if not request.gpu_models or model in request.gpu_models
+            for island in (
+                node_class.islands
+                if request.topology is Topology.REQUIRE_ISLAND
+                else (node_class.everything,)
+            )
+        }
+        return sorted((size for size in sizes if 0 < size < request.gpu_count), reverse=True)
+
+    def _offer(self) -> str:
+        if not self._nodes:
+            return "the cluster has no nodes"
+        largest = max(
+            self._nodes, key=lambda node: (node.gpu_count, node.cpu_milli, node.memory_mb)
+        )
+        models = sorted({device.model for node in self._nodes for device in node.devices})
+        return (
+            f"the cluster has {self.gpu_count} GPUs ({', '.join(models) or 'none'}), and its "
+            f"largest node {largest.gpu_count} GPUs, {largest.cpu_milli / 1000:g} CPU cores "
+            f"and {largest.memory_mb} MiB"
         )
 
 
-def _devices(group: NodeGroup) -> tuple[Device, ...]:
-    island_size = group.island_size or max(1, group.gpus)
-    return tuple(
-        Device(
-            index=index,
-            model=group.model,
-            memory_mb=group.gpu_memory_mb,
-            island=index // island_size,
-            bandwidth_gbps=group.island_gbps,
-            mode=DeviceMode.MIG if group.mig_slices else DeviceMode.WHOLE,
-            mig_slices=group.mig_slices,
-        )
-        for index in range(group.gpus)
-    )
+def _description(request: Request) -> str:
+    gpus = request.gpu_count if request.mig_profile else request.gpu_milli / WHOLE_MILLI
+    parts = [
+        f"{gpus:g} GPUs",
+        request.mig_profile and f"MIG profile {request.mig_profile}",
+        request.gpu_models and f"model {'|'.join(request.gpu_models)}",
+        request.gpu_memory_mb and f"{request.gpu_memory_mb} MiB of GPU memory each",
+        request.device_ids and f"devices {', '.join(map(str, request.device_ids))}",
+        request.cpu_milli and f"{request.cpu_milli / 1000:g} CPU cores",
+        request.memory_mb and f"{request.memory_mb} MiB",
+        request.node_labels and f"labels {dict(request.node_labels)}",
+        request.topology is Topology.REQUIRE_ISLAND and "one island",
+        request.min_bandwidth_gbps and f"{request.min_bandwidth_gbps} Gbit/s",
+    ]
+    return "a request for " + ", ".join(part for part in parts if part)

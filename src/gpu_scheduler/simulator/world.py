@@ -2,18 +2,19 @@
 
 The world plays the nodes: it carries out the control core's orders and reports starts and ends.
 At the same time stamp, jobs end first, then jobs arrive, then the scheduling cycle runs, as in the
-published simulators.
+published simulators. `check_accepted` finds the jobs that the core would reject, before a run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome as Answer
 from gpu_scheduler.control.effects import StartOrder, StopOrder
+from gpu_scheduler.control.jobs.submit import would_accept
 from gpu_scheduler.control.messages import Ended, RunCycle, SetNode, SetTenant, Started, Submit
 from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.engine.decide import decide
@@ -21,12 +22,13 @@ from gpu_scheduler.engine.explain import Reasons
 from gpu_scheduler.engine.forecast import forecast_start
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.engine.quota.rules import HOURS
-from gpu_scheduler.model.errors import CallerError, InternalError
+from gpu_scheduler.model.errors import CallerError, InternalError, InvalidInput
 from gpu_scheduler.model.job import ENDED, Job
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.simulator.outcomes import NO_PROMISE, Outcome, Run, Sample
-from gpu_scheduler.simulator.predictors import Oracle
+from gpu_scheduler.simulator.predictors import Oracle, Stated
+from gpu_scheduler.simulator.traces.collector import Reading
 from gpu_scheduler.simulator.workload import Partition, TraceJob
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import JobRow
@@ -120,10 +122,8 @@ class World:
         self._sample_ms = 1
         self._next_sample_ms = 0
         self._samples: list[Sample] = []
-        for node in partition.nodes:
-            self._apply(SetNode(node), 0)
-        for tenant in partition.tenants:
-            self._apply(SetTenant(tenant), 0)
+        for message in _registrations(partition):
+            self._apply(message, 0)
 
     def run(self) -> None:
         """Advance the clock until all jobs have ended."""
@@ -361,3 +361,53 @@ class World:
         self._store.commit(answer.writes)
         self._drop_unmet_dependents(answer.writes)
         return answer
+
+
+def _registrations(partition: Partition) -> Iterator[SetNode | SetTenant]:
+    yield from map(SetNode, partition.nodes)
+    yield from map(SetTenant, partition.tenants)
+
+
+def check_accepted(reading: Reading, policy: Policy) -> None:
+    """Raise `InvalidInput` with the line of the first job that the core would reject."""
+    for partition in reading.workload.partitions:
+        core = Core(policy, Stated())
+        for message in _registrations(partition):
+            core.apply(message, 0)
+        limited_tenants = {
+            tenant.id for tenant in partition.tenants if tenant.quota.gpu_milli_ms is not None
+        }
+        accepted: set[Hashable] = set()
+        for entry in partition.jobs:
+            job = entry.job
+            kind = _submission_kind(job)
+            if kind in accepted:
+                continue
+            try:
+                # Whether a dependency is known was checked when the trace was read.
+                would_accept(core.state, Submit(replace(job, dependencies=())), job.submit_ms)
+            except CallerError as error:
+                hint = ""
+                if not job.max_runtime_ms and job.tenant in limited_tenants:
+                    hint = (
+                        "; a job counts with its limit and this one has none, "
+                        "so give limit_s or --default-limit"
+                    )
+                line = reading.lines.get(job.id)
+                raise InvalidInput(f"{error}{hint}", file=reading.file, line=line) from error
+            accepted.add(kind)
+
+
+def _submission_kind(job: Job) -> Hashable:
+    """The properties that decide whether a job is rejected; equal jobs get the same answer."""
+    return (
+        job.tenant,
+        job.user,
+        job.members,
+        job.min_members,
+        job.same_rack,
+        job.pool,
+        job.preemptible,
+        job.max_runtime_ms,
+        0 < job.deadline_ms <= job.submit_ms,
+    )

@@ -36,8 +36,10 @@ from gpu_scheduler.simulator.experiment import (
     KNOW_THE_TRUTH,
     NO_LIMIT_MS,
     Conditions,
+    Filling,
     OnProgress,
     PredictorChoice,
+    capacity_milli,
     fill_by_seed,
     predictor_choice,
     renamed_nodes,
@@ -45,11 +47,10 @@ from gpu_scheduler.simulator.experiment import (
     tenant_weights_milli,
     total_tasks,
 )
-from gpu_scheduler.simulator.format import count_text, gpus_text
 from gpu_scheduler.simulator.generator import demo_workload
+from gpu_scheduler.simulator.metric_defs import count_text, gpus_text
 from gpu_scheduler.simulator.metrics import Measures, measure
 from gpu_scheduler.simulator.outcomes import Run
-from gpu_scheduler.simulator.packing import Filling, capacity_milli
 from gpu_scheduler.simulator.report import write_report
 from gpu_scheduler.simulator.tables import (
     comparison_tables,

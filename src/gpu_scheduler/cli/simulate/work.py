@@ -19,12 +19,11 @@ from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.simulator.experiment import NO_LIMIT_MS
 from gpu_scheduler.simulator.generator import DAY_S, WorkShape, generate, generated_workload
-from gpu_scheduler.simulator.precheck import check_accepted
 from gpu_scheduler.simulator.traces import openb
-from gpu_scheduler.simulator.traces.cluster_file import read_cluster
 from gpu_scheduler.simulator.traces.collector import Reading
-from gpu_scheduler.simulator.traces.detect import TraceFormat, read_trace
+from gpu_scheduler.simulator.traces.detect import TraceFormat, read_cluster, read_trace
 from gpu_scheduler.simulator.workload import Cluster, Partition, TraceJob, Workload, cluster_of
+from gpu_scheduler.simulator.world import check_accepted
 
 DEFAULT_NODES = 8
 DEFAULT_GPUS_PER_NODE = 8

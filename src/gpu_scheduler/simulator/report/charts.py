@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpu_scheduler.simulator.format import DAY, HOUR, MINUTE
 from gpu_scheduler.simulator.report.document import Markup, joined, tag
 
+MINUTE, HOUR, DAY = 60, 3600, 86_400
 COLOURS = 8
 """How many colours the style sheet knows; more policies begin again, dashed."""
 

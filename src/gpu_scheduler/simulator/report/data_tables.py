@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpu_scheduler.simulator.format import (
+from gpu_scheduler.simulator.metric_defs import (
+    CLUSTER,
+    JOBS,
+    NOTHING,
+    SERVICE,
+    best_rows,
     count_text,
     duration_text,
     gpus_text,
     percent_text,
     ratio_text,
 )
-from gpu_scheduler.simulator.metric_defs import CLUSTER, JOBS, NOTHING, SERVICE, best_rows
 from gpu_scheduler.simulator.metrics import Distribution, GroupMeasures, Measures
 from gpu_scheduler.simulator.report.charts import Policy, swatch
 from gpu_scheduler.simulator.report.document import Markup, joined, tag

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gpu_scheduler.simulator.format import count_text, duration_text, gpus_text, percent_text
 from gpu_scheduler.simulator.metric_defs import (
     ALLOCATED_BACKLOG,
     CLUSTER,
@@ -20,6 +19,10 @@ from gpu_scheduler.simulator.metric_defs import (
     Better,
     Column,
     best_rows,
+    count_text,
+    duration_text,
+    gpus_text,
+    percent_text,
 )
 from gpu_scheduler.simulator.metrics import Measures
 from gpu_scheduler.simulator.outcomes import Run

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from gpu_scheduler.simulator.format import (
+from gpu_scheduler.simulator.metric_defs import (
     HOUR,
     MINUTE,
     count_text,

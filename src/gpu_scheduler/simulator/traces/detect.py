@@ -1,4 +1,8 @@
-"""Detects the format of a trace, by content and then by name, and calls its reader or writer."""
+"""Detects the format of a trace or of a list of nodes, and calls its reader or writer.
+
+The content decides, then the name. A cluster comes from our own JSON or CSV, an openb node list, or
+a list of virtual clusters.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,15 @@ from pathlib import Path
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.simulator.traces import cluster_file, helios, native_format, openb, philly, swf
+from gpu_scheduler.simulator.traces import native_format, openb, published_logs
 from gpu_scheduler.simulator.traces.collector import Reading
-from gpu_scheduler.simulator.traces.native_format import (
-    read_json,
-    read_json_lines,
-    write_json,
-    write_json_lines,
+from gpu_scheduler.simulator.traces.parsing import Layout, Row, head, header_of, read_rows
+from gpu_scheduler.simulator.traces.records import (
+    NODE_COLUMNS,
+    REQUIRED_NODE_COLUMNS,
+    read_node_group,
 )
-from gpu_scheduler.simulator.traces.parsing import Layout, head, header_of
-from gpu_scheduler.simulator.workload import Cluster, TraceJob
+from gpu_scheduler.simulator.workload import Cluster, NodeGroup, TraceJob, nodes_of
 
 
 class TraceFormat(StrEnum):
@@ -33,14 +36,18 @@ class TraceFormat(StrEnum):
     SWF = "swf"
 
 
-_TABLES: tuple[tuple[TraceFormat, Layout, str], ...] = (
-    (TraceFormat.CSV, native_format.LAYOUT, "run_s"),
-    (TraceFormat.HELIOS, helios.LAYOUT, "job_id"),
-    (TraceFormat.OPENB, openb.POD_LAYOUT, "num_gpu"),
-    (TraceFormat.PHILLY, philly.LAYOUT, "gpu_num"),
+_TABLES: tuple[tuple[TraceFormat, str], ...] = (
+    (TraceFormat.CSV, "run_s"),
+    (TraceFormat.HELIOS, "job_id"),
+    (TraceFormat.OPENB, "num_gpu"),
+    (TraceFormat.PHILLY, "gpu_num"),
 )
 """Each CSV format with the column that distinguishes it from the formats below it."""
-_NODE_TABLES = (helios.NODE_LAYOUT, openb.NODE_LAYOUT, cluster_file.LAYOUT)
+NODE_LAYOUT = Layout(
+    name="a list of nodes in CSV",
+    required=REQUIRED_NODE_COLUMNS,
+    optional=tuple(column for column in NODE_COLUMNS if column not in REQUIRED_NODE_COLUMNS),
+)
 
 
 def read_trace(
@@ -51,25 +58,25 @@ def read_trace(
     use_cpus: bool = False,
 ) -> Reading:
     """Read a trace in any known format. Formats without nodes need `cluster`."""
-    found = trace_format or detect_format(path)
-    if found is TraceFormat.JSON:
-        return read_json(path, cluster)
-    if found is TraceFormat.PHILLY:
-        return philly.read_philly(path, cluster)
-    if found is TraceFormat.SWF:
-        return swf.read_swf(path, cluster)
+    trace_format = trace_format or detect_format(path)
+    if trace_format is TraceFormat.JSON:
+        return native_format.read_json(path, cluster)
+    if trace_format is TraceFormat.PHILLY:
+        return published_logs.read_philly(path, cluster)
+    if trace_format is TraceFormat.SWF:
+        return published_logs.read_swf(path, cluster)
     if cluster is None:
         raise InvalidInput(
-            f"a trace in the format {found} has no nodes; expected a cluster in addition, "
+            f"a trace in the format {trace_format} has no nodes; expected a cluster in addition, "
             "from a file or by numbers",
             file=str(path),
         )
-    if found is TraceFormat.HELIOS:
-        return helios.read_helios(path, cluster, use_cpus=use_cpus)
-    if found is TraceFormat.OPENB:
+    if trace_format is TraceFormat.HELIOS:
+        return published_logs.read_helios(path, cluster, use_cpus=use_cpus)
+    if trace_format is TraceFormat.OPENB:
         return openb.read_openb(path, cluster)
-    if found is TraceFormat.JSON_LINES:
-        return read_json_lines(path, cluster)
+    if trace_format is TraceFormat.JSON_LINES:
+        return native_format.read_json_lines(path, cluster)
     return native_format.read_csv(path, cluster)
 
 
@@ -86,9 +93,9 @@ def write_trace(
     """
     name = path.name.removesuffix(".gz")
     if name.endswith(".json"):
-        return write_json(path, jobs, nodes=nodes, tenants=tenants)
+        return native_format.write_json(path, jobs, nodes=nodes, tenants=tenants)
     if name.endswith(".jsonl"):
-        return write_json_lines(path, jobs)
+        return native_format.write_json_lines(path, jobs)
     if name.endswith(".csv"):
         return native_format.write_csv(path, jobs)
     raise InvalidRequest(
@@ -105,13 +112,17 @@ def detect_format(path: Path) -> TraceFormat:
     first = lines[0].strip()
     if first.startswith("{"):
         return _kind_of_json(first)
-    if first.startswith(swf.COMMENT) or len(first.split()) == swf.FIELDS:
+    if (
+        first.startswith(published_logs.SWF_COMMENT)
+        or len(first.split()) == published_logs.SWF_FIELDS
+    ):
         return TraceFormat.SWF
     header = header_of(first)
-    for found, _, telling in _TABLES:
-        if telling in header:
-            return found
-    if any(layout.accepts(header) for layout in _NODE_TABLES):
+    for trace_format, column in _TABLES:
+        if column in header:
+            return trace_format
+    node_layouts = (published_logs.VC_LAYOUT, openb.NODE_LAYOUT, NODE_LAYOUT)
+    if not all(layout.fault(header) for layout in node_layouts):
         raise InvalidInput(
             "the file lists machines; expected a trace of jobs, so give this file as the cluster",
             file=str(path),
@@ -135,3 +146,35 @@ def _kind_of_json(first_line: str) -> TraceFormat:
     if complete and '"jobs"' not in first_line:
         return TraceFormat.JSON_LINES
     return TraceFormat.JSON
+
+
+def read_cluster(path: Path) -> Cluster:
+    """Read nodes in any known format; the content decides which."""
+    beginning = head(path).lstrip()
+    if beginning.startswith(("{", "[")):
+        return Cluster.pool(native_format.read_json_nodes(path))
+    header = header_of(beginning.partition("\n")[0])
+    if not published_logs.VC_LAYOUT.fault(header):
+        return published_logs.read_vc_nodes(path)
+    if not openb.NODE_LAYOUT.fault(header):
+        return Cluster.pool(openb.read_nodes(path))
+
+    def read_group(row: Row, _number: int) -> NodeGroup:
+        return read_node_group(row)
+
+    groups = list(read_rows(path, NODE_LAYOUT, read_group))
+    nodes = nodes_of(group for _, group in groups)
+    if not nodes:
+        raise InvalidInput("the file holds no nodes; expected at least one", file=str(path))
+    lines: dict[str, int] = {}
+    for line, group in groups:
+        for node in nodes_of([group]):
+            if node.id in lines:
+                raise InvalidInput(
+                    f"node '{node.id}' is named twice, first in line {lines[node.id]}; "
+                    "expected a different id for each node",
+                    file=str(path),
+                    line=line,
+                )
+            lines[node.id] = line
+    return Cluster.pool(nodes)

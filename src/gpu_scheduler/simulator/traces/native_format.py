@@ -1,6 +1,6 @@
-"""Our own JSON: one document with nodes, tenants and jobs, or one job in each line.
+"""Our own formats: JSON with nodes, tenants and jobs, JSON lines with jobs, and CSV.
 
-Names and values are those of the CSV columns; numbers, lists and objects may be JSON values.
+JSON names and values are those of the CSV columns; numbers, lists and objects may be JSON values.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, NeverFits
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.simulator.fit import Fit
 from gpu_scheduler.simulator.traces.collector import Intake, Reading
 from gpu_scheduler.simulator.traces.parsing import (
     Layout,
+    read_items,
     read_rows,
     replacing,
     text_lines,
@@ -37,7 +37,13 @@ from gpu_scheduler.simulator.traces.records import (
     read_tenant,
     tenant_record,
 )
-from gpu_scheduler.simulator.workload import Cluster, TraceJob, nodes_of
+from gpu_scheduler.simulator.workload import (
+    Cluster,
+    EmptyCluster,
+    NodeGroup,
+    TraceJob,
+    nodes_of,
+)
 
 # JSON text to flat text records with line numbers. Numbers keep their digits, so that 0.1 stays
 # 0.1; NaN, infinity and repeated names are rejected.
@@ -78,15 +84,15 @@ def sections(text: str) -> Iterator[tuple[str, list[tuple[int, Any]]]]:
         raise json.JSONDecodeError("more text after the end of the document", text, place + 1)
 
 
-def flat_record(value: Any, columns: Mapping[str, object], what: str) -> dict[str, str]:
+def flat_record(value: Any, columns: Collection[str], kind: str) -> dict[str, str]:
     """An object as text by column; lists and inner objects take the form they have in CSV."""
     if not isinstance(value, dict):
-        raise unexpected(value, what, "an object such as {...}")
+        raise unexpected(value, kind, "an object such as {...}")
     record: dict[str, str] = {}
     for name, item in value.items():
         if name not in columns:
             raise InvalidRequest(
-                f"unknown field {name!r} in {what}; expected fields are {', '.join(columns)}"
+                f"unknown field {name!r} in {kind}; expected fields are {', '.join(columns)}"
             )
         record[name] = _flat(name, item)
     return record
@@ -179,48 +185,42 @@ _DECODER = json.JSONDecoder(
 
 # The JSON format: one document with nodes, tenants and jobs, or one job per line.
 
-T = TypeVar("T")
 Items = list[tuple[int, Any]]
 SECTIONS = ("nodes", "tenants", "jobs")
-_JOB_FIELDS = dict.fromkeys(JOB_COLUMNS)
-_REQUEST_FIELDS = dict.fromkeys(REQUEST_COLUMNS)
-_NODE_FIELDS = dict.fromkeys(NODE_COLUMNS)
-_TENANT_FIELDS = dict.fromkeys(TENANT_COLUMNS)
 
 
 def read_json(path: Path, cluster: Cluster | None = None) -> Reading:
     """Read one document. If `cluster` is given, its nodes replace those of the document."""
     document = _document(path)
     nodes = cluster.nodes if cluster else _nodes(document, path)
-    tenants = tuple(
-        tenant for _, tenant in _made(document["tenants"], path, lambda item, _: _tenant(item))
-    )
+
+    def read_one_tenant(item: Any, _number: int) -> Tenant:
+        return read_tenant(flat_record(item, TENANT_COLUMNS, "tenants"))
+
+    tenants = tuple(tenant for _, tenant in read_items(path, document["tenants"], read_one_tenant))
     known = {tenant.id for tenant in tenants}
     if len(known) != len(tenants):
         raise InvalidInput("two tenants have the same id; expected each once", file=str(path))
-    reader = JobReader(Fit(nodes))
-    intake = Intake(path)
-    for line, trace_job in _made(document["jobs"], path, lambda item, n: _job(reader, item, n)):
+    read_job = _job_reader(nodes)
+
+    def read_job_of_known_tenant(item: Any, number: int) -> TraceJob:
+        trace_job = read_job(item, number)
         if known and trace_job.job.tenant not in known:
-            raise InvalidInput(
+            raise InvalidRequest(
                 f"job {trace_job.job.id!r} belongs to tenant {trace_job.job.tenant!r}; "
-                f"expected one of {', '.join(sorted(known))}",
-                file=str(path),
-                line=line,
+                f"expected one of {', '.join(sorted(known))}"
             )
-        intake.add(trace_job, line)
-    return intake.pool(nodes, tenants)
+        return trace_job
+
+    jobs = read_items(path, document["jobs"], read_job_of_known_tenant)
+    return Intake(path, jobs).pool(nodes, tenants)
 
 
 def read_json_lines(path: Path, cluster: Cluster) -> Reading:
     """Read one job from each line; blank lines are ignored."""
     nodes = cluster.nodes
-    reader = JobReader(Fit(nodes))
-    intake = Intake(path)
-    items = _decoded_lines(path)
-    for line, trace_job in _made(items, path, lambda item, number: _job(reader, item, number)):
-        intake.add(trace_job, line)
-    return intake.pool(nodes)
+    jobs = read_items(path, _decoded_lines(path), _job_reader(nodes))
+    return Intake(path, jobs).pool(nodes)
 
 
 def read_json_nodes(path: Path) -> tuple[Node, ...]:
@@ -236,7 +236,6 @@ def write_json(
     tenants: Iterable[Tenant] = (),
 ) -> int:
     """Write one document with one item per line; returns the number of jobs."""
-    count = 0
     with replacing(path) as text:
         text.write('{"nodes": [')
         _write_items(text.write, (from_flat(node_record(node)) for node in nodes))
@@ -297,50 +296,35 @@ def _decoded_lines(path: Path) -> Iterator[tuple[int, Any]]:
             ) from error
 
 
-def _made(
-    items: Iterable[tuple[int, Any]], path: Path, make: Callable[[Any, int], T]
-) -> Iterator[tuple[int, T]]:
-    for number, (line, item) in enumerate(items, start=1):
-        try:
-            made = make(item, number)
-        except (InvalidRequest, NeverFits) as error:
-            raise InvalidInput(str(error), file=str(path), line=line) from error
-        yield line, made
-
-
 def _nodes(document: dict[str, Items], path: Path) -> tuple[Node, ...]:
-    groups = [
-        group
-        for _, group in _made(
-            document["nodes"],
-            path,
-            lambda item, _: read_node_group(flat_record(item, _NODE_FIELDS, "nodes")),
-        )
-    ]
-    if not groups:
+    def read_group(item: Any, _number: int) -> NodeGroup:
+        return read_node_group(flat_record(item, NODE_COLUMNS, "nodes"))
+
+    nodes = nodes_of(group for _, group in read_items(path, document["nodes"], read_group))
+    if not nodes:
         raise InvalidInput(
             "the document has no nodes; expected a list of nodes here or a separate cluster",
             file=str(path),
         )
-    nodes = nodes_of(groups)
     if len({node.id for node in nodes}) != len(nodes):
         raise InvalidInput("two nodes have the same id; expected each once", file=str(path))
     return nodes
 
 
-def _tenant(item: Any) -> Tenant:
-    return read_tenant(flat_record(item, _TENANT_FIELDS, "tenants"))
+def _job_reader(nodes: tuple[Node, ...]) -> Callable[[Any, int], TraceJob]:
+    reader = JobReader(EmptyCluster(nodes))
 
+    def read_job(item: Any, number: int) -> TraceJob:
+        listed: list[Any] = []
+        if isinstance(item, dict) and isinstance(item.get("members"), list):
+            listed = item["members"]
+            if not listed:
+                raise InvalidRequest("members is an empty list; expected at least one member")
+            item = {name: value for name, value in item.items() if name != "members"}
+        members = [flat_record(member, REQUEST_COLUMNS, "members") for member in listed]
+        return reader.trace_job(flat_record(item, JOB_COLUMNS, "jobs"), number, members)
 
-def _job(reader: JobReader, item: Any, number: int) -> TraceJob:
-    listed: list[Any] = []
-    if isinstance(item, dict) and isinstance(item.get("members"), list):
-        listed = item["members"]
-        if not listed:
-            raise InvalidRequest("members is an empty list; expected at least one member")
-        item = {name: value for name, value in item.items() if name != "members"}
-    members = [flat_record(member, _REQUEST_FIELDS, "members") for member in listed]
-    return reader.trace_job(flat_record(item, _JOB_FIELDS, "jobs"), number, members)
+    return read_job
 
 
 def _job_objects(jobs: Iterable[TraceJob]) -> Iterator[dict[str, Any]]:
@@ -374,10 +358,8 @@ LAYOUT = Layout(
 def read_csv(path: Path, cluster: Cluster) -> Reading:
     """Read the jobs and put them on one pool of nodes."""
     nodes = cluster.nodes
-    intake = Intake(path)
-    for line, trace_job in read_rows(path, LAYOUT, JobReader(Fit(nodes)).trace_job):
-        intake.add(trace_job, line)
-    return intake.pool(nodes)
+    jobs = read_rows(path, LAYOUT, JobReader(EmptyCluster(nodes)).trace_job)
+    return Intake(path, jobs).pool(nodes)
 
 
 def write_csv(path: Path, jobs: Iterable[TraceJob]) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -11,7 +12,6 @@ from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.simulator.fit import Fit
 from gpu_scheduler.simulator.traces.collector import Intake, Reading
 from gpu_scheduler.simulator.traces.parsing import (
     Layout,
@@ -22,7 +22,7 @@ from gpu_scheduler.simulator.traces.parsing import (
     unexpected,
     whole_number,
 )
-from gpu_scheduler.simulator.workload import Cluster, NodeGroup, TraceJob, nodes_of
+from gpu_scheduler.simulator.workload import Cluster, EmptyCluster, NodeGroup, TraceJob, nodes_of
 
 NODE_LAYOUT = Layout(
     name="an openb node list",
@@ -90,24 +90,23 @@ def read_pods(path: Path) -> list[Pod]:
 def read_openb(path: Path, cluster: Cluster) -> Reading:
     """The pods as jobs at their own times. Pods that never ran are skipped and counted."""
     nodes = cluster.nodes
-    fit = Fit(nodes)
-    checked: set[Request] = set()
+    empty = EmptyCluster(nodes)
 
-    def fitting_pod(row: Row, number: int) -> Pod:
+    def read_fitting_pod(row: Row, number: int) -> Pod:
         pod = _pod(row, number)
-        if pod.request not in checked:
-            fit.check([pod.request])
-            checked.add(pod.request)
+        empty.check((pod.request,))
         return pod
 
-    intake = Intake(path)
-    for line, pod in read_rows(path, POD_LAYOUT, fitting_pod):
-        if pod.run_ms is None:
-            intake.skip(NEVER_SCHEDULED)
-        else:
-            job = pod.job(number=line, submit_ms=pod.created_ms)
-            intake.add(TraceJob(job, pod.run_ms), line)
-    return intake.pool(nodes)
+    entries = (
+        (
+            line,
+            NEVER_SCHEDULED
+            if pod.run_ms is None
+            else TraceJob(pod.job(number=line, submit_ms=pod.created_ms), pod.run_ms),
+        )
+        for line, pod in read_rows(path, POD_LAYOUT, read_fitting_pod)
+    )
+    return Intake(path, entries).pool(nodes)
 
 
 def arrivals(pods: Iterable[Pod], seed: int, capacity_milli: int, tune: float = 1.3) -> list[Pod]:
@@ -125,27 +124,17 @@ def arrivals(pods: Iterable[Pod], seed: int, capacity_milli: int, tune: float = 
     chance.shuffle(order)
     arrived: list[Pod] = []
     arrived_milli = 0
-    copies: dict[str, int] = {}
+    copies: Counter[str] = Counter()
     while True:
         place = len(arrived)
         pod = order[place] if place < len(order) else chance.choice(by_name)
         arrived_milli += pod.request.gpu_milli
         if arrived_milli > limit_milli:
             return arrived
-        arrived.append(_copy(pod, copies) if place >= len(order) else pod)
-
-
-def arrival_jobs(pods: Sequence[Pod], *, run_ms: int, step_ms: int = 1000) -> list[TraceJob]:
-    """The pods as jobs that arrive one step apart and all run for the same time."""
-    return [
-        TraceJob(pod.job(number=place + 1, submit_ms=place * step_ms), run_ms)
-        for place, pod in enumerate(pods)
-    ]
-
-
-def _copy(pod: Pod, copies: dict[str, int]) -> Pod:
-    copies[pod.name] = copies.get(pod.name, 0) + 1
-    return replace(pod, name=f"{pod.name}-copy-{copies[pod.name]}")
+        if place >= len(order):
+            copies[pod.name] += 1
+            pod = replace(pod, name=f"{pod.name}-copy-{copies[pod.name]}")
+        arrived.append(pod)
 
 
 def _node_group(row: Row, _number: int) -> NodeGroup:

@@ -220,6 +220,7 @@ def _text_writer(raw: BinaryIO, *, compress: bool) -> Iterator[TextIO]:
 
 # CSV with a header row: the columns are checked once; rows come with their line numbers.
 
+Item = TypeVar("Item")
 T = TypeVar("T")
 Row = dict[str, str]
 
@@ -240,16 +241,13 @@ class Layout:
             self.required + tuple(name for group in self.one_of for name in group) + self.optional
         )
 
-    def accepts(self, header: list[str]) -> bool:
-        """Whether a header row belongs to this layout."""
-        return not self._fault(header)
-
     def check(self, header: list[str], path: Path, line: int) -> None:
         """Raise `InvalidInput` unless the header row belongs to this layout."""
-        if fault := self._fault(header):
+        if fault := self.fault(header):
             raise InvalidInput(fault, file=str(path), line=line)
 
-    def _fault(self, header: list[str]) -> str:
+    def fault(self, header: list[str]) -> str:
+        """Why a header row does not belong to this layout; empty if it does."""
         known = ", ".join(self.columns)
         for place, name in enumerate(header):
             if name not in self.columns:
@@ -265,13 +263,20 @@ class Layout:
 
 
 def read_rows(path: Path, layout: Layout, make: Callable[[Row, int], T]) -> Iterator[tuple[int, T]]:
-    """The result of `make(row, number)` for each row (from 1), each with its line in the file.
+    """The result of `make(row, number)` for each row (from 1), each with its line in the file."""
+    return read_items(path, _rows(path, layout), make)
 
-    An `InvalidRequest` of `make` is raised again with file and line.
+
+def read_items(
+    path: Path, items: Iterable[tuple[int, Item]], make: Callable[[Item, int], T]
+) -> Iterator[tuple[int, T]]:
+    """The result of `make(item, number)` for each item (from 1), each with its line in the file.
+
+    A rejection by `make` is raised again with file and line.
     """
-    for number, (line, row) in enumerate(_rows(path, layout), start=1):
+    for number, (line, item) in enumerate(items, start=1):
         try:
-            made = make(row, number)
+            made = make(item, number)
         except (InvalidRequest, NeverFits) as error:
             raise InvalidInput(str(error), file=str(path), line=line) from error
         yield line, made

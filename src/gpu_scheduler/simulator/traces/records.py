@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import fields
+from enum import Enum
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import (
-    NORMAL_PRIORITY,
     Array,
     Dependency,
     DependencyKind,
@@ -25,7 +27,6 @@ from gpu_scheduler.model.job import (
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import Request, Topology
 from gpu_scheduler.model.tenant import Quota, Tenant, Tier
-from gpu_scheduler.simulator.fit import Fit
 from gpu_scheduler.simulator.traces.parsing import (
     LONGEST_TEXT,
     as_decimal,
@@ -38,35 +39,199 @@ from gpu_scheduler.simulator.traces.parsing import (
     whole_number,
     yes_or_no,
 )
-from gpu_scheduler.simulator.workload import NodeGroup, TraceJob, nodes_of
+from gpu_scheduler.simulator.workload import EmptyCluster, NodeGroup, TraceJob, nodes_of
 
 MOST_MEMBERS = 100_000
+HOUR_MS = 3_600_000
 _LONG_NUMBER = re.compile(r"\d{8}")
 
-REQUEST_COLUMNS = (
-    "gpus",
-    "gpu_memory_mb",
-    "gpu_memory_mb_per_gpu",
-    "gpu_models",
-    "mig_profile",
-    "exclusive",
-    "device_ids",
-    "cpu_cores",
-    "memory_mb",
-    "node_labels",
-    "topology",
-    "contiguous",
-    "min_bandwidth_gbps",
+# How each column is read into a field, and how the field is written back.
+
+
+class _Kind(NamedTuple):
+    """A kind of value: text and column name to value, and value to text."""
+
+    read: Callable[[str, str], Any]
+    write: Callable[[Any], str]
+
+
+def _read_device_ids(text: str, name: str) -> tuple[int, ...]:
+    return tuple(whole_number(part.strip(), name) for part in text.split(";"))
+
+
+def _read_dependencies(text: str, name: str) -> tuple[Dependency, ...]:
+    dependencies: dict[Dependency, None] = {}
+    for part in text.split(";"):
+        kind, _, job_id = (piece.strip() for piece in part.partition(":"))
+        if kind not in list(DependencyKind) or not job_id:
+            raise unexpected(text, name, "jobs such as afterok:17 or afterok:17;afterany:18")
+        dependencies[Dependency(DependencyKind(kind), job_id)] = None
+    return tuple(dependencies)
+
+
+def _read_array(text: str, name: str) -> Array:
+    # A range is expanded to single numbers, so a mistyped huge range would fill the memory.
+    if _LONG_NUMBER.search(text):
+        raise unexpected(text, name, "task numbers below 10,000,000")
+    tasks, percent, at_once = text.partition("%")
+    return Array(
+        tasks=IntervalSet.parse(tasks),
+        max_running=whole_number(at_once, name) if percent else 0,
+    )
+
+
+def _write_array(array: Array) -> str:
+    return f"{array.tasks}%{array.max_running}" if array.max_running else str(array.tasks)
+
+
+def _read_slices(text: str, name: str) -> tuple[tuple[str, int], ...]:
+    slices = tuple((profile, whole_number(count, name)) for profile, count in pairs(text, name))
+    if not all(count for _, count in slices):
+        raise unexpected(text, name, "profiles with how many there are, such as 1g.10gb=4")
+    return slices
+
+
+def _write_pairs(pairs: tuple[tuple[str, object], ...]) -> str:
+    return ";".join(f"{key}={value}" for key, value in pairs)
+
+
+def _choice_of(kind: type[Enum]) -> _Kind:
+    words = [str(choice.value) for choice in kind]
+    return _Kind(lambda text, name: kind(one_of(text, name, words)), attrgetter("value"))
+
+
+_TEXT = _Kind(lambda text, _name: text.strip(), str)
+_WHOLE = _Kind(whole_number, str)
+_DECIMAL = _Kind(thousandths, as_decimal)
+_EXACT = _Kind(exact_thousandths, as_decimal)
+_FLAG = _Kind(yes_or_no, lambda value: str(value).lower())
+_LABELS = _Kind(pairs, _write_pairs)
+_SLICES = _Kind(_read_slices, _write_pairs)
+_MODELS = _Kind(choices, "|".join)
+_DEVICE_IDS = _Kind(_read_device_ids, lambda ids: ";".join(map(str, ids)))
+_PRIORITY = _Kind(lambda text, _name: parse_priority(text), str)
+_DEPENDENCIES = _Kind(
+    _read_dependencies,
+    lambda dependencies: ";".join(f"{other.kind}:{other.job_id}" for other in dependencies),
 )
+_ARRAY = _Kind(_read_array, _write_array)
+_GPU_HOURS = _Kind(
+    # Thousandths of a GPU hour are milli-GPU hours.
+    lambda text, name: thousandths(text, name) * HOUR_MS,
+    lambda milli_ms: as_decimal(milli_ms // HOUR_MS),
+)
+
+_Fields = dict[str, tuple[str, _Kind]]
+"""Columns, each with the name and the kind of its field."""
+_REQUEST_FIELDS: _Fields = {
+    "gpu_memory_mb": ("gpu_memory_mb", _WHOLE),
+    "gpu_memory_mb_per_gpu": ("gpu_memory_mb_per_gpu", _WHOLE),
+    "gpu_models": ("gpu_models", _MODELS),
+    "mig_profile": ("mig_profile", _TEXT),
+    "exclusive": ("exclusive", _FLAG),
+    "device_ids": ("device_ids", _DEVICE_IDS),
+    "cpu_cores": ("cpu_milli", _DECIMAL),
+    "memory_mb": ("memory_mb", _WHOLE),
+    "node_labels": ("node_labels", _LABELS),
+    "topology": ("topology", _choice_of(Topology)),
+    "contiguous": ("contiguous", _FLAG),
+    "min_bandwidth_gbps": ("min_bandwidth_gbps", _WHOLE),
+}
+_ONLY_READ = ("gpu_memory_mb", "gpu_memory_mb_per_gpu", "exclusive")
+_WRITTEN_REQUEST_FIELDS = {
+    column: field for column, field in _REQUEST_FIELDS.items() if column not in _ONLY_READ
+}
+"""The writer chooses between the ways to state the GPU memory; see `_memory_candidates`."""
+_JOB_FIELDS: _Fields = {
+    "tenant": ("tenant", _TEXT),
+    "user": ("user", _TEXT),
+    "name": ("name", _TEXT),
+    "priority": ("priority", _PRIORITY),
+    "pool": ("pool", _choice_of(Pool)),
+    "preemptible": ("preemptible", _FLAG),
+    "interactive": ("interactive", _FLAG),
+    "limit_s": ("max_runtime_ms", _DECIMAL),
+    "estimate_s": ("estimate_ms", _DECIMAL),
+    "deadline_s": ("deadline_ms", _DECIMAL),
+    "begin_s": ("begin_ms", _DECIMAL),
+    "after": ("dependencies", _DEPENDENCIES),
+    "array": ("array", _ARRAY),
+    "retries": ("retries", _WHOLE),
+    "same_rack": ("same_rack", _FLAG),
+    "requeue_on_node_loss": ("requeue_on_node_loss", _FLAG),
+}
+_NODE_FIELDS: _Fields = {
+    "id": ("id", _TEXT),
+    "count": ("count", _WHOLE),
+    "gpus": ("gpus", _WHOLE),
+    "model": ("model", _TEXT),
+    "gpu_memory_mb": ("gpu_memory_mb", _WHOLE),
+    "cpu_cores": ("cpu_milli", _DECIMAL),
+    "memory_mb": ("memory_mb", _WHOLE),
+    "rack": ("rack", _TEXT),
+    "labels": ("labels", _LABELS),
+    "island_size": ("island_size", _WHOLE),
+    "island_gbps": ("island_gbps", _WHOLE),
+    "mig_slices": ("mig_slices", _SLICES),
+}
+_TENANT_FIELDS: _Fields = {
+    "id": ("id", _TEXT),
+    "name": ("name", _TEXT),
+    "tier": ("tier", _choice_of(Tier)),
+    "weight": ("weight_milli", _EXACT),
+    "elastic": ("elastic", _FLAG),
+    "allow_preemption": ("allow_preemption", _FLAG),
+    "can_preempt_others": ("can_preempt_others", _FLAG),
+    "max_preemptions": ("max_preemptions", _WHOLE),
+}
+_QUOTA_FIELDS: _Fields = {
+    "max_gpus": ("gpu_milli", _EXACT),
+    "max_gpu_memory_mb": ("gpu_memory_mb", _WHOLE),
+    "max_cpu_cores": ("cpu_milli", _DECIMAL),
+    "max_memory_mb": ("memory_mb", _WHOLE),
+    "max_concurrent_jobs": ("concurrent_jobs", _WHOLE),
+    "max_gpu_hours": ("gpu_milli_ms", _GPU_HOURS),
+}
+REQUEST_COLUMNS = ("gpus", *_REQUEST_FIELDS)
 """The columns that describe the request of one member."""
 GANG_COLUMNS = ("members", "min_members")
 REQUIRED_COLUMNS = ("id", "submit_s", "run_s", "gpus")
+JOB_COLUMNS = ("id", "submit_s", "run_s", *REQUEST_COLUMNS, *GANG_COLUMNS, *_JOB_FIELDS)
+"""All columns, in the order in which they are written."""
+NODE_COLUMNS = tuple(_NODE_FIELDS)
+REQUIRED_NODE_COLUMNS = ("id", "gpus")
+TENANT_COLUMNS = (*_TENANT_FIELDS, *_QUOTA_FIELDS)
+
+
+def _values(record: Mapping[str, str], fields_: _Fields) -> dict[str, Any]:
+    """The fields that the record sets."""
+    values: dict[str, Any] = {}
+    for column, (name, kind) in fields_.items():
+        if text := record.get(column):
+            if len(text) > LONGEST_TEXT:
+                raise unexpected(text, column, f"at most {LONGEST_TEXT} characters")
+            values[name] = kind.read(text, column)
+    return values
+
+
+def _texts(value: object, fields_: _Fields, defaults: Mapping[str, object]) -> dict[str, str]:
+    """The fields that are set and differ from their defaults, as text by column."""
+    record: dict[str, str] = {}
+    for column, (name, kind) in fields_.items():
+        item = getattr(value, name)
+        if item is not None and item != defaults.get(name):
+            record[column] = kind.write(item)
+    return {column: text for column, text in record.items() if text}
+
+
+_JOB_DEFAULTS = {field.name: field.default for field in fields(Job)}
+_REQUEST_DEFAULTS = {field.name: field.default for field in fields(Request)}
 
 
 class JobReader:
     """Turns flat records into jobs that fit a cluster. Equal requests are parsed once."""
 
-    def __init__(self, fit: Fit) -> None:
+    def __init__(self, fit: EmptyCluster) -> None:
         """Keep the cluster that every job must fit."""
         self._fit = fit
         self._known: dict[tuple[str | None, ...], tuple[tuple[Request, ...], int]] = {}
@@ -82,24 +247,18 @@ class JobReader:
             members, min_members = self._listed_members(record, member_records)
         else:
             members, min_members = self._members(record)
-        options: dict[str, Any] = {}
-        for column, (name, read) in _OPTIONS.items():
-            if text := record.get(column):
-                if len(text) > LONGEST_TEXT:
-                    raise unexpected(text, column, f"at most {LONGEST_TEXT} characters")
-                options[name] = read(text, column)
         job = Job(
             id=_given(record, "id"),
             number=number,
             submit_ms=thousandths(_given(record, "submit_s"), "submit_s"),
             members=members,
             min_members=min_members,
-            **options,
+            **_values(record, _JOB_FIELDS),
         )
         return TraceJob(job, thousandths(_given(record, "run_s"), "run_s"))
 
     def _members(self, record: Mapping[str, str]) -> tuple[tuple[Request, ...], int]:
-        key = tuple(map(record.get, _MEMBER_KEY))
+        key = tuple(map(record.get, REQUEST_COLUMNS + GANG_COLUMNS))
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._read_members(record)
@@ -136,12 +295,7 @@ class JobReader:
 
 def read_request(record: Mapping[str, str]) -> Request:
     """The request of one member. GPU memory without GPUs means memory of one shared GPU."""
-    options: dict[str, Any] = {}
-    for column, (name, read) in _REQUEST_OPTIONS.items():
-        if text := record.get(column):
-            if len(text) > LONGEST_TEXT:
-                raise unexpected(text, column, f"at most {LONGEST_TEXT} characters")
-            options[name] = read(text, column)
+    options = _values(record, _REQUEST_FIELDS)
     gpus_milli = exact_thousandths(record.get("gpus") or "0", "gpus")
     if gpus_milli:
         return Request.for_gpus(gpus_milli, **options)
@@ -161,85 +315,6 @@ def _given(record: Mapping[str, str], column: str) -> str:
     if not text:
         raise InvalidRequest(f"{column} is empty; expected a value for each job")
     return text
-
-
-def _device_ids(text: str, name: str) -> tuple[int, ...]:
-    return tuple(whole_number(part.strip(), name) for part in text.split(";"))
-
-
-def _topology(text: str, name: str) -> Topology:
-    return Topology(one_of(text, name, list(Topology)))
-
-
-def _pool(text: str, name: str) -> Pool:
-    return Pool(one_of(text, name, list(Pool)))
-
-
-def _priority(text: str, _name: str) -> int:
-    return parse_priority(text)
-
-
-def _text(text: str, _name: str) -> str:
-    return text.strip()
-
-
-def _dependencies(text: str, name: str) -> tuple[Dependency, ...]:
-    found: dict[Dependency, None] = {}
-    for part in text.split(";"):
-        kind, _, job_id = (piece.strip() for piece in part.partition(":"))
-        if kind not in list(DependencyKind) or not job_id:
-            raise unexpected(text, name, "jobs such as afterok:17 or afterok:17;afterany:18")
-        found[Dependency(DependencyKind(kind), job_id)] = None
-    return tuple(found)
-
-
-def _array(text: str, name: str) -> Array:
-    # A range is expanded to single numbers, so a mistyped huge range would fill the memory.
-    if _LONG_NUMBER.search(text):
-        raise unexpected(text, name, "task numbers below 10,000,000")
-    tasks, percent, at_once = text.partition("%")
-    return Array(
-        tasks=IntervalSet.parse(tasks),
-        max_running=whole_number(at_once, name) if percent else 0,
-    )
-
-
-_Read = Callable[[str, str], Any]
-_REQUEST_OPTIONS: dict[str, tuple[str, _Read]] = {
-    "gpu_memory_mb": ("gpu_memory_mb", whole_number),
-    "gpu_memory_mb_per_gpu": ("gpu_memory_mb_per_gpu", whole_number),
-    "gpu_models": ("gpu_models", choices),
-    "mig_profile": ("mig_profile", _text),
-    "exclusive": ("exclusive", yes_or_no),
-    "device_ids": ("device_ids", _device_ids),
-    "cpu_cores": ("cpu_milli", thousandths),
-    "memory_mb": ("memory_mb", whole_number),
-    "node_labels": ("node_labels", pairs),
-    "topology": ("topology", _topology),
-    "contiguous": ("contiguous", yes_or_no),
-    "min_bandwidth_gbps": ("min_bandwidth_gbps", whole_number),
-}
-_OPTIONS: dict[str, tuple[str, _Read]] = {
-    "tenant": ("tenant", _text),
-    "user": ("user", _text),
-    "name": ("name", _text),
-    "priority": ("priority", _priority),
-    "pool": ("pool", _pool),
-    "preemptible": ("preemptible", yes_or_no),
-    "interactive": ("interactive", yes_or_no),
-    "limit_s": ("max_runtime_ms", thousandths),
-    "estimate_s": ("estimate_ms", thousandths),
-    "deadline_s": ("deadline_ms", thousandths),
-    "begin_s": ("begin_ms", thousandths),
-    "after": ("dependencies", _dependencies),
-    "array": ("array", _array),
-    "retries": ("retries", whole_number),
-    "same_rack": ("same_rack", yes_or_no),
-    "requeue_on_node_loss": ("requeue_on_node_loss", yes_or_no),
-}
-_MEMBER_KEY = REQUEST_COLUMNS + GANG_COLUMNS
-JOB_COLUMNS = ("id", "submit_s", "run_s", *REQUEST_COLUMNS, *GANG_COLUMNS, *_OPTIONS)
-"""All columns, in the order in which they are written."""
 
 
 # Writing. Only values that differ from a default are written. A job that a flat record cannot
@@ -267,7 +342,7 @@ class JobWriter:
             "submit_s": as_decimal(job.submit_ms),
             "run_s": as_decimal(trace_job.run_ms),
             **request,
-            **_options(job),
+            **_texts(job, _JOB_FIELDS, _JOB_DEFAULTS),
         }
         if job.is_gang and job.min_members != len(job.members):
             record["min_members"] = str(job.min_members)
@@ -297,23 +372,12 @@ def _reject_fields_without_column(job: Job) -> None:
 
 def _request_record(request: Request) -> dict[str, str]:
     """One member. Parses the record again to check that it gives an equal request."""
+    gpus_milli = request.gpu_count * request.gpu_share_milli + request.gpu_extra_milli
+    if request.mig_profile:
+        gpus_milli = request.gpu_count * 1000
     record = {
-        "gpus": as_decimal(_gpus_milli(request)),
-        **_written(
-            {
-                "gpu_models": "|".join(request.gpu_models),
-                "mig_profile": request.mig_profile,
-                "device_ids": ";".join(map(str, request.device_ids)),
-                "cpu_cores": as_decimal(request.cpu_milli) if request.cpu_milli else "",
-                "memory_mb": _number(request.memory_mb),
-                "node_labels": ";".join(f"{key}={value}" for key, value in request.node_labels),
-                "topology": ""
-                if request.topology is Topology.PREFER_ISLAND
-                else str(request.topology),
-                "contiguous": _flag(request.contiguous),
-                "min_bandwidth_gbps": _number(request.min_bandwidth_gbps),
-            }
-        ),
+        "gpus": as_decimal(gpus_milli),
+        **_texts(request, _WRITTEN_REQUEST_FIELDS, _REQUEST_DEFAULTS),
     }
     for column, amount in _memory_candidates(request):
         candidate = {**record, column: str(amount)} if amount else record
@@ -351,122 +415,12 @@ def _split_record(job: Job) -> dict[str, str]:
     return _request_record(whole)
 
 
-def _options(job: Job) -> Mapping[str, str]:
-    return _written(
-        {
-            "tenant": "" if job.tenant == "default" else job.tenant,
-            "user": job.user,
-            "name": job.name,
-            "priority": "" if job.priority == NORMAL_PRIORITY else str(job.priority),
-            "pool": "" if job.pool is Pool.BATCH else str(job.pool),
-            "preemptible": "" if job.preemptible else "false",
-            "interactive": _flag(job.interactive),
-            "limit_s": _seconds(job.max_runtime_ms),
-            "estimate_s": _seconds(job.estimate_ms),
-            "deadline_s": _seconds(job.deadline_ms),
-            "begin_s": _seconds(job.begin_ms),
-            "after": ";".join(f"{other.kind}:{other.job_id}" for other in job.dependencies),
-            "array": _array_text(job.array),
-            "retries": _number(job.retries),
-            "same_rack": _flag(job.same_rack),
-            "requeue_on_node_loss": _flag(job.requeue_on_node_loss),
-        }
-    )
-
-
-def _gpus_milli(request: Request) -> int:
-    if request.mig_profile:
-        return request.gpu_count * 1000
-    return request.gpu_count * request.gpu_share_milli + request.gpu_extra_milli
-
-
-def _array_text(array: Array | None) -> str:
-    if array is None:
-        return ""
-    return f"{array.tasks}%{array.max_running}" if array.max_running else str(array.tasks)
-
-
-def _written(record: dict[str, str]) -> dict[str, str]:
-    return {column: text for column, text in record.items() if text}
-
-
-def _number(amount: int) -> str:
-    return str(amount) if amount else ""
-
-
-def _seconds(milliseconds: int) -> str:
-    return as_decimal(milliseconds) if milliseconds else ""
-
-
-def _flag(value: bool) -> str:
-    return "true" if value else ""
-
-
-# Nodes and tenants as flat text records, the form that CSV and JSON share.
-
-HOUR_MS = 3_600_000
-
-
-def _tier(text: str, name: str) -> Tier:
-    return Tier(one_of(text, name, [tier.value for tier in Tier]))
-
-
-def _gpu_hours(text: str, name: str) -> int:
-    # Thousandths of a GPU hour are milli-GPU hours.
-    return thousandths(text, name) * HOUR_MS
-
-
-def _slices(text: str, name: str) -> tuple[tuple[str, int], ...]:
-    found = tuple((profile, whole_number(count, name)) for profile, count in pairs(text, name))
-    if not all(count for _, count in found):
-        raise unexpected(text, name, "profiles with how many there are, such as 1g.10gb=4")
-    return found
-
-
-_NODE_FIELDS: dict[str, tuple[str, _Read]] = {
-    "id": ("id", _text),
-    "count": ("count", whole_number),
-    "gpus": ("gpus", whole_number),
-    "model": ("model", _text),
-    "gpu_memory_mb": ("gpu_memory_mb", whole_number),
-    "cpu_cores": ("cpu_milli", thousandths),
-    "memory_mb": ("memory_mb", whole_number),
-    "rack": ("rack", _text),
-    "labels": ("labels", pairs),
-    "island_size": ("island_size", whole_number),
-    "island_gbps": ("island_gbps", whole_number),
-    "mig_slices": ("mig_slices", _slices),
-}
-NODE_COLUMNS = tuple(_NODE_FIELDS)
-REQUIRED_NODE_COLUMNS = ("id", "gpus")
-
-_TENANT_FIELDS: dict[str, tuple[str, _Read]] = {
-    "id": ("id", _text),
-    "name": ("name", _text),
-    "tier": ("tier", _tier),
-    "weight": ("weight_milli", exact_thousandths),
-    "elastic": ("elastic", yes_or_no),
-    "allow_preemption": ("allow_preemption", yes_or_no),
-    "can_preempt_others": ("can_preempt_others", yes_or_no),
-    "max_preemptions": ("max_preemptions", whole_number),
-}
-_QUOTA_FIELDS: dict[str, tuple[str, _Read]] = {
-    "max_gpus": ("gpu_milli", exact_thousandths),
-    "max_gpu_memory_mb": ("gpu_memory_mb", whole_number),
-    "max_cpu_cores": ("cpu_milli", thousandths),
-    "max_memory_mb": ("memory_mb", whole_number),
-    "max_concurrent_jobs": ("concurrent_jobs", whole_number),
-    "max_gpu_hours": ("gpu_milli_ms", _gpu_hours),
-}
-TENANT_COLUMNS = (*_TENANT_FIELDS, *_QUOTA_FIELDS)
-
-
 def read_node_group(record: Mapping[str, str]) -> NodeGroup:
     """Some nodes of one kind."""
     for column in REQUIRED_NODE_COLUMNS:
         if not record.get(column):
             raise InvalidRequest(f"{column} is empty; expected a value for each group of nodes")
-    return NodeGroup(**_read(record, _NODE_FIELDS))
+    return NodeGroup(**_values(record, _NODE_FIELDS))
 
 
 def node_record(node: Node) -> dict[str, str]:
@@ -482,13 +436,10 @@ def node_record(node: Node) -> dict[str, str]:
         "cpu_cores": as_decimal(node.cpu_milli),
         "memory_mb": str(node.memory_mb),
         "rack": node.rack,
-        "labels": ";".join(f"{key}={value}" for key, value in node.labels),
+        "labels": _write_pairs(node.labels),
         "island_size": str(island_size) if island_size < node.gpu_count else "",
         "island_gbps": str(node.devices[0].bandwidth_gbps) if node.devices else "",
-        "mig_slices": ";".join(
-            f"{profile}={count}"
-            for profile, count in (node.devices[0].mig_slices if node.devices else ())
-        ),
+        "mig_slices": _write_pairs(node.devices[0].mig_slices) if node.devices else "",
     }
     record = {column: text for column, text in record.items() if text}
     (again,) = nodes_of([read_node_group(record)])
@@ -501,43 +452,12 @@ def read_tenant(record: Mapping[str, str]) -> Tenant:
     """A tenant; a missing limit means unlimited."""
     if not record.get("id"):
         raise InvalidRequest("id is empty; expected a value for each tenant")
-    fields = _read(record, _TENANT_FIELDS)
-    if not fields.get("weight_milli", 1):
+    values = _values(record, _TENANT_FIELDS)
+    if not values.get("weight_milli", 1):
         raise unexpected(record["weight"], "weight", "a number above 0")
-    return Tenant(**fields, quota=Quota(**_read(record, _QUOTA_FIELDS)))
+    return Tenant(**values, quota=Quota(**_values(record, _QUOTA_FIELDS)))
 
 
 def tenant_record(tenant: Tenant) -> dict[str, str]:
     """A tenant with everything that is set."""
-    quota = tenant.quota
-    amounts: dict[str, tuple[int | None, Callable[[int], str]]] = {
-        "max_gpus": (quota.gpu_milli, as_decimal),
-        "max_gpu_memory_mb": (quota.gpu_memory_mb, str),
-        "max_cpu_cores": (quota.cpu_milli, as_decimal),
-        "max_memory_mb": (quota.memory_mb, str),
-        "max_concurrent_jobs": (quota.concurrent_jobs, str),
-        "max_gpu_hours": (
-            None if quota.gpu_milli_ms is None else quota.gpu_milli_ms // HOUR_MS,
-            as_decimal,
-        ),
-    }
-    record = {
-        "id": tenant.id,
-        "name": tenant.name,
-        "tier": tenant.tier.value,
-        "weight": as_decimal(tenant.weight_milli),
-        "elastic": str(tenant.elastic).lower(),
-        "allow_preemption": str(tenant.allow_preemption).lower(),
-        "can_preempt_others": str(tenant.can_preempt_others).lower(),
-        "max_preemptions": str(tenant.max_preemptions),
-        **{name: write(limit) for name, (limit, write) in amounts.items() if limit is not None},
-    }
-    return {name: text for name, text in record.items() if text}
-
-
-def _read(record: Mapping[str, str], fields: Mapping[str, tuple[str, _Read]]) -> dict[str, Any]:
-    return {
-        name: read(record[column], column)
-        for column, (name, read) in fields.items()
-        if record.get(column)
-    }
+    return _texts(tenant, _TENANT_FIELDS, {}) | _texts(tenant.quota, _QUOTA_FIELDS, {})

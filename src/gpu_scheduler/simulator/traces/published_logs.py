@@ -1,0 +1,288 @@
+"""Published job logs: Helios (SenseTime, 2020), Philly (Microsoft, 2017), and SWF.
+
+Helios has jobs by virtual cluster, each with its own nodes. Both the published layout (submit_time,
+duration) and an extract with seconds (submit_s, duration_s, vc_row) are read. CPUs are ignored
+unless `use_cpus`, as in published simulations. Philly is a plain table of one pool. SWF is the
+Standard Workload Format of the Parallel Workloads Archive: 18 numbers in each line; a processor
+becomes a GPU, the machine becomes one node, and no run exceeds its requested time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.request import Request
+from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.simulator.traces.collector import Intake, Reading, partition_of
+from gpu_scheduler.simulator.traces.parsing import (
+    Layout,
+    Row,
+    read_items,
+    read_rows,
+    text_lines,
+    thousandths,
+    unexpected,
+    whole_number,
+)
+from gpu_scheduler.simulator.workload import (
+    Cluster,
+    EmptyCluster,
+    NodeGroup,
+    TraceJob,
+    cluster_of,
+    nodes_of,
+)
+
+HELIOS_LAYOUT = Layout(
+    name="a Helios job log",
+    required=("job_id", "user", "gpu_num"),
+    one_of=(("submit_s", "submit_time"), ("duration_s", "duration")),
+    optional=(
+        "vc",
+        "jobname",
+        "cpu_num",
+        "node_num",
+        "state",
+        "start_time",
+        "end_time",
+        "queue",
+        "vc_row",
+    ),
+)
+VC_LAYOUT = Layout(
+    name="nodes by virtual cluster",
+    required=("vc", "nodes", "gpus_per_node"),
+    optional=("cpu_cores", "memory_mb", "model", "gpu_memory_mb"),
+)
+PHILLY_LAYOUT = Layout(
+    name="a Philly job table",
+    required=("submit_s", "gpu_num", "duration_s"),
+    optional=("row", "submit_time"),
+)
+PHILLY_NODES = 352
+PHILLY_GPUS_PER_NODE = 8
+NO_GPU = "gpu_num 0"
+DAY_MS = 86_400_000
+
+
+def read_helios(path: Path, cluster: Cluster, *, use_cpus: bool = False) -> Reading:
+    """Read a job log: a partition for each virtual cluster, or one pool if the nodes form one.
+
+    Jobs are sorted by submission, then by `vc_row`. Jobs without GPUs are skipped and counted.
+    """
+    parts = dict(cluster.parts) if cluster.is_divided else {"": cluster.nodes}
+    empty_parts = {name: EmptyCluster(nodes) for name, nodes in parts.items()}
+    has_dates = False
+
+    def read_job(row: Row, number: int) -> TraceJob | str:
+        nonlocal has_dates
+        gpus = whole_number(row["gpu_num"], "gpu_num")
+        if gpus == 0:
+            return NO_GPU
+        has_dates = "submit_s" not in row
+        vc = row.get("vc", "").strip()
+        job_id = row["job_id"].strip()
+        if not job_id:
+            raise InvalidRequest("job_id is empty; expected an id for each job")
+        # Ties inside a second follow the order inside the virtual cluster.
+        number = whole_number(row["vc_row"], "vc_row") if "vc_row" in row else number
+        submit_ms = _date_ms(row) if has_dates else thousandths(row["submit_s"], "submit_s")
+        cpus = whole_number(row.get("cpu_num") or "0", "cpu_num") if use_cpus else 0
+        part = empty_parts.get(vc if cluster.is_divided else "")
+        if part is None:
+            raise unexpected(vc, "vc", f"one of {', '.join(parts)}, which have nodes")
+        job = Job(
+            id=job_id,
+            number=number,
+            submit_ms=submit_ms,
+            tenant=vc or "default",
+            user=row["user"],
+            name=row.get("jobname", ""),
+            members=part.spread(Request(gpu_count=gpus, cpu_milli=cpus * 1000)),
+        )
+        column = "duration_s" if "duration_s" in row else "duration"
+        return TraceJob(job, thousandths(row[column], column))
+
+    intake = Intake(path, read_rows(path, HELIOS_LAYOUT, read_job))
+    jobs = intake.jobs()
+    if has_dates:
+        # Time 0 is the midnight before the first job, so that days stay aligned.
+        start_ms = jobs[0].job.submit_ms // DAY_MS * DAY_MS
+        jobs = [
+            TraceJob(replace(entry.job, submit_ms=entry.job.submit_ms - start_ms), entry.run_ms)
+            for entry in jobs
+        ]
+    if not cluster.is_divided:
+        return intake.reading([partition_of("all", cluster.nodes, jobs)])
+    by_vc: dict[str, list[TraceJob]] = {name: [] for name in parts}
+    for entry in jobs:
+        by_vc[entry.job.tenant].append(entry)
+    return intake.reading(
+        [
+            partition_of(name, nodes, by_vc[name], (Tenant(id=name),))
+            for name, nodes in parts.items()
+        ]
+    )
+
+
+def _date_ms(row: Row) -> int:
+    text = row["submit_time"]
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise unexpected(text, "submit_time", "a time such as 2020-09-01 00:02:34") from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    milliseconds = round(moment.timestamp() * 1000)
+    if milliseconds < 0:
+        raise unexpected(text, "submit_time", "a time after 1970")
+    return milliseconds
+
+
+def read_vc_nodes(path: Path) -> Cluster:
+    """Read how many nodes each virtual cluster has: vc, nodes, gpus_per_node."""
+
+    def group(row: Row, _number: int) -> NodeGroup:
+        if not row["vc"].strip():
+            raise InvalidRequest("vc is empty; expected the name of a virtual cluster")
+        return NodeGroup(
+            id=row["vc"].strip(),
+            count=whole_number(row["nodes"], "nodes"),
+            gpus=whole_number(row["gpus_per_node"], "gpus_per_node"),
+            model=row.get("model") or "GPU",
+            gpu_memory_mb=whole_number(row.get("gpu_memory_mb") or "0", "gpu_memory_mb"),
+            cpu_milli=thousandths(row.get("cpu_cores") or "0", "cpu_cores"),
+            memory_mb=whole_number(row.get("memory_mb") or "0", "memory_mb"),
+        )
+
+    parts: dict[str, NodeGroup] = {}
+    for line, made in read_rows(path, VC_LAYOUT, group):
+        if made.id in parts:
+            raise InvalidInput(
+                f"virtual cluster {made.id!r} appears twice; expected each once",
+                file=str(path),
+                line=line,
+            )
+        parts[made.id] = made
+    if not parts:
+        raise InvalidInput(
+            "the file has no virtual clusters; expected at least one", file=str(path)
+        )
+    return Cluster(
+        tuple((name, nodes_of([made], always_number=True)) for name, made in parts.items())
+    )
+
+
+def read_philly(path: Path, cluster: Cluster | None = None) -> Reading:
+    """Read the table; without `cluster`, 352 nodes of 8 GPUs as in the original."""
+    nodes = (cluster or cluster_of(PHILLY_NODES, PHILLY_GPUS_PER_NODE)).nodes
+    empty = EmptyCluster(nodes)
+
+    def read_job(row: Row, number: int) -> TraceJob | str:
+        gpus = whole_number(row["gpu_num"], "gpu_num")
+        if gpus == 0:
+            return NO_GPU
+        members = empty.spread(Request(gpu_count=gpus))
+        job = Job(
+            id=str(whole_number(row["row"], "row")) if "row" in row else str(number - 1),
+            number=number,
+            submit_ms=thousandths(row["submit_s"], "submit_s"),
+            members=members,
+        )
+        return TraceJob(job, thousandths(row["duration_s"], "duration_s"))
+
+    return Intake(path, read_rows(path, PHILLY_LAYOUT, read_job)).pool(nodes)
+
+
+SWF_FIELDS = 18
+SWF_COMMENT = ";"
+_UNKNOWN = frozenset({"-1", "-1.0", "-1.00"})
+_CANCELLED = "5"
+NEVER_RAN = "an unknown run time"
+NO_PROCESSORS = "no processors"
+WAS_CANCELLED = "a cancellation before the start"
+
+
+def read_swf(path: Path, cluster: Cluster | None = None) -> Reading:
+    """Read a log. Without `cluster`, one node with as many GPUs as MaxProcs says.
+
+    Skipped and counted: jobs whose run time is unknown, that held no processor, or that were
+    cancelled before they started. A job that ran on an unknown number of processors had at least
+    one, so it counts as one; a run time of 0 stays 0.
+    """
+    header: dict[str, str] = {}
+    nodes = cluster.nodes if cluster else ()
+    empty = EmptyCluster(nodes) if cluster else None
+
+    def job_lines() -> Iterator[tuple[int, tuple[int, list[str]]]]:
+        for line, text in enumerate(text_lines(path), start=1):
+            if text.startswith(SWF_COMMENT):
+                name, _, value = text.lstrip("; \t").partition(":")
+                header.setdefault(name.strip(), value.strip())
+            elif values := text.split():
+                yield line, (line, values)
+
+    def read_job(numbered: tuple[int, list[str]], _number: int) -> TraceJob | str:
+        nonlocal nodes, empty
+        if empty is None:
+            nodes = _swf_machine(header)
+            empty = EmptyCluster(nodes)
+        line, values = numbered
+        if len(values) != SWF_FIELDS:
+            raise InvalidRequest(
+                f"the line has {len(values)} fields; expected {SWF_FIELDS} numbers"
+            )
+        run_ms = _known(values[3], "run time", thousandths)
+        if run_ms is None:
+            return NEVER_RAN
+        if run_ms == 0 and values[10] == _CANCELLED:
+            return WAS_CANCELLED
+        processors = _known(values[4], "number of processors", whole_number)
+        requested = _known(values[7], "requested processors", whole_number)
+        if not processors and requested is not None:
+            processors = requested
+        if processors is None and run_ms:
+            processors = 1
+        if not processors:
+            return NO_PROCESSORS
+        members = empty.spread(Request(gpu_count=processors))
+        limit_ms = _known(values[8], "requested time", thousandths) or 0
+        user = _known(values[11], "user", whole_number)
+        group = _known(values[12], "group", whole_number)
+        executable = _known(values[13], "executable", whole_number)
+        job = Job(
+            id=str(whole_number(values[0], "job number")),
+            number=line,
+            submit_ms=thousandths(values[1], "submit time"),
+            tenant="default" if group is None else f"group-{group}",
+            user="" if user is None else f"user-{user}",
+            name="" if executable is None else f"executable-{executable}",
+            members=members,
+            max_runtime_ms=limit_ms,
+        )
+        return TraceJob(job, min(run_ms, limit_ms) if limit_ms else run_ms)
+
+    return Intake(path, read_items(path, job_lines(), read_job)).pool(nodes)
+
+
+def _known(text: str, name: str, read: Callable[[str, str], int]) -> int | None:
+    return None if text in _UNKNOWN else read(text, name)
+
+
+def _swf_machine(header: dict[str, str]) -> tuple[Node, ...]:
+    for name in ("MaxProcs", "MaxNodes"):
+        if name in header:
+            processors = whole_number(header[name], name)
+            if processors < 1:
+                raise unexpected(header[name], name, "a number of 1 or more")
+            group = NodeGroup(
+                id="machine", gpus=processors, gpu_memory_mb=0, cpu_milli=0, memory_mb=0
+            )
+            return nodes_of([group])
+    raise InvalidRequest("MaxProcs is missing before the first job; add it, or give a cluster")
