@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gpu_scheduler.model.job import Job, JobState
@@ -50,6 +51,21 @@ TROUBLE = frozenset(_TROUBLE)
 """Events about problems of nodes and GPUs."""
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetUse:
+    """GPU-hours that a tenant, or one of its users, has used of a budget."""
+
+    tenant: str
+    user: str
+    used_hours: float
+    limit_hours: float
+
+    @property
+    def percent(self) -> float:
+        """The used percentage; 100 if the budget is 0."""
+        return 100 * self.used_hours / self.limit_hours if self.limit_hours else 100.0
+
+
 class EventRules:
     """Turns events into notifications for the targets that want them."""
 
@@ -68,12 +84,13 @@ class EventRules:
 
     def rows(self, events: Iterable[tuple[int, EventRow]], oldest_ms: int) -> list[NoticeRow]:
         """The notifications for these events, except for events before `oldest_ms`."""
-        found: list[NoticeRow] = []
         self._held = None
-        for sequence, event in events:
-            if event.at_ms >= oldest_ms:
-                found += self._of_event(sequence, event)
-        return found
+        return [
+            row
+            for sequence, event in events
+            if event.at_ms >= oldest_ms
+            for row in self._of_event(sequence, event)
+        ]
 
     def to_all(
         self, notice: Notice, document: dict[str, Any], at_ms: int, key: str
@@ -101,8 +118,15 @@ class EventRules:
         if not self._jobs_may_ask and not self._subscribed_events.intersection(notices):
             return
         row = self._store.job(event.job_id)
-        if row is not None and (wanted := self._wanted(notices, row.job, sequence, event)):
-            yield from self._job_rows(sequence, event, row, wanted)
+        wanted = self._wanted(notices, row.job, sequence, event) if row is not None else {}
+        if row is None or not wanted:
+            return
+        attempts = self._store.attempts(event.job_id, event.task) if row.job.array is None else []
+        attempt = attempts[-1] if attempts and row.start_ms is not None else None
+        placements = self._placements(event, attempt)
+        for target, notice in wanted.items():
+            document = job_document(notice, event, row, attempt, placements)
+            yield row_of(f"event-{sequence}", target, document, event.at_ms)
 
     def _wanted(
         self, notices: Sequence[Notice], job: Job, sequence: int, event: EventRow
@@ -121,7 +145,8 @@ class EventRules:
 
     def _warns_owner(self, notice: Notice, job: Job, sequence: int, event: EventRow) -> bool:
         """Whether the owner gets this without having asked for it (`owner_events`)."""
-        if notice.value not in self._settings.owner_events or not _has_no_rule(job, notice):
+        job_decides = any(not rule.notices or notice in rule.notices for rule in job.notify)
+        if notice.value not in self._settings.owner_events or job_decides:
             return False
         if event.task is None:
             return True
@@ -144,16 +169,6 @@ class EventRules:
                 found[name] = wanted
         return found
 
-    def _job_rows(
-        self, sequence: int, event: EventRow, row: JobRow, wanted: dict[str, Notice]
-    ) -> Iterator[NoticeRow]:
-        attempts = self._store.attempts(event.job_id, event.task) if row.job.array is None else []
-        attempt = attempts[-1] if attempts and row.start_ms is not None else None
-        placements = self._placements(event, attempt)
-        for target, notice in wanted.items():
-            document = job_document(notice, event, row, attempt, placements)
-            yield row_of(f"event-{sequence}", target, document, event.at_ms)
-
     def _placements(self, event: EventRow, attempt: AttemptRow | None) -> tuple[Placement, ...]:
         """The placements that it holds or held. Current allocations are read once per batch."""
         if self._held is None:
@@ -172,11 +187,6 @@ def row_of(key: str, target: str, document: dict[str, Any], at_ms: int) -> Notic
     notice_id = f"{key}-{name}"
     text = json.dumps({"id": notice_id, **document}, ensure_ascii=False)
     return NoticeRow(id=notice_id, target=target, at_ms=at_ms, document=text, next_ms=at_ms)
-
-
-def _has_no_rule(job: Job, notice: Notice) -> bool:
-    """Whether the job's own rules neither request nor decline this notification."""
-    return all(rule.notices and notice not in rule.notices for rule in job.notify)
 
 
 def default_target(settings: NotificationSettings, tenant: str) -> str:
@@ -199,22 +209,18 @@ def targets_for(settings: NotificationSettings, tenant: str) -> list[str]:
 
 def target_warnings(settings: NotificationSettings) -> list[str]:
     """Warnings for admins about jobs whose notifications would reach no target."""
-    return [*_bad_default(settings), *_ambiguous_defaults(settings)]
-
-
-def _bad_default(settings: NotificationSettings) -> Iterator[str]:
-    name = settings.default_target
-    target = settings.targets.get(name)
-    prefix = f"notifications.default_target is '{name}', "
-    if name and target is None:
+    warnings: list[str] = []
+    default = settings.default_target
+    target = settings.targets.get(default)
+    prefix = f"notifications.default_target is '{default}', "
+    if default and target is None:
         known = ", ".join(settings.targets) or "none"
-        yield f"{prefix}but there is no such target (there are: {known}); correct the name"
+        warnings.append(
+            f"{prefix}but there is no such target (there are: {known}); correct the name"
+        )
     elif target is not None and not target.for_jobs:
-        yield f"{prefix}which is not for jobs; set its for_jobs, or name another one"
-
-
-def _ambiguous_defaults(settings: NotificationSettings) -> Iterator[str]:
-    """One warning for all tenants with the same several targets and no default among them."""
+        warnings.append(f"{prefix}which is not for jobs; set its for_jobs, or name another one")
+    # One warning for all tenants with the same several targets and no default among them.
     named = {
         tenant
         for target in settings.targets.values()
@@ -233,10 +239,11 @@ def _ambiguous_defaults(settings: NotificationSettings) -> Iterator[str]:
         others = "all other tenants" if named else "all tenants"
         whose = ", ".join(f"tenant '{tenant}'" if tenant else others for tenant in tenants)
         listed = ", ".join(names)
-        yield (
+        warnings.append(
             f"jobs of {whose} have several targets ({listed}) and no default one: {effect}; "
             "name one of them in notifications.default_target"
         )
+    return warnings
 
 
 def why_not(rule: NotifyRule, job: Job, settings: NotificationSettings) -> str:
@@ -304,32 +311,38 @@ def _job_text(
     """One sentence about a job."""
     job = row.job
     name = "".join(char if char.isprintable() else " " for char in job.name)[:_LONGEST_NAME]
-    who = f"{job.id}{f' ({name})' if name else ''} of {job.user}"
+    subject = f"{job.id}{f' ({name})' if name else ''} of {job.user}"
     if notice is Notice.START:
-        return f"{who} started{_place(placements)} after {spell(row.waited_ms)} in the queue"
+        return f"{subject} started{_place(placements)} after {spell(row.waited_ms)} in the queue"
     if notice is Notice.PREEMPTED:
-        return f"{who} was preempted by another job and waits again"
+        return f"{subject} was preempted by another job and waits again"
     if notice in (Notice.NOT_READY, Notice.RESTART):
         return _replica_text(notice, event, job.user)
     if notice in (Notice.IDLE, Notice.MEMORY):
-        return f"{who}: {dict(event.data).get('text') or event.kind}"
+        return f"{subject}: {dict(event.data).get('text') or event.kind}"
     after = "" if run_ms is None else f" after {spell(run_ms)}"
     if event.kind == JobState.FAILED.value:
         how = f" with exit code {row.exit_code}" if row.exit_code else ""
         how = f" by signal {row.signal}" if row.signal else how
         why = f": {row.reason}" if row.reason else ""
-        return f"{who} failed{how}{after}{why}"
-    return f"{who} was cancelled{after}" if event.kind == "cancelled" else f"{who} completed{after}"
+        return f"{subject} failed{how}{after}{why}"
+    return (
+        f"{subject} was cancelled{after}"
+        if event.kind == "cancelled"
+        else f"{subject} completed{after}"
+    )
 
 
 def _replica_text(notice: Notice, event: EventRow, user: str) -> str:
     """One sentence about a replica of a service."""
     data = dict(event.data)
-    who = f"replica {data.get('replica', '?')} of service {data.get('name', '?')} of {user}"
+    subject = f"replica {data.get('replica', '?')} of service {data.get('name', '?')} of {user}"
     why = f": {data['detail']}" if data.get("detail") else ""
     if notice is Notice.RESTART:
-        return f"{who} has ended and is started again (restart {data.get('restarts', '?')}){why}"
-    return f"{who} is not ready{why}"
+        return (
+            f"{subject} has ended and is started again (restart {data.get('restarts', '?')}){why}"
+        )
+    return f"{subject} is not ready{why}"
 
 
 def trouble_document(event: EventRow) -> dict[str, Any]:
@@ -355,21 +368,18 @@ def free_gpus_document(free: int, at_ms: int) -> dict[str, Any]:
     }
 
 
-def budget_document(
-    tenant: str, user: str, used_hours: float, limit_hours: float, at_ms: int
-) -> dict[str, Any]:
+def budget_document(use: BudgetUse, at_ms: int) -> dict[str, Any]:
     """The notification about a budget that is nearly or fully used."""
-    percent = int(100 * used_hours / limit_hours) if limit_hours else 100
-    who = f"user {user} of tenant {tenant}" if user else f"tenant {tenant}"
+    owner = f"user {use.user} of tenant {use.tenant}" if use.user else f"tenant {use.tenant}"
     return {
-        "text": f"{who} has used {percent} % of {limit_hours:g} GPU-hours",
+        "text": f"{owner} has used {int(use.percent)} % of {use.limit_hours:g} GPU-hours",
         "event": Notice.BUDGET.value,
         "at": write_time(at_ms),
-        "tenant": tenant,
-        "user": user,
-        "used_gpu_hours": round(used_hours, 3),
-        "limit_gpu_hours": limit_hours,
-        "percent": percent,
+        "tenant": use.tenant,
+        "user": use.user,
+        "used_gpu_hours": round(use.used_hours, 3),
+        "limit_gpu_hours": use.limit_hours,
+        "percent": int(use.percent),
     }
 
 

@@ -80,11 +80,14 @@ class Mailer:
         self._slots = asyncio.Semaphore(MAX_THREADS)
 
     async def send(self, message: EmailMessage, server: MailServer, timeout_s: float) -> None:
-        """Deliver a mail, or raise `DeliveryFailed`."""
+        """Deliver a mail, or raise `DeliveryFailed`.
+
+        The timeout begins when a thread is free: waiting for one is not the mail server's fault.
+        """
         delivery = _Delivery(message, server, self._tls, timeout_s + SOCKET_MARGIN_S)
+        await self._slots.acquire()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._slots.acquire()
                 await self._run(delivery)
         except TimeoutError:
             why = f"the mail server did not finish within {timeout_s:g} s"
@@ -216,28 +219,24 @@ class _Delivery:
         if self._is_aborted:
             raise OSError("aborted")
         if code not in expected:
-            last_line = _text(text).rpartition("\n")[2]
+            if isinstance(text, bytes):
+                text = text.decode("utf-8", "replace")
+            last_line = text.rpartition("\n")[2]
             raise DeliveryFailed(
                 f"the mail server refused {command[:60]}: {code} {last_line[:120]}",
                 target_down=target_down or code == 421,
             )
 
 
-class _Smtp(smtplib.SMTP):
+class _Registered:
     """Registers itself before it connects, so that the delivery can abort it at any time."""
 
-    def __init__(self, delivery: _Delivery, host: str, port: int, **options: Any) -> None:
-        delivery.connection = self
-        super().__init__(host, port, **options)
+    def __init__(self, delivery: _Delivery, *address: Any, **options: Any) -> None:
+        delivery.connection = self  # type: ignore[assignment]
+        super().__init__(*address, **options)
 
 
-class _SmtpOverTls(smtplib.SMTP_SSL):
-    """The same with TLS from the beginning of the connection."""
-
-    def __init__(self, delivery: _Delivery, host: str, port: int, **options: Any) -> None:
-        delivery.connection = self
-        super().__init__(host, port, **options)
+class _Smtp(_Registered, smtplib.SMTP): ...
 
 
-def _text(response: bytes | str) -> str:
-    return response.decode("utf-8", "replace") if isinstance(response, bytes) else response
+class _SmtpOverTls(_Registered, smtplib.SMTP_SSL): ...

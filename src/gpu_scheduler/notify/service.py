@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from gpu_scheduler.model.errors import SchedulerError, UnknownThing
 from gpu_scheduler.model.notification import Notice
 from gpu_scheduler.notify.delivery import Senders
 from gpu_scheduler.notify.event_rules import (
+    BudgetUse,
     EventRules,
     budget_document,
     free_gpus_document,
@@ -40,17 +42,9 @@ BUDGET_CHECK_S = 30.0
 """How often budgets are checked, and the cursor is written if nothing else was."""
 RETRY_S = 5.0
 TEST = "test"
+ADMINS_ONLY = "gpu-scheduler"
+"""The owner of events that only admins see: the scheduler itself."""
 log = structlog.get_logger("notify")
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetUse:
-    """GPU-hours that a tenant, or one of its users, has used of a budget."""
-
-    tenant: str
-    user: str
-    used_hours: float
-    limit_hours: float
 
 
 class Scheduler(Protocol):
@@ -233,13 +227,10 @@ class Notifications:
         now_ms = self._scheduler.now_ms()
         for use in self._scheduler.budgets():
             owner = f"{use.tenant}/{use.user}" if use.user else use.tenant
-            percent = 100 * use.used_hours / use.limit_hours if use.limit_hours else 100.0
-            marks = [mark for mark in (self._settings.budget_percent, 100) if percent >= mark]
+            marks = [mark for mark in (self._settings.budget_percent, 100) if use.percent >= mark]
             reached = max(marks, default=0)
             if reached > self._progress.budgets.get(owner, 0):
-                document = budget_document(
-                    use.tenant, use.user, use.used_hours, use.limit_hours, now_ms
-                )
+                document = budget_document(use, now_ms)
                 key = f"budget-{owner}-{reached}-{now_ms}"
                 rows += self._rules.to_all(Notice.BUDGET, document, now_ms, key)
             if reached:
@@ -248,33 +239,27 @@ class Notifications:
 
     async def _commit(self, rows: list[NoticeRow], after: _Progress) -> None:
         """Commit new rows together with the progress, then queue them for delivery."""
-        kept, dropped = self._limit(rows)
+        kept: list[NoticeRow] = []
+        kept_of: Counter[str] = Counter()
+        dropped_of: Counter[str] = Counter()
+        for row in rows:
+            lane = self._outbox.lane_of(row.target)
+            if kept_of[lane] < self._outbox.room(row.target):
+                kept_of[lane] += 1
+                kept.append(row)
+            else:
+                dropped_of[lane] += 1
+                self._outbox.lane(row.target).given_up += 1
         events = [
-            _dropped(target, count, "too many notifications wait for this target")
-            for target, count in dropped.items()
+            _dropped(lane, count, "too many notifications wait for this target")
+            for lane, count in dropped_of.items()
         ]
         await self._scheduler.keep([*kept, after.row()], events)
         for row in kept:
             self._outbox.add(row)
-            self._wake(self._outbox.lane_of(row.target))
-
-    def _limit(self, rows: list[NoticeRow]) -> tuple[list[NoticeRow], dict[str, int]]:
-        kept: list[NoticeRow] = []
-        dropped: dict[str, int] = {}
-        taken: dict[str, int] = {}
-        for row in rows:
-            lane = self._outbox.lane_of(row.target)
-            if taken.get(lane, 0) < self._outbox.room(row.target):
-                taken[lane] = taken.get(lane, 0) + 1
-                kept.append(row)
-            else:
-                dropped[lane] = dropped.get(lane, 0) + 1
-                self._outbox.lane(row.target).given_up += 1
-        return kept, dropped
-
-    def _wake(self, lane: str) -> None:
-        self._start_lane(lane)
-        self._wakes[lane].set()
+        for lane in kept_of:
+            self._start_lane(lane)
+            self._wakes[lane].set()
 
     def _start_lane(self, name: str) -> None:
         if name not in self._lanes:
@@ -339,10 +324,6 @@ def _dropped(target: str, count: int, why: str) -> EventRow:
         ("error", why[:200]),
     )
     return EventRow(at_ms=0, kind=DROPPED, user=ADMINS_ONLY, data=data)
-
-
-ADMINS_ONLY = "gpu-scheduler"
-"""The owner of events that only admins see: the scheduler itself."""
 
 
 async def _fill(

@@ -307,6 +307,32 @@ def test_hanging_mail_servers_neither_block_loop_nor_accumulate_threads(
     until(lambda: mail_threads() == 0, "the end of all threads")
 
 
+def test_wait_for_free_thread_is_not_part_of_mail_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mail, "MAX_THREADS", 1)
+    message = mail.compose(
+        sender="gpu@lab.example",
+        to=["ann@lab.example"],
+        subject="s",
+        text="t",
+        message_id="<1@lab>",
+        at=datetime.now(UTC),
+    )
+
+    async def deliver_behind_hanging_server(hanging_port: int, port: int) -> None:
+        mailer = mail.Mailer(ssl.create_default_context())
+        hanging = mail.MailServer(host="127.0.0.1", port=hanging_port, security="none")
+        working = mail.MailServer(host="127.0.0.1", port=port, security="none")
+        first = asyncio.ensure_future(mailer.send(message, hanging, 2.5))
+        await asyncio.sleep(0)
+        await mailer.send(message, working, 2.0)
+        assert isinstance(first.exception(), DeliveryFailed)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent, SmtpReceiver() as receiver:
+        hanging_port = silent.getsockname()[1]
+        asyncio.run(deliver_behind_hanging_server(hanging_port, receiver.port))
+        assert len(receiver.mails) == 1
+
+
 # --- programs
 
 

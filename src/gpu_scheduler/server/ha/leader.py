@@ -27,7 +27,8 @@ from gpu_scheduler.ledger.decayed_usage import Account, tenant_and_user
 from gpu_scheduler.ledger.units import GPU_HOUR_MILLI_MS, Period
 from gpu_scheduler.logging_setup.structured import lost_lines
 from gpu_scheduler.model.tenant import BudgetPeriod
-from gpu_scheduler.notify.service import BudgetUse, Notifications
+from gpu_scheduler.notify.event_rules import BudgetUse
+from gpu_scheduler.notify.service import Notifications
 from gpu_scheduler.server.background import supervise
 from gpu_scheduler.server.background.fencing import Fencing
 from gpu_scheduler.server.background.forecast_recorder import ForecastRecorder
