@@ -176,8 +176,7 @@ def _add_run(found: Report, run: Run) -> None:
             _add_part(found, term, piece)
         for node_id, index, share_milli in run.devices:
             key = (node_id, index)
-            held = found.devices.get(key, 0) + share_milli * part.duration_ms
-            found.devices[key] = held
+            found.devices[key] = found.devices.get(key, 0) + share_milli * part.duration_ms
         for place, piece in _pieces(interval, edges):
             found.slices[place].add(piece)
     _count_ends(found, run, account)
@@ -257,11 +256,11 @@ def _energy_until(interval: UsageInterval, at_ms: int) -> int:
 
 def _worst(runs: list[Run], most: int) -> list[Run]:
     """The runs that wasted most GPU time, the worst first."""
-    return sorted(runs, key=lambda run: (-_wasted(run), run.interval.allocation_id))[:most]
 
+    def wasted(run: Run) -> float:
+        return run.interval.gpu_milli_ms * (100 - (run.mean_percent or 0)) / 100
 
-def _wasted(run: Run) -> float:
-    return run.interval.gpu_milli_ms * (100 - (run.mean_percent or 0)) / 100
+    return sorted(runs, key=lambda run: (-wasted(run), run.interval.allocation_id))[:most]
 
 
 def _rank(ordered: Sequence[int], percent: int) -> int:
@@ -305,10 +304,14 @@ def forecast_accuracy(forecasts: Iterable[StartForecast]) -> list[ForecastAccura
     for forecast in forecasts:
         everything.append(forecast)
         by_basis.setdefault(forecast[0], []).append(forecast)
-    return [_accuracy("all", everything), *(_accuracy(b, p) for b, p in sorted(by_basis.items()))]
+    return [
+        accuracy_of("all", everything),
+        *(accuracy_of(basis, of_basis) for basis, of_basis in sorted(by_basis.items())),
+    ]
 
 
-def _accuracy(basis: str, forecasts: list[StartForecast]) -> ForecastAccuracy:
+def accuracy_of(basis: str, forecasts: Sequence[StartForecast]) -> ForecastAccuracy:
+    """The accuracy of some forecasts, taken together."""
     kept = late = early = 0
     errors = sorted(abs(start_ms - promised_ms) for _, _, promised_ms, start_ms in forecasts)
     for _, made_ms, promised_ms, start_ms in forecasts:

@@ -126,15 +126,7 @@ class WorkShape:
 
 
 _AT_LEAST_ONE = frozenset(
-    {
-        "jobs",
-        "tenants",
-        "users",
-        "kinds_per_user",
-        "median_run_s",
-        "longest_run_s",
-        "sweep_jobs",
-    }
+    ("jobs", "tenants", "users", "kinds_per_user", "median_run_s", "longest_run_s", "sweep_jobs")
 )
 _AT_MOST_ONE = frozenset({"day_swing"})
 
@@ -217,14 +209,6 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """A user of a tenant."""
-
-    tenant: str
-    user: str
-
-
-@dataclass(frozen=True, slots=True)
 class Size:
     """A request, its share of all jobs, and the names of such jobs."""
 
@@ -236,29 +220,26 @@ class Size:
 
 def kinds_of(shape: WorkShape, nodes: tuple[Node, ...], chance: Random) -> tuple[Kind, ...]:
     """Several kinds of each size for every user. Shares add up to 1."""
-    owners = [
-        Owner(f"tenant-{place % shape.tenants + 1}", f"user-{place + 1:03d}")
-        for place in range(shape.users)
-    ]
     kinds: list[Kind] = []
     for size in _sizes(shape, nodes):
         # Random weights per user, so that the busiest user is not the busiest at every size.
         weights = [
             math.exp(chance.gauss(0, 1)) / (place + 1) ** shape.user_skew
-            for place in range(len(owners))
+            for place in range(shape.users)
         ]
         total = sum(weights)
-        for owner, weight in zip(owners, weights, strict=True):
+        for place, weight in enumerate(weights):
             count = chance.randint(1, shape.kinds_per_user)
             for _ in range(count):
                 share = size.share * weight / total / count
-                kinds.append(_kind(shape, size, owner, share, len(kinds), chance))
+                kinds.append(_kind(shape, size, place, share, len(kinds), chance))
     return tuple(kinds)
 
 
 def _kind(
-    shape: WorkShape, size: Size, owner: Owner, share: float, number: int, chance: Random
+    shape: WorkShape, size: Size, user: int, share: float, number: int, chance: Random
 ) -> Kind:
+    """A kind of jobs of one size, for the user with this place in the list of users."""
     interactive = size.is_small and chance.random() < shape.interactive_share
     sweeps = size.is_small and not interactive and chance.random() < shape.sweep_share
     name = "notebook" if interactive else chance.choice(size.names)
@@ -269,12 +250,15 @@ def _kind(
     log_median = min(log_median, math.log(shape.longest_run_s / 2))
     log_spread = chance.uniform(*shape.run_spread)
     long_run_s = math.exp(log_median + NINE_IN_TEN * log_spread)
-    limit_s = _round_limit_s(long_run_s * chance.uniform(*shape.limit_factor), shape)
+    # The next round limit that users choose, at most the longest run.
+    wanted_s = long_run_s * chance.uniform(*shape.limit_factor)
+    rounded_s = next((limit for limit in ROUND_LIMITS_S if limit >= wanted_s), ROUND_LIMITS_S[-1])
+    limit_s = min(rounded_s, shape.longest_run_s)
     if chance.random() >= shape.limit_share:
         limit_s = 0
     return Kind(
-        tenant=owner.tenant,
-        user=owner.user,
+        tenant=f"tenant-{user % shape.tenants + 1}",
+        user=f"user-{user + 1:03d}",
         name=f"{name}-{number}",
         members=size.members,
         share=share,
@@ -287,28 +271,20 @@ def _kind(
     )
 
 
-def _round_limit_s(wanted_s: float, shape: WorkShape) -> int:
-    """The next round limit that users choose, at most the longest run."""
-    rounded = next((limit for limit in ROUND_LIMITS_S if limit >= wanted_s), ROUND_LIMITS_S[-1])
-    return min(rounded, shape.longest_run_s)
-
-
 def _sizes(shape: WorkShape, nodes: tuple[Node, ...]) -> tuple[Size, ...]:
     """The sizes that this cluster can run, with shares that add up to 1."""
-    fit = EmptyCluster(nodes)
-    found = [size for size in _wanted_sizes(shape, nodes, fit) if size.share > 0]
-    if not any(member.gpu_milli for size in found for member in size.members):
+    empty = EmptyCluster(nodes)
+    sizes = [size for size in _wanted_sizes(shape, nodes, empty) if size.share > 0]
+    if not any(member.gpu_milli for size in sizes for member in size.members):
         raise InvalidRequest(
-            f"none of the GPU counts in gpu_mix fits a cluster of {fit.gpu_count} GPUs; "
+            f"none of the GPU counts in gpu_mix fits a cluster of {empty.gpu_count} GPUs; "
             "use smaller counts or more nodes"
         )
-    total = sum(size.share for size in found)
-    return tuple(
-        Size(size.members, size.share / total, size.names, size.is_small) for size in found
-    )
+    total = sum(size.share for size in sizes)
+    return tuple(replace(size, share=size.share / total) for size in sizes)
 
 
-def _wanted_sizes(shape: WorkShape, nodes: tuple[Node, ...], fit: EmptyCluster) -> Iterator[Size]:
+def _wanted_sizes(shape: WorkShape, nodes: tuple[Node, ...], empty: EmptyCluster) -> Iterator[Size]:
     with_gpus = [node for node in nodes if node.devices]
     cpu_milli = min(
         [shape.cpu_milli_per_gpu, *(node.cpu_milli // node.gpu_count for node in with_gpus)]
@@ -326,17 +302,17 @@ def _wanted_sizes(shape: WorkShape, nodes: tuple[Node, ...], fit: EmptyCluster) 
             memory_mb=memory_mb * max(gpus_milli, WHOLE_MILLI) // WHOLE_MILLI,
         )
         try:
-            yield Size(fit.spread(request), share, names, gpus_milli <= WHOLE_MILLI)
+            yield Size(empty.spread(request), share, names, gpus_milli <= WHOLE_MILLI)
         except NeverFits:
             return
 
-    largest = max(fit.largest_node_gpus, fit.gpu_count // 2)
+    largest = max(empty.largest_node_gpus, empty.gpu_count // 2)
     whole_share = 1 - shape.fraction_share - shape.cpu_only_share
     total = sum(weight for _, weight in shape.gpu_mix)
     for gpus, weight in shape.gpu_mix:
         if gpus <= largest:
             yield from size(gpus * WHOLE_MILLI, whole_share * weight / total, BATCH_NAMES)
-    for fraction_milli in FRACTIONS_MILLI if fit.gpu_count else ():
+    for fraction_milli in FRACTIONS_MILLI if empty.gpu_count else ():
         share = shape.fraction_share / len(FRACTIONS_MILLI)
         yield from size(fraction_milli, share, BATCH_NAMES)
     if cpu_milli:
@@ -446,9 +422,20 @@ def _jobs(
         if left > 1:
             later_s = at_s + chance.uniform(0, shape.sweep_gap_s)
             heappush(sweeps, (later_s, next(order), kind, priority, left - 1))
-        yield _trace_job(
-            kind, number, int(at_s) * 1000, priority, kind.run_s(chance, shape.fail_share)
+        job = Job(
+            id=f"g{number}",
+            number=number,
+            submit_ms=int(at_s) * 1000,
+            tenant=kind.tenant,
+            user=kind.user,
+            name=kind.name,
+            members=kind.members,
+            priority=priority,
+            interactive=kind.interactive,
+            preemptible=not kind.interactive,
+            max_runtime_ms=kind.limit_s * 1000,
         )
+        yield TraceJob(job, kind.run_s(chance, shape.fail_share) * 1000)
 
 
 def _sweep_size(kind: Kind, chance: Random) -> int:
@@ -459,23 +446,6 @@ def _sweep_size(kind: Kind, chance: Random) -> int:
     if end_chance >= 1:
         return 2
     return 2 + int(math.log(1 - chance.random()) / math.log(1 - end_chance))
-
-
-def _trace_job(kind: Kind, number: int, submit_ms: int, priority: int, run_s: int) -> TraceJob:
-    job = Job(
-        id=f"g{number}",
-        number=number,
-        submit_ms=submit_ms,
-        tenant=kind.tenant,
-        user=kind.user,
-        name=kind.name,
-        members=kind.members,
-        priority=priority,
-        interactive=kind.interactive,
-        preemptible=not kind.interactive,
-        max_runtime_ms=kind.limit_s * 1000,
-    )
-    return TraceJob(job, run_s * 1000)
 
 
 def _drawn(steps: Sequence[float], chance: Random) -> int:
@@ -504,7 +474,9 @@ def demo_workload(seed: int) -> Workload:
     nodes = cluster_of(NODES, GPUS_PER_NODE, model="H100", nodes_per_rack=4).nodes
     day = takewhile(lambda entry: entry.job.submit_ms < DAY_S * 1000, generate(SHAPE, nodes, seed))
     names = {f"tenant-{number}": name for number, name in enumerate(TENANTS, start=1)}
-    jobs = [_renamed(entry, names) for entry in day]
+    jobs = [
+        TraceJob(replace(entry.job, tenant=names[entry.job.tenant]), entry.run_ms) for entry in day
+    ]
     pool = Partition(
         name="all",
         nodes=nodes,
@@ -513,7 +485,3 @@ def demo_workload(seed: int) -> Workload:
         total_jobs=len(jobs),
     )
     return Workload(name="demo: one day of four groups", partitions=[pool])
-
-
-def _renamed(entry: TraceJob, names: dict[str, str]) -> TraceJob:
-    return TraceJob(replace(entry.job, tenant=names[entry.job.tenant]), entry.run_ms)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from itertools import accumulate
 from operator import sub
 
-from gpu_scheduler.ledger.report import tolerance_ms
+from gpu_scheduler.ledger.report import StartForecast, accuracy_of
 from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI
 from gpu_scheduler.simulator.outcomes import (
     NO_PROMISE,
@@ -91,34 +91,28 @@ class ForecastError:
 
 def forecast_error(outcomes: Outcomes) -> ForecastError | None:
     """Compare forecasts with first starts; `None` if no job that waited had a forecast."""
-    errors: list[int] = []
-    early = late = 0
-    for error_ms, allowed_ms in _errors(outcomes):
-        errors.append(abs(error_ms))
-        if error_ms > allowed_ms:
-            late += 1
-        elif error_ms < -allowed_ms:
-            early += 1
-    if not errors:
+    forecasts = list(_forecasts(outcomes))
+    if not forecasts:
         return None
-    errors.sort()
+    accuracy = accuracy_of("all", forecasts)
+    errors = sorted(abs(start_ms - promised_ms) for _, _, promised_ms, start_ms in forecasts)
     return ForecastError(
-        jobs=len(errors),
-        kept_percent=100 * (len(errors) - early - late) / len(errors),
-        early_percent=100 * early / len(errors),
-        late_percent=100 * late / len(errors),
+        jobs=accuracy.judged,
+        kept_percent=100 * accuracy.kept / accuracy.judged,
+        early_percent=100 * accuracy.early / accuracy.judged,
+        late_percent=100 * accuracy.late / accuracy.judged,
         median_absolute_error_s=percentile(errors, 50) / 1000,
     )
 
 
 def promise_errors_ms(outcomes: Outcomes) -> Iterator[int]:
     """First start minus forecast for each job that counts; negative is early."""
-    for error_ms, _ in _errors(outcomes):
-        yield error_ms
+    for _, _, promised_ms, start_ms in _forecasts(outcomes):
+        yield start_ms - promised_ms
 
 
-def _errors(outcomes: Outcomes) -> Iterator[tuple[int, int]]:
-    """The error of each forecast, and the largest error of an accurate one."""
+def _forecasts(outcomes: Outcomes) -> Iterator[StartForecast]:
+    """The forecasts of the jobs that waited, made at their submission."""
     for submit_ms, start_ms, promised_ms in zip(
         outcomes.numbers["submit_ms"],
         outcomes.numbers["first_start_ms"],
@@ -126,7 +120,7 @@ def _errors(outcomes: Outcomes) -> Iterator[tuple[int, int]]:
         strict=True,
     ):
         if promised_ms != NO_PROMISE and start_ms - submit_ms > SHORT_WAIT_MS:
-            yield start_ms - promised_ms, tolerance_ms(submit_ms, promised_ms)
+            yield "forecast", submit_ms, promised_ms, start_ms
 
 
 # Fairness between tenants. Over a whole run every tenant receives all the GPU time it requested,

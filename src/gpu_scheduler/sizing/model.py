@@ -85,41 +85,19 @@ class Shape:
 # `Shape.parameters` equals the published number of parameters.
 
 _qwen2 = partial(Shape, head_dim=128, vocabulary=152_064, attention_bias=True)
+_small_qwen2 = partial(_qwen2, kv_heads=2, vocabulary=151_936, tied=True)
 _qwen3 = partial(Shape, head_dim=128, vocabulary=151_936, head_norms=2)
 _llama3 = partial(Shape, head_dim=128, kv_heads=8, vocabulary=128_256)
 _llama2 = partial(Shape, head_dim=128, vocabulary=32_000)
+_phi14 = partial(
+    Shape, layers=40, hidden=5120, heads=40, kv_heads=10, head_dim=128, intermediate=17_920
+)
 _gemma2 = partial(Shape, vocabulary=256_000, tied=True, layer_norms=4)
 
 _QWEN2: dict[str, Shape] = {
-    "0.5b": Shape(
-        layers=24,
-        hidden=896,
-        heads=14,
-        kv_heads=2,
-        head_dim=64,
-        intermediate=4864,
-        vocabulary=151_936,
-        tied=True,
-        attention_bias=True,
-    ),
-    "1.5b": _qwen2(
-        layers=28,
-        hidden=1536,
-        heads=12,
-        kv_heads=2,
-        intermediate=8960,
-        vocabulary=151_936,
-        tied=True,
-    ),
-    "3b": _qwen2(
-        layers=36,
-        hidden=2048,
-        heads=16,
-        kv_heads=2,
-        intermediate=11_008,
-        vocabulary=151_936,
-        tied=True,
-    ),
+    "0.5b": _small_qwen2(layers=24, hidden=896, heads=14, head_dim=64, intermediate=4864),
+    "1.5b": _small_qwen2(layers=28, hidden=1536, heads=12, intermediate=8960),
+    "3b": _small_qwen2(layers=36, hidden=2048, heads=16, intermediate=11_008),
     "7b": _qwen2(layers=28, hidden=3584, heads=28, kv_heads=4, intermediate=18_944),
     "14b": _qwen2(layers=48, hidden=5120, heads=40, kv_heads=8, intermediate=13_824),
     "32b": _qwen2(layers=64, hidden=5120, heads=40, kv_heads=8, intermediate=27_648),
@@ -164,26 +142,10 @@ _PHI3: dict[str, Shape] = {
         intermediate=8192,
         vocabulary=32_064,
     ),
-    "medium": Shape(
-        layers=40,
-        hidden=5120,
-        heads=40,
-        kv_heads=10,
-        head_dim=128,
-        intermediate=17_920,
-        vocabulary=32_064,
-    ),
+    "medium": _phi14(vocabulary=32_064),
 }
 _PHI4: dict[str, Shape] = {
-    "": Shape(
-        layers=40,
-        hidden=5120,
-        heads=40,
-        kv_heads=10,
-        head_dim=128,
-        intermediate=17_920,
-        vocabulary=100_352,
-    ),
+    "": _phi14(vocabulary=100_352),
 }
 _GEMMA2: dict[str, Shape] = {
     "2b": _gemma2(layers=26, hidden=2304, heads=8, kv_heads=4, head_dim=256, intermediate=9216),
