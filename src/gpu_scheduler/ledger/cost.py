@@ -36,21 +36,19 @@ class Item(StrEnum):
     @property
     def unit(self) -> str:
         """The unit of the item."""
-        return _UNITS[self]
+        return _UNITS[self][0]
 
     @property
     def hour(self) -> int:
         """One unit-hour in the unit of intervals (thousandths, or MiB, times ms); or one kWh."""
-        if self is Item.ENERGY:
-            return UJ_PER_KWH
-        return (1024 if self is Item.MEMORY else 1000) * HOUR_MS
+        return _UNITS[self][1]
 
 
 _UNITS = {
-    Item.GPU: "GPU-hour",
-    Item.CPU: "core-hour",
-    Item.MEMORY: "GiB-hour",
-    Item.ENERGY: "kWh",
+    Item.GPU: ("GPU-hour", 1000 * HOUR_MS),
+    Item.CPU: ("core-hour", 1000 * HOUR_MS),
+    Item.MEMORY: ("GiB-hour", 1024 * HOUR_MS),
+    Item.ENERGY: ("kWh", UJ_PER_KWH),
 }
 
 
@@ -167,23 +165,12 @@ class Bill:
             )
 
 
-def cost(interval: UsageInterval, prices: Prices) -> int:
-    """The cost of one interval in millionths."""
-    return bill((interval,), prices).total_micro
-
-
-def bill(intervals: Iterable[UsageInterval], prices: Prices) -> Bill:
-    """Sum intervals into a bill. The intervals of an allocation must not overlap."""
-    return priced_bill(((interval, prices) for interval in intervals), prices.currency)
-
-
 def priced_bill(priced: Iterable[tuple[UsageInterval, Prices]], currency: str) -> Bill:
-    """A bill of intervals that each have their own prices."""
+    """Sum intervals, each with its own prices. Those of an allocation must not overlap."""
     amounts: dict[tuple[str, str, str, str, int], int] = {}
     for interval, prices in priced:
-        for item, model, amount in _items(interval):
+        for item, model, amount, price in _items(interval, prices):
             if amount:
-                price = _price(item, model, prices)
                 key = (interval.tenant, interval.user, item.value, model, price)
                 amounts[key] = amounts.get(key, 0) + amount
     # Sorted, so that the bill does not depend on the order of intervals.
@@ -201,20 +188,12 @@ def priced_bill(priced: Iterable[tuple[UsageInterval, Prices]], currency: str) -
     return Bill(currency=currency, lines=lines)
 
 
-def _items(interval: UsageInterval) -> Iterator[tuple[Item, str, int]]:
+def _items(interval: UsageInterval, prices: Prices) -> Iterator[tuple[Item, str, int, int]]:
+    """Item, GPU model, amount and price. Only a model that was used must have a price."""
     span_ms = interval.duration_ms
     for model, gpu_milli in interval.gpu_models:
-        yield Item.GPU, model, gpu_milli * span_ms
-    yield Item.CPU, "", interval.cpu_milli * span_ms
-    yield Item.MEMORY, "", interval.memory_mb * span_ms
-    yield Item.ENERGY, "", interval.energy_uj
-
-
-def _price(item: Item, model: str, prices: Prices) -> int:
-    if item is Item.GPU:
-        return prices.of_gpu(model)
-    return {
-        Item.CPU: prices.cpu_micro,
-        Item.MEMORY: prices.gib_micro,
-        Item.ENERGY: prices.kwh_micro,
-    }[item]
+        if gpu_milli * span_ms:
+            yield Item.GPU, model, gpu_milli * span_ms, prices.of_gpu(model)
+    yield Item.CPU, "", interval.cpu_milli * span_ms, prices.cpu_micro
+    yield Item.MEMORY, "", interval.memory_mb * span_ms, prices.gib_micro
+    yield Item.ENERGY, "", interval.energy_uj, prices.kwh_micro

@@ -79,10 +79,7 @@ class MeanPredictor:
 
     def expect(self, job: Job, now_ms: int) -> int:
         """The expected run time of a job."""
-        log, seen = self._guess(_coarse_keys(job), math.log(FIRST_GUESS_MS), 0)
-        name = name_of(job)
-        if name:
-            log, seen = self._guess([(job.tenant, job.user, job.gpu_milli, name)], log, seen)
+        log, seen = self._guess(_mean_keys(job))
         return self._corrected_by_running(job, log, seen, now_ms)
 
     def knows(self, job: Job) -> bool:
@@ -106,7 +103,7 @@ class MeanPredictor:
         """
         first = jobs[0]
         tenant, user, gpus = first.tenant, first.user, first.gpu_milli
-        log, seen = self._guess(_coarse_keys(first), math.log(FIRST_GUESS_MS), 0)
+        log, seen = self._guess(_coarse_keys(first))
         unknown_ms = self._corrected_by_running(first, log, 0, now_ms)
         nameless_ms = self._corrected_by_running(first, log, seen, now_ms)
         groups = self._groups
@@ -121,8 +118,9 @@ class MeanPredictor:
                 expected.append(unknown_ms)
         return expected
 
-    def _guess(self, keys: list[Hashable], log: float, seen: int) -> tuple[float, int]:
-        """The guess corrected by these groups, and the number of runs in the last one."""
+    def _guess(self, keys: list[Hashable]) -> tuple[float, int]:
+        """The first guess corrected by these groups, and the number of runs in the last one."""
+        log, seen = math.log(FIRST_GUESS_MS), 0
         for key in keys:
             group = self._groups.get(key)
             seen = 0

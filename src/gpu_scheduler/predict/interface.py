@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Protocol, TypeGuard, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from gpu_scheduler.model.job import Job
 
@@ -49,16 +49,14 @@ class ReportsUncertainty(Protocol):
 
 def is_guess(predictor: Predictor, job: Job, elapsed_ms: int = 0) -> bool:
     """Tell whether the end of a job is a guess; then no start time may be based on it."""
-    return _reports_uncertainty(predictor) and predictor.is_guess(job, elapsed_ms)
-
-
-def _reports_uncertainty(predictor: Predictor) -> TypeGuard[ReportsUncertainty]:
-    """Cached by class: an `isinstance` check of a protocol for every job would be slow."""
-    return _class_reports_uncertainty(type(predictor))
+    if not _reports_uncertainty(type(predictor)):
+        return False
+    return cast("ReportsUncertainty", predictor).is_guess(job, elapsed_ms)
 
 
 @cache
-def _class_reports_uncertainty(kind: type[Predictor]) -> bool:
+def _reports_uncertainty(kind: type[Predictor]) -> bool:
+    """Cached by class: an `isinstance` check of a protocol for every job would be slow."""
     return issubclass(kind, ReportsUncertainty)
 
 

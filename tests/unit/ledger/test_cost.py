@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Iterable
 from fractions import Fraction
 from random import Random
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.ledger.cost import CSV_HEADER, Bill, Item, Prices, bill, cost
+from gpu_scheduler.ledger.cost import CSV_HEADER, Bill, Item, Prices, priced_bill
 from gpu_scheduler.ledger.units import Period
 from gpu_scheduler.ledger.usage import UsageInterval
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
@@ -27,6 +28,14 @@ ANY_PRICES = st.builds(
     cpu_micro=st.integers(0, 10**6),
     gib_micro=st.integers(0, 10**6),
 )
+
+
+def bill(intervals: Iterable[UsageInterval], prices: Prices) -> Bill:
+    return priced_bill(((interval, prices) for interval in intervals), prices.currency)
+
+
+def cost(interval: UsageInterval, prices: Prices) -> int:
+    return bill((interval,), prices).total_micro
 
 
 def test_one_hour_costs_hourly_price() -> None:
