@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from gpu_scheduler.notify.outbox import DeliveryFailed
@@ -46,11 +47,10 @@ class Proxy:
         lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}", *self.headers]
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n")
         await writer.drain()
-        words = (await reader.readline()).split(None, 2)
-        if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
+        status = _status(await reader.readline())
+        if status is None:
             raise DeliveryFailed(f"the proxy {self} does not speak HTTP", target_down=True)
-        if not 200 <= int(words[1]) < 300:
-            status = words[1].decode()
+        if not 200 <= status < 300:
             raise DeliveryFailed(f"the proxy {self} returned status {status}", target_down=True)
         for _ in range(MAX_HEADERS):
             if not (await reader.readline()).strip():
@@ -218,14 +218,27 @@ async def _exchange(
     host = address.hostname or ""
     port = address.port or _PORTS[address.scheme]
     target = await _resolve_public(host, port) if post.public_only else host
-    reader, writer = await _connect((host, target, port), address.scheme, tls, proxy)
+    is_https = address.scheme == "https"
+    tls_options: dict[str, Any] = {}
+    if is_https and proxy is None:
+        tls_options = {"ssl": tls, "server_hostname": host}
+    reader, writer = await asyncio.open_connection(
+        proxy.host if proxy else target,
+        proxy.port if proxy else port,
+        limit=LONGEST_LINE,
+        **tls_options,
+    )
     try:
-        if proxy is not None and address.scheme == "https":
-            await proxy.open_tunnel(reader, writer, _authority(target, port))
+        if proxy is not None and is_https:
+            authority = f"[{target}]:{port}" if ":" in target else f"{target}:{port}"
+            await proxy.open_tunnel(reader, writer, authority)
             await writer.start_tls(tls, server_hostname=host)
         writer.write(_request(post, address, proxy))
         await writer.drain()
-        return _status(await reader.readline())
+        status = _status(await reader.readline())
+        if status is None:
+            raise DeliveryFailed("does not speak HTTP", target_down=True)
+        return status
     except ssl.SSLError:
         raise  # certificate errors are ValueErrors too
     except ValueError:
@@ -234,24 +247,6 @@ async def _exchange(
         writer.close()
         with suppress(OSError, asyncio.CancelledError):
             writer.transport.abort()
-
-
-async def _connect(
-    place: tuple[str, str, int], scheme: str, tls: ssl.SSLContext, proxy: Proxy | None
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to the proxy if there is one, else to the target."""
-    host, target, port = place
-    if proxy is not None:
-        return await asyncio.open_connection(proxy.host, proxy.port, limit=LONGEST_LINE)
-    if scheme == "http":
-        return await asyncio.open_connection(target, port, limit=LONGEST_LINE)
-    return await asyncio.open_connection(
-        target, port, limit=LONGEST_LINE, ssl=tls, server_hostname=host
-    )
-
-
-def _authority(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _resolve_public(host: str, port: int) -> str:
@@ -286,9 +281,8 @@ def _request(post: Post, address: SplitResult, proxy: Proxy | None) -> bytes:
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + post.body
 
 
-def _status(line: bytes) -> int:
+def _status(line: bytes) -> int | None:
+    """The status in the first line of a response; None if it is not HTTP."""
     words = line.split(None, 2)
     is_http = len(words) >= 2 and words[0].startswith(b"HTTP/1.") and words[1].isdigit()
-    if not is_http:
-        raise DeliveryFailed("does not speak HTTP", target_down=True)
-    return int(words[1])
+    return int(words[1]) if is_http else None

@@ -1,5 +1,5 @@
-"""Estimate: how long a job will run, from what can be known when it is submitted.
+"""Predicts how long a job will run, from what is known when it is submitted.
 
-Online and without a training step. `socket.Predictor` is what the rest of the house sees, so that
-another estimator can take its place.
+Predictors learn online, without a training step. Other packages use `interface.Predictor`, so that
+another predictor can replace `history`. Nothing here reads a clock or decides which job runs.
 """

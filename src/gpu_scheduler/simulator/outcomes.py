@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 NO_PROMISE = -1
@@ -16,8 +16,7 @@ class Outcome:
     """How one job (or one task of an array) fared.
 
     `wait_ms` sums all waits, `lost_ms` all work that had to be done again plus overheads.
-    `promised_start_ms` is what the forecast said at submission (`NO_PROMISE` if it said nothing),
-    `waited_first_ms` the wait until the first start.
+    `promised_start_ms` is the start that was forecast at submission, or `NO_PROMISE`.
     """
 
     partition: str
@@ -34,18 +33,8 @@ class Outcome:
     promised_start_ms: int = NO_PROMISE
 
 
-_NUMBERS = (
-    "gpu_milli",
-    "submit_ms",
-    "first_start_ms",
-    "end_ms",
-    "wait_ms",
-    "run_ms",
-    "preemptions",
-    "lost_ms",
-    "promised_start_ms",
-)
 _NAMES = ("partition", "tenant", "user")
+_NUMBERS = tuple(column.name for column in fields(Outcome) if column.name not in _NAMES)
 
 
 class Outcomes:

@@ -28,7 +28,7 @@ from gpu_scheduler.simulator.metric_defs import (
     percent_text,
     ratio_text,
 )
-from gpu_scheduler.simulator.metrics import Distribution, GroupMeasures, Measures
+from gpu_scheduler.simulator.metrics import GroupMeasures, Measures
 
 BEST_STYLE = "bold green"
 DECIMALS = 6
@@ -89,14 +89,14 @@ def print_tables(tables: Iterable[Table], console: Console) -> None:
 def to_json(measures: Measures) -> dict[str, object]:
     """Measures under stable keys that carry their units, ready for `json.dumps`."""
     flat = asdict(measures)
-    for name in ("wait", "jct", "forecast"):
-        del flat[name]
-    flat |= _distribution_keys("wait", measures.wait)
-    flat |= _distribution_keys("jct", measures.jct)
-    forecast = asdict(measures.forecast) if measures.forecast else None
-    flat["forecast"] = _rounded(forecast) if forecast else None
-    flat["tenants"] = [_rounded(asdict(tenant)) for tenant in measures.tenants]
-    flat["partitions"] = [_rounded(asdict(partition)) for partition in measures.partitions]
+    for name in ("wait", "jct"):
+        # `mean_s` of `wait` becomes `mean_wait_s`.
+        durations = flat.pop(name).items()
+        flat |= {f"{key.removesuffix('_s')}_{name}_s": value for key, value in durations}
+    if flat["forecast"] is not None:
+        flat["forecast"] = _rounded(flat["forecast"])
+    for name in ("tenants", "partitions"):
+        flat[name] = [_rounded(group) for group in flat[name]]
     return _rounded(flat)
 
 
@@ -161,11 +161,6 @@ def _table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str | Te
     for column in table.columns:
         column.no_wrap = True
     return table
-
-
-def _distribution_keys(name: str, spread: Distribution) -> dict[str, float]:
-    """`mean_s` of `wait` becomes `mean_wait_s`."""
-    return {f"{key.removesuffix('_s')}_{name}_s": value for key, value in asdict(spread).items()}
 
 
 def _rounded(values: dict[str, object]) -> dict[str, object]:

@@ -48,38 +48,28 @@ class Physics:
     refuse_misfits: bool = True
 
 
+@dataclass(slots=True, kw_only=True)
 class _TaskProgress:
     """The state of a task that has not ended: remaining run time, waits, preemptions, losses.
 
     `used` is the GPU time over all `held_ms`, in milli-GPU times milliseconds; the number of GPUs
-    may change between starts, because an elastic gang may start with fewer members.
+    may change between starts, because an elastic gang may start with fewer members. `since_ms` is
+    the beginning of the current wait.
     """
 
-    __slots__ = (
-        "first_start_ms",
-        "gpu_milli",
-        "held_ms",
-        "left_ms",
-        "lost_ms",
-        "preemptions",
-        "promised_ms",
-        "run_ms",
-        "since_ms",
-        "start_ms",
-        "trace",
-        "used",
-        "wait_ms",
-    )
-
-    def __init__(self, trace: TraceJob, now_ms: int) -> None:
-        self.trace = trace
-        self.run_ms = self.left_ms = trace.run_ms
-        self.gpu_milli = trace.job.gpu_milli
-        self.used = self.held_ms = 0
-        self.since_ms = now_ms
-        self.start_ms = self.first_start_ms = -1
-        self.wait_ms = self.lost_ms = self.preemptions = 0
-        self.promised_ms = NO_PROMISE
+    submit_ms: int
+    run_ms: int
+    left_ms: int
+    gpu_milli: int
+    since_ms: int
+    start_ms: int = -1
+    first_start_ms: int = -1
+    used: int = 0
+    held_ms: int = 0
+    wait_ms: int = 0
+    lost_ms: int = 0
+    preemptions: int = 0
+    promised_ms: int = NO_PROMISE
 
     def release(self, now_ms: int) -> int:
         """Record that the task released its GPUs; returns how long it held them since its start."""
@@ -181,7 +171,13 @@ class World:
             return False
         tasks: list[int | None] = [None] if job.array is None else list(job.array.tasks)
         for task in tasks:
-            self._unfinished[job.id, task] = _TaskProgress(trace, now_ms)
+            self._unfinished[job.id, task] = _TaskProgress(
+                submit_ms=job.submit_ms,
+                run_ms=trace.run_ms,
+                left_ms=trace.run_ms,
+                gpu_milli=job.gpu_milli,
+                since_ms=now_ms,
+            )
         self._waiting_gpu_milli += job.gpu_milli * len(tasks)
         return True
 
@@ -270,7 +266,7 @@ class World:
                 tenant=job.tenant,
                 user=job.user,
                 gpu_milli=gpu_milli,
-                submit_ms=progress.trace.job.submit_ms,
+                submit_ms=progress.submit_ms,
                 first_start_ms=progress.first_start_ms,
                 end_ms=now_ms,
                 wait_ms=progress.wait_ms,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 
-from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import Request
@@ -18,6 +19,7 @@ from gpu_scheduler.simulator.traces.parsing import (
     Row,
     choices,
     read_rows,
+    read_unique,
     thousandths,
     unexpected,
     whole_number,
@@ -61,30 +63,13 @@ class Pod:
 
 def read_nodes(path: Path) -> tuple[Node, ...]:
     """The nodes by name; their order gives the ordinals."""
-    groups: dict[str, NodeGroup] = {}
-    for line, group in read_rows(path, NODE_LAYOUT, _node_group):
-        if group.id in groups:
-            raise InvalidInput(
-                f"node {group.id!r} appears twice; expected each once", file=str(path), line=line
-            )
-        groups[group.id] = group
-    if not groups:
-        raise InvalidInput("the file holds no nodes; expected at least one", file=str(path))
+    groups = read_unique(path, NODE_LAYOUT, _node_group, "node", attrgetter("id"))
     return nodes_of(groups[name] for name in sorted(groups))
 
 
 def read_pods(path: Path) -> list[Pod]:
     """All pods in the order of the file, scheduled or not."""
-    pods: dict[str, Pod] = {}
-    for line, pod in read_rows(path, POD_LAYOUT, _pod):
-        if pod.name in pods:
-            raise InvalidInput(
-                f"pod {pod.name!r} appears twice; expected each once", file=str(path), line=line
-            )
-        pods[pod.name] = pod
-    if not pods:
-        raise InvalidInput("the file holds no pods; expected at least one", file=str(path))
-    return list(pods.values())
+    return list(read_unique(path, POD_LAYOUT, _pod, "pod", attrgetter("name")).values())
 
 
 def read_openb(path: Path, cluster: Cluster) -> Reading:

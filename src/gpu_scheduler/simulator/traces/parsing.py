@@ -267,6 +267,27 @@ def read_rows(path: Path, layout: Layout, make: Callable[[Row, int], T]) -> Iter
     return read_items(path, _rows(path, layout), make)
 
 
+def read_unique(
+    path: Path,
+    layout: Layout,
+    make: Callable[[Row, int], T],
+    kind: str,
+    name_of: Callable[[T], str],
+) -> dict[str, T]:
+    """The result of `make` for each row by its name; at least one, and each name once."""
+    by_name: dict[str, T] = {}
+    for line, made in read_rows(path, layout, make):
+        name = name_of(made)
+        if name in by_name:
+            raise InvalidInput(
+                f"{kind} {name!r} appears twice; expected each once", file=str(path), line=line
+            )
+        by_name[name] = made
+    if not by_name:
+        raise InvalidInput(f"the file holds no {kind}s; expected at least one", file=str(path))
+    return by_name
+
+
 def read_items(
     path: Path, items: Iterable[tuple[int, Item]], make: Callable[[Item, int], T]
 ) -> Iterator[tuple[int, T]]:

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 
-from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import Request
@@ -25,6 +26,7 @@ from gpu_scheduler.simulator.traces.parsing import (
     Row,
     read_items,
     read_rows,
+    read_unique,
     text_lines,
     thousandths,
     unexpected,
@@ -148,7 +150,7 @@ def _date_ms(row: Row) -> int:
 def read_vc_nodes(path: Path) -> Cluster:
     """Read how many nodes each virtual cluster has: vc, nodes, gpus_per_node."""
 
-    def group(row: Row, _number: int) -> NodeGroup:
+    def read_group(row: Row, _number: int) -> NodeGroup:
         if not row["vc"].strip():
             raise InvalidRequest("vc is empty; expected the name of a virtual cluster")
         return NodeGroup(
@@ -161,21 +163,9 @@ def read_vc_nodes(path: Path) -> Cluster:
             memory_mb=whole_number(row.get("memory_mb") or "0", "memory_mb"),
         )
 
-    parts: dict[str, NodeGroup] = {}
-    for line, made in read_rows(path, VC_LAYOUT, group):
-        if made.id in parts:
-            raise InvalidInput(
-                f"virtual cluster {made.id!r} appears twice; expected each once",
-                file=str(path),
-                line=line,
-            )
-        parts[made.id] = made
-    if not parts:
-        raise InvalidInput(
-            "the file has no virtual clusters; expected at least one", file=str(path)
-        )
+    groups = read_unique(path, VC_LAYOUT, read_group, "virtual cluster", attrgetter("id"))
     return Cluster(
-        tuple((name, nodes_of([made], always_number=True)) for name, made in parts.items())
+        tuple((name, nodes_of([group], always_number=True)) for name, group in groups.items())
     )
 
 
