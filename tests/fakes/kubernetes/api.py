@@ -440,18 +440,19 @@ class FakeApi:
             raise Refusal(409, "Conflict", "Precondition failed: UID in precondition")
         new = copy.deepcopy(new)
         if target.subresource == "status":
-            status = new.get("status", {})
-            new = copy.deepcopy(old)
-            new["status"] = status
+            given, new = new, copy.deepcopy(old)
+            new["status"] = given.get("status", {})
+            # Custom resources take only the status here, built-in ones also the metadata.
+            if target.path in KINDS:
+                new["metadata"] = given["metadata"]
         elif target.kind.has_status:
             new.pop("status", None)
             if "status" in old:
                 new["status"] = copy.deepcopy(old["status"])
-        for name in ("uid", "creationTimestamp", "deletionTimestamp", "generation", "namespace"):
-            if name in old["metadata"]:
-                new["metadata"][name] = old["metadata"][name]
-            else:
-                new["metadata"].pop(name, None)
+        fixed = ("uid", "creationTimestamp", "deletionTimestamp", "generation", "namespace")
+        kept = {name: old["metadata"][name] for name in fixed if name in old["metadata"]}
+        given = {name: value for name, value in new["metadata"].items() if name not in fixed}
+        new["metadata"] = given | kept
         if target.kind.counts_generations and _without(new) != _without(old):
             new["metadata"]["generation"] += 1
         new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
@@ -469,22 +470,21 @@ class FakeApi:
         for name in ("uid", "resourceVersion"):
             if wanted.get(name, old["metadata"][name]) != old["metadata"][name]:
                 raise Refusal(409, "Conflict", f"Precondition failed: {name} in precondition")
-        grace = options.get("gracePeriodSeconds", 0)
-        if target.kind.kind == "Pod" and old["spec"].get("nodeName"):
-            given = old["spec"]["terminationGracePeriodSeconds"]
-            grace = options.get("gracePeriodSeconds", given)
-            if old["status"].get("phase") in ("Succeeded", "Failed"):
-                grace = 0
-        else:
-            grace = 0
-        if not grace and not old["metadata"].get("finalizers"):
-            return self._remove(target.path, old)
-        if old["metadata"].get("deletionTimestamp"):
+        grace = 0
+        is_pod = target.kind.kind == "Pod"
+        is_running = is_pod and old["status"].get("phase") not in ("Succeeded", "Failed")
+        if is_running and old["spec"].get("nodeName"):
+            default = old["spec"]["terminationGracePeriodSeconds"]
+            grace = options.get("gracePeriodSeconds", default)
+        waits = bool(grace or old["metadata"].get("finalizers"))
+        if waits and old["metadata"].get("deletionTimestamp"):
             return old
-        new = copy.deepcopy(old)
-        new["metadata"]["deletionTimestamp"] = self._timestamp()
-        new["metadata"]["deletionGracePeriodSeconds"] = grace
-        return self._store(target.path, new, old)
+        if waits or is_pod:  # a pod is always marked before it goes
+            new = copy.deepcopy(old)
+            new["metadata"]["deletionTimestamp"] = self._timestamp()
+            new["metadata"]["deletionGracePeriodSeconds"] = grace
+            old = self._store(target.path, new, old)
+        return old if waits else self._remove(target.path, old)
 
     def _bind(self, target: Target, body: dict[str, Any]) -> dict[str, Any]:
         old = self._found(target)

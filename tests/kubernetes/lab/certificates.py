@@ -73,7 +73,8 @@ def write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> Path:
     path.write_bytes(
         key.private_bytes(
             serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
+            # Kubernetes reads the key of service accounts only in this form.
+            serialization.PrivateFormat.TraditionalOpenSSL,
             serialization.NoEncryption(),
         )
     )

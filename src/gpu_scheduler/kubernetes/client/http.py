@@ -84,6 +84,10 @@ class HttpTransport:
                 chunks=_chunks(response, request),
             )
         finally:
+            # No TLS farewell, which an abandoned watch would leave unfinished.
+            connection = response.connection
+            if connection is not None and connection.transport is not None:
+                connection.transport.abort()
             response.close()
 
     async def _open(
