@@ -192,7 +192,7 @@ def test_a_claim_is_explained(cluster: ControlPlane) -> None:
     assert "devices\t<Object> -required-" in said
     assert "The GPUs that each pod of the claim needs." in said
     devices = cluster.kubectl("explain", "gpuclaim.spec.devices.exclusivity")
-    assert "enum: Exclusive, Shared" in devices
+    assert "ENUM:\n    Exclusive\n    Shared" in devices
     assert "gives whole GPUs to this claim alone" in " ".join(devices.split())
 
 

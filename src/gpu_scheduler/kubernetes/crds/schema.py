@@ -1,8 +1,9 @@
 """From a typed value to the structural OpenAPI schema that Kubernetes stores and enforces.
 
 Comes in: a msgspec struct whose fields carry descriptions and limits. Goes out: a schema without
-references. A class may have `rules`: CEL expressions that Kubernetes evaluates at each write. A
-default that is a number, a text or true becomes part of the schema, so that `kubectl get` shows it.
+references. A class may have `rules`: CEL expressions that Kubernetes evaluates at each write. Each
+default number, boolean or text is part of the schema: we leave it out when we write, the server
+fills it in, and `kubectl get` shows it.
 """
 
 from collections.abc import Mapping
@@ -92,7 +93,7 @@ def _struct(info: inspect.StructType) -> Schema:
 def _field(field: inspect.Field) -> Schema:
     found = _schema(field.type)
     default = field.default.value if isinstance(field.default, Enum) else field.default
-    if isinstance(default, str | int | float) and default:
+    if isinstance(default, str | int | float) and default != "":
         found["default"] = default
     return found
 
