@@ -214,14 +214,26 @@ class LeaderElector:
         """Stop leading, then let the next candidate lead at once, before the lease expires."""
         lease, was_leader = self._lease, self.is_leader
         self._lose()
-        if lease is None or not was_leader:
+        if not was_leader:
             return
-        spec = replace(lease.spec, holder_identity="", lease_duration_seconds=1)
         try:
             async with asyncio.timeout(self._settings.attempt_timeout_seconds):
-                await self._client.replace(LEASES, replace(lease, spec=spec))
+                while lease is None or not await self._write_release(lease):
+                    # A renewal was on its way when we were cancelled.
+                    lease = await self._client.get(LEASES, self._name, self._namespace)
         except (KubernetesError, TimeoutError) as error:
             log.warning("lease not released; it will expire", lease=self._name, error=str(error))
+
+    async def _write_release(self, lease: Lease) -> bool:
+        """Write that nobody holds the lease, if we do; False if it has changed meanwhile."""
+        if lease.spec.holder_identity != self._identity:
+            return True
+        spec = replace(lease.spec, holder_identity="", lease_duration_seconds=1)
+        try:
+            await self._client.replace(LEASES, replace(lease, spec=spec))
+        except Conflict:
+            return False
+        return True
 
 
 def _boot_time() -> float:

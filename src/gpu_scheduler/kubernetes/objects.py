@@ -48,10 +48,8 @@ class ObjectMeta(Value, frozen=True, kw_only=True):
 
 
 class Object(Value, frozen=True, kw_only=True):
-    """What every object has; items of a list come without version and kind."""
+    """What every object has. Version and kind are those of its resource; lists leave them out."""
 
-    api_version: str = ""
-    kind: str = ""
     metadata: ObjectMeta = ObjectMeta()
 
     @property

@@ -99,6 +99,7 @@ class Fault:
     matches: Callable[[Request], bool] = lambda _: True
     times: int = 1
     delay_seconds: float = 0.0
+    answer_delay_seconds: float = 0.0
     refuses_connection: bool = False
     loses_request: bool = False
     loses_answer: bool = False

@@ -30,6 +30,8 @@ class FakeTransport:
         if fault and fault.answer is not None:
             return fault.answer
         answer = self.api.handle(request)
+        if fault and fault.answer_delay_seconds:
+            await asyncio.sleep(fault.answer_delay_seconds)
         if self.is_cut or (fault and fault.loses_answer):
             raise OutcomeUnknown(f"{request}: the answer was lost")
         return answer

@@ -17,6 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,10 @@ from tests.ports import lasting_port
 
 START_S = 120.0
 PR_SET_PDEATHSIG = 1
+
+# Linux sends the signal of PR_SET_PDEATHSIG when the *thread* ends that started the process; this
+# one lives as long as we do.
+_SPAWNER = ThreadPoolExecutor(1)
 
 AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1
@@ -186,8 +191,12 @@ class ControlPlane:
         )
 
     def spawn(self, program: str, *flags: str) -> None:
+        """Start a program of the lab."""
+        self.processes[program] = _SPAWNER.submit(self._spawn, program, flags).result()
+
+    def _spawn(self, program: str, flags: tuple[str, ...]) -> subprocess.Popen[bytes]:
         with (self.directory / f"{program}.log").open("ab") as log:
-            self.processes[program] = subprocess.Popen(
+            return subprocess.Popen(
                 [self.lab.program(program), *flags],
                 stdout=log,
                 stderr=log,

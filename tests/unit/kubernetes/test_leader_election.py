@@ -76,6 +76,11 @@ class World:
         return await client.get(LEASES, "gpu-scheduler", "kube-system")
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - on virtual time
+        await asyncio.sleep(0.01)
+
+
 def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     world = World()
 
@@ -131,6 +136,23 @@ def test_a_leader_that_ends_releases_the_lease() -> None:
         await world.pass_time(3)
         assert (first.losses, world.leaders()) == (1, ["b"])
         assert second.terms == [2]
+
+    play(scenario)
+
+
+def test_a_leader_that_ends_during_a_renewal_releases_the_lease_too() -> None:
+    async def scenario(world: World) -> None:
+        first = world.candidate("a")
+        await world.pass_time(3)
+        world.candidate("b")
+        world.api.faults.append(
+            Fault(matches=lambda request: request.method == "PUT", answer_delay_seconds=3.0)
+        )
+        await until(lambda: not world.api.faults[0].times)
+        await asyncio.sleep(0.1)
+        first.task.cancel()
+        await world.pass_time(3)
+        assert world.leaders() == ["b"]
 
     play(scenario)
 

@@ -82,9 +82,10 @@ class CustomResource(Resource[ObjectT]):
         """Kubernetes itself checks version, kind and metadata."""
         found = schema_of(self.type)
         found["description"] = description_of(self.type)
-        found["properties"] |= {
+        found["properties"] = {
             "apiVersion": {"type": "string", "description": "The version of this form."},
             "kind": {"type": "string", "description": "What this object is."},
+            **found["properties"],
             "metadata": {"type": "object"},
         }
         return found
