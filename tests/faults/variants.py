@@ -67,7 +67,7 @@ def forget_before_commit() -> Iterator[None]:
     def forget_first(self: ReportHandler, allocation: Allocation, member: int, end: Any) -> None:
         heard: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         heard.set_result(Outcome())
-        self._forget_members(allocation, heard)
+        self._on_end_committed(allocation, heard)
         over(self, allocation, member, end)
 
     with patch.object(ReportHandler, "member_ended", forget_first):
