@@ -188,7 +188,7 @@ def test_a_claim_is_explained(cluster: ControlPlane) -> None:
         lambda: cluster.kubectl("explain", "gpuclaim.spec", check=False),
         lambda text: "FIELDS" in text,
     )
-    assert "DESCRIPTION:\n    What is asked for." in said
+    assert "What the claim asks for: GPUs, how they are connected" in said
     assert "devices\t<Object> -required-" in said
     assert "The GPUs that each pod of the claim needs." in said
     devices = cluster.kubectl("explain", "gpuclaim.spec.devices.exclusivity")

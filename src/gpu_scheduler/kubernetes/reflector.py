@@ -26,7 +26,12 @@ from gpu_scheduler.kubernetes.client.client import (
     Selection,
     WatchEvent,
 )
-from gpu_scheduler.kubernetes.client.errors import Gone, KubernetesError
+from gpu_scheduler.kubernetes.client.errors import (
+    Gone,
+    KubernetesError,
+    OutcomeUnknown,
+    TooManyRequests,
+)
 from gpu_scheduler.kubernetes.objects import ObjectT, Resource
 
 log = structlog.get_logger("reflector")
@@ -123,6 +128,7 @@ class Reflector(Generic[ObjectT]):
         )
         has_list = False
         while True:
+            asked_delay = 0.0
             try:
                 if not has_list:
                     self._take_list(await self._client.list(self._resource, self._selection))
@@ -142,7 +148,9 @@ class Reflector(Generic[ObjectT]):
                 )
                 if self.age_seconds() < self._settings.stable_seconds:
                     backoff.reset()
-            await asyncio.sleep(backoff.next_delay())
+                if isinstance(error, TooManyRequests | OutcomeUnknown):
+                    asked_delay = error.retry_after_seconds or 0.0
+            await asyncio.sleep(asked_delay + backoff.next_delay())
 
     async def _follow(self) -> bool:
         """Watch until it ends; whether it was a good one, after which nothing needs to wait."""

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.kubernetes.lab.build import CORE, EVERYTHING, CannotBuild, lab, root
+from tests.kubernetes.lab.build import CONTROL_PLANE, EVERYTHING, CannotBuild, lab, root
 from tests.kubernetes.lab.control_plane import ControlPlane, kwok_node
 
 
@@ -49,7 +49,7 @@ def build_lab(version: str, programs: list[str], jobs: int) -> int:
 
 def start(version: str, nodes: int) -> int:
     found = lab(version)
-    missing = found.missing(CORE)
+    missing = found.missing([*CONTROL_PLANE, "kwok"] if nodes else CONTROL_PLANE)
     if missing:
         print(f"not built: {', '.join(missing)}; run 'make kubernetes-lab'", file=sys.stderr)
         return 1

@@ -26,9 +26,9 @@ HELM = "3.22.0"
 ROOT_VARIABLE = "TGPU_KUBERNETES_LAB"
 VERSION_VARIABLE = "TGPU_KUBERNETES_VERSION"
 
-CORE = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "kwok")
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 """What the contract tests use."""
-EVERYTHING = (*CORE, "kube-scheduler", "kubelet", "helm")
+EVERYTHING = (*CONTROL_PLANE, "kwok", "kube-scheduler", "kubelet", "helm")
 
 STAGING = (
     "api",

@@ -4,22 +4,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kubernetes.lab.build import CORE, Lab, find_go, lab
-from tests.kubernetes.lab.build import CannotBuild as CannotBuildLab
+from tests.kubernetes.lab.build import CONTROL_PLANE, CannotBuild, Lab, find_go, lab
 from tests.kubernetes.lab.control_plane import ControlPlane
-
-CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 
 
 def skip_unless_built(*programs: str) -> Lab:
     """The lab, if these programs are built; otherwise the test is skipped with the reason."""
     found = lab()
-    missing = found.missing(programs or CORE)
+    missing = found.missing(programs)
     if missing:
         try:
             find_go()
             hint = "run 'make kubernetes-lab'"
-        except CannotBuildLab as error:
+        except CannotBuild as error:
             hint = f"{error}; then 'make kubernetes-lab' builds them"
         pytest.skip(f"Kubernetes {found.version}: not built: {', '.join(missing)} ({hint})")
     return found

@@ -1,6 +1,7 @@
 """The transport over real sockets: credentials, lost connections, no silent repeats."""
 
 import asyncio
+import json
 import os
 import ssl
 from collections.abc import AsyncIterator
@@ -208,6 +209,38 @@ echo "{\\"status\\": {\\"token\\": \\"$REGION\\", \\"expirationTimestamp\\": \\"
             assert (tmp_path / "plugin.calls").read_text() == "asked\n" * 3
         finally:
             del os.environ["EXPIRES"]
+
+    asyncio.run(main())
+
+
+def test_a_credential_plugin_may_give_a_certificate(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    status = {
+        "clientCertificateData": certificate.read_text(),
+        "clientKeyData": key.read_text(),
+    }
+    answer = tmp_path / "answer.json"
+    answer.write_text(json.dumps({"status": status}))
+    given = plugin(tmp_path, f"cat {answer}")
+
+    async def main() -> None:
+        found = Credentials(
+            Configuration(
+                server="https://x", exec_plugin=given, authority=Pem(data=certificate.read_bytes())
+            )
+        )
+        first = await found.tls_context()
+        assert await found.tls_context() is first
+        assert await found.token() == ""
+
+    asyncio.run(main())
+
+
+def test_a_missing_certificate_is_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        missing = Configuration(server="https://x", authority=Pem(file=tmp_path / "ca.crt"))
+        with pytest.raises(InvalidConfiguration, match="No such file"):
+            await Credentials(missing).tls_context()
 
     asyncio.run(main())
 

@@ -288,6 +288,23 @@ def test_an_outage_is_waited_for_with_growing_delays() -> None:
     play(scenario)
 
 
+def test_a_busy_server_is_left_alone_as_long_as_it_asks() -> None:
+    async def scenario(world: World) -> None:
+        body = b'{"reason": "TooManyRequests", "details": {"retryAfterSeconds": 50}}'
+        world.api.faults.append(
+            Fault(
+                matches=lambda one: bool(dict(one.query).get("watch")),
+                answer=Answer(status=429, body=body),
+            )
+        )
+        await asyncio.sleep(49)
+        assert world.watches() == []
+        await asyncio.sleep(3)
+        assert len(world.watches()) == 1
+
+    play(scenario)
+
+
 def test_a_server_that_ends_each_watch_at_once_is_not_asked_in_a_loop() -> None:
     async def scenario(world: World) -> None:
         world.api.faults.append(

@@ -192,7 +192,7 @@ class Gang(Value, frozen=True, kw_only=True):
 
 
 class GpuClaimSpec(Value, frozen=True, kw_only=True):
-    """What is asked for."""
+    """What the claim asks for: GPUs, how they are connected, whose quota they use, and when."""
 
     devices: Annotated[DeviceRequest, documented("The GPUs that each pod of the claim needs.")]
     topology: Annotated[
@@ -316,7 +316,12 @@ class GpuClaim(Object, frozen=True, kw_only=True):
     schedulerName: gpu-scheduler; the status says which GPUs it got, or why it waits and until when.
     """
 
-    spec: Annotated[GpuClaimSpec, documented("What is asked for.")]
+    spec: Annotated[
+        GpuClaimSpec,
+        documented(
+            "What the claim asks for: GPUs, how they are connected, whose quota they use, and when."
+        ),
+    ]
     status: Annotated[GpuClaimStatus, documented("What the scheduler has found and done.")] = (
         GpuClaimStatus()
     )
