@@ -5,9 +5,11 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from gpu_scheduler.kubernetes.client.client import ApiClient, Selection, WatchEvent
 from gpu_scheduler.kubernetes.client.configuration import Configuration, read_kubeconfig
@@ -21,6 +23,14 @@ from gpu_scheduler.kubernetes.client.errors import (
     NotFound,
 )
 from gpu_scheduler.kubernetes.client.http import connect
+from gpu_scheduler.kubernetes.crds.claim import (
+    GPU_CLAIMS,
+    ClaimPhase,
+    DeviceRequest,
+    GpuClaim,
+    GpuClaimSpec,
+    GpuClaimStatus,
+)
 from gpu_scheduler.kubernetes.objects import (
     LEASES,
     NODES,
@@ -37,6 +47,7 @@ from tests.fakes.kubernetes.server import serve
 from tests.kubernetes.lab.control_plane import ControlPlane
 
 DEADLINE_S = 60.0
+DEFINITION = Path(__file__).parents[2] / "charts" / "gpu-scheduler" / "crds" / "gpuclaims.yaml"
 NAMESPACES = Resource(type=Object, kind="Namespace", plural="namespaces", is_namespaced=False)
 ACCOUNTS = Resource(type=Object, kind="ServiceAccount", plural="serviceaccounts")
 BUDGETS = Resource(
@@ -84,6 +95,16 @@ def play(request: pytest.FixtureRequest) -> Play:
         return lambda scenario: asyncio.run(_on_fake(scenario))
     control_plane = request.getfixturevalue("control_plane")
     return lambda scenario: asyncio.run(_on_real(scenario, control_plane))
+
+
+@pytest.fixture
+def play_with_claims(request: pytest.FixtureRequest, play: Play) -> Play:
+    """The same where GpuClaims are known."""
+    if request.node.callspec.params["play"] != "fake":
+        kubectl = request.getfixturevalue("control_plane").kubectl
+        kubectl("apply", "--server-side", "-f", str(DEFINITION))
+        kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(DEFINITION))
+    return play
 
 
 async def _on_fake(scenario: Scenario) -> None:
@@ -404,6 +425,84 @@ def test_an_applied_status_condition_is_found_by_its_type(play: Play) -> None:
         assert found == {"gpu.scheduling/Healthy": "False", "gpu.scheduling/Cool": "True"}
 
     play(scenario)
+
+
+# --- custom resources
+
+
+def test_a_custom_resource_has_spec_and_status_apart(play_with_claims: Play) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        client, namespace = cluster.client, cluster.namespace
+        wanted = GpuClaim(
+            metadata=ObjectMeta(name="a", labels={"x": "1"}),
+            spec=GpuClaimSpec(devices=DeviceRequest(count=2)),
+            status=GpuClaimStatus(phase=ClaimPhase.RUNNING),
+        )
+        made = await client.create(GPU_CLAIMS, wanted, namespace)
+        assert made.spec.devices.count == 2
+        assert made.status.phase is None
+        assert made.metadata.generation == 1
+
+        other = structs.replace(
+            made,
+            metadata=structs.replace(made.metadata, labels={"x": "2"}),
+            spec=GpuClaimSpec(devices=DeviceRequest(count=3)),
+            status=GpuClaimStatus(phase=ClaimPhase.PENDING),
+        )
+        told = await client.replace(GPU_CLAIMS, other, subresource="status")
+        assert told.status.phase is ClaimPhase.PENDING
+        assert told.spec.devices.count == 2
+        assert told.metadata.labels == {"x": "1"}
+        assert told.metadata.generation == 1
+
+        with pytest.raises(Conflict):
+            await client.replace(GPU_CLAIMS, other)
+        current = structs.replace(
+            other,
+            metadata=structs.replace(
+                other.metadata, resource_version=told.metadata.resource_version
+            ),
+            status=GpuClaimStatus(),
+        )
+        changed = await client.replace(GPU_CLAIMS, current)
+        assert changed.status.phase is ClaimPhase.PENDING
+        assert changed.spec.devices.count == 3
+        assert changed.metadata.labels == {"x": "2"}
+        assert changed.metadata.generation == 2
+
+    play_with_claims(scenario)
+
+
+def test_two_writers_of_a_status_keep_their_own_conditions(play_with_claims: Play) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        client, namespace = cluster.client, cluster.namespace
+        spec = GpuClaimSpec(devices=DeviceRequest())
+        claim = GpuClaim(metadata=ObjectMeta(name="a"), spec=spec)
+        await client.create(GPU_CLAIMS, claim, namespace)
+
+        async def apply(manager: str, **status: Any) -> GpuClaim:
+            return await client.apply(
+                GPU_CLAIMS,
+                "a",
+                {"status": status},
+                namespace,
+                field_manager=manager,
+                subresource="status",
+            )
+
+        def condition(kind: str) -> dict[str, str]:
+            time = "2030-01-01T00:00:00Z"
+            said = {"status": "True", "reason": "Fine", "message": "", "lastTransitionTime": time}
+            return {"type": kind, **said}
+
+        await apply("scheduler", phase="Pending", conditions=[condition("Scheduled")])
+        both = await apply("agent", conditions=[condition("Healthy")])
+        assert {one.type for one in both.status.conditions} == {"Scheduled", "Healthy"}
+        left = await apply("scheduler", phase="Running", conditions=[])
+        assert [one.type for one in left.status.conditions] == ["Healthy"]
+        assert left.status.phase is ClaimPhase.RUNNING
+
+    play_with_claims(scenario)
 
 
 # --- deleting

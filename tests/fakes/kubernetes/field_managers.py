@@ -55,7 +55,8 @@ class FieldManagers:
         dropped = owners.get(manager, set()) - applied.keys()
         owners[manager] = set(applied)
         new = copy.deepcopy(old)
-        for path in sorted(dropped):
+        # The type of a condition goes last: the others are found by it.
+        for path in sorted(dropped, key=lambda one: (one[-1] == "type", one)):
             if not any(path in paths for paths in owners.values()):
                 _remove(new, path)
         for path, value in applied.items():
@@ -113,11 +114,11 @@ def _remove(one: Any, path: Path) -> None:
         if holders[-1] is None:
             return
     holders[-1].pop(path[-1], None)
-    for holder, part in zip(reversed(holders[:-1]), reversed(path[:-1]), strict=True):
-        emptied = _entry(holder, part)
+    for place in range(len(path) - 1, 0, -1):
+        emptied, holder = holders[place], holders[place - 1]
         if emptied:
             return
         if isinstance(holder, list):
-            holder.remove(emptied)
+            holder[:] = [one for one in holder if one is not emptied]
         else:
-            del holder[part]
+            del holder[path[place - 1]]
