@@ -20,9 +20,9 @@ from benchmarks.cluster import (
 from benchmarks.progress import show
 from benchmarks.result import Result, result, rounded
 from benchmarks.stopwatch import Stopwatch
+from gpu_scheduler.engine.state.equivalence_classes import RequestShape
 from gpu_scheduler.engine.state.node_index import NodeIndex
 from gpu_scheduler.engine.state.node_resources import Grant
-from gpu_scheduler.engine.state.shapes import RequestShape
 from gpu_scheduler.model.request import Request
 
 TARGET = 200_000

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.progress import show
 from benchmarks.result import Result, result, rounded
 from gpu_scheduler.agent.launcher_client import Launcher
-from gpu_scheduler.agent.work import Over, Work
+from gpu_scheduler.agent.launcher_protocol import Over, Work
 
 TARGET = 800
 JOBS = 400

@@ -22,7 +22,7 @@ from benchmarks.stopwatch import Stopwatch, timed
 from gpu_scheduler.model.job import Job, JobState
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.store.contract import JobQuery
+from gpu_scheduler.store.interface import JobQuery
 from gpu_scheduler.store.rows import EventRow, JobRow, LaunchRow, Write
 from gpu_scheduler.store.sqlite.store import SqliteStore
 

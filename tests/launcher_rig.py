@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpu_scheduler.agent.launcher_client import Launcher
-from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work
+from gpu_scheduler.agent.launcher_protocol import Began, Over, Report, Saved, Work
 
 NOBODY = 65534
 AS_ROOT = os.geteuid() == 0

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.agent.launcher import processes
-from gpu_scheduler.agent.work import Began, Over, Work
+from gpu_scheduler.agent.launcher_protocol import Began, Over, Work
 from tests.launcher_rig import Rig, log_line, with_launcher
 
 PROLOG = """#!/bin/sh

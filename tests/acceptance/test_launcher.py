@@ -23,7 +23,7 @@ import pytest
 
 from gpu_scheduler.agent.launcher.scratch import FREE_PREFIX, MAX_FREE
 from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
-from gpu_scheduler.agent.work import Over, Saved
+from gpu_scheduler.agent.launcher_protocol import Over, Saved
 from tests.launcher_rig import AS_ROOT, NOBODY, Rig, is_alive, log_line, start_until, with_launcher
 
 root_only = pytest.mark.skipif(not AS_ROOT, reason="needs root")

@@ -23,8 +23,8 @@ from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.source import NodeInventory
 from gpu_scheduler.agent.jobs.orders import OrderTranslator
 from gpu_scheduler.agent.launcher_client import Launcher
+from gpu_scheduler.agent.launcher_protocol import Work
 from gpu_scheduler.agent.runners.container import container_name
-from gpu_scheduler.agent.work import Work
 from gpu_scheduler.wire import agent_pb2 as pb
 from tests.contract.test_runners import NAME, command, needs, why_no_containers, work_of
 from tests.hanging_directories import hanging_directory

@@ -18,7 +18,7 @@ import pytest
 
 from gpu_scheduler import __version__
 from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
-from gpu_scheduler.agent.work import (
+from gpu_scheduler.agent.launcher_protocol import (
     PROTOCOL_1_FIELDS,
     Work,
     WorkDevice,

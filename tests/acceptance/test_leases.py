@@ -20,7 +20,7 @@ from gpu_scheduler.agent.launcher import lease_watchdog, processes
 from gpu_scheduler.agent.launcher.lease_watchdog import PID_FILE, Watchdog
 from gpu_scheduler.agent.launcher.loop import now_ms
 from gpu_scheduler.agent.launcher_client import OrderRefused
-from gpu_scheduler.agent.work import Work
+from gpu_scheduler.agent.launcher_protocol import Work
 from tests.launcher_rig import Rig, is_alive, with_launcher
 
 SCATTERED = (

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gpu_scheduler.agent.launcher_protocol import Work
 from gpu_scheduler.agent.runners.container import container_name
-from gpu_scheduler.agent.work import Work
 from tests.acceptance.test_hanging_engines import (
     SOON_MS,
     a_container,

@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from gpu_scheduler.api.http.app import DOCUMENTED_OPERATIONS
-from gpu_scheduler.api.http.operations import openapi_document
+from gpu_scheduler.api.http.openapi import openapi_document
 from tests.unit.api.lab import ApiLab
 
 pytestmark = pytest.mark.slow

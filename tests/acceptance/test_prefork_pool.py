@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.agent.spawn.prefork import MAX_FREE
+from gpu_scheduler.agent.spawn.prefork_pool import MAX_FREE
 from tests.launcher_rig import Rig, is_alive, with_launcher
 
 LIMIT = {"memory_mb": 256}

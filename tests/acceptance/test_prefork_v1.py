@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.agent.cgroups import PREFIX
-from gpu_scheduler.agent.spawn.prefork import MAX_FREE
+from gpu_scheduler.agent.spawn.prefork_pool import MAX_FREE
 from tests.launcher_rig import AS_ROOT, Rig, with_launcher
 
 CPU = Path("/sys/fs/cgroup/cpu")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.agent.launcher_client import OrderRefused
-from gpu_scheduler.agent.work import Began, Over, Prepared, Work
+from gpu_scheduler.agent.launcher_protocol import Began, Over, Prepared, Work
 from tests.launcher_rig import Rig, log_line, with_launcher
 
 SAYS = 'echo "$MASTER_ADDR:$MASTER_PORT $RANK"; cat "$TGPU_HOSTFILE"; echo done'

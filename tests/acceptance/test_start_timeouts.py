@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.agent.launcher import processes
-from gpu_scheduler.agent.work import (
+from gpu_scheduler.agent.launcher_protocol import (
     OPTIONAL_FIELDS,
     Over,
     Prepared,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.postgres.store import PostgresStore
 from gpu_scheduler.store.sqlite.store import SqliteStore

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.agent.launcher_protocol import Work
 from gpu_scheduler.agent.runners.container import (
     NO_INIT,
     ContainerRunner,
     container_name,
     podman_init,
 )
-from gpu_scheduler.agent.work import Work
 from tests.launcher_rig import NOBODY, Rig, is_alive, start_until, with_launcher
 
 # Container names are shared with other workers of the suite.

@@ -20,7 +20,7 @@ from gpu_scheduler.model.plan import Allocation, Reservation
 from gpu_scheduler.model.service import Replica, Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.store.contract import SORTS, AuditQuery, Cutoffs, JobQuery, JobVisibility, Store
+from gpu_scheduler.store.interface import SORTS, AuditQuery, Cutoffs, JobQuery, JobVisibility, Store
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import (
     AttemptRow,

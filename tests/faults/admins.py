@@ -24,7 +24,7 @@ from gpu_scheduler.model.job import Job, JobState
 from gpu_scheduler.model.plan import AdvanceReservation, Allocation
 from gpu_scheduler.model.plan import ReservationSpec as Wanted
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.interface import Store
 from tests.faults.workload import TENANTS, Submission
 
 if TYPE_CHECKING:

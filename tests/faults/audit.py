@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from gpu_scheduler.agent.work import Work
+from gpu_scheduler.agent.launcher_protocol import Work
 from gpu_scheduler.model.job import DependencyKind, Job
 from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.request import WHOLE_MILLI

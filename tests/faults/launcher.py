@@ -15,7 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from gpu_scheduler.agent.launcher_client import OrderRefused
-from gpu_scheduler.agent.work import Began, Over, Prepared, Report, Work
+from gpu_scheduler.agent.launcher_protocol import Began, Over, Prepared, Report, Work
 from tests.faults.virtual_loop import Part
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import Any
 
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.source import DetectedDevice, NodeInventory
+from gpu_scheduler.agent.launcher_protocol import Work
 from gpu_scheduler.agent.machine import Account
 from gpu_scheduler.agent.service import Agent
-from gpu_scheduler.agent.work import Work
 from tests.faults.audit import Audit, Run
 from tests.faults.launcher import Journal, LauncherClient, ModelLauncher
 from tests.faults.virtual_loop import Part, VirtualLoop

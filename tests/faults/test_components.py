@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.agent.work import Work, WorkDevice
+from gpu_scheduler.agent.launcher_protocol import Work, WorkDevice
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Dependency, DependencyKind
 from tests.builders import a_job

@@ -20,7 +20,7 @@ from gpu_scheduler.control import restore as restoring
 from gpu_scheduler.control import services
 from gpu_scheduler.control.core import HANDLERS
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.gangs import GangStatus
+from gpu_scheduler.control.gang_commit import GangStatus
 from gpu_scheduler.control.job_record import TaskRecord
 from gpu_scheduler.control.jobs import attempt_events, commands
 from gpu_scheduler.control.jobs.queueing import NOT_BEGUN

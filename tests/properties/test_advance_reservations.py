@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gpu_scheduler.control.messages import CancelReservation, Reserve
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.forecast import forecast
-from gpu_scheduler.engine.reservation.advance import is_excluded
+from gpu_scheduler.engine.reservation.advance_reservations import is_excluded
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.plan import ReservationSpec
 from tests.effort import examples

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gpu_scheduler.agent.work import Work
+from gpu_scheduler.agent.launcher_protocol import Work
 
 CONTROLLERS = ("cpu", "memory", "pids", "devices")
 SUPERVISORS = "supervisors"

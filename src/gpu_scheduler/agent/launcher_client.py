@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from gpu_scheduler import __version__
-from gpu_scheduler.agent.work import (
+from gpu_scheduler.agent.launcher_protocol import (
     MAX_LINE_BYTES,
     PROTOCOL_1_FIELDS,
     Message,

@@ -28,7 +28,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from gpu_scheduler.agent.work import NOT_BEGUN, Over
+from gpu_scheduler.agent.launcher_protocol import NOT_BEGUN, Over
 
 T = TypeVar("T")
 LOOKUP_TIMEOUT_S = 10.0

@@ -28,7 +28,7 @@ from gpu_scheduler.agent.devices.monitor import DeviceMonitor, MonitorSettings
 from gpu_scheduler.agent.devices.processes import ForeignRule, ProcessOwners
 from gpu_scheduler.agent.devices.source import DeviceSource, NodeInventory
 from gpu_scheduler.agent.enrollment import key_renewer_for
-from gpu_scheduler.agent.jobs.logs import enforce_log_retention
+from gpu_scheduler.agent.jobs.log_reader import enforce_log_retention
 from gpu_scheduler.agent.jobs.network import own_address
 from gpu_scheduler.agent.launcher_client import Launcher
 from gpu_scheduler.agent.machine import LocalMachine

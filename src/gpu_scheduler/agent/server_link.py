@@ -19,8 +19,8 @@ from google.protobuf.message import Message
 
 from gpu_scheduler.agent.devices.source import NodeInventory
 from gpu_scheduler.agent.launcher.journal import sync_directory
+from gpu_scheduler.agent.launcher_protocol import Began, Over, Prepared, Report, Saved
 from gpu_scheduler.agent.machine import replace_file
-from gpu_scheduler.agent.work import Began, Over, Prepared, Report, Saved
 from gpu_scheduler.model.errors import ClusterError
 from gpu_scheduler.model.measurements import NodeReadings
 from gpu_scheduler.wire import agent_pb2 as pb

@@ -25,12 +25,21 @@ from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.monitor import DeviceMonitor, DevicePoller
 from gpu_scheduler.agent.devices.source import NodeInventory
 from gpu_scheduler.agent.jobs.environment import rendezvous_environment, rendezvous_files
-from gpu_scheduler.agent.jobs.logs import LogServer
+from gpu_scheduler.agent.jobs.log_reader import LogServer
 from gpu_scheduler.agent.jobs.mps import MpsError, mps_for
 from gpu_scheduler.agent.jobs.orders import NoFreeSlice, OrderTranslator, PortTaken
 from gpu_scheduler.agent.jobs.probes import ReadinessProber
 from gpu_scheduler.agent.jobs.terminals import Terminals
 from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
+from gpu_scheduler.agent.launcher_protocol import (
+    NOT_BEGUN,
+    Began,
+    Key,
+    Over,
+    Prepared,
+    Report,
+    Work,
+)
 from gpu_scheduler.agent.machine import (
     Account,
     AccountLookupTimeout,
@@ -54,7 +63,6 @@ from gpu_scheduler.agent.server_link import (
     reports_to_repeat,
     telemetry_of,
 )
-from gpu_scheduler.agent.work import NOT_BEGUN, Began, Key, Over, Prepared, Report, Work
 from gpu_scheduler.model.measurements import NodeReadings
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.handshake import MIN_PROTOCOL, PROTOCOL, TERMINALS, TRUSTS

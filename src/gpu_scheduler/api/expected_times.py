@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gpu_scheduler.api.interfaces import Service
-from gpu_scheduler.control.gangs import preparing
+from gpu_scheduler.control.gang_commit import preparing
 from gpu_scheduler.control.job_record import JobRecord
 from gpu_scheduler.control.nodes.lost_nodes import on_lost_node
 from gpu_scheduler.control.scheduling.cycle import expected_end_ms
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.explain import explain
+from gpu_scheduler.engine.fair_share import FairShare
 from gpu_scheduler.engine.forecast import (
     MOST_GUESSES,
     Foresight,
@@ -31,7 +32,6 @@ from gpu_scheduler.engine.forecast import (
     rough_start_ms,
 )
 from gpu_scheduler.engine.placement.capacity import open_room
-from gpu_scheduler.engine.priority import FairShare
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import Dependency, Job, display_name

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpu_scheduler.api.ha.gate import LeadershipStatus
+from gpu_scheduler.api.ha.leadership_gate import LeadershipStatus
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import Command
@@ -22,7 +22,7 @@ from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.model.measurements import NodeReadings
 from gpu_scheduler.model.plan import Allocation, Plan
 from gpu_scheduler.notify.service import Notifications
-from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.rows import AuditRow, EventRow, Write
 
 ExtraWrites = Callable[[Sequence[Outcome]], Sequence[Write]]

@@ -15,7 +15,7 @@ from heapq import merge
 
 from gpu_scheduler.api.interfaces import Service
 from gpu_scheduler.control.job_record import JobRecord
-from gpu_scheduler.engine.priority import FairShare
+from gpu_scheduler.engine.fair_share import FairShare
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.job import HOLDING, JobState
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 
-from gpu_scheduler.client.environment import capture
+from gpu_scheduler.client.captured_environment import capture
 from gpu_scheduler.client.errors import Unreadable, error_of
 from gpu_scheduler.client.http1 import quoted
 from gpu_scheduler.model.errors import InvalidRequest

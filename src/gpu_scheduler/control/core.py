@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from gpu_scheduler.control import gangs, services
+from gpu_scheduler.control import gang_commit, services
 from gpu_scheduler.control import messages as m
 from gpu_scheduler.control.access import credentials
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.jobs import attempt_events, commands, queueing, submit
 from gpu_scheduler.control.nodes import admin, inventory, lost_nodes
-from gpu_scheduler.control.scheduling import advance_reservations, cycle
+from gpu_scheduler.control.scheduling import cycle, reservation_commands
 from gpu_scheduler.control.state import ControlState, CoreLimits
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.model.errors import InternalError
@@ -109,15 +109,15 @@ HANDLERS: dict[type, Handler] = {
     m.Cancel: commands.cancel,
     m.Retry: commands.retry,
     # attempts, as nodes report them
-    m.Prepared: gangs.on_prepared,
+    m.Prepared: gang_commit.on_prepared,
     m.Started: attempt_events.on_started,
     m.Ended: attempt_events.on_ended,
     m.Checkpointed: attempt_events.on_checkpointed,
     m.ReplicaChecked: services.on_replica_checked,
     # scheduling
     m.RunCycle: cycle.run_cycle,
-    m.Reserve: advance_reservations.reserve,
-    m.CancelReservation: advance_reservations.cancel,
+    m.Reserve: reservation_commands.reserve,
+    m.CancelReservation: reservation_commands.cancel,
     m.NoteEstimates: queueing.note_estimates,
     # services
     m.CreateService: services.apply,

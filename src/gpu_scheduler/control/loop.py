@@ -39,7 +39,7 @@ from gpu_scheduler.model.errors import (
 from gpu_scheduler.model.identity import SYSTEM, Caller
 from gpu_scheduler.model.measurements import NodeReadings
 from gpu_scheduler.model.plan import Plan
-from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.rows import AuditRow, EventRow, NewJobs, Write
 
 EVENTS_AT_ONCE = 1_000

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 
-from gpu_scheduler.control.gangs import is_elastic
+from gpu_scheduler.control.gang_commit import is_elastic
 from gpu_scheduler.control.job_record import (
     HELD,
     STORED_FIELDS,
@@ -30,8 +30,8 @@ from gpu_scheduler.control.jobs.queueing import (
 )
 from gpu_scheduler.control.jobs.submit import NO_NODE, OWN, queue_alike, why_never
 from gpu_scheduler.control.nodes.admin import set_drain_timer
-from gpu_scheduler.control.scheduling.advance_reservations import keep
 from gpu_scheduler.control.scheduling.cycle import restore_reservations, set_attempt_timers
+from gpu_scheduler.control.scheduling.reservation_commands import keep
 from gpu_scheduler.control.state import ControlState, EndedJob
 from gpu_scheduler.ledger.decayed_usage import DecayedUsage
 from gpu_scheduler.ledger.usage import UsageTotals, WeeklyUsage
@@ -43,7 +43,7 @@ from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.service import ENDLESS_MS
 from gpu_scheduler.model.snapshot import Running
-from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.job_columns import copy_factory
 from gpu_scheduler.store.rows import JobRow, TaskRow
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from gpu_scheduler.engine.fair_share import FairShare
 from gpu_scheduler.engine.placement.placer import Placer
 from gpu_scheduler.engine.plan_builder import PlanBuilder
 from gpu_scheduler.engine.policy import Policy, Preemption, Queueing
@@ -27,11 +28,10 @@ from gpu_scheduler.engine.preemption.preemptor import (
     same_tenant_reason,
 )
 from gpu_scheduler.engine.preemption.victims import FreedPlace, SearchSpace
-from gpu_scheduler.engine.priority import FairShare
 from gpu_scheduler.engine.queue import Entry, JobContext, JobShape, Merge
 from gpu_scheduler.engine.quota.rules import HOURS, Amounts, job_amounts
 from gpu_scheduler.engine.quota.usage import CycleHoldings, QuotaUsage
-from gpu_scheduler.engine.reservation.advance import AdvanceReservations
+from gpu_scheduler.engine.reservation.advance_reservations import AdvanceReservations
 from gpu_scheduler.engine.reservation.backfill import BackfillRejects, ReservationOrder
 from gpu_scheduler.engine.reservation.calendar import Calendar, StartedJob
 from gpu_scheduler.engine.state.cluster_state import ClusterState

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gpu_scheduler.engine.placement.capacity import described
-from gpu_scheduler.engine.placement.placer import most_members, place_gang
+from gpu_scheduler.engine.placement.gangs import most_members, place_gang
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.engine.state.equivalence_classes import RequestShape
 from gpu_scheduler.engine.state.node_resources import NodeResources
-from gpu_scheduler.engine.state.shapes import RequestShape
 from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.errors import UnknownThing
 from gpu_scheduler.model.node import Node, NodeState, label_mismatch, matches_labels

@@ -20,7 +20,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from gpu_scheduler.engine.decide import Cycle
-from gpu_scheduler.engine.priority import FairShare
+from gpu_scheduler.engine.fair_share import FairShare
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.quota.rules import user_quota_of
 from gpu_scheduler.engine.reservation.calendar import StartedJob

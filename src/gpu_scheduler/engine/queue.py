@@ -13,12 +13,12 @@ from heapq import heapify, heappop, heappush, heapreplace
 from operator import lt
 from typing import TYPE_CHECKING
 
-from gpu_scheduler.engine.state.shapes import RequestShape
+from gpu_scheduler.engine.state.equivalence_classes import RequestShape
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.snapshot import Waiting
 
 if TYPE_CHECKING:
-    from gpu_scheduler.engine.reservation.advance import ExclusionRule
+    from gpu_scheduler.engine.reservation.advance_reservations import ExclusionRule
 
 GroupKey = tuple[str, str, Pool]
 

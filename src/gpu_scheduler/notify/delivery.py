@@ -16,7 +16,7 @@ from typing import Any
 
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.notify import mail, webhook
-from gpu_scheduler.notify.outbox import DeliveryFailed
+from gpu_scheduler.notify.retry_queue import DeliveryFailed
 from gpu_scheduler.notify.webhook import Proxies
 from gpu_scheduler.settings.fields import Target
 from gpu_scheduler.settings.groups.operations import NotificationSettings

@@ -15,10 +15,10 @@ from typing import Any
 from gpu_scheduler.model.job import Job, JobState
 from gpu_scheduler.model.notification import Notice, NotifyRule
 from gpu_scheduler.model.plan import Placement
-from gpu_scheduler.notify.outbox import DeliveryFailed
+from gpu_scheduler.notify.retry_queue import DeliveryFailed
 from gpu_scheduler.notify.webhook import checked_url
 from gpu_scheduler.settings.groups.operations import NotificationSettings
-from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.rows import AttemptRow, EventRow, JobRow, NoticeRow
 from gpu_scheduler.wire.times import write_time
 

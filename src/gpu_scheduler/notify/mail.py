@@ -22,7 +22,7 @@ from email.utils import format_datetime
 from threading import Thread
 from typing import Any
 
-from gpu_scheduler.notify.outbox import DeliveryFailed
+from gpu_scheduler.notify.retry_queue import DeliveryFailed
 
 MAX_THREADS = 4
 SOCKET_MARGIN_S = 1.0

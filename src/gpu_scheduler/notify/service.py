@@ -28,9 +28,9 @@ from gpu_scheduler.notify.event_rules import (
     free_gpus_document,
     row_of,
 )
-from gpu_scheduler.notify.outbox import HOUR_MS, DeliveryFailed, Lane, Outbox
+from gpu_scheduler.notify.retry_queue import HOUR_MS, DeliveryFailed, Lane, Outbox
 from gpu_scheduler.settings.groups.operations import NotificationSettings
-from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.rows import CursorRow, EventRow, NoticeRow, Removed, Write
 
 CURSOR = "notifications"

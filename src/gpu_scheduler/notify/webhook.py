@@ -20,7 +20,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_netw
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from gpu_scheduler.notify.outbox import DeliveryFailed
+from gpu_scheduler.notify.retry_queue import DeliveryFailed
 
 PROXY_PORT = 1080
 """Port of a proxy whose URL has none, as with curl."""

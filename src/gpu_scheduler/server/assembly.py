@@ -22,7 +22,6 @@ from gpu_scheduler.api.http.app import Applications
 from gpu_scheduler.api.http.listeners import Addresses, BoundSockets, ConnectionLimit, serve
 from gpu_scheduler.api.nodes.sessions import add_agent_service
 from gpu_scheduler.control.writer import SteadyClock
-from gpu_scheduler.server.access import Certificate, on_reload, verifier_of
 from gpu_scheduler.server.agent_process import AgentProcess, agent_config_of, node_name
 from gpu_scheduler.server.background import supervise
 from gpu_scheduler.server.background.housekeeping import tune_gc
@@ -30,7 +29,8 @@ from gpu_scheduler.server.grpc import AgentGate, GrpcServer
 from gpu_scheduler.server.ha.leader import Components
 from gpu_scheduler.server.ha.leader_lease import FencedStore, elector_of, fence, member_of
 from gpu_scheduler.server.ha.role import ReplicatedRole, Role, StandaloneRole
-from gpu_scheduler.server.start_rules import check_settings
+from gpu_scheduler.server.network_access import Certificate, on_reload, verifier_of
+from gpu_scheduler.server.settings_rules import check_settings
 from gpu_scheduler.server.state_directory import (
     Lock,
     installation_id,
@@ -43,7 +43,7 @@ from gpu_scheduler.server.state_directory import (
 from gpu_scheduler.server.storage import open_store, postgres_address
 from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.schema import Settings
-from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.interface import Store
 
 AGENT_WAIT_S = 15.0
 LEADER_WAIT_S = 15.0

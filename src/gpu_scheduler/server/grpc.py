@@ -28,14 +28,15 @@ from gpu_scheduler.api.grpc.scheduler_service import (
     SchedulerService,
     add_scheduler_service,
 )
-from gpu_scheduler.api.ha.gate import LeadershipStatus
+from gpu_scheduler.api.ha.leadership_gate import LeadershipStatus
 from gpu_scheduler.api.http.listeners import CannotListen
 from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import KeepAuthority
 from gpu_scheduler.model.errors import InvalidInput, SchedulerError
 from gpu_scheduler.model.identity import Authority
-from gpu_scheduler.server.access import (
+from gpu_scheduler.server.background import supervise
+from gpu_scheduler.server.network_access import (
     FILE_POLL_S,
     LARGEST_FILE,
     check_grpc,
@@ -44,10 +45,9 @@ from gpu_scheduler.server.access import (
     load_pair,
     speaks_tls,
 )
-from gpu_scheduler.server.background import supervise
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.settings.trusted_files import read_trusted
-from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.interface import Store
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.handshake import not_leader_reason
 

@@ -15,8 +15,8 @@ from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.groups.cluster import POSTGRESQL_SCHEMES, DatabaseSettings
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.settings.trusted_files import read_trusted
-from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.copy import CopiedTable, Endpoint, copy, problems, sizes
+from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.postgres import DatabaseAddress
 from gpu_scheduler.store.sql_queries import migrations
 from gpu_scheduler.store.sqlite import copy as sqlite_copy

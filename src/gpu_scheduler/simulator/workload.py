@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from gpu_scheduler.engine.placement.placer import place_gang
+from gpu_scheduler.engine.placement.gangs import place_gang
 from gpu_scheduler.engine.queue import JobShape
 from gpu_scheduler.engine.state.node_index import NodeIndex
 from gpu_scheduler.engine.state.transaction import Transaction

@@ -24,7 +24,7 @@ from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.codec import identity_key
-from gpu_scheduler.store.contract import AuditQuery, Cutoffs, JobQuery, JobVisibility, SweepCount
+from gpu_scheduler.store.interface import AuditQuery, Cutoffs, JobQuery, JobVisibility, SweepCount
 from gpu_scheduler.store.rows import (
     AttemptRow,
     AuditRow,

@@ -21,7 +21,7 @@ from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.codec import STATES, decode_events
-from gpu_scheduler.store.contract import AuditQuery, JobQuery, JobVisibility, SweepCount
+from gpu_scheduler.store.interface import AuditQuery, JobQuery, JobVisibility, SweepCount
 from gpu_scheduler.store.job_columns import decode_job, decode_launch, job_number
 from gpu_scheduler.store.rows import (
     AttemptRow,

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from gpu_scheduler.store.codec import expired_history
-from gpu_scheduler.store.contract import Cutoffs
+from gpu_scheduler.store.interface import Cutoffs
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)

@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 
 from gpu_scheduler.agent import machine
+from gpu_scheduler.agent.launcher_protocol import NOT_BEGUN, Over
 from gpu_scheduler.agent.machine import DiskHealth, LocalMachine, Machine, may_be_disk_failure
-from gpu_scheduler.agent.work import NOT_BEGUN, Over
 
 FULL = "cannot write /state/attempts: No space left on device"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.agent.jobs.logs import delete_expired_logs, job_of
+from gpu_scheduler.agent.jobs.log_reader import delete_expired_logs, job_of
 
 
 def a_log(directory: Path, job: str, at_s: float) -> Path:

@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from gpu_scheduler.agent.jobs.logs import read_log
-from gpu_scheduler.agent.launcher.logs import rotate
-from gpu_scheduler.agent.work import Work
+from gpu_scheduler.agent.jobs.log_reader import read_log
+from gpu_scheduler.agent.launcher.log_rotation import rotate
+from gpu_scheduler.agent.launcher_protocol import Work
 
 BLOCK = 100
 

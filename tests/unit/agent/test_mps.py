@@ -9,7 +9,7 @@ import pytest
 
 from gpu_scheduler.agent.jobs.mps import Mps, MpsError
 from gpu_scheduler.agent.launcher_client import OrderRefused
-from gpu_scheduler.agent.work import Work, WorkDevice
+from gpu_scheduler.agent.launcher_protocol import Work, WorkDevice
 
 ANN, BOB = 1000, 1001
 

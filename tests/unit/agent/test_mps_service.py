@@ -11,8 +11,8 @@ import pytest
 from gpu_scheduler.agent.devices.source import DetectedDevice, NodeInventory
 from gpu_scheduler.agent.jobs.mps import PROGRAM
 from gpu_scheduler.agent.launcher_client import Launcher
+from gpu_scheduler.agent.launcher_protocol import Over, Report
 from gpu_scheduler.agent.service import Agent
-from gpu_scheduler.agent.work import Over, Report
 from gpu_scheduler.wire import agent_pb2 as pb
 from tests.unit.agent.test_service import (
     OneServer,

@@ -18,13 +18,13 @@ import pytest
 from gpu_scheduler.agent import machine
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.source import NodeInventory
-from gpu_scheduler.agent.jobs.logs import CHUNK
+from gpu_scheduler.agent.jobs.log_reader import CHUNK
 from gpu_scheduler.agent.jobs.mps import Mps
 from gpu_scheduler.agent.jobs.orders import OrderTranslator
 from gpu_scheduler.agent.launcher_client import Held, Launcher
+from gpu_scheduler.agent.launcher_protocol import Began, Report, Saved, Work
 from gpu_scheduler.agent.machine import Account, LocalMachine, Machine
 from gpu_scheduler.agent.service import Agent
-from gpu_scheduler.agent.work import Began, Report, Saved, Work
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import SESSION_METHOD
 

@@ -12,7 +12,7 @@ from gpu_scheduler.api.auth.peer_credentials import Peer
 from gpu_scheduler.api.http import audit
 from gpu_scheduler.api.http.audit import MOST_KINDS, AuditLog, is_audited
 from gpu_scheduler.model.identity import Caller, Role
-from gpu_scheduler.store.contract import AuditQuery
+from gpu_scheduler.store.interface import AuditQuery
 from gpu_scheduler.store.rows import AuditRow
 from tests.unit.api.lab import ApiLab
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gpu_scheduler.api.ha.gate import FORWARDED_HEADER, LeaderGate, SwitchableApp
+from gpu_scheduler.api.ha.leadership_gate import FORWARDED_HEADER, LeaderGate, SwitchableApp
 from gpu_scheduler.model.identity import LeaderLease, ServerMember
 
 

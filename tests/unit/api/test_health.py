@@ -9,7 +9,7 @@ import pytest
 from gpu_scheduler.control.messages import DeviceSample, DevicesSampled, NodeSilent
 from gpu_scheduler.control.self_monitoring import HealthFinding
 from gpu_scheduler.model.measurements import DeviceProcess, NodeReadings
-from gpu_scheduler.notify.outbox import Lane
+from gpu_scheduler.notify.retry_queue import Lane
 from gpu_scheduler.store.rows import NoticeRow
 from tests.unit.api.lab import ApiLab
 

@@ -8,7 +8,7 @@ import pytest
 from gpu_scheduler.api.interfaces import Bounds
 from gpu_scheduler.cli.jobs.columns import gpus_text
 from gpu_scheduler.control.messages import Started
-from gpu_scheduler.store.contract import Cutoffs
+from gpu_scheduler.store.interface import Cutoffs
 from tests.unit.api.lab import ApiLab
 
 

@@ -10,7 +10,7 @@ import pytest
 from gpu_scheduler.cli.main import main
 from gpu_scheduler.model.launch import Runner
 from gpu_scheduler.server.agent_process import agent_config_of
-from gpu_scheduler.server.start_rules import NODE_RULES, RULES, Rule
+from gpu_scheduler.server.settings_rules import NODE_RULES, RULES, Rule
 from gpu_scheduler.settings.catalogue import ITEMS, sample
 from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.schema import Settings

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_scheduler.cli.interactive import top
 from gpu_scheduler.cli.interactive.top import State, split_keys
-from gpu_scheduler.cli.interactive.top_view import LineFormatter, frame, plain_text, width
+from gpu_scheduler.cli.interactive.top_rendering import LineFormatter, frame, plain_text, width
 
 NOW = "2026-11-16T12:00:00.000Z"
 STYLES = re.compile(r"\x1b\[[\d;]*m")

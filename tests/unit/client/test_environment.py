@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.client.environment import described, directory, exported, non_utf8_variables
+from gpu_scheduler.client.captured_environment import (
+    described,
+    directory,
+    exported,
+    non_utf8_variables,
+)
 from gpu_scheduler.model.errors import InvalidRequest
 
 VARIABLES = {"PATH": "/bin", "A": "1", "CUDA_VISIBLE_DEVICES": "3", "TGPU_JOB_ID": "9", "_": "x"}

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gpu_scheduler.control.gangs import GangStatus
+from gpu_scheduler.control.gang_commit import GangStatus
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Ended, NodeFenced, NodeReported, Prepared, Submit
 from gpu_scheduler.control.nodes.reconcile import AllocationView

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gpu_scheduler.control.gangs import GangStatus, MemberResult
+from gpu_scheduler.control.gang_commit import GangStatus, MemberResult
 from gpu_scheduler.control.messages import Ended
 from gpu_scheduler.model.launch import EPILOG, PROLOG, HookFailure
 from gpu_scheduler.model.plan import Allocation, Rendezvous

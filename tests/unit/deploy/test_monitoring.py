@@ -13,7 +13,7 @@ import yaml
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.measurements import DeviceReading, NodeReadings
 from gpu_scheduler.model.snapshot import PoolQuota
-from gpu_scheduler.notify.outbox import Lane
+from gpu_scheduler.notify.retry_queue import Lane
 from tests.unit.api.lab import ApiLab
 
 DEPLOY = Path(__file__).parents[3] / "deploy"

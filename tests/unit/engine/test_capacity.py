@@ -4,7 +4,7 @@ import pytest
 
 from gpu_scheduler.engine.placement.capacity import described, ever_fits, largest_node_gpus, offered
 from gpu_scheduler.engine.state.cluster_state import ClusterState
-from gpu_scheduler.engine.state.shapes import RequestShape
+from gpu_scheduler.engine.state.equivalence_classes import RequestShape
 from gpu_scheduler.model.node import ForeignUse, Health, NodeClosure, NodeState
 from gpu_scheduler.model.request import Topology
 from tests.builders import (

@@ -1,6 +1,6 @@
 """The penalty that an account's usage adds to the keys of its jobs."""
 
-from gpu_scheduler.engine.priority import PROJECTED_MS, FairShare
+from gpu_scheduler.engine.fair_share import PROJECTED_MS, FairShare
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.snapshot import AccountUsage

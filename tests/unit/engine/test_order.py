@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_scheduler.engine.fair_share import fair_ratio_milli
 from gpu_scheduler.engine.policy import Feedback, Order
 from gpu_scheduler.engine.priority import (
     PROTECTED_LEVEL,
-    fair_ratio_milli,
     largest_gap_ms,
     level_of,
     log2_milli,

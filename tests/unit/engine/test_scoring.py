@@ -24,8 +24,8 @@ from gpu_scheduler.engine.placement.scoring import (
     usual_cpu_milli,
 )
 from gpu_scheduler.engine.policy import Ranking, TypicalShape
+from gpu_scheduler.engine.state.equivalence_classes import NodeClass, RequestShape
 from gpu_scheduler.engine.state.node_resources import Vector
-from gpu_scheduler.engine.state.shapes import NodeClass, RequestShape
 from tests.builders import (
     GPU_MB,
     a_cluster,

@@ -10,7 +10,7 @@ import uvloop
 
 from gpu_scheduler.notify import webhook
 from gpu_scheduler.notify.delivery import Senders
-from gpu_scheduler.notify.outbox import DeliveryFailed
+from gpu_scheduler.notify.retry_queue import DeliveryFailed
 from gpu_scheduler.notify.webhook import Proxies, Proxy
 from gpu_scheduler.settings.fields import Target
 from gpu_scheduler.settings.groups.operations import NotificationSettings

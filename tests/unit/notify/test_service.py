@@ -30,7 +30,7 @@ from gpu_scheduler.notify.service import DROPPED, Notifications
 from gpu_scheduler.server.ha.leader import NotificationSource
 from gpu_scheduler.settings.fields import Target
 from gpu_scheduler.settings.groups.operations import NotificationSettings
-from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.rows import EventRow, NoticeRow, Write
 from gpu_scheduler.store.sqlite.store import SqliteStore
 from tests.builders import a_core, a_job, a_node, a_request, a_tenant, an_array

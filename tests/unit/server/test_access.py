@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
-from gpu_scheduler.server.access import Certificate, check_access, host_names, verifier_of
+from gpu_scheduler.server.network_access import Certificate, check_access, host_names, verifier_of
 from gpu_scheduler.settings.groups.network import ApiSettings, AuthSettings
 from gpu_scheduler.settings.schema import Settings
 from tests.certificates import make_certificate

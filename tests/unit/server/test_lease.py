@@ -12,7 +12,7 @@ from gpu_scheduler.model.errors import NotLeader, StoreUnavailable
 from gpu_scheduler.model.identity import ServerMember
 from gpu_scheduler.server.ha.election import ServerNameTaken
 from gpu_scheduler.server.ha.leader_lease import WRITER, PostgresLease, check_term, fence
-from gpu_scheduler.store.contract import Cutoffs
+from gpu_scheduler.store.interface import Cutoffs
 from gpu_scheduler.store.postgres.connection import connect
 from gpu_scheduler.store.postgres.store import PostgresStore
 from gpu_scheduler.store.rows import EventRow

@@ -8,7 +8,7 @@ import pytest
 from gpu_scheduler.control.messages import Submit, SubmitSeries
 from gpu_scheduler.model.errors import Forbidden
 from gpu_scheduler.model.launch import Launch, Runner
-from gpu_scheduler.server.site_rules import SiteRules
+from gpu_scheduler.server.submission_rules import SiteRules
 from gpu_scheduler.settings.groups.jobs import GpuSettings, SecuritySettings
 from gpu_scheduler.settings.groups.policy import SchedulerSettings
 from gpu_scheduler.settings.schema import Settings

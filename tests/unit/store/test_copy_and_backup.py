@@ -25,7 +25,7 @@ from gpu_scheduler.server.storage import (
 from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.store import copy as store_copy
-from gpu_scheduler.store.contract import AuditQuery, JobQuery, Store
+from gpu_scheduler.store.interface import AuditQuery, JobQuery, Store
 from gpu_scheduler.store.postgres.store import PostgresStore
 from gpu_scheduler.store.rows import AuditRow, EventRow, JobRow, LaunchRow, Write
 from gpu_scheduler.store.sql_queries import migrations

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from gpu_scheduler.model.job import JobState
-from gpu_scheduler.store.contract import JobQuery
+from gpu_scheduler.store.interface import JobQuery
 from gpu_scheduler.store.rows import UsageRow
 from gpu_scheduler.store.sqlite.store import SqliteStore
 from tests.effort import examples

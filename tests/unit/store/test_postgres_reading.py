@@ -7,7 +7,7 @@ import pytest
 
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.store.contract import JobQuery, JobVisibility
+from gpu_scheduler.store.interface import JobQuery, JobVisibility
 from gpu_scheduler.store.postgres.store import POSTGRES, PostgresStore, to_psycopg
 from gpu_scheduler.store.reader import page_statement
 from gpu_scheduler.store.rows import EventRow, JobRow, NewJobs, UsageRow

@@ -21,7 +21,7 @@ from gpu_scheduler.model.errors import (
 )
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.store.contract import JobQuery
+from gpu_scheduler.store.interface import JobQuery
 from gpu_scheduler.store.rows import EnvironmentRow, EventRow, JobRow, LaunchRow
 from gpu_scheduler.store.sql_queries import migrations
 from gpu_scheduler.store.sqlite.store import SqliteStore

@@ -10,7 +10,7 @@ from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import JobState, Pool
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.snapshot import PoolQuota
-from gpu_scheduler.store.contract import JobQuery
+from gpu_scheduler.store.interface import JobQuery
 from gpu_scheduler.store.reader import page_statement
 from gpu_scheduler.store.rows import AttemptRow, EventRow, JobRow, LaunchRow, UsageRow
 from gpu_scheduler.store.sql_queries import SQLITE, migrations, named_queries

@@ -11,8 +11,8 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpu_scheduler.agent.devices.source import DetectedDevice
+from gpu_scheduler.agent.launcher_protocol import WorkDevice
 from gpu_scheduler.agent.machine import Account, call_with_timeout
-from gpu_scheduler.agent.work import WorkDevice
 from gpu_scheduler.model.node import Adapter
 from gpu_scheduler.wire import agent_pb2 as pb
 

@@ -26,8 +26,8 @@ from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.jobs.environment import PLAIN_PATH, WHOLE_MILLI
 from gpu_scheduler.agent.launcher.processes import all_pids, user_of
 from gpu_scheduler.agent.launcher_client import OrderRefused
+from gpu_scheduler.agent.launcher_protocol import Key, Work, WorkDevice
 from gpu_scheduler.agent.machine import replace_file
-from gpu_scheduler.agent.work import Key, Work, WorkDevice
 
 PROGRAM = "nvidia-cuda-mps-control"
 AUTO, ALWAYS, NEVER = "auto", "mps", "time_slicing"

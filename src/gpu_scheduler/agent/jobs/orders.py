@@ -30,8 +30,8 @@ from gpu_scheduler.agent.jobs.environment import (
     work_devices,
 )
 from gpu_scheduler.agent.jobs.network import free_port, interface_of, is_free
+from gpu_scheduler.agent.launcher_protocol import Key, Work, WorkTerminal
 from gpu_scheduler.agent.machine import Account, replace_file
-from gpu_scheduler.agent.work import Key, Work, WorkTerminal
 from gpu_scheduler.wire import agent_pb2 as pb
 
 ASSIGNMENTS_FILE = "chosen.json"

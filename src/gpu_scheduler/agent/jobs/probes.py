@@ -25,8 +25,8 @@ from typing import Any
 import msgspec
 import structlog
 
+from gpu_scheduler.agent.launcher_protocol import Key, Work
 from gpu_scheduler.agent.machine import replace_file
-from gpu_scheduler.agent.work import Key, Work
 from gpu_scheduler.wire import agent_pb2 as pb
 
 LOOPBACK = ("127.0.0.1", "::1")

@@ -19,12 +19,12 @@ from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt
 from gpu_scheduler.agent.launcher.loop import Arguments, Loop, Timer
 from gpu_scheduler.agent.launcher.process_tracking import ProcessTracker
 from gpu_scheduler.agent.launcher.scratch import DirectoryPool
+from gpu_scheduler.agent.launcher_protocol import Key, Over, Report
 from gpu_scheduler.agent.runners import runners
 from gpu_scheduler.agent.runners.interface import Ending
 from gpu_scheduler.agent.spawn.fork_server import ForkServer
-from gpu_scheduler.agent.spawn.prefork import PreforkPool
+from gpu_scheduler.agent.spawn.prefork_pool import PreforkPool
 from gpu_scheduler.agent.spawn.spawner import Launch, Spawned, Spawner, read_refusal, send_go
-from gpu_scheduler.agent.work import Key, Over, Report
 
 MAX_OUTPUT_BYTES = 64 * 1024
 KILLED_WAIT_MS = 5_000

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from gpu_scheduler.agent.work import Key, Message
+from gpu_scheduler.agent.launcher_protocol import Key, Message
 
 Done = Callable[..., None]
 """Called after a commit with its own arguments, and "" or the error."""

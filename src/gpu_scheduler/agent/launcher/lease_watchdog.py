@@ -25,7 +25,7 @@ from contextlib import suppress
 from gpu_scheduler.agent.cgroups import Group
 from gpu_scheduler.agent.launcher import processes
 from gpu_scheduler.agent.launcher.loop import now_ms
-from gpu_scheduler.agent.work import Key, Message
+from gpu_scheduler.agent.launcher_protocol import Key, Message
 
 DIRECTORY = "leases"
 DIGITS = 20

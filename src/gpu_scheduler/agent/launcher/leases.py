@@ -20,9 +20,9 @@ from gpu_scheduler.agent.launcher.lease_watchdog import (
     write_lease,
 )
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase
-from gpu_scheduler.agent.launcher.logs import launcher_log
+from gpu_scheduler.agent.launcher.log_rotation import launcher_log
 from gpu_scheduler.agent.launcher.loop import Loop, now_ms
-from gpu_scheduler.agent.work import Key
+from gpu_scheduler.agent.launcher_protocol import Key
 
 LEASE = "lease"
 """Why a job is stopped whose lease ends."""

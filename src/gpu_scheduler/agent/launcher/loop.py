@@ -15,7 +15,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from gpu_scheduler.agent.launcher.logs import launcher_log
+from gpu_scheduler.agent.launcher.log_rotation import launcher_log
 
 Callback = Callable[..., None]
 Arguments = tuple[object, ...]

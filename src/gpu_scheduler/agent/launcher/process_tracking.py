@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from gpu_scheduler.agent.launcher import processes
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase
 from gpu_scheduler.agent.launcher.loop import Loop, now_ms
+from gpu_scheduler.agent.launcher_protocol import Key
 from gpu_scheduler.agent.runners.container import container_name
-from gpu_scheduler.agent.work import Key
 
 FAMILY_FRESH_MS = 20
 

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Iterable
 from contextlib import suppress
 
-from gpu_scheduler.agent.work import Key
+from gpu_scheduler.agent.launcher_protocol import Key
 
 _PR_SET_CHILD_SUBREAPER = 36
 _ID = b"TGPU_ALLOCATION_ID="

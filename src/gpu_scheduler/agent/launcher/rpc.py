@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from gpu_scheduler.agent.launcher.loop import Loop, now_ms
 from gpu_scheduler.agent.launcher.supervisor import Supervisor
-from gpu_scheduler.agent.work import (
+from gpu_scheduler.agent.launcher_protocol import (
     MAX_LINE_BYTES,
     Key,
     Message,

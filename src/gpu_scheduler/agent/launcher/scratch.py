@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt
-from gpu_scheduler.agent.work import Saved, Work
+from gpu_scheduler.agent.launcher_protocol import Saved, Work
 
 STOP_FILE = "stop-reason"
 CHECKPOINT_FILE = "checkpoint"

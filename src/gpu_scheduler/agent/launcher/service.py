@@ -14,13 +14,20 @@ from gpu_scheduler.agent.cgroups import Group
 from gpu_scheduler.agent.launcher import journal, processes
 from gpu_scheduler.agent.launcher.context import LauncherContext
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase
-from gpu_scheduler.agent.launcher.logs import launcher_log
+from gpu_scheduler.agent.launcher.log_rotation import launcher_log
 from gpu_scheduler.agent.launcher.loop import Loop, now_ms
 from gpu_scheduler.agent.launcher.rpc import RpcServer
 from gpu_scheduler.agent.launcher.supervisor import Supervisor
+from gpu_scheduler.agent.launcher_protocol import (
+    NOT_BEGUN,
+    Key,
+    Message,
+    Work,
+    decode_over,
+    decode_work,
+)
 from gpu_scheduler.agent.runners.interface import Ending
 from gpu_scheduler.agent.spawn.fork_server import ForkServer
-from gpu_scheduler.agent.work import NOT_BEGUN, Key, Message, Work, decode_over, decode_work
 
 REMOVE_GROUPS_MS = 1_000
 """By then the pre-forked children of a launcher that has died are gone as well."""

@@ -13,18 +13,22 @@ import signal
 from collections import deque
 from collections.abc import Callable
 
-from gpu_scheduler.agent.launcher import logs, processes, scratch
+from gpu_scheduler.agent.launcher import log_rotation, processes, scratch
 from gpu_scheduler.agent.launcher.context import LauncherContext, ignore_result
 from gpu_scheduler.agent.launcher.leases import LEASE, TOO_LATE, Leases
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase
 from gpu_scheduler.agent.launcher.lifecycle.cleanup import Cleanup
-from gpu_scheduler.agent.launcher.lifecycle.gate import StartGate, began_report, prepared_report
 from gpu_scheduler.agent.launcher.lifecycle.start import Starter
+from gpu_scheduler.agent.launcher.lifecycle.start_gate import (
+    StartGate,
+    began_report,
+    prepared_report,
+)
 from gpu_scheduler.agent.launcher.lifecycle.stop import Stopper
 from gpu_scheduler.agent.launcher.loop import Arguments, log_error, now_ms, wall_ms
+from gpu_scheduler.agent.launcher_protocol import Key, Message, Over, Report, Work, encode_report
 from gpu_scheduler.agent.runners.interface import Ending
 from gpu_scheduler.agent.spawn.spawner import NEVER_RELEASED, Launch
-from gpu_scheduler.agent.work import Key, Message, Over, Report, Work, encode_report
 
 BATCH = 16
 """Forks between two commits: enough to share a sync, few enough to answer soon."""
@@ -144,7 +148,7 @@ class Supervisor:
             )
             self._context.helpers.run(launch, WARN_TIMEOUT_MS, ignore_result)
         else:
-            logs.append_note(work, line)
+            log_rotation.append_note(work, line)
 
     def run_helper(self, order: Message, done: Callable[[bool, str], None]) -> None:
         """Run a short command as some user; what it leaves running is not taken for a job's."""
@@ -380,7 +384,7 @@ class Supervisor:
             self.check_files_later()
 
     def _check_files(self, attempt: Attempt) -> None:
-        logs.rotate(attempt.work)
+        log_rotation.rotate(attempt.work)
         if saved := scratch.new_checkpoint(attempt):
             self._context.report(saved)
 

@@ -6,10 +6,10 @@ the job's session: they are copied there as text, so they import nothing of this
 
 from __future__ import annotations
 
+from gpu_scheduler.agent.launcher_protocol import Work
 from gpu_scheduler.agent.runners.container import ContainerRunner
 from gpu_scheduler.agent.runners.interface import ProcessRunner, Runner
 from gpu_scheduler.agent.runners.session import ScreenRunner, TerminalRunner, TmuxRunner
-from gpu_scheduler.agent.work import Work
 
 
 def runners() -> dict[str, Runner]:

@@ -15,6 +15,7 @@ import resource
 import zlib
 from typing import Any, cast
 
+from gpu_scheduler.agent.launcher_protocol import Work
 from gpu_scheduler.agent.runners.interface import (
     Command,
     Ending,
@@ -23,7 +24,6 @@ from gpu_scheduler.agent.runners.interface import (
     job_argv,
     job_files,
 )
-from gpu_scheduler.agent.work import Work
 
 ROOTFS = "rootfs:"
 _CDI = ("/etc/cdi", "/var/run/cdi")

@@ -12,6 +12,7 @@ import re
 import sys
 from abc import abstractmethod
 
+from gpu_scheduler.agent.launcher_protocol import Work
 from gpu_scheduler.agent.runners.interface import (
     Command,
     Ending,
@@ -20,7 +21,6 @@ from gpu_scheduler.agent.runners.interface import (
     job_argv,
     job_files,
 )
-from gpu_scheduler.agent.work import Work
 
 GATE = "{gate}"
 PYTHON = "{python}"

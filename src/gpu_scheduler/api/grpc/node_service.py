@@ -29,7 +29,7 @@ from gpu_scheduler.control.messages import JoinNode, RenewNode
 from gpu_scheduler.control.state import NodeKeys
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, NotLeader, SchedulerError
 from gpu_scheduler.model.identity import Caller, Role
-from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.interface import Store
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire import nodes_pb2 as nodes
 from gpu_scheduler.wire.handshake import (

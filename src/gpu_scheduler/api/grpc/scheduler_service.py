@@ -22,7 +22,7 @@ from google.protobuf.message import Message
 
 from gpu_scheduler.api.grpc.errors import Context, abort_with, peer_of_call
 from gpu_scheduler.api.http.errors import ErrorForm, internal_error_form
-from gpu_scheduler.api.http.operations import V1
+from gpu_scheduler.api.http.openapi import V1
 from gpu_scheduler.api.http.request import AsgiApp
 from gpu_scheduler.wire import scheduler_pb2 as pb
 from gpu_scheduler.wire.tenants import LIMITS, USER_LIMITS

@@ -22,7 +22,7 @@ import structlog
 
 from gpu_scheduler.api.auth.accounts import Accounts
 from gpu_scheduler.api.auth.peer_credentials import Peer
-from gpu_scheduler.api.ha.gate import LeadershipStatus
+from gpu_scheduler.api.ha.leadership_gate import LeadershipStatus
 from gpu_scheduler.api.http.errors import error_form
 from gpu_scheduler.api.http.idempotency import HEADER as KEY
 from gpu_scheduler.api.http.request import (

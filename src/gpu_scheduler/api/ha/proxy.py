@@ -26,9 +26,14 @@ from gpu_scheduler.api.auth.peer_credentials import peer_in
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.ha.forwarded_identity import HEADER as FORWARDED_IDENTITY
 from gpu_scheduler.api.ha.forwarded_identity import SignedRequest, sign_identity
-from gpu_scheduler.api.ha.gate import FORWARDED_HEADER, READING, LeadershipStatus, collect_stale
+from gpu_scheduler.api.ha.leadership_gate import (
+    FORWARDED_HEADER,
+    READING,
+    LeadershipStatus,
+    collect_stale,
+)
 from gpu_scheduler.api.http.idempotency import HEADER as KEY
-from gpu_scheduler.api.http.operations import Handler, Operation
+from gpu_scheduler.api.http.openapi import Handler, Operation
 from gpu_scheduler.api.http.request import (
     WEBSOCKET_RESPONSE,
     Receive,

@@ -27,7 +27,7 @@ from gpu_scheduler.api.auth.peer_credentials import (
 from gpu_scheduler.api.auth.tokens import BearerAuthenticator, Verifier
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.ha.forwarded_identity import HEADER as FORWARDED_IDENTITY
-from gpu_scheduler.api.ha.gate import FORWARDED_HEADER
+from gpu_scheduler.api.ha.leadership_gate import FORWARDED_HEADER
 from gpu_scheduler.api.ha.proxy import LeaderProxy
 from gpu_scheduler.api.http.audit import AuditLog, is_audited
 from gpu_scheduler.api.http.errors import (
@@ -41,7 +41,7 @@ from gpu_scheduler.api.http.errors import (
     internal_error_form,
 )
 from gpu_scheduler.api.http.idempotency import HEADER as KEY
-from gpu_scheduler.api.http.operations import READING, Handler, Operation, Router, openapi_document
+from gpu_scheduler.api.http.openapi import READING, Handler, Operation, Router, openapi_document
 from gpu_scheduler.api.http.rate_limit import RateLimit
 from gpu_scheduler.api.http.request import (
     HTML,

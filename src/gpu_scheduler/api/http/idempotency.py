@@ -25,7 +25,7 @@ from gpu_scheduler.store.rows import ResponseRow, Write
 
 if TYPE_CHECKING:
     from gpu_scheduler.api.context import Context
-    from gpu_scheduler.api.http.operations import Handler
+    from gpu_scheduler.api.http.openapi import Handler
 
 HEADER = b"idempotency-key"
 MOST_KEY = 255

@@ -19,7 +19,7 @@ from gpu_scheduler.api.nodes.liveness import LivenessTimers, NodeTimeouts
 from gpu_scheduler.api.nodes.reports import ReportHandler
 from gpu_scheduler.api.nodes.sessions import NewestHellos, Session, Sessions, messages_for
 from gpu_scheduler.api.nodes.streams import LogStreams, TerminalStreams
-from gpu_scheduler.control.gangs import GANG
+from gpu_scheduler.control.gang_commit import GANG
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Fact, NodeFenced, NodeReported, NodeSilent
 from gpu_scheduler.control.nodes.lost_nodes import LEASE_LABEL, leases_on

@@ -10,10 +10,10 @@ import asyncio
 
 import structlog
 
-from gpu_scheduler.api.nodes.gangs import GangCoordinator
+from gpu_scheduler.api.nodes.gang_orders import GangCoordinator
 from gpu_scheduler.api.nodes.sessions import Session, Sessions
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.gangs import GANG, GangStatus, MemberResult
+from gpu_scheduler.control.gang_commit import GANG, GangStatus, MemberResult
 from gpu_scheduler.control.jobs.queueing import (
     CANCELLED,
     GPU_IDLE,

@@ -12,13 +12,13 @@ from msgspec import Meta, Struct
 from gpu_scheduler.api.auth.accounts import ROOT, Account
 from gpu_scheduler.api.auth.tokens import PREFIX
 from gpu_scheduler.api.context import Context, expect_admin
-from gpu_scheduler.api.http.operations import Parameter, Removed, Router, integer_parameter
+from gpu_scheduler.api.http.openapi import Parameter, Removed, Router, integer_parameter
 from gpu_scheduler.api.http.request import Request, Response, form_of, json_response
 from gpu_scheduler.control.access.permissions import sees_token
 from gpu_scheduler.control.messages import MakeToken, RevokeToken
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, UnknownThing
 from gpu_scheduler.model.identity import Caller, Role, Token
-from gpu_scheduler.store.contract import AuditQuery
+from gpu_scheduler.store.interface import AuditQuery
 from gpu_scheduler.store.rows import AuditRow
 from gpu_scheduler.wire.handshake import secret_hash
 from gpu_scheduler.wire.times import read_time, write_time

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gpu_scheduler.api.context import Context, expect_admin
-from gpu_scheduler.api.http.operations import (
+from gpu_scheduler.api.http.openapi import (
     Parameter,
     Router,
     boolean_parameter,

@@ -14,7 +14,7 @@ from contextlib import aclosing
 from msgspec import Struct
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import V1, Router, integer_parameter
+from gpu_scheduler.api.http.openapi import V1, Router, integer_parameter
 from gpu_scheduler.api.http.rate_limit import ConcurrencyLimit
 from gpu_scheduler.api.http.request import (
     Receive,

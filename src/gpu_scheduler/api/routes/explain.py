@@ -13,8 +13,8 @@ from gpu_scheduler.api.expected_times import (
     expected_running_end,
     expected_start,
 )
-from gpu_scheduler.api.ha.gate import note_stale
-from gpu_scheduler.api.http.operations import Router
+from gpu_scheduler.api.ha.leadership_gate import note_stale
+from gpu_scheduler.api.http.openapi import Router
 from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.api.routes.cluster import device_problems
 from gpu_scheduler.api.routes.job_views import task_state

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gpu_scheduler.api.auth.peer_credentials import peer_in
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import Router
+from gpu_scheduler.api.http.openapi import Router
 from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.api.routes.cluster import node_resources
 from gpu_scheduler.control.self_monitoring import DEGRADED, HEALTHY, UNHEALTHY, HealthFinding

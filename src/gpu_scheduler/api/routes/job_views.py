@@ -13,7 +13,7 @@ from typing import Any, cast, get_args, get_origin
 from msgspec import Struct, structs
 
 from gpu_scheduler.api.expected_times import describe_reason, expected_running_end
-from gpu_scheduler.api.ha.gate import note_stale
+from gpu_scheduler.api.ha.leadership_gate import note_stale
 from gpu_scheduler.api.http.request import form_of, in_units
 from gpu_scheduler.api.interfaces import Attach, Service
 from gpu_scheduler.control.nodes.lost_nodes import on_lost_node
@@ -25,7 +25,7 @@ from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.model.measurements import AttemptMeasure, Measure
 from gpu_scheduler.model.plan import Placement, Plan
 from gpu_scheduler.model.request import WHOLE_MILLI
-from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.rows import AttemptRow, JobRow, TaskRow
 from gpu_scheduler.wire.times import write_time
 

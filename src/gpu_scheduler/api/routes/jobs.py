@@ -9,8 +9,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.ha.gate import note_stale
-from gpu_scheduler.api.http.operations import (
+from gpu_scheduler.api.ha.leadership_gate import note_stale
+from gpu_scheduler.api.http.openapi import (
     Parameter,
     Router,
     boolean_parameter,
@@ -49,7 +49,7 @@ from gpu_scheduler.model.job import (
     display_name,
     parse_priority,
 )
-from gpu_scheduler.store.contract import JobQuery, JobVisibility, SweepCount
+from gpu_scheduler.store.interface import JobQuery, JobVisibility, SweepCount
 from gpu_scheduler.store.rows import JobRow
 from gpu_scheduler.wire.job_reader import SHELL, read_patch
 from gpu_scheduler.wire.jobs import JobPatch, PriorityRequest, read_tasks

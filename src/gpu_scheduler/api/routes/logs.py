@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import Router, boolean_parameter, integer_parameter
+from gpu_scheduler.api.http.openapi import Router, boolean_parameter, integer_parameter
 from gpu_scheduler.api.http.request import TEXT, Request, Response, Stream
 from gpu_scheduler.api.interfaces import LogSource
 from gpu_scheduler.api.routes.job_views import attempt_id, last_attempt

@@ -19,7 +19,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import Operation, Router
+from gpu_scheduler.api.http.openapi import Operation, Router
 from gpu_scheduler.api.http.request import Request, Response
 from gpu_scheduler.api.interfaces import Service
 from gpu_scheduler.api.routes.cluster import (

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from msgspec import Meta, Struct
 
 from gpu_scheduler.api.context import Context, expect_admin
-from gpu_scheduler.api.http.operations import Removed, Router
+from gpu_scheduler.api.http.openapi import Removed, Router
 from gpu_scheduler.api.http.request import (
     JSON,
     Body,

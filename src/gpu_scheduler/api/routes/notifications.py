@@ -5,12 +5,12 @@ from __future__ import annotations
 from msgspec import Struct
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import Router
+from gpu_scheduler.api.http.openapi import Router
 from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.model.errors import UnknownThing
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.notify.event_rules import default_target
-from gpu_scheduler.notify.outbox import ADDRESSES, Lane
+from gpu_scheduler.notify.retry_queue import ADDRESSES, Lane
 from gpu_scheduler.notify.service import Notifications
 from gpu_scheduler.settings.fields import Target
 from gpu_scheduler.wire.times import write_time

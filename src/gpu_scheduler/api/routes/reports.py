@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from msgspec import Struct
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import Parameter, Router, integer_parameter
+from gpu_scheduler.api.http.openapi import Parameter, Router, integer_parameter
 from gpu_scheduler.api.http.request import Request, Response, form_of, json_response
 from gpu_scheduler.ledger.cost import CSV_HEADER, UJ_PER_KWH, Bill, PriceList
 from gpu_scheduler.ledger.report import (
@@ -33,7 +33,7 @@ from gpu_scheduler.model.job import Job, JobState
 from gpu_scheduler.model.measurements import DeviceHour, Measure
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Allocation, Placement
-from gpu_scheduler.store.contract import JobQuery, Store
+from gpu_scheduler.store.interface import JobQuery, Store
 from gpu_scheduler.store.rows import AttemptRow, JobRow, TaskRow
 from gpu_scheduler.wire.periods import FORMS, Span, read_span, read_zone
 from gpu_scheduler.wire.times import write_time

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import Router, boolean_parameter
+from gpu_scheduler.api.http.openapi import Router, boolean_parameter
 from gpu_scheduler.api.http.request import JSON, Request, Response, decode, form_of, json_response
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import CancelReservation, Reserve

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.expected_times import describe_reason
-from gpu_scheduler.api.ha.gate import note_stale
-from gpu_scheduler.api.http.operations import Router
+from gpu_scheduler.api.ha.leadership_gate import note_stale
+from gpu_scheduler.api.http.openapi import Router
 from gpu_scheduler.api.http.request import JSON, Request, Response, decode, form_of, json_response
 from gpu_scheduler.api.routes.submit import reader_for
 from gpu_scheduler.control.effects import Outcome

@@ -17,7 +17,7 @@ from msgspec import Struct
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.expected_times import expected_times_of_new
 from gpu_scheduler.api.http.errors import TooLarge, bad_body
-from gpu_scheduler.api.http.operations import Router
+from gpu_scheduler.api.http.openapi import Router
 from gpu_scheduler.api.http.request import (
     JSON,
     NDJSON,

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from gpu_scheduler.api.context import Context, expect_admin
-from gpu_scheduler.api.http.operations import Parameter, Removed, Router
+from gpu_scheduler.api.http.openapi import Parameter, Removed, Router
 from gpu_scheduler.api.http.request import (
     JSON,
     Request,

@@ -11,7 +11,7 @@ import asyncio
 import re
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import V1
+from gpu_scheduler.api.http.openapi import V1
 from gpu_scheduler.api.http.rate_limit import ConcurrencyLimit
 from gpu_scheduler.api.http.request import Receive, Request, Send, until_first_ends
 from gpu_scheduler.api.nodes.streams import TerminalSession

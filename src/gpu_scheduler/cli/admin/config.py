@@ -134,7 +134,7 @@ def checked_settings(
     loaded, errors = read_all(config, flags=flags)
     if hands_over and not errors and _is_valid_declaration(loaded.settings.gpu.simulate):
         return loaded, ()
-    from gpu_scheduler.server.start_rules import check_settings
+    from gpu_scheduler.server.settings_rules import check_settings
 
     warnings: tuple[str, ...] = ()
     try:

@@ -37,8 +37,8 @@ from gpu_scheduler.cli.text.tables import (
     print_table,
 )
 from gpu_scheduler.cli.text.values import duration, number, positive, seconds, size_mb, whole
+from gpu_scheduler.client.captured_environment import directory, umask
 from gpu_scheduler.client.client import Client
-from gpu_scheduler.client.environment import directory, umask
 from gpu_scheduler.client.errors import TimedOut
 from gpu_scheduler.client.http1 import quoted
 from gpu_scheduler.client.requests import API

@@ -456,7 +456,7 @@ def wait_for_start(client: Client, job: str, *, quiet: bool) -> dict[str, Any] |
 def _run_inside(args: Namespace) -> int:
     """Run another program inside a running job, with the devices and limits of the job."""
     from gpu_scheduler.cli.interactive.terminal import Ended, TerminalSession, exit_code
-    from gpu_scheduler.client.environment import directory
+    from gpu_scheduler.client.captured_environment import directory
 
     with client_for(args) as client:
         reference = str(one_reference(client, args.job))

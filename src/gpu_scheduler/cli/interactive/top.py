@@ -354,7 +354,7 @@ def fetch(client: Client, state: State) -> dict[str, Any]:
 
 
 def _once(client: Client, state: State) -> int:
-    from gpu_scheduler.cli.interactive.top_view import LineFormatter, frame
+    from gpu_scheduler.cli.interactive.top_rendering import LineFormatter, frame
 
     state.page = PIPE_ROWS
     overview = fetch(client, state)
@@ -552,7 +552,7 @@ class Top:
             self._problem = f"retrying: {error}"
 
     def _draw(self) -> None:
-        from gpu_scheduler.cli.interactive.top_view import LineFormatter, frame
+        from gpu_scheduler.cli.interactive.top_rendering import LineFormatter, frame
 
         rows, columns = window_size()
         formatter = LineFormatter(columns, colours=self._colours, unicode=self._unicode)

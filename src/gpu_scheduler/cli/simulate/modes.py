@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gpu_scheduler.cli.simulate.work import (
+from gpu_scheduler.cli.simulate.workload import (
     check_writable,
     generated,
     openb_lists,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from gpu_scheduler.client.environment import directory, exported, umask
+from gpu_scheduler.client.captured_environment import directory, exported, umask
 from gpu_scheduler.model.errors import InvalidRequest
 
 TYPE_CHECKING = False

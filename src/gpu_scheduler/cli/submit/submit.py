@@ -23,7 +23,7 @@ from gpu_scheduler.cli.submit.body import (
 )
 from gpu_scheduler.cli.submit.options import LLM_CONFIG_HELP, LLM_HELP, add_options
 from gpu_scheduler.cli.text.values import duration_text, number
-from gpu_scheduler.client.environment import non_utf8_variables
+from gpu_scheduler.client.captured_environment import non_utf8_variables
 from gpu_scheduler.client.requests import API
 from gpu_scheduler.model.errors import InvalidRequest
 
@@ -288,7 +288,7 @@ def show_dry_run(args: Namespace, bodies: list[dict[str, Any]]) -> int:
 
 def _preview(body: dict[str, Any]) -> dict[str, Any]:
     """A submission without the captured environment, which may hold secrets."""
-    from gpu_scheduler.client.environment import described
+    from gpu_scheduler.client.captured_environment import described
 
     shown = dict(body)
     carried = shown.pop("captured_environment", {})
@@ -338,7 +338,7 @@ def run_add(args: Namespace) -> int:
     import shlex
 
     from gpu_scheduler.cli.submit.llm import add_model
-    from gpu_scheduler.client.environment import capture
+    from gpu_scheduler.client.captured_environment import capture
     from gpu_scheduler.client.jobs_file import PRIORITIES, llm_config, model_named, script_job
     from gpu_scheduler.sizing.model import can_be_sized
 

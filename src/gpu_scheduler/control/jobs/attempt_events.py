@@ -12,7 +12,7 @@ from functools import partial
 
 from gpu_scheduler.control import services
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.gangs import can_shrink, is_elastic
+from gpu_scheduler.control.gang_commit import can_shrink, is_elastic
 from gpu_scheduler.control.job_record import JobRecord, TaskRecord, paused_until
 from gpu_scheduler.control.jobs.queueing import (
     BACKOFF,

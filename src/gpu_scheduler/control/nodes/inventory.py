@@ -19,8 +19,8 @@ from gpu_scheduler.control.messages import (
     SetNode,
 )
 from gpu_scheduler.control.state import ControlState
+from gpu_scheduler.engine.state.equivalence_classes import same_hardware
 from gpu_scheduler.engine.state.node_resources import NodeResources
-from gpu_scheduler.engine.state.shapes import same_hardware
 from gpu_scheduler.model.errors import UnknownThing
 from gpu_scheduler.model.node import Device, Health, Node, NodeClosure, NodeState, merge_labels
 from gpu_scheduler.model.plan import Allocation

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_scheduler.control.effects import NodeGone, Outcome
-from gpu_scheduler.control.gangs import is_elastic
+from gpu_scheduler.control.gang_commit import is_elastic
 from gpu_scheduler.control.job_record import JobRecord
 from gpu_scheduler.control.jobs.attempt_events import on_ended
 from gpu_scheduler.control.jobs.queueing import NODE_LOST, PREEMPTED, stop

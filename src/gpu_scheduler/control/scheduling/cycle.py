@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from gpu_scheduler.control import services
 from gpu_scheduler.control.effects import Outcome, StartOrder
-from gpu_scheduler.control.gangs import BEGUN, PREPARED, note_members, set_start_timers
+from gpu_scheduler.control.gang_commit import BEGUN, PREPARED, note_members, set_start_timers
 from gpu_scheduler.control.jobs.queueing import (
     BACKOFF,
     BEGIN,
@@ -28,7 +28,7 @@ from gpu_scheduler.control.jobs.submit import place_again, spent
 from gpu_scheduler.control.messages import RunCycle
 from gpu_scheduler.control.nodes import admin
 from gpu_scheduler.control.nodes.lost_nodes import with_leases
-from gpu_scheduler.control.scheduling import advance_reservations
+from gpu_scheduler.control.scheduling import reservation_commands
 from gpu_scheduler.control.state import ControlState, Timer
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.policy import MINUTE_MS, Preemption, Queueing
@@ -38,7 +38,7 @@ from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.plan import Allocation, Eviction, Plan, Reservation, Start
 from gpu_scheduler.model.snapshot import AccountUsage, Running
 from gpu_scheduler.predict.interface import Predictor
-from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.rows import Removed, ReservationRow
 
 LIMIT = "limit"
@@ -115,7 +115,7 @@ def run_cycle(state: ControlState, _message: RunCycle, now_ms: int, outcome: Out
     if state.new_nodes:
         place_again(state, now_ms, outcome)
     if state.changed and state.cluster.advance_reservations:
-        advance_reservations.replace_broken_devices(state, now_ms, outcome)
+        reservation_commands.replace_broken_devices(state, now_ms, outcome)
     if correct_expectations(state, now_ms):
         state.changed = True
     is_due = state.changed and len(state.cluster.queue) > 0
@@ -300,8 +300,8 @@ def _handle_timers(state: ControlState, now_ms: int, outcome: Outcome) -> None:
             state.changed = True
         elif timer.kind == LIMIT:
             stop(state, timer.name, TIMEOUT, outcome)
-        elif timer.kind == advance_reservations.ADVANCE_RESERVATION:
-            advance_reservations.on_timer(state, timer.name, now_ms, outcome)
+        elif timer.kind == reservation_commands.ADVANCE_RESERVATION:
+            reservation_commands.on_timer(state, timer.name, now_ms, outcome)
         elif timer.kind == services.SERVICE:
             services.mark(state, timer.name)
         elif timer.kind == admin.DRAIN:

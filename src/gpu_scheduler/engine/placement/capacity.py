@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpu_scheduler.engine.placement.placer import most_members, place_gang
+from gpu_scheduler.engine.placement.gangs import most_members, place_gang
 from gpu_scheduler.engine.queue import JobShape
 from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.engine.state.equivalence_classes import NodeClass, RequestShape
 from gpu_scheduler.engine.state.node_index import NodeIndex
 from gpu_scheduler.engine.state.node_resources import NodeResources
-from gpu_scheduler.engine.state.shapes import NodeClass, RequestShape
 from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.node import (
     ONLY,

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpu_scheduler.engine.policy import Ranking, TypicalShape
+from gpu_scheduler.engine.state.equivalence_classes import NodeClass, RequestShape
 from gpu_scheduler.engine.state.node_resources import Grant, Vector
-from gpu_scheduler.engine.state.shapes import NodeClass, RequestShape
 from gpu_scheduler.model.request import WHOLE_MILLI
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpu_scheduler.engine.placement.placer import Placer, try_all
+from gpu_scheduler.engine.placement.gangs import try_all
+from gpu_scheduler.engine.placement.placer import Placer
 from gpu_scheduler.engine.preemption.reasons import (
     PreemptionReasons,
     PreemptionRights,
@@ -21,9 +22,9 @@ from gpu_scheduler.engine.preemption.same_tenant import SameTenantVictims
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.reservation.calendar import Calendar
 from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
+from gpu_scheduler.engine.state.equivalence_classes import Part, RequestShape, lowest_bits
 from gpu_scheduler.engine.state.node_index import NodeIndex
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
-from gpu_scheduler.engine.state.shapes import Part, RequestShape, lowest_bits
 from gpu_scheduler.model.plan import Eviction, PreemptionReason
 from gpu_scheduler.model.request import WHOLE_MILLI
 

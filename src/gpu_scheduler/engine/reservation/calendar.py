@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gpu_scheduler.engine.placement.placer import Placer
 from gpu_scheduler.engine.queue import JobContext, JobShape
 from gpu_scheduler.engine.quota.rules import Amounts
-from gpu_scheduler.engine.reservation.advance import AdvanceReservations, ExclusionRule
+from gpu_scheduler.engine.reservation.advance_reservations import AdvanceReservations, ExclusionRule
 from gpu_scheduler.engine.reservation.timeline import (
     Booking,
     NodeTimeline,
@@ -21,8 +21,8 @@ from gpu_scheduler.engine.reservation.timeline import (
     least_release,
 )
 from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.engine.state.equivalence_classes import RequestShape
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
-from gpu_scheduler.engine.state.shapes import RequestShape
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.service import BEYOND_MS

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpu_scheduler.engine.state.equivalence_classes import RequestShape, lowest_bits
 from gpu_scheduler.engine.state.node_index import NodeIndex
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
-from gpu_scheduler.engine.state.shapes import RequestShape, lowest_bits
 from gpu_scheduler.engine.state.transaction import Transaction
 
 if TYPE_CHECKING:
-    from gpu_scheduler.engine.reservation.advance import ExclusionRule
+    from gpu_scheduler.engine.reservation.advance_reservations import ExclusionRule
 
 NEVER_FIRST = 1 << 62
 

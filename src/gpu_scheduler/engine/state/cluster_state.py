@@ -16,9 +16,9 @@ from gpu_scheduler.engine.policy import Policy, Preemption, Ranking
 from gpu_scheduler.engine.priority import LEVEL_MS, level_of, order_key, static_class
 from gpu_scheduler.engine.queue import Entry, JobShape, Queue
 from gpu_scheduler.engine.quota.rules import Amounts, Holdings, job_amounts, pool_guarantees
+from gpu_scheduler.engine.state.equivalence_classes import RequestShape
 from gpu_scheduler.engine.state.node_index import NodeIndex
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
-from gpu_scheduler.engine.state.shapes import RequestShape
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.node import Node

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpu_scheduler.engine.state.equivalence_classes import CPU_LEVELS, Fit, NodeClass, RequestShape
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources, Vector, usable_mask
-from gpu_scheduler.engine.state.shapes import CPU_LEVELS, Fit, NodeClass, RequestShape
 from gpu_scheduler.model.errors import InternalError, UnknownThing
 from gpu_scheduler.model.node import Node, matches_labels
 from gpu_scheduler.model.request import SHARE_STEP_MILLI, WHOLE_MILLI, Request

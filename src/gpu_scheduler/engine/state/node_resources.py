@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_scheduler.engine.state.shapes import Fit, NodeClass, Part, RequestShape
+from gpu_scheduler.engine.state.equivalence_classes import Fit, NodeClass, Part, RequestShape
 from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.plan import DeviceShare, Placement
 from gpu_scheduler.model.request import SHARE_STEP_MILLI, WHOLE_MILLI, Topology, mig_share_milli

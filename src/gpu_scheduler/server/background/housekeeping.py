@@ -14,7 +14,7 @@ import structlog
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.settings.groups.operations import RetentionSettings
-from gpu_scheduler.store.contract import Cutoffs
+from gpu_scheduler.store.interface import Cutoffs
 from gpu_scheduler.store.rows import NewJobs, Write
 
 INTERVAL_S = 600.0

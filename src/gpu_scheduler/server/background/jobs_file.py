@@ -24,7 +24,7 @@ import structlog
 from gpu_scheduler.agent.jobs.environment import PLAIN_PATH
 from gpu_scheduler.api.auth.accounts import Directory
 from gpu_scheduler.api.routes.submit import submit_message
-from gpu_scheduler.client.environment import exported
+from gpu_scheduler.client.captured_environment import exported
 from gpu_scheduler.client.jobs_file import llm_config, read_line
 from gpu_scheduler.client.llm_sizing import gpu_kinds
 from gpu_scheduler.control.effects import Outcome

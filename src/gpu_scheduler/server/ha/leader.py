@@ -42,11 +42,11 @@ from gpu_scheduler.server.from_settings import (
     set_up_tenants,
 )
 from gpu_scheduler.server.grpc import ensure_authority
-from gpu_scheduler.server.site_rules import SiteRules
 from gpu_scheduler.server.storage import last_event_time
+from gpu_scheduler.server.submission_rules import SiteRules
 from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.schema import Settings
-from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.rows import EventRow, Write
 
 

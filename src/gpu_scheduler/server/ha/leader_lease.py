@@ -23,9 +23,9 @@ from gpu_scheduler import __version__
 from gpu_scheduler.api.http.listeners import BoundSockets
 from gpu_scheduler.model.errors import NotLeader, StoreUnavailable
 from gpu_scheduler.model.identity import LeaderLease, ServerMember, Standby
-from gpu_scheduler.server.access import ANY_ADDRESS
 from gpu_scheduler.server.ha.election import LeaderElector, LeaseTimes, ServerNameTaken
-from gpu_scheduler.server.start_rules import check_server_address
+from gpu_scheduler.server.network_access import ANY_ADDRESS
+from gpu_scheduler.server.settings_rules import check_server_address
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.store.postgres import DatabaseAddress
 from gpu_scheduler.store.sql_queries import named_queries

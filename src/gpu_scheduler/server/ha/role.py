@@ -15,10 +15,10 @@ from functools import partial
 import structlog
 
 from gpu_scheduler import __version__
+from gpu_scheduler.agent.launcher_protocol import Work, WorkDevice
 from gpu_scheduler.agent.runners import attach_command
-from gpu_scheduler.agent.work import Work, WorkDevice
 from gpu_scheduler.api.ha.forwarded_identity import ForwardedIdentityMiddleware, IdentityVerifier
-from gpu_scheduler.api.ha.gate import LeaderGate, LeadershipStatus, SwitchableApp
+from gpu_scheduler.api.ha.leadership_gate import LeaderGate, LeadershipStatus, SwitchableApp
 from gpu_scheduler.api.ha.proxy import LeaderProxy
 from gpu_scheduler.api.http.app import Applications, build
 from gpu_scheduler.api.interfaces import ApiSettings, Bounds
@@ -26,12 +26,12 @@ from gpu_scheduler.model.errors import ClusterError, InternalError
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.model.plan import Allocation
-from gpu_scheduler.server.access import host_names, speaks_tls
 from gpu_scheduler.server.from_settings import new_core, prices_of
 from gpu_scheduler.server.grpc import AgentGate
 from gpu_scheduler.server.ha.election import LeaderElector
 from gpu_scheduler.server.ha.leader import Components, Leader
 from gpu_scheduler.server.ha.standby import StandbyApplication, StandbyService
+from gpu_scheduler.server.network_access import host_names, speaks_tls
 from gpu_scheduler.settings.schema import Settings
 
 LAST_ANSWERS_S = 2.0

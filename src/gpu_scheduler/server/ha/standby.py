@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import structlog
 
-from gpu_scheduler.api.ha.gate import (
+from gpu_scheduler.api.ha.leadership_gate import (
     AGE,
     HEALTH,
     ROLE,
@@ -37,7 +37,7 @@ from gpu_scheduler.model.errors import NotLeader, SchedulerError
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.measurements import NodeReadings
 from gpu_scheduler.model.plan import Plan
-from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.rows import AuditRow, EventRow
 
 MAX_AGE_S = 2.0

@@ -41,12 +41,12 @@ from gpu_scheduler.server.agent_process import agent_config_of
 from gpu_scheduler.server.background.housekeeping import run_housekeeping
 from gpu_scheduler.server.background.job_logs import JobLogs
 from gpu_scheduler.server.from_settings import new_core, node_timeouts_of, set_up_tenants
-from gpu_scheduler.server.site_rules import SiteRules
 from gpu_scheduler.server.state_directory import Lock, prepare
 from gpu_scheduler.server.storage import last_event_time
+from gpu_scheduler.server.submission_rules import SiteRules
 from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.schema import Settings
-from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import JobRow
 from gpu_scheduler.store.sqlite.store import SqliteStore

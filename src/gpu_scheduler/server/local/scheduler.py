@@ -24,7 +24,7 @@ from typing import Any, Self, TypeVar
 import structlog
 
 from gpu_scheduler import __version__
-from gpu_scheduler.client.environment import capture
+from gpu_scheduler.client.captured_environment import capture
 from gpu_scheduler.client.jobs_file import PRIORITIES, models_in, script_job
 from gpu_scheduler.client.llm_sizing import gpu_kinds
 from gpu_scheduler.control.messages import Cancel, PauseDevice, ResumeDevice
@@ -48,7 +48,7 @@ from gpu_scheduler.settings.file_paths import paths
 from gpu_scheduler.settings.groups.operations import FileSettings
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.settings.sources import load
-from gpu_scheduler.store.contract import JobQuery
+from gpu_scheduler.store.interface import JobQuery
 
 T = TypeVar("T")
 START_TIMEOUT_S = 60.0

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from gpu_scheduler.store.contract import Cutoffs
+from gpu_scheduler.store.interface import Cutoffs
 from gpu_scheduler.store.postgres import DatabaseAddress, schema
 from gpu_scheduler.store.postgres.connection import (
     Connection,

@@ -29,7 +29,7 @@ from gpu_scheduler.model.errors import (
     StoreTooNew,
 )
 from gpu_scheduler.store.codec import LAUNCH, history_chunks
-from gpu_scheduler.store.contract import Cutoffs
+from gpu_scheduler.store.interface import Cutoffs
 from gpu_scheduler.store.job_columns import (
     BASE_COLUMNS,
     PROGRESS_COLUMNS,

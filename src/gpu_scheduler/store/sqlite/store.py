@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpu_scheduler.model.errors import StoreUnavailable
-from gpu_scheduler.store.contract import Cutoffs
+from gpu_scheduler.store.interface import Cutoffs
 from gpu_scheduler.store.reader import NO_VALUES, SqlReader, Values
 from gpu_scheduler.store.rows import Write
 from gpu_scheduler.store.sql_queries import SQLITE, Migrations, migrations

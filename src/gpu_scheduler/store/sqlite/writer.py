@@ -20,7 +20,7 @@ import msgspec
 
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.store.codec import history_chunks
-from gpu_scheduler.store.contract import Cutoffs
+from gpu_scheduler.store.interface import Cutoffs
 from gpu_scheduler.store.job_columns import (
     Counts,
     JobEncoder,

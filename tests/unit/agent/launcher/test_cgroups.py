@@ -19,7 +19,7 @@ from gpu_scheduler.agent.cgroups import (
     own_groups,
     place_v2,
 )
-from gpu_scheduler.agent.work import Work
+from gpu_scheduler.agent.launcher_protocol import Work
 
 HYBRID = """\
 25 30 0:22 / /sys/fs/cgroup rw,nosuid - tmpfs tmpfs rw,mode=755

@@ -8,8 +8,8 @@ import pytest
 from gpu_scheduler.agent.launcher.context import AttemptEvents, LauncherContext
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt
 from gpu_scheduler.agent.launcher.lifecycle.cleanup import Cleanup
+from gpu_scheduler.agent.launcher_protocol import Over, Work
 from gpu_scheduler.agent.runners.interface import Ending
-from gpu_scheduler.agent.work import Over, Work
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from gpu_scheduler.agent.launcher.lifecycle.containers import (
     PendingRemovals,
 )
 from gpu_scheduler.agent.launcher.loop import Timer
-from gpu_scheduler.agent.work import Over, Work
+from gpu_scheduler.agent.launcher_protocol import Over, Work
 
 SILENT = "it took longer than 30 s"
 NONE = "Error: no such container tgpu-a"

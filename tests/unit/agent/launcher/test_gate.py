@@ -1,8 +1,8 @@
 """Gang members at the gate continue together, or learn which one failed."""
 
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt
-from gpu_scheduler.agent.launcher.lifecycle.gate import GangBarrier
-from gpu_scheduler.agent.work import Work
+from gpu_scheduler.agent.launcher.lifecycle.start_gate import GangBarrier
+from gpu_scheduler.agent.launcher_protocol import Work
 
 
 class Gang:

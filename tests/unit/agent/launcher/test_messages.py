@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpu_scheduler.agent.work import (
+from gpu_scheduler.agent.launcher_protocol import (
     Began,
     Over,
     Report,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from gpu_scheduler.agent.launcher_protocol import Work, WorkDevice
 from gpu_scheduler.agent.runners import attach_command, container, runners
 from gpu_scheduler.agent.runners.container import BAD_ANSWER, ContainerRunner, container_name
 from gpu_scheduler.agent.runners.interface import Ending, interpreter
 from gpu_scheduler.agent.runners.session import session_name
-from gpu_scheduler.agent.work import Work, WorkDevice
 
 WORK = Work(
     allocation_id="job-12_4.1",

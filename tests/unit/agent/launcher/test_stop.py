@@ -10,7 +10,7 @@ from gpu_scheduler.agent.launcher.lifecycle import stop
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase
 from gpu_scheduler.agent.launcher.lifecycle.stop import Stopper
 from gpu_scheduler.agent.launcher.loop import Loop
-from gpu_scheduler.agent.work import Work
+from gpu_scheduler.agent.launcher_protocol import Work
 
 
 def test_timers_of_unkillable_process_do_not_accumulate(

@@ -9,8 +9,15 @@ from dataclasses import dataclass, field
 
 from gpu_scheduler.agent.cgroups import Group
 from gpu_scheduler.agent.launcher.loop import Timer
+from gpu_scheduler.agent.launcher_protocol import (
+    Key,
+    Message,
+    Over,
+    Work,
+    encode_report,
+    encode_work,
+)
 from gpu_scheduler.agent.runners.interface import Ending, Runner
-from gpu_scheduler.agent.work import Key, Message, Over, Work, encode_report, encode_work
 
 _LAUNCHER_MARKS = ("TGPU_LAUNCHER", "TGPU_HELPER")
 _HOOK_VARIABLES = ("TGPU_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")

@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import signal
 
-from gpu_scheduler.agent.launcher import logs, processes, scratch
+from gpu_scheduler.agent.launcher import log_rotation, processes, scratch
 from gpu_scheduler.agent.launcher.context import AttemptEvents, LauncherContext
 from gpu_scheduler.agent.launcher.lifecycle import containers
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase, hook_environment
 from gpu_scheduler.agent.launcher.lifecycle.containers import PendingRemovals, says_no_container
 from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms
+from gpu_scheduler.agent.launcher_protocol import Over
 from gpu_scheduler.agent.runners.interface import Ending
-from gpu_scheduler.agent.work import Over
 
 LEFTOVER_GRACE_MS = 2_000
 SCAN_AGAIN_MS = 25
@@ -152,7 +152,7 @@ class Cleanup:
         if work.memory_mb and attempt.group.out_of_memory():
             attempt.details.append(f"killed by the kernel: used more than its {work.memory_mb} MB")
         self._remove_group(attempt, REMOVE_GROUP_TRIES)
-        logs.rotate(work)
+        log_rotation.rotate(work)
         # Many jobs save a checkpoint when they are stopped, just before their end.
         ran = attempt.ending is not None and attempt.ending.ran
         if ran and (saved := scratch.new_checkpoint(attempt)):
@@ -200,7 +200,7 @@ def _container_ending(attempt: Attempt, client: Ending, ok: bool, text: str) -> 
         return client
     if not ok and says_no_container(text):
         if client.exit_code in _ENGINE_FAILED:
-            return Ending(ran=False, detail=logs.last_line(attempt.work) or NEVER_MADE)
+            return Ending(ran=False, detail=log_rotation.last_line(attempt.work) or NEVER_MADE)
         return Ending(detail=REMOVED_BY_OTHERS)
     if not ok:
         detail = f"{NO_ANSWER}: {text}"
@@ -210,7 +210,7 @@ def _container_ending(attempt: Attempt, client: Ending, ok: bool, text: str) -> 
     ending = attempt.runner.ending(attempt.work, text)
     if ending.ran:
         return ending
-    return Ending(ran=False, detail=logs.last_line(attempt.work) or ending.detail)
+    return Ending(ran=False, detail=log_rotation.last_line(attempt.work) or ending.detail)
 
 
 def _one_line(text: str) -> str:

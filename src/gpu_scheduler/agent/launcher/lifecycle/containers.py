@@ -15,9 +15,9 @@ import signal
 from gpu_scheduler.agent.launcher import processes
 from gpu_scheduler.agent.launcher.context import HELPER_TIMEOUT_MS, HelperDone, LauncherContext
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase
-from gpu_scheduler.agent.launcher.logs import launcher_log
+from gpu_scheduler.agent.launcher.log_rotation import launcher_log
 from gpu_scheduler.agent.launcher.loop import Arguments, Timer, now_ms, wall_ms
-from gpu_scheduler.agent.work import Key, Message
+from gpu_scheduler.agent.launcher_protocol import Key, Message
 
 MIN_CALL_MS = 200
 FIRST_PAUSE_MS = 500

@@ -14,13 +14,18 @@ import socket
 import struct
 from functools import partial
 
-from gpu_scheduler.agent.launcher import logs, processes
+from gpu_scheduler.agent.launcher import log_rotation, processes
 from gpu_scheduler.agent.launcher.context import AttemptEvents, LauncherContext
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase, journal_work
-from gpu_scheduler.agent.launcher.lifecycle.gate import StartGate
+from gpu_scheduler.agent.launcher.lifecycle.start_gate import StartGate
+from gpu_scheduler.agent.launcher_protocol import (
+    NOT_BEGUN,
+    decode_line,
+    encode_line,
+    terminal_order,
+)
 from gpu_scheduler.agent.runners.interface import Ending
 from gpu_scheduler.agent.spawn.spawner import Launch, read_refusal, send_go
-from gpu_scheduler.agent.work import NOT_BEGUN, decode_line, encode_line, terminal_order
 
 MAX_ANSWER_BYTES = 65_536
 MAX_ERROR = 2_000
@@ -149,7 +154,7 @@ class SessionStarter:
         message = read_refusal(attempt.start.gate) if attempt.start.gate is not None else ""
         self._gate.close(attempt)
         if (message or status) and attempt.phase is Phase.GATE and attempt.pid == 0:
-            why = message or logs.last_line(attempt.work) or f"wait status {status}"
+            why = message or log_rotation.last_line(attempt.work) or f"wait status {status}"
             self._give_up(attempt, shim, f"cannot open the {attempt.work.runner}: {why}")
 
     def _opening_timed_out(self, attempt: Attempt, shim: ShimConnection) -> None:

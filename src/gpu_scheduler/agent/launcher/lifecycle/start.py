@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import signal
 
-from gpu_scheduler.agent.launcher import logs, processes, scratch
+from gpu_scheduler.agent.launcher import log_rotation, processes, scratch
 from gpu_scheduler.agent.launcher.context import AttemptEvents, LauncherContext
 from gpu_scheduler.agent.launcher.lifecycle.attempt import (
     Attempt,
@@ -19,12 +19,13 @@ from gpu_scheduler.agent.launcher.lifecycle.attempt import (
     hook_environment,
     journal_work,
 )
-from gpu_scheduler.agent.launcher.lifecycle.gate import StartGate
 from gpu_scheduler.agent.launcher.lifecycle.session import SessionStarter
-from gpu_scheduler.agent.launcher.logs import launcher_log
+from gpu_scheduler.agent.launcher.lifecycle.start_gate import StartGate
+from gpu_scheduler.agent.launcher.log_rotation import launcher_log
+from gpu_scheduler.agent.launcher_protocol import NOT_BEGUN, Work
 from gpu_scheduler.agent.runners.interface import Command, Ending, Runner
 from gpu_scheduler.agent.spawn.child import READY
-from gpu_scheduler.agent.spawn.prefork import PreforkedChild
+from gpu_scheduler.agent.spawn.prefork_pool import PreforkedChild
 from gpu_scheduler.agent.spawn.spawner import (
     NEVER_RELEASED,
     Launch,
@@ -32,7 +33,6 @@ from gpu_scheduler.agent.spawn.spawner import (
     read_refusal,
     send_go,
 )
-from gpu_scheduler.agent.work import NOT_BEGUN, Work
 
 KILLED_WAIT_MS = 5_000
 """A killed process is gone by then, unless the kernel cannot end it."""
@@ -124,7 +124,7 @@ class Starter:
                 attempt.group = preforked.group
             elif work.runner != "container":
                 attempt.group = context.cgroups.open(attempt.name, work)
-            log = logs.open_log(work)
+            log = log_rotation.open_log(work)
             launch = self._make_launch(attempt, command, log)
             if command.job:
                 self._sessions.listen(attempt, launch)
@@ -300,7 +300,7 @@ class Starter:
             note = f"process {attempt.pid} cannot be killed; its devices are kept until it is gone"
             launcher_log.warning(f"{attempt.name}: {note}")
             if not attempt.work.log_of_user:
-                logs.append_note(attempt.work, f"tgpu: {attempt.details[-1]}; {note}\n")
+                log_rotation.append_note(attempt.work, f"tgpu: {attempt.details[-1]}; {note}\n")
 
     def _child_ended(self, attempt: Attempt, status: int) -> None:
         if attempt.start.gate is not None:

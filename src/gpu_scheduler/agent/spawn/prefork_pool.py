@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gpu_scheduler.agent.cgroups import PREFIX, Cgroups, Group
-from gpu_scheduler.agent.launcher.logs import launcher_log
+from gpu_scheduler.agent.launcher.log_rotation import launcher_log
 from gpu_scheduler.agent.launcher.loop import Loop, now_ms
+from gpu_scheduler.agent.launcher_protocol import Work
 from gpu_scheduler.agent.spawn.spawner import Spawned, Spawner
-from gpu_scheduler.agent.work import Work
 
 MAX_FREE = 8
 """Enough for the GPUs of a node whose jobs all end at once."""

@@ -15,8 +15,8 @@ from gpu_scheduler.client.address import read_address
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.notify.delivery import Senders
 from gpu_scheduler.notify.event_rules import target_warnings
-from gpu_scheduler.server.access import Certificate, check_access, check_grpc, verifier_of
 from gpu_scheduler.server.from_settings import check_node_timeouts, prices_of
+from gpu_scheduler.server.network_access import Certificate, check_access, check_grpc, verifier_of
 from gpu_scheduler.server.storage import check_database
 from gpu_scheduler.settings.fields import ErrorCollector
 from gpu_scheduler.settings.schema import Settings

@@ -16,7 +16,7 @@ from gpu_scheduler.agent.launcher.context import AttemptEvents, LauncherContext
 from gpu_scheduler.agent.launcher.leases import Leases
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase, journal_work
 from gpu_scheduler.agent.launcher.loop import Loop, Timer, now_ms, wall_ms
-from gpu_scheduler.agent.work import NOT_BEGUN, Began, Key, Prepared, Report
+from gpu_scheduler.agent.launcher_protocol import NOT_BEGUN, Began, Key, Prepared, Report
 
 GANG = "gang"
 """Why a member that was ready itself is stopped; the server uses the same word."""

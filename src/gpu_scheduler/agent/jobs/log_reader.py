@@ -22,7 +22,7 @@ from pathlib import Path
 import structlog
 
 from gpu_scheduler.agent.launcher_client import Launcher
-from gpu_scheduler.agent.work import Key
+from gpu_scheduler.agent.launcher_protocol import Key
 from gpu_scheduler.wire import agent_pb2 as pb
 
 CHUNK = 64 << 10

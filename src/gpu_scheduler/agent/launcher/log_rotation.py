@@ -12,7 +12,7 @@ import sys
 import traceback
 from contextlib import suppress
 
-from gpu_scheduler.agent.work import Work
+from gpu_scheduler.agent.launcher_protocol import Work
 from gpu_scheduler.logging_setup.rotating_file import RotatingFile, format_line
 
 _CHUNK = 1 << 20

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from gpu_scheduler.api.nodes.sessions import Sessions
 from gpu_scheduler.control.effects import CommitOrder
-from gpu_scheduler.control.gangs import GangStatus, MemberResult
+from gpu_scheduler.control.gang_commit import GangStatus, MemberResult
 from gpu_scheduler.control.jobs.queueing import NOT_BEGUN
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Prepared
