@@ -25,6 +25,7 @@ MEASURES = {
     "spawn": "benchmarks.spawn",
     "jobs": "benchmarks.jobs",
     "users": "benchmarks.other_users",
+    "floods": "benchmarks.floods",
     "latency": "benchmarks.latency",
     "startup": "benchmarks.startup",
     "submissions": "benchmarks.submissions",

@@ -336,6 +336,7 @@ def test_stop_warning_is_written_to_job_log() -> None:
         await start_until(rig, work, "began\n")
         await rig.launcher.warn("job-1.1", 0, "it uses\ntoo much")
         await rig.launcher.warn("job-9.1", 0, "nobody hears this")
+        await log_line(rig, work, "too much\n")
         assert rig.log(work) == "began\ntgpu: it uses too much\n"
         await rig.launcher.stop("job-1.1", 0, "gpu_memory", grace_ms=0)
         await rig.over("job-1.1")

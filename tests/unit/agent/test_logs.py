@@ -8,16 +8,9 @@ from typing import cast
 import pytest
 
 from gpu_scheduler.agent.jobs.log_reader import read_log
-from gpu_scheduler.agent.launcher.log_rotation import rotate
-from gpu_scheduler.agent.launcher_protocol import Work
+from gpu_scheduler.agent.launcher.rotate_log import rotate
 
 BLOCK = 100
-
-
-def a_work(path: Path, log_files: int = 3) -> Work:
-    return Work(
-        allocation_id="job-1.1", log_path=str(path), log_max_bytes=BLOCK, log_files=log_files
-    )
 
 
 def block(number: int) -> bytes:
@@ -51,7 +44,7 @@ def test_data_truncated_between_reads_is_read_from_rotated_file(
         got = await anext(pieces)
         write(path, block(0)[40:])
         for data in later:
-            rotate(a_work(path))
+            rotate(str(path), BLOCK, 3)
             write(path, data)
         return got + b"".join([piece async for piece in pieces])
 
@@ -66,12 +59,12 @@ def test_log_that_grew_past_offset_after_rotation_is_recognised(
 
     async def scenario() -> bytes:
         write(path, block(0))
-        rotate(a_work(path, log_files))
+        rotate(str(path), BLOCK, log_files)
         write(path, block(1)[:10])
         pieces = reading(path)
         got = await anext(pieces) + await anext(pieces)
         write(path, block(1)[10:])
-        rotate(a_work(path, log_files))
+        rotate(str(path), BLOCK, log_files)
         write(path, block(2)[:50])
         return got + b"".join([piece async for piece in pieces])
 
@@ -84,11 +77,11 @@ def test_rotated_parts_are_read_to_their_end_while_they_move(tmp_path: Path) -> 
     async def scenario() -> bytes:
         for number in (0, 1):
             write(path, block(number))
-            rotate(a_work(path))
+            rotate(str(path), BLOCK, 3)
         write(path, block(2))
         pieces = reading(path, follow=False)
         got = await anext(pieces)
-        rotate(a_work(path))
+        rotate(str(path), BLOCK, 3)
         write(path, b"after")
         return got + b"".join([piece async for piece in pieces])
 
@@ -102,7 +95,7 @@ def test_log_without_kept_parts_continues_at_new_start(tmp_path: Path) -> None:
         write(path, block(0))
         pieces = reading(path)
         got = await anext(pieces)
-        rotate(a_work(path, log_files=0))
+        rotate(str(path), BLOCK, 0)
         write(path, b"after")
         return got + b"".join([piece async for piece in pieces])
 
@@ -117,11 +110,11 @@ def test_log_truncated_without_copy_repeats_nothing(tmp_path: Path) -> None:
         write(path, block(0))
         pieces = reading(path)
         got = await anext(pieces)
-        rotate(a_work(path, log_files=0))
+        rotate(str(path), BLOCK, 0)
         write(path, b"after")
         got += await anext(pieces)
         write(path, block(1))
-        rotate(a_work(path))
+        rotate(str(path), BLOCK, 3)
         write(path, b"end")
         return got + b"".join([piece async for piece in pieces])
 
@@ -143,7 +136,7 @@ def test_offsets_count_over_rotated_files(
 ) -> None:
     path = tmp_path / "log"
     write(path, block(0))
-    rotate(a_work(path))
+    rotate(str(path), BLOCK, 3)
     write(path, block(1))
 
     async def scenario() -> bytes:

@@ -16,6 +16,7 @@ from gpu_scheduler.agent.cgroups import Cgroups
 from gpu_scheduler.agent.launcher import processes
 from gpu_scheduler.agent.launcher.journal import Journal
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt
+from gpu_scheduler.agent.launcher.log_rotation import LogRotation
 from gpu_scheduler.agent.launcher.loop import Arguments, Loop, Timer
 from gpu_scheduler.agent.launcher.process_tracking import ProcessTracker
 from gpu_scheduler.agent.launcher.scratch import DirectoryPool
@@ -75,6 +76,13 @@ class HelperCommands:
             self._loop.add(reader, helper.read)
         self._loop.at_exit(child.pid, helper.on_exit)
         return child.pid
+
+    def run_command(
+        self, argv: tuple[str, ...], timeout_ms: int, done: HelperDone, *arguments: object
+    ) -> None:
+        """Run a program of ours as the launcher's own user."""
+        launch = self.launch(argv, {"PATH": "/usr/bin:/bin"})
+        self.run(launch, timeout_ms, done, *arguments)
 
     def run_engine(
         self,
@@ -189,6 +197,7 @@ class LauncherContext:
         self.tracker = ProcessTracker(loop, self.attempts, self.mark)
         self.helpers = HelperCommands(loop, self.spawner, self.mark)
         self.directories = DirectoryPool(self.helpers.remove_directories, loop.after)
+        self.log_rotation = LogRotation(self.helpers.run_command)
         self.cgroups = Cgroups(directory)
         self.prefork = PreforkPool(self.cgroups, self.spawner, loop)
         self.runners = runners()

@@ -1,8 +1,8 @@
 """Log files of jobs, rotated by size, and the launcher's own log.
 
-Jobs append to their file directly, so a launcher that dies does not break them, and the file can be
-copied and truncated while they write; what they write between copy and truncation (microseconds)
-is lost. A file that the user named is opened by the user, and never rotated.
+Jobs append to their file directly, so a launcher that dies does not break them, and `rotate_log`
+can copy and truncate the file while they write. A file that the user named is opened by the user,
+and never rotated.
 """
 
 from __future__ import annotations
@@ -10,15 +10,20 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 
 from gpu_scheduler.agent.launcher_protocol import Work
 from gpu_scheduler.logging_setup.rotating_file import RotatingFile, format_line
 
-_CHUNK = 1 << 20
-_COPY = ".copy"
+ROTATE_LOG = f"{os.path.dirname(os.path.abspath(__file__))}/rotate_log.py"
+ROTATE_TIMEOUT_MS = 60_000
+MAX_ROTATIONS = 2
+"""Children that copy logs at once: they compete for the disk with everything else."""
 LAUNCHER_LOG = "launcher.log"
 LOGGER = "launcher"
+StartChild = Callable[..., object]
+"""Starts a command: (argv, timeout, done, its arguments). Then `done` gets (ok, output) as well."""
 
 
 def open_log(work: Work) -> int:
@@ -44,31 +49,6 @@ def append_note(work: Work, text: str) -> None:
                 os.close(file)
 
 
-def rotate(work: Work) -> None:
-    """Rotate the log if it is larger than its limit. On a full disk its old part is lost."""
-    if not work.log_max_bytes or not work.log_path or work.log_of_user:
-        return
-    try:
-        if os.stat(work.log_path).st_size <= work.log_max_bytes:
-            return
-        file = os.open(work.log_path, os.O_RDWR | os.O_NOFOLLOW)
-    except OSError:
-        return
-    try:
-        copied = work.log_files > 0 and _copy(file, work)
-        for number in range(work.log_files - 1, 0, -1) if copied else ():
-            with suppress(OSError):
-                os.replace(f"{work.log_path}.{number}", f"{work.log_path}.{number + 1}")
-        # The new .1 appears only after the truncation, so that a reader sees nothing twice.
-        os.ftruncate(file, 0)
-        if copied:
-            os.replace(f"{work.log_path}{_COPY}", f"{work.log_path}.1")
-    except OSError:
-        return
-    finally:
-        os.close(file)
-
-
 def last_line(work: Work) -> str:
     """The last line of the log, for a message about what went wrong.
 
@@ -90,28 +70,54 @@ def last_line(work: Work) -> str:
     return text.rstrip().rpartition("\n")[2].strip()[:500]
 
 
-def _copy(file: int, work: Work) -> bool:
-    """Copy the log beside itself; only the newest part of a log that grows too fast."""
-    path = f"{work.log_path}{_COPY}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-    try:
-        old = os.open(path, flags, 0o600)
-    except OSError:
-        return False
-    try:
-        size = os.fstat(file).st_size
-        offset = max(0, size - 2 * work.log_max_bytes)
-        while offset < size:
-            part = os.pread(file, min(_CHUNK, size - offset), offset)
-            if not part:
-                break
-            offset += os.write(old, part)
-    except OSError:
-        os.unlink(path)
-        return False
-    finally:
-        os.close(old)
-    return True
+class LogRotation:
+    """Rotates logs in child processes: the launcher only looks at the size of each log.
+
+    At most `MAX_ROTATIONS` run at once, and one for each user, so that a user whose jobs flood
+    their logs delays neither the launcher nor the rotation of other users' logs for long.
+    """
+
+    def __init__(self, start_child: StartChild) -> None:
+        self._start_child = start_child
+        self._waiting: dict[int, dict[str, Work]] = {}
+        self._running: dict[int, str] = {}
+
+    def check(self, work: Work) -> None:
+        """Rotate the log soon, if it is larger than its limit."""
+        if not work.log_max_bytes or not work.log_path or work.log_of_user:
+            return
+        if self._running.get(work.uid) == work.log_path:
+            return
+        try:
+            if os.stat(work.log_path, follow_symlinks=False).st_size <= work.log_max_bytes:
+                return
+        except OSError:
+            return
+        self._waiting.setdefault(work.uid, {}).setdefault(work.log_path, work)
+        self._start()
+
+    def _start(self) -> None:
+        """Start children for the users who have waited longest."""
+        for uid in [uid for uid in self._waiting if uid not in self._running]:
+            if len(self._running) >= MAX_ROTATIONS:
+                return
+            logs = self._waiting.pop(uid)
+            work = logs.pop(next(iter(logs)))
+            if logs:
+                self._waiting[uid] = logs
+            self._running[uid] = work.log_path
+            self._start_child(_rotate_command(work), ROTATE_TIMEOUT_MS, self._rotated, uid)
+
+    def _rotated(self, uid: int, ok: bool, output: str) -> None:
+        self._running.pop(uid, None)
+        if not ok:
+            launcher_log.warning(f"a log of uid {uid} could not be rotated: {output}")
+        self._start()
+
+
+def _rotate_command(work: Work) -> tuple[str, ...]:
+    limits = (str(work.log_max_bytes), str(work.log_files))
+    return (sys.executable, "-I", "-S", ROTATE_LOG, work.log_path, *limits)
 
 
 class LauncherLog:

@@ -28,7 +28,7 @@ from gpu_scheduler.agent.launcher.lifecycle.stop import Stopper
 from gpu_scheduler.agent.launcher.loop import Arguments, log_error, now_ms, wall_ms
 from gpu_scheduler.agent.launcher_protocol import Key, Message, Over, Report, Work, encode_report
 from gpu_scheduler.agent.runners.interface import Ending
-from gpu_scheduler.agent.spawn.spawner import NEVER_RELEASED, Launch
+from gpu_scheduler.agent.spawn.spawner import NEVER_RELEASED
 
 BATCH = 16
 """Forks between two commits: enough to share a sync, few enough to answer soon."""
@@ -130,25 +130,25 @@ class Supervisor:
         return self.gate.commits.commit(key, prepare)
 
     def warn(self, key: Key, text: str) -> None:
-        """Write a line into the job's log; into a file that the user named, as the user."""
+        """Write a line into the job's log; into a file that the user named, as the user.
+
+        By a child: a write waits while the log is truncated, and a user's file may hang.
+        """
         attempt = self._context.attempts.get(key)
         if attempt is None:
             return
         work = attempt.work
         line = f"tgpu: {' '.join(text.split())}\n"
+        launch = self._context.helpers.launch(("printf", "%s", line), {"PATH": "/usr/bin:/bin"})
         if work.log_of_user:
-            launch = Launch(
-                argv=("printf", "%s", line),
-                environment={"PATH": "/usr/bin:/bin"},
-                uid=work.uid,
-                gid=work.gid,
-                user=work.user,
-                log_of_user=work.log_path,
-                log_umask=work.umask,
-            )
-            self._context.helpers.run(launch, WARN_TIMEOUT_MS, ignore_result)
+            launch.uid, launch.gid, launch.user = work.uid, work.gid, work.user
+            launch.log_of_user, launch.log_umask = work.log_path, work.umask
         else:
-            log_rotation.append_note(work, line)
+            try:
+                launch.log = log_rotation.open_log(work)
+            except OSError:
+                return
+        self._context.helpers.run(launch, WARN_TIMEOUT_MS, ignore_result)
 
     def run_helper(self, order: Message, done: Callable[[bool, str], None]) -> None:
         """Run a short command as some user; what it leaves running is not taken for a job's."""
@@ -384,7 +384,7 @@ class Supervisor:
             self.check_files_later()
 
     def _check_files(self, attempt: Attempt) -> None:
-        log_rotation.rotate(attempt.work)
+        self._context.log_rotation.check(attempt.work)
         if saved := scratch.new_checkpoint(attempt):
             self._context.report(saved)
 

@@ -33,6 +33,7 @@ def test_processes_found_only_by_scan_are_scanned_twice(
     context = SimpleNamespace(
         tracker=SimpleNamespace(leftovers=leftovers),
         loop=SimpleNamespace(after=lambda _, callback, *arguments: callback(*arguments)),
+        log_rotation=SimpleNamespace(check=lambda _: None),
     )
     finished: list[Over] = []
     events = SimpleNamespace(cleanup_finished=lambda _, over: finished.append(over))

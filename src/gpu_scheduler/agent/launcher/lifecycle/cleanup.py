@@ -152,7 +152,7 @@ class Cleanup:
         if work.memory_mb and attempt.group.out_of_memory():
             attempt.details.append(f"killed by the kernel: used more than its {work.memory_mb} MB")
         self._remove_group(attempt, REMOVE_GROUP_TRIES)
-        log_rotation.rotate(work)
+        self._context.log_rotation.check(work)
         # Many jobs save a checkpoint when they are stopped, just before their end.
         ran = attempt.ending is not None and attempt.ending.ran
         if ran and (saved := scratch.new_checkpoint(attempt)):
