@@ -91,5 +91,5 @@ class AgentConfig:
             values = json.loads(path.read_text(encoding="utf-8"))
             lists = {name: tuple(values.get(name, ())) for name in LISTS}
             return cls(**(values | lists))
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise InvalidInput(f"not an agent's configuration: {error}", file=str(path)) from error

@@ -186,7 +186,7 @@ class Identity:
             return cls(**json.loads(file.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise InvalidInput(f"not the identity of a node: {error}", file=str(file)) from error
 
 

@@ -208,7 +208,10 @@ def encode_line(message: Message) -> bytes:
 
 
 def decode_line(text: bytes) -> Message:
-    message = json.loads(text)
+    try:
+        message = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if not isinstance(message, dict):
         raise ValueError(f"expected an object, found {type(message).__name__}")
     return message

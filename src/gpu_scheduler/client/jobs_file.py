@@ -156,7 +156,7 @@ def models_in(text: str, file: str) -> dict[str, Any]:
         valid = all(_is_amount(gpus) for gpus in models.values())
         if not valid or not _is_amount(config.get("default_requirement", 1.0)):
             raise InvalidInput("GPU counts must be numbers of 0 or more", file=file)
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise InvalidInput(f"is not a model configuration: {error}", file=file) from error
     return dict(config)
 

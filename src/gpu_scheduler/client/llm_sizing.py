@@ -72,7 +72,7 @@ def read_header(file: Path) -> dict[str, Any]:
                 raise InvalidInput("is not a safetensors file", file=str(file))
             text = stream.read(length)
             header = json.loads(text) if len(text) == length else None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"cannot be read: {read_error_detail(error)}", file=str(file)) from error
     if not isinstance(header, dict):
         raise InvalidInput("is not a safetensors file", file=str(file))
@@ -84,7 +84,7 @@ def _json(file: Path) -> Any:
         if file.stat().st_size > LARGEST_JSON:
             raise InvalidInput(f"is larger than {LARGEST_JSON:,} bytes", file=str(file))
         return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"cannot be read: {read_error_detail(error)}", file=str(file)) from error
 
 

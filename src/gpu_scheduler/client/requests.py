@@ -141,7 +141,7 @@ def decoded(status: int, body: bytes) -> Any:
     """Return the document of a response, or raise the exception for its error code."""
     try:
         answer = json.loads(body) if body else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     if status >= 400:
         raise error_of(status, answer)

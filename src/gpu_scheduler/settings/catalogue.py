@@ -206,7 +206,7 @@ def _number(text: str) -> int | float | None:
 def _json(text: str) -> object:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -258,6 +258,8 @@ def read_file(
                 return _groups(reader, root), reader.tenants()
         except yaml.YAMLError as error:
             raise _not_yaml(file, error) from error
+        except RecursionError:
+            raise InvalidInput("is nested too deeply", file=file) from None
         finally:
             loader.dispose()
     return {}, ()
@@ -401,7 +403,7 @@ def _tenants(reader: _Reader, root: yaml.Node) -> Iterable[TenantEntry]:
     if isinstance(root, yaml.ScalarNode) and reader.value(root) is None:
         return
     for tenant_id, key, node in reader.entries(root, "tenants"):
-        if not TENANT_ID.fullmatch(tenant_id):
+        if not TENANT_ID.fullmatch(tenant_id) or ".." in tenant_id:
             reader.add_error(
                 f"tenant '{tenant_id[:80]}' is not a valid id; use letters, digits, '.', '_', '-'",
                 key,

@@ -14,6 +14,7 @@ from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.model.measurements import DeviceProcess, DeviceReading, NodeReadings
+from gpu_scheduler.model.names import clean_text
 from gpu_scheduler.model.node import Device, DeviceMode
 from gpu_scheduler.model.plan import Allocation, Placement
 from gpu_scheduler.model.request import ONE_CORE_MILLI
@@ -128,8 +129,12 @@ def devices_of(inventory: pb.Inventory) -> tuple[Device, ...]:
         value_of(
             Device,
             device,
+            uuid=clean_text(device.uuid),
+            model=clean_text(device.model),
             mode=DeviceMode.MIG if device.mig_slices else DeviceMode.WHOLE,
-            mig_slices=tuple((piece.profile, piece.count) for piece in device.mig_slices),
+            mig_slices=tuple(
+                (clean_text(piece.profile), piece.count) for piece in device.mig_slices
+            ),
         )
         for device in inventory.devices
     )

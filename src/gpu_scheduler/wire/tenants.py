@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.names import check_name
 from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI, BudgetPeriod, Tenant, Tier
 from gpu_scheduler.wire.jobs import MAX_MB
 
@@ -65,17 +65,15 @@ def read_tenant(request: TenantPatch, known: Tenant) -> Tenant:
     changes: dict[str, Any] = {
         target: value for name, target in _FIELDS if (value := getattr(request, name)) is not UNSET
     }
-    if not changes.get("name", "x").isprintable():
-        raise InvalidRequest("the tenant's name contains a control character; remove it")
-    if "/" in changes.get("name", ""):
-        raise InvalidRequest(
-            "the tenant's name contains a slash, which separates names in paths; remove it"
-        )
+    if known.name != changes.get("name", known.name):
+        check_name(changes["name"], "the name of a tenant")
     if request.fair_share_weight is not UNSET:
         changes["weight_milli"] = max(1, round(request.fair_share_weight * WEIGHT_ONE_MILLI))
     for name in ("linux_groups", "users", "admins"):
         named = getattr(request, name)
         if named is not UNSET:
+            for account in set(named) - set(getattr(known, name)):
+                check_name(account, f"an account in {name}")
             changes[name] = tuple(dict.fromkeys(named))
     return replace(
         known,

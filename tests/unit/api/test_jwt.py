@@ -258,3 +258,23 @@ def test_new_keys_are_reloaded_and_broken_ones_ignored(tmp_path: Path) -> None:
         os.utime(file, ns=(time.time_ns(), file.stat().st_mtime_ns + 1))
         now[0] += 10
         assert keys.key_for(None) == expected
+
+
+def test_short_secret_in_key_set_is_rejected(tmp_path: Path) -> None:
+    def key_set(*secrets: bytes) -> bytes:
+        keys = [
+            {"kty": "oct", "kid": str(number), "k": base64.urlsafe_b64encode(secret).decode()}
+            for number, secret in enumerate(secrets)
+        ]
+        return json.dumps({"keys": keys}).encode()
+
+    a_verifier(tmp_path, "HS256", key_set(SECRET), is_set=True)
+    for secrets in ((b"s" * 31,), (SECRET, b"short")):
+        with pytest.raises(InvalidInput, match="at least 32 bytes"):
+            a_verifier(tmp_path, "HS256", key_set(*secrets), is_set=True)
+
+
+def test_deeply_nested_key_set_is_rejected(tmp_path: Path) -> None:
+    data = b'{"keys":' + b"[" * 50_000 + b"]" * 50_000 + b"}"
+    with pytest.raises(InvalidInput, match="holds no key"):
+        a_verifier(tmp_path, "HS256", data, is_set=True)

@@ -184,7 +184,7 @@ class DeclaredSource:
             return {}
         except OSError as error:
             raise DevicesUnreadable(f"{self._readings_file}: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._unreadable() from error
         if not isinstance(content, dict):
             raise self._unreadable()

@@ -384,7 +384,7 @@ class Host:
             if request["mode"] == "start":
                 report, program = start(request, self._order)
                 self._starting[report] = program
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             client.send(b"x", str(getattr(error, "strerror", None) or error).encode())
             client.gone = True
             return

@@ -101,7 +101,7 @@ class Keys:
         data = self._read(self._file)
         try:
             return self._read_set(data) if self._is_set else {"": self._read_one(data)}
-        except (ValueError, TypeError, jwt.PyJWTError) as error:
+        except (ValueError, TypeError, RecursionError, jwt.PyJWTError) as error:
             raise InvalidInput(
                 f"holds no key for {self._algorithm}: {error}", file=self._file
             ) from None
@@ -114,8 +114,7 @@ class Keys:
                 raise ValueError("give the public key, not the private one")
             return key
         secret = data.strip()
-        if len(secret) < LEAST_SECRET_BYTES:
-            raise ValueError(f"a secret needs at least {LEAST_SECRET_BYTES} bytes")
+        _check_secret(secret)
         return algorithm.prepare_key(secret)
 
     def _read_set(self, data: bytes) -> dict[str, Any]:
@@ -124,7 +123,15 @@ class Keys:
         keys = {key.key_id or "": key.key for key in all_keys if key.key_type == wanted}
         if not keys:
             raise ValueError(f"it has no key of type {wanted}")
+        if wanted == "oct":
+            for secret in keys.values():
+                _check_secret(secret)
         return keys
+
+
+def _check_secret(secret: bytes) -> None:
+    if len(secret) < LEAST_SECRET_BYTES:
+        raise ValueError(f"a secret needs at least {LEAST_SECRET_BYTES} bytes")
 
 
 class JwtVerifier:
@@ -189,7 +196,7 @@ class JwtVerifier:
             raise BadToken(
                 "the token is for another service", code="token_wrong_audience"
             ) from None
-        except (jwt.PyJWTError, ValueError, TypeError) as error:
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             raise BadToken(f"the token is not valid: {error}", code="token_invalid") from None
         return claims
 

@@ -14,6 +14,7 @@ from functools import partial
 from importlib.resources import files
 from itertools import count
 from secrets import token_hex
+from urllib.parse import unquote
 
 import structlog
 
@@ -241,7 +242,7 @@ class App:
             headers = dict(scope["headers"])
             self._reject_forwarded(headers)
             self._check_origin(scope, headers)
-            operation, params = self._route(method, scope["path"])
+            operation, params = self._route(method, scope)
             path, action = operation.path, operation.name
             try:
                 caller = self._authorise(operation, scope, headers)
@@ -285,8 +286,16 @@ class App:
             )
         return operation.handler
 
-    def _route(self, method: str, path: str) -> tuple[Operation, dict[str, str]]:
-        """Find the operation of a method on a path, and the parameters in the path."""
+    def _route(self, method: str, scope: Scope) -> tuple[Operation, dict[str, str]]:
+        """Find the operation of a method on a path, and the parameters in the path.
+
+        An encoded slash belongs to a parameter: names from before the rule for names may have it.
+        """
+        path: str = scope["path"]
+        raw = (scope.get("raw_path") or b"").decode("latin-1")
+        has_encoded_slash = "%2f" in raw.lower()
+        if has_encoded_slash:
+            path = raw
         params: dict[str, str] = {}
         methods = self._exact.get(path)
         if methods is None:
@@ -294,6 +303,8 @@ class App:
                 match = pattern.fullmatch(path)
                 if match is not None:
                     methods, params = candidates, match.groupdict()
+                    if has_encoded_slash:
+                        params = {name: unquote(value) for name, value in params.items()}
                     break
             else:
                 raise UnknownThing(f"there is no resource {path[:200]!r}; see /docs for all paths")

@@ -25,6 +25,7 @@ from gpu_scheduler.control.messages import Fact, NodeFenced, NodeReported, NodeS
 from gpu_scheduler.control.nodes.lost_nodes import LEASE_LABEL, leases_on
 from gpu_scheduler.control.nodes.reconcile import reconcile
 from gpu_scheduler.model.errors import SchedulerError
+from gpu_scheduler.model.names import clean_text
 from gpu_scheduler.model.node import TERMINAL_LABEL, Adapter, NodeState, runner_label
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.handshake import TERMINALS, NoCommonProtocol, negotiate_protocol
@@ -53,8 +54,12 @@ def hello_summary(hello: pb.Hello) -> pb.Hello:
 
 
 def reported_node(hello: pb.Hello, inventory: pb.Inventory) -> NodeReported:
-    """Return the message for the control loop about a node's inventory."""
-    labels = {**inventory.labels, **{runner_label(runner): "yes" for runner in hello.runners}}
+    """Return the message for the control loop about a node's inventory, without control characters.
+
+    The control loop checks the name of a new node.
+    """
+    labels = {clean_text(name): clean_text(value) for name, value in inventory.labels.items()}
+    labels |= {runner_label(clean_text(runner)): "yes" for runner in hello.runners}
     if hello.boot_ms:
         labels[LEASE_LABEL] = "yes"
     if TERMINALS in hello.abilities:
@@ -65,9 +70,13 @@ def reported_node(hello: pb.Hello, inventory: pb.Inventory) -> NodeReported:
         node_id=hello.node,
         devices=devices_of(inventory),
         labels=tuple(sorted(labels.items())),
-        address=hello.address,
-        version=hello.version,
-        adapters=tuple(value_of(Adapter, adapter) for adapter in inventory.adapters),
+        rack=clean_text(inventory.rack),
+        address=clean_text(hello.address),
+        version=clean_text(hello.version),
+        adapters=tuple(
+            value_of(Adapter, adapter, name=clean_text(adapter.name))
+            for adapter in inventory.adapters
+        ),
     )
 
 

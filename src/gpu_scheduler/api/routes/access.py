@@ -18,6 +18,7 @@ from gpu_scheduler.control.access.permissions import sees_token
 from gpu_scheduler.control.messages import MakeToken, RevokeToken
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, UnknownThing
 from gpu_scheduler.model.identity import Caller, Role, Token
+from gpu_scheduler.model.names import check_name
 from gpu_scheduler.store.interface import AuditQuery
 from gpu_scheduler.store.rows import AuditRow
 from gpu_scheduler.wire.handshake import secret_hash
@@ -153,8 +154,8 @@ def check_new_token(context: Context, caller: Caller, name: str, valid_seconds: 
     """Reject a new API token or join token with a bad name or lifetime, or made with a token."""
     if caller.via:
         raise Forbidden("a token cannot be created with a token; create it on the server's machine")
-    if not name.isprintable():
-        raise InvalidRequest("the token's name holds a control character; remove it")
+    if name:
+        check_name(name, "the name of a token")
     most_days = context.settings.max_token_days
     if valid_seconds > most_days * DAY_S:
         raise InvalidRequest(

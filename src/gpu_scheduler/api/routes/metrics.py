@@ -6,6 +6,7 @@ never labels.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -37,6 +38,7 @@ from gpu_scheduler.model.request import WHOLE_MILLI
 
 MEDIA = b"text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "gpu_scheduler_"
+_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 MOST_TENANTS = 1000
 MB = 1 << 20
 UJ_PER_JOULE = 10**6
@@ -256,9 +258,15 @@ def metrics_operation(context: Context, requests: Requests) -> Operation:
     async def metrics(context: Context, request: Request) -> Response:
         """Metrics for Prometheus."""
         context.parse_query(request)
-        return Response(generate_latest(registry), media=MEDIA)
+        text = generate_latest(registry).decode()
+        return Response(_CONTROL.sub(_escaped, text).encode(), media=MEDIA)
 
     return router.operations[0]
+
+
+def _escaped(found: re.Match[str]) -> str:
+    r"""Return a control character of a stored name as text, such as `\\x1b`."""
+    return found[0].encode("unicode_escape").decode().replace("\\", "\\\\")
 
 
 def _conditions(device: Device) -> dict[str, bool]:

@@ -38,6 +38,7 @@ from gpu_scheduler.control.messages import (
 from gpu_scheduler.engine.state.node_resources import NodeResources
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
 from gpu_scheduler.model.identity import JoinToken, NodeKey
+from gpu_scheduler.model.names import check_name
 from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.wire.handshake import JoinText, certificate_pin, encode_base64, secret_hash
 from gpu_scheduler.wire.times import write_time
@@ -421,6 +422,8 @@ async def create_join_token(context: Context, request: Request) -> Response:
     expect_admin(request.caller, "let nodes join")
     body = await request.read_json(JoinTokenRequest, context.settings.bounds.body_bytes)
     check_new_token(context, request.caller, body.name, body.expires_in_seconds)
+    for node in body.nodes:
+        check_name(node, "the name of a node")
     now_ms = context.service.now_ms()
     secret = encode_base64(secrets.token_bytes(SECRET_BYTES))
     token = JoinToken(

@@ -12,6 +12,7 @@ from gpu_scheduler.api.http.request import JSON, Request, Response, decode, form
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import CancelReservation, Reserve
 from gpu_scheduler.model.errors import InternalError, InvalidRequest, UnknownThing
+from gpu_scheduler.model.names import check_name
 from gpu_scheduler.model.plan import AdvanceReservation, ReservationSpec
 from gpu_scheduler.wire.times import read_time, write_time
 
@@ -78,9 +79,11 @@ def read_reservation(request: ReservationRequest, tenant: str, now_ms: int) -> R
         end_ms = start_ms + round((request.duration_minutes or 0) * 60_000)
     if end_ms <= start_ms:
         raise InvalidRequest("the end of the reservation is not after its start")
-    for field in ("user", "name", "node", "gpu_model"):
-        if not getattr(request, field).isprintable():
-            raise InvalidRequest(f"{field} contains a control character; remove it")
+    for field in ("user", "name", "node"):
+        if name := getattr(request, field):
+            check_name(name, f"the {field} of a reservation")
+    if not request.gpu_model.isprintable():
+        raise InvalidRequest("gpu_model contains a control character; remove it")
     return ReservationSpec(
         tenant=tenant,
         gpus=request.gpus,

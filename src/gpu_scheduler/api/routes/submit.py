@@ -271,9 +271,11 @@ def _split(data: bytes, *, lines: bool) -> list[bytes]:
 def _decoded(index: int, raw: bytes) -> JobRequest:
     try:
         read = _JOB.decode(raw)
+        check_keys(raw, index)
     except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
         raise bad_body(problem, JobRequest, raw, index=index) from None
-    check_keys(raw, index)
+    except RecursionError:
+        raise InvalidRequest(f"Invalid request body: job {index} is nested too deeply") from None
     return read
 
 

@@ -29,6 +29,7 @@ from gpu_scheduler.engine.quota.rules import Amounts
 from gpu_scheduler.ledger.decayed_usage import Account, account_of
 from gpu_scheduler.model.errors import AlreadyExists, WrongState
 from gpu_scheduler.model.identity import DEFAULT_TENANT, Caller
+from gpu_scheduler.model.names import check_name
 from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI, Quota, Tenant
 from gpu_scheduler.wire.tenants import (
     GPU_HOUR,
@@ -144,6 +145,7 @@ async def create_tenant(context: Context, request: Request) -> Response:
     # A new id depends on the existing ones, so only one request may choose at a time.
     async with context.choosing_ids:
         tenant_id = _new_id(context, body.name) if body.id is msgspec.UNSET else body.id
+        check_name(tenant_id, "the id of a tenant")
         tenant = read_tenant(body, Tenant(id=tenant_id))
 
         def render(_: Outcome) -> Response:

@@ -84,6 +84,8 @@ def read_job_file(file: str, fields: Collection[str] = FIELDS) -> list[dict[str,
         problem = getattr(error, "problem", None) or "cannot be read"
         at = mark.line + 1 if mark is not None else None
         raise InvalidInput(f"invalid YAML: {problem}", file=file, line=at) from error
+    except RecursionError:
+        raise InvalidInput("is nested too deeply", file=file) from None
     finally:
         loader.dispose()
 

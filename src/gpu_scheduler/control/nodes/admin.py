@@ -23,6 +23,7 @@ from gpu_scheduler.control.nodes.inventory import OURSELVES, known_node, set_nod
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.state.node_resources import NodeResources
 from gpu_scheduler.model.errors import InvalidRequest, WrongState
+from gpu_scheduler.model.names import check_name
 from gpu_scheduler.model.node import Node, NodeClosure, NodeState, merge_labels
 from gpu_scheduler.model.plan import Allocation, PreemptionReason
 from gpu_scheduler.store.rows import Removed
@@ -169,6 +170,7 @@ def _check_label(name: str, value: str | None) -> None:
             f"label '{name[:80]}' cannot be set; a name has letters, digits, '.', '_', '/' and "
             "'-', at most 63, and begins with a letter or digit"
         )
+    check_name(name, "the name of a label", parts=True)
     if name.startswith(OWN_LABELS):
         raise InvalidRequest(f"label '{name}' is set by agents; choose one without '{OWN_LABELS}'")
     if value is not None and not LABEL_VALUE.fullmatch(value):

@@ -22,6 +22,7 @@ from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.state.equivalence_classes import same_hardware
 from gpu_scheduler.engine.state.node_resources import NodeResources
 from gpu_scheduler.model.errors import UnknownThing
+from gpu_scheduler.model.names import MAX_NODE_NAME, check_name
 from gpu_scheduler.model.node import Device, Health, Node, NodeClosure, NodeState, merge_labels
 from gpu_scheduler.model.plan import Allocation
 
@@ -61,6 +62,8 @@ def on_node_reported(
     """An agent has connected and reported its hardware: its node is online."""
     resources = state.cluster.index.by_id.get(fact.node_id)
     known = None if resources is None else resources.node
+    if known is None:
+        check_name(fact.node_id, "the name of a node", longest=MAX_NODE_NAME)
     before = {} if known is None else {device.index: device for device in known.devices}
     node_state = NodeState.ONLINE
     given = () if known is None else known.given_labels

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.names import MAX_NODE_NAME, check_name
 from gpu_scheduler.settings.fields import DAY_S, LAST_PORT, setting, table
 
 POSTGRESQL_SCHEMES = ("postgresql://", "postgres://")
@@ -130,7 +131,11 @@ class AgentSettings:
     )
 
     def check(self) -> None:
-        """Reject waits that contradict each other."""
+        """Reject bad names, and waits that contradict each other."""
+        if self.node_name:
+            check_name(self.node_name, "agent.node_name", longest=MAX_NODE_NAME)
+        for label in self.labels:
+            check_name(label, "agent.labels: the name of a label", parts=True)
         first_s, longest_s = self.retry_interval_s, self.max_retry_interval_s
         if first_s > longest_s:
             raise InvalidRequest(

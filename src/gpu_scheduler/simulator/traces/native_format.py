@@ -57,7 +57,7 @@ _TEXTS = frozenset({"id", "user", "name", "tenant", "model", "rack", "array", "l
 
 def decode(text: str) -> Any:
     """Any JSON value; raises `JSONDecodeError` or `InvalidRequest`."""
-    value, end = _DECODER.raw_decode(text, _skip(text, 0))
+    value, end = _decode_at(text, _skip(text, 0))
     if _skip(text, end) != len(text):
         raise json.JSONDecodeError("more text than one value", text, end)
     return value
@@ -74,7 +74,7 @@ def sections(text: str) -> Iterator[tuple[str, list[tuple[int, Any]]]]:
     while True:
         if text[place : place + 1] != '"':
             raise json.JSONDecodeError("expected a name in double quotes", text, place)
-        name, place = _DECODER.raw_decode(text, place)
+        name, place = _decode_at(text, place)
         items, place = _items(text, _expect(text, _expect(text, place, ":"), "["))
         yield name, items
         if text[place : place + 1] == "}":
@@ -112,7 +112,7 @@ def _items(text: str, place: int) -> tuple[list[tuple[int, Any]], int]:
     while True:
         line, counted = line + text.count("\n", counted, place), place
         try:
-            item, place = _DECODER.raw_decode(text, place)
+            item, place = _decode_at(text, place)
         except InvalidRequest as error:
             raise json.JSONDecodeError(str(error), text, place) from error
         items.append((line, item))
@@ -120,6 +120,14 @@ def _items(text: str, place: int) -> tuple[list[tuple[int, Any]], int]:
         if text[place : place + 1] == "]":
             return items, _skip(text, place + 1)
         place = _expect(text, place, ",")
+
+
+def _decode_at(text: str, place: int) -> tuple[Any, int]:
+    try:
+        value, end = _DECODER.raw_decode(text, place)
+    except RecursionError:
+        raise json.JSONDecodeError("it is nested too deeply", text, place) from None
+    return value, end
 
 
 def _expect(text: str, place: int, sign: str) -> int:
