@@ -14,6 +14,7 @@ from typing import Any
 
 from gpu_scheduler.model.errors import ClusterError
 from gpu_scheduler.settings.file_paths import Paths
+from gpu_scheduler.settings.trusted_files import directory_problem
 
 PRIVATE = 0o700
 PUBLIC = 0o755
@@ -46,6 +47,9 @@ def prepare(paths: Paths) -> None:
             f"{paths.launcher_socket} is longer than {MAX_SOCKET_PATH} bytes, the limit for the "
             "path of a socket; choose a shorter directory with --state-dir"
         )
+    for directory in dict.fromkeys((paths.state, paths.runtime)):
+        if problem := directory_problem(directory):
+            raise StateUnusable(f"{directory} cannot be used: {problem}")
     try:
         state.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         if state.stat().st_uid != os.geteuid():

@@ -14,7 +14,7 @@ from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, StoreUnavai
 from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.groups.cluster import POSTGRESQL_SCHEMES, DatabaseSettings
 from gpu_scheduler.settings.schema import Settings
-from gpu_scheduler.settings.trusted_files import read_trusted
+from gpu_scheduler.settings.trusted_files import directory_problem, read_trusted
 from gpu_scheduler.store.copy import CopiedTable, Endpoint, copy, problems, sizes
 from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.postgres import DatabaseAddress
@@ -30,7 +30,10 @@ Database = Path | DatabaseAddress
 def open_store(settings: Settings, paths: Paths) -> Store:
     """Open the store; create it or upgrade its schema if needed."""
     if not settings.database.is_postgresql:
-        return SqliteStore(sqlite_file(settings, paths))
+        file = sqlite_file(settings, paths)
+        if problem := directory_problem(str(file)):
+            raise StoreUnavailable(f"the database {file} cannot be used: {problem}")
+        return SqliteStore(file)
     from gpu_scheduler.store.postgres.store import PostgresStore  # noqa: PLC0415
 
     return PostgresStore(postgres_address(settings.database))

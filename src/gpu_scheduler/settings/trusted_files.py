@@ -73,6 +73,44 @@ def _check(file: str, status: os.stat_result, *, secret: bool, group_may_read: b
         )
 
 
+def directory_problem(path: str) -> str:
+    """Why other users could replace what is at this path, and what to do; empty if they cannot.
+
+    The owner of a directory, and who may write it, can rename what is in it, unless it is sticky
+    like /tmp. Parts that do not exist yet are created by this process.
+    """
+    named = Path(os.path.abspath(path))  # noqa: PTH100 - links stay
+    for place in dict.fromkeys((*named.parents, *Path(os.path.realpath(path)).parents)):
+        try:
+            entry, directory = place.lstat(), place.stat()
+        except OSError:
+            continue
+        for status in (entry, directory):
+            if status.st_uid not in (ROOT, os.geteuid()) and not _is_unmapped(status.st_uid):
+                return (
+                    f"{place} belongs to uid {status.st_uid}, who could replace what is in it; "
+                    f"choose another directory, or use 'chown {os.geteuid()} {place}'"
+                )
+        if directory.st_mode & stat.S_ISVTX:
+            continue
+        if directory.st_mode & _OTHERS_WRITE:
+            return f"all users may write {place}; use 'chmod o-w {place}' or another directory"
+        if directory.st_mode & _GROUP_WRITES and not _is_own_group(directory):
+            group = _group_name(directory.st_gid)
+            return f"group {group} may write {place}; use 'chmod g-w {place}' or another directory"
+    return ""
+
+
+def _is_unmapped(uid: int) -> bool:
+    """Whether the owner is outside of this user namespace, as in some containers."""
+    try:
+        overflow = int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii"))
+        mapping = Path("/proc/self/uid_map").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return False
+    return uid == overflow and mapping[:2] != ["0", "0"]
+
+
 def _check_directory(file: str) -> None:
     """Reject a directory in which other users could replace the file."""
     directory = Path(os.path.realpath(file)).parent

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
+import structlog
 
 from gpu_scheduler.model.errors import (
     InternalError,
@@ -25,6 +27,7 @@ from gpu_scheduler.model.errors import (
 )
 from gpu_scheduler.store.sql_queries import Migrations
 
+log = structlog.get_logger("database")
 _PRIMARY = 0xFF
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _REMEDIES = {
@@ -96,6 +99,7 @@ def open_writer(path: Path, steps: Migrations, *, busy_ms: int) -> sqlite3.Conne
     with translate_errors(path):
         if not path.exists():
             _create(path, steps)
+        _make_private(path)
         _check_header(path)
         connection = _connect(path, "rw", busy_ms)
         try:
@@ -189,6 +193,37 @@ def _create(path: Path, steps: Migrations) -> None:
             f"the store {path} cannot be created: {error.strerror}; check that its folder exists "
             "and is writable, and that the disk has free space"
         ) from error
+
+
+def _make_private(path: Path) -> None:
+    """Reject a file of another owner, or that others can write; take read permission from others.
+
+    What others could write may be forged. What they could read stays valid.
+    """
+    for file in (path, *_log_files(path)):
+        try:
+            status = file.stat()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise StoreUnavailable(f"the store {file} cannot be read: {error.strerror}") from error
+        if not stat.S_ISREG(status.st_mode):
+            raise StoreUnavailable(f"the store {file} is not a file; move it away")
+        if status.st_uid != os.geteuid():
+            raise StoreUnavailable(
+                f"the store {file} belongs to uid {status.st_uid} and this process runs as uid "
+                f"{os.geteuid()}; if you trust its contents, use 'chown {os.geteuid()} {file}'"
+            )
+        if status.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
+            who = "all users" if status.st_mode & stat.S_IWOTH else f"group {status.st_gid}"
+            raise StoreUnavailable(
+                f"{who} may write {file}, so its contents are not trusted; check them or restore "
+                f"a backup, then use 'chmod 600 {file}'"
+            )
+        mode = stat.S_IMODE(status.st_mode)
+        if mode & ~PRIVATE:
+            file.chmod(PRIVATE)
+            log.warning("database was readable by others", file=str(file), mode=f"{mode:o}")
 
 
 def _check_header(path: Path) -> None:
