@@ -9,7 +9,7 @@ import pytest
 
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.enrollment import IDENTITY_FILE, Identity
-from gpu_scheduler.agent.work import decode_line
+from gpu_scheduler.agent.launcher_protocol import decode_line
 from gpu_scheduler.cli.submit.files import read_job_file
 from gpu_scheduler.client.errors import Unreadable
 from gpu_scheduler.client.jobs_file import llm_config
