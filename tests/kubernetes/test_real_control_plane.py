@@ -229,3 +229,33 @@ def test_kwok_runs_pods_on_its_nodes(kwok: ControlPlane, namespace: str) -> None
                 task.cancel()
 
     asyncio.run(main())
+
+
+def test_kube_scheduler_binds_only_the_pods_that_name_it(
+    kube_scheduler: ControlPlane, namespace: str
+) -> None:
+    kube_scheduler.wait_for(f"/api/v1/namespaces/{namespace}/serviceaccounts/default")
+
+    async def main() -> None:
+        async with a_client(kube_scheduler) as client:
+            node = f"kwok-{secrets.token_hex(4)}"
+            await client.create(NODES, kwok_node(node))
+            pods = Reflector(client, PODS, Selection(namespace=namespace))
+            following = asyncio.create_task(pods.run())
+            limits = {"limits": {"nvidia.com/gpu": "8"}}
+            container = {"name": "main", "image": "busybox", "resources": limits}
+            chosen = {"nodeSelector": {"kubernetes.io/hostname": node}, "containers": [container]}
+            await client.create(PODS, pod("ours", **chosen), namespace)
+            theirs = pod("theirs", schedulerName="default-scheduler", **chosen)
+            await client.create(PODS, theirs, namespace)
+
+            def is_bound() -> bool:
+                found = pods.objects.get((namespace, "theirs"))
+                return found is not None and found.spec.node_name == node
+
+            await until(is_bound)
+            assert pods.objects[namespace, "ours"].spec.node_name == ""
+            following.cancel()
+            await client.delete(NODES, node)
+
+    asyncio.run(main())

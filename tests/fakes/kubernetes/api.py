@@ -374,8 +374,11 @@ class FakeApi:
             )
 
     def _replace(self, target: Target, body: dict[str, Any]) -> dict[str, Any]:
+        meta = body.get("metadata", {})
+        if meta.get("uid") and (target.path, target.namespace, target.name) not in self.objects:
+            raise Refusal(409, "Conflict", "Precondition failed: UID in precondition")
         old = self._found(target)
-        version = body.get("metadata", {}).get("resourceVersion", "")
+        version = meta.get("resourceVersion", "")
         if not version and not target.kind.allows_blind_update:
             raise Refusal(
                 422,
@@ -409,7 +412,7 @@ class FakeApi:
             self._managers.apply(_identity(made), manager, {}, body, force=True)
             return 201, made
         try:
-            new = self._managers.apply(
+            new, is_reowned = self._managers.apply(
                 _identity(old), manager, old, body, force=query.get("force") == "true"
             )
         except ApplyConflict as conflict:
@@ -423,10 +426,16 @@ class FakeApi:
                 ],
             ) from conflict
         new["metadata"].pop("resourceVersion", None)
-        return 200, self._update(target, old, new, is_apply=True)
+        return 200, self._update(target, old, new, is_apply=True, is_reowned=is_reowned)
 
     def _update(
-        self, target: Target, old: dict[str, Any], new: dict[str, Any], *, is_apply: bool = False
+        self,
+        target: Target,
+        old: dict[str, Any],
+        new: dict[str, Any],
+        *,
+        is_apply: bool = False,
+        is_reowned: bool = False,
     ) -> dict[str, Any]:
         version = new["metadata"].get("resourceVersion", "")
         if version and version != old["metadata"]["resourceVersion"]:
@@ -439,6 +448,9 @@ class FakeApi:
         uid = new["metadata"].get("uid", "")
         if uid and uid != old["metadata"]["uid"]:
             raise Refusal(409, "Conflict", "Precondition failed: UID in precondition")
+        added = {*new["metadata"].get("finalizers", ())} - {*old["metadata"].get("finalizers", ())}
+        if added and old["metadata"].get("deletionTimestamp"):
+            raise Refusal(422, "Invalid", "no new finalizers can be added during a deletion")
         new = copy.deepcopy(new)
         if target.subresource == "status":
             given, new = new, copy.deepcopy(old)
@@ -451,26 +463,27 @@ class FakeApi:
             if "status" in old:
                 new["status"] = copy.deepcopy(old["status"])
         fixed = ("uid", "creationTimestamp", "deletionTimestamp", "generation", "namespace")
+        fixed += ("deletionGracePeriodSeconds",)
         kept = {name: old["metadata"][name] for name in fixed if name in old["metadata"]}
         given = {name: value for name, value in new["metadata"].items() if name not in fixed}
         new["metadata"] = given | kept
         if target.kind.counts_generations and _without(new) != _without(old):
             new["metadata"]["generation"] += 1
         new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
-        if new == old:
+        _drop_empty(target.path, new)
+        if new == old and not is_reowned:
             return old
         if not is_apply:
             self._managers.record_update(_identity(old), "updater", old, new)
-        if new["metadata"].get("deletionTimestamp") and not new["metadata"].get("finalizers"):
-            return self._remove(target.path, new)
+        meta = new["metadata"]
+        is_waiting = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds")
+        if meta.get("deletionTimestamp") and not is_waiting:
+            return self._remove(target.path, old)
         return self._store(target.path, new, old)
 
     def _delete(self, target: Target, options: dict[str, Any]) -> dict[str, Any]:
         old = self._found(target)
-        wanted = options.get("preconditions") or {}
-        for name in ("uid", "resourceVersion"):
-            if wanted.get(name, old["metadata"][name]) != old["metadata"][name]:
-                raise Refusal(409, "Conflict", f"Precondition failed: {name} in precondition")
+        self._check_preconditions(old, options)
         grace = 0
         is_pod = target.kind.kind == "Pod"
         is_running = is_pod and old["status"].get("phase") not in ("Succeeded", "Failed")
@@ -478,7 +491,8 @@ class FakeApi:
             default = old["spec"]["terminationGracePeriodSeconds"]
             grace = options.get("gracePeriodSeconds", default)
         waits = bool(grace or old["metadata"].get("finalizers"))
-        if waits and old["metadata"].get("deletionTimestamp"):
+        before = old["metadata"].get("deletionGracePeriodSeconds")
+        if waits and before is not None and grace >= before:
             return old
         if waits or is_pod:  # a pod is always marked before it goes
             new = copy.deepcopy(old)
@@ -486,6 +500,12 @@ class FakeApi:
             new["metadata"]["deletionGracePeriodSeconds"] = grace
             old = self._store(target.path, new, old)
         return old if waits else self._remove(target.path, old)
+
+    def _check_preconditions(self, old: dict[str, Any], options: dict[str, Any]) -> None:
+        wanted = options.get("preconditions") or {}
+        for name in ("uid", "resourceVersion"):
+            if wanted.get(name, old["metadata"][name]) != old["metadata"][name]:
+                raise Refusal(409, "Conflict", f"Precondition failed: {name} in precondition")
 
     def _bind(self, target: Target, body: dict[str, Any]) -> dict[str, Any]:
         old = self._found(target)
@@ -524,7 +544,15 @@ class FakeApi:
             for (path, namespace, name), budget in self.objects.items():
                 if path.endswith("/poddisruptionbudgets") and namespace == target.namespace:
                     self._check_budget(target, name, budget, pod)
-        self._delete(target, body.get("deleteOptions") or {})
+        options = body.get("deleteOptions") or {}
+        self._check_preconditions(pod, options)
+        why = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+        new = copy.deepcopy(pod)
+        others = [c for c in new["status"].get("conditions", ()) if c["type"] != why["type"]]
+        new["status"]["conditions"] = [*others, why]
+        if new != pod:
+            self._store(target.path, new, pod)
+        self._delete(target, options)
         return {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}
 
     def _check_budget(
@@ -556,6 +584,7 @@ class FakeApi:
         self, path: str, new: dict[str, Any], old: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         new = copy.deepcopy(new)
+        _drop_empty(path, new)
         kind = self.kinds[path]
         _, *group, version, _ = path.strip("/").split("/")
         new["apiVersion"], new["kind"] = "/".join([*group, version]), kind.kind
@@ -672,6 +701,13 @@ def _at(one: dict[str, Any], path: list[str]) -> Any:
 
 def _without(one: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in one.items() if name not in ("metadata", "status")}
+
+
+def _drop_empty(path: str, one: dict[str, Any]) -> None:
+    """Built-in objects are Go values, which leave out empty lists and maps."""
+    for part in ("metadata", "spec") if path in KINDS else ("metadata",):
+        if part in one:
+            one[part] = {name: value for name, value in one[part].items() if value not in ([], {})}
 
 
 def _identity(one: dict[str, Any]) -> str:

@@ -38,9 +38,15 @@ class FieldManagers:
             paths.difference_update(changed)
         owners.setdefault(manager, set()).update(changed & after.keys())
 
-    def apply(self, uid: str, manager: str, old: Any, wanted: Any, *, force: bool) -> Any:
-        """The object with the applied fields; raises `ApplyConflict` unless forced."""
+    def apply(
+        self, uid: str, manager: str, old: Any, wanted: Any, *, force: bool
+    ) -> tuple[Any, bool]:
+        """The object with the applied fields, and whether anything has another owner now.
+
+        Raises `ApplyConflict` unless forced.
+        """
         owners = self._owned.setdefault(uid, {})
+        before = copy.deepcopy(owners)
         applied, present = leaves(wanted), leaves(old)
         conflicts = [
             (path, other)
@@ -61,7 +67,7 @@ class FieldManagers:
                 _remove(new, path)
         for path, value in applied.items():
             _set(new, path, value)
-        return new
+        return new, owners != before
 
 
 def leaves(one: Any, path: Path = ()) -> dict[Path, Any]:

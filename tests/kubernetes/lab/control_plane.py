@@ -75,6 +75,10 @@ class ControlPlane:
         self._api_server_flags = api_server_flags
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.authority = Authority(self.directory)
+        hosts = ["127.0.0.1", "localhost"]
+        self._certificate, self._key = self.authority.sign_server("kube-apiserver", hosts)
+        account_key = ec.generate_private_key(ec.SECP256R1())
+        self._account_key = write_key(self.directory / "service-accounts.key", account_key)
         self._etcd_url = f"http://127.0.0.1:{lasting_port()}"
         self._port = lasting_port()
         self.url = f"https://127.0.0.1:{self._port}"
@@ -87,11 +91,10 @@ class ControlPlane:
 
     def start(self, *, controllers: bool = True) -> None:
         """Start it and wait until the API server is ready, and the default account exists."""
-        service_keys = write_key(self.directory / "sa.key", ec.generate_private_key(ec.SECP256R1()))
         self.start_etcd()
-        self.start_api_server(service_keys)
+        self.start_api_server()
         if controllers:
-            self.start_controller_manager(service_keys)
+            self.start_controller_manager()
 
     def start_etcd(self) -> None:
         peer = f"http://127.0.0.1:{lasting_port()}"
@@ -107,15 +110,8 @@ class ControlPlane:
             "--log-level=warn",
         )
 
-    def start_api_server(self, service_keys: Path | None = None) -> None:
-        """Start it, also again after a kill; then the former flags and port are used."""
-        keys = service_keys or self.directory / "sa.key"
-        certificate, key = (
-            self.directory / "kube-apiserver.crt",
-            self.directory / "kube-apiserver.key",
-        )
-        if not certificate.exists():
-            self.authority.sign_server("kube-apiserver", ["127.0.0.1", "localhost"])
+    def start_api_server(self) -> None:
+        """Start it, also again after a kill: port, certificates and data are the same."""
         policy = self.directory / "audit-policy.yaml"
         policy.write_text(AUDIT_POLICY, encoding="utf-8")
         self.spawn(
@@ -124,14 +120,14 @@ class ControlPlane:
             "--bind-address=127.0.0.1",
             "--advertise-address=127.0.0.1",
             f"--secure-port={self._port}",
-            f"--tls-cert-file={certificate}",
-            f"--tls-private-key-file={key}",
+            f"--tls-cert-file={self._certificate}",
+            f"--tls-private-key-file={self._key}",
             f"--client-ca-file={self.authority.certificate}",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-account-key-file={keys}",
-            f"--service-account-signing-key-file={keys}",
+            f"--service-account-key-file={self._account_key}",
+            f"--service-account-signing-key-file={self._account_key}",
             f"--audit-log-path={self.audit_log}",
             f"--audit-policy-file={policy}",
             "--audit-log-mode=blocking-strict",
@@ -143,7 +139,8 @@ class ControlPlane:
         )
         self.wait_for("/readyz")
 
-    def start_controller_manager(self, service_keys: Path) -> None:
+    def start_controller_manager(self) -> None:
+        """Start it and wait until it has made the default service account."""
         config = self.kubeconfig_of("system:kube-controller-manager")
         self.spawn(
             "kube-controller-manager",
@@ -155,7 +152,7 @@ class ControlPlane:
             f"--cert-dir={self.directory}",
             "--leader-elect=false",
             "--use-service-account-credentials=true",
-            f"--service-account-private-key-file={service_keys}",
+            f"--service-account-private-key-file={self._account_key}",
             f"--root-ca-file={self.authority.certificate}",
             f"--cluster-signing-cert-file={self.authority.certificate}",
             f"--cluster-signing-key-file={self.authority.key}",

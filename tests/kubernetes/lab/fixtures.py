@@ -39,3 +39,11 @@ def kwok(control_plane: ControlPlane) -> ControlPlane:
     skip_unless_built("kwok")
     control_plane.start_kwok()
     return control_plane
+
+
+@pytest.fixture(scope="session")
+def kube_scheduler(kwok: ControlPlane) -> ControlPlane:
+    """The control plane with kwok and kube-scheduler, the reference for what a node may run."""
+    skip_unless_built("kube-scheduler")
+    kwok.start_scheduler()
+    return kwok
