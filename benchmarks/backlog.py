@@ -7,10 +7,10 @@ from random import Random
 from benchmarks.cluster import any_request, distinct, drawn, large_cluster, whole_request
 from gpu_scheduler.engine.policy import HOUR_MS, MINUTE_MS, Policy
 from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.model.cluster_snapshot import AccountUsage, Running, Waiting
 from gpu_scheduler.model.job import PRIORITY_NAMES, Job
 from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.request import WHOLE_MILLI, Request
-from gpu_scheduler.model.snapshot import AccountUsage, Running, Waiting
 from gpu_scheduler.model.tenant import Tenant
 
 TENANTS = 100

@@ -12,12 +12,12 @@ from gpu_scheduler.control.messages import SetNode, SetPools, SetTenant
 from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.engine.policy import Order, Policy, preset
 from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.model.cluster_snapshot import AccountUsage, PoolQuota, Running, Waiting
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job
 from gpu_scheduler.model.node import Device, DeviceMode, Node
 from gpu_scheduler.model.plan import Allocation, DeviceShare, Placement, Plan, Reservation
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.model.snapshot import AccountUsage, PoolQuota, Running, Waiting
 from gpu_scheduler.model.tenant import Quota, Tenant
 from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.simulator.predictors import Stated

@@ -14,15 +14,20 @@ if TYPE_CHECKING:
     from gpu_scheduler.client.async_client import AsyncClient, AsyncJobHandle
     from gpu_scheduler.client.client import Client, JobHandle
     from gpu_scheduler.client.errors import JobFailed, NoServer, TimedOut
-    from gpu_scheduler.server.local.providers import (
+    from gpu_scheduler.server.in_process.providers import (
         FileSystemProvider,
         GPUProvider,
         GPUStats,
         HealthMonitor,
         MetricsProvider,
     )
-    from gpu_scheduler.server.local.scheduler import Job, JobStatus, LocalScheduler, SchedulerConfig
-    from gpu_scheduler.server.local.scheduler import LocalScheduler as UltraGPUScheduler
+    from gpu_scheduler.server.in_process.scheduler import (
+        Job,
+        JobStatus,
+        LocalScheduler,
+        SchedulerConfig,
+    )
+    from gpu_scheduler.server.in_process.scheduler import LocalScheduler as UltraGPUScheduler
 
 __version__ = "0.1.0"
 
@@ -47,7 +52,7 @@ __all__ = [
     "__version__",
 ]
 
-_CLIENT, _LOCAL = "gpu_scheduler.client", "gpu_scheduler.server.local"
+_CLIENT, _LOCAL = "gpu_scheduler.client", "gpu_scheduler.server.in_process"
 _MODULES = {
     "AsyncClient": f"{_CLIENT}.async_client",
     "AsyncJobHandle": f"{_CLIENT}.async_client",

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpu_scheduler.server.local.providers import OK, GPUStats, PlainMetrics
+from gpu_scheduler.server.in_process.providers import OK, GPUStats, PlainMetrics
 
 __all__ = [
     "GPUStats",

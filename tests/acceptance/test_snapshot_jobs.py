@@ -67,7 +67,8 @@ def test_snapshot_of_user_is_private_and_runs_as_that_user(
         program = (
             "import os, sys\n"
             "from gpu_scheduler.cli.jobs import columns\n"
-            "from gpu_scheduler.cli.submit import body, files, llm, options, snapshots, submit\n"
+            "from gpu_scheduler.cli.submit import body, files, llm, options, submit\n"
+            "from gpu_scheduler.cli.submit import snapshot_command\n"
             "from gpu_scheduler.cli.text import tables\n"
             "from gpu_scheduler.cli.main import main\n"
             "import difflib, json, pwd, subprocess, http.client, encodings.idna\n"

@@ -5,6 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.identity import Authority, JoinToken, NodeKey, Role, Token
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job, JobState, Pool
@@ -32,7 +33,6 @@ from gpu_scheduler.model.plan import (
 )
 from gpu_scheduler.model.request import Request, Topology
 from gpu_scheduler.model.service import Replica, Restart, RestartRule, Service
-from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import BudgetPeriod, Quota, Tenant, Tier
 from gpu_scheduler.store.rows import (
     AttemptRow,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.errors import InternalError, InvalidRequest
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import ENDED, JobState, Pool
@@ -18,7 +19,6 @@ from gpu_scheduler.model.measurements import HOUR_MS, AttemptMeasure, DeviceHour
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Allocation, Reservation
 from gpu_scheduler.model.service import Replica, Service
-from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.interface import SORTS, AuditQuery, Cutoffs, JobQuery, JobVisibility, Store
 from gpu_scheduler.store.memory import MemoryStore

@@ -2,11 +2,11 @@
 
 from collections import Counter, defaultdict
 
+from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.node import Device, DeviceMode, Node, NodeState
 from gpu_scheduler.model.plan import Allocation, DeviceShare, Placement
 from gpu_scheduler.model.request import Request, Topology
-from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 
 

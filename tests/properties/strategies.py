@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.control.messages import Cancel, Hold, NodeFenced, Release, Reprioritise, Retry
 from gpu_scheduler.engine.policy import PRESETS, Feedback, Policy, Preemption, Queueing
+from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job, Pool
 from gpu_scheduler.model.node import Device, DeviceMode, Health, Node, NodeClosure
 from gpu_scheduler.model.request import Request, Topology
-from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Quota, Tenant, Tier
 
 STEP_MS = 600_000

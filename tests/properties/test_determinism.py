@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.forecast import forecast
 from gpu_scheduler.engine.state.cluster_state import ClusterState
-from gpu_scheduler.model.snapshot import Snapshot
+from gpu_scheduler.model.cluster_snapshot import Snapshot
 from tests.effort import examples
 from tests.properties.dump import dump_of
 from tests.properties.rig import Rig

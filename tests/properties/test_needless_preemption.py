@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.policy import Preemption
+from gpu_scheduler.model.cluster_snapshot import Running
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Plan
-from gpu_scheduler.model.snapshot import Running
 from tests.builders import (
     DAY,
     HOUR,

@@ -6,9 +6,9 @@ That is batch work of its own tenant. No limit is exceeded, and no preemption is
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.plan import Eviction
-from gpu_scheduler.model.snapshot import PoolQuota
 from tests.effort import examples
 from tests.properties.rig import Rig
 from tests.properties.strategies import Scenario

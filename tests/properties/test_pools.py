@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.control.messages import Cordon
 from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.errors import QuotaTooSmall
 from gpu_scheduler.model.job import Job, JobState, Pool
-from gpu_scheduler.model.snapshot import PoolQuota
 from tests.builders import MINUTE, SECOND, a_cluster, a_job
 from tests.effort import examples
 from tests.scenarios.lab import Lab

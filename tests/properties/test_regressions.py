@@ -10,13 +10,13 @@ from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.forecast import forecast
 from gpu_scheduler.engine.policy import Preemption
 from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.errors import NeverFits
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Job, Pool
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Quota, Tenant
 from tests.properties import test_reservations
 from tests.properties.dump import dump_of

@@ -8,9 +8,9 @@ from gpu_scheduler.control.messages import Cancel, Submit, SubmitAll
 from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.engine.forecast import forecast_start
 from gpu_scheduler.engine.policy import Preemption
+from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.errors import CallerError, NeverFits, QueueFull, QuotaTooSmall
 from gpu_scheduler.model.job import Pool
-from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import BudgetPeriod
 from tests.builders import (
     DAY,

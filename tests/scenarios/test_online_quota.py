@@ -6,8 +6,8 @@ import pytest
 
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.job import Job, JobState, Pool
-from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Quota
 from tests.builders import DAY, HOUR, a_cluster, a_job, a_tenant
 from tests.scenarios.lab import Lab

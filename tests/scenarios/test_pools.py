@@ -18,8 +18,8 @@ from gpu_scheduler.control.messages import (
 from gpu_scheduler.engine.policy import preset
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.quota.usage import QuotaUsage
+from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.job import Job, JobState, Pool
-from gpu_scheduler.model.snapshot import PoolQuota
 from tests.builders import HOUR, MINUTE, SECOND, a_cluster, a_job, a_node, a_tenant
 from tests.scenarios.lab import Lab
 

@@ -34,12 +34,12 @@ from gpu_scheduler.engine.forecast import (
 from gpu_scheduler.engine.placement.capacity import open_room
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.model.cluster_snapshot import Running, Waiting
 from gpu_scheduler.model.job import Dependency, Job, display_name
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.plan import Plan, Reservation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import BEYOND_MS
-from gpu_scheduler.model.snapshot import Running, Waiting
 from gpu_scheduler.predict.interface import is_guess
 
 MOST_FORECAST_S = 0.1

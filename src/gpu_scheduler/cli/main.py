@@ -84,7 +84,9 @@ COMMANDS: dict[str, Command] = {
     "retry": Command("put failed or cancelled jobs back into the queue", "jobs.actions", "retry"),
     "wait": Command("wait until jobs have ended", "jobs.follow", "wait"),
     "attach": Command("attach to the terminal or session of a job", "interactive.shell", "attach"),
-    "snapshots": Command("list or delete the copies of code that jobs run in", "submit.snapshots"),
+    "snapshots": Command(
+        "list or delete the copies of code that jobs run in", "submit.snapshot_command"
+    ),
     "explain": Command(
         "explain why a job is pending, and when it should start", "jobs.show", "explain"
     ),

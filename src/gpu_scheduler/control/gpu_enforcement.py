@@ -20,12 +20,12 @@ from gpu_scheduler.control.gpu_metering import (
 from gpu_scheduler.control.jobs.queueing import GPU_IDLE, GPU_MEMORY, stop
 from gpu_scheduler.control.messages import DeviceSample
 from gpu_scheduler.control.state import ControlState, CoreLimits
+from gpu_scheduler.model.cluster_snapshot import Running
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.measurements import DeviceProcess
 from gpu_scheduler.model.node import Device, ForeignUse, Health, Node, is_hot_after
 from gpu_scheduler.model.plan import DeviceShare
 from gpu_scheduler.model.request import WHOLE_MILLI
-from gpu_scheduler.model.snapshot import Running
 
 MINUTE_MS = 60_000
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.identity import Authority, JoinToken, Token
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
@@ -17,7 +18,6 @@ from gpu_scheduler.model.measurements import DeviceProcess
 from gpu_scheduler.model.node import Adapter, Device, Node
 from gpu_scheduler.model.plan import ReservationSpec
 from gpu_scheduler.model.service import Service
-from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.rows import EnvironmentRow, EventRow
 

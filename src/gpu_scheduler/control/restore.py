@@ -35,6 +35,7 @@ from gpu_scheduler.control.scheduling.reservation_commands import keep
 from gpu_scheduler.control.state import ControlState, EndedJob
 from gpu_scheduler.ledger.decayed_usage import DecayedUsage
 from gpu_scheduler.ledger.usage import UsageTotals, WeeklyUsage
+from gpu_scheduler.model.cluster_snapshot import Running
 from gpu_scheduler.model.job import ENDED, Job, JobState
 from gpu_scheduler.model.measurements import HOUR_MS
 from gpu_scheduler.model.node import NodeState
@@ -42,7 +43,6 @@ from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.service import ENDLESS_MS
-from gpu_scheduler.model.snapshot import Running
 from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.job_columns import copy_factory
 from gpu_scheduler.store.rows import JobRow, TaskRow

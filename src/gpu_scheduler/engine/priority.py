@@ -8,8 +8,8 @@ user (`fair_share`), which is added when the queues are merged.
 from __future__ import annotations
 
 from gpu_scheduler.engine.policy import Feedback, Order
+from gpu_scheduler.model.cluster_snapshot import Waiting
 from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.snapshot import Waiting
 from gpu_scheduler.model.tenant import Tenant
 
 MILLI = 1000

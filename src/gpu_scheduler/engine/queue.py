@@ -14,8 +14,8 @@ from operator import lt
 from typing import TYPE_CHECKING
 
 from gpu_scheduler.engine.state.equivalence_classes import RequestShape
+from gpu_scheduler.model.cluster_snapshot import Waiting
 from gpu_scheduler.model.job import Pool
-from gpu_scheduler.model.snapshot import Waiting
 
 if TYPE_CHECKING:
     from gpu_scheduler.engine.reservation.advance_reservations import ExclusionRule

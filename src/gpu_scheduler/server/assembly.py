@@ -27,7 +27,7 @@ from gpu_scheduler.server.background import supervise
 from gpu_scheduler.server.background.housekeeping import tune_gc
 from gpu_scheduler.server.grpc import AgentGate, GrpcServer
 from gpu_scheduler.server.ha.leader import Components
-from gpu_scheduler.server.ha.leader_lease import FencedStore, elector_of, fence, member_of
+from gpu_scheduler.server.ha.postgres_lease import FencedStore, elector_of, fence, member_of
 from gpu_scheduler.server.ha.role import ReplicatedRole, Role, StandaloneRole
 from gpu_scheduler.server.network_access import Certificate, on_reload, verifier_of
 from gpu_scheduler.server.settings_rules import check_settings

@@ -16,11 +16,11 @@ from gpu_scheduler.control.messages import SetPools, SetTenant
 from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.engine.policy import HOUR_MS, MINUTE_MS, Policy, Preemption, preset
 from gpu_scheduler.ledger.cost import PriceList, Prices
+from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.identity import DEFAULT_TENANT
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.request import WHOLE_MILLI
-from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import BudgetPeriod, Quota, Tenant
 from gpu_scheduler.predict.history import History
 from gpu_scheduler.settings.fields import PriceChange

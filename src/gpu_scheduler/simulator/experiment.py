@@ -16,11 +16,11 @@ from time import perf_counter
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.policy import DAY_MS, Policy, Ranking, TypicalShape
 from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.model.cluster_snapshot import Running, Waiting
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.request import WHOLE_MILLI
-from gpu_scheduler.model.snapshot import Running, Waiting
 from gpu_scheduler.predict.history import History
 from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.simulator.outcomes import Run

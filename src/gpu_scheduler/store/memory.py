@@ -12,6 +12,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.identity import Authority, Identity, JoinToken, NodeKey, Token
 from gpu_scheduler.model.intervals import IntervalSet
@@ -21,7 +22,6 @@ from gpu_scheduler.model.measurements import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import AdvanceReservation, Allocation, Reservation
 from gpu_scheduler.model.service import Service
-from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.codec import identity_key
 from gpu_scheduler.store.interface import AuditQuery, Cutoffs, JobQuery, JobVisibility, SweepCount

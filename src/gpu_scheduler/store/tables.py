@@ -13,13 +13,13 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any, get_origin, get_type_hints
 
+from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.identity import Authority, JoinToken, NodeKey, Token
 from gpu_scheduler.model.measurements import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import AdvanceReservation, Allocation, Rendezvous, Reservation
 from gpu_scheduler.model.service import Service
-from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.codec import (
     LIFE_COLUMNS,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.cli.main import main
-from gpu_scheduler.cli.submit import snapshots
+from gpu_scheduler.cli.submit import snapshot_command
 from tests.unit.client.fake_server import USER, FakeServer, a_server
 
 
@@ -24,7 +24,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeServ
         monkeypatch.setenv("PYTHONPATH", f"{code}:/elsewhere")
         monkeypatch.setenv("TGPU_SERVER", running.directory)
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-        monkeypatch.setattr("gpu_scheduler.cli.submit.snapshots.my_name", lambda: USER)
+        monkeypatch.setattr("gpu_scheduler.cli.submit.snapshot_command.my_name", lambda: USER)
         yield running
 
 
@@ -56,10 +56,10 @@ def test_unused_snapshots_are_listed_and_deleted(
     assert kept["name"][:12] in capsys.readouterr().out
 
     assert main(["snapshots", "prune", "--outputs"]) == 2
-    monkeypatch.setattr(snapshots, "in_use", lambda _: {kept["path"]})
+    monkeypatch.setattr(snapshot_command, "in_use", lambda _: {kept["path"]})
     assert main(["snapshots", "prune", "--all", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["dropped"] == []
-    monkeypatch.setattr(snapshots, "in_use", lambda _: set())
+    monkeypatch.setattr(snapshot_command, "in_use", lambda _: set())
     assert main(["snapshots", "prune", "--all"]) == 0
     assert "1 of 1 snapshots deleted" in capsys.readouterr().out
 

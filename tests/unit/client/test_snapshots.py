@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.client.snapshot_store import Shelf, find_source
+from gpu_scheduler.client.code_snapshots import Shelf, find_source
 from gpu_scheduler.model.errors import InvalidRequest
 
 
@@ -207,7 +207,7 @@ def test_unreadable_file_is_named_and_nothing_is_copied(tmp_path: Path) -> None:
     program = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from gpu_scheduler.client.snapshot_store import Shelf\n"
+        "from gpu_scheduler.client.code_snapshots import Shelf\n"
         "from gpu_scheduler.model.errors import InvalidRequest\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "try:\n"

@@ -24,11 +24,11 @@ from gpu_scheduler.control.messages import (
     Submit,
 )
 from gpu_scheduler.control.state import CoreLimits
+from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.errors import InternalError, SchedulerError
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Dependency, DependencyKind, JobState, Pool
 from gpu_scheduler.model.plan import Allocation
-from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.store.rows import EventRow, JobRow, Removed, TaskRow
 from tests.builders import HOUR, a_core, a_job, a_node, a_policy, a_tenant, an_array
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.measurements import DeviceReading, NodeReadings
-from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.notify.retry_queue import Lane
 from tests.unit.api.lab import ApiLab
 

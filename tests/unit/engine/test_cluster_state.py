@@ -6,11 +6,11 @@ import pytest
 
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.state.cluster_state import SPARE_SHAPES, ClusterState
+from gpu_scheduler.model.cluster_snapshot import AccountUsage, PoolQuota
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.node import DeviceMode, NodeClosure, NodeState
 from gpu_scheduler.model.plan import DeviceShare, Placement, Reservation
-from gpu_scheduler.model.snapshot import AccountUsage, PoolQuota
 from gpu_scheduler.model.tenant import Tier
 from tests.builders import (
     HOUR,

@@ -2,8 +2,8 @@
 
 from gpu_scheduler.engine.fair_share import PROJECTED_MS, FairShare
 from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.model.cluster_snapshot import AccountUsage
 from gpu_scheduler.model.job import Pool
-from gpu_scheduler.model.snapshot import AccountUsage
 from tests.builders import DAY, HOUR, a_job, a_policy, a_state, a_tenant
 
 A, B = ("a", "ada", Pool.BATCH), ("b", "ada", Pool.BATCH)

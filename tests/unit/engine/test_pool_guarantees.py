@@ -3,8 +3,8 @@
 import pytest
 
 from gpu_scheduler.engine.quota.rules import pool_guarantees
+from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.job import Pool
-from gpu_scheduler.model.snapshot import PoolQuota
 
 
 def guarantees(online: int, batch: int, usable: int, *, elastic: bool = True) -> tuple[int, int]:

@@ -7,10 +7,10 @@ import pytest
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.policy import Feedback, Policy, Preemption
 from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.model.cluster_snapshot import PoolQuota, Running
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.plan import Plan, Reservation
 from gpu_scheduler.model.reasons import ReasonCode
-from gpu_scheduler.model.snapshot import PoolQuota, Running
 from gpu_scheduler.model.tenant import Tenant
 from tests.builders import (
     DAY,

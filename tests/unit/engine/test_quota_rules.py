@@ -12,9 +12,9 @@ from gpu_scheduler.engine.quota.rules import (
     never_admitted,
     pool_guarantees,
 )
+from gpu_scheduler.model.cluster_snapshot import AccountUsage, PoolQuota
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason, ReasonCode
-from gpu_scheduler.model.snapshot import AccountUsage, PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from tests.builders import (
     HOUR,

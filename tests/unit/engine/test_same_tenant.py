@@ -6,10 +6,10 @@ import pytest
 
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.model.cluster_snapshot import Running
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.reasons import Reason, ReasonCode
-from gpu_scheduler.model.snapshot import Running
 from tests.builders import (
     DAY,
     HOUR,

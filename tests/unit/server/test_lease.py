@@ -11,7 +11,7 @@ import pytest
 from gpu_scheduler.model.errors import NotLeader, StoreUnavailable
 from gpu_scheduler.model.identity import ServerMember
 from gpu_scheduler.server.ha.election import ServerNameTaken
-from gpu_scheduler.server.ha.leader_lease import WRITER, PostgresLease, check_term, fence
+from gpu_scheduler.server.ha.postgres_lease import WRITER, PostgresLease, check_term, fence
 from gpu_scheduler.store.interface import Cutoffs
 from gpu_scheduler.store.postgres.connection import connect
 from gpu_scheduler.store.postgres.store import PostgresStore

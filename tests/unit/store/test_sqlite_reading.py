@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import JobState, Pool
 from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.store.interface import JobQuery
 from gpu_scheduler.store.reader import page_statement
 from gpu_scheduler.store.rows import AttemptRow, EventRow, JobRow, LaunchRow, UsageRow

@@ -28,13 +28,13 @@ from gpu_scheduler.api.routes.job_views import JobLine, JobViews
 from gpu_scheduler.control.messages import PauseDevice, ResumeDevice, SetPools
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.state.node_resources import NodeResources
+from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.job import NORMAL_PRIORITY, JobState, Pool
 from gpu_scheduler.model.measurements import DeviceProcess, DeviceReading
 from gpu_scheduler.model.node import Device, Health, NodeState, device_problem, node_problem
 from gpu_scheduler.model.request import WHOLE_MILLI
-from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.wire.times import write_time
 
 

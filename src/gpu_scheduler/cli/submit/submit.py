@@ -59,7 +59,7 @@ def run_submit(args: Namespace) -> int:
             ids = answer["job_ids"]
         _print_ids(args, answer, ids, bodies[0].get("sweep", ""))
         if args.snapshot:
-            from gpu_scheduler.cli.submit.snapshots import drop_old
+            from gpu_scheduler.cli.submit.snapshot_command import drop_old
 
             drop_old(client)
         if not args.wait:
@@ -101,7 +101,7 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
         add_environment(body, args)
         _check(body)
     if args.snapshot and not args.dry_run:
-        from gpu_scheduler.cli.submit.snapshots import add_snapshot
+        from gpu_scheduler.cli.submit.snapshot_command import add_snapshot
 
         add_snapshot(bodies, args)
     if not args.param and not args.param_file:

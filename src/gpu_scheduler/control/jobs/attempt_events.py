@@ -34,13 +34,13 @@ from gpu_scheduler.control.nodes import admin, inventory
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.ledger.decayed_usage import account_of
 from gpu_scheduler.ledger.usage import interval_of
+from gpu_scheduler.model.cluster_snapshot import Running
 from gpu_scheduler.model.job import Job, JobState, display_name
 from gpu_scheduler.model.launch import PROLOG
 from gpu_scheduler.model.measurements import AttemptMeasure
 from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import Restart, Service
-from gpu_scheduler.model.snapshot import Running
 from gpu_scheduler.store.rows import AttemptRow, Removed
 
 SIGNALS = range(1, 32)

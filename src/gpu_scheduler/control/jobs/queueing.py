@@ -13,11 +13,11 @@ from gpu_scheduler.control.effects import Outcome, StopOrder
 from gpu_scheduler.control.job_record import HELD, JobRecord, TaskRecord
 from gpu_scheduler.control.messages import NoteEstimates
 from gpu_scheduler.control.state import ControlState
+from gpu_scheduler.model.cluster_snapshot import Waiting
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import ENDED, Dependency, DependencyKind, Job, JobState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import ENDLESS_MS
-from gpu_scheduler.model.snapshot import Waiting
 from gpu_scheduler.store.rows import EstimateRow, Removed, TaskRow
 
 PREEMPTED = "preempted"

@@ -22,6 +22,7 @@ from gpu_scheduler.engine.placement.capacity import ever_fits, largest_node_gpus
 from gpu_scheduler.engine.quota.rules import HOURS, never_admitted, user_quota_of
 from gpu_scheduler.ledger.decayed_usage import Account, tenant_and_user
 from gpu_scheduler.ledger.units import Period
+from gpu_scheduler.model.cluster_snapshot import AccountUsage, Waiting
 from gpu_scheduler.model.errors import (
     AlreadyExists,
     InvalidRequest,
@@ -37,7 +38,6 @@ from gpu_scheduler.model.launch import EVERYWHERE, Runner
 from gpu_scheduler.model.node import RUNNER_LABEL, runner_label
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.model.snapshot import AccountUsage, Waiting
 from gpu_scheduler.model.tenant import BudgetPeriod, Quota
 from gpu_scheduler.model.utc import format_utc
 from gpu_scheduler.predict.interface import expect_alike

@@ -25,12 +25,12 @@ from gpu_scheduler.control.messages import (
 from gpu_scheduler.control.nodes.inventory import known_node, set_node
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.state.node_resources import NodeResources
+from gpu_scheduler.model.cluster_snapshot import Running
 from gpu_scheduler.model.errors import WrongState
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.plan import Placement
 from gpu_scheduler.model.reasons import Reason, ReasonCode
-from gpu_scheduler.model.snapshot import Running
 
 LEASE_LABEL = "tgpu.lease"
 """The label of nodes that stop jobs themselves when their lease expires."""

@@ -33,10 +33,10 @@ from gpu_scheduler.control.state import ControlState, Timer
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.policy import MINUTE_MS, Preemption, Queueing
 from gpu_scheduler.ledger.decayed_usage import account_of
+from gpu_scheduler.model.cluster_snapshot import AccountUsage, Running
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.plan import Allocation, Eviction, Plan, Reservation, Start
-from gpu_scheduler.model.snapshot import AccountUsage, Running
 from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.rows import Removed, ReservationRow

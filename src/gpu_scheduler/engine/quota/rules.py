@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from gpu_scheduler.engine.policy import DAY_MS, Policy
+from gpu_scheduler.model.cluster_snapshot import AccountUsage, PoolQuota
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import WHOLE_MILLI, Request, mig_memory_mb
-from gpu_scheduler.model.snapshot import AccountUsage, PoolQuota
 from gpu_scheduler.model.tenant import Quota, Tenant
 
 if TYPE_CHECKING:

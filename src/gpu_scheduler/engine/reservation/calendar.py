@@ -14,7 +14,7 @@ from gpu_scheduler.engine.placement.placer import Placer
 from gpu_scheduler.engine.queue import JobContext, JobShape
 from gpu_scheduler.engine.quota.rules import Amounts
 from gpu_scheduler.engine.reservation.advance_reservations import AdvanceReservations, ExclusionRule
-from gpu_scheduler.engine.reservation.timeline import (
+from gpu_scheduler.engine.reservation.node_timeline import (
     Booking,
     NodeTimeline,
     Upcoming,

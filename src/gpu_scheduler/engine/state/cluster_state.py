@@ -19,13 +19,13 @@ from gpu_scheduler.engine.quota.rules import Amounts, Holdings, job_amounts, poo
 from gpu_scheduler.engine.state.equivalence_classes import RequestShape
 from gpu_scheduler.engine.state.node_index import NodeIndex
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
+from gpu_scheduler.model.cluster_snapshot import AccountUsage, PoolQuota, Running, Snapshot, Waiting
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import AdvanceReservation, Plan, Reservation
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.service import ENDLESS_MS
-from gpu_scheduler.model.snapshot import AccountUsage, PoolQuota, Running, Snapshot, Waiting
 from gpu_scheduler.model.tenant import Quota, Tenant
 
 EndKey = tuple[int, int, int, str]

@@ -32,8 +32,8 @@ from gpu_scheduler.model.errors import ClusterError, InvalidInput, InvalidReques
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.job import ENDED, JobState
 from gpu_scheduler.server.background.jobs_file import JobsFile
-from gpu_scheduler.server.local.engine import LocalEngine
-from gpu_scheduler.server.local.providers import (
+from gpu_scheduler.server.in_process.components import LocalEngine
+from gpu_scheduler.server.in_process.providers import (
     OK,
     FileSystemProvider,
     GPUProvider,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_scheduler.cli.connection import add_server_options, client_for, my_name, print_answer
 from gpu_scheduler.cli.text.tables import print_table
+from gpu_scheduler.client.code_snapshots import DEFAULT_LIMIT_MB, MEGABYTE, Kept, Shelf, Snapshot
 from gpu_scheduler.client.requests import ACTIVE
-from gpu_scheduler.client.snapshot_store import DEFAULT_LIMIT_MB, MEGABYTE, Kept, Shelf, Snapshot
 from gpu_scheduler.model.errors import InvalidRequest
 
 if TYPE_CHECKING:
