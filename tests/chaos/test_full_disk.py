@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from random import Random
 
 import pytest
 
+from gpu_scheduler.client.requests import API
 from gpu_scheduler.model.errors import SchedulerError
 from tests.chaos.audit import ENDED
 from tests.chaos.single_server import SingleServer, a_single_server
@@ -122,3 +124,52 @@ def submit_until_refused(scheduler: SingleServer, workload: Workload) -> list[st
                 return taken
             taken.append(handle.id)
     raise AssertionError("2,000 jobs were taken on a full disk")
+
+
+def test_commands_that_end_work_succeed_on_full_disk_and_survive_a_restart() -> None:
+    with a_server_on_a_small_disk() as scheduler:
+        workload = Workload(scheduler.directory, Random(3))
+        scheduler.start()
+        running = scheduler.submit(workload.until_told("exit:42").body)
+        held, cancelled = (
+            scheduler.submit({**workload.plain().body, "gpu_count": 8}) for _ in range(2)
+        )
+        scheduler.until(scheduler.witnesses, "a job that runs")
+        fill(scheduler)
+        with scheduler.client() as client, pytest.raises(SchedulerError, match="full"):
+            client.submit(capture=False, **workload.plain().body)
+        with scheduler.client() as client:
+            client.hold(held)
+            client.cancel(cancelled)
+            client.call("POST", f"{API}/gpus/7/pause")
+            (node,) = client.call("GET", f"{API}/nodes")["nodes"]
+            client.call("POST", f"{API}/nodes/{node['id']}/drain")
+            client.cancel(running)
+        scheduler.until(
+            lambda: scheduler.get(f"/jobs/{running}")["state"] == "cancelled", "its cancellation"
+        )
+        assert scheduler.witnesses() == []
+        assert scheduler.stop() == 0
+
+        (scheduler.state / "ballast").unlink()
+        scheduler.start()
+        states = {job: scheduler.get(f"/jobs/{job}")["state"] for job in (running, cancelled)}
+        assert set(states.values()) == {"cancelled"}
+        assert "held" in json.dumps(scheduler.get(f"/jobs/{held}/explain"))
+
+
+def test_job_that_fills_the_disk_with_its_log_can_be_cancelled() -> None:
+    with a_server_on_a_small_disk() as scheduler:
+        scheduler.start()
+        endless = "while :; do yes; sleep 0.05; done"
+        flood = scheduler.submit({"command": ["sh", "-c", endless], "gpu_count": 1})
+        scheduler.until(lambda: is_full(scheduler.state), "a full disk")
+        with scheduler.client() as client:
+            client.cancel(flood)
+        scheduler.until(
+            lambda: scheduler.get(f"/jobs/{flood}")["state"] == "cancelled", "its cancellation"
+        )
+
+
+def is_full(directory: Path) -> bool:
+    return os.statvfs(directory).f_bavail == 0

@@ -106,6 +106,10 @@ class Rows:
         """Why it cannot be used now."""
         return AWAY if self._disk.is_away_for(self._server) else ""
 
+    def full_reason(self) -> str:
+        """Its disk is never full."""
+        return ""
+
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._disk.rows, name)
 

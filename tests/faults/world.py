@@ -316,9 +316,16 @@ def _quiet(seed: int) -> Iterator[list[str]]:
 @contextmanager
 def _own_network(world: World) -> Iterator[None]:
     """Ports are those of the nodes, and so few that the same one is often drawn."""
+
+    def bind(port: int, reuse: int = 0) -> int:
+        del reuse
+        if not world.is_free(port):
+            raise OSError(f"port {port} is in use")
+        return port
+
     with (
         patch("gpu_scheduler.agent.jobs.network.EPHEMERAL_RANGE", _NO_EPHEMERAL_PORTS),
-        patch("gpu_scheduler.agent.jobs.network._can_bind", world.is_free),
+        patch("gpu_scheduler.agent.jobs.network._bind", bind),
         patch("gpu_scheduler.agent.jobs.orders.is_free", world.is_free),
         patch("gpu_scheduler.agent.jobs.probes.probe", world.check),
     ):

@@ -23,7 +23,13 @@ from gpu_scheduler.control.access.permissions import Rules, apply_rules, jobs_na
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Effect, Outcome
 from gpu_scheduler.control.jobs.submit import JoinKey, group_similar, join_series
-from gpu_scheduler.control.messages import Command, Fact, RunCycle, SubmitSeries
+from gpu_scheduler.control.messages import (
+    WORK_ON_FULL_DISK,
+    Command,
+    Fact,
+    RunCycle,
+    SubmitSeries,
+)
 from gpu_scheduler.control.restore import recall, restore
 from gpu_scheduler.control.self_monitoring import LoopMetrics
 from gpu_scheduler.control.writer import CommitExecutor, StoreWriter
@@ -192,7 +198,7 @@ class Loop:
         self._deposed: SchedulerError | None = None
         self._batch: list[_Request] = []
         self._notes: list[Write] = []
-        self.trouble = ""
+        self._write_error = ""
         self._unreadable: SchedulerError | None = None
         self._events = EventBroadcaster(store)
         self._task: asyncio.Task[None] | None = None
@@ -266,6 +272,11 @@ class Loop:
     def away(self) -> str:
         """Why the store is unavailable and nothing can be changed; empty if it is available."""
         return self.store.unavailable_reason() or str(self._unreadable or "")
+
+    @property
+    def trouble(self) -> str:
+        """Why changes cannot be written; empty if they can."""
+        return self._write_error or self.store.full_reason()
 
     def look_for_tokens(self) -> None:
         """No-op: tokens are created by this loop, so they are all known."""
@@ -347,7 +358,7 @@ class Loop:
             return
         timeout = self._sweep_s
         due_ms = self.core.next_timer_ms()
-        if due_ms is not None and self._deposed is None:
+        if due_ms is not None and self._deposed is None and not self.store.full_reason():
             timeout = min(timeout, max(0.0, (due_ms - self._now_ms()) / 1000))
         loop = asyncio.get_running_loop()
         self._sleeper = sleeper = loop.create_future()
@@ -366,7 +377,9 @@ class Loop:
         if self._closing or self._deposed is not None:
             return False
         due_ms = self.core.next_timer_ms()
-        return self.core.wants_cycle or (due_ms is not None and due_ms <= self._now_ms())
+        is_due = self.core.wants_cycle or (due_ms is not None and due_ms <= self._now_ms())
+        # The last space is for commands that end work, not for starts.
+        return is_due and not self.store.full_reason()
 
     async def _commit_notes(self) -> None:
         """Commit audit records alone; if that fails, the core need not be read again."""
@@ -384,6 +397,8 @@ class Loop:
         batch, self._requests = self._requests[:MOST_AT_ONCE], self._requests[MOST_AT_ONCE:]
         self._batch = batch
         self._is_urgent = bool(self._requests)
+        if full_reason := self.store.full_reason():
+            batch = _accepted_on_full_disk(batch, full_reason)
         done = Outcome()
         answers: list[tuple[_Request, Outcome]] = []
         for run in group_similar(batch, _join_key):
@@ -506,7 +521,7 @@ class Loop:
 
     def _requeue_notes(self, error: SchedulerError, notes: list[Write]) -> None:
         """A commit failed: try the audit records again, unless one of them may be the cause."""
-        self.trouble = str(error)
+        self._write_error = str(error)
         if not isinstance(error, InternalError):
             self._notes = notes + self._notes
 
@@ -520,7 +535,7 @@ class Loop:
         finally:
             self._asked_at = None
         self._notify_written(None)
-        self.trouble = ""
+        self._write_error = ""
         self.tallies.commit_seconds.add(perf_counter() - began)
         self.tallies.note(writes)
         self._notify_committed(writes)
@@ -540,7 +555,7 @@ class Loop:
         """Another server leads: stop writing, and reject all waiting messages."""
         log.warning("this server is not the leader any more", error=str(error))
         self._deposed = error
-        self.trouble = str(error)
+        self._write_error = str(error)
         waiting, self._requests = [*self._batch, *self._requests], []
         _refuse(waiting, error)
         for callback in self._on_deposed:
@@ -596,6 +611,14 @@ class Loop:
         core = self._new_core()
         restore(core.state, self.store, now_ms)
         return core
+
+
+def _accepted_on_full_disk(batch: list[_Request], reason: str) -> list[_Request]:
+    """Reject what needs space; facts, and commands that end work, are returned."""
+    accepted = [r for r in batch if isinstance(r.message, (Fact, *WORK_ON_FULL_DISK))]
+    rejected = [r for r in batch if not isinstance(r.message, (Fact, *WORK_ON_FULL_DISK))]
+    _refuse(rejected, StoreUnavailable(reason))
+    return accepted
 
 
 def _refuse(requests: Sequence[_Request], error: SchedulerError) -> None:

@@ -393,6 +393,13 @@ class RunCycle(Command):
     """Handle due timers, and run the engine if anything has changed."""
 
 
+WORK_ON_FULL_DISK = (
+    *(Cancel, Hold, Cordon, Drain, PauseDevice, RemoveNode, ConfirmDead),
+    *(CancelReservation, DeleteService, RevokeToken, RevokeJoinToken, RevokeNode),
+)
+"""Commands that end work or access; they are accepted on a full disk, and facts are as well."""
+
+
 # Facts from nodes.
 
 

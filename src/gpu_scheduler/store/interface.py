@@ -340,6 +340,13 @@ class Store(Protocol):
         """Why the store cannot be used now, as far as is known; empty if it can."""
         ...
 
+    def full_reason(self) -> str:
+        """Why only commands that end work should be committed, on a full disk; usually empty.
+
+        The store has a reserve for such commands. It does not reject others itself.
+        """
+        ...
+
     def close(self) -> None:
         """Close files and connections."""
         ...

@@ -568,6 +568,10 @@ class MemoryStore:
         """Return nothing: it is always available."""
         return ""
 
+    def full_reason(self) -> str:
+        """Return nothing: it has no disk."""
+        return ""
+
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
 

@@ -84,7 +84,7 @@ def test_unhealthy_and_leaking_gpus_are_reported_with_remedies(lab: ApiLab) -> N
 def test_unwritable_or_unreadable_store_is_reported(lab: ApiLab, monkeypatch: Any) -> None:
     from gpu_scheduler.model.errors import StoreUnavailable
 
-    lab.loop.trouble = "the disk is full"
+    lab.loop.store.full_reason = lambda: "the disk is full"  # type: ignore[method-assign]
     (reason,) = reasons(lab, "store")
     assert (reason["status"], "the disk is full" in reason["detail"]) == ("degraded", True)
 

@@ -374,6 +374,50 @@ def test_orders_that_fail_on_unavailable_store_are_sent_after_reload() -> None:
     with_loop(test)
 
 
+class NearlyFull(Disk):
+    """A store whose disk has only its reserve left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reason = ""
+
+    def full_reason(self) -> str:
+        return self.reason
+
+
+def test_full_disk_accepts_only_what_ends_work_and_starts_nothing() -> None:
+    async def test(bench: Bench) -> None:
+        store = bench.store
+        assert isinstance(store, NearlyFull)
+        running = (await bench.loop.apply(a_submission(gpus=8), ROOT)).jobs[0].id
+        waiting = (await bench.loop.apply(a_submission(gpus=8), ROOT)).jobs[0].id
+        following = (await bench.loop.apply(a_submission(gpus=1), ROOT)).jobs[0].id
+        store.reason = "the disk is full"
+        with pytest.raises(StoreUnavailable, match="the disk is full"):
+            await bench.loop.apply(a_submission(gpus=1), ROOT)
+        with pytest.raises(StoreUnavailable, match="the disk is full"):
+            await bench.loop.apply(Release(waiting), ROOT)
+        assert bench.loop.trouble == "the disk is full"
+        await bench.loop.apply(Hold(waiting), ROOT)
+        await bench.loop.apply(PauseDevice("n0", 0), ROOT)
+        await bench.loop.apply(Cancel(running), ROOT)
+        await bench.loop.apply(Ended(f"{running}.1"))
+        assert bench.loop.core.wants_cycle, "the cycle waits for space"
+        assert bench.reloads == 0
+        row = store.job(following)
+        assert row is not None
+        assert row.state is JobState.PENDING
+        store.reason = ""
+        while not any(  # noqa: ASYNC110 - the loop starts it at its next sweep
+            isinstance(order, StartOrder) and order.allocation.id == f"{following}.1"
+            for order in bench.orders
+        ):
+            await asyncio.sleep(0.001)
+        assert bench.loop.trouble == ""
+
+    with_loop(test, NearlyFull())
+
+
 class Away(Disk):
     """A store that is unavailable for a while, in the middle of a commit."""
 

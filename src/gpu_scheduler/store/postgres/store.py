@@ -158,6 +158,10 @@ class PostgresStore(SqlReader):
         """Why the database cannot be used; empty if it can, as far as is known."""
         return self._pool.unavailable_reason
 
+    def full_reason(self) -> str:
+        """Return nothing: the disk of the database is not known here."""
+        return ""
+
     def use(self, work: Callable[[Connection], T]) -> T:
         """Call `work` with a read-only connection that no other thread uses meanwhile."""
         return self._pool.use(work)

@@ -58,6 +58,10 @@ class SqliteStore(SqlReader):
         """Return nothing: each statement reports its own failure."""
         return ""
 
+    def full_reason(self) -> str:
+        """Why only commands that end work should be committed: the disk is full."""
+        return self._writer.reserve.full_reason()
+
     def close(self) -> None:
         """Close the file. A connection in use is closed when its read is done."""
         self._closed = True

@@ -34,6 +34,7 @@ from gpu_scheduler.store.job_columns import (
 from gpu_scheduler.store.rows import EventRow, JobRow, LaunchRow, NewJobs, Write
 from gpu_scheduler.store.sql_queries import delete_expired_rows, named_queries
 from gpu_scheduler.store.sqlite.database_file import translate_errors
+from gpu_scheduler.store.sqlite.space_reserve import SpaceReserve
 from gpu_scheduler.store.tables import (
     REMOVABLE,
     TABLES,
@@ -185,6 +186,8 @@ class Writer:
         self._jobs = JobWriter(connection)
         self._last_event = 0
         self._seen_version: int | None = None
+        self.reserve = SpaceReserve(path)
+        self.reserve.renew()
 
     def commit(self, writes: list[Write]) -> int:
         """Write a batch; returns the sequence number of the last event so far."""
@@ -195,6 +198,7 @@ class Writer:
             after = (self._jobs.next_number, self._last_event)
             if after != before:
                 self._connection.execute(SQL["write_counters"], after)
+        self.reserve.renew()
         return self._last_event
 
     def archive(self, *, ended_before_ms: int, limit: int) -> int:
