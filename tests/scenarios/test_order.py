@@ -211,6 +211,34 @@ def test_small_job_is_not_starved_by_jobs_that_cannot_start() -> None:
     assert "j13" in lab.running()
 
 
+@pytest.mark.parametrize("policy", ["easy", "skip"])
+def test_job_comes_up_although_shape_of_last_examined_job_was_dropped(policy: str) -> None:
+    """In the third cycle no GPU is free, so it drops the shape of job 6, behind which it goes on."""
+    lab = Lab(nodes=[a_node(gpus=4, cpus=64)], policy=a_policy(name=policy, max_examined=4))
+    lab.submit(
+        a_job(number=1, gpus=2, cpus=8, estimate_ms=2 * HOUR),
+        a_job(number=2, gpus=0, cpus=60),
+        a_job(number=3, gpus=0, cpus=61),
+        a_job(number=4, gpus=4),
+        a_job(number=5, gpus=2, estimate_ms=HOUR),
+        a_job(number=6, gpus=3),
+        a_job(number=7, gpus=0, cpus=1, estimate_ms=HOUR),
+    )
+    assert lab.running() == ["j1", "j5", "j7"]
+
+
+@pytest.mark.parametrize("policy", ["easy", "fair", "feedback", "skip"])
+def test_array_larger_than_budget_of_cycle_starts_all_tasks_that_fit(policy: str) -> None:
+    lab = Lab(nodes=[a_node(gpus=8, cpus=64)], policy=a_policy(name=policy, max_examined=3))
+    lab.submit(
+        a_job(number=1, gpus=2),
+        a_job(number=2, gpus=8),
+        an_array(number=3, tasks="0-9", gpus=0, cpus=1),
+        a_job(number=4, gpus=0, cpus=2),
+    )
+    assert len(lab.running()) == 12
+
+
 def test_least_used_rack_is_kept_whole_for_large_jobs() -> None:
     lab = Lab(nodes=a_cluster(nodes=2, gpus=4))
     lab.submit(a_job(number=1), a_job(number=2), a_job(number=3, gpus=4))

@@ -128,6 +128,10 @@ class ControlState:
         self.cluster = ClusterState(policy)
         self.changed = False
         """Whether something changed since the last cycle that may let a job start."""
+        self.sweep_continues = False
+        """Whether the last cycle ran out of its budget, so that the next one goes on behind it."""
+        self.sweep_is_stale = False
+        """Whether something changed during this sweep, so that another one must follow it."""
         self.new_nodes = False
         """Whether nodes joined or changed, so that `unplaced` jobs must be checked again."""
 

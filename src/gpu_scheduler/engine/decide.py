@@ -13,6 +13,7 @@ considered job is in its `JobContext`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpu_scheduler.engine.fair_share import FairShare
@@ -40,7 +41,7 @@ from gpu_scheduler.engine.state.transaction import Transaction
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.plan import Plan, Reservation, Start
+from gpu_scheduler.model.plan import Plan, Reservation, ResumePoint, Start
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
 _NO_TASKS = IntervalSet()
@@ -86,7 +87,7 @@ class Cycle:
         self.used_up: set[int] = set()
         self.tasks_left: dict[int, IntervalSet] = {}
         self.complete = True
-        self._resume_after = 0
+        self._resume_after: ResumePoint | None = None
         self._kept: dict[int, Reservation] = {}
 
     def run(self, now_ms: int) -> None:
@@ -94,7 +95,7 @@ class Cycle:
         one_pass = _Pass(self, now_ms)
         self._kept = one_pass.kept
         try:
-            is_complete, self._resume_after = one_pass.run(self._resume_after)
+            is_complete, self._resume_after = one_pass.run()
         finally:
             one_pass.open_devices()
         self.complete = self.complete and is_complete
@@ -225,38 +226,42 @@ class _Pass:
         """The reservations that hold, by job number."""
         return self._context.calendar.kept
 
-    def run(self, resume_after: int) -> tuple[bool, int]:
+    def run(self) -> tuple[bool, ResumePoint | None]:
         """Consider the jobs in order, within the policy's bound.
 
-        Tells whether all were considered, and the number of the last job otherwise: the next cycle
-        spends half of its bound behind that one.
+        Tells whether it came to the end of the queue, and otherwise where it stopped: the next
+        cycle spends half of its bound behind that place.
         """
         merge = self._context.merge
+        fair_share = self._context.fair_share
         bound = self._context.policy.max_examined
         examined = 0
         is_complete = True
-        skip_to = self._state.resume_after
-        if skip_to not in self._state.queue.entries:
-            skip_to = 0
+        resume_after = self._state.resume_after
+        is_seen = _seen_before(resume_after)
+        last: tuple[int, int] | None = None
         entry = merge.next()
         while entry is not None:
             self._serve_reservations(entry)
             if examined >= bound:
                 is_complete = False
                 break
-            if skip_to and examined >= bound // 2:
-                if entry.number == skip_to:
-                    skip_to = 0
+            if examined >= bound // 2 and is_seen(entry):
                 merge.leave()
             else:
                 examined += 1
                 self._cycle.decided.examined += 1
-                resume_after = entry.number
+                place = (fair_share.order_value(entry), entry.number)
                 if not self._consider(entry):
                     merge.leave()
+                    last = place
             entry = merge.next()
-        if is_complete and self._cycle.complete:
-            resume_after = 0
+        if is_complete:
+            resume_after = None
+        elif last is not None:
+            resume_after = ResumePoint(
+                order_value=last[0], number=last[1], penalties_ms=fair_share.penalties_ms()
+            )
         self._serve_reservations(None)
         for holder in self._reservations.all:
             if holder.number not in self._cycle.used_up:
@@ -376,6 +381,20 @@ class _Pass:
         end_ms = self._now_ms + job.duration_ms
         self._context.calendar.add_start(StartedJob(end_ms, grants, spec, amounts))
         return bool(left)
+
+
+def _seen_before(point: ResumePoint | None) -> Callable[[Entry], bool]:
+    """Tell of a job whether earlier cycles of the sweep went past its place in the order."""
+    if point is None:
+        return lambda _entry: False
+    reached = (point.order_value, point.number)
+    penalties_ms = dict(point.penalties_ms)
+
+    def is_seen(entry: Entry) -> bool:
+        tenant, user, _ = entry.group.key
+        return (entry.key + penalties_ms.get((tenant, user), 0), entry.number) <= reached
+
+    return is_seen
 
 
 class _FreePlaces:

@@ -63,6 +63,13 @@ class FairShare:
             penalty = self._cache[account] = self._penalty(*account)
         return penalty
 
+    def penalties_ms(self) -> tuple[tuple[tuple[str, str], int], ...]:
+        """The penalties of all accounts with waiting jobs; empty without fair share."""
+        if not self._on:
+            return ()
+        accounts = {(tenant, user): pool for tenant, user, pool in self._state.queue.groups}
+        return tuple((key, self.penalty_ms((*key, accounts[key]))) for key in sorted(accounts))
+
     def order_value(self, entry: Entry) -> int:
         """The place of a job in the order now: its static key and the penalty of its account."""
         return entry.key + self.penalty_ms(entry.group.key)

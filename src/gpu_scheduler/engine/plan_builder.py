@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpu_scheduler.engine.state.cluster_state import ClusterState
-from gpu_scheduler.model.plan import Eviction, Plan, Reservation, Start
+from gpu_scheduler.model.plan import Eviction, Plan, Reservation, ResumePoint, Start
 from gpu_scheduler.model.reasons import Reason
 
 
@@ -30,7 +30,7 @@ class PlanBuilder:
         kept: dict[int, Reservation],
         *,
         complete: bool,
-        resume_after: int,
+        resume_after: ResumePoint | None,
     ) -> Plan:
         """All of it in a fixed order, with the reservations that are `kept`."""
         entries = state.queue.entries

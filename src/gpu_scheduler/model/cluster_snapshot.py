@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.node import Node
-from gpu_scheduler.model.plan import AdvanceReservation, Allocation, Reservation
+from gpu_scheduler.model.plan import AdvanceReservation, Allocation, Reservation, ResumePoint
 from gpu_scheduler.model.tenant import Tenant
 
 
@@ -90,4 +90,4 @@ class Snapshot:
     user_usage: tuple[tuple[tuple[str, str], AccountUsage], ...] = ()
     pools: tuple[PoolQuota, ...] = ()
     advance_reservations: tuple[AdvanceReservation, ...] = ()
-    resume_after: int = 0
+    resume_after: ResumePoint | None = None

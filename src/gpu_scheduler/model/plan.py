@@ -168,12 +168,27 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResumePoint:
+    """A place in the order of waiting jobs, where a cycle ran out of its budget.
+
+    `order_value` and `number` are those of the last job that the cycle considered, and
+    `penalties_ms` is what fair share added to the keys of the accounts then. So every job can be
+    compared with this place, whether or not that last job still waits and whatever the accounts
+    have used since.
+    """
+
+    order_value: int
+    number: int
+    penalties_ms: tuple[tuple[tuple[str, str], int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Starts, evictions and reservations in the order in which they were decided.
 
     Reasons are kept per job, per job shape, or per tenant and job shape. A cycle that ran out of
     its budget is not `complete`; the next one examines the head of the queue again, and then
-    continues after the job with the number `resume_after`.
+    continues behind `resume_after`.
     """
 
     starts: tuple[Start, ...] = ()
@@ -184,7 +199,7 @@ class Plan:
     tenant_reasons: tuple[tuple[str, str, Reason], ...] = ()
     examined: int = 0
     complete: bool = True
-    resume_after: int = 0
+    resume_after: ResumePoint | None = None
 
     def to_json(self) -> str:
         """One canonical text, to compare two plans byte for byte."""

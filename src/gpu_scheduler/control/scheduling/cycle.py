@@ -118,7 +118,9 @@ def run_cycle(state: ControlState, _message: RunCycle, now_ms: int, outcome: Out
         reservation_commands.replace_broken_devices(state, now_ms, outcome)
     if correct_expectations(state, now_ms):
         state.changed = True
-    is_due = state.changed and len(state.cluster.queue) > 0
+    is_due = (state.changed or state.sweep_continues) and len(state.cluster.queue) > 0
+    if state.changed and state.cluster.resume_after is not None:
+        state.sweep_is_stale = True
     state.changed = False
     if is_due:
         refresh_account_usage(state, now_ms)
@@ -138,8 +140,9 @@ def commit(state: ControlState, plan: Plan, now_ms: int, outcome: Outcome) -> No
     state.cluster.remember(plan)
     keep_unconfirmed_reservations(state, now_ms)
     store_reservations(state, outcome)
-    if not plan.complete:
-        state.changed = True
+    state.sweep_continues = not plan.complete or state.sweep_is_stale
+    if plan.complete:
+        state.sweep_is_stale = False
 
 
 def refresh_account_usage(state: ControlState, now_ms: int) -> None:

@@ -23,7 +23,7 @@ from gpu_scheduler.model.cluster_snapshot import AccountUsage, PoolQuota, Runnin
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.node import Node
-from gpu_scheduler.model.plan import AdvanceReservation, Plan, Reservation
+from gpu_scheduler.model.plan import AdvanceReservation, Plan, Reservation, ResumePoint
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.service import ENDLESS_MS
 from gpu_scheduler.model.tenant import Quota, Tenant
@@ -187,7 +187,7 @@ class ClusterState:
         self.class_nodes: dict[int, WorkNodes] = {}
         self.account_nodes: dict[tuple[str, Pool], WorkNodes] = {}
         self.preemption_cache = NegativeCache()
-        self.resume_after = 0
+        self.resume_after: ResumePoint | None = None
         self.has_quotas = policy.max_running > 0 or policy.user_quota != _NO_QUOTA
         self.gang_verdicts: dict[tuple[int, int], str] = {}
         self.job_shapes: dict[int, JobShape] = {}
