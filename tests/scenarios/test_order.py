@@ -213,7 +213,7 @@ def test_small_job_is_not_starved_by_jobs_that_cannot_start() -> None:
 
 @pytest.mark.parametrize("policy", ["easy", "skip"])
 def test_job_comes_up_although_shape_of_last_examined_job_was_dropped(policy: str) -> None:
-    """In the third cycle no GPU is free, so it drops the shape of job 6, behind which it goes on."""
+    """In the third cycle no GPU is free, so the shape of job 6 is dropped, where it resumes."""
     lab = Lab(nodes=[a_node(gpus=4, cpus=64)], policy=a_policy(name=policy, max_examined=4))
     lab.submit(
         a_job(number=1, gpus=2, cpus=8, estimate_ms=2 * HOUR),

@@ -67,6 +67,11 @@ class Service(Protocol):
         ...
 
     @property
+    def cycle_trouble(self) -> str:
+        """Why the last scheduling cycle failed; empty if it did not."""
+        ...
+
+    @property
     def away(self) -> str:
         """Why the store is unavailable, so that requests are rejected; empty if it is not."""
         ...

@@ -69,7 +69,7 @@ class Core:
         state = self.state
         if state.new_nodes and state.unplaced:
             return True
-        return (state.changed or state.sweep_continues) and len(state.cluster.queue) > 0
+        return (state.changed or state.sweep.continues) and len(state.cluster.queue) > 0
 
     def ledger_writes(self) -> list[Write]:
         """The rows of accounts that changed since the last call."""

@@ -19,9 +19,11 @@ from gpu_scheduler.store.rows import JobRow, TaskRow
 
 NO_TASKS = IntervalSet()
 HELD = "hold"
+SET_ASIDE = "internal_error"
 
 Obstacle = str | Dependency
-"""What can keep a job out of the queue: a hold, a begin time, a back-off, or a dependency."""
+"""What can keep a job out of the queue: a hold, an internal error of the engine, a begin time, a
+back-off, or a dependency."""
 
 
 @dataclass(slots=True, eq=False)

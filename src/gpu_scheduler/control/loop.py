@@ -4,7 +4,8 @@ One asyncio task takes all waiting messages, applies them, runs a cycle if anyth
 everything in one transaction, and only then answers the callers, carries out the effects and
 publishes the events. Messages that arrive during a commit form the next batch, so one disk write
 serves many. If a commit fails, the whole batch is rolled back: the core is read again from the
-store, and the callers get the error.
+store, and the callers get the error. If only the cycle fails, the messages are committed without
+it, and the next cycle is tried after a pause.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from gpu_scheduler.control.messages import (
     SubmitSeries,
 )
 from gpu_scheduler.control.restore import recall, restore
+from gpu_scheduler.control.scheduling.culprits import describe
 from gpu_scheduler.control.self_monitoring import LoopMetrics
 from gpu_scheduler.control.writer import CommitExecutor, StoreWriter
 from gpu_scheduler.model.errors import (
@@ -146,6 +148,8 @@ MOST_AT_ONCE = 2_000
 PAUSE_AFTER_BUG_S = 1.0
 MISTAKE = "internal error of the scheduler; see its log"
 MOST_NOTES = 10_000
+LONGEST_CYCLE_PAUSE_S = 30.0
+"""The pause after a failed cycle doubles from a second up to this."""
 
 ExtraWrites = Callable[[Sequence[Outcome]], Sequence[Write]]
 """Makes rows from outcomes, to be stored in the same commit."""
@@ -199,6 +203,10 @@ class Loop:
         self._batch: list[_Request] = []
         self._notes: list[Write] = []
         self._write_error = ""
+        self.cycle_trouble = ""
+        """The error of the last cycle, if it failed: until the next try nothing is scheduled."""
+        self._cycle_pause_s = 0.0
+        self._no_cycle_before = 0.0
         self._unreadable: SchedulerError | None = None
         self._events = EventBroadcaster(store)
         self._task: asyncio.Task[None] | None = None
@@ -358,7 +366,8 @@ class Loop:
             return
         timeout = self._sweep_s
         due_ms = self.core.next_timer_ms()
-        if due_ms is not None and self._deposed is None and not self.store.full_reason():
+        is_held_up = self._deposed is not None or self._is_cycle_paused()
+        if due_ms is not None and not is_held_up and not self.store.full_reason():
             timeout = min(timeout, max(0.0, (due_ms - self._now_ms()) / 1000))
         loop = asyncio.get_running_loop()
         self._sleeper = sleeper = loop.create_future()
@@ -374,12 +383,16 @@ class Loop:
             self._sleeper.set_result(None)
 
     def _is_cycle_due(self) -> bool:
-        if self._closing or self._deposed is not None:
+        if self._closing or self._deposed is not None or self._is_cycle_paused():
             return False
         due_ms = self.core.next_timer_ms()
         is_due = self.core.wants_cycle or (due_ms is not None and due_ms <= self._now_ms())
         # The last space is for commands that end work, not for starts.
         return is_due and not self.store.full_reason()
+
+    def _is_cycle_paused(self) -> bool:
+        """Tell whether the last cycle failed and it is too early to try the next."""
+        return self._cycle_pause_s > 0 and perf_counter() < self._no_cycle_before
 
     async def _commit_notes(self) -> None:
         """Commit audit records alone; if that fails, the core need not be read again."""
@@ -403,17 +416,21 @@ class Loop:
         answers: list[tuple[_Request, Outcome]] = []
         for run in group_similar(batch, _join_key):
             answers += self._apply_run(run, done)
-        if self._is_cycle_due():
-            done.merge(self._cycle())
         done.add_array_rows()
-        writes = done.writes + self.core.ledger_writes()
-        if writes and not await self._commit(writes):
+        done.writes += self.core.ledger_writes()
+        failure = None
+        if self._is_cycle_due():
+            failure = self._add_cycle(done)
+        if done.writes and not await self._commit(done.writes):
             return
         for request, outcome in answers:
             if not request.answer.done():
                 request.answer.set_result(outcome)
         if done.effects:
             await self._release_effects(done.effects)
+        if failure is not None:
+            self._batch = []  # its messages are committed and answered
+            await self._reload()
 
     async def _release_effects(self, effects: list[Effect]) -> None:
         """Carry out effects; if that fails for want of the store, reload everything."""
@@ -496,13 +513,34 @@ class Loop:
         recall(state, row, self.store)
         return [d.job_id for d in row.job.dependencies if d.job_id not in row.met]
 
-    def _cycle(self) -> Outcome:
+    def _add_cycle(self, done: Outcome) -> Exception | None:
+        """Run a cycle and add its outcome to that of the messages before it.
+
+        If the cycle fails, return the error: the messages are committed without it, the caller
+        reads the core again, and the next cycle is tried after a pause.
+        """
         began = perf_counter()
-        outcome = self.core.apply_in_batch(RunCycle(), self._now_ms())
+        try:
+            outcome = self.core.apply_in_batch(RunCycle(), self._now_ms())
+            outcome.add_array_rows()
+            ledger = self.core.ledger_writes()
+        except Exception as error:
+            self.tallies.failed_cycles += 1
+            self._cycle_pause_s = min(LONGEST_CYCLE_PAUSE_S, 2 * self._cycle_pause_s or 1.0)
+            self._no_cycle_before = began + self._cycle_pause_s
+            self.cycle_trouble = describe(error)
+            log.exception(
+                "scheduling cycle failed; commands and reports go on",
+                retry_seconds=self._cycle_pause_s,
+            )
+            return error
+        self._cycle_pause_s, self.cycle_trouble = 0.0, ""
+        done.merge(outcome)
+        done.writes += ledger
         if outcome.plan is not None:
             self.last_plan = outcome.plan
             self.tallies.cycle_seconds.add(perf_counter() - began)
-        return outcome
+        return None
 
     async def _commit(self, writes: list[Write]) -> bool:
         notes, self._notes = self._notes, []

@@ -71,6 +71,7 @@ class LoopMetrics:
         self.messages = 0
         self.refusals = 0
         self.failed_commits = 0
+        self.failed_cycles = 0
         self.loads: dict[tuple[str, int], DeviceLoad] = {}
 
     @property

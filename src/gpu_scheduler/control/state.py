@@ -92,6 +92,8 @@ class CoreLimits:
     lease_ms: int = 0
     """Lease of jobs that ask for one, on nodes that support leases (0: none)."""
     lease_margin_ms: int = 30_000
+    sets_failing_jobs_aside: bool = False
+    """A queued job that makes the engine fail is set aside; otherwise the error is raised."""
     requeue_after_death: bool = False
     """Requeue jobs of a dead node, except interactive ones."""
     usage_half_life_ms: int = 7 * DAY_MS
@@ -117,6 +119,20 @@ class EndedJob:
     record: JobRecord | None = None
 
 
+@dataclass(slots=True)
+class Sweep:
+    """How far the cycles have come with the queue, and the jobs that they leave out.
+
+    `continues`: the last cycle ran out of its budget, so the next one goes on behind it.
+    `is_stale`: something changed during this sweep, so another one must follow it. `set_aside`: the
+    jobs that made a cycle fail, by id, with the error.
+    """
+
+    continues: bool = False
+    is_stale: bool = False
+    set_aside: dict[str, str] = field(default_factory=dict)
+
+
 class ControlState:
     """Job records, the engine's cluster state, the ledger and the timers."""
 
@@ -128,10 +144,7 @@ class ControlState:
         self.cluster = ClusterState(policy)
         self.changed = False
         """Whether something changed since the last cycle that may let a job start."""
-        self.sweep_continues = False
-        """Whether the last cycle ran out of its budget, so that the next one goes on behind it."""
-        self.sweep_is_stale = False
-        """Whether something changed during this sweep, so that another one must follow it."""
+        self.sweep = Sweep()
         self.new_nodes = False
         """Whether nodes joined or changed, so that `unplaced` jobs must be checked again."""
 
@@ -315,6 +328,7 @@ class ControlState:
         job_id = record.job.id
         del self.jobs[job_id]
         self.unplaced.pop(job_id, None)
+        self.sweep.set_aside.pop(job_id, None)
         kept = None if state is JobState.COMPLETED else record
         self.ended[job_id] = EndedJob(state, record.job.user, record.job.tenant, kept)
         if len(self.ended) > self.limits.remembered_ends:

@@ -56,12 +56,24 @@ def decide(state: ClusterState, policy: Policy, now_ms: int) -> Plan:
             "rebuild it from its snapshot"
         )
     transaction = Transaction(state.index)
-    cycle = Cycle(state, transaction)
+    cycle: Cycle | None = None
     try:
+        cycle = Cycle(state, transaction)
         cycle.run(now_ms)
+        return cycle.plan()
+    except Exception as error:
+        raise DecisionFailed(error, 0 if cycle is None else cycle.considered) from error
     finally:
         transaction.undo()
-    return cycle.plan()
+
+
+class DecisionFailed(InternalError):
+    """The engine has a bug. `number` is the job that was considered when it failed (0: none)."""
+
+    def __init__(self, error: Exception, number: int) -> None:
+        """Name the error that is the cause."""
+        super().__init__(f"the engine failed at job number {number}: {error!r}")
+        self.number = number
 
 
 class Cycle:
@@ -87,6 +99,7 @@ class Cycle:
         self.used_up: set[int] = set()
         self.tasks_left: dict[int, IntervalSet] = {}
         self.complete = True
+        self.considered = 0
         self._resume_after: ResumePoint | None = None
         self._kept: dict[int, Reservation] = {}
 
@@ -283,12 +296,14 @@ class _Pass:
         if chosen == [before]:
             return  # It is considered now, and no other reservation is affected.
         for entry in chosen:
+            self._cycle.considered = entry.number
             self._blocked.keep_reservation(entry, self._state.reservations[entry.number])
         for entry in chosen:
             self._start_as_reserved(entry)
 
     def _start_as_reserved(self, entry: Entry) -> None:
         """Start a job on its reserved place if that is due; elsewhere it starts in its turn."""
+        self._cycle.considered = entry.number
         kept = self.kept.get(entry.number)
         if kept is None or kept.at_ms > self._now_ms + 1:
             return
@@ -315,6 +330,7 @@ class _Pass:
 
     def _consider(self, entry: Entry) -> bool:
         """Start one job, or preempt or reserve for it; True if a further task of it may start."""
+        self._cycle.considered = entry.number
         if self._blocked.is_rejected(entry):
             return False
         left = self._cycle.tasks_left.get(entry.number)

@@ -29,6 +29,7 @@ class ReasonCode(StrEnum):
     MOST_JOBS = "most_jobs"
     ARRAY_LIMIT = "array_limit"
     HELD = "held"
+    INTERNAL_ERROR = "internal_error"
     BEGIN_TIME = "begin_time"
     DEPENDENCY = "dependency"
     BACKOFF = "backoff"
@@ -130,6 +131,10 @@ SENTENCES = {
     ReasonCode.MOST_JOBS: "{limit} jobs run, which is the most that may run at once",
     ReasonCode.ARRAY_LIMIT: "{running} tasks of the array run, which is its own limit",
     ReasonCode.HELD: "held; release it to let it start",
+    ReasonCode.INTERNAL_ERROR: (
+        "set aside after an internal error of the scheduler: {error}; the server's log has the "
+        "trace, and `tgpu release` tries the job again"
+    ),
     ReasonCode.BEGIN_TIME: "asked not to begin before {begin_ms}",
     ReasonCode.DEPENDENCY: "waiting for job {job} ({kind})",
     ReasonCode.BACKOFF: "waiting until {until_ms} before the next attempt",

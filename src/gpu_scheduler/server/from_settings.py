@@ -80,6 +80,7 @@ def limits_of(settings: Settings) -> CoreLimits:
         hot_above_c=hot_above_c,
         hot_hysteresis_c=round(scheduler.thermal_hysteresis),
         nodes_keep_limits=True,
+        sets_failing_jobs_aside=True,
         start_timeout_ms=round(scheduler.worker_timeout_s * 1000),
         prepare_timeout_ms=round(settings.gangs.prepare_timeout_s * 1000),
         gang_start_timeout_ms=round(settings.gangs.start_timeout_s * 1000),

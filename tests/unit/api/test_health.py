@@ -5,9 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from gpu_scheduler.control.messages import DeviceSample, DevicesSampled, NodeSilent
 from gpu_scheduler.control.self_monitoring import HealthFinding
+from gpu_scheduler.control.state import CoreLimits
+from gpu_scheduler.engine.quota.usage import QuotaUsage
 from gpu_scheduler.model.measurements import DeviceProcess, NodeReadings
 from gpu_scheduler.notify.retry_queue import Lane
 from gpu_scheduler.store.rows import NoticeRow
@@ -132,3 +135,45 @@ def test_self_monitoring_findings_are_reported_worst_first() -> None:
         reply = lab.get("/health")
     assert reply.status == 503
     assert [reason["check"] for reason in reply.json["reasons"]] == ["clock", "disk"]
+
+
+@pytest.fixture
+def tolerant_lab() -> Iterator[ApiLab]:
+    with ApiLab(limits=CoreLimits(sets_failing_jobs_aside=True)) as made:
+        yield made
+
+
+def test_job_that_was_set_aside_is_shown_in_health_list_and_explain(
+    tolerant_lab: ApiLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    lab = tolerant_lab
+    job = lab.submit(hold=True)
+    other = lab.submit(hold=True)
+    with monkeypatch.context() as patch, capture_logs():
+        patch.setattr(QuotaUsage, "refusal", fails)
+        assert lab.post(f"/jobs/{job}/release").status == 200
+        (reason,) = reasons(lab, "queue")
+        assert (reason["status"], f"job {job.removeprefix('job-')}" in reason["detail"]) == (
+            "degraded",
+            True,
+        )
+        assert "ZeroDivisionError in test_health.py" in reason["detail"]
+        assert "tgpu release" in reason["remedy"]
+        for path in (f"/jobs/{job}", f"/jobs/{job}/explain"):
+            assert "internal error of the scheduler" in str(lab.get(path).json)
+        assert "internal error of the scheduler" in str(lab.get("/jobs").json)
+    lab.post(f"/jobs/{other}/release")
+    lab.wait_for(other, "scheduled")
+    lab.post(f"/jobs/{job}/release")
+    lab.wait_for(job, "scheduled")
+    assert reasons(lab, "queue") == []
+
+
+def test_failing_cycle_is_reported(lab: ApiLab) -> None:
+    lab.loop.cycle_trouble = "KeyError in queue.py:12"
+    (reason,) = reasons(lab, "queue")
+    assert "no job is started" in reason["detail"]
+    assert "KeyError in queue.py:12" in reason["detail"]

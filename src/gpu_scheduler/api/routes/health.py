@@ -20,6 +20,7 @@ from gpu_scheduler.api.routes.cluster import node_resources
 from gpu_scheduler.control.self_monitoring import DEGRADED, HEALTHY, UNHEALTHY, HealthFinding
 from gpu_scheduler.engine.state.node_resources import NodeResources
 from gpu_scheduler.model.errors import SchedulerError
+from gpu_scheduler.model.job import display_name
 from gpu_scheduler.model.node import Device, NodeState, device_problem
 from gpu_scheduler.model.node import Health as DeviceHealth
 
@@ -300,6 +301,25 @@ def _remedy_of(device: Device) -> str:
 
 def _queue(context: Context) -> Iterator[HealthFinding]:
     state = context.state
+    if trouble := context.service.cycle_trouble:
+        yield HealthFinding(
+            "queue",
+            DEGRADED,
+            f"no job is started: the scheduling cycle fails ({trouble})",
+            "the log has the trace; report it. Running jobs, commands and reports go on, and the "
+            "server tries again by itself",
+        )
+    if aside := state.sweep.set_aside:
+        listed = ", ".join(display_name(job_id) for job_id in list(aside)[:MOST_LISTED])
+        more = f" and {len(aside) - MOST_LISTED} more" if len(aside) > MOST_LISTED else ""
+        yield HealthFinding(
+            "queue",
+            DEGRADED,
+            f"{len(aside)} queued jobs were set aside, since the engine fails with them: {listed}"
+            f"{more} ({next(iter(aside.values()))})",
+            "the log has the trace; report it. `tgpu release JOB` tries a job again, `tgpu cancel "
+            "JOB` removes it",
+        )
     most = state.limits.max_queued_tasks
     if state.queued_tasks >= most:
         yield HealthFinding(

@@ -136,6 +136,7 @@ class SchedulerCollector(Collector):
             ("messages", "Commands and facts that were handled.", tallies.messages),
             ("refusals", "Commands that were refused.", tallies.refusals),
             ("cycles", "Decisions that were made.", sum(tallies.cycle_seconds.counts)),
+            ("cycle_failures", "Cycles that failed.", tallies.failed_cycles),
             ("commits", "Commits to the store.", sum(tallies.commit_seconds.counts)),
             ("commit_failures", "Commits that failed.", tallies.failed_commits),
         ):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.job_record import HELD, JobRecord
+from gpu_scheduler.control.job_record import HELD, SET_ASIDE, JobRecord
 from gpu_scheduler.control.jobs.queueing import (
     BACKOFF,
     CANCELLED,
@@ -17,6 +17,7 @@ from gpu_scheduler.control.jobs.queueing import (
     finish,
     is_met,
     leave_queue,
+    put_back,
     stop,
     update_tasks,
     wait_for_begin,
@@ -62,10 +63,11 @@ def hold(state: ControlState, message: Hold, now_ms: int, outcome: Outcome) -> N
 
 
 def release(state: ControlState, message: Release, now_ms: int, outcome: Outcome) -> None:
-    """Let a held job start; a job that is not held is left unchanged."""
+    """Let a job start that is held or was set aside; another job is left unchanged."""
     record = state.job(message.job_id)
-    if not record.is_waiting_on(HELD):
+    if not record.is_waiting_on(HELD) and not record.is_waiting_on(SET_ASIDE):
         return
+    put_back(state, record)
     record.job = replace(record.job, hold=False)
     record.clear_wait(HELD)
     outcome.job_event(record.job, "released", now_ms)
@@ -102,6 +104,7 @@ def update(state: ControlState, message: Update, now_ms: int, outcome: Outcome) 
     new = [d for d in job.dependencies if d not in record.job.dependencies]
     _check_dependencies(state, job, new)
     leave_queue(state, record, now_ms)
+    put_back(state, record)
     withdraw_estimate(state, job.id, outcome)
     record.job = job
     record.expected_ms = 0

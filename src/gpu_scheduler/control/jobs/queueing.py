@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import replace
 
 from gpu_scheduler.control.effects import Outcome, StopOrder
-from gpu_scheduler.control.job_record import HELD, JobRecord, TaskRecord
+from gpu_scheduler.control.job_record import HELD, SET_ASIDE, JobRecord, TaskRecord
 from gpu_scheduler.control.messages import NoteEstimates
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.model.cluster_snapshot import Waiting
@@ -164,6 +164,27 @@ def leave_queue(state: ControlState, record: JobRecord, now_ms: int) -> None:
         record.waited_ms = state.cluster.dequeue(record.job.number).waited_at(now_ms)
         record.queued = False
         state.changed = True
+
+
+def set_aside(
+    state: ControlState, record: JobRecord, error: str, now_ms: int, outcome: Outcome
+) -> None:
+    """Keep a job out of the queue that makes the engine fail, until it is released or changed.
+
+    This is not stored: after a restart, perhaps of a repaired version, the job is tried again.
+    """
+    leave_queue(state, record, now_ms)
+    withdraw_estimate(state, record.job.id, outcome)
+    record.wait_on(SET_ASIDE, Reason(ReasonCode.INTERNAL_ERROR, (("error", error),)))
+    state.sweep.set_aside[record.job.id] = error
+    outcome.keep(record)
+    outcome.job_event(record.job, "set_aside", now_ms, data=(("error", error),))
+
+
+def put_back(state: ControlState, record: JobRecord) -> None:
+    """Let a job be tried again that was set aside."""
+    record.clear_wait(SET_ASIDE)
+    state.sweep.set_aside.pop(record.job.id, None)
 
 
 def waiting_clock(state: ControlState, record: JobRecord, now_ms: int) -> int:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import structlog
+
 from gpu_scheduler.control import services
 from gpu_scheduler.control.effects import Outcome, StartOrder
 from gpu_scheduler.control.gang_commit import BEGUN, PREPARED, note_members, set_start_timers
@@ -20,6 +22,7 @@ from gpu_scheduler.control.jobs.queueing import (
     enqueue_if_ready,
     protect,
     resume,
+    set_aside,
     stop,
     wait_for_begin,
     with_tasks,
@@ -29,9 +32,11 @@ from gpu_scheduler.control.messages import RunCycle
 from gpu_scheduler.control.nodes import admin
 from gpu_scheduler.control.nodes.lost_nodes import with_leases
 from gpu_scheduler.control.scheduling import reservation_commands
+from gpu_scheduler.control.scheduling.culprits import decide_without_culprits
 from gpu_scheduler.control.state import ControlState, Timer
-from gpu_scheduler.engine.decide import decide
+from gpu_scheduler.engine.decide import DecisionFailed, decide
 from gpu_scheduler.engine.policy import MINUTE_MS, Preemption, Queueing
+from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.ledger.decayed_usage import account_of
 from gpu_scheduler.model.cluster_snapshot import AccountUsage, Running
 from gpu_scheduler.model.job import JobState
@@ -40,6 +45,8 @@ from gpu_scheduler.model.plan import Allocation, Eviction, Plan, Reservation, St
 from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.rows import Removed, ReservationRow
+
+log = structlog.get_logger("control")
 
 LIMIT = "limit"
 TICK = "tick"
@@ -118,17 +125,38 @@ def run_cycle(state: ControlState, _message: RunCycle, now_ms: int, outcome: Out
         reservation_commands.replace_broken_devices(state, now_ms, outcome)
     if correct_expectations(state, now_ms):
         state.changed = True
-    is_due = (state.changed or state.sweep_continues) and len(state.cluster.queue) > 0
+    is_due = (state.changed or state.sweep.continues) and len(state.cluster.queue) > 0
     if state.changed and state.cluster.resume_after is not None:
-        state.sweep_is_stale = True
+        state.sweep.is_stale = True
     state.changed = False
     if is_due:
         refresh_account_usage(state, now_ms)
-        plan = decide(state.cluster, state.policy, now_ms)
+        plan = _decide(state, now_ms, outcome)
         commit(state, plan, now_ms, outcome)
         outcome.plan = plan
         _set_tick(state, now_ms)
     _set_wake(state)
+
+
+def _decide(state: ControlState, now_ms: int, outcome: Outcome) -> Plan:
+    """Ask the engine for a plan; on the server, without the jobs that make it fail."""
+    try:
+        return decide(state.cluster, state.policy, now_ms)
+    except DecisionFailed as error:
+        if not state.limits.sets_failing_jobs_aside:
+            raise
+        log.exception("the engine failed; searching the queued job that causes it")
+        failure = error
+    snapshot = state.cluster.snapshot()
+    plan, culprits = decide_without_culprits(snapshot, state.policy, now_ms, failure)
+    state.cluster = ClusterState.from_snapshot(snapshot, state.policy)
+    for job_id, why in culprits.items():
+        set_aside(state, state.job(job_id), why, now_ms, outcome)
+        log.error("job set aside after an internal error", job=job_id, error=why)
+    if plan is None:
+        # More jobs fail than one cycle may set aside: the next one goes on.
+        return Plan(complete=False, reservations=snapshot.reservations)
+    return plan
 
 
 def commit(state: ControlState, plan: Plan, now_ms: int, outcome: Outcome) -> None:
@@ -140,9 +168,9 @@ def commit(state: ControlState, plan: Plan, now_ms: int, outcome: Outcome) -> No
     state.cluster.remember(plan)
     keep_unconfirmed_reservations(state, now_ms)
     store_reservations(state, outcome)
-    state.sweep_continues = not plan.complete or state.sweep_is_stale
+    state.sweep.continues = not plan.complete or state.sweep.is_stale
     if plan.complete:
-        state.sweep_is_stale = False
+        state.sweep.is_stale = False
 
 
 def refresh_account_usage(state: ControlState, now_ms: int) -> None:

@@ -75,6 +75,7 @@ class StandbyService:
         self.last_plan: Plan | None = None
         self.telemetry: Mapping[str, NodeReadings] = {}
         self.trouble = ""
+        self.cycle_trouble = ""
         self._new_core = new_core
         self._now_ms = now_ms
         self._loaded_at = -1e9
