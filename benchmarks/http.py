@@ -54,7 +54,7 @@ class NullService:
         self.telemetry: dict[str, Any] = {}
         self.last_plan = None
         self.tallies = LoopMetrics()
-        self.trouble = self.away = ""
+        self.trouble = self.cycle_trouble = self.away = ""
         self._job = Job(id="job-1", number=1, submit_ms=0)
 
     def now_ms(self) -> int:
