@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,6 +18,9 @@ from typing import Any
 from tests.chaos.workload import Plan
 
 WHOLE_MILLI = 1000
+NOTICED_WITHIN_NS = 10_000_000_000
+"""Between fork and first record of a job, and between its end and the launcher's record of it."""
+CAUSES_OF_LAUNCHER_KILLS = ("the launcher that began it had died", "its record was damaged")
 ENDED = {"completed", "failed", "cancelled"}
 Document = dict[str, Any]
 Key = tuple[str, int | None, int, int]
@@ -90,20 +93,24 @@ def audit(
     answers: Answers,
     runs: list[Run],
     *,
-    launcher_killed: bool = False,
+    launcher_kills_ns: Sequence[int] = (),
 ) -> list[str]:
-    """Every violation. A result may be unknown only if a launcher was killed, or nothing ran."""
+    """Every violation. A result may be unknown only if nothing ran, or a launcher was killed.
+
+    The kills are times of the boot-time clock. The job must have run then, and name the cause.
+    """
     plans = list(plans)
     return [
         *_lost_or_doubled(plans, ids, answers),
         *_not_ended(answers),
         *_unknown_attempts(ids, answers, runs),
-        *_wrong_ends(answers, runs, launcher_killed),
+        *_wrong_ends(answers, runs, launcher_kills_ns),
+        *_unnamed_causes(answers),
         *_wrong_devices(answers, runs),
         *_over_capacity(answers, runs),
         *_overlaps(runs),
         *_incomplete_gangs(plans, ids, answers, runs),
-        *_wrong_outcomes(plans, ids, answers, launcher_killed),
+        *_wrong_outcomes(plans, ids, answers, bool(launcher_kills_ns)),
         *_disturbed(plans, ids, answers, runs),
         *_too_early(plans, ids, runs),
         *_invalid_times(answers),
@@ -150,7 +157,7 @@ def _by_attempt(runs: list[Run]) -> dict[tuple[str, int | None, int], list[Run]]
     return found
 
 
-def _wrong_ends(answers: Answers, runs: list[Run], launcher_killed: bool) -> Iterator[str]:
+def _wrong_ends(answers: Answers, runs: list[Run], kills_ns: Sequence[int]) -> Iterator[str]:
     """The exit code is that of the run; for a gang, that of the member that failed by itself."""
     ran = _by_attempt(runs)
     for key, attempt in answers.attempts.items():
@@ -171,7 +178,7 @@ def _wrong_ends(answers: Answers, runs: list[Run], launcher_killed: bool) -> Ite
         if not was_stopped:
             # Members stopped because another one failed do not decide the result of the gang.
             failed = (failed - {"signal:15"}) or failed
-        if said == "unknown" and launcher_killed and "unknown" in attempt["detail"]:
+        if said == "unknown" and _is_explained(attempt, ran[key], kills_ns):
             continue
         all_ran = len(ran[key]) == len(attempt["allocation"])
         is_told = was_stopped or attempt["detail"].startswith("member ")
@@ -181,6 +188,22 @@ def _wrong_ends(answers: Answers, runs: list[Run], launcher_killed: bool) -> Ite
         if said not in failed:
             told = f"{attempt['state']} {attempt['detail']!r}, {len(ran[key])} ran"
             yield f"{attempt['id']}: {said}, but it was {' and '.join(sorted(failed))} ({told})"
+
+
+def _is_explained(attempt: Document, runs: list[Run], kills_ns: Sequence[int]) -> bool:
+    """A launcher was killed between the start of the job and the moment its end was seen."""
+    begin_ns = min(run.begin_ns for run in runs) - NOTICED_WITHIN_NS
+    end_ns = max(run.end_ns or run.begin_ns for run in runs) + NOTICED_WITHIN_NS
+    is_named = any(cause in attempt["detail"] for cause in CAUSES_OF_LAUNCHER_KILLS)
+    return is_named and any(begin_ns <= at_ns <= end_ns for at_ns in kills_ns)
+
+
+def _unnamed_causes(answers: Answers) -> Iterator[str]:
+    """An unknown end of a job that was not stopped says why it is unknown."""
+    for attempt in answers.attempts.values():
+        was_stopped = attempt["state"] in {"cancelled", "preempted"}
+        if _said(attempt) == "unknown" and not was_stopped and not attempt["detail"]:
+            yield f"{attempt['id']}: its end is unknown, and no cause is named"
 
 
 def _wrong_devices(answers: Answers, runs: list[Run]) -> Iterator[str]:

@@ -37,6 +37,7 @@ class Chaos:
     ids: dict[str, str] = field(default_factory=dict)
     kills: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
+    launcher_kills_ns: list[int] = field(default_factory=list)
 
     def run(self, kills: int, *, undisturbed_ms: int) -> None:
         """Submit and kill; returns after the last kill, when all jobs are acknowledged."""
@@ -73,9 +74,10 @@ class Chaos:
         with self.scheduler.client() as client:
             answers = answers_of(client)
         runs, wrong = read_notes(self.scheduler.notes)
-        launcher_killed = "launcher" in self.targets
         wrong += self.problems
-        wrong += audit(self.plans, self.ids, answers, runs, launcher_killed=launcher_killed)
+        wrong += audit(
+            self.plans, self.ids, answers, runs, launcher_kills_ns=self.launcher_kills_ns
+        )
         self.scheduler.stop()
         wrong += audit_accounts(self.scheduler.state / "scheduler.db")
         wrong += self.scheduler.tracebacks()
@@ -118,6 +120,7 @@ class Chaos:
         """All processes of the launcher, or any of them."""
         found = self.scheduler.launchers()
         some = chance.choice([found, *([pid] for pid in found)])
+        self.launcher_kills_ns.append(time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         return self.scheduler.kill(lambda: some)
 
     # --- queries

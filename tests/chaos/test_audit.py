@@ -10,6 +10,7 @@ from tests.chaos.audit import Answers, Run, audit, read_notes
 from tests.chaos.workload import Plan
 
 SECOND = 1_000_000_000
+KILLED = 3 * SECOND // 2
 PLAN = Plan(token="plain-1", body={})
 IDS = {"plain-1": "job-1"}
 RUN = Run("plain-1", ("job-1", None, 1, 0), (0,), 1000, 50, SECOND, 2 * SECOND, "exit:0")
@@ -85,14 +86,25 @@ def test_exit_code_reported_instead_of_signal_is_detected() -> None:
 
 def test_invented_result_is_detected_even_after_launcher_kill() -> None:
     failed = replace(RUN, how="exit:3")
-    assert "but it was exit:3" in violations(runs=(failed,), launcher_killed=True)
+    assert "but it was exit:3" in violations(runs=(failed,), launcher_kills_ns=[KILLED])
 
 
-def test_unknown_result_is_accepted_only_after_launcher_kill() -> None:
-    unknown = {"exit_code": None, "state": "failed", "detail": "exit code unknown"}
+def test_unknown_result_is_accepted_only_if_launcher_kill_explains_it() -> None:
+    cause = "the launcher that began it had died: exit code unknown"
+    unknown = {"exit_code": None, "state": "failed", "detail": cause}
     job = {"exit_code": None, "state": "failed"}
-    assert violations(attempt=unknown, job=job, launcher_killed=True) == ""
+    assert violations(attempt=unknown, job=job, launcher_kills_ns=[KILLED]) == ""
     assert "job-1.1: unknown" in violations(attempt=unknown, job=job)
+    late = [KILLED + 60 * SECOND]
+    assert "job-1.1: unknown" in violations(attempt=unknown, job=job, launcher_kills_ns=late)
+    other = unknown | {"detail": "the launcher had an error: exit code unknown"}
+    assert "job-1.1: unknown" in violations(attempt=other, job=job, launcher_kills_ns=[KILLED])
+
+
+def test_unknown_result_without_cause_is_detected() -> None:
+    unknown = {"exit_code": None, "state": "failed", "detail": ""}
+    assert "no cause is named" in violations(attempt=unknown, launcher_kills_ns=[KILLED])
+    assert "no cause is named" not in violations(attempt=unknown | {"state": "cancelled"})
 
 
 def test_unknown_gang_result_is_accepted_only_if_member_never_ran() -> None:

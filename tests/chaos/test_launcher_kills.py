@@ -67,6 +67,9 @@ def test_jobs_survive_launcher_kill_and_end_unknown(also: str) -> None:
             assert (job["exit_code"], job["signal"], job["attempt"]) == (None, None, 1)
             assert job["state"] == "failed"
             assert "exit code unknown" in str(job["reason"])
+            events = scheduler.get("/events?after=0&limit=1000")["events"]
+            (event,) = [e for e in events if (e["kind"], e["job_id"]) == ("exit_unknown", job_id)]
+            assert "the launcher that began it had died" in event["data"]["cause"]
         runs, wrong = read_notes(scheduler.notes)
         assert wrong == []
         told = {run.token: run.how for run in runs}

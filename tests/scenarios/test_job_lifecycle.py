@@ -144,3 +144,28 @@ def test_cancel_overrides_preemption_in_progress() -> None:
     lab.ends("j1", exit_code=None, signal=15)
     assert lab.stopped() == [("j1.1", "preempted")]
     assert lab.state("j1") is JobState.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("detail", "cause"),
+    [
+        ("the machine was restarted: exit code unknown", "the machine was restarted"),
+        ("", "its node did not report the cause"),
+    ],
+)
+def test_unknown_exit_code_names_its_cause_in_reason_and_event(detail: str, cause: str) -> None:
+    lab = Lab(nodes=[a_node()])
+    lab.submit(a_job(number=1))
+    lab.do(Ended(lab.allocation("j1").id, None, detail=detail))
+    assert cause in str(lab.row("j1").reason)
+    (event,) = [e for _, e in lab.store.events(0, 100) if e.kind == "exit_unknown"]
+    assert (event.job_id, dict(event.data)["attempt"]) == ("j1", 1)
+    assert cause in str(dict(event.data)["cause"])
+
+
+def test_end_that_is_known_or_was_ordered_has_no_event_of_unknown_exit() -> None:
+    lab = Lab(nodes=[a_node()], obedient=False)
+    lab.submit(a_job(number=1), a_job(number=2))
+    lab.do(Ended(lab.allocation("j1").id, 3), Cancel("j2"))
+    lab.do(Ended(lab.allocation("j2").id, None))
+    assert not [e for _, e in lab.store.events(0, 100) if e.kind == "exit_unknown"]

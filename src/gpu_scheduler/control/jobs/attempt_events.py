@@ -55,6 +55,7 @@ STATE_AFTER_STOP = {
 """The state of a task after the scheduler stopped it for this reason."""
 STORED_AFTER_MS = 10_000
 """A checkpoint is stored only if it is this much later than the stored one."""
+CAUSE_NOT_REPORTED = "its node did not report the cause"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,9 @@ def on_ended(state: ControlState, fact: Ended, now_ms: int, outcome: Outcome) ->
     why = _why_ended(task, fact, measured)
     row = _attempt_row(state, end, new_state, why)
     outcome.writes += [Removed(Allocation, fact.allocation_id), row, *measured]
+    if why is not None and why.code is ReasonCode.EXIT_UNKNOWN:
+        data = (("attempt", allocation.attempt), ("cause", str(why.get("detail"))))
+        outcome.job_event(record.job, "exit_unknown", now_ms, task=number, data=data)
     inventory.apply_pending_report(state, allocation, now_ms, outcome)
     _drain_after_hook_failure(state, end, now_ms, outcome)
     admin.on_ended(state, allocation, now_ms, outcome)
@@ -337,7 +341,7 @@ def _why_ended(task: TaskRecord, fact: Ended, measured: list[AttemptMeasure]) ->
     if not fact.ran:
         return Reason(ReasonCode.NOT_STARTED, detail)
     if fact.exit_code is None and fact.signal is None:
-        return Reason(ReasonCode.EXIT_UNKNOWN, detail)
+        return Reason(ReasonCode.EXIT_UNKNOWN, (("detail", fact.detail or CAUSE_NOT_REPORTED),))
     return Reason(ReasonCode.ENDED_BY, detail) if fact.detail else None
 
 

@@ -29,6 +29,7 @@ _ENGINE_FAILED = frozenset({125, 126, 127})
 """Exit codes of an engine's client that did not wait for the end of the container."""
 MAX_HOOK_ERROR = 300
 UNKNOWN = "the launcher that began it had died: exit code unknown"
+NOT_SEEN = "the launcher did not see how its process ended: exit code unknown"
 NO_ANSWER = "the container engine does not answer, so the exit code is unknown"
 CLIENT_KILLED = "its client was killed, and there was no container: exit code unknown"
 NEVER_MADE = "the container was never made"
@@ -177,7 +178,9 @@ class Cleanup:
     def _finish(self, attempt: Attempt) -> None:
         ending = attempt.ending or Ending()
         ran = ending.ran
-        details = (ending.detail, *attempt.details)
+        details = [ending.detail, *attempt.details]
+        if ran and ending.exit_code is None and ending.signal is None and not any(details):
+            details = [UNKNOWN if attempt.adopted else NOT_SEEN]
         over = Over(
             allocation_id=attempt.key[0],
             member=attempt.key[1],
