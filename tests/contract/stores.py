@@ -6,6 +6,7 @@ from pathlib import Path
 from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.postgres.store import PostgresStore
+from gpu_scheduler.store.sealing import Cipher, new_key
 from gpu_scheduler.store.sqlite.store import SqliteStore
 from tests.postgres import address_of, shared_server
 
@@ -33,14 +34,21 @@ class EmptyPostgresStore(PostgresStore):
         self._url = _free.pop() if _free else server.make_database()
         super().__init__(address_of(self._url))
         server.execute(_EMPTY, self._url)
+        self.cipher = Cipher([new_key()])
 
     def close(self) -> None:
         super().close()
         _free.append(self._url)
 
 
+def _sealed_sqlite(folder: Path) -> Store:
+    store = SqliteStore(folder / "scheduler.db")
+    store.use_cipher(Cipher([new_key()]))
+    return store
+
+
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda _: MemoryStore(),
-    "sqlite": lambda folder: SqliteStore(folder / "scheduler.db"),
+    "sqlite": _sealed_sqlite,
     "postgres": lambda _: EmptyPostgresStore(),
 }

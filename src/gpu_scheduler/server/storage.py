@@ -6,11 +6,15 @@ only where PostgreSQL is used.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import os
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, StoreUnavailable
+import structlog
+
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, StoreUnavailable, WrongState
 from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.groups.cluster import POSTGRESQL_SCHEMES, DatabaseSettings
 from gpu_scheduler.settings.schema import Settings
@@ -18,10 +22,16 @@ from gpu_scheduler.settings.trusted_files import directory_problem, read_trusted
 from gpu_scheduler.store.copy import CopiedTable, Endpoint, copy, problems, sizes
 from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.postgres import DatabaseAddress
+from gpu_scheduler.store.sealing import NO_CIPHER, Cipher, new_key
 from gpu_scheduler.store.sql_queries import migrations
 from gpu_scheduler.store.sqlite import copy as sqlite_copy
+from gpu_scheduler.store.sqlite.database_file import sync
 from gpu_scheduler.store.sqlite.store import SqliteStore
 
+if TYPE_CHECKING:
+    from gpu_scheduler.store.postgres.store import PostgresStore
+
+log = structlog.get_logger("database")
 LARGEST_PASSWORD = 4096
 Database = Path | DatabaseAddress
 """An SQLite file, or a PostgreSQL database."""
@@ -33,10 +43,153 @@ def open_store(settings: Settings, paths: Paths) -> Store:
         file = sqlite_file(settings, paths)
         if problem := directory_problem(str(file)):
             raise StoreUnavailable(f"the database {file} cannot be used: {problem}")
-        return SqliteStore(file)
-    from gpu_scheduler.store.postgres.store import PostgresStore  # noqa: PLC0415
+        return open_sqlite(file, settings.database, paths)
+    from gpu_scheduler.store.postgres.store import PostgresStore as Postgres  # noqa: PLC0415
 
-    return PostgresStore(postgres_address(settings.database))
+    store = Postgres(postgres_address(settings.database))
+    try:
+        store.cipher = _postgres_cipher(settings.database, store.sealed_key_ids())
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def open_sqlite(file: Path, settings: DatabaseSettings, paths: Paths) -> SqliteStore:
+    """Open an SQLite file and encrypt its secrets; the key is created if none is needed yet."""
+    store = SqliteStore(file)
+    try:
+        store.use_cipher(_sqlite_cipher(settings, paths, store.sealed_key_ids()))
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+# The key that encrypts secrets
+
+CREDENTIAL = "gpu-scheduler.key"
+KEY_FILE = "database.key"
+LARGEST_KEY_FILE = 65_536
+
+
+def key_file_of(settings: DatabaseSettings, paths: Paths) -> str:
+    """The file with the key; empty if PostgreSQL is used and no file is named."""
+    if settings.key_file:
+        return settings.key_file
+    credentials = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    if credentials and Path(credentials, CREDENTIAL).exists():
+        return str(Path(credentials, CREDENTIAL))
+    return "" if settings.is_postgresql else f"{paths.state}/{KEY_FILE}"
+
+
+def read_keys(file: str) -> list[str]:
+    """The keys in a file, the newest first."""
+    keys = read_trusted(file, LARGEST_KEY_FILE, secret=True).decode("ascii", "replace").split()
+    if not keys:
+        raise InvalidInput("is empty; it must hold the key of the database", file=file)
+    try:
+        Cipher(keys)
+    except InvalidRequest as error:
+        raise InvalidInput(str(error), file=file) from None
+    return keys
+
+
+def write_keys(file: str, keys: list[str]) -> None:
+    """Write a key file of mode 600; it is complete or unchanged."""
+    fresh = Path(f"{file}.new")
+    try:
+        fresh.unlink(missing_ok=True)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+            stream.write("\n".join([*keys, ""]))
+            stream.flush()
+            os.fsync(descriptor)
+        fresh.replace(file)
+        sync(Path(file).parent)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"the key file {file} cannot be written: {error.strerror}; check its folder, or name "
+            "another file (database.key_file)"
+        ) from error
+
+
+def rotate_key(settings: Settings, paths: Paths) -> tuple[str, int]:
+    """Encrypt all secrets with a new key; returns the key file and the number of changed rows.
+
+    No server may run: it would not know the new key. The file has both keys until all is encrypted.
+    """
+    file = key_file_of(settings.database, paths)
+    if not file:
+        raise InvalidRequest("no key file is named; set database.key_file on every server first")
+    keys = read_keys(file) if Path(file).exists() else []
+    fresh = new_key()
+    cipher = Cipher([fresh, *keys])
+    if settings.database.is_postgresql:
+        from gpu_scheduler.store.postgres.store import PostgresStore as Postgres  # noqa: PLC0415
+
+        with closing(Postgres(postgres_address(settings.database))) as store:
+            _check_no_leader(store)
+            _check_keys(cipher, store.sealed_key_ids(), file)
+            write_keys(file, [fresh, *keys])
+            changed = store.reseal(cipher)
+    else:
+        with closing(SqliteStore(sqlite_file(settings, paths))) as own:
+            _check_keys(cipher, own.sealed_key_ids(), file)
+            write_keys(file, [fresh, *keys])
+            changed = own.use_cipher(cipher)
+    write_keys(file, [fresh])
+    return file, changed
+
+
+def _check_no_leader(store: PostgresStore) -> None:
+    from gpu_scheduler.server.ha.leader_lease import NAME, SQL  # noqa: PLC0415
+
+    row = store.use(lambda connection: connection.execute(SQL["read_lease"], (NAME,)).fetchone())
+    if row is not None and row[1] and row[4] > 0:
+        raise WrongState(
+            f"server '{row[1]}' uses the database; stop all servers, rotate the key, copy the key "
+            "file to all of them, and start them again"
+        )
+
+
+def _sqlite_cipher(settings: DatabaseSettings, paths: Paths, used: set[str]) -> Cipher:
+    file = key_file_of(settings, paths)
+    if not Path(file).exists():
+        if used:
+            raise _missing_key(file, used)
+        write_keys(file, [new_key()])
+    cipher = Cipher(read_keys(file))
+    _check_keys(cipher, used, file)
+    return cipher
+
+
+def _postgres_cipher(settings: DatabaseSettings, used: set[str]) -> Cipher:
+    file = key_file_of(settings, Paths("", ""))
+    if not file:
+        if used:
+            raise _missing_key("(database.key_file is not set)", used)
+        log.warning("secrets in the database are not encrypted; set database.key_file")
+        return NO_CIPHER
+    cipher = Cipher(read_keys(file))
+    _check_keys(cipher, used, file)
+    return cipher
+
+
+def _check_keys(cipher: Cipher, used: set[str], file: str) -> None:
+    missing = used - cipher.key_ids
+    if missing:
+        raise StoreUnavailable(
+            f"secrets in the database are encrypted with key {', '.join(sorted(missing))}, which "
+            f"is not in {file}; restore the key file that belongs to this database"
+        )
+
+
+def _missing_key(file: str, used: set[str]) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"the key file {file} is missing, and secrets in the database are encrypted with key "
+        f"{', '.join(sorted(used))}; restore that file"
+    )
 
 
 def last_event_time(store: Store) -> int:

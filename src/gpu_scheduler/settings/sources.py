@@ -230,7 +230,7 @@ def _without_effect(found: Mapping[str, Found], settings: Settings) -> Iterable[
     """Notices about PostgreSQL settings with SQLite, and settings that only others use."""
     for item in () if settings.database.is_postgresql else items_of("database"):
         origin = found[item.key].origin
-        if origin != "default" and item.name != "url":
+        if origin != "default" and item.name not in {"url", "key_file"}:
             yield f"{origin}: {item.key} has no effect with SQLite; set database.host as well"
     for key, why in UNUSED.items():
         if key in found:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from gpu_scheduler.model.cluster_snapshot import PoolQuota
-from gpu_scheduler.model.identity import Identity, NodeKey, Token
+from gpu_scheduler.model.identity import Authority, Identity, NodeKey, Token
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import ENDED, JobState
 from gpu_scheduler.model.launch import Launch
@@ -39,6 +40,7 @@ from gpu_scheduler.store.rows import (
     UsageRow,
     WeekUsageRow,
 )
+from gpu_scheduler.store.sealing import NO_CIPHER, Cipher
 from gpu_scheduler.store.sql_queries import Dialect
 from gpu_scheduler.store.tables import TABLES, decode_measure
 
@@ -218,6 +220,8 @@ class SqlReader(ABC):
     """The reads of the contract `Store`; subclasses run the statements."""
 
     _dialect: Dialect
+    cipher: Cipher = NO_CIPHER
+    """Opens the secrets of rows."""
 
     @abstractmethod
     def _rows(
@@ -337,7 +341,7 @@ class SqlReader(ABC):
             values = {"number": job_number(job_id), "job_id": job_id}
             found = self._rows(decode_launch, self._dialect.query("launch", table=table), values)
             if found:
-                return found[0]
+                return self.cipher.open_launch(found[0])
         return None
 
     def launches(self, job_ids: Sequence[str]) -> dict[str, Launch]:
@@ -350,7 +354,7 @@ class SqlReader(ABC):
             "launches",
             {"names": self._dialect.list_value(numbers)},
         )
-        found = dict(rows)
+        found = {job_id: self.cipher.open_launch(launch) for job_id, launch in rows}
         for job_id in job_ids:
             if job_id not in found and (launch := self.launch(job_id)) is not None:
                 found[job_id] = launch
@@ -359,7 +363,7 @@ class SqlReader(ABC):
     def environment(self, name: str) -> dict[str, str] | None:
         """A captured environment."""
         found = self._read(EnvironmentRow, "environment", {"name": name})
-        return dict(found[0].variables) if found else None
+        return dict(self.cipher.open_pairs(found[0].variables)) if found else None
 
     def attempts(self, job_id: str, task: int | None = None) -> list[AttemptRow]:
         """The attempts of a job, or of one task, that have ended, by task and attempt."""
@@ -418,7 +422,12 @@ class SqlReader(ABC):
 
     def identities(self) -> list[Identity]:
         """The identities of nodes: the authority, join tokens and keys, by kind and id."""
-        return self._read(NodeKey, "identities")
+        return [
+            replace(found, key=self.cipher.open(found.key))
+            if isinstance(found, Authority)
+            else found
+            for found in self._read(NodeKey, "identities")
+        ]
 
     def audit(self, query: AuditQuery) -> list[tuple[int, AuditRow]]:
         """Entries of the audit log with their numbers, the newest first."""
@@ -438,7 +447,10 @@ class SqlReader(ABC):
 
     def services(self) -> list[Service]:
         """All services with their replicas, by number."""
-        return self._read(Service, "services")
+        return [
+            replace(found, launch=self.cipher.open_launch(found.launch))
+            for found in self._read(Service, "services")
+        ]
 
     def advance_reservations(self) -> list[AdvanceReservation]:
         """All advance reservations by number, including past ones."""

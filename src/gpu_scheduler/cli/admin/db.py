@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from gpu_scheduler.server.storage import Checked
 
 if TYPE_CHECKING:
-    pass
+    from gpu_scheduler.settings.file_paths import Paths
+    from gpu_scheduler.settings.schema import Settings
 
-ACTIONS = ("upgrade", "check", "backup", "copy")
+ACTIONS = ("upgrade", "check", "backup", "copy", "rotate-key")
 
 
 def register(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.usage = (
-        "%(prog)s upgrade | check | backup FILE | copy --to URL [--from URL] "
+        "%(prog)s upgrade | check | backup FILE | copy --to URL [--from URL] | rotate-key "
         "[--config FILE] [--state-dir DIR] [--json]"
     )
     add = Options(parser)
@@ -49,6 +50,8 @@ def run(args: Namespace) -> int:
 
     settings = load(args.config).settings
     where = paths(args.state_dir or settings.files.state_dir or None)
+    if args.action == "rotate-key":
+        return _rotate_key(args, settings, where)
     source = storage.database_of(settings, where, args.source)
     if args.action == "upgrade":
         form = storage.upgrade(source)
@@ -83,6 +86,21 @@ def run(args: Namespace) -> int:
         print(f"copied from {source} to {target}; every row was compared")
 
     return print_answer(args, {"from": str(source), "to": str(target), "rows": rows}, show_copied)
+
+
+def _rotate_key(args: Namespace, settings: Settings, where: Paths) -> int:
+    from gpu_scheduler.server.state_directory import Lock
+    from gpu_scheduler.server.storage import rotate_key
+
+    if args.source:
+        raise InvalidRequest("'rotate-key' works on the configured database; leave out --from")
+    lock = Lock(where)
+    try:
+        file, rows = rotate_key(settings, where)
+    finally:
+        lock.release()
+    text = f"{rows:,} rows are encrypted with a new key; keep a copy of {file} apart from backups"
+    return print_answer(args, {"key_file": file, "rows": rows}, text)
 
 
 def _print_check(result: Checked) -> None:

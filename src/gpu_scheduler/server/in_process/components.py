@@ -42,14 +42,13 @@ from gpu_scheduler.server.background.housekeeping import run_housekeeping
 from gpu_scheduler.server.background.job_logs import JobLogs
 from gpu_scheduler.server.from_settings import new_core, node_timeouts_of, set_up_tenants
 from gpu_scheduler.server.state_directory import Lock, prepare
-from gpu_scheduler.server.storage import last_event_time
+from gpu_scheduler.server.storage import last_event_time, open_sqlite
 from gpu_scheduler.server.submission_rules import SiteRules
 from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import JobRow
-from gpu_scheduler.store.sqlite.store import SqliteStore
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.job_reader import JobReader
 from gpu_scheduler.wire.jobs import JobRequest
@@ -71,7 +70,9 @@ class LocalEngine:
         self._source = source
         self._config = agent_config_of(settings, paths)
         database = Path(paths.state) / settings.files.state_file
-        self.store: Store = SqliteStore(database) if durable else MemoryStore()
+        self.store: Store = (
+            open_sqlite(database, settings.database, paths) if durable else MemoryStore()
+        )
         self.caller = _current_user()
         clock = SteadyClock()
         clock.not_before(last_event_time(self.store))

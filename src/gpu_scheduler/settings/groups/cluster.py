@@ -46,6 +46,13 @@ class DatabaseSettings:
     )
     sslcert: str = setting("", "File with a client certificate, if the database requires one.")
     sslkey: str = setting("", "File with the key of the client certificate, mode 600.")
+    key_file: str = setting(
+        "",
+        "File with the key that encrypts captured environments, variables of jobs and the nodes' "
+        "CA key, mode 600. Empty: the systemd credential `gpu-scheduler.key`, else for SQLite "
+        "`database.key` in the state directory, which the server creates.",
+        note="With PostgreSQL all servers need the same file; without one nothing is encrypted.",
+    )
     pool_min: int = setting(1, "Minimum number of open connections for reading.", least=0, most=100)
     pool_max: int = setting(
         8, "Maximum number of open connections for reading.", least=1, most=1000

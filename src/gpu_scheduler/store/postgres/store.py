@@ -25,6 +25,7 @@ from gpu_scheduler.store.postgres.connection import (
 from gpu_scheduler.store.postgres.writer import Fence, Writer
 from gpu_scheduler.store.reader import NO_VALUES, SqlReader, Values
 from gpu_scheduler.store.rows import Write
+from gpu_scheduler.store.sealing import Cipher, sealed_key_ids
 from gpu_scheduler.store.sql_queries import Dialect, Migrations, migrations
 
 T = TypeVar("T")
@@ -136,7 +137,16 @@ class PostgresStore(SqlReader):
 
     def commit(self, writes: list[Write]) -> int:
         """Write a batch, and return the sequence number of the last event so far."""
-        return self._writer.commit(writes)
+        return self._writer.commit(self.cipher.seal_writes(writes))
+
+    def reseal(self, cipher: Cipher) -> int:
+        """Seal all stored secrets with the newest key; returns how many rows changed."""
+        with translate_errors(self.address):
+            return self._writer.reseal(cipher)
+
+    def sealed_key_ids(self) -> set[str]:
+        """Return the ids of the keys with which secrets are sealed."""
+        return sealed_key_ids(lambda statement: self._rows(tuple, statement))
 
     def archive(self, *, ended_before_ms: int, limit: int = 1000) -> int:
         """Move jobs that ended before then to the archive; returns how many."""
@@ -171,6 +181,7 @@ class PostgresStore(SqlReader):
 
         def within(connection: Connection) -> T:
             with snapshot_of(connection) as snapshot:
+                snapshot.cipher = self.cipher
                 return work(snapshot)
 
         return self._pool.use(within)

@@ -47,6 +47,7 @@ from gpu_scheduler.store.postgres.connection import (
     Connection,
     ConnectionPool,
     connect,
+    decoded_rows,
     escape_for_copy,
     is_broken,
     is_unavailable,
@@ -54,6 +55,7 @@ from gpu_scheduler.store.postgres.connection import (
 )
 from gpu_scheduler.store.postgres.schema import Types
 from gpu_scheduler.store.rows import EventRow, JobRow, LaunchRow, NewJobs, Write
+from gpu_scheduler.store.sealing import Cipher, reseal
 from gpu_scheduler.store.sql_queries import delete_expired_rows, named_queries
 from gpu_scheduler.store.tables import (
     REMOVABLE,
@@ -299,6 +301,16 @@ class Writer:
             )
             connection.execute(SQL["delete_old_writers"], (self._id,))
         return deleted
+
+    def reseal(self, cipher: Cipher) -> int:
+        """Seal all stored secrets with the newest key; returns how many rows changed."""
+        with self._transaction() as connection:
+            return reseal(
+                cipher,
+                lambda statement: decoded_rows(connection.execute(statement.encode())),
+                lambda statement, values: connection.execute(statement.encode(), values),
+                "%s",
+            )
 
     def end_other_writers(self) -> int:
         """Close the connections of all other writers to this database; returns how many."""

@@ -17,6 +17,7 @@ from gpu_scheduler.model.errors import StoreUnavailable
 from gpu_scheduler.store.interface import Cutoffs
 from gpu_scheduler.store.reader import NO_VALUES, SqlReader, Values
 from gpu_scheduler.store.rows import Write
+from gpu_scheduler.store.sealing import Cipher, sealed_key_ids
 from gpu_scheduler.store.sql_queries import SQLITE, Migrations, migrations
 from gpu_scheduler.store.sqlite.database_file import open_reader, open_writer, translate_read_errors
 from gpu_scheduler.store.sqlite.writer import Writer
@@ -44,7 +45,16 @@ class SqliteStore(SqlReader):
 
     def commit(self, writes: list[Write]) -> int:
         """Write a batch, and return the sequence number of the last event so far."""
-        return self._writer.commit(writes)
+        return self._writer.commit(self.cipher.seal_writes(writes))
+
+    def use_cipher(self, cipher: Cipher) -> int:
+        """Seal secrets from now on, also those that are stored; returns how many rows changed."""
+        self.cipher = cipher
+        return self._writer.reseal(cipher)
+
+    def sealed_key_ids(self) -> set[str]:
+        """Return the ids of the keys with which secrets are sealed."""
+        return sealed_key_ids(lambda statement: self._rows(tuple, statement))
 
     def archive(self, *, ended_before_ms: int, limit: int = 1000) -> int:
         """Move jobs that ended before then to the archive, the oldest first; returns how many."""

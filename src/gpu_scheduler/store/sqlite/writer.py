@@ -32,6 +32,7 @@ from gpu_scheduler.store.job_columns import (
     progress_columns,
 )
 from gpu_scheduler.store.rows import EventRow, JobRow, LaunchRow, NewJobs, Write
+from gpu_scheduler.store.sealing import Cipher, reseal
 from gpu_scheduler.store.sql_queries import delete_expired_rows, named_queries
 from gpu_scheduler.store.sqlite.database_file import translate_errors
 from gpu_scheduler.store.sqlite.space_reserve import SpaceReserve
@@ -218,6 +219,20 @@ class Writer:
             return delete_expired_rows(
                 lambda query, values: self._connection.execute(SQL[query], values), before, limit
             )
+
+    def reseal(self, cipher: Cipher) -> int:
+        """Seal all stored secrets with the newest key; returns how many rows changed.
+
+        Their former contents are overwritten in the file and in its log.
+        """
+        with self._transaction():
+            self._connection.execute("PRAGMA secure_delete = ON")
+            changed = reseal(cipher, self._connection.execute, self._connection.execute, "?")
+        with self._lock, translate_errors(self._path):
+            self._connection.execute("PRAGMA secure_delete = OFF")
+            if changed:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return changed
 
     def close(self) -> None:
         """Close the connection."""
