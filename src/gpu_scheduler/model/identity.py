@@ -1,7 +1,8 @@
 """Callers and roles, API tokens, credentials of nodes, and the servers of a cluster.
 
 Secrets are not stored: only hashes of tokens and fingerprints of keys. The exception is the private
-key of the node certificate authority, so that every server of one database can sign.
+key of the node certificate authority, so that every server of one database can sign; the store
+encrypts it.
 """
 
 from __future__ import annotations

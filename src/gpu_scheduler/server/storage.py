@@ -69,7 +69,7 @@ def open_sqlite(file: Path, settings: DatabaseSettings, paths: Paths) -> SqliteS
 # The key that encrypts secrets
 
 CREDENTIAL = "gpu-scheduler.key"
-KEY_FILE = "database.key"
+KEY_FILE = "secrets.key"
 LARGEST_KEY_FILE = 65_536
 
 

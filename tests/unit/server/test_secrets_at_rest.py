@@ -77,7 +77,7 @@ def test_sqlite_holds_no_plain_secret(tmp_path: Path, paths: Paths) -> None:
         store.commit(secret_rows())
         check_rows(store)
         assert files_with_secret(tmp_path) == []
-    key = tmp_path / "database.key"
+    key = tmp_path / "secrets.key"
     assert f"{key.stat().st_mode & 0o777:o}" == "600"
     with closing(open_store(SQLITE, paths)) as store:
         check_rows(store)
@@ -106,9 +106,9 @@ def test_equal_launches_are_stored_once(paths: Paths) -> None:
 def test_missing_key_is_reported_and_not_replaced(tmp_path: Path, paths: Paths) -> None:
     with closing(open_store(SQLITE, paths)) as store:
         store.commit(secret_rows())
-    key = tmp_path / "database.key"
+    key = tmp_path / "secrets.key"
     kept = key.rename(tmp_path / "elsewhere")
-    with pytest.raises(StoreUnavailable, match=r"key file .*database\.key is missing.*restore"):
+    with pytest.raises(StoreUnavailable, match=r"key file .*secrets\.key is missing.*restore"):
         open_store(SQLITE, paths)
     assert not key.exists()
     kept.rename(key)
@@ -119,9 +119,9 @@ def test_missing_key_is_reported_and_not_replaced(tmp_path: Path, paths: Paths) 
 def test_wrong_key_is_reported(tmp_path: Path, paths: Paths) -> None:
     with closing(open_store(SQLITE, paths)) as store:
         store.commit(secret_rows())
-    key = tmp_path / "database.key"
+    key = tmp_path / "secrets.key"
     key.write_text(new_key(), encoding="ascii")
-    with pytest.raises(StoreUnavailable, match=r"encrypted with key .* not in .*database\.key"):
+    with pytest.raises(StoreUnavailable, match=r"encrypted with key .* not in .*secrets\.key"):
         open_store(SQLITE, paths)
 
 
@@ -129,15 +129,15 @@ def test_wrong_key_is_reported(tmp_path: Path, paths: Paths) -> None:
     "text", ["", "short", "ä" * 90, "A" * 84], ids=["empty", "short", "letters", "few bytes"]
 )
 def test_malformed_key_is_reported(tmp_path: Path, paths: Paths, text: str) -> None:
-    key = tmp_path / "database.key"
+    key = tmp_path / "secrets.key"
     key.write_text(text, encoding="utf-8")
     key.chmod(0o600)
-    with pytest.raises(InvalidInput, match=r"database\.key: "):
+    with pytest.raises(InvalidInput, match=r"secrets\.key: "):
         open_store(SQLITE, paths)
 
 
 def test_readable_key_is_rejected(tmp_path: Path, paths: Paths) -> None:
-    key = tmp_path / "database.key"
+    key = tmp_path / "secrets.key"
     key.write_text(new_key(), encoding="ascii")
     key.chmod(0o644)
     with pytest.raises(InvalidInput, match="chmod 600"):
@@ -157,13 +157,13 @@ def test_key_is_found_in_setting_and_credential(
     settings = load(environ={"GPU_SCHEDULER_DATABASE_KEY_FILE": str(named)}).settings
     open_store(settings, paths).close()
     assert named.exists()
-    assert not (tmp_path / "database.key").exists()
+    assert not (tmp_path / "secrets.key").exists()
 
 
 def test_key_of_sqlite_is_rotated(tmp_path: Path, paths: Paths) -> None:
     with closing(open_store(SQLITE, paths)) as store:
         store.commit(secret_rows())
-    key = tmp_path / "database.key"
+    key = tmp_path / "secrets.key"
     (before,) = read_keys(str(key))
     file, rows = rotate_key(SQLITE, paths)
     assert (file, rows) == (str(key), 5)
@@ -179,7 +179,7 @@ def test_interrupted_rotation_loses_nothing(tmp_path: Path, paths: Paths) -> Non
     """The key file has both keys until every row has the new one."""
     with closing(open_store(SQLITE, paths)) as store:
         store.commit(secret_rows())
-    key = tmp_path / "database.key"
+    key = tmp_path / "secrets.key"
     key.write_text(f"{new_key()}\n{key.read_text(encoding='ascii')}", encoding="ascii")
     with closing(open_store(SQLITE, paths)) as store:
         check_rows(store)

@@ -50,7 +50,7 @@ class DatabaseSettings:
         "",
         "File with the key that encrypts captured environments, variables of jobs and the nodes' "
         "CA key, mode 600. Empty: the systemd credential `gpu-scheduler.key`, else for SQLite "
-        "`database.key` in the state directory, which the server creates.",
+        "`secrets.key` in the state directory, which the server creates.",
         note="With PostgreSQL all servers need the same file; without one nothing is encrypted.",
     )
     pool_min: int = setting(1, "Minimum number of open connections for reading.", least=0, most=100)
