@@ -48,7 +48,7 @@ def open_store(settings: Settings, paths: Paths) -> Store:
 
     store = Postgres(postgres_address(settings.database))
     try:
-        store.cipher = _postgres_cipher(settings.database, store.sealed_key_ids())
+        store.cipher = _postgres_cipher(settings.database, paths, store.sealed_key_ids())
     except BaseException:
         store.close()
         raise
@@ -164,11 +164,14 @@ def _sqlite_cipher(settings: DatabaseSettings, paths: Paths, used: set[str]) -> 
     return cipher
 
 
-def _postgres_cipher(settings: DatabaseSettings, used: set[str]) -> Cipher:
-    file = key_file_of(settings, Paths("", ""))
+def _postgres_cipher(settings: DatabaseSettings, paths: Paths, used: set[str]) -> Cipher:
+    file = key_file_of(settings, paths)
+    own = f"{paths.state}/{KEY_FILE}"
+    if not file and used and Path(own).exists():
+        file = own  # the database was copied from SQLite
     if not file:
         if used:
-            raise _missing_key("(database.key_file is not set)", used)
+            raise _missing_key(f"{own} (database.key_file is not set)", used)
         log.warning("secrets in the database are not encrypted; set database.key_file")
         return NO_CIPHER
     cipher = Cipher(read_keys(file))
