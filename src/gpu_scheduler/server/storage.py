@@ -143,7 +143,7 @@ def rotate_key(settings: Settings, paths: Paths) -> tuple[str, int]:
 
 
 def _check_no_leader(store: PostgresStore) -> None:
-    from gpu_scheduler.server.ha.leader_lease import NAME, SQL  # noqa: PLC0415
+    from gpu_scheduler.server.ha.postgres_lease import NAME, SQL  # noqa: PLC0415
 
     row = store.use(lambda connection: connection.execute(SQL["read_lease"], (NAME,)).fetchone())
     if row is not None and row[1] and row[4] > 0:
