@@ -15,7 +15,8 @@ import pytest
 from gpu_scheduler.agent.launcher import processes
 from gpu_scheduler.agent.launcher_protocol import Over, Work
 from gpu_scheduler.agent.runners.container import ContainerRunner, container_name
-from tests.contract.test_runners import NAME, command, why_no_containers, work_of
+from tests.containers import why_no_containers
+from tests.contract.test_runners import NAME, command, work_of
 from tests.launcher_rig import Rig, is_alive, log_line, with_launcher
 
 pytestmark = pytest.mark.slow

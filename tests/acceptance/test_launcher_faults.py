@@ -26,7 +26,8 @@ from gpu_scheduler.agent.launcher_client import Launcher
 from gpu_scheduler.agent.launcher_protocol import Work
 from gpu_scheduler.agent.runners.container import container_name
 from gpu_scheduler.wire import agent_pb2 as pb
-from tests.contract.test_runners import NAME, command, needs, why_no_containers, work_of
+from tests.containers import why_no_containers
+from tests.contract.test_runners import NAME, command, needs, work_of
 from tests.hanging_directories import hanging_directory
 from tests.launcher_rig import AS_ROOT, NOBODY, Rig, is_alive, start_until, with_launcher
 

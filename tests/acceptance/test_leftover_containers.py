@@ -18,7 +18,8 @@ from tests.acceptance.test_hanging_engines import (
     with_engine,
     with_real_engine,
 )
-from tests.contract.test_runners import NAME, command, why_no_containers, work_of
+from tests.containers import why_no_containers
+from tests.contract.test_runners import NAME, command, work_of
 from tests.launcher_rig import Rig, a_rig, is_alive, log_line, with_launcher
 
 pytestmark = pytest.mark.slow

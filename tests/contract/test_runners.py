@@ -7,76 +7,84 @@ import asyncio
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpu_scheduler.agent.launcher_protocol import Work
-from gpu_scheduler.agent.runners.container import (
-    NO_INIT,
-    ContainerRunner,
-    container_name,
-    podman_init,
-)
+from gpu_scheduler.agent.runners.container import ContainerRunner, container_name
+from tests.containers import a_root_file_system, why_no_containers, why_not_rootless
 from tests.launcher_rig import NOBODY, Rig, is_alive, start_until, with_launcher
+from tests.linux_accounts import LinuxAccount, some_accounts
 
 # Container names are shared with other workers of the suite.
 NAME = f"job-{os.getpid()}.1"
 SESSION = f"gpujob_cpu_test_job-{os.getpid()}"
-TOOLS = "sh echo sleep env id cat kill setsid pwd touch test"
-
-
-@cache
-def why_no_containers() -> str:
-    if not shutil.which("busybox"):
-        return "a static busybox is needed as root file system"
-    if os.geteuid() != 0:
-        return "containers are tried as root only"
-    engine = ContainerRunner()
-    if not engine.engine or not engine.is_podman:
-        return "podman is not installed"
-    return "" if podman_init() else NO_INIT
 
 
 def needs(runner: str) -> str:
     if runner == "container":
         return why_no_containers()
+    if runner == "rootless":
+        return why_not_rootless()
     if runner in {"tmux", "screen"} and not shutil.which(runner):
         return f"{runner} is not installed"
     return ""
 
 
-@pytest.fixture(params=["process", "terminal", "tmux", "screen", "container"])
+@pytest.fixture(scope="module")
+def account() -> Iterator[LinuxAccount]:
+    """The user of jobs whose container engine is rootless."""
+    with some_accounts("boxed") as (boxed,):
+        yield boxed
+
+
+@pytest.fixture(params=["process", "terminal", "tmux", "screen", "container", "rootless"])
 def runner(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     if reason := needs(name):
         pytest.skip(reason)
+    if name == "rootless":
+        USERS[name] = request.getfixturevalue("account")
     return name
 
 
+USERS: dict[str, LinuxAccount] = {}
+"""Whose jobs they are, by runner, if not those of the test's own user."""
+
+
+def user_of(runner: str) -> dict[str, Any]:
+    """The fields of work that name this user."""
+    if runner not in USERS:
+        return {"uid": NOBODY, "gid": NOBODY, "user": "nobody"}
+    user = USERS[runner]
+    return {"uid": user.uid, "gid": user.gid, "user": user.name}
+
+
 def work_of(rig: Rig, runner: str, script: str, **more: Any) -> Work:
-    work = rig.work(NAME, "sh", "-c", script, runner=runner, name="test", **more)
-    if runner != "container":
+    is_rootless = runner == "rootless"
+    name = "container" if is_rootless else runner
+    work = rig.work(NAME, "sh", "-c", script, runner=name, name="test", **more)
+    if name != "container":
         return work
-    root = rig.directory / "root"
-    for name in ("bin", "etc", "proc", "sys", "dev", "tmp", "run"):
-        (root / name).mkdir(parents=True, exist_ok=True)
-    busybox = shutil.which("busybox")
-    assert busybox is not None
-    shutil.copy(busybox, root / "bin" / "busybox")
-    for tool in TOOLS.split():
-        (root / "bin" / tool).symlink_to("busybox")
+    root = a_root_file_system(rig.directory / "root")
     here = str(rig.directory)
-    return replace(work, image=f"rootfs:{root}", mounts=((here, here, False),))
+    work = replace(work, image=f"rootfs:{root}", mounts=((here, here, False),))
+    if is_rootless:
+        for path in (root, *root.rglob("*")):
+            os.chown(path, USERS[runner].uid, USERS[runner].gid, follow_symlinks=False)
+        home = {**work.environment, "HOME": str(USERS[runner].home)}
+        work = replace(work, engine_user="job", environment=home, **user_of(runner))
+    return work
 
 
 def test_exit_code_is_reported(runner: str) -> None:
     async def scenario(rig: Rig) -> None:
         over = await rig.run(work_of(rig, runner, "exit 7"))
-        assert (over.exit_code, over.signal, over.ran, over.stopped_by) == (7, None, True, "")
+        assert (over.exit_code, over.signal, over.ran, over.stopped_by) == (7, None, True, ""), over
 
     with_launcher(scenario)
 
@@ -111,8 +119,8 @@ def test_output_goes_to_file_named_by_user(runner: str) -> None:
         own.mkdir()
         user = {"umask": 0o027, "log_of_user": True, "log_path": str(own / "out")}
         if os.geteuid() == 0:
-            os.chown(own, NOBODY, NOBODY)
-            user.update(uid=NOBODY, gid=NOBODY, user="nobody")
+            user.update(user_of(runner))
+            os.chown(own, user["uid"], user["gid"])
         work = work_of(rig, runner, "echo hello; echo wrong >&2", **user)
         assert (await rig.run(work)).exit_code == 0
         found = (own / "out").stat()
@@ -130,7 +138,7 @@ def test_output_is_not_written_where_user_may_not_write(runner: str) -> None:
         secret = rig.directory / "secret"
         secret.write_text("the last line", encoding="utf-8")
         secret.chmod(0o600)
-        user = {"uid": NOBODY, "gid": NOBODY, "user": "nobody", "log_of_user": True}
+        user = {**user_of(runner), "log_of_user": True}
         work = work_of(rig, runner, "echo hello", log_path=str(secret), **user)
         over = await rig.run(work)
         assert not over.ran
@@ -198,7 +206,7 @@ def test_leftover_processes_are_gone_when_job_is_over(runner: str) -> None:
 
 
 def test_missing_command_has_not_run(runner: str) -> None:
-    if runner == "container":
+    if runner in {"container", "rootless"}:
         pytest.skip("an engine's init reports it as an exit code")
 
     async def scenario(rig: Rig) -> None:
@@ -281,31 +289,6 @@ def test_no_container_is_left_behind() -> None:
         await rig.launcher.stop(NAME, 0, "cancelled")
         await rig.over(NAME)
         assert container_name(work) not in await containers()
-
-    with_launcher(scenario)
-
-
-def test_container_runs_as_user_and_exposes_nothing_unreadable_to_user() -> None:
-    if reason := why_no_containers():
-        pytest.skip(reason)
-
-    async def scenario(rig: Rig) -> None:
-        work = replace(
-            work_of(rig, "container", "id -u; id -g"), uid=65534, gid=65534, user="nobody"
-        )
-        over = await rig.run(work)
-        assert (over.exit_code, rig.log(work)) == (0, "65534\n65534\n")
-        secret = rig.directory / "secret"
-        secret.mkdir(mode=0o700)
-        mounts = ((str(secret), "/secret", True),)
-        over = await rig.run(replace(work, allocation_id=NAME + "b", mounts=mounts))
-        assert not over.ran
-        assert "may not read it" in over.detail
-        secret_root = replace(work, allocation_id=NAME + "c", image=f"rootfs:{secret}")
-        assert "may not read it" in (await rig.run(secret_root)).detail
-        (rig.directory / "link").symlink_to("/")
-        of_host = replace(work, allocation_id=NAME + "d", image=f"rootfs:{rig.directory}/link")
-        assert "no root file system" in (await rig.run(of_host)).detail
 
     with_launcher(scenario)
 

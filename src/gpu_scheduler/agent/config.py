@@ -13,7 +13,10 @@ from gpu_scheduler.model.errors import InvalidInput
 AGENT_LOCK = "agent.lock"
 """In the agent's directory. The agent holds this lock while it runs; the file contains its pid."""
 AGENT_LOG = "agent.log"
-LISTS = ("targets", "prolog", "epilog", "ignore_programs", "ignore_users", "execution_methods")
+LISTS = (
+    *("targets", "prolog", "epilog", "ignore_programs", "ignore_users", "execution_methods"),
+    *("image_stores", "allowed_images"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,9 @@ class AgentConfig:
     hook_timeout_ms: int = 60_000
     start_timeout_ms: int = 60_000
     engine_timeout_ms: int = 120_000
+    engine_user: str = "job"
+    image_stores: tuple[str, ...] = ()
+    allowed_images: tuple[str, ...] = ()
     enforce_limits: bool = True
     default_memory_mb: int = 0
     most_processes: int = 0

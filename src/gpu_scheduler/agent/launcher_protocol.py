@@ -86,7 +86,10 @@ class Work:
     CLOCK_BOOTTIME), or after the last renewal. `files` are written into the scratch directory. With
     `prepare_ms` the command runs only after a commit, and ends if none comes for so long after all
     is prepared. A child that has not executed the command after `start_timeout_ms` is killed; the
-    launcher waits for a container engine no longer than `engine_timeout_ms`.
+    launcher waits for a container engine no longer than `engine_timeout_ms`. `engine_user` is who
+    runs that engine: "job" (rootless podman) or "root"; "" in works of older versions, which root's
+    engine ran. `image_stores` are read-only image stores of the site; `allowed_images` are patterns
+    of the images that root's engine may run for others.
     """
 
     allocation_id: str
@@ -131,7 +134,18 @@ class Work:
     prepare_ms: int = 0
     start_timeout_ms: int = 60_000
     engine_timeout_ms: int = 120_000
+    engine_user: str = ""
+    image_stores: tuple[str, ...] = ()
+    allowed_images: tuple[str, ...] = ()
     files: dict[str, str] = field(default_factory=dict)
+
+
+def in_rootless_container(work: Work) -> bool:
+    """Whether the container engine runs as the job's user, inside the job's control group.
+
+    Root's own jobs use root's engine: there is no user to protect others from.
+    """
+    return work.runner == "container" and work.engine_user == "job" and work.uid != 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +207,9 @@ Report = Prepared | Began | Over | Saved
 
 _DEFAULT_WORK = Work(allocation_id="")
 _WORK_DEFAULTS = {name: getattr(_DEFAULT_WORK, name) for name in Work.__slots__}
+_TUPLES = (
+    *("argv", "closed_devices", "cpus", "prolog", "epilog", "image_stores", "allowed_images"),
+)
 _DEVICE_FIELDS = tuple(WorkDevice.__slots__)
 _TERMINAL_FIELDS = tuple(WorkTerminal.__slots__)
 _REPORTS: dict[str, type[Prepared] | type[Began] | type[Over] | type[Saved]] = {
@@ -267,7 +284,7 @@ def decode_work(message: object, *, lenient: bool = False) -> Work:
         raise ValueError("work must be an object")
     fields = dict(_known(message, Work, lenient))
     try:
-        for name in ("argv", "closed_devices", "cpus", "prolog", "epilog"):
+        for name in _TUPLES:
             if name in fields:
                 fields[name] = tuple(fields[name])
         fields["mounts"] = tuple(

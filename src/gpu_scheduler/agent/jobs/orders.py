@@ -46,6 +46,8 @@ FROM_CONFIG = (
     *("hook_timeout_ms", "start_timeout_ms", "engine_timeout_ms"),
 )
 """Fields of the work that are configured for the node."""
+FOR_CONTAINERS = ("engine_user", "image_stores", "allowed_images")
+"""The same for work in a container. A launcher that does not know these fields refuses the work."""
 _PLACEHOLDER = re.compile("%([jAax%])")
 
 
@@ -225,6 +227,8 @@ class OrderTranslator:
         if service_port:
             environment |= {"PORT": str(service_port), "TGPU_SERVICE_PORT": str(service_port)}
         workdir = start.workdir or home_directory(environment)
+        runner = start.runner or "process"
+        for_container = FOR_CONTAINERS if runner == "container" else ()
         max_processes = config.most_processes if config.enforce_limits else 0
         if start.max_processes:
             max_processes = min(start.max_processes, max_processes or start.max_processes)
@@ -238,12 +242,12 @@ class OrderTranslator:
             allocation_id=order.allocation_id,
             member=order.member,
             **{name: getattr(start, name) for name in FROM_ORDER},
-            **{name: getattr(config, name) for name in FROM_CONFIG},
+            **{name: getattr(config, name) for name in (*FROM_CONFIG, *for_container)},
             task=start.task if start.HasField("task") else None,
             argv=conda_command(start, environment),
             workdir=workdir,
             environment=environment,
-            runner=start.runner or "process",
+            runner=runner,
             mounts=tuple((m.source, m.target, m.read_only) for m in start.mounts),
             devices=devices,
             closed_devices=closed,

@@ -20,6 +20,7 @@ ROTATE_LOG = f"{os.path.dirname(os.path.abspath(__file__))}/rotate_log.py"
 ROTATE_TIMEOUT_MS = 60_000
 MAX_ROTATIONS = 2
 """Children that copy logs at once: they compete for the disk with everything else."""
+_MAX_MESSAGE = 500
 LAUNCHER_LOG = "launcher.log"
 LOGGER = "launcher"
 StartChild = Callable[..., object]
@@ -49,8 +50,8 @@ def append_note(work: Work, text: str) -> None:
                 os.close(file)
 
 
-def last_line(work: Work) -> str:
-    """The last line of the log, for a message about what went wrong.
+def _last_part(work: Work) -> str:
+    """The end of the log.
 
     Not of a file that the user named: the launcher may have more rights than the user.
     """
@@ -67,7 +68,18 @@ def last_line(work: Work) -> str:
         return ""
     finally:
         os.close(file)
-    return text.rstrip().rpartition("\n")[2].strip()[:500]
+    return text.rstrip()
+
+
+def last_line(work: Work) -> str:
+    """The last line of the log, for a message about what went wrong."""
+    return _last_part(work).rpartition("\n")[2].strip()[:_MAX_MESSAGE]
+
+
+def engine_error(work: Work) -> str:
+    """What a container engine has written about its failure, on one line; else the last line."""
+    _, begin, rest = _last_part(work).rpartition("\nError: ")
+    return " ".join((begin + rest).split())[:_MAX_MESSAGE] if begin else last_line(work)
 
 
 class LogRotation:

@@ -132,6 +132,12 @@ def monitors_container(pid: int, name: str) -> bool:
     return user_of(pid) == os.geteuid()
 
 
+def is_first_in_namespace(pid: int) -> bool:
+    """Whether it is the first process of a pid namespace directly below ours."""
+    _, _, rest = _read(f"/proc/{pid}/status").partition(b"\nNSpid:")
+    return rest.partition(b"\n")[0].split()[1:] == [b"1"]
+
+
 def user_of(pid: int) -> int:
     """The real user of a process; -1 if it is gone.
 

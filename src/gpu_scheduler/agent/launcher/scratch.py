@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt
 from gpu_scheduler.agent.launcher_protocol import Saved, Work
+from gpu_scheduler.agent.runners import rootless
 
 STOP_FILE = "stop-reason"
 CHECKPOINT_FILE = "checkpoint"
@@ -137,6 +138,21 @@ def read_small(path: str) -> str:
             return os.read(descriptor, 4096).decode(errors="replace")
         finally:
             os.close(descriptor)
+    return ""
+
+
+def read_podman_file(work: Work, name: str) -> str:
+    """Read a small file of podman's state, which the job's user could have replaced by links."""
+    with suppress(OSError), _opened(work.scratch_dir) as scratch:
+        state = os.open(rootless.STATE, _DIRECTORY, dir_fd=scratch)
+        try:
+            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=state)
+            try:
+                return os.read(file, 4096).decode(errors="replace")
+            finally:
+                os.close(file)
+        finally:
+            os.close(state)
     return ""
 
 

@@ -1,9 +1,16 @@
-"""A job in a container of docker or podman.
+"""A job in a container of podman or docker.
 
-The engine's client is forked like a process and waits for the container; signals, exit code and
-removal go through the engine. The client runs as the launcher's user, the container's process as
-the job's user and without a way to gain privileges. Nothing of the job's environment reaches the
-client: the variables go through its standard input, where other users cannot change them.
+By default podman runs as the job's user, inside the job's control group: see `rootless`. Signals
+and the exit code need no engine then.
+
+Where the site has chosen so (`agent.container_engine_user: root`), and for root's own jobs, the
+engine runs as root. Its client is forked like a process and waits for the container; signals, exit
+code and removal go through the engine. What root's engine is given by other users is checked here:
+an image from the site's list, no root file system, and mounts that the child has opened as the user
+and bound below `STAGE`, which only root can reach.
+
+Nothing of the job's environment reaches the client: the variables go through its standard input,
+where other users cannot change them.
 """
 
 from __future__ import annotations
@@ -13,9 +20,11 @@ import os
 import re
 import resource
 import zlib
+from fnmatch import fnmatchcase
 from typing import Any, cast
 
-from gpu_scheduler.agent.launcher_protocol import Work
+from gpu_scheduler.agent.launcher_protocol import Work, in_rootless_container
+from gpu_scheduler.agent.runners import rootless
 from gpu_scheduler.agent.runners.interface import (
     Command,
     Ending,
@@ -36,8 +45,18 @@ _INITS = ("catatonit", "tini", "dumb-init")
 _NEVER = "0001-01-01T00:00:00Z"
 _FORMAT = "{{json .State}}"
 _SIGNAL_OFFSET = 128
+_IMAGE_NAME = re.compile(
+    r"[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[a-z0-9._-]+)+(:[A-Za-z0-9._-]+)?(@sha256:[0-9a-f]{64})?"
+)
+"""Registry, path, tag, digest. A transport such as `docker-archive:` or `dir:` does not match."""
 _REMOVE_TIMEOUT_S = "1"
 _MAX_ANSWER = 200
+STAGE = "/run/gpu-scheduler-mounts"
+"""Mounts of containers of root's engine, in one directory for each container."""
+NO_PODMAN = (
+    "podman is not installed on this node, and docker runs as root; install podman, or set "
+    "agent.container_engine_user to root"
+)
 NO_INIT = "podman has no init on this node, so signals would not reach a job; install catatonit"
 BAD_ANSWER = "the container engine's answer cannot be parsed, so the exit code is unknown"
 
@@ -67,26 +86,32 @@ def podman_init() -> tuple[str, ...]:
 
 
 class ContainerRunner(Runner):
-    """Docker where its engine can be reached, else podman."""
+    """Podman as the job's user; as root docker where its engine can be reached, else podman."""
 
     name = "container"
 
     def __init__(self) -> None:
         self.engine, self._global = _engine()
+        self.podman = _podman()
 
     def missing(self, work: Work) -> str:
+        is_rootless = in_rootless_container(work)
         if not self.engine:
             return "there is no container engine on this node; install podman or docker"
-        if self.is_podman and not podman_init():
+        if is_rootless and not self.podman:
+            return NO_PODMAN
+        if (is_rootless or self.is_podman) and not podman_init():
             return NO_INIT
+        if is_rootless and not work.scratch_dir:
+            return "a container needs a scratch directory"
         if not work.image:
             return "the container runner needs an image"
         if work.image.startswith(ROOTFS):
-            if not self.is_podman:
+            if not is_rootless and not self.is_podman:
                 return "a root file system as image needs podman, and this node uses docker"
         elif work.image.startswith("-"):
             return f"{work.image[:80]!r} is not the name of an image"
-        return _bad_path(work)
+        return _bad_path(work) or ("" if is_rootless else _refused_by_root(work))
 
     @property
     def is_podman(self) -> bool:
@@ -95,6 +120,9 @@ class ContainerRunner(Runner):
     def command(self, work: Work, environment: dict[str, str]) -> Command:
         kept, left_out = _split_passable(environment)
         listing = "".join(f"{name}={value}\n" for name, value in sorted(kept.items()))
+        if in_rootless_container(work):
+            return self._rootless_command(work, environment, listing, left_out)
+        staged = stage_directory(work)
         argv = (
             *self._base(),
             *("run", "--name", container_name(work), "--network", "host"),
@@ -103,8 +131,8 @@ class ContainerRunner(Runner):
             *("--env-file", "/dev/stdin"),
             *_left_out_note(left_out),
             *self._limits(work),
-            *_mounts(work),
-            *self._gpus(work),
+            *_mounts(work, staged),
+            *_gpus(work, by_name=not self.is_podman),
             *(("--workdir", work.workdir) if work.workdir else ()),
             *self._image(work),
             *job_argv(work),
@@ -115,20 +143,57 @@ class ContainerRunner(Runner):
             as_user=False,
             stdin=listing,
             reachable=tuple(source for source, _, _ in work.mounts),
+            stage=staged,
             root=work.image[len(ROOTFS) :] if work.image.startswith(ROOTFS) else "",
             files=job_files(work),
         )
 
+    def _rootless_command(
+        self, work: Work, environment: dict[str, str], listing: str, left_out: list[str]
+    ) -> Command:
+        """The user is the same inside and outside; the limits are those of the control group."""
+        options = (
+            *("--name", container_name(work), "--network", "host", *podman_init()),
+            *("--userns", "keep-id", "--user", f"{work.uid}:{work.gid}"),
+            *("--security-opt", "no-new-privileges", "--env-file", "/dev/stdin"),
+            *_cgroup_options(self.podman),
+            *_left_out_note(left_out),
+            *_ulimits(),
+            *_mounts(work),
+            *_gpus(work),
+            *(("--workdir", work.workdir) if work.workdir else ()),
+        )
+        marks = ("TGPU_ALLOCATION_ID", "TGPU_MEMBER", "TGPU_LAUNCHER")
+        own = {name: environment[name] for name in marks if name in environment}
+        root = work.image[len(ROOTFS) :] if work.image.startswith(ROOTFS) else ""
+        return Command(
+            argv=rootless.run_command(work, self.podman, options, job_argv(work), root=root),
+            environment={**rootless.environment(work), **own},
+            workdir="/",
+            stdin=listing,
+            files=job_files(work),
+        )
+
     def attach_command(self, work: Work) -> tuple[str, ...]:
+        if in_rootless_container(work):
+            variables = (f"{name}={value}" for name, value in rootless.environment(work).items())
+            base = rootless.engine(work, self.podman)
+            return ("env", *variables, *base, "exec", "-it", container_name(work), "/bin/sh")
         return (*self._base(), "exec", "-it", container_name(work), "/bin/sh")
 
     def signal_command(self, work: Work, name: str) -> tuple[str, ...]:
+        if in_rootless_container(work):
+            return ()
         return (*self._base(), "kill", "--signal", name, container_name(work))
 
     def inspect_command(self, work: Work) -> tuple[str, ...]:
+        if in_rootless_container(work):
+            return ()
         return (*self._base(), "container", "inspect", "--format", _FORMAT, container_name(work))
 
     def clear_command(self, work: Work) -> tuple[str, ...]:
+        if in_rootless_container(work):
+            return ()
         extra = ("--time", _REMOVE_TIMEOUT_S) if self.is_podman else ()
         return (*self._base(), "rm", "--force", "--volumes", *extra, container_name(work))
 
@@ -171,17 +236,55 @@ class ContainerRunner(Runner):
             found += ["--pids-limit", str(work.max_processes)]
         return (*found, *_ulimits())
 
-    def _gpus(self, work: Work) -> tuple[str, ...]:
-        names = [device.mig_uuid or device.uuid or str(device.index) for device in work.devices]
-        if not names:
-            return ()
-        if not self.is_podman:
-            return ("--gpus", '"device=' + ",".join(names) + '"')
-        if _has_cdi():
-            return tuple(part for name in names for part in ("--device", f"nvidia.com/gpu={name}"))
-        nodes = [device.path for device in work.devices if device.path]
-        nodes += [path for path in _NVIDIA if os.path.exists(path)]
-        return tuple(part for path in nodes for part in ("--device", path))
+
+def stage_directory(work: Work) -> str:
+    """Where the mounts of a container of root's engine are bound; "" if they need no staging."""
+    if not work.mounts or in_rootless_container(work) or work.uid == 0 or os.geteuid() != 0:
+        return ""
+    return f"{STAGE}/{container_name(work)}"
+
+
+def _gpus(work: Work, *, by_name: bool = False) -> tuple[str, ...]:
+    """The options for the GPUs: by the vendor's CDI specification, else by device nodes.
+
+    `by_name`: by docker's own option.
+    """
+    names = [device.mig_uuid or device.uuid or str(device.index) for device in work.devices]
+    if not names:
+        return ()
+    if by_name:
+        return ("--gpus", '"device=' + ",".join(names) + '"')
+    if _has_cdi():
+        return tuple(part for name in names for part in ("--device", f"nvidia.com/gpu={name}"))
+    nodes = [device.path for device in work.devices if device.path]
+    nodes += [path for path in _NVIDIA if os.path.exists(path)]
+    return tuple(part for path in nodes for part in ("--device", path))
+
+
+def _refused_by_root(work: Work) -> str:
+    """Why root's engine does not run this for another user; "" if it does."""
+    if work.uid == 0 or os.geteuid() != 0:
+        return ""
+    if work.engine_user != "root":
+        return "the order does not name who runs the container engine; update the agent"
+    if work.image.startswith(ROOTFS):
+        return (
+            "a root file system as image needs rootless podman, and this node runs its engine as "
+            "root (agent.container_engine_user)"
+        )
+    registry, _, path = work.image.partition("/")
+    is_full_name = bool(path) and ("." in registry or ":" in registry) and registry[-1:] != ":"
+    if not is_full_name or not _IMAGE_NAME.fullmatch(work.image):
+        return (
+            f"image {work.image[:80]!r} must be a full name with its registry, such as "
+            "registry.example.org/ml/torch:2.4, as this node runs its engine as root"
+        )
+    if not any(fnmatchcase(work.image, pattern) for pattern in work.allowed_images):
+        return (
+            f"image {work.image[:80]!r} matches no pattern of agent.container_allowed_images on "
+            "this node"
+        )
+    return ""
 
 
 def _state(inspected: str) -> dict[str, Any] | None:
@@ -203,10 +306,44 @@ def _engine() -> tuple[str, tuple[str, ...]]:
         return docker, ()
     if not podman:
         return "", ()
-    # crun refuses hosts with control groups of both versions; runc accepts them.
-    pure_v2 = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
-    runc = "" if pure_v2 else find_program("runc")
+    runc = "" if _is_pure_v2() else find_program("runc")
     return podman, ("--runtime", runc) if runc else ()
+
+
+def _podman() -> tuple[str, ...]:
+    """Rootless podman and its options; empty if it is not installed.
+
+    The driver is named, as podman cannot mix stores of several drivers. Without fuse-overlayfs
+    podman copies an image to give its files the ids of the user inside.
+    """
+    podman = find_program("podman")
+    if not podman:
+        return ()
+    runtime = find_program("crun" if _is_pure_v2() else "runc") or find_program("crun")
+    fuse = find_program("fuse-overlayfs") if _is_open_to_all("/dev/fuse") else ""
+    return (
+        *(podman, "--log-level", "error", "--cgroup-manager", "cgroupfs"),
+        *(("--runtime", runtime) if runtime else ()),
+        *("--storage-driver", "overlay"),
+        *(("--storage-opt", f"overlay.mount_program={fuse}") if fuse else ()),
+    )
+
+
+def _is_open_to_all(path: str) -> bool:
+    try:
+        return os.stat(path).st_mode & 0o006 == 0o006
+    except OSError:
+        return False
+
+
+def _is_pure_v2() -> bool:
+    """Whether the host has only v2. On hosts with both versions crun refuses to run, not runc."""
+    return os.path.exists("/sys/fs/cgroup/cgroup.controllers")
+
+
+def _cgroup_options(podman: tuple[str, ...]) -> tuple[str, ...]:
+    """Keep the container in the group of its job. runc does so where it may make no group."""
+    return ("--cgroups", "disabled") if any(word.endswith("/crun") for word in podman) else ()
 
 
 def _own_environment(work: Work) -> dict[str, str]:
@@ -237,19 +374,37 @@ def _left_out_note(names: list[str]) -> tuple[str, ...]:
 
 
 def _bad_path(work: Work) -> str:
-    """Reject paths that an engine would parse as more than a path."""
+    """Reject paths that an engine would parse as more than a path.
+
+    Podman writes the working directory into the container's `passwd`, one line for each user.
+    """
+    if _has_control(work.workdir) or _has_control(work.image):
+        return "the image or the working directory holds a control character; remove it"
     for path in (path for source, target, _ in work.mounts for path in (source, target)):
-        if not path.startswith("/") or ":" in path:
-            return f"cannot mount {path!r}: a path must be absolute and hold no colon"
+        if not path.startswith("/") or ":" in path or _has_control(path):
+            return (
+                f"cannot mount {path!r}: a path must be absolute and hold no colon and no control "
+                "character"
+            )
     root = work.image[len(ROOTFS) :]
     if work.image.startswith(ROOTFS) and (root[:1] != "/" or not root.strip("/") or ":" in root):
         return f"no root file system at {root!r}; name a directory that holds one"
     return ""
 
 
-def _mounts(work: Work) -> tuple[str, ...]:
-    """The scratch directory has the same path inside, for the stop and checkpoint files."""
-    places = list(work.mounts)
+def _has_control(text: str) -> bool:
+    return any(character < " " or character == "\x7f" for character in text)
+
+
+def _mounts(work: Work, staged: str = "") -> tuple[str, ...]:
+    """The scratch directory has the same path inside, for the stop and checkpoint files.
+
+    `staged`: the directory in which the child has bound the sources, named by their numbers.
+    """
+    places = [
+        (f"{staged}/{number}" if staged else source, target, read_only)
+        for number, (source, target, read_only) in enumerate(work.mounts)
+    ]
     if work.scratch_dir:
         places.append((work.scratch_dir, work.scratch_dir, False))
     return tuple(

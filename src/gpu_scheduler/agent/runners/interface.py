@@ -17,12 +17,14 @@ from gpu_scheduler.agent.launcher_protocol import Work
 class Command:
     """What the launcher has to fork for a job.
 
-    `as_user`: as the job's user and in its directory, else as the launcher's own user. `job`: the
+    `as_user`: as the job's user and in its directory (or in `workdir`), else as the launcher's own
+    user. `job`: the
     command only opens a session; the job itself begins when the shim inside connects to the socket
     `{gate}`. `python`: the first of these that the user may run replaces `{python}`. `stdin` is the
     whole standard input. The user must be able to read the paths `reachable` and `root` (the job's
-    root file system), though the command runs as the launcher's user. `files` are written into the
-    scratch directory first.
+    root file system), though the command runs as the launcher's user; with `stage` the child opens
+    `reachable` as the user and binds them there, named by their numbers. `files` are written into
+    the scratch directory first.
     """
 
     argv: tuple[str, ...]
@@ -33,6 +35,8 @@ class Command:
     stdin: str = ""
     reachable: tuple[str, ...] = ()
     root: str = ""
+    stage: str = ""
+    workdir: str = ""
     files: dict[str, str] = field(default_factory=dict)
 
 

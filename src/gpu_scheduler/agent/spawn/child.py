@@ -39,6 +39,10 @@ _IGNORED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT
 _DEV_NULL = os.open("/dev/null", os.O_RDWR)
 _MAX_DESCRIPTORS = 1 << 20
 _MAX_MESSAGE = 60_000
+_DIRECTORY_OF_ROOT = 0o700
+_DIRECTORY_TYPE = 0o040000
+_BIND, _PRIVATE = 0x1000 | 0x4000, 0x40000 | 0x4000
+"""Flags of mount(): MS_BIND or MS_PRIVATE, each with MS_REC."""
 
 
 class CannotRun(Exception):
@@ -80,6 +84,7 @@ class LaunchOrder:
     python: tuple[str, ...] = ()
     reachable: tuple[str, ...] = ()
     root = ""
+    stage = ""
     reaching_uid = 0
     says_ready = False
 
@@ -276,7 +281,12 @@ def _change_user(order: LaunchOrder) -> None:
 
 
 def _check_access_of_user(order: LaunchOrder) -> None:
-    """An engine that runs as root must not open what the job's user could not open."""
+    """An engine that runs as root must not open what the job's user could not open.
+
+    With `stage` it does not even open the paths again: between the check and the engine the user
+    could put a link there. The engine gets what the user has opened, bound in a directory of root.
+    """
+    opened: list[int] = []
     lower = os.geteuid() == 0 and order.reaching_uid != 0
     groups = os.getgroups()
     if lower:
@@ -285,7 +295,9 @@ def _check_access_of_user(order: LaunchOrder) -> None:
         os.seteuid(order.reaching_uid)
     try:
         for path in order.reachable:
-            if not os.access(path, os.R_OK, effective_ids=True):
+            if order.stage:
+                opened.append(_open_source(path))
+            elif not os.access(path, os.R_OK, effective_ids=True):
                 raise CannotRun(f"cannot mount {path!r}: the job's user may not read it")
         # Here, not in the launcher: the file system is the user's choice, and may hang.
         if root := order.root:
@@ -302,6 +314,48 @@ def _check_access_of_user(order: LaunchOrder) -> None:
             os.seteuid(0)
             os.setegid(0)
             os.setgroups(groups)
+    if order.stage:
+        _bind_sources(order.stage, opened)
+
+
+def _open_source(path: str) -> int:
+    """Open the source of a mount as the job's user, also through links of the user."""
+    try:
+        source = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError as error:
+        raise CannotRun(f"cannot mount {path!r}: {_reason(error)}") from None
+    if not os.access(f"/proc/self/fd/{source}", os.R_OK, effective_ids=True):
+        raise CannotRun(f"cannot mount {path!r}: the job's user may not read it")
+    return source
+
+
+def _bind_sources(stage: str, sources: list[int]) -> None:
+    """Bind what was opened into the directory `stage`, which only root can reach."""
+    import ctypes  # noqa: PLC0415 - few children need it, and all would pay for it
+
+    mount = ctypes.CDLL(None, use_errno=True).mount
+    parent = os.path.dirname(stage)
+    problem = ""
+    try:
+        os.makedirs(parent, mode=0o700, exist_ok=True)
+        status = os.lstat(parent)
+        if status.st_uid != 0 or status.st_mode & 0o7777 != _DIRECTORY_OF_ROOT:
+            raise CannotRun(f"{parent!r} must be a directory of root with mode 700")
+        os.mkdir(stage, 0o700)
+        for number, source in enumerate(sources):
+            place = f"{stage}/{number}"
+            if os.stat(source).st_mode & 0o170000 == _DIRECTORY_TYPE:
+                os.mkdir(place)
+            else:
+                os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            for origin, flags in ((f"/proc/self/fd/{source}", _BIND), ("none", _PRIVATE)):
+                if mount(origin.encode(), place.encode(), None, flags, None):
+                    problem = os.strerror(ctypes.get_errno())
+                    break
+    except OSError as error:
+        problem = str(error)
+    if problem:
+        raise CannotRun(f"cannot bind the mounts of the container: {problem}")
 
 
 def _memory_file(text: str) -> int:

@@ -44,6 +44,8 @@ class Launch:
     reachable: tuple[str, ...] = ()
     """Paths that the user `reaching_uid` must be able to read, though the command runs as us."""
     root: str = ""
+    stage: str = ""
+    """Where to bind `reachable`, opened as that user, before the command runs."""
     reaching_uid: int = 0
     says_ready: bool = False
 

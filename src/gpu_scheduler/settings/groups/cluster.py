@@ -119,6 +119,25 @@ class AgentSettings:
         " all that are available.",
         choices=("process", "tmux", "screen", "terminal", "container", *ENGINES),
     )
+    container_engine_user: str = setting(
+        "job",
+        "Who runs the container engine. `job`: the job's user (rootless podman), so that a "
+        "container can do no more than that user. `root`: docker or podman of root; only for sites"
+        " that cannot run rootless podman. Then jobs of other users get only images that match "
+        "`container_allowed_images`, and no root file systems, archives or other transports.",
+        choices=("job", "root"),
+    )
+    container_image_stores: tuple[str, ...] = setting(
+        (),
+        "Image stores (directories of podman) that administrators fill and every user's containers"
+        " read; users cannot write them. For example by `podman --root DIRECTORY pull IMAGE`.",
+    )
+    container_allowed_images: tuple[str, ...] = setting(
+        (),
+        "Images that an engine of root may run, as patterns of full names with their registry, "
+        "such as `registry.example.org/ml/*`; empty: none. Ignored where the engine runs as the "
+        "job's user.",
+    )
     cpu_cores: float = setting(0.0, "Number of CPU cores for jobs; 0: all.", least=0, most=100_000)
     memory_gb: float = setting(0.0, "Memory for jobs in GiB; 0: all.", least=0, most=1_000_000)
     heartbeat_interval_s: float = setting(

@@ -1,6 +1,7 @@
 """The command lines that runners build."""
 
 import json
+import os
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -9,16 +10,26 @@ import pytest
 
 from gpu_scheduler.agent.launcher_protocol import Work, WorkDevice
 from gpu_scheduler.agent.runners import attach_command, container, runners
-from gpu_scheduler.agent.runners.container import BAD_ANSWER, ContainerRunner, container_name
+from gpu_scheduler.agent.runners.container import (
+    BAD_ANSWER,
+    NO_PODMAN,
+    STAGE,
+    ContainerRunner,
+    container_name,
+)
 from gpu_scheduler.agent.runners.interface import Ending, interpreter
 from gpu_scheduler.agent.runners.session import session_name
 
+IMAGE = "registry.example.org/ml/torch:2.4"
 WORK = Work(
     allocation_id="job-12_4.1",
     job_id="job-12_4",
     name="my test",
     argv=("python", "train.py"),
-    image="pytorch:2.4",
+    runner="container",
+    image=IMAGE,
+    engine_user="root",
+    allowed_images=("registry.example.org/ml/*",),
     uid=1000,
     gid=100,
     workdir="/data",
@@ -38,6 +49,8 @@ WORK = Work(
 def an_engine(path: str, monkeypatch: pytest.MonkeyPatch) -> ContainerRunner:
     monkeypatch.setattr(container, "_engine", lambda: (path, ()))
     monkeypatch.setattr(container, "_PODMAN_INITS", ("/",))
+    monkeypatch.setattr(container, "_podman", lambda: ("/usr/bin/podman", "--runtime", "runc"))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     return ContainerRunner()
 
 
@@ -56,8 +69,8 @@ def test_docker_command_has_every_option(monkeypatch: pytest.MonkeyPatch) -> Non
         ("--user", "1000:100"),
         ("--security-opt", "no-new-privileges"),
         ("--workdir", "/data"),
-        ("--volume", "/data:/data"),
-        ("--volume", "/sets:/in:ro"),
+        ("--volume", f"{STAGE}/tgpu-job-12_4.1-76221da6/0:/data"),
+        ("--volume", f"{STAGE}/tgpu-job-12_4.1-76221da6/1:/in:ro"),
         ("--volume", "/run/s:/run/s"),
         ("--cpus", "2.500"),
         ("--cpuset-cpus", "0,3"),
@@ -67,7 +80,7 @@ def test_docker_command_has_every_option(monkeypatch: pytest.MonkeyPatch) -> Non
         ("--env-file", "/dev/stdin"),
         ("--env", "TGPU_LEFT_OUT=# x,KEY"),
     } <= told
-    assert command.argv[-4:] == ("--", "pytorch:2.4", "python", "train.py")
+    assert command.argv[-4:] == ("--", IMAGE, "python", "train.py")
     assert command.stdin == "A=b\nTGPU_MEMBER=0\n"
     assert command.files == {}
     assert "A" not in command.environment
@@ -171,6 +184,67 @@ def test_unsupported_container_options_are_explained(monkeypatch: pytest.MonkeyP
     assert "needs an image" in podman.missing(replace(WORK, image=""))
     assert podman.missing(WORK) == ""
     assert "container runner" in runners()["process"].missing(WORK)
+    of_user = replace(WORK, engine_user="job", image="pytorch")
+    assert podman.missing(of_user) == ""
+    assert "scratch directory" in podman.missing(replace(of_user, scratch_dir=""))
+    docker.podman = ()
+    assert docker.missing(of_user) == NO_PODMAN
+
+
+@pytest.mark.parametrize("text", ["/a\nb", "/a\rb", "/a\x1bb", "/a\x7fb", "/a\0b"])
+def test_control_characters_are_rejected_in_every_path(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    podman = an_engine("/usr/bin/podman", monkeypatch)
+    for engine_user in ("job", "root"):
+        work = replace(WORK, engine_user=engine_user)
+        for bad in (
+            replace(work, workdir=text),
+            replace(work, image=f"rootfs:{text}"),
+            replace(work, image=IMAGE + text),
+            replace(work, mounts=((text, "/in", True),)),
+            replace(work, mounts=(("/in", text, True),)),
+        ):
+            assert "control character" in podman.missing(bad)
+
+
+def test_podman_of_user_gets_no_option_that_names_a_limit_or_a_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The container stays in the control group of its job, which has the limits."""
+    monkeypatch.setattr(container, "_has_cdi", lambda: False)
+    runner = an_engine("/usr/bin/podman", monkeypatch)
+    work = replace(WORK, engine_user="job", image_stores=("/srv/my images",))
+    command = runner.command(work, {"A": "b", "TGPU_MEMBER": "0"})
+    script = command.argv[2]
+    assert command.as_user
+    assert command.workdir == "/"
+    assert (command.argv[:2], command.argv[4:]) == (("/bin/sh", "-c"), ("python", "train.py"))
+    assert command.stdin == "A=b\nTGPU_MEMBER=0\n"
+    assert "A" not in command.environment
+    for option in ("--cpus", "--memory", "--pids-limit", "--cgroup-parent", "--privileged"):
+        assert option not in script
+    for words in (
+        "--userns keep-id --user 1000:100 --security-opt no-new-privileges",
+        "--volume /data:/data --volume /sets:/in:ro --volume /run/s:/run/s",
+        "--device /dev/nvidia2 --device /dev/nvidia5",
+        "'additionalimagestore=/srv/my images'",
+        f"image={IMAGE}",
+    ):
+        assert words in script
+    monkeypatch.setattr(container, "_has_cdi", lambda: True)
+    assert "--device nvidia.com/gpu=GPU-a" in runner.command(work, {}).argv[2]
+    no_commands = (runner.signal_command(work, "TERM"), runner.inspect_command(work))
+    assert (*no_commands, runner.clear_command(work)) == ((), (), ())
+    assert runner.attach_command(work)[0] == "env"
+
+
+def test_root_uses_its_own_engine_for_its_own_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = an_engine("/usr/bin/podman", monkeypatch)
+    work = replace(WORK, uid=0, engine_user="job", image="rootfs:/images/one")
+    assert runner.missing(work) == ""
+    assert not runner.command(work, {}).as_user
+    assert ("--volume", "/data:/data") in pairs(runner.command(work, {}).argv)
 
 
 def test_session_is_named_after_device_name_and_job() -> None:

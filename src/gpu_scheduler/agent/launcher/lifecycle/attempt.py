@@ -16,6 +16,7 @@ from gpu_scheduler.agent.launcher_protocol import (
     Work,
     encode_report,
     encode_work,
+    in_rootless_container,
 )
 from gpu_scheduler.agent.runners.interface import Ending, Runner
 
@@ -126,6 +127,20 @@ class Attempt:
     @property
     def is_session(self) -> bool:
         return self.work.runner in {"tmux", "screen", "terminal"}
+
+    @property
+    def in_rootless_container(self) -> bool:
+        return in_rootless_container(self.work)
+
+    @property
+    def has_engine(self) -> bool:
+        """Whether signals and the end go through a container engine of root."""
+        return self.work.runner == "container" and not self.in_rootless_container
+
+    @property
+    def has_reporter(self) -> bool:
+        """Whether processes beside the job report its end: a shim, or podman of the job's user."""
+        return self.is_session or self.in_rootless_container
 
     def acknowledge_start(self) -> None:
         """Answer the order to start, once: the attempt is on disk, or has failed."""

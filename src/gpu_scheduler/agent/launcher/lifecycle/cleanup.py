@@ -32,7 +32,6 @@ UNKNOWN = "the launcher that began it had died: exit code unknown"
 NOT_SEEN = "the launcher did not see how its process ended: exit code unknown"
 NO_ANSWER = "the container engine does not answer, so the exit code is unknown"
 CLIENT_KILLED = "its client was killed, and there was no container: exit code unknown"
-NEVER_MADE = "the container was never made"
 REMOVED_BY_OTHERS = "its container was removed by another process: exit code unknown"
 
 
@@ -52,7 +51,9 @@ class Cleanup:
             if command := runner.inspect_command(attempt.work):
                 self._inspect(attempt, ending, command)
                 return
-            if attempt.is_session:
+            if attempt.in_rootless_container:
+                attempt.ending = containers.rootless_ending(attempt, ending)
+            elif attempt.is_session:
                 text = scratch.read_small(f"{attempt.work.scratch_dir}/end.json")
                 attempt.ending = runner.ending(attempt.work, text)
             elif attempt.adopted and not ending.detail:
@@ -150,6 +151,7 @@ class Cleanup:
     def _processes_gone(self, attempt: Attempt) -> None:
         attempt.cleaning_up = False
         work = attempt.work
+        containers.remove_links_and_mounts(work)
         if work.memory_mb and attempt.group.out_of_memory():
             attempt.details.append(f"killed by the kernel: used more than its {work.memory_mb} MB")
         self._remove_group(attempt, REMOVE_GROUP_TRIES)
@@ -203,7 +205,8 @@ def _container_ending(attempt: Attempt, client: Ending, ok: bool, text: str) -> 
         return client
     if not ok and says_no_container(text):
         if client.exit_code in _ENGINE_FAILED:
-            return Ending(ran=False, detail=log_rotation.last_line(attempt.work) or NEVER_MADE)
+            detail = log_rotation.engine_error(attempt.work) or containers.NEVER_MADE
+            return Ending(ran=False, detail=detail)
         return Ending(detail=REMOVED_BY_OTHERS)
     if not ok:
         detail = f"{NO_ANSWER}: {text}"
@@ -213,7 +216,7 @@ def _container_ending(attempt: Attempt, client: Ending, ok: bool, text: str) -> 
     ending = attempt.runner.ending(attempt.work, text)
     if ending.ran:
         return ending
-    return Ending(ran=False, detail=log_rotation.last_line(attempt.work) or ending.detail)
+    return Ending(ran=False, detail=log_rotation.engine_error(attempt.work) or ending.detail)
 
 
 def _one_line(text: str) -> str:

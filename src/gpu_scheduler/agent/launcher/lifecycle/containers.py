@@ -1,4 +1,4 @@
-"""Talking to a container engine that may hang, and removing the containers it has left.
+"""Containers: how one of the job's user ended, and root's engine, which may hang.
 
 A hanging or restarting engine says nothing about a container: it may have ended, or still run. So
 nothing is concluded from a missing answer: the engine is called again, and in the end the job is
@@ -9,15 +9,21 @@ launcher goes on with it.
 
 from __future__ import annotations
 
+import ctypes
+import os
 import shlex
 import signal
+from contextlib import suppress
 
-from gpu_scheduler.agent.launcher import processes
+from gpu_scheduler.agent.launcher import log_rotation, processes, scratch
 from gpu_scheduler.agent.launcher.context import HELPER_TIMEOUT_MS, HelperDone, LauncherContext
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase
 from gpu_scheduler.agent.launcher.log_rotation import launcher_log
 from gpu_scheduler.agent.launcher.loop import Arguments, Timer, now_ms, wall_ms
-from gpu_scheduler.agent.launcher_protocol import Key, Message
+from gpu_scheduler.agent.launcher_protocol import Key, Message, Work, in_rootless_container
+from gpu_scheduler.agent.runners import rootless
+from gpu_scheduler.agent.runners.container import stage_directory
+from gpu_scheduler.agent.runners.interface import Ending
 
 MIN_CALL_MS = 200
 FIRST_PAUSE_MS = 500
@@ -27,6 +33,13 @@ GIVE_UP_AFTER_MS = 30 * 86_400_000
 """An engine that has not removed a container in this time never will."""
 WRITE_RETRY_MS = 1_000
 NOT_CREATED = "the container engine hangs and has not begun the container: exit code unknown"
+NEVER_MADE = "the container was never made"
+CLIENT_KILLED = "its client was killed: exit code unknown"
+START_FAILS_WITHIN_MS = 60_000
+"""A container that fails later than this, without a trace of a start, counts as one that ran."""
+_SIGNAL_OFFSET = 128
+_DETACH = 2 | 8
+"""MNT_DETACH and UMOUNT_NOFOLLOW."""
 PENDING, REMOVED = "container", "removed"
 """Kinds of journal records."""
 _NO_CONTAINER = ("no such container", "no such object")
@@ -91,6 +104,53 @@ class _EngineCall:
         self._tries = max(0, self._tries - 1)
         self._context.loop.after(self._pause_ms, self.run)
         self._pause_ms = min(2 * self._pause_ms, MAX_CALL_PAUSE_MS)
+
+
+def rootless_ending(attempt: Attempt, client: Ending) -> Ending:
+    """How a container of the job's user ended, from podman's exit code.
+
+    Its files are the user's own, so a late failure counts as a run: else a user could run for free.
+    """
+    work, code = attempt.work, client.exit_code
+    if attempt.adopted and code is None:
+        text = scratch.read_podman_file(work, rootless.EXIT_FILE).strip()
+        code = int(text) if text.isdecimal() and len(text) <= 3 else None
+    is_early = now_ms() - attempt.began_ms < START_FAILS_WITHIN_MS
+    if code != 0 and is_early and not scratch.read_podman_file(work, rootless.PID_FILE):
+        return Ending(ran=False, detail=log_rotation.engine_error(work) or NEVER_MADE)
+    if code is None:
+        was_killed = attempt.stop.sigkill_sent and not attempt.adopted
+        return Ending(signal=signal.SIGKILL) if was_killed else Ending(detail=CLIENT_KILLED)
+    if _SIGNAL_OFFSET < code < _SIGNAL_OFFSET + signal.NSIG:
+        return Ending(signal=code - _SIGNAL_OFFSET)
+    detail = log_rotation.engine_error(work) if code == rootless.ENGINE_FAILED else ""
+    return Ending(exit_code=code, detail=detail)
+
+
+def remove_links_and_mounts(work: Work) -> None:
+    """Remove podman's link of a container of the job's user; unbind mounts for root's engine."""
+    if in_rootless_container(work):
+        rootless.remove_run_link(work)
+    elif work.runner == "container" and (stage := stage_directory(work)):
+        _unstage(stage)
+
+
+def _unstage(stage: str) -> None:
+    try:
+        places = os.listdir(stage)
+    except OSError:
+        return
+    umount = ctypes.CDLL(None).umount2
+    for name in places:
+        place = f"{stage}/{name}"
+        umount(place.encode(), _DETACH)
+        with suppress(OSError):
+            if os.path.isdir(place):
+                os.rmdir(place)
+            else:
+                os.unlink(place)
+    with suppress(OSError):
+        os.rmdir(stage)
 
 
 def watch_creation(context: LauncherContext, attempt: Attempt) -> None:

@@ -22,7 +22,8 @@ from gpu_scheduler.agent.launcher.lifecycle.attempt import (
 from gpu_scheduler.agent.launcher.lifecycle.session import SessionStarter
 from gpu_scheduler.agent.launcher.lifecycle.start_gate import StartGate
 from gpu_scheduler.agent.launcher.log_rotation import launcher_log
-from gpu_scheduler.agent.launcher_protocol import NOT_BEGUN, Work
+from gpu_scheduler.agent.launcher_protocol import NOT_BEGUN, Work, in_rootless_container
+from gpu_scheduler.agent.runners import rootless
 from gpu_scheduler.agent.runners.interface import Command, Ending, Runner
 from gpu_scheduler.agent.spawn.child import READY
 from gpu_scheduler.agent.spawn.prefork_pool import PreforkedChild
@@ -122,7 +123,7 @@ class Starter:
                 scratch.make(work, {**work.files, **command.files}, context.directories)
             if preforked is not None:
                 attempt.group = preforked.group
-            elif work.runner != "container":
+            elif work.runner != "container" or command.as_user:
                 attempt.group = context.cgroups.open(attempt.name, work)
             log = log_rotation.open_log(work)
             launch = self._make_launch(attempt, command, log)
@@ -177,16 +178,19 @@ class Starter:
             stdin=command.stdin,
             reachable=command.reachable,
             root=command.root,
+            stage=command.stage,
             log_of_user=work.log_path if work.log_of_user else "",
             log_umask=work.umask,
         )
-        if work.runner == "container":
+        if in_rootless_container(work):
+            rootless.make_run_link(work)
+        elif work.runner == "container":
             launch.environment = {**launch.environment, "TGPU_HELPER": self._context.mark}
             launch.reaching_uid = work.uid
         if command.as_user:
             launch.uid = work.uid
             launch.umask = work.umask
-            launch.workdir = work.workdir or "/"
+            launch.workdir = command.workdir or work.workdir or "/"
             launch.rlimits = self._context.cgroups.rlimits(work)
             launch.cpus = work.cpus
         launch.says_ready = attempt.waits_for_others and not command.job
@@ -321,7 +325,7 @@ def _find_hang(attempt: Attempt) -> str:
     if processes.is_stopped(pid):
         return "because its process was stopped by a signal"
     output = f"the output file {work.log_path!r}" if work.log_of_user else ""
-    if work.runner == "container":
+    if work.runner == "container" and not in_rootless_container(work):
         root = work.image if work.image.startswith("rootfs:") else ""
         places = [*(source for source, _, _ in work.mounts), root, output]
         return "over one of these: " + ", ".join(filter(None, places))

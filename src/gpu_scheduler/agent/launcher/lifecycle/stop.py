@@ -94,7 +94,7 @@ class Stopper:
         if runner is not None and (command := runner.signal_command(attempt.work, name)):
             self._context.helpers.run_engine(command, ignore_result)
             return
-        leader = _group_leader(attempt)
+        leader = 0 if attempt.in_rootless_container else _group_leader(attempt)
         if leader:
             processes.send_to_group(leader, number)
         else:
@@ -106,7 +106,7 @@ class Stopper:
             return
         attempt.stop.sigterm_sent = True
         self._send(attempt, signal.SIGTERM)
-        if attempt.work.runner == "container":
+        if attempt.has_engine:
             half_ms = max(0, attempt.stop.kill_at_ms - now_ms()) // 2
             self._after(attempt, min(DIRECT_AFTER_MS, half_ms), self._terminate_directly)
         if attempt.runner is None or not attempt.runner.signal_command(attempt.work, "CONT"):
@@ -122,11 +122,11 @@ class Stopper:
         if attempt.over is not None or (attempt.ending is not None and not attempt.cleaning_up):
             return
         late = now_ms() - attempt.stop.kill_at_ms > SHIM_GRACE_MS
-        if attempt.ending is not None or not attempt.is_session or late:
+        if attempt.ending is not None or not attempt.has_reporter or late:
             attempt.group.kill()
         attempt.stop.sigkill_sent = True
         self._send(attempt, signal.SIGKILL, with_shim=late)
-        if attempt.ending is None and attempt.work.runner != "container":
+        if attempt.ending is None and not attempt.has_engine:
             self._after(attempt, KILL_RETRY_MS, self._kill)
         elif attempt.ending is None:
             wait_ms = min(DIRECT_AFTER_MS, attempt.work.engine_timeout_ms)
@@ -192,8 +192,15 @@ class Stopper:
             )
 
     def _job_pids(self, attempt: Attempt) -> set[int]:
-        """The whole job, in a session without shim and terminal: they report how the job ended."""
+        """The whole job, but not what reports how the job ended while that has not happened.
+
+        In a session that is the shim with its terminal. In a container of the job's user it is
+        podman: only the first process inside is signalled, which passes the signal on; its end ends
+        all processes of the container.
+        """
         tree = self._context.tracker.tree(attempt)
+        if attempt.in_rootless_container and attempt.ending is None:
+            return set(filter(processes.is_first_in_namespace, tree)) or tree
         if attempt.is_session and attempt.ending is None:
             tree -= self._context.tracker.ancestors(attempt.pid)
         return tree

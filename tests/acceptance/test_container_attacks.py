@@ -1,0 +1,322 @@
+"""One user's containers against another user, with real accounts, podman and a launcher of root.
+
+The attacks were possible while one engine of root opened what users named. Where an attack has to
+win a race, the engine is a script that lets the attacker win it and then runs podman.
+"""
+
+# ruff: noqa: ASYNC240
+# These tests poll files; their event loop has nothing else to do.
+
+import os
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.agent.launcher_protocol import Over, Work
+from gpu_scheduler.agent.runners.container import STAGE
+from gpu_scheduler.agent.runners.rootless import USER_STORE
+from tests.containers import a_root_file_system, an_image_archive, why_not_rootless
+from tests.launcher_rig import Rig, is_alive, start_until, with_launcher
+from tests.linux_accounts import LinuxAccount, processes_of, some_accounts
+
+pytestmark = pytest.mark.skipif(bool(why_not_rootless()), reason=why_not_rootless())
+NAME = f"attack-{os.getpid()}"
+SECRET = "the victim's secret"
+TAG = "docker.io/library/trusted:1"
+
+
+@pytest.fixture(scope="module")
+def accounts() -> Iterator[tuple[LinuxAccount, LinuxAccount]]:
+    with some_accounts("mallory", "victim") as (mallory, victim):
+        (victim.home / "secret").write_text(SECRET, encoding="utf-8")
+        os.chown(victim.home / "secret", victim.uid, victim.gid)
+        yield mallory, victim
+
+
+@pytest.fixture
+def mallory(accounts: tuple[LinuxAccount, LinuxAccount]) -> LinuxAccount:
+    return accounts[0]
+
+
+@pytest.fixture
+def victim(accounts: tuple[LinuxAccount, LinuxAccount]) -> LinuxAccount:
+    return accounts[1]
+
+
+def give(path: Path, user: LinuxAccount) -> None:
+    """Make a user the owner of a tree."""
+    for one in (path, *path.rglob("*")):
+        os.chown(one, user.uid, user.gid, follow_symlinks=False)
+
+
+def work_of(rig: Rig, user: LinuxAccount, name: str, script: str, **more: Any) -> Work:
+    """A container job of a user, in a root file system of the user's own."""
+    root = user.home / "root"
+    if not root.exists():
+        give(a_root_file_system(root), user)
+    fields: dict[str, Any] = {
+        "runner": "container",
+        "engine_user": "job",
+        "image": f"rootfs:{root}",
+        "workdir": "/",
+        "environment": {"PATH": "/bin", "HOME": str(user.home)},
+        **more,
+    }
+    work = rig.work(f"{NAME}-{name}.1", "sh", "-c", script, **fields)
+    return replace(work, uid=user.uid, gid=user.gid, user=user.name)
+
+
+def an_engine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before_run: str
+) -> Callable[[Callable[[Rig], Awaitable[None]]], None]:
+    """A podman before whose `run` the attacker does something."""
+    real = shutil.which("podman")
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents[:3]:
+        parent.chmod(parent.stat().st_mode | 0o055)
+    script = f'#!/bin/sh\ncase " $* " in *" run "*) {before_run};; esac\nexec {real} "$@"\n'
+    (tmp_path / "podman").write_text(script, encoding="utf-8")
+    (tmp_path / "podman").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return with_launcher
+
+
+def test_mount_swapped_for_link_shows_nothing_of_others(
+    accounts: tuple[LinuxAccount, LinuxAccount], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mallory, victim = accounts
+    place = mallory.home / "mount"
+    place.mkdir()
+    give(place, mallory)
+
+    async def scenario(rig: Rig) -> None:
+        mounts = ((str(place), "/in", True),)
+        work = work_of(rig, mallory, "mount", "cat /in/secret", mounts=mounts)
+        over = await rig.run(work)
+        assert place.is_symlink()
+        assert (over.exit_code, over.signal) != (0, None)
+        assert SECRET not in rig.log(work)
+
+    swap = f"rmdir {place}; ln -s {victim.home} {place}"
+    an_engine(monkeypatch, tmp_path, swap)(scenario)
+
+
+def test_root_file_system_swapped_for_link_writes_nothing_elsewhere(
+    mallory: LinuxAccount, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Podman writes `passwd`, `hosts` and mount points into a root file system."""
+    root = a_root_file_system(mallory.home / "swapped")
+    give(root, mallory)
+    protected = tmp_path / "protected"
+    protected.mkdir(mode=0o755)
+
+    async def scenario(rig: Rig) -> None:
+        await rig.run(work_of(rig, mallory, "swap", "true", image=f"rootfs:{root}"))
+        assert (root / "etc").is_symlink()
+        assert list(protected.iterdir()) == []
+
+    swap = f"rm -rf {root}/etc; ln -s {protected} {root}/etc"
+    an_engine(monkeypatch, tmp_path, swap)(scenario)
+
+
+def test_line_break_in_working_directory_is_rejected(mallory: LinuxAccount) -> None:
+    """It once put a line of the attacker into a `passwd` that root wrote."""
+    workdir = "/\nroot2::0:0::/:/bin/sh"
+    root = a_root_file_system(mallory.home / "lines")
+    give(root, mallory)
+
+    async def scenario(rig: Rig) -> None:
+        image = f"rootfs:{root}"
+        over = await rig.run(work_of(rig, mallory, "line", "true", image=image, workdir=workdir))
+        assert not over.ran
+        assert "control character" in over.detail
+        assert list((root / "etc").iterdir()) == []
+
+    with_launcher(scenario)
+
+
+def test_image_archive_of_another_user_is_not_opened(
+    accounts: tuple[LinuxAccount, LinuxAccount],
+) -> None:
+    mallory, victim = accounts
+    archive = an_image_archive(victim.home / "image.tar", "localhost/private:1", SECRET)
+    give(archive, victim)
+    archive.chmod(0o600)
+
+    async def scenario(rig: Rig) -> None:
+        work = work_of(rig, mallory, "archive", "cat /message", image=f"docker-archive:{archive}")
+        over = await rig.run(work)
+        assert (over.ran, over.exit_code) == (False, None)
+        assert "permission denied" in over.detail
+        assert SECRET not in rig.log(work)
+
+    with_launcher(scenario)
+
+
+def test_image_of_one_user_is_not_run_by_another(
+    accounts: tuple[LinuxAccount, LinuxAccount],
+) -> None:
+    """The attacker's archive has a public name; the victim then asks for that name."""
+    mallory, victim = accounts
+    archive = an_image_archive(mallory.home / "evil.tar", TAG, "evil")
+    give(archive, mallory)
+
+    async def scenario(rig: Rig) -> None:
+        mine = work_of(rig, mallory, "evil", "cat /message", image=f"docker-archive:{archive}")
+        assert (await rig.run(mine)).exit_code == 0, rig.log(mine)
+        assert rig.log(mine).endswith("evil")
+        assert (mallory.home / USER_STORE / "overlay-images").is_dir()
+        again = work_of(rig, mallory, "again", "cat /message", image=TAG)
+        assert (await rig.run(again)).exit_code == 0
+        assert rig.log(again) == "evil"
+        theirs = work_of(rig, victim, "fooled", "cat /message", image=TAG)
+        assert (await rig.run(theirs)).exit_code != 0
+        assert "evil" not in rig.log(theirs)
+
+    with_launcher(scenario)
+
+
+def test_container_stays_within_limits_of_its_job(mallory: LinuxAccount) -> None:
+    """Another GPU's device node, more processes than allowed, a detached process."""
+
+    async def scenario(rig: Rig) -> None:
+        limited = work_of(
+            rig,
+            mallory,
+            "limits",
+            "id -u; test -c /dev/zero && echo there; (: </dev/zero) && echo opened; "
+            "(: </dev/null) && echo null; setsid sleep 1000 & "
+            "i=0; while [ $i -lt 60 ]; do sleep 1000 & i=$((i+1)); done; echo forked; sleep 1000",
+            closed_devices=("/dev/zero",),
+            max_processes=40,
+            grace_ms=200,
+        )
+        await start_until(rig, limited, "fork")
+        await rig.launcher.stop(limited.allocation_id, 0, "cancelled")
+        over = await rig.over(limited.allocation_id)
+        log = rig.log(limited)
+        assert over.stopped_by == "cancelled"
+        assert log.startswith(f"{mallory.uid}\n")
+        assert "there\n" in log
+        assert "null\n" in log
+        assert "opened" not in log
+        assert "can't fork" in log
+        assert "forked" not in log
+        assert [pid for pid in processes_of(mallory.uid) if is_alive(pid)] == []
+
+    with_launcher(scenario)
+
+
+def test_container_cannot_see_state_of_its_engine(mallory: LinuxAccount) -> None:
+    """Else an image could leave its container by a changed configuration of podman."""
+
+    async def scenario(rig: Rig) -> None:
+        script = (
+            "d=${TGPU_STOP_FILE%/*}/podman; cat $d/containers.conf; touch $d/x; rm -rf $d; ls -d $d"
+        )
+        work = work_of(rig, mallory, "state", script)
+        await rig.run(work)
+        assert "lock_type" not in rig.log(work)
+        assert rig.log(work).count("Permission denied") >= 2
+        assert rig.log(work).endswith("podman\n")
+
+    with_launcher(scenario)
+
+
+def test_engine_that_cannot_work_fails_job_at_once_with_its_own_words(
+    mallory: LinuxAccount, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def scenario(rig: Rig) -> None:
+        over = await rig.run(work_of(rig, mallory, "broken", "true"))
+        assert (over.ran, over.exit_code) == (False, None)
+        assert over.detail == "Error: command required for rootless mode: newuidmap not found"
+
+    words = "Error: command required for rootless mode: newuidmap not found"
+    an_engine(monkeypatch, tmp_path, f'echo "{words}" >&2; exit 125')(scenario)
+
+
+# --- an engine of root, which a site has to choose
+
+
+def rootful(rig: Rig, user: LinuxAccount, name: str, script: str, **more: Any) -> Work:
+    return work_of(rig, user, name, script, engine_user="root", **more)
+
+
+@pytest.mark.parametrize(
+    ("image", "reason"),
+    [
+        ("rootfs:/srv/root", "rootless podman"),
+        ("docker-archive:/srv/image.tar", "full name"),
+        ("oci:/srv/image", "full name"),
+        ("dir:/srv/image", "full name"),
+        ("containers-storage:registry.example.org/ml/torch", "full name"),
+        ("docker://registry.example.org/ml/torch", "full name"),
+        ("registry.example.org:/ml/torch", "full name"),
+        ("alpine", "full name"),
+        ("localhost/torch", "full name"),
+        ("registry.example.com/ml/torch", "container_allowed_images"),
+    ],
+)
+def test_engine_of_root_takes_only_listed_registry_names(
+    mallory: LinuxAccount, image: str, reason: str
+) -> None:
+    async def scenario(rig: Rig) -> None:
+        allowed = ("registry.example.org/*",)
+        work = rootful(rig, mallory, "listed", "true", image=image, allowed_images=allowed)
+        over: Over = await rig.run(work)
+        assert not over.ran
+        assert reason in over.detail
+
+    with_launcher(scenario)
+
+
+def test_engine_of_root_gets_mounts_as_user_opened_them(
+    accounts: tuple[LinuxAccount, LinuxAccount], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The image is replaced by a root file system below this check: no registry is here."""
+    mallory, victim = accounts
+    place = mallory.home / "staged"
+    place.mkdir()
+    (place / "secret").write_text("mallory's own", encoding="utf-8")
+    give(place, mallory)
+    root = a_root_file_system(tmp_path / "root")
+    image = "registry.example.org/ml/torch:1"
+
+    async def scenario(rig: Rig) -> None:
+        mounts = ((str(place), "/in", True),)
+        allowed = {"image": image, "allowed_images": (image,)}
+        work = rootful(rig, mallory, "staged", "cat /in/secret", mounts=mounts, **allowed)
+        over = await rig.run(work)
+        assert place.is_symlink()
+        assert (over.exit_code, rig.log(work)) == (0, "mallory's own")
+        assert not list(Path(STAGE).glob(f"*{NAME}-staged*"))
+        mounts = ((str(victim.home), "/in", True),)
+        forbidden = rootful(rig, mallory, "forbidden", "cat /in/secret", mounts=mounts, **allowed)
+        assert "may not read it" in (await rig.run(forbidden)).detail
+        assert not list(Path(STAGE).glob(f"*{NAME}-forbidden*"))
+
+    real = shutil.which("podman")
+    an_engine(monkeypatch, tmp_path, "true")
+    script = f"""#!/bin/sh
+case " $* " in *" run "*) mv {place} {place}.old; ln -s {victim.home} {place};; esac
+for word; do
+    shift
+    case $word in
+    --) ;;
+    {image}) set -- "$@" --rootfs -- {root};;
+    *) set -- "$@" "$word";;
+    esac
+done
+exec {real} "$@"
+"""
+    (tmp_path / "podman").write_text(script, encoding="utf-8")
+    with_launcher(scenario)
+
+
+def test_staged_mounts_are_gone_from_mount_table() -> None:
+    table = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+    assert f"{STAGE}/tgpu-{NAME}" not in table
