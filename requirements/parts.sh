@@ -15,6 +15,8 @@ want screen screen
 want podman podman
 [ -e /usr/libexec/podman/catatonit ] || want catatonit catatonit
 want runc runc
+want newuidmap uidmap
+want fuse-overlayfs fuse-overlayfs
 want busybox busybox-static
 want promtool prometheus
 want curl curl

@@ -228,7 +228,7 @@ class JobReader:
             image=request.image,
             mounts=tuple(map(_mount, request.mounts)),
             conda=request.conda,
-            output=request.output,
+            output=_path(request.output, "output"),
             warn_signal=warn_signal,
             warn_before_ms=warn_before_ms,
             grace_ms=None if request.grace_seconds is None else round(request.grace_seconds * 1000),
@@ -494,6 +494,13 @@ def _check_name(name: str) -> None:
 def _workdir(path: str) -> str:
     if path and not path.startswith("/"):
         raise InvalidRequest(f"working_directory is '{path}'; write an absolute path")
+    return _path(path, "working_directory")
+
+
+def _path(path: str, name: str) -> str:
+    """Reject a path that could forge a line in a file of one path per line, or in a log."""
+    if any(character < " " or character == "\x7f" for character in path):
+        raise InvalidRequest(f"{name} contains a control character; remove it")
     return path
 
 

@@ -28,7 +28,8 @@ from pathlib import Path
 
 from gpu_scheduler import __version__
 from gpu_scheduler.agent import cgroups
-from gpu_scheduler.agent.runners.container import NO_INIT, podman_init
+from gpu_scheduler.agent.runners.container import NO_INIT, ContainerRunner, podman_init
+from gpu_scheduler.cli.admin.container_trial import NO_USER, run_trial, trial_user
 from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import counted, painted, print_json, visible
 from gpu_scheduler.client.address import SERVER_VARIABLE, Address, candidates
@@ -344,6 +345,34 @@ def check_programs(context: Context) -> Iterator[Finding]:
         else:
             missing = f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} not on the PATH"
             yield warning(names[0], missing, f"{what} are rejected; install {names[0]}")
+
+
+def check_containers(context: Context) -> Iterator[Finding]:
+    """Whether containers run, by a trial: an engine that is installed may not work."""
+    agent = context.settings.agent
+    if not context.program("podman") and not context.program("docker"):
+        return
+    if agent.container_engine_user == "root":
+        images = ", ".join(agent.container_allowed_images) or "none"
+        found = f"the engine runs as root; images for users: {images}"
+        remedy = "prefer rootless podman (agent.container_engine_user: job)"
+        yield warning("containers", found, remedy)
+        return
+    user = trial_user()
+    if user is None:
+        yield warning("containers", NO_USER, "usermod --add-subuids and --add-subgids for users")
+        return
+    if error := run_trial(user):
+        remedy = (
+            "jobs with --image fail; install podman, uidmap and catatonit, and give users ranges "
+            "in /etc/subuid and /etc/subgid"
+        )
+        yield warning("containers", f"a trial container as {user.pw_name} failed: {error}", remedy)
+        return
+    yield ok("containers", f"a trial container as {user.pw_name} worked (rootless podman)")
+    if "mount_program" not in " ".join(ContainerRunner().podman):
+        found = "without fuse-overlayfs and /dev/fuse for users, each start copies its image"
+        yield warning("containers", found, "install fuse-overlayfs; chmod 666 /dev/fuse")
 
 
 def check_limits(_: Context) -> Iterator[Finding]:
@@ -811,6 +840,7 @@ CHECKS: dict[str, Check] = {
     "ports": check_ports,
     "clock": check_clock,
     "programs": check_programs,
+    "containers": check_containers,
     "service": check_service,
     "limits": check_limits,
 }

@@ -217,7 +217,12 @@ def _api_settings(
         version=__version__,
         admins=settings.security.admins,
         runner=Runner(settings.jobs.runner),
-        attach=partial(attach_command_of, components.paths.scratch, components.node),
+        attach=partial(
+            attach_command_of,
+            components.paths.scratch,
+            components.node,
+            settings.agent.container_engine_user,
+        ),
         notifications=None if leader is None else leader.notifications,
         vitals=None if leader is None else leader.vitals,
         prices=prices_of(settings.costs),
@@ -247,7 +252,7 @@ def bounds_of(settings: Settings) -> Bounds:
 
 
 def attach_command_of(
-    scratch: str, node: str, job: Job, launch: Launch, allocation: Allocation
+    scratch: str, node: str, engine_user: str, job: Job, launch: Launch, allocation: Allocation
 ) -> tuple[str, ...]:
     """The command that attaches a terminal on this machine to a job's first member.
 
@@ -269,6 +274,7 @@ def attach_command_of(
             user=launch.user,
             runner=launch.runner.value,
             image=launch.image,
+            engine_user=engine_user,
             devices=tuple(WorkDevice(index=share.index) for share in placement.devices),
             scratch_dir=f"{scratch}/{allocation.id}.{placement.member}",
         )

@@ -17,6 +17,7 @@ from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase, hook_
 from gpu_scheduler.agent.launcher.lifecycle.containers import PendingRemovals, says_no_container
 from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms
 from gpu_scheduler.agent.launcher_protocol import Over
+from gpu_scheduler.agent.runners.container import ContainerRunner
 from gpu_scheduler.agent.runners.interface import Ending
 
 LEFTOVER_GRACE_MS = 2_000
@@ -77,7 +78,7 @@ class Cleanup:
             client,
             attempt.stop.sigkill_sent or attempt.engine_unresponsive,
             wait_ms=containers.call_timeout_ms(attempt) if is_known else whole_ms,
-            tries=ENGINE_TRIES if client.exit_code in _ENGINE_FAILED else 0,
+            tries=_engine_tries(attempt, client),
         )
 
     def _inspected(
@@ -197,6 +198,17 @@ class Cleanup:
             epilog_failed=_one_line(attempt.epilog_failed),
         )
         self._events.cleanup_finished(attempt, over)
+
+
+def _engine_tries(attempt: Attempt, client: Ending) -> int:
+    """How often to ask an engine how the container ended; 0: for the whole timeout.
+
+    Podman has no server that could come back: what has failed in its client fails again.
+    """
+    if client.exit_code not in _ENGINE_FAILED:
+        return 0
+    runner = attempt.runner
+    return 1 if isinstance(runner, ContainerRunner) and runner.is_podman else ENGINE_TRIES
 
 
 def _container_ending(attempt: Attempt, client: Ending, ok: bool, text: str) -> Ending:
