@@ -7,8 +7,11 @@ win a race, the engine is a script that lets the attacker win it and then runs p
 # ruff: noqa: ASYNC240
 # These tests poll files; their event loop has nothing else to do.
 
+import ctypes
 import os
+import pwd
 import shutil
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +22,7 @@ import pytest
 from gpu_scheduler.agent.launcher_protocol import Over, Work
 from gpu_scheduler.agent.runners.container import STAGE
 from gpu_scheduler.agent.runners.rootless import USER_STORE
+from gpu_scheduler.cli.admin.container_trial import run_trial
 from tests.containers import a_root_file_system, an_image_archive, why_not_rootless
 from tests.launcher_rig import Rig, is_alive, start_until, with_launcher
 from tests.linux_accounts import LinuxAccount, processes_of, some_accounts
@@ -26,14 +30,20 @@ from tests.linux_accounts import LinuxAccount, processes_of, some_accounts
 pytestmark = pytest.mark.skipif(bool(why_not_rootless()), reason=why_not_rootless())
 NAME = f"attack-{os.getpid()}"
 SECRET = "the victim's secret"
+RENAME_EXCHANGE = 2
+SWAPS = 5
 TAG = "docker.io/library/trusted:1"
 
 
 @pytest.fixture(scope="module")
 def accounts() -> Iterator[tuple[LinuxAccount, LinuxAccount]]:
     with some_accounts("mallory", "victim") as (mallory, victim):
-        (victim.home / "secret").write_text(SECRET, encoding="utf-8")
-        os.chown(victim.home / "secret", victim.uid, victim.gid)
+        inside = victim.home / "inside"
+        inside.mkdir(mode=0o755)
+        (inside / "secret").write_text(SECRET, encoding="utf-8")
+        (inside / "secret").chmod(0o644)  # only the home directory itself is closed
+        inside.chmod(0o755)
+        give(inside, victim)
         yield mallory, victim
 
 
@@ -51,6 +61,12 @@ def give(path: Path, user: LinuxAccount) -> None:
     """Make a user the owner of a tree."""
     for one in (path, *path.rglob("*")):
         os.chown(one, user.uid, user.gid, follow_symlinks=False)
+
+
+def make_reachable(directory: Path) -> None:
+    """Let other users reach a directory of the test."""
+    for path in (directory, *directory.parents[:3]):
+        path.chmod(path.stat().st_mode | 0o055)
 
 
 def work_of(rig: Rig, user: LinuxAccount, name: str, script: str, **more: Any) -> Work:
@@ -75,9 +91,7 @@ def an_engine(
 ) -> Callable[[Callable[[Rig], Awaitable[None]]], None]:
     """A podman before whose `run` the attacker does something."""
     real = shutil.which("podman")
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents[:3]:
-        parent.chmod(parent.stat().st_mode | 0o055)
+    make_reachable(tmp_path)
     script = f'#!/bin/sh\ncase " $* " in *" run "*) {before_run};; esac\nexec {real} "$@"\n'
     (tmp_path / "podman").write_text(script, encoding="utf-8")
     (tmp_path / "podman").chmod(0o755)
@@ -101,26 +115,47 @@ def test_mount_swapped_for_link_shows_nothing_of_others(
         assert (over.exit_code, over.signal) != (0, None)
         assert SECRET not in rig.log(work)
 
-    swap = f"rmdir {place}; ln -s {victim.home} {place}"
+    swap = f"rmdir {place}; ln -s {victim.home}/inside {place}"
     an_engine(monkeypatch, tmp_path, swap)(scenario)
 
 
 def test_root_file_system_swapped_for_link_writes_nothing_elsewhere(
-    mallory: LinuxAccount, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    mallory: LinuxAccount, tmp_path: Path
 ) -> None:
-    """Podman writes `passwd`, `hosts` and mount points into a root file system."""
+    """Podman writes `passwd`, `group`, `hosts` and mount points into a root file system.
+
+    It resolves links inside the root, so the attacker exchanges directory and link all the time.
+    """
     root = a_root_file_system(mallory.home / "swapped")
-    give(root, mallory)
+    make_reachable(tmp_path)
     protected = tmp_path / "protected"
     protected.mkdir(mode=0o755)
+    for name in ("passwd", "group"):
+        (root / "etc" / name).touch()
+        (protected / name).touch()
+    (root / "link").symlink_to(protected)
+    give(root, mallory)
+    done = threading.Event()
+
+    def exchange() -> None:
+        rename = ctypes.CDLL(None).renameat2
+        while not done.is_set():
+            rename(-100, bytes(root / "etc"), -100, bytes(root / "link"), RENAME_EXCHANGE)
 
     async def scenario(rig: Rig) -> None:
-        await rig.run(work_of(rig, mallory, "swap", "true", image=f"rootfs:{root}"))
-        assert (root / "etc").is_symlink()
-        assert list(protected.iterdir()) == []
+        for number in range(SWAPS):
+            work = work_of(rig, mallory, f"swap{number}", "true", image=f"rootfs:{root}")
+            await rig.run(work)
+        found = {one.name: one.stat().st_size for one in protected.iterdir()}
+        assert found == {"passwd": 0, "group": 0}
 
-    swap = f"rm -rf {root}/etc; ln -s {protected} {root}/etc"
-    an_engine(monkeypatch, tmp_path, swap)(scenario)
+    attacker = threading.Thread(target=exchange)
+    attacker.start()
+    try:
+        with_launcher(scenario)
+    finally:
+        done.set()
+        attacker.join()
 
 
 def test_line_break_in_working_directory_is_rejected(mallory: LinuxAccount) -> None:
@@ -294,15 +329,15 @@ def test_engine_of_root_gets_mounts_as_user_opened_them(
         assert place.is_symlink()
         assert (over.exit_code, rig.log(work)) == (0, "mallory's own")
         assert not list(Path(STAGE).glob(f"*{NAME}-staged*"))
-        mounts = ((str(victim.home), "/in", True),)
+        mounts = ((str(victim.home / "inside"), "/in", True),)
         forbidden = rootful(rig, mallory, "forbidden", "cat /in/secret", mounts=mounts, **allowed)
-        assert "may not read it" in (await rig.run(forbidden)).detail
+        assert "permission denied" in (await rig.run(forbidden)).detail
         assert not list(Path(STAGE).glob(f"*{NAME}-forbidden*"))
 
     real = shutil.which("podman")
     an_engine(monkeypatch, tmp_path, "true")
     script = f"""#!/bin/sh
-case " $* " in *" run "*) mv {place} {place}.old; ln -s {victim.home} {place};; esac
+case " $* " in *" run "*) mv {place} {place}.old; ln -s {victim.home}/inside {place};; esac
 for word; do
     shift
     case $word in
@@ -320,3 +355,19 @@ exec {real} "$@"
 def test_staged_mounts_are_gone_from_mount_table() -> None:
     table = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
     assert f"{STAGE}/tgpu-{NAME}" not in table
+
+
+# --- tgpu doctor
+
+
+def test_trial_container_of_doctor_works_and_leaves_nothing(mallory: LinuxAccount) -> None:
+    user = pwd.getpwnam(mallory.name)
+    assert run_trial(user) == ""
+    assert [pid for pid in processes_of(mallory.uid) if is_alive(pid)] == []
+
+
+def test_trial_container_of_doctor_shows_error_of_engine(
+    mallory: LinuxAccount, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    an_engine(monkeypatch, tmp_path, "echo 'Error: no newuidmap' >&2; exit 125")
+    assert run_trial(pwd.getpwnam(mallory.name)) == "Error: no newuidmap"

@@ -36,7 +36,8 @@ UNUSED = {
     "scheduler.snapshot_interval": "state is in a database, and every change is stored at once",
     "storage.snapshot_dir": "state is in a database; `database` and `files.state_dir` say where",
     "storage.shared_storage": "leader election uses PostgreSQL, not a shared disk",
-    "executor.docker.socket": "docker is used if it listens at /var/run/docker.sock, else podman",
+    "executor.docker.socket": "podman runs as the job's user; docker at /var/run/docker.sock is "
+    "used with agent.container_engine_user: root",
     "executor.docker.default_image": "each job names its own image (--image); a job without one "
     "runs as a process, on nodes whose agent.execution_methods include that or are empty",
 }

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -179,6 +180,29 @@ def test_podman_without_init_is_warning(context: Context, monkeypatch: Any) -> N
     monkeypatch.setattr(checks, "podman_init", tuple)
     assert [line.status for line in checks.check_programs(context)][2:] == ["ok", "warning"]
     assert "install catatonit" in list(checks.check_programs(context))[3].found
+
+
+def test_containers_are_tried_as_user_and_error_of_engine_is_shown(
+    context: Context, monkeypatch: Any
+) -> None:
+    assert list(checks.check_containers(context)) == []
+    a_program(context, "podman", "exit 0")
+    monkeypatch.setattr(checks, "trial_user", lambda: None)
+    assert "/etc/subuid" in said(checks.check_containers, context, status="warning").found
+    monkeypatch.setattr(checks, "trial_user", lambda: SimpleNamespace(pw_name="ada"))
+    monkeypatch.setattr(checks, "run_trial", lambda _: "Error: newuidmap: not found")
+    failed = said(checks.check_containers, context, status="warning")
+    assert failed.found == "a trial container as ada failed: Error: newuidmap: not found"
+    assert "uidmap" in failed.remedy
+    monkeypatch.setattr(checks, "run_trial", lambda _: "")
+    fuse = ("podman", "--storage-opt", "overlay.mount_program=/usr/bin/fuse-overlayfs")
+    monkeypatch.setattr(checks, "ContainerRunner", lambda: SimpleNamespace(podman=fuse))
+    assert "worked" in said(checks.check_containers, context, status="ok").found
+    monkeypatch.setattr(checks, "ContainerRunner", lambda: SimpleNamespace(podman=()))
+    assert [line.status for line in checks.check_containers(context)] == ["ok", "warning"]
+    rooted = with_settings(context.settings, agent={"container_engine_user": "root"})
+    line = said(checks.check_containers, replace(context, settings=rooted), status="warning")
+    assert line.found == "the engine runs as root; images for users: none"
 
 
 def test_low_open_file_limit_is_warning(context: Context, monkeypatch: Any) -> None:

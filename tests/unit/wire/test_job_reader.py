@@ -245,6 +245,13 @@ def test_launch_that_no_agent_could_run_is_rejected(fields: dict[str, Any]) -> N
         read(**fields)
 
 
+@pytest.mark.parametrize("name", ["working_directory", "output"])
+@pytest.mark.parametrize("character", ["\n", "\r", "\x1b", "\x7f", "\0"])
+def test_control_characters_in_paths_are_rejected(name: str, character: str) -> None:
+    with pytest.raises(InvalidRequest, match="control character"):
+        read(**{name: f"/a{character}b"})
+
+
 def test_all_other_fields_are_read() -> None:
     made = read(
         name="x",
