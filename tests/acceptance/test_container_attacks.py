@@ -257,7 +257,7 @@ def test_container_cannot_see_state_of_its_engine(mallory: LinuxAccount) -> None
         await rig.run(work)
         assert "lock_type" not in rig.log(work)
         assert rig.log(work).count("Permission denied") >= 2
-        assert rig.log(work).endswith("podman\n")
+        assert "/podman\n" in rig.log(work)
 
     with_launcher(scenario)
 

@@ -47,7 +47,8 @@ FROM_CONFIG = (
 )
 """Fields of the work that are configured for the node."""
 FOR_CONTAINERS = ("engine_user", "image_stores", "allowed_images")
-"""The same for work in a container. A launcher that does not know these fields refuses the work."""
+"""The same for containers of other users than root. An older launcher, which would run their engine
+as root, does not know these fields and refuses the work."""
 _PLACEHOLDER = re.compile("%([jAax%])")
 
 
@@ -228,7 +229,7 @@ class OrderTranslator:
             environment |= {"PORT": str(service_port), "TGPU_SERVICE_PORT": str(service_port)}
         workdir = start.workdir or home_directory(environment)
         runner = start.runner or "process"
-        for_container = FOR_CONTAINERS if runner == "container" else ()
+        for_container = FOR_CONTAINERS if runner == "container" and start.uid else ()
         max_processes = config.most_processes if config.enforce_limits else 0
         if start.max_processes:
             max_processes = min(start.max_processes, max_processes or start.max_processes)
