@@ -14,6 +14,7 @@ from typing import Protocol
 
 from gpu_scheduler.agent.cgroups import Cgroups
 from gpu_scheduler.agent.launcher import processes
+from gpu_scheduler.agent.launcher.directory_removal import DirectoryRemoval
 from gpu_scheduler.agent.launcher.journal import Journal
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt
 from gpu_scheduler.agent.launcher.log_rotation import LogRotation
@@ -31,7 +32,6 @@ MAX_OUTPUT_BYTES = 64 * 1024
 KILLED_WAIT_MS = 5_000
 """A killed helper is waited for no longer than this; the kernel may never end it."""
 HELPER_TIMEOUT_MS = 30_000
-REMOVE_TIMEOUT_MS = 60_000
 
 HelperDone = Callable[..., None]
 """Called with its own arguments, whether the helper succeeded, and its output or the error."""
@@ -93,11 +93,6 @@ class HelperCommands:
     ) -> None:
         """Run a command of a container engine."""
         self.run(self.launch(argv, dict(os.environ)), timeout_ms, done, *arguments)
-
-    def remove_directories(self, paths: list[str]) -> None:
-        """Remove directories with everything in them, without waiting for it."""
-        launch = self.launch(("rm", "-rf", "--", *paths), {"PATH": "/usr/bin:/bin"})
-        self.run(launch, REMOVE_TIMEOUT_MS, ignore_result)
 
 
 def ignore_result(ok: bool, output: str) -> None:
@@ -196,7 +191,7 @@ class LauncherContext:
             loop.at_exit(fork_server.pid, self.spawner.fork_server_died)
         self.tracker = ProcessTracker(loop, self.attempts, self.mark)
         self.helpers = HelperCommands(loop, self.spawner, self.mark)
-        self.directories = DirectoryPool(self.helpers.remove_directories, loop.after)
+        self.directories = DirectoryPool(DirectoryRemoval(self.helpers.run_command, loop.after))
         self.log_rotation = LogRotation(self.helpers.run_command)
         self.cgroups = Cgroups(directory)
         self.prefork = PreforkPool(self.cgroups, self.spawner, loop)
