@@ -201,6 +201,7 @@ class Loop:
         self._on_written: list[Callable[[SchedulerError | None], None]] = []
         self._deposed: SchedulerError | None = None
         self._batch: list[_Request] = []
+        self._applying: list[_Request] = []
         self._notes: list[Write] = []
         self._write_error = ""
         self.cycle_trouble = ""
@@ -349,11 +350,21 @@ class Loop:
                 return
 
     async def _run_guarded(self, work: Callable[[], Awaitable[None]]) -> None:
-        """An unexpected error costs one batch, not the scheduler."""
+        """An unexpected error costs one message or one batch, not the scheduler.
+
+        If a message could not be applied, only its caller gets the error: the core is read again
+        from the store, and the others of the batch are applied again.
+        """
         try:
             await work()
         except Exception:
             log.exception("batch failed and was rolled back")
+            if self._applying:
+                _refuse(self._applying, InternalError(MISTAKE))
+                again = [request for request in self._batch if not request.answer.done()]
+                self._requests = again + self._requests
+                self._batch, self._applying = [], []
+                self._is_urgent = True
             await self._roll_back(InternalError(MISTAKE))
             await asyncio.sleep(PAUSE_AFTER_BUG_S)
 
@@ -415,7 +426,9 @@ class Loop:
         done = Outcome()
         answers: list[tuple[_Request, Outcome]] = []
         for run in group_similar(batch, _join_key):
+            self._applying = run
             answers += self._apply_run(run, done)
+        self._applying = []
         done.add_array_rows()
         done.writes += self.core.ledger_writes()
         failure = None

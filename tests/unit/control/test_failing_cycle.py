@@ -8,13 +8,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from gpu_scheduler.control import loop as control_loop
-from gpu_scheduler.control.core import Core
-from gpu_scheduler.control.effects import Effect, StartOrder
-from gpu_scheduler.control.jobs import queueing
+from gpu_scheduler.control.core import HANDLERS, Core
+from gpu_scheduler.control.effects import Effect, Outcome, StartOrder
+from gpu_scheduler.control.jobs import commands, queueing
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import (
     Cancel,
     Ended,
+    Hold,
     PauseDevice,
     Release,
     SetNode,
@@ -22,9 +23,10 @@ from gpu_scheduler.control.messages import (
     Submit,
 )
 from gpu_scheduler.control.scheduling import cycle
-from gpu_scheduler.control.state import CoreLimits
+from gpu_scheduler.control.state import ControlState, CoreLimits
 from gpu_scheduler.engine import decide as engine
 from gpu_scheduler.engine.quota.usage import QuotaUsage
+from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.reasons import ReasonCode
 from gpu_scheduler.store.memory import MemoryStore
@@ -247,6 +249,31 @@ def test_start_that_fails_half_way_is_not_left_in_memory(monkeypatch: pytest.Mon
         assert row is not None
         assert row.state is JobState.SCHEDULED
 
+    with_bench(test)
+
+
+def test_message_that_cannot_be_applied_costs_no_other_message_of_its_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also what the failed message had changed in memory is gone."""
+
+    def fails_half_way(state: ControlState, message: Hold, now_ms: int, outcome: Outcome) -> None:
+        commands.hold(state, message, now_ms, outcome)
+        raise ZeroDivisionError
+
+    async def test(bench: Bench) -> None:
+        await bench.submit(gpus=8)
+        waits = await bench.submit(gpus=8)
+        monkeypatch.setitem(HANDLERS, Hold, fails_half_way)
+        before = bench.loop.post(Submit(a_job(id="", gpus=0)))
+        bad = bench.loop.post(Hold(waits))
+        after = bench.loop.post(Submit(a_job(id="", gpus=0)))
+        results = await asyncio.gather(before, bad, after, return_exceptions=True)
+        assert [type(result) for result in results] == [Outcome, InternalError, Outcome]
+        assert bench.reason(waits) == ""
+        assert len(bench.store.jobs()) == 4
+
+    monkeypatch.setattr(control_loop, "PAUSE_AFTER_BUG_S", 0.01)
     with_bench(test)
 
 
