@@ -223,7 +223,7 @@ def test_document_needs_nodes_with_unique_ids(tmp_path: Path, nodes: object) -> 
         ('{"jobs": [], "jobs": []}', None),
         ('{"jobs": []}', None),
         ("{}", None),
-        ('{"jobs": [' + "[" * 100_000, None),
+        ('{"jobs": [' + "[" * 100_000, 1),
     ],
 )
 def test_malformed_document_is_rejected(tmp_path: Path, text: str, line: int | None) -> None:

@@ -333,7 +333,7 @@ def test_missing_dead_and_live_server_are_distinguished(context: Context) -> Non
         line = said(checks.check_server, live, status="warning")
         assert "version 1.2.3 answers" in line.found
         assert "restart it with this version" in line.remedy
-        lab.loop.trouble = "the disk is full"
+        lab.loop._write_error = "the disk is full"
         lines = [line for line in checks.check_server(live) if line.check == "health"]
         assert "the disk is full" in lines[0].found
 
