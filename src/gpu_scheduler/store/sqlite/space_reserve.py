@@ -83,9 +83,8 @@ class SpaceReserve:
 
 
 def _free_bytes(disk: os.statvfs_result) -> int:
-    """What this user can still write; file systems may keep some blocks for root."""
-    blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
-    return blocks * disk.f_frsize
+    """What `df` shows. `f_bfree` also counts blocks that ext4 keeps back even from root."""
+    return disk.f_bavail * disk.f_frsize
 
 
 def _preallocate(file: int, mode: int, size: int) -> None:
