@@ -95,7 +95,7 @@ crds: $(READY) ## write the CustomResourceDefinitions in charts/gpu-scheduler/cr
 pins: $(UV_READY) ## rewrite requirements/*.txt from pyproject.toml (UPGRADE=1: newest versions)
 	UV=$(BIN)/uv UPGRADE=$(UPGRADE) sh requirements/pin.sh
 
-# About 12 minutes of one core, once for each version; LAB_ARGS="--jobs 1" leaves the other cores alone.
+# Long, but once for each version; LAB_ARGS="--jobs 1" leaves the other cores alone.
 LAB_ARGS ?=
 kubernetes-lab: $(READY) ## build a real Kubernetes for tests into the user's cache (needs Go)
 	$(BIN)/python -m tests.kubernetes.lab build $(LAB_ARGS)
