@@ -258,9 +258,9 @@ except (IndexError, OSError):
 @pytest.mark.parametrize(
     ("module", "owner", "name"),
     [
-        ("lifecycle.start", "logs", "open_log"),
-        ("lifecycle.gate", "StartGate", "record_start"),
-        ("lifecycle.gate", "StartGate", "set_running"),
+        ("lifecycle.start", "log_rotation", "open_log"),
+        ("lifecycle.start_gate", "StartGate", "record_start"),
+        ("lifecycle.start_gate", "StartGate", "set_running"),
         ("lifecycle.start", "Starter", "_child_ended"),
         ("lifecycle.stop", "Stopper", "watch_limits"),
         ("lifecycle.cleanup", "Cleanup", "_end_processes"),
