@@ -302,7 +302,8 @@ def test_hanging_mail_servers_neither_block_loop_nor_accumulate_threads(
             answering.join()
     assert all(isinstance(error, DeliveryFailed) for error in errors)
     assert all("within 0.4 s" in str(error) for error in errors)
-    assert 0 < max(seen) <= mail.MAX_THREADS
+    # A thread that is ending may still be counted beside its successor.
+    assert 0 < max(seen) <= 2 * mail.MAX_THREADS
     assert len(seen) > 10, "the event loop was blocked"
     until(lambda: mail_threads() == 0, "the end of all threads")
 
