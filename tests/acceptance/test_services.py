@@ -110,7 +110,7 @@ def test_unhealthy_replica_leaves_endpoints_and_dead_replica_is_replaced(cluster
     pid = next(
         int(entry.name)
         for entry in Path("/proc").iterdir()
-        if entry.name.isdecimal() and _is_of(entry, job)
+        if entry.name.isdecimal() and _is_of(entry, job, cluster)
     )
     os.kill(pid, signal.SIGKILL)
     cluster.until(lambda: service(cluster, "api")["restarts"] >= 2, "it is started again and again")
@@ -121,11 +121,14 @@ def test_unhealthy_replica_leaves_endpoints_and_dead_replica_is_replaced(cluster
     cluster.tgpu("service", "delete", "api", "--wait")
 
 
-def _is_of(entry: Path, job: str) -> bool:
+def _is_of(entry: Path, job: str, cluster: Cluster) -> bool:
+    """Other clusters on this machine have jobs of the same id."""
     try:
-        return f"TGPU_JOB_ID={job}".encode() in (entry / "environ").read_bytes()
+        variables = (entry / "environ").read_bytes()
     except OSError:
         return False
+    is_ours = str(cluster.directory).encode() in variables
+    return is_ours and f"TGPU_JOB_ID={job}\0".encode() in variables
 
 
 def test_port_conflict_is_reported_and_retried(cluster: Cluster) -> None:
