@@ -225,7 +225,7 @@ class LeaderElector:
             log.warning("lease not released; it will expire", lease=self._name, error=str(error))
 
     async def _write_release(self, lease: Lease) -> bool:
-        """Write that nobody holds the lease, if we do; False if it has changed meanwhile."""
+        """Release the lease if this server holds it; False if it has changed meanwhile."""
         if lease.spec.holder_identity != self._identity:
             return True
         spec = replace(lease.spec, holder_identity="", lease_duration_seconds=1)
@@ -237,5 +237,5 @@ class LeaderElector:
 
 
 def _boot_time() -> float:
-    """A clock that nobody sets and that goes on while the machine sleeps."""
+    """The boot-time clock: never stepped, and it counts while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
