@@ -53,7 +53,7 @@ class NullService:
         self.store = MemoryStore()
         self.telemetry: dict[str, Any] = {}
         self.last_plan = None
-        self.tallies = LoopMetrics()
+        self.loop_metrics = LoopMetrics()
         self.trouble = self.cycle_trouble = self.away = ""
         self._job = Job(id="job-1", number=1, submit_ms=0)
 

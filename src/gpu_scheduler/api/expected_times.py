@@ -150,7 +150,7 @@ class Explainer:
         cached = self._refresh(number)
         forecast = _start_in(cached.foresight, number)
         # An older forecast says nothing about jobs that were queued later.
-        is_old = cached.version != self.service.tallies.messages
+        is_old = cached.version != self.service.loop_metrics.messages
         return NO_FORECAST if is_old and forecast.is_never else forecast
 
     def expected_start_ms(self, number: int) -> int | None:
@@ -223,7 +223,7 @@ class Explainer:
     def _refresh(self, number: int) -> _Forecast:
         """Return the cached forecast; compute it again if it is old and lacks this job."""
         cached = self._forecast
-        version = self.service.tallies.messages
+        version = self.service.loop_metrics.messages
         is_current = cached.version == version and (
             number in cached.foresight.starts or cached.foresight.is_whole
         )

@@ -57,7 +57,7 @@ class Service(Protocol):
         ...
 
     @property
-    def tallies(self) -> LoopMetrics:
+    def loop_metrics(self) -> LoopMetrics:
         """The counters since the start."""
         ...
 

@@ -68,7 +68,7 @@ class SortedJobsCache:
         """Return the jobs of a user that match all words; at least the first `need` of them."""
         seen_by = (caller.user, caller.role, caller.administers, caller.tenants, caller.confined)
         key = (seen_by, sort, words, user)
-        version = self._service.tallies.messages
+        version = self._service.loop_metrics.messages
         cached = self._cached.get(key)
         is_fresh = cached is not None and (
             cached.version == version or self._clock() < cached.fresh_until

@@ -182,7 +182,7 @@ class Loop:
         `writer` executes commits, by default in a thread of its own.
         """
         self.store = store
-        self.tallies = LoopMetrics()
+        self.loop_metrics = LoopMetrics()
         self.last_plan: Plan | None = None
         self.telemetry: dict[str, NodeReadings] = {}
         self._new_core = new_core
@@ -468,7 +468,7 @@ class Loop:
             except SchedulerError:
                 outcome = None  # one of them is rejected: apply each alone to find it
             if outcome is not None:
-                self.tallies.messages += len(run)
+                self.loop_metrics.messages += len(run)
                 done.merge(outcome)
                 if run[0].caller is not SYSTEM:
                     done.writes.append(record(run[0].caller, together, outcome, now_ms))
@@ -483,7 +483,7 @@ class Loop:
 
     def _apply_one(self, request: _Request) -> Outcome | None:
         """Apply one message; if it is rejected, answer with the error and return None."""
-        self.tallies.messages += 1
+        self.loop_metrics.messages += 1
         try:
             now_ms = self._now_ms()
             outcome = self._apply(request.message, request.caller, now_ms)
@@ -494,7 +494,7 @@ class Loop:
         except InternalError:
             raise  # the core may be partly changed: roll the batch back
         except SchedulerError as error:
-            self.tallies.refusals += 1
+            self.loop_metrics.refusals += 1
             if not request.answer.done():
                 request.answer.set_exception(error)
             return None
@@ -538,7 +538,7 @@ class Loop:
             outcome.add_array_rows()
             ledger = self.core.ledger_writes()
         except Exception as error:
-            self.tallies.failed_cycles += 1
+            self.loop_metrics.failed_cycles += 1
             self._cycle_pause_s = min(LONGEST_CYCLE_PAUSE_S, 2 * self._cycle_pause_s or 1.0)
             self._no_cycle_before = began + self._cycle_pause_s
             self.cycle_trouble = describe(error)
@@ -552,7 +552,7 @@ class Loop:
         done.writes += ledger
         if outcome.plan is not None:
             self.last_plan = outcome.plan
-            self.tallies.cycle_seconds.add(perf_counter() - began)
+            self.loop_metrics.cycle_seconds.add(perf_counter() - began)
         return None
 
     async def _commit(self, writes: list[Write]) -> bool:
@@ -587,8 +587,8 @@ class Loop:
             self._asked_at = None
         self._notify_written(None)
         self._write_error = ""
-        self.tallies.commit_seconds.add(perf_counter() - began)
-        self.tallies.note(writes)
+        self.loop_metrics.commit_seconds.add(perf_counter() - began)
+        self.loop_metrics.note(writes)
         self._notify_committed(writes)
         self._events.publish(writes, last)
 
@@ -614,7 +614,7 @@ class Loop:
 
     async def _roll_back(self, error: SchedulerError) -> None:
         """Reject the batch and read the core again from the store."""
-        self.tallies.failed_commits += 1
+        self.loop_metrics.failed_commits += 1
         _refuse(self._batch, error)
         await self._reload()
 

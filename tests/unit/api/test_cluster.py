@@ -129,7 +129,7 @@ def test_gpu_shows_allocation_and_readings(lab: ApiLab) -> None:
 
 def test_missing_gpu_reading_is_null_not_zero(lab: ApiLab) -> None:
     read = (DeviceReading(index=0), DeviceReading(index=1, load_percent=0))
-    lab.loop.tallies.note_readings("n0", NodeReadings(at_ms=1, readings=read))
+    lab.loop.loop_metrics.note_readings("n0", NodeReadings(at_ms=1, readings=read))
     first, second = lab.get("/gpus").json["gpus"][:2]
     assert first["utilisation_mean_percent"] is None
     assert second["utilisation_mean_percent"] == 0

@@ -18,7 +18,7 @@ HOUR = 3_600_000
 def an_explainer(cluster: ClusterState, **changes: Any) -> Explainer:
     service = SimpleNamespace(
         core=SimpleNamespace(state=SimpleNamespace(cluster=cluster, predictor=Stated())),
-        tallies=SimpleNamespace(messages=1),
+        loop_metrics=SimpleNamespace(messages=1),
         now_ms=lambda: 1_000,
     )
     return Explainer(service, **changes)  # type: ignore[arg-type]

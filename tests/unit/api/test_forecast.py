@@ -27,7 +27,7 @@ def a_service(lab: Lab) -> Any:
     return SimpleNamespace(
         core=lab.core,
         last_plan=lab.last_plan,
-        tallies=SimpleNamespace(messages=1),
+        loop_metrics=SimpleNamespace(messages=1),
         now_ms=lambda: lab.now_ms,
     )
 
@@ -225,7 +225,7 @@ def test_job_newer_than_cached_forecast_is_not_reported_as_never_starting() -> N
     explainer = Explainer(service, clock=lambda: 1.0)
     assert expected_start(explainer, "gang").at_ms is None
     lab.submit(whole("runs", max_runtime_ms=HOUR), whole("waits", max_runtime_ms=HOUR))
-    service.tallies.messages += 1
+    service.loop_metrics.messages += 1
     service.last_plan = lab.last_plan
     number = lab.core.state.jobs["waits"].job.number
     lab.core.state.cluster.reservations.pop(number, None)

@@ -115,7 +115,7 @@ def test_job_that_makes_engine_fail_is_set_aside_and_others_start(
         assert "release" in str(why)
         kinds = [event.kind for _, event in bench.store.events(0, 100) if event.job_id == poison]
         assert kinds == ["submitted", "set_aside"]
-        assert (bench.loop.cycle_trouble, bench.loop.tallies.failed_commits) == ("", 0)
+        assert (bench.loop.cycle_trouble, bench.loop.loop_metrics.failed_commits) == ("", 0)
 
     with_bench(test)
 
@@ -208,7 +208,7 @@ def test_failure_that_is_no_jobs_fault_pauses_scheduling_but_not_commits(
         }
         monkeypatch.undo()
         await bench.until(lambda: waits in bench.started())
-        assert (bench.loop.cycle_trouble, bench.loop.tallies.failed_commits) == ("", 0)
+        assert (bench.loop.cycle_trouble, bench.loop.loop_metrics.failed_commits) == ("", 0)
         assert not bench.loop.core.state.sweep.set_aside
 
     monkeypatch.setattr(control_loop, "LONGEST_CYCLE_PAUSE_S", 0.05)
@@ -227,8 +227,8 @@ def test_error_anywhere_in_the_cycle_leaves_commands_committed(
             patch.setattr(cycle, name, _fail)
             jobs = [await bench.submit() for _ in range(3)]
             assert bench.started() == []
-            assert bench.loop.tallies.failed_commits == 0
-            assert bench.loop.tallies.failed_cycles >= 1
+            assert bench.loop.loop_metrics.failed_commits == 0
+            assert bench.loop.loop_metrics.failed_cycles >= 1
         await bench.until(lambda: sorted(bench.started()) == jobs)
         assert len(bench.loop.core.state.by_allocation) == 3
 

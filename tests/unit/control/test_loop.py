@@ -369,7 +369,7 @@ def test_orders_that_fail_on_unavailable_store_are_sent_after_reload() -> None:
         await bench.reloaded.wait()
         assert made.jobs[0].id == "job-1", "it is committed, whatever becomes of the order"
         assert "job-1.1" in bench.loop.core.state.cluster.running
-        assert (bench.reloads, bench.loop.tallies.failed_commits) == (1, 0)
+        assert (bench.reloads, bench.loop.loop_metrics.failed_commits) == (1, 0)
 
     with_loop(test)
 

@@ -36,7 +36,7 @@ def labels() -> dict[str, set[str]]:
         lab.submit(gpu_count=8)
         lab.loop.telemetry["n0"] = NodeReadings(at_ms=1, readings=(DeviceReading(index=0),))
         lab.loop.core.state.gpu_meter.energy_uj["n0", 0] = 1
-        lab.loop.tallies.others["gpu_hot"] = 1
+        lab.loop.loop_metrics.others["gpu_hot"] = 1
         service = {"name": "web", "replicas": 1, "command": ["serve"]}
         assert lab.post("/services", service).status == 201
         lab.loop.core.state.cluster.set_pools([PoolQuota(pool=Pool.ONLINE, percent=50)])

@@ -9,8 +9,8 @@ from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.store.interface import JobQuery, JobVisibility
 from gpu_scheduler.store.postgres.store import POSTGRES, PostgresStore, to_psycopg
-from gpu_scheduler.store.reader import page_statement
 from gpu_scheduler.store.rows import EventRow, JobRow, NewJobs, UsageRow
+from gpu_scheduler.store.sql_reader import page_statement
 from tests.builders import a_job, a_node, a_tenant, on, running
 from tests.postgres import address_of, shared_server
 

@@ -11,9 +11,9 @@ from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import JobState, Pool
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.store.interface import JobQuery
-from gpu_scheduler.store.reader import page_statement
 from gpu_scheduler.store.rows import AttemptRow, EventRow, JobRow, LaunchRow, UsageRow
 from gpu_scheduler.store.sql_queries import SQLITE, migrations, named_queries
+from gpu_scheduler.store.sql_reader import page_statement
 from gpu_scheduler.store.sqlite.store import SqliteStore
 from tests.builders import a_job, a_node, a_tenant, on, running
 

@@ -189,7 +189,7 @@ class ReportHandler:
         """Store an agent's device readings and post them as samples."""
         node_id, readings = session.node, readings_of(telemetry)
         self._loop.telemetry[node_id] = readings
-        self._loop.tallies.note_readings(node_id, readings)
+        self._loop.loop_metrics.note_readings(node_id, readings)
         fresh = not readings.problem
         samples = tuple(
             device_sample(one, session.trust_mark(one, fresh)) for one in readings.readings

@@ -348,7 +348,7 @@ def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
                 mig=[f"{count} x {profile}" for profile, count in device.mig_slices],
             )
             _add_reading(form, readings.get(device.index), sees, running)
-            load = context.service.tallies.loads.get((node_id, device.index))
+            load = context.service.loop_metrics.loads.get((node_id, device.index))
             if load is not None:
                 form.utilisation_mean_percent = round(load.mean_percent, 1)
                 form.utilisation_peak_percent = load.most_percent

@@ -68,7 +68,7 @@ def service_metrics(scheduler: Service) -> Iterator[Metric]:
     yield wanted
     yield ready
     for name, text, kind in COUNTED:
-        count = scheduler.tallies.jobs.get(kind, 0)
+        count = scheduler.loop_metrics.jobs.get(kind, 0)
         yield _counter(name, text, value=count)
 
 
@@ -109,7 +109,7 @@ class SchedulerCollector(Collector):
     def _jobs(self) -> Iterator[Metric]:
         service = self._context.service
         state = service.core.state
-        counted = dict(service.tallies.jobs)
+        counted = dict(service.loop_metrics.jobs)
         counted[JobState.PENDING.value] = counted.get("submitted", 0) + counted.get("retried", 0)
         total = _counter("jobs", "Jobs and tasks that entered a state since the start.", "state")
         current = _gauge("jobs_current", "Jobs by state now; an array counts once.", "state")
@@ -129,22 +129,22 @@ class SchedulerCollector(Collector):
         yield by_tenant
 
     def _work(self) -> Iterator[Metric]:
-        tallies = self._context.service.tallies
+        loop_metrics = self._context.service.loop_metrics
         for name, text, value in (
-            ("submissions", "Jobs that were accepted.", tallies.submissions),
-            ("preemptions", "Attempts that were preempted.", tallies.preemptions),
-            ("messages", "Commands and facts that were handled.", tallies.messages),
-            ("refusals", "Commands that were refused.", tallies.refusals),
-            ("cycles", "Decisions that were made.", sum(tallies.cycle_seconds.counts)),
-            ("cycle_failures", "Cycles that failed.", tallies.failed_cycles),
-            ("commits", "Commits to the store.", sum(tallies.commit_seconds.counts)),
-            ("commit_failures", "Commits that failed.", tallies.failed_commits),
+            ("submissions", "Jobs that were accepted.", loop_metrics.submissions),
+            ("preemptions", "Attempts that were preempted.", loop_metrics.preemptions),
+            ("messages", "Commands and facts that were handled.", loop_metrics.messages),
+            ("refusals", "Commands that were refused.", loop_metrics.refusals),
+            ("cycles", "Decisions that were made.", sum(loop_metrics.cycle_seconds.counts)),
+            ("cycle_failures", "Cycles that failed.", loop_metrics.failed_cycles),
+            ("commits", "Commits to the store.", sum(loop_metrics.commit_seconds.counts)),
+            ("commit_failures", "Commits that failed.", loop_metrics.failed_commits),
         ):
             yield _counter(name, text, value=value)
         for name, text, histogram in (
-            ("scheduling_latency", "Seconds a decision took.", tallies.cycle_seconds),
-            ("commit_latency", "Seconds a commit took.", tallies.commit_seconds),
-            ("wait_time", "Seconds jobs waited before they ran.", tallies.wait_seconds),
+            ("scheduling_latency", "Seconds a decision took.", loop_metrics.cycle_seconds),
+            ("commit_latency", "Seconds a commit took.", loop_metrics.commit_seconds),
+            ("wait_time", "Seconds jobs waited before they ran.", loop_metrics.wait_seconds),
         ):
             yield _histogram(name, text, histogram)
 
@@ -196,8 +196,8 @@ class SchedulerCollector(Collector):
 
     def _gpu_events(self) -> Metric:
         family = _counter("gpu_events", "What happened to GPUs: hot, cool, leak and so on.", "kind")
-        tallies = self._context.service.tallies
-        for kind, count in sorted({**tallies.others, **tallies.jobs}.items()):
+        loop_metrics = self._context.service.loop_metrics
+        for kind, count in sorted({**loop_metrics.others, **loop_metrics.jobs}.items()):
             if kind.startswith("gpu_"):
                 family.add_metric([kind.removeprefix("gpu_")], count)
         return family

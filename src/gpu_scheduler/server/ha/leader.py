@@ -95,7 +95,7 @@ class Leader:
         )
         self.vitals = SelfMonitor(
             components.paths.state,
-            self.loop.tallies.commit_seconds,
+            self.loop.loop_metrics.commit_seconds,
             clock.now_ms,
             lost_lines=lost_lines,
             commit_age_s=self.loop.commit_age_s,

@@ -71,7 +71,7 @@ class StandbyService:
         """Nothing is loaded yet."""
         self.store = store
         self.core = new_core()
-        self.tallies = LoopMetrics()
+        self.loop_metrics = LoopMetrics()
         self.last_plan: Plan | None = None
         self.telemetry: Mapping[str, NodeReadings] = {}
         self.trouble = ""
@@ -151,7 +151,7 @@ class StandbyService:
         began = time.monotonic()
         try:
             self.core, self.last_plan = await asyncio.to_thread(self._load)
-            self.tallies.messages += 1  # answers computed from the old core are out of date
+            self.loop_metrics.messages += 1  # answers computed from the old core are out of date
             self._loaded_at = began
             self._reload_took_s = time.monotonic() - began
             self.trouble = ""

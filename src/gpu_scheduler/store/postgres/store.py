@@ -23,10 +23,10 @@ from gpu_scheduler.store.postgres.connection import (
     translate_errors,
 )
 from gpu_scheduler.store.postgres.writer import Fence, Writer
-from gpu_scheduler.store.reader import NO_VALUES, SqlReader, Values
 from gpu_scheduler.store.rows import Write
 from gpu_scheduler.store.sealing import Cipher, sealed_key_ids
 from gpu_scheduler.store.sql_queries import Dialect, Migrations, migrations
+from gpu_scheduler.store.sql_reader import NO_VALUES, SqlReader, Values
 
 T = TypeVar("T")
 

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from gpu_scheduler.model.errors import StoreUnavailable
 from gpu_scheduler.store.interface import Cutoffs
-from gpu_scheduler.store.reader import NO_VALUES, SqlReader, Values
 from gpu_scheduler.store.rows import Write
 from gpu_scheduler.store.sealing import Cipher, sealed_key_ids
 from gpu_scheduler.store.sql_queries import SQLITE, Migrations, migrations
+from gpu_scheduler.store.sql_reader import NO_VALUES, SqlReader, Values
 from gpu_scheduler.store.sqlite.database_file import open_reader, open_writer, translate_read_errors
 from gpu_scheduler.store.sqlite.writer import Writer
 
