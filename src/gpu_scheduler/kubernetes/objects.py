@@ -161,6 +161,107 @@ class Container(Value, frozen=True, kw_only=True):
     restart_policy: str = ""
 
 
+class LabelRequirement(Value, frozen=True, kw_only=True):
+    """A key that must (not) exist, or have one of some values."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class LabelSelector(Value, frozen=True, kw_only=True):
+    """Which objects are selected by their labels; an empty one selects all."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: tuple[LabelRequirement, ...] = ()
+
+
+class NodeSelectorTerm(Value, frozen=True, kw_only=True):
+    """Rules about the labels and fields of a node; all must hold, and an empty term never does."""
+
+    match_expressions: tuple[LabelRequirement, ...] = ()
+    match_fields: tuple[LabelRequirement, ...] = ()
+
+
+class NodeSelector(Value, frozen=True, kw_only=True):
+    """Terms of which one must hold."""
+
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class NodeAffinity(Value, frozen=True, kw_only=True):
+    """Which nodes a pod may be assigned to."""
+
+    required: NodeSelector | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class PodAffinityTerm(Value, frozen=True, kw_only=True):
+    """Pods near which, or away from which, a pod must be."""
+
+    topology_key: str
+    label_selector: LabelSelector | None = None
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector | None = None
+
+
+class PodAffinity(Value, frozen=True, kw_only=True):
+    """The required terms of pod affinity or pod anti-affinity."""
+
+    required: tuple[PodAffinityTerm, ...] = msgspec.field(
+        default=(), name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(Value, frozen=True, kw_only=True):
+    """The required rules about nodes and other pods; preferences are dropped."""
+
+    node_affinity: NodeAffinity = NodeAffinity()
+    pod_affinity: PodAffinity = PodAffinity()
+    pod_anti_affinity: PodAffinity = PodAffinity()
+
+
+class TopologySpreadConstraint(Value, frozen=True, kw_only=True):
+    """How evenly pods are spread over the values of a node label."""
+
+    max_skew: int = 1
+    topology_key: str
+    when_unsatisfiable: str = "DoNotSchedule"
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    node_affinity_policy: str = "Honor"
+    node_taints_policy: str = "Ignore"
+    match_label_keys: tuple[str, ...] = ()
+
+
+class ClaimSource(Value, frozen=True, kw_only=True):
+    """A volume by the name of its PersistentVolumeClaim."""
+
+    claim_name: str
+
+
+class Volume(Value, frozen=True, kw_only=True):
+    """A volume of a pod, as far as it limits the nodes; a kind that is set is not None."""
+
+    name: str = ""
+    persistent_volume_claim: ClaimSource | None = None
+    ephemeral: msgspec.Raw | None = None
+    csi: msgspec.Raw | None = None
+    gce_persistent_disk: msgspec.Raw | None = None
+    aws_elastic_block_store: msgspec.Raw | None = None
+    azure_disk: msgspec.Raw | None = None
+    cinder: msgspec.Raw | None = None
+    iscsi: msgspec.Raw | None = None
+    rbd: msgspec.Raw | None = None
+
+
+class PodResourceClaim(Value, frozen=True, kw_only=True):
+    """Devices of a pod by Dynamic Resource Allocation."""
+
+    name: str
+
+
 class Toleration(Value, frozen=True, kw_only=True):
     """Which taint a pod accepts."""
 
@@ -190,8 +291,22 @@ class PodSpec(Value, frozen=True, kw_only=True):
     preemption_policy: str = ""
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
+    resources: ResourceRequirements = ResourceRequirements()
     overhead: dict[str, str] = {}
+    affinity: Affinity | None = None
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    resource_claims: tuple[PodResourceClaim, ...] = ()
+    active_deadline_seconds: int | None = None
     termination_grace_period_seconds: int | None = None
+
+
+class ContainerStatus(Value, frozen=True, kw_only=True):
+    """What a node has given to a container, which differs from the spec while it is resized."""
+
+    name: str
+    allocated_resources: dict[str, str] = {}
+    resources: ResourceRequirements | None = None
 
 
 class PodStatus(Value, frozen=True, kw_only=True):
@@ -203,6 +318,8 @@ class PodStatus(Value, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...] = ()
     nominated_node_name: str = ""
     start_time: datetime | None = None
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
 
 
 class Pod(Object, frozen=True, kw_only=True):
@@ -274,6 +391,164 @@ class Lease(Object, frozen=True, kw_only=True):
     spec: LeaseSpec = LeaseSpec()
 
 
+# --- what limits where a pod may go
+
+
+class Namespace(Object, frozen=True, kw_only=True):
+    """A namespace, for its labels."""
+
+
+class PersistentVolumeClaimSpec(Value, frozen=True, kw_only=True):
+    """The volume that a claim has, or the class that will make one."""
+
+    volume_name: str = ""
+    storage_class_name: str | None = None
+    access_modes: tuple[str, ...] = ()
+
+
+class PersistentVolumeClaimStatus(Value, frozen=True, kw_only=True):
+    """Whether a claim has a volume."""
+
+    phase: str = ""
+
+
+class PersistentVolumeClaim(Object, frozen=True, kw_only=True):
+    """A request for storage."""
+
+    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
+    status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
+
+
+class VolumeNodeAffinity(Value, frozen=True, kw_only=True):
+    """Which nodes can mount a volume."""
+
+    required: NodeSelector | None = None
+
+
+class CsiVolume(Value, frozen=True, kw_only=True):
+    """A volume of a storage driver."""
+
+    driver: str
+    volume_handle: str = ""
+
+
+class PersistentVolumeSpec(Value, frozen=True, kw_only=True):
+    """Where a volume is."""
+
+    node_affinity: VolumeNodeAffinity = VolumeNodeAffinity()
+    csi: CsiVolume | None = None
+
+
+class PersistentVolume(Object, frozen=True, kw_only=True):
+    """A volume."""
+
+    spec: PersistentVolumeSpec = PersistentVolumeSpec()
+
+
+class TopologyTerm(Value, frozen=True, kw_only=True):
+    """Values of node labels."""
+
+    match_label_expressions: tuple[LabelRequirement, ...] = ()
+
+
+class StorageClass(Object, frozen=True, kw_only=True):
+    """How volumes of a class are made, and when."""
+
+    provisioner: str = ""
+    volume_binding_mode: str = "Immediate"
+    allowed_topologies: tuple[TopologyTerm, ...] = ()
+
+
+class CsiDriverAllocatable(Value, frozen=True, kw_only=True):
+    """The limit of a storage driver on a node."""
+
+    count: int | None = None
+
+
+class CsiNodeDriver(Value, frozen=True, kw_only=True):
+    """A storage driver on a node."""
+
+    name: str
+    allocatable: CsiDriverAllocatable | None = None
+
+
+class CsiNodeSpec(Value, frozen=True, kw_only=True):
+    """The storage drivers of a node."""
+
+    drivers: tuple[CsiNodeDriver, ...] = ()
+
+
+class CsiNode(Object, frozen=True, kw_only=True):
+    """The storage drivers of the node of the same name."""
+
+    spec: CsiNodeSpec = CsiNodeSpec()
+
+
+class DisruptionBudgetSpec(Value, frozen=True, kw_only=True):
+    """Which pods a budget protects."""
+
+    selector: LabelSelector | None = None
+
+
+class DisruptionBudgetStatus(Value, frozen=True, kw_only=True):
+    """How many of these pods may be evicted now."""
+
+    disruptions_allowed: int = 0
+    current_healthy: int = 0
+    expected_pods: int = 0
+
+
+class DisruptionBudget(Object, frozen=True, kw_only=True):
+    """A PodDisruptionBudget: how many pods of a group may be evicted."""
+
+    spec: DisruptionBudgetSpec = DisruptionBudgetSpec()
+    status: DisruptionBudgetStatus = DisruptionBudgetStatus()
+
+
+class Event(Object, frozen=True, kw_only=True):
+    """A line of the history of an object, as kubectl shows it; only its name is read back."""
+
+
 PODS = Resource(type=Pod, kind="Pod", plural="pods", is_partial=True)
 NODES = Resource(type=Node, kind="Node", plural="nodes", is_namespaced=False, is_partial=True)
 LEASES = Resource(type=Lease, kind="Lease", plural="leases", group="coordination.k8s.io")
+NAMESPACES = Resource(
+    type=Namespace, kind="Namespace", plural="namespaces", is_namespaced=False, is_partial=True
+)
+VOLUME_CLAIMS = Resource(
+    type=PersistentVolumeClaim,
+    kind="PersistentVolumeClaim",
+    plural="persistentvolumeclaims",
+    is_partial=True,
+)
+VOLUMES = Resource(
+    type=PersistentVolume,
+    kind="PersistentVolume",
+    plural="persistentvolumes",
+    is_namespaced=False,
+    is_partial=True,
+)
+STORAGE_CLASSES = Resource(
+    type=StorageClass,
+    kind="StorageClass",
+    plural="storageclasses",
+    group="storage.k8s.io",
+    is_namespaced=False,
+    is_partial=True,
+)
+CSI_NODES = Resource(
+    type=CsiNode,
+    kind="CSINode",
+    plural="csinodes",
+    group="storage.k8s.io",
+    is_namespaced=False,
+    is_partial=True,
+)
+DISRUPTION_BUDGETS = Resource(
+    type=DisruptionBudget,
+    kind="PodDisruptionBudget",
+    plural="poddisruptionbudgets",
+    group="policy",
+    is_partial=True,
+)
+EVENTS = Resource(type=Event, kind="Event", plural="events", is_partial=True)
