@@ -29,7 +29,7 @@ export UV_SYSTEM_CERTS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-all soak pytest parts test-coverage lint fmt bench build docker-build proto crds pins kubernetes-lab clean
+.PHONY: help venv demo test test-all soak pytest parts test-coverage lint fmt bench build audit docker-build proto crds pins kubernetes-lab clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,9 +75,17 @@ fmt: $(READY) ## format, and repair what can be repaired
 bench: $(READY) ## every benchmark; each prints one line of JSON
 	$(BIN)/python -m benchmarks
 
-build: $(READY) ## source archive and wheel into dist/
+# The same commit gives the same bytes.
+build: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+build: $(READY) ## source archive, wheel, bill of materials (SBOM) and checksums into dist/
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist
+	version=$$($(BIN)/hatchling version) && \
+		$(BIN)/python requirements/sbom.py requirements/run.txt "$$version" "dist/gpu_scheduler-$$version.cdx.json"
+	cd dist && sha256sum -- * >../SHA256SUMS.new && mv ../SHA256SUMS.new SHA256SUMS
+
+audit: $(READY) ## look up known vulnerabilities of the pinned packages (needs pypi.org or api.osv.dev)
+	PIP_AUDIT=$(BIN)/pip-audit sh requirements/audit.sh
 
 # DOCKER=podman works as well.
 DOCKER ?= docker
