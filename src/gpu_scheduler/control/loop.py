@@ -18,7 +18,7 @@ from time import perf_counter
 
 import structlog
 
-from gpu_scheduler.control.access import permissions
+from gpu_scheduler.control.access import permissions, queue_shares
 from gpu_scheduler.control.access.audit import record
 from gpu_scheduler.control.access.permissions import Rules, apply_rules, jobs_named_in
 from gpu_scheduler.control.core import Core
@@ -505,6 +505,7 @@ class Loop:
         permissions.check(self.core.state, caller, message)
         if self._rules is not None:
             message = apply_rules(self.core.state, message, self._rules)
+        queue_shares.check(self.core.state, caller, message)
         return self.core.apply_in_batch(message, now_ms)
 
     def _recall_ends(self, message: Command | Fact) -> None:

@@ -63,6 +63,12 @@ class CoreLimits:
     """
 
     max_queued_tasks: int = 1_000_000
+    user_queue_percent: int = 100
+    """A user, unless an admin, may have this percentage of what other users leave in the queue."""
+    tenant_queue_percent: int = 100
+    """The same for a tenant and other tenants, where there are several."""
+    admin_queue_percent: int = 0
+    """This percentage of the queue is kept for admins."""
     remembered_ends: int = 100_000
     """How many ended jobs stay in memory, for retries and dependencies."""
     nodes_keep_limits: bool = False
@@ -162,6 +168,8 @@ class ControlState:
         self.queued_tasks = 0
         self.queued_of: dict[tuple[str, str], int] = {}
         """Waiting tasks by tenant and user."""
+        # Waiting tasks of ("user", name), in all tenants, and of ("tenant", id).
+        self.queued_by_owner: dict[tuple[str, str], int] = {}
         self.estimates: dict[str, EstimateRow] = {}
         """The first start estimate that was shown for each waiting job."""
         self.services: dict[str, Service] = {}
@@ -254,12 +262,9 @@ class ControlState:
     def count_queued(self, job: Job, tasks: int) -> None:
         """Add to the number of waiting tasks; negative to subtract."""
         self.queued_tasks += tasks
-        owner = (job.tenant, job.user)
-        count = self.queued_of.get(owner, 0) + tasks
-        if count:
-            self.queued_of[owner] = count
-        else:
-            self.queued_of.pop(owner, None)
+        _add(self.queued_of, (job.tenant, job.user), tasks)
+        _add(self.queued_by_owner, ("user", job.user), tasks)
+        _add(self.queued_by_owner, ("tenant", job.tenant), tasks)
 
     def set_tenant(self, tenant: Tenant) -> None:
         """Add or replace a tenant."""
@@ -333,3 +338,12 @@ class ControlState:
         self.ended[job_id] = EndedJob(state, record.job.user, record.job.tenant, kept)
         if len(self.ended) > self.limits.remembered_ends:
             self.ended.popitem(last=False)
+
+
+def _add(counts: dict[tuple[str, str], int], key: tuple[str, str], number: int) -> None:
+    """Add to a count; counts of zero are left out."""
+    count = counts.get(key, 0) + number
+    if count:
+        counts[key] = count
+    else:
+        counts.pop(key, None)

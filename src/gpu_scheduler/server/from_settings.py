@@ -76,6 +76,9 @@ def limits_of(settings: Settings) -> CoreLimits:
     hot_above_c = round(scheduler.thermal_threshold) if scheduler.enable_thermal_aware else 0
     return CoreLimits(
         max_queued_tasks=min(scheduler.max_queue_size, settings.jobs.queue_size_limit),
+        user_queue_percent=settings.limits.user_queue_percent,
+        tenant_queue_percent=settings.limits.tenant_queue_percent,
+        admin_queue_percent=settings.limits.admin_queue_percent,
         backoff_ms=max(1, round(settings.jobs.assignment_retry_wait_s * 1000)),
         hot_above_c=hot_above_c,
         hot_hysteresis_c=round(scheduler.thermal_hysteresis),

@@ -97,7 +97,7 @@ def waiting_of(state: ControlState, account: Account) -> int:
     tenant, user = tenant_and_user(account)
     if user is not None:
         return state.queued_of.get((tenant, user), 0)
-    return sum(count for (owner, _), count in state.queued_of.items() if owner == tenant)
+    return state.queued_by_owner.get(("tenant", tenant), 0)
 
 
 def check_limits(state: ControlState, job: Job, now_ms: int) -> None:

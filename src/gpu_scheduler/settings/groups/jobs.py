@@ -28,7 +28,8 @@ class JobSettings:
         "applies.",
         least=1,
         most=100_000_000,
-        note="The default fits an array of a million tasks.",
+        note="The default fits an array of a million tasks. `limits.user_queue_percent` is the part"
+        " that one user may fill.",
     )
     max_concurrent_jobs: int = setting(
         0,

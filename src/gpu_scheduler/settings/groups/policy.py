@@ -30,7 +30,8 @@ class SchedulerSettings:
         "Maximum number of waiting tasks; further submissions are rejected as `queue_full`.",
         least=1,
         most=100_000_000,
-        note="The default fits an array of a million tasks.",
+        note="The default fits an array of a million tasks. `limits.user_queue_percent` is the part"
+        " that one user may fill.",
     )
     enable_preemption: bool = setting(
         default=True, about="A job of a higher class may preempt one of a lower class."
@@ -150,6 +151,24 @@ class LimitSettings:
         "Waiting jobs (an array counts as its tasks); more are rejected.",
         least=0,
         most=100_000_000,
+    )
+    user_queue_percent: int = setting(
+        50,
+        "Waiting jobs of a user without `user_max_pending_jobs`, as a percentage of the places that"
+        " other users leave in the queue; 100: no limit. It does not apply to admins, who include "
+        "the user of a server that serves only its owner.",
+        least=1,
+        most=100,
+    )
+    tenant_queue_percent: int = setting(
+        75,
+        "The same for all users of a tenant without `max_pending_jobs`, and the places that other "
+        "tenants leave. It applies where there are several tenants.",
+        least=1,
+        most=100,
+    )
+    admin_queue_percent: int = setting(
+        1, "Percentage of the places in the queue that only admins may fill.", least=0, most=90
     )
     user_max_gpu_hours: float = setting(
         0.0,
