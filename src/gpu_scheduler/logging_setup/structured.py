@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import faulthandler
+import io
 import logging
 import sys
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor
@@ -63,7 +65,7 @@ def configure(config: LogConfig) -> RotatingFile | None:
         # Fails where stderr is not a file, as in a test that captures it.
         faulthandler.enable()
     file = None
-    handler: logging.Handler = StreamHandler(sys.stderr)
+    handler: logging.Handler = StreamHandler(_unbuffered_stderr())
     if config.file:
         file = RotatingFile(
             config.file,
@@ -105,6 +107,19 @@ def configure(config: LogConfig) -> RotatingFile | None:
         cache_logger_on_first_use=True,
     )
     return file
+
+
+def _unbuffered_stderr() -> TextIO:
+    """Standard error without a buffer.
+
+    A buffered line that cannot be written would fail again when Python flushes at exit, and turn
+    the exit code into 120.
+    """
+    try:
+        file = io.FileIO(sys.stderr.fileno(), "w", closefd=False)
+    except (OSError, ValueError):  # replaced by an object without a descriptor
+        return sys.stderr
+    return io.TextIOWrapper(file, sys.stderr.encoding, "backslashreplace", write_through=True)
 
 
 def lost_lines() -> int:

@@ -36,7 +36,8 @@ def test_own_and_library_lines_are_json_with_same_fields(tmp_path: Path) -> None
 def test_closed_stderr_does_not_stop_the_process() -> None:
     script = SCRIPT.replace("file=sys.argv[1], ", "")
     with open("/dev/full", "w") as full:  # noqa: PTH123
-        ended = subprocess.run([sys.executable, "-c", script], stderr=full, check=False)
+        # -I: also where the caller's environment sets PYTHONUNBUFFERED, which hides the error.
+        ended = subprocess.run([sys.executable, "-I", "-c", script], stderr=full, check=False)
     assert ended.returncode == 0
 
 
