@@ -246,14 +246,14 @@ class Volume(Value, frozen=True, kw_only=True):
 
     name: str = ""
     persistent_volume_claim: ClaimSource | None = None
-    ephemeral: msgspec.Raw | None = None
-    csi: msgspec.Raw | None = None
-    gce_persistent_disk: msgspec.Raw | None = None
-    aws_elastic_block_store: msgspec.Raw | None = None
-    azure_disk: msgspec.Raw | None = None
-    cinder: msgspec.Raw | None = None
-    iscsi: msgspec.Raw | None = None
-    rbd: msgspec.Raw | None = None
+    ephemeral: Any = None
+    csi: Any = None
+    gce_persistent_disk: Any = None
+    aws_elastic_block_store: Any = None
+    azure_disk: Any = None
+    cinder: Any = None
+    iscsi: Any = None
+    rbd: Any = None
 
 
 class PodResourceClaim(Value, frozen=True, kw_only=True):
@@ -445,10 +445,17 @@ class PersistentVolume(Object, frozen=True, kw_only=True):
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
 
 
-class TopologyTerm(Value, frozen=True, kw_only=True):
-    """Values of node labels."""
+class TopologyExpression(Value, frozen=True, kw_only=True):
+    """A label of a node, and the values that are allowed."""
 
-    match_label_expressions: tuple[LabelRequirement, ...] = ()
+    key: str
+    values: tuple[str, ...] = ()
+
+
+class TopologyTerm(Value, frozen=True, kw_only=True):
+    """Labels of a node that must all have allowed values."""
+
+    match_label_expressions: tuple[TopologyExpression, ...] = ()
 
 
 class StorageClass(Object, frozen=True, kw_only=True):
@@ -482,6 +489,18 @@ class CsiNode(Object, frozen=True, kw_only=True):
     """The storage drivers of the node of the same name."""
 
     spec: CsiNodeSpec = CsiNodeSpec()
+
+
+class CsiDriverSpec(Value, frozen=True, kw_only=True):
+    """What a storage driver expects of a scheduler."""
+
+    storage_capacity: bool = False
+
+
+class CsiDriver(Object, frozen=True, kw_only=True):
+    """A storage driver of the cluster."""
+
+    spec: CsiDriverSpec = CsiDriverSpec()
 
 
 class DisruptionBudgetSpec(Value, frozen=True, kw_only=True):
@@ -540,6 +559,14 @@ CSI_NODES = Resource(
     type=CsiNode,
     kind="CSINode",
     plural="csinodes",
+    group="storage.k8s.io",
+    is_namespaced=False,
+    is_partial=True,
+)
+CSI_DRIVERS = Resource(
+    type=CsiDriver,
+    kind="CSIDriver",
+    plural="csidrivers",
     group="storage.k8s.io",
     is_namespaced=False,
     is_partial=True,

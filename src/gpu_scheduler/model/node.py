@@ -196,6 +196,8 @@ RUNNER_LABEL = "tgpu.runner."
 """Prefix of the labels for the runners of a node."""
 TERMINAL_LABEL = "tgpu.terminals"
 """Label of nodes whose job terminals can be reached through the server."""
+RULES_LABEL = "tgpu.rules"
+"""Label of nodes that the placement rules of some jobs allow; the value is the set of rules."""
 _RUNNERS = {"container": "a container engine"}
 
 
@@ -258,6 +260,7 @@ def describe_labels(wanted: Labels) -> list[str]:
     """The wanted labels as phrases for messages."""
     found = dict(wanted)
     only, excluded = found.pop(ONLY, ""), found.pop(NOT, "")
+    found.pop(RULES_LABEL, "")
     words = []
     asked = [f"{name}={value}" for name, value in found.items() if not label_feature(name)]
     if asked:
@@ -286,6 +289,8 @@ def label_mismatch(label: tuple[str, str]) -> str:
         return "not named by --nodelist"
     if label[0] == NOT:
         return "excluded by name"
+    if label[0] == RULES_LABEL:
+        return "excluded by its placement rules"
     return f"without {label_feature(label[0]) or f'label {label[0]}={label[1]}'}"
 
 
