@@ -93,8 +93,9 @@ docker-build: build ## images of server and agent (DOCKER=podman builds without 
 	$(DOCKER) build --tag gpu-scheduler-server --file deploy/docker/server.Dockerfile .
 	$(DOCKER) build --tag gpu-scheduler-agent --file deploy/docker/agent.Dockerfile .
 
-proto: $(READY) ## write the Python form of src/gpu_scheduler/wire/*.proto anew
-	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/gpu_scheduler/wire/*.proto
+PROTOS = src/gpu_scheduler/wire/*.proto src/gpu_scheduler/kubernetes/agent/kubelet_api/*.proto
+proto: $(READY) ## write the Python form of the .proto files anew
+	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src $(PROTOS)
 
 crds: $(READY) ## write the CustomResourceDefinitions in charts/gpu-scheduler/crds anew
 	$(BIN)/python -m gpu_scheduler.kubernetes.crds charts/gpu-scheduler/crds

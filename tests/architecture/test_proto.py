@@ -8,7 +8,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 
 def test_generated_protocol_is_current(tmp_path: Path) -> None:
-    protos = sorted((SOURCE / "gpu_scheduler" / "wire").glob("*.proto"))
+    protos = sorted(SOURCE.rglob("*.proto"))
     assert protos
     subprocess.run(
         [

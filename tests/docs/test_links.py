@@ -16,8 +16,9 @@ VARIABLES = {f"GPU_SCHEDULER_{key.replace('.', '_').upper()}" for key in SETTING
 NOT_SETTINGS = {
     *("server.id", "server.sock", "server.json", "server.log", "agent.log", "scheduler.db"),
     *("jobs.txt", "jobs.spec", "jobs.launch", "jobs.life"),
+    "gpu.scheduling",
 }
-"""Files, and columns of tables, whose names begin like those of settings."""
+"""Files, columns of tables and an API group, whose names begin like those of settings."""
 
 
 @cache

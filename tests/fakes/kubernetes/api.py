@@ -49,6 +49,8 @@ KINDS = {
         fields=("spec.nodeName", "spec.schedulerName", "status.phase"),
     ),
     "/apis/coordination.k8s.io/v1/leases": Kind(kind="Lease", allows_blind_update=False),
+    "/apis/resource.k8s.io/v1/resourceclaims": Kind(kind="ResourceClaim", has_status=True),
+    "/apis/resource.k8s.io/v1/resourceslices": Kind(kind="ResourceSlice", is_namespaced=False),
     "/apis/policy/v1/poddisruptionbudgets": Kind(kind="PodDisruptionBudget", has_status=True),
 }
 CUSTOM_KINDS = {

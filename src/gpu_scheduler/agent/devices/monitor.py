@@ -274,6 +274,11 @@ class DeviceMonitor:
         return found
 
     @property
+    def health(self) -> dict[int, DeviceHealth]:
+        """The health of each device by index, after the last reading; not during `read`."""
+        return dict(self._health)
+
+    @property
     def rescan_requested(self) -> bool:
         """Tell whether the last reading showed other devices or MIG slices."""
         return self.hotplug is not None and self.hotplug.is_requested
