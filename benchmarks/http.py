@@ -61,6 +61,10 @@ class NullService:
         """No time passes."""
         return 0
 
+    def calendar_ms(self) -> int:
+        """No time passes."""
+        return 0
+
     def look_for_tokens(self) -> None:
         """There are none."""
 

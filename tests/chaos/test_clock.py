@@ -1,9 +1,9 @@
-"""The server's wall clock is set back while it runs and while it is down."""
+"""The server's wall clock is set ahead and back while it runs and while it is down."""
 
 from __future__ import annotations
 
 import struct
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -61,6 +61,44 @@ def test_clock_step_back_stalls_nothing_and_gives_no_negative_time() -> None:
         end(scheduler, [away])
         assert scheduler.get(f"/jobs/{away}")["exit_code"] == 43
         times_make_sense(scheduler, away)
+
+
+def test_clock_that_steps_ten_days_ahead_and_back_charges_nothing_for_it() -> None:
+    with a_single_server() as scheduler:
+        clock = WallClock(scheduler.directory)
+        workload = Workload(scheduler.directory, Random(2))
+        scheduler.start(environment=clock.environment)
+        began = datetime.now(UTC)
+        in_five_days = (began + timedelta(days=5)).isoformat()
+        later = scheduler.submit(workload.sleeper().body | {"begin_at": in_five_days})
+        across = scheduler.submit(workload.until_told("exit:0").body)
+        scheduler.until(scheduler.witnesses, "a job that runs while the clock is set")
+        for days in (10, 0):
+            clock.move(days * 24 * HOUR_S)
+            scheduler.until(lambda: "the clock was set" in clock_check(scheduler), "a finding")
+            end(scheduler, submit_some(scheduler, workload))
+        clock.move(10 * 24 * HOUR_S)
+        scheduler.kill_server()
+        scheduler.start(environment=clock.environment)
+        scheduler.until(lambda: "the clock was set" in clock_check(scheduler), "a finding")
+        scheduler.release_jobs()
+        end(scheduler, [across])
+        assert scheduler.get(f"/jobs/{later}")["state"] == "pending"
+        steps = [
+            event["data"]["by_ms"]
+            for event in scheduler.get("/events?after=0&limit=1000")["events"]
+            if event["kind"] == "clock_stepped"
+        ]
+        assert [round(by_ms / 1000 / HOUR_S) for by_ms in steps] == [240, -240, 240]
+        (usage,) = [row for row in scheduler.get("/usage")["usage"] if row["user"] is None]
+        assert 0 < usage["gpu_hours"] < 24
+        ended = datetime.fromisoformat(scheduler.get(f"/jobs/{across}")["ended_at"])
+        assert began - timedelta(minutes=1) < ended < began + timedelta(hours=1)
+
+
+def clock_check(scheduler: SingleServer) -> str:
+    check: str = scheduler.get("/health")["checks"]["clock"]
+    return check
 
 
 def submit_some(scheduler: SingleServer, workload: Workload) -> list[str]:

@@ -359,6 +359,8 @@ class ModelLauncher:
             signal=number,
             ran=ran,
             at_ms=self.node.machine.wall_ms(),
+            boot_id=self.node.machine.boot_id(),
+            boot_ms=self.node.machine.boot_ms(),
             run_ms=0,
             stopped_by=attempt.stopped_by,
             detail=detail,

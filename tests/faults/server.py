@@ -11,14 +11,15 @@ from typing import Any, TypeVar
 from gpu_scheduler.api.http.idempotency import IdempotencyStore
 from gpu_scheduler.api.http.request import Response
 from gpu_scheduler.api.nodes.protocol import Agents
+from gpu_scheduler.control.clock import SchedulerClock
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Command
-from gpu_scheduler.control.writer import SteadyClock
 from gpu_scheduler.model.errors import ClusterError, SchedulerError
 from gpu_scheduler.model.identity import Caller, ServerMember
 from gpu_scheduler.predict.history import History
+from gpu_scheduler.server.background.clock_watch import ClockWatch, resume_clock
 from gpu_scheduler.server.from_settings import (
     check_node_timeouts,
     limits_of,
@@ -27,7 +28,6 @@ from gpu_scheduler.server.from_settings import (
 )
 from gpu_scheduler.server.grpc import AgentGate
 from gpu_scheduler.server.ha.election import LeaderElector, LeaseTimes
-from gpu_scheduler.server.storage import last_event_time
 from gpu_scheduler.settings.groups.cluster import NodeSettings
 from gpu_scheduler.settings.schema import Settings
 from tests.faults.audit import Audit
@@ -59,6 +59,7 @@ class VirtualServer:
         self.part.is_dead = True
         self.loop: Loop | None = None
         self._agents: Agents | None = None
+        self._clock_watch: asyncio.Task[None] | None = None
         self._repeats: IdempotencyStore | None = None
         self._holds: Callable[[], bool] = lambda: True
         self._gate: AgentGate | None = None
@@ -115,9 +116,20 @@ class VirtualServer:
         rows: Any = self._rows
         if self._elector is not None:
             rows.fence(term)
-        clock = SteadyClock(wall_ms=self.machine.wall_ms, monotonic_ms=self.machine.monotonic_ms)
-        clock.not_before(last_event_time(rows))
-        loop = Loop(rows, new_core, clock.now_ms, writer=self._new_writer())
+        clock = SchedulerClock(
+            wall_ms=self.machine.wall_ms,
+            boot_ms=self.machine.boot_ms,
+            boot_id=lambda: f"{self.name} {self.machine.boot_id()}",
+            is_synchronised=lambda: False,
+        )
+        resume_clock(clock, rows)
+        loop = Loop(
+            rows,
+            new_core,
+            clock.now_ms,
+            writer=self._new_writer(),
+            calendar=lambda: clock.calendar,
+        )
         elector = self._elector
 
         def holds() -> bool:
@@ -129,6 +141,7 @@ class VirtualServer:
             self._audit.note("leads", self.name, term)
         agents = Agents(loop, timeouts=node_timeouts_of(SETTINGS.nodes), term=term, may_order=holds)
         loop.start()
+        self._clock_watch = asyncio.create_task(ClockWatch(loop, clock).run())
         agents.watch_known_nodes()
         service: Any = loop
         self.loop, self._agents, self._repeats = loop, agents, IdempotencyStore(service)
@@ -141,6 +154,8 @@ class VirtualServer:
         self._audit.note("leads no more", self.name)
         self._rows.fence(0)
         loop, agents = self.loop, self._agents
+        if self._clock_watch is not None:
+            self._clock_watch.cancel()
         self.loop = self._agents = self._repeats = None
         if self._gate is not None:
             self._gate.shut()

@@ -176,7 +176,8 @@ class Over:
     are never guessed. `ran` is False if the command never ran, with the reason in `detail`.
     `stopped_by` is why the launcher stopped it: timeout, or the reason given with the order to
     stop. `prolog_failed` and `epilog_failed` say how the site's own commands around it failed, and
-    are empty if they did not.
+    are empty if they did not. It ended at `at_ms` by the wall clock, and at `boot_ms` of the boot
+    `boot_id` by the boot-time clock; a launcher of an older version does not report the latter.
     """
 
     allocation_id: str
@@ -185,6 +186,8 @@ class Over:
     signal: int | None = None
     ran: bool
     at_ms: int
+    boot_id: str = ""
+    boot_ms: int = 0
     run_ms: int = 0
     stopped_by: str = ""
     detail: str = ""

@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 from gpu_scheduler.agent.devices.source import NodeInventory
 from gpu_scheduler.agent.launcher.journal import sync_directory
 from gpu_scheduler.agent.launcher_protocol import Began, Over, Prepared, Report, Saved
-from gpu_scheduler.agent.machine import replace_file
+from gpu_scheduler.agent.machine import Machine, replace_file
 from gpu_scheduler.model.errors import ClusterError
 from gpu_scheduler.model.measurements import NodeReadings
 from gpu_scheduler.wire import agent_pb2 as pb
@@ -239,10 +239,15 @@ def _message(kind: type[M], value: object, **others: Any) -> M:
     return kind(**{name: getattr(value, name) for name in names}, **others)
 
 
-def fact_from(report: Report, now_ms: int) -> pb.Fact:
-    """The message for a report; `now_ms` is the node's clock, for the age of the report."""
+def fact_from(report: Report, machine: Machine) -> pb.Fact:
+    """The message for a report, with its age.
+
+    The age of an end is measured by the boot-time clock, unless the machine was booted meanwhile.
+    """
     fact = pb.Fact(at_ms=report.at_ms, allocation_id=report.allocation_id, member=report.member)
-    ago_ms = max(0, now_ms - report.at_ms)
+    ago_ms = max(0, machine.wall_ms() - report.at_ms)
+    if isinstance(report, Over) and report.boot_id and report.boot_id == machine.boot_id():
+        ago_ms = max(0, machine.boot_ms() - report.boot_ms)
     match report:
         case Prepared():
             fact.prepared.CopyFrom(pb.Prepared(port=report.port))

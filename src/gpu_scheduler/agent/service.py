@@ -553,7 +553,7 @@ class Agent:
         self._delayed_began.clear()
 
     def _fact(self, report: Report) -> pb.Fact:
-        return fact_from(report, self._machine.wall_ms())
+        return fact_from(report, self._machine)
 
     def _send(self, item: pb.AgentMessage | pb.Fact) -> None:
         """Queue a message for the server. Without a stream it is dropped; the next repeats it."""

@@ -375,7 +375,7 @@ def _obstacle(explainer: Explainer, job: Job) -> ExpectedTime | None:
     if job.hold:
         return ExpectedTime(None, "", "it is held until it is released")
     found = []
-    if job.begin_ms > explainer.service.now_ms():
+    if job.begin_ms > explainer.service.calendar_ms():
         found.append(ExpectedTime(job.begin_ms, KNOWN))
     for dependency in job.dependencies:
         if dependency.job_id in explainer.service.core.state.jobs:

@@ -88,6 +88,10 @@ class Service(Protocol):
         """The time of the control loop."""
         ...
 
+    def calendar_ms(self) -> int:
+        """The time with which begin times and advance reservations are compared."""
+        ...
+
     async def apply(
         self, message: Command, caller: Caller, *, extra_writes: ExtraWrites | None = None
     ) -> Outcome:

@@ -21,6 +21,7 @@ import structlog
 from gpu_scheduler.control.access import permissions, queue_shares
 from gpu_scheduler.control.access.audit import record
 from gpu_scheduler.control.access.permissions import Rules, apply_rules, jobs_named_in
+from gpu_scheduler.control.clock import Calendar
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Effect, Outcome
 from gpu_scheduler.control.jobs.submit import JoinKey, group_similar, join_series
@@ -176,10 +177,12 @@ class Loop:
         sweep_ms: int = 1_000,
         rules: Rules | None = None,
         writer: CommitExecutor | None = None,
+        calendar: Callable[[], Calendar] = Calendar,
     ) -> None:
         """Read the state from the store. `rules` are the site's submission rules.
 
-        `writer` executes commits, by default in a thread of its own.
+        `writer` executes commits, by default in a thread of its own. `calendar` relates calendar
+        times to those of `now_ms` whenever the state is read.
         """
         self.store = store
         self.loop_metrics = LoopMetrics()
@@ -187,6 +190,7 @@ class Loop:
         self.telemetry: dict[str, NodeReadings] = {}
         self._new_core = new_core
         self._now_ms = now_ms
+        self._calendar = calendar
         self._sweep_s = sweep_ms / 1000
         self._rules = rules
         self._requests: list[_Request] = []
@@ -240,6 +244,10 @@ class Loop:
     def now_ms(self) -> int:
         """The current time of the core."""
         return self._now_ms()
+
+    def calendar_ms(self) -> int:
+        """The time with which begin times and advance reservations are compared."""
+        return self.core.state.calendar_ms(self._now_ms())
 
     async def apply(
         self,
@@ -661,6 +669,7 @@ class Loop:
 
     def _read_core(self, now_ms: int) -> Core:
         core = self._new_core()
+        core.state.calendar = self._calendar()
         restore(core.state, self.store, now_ms)
         return core
 

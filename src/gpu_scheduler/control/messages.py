@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpu_scheduler.control.clock import Calendar
 from gpu_scheduler.model.cluster_snapshot import PoolQuota
 from gpu_scheduler.model.identity import Authority, JoinToken, Token
 from gpu_scheduler.model.intervals import IntervalSet
@@ -298,6 +299,13 @@ class Record(Command):
     """Write events from outside the core, with the current time."""
 
     events: tuple[EventRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetCalendar(Command):
+    """Calendar times relate to scheduler time in another way, since the wall clock was set."""
+
+    calendar: Calendar
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,8 @@ LEARNT_FROM = 5_000
 
 
 def restore(state: ControlState, store: Store, now_ms: int) -> None:
-    """Fill an empty state."""
+    """Fill an empty state, of which only the calendar is set."""
+    calendar_ms = state.calendar_ms(now_ms)
     state.next_number = store.next_number()
     for tenant in store.tenants():
         state.set_tenant(tenant)
@@ -70,7 +71,7 @@ def restore(state: ControlState, store: Store, now_ms: int) -> None:
         set_drain_timer(state, node)
     for reservation in store.advance_reservations():
         keep(state, reservation)
-        if reservation.start_ms <= now_ms and reservation.over_ms is None:
+        if reservation.start_ms <= calendar_ms and reservation.over_ms is None:
             state.begun_advance_reservations[reservation.id] = None
     for service in store.services():
         state.services[service.id] = service
@@ -81,7 +82,7 @@ def restore(state: ControlState, store: Store, now_ms: int) -> None:
     _restore_gpu_meter(state, store, now_ms)
     _learn(state, store)
     with _no_collector():
-        runs = [_Run(rows) for rows in similar_rows(store.live_jobs(), now_ms)]
+        runs = [_Run(rows) for rows in similar_rows(store.live_jobs(), calendar_ms)]
         for run in runs:
             _restore_run(state, run, store, now_ms)
         for allocation in store.allocations():
@@ -214,9 +215,9 @@ def _restore_queued(state: ControlState, run: _Run, verdicts: Verdicts, now_ms: 
     queue_alike(state, records, now_ms)
 
 
-def similar_rows(rows: list[JobRow], now_ms: int) -> Iterator[list[JobRow]]:
+def similar_rows(rows: list[JobRow], calendar_ms: int) -> Iterator[list[JobRow]]:
     """Rows in their order: similar plain jobs in one list, all others alone."""
-    for is_plain, same in groupby(rows, key=lambda row: _is_plain(row, now_ms)):
+    for is_plain, same in groupby(rows, key=lambda row: _is_plain(row, calendar_ms)):
         if is_plain:
             for _, alike in groupby(same, key=_queued_together):
                 yield list(alike)
@@ -225,7 +226,7 @@ def similar_rows(rows: list[JobRow], now_ms: int) -> Iterator[list[JobRow]]:
                 yield [row]
 
 
-def _is_plain(row: JobRow, now_ms: int) -> bool:
+def _is_plain(row: JobRow, calendar_ms: int) -> bool:
     """Tell whether the job is queued, has never started, and has no obstacles."""
     job = row.job
     return bool(
@@ -238,7 +239,7 @@ def _is_plain(row: JobRow, now_ms: int) -> bool:
         and job.array is None
         and not job.hold
         and not job.dependencies
-        and job.begin_ms <= now_ms
+        and job.begin_ms <= calendar_ms
     )
 
 

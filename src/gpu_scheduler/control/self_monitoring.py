@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from gpu_scheduler.control.clock import ClockStep, SchedulerClock
 from gpu_scheduler.model.job import ENDED, JobState
 from gpu_scheduler.model.measurements import NodeReadings
 from gpu_scheduler.store.rows import SUBMITTED, EventRow, JobRow, NewJobs, Write
@@ -72,6 +73,8 @@ class LoopMetrics:
         self.refusals = 0
         self.failed_commits = 0
         self.failed_cycles = 0
+        self.clock_steps = 0
+        self.clock_offset_ms = 0
         self.loads: dict[tuple[str, int], DeviceLoad] = {}
 
     @property
@@ -113,9 +116,10 @@ SLOW_S = 0.5
 FEW_COMMITS = 3
 STUCK_S = 2.0
 """A commit that runs longer than this is reported as stuck."""
-STEP_S = 2.0
 REMEMBERED_S = 600.0
 """A step of the clock is reported for this long."""
+REMEMBERED_GAP_S = 86_400.0
+"""A gap between two leaders that was not counted as the wall clock showed it, for this long."""
 LEAST_FREE_BYTES = 256 << 20
 LEAST_FREE_PART = 0.01
 LEAST_FILES = 1000
@@ -137,19 +141,17 @@ class _Sample:
     at_s: float
     commits: int
     seconds: float
-    offset_s: float
 
 
 class SelfMonitor:
-    """Checks store, disk and clock of this server. `own_now_ms` is the scheduler's own clock."""
+    """Checks store, disk and clock of this server."""
 
     def __init__(
         self,
         directory: str,
         commits: Histogram,
-        own_now_ms: Callable[[], int],
+        clock: SchedulerClock,
         *,
-        wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         lost_lines: Callable[[], int] = lambda: 0,
         commit_age_s: Callable[[], float] = lambda: 0.0,
@@ -157,13 +159,13 @@ class SelfMonitor:
         """Watch the disk of a directory, commit times and the age of the running commit."""
         self._directory = directory
         self._commits = commits
-        self._own_now_ms = own_now_ms
-        self._wall = wall
+        self._scheduler_clock = clock
+        self._started_s = monotonic()
         self._monotonic = monotonic
         self._lost_lines = lost_lines
         self._commit_age_s = commit_age_s
         self._samples: deque[_Sample] = deque(maxlen=KEPT + 1)
-        self._steps: deque[tuple[float, float]] = deque(maxlen=20)
+        self._steps: deque[tuple[float, ClockStep]] = deque(maxlen=20)
         self.sample()
 
     async def watch(self) -> None:
@@ -173,15 +175,13 @@ class SelfMonitor:
             self.sample()
 
     def sample(self) -> None:
-        """Take one sample of the clock and the commit counters."""
-        now = self._monotonic()
-        offset = self._wall() - now
-        if self._samples:
-            step = offset - self._samples[-1].offset_s
-            if abs(step) > STEP_S:
-                self._steps.append((now, step))
+        """Take one sample of the commit counters."""
         commits = self._commits
-        self._samples.append(_Sample(now, sum(commits.counts), commits.total, offset))
+        self._samples.append(_Sample(self._monotonic(), sum(commits.counts), commits.total))
+
+    def note_step(self, step: ClockStep) -> None:
+        """The wall clock was set."""
+        self._steps.append((self._monotonic(), step))
 
     def __call__(self) -> Iterator[HealthFinding]:
         """The current problems."""
@@ -242,17 +242,36 @@ class SelfMonitor:
             yield HealthFinding("disk", DEGRADED, detail, remedy)
 
     def _clock(self) -> Iterator[HealthFinding]:
-        behind_s = self._own_now_ms() / 1000 - self._wall()
+        clock, now = self._scheduler_clock, self._monotonic()
         remedy = (
-            "synchronise the clock (chrony, systemd-timesyncd); the scheduler's own time never "
-            "goes back, so time limits stay correct"
+            "synchronise the clock (chrony, systemd-timesyncd); durations, time limits and usage "
+            "are measured by another clock and stay correct"
         )
-        if behind_s > STEP_S:
-            detail = f"the clock is {behind_s:.0f} s behind the latest stored time"
+        held_s = clock.held_back_ms / 1000
+        offset_s = clock.calendar.offset_ms / 1000
+        if held_s:
+            detail = (
+                f"the clock was set {held_s:.0f} s ahead; begin times and reservations follow once "
+                "it has stayed there"
+            )
             yield HealthFinding("clock", DEGRADED, detail, remedy)
-            return
-        now = self._monotonic()
+        elif offset_s < 0:
+            detail = f"the clock is {-offset_s:.0f} s behind the latest stored time"
+            yield HealthFinding("clock", DEGRADED, detail, remedy)
+        elif offset_s:
+            detail = f"the clock is {offset_s:.0f} s ahead of the scheduler's recorded times"
+            yield HealthFinding("clock", DEGRADED, detail, remedy)
         recent = [step for at_s, step in self._steps if now - at_s < REMEMBERED_S]
         if recent:
-            detail = f"the clock was set {len(recent)} times recently, last by {recent[-1]:+.0f} s"
+            last_s = recent[-1].by_ms / 1000
+            detail = f"the clock was set {len(recent)} times recently, last by {last_s:+.0f} s"
             yield HealthFinding("clock", DEGRADED, detail, remedy)
+        gap = clock.gap
+        if gap is not None and now - self._started_s < REMEMBERED_GAP_S:
+            yield HealthFinding(
+                "clock",
+                DEGRADED,
+                f"while no server led, the clock advanced by {gap.wall_ms / 1000:.0f} s, of which "
+                f"{gap.counted_ms / 1000:.0f} s count",
+                "check the clock, and the usage of jobs that ran meanwhile",
+            )

@@ -9,6 +9,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
+from gpu_scheduler.control.clock import Calendar
 from gpu_scheduler.control.gpu_metering import NO_RULES, GpuMeter, GpuRules
 from gpu_scheduler.control.job_record import JobRecord, TaskRecord
 from gpu_scheduler.control.messages import NodeReported
@@ -144,10 +145,9 @@ class ControlState:
 
     def __init__(self, policy: Policy, predictor: Predictor, limits: CoreLimits) -> None:
         """Start empty."""
-        self.policy = policy
-        self.predictor = predictor
-        self.limits = limits
+        self.policy, self.predictor, self.limits = policy, predictor, limits
         self.cluster = ClusterState(policy)
+        self.calendar = Calendar()
         self.changed = False
         """Whether something changed since the last cycle that may let a job start."""
         self.sweep = Sweep()
@@ -287,6 +287,10 @@ class ControlState:
         if self._tenant_directory is None:
             self._tenant_directory = TenantDirectory.of(self.cluster.tenants.values())
         return self._tenant_directory
+
+    def calendar_ms(self, now_ms: int) -> int:
+        """The calendar time at this scheduler time; never before 0, which stands for no time."""
+        return max(0, now_ms + self.calendar.offset_ms)
 
     def set_timer(self, at_ms: int, kind: str, name: str, task: int | None = None) -> None:
         """Set a timer; the next cycle at or after `at_ms` handles it."""

@@ -1,4 +1,4 @@
-"""A thread for blocking work of the control loop (commits), and the clock of the scheduler.
+"""A thread for blocking work of the control loop: commits and reads of the store.
 
 `StoreWriter` is like an executor with one worker, at half the cost per call.
 """
@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
@@ -75,40 +74,3 @@ def _answer(answer: asyncio.Future[Any], result: Any, error: BaseException | Non
             answer.set_result(result)
 
     answer.get_loop().call_soon_threadsafe(deliver)
-
-
-LARGEST_LAG_MS = 1_000
-
-
-class SteadyClock:
-    """Wall time in ms that advances with the monotonic clock and never runs backwards.
-
-    It follows a wall clock that is set forward, but not one that is set back, because then stored
-    times would lie in the future.
-    """
-
-    def __init__(
-        self,
-        *,
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
-    ) -> None:
-        """Begin at the wall clock's time."""
-        self._wall_ms = wall_ms
-        self._monotonic_ms = monotonic_ms
-        self._offset_ms = wall_ms() - monotonic_ms()
-
-    def now_ms(self) -> int:
-        """The current time; never less than an earlier result."""
-        now_ms = self._monotonic_ms() + self._offset_ms
-        ahead_ms = self._wall_ms() - now_ms
-        if ahead_ms > LARGEST_LAG_MS:
-            self._offset_ms += ahead_ms
-            now_ms += ahead_ms
-        return now_ms
-
-    def not_before(self, at_ms: int) -> None:
-        """Continue from this time if the clock is behind it, since later times are stored."""
-        behind_ms = at_ms - self.now_ms()
-        if behind_ms > 0:
-            self._offset_ms += behind_ms

@@ -21,7 +21,7 @@ from gpu_scheduler import __version__
 from gpu_scheduler.api.http.app import Applications
 from gpu_scheduler.api.http.listeners import Addresses, BoundSockets, ConnectionLimit, serve
 from gpu_scheduler.api.nodes.sessions import add_agent_service
-from gpu_scheduler.control.writer import SteadyClock
+from gpu_scheduler.control.clock import SchedulerClock
 from gpu_scheduler.server.agent_process import AgentProcess, agent_config_of, node_name
 from gpu_scheduler.server.background import supervise
 from gpu_scheduler.server.background.housekeeping import tune_gc
@@ -78,7 +78,7 @@ class Server:
         self._lock = Lock(paths)
         self._settings = settings
         self._paths = paths
-        self._clock = SteadyClock()
+        self._clock = SchedulerClock()
         self._store = open_store(settings, paths)
         self._listening = BoundSockets(_addresses(settings, paths))
 

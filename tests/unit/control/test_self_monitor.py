@@ -1,11 +1,13 @@
 """Problems that a server detects in its own store, disk, clock and log, and their end."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpu_scheduler.control.clock import SchedulerClock
 from gpu_scheduler.control.self_monitoring import (
     KEPT,
     REMEMBERED_S,
@@ -24,14 +26,18 @@ class Bench:
         self.commits = Histogram(SHORT_BOUNDS)
         self.monotonic = 100.0
         self.wall = 1_000_000.0
-        self.ahead_s = 0.0
         self.lost = 0
         self.commit_age_s = 0.0
+        self.clock = SchedulerClock(
+            wall_ms=lambda: round(self.wall * 1000),
+            boot_ms=lambda: round(self.monotonic * 1000),
+            boot_id=lambda: "boot",
+            is_synchronised=lambda: False,
+        )
         self.vitals = SelfMonitor(
             str(directory),
             self.commits,
-            lambda: round((self.wall + self.ahead_s) * 1000),
-            wall=lambda: self.wall,
+            self.clock,
             monotonic=lambda: self.monotonic,
             lost_lines=lambda: self.lost,
             commit_age_s=lambda: self.commit_age_s,
@@ -41,6 +47,8 @@ class Bench:
         self.monotonic += seconds
         self.wall += seconds
         self.vitals.sample()
+        for step in self.clock.take_steps():
+            self.vitals.note_step(step)
 
     def found(self, check: str) -> list[HealthFinding]:
         return [finding for finding in self.vitals() if finding.check == check]
@@ -87,19 +95,35 @@ def test_slow_commits_are_reported_until_fast_again(bench: Bench) -> None:
 def test_clock_step_is_reported_for_limited_time(bench: Bench) -> None:
     bench.wall += 3600
     bench.pass_time()
-    (found,) = bench.found("clock")
-    assert "+3600 s" in found.detail
-    assert "chrony" in found.remedy
+    held_back, step = bench.found("clock")
+    assert "3600 s ahead; begin times" in held_back.detail
+    assert "+3600 s" in step.detail
+    assert "chrony" in step.remedy
+    bench.wall -= 3600
+    bench.pass_time()
+    (step,) = bench.found("clock")
+    assert "2 times recently, last by -3600 s" in step.detail
     bench.pass_time(REMEMBERED_S + 1)
     assert bench.found("clock") == []
 
 
 def test_clock_behind_stored_time_is_reported_until_caught_up(bench: Bench) -> None:
-    bench.ahead_s = 120
+    bench.wall -= 120
+    bench.clock.resume(None, round((bench.wall + 120) * 1000), is_idle=False)
     (found,) = bench.found("clock")
     assert "120 s behind" in found.detail
-    bench.ahead_s = 0
+    bench.wall += 120
+    bench.pass_time()
+    bench.pass_time(REMEMBERED_S + 1)
     assert bench.found("clock") == []
+
+
+def test_gap_that_was_not_counted_is_reported(bench: Bench) -> None:
+    stored = replace(bench.clock.stored(), boot_id="another")
+    bench.wall += 864_000
+    bench.clock.resume(stored, 0, is_idle=False)
+    details = [finding.detail for finding in bench.found("clock")]
+    assert any("by 864000 s, of which 86400 s count" in detail for detail in details)
 
 
 def test_low_or_full_disk_is_reported(bench: Bench, tmp_path: Path, monkeypatch: Any) -> None:

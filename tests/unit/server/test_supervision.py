@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.control.writer import SteadyClock
+from gpu_scheduler.control.clock import SchedulerClock
 from gpu_scheduler.server.ha.leader import Components, Leader
 from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.schema import Settings
@@ -30,7 +30,7 @@ def test_background_task_of_the_leader_restarts_after_an_error(
         monkeypatch.setattr("gpu_scheduler.server.ha.leader.run_housekeeping", fail_twice)
         paths = Paths(str(tmp_path), str(tmp_path))
         components = Components(
-            settings=Settings(), paths=paths, store=MemoryStore(), clock=SteadyClock()
+            settings=Settings(), paths=paths, store=MemoryStore(), clock=SchedulerClock()
         )
         leader = Leader(components)
         await leader.start()

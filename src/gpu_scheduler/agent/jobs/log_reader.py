@@ -265,10 +265,15 @@ class LogServer:
 
 
 async def enforce_log_retention(launcher: Launcher, logs_dir: Path, days: float) -> None:
-    """Delete the logs of jobs that ended more than `days` ago, until cancelled."""
+    """Delete the logs of jobs that ended more than `days` ago, until cancelled.
+
+    A wall clock that is set ahead meanwhile makes no log older.
+    """
+    began_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     while True:
         jobs = {job_of(allocation_id) for allocation_id, _, _ in await launcher.held()}
-        before_s = time.time() - days * DAY_S
+        now_s = min(time.time(), began_s + time.clock_gettime(time.CLOCK_BOOTTIME))
+        before_s = now_s - days * DAY_S
         deleted = await asyncio.to_thread(delete_expired_logs, logs_dir, jobs, before_s)
         if deleted:
             log.info("deleted expired logs", jobs=deleted)

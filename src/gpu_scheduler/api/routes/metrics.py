@@ -139,8 +139,14 @@ class SchedulerCollector(Collector):
             ("cycle_failures", "Cycles that failed.", loop_metrics.failed_cycles),
             ("commits", "Commits to the store.", sum(loop_metrics.commit_seconds.counts)),
             ("commit_failures", "Commits that failed.", loop_metrics.failed_commits),
+            ("clock_steps", "How often the wall clock was set.", loop_metrics.clock_steps),
         ):
             yield _counter(name, text, value=value)
+        yield _gauge(
+            "clock_offset_seconds",
+            "How far the wall clock is ahead of scheduler time.",
+            value=loop_metrics.clock_offset_ms / 1000,
+        )
         for name, text, histogram in (
             ("scheduling_latency", "Seconds a decision took.", loop_metrics.cycle_seconds),
             ("commit_latency", "Seconds a commit took.", loop_metrics.commit_seconds),

@@ -98,9 +98,9 @@ def read_reservation(request: ReservationRequest, tenant: str, now_ms: int) -> R
     )
 
 
-def write_reservation(window: AdvanceReservation, now_ms: int) -> ReservationForm:
+def write_reservation(window: AdvanceReservation, calendar_ms: int) -> ReservationForm:
     """Return the JSON form of a reservation."""
-    state = "planned" if now_ms < window.start_ms else "active"
+    state = "planned" if calendar_ms < window.start_ms else "active"
     if window.over_ms is not None:
         state = "cancelled" if window.cancelled else "ended"
     return form_of(
@@ -142,7 +142,8 @@ async def create_reservation(context: Context, request: Request) -> Response:
     data = await request.body(context.settings.bounds.body_bytes)
     body = decode(ReservationRequest, data)
     tenant = context.resolve_tenant(body.tenant_id)
-    command = Reserve(read_reservation(body, tenant, context.service.now_ms()), request.caller.user)
+    wish = read_reservation(body, tenant, context.service.calendar_ms())
+    command = Reserve(wish, request.caller.user)
 
     def render(outcome: Outcome) -> Response:
         return json_response(_outcome_form(context, outcome), status=201)
@@ -163,8 +164,9 @@ async def list_reservations(context: Context, request: Request) -> Response:
     if not query.flag("all"):
         windows = [window for window in windows if window.over_ms is None]
     windows.sort(key=lambda window: (window.start_ms, window.number))
-    now_ms = context.service.now_ms()
-    return json_response(ReservationList([write_reservation(window, now_ms) for window in windows]))
+    calendar_ms = context.service.calendar_ms()
+    forms = [write_reservation(window, calendar_ms) for window in windows]
+    return json_response(ReservationList(forms))
 
 
 @router.operation("GET", "/reservations/{reservation_id}", response=ReservationForm, errors=(404,))
@@ -193,7 +195,7 @@ async def cancel_reservation(context: Context, request: Request) -> Response:
 def _stored_form(context: Context, wanted: str) -> ReservationForm:
     for window in context.service.store.advance_reservations():
         if window.id == wanted:
-            return write_reservation(window, context.service.now_ms())
+            return write_reservation(window, context.service.calendar_ms())
     raise UnknownThing(f"reservation '{wanted}' is not known")
 
 
@@ -201,4 +203,4 @@ def _outcome_form(context: Context, outcome: Outcome) -> ReservationForm:
     window: AdvanceReservation | None = outcome.advance_reservation
     if window is None:
         raise InternalError("a reservation was changed and is not there")
-    return write_reservation(window, context.service.now_ms())
+    return write_reservation(window, context.service.calendar_ms())

@@ -7,7 +7,6 @@ driver, run in a process of their own.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import platform
@@ -34,6 +33,7 @@ from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import counted, painted, print_json, visible
 from gpu_scheduler.client.address import SERVER_VARIABLE, Address, candidates
 from gpu_scheduler.client.client import Client
+from gpu_scheduler.control.clock import is_clock_synchronised
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.server.state_directory import running
 from gpu_scheduler.settings.file_paths import (
@@ -214,8 +214,6 @@ MIN_OPEN_FILES = 4096
 CLOCK_TOLERANCE_S = 60.0
 EARLIEST_TIME_S = 1_735_689_600
 """2025: a correct clock does not show an earlier time."""
-_UNSYNCHRONISED = 0x40
-_TIME_ERROR = 5
 
 
 def check_python(_: Context) -> Iterator[Finding]:
@@ -308,7 +306,8 @@ def check_clock(context: Context) -> Iterator[Finding]:
         yield warning(
             "clock",
             f"files of the state directory are {newest - now:.0f} s in the future",
-            "the clock was set back; timestamps stand still until it catches up. Run chrony",
+            "the clock was set back; recorded times continue, begin times and reservations "
+            "follow the clock. Run chrony",
         )
     # How far the wall clock moves against the monotonic clock in 50 ms.
     before = time.time() - time.monotonic()
@@ -384,25 +383,6 @@ def check_limits(_: Context) -> Iterator[Finding]:
         yield warning("limits", found, remedy)
     else:
         yield ok("limits", f"the limit of open files is {soft}")
-
-
-def is_clock_synchronised() -> bool | None:
-    """The answer of adjtimex; None where it is not available."""
-    try:
-        adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
-    except (OSError, AttributeError):
-        return None
-    buffer = ctypes.create_string_buffer(512)
-    state = adjtimex(buffer)
-    if state < 0:
-        return None
-    status = int.from_bytes(buffer.raw[_STATUS_AT : _STATUS_AT + 4], sys.byteorder)
-    return state != _TIME_ERROR and not status & _UNSYNCHRONISED
-
-
-_LONG = ctypes.sizeof(ctypes.c_long)
-_STATUS_AT = 5 * _LONG
-"""In struct timex: modes (padded), offset, freq, maxerror, esterror, then status."""
 
 
 # GPUs: driver, NVML and nvidia-smi

@@ -149,7 +149,7 @@ def on_ended(state: ControlState, fact: Ended, now_ms: int, outcome: Outcome) ->
     if task.stop_why == NOT_BEGUN and allocation.spans_nodes:
         # A gang that did not start as a whole counts as not run, even if some members started.
         fact = replace(fact, ran=False)
-    end = _AttemptEnd(record, number, task, fact, running, _ended_ms(running, fact, now_ms))
+    end = _AttemptEnd(record, number, task, fact, running, _ended_ms(state, running, fact, now_ms))
     task.served_ms += end.elapsed_ms
     new_state = _state_after(state, end)
     is_prolog_failure = failed_in_prolog(task, fact)
@@ -228,15 +228,18 @@ def _prolog_nodes_closed(state: ControlState, fact: Ended) -> bool:
     return all(resources is None or not resources.node.takes_work for resources in nodes)
 
 
-def _ended_ms(running: Running, fact: Ended, now_ms: int) -> int:
+def _ended_ms(state: ControlState, running: Running, fact: Ended, now_ms: int) -> int:
     """When the attempt ended. A report that was delayed by an outage does not charge the outage.
 
-    The reported run time is a lower bound, in case the clock of the node jumped.
+    The reported run time, which the node measured, is a lower bound. Where it does not cover a gap
+    between two leaders whose duration is estimated, that gap is not charged.
     """
     start_ms = running.allocation.start_ms
     if fact.at_ms is None:
         return max(start_ms, now_ms)
-    return max(start_ms, min(now_ms, max(fact.at_ms, start_ms + fact.run_ms)))
+    ended_ms = min(now_ms, max(fact.at_ms, start_ms + fact.run_ms))
+    estimated_ms = state.calendar.gap_within(start_ms, ended_ms)
+    return max(start_ms, min(ended_ms, max(ended_ms - estimated_ms, start_ms + fact.run_ms)))
 
 
 def _why_stopped(record: JobRecord, task: TaskRecord, fact: Ended) -> str:

@@ -79,12 +79,12 @@ def make_eligible(state: ControlState, record: JobRecord, now_ms: int, outcome: 
 
 
 def wait_for_begin(state: ControlState, record: JobRecord, now_ms: int) -> None:
-    """Keep a job out of the queue until its begin time."""
+    """Keep a job out of the queue until its begin time, a calendar time."""
     job = record.job
     record.clear_wait(BEGIN)
-    if job.begin_ms > now_ms:
+    if job.begin_ms > state.calendar_ms(now_ms):
         record.wait_on(BEGIN, Reason(ReasonCode.BEGIN_TIME, (("begin_ms", job.begin_ms),)))
-        state.set_timer(job.begin_ms, BEGIN, job.id)
+        state.set_timer(job.begin_ms - state.calendar.offset_ms, BEGIN, job.id)
 
 
 def wait_for_job(state: ControlState, record: JobRecord, dependency: Dependency) -> None:

@@ -389,7 +389,7 @@ def _is_plain(state: ControlState, series: SubmitSeries, now_ms: int) -> bool:
         and not job.hold
         and not job.dependencies
         and job.array is None
-        and job.begin_ms <= now_ms
+        and job.begin_ms <= state.calendar_ms(now_ms)
     )
 
 

@@ -370,7 +370,7 @@ def _handle_timer(state: ControlState, timer: Timer, now_ms: int, outcome: Outco
         protect(state, record, now_ms, outcome)
     elif timer.kind == BACKOFF:
         resume(state, record, timer.task, now_ms, outcome)
-    elif record.is_waiting_on(BEGIN) and record.job.begin_ms <= now_ms:
+    elif record.is_waiting_on(BEGIN) and record.job.begin_ms <= state.calendar_ms(now_ms):
         wait_for_begin(state, record, now_ms)
         enqueue_if_ready(state, record, now_ms, outcome)
 

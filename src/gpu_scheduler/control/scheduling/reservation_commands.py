@@ -1,6 +1,8 @@
 """Advance reservations: create, begin, repair, end and cancel, each with a row and an event.
 
-In this module `reservation` is always an advance reservation, never one of the engine.
+In this module `reservation` is always an advance reservation, never one of the engine. Rows and
+events have calendar times; the engine's cluster state and the timers have scheduler times, which
+differ after the wall clock was set.
 """
 
 from __future__ import annotations
@@ -62,16 +64,46 @@ def reserve(state: ControlState, message: Reserve, now_ms: int, outcome: Outcome
         asked_model=wish.gpu_model,
         asked_indices=wish.indices,
     )
-    keep(state, reservation)
-    outcome.advance_reservation = reservation
-    _write(reservation, "reservation_made", now_ms, outcome)
+    _add(state, reservation)
+    outcome.advance_reservation = _on_calendar(state, reservation)
+    _write(state, reservation, "reservation_made", now_ms, outcome)
 
 
 def keep(state: ControlState, reservation: AdvanceReservation) -> None:
-    """Add a reservation and set the timers of its start and end."""
+    """Add a reservation of the store, with calendar times."""
     if reservation.over_ms is not None:
         state.past_advance_reservations[reservation.number] = reservation
-        return
+    else:
+        _add(state, _moved_by(reservation, -state.calendar.offset_ms))
+
+
+def move_all(state: ControlState, by_ms: int, now_ms: int) -> None:
+    """Move the scheduler times of all reservations; their calendar times stay.
+
+    One that had begun begins again if its start is in the future again.
+    """
+    for reservation in list(state.cluster.advance_reservations.values()):
+        moved = _moved_by(reservation, by_ms)
+        _add(state, moved)
+        if moved.start_ms > now_ms:
+            state.begun_advance_reservations.pop(moved.id, None)
+
+
+def _moved_by(reservation: AdvanceReservation, by_ms: int) -> AdvanceReservation:
+    if not by_ms:
+        return reservation
+    return replace(
+        reservation, start_ms=reservation.start_ms + by_ms, end_ms=reservation.end_ms + by_ms
+    )
+
+
+def _on_calendar(state: ControlState, reservation: AdvanceReservation) -> AdvanceReservation:
+    """The reservation with calendar times, from one with scheduler times."""
+    return _moved_by(reservation, state.calendar.offset_ms)
+
+
+def _add(state: ControlState, reservation: AdvanceReservation) -> None:
+    """Give the engine a reservation, and set the timers of its start and end."""
     state.cluster.advance_reservations[reservation.id] = reservation
     state.changed = True
     clear_ms = reservation.start_ms - state.policy.eviction_ms
@@ -99,6 +131,8 @@ def on_timer(state: ControlState, reservation_id: str, now_ms: int, outcome: Out
     if now_ms >= reservation.end_ms:
         _end(state, reservation, now_ms, outcome)
         return
+    if now_ms < reservation.start_ms - state.policy.eviction_ms:
+        return
     for entry in jobs_in_the_way(state.cluster, reservation):
         # The engine places jobs here only if they can be preempted for the reservation.
         running = entry.running
@@ -110,7 +144,7 @@ def on_timer(state: ControlState, reservation_id: str, now_ms: int, outcome: Out
         outcome.job_event(running.job, "evicting", now_ms, task=allocation.task, data=data)
     if now_ms >= reservation.start_ms and reservation.id not in state.begun_advance_reservations:
         state.begun_advance_reservations[reservation.id] = None
-        outcome.writes.append(_event(reservation, "reservation_begun", now_ms))
+        outcome.writes.append(_event(state, reservation, "reservation_begun", now_ms))
 
 
 def replace_broken_devices(state: ControlState, now_ms: int, outcome: Outcome) -> None:
@@ -131,8 +165,8 @@ def replace_broken_devices(state: ControlState, now_ms: int, outcome: Outcome) -
         mended = with_replacements(state.cluster, reservation, broken, now_ms)
         if mended != reservation.devices:
             fresh = replace(reservation, devices=mended)
-            keep(state, fresh)
-            _write(fresh, "reservation_changed", now_ms, outcome, _moved(reservation, fresh))
+            _add(state, fresh)
+            _write(state, fresh, "reservation_changed", now_ms, outcome, _moved(reservation, fresh))
             on_timer(state, reservation.id, now_ms, outcome)
         left = broken_devices(state.cluster, state.cluster.advance_reservations[reservation.id])
         if left:
@@ -140,7 +174,7 @@ def replace_broken_devices(state: ControlState, now_ms: int, outcome: Outcome) -
             state.set_timer(now_ms + AGAIN_MS, ADVANCE_RESERVATION, reservation.id)
             if last_search is None or last_search[0] != left:
                 more = (("broken", places_text(left)),)
-                outcome.writes.append(_event(reservation, "reservation_short", now_ms, more))
+                outcome.writes.append(_event(state, reservation, "reservation_short", now_ms, more))
 
 
 def _moved(before: AdvanceReservation, after: AdvanceReservation) -> tuple[tuple[str, str], ...]:
@@ -168,16 +202,19 @@ def _end(
     state.short_advance_reservations.pop(reservation.id, None)
     state.changed = True
     reservation = replace(reservation, over_ms=now_ms)
-    state.past_advance_reservations[reservation.number] = reservation
+    past = _on_calendar(state, reservation)
+    state.past_advance_reservations[past.number] = past
     kind = "reservation_cancelled" if reservation.cancelled else "reservation_ended"
-    _write(reservation, kind, now_ms, outcome)
+    _write(state, reservation, kind, now_ms, outcome)
     if len(state.past_advance_reservations) > KEPT:
         oldest = state.past_advance_reservations.pop(min(state.past_advance_reservations))
         outcome.writes.append(Removed(AdvanceReservation, oldest.id))
-    return reservation
+    return past
 
 
 def _checked(state: ControlState, wish: ReservationSpec, now_ms: int) -> ReservationSpec:
+    """Check a wish, whose times are calendar times; return it with scheduler times."""
+    calendar_ms = state.calendar_ms(now_ms)
     if wish.tenant != DEFAULT_TENANT and wish.tenant not in state.cluster.tenants:
         raise UnknownThing(f"tenant '{wish.tenant}' is not known; create it first")
     if wish.gpus < 1:
@@ -189,7 +226,7 @@ def _checked(state: ControlState, wish: ReservationSpec, now_ms: int) -> Reserva
     lasts_ms = wish.end_ms - wish.start_ms
     if not 0 < lasts_ms <= LONGEST_MS:
         raise InvalidRequest("the duration must be more than nothing and at most a year")
-    if wish.start_ms < now_ms - LATE_MS:
+    if wish.start_ms < calendar_ms - LATE_MS:
         raise InvalidRequest(
             f"the start {format_utc(wish.start_ms)} has passed; write 'now' or a later time"
         )
@@ -200,18 +237,30 @@ def _checked(state: ControlState, wish: ReservationSpec, now_ms: int) -> Reserva
             f"tenant '{wish.tenant}' may hold {most / 1000:g} GPUs, so a reservation of "
             f"{wish.gpus} would be of no use; ask for {most // 1000} or fewer, or raise max_gpus"
         )
-    if wish.start_ms < now_ms:
-        wish = replace(wish, start_ms=now_ms)
-    return wish
+    offset_ms = state.calendar.offset_ms
+    return replace(
+        wish,
+        start_ms=max(wish.start_ms, calendar_ms) - offset_ms,
+        end_ms=wish.end_ms - offset_ms,
+    )
 
 
 def _write(
-    reservation: AdvanceReservation, kind: str, now_ms: int, outcome: Outcome, more: More = ()
+    state: ControlState,
+    reservation: AdvanceReservation,
+    kind: str,
+    now_ms: int,
+    outcome: Outcome,
+    more: More = (),
 ) -> None:
-    outcome.writes += [reservation, _event(reservation, kind, now_ms, more)]
+    event = _event(state, reservation, kind, now_ms, more)
+    outcome.writes += [_on_calendar(state, reservation), event]
 
 
-def _event(reservation: AdvanceReservation, kind: str, now_ms: int, more: More = ()) -> EventRow:
+def _event(
+    state: ControlState, reservation: AdvanceReservation, kind: str, now_ms: int, more: More = ()
+) -> EventRow:
+    reservation = _on_calendar(state, reservation)
     data: tuple[tuple[str, str | int], ...] = (
         ("reservation", reservation.id),
         ("tenant", reservation.tenant),

@@ -18,11 +18,11 @@ from pathlib import Path
 from gpu_scheduler.api.auth.tokens import Verifier
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.nodes.protocol import Agents
+from gpu_scheduler.control.clock import SchedulerClock
 from gpu_scheduler.control.jobs.submit import period_of, spent, user_quota
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Record
 from gpu_scheduler.control.self_monitoring import SelfMonitor
-from gpu_scheduler.control.writer import SteadyClock
 from gpu_scheduler.ledger.decayed_usage import Account, tenant_and_user
 from gpu_scheduler.ledger.units import GPU_HOUR_MILLI_MS, Period
 from gpu_scheduler.logging_setup.structured import lost_lines
@@ -30,6 +30,7 @@ from gpu_scheduler.model.tenant import BudgetPeriod
 from gpu_scheduler.notify.event_rules import BudgetUse
 from gpu_scheduler.notify.service import Notifications
 from gpu_scheduler.server.background import supervise
+from gpu_scheduler.server.background.clock_watch import ClockWatch, resume_clock
 from gpu_scheduler.server.background.fencing import Fencing
 from gpu_scheduler.server.background.forecast_recorder import ForecastRecorder
 from gpu_scheduler.server.background.housekeeping import GcTuner, run_housekeeping
@@ -42,7 +43,6 @@ from gpu_scheduler.server.from_settings import (
     set_up_tenants,
 )
 from gpu_scheduler.server.grpc import ensure_authority
-from gpu_scheduler.server.storage import last_event_time
 from gpu_scheduler.server.submission_rules import SiteRules
 from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.schema import Settings
@@ -61,7 +61,7 @@ class Components:
     settings: Settings
     paths: Paths
     store: Store
-    clock: SteadyClock
+    clock: SchedulerClock
     signed: Callable[[Context], Verifier] | None = None
     warnings: tuple[str, ...] = ()
     node: str = ""
@@ -83,7 +83,7 @@ class Leader:
         `may_order` is checked before each message to an agent.
         """
         settings, store, clock = components.settings, components.store, components.clock
-        clock.not_before(last_event_time(store))
+        resume_clock(clock, store)
         self._settings = settings
         self._paths = components.paths
         self.loop = Loop(
@@ -92,11 +92,12 @@ class Leader:
             clock.now_ms,
             sweep_ms=settings.scheduler.scheduling_interval_ms,
             rules=SiteRules(settings).check,
+            calendar=lambda: clock.calendar,
         )
         self.vitals = SelfMonitor(
             components.paths.state,
             self.loop.loop_metrics.commit_seconds,
-            clock.now_ms,
+            clock,
             lost_lines=lost_lines,
             commit_age_s=self.loop.commit_age_s,
         )
@@ -111,6 +112,7 @@ class Leader:
         )
         self.notifications = Notifications(settings.notifications, NotificationSource(self.loop))
         self.logs = JobLogs(self.loop, self.agents)
+        self._clock_watch = ClockWatch(self.loop, clock, self.vitals.note_step)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -124,6 +126,7 @@ class Leader:
         tasks: dict[str, Callable[[], Awaitable[None]]] = {
             "notifications": self.notifications.run,
             "vitals": self.vitals.watch,
+            "clock": self._clock_watch.run,
             "forecasts": ForecastRecorder(loop).run,
             "fencing": Fencing(loop, settings.nodes).run,
             "housekeeping": partial(

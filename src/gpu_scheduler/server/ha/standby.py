@@ -26,6 +26,7 @@ from gpu_scheduler.api.ha.leadership_gate import (
 )
 from gpu_scheduler.api.http.errors import ErrorForm
 from gpu_scheduler.api.http.request import AsgiApp
+from gpu_scheduler.control.clock import RECORD, StoredClock
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import Command
@@ -92,6 +93,10 @@ class StandbyService:
     def now_ms(self) -> int:
         """The time that the core uses."""
         return self._now_ms()
+
+    def calendar_ms(self) -> int:
+        """The time with which begin times and advance reservations are compared."""
+        return self.core.state.calendar_ms(self._now_ms())
 
     def look_for_tokens(self) -> None:
         """Load tokens that the leader has made since the core was loaded, and their tenants.
@@ -180,6 +185,8 @@ class StandbyService:
 
     def _build_core(self, store: Any) -> Core:
         core = self._new_core()
+        if (clock := store.cursor(RECORD)) is not None:
+            core.state.calendar = StoredClock.from_row(clock).calendar
         restore(core.state, store, self._now_ms())
         for node in store.nodes():
             core.state.cluster.set_node(node)  # liveness as the leader sees it

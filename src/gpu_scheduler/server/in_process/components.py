@@ -30,19 +30,21 @@ from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.api.routes.cluster import gpu_forms
 from gpu_scheduler.api.routes.job_views import JobViews
 from gpu_scheduler.api.routes.submit import submit_message
+from gpu_scheduler.control.clock import SchedulerClock
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Cancel, Command
-from gpu_scheduler.control.writer import SteadyClock
 from gpu_scheduler.model.errors import ClusterError, InvalidRequest, SchedulerError, UnknownThing
 from gpu_scheduler.model.identity import Caller, Role
 from gpu_scheduler.model.launch import Runner
 from gpu_scheduler.server.agent_process import agent_config_of
+from gpu_scheduler.server.background import supervise
+from gpu_scheduler.server.background.clock_watch import ClockWatch, resume_clock
 from gpu_scheduler.server.background.housekeeping import run_housekeeping
 from gpu_scheduler.server.background.job_logs import JobLogs
 from gpu_scheduler.server.from_settings import new_core, node_timeouts_of, set_up_tenants
 from gpu_scheduler.server.state_directory import Lock, prepare
-from gpu_scheduler.server.storage import last_event_time, open_sqlite
+from gpu_scheduler.server.storage import open_sqlite
 from gpu_scheduler.server.submission_rules import SiteRules
 from gpu_scheduler.settings.file_paths import Paths
 from gpu_scheduler.settings.schema import Settings
@@ -74,11 +76,12 @@ class LocalEngine:
             open_sqlite(database, settings.database, paths) if durable else MemoryStore()
         )
         self.caller = _current_user()
-        clock = SteadyClock()
-        clock.not_before(last_event_time(self.store))
+        self._clock = clock = SchedulerClock()
+        resume_clock(clock, self.store)
         self._durable = durable
         self._agent: asyncio.Task[None] | None = None
         self._housekeeping: asyncio.Task[None] | None = None
+        self._clock_watch: asyncio.Task[None] | None = None
         self._launcher: Launcher | None = None
         self.loop = Loop(
             self.store,
@@ -86,6 +89,7 @@ class LocalEngine:
             clock.now_ms,
             sweep_ms=settings.scheduler.scheduling_interval_ms,
             rules=SiteRules(settings).check,
+            calendar=lambda: clock.calendar,
         )
         self.agents = Agents(self.loop, timeouts=node_timeouts_of(settings.nodes))
         self.context = Context(
@@ -97,6 +101,8 @@ class LocalEngine:
     async def start(self) -> None:
         """Start everything; jobs of an earlier run are found again."""
         self.loop.start()
+        watch = ClockWatch(self.loop, self._clock)
+        self._clock_watch = asyncio.create_task(supervise("clock", watch.run))
         await set_up_tenants(self.loop)
         self._launcher = await Launcher.connect(self._config.dir)
         config = self._config
@@ -135,11 +141,12 @@ class LocalEngine:
 
     async def close(self) -> None:
         """Release everything, also after a start that failed halfway."""
-        tasks = [task for task in (self._housekeeping, self._agent) if task is not None]
+        own = (self._clock_watch, self._housekeeping, self._agent)
+        tasks = [task for task in own if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._agent = self._housekeeping = None
+        self._agent = self._housekeeping = self._clock_watch = None
         if self._source is not None:
             self._source.close()
         if self._launcher is not None:

@@ -191,6 +191,8 @@ class Cleanup:
             signal=ending.signal if ran else None,
             ran=ran,
             at_ms=wall_ms(),
+            boot_id=self._context.boot,
+            boot_ms=now_ms(),
             run_ms=max(0, attempt.ended_ms - attempt.began_ms) if ran else 0,
             stopped_by=attempt.stopped_by,
             detail="; ".join(dict.fromkeys(filter(None, details))),
