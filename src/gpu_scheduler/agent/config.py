@@ -65,6 +65,10 @@ class AgentConfig:
     grace_ms: int = 10_000
     log_max_bytes: int = 100 << 20
     log_files: int = 1
+    log_job_bytes: int = 0
+    log_user_bytes: int = 0
+    log_total_bytes: int = 0
+    log_free_bytes: int = 0
     logs_days: float = 0.0
     prolog: tuple[str, ...] = ()
     epilog: tuple[str, ...] = ()

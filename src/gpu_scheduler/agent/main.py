@@ -149,6 +149,7 @@ async def _join_and_run(
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, agent.rescan_devices)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(agent.run())
+        tasks.create_task(agent.log_keeper.run())
         if config.logs_days:
             tasks.create_task(
                 enforce_log_retention(launcher, Path(config.logs_dir), config.logs_days)

@@ -25,6 +25,7 @@ from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.monitor import DeviceMonitor, DevicePoller
 from gpu_scheduler.agent.devices.source import NodeInventory
 from gpu_scheduler.agent.jobs.environment import rendezvous_environment, rendezvous_files
+from gpu_scheduler.agent.jobs.log_budget import LogCut, LogKeeper
 from gpu_scheduler.agent.jobs.log_reader import LogServer
 from gpu_scheduler.agent.jobs.mps import MpsError, mps_for
 from gpu_scheduler.agent.jobs.orders import NoFreeSlice, OrderTranslator, PortTaken
@@ -113,6 +114,7 @@ class Agent:
         self._inventory = self._translator.inventory()
         self._terminals = Terminals(self._translator.scratch_dir, self._is_active, self._send)
         self._prober = ReadinessProber(Path(config.dir), self._send_ready, self._machine.wall_ms)
+        self.log_keeper = LogKeeper(config, launcher)
         self._logs = LogServer(self._translator.log_path, self._is_over, self._send)
 
         self._outbox: asyncio.Queue[pb.AgentMessage | pb.Fact] | None = None
@@ -525,7 +527,18 @@ class Agent:
 
     def _send_heartbeat(self) -> None:
         """Send a heartbeat, which also asks the server to renew all leases of this node."""
-        beat = pb.Heartbeat(at_ms=self._machine.wall_ms(), boot_ms=self._lease_request_ms())
+        if self._outbox is None:
+            return
+        beat = pb.Heartbeat(
+            at_ms=self._machine.wall_ms(),
+            boot_ms=self._lease_request_ms(),
+            log_bytes=self.log_keeper.log_bytes,
+            leftovers=self.log_keeper.leftovers,
+            log_cuts=[
+                pb.LogCut(**{name: getattr(cut, name) for name in LogCut.__slots__})
+                for cut in self.log_keeper.take_cuts()
+            ],
+        )
         self._send(pb.AgentMessage(heartbeat=beat))
 
     def _lease_request_ms(self) -> int:

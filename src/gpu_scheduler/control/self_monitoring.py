@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from gpu_scheduler.control.clock import ClockStep, SchedulerClock
 from gpu_scheduler.model.job import ENDED, JobState
-from gpu_scheduler.model.measurements import NodeReadings
+from gpu_scheduler.model.measurements import NodeFiles, NodeReadings
 from gpu_scheduler.store.rows import SUBMITTED, EventRow, JobRow, NewJobs, Write
 
 SHORT_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -76,6 +76,7 @@ class LoopMetrics:
         self.clock_steps = 0
         self.clock_offset_ms = 0
         self.loads: dict[tuple[str, int], DeviceLoad] = {}
+        self.files: dict[str, NodeFiles] = {}
 
     @property
     def submissions(self) -> int:

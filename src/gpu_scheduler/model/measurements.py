@@ -125,6 +125,14 @@ class DeviceReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFiles:
+    """Files of jobs on a node: `leftovers` are scratch directories that could not be removed."""
+
+    log_bytes: int = 0
+    leftovers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReadings:
     """One reading of all devices of a node. With a `problem`, the last successful one."""
 

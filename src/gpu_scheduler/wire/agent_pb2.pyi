@@ -69,12 +69,30 @@ class HeldWork(_message.Message):
     def __init__(self, allocation_id: _Optional[str] = ..., member: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("at_ms", "boot_ms")
+    __slots__ = ("at_ms", "boot_ms", "log_bytes", "leftovers", "log_cuts")
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     BOOT_MS_FIELD_NUMBER: _ClassVar[int]
+    LOG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LEFTOVERS_FIELD_NUMBER: _ClassVar[int]
+    LOG_CUTS_FIELD_NUMBER: _ClassVar[int]
     at_ms: int
     boot_ms: int
-    def __init__(self, at_ms: _Optional[int] = ..., boot_ms: _Optional[int] = ...) -> None: ...
+    log_bytes: int
+    leftovers: int
+    log_cuts: _containers.RepeatedCompositeFieldContainer[LogCut]
+    def __init__(self, at_ms: _Optional[int] = ..., boot_ms: _Optional[int] = ..., log_bytes: _Optional[int] = ..., leftovers: _Optional[int] = ..., log_cuts: _Optional[_Iterable[_Union[LogCut, _Mapping]]] = ...) -> None: ...
+
+class LogCut(_message.Message):
+    __slots__ = ("allocation_id", "member", "cut_bytes", "reason")
+    ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    CUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    allocation_id: str
+    member: int
+    cut_bytes: int
+    reason: str
+    def __init__(self, allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., cut_bytes: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Inventory(_message.Message):
     __slots__ = ("cpu_milli", "memory_mb", "devices", "labels", "rack", "detection", "problem", "adapters", "numa_nodes", "direct_storage", "unfit")

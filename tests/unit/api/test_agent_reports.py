@@ -155,3 +155,25 @@ def test_lease_expiry_is_awaited_even_where_none_is_held_yet() -> None:
         assert cluster.agents._leases_on("n0") == {60_000}
 
     play(test)
+
+
+def test_cut_log_becomes_event_of_its_job_and_files_are_known() -> None:
+    async def test(cluster: Cluster) -> None:
+        owner = await cluster.add("n0", cpus=64)
+        await cluster.submit()
+        held = (await owner.order()).allocation_id
+        other = await cluster.add("n1", cpus=1)
+        cut = pb.LogCut(allocation_id=held, cut_bytes=5 << 20, reason="too\nlarge")
+        for node in (other, owner):
+            beat = pb.Heartbeat(log_bytes=7, leftovers=3, log_cuts=[cut])
+            node.says.put_nowait(pb.AgentMessage(heartbeat=beat))
+            await cluster.has_heard(node)
+        events = [event for _, event in cluster.loop.store.events() if event.kind == "log_cut"]
+        (event,) = events
+        assert (event.job_id, dict(event.data)["node"]) == ("job-1", "n0")
+        assert dict(event.data)["cut_mb"] == 5
+        assert "\n" not in str(dict(event.data)["reason"])
+        files = cluster.loop.loop_metrics.files
+        assert (files["n0"].log_bytes, files["n0"].leftovers) == (7, 3)
+
+    play(test)

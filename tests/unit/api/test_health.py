@@ -11,7 +11,7 @@ from gpu_scheduler.control.messages import DeviceSample, DevicesSampled, NodeSil
 from gpu_scheduler.control.self_monitoring import HealthFinding
 from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.engine.quota.usage import QuotaUsage
-from gpu_scheduler.model.measurements import DeviceProcess, NodeReadings
+from gpu_scheduler.model.measurements import DeviceProcess, NodeFiles, NodeReadings
 from gpu_scheduler.notify.retry_queue import Lane
 from gpu_scheduler.store.rows import NoticeRow
 from tests.unit.api.lab import ApiLab
@@ -44,6 +44,16 @@ def test_disconnected_agent_is_reported(lab: ApiLab) -> None:
     (reason,) = reasons(lab, "nodes")
     assert (reason["status"], reason["detail"]) == ("degraded", "no node is online")
     assert "agent.log" in reason["remedy"]
+
+
+def test_scratch_directories_that_are_left_are_in_health_and_metrics(lab: ApiLab) -> None:
+    lab.loop.loop_metrics.files["n0"] = NodeFiles(log_bytes=12, leftovers=3)
+    (reason,) = reasons(lab, "nodes")
+    assert reason["detail"] == "3 scratch directories could not be removed on node n0"
+    assert "launcher.log" in reason["remedy"]
+    metrics = lab.get("/metrics", root=True).body.decode()
+    assert 'gpu_scheduler_node_leftover_directories{node="n0"} 3.0' in metrics
+    assert 'gpu_scheduler_node_log_bytes{node="n0"} 12.0' in metrics
 
 
 def test_cluster_without_nodes_explains_how_to_join() -> None:

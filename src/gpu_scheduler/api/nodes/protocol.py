@@ -368,6 +368,7 @@ class Agents:
                 # A launcher without leases may have been replaced by one with leases.
                 session.hello.boot_ms = message.heartbeat.boot_ms
                 self._renew_leases(session, message.heartbeat.boot_ms)
+                self._reports.handle_heartbeat(session, message.heartbeat)
 
     def _renew_leases(self, session: Session, asked_ms: int) -> None:
         """Renew the leases of a node, counted from its request by its own clock.

@@ -27,15 +27,19 @@ from gpu_scheduler.control.jobs.queueing import (
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import (
     Checkpointed,
+    Command,
     DeviceSample,
     DevicesSampled,
     Fact,
+    Record,
     ReplicaChecked,
     Started,
 )
 from gpu_scheduler.control.nodes.reconcile import AllocationView
-from gpu_scheduler.model.measurements import DeviceReading
+from gpu_scheduler.model.measurements import DeviceReading, NodeFiles
+from gpu_scheduler.model.names import clean_text
 from gpu_scheduler.model.plan import Allocation
+from gpu_scheduler.store.rows import EventRow
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import forget_order, readings_of
 
@@ -196,7 +200,32 @@ class ReportHandler:
         )
         self.post(DevicesSampled(node_id, samples, fresh=fresh))
 
-    def post(self, fact: Fact) -> asyncio.Future[Outcome]:
+    def handle_heartbeat(self, session: Session, heartbeat: pb.Heartbeat) -> None:
+        """Store the size of an agent's files, and post the cuts of logs as events."""
+        files = NodeFiles(log_bytes=heartbeat.log_bytes, leftovers=heartbeat.leftovers)
+        self._loop.loop_metrics.files[session.node] = files
+        events = []
+        for cut in heartbeat.log_cuts:
+            state = self._loop.core.state
+            running = state.cluster.running.get(cut.allocation_id)
+            if running is None or not running.running.allocation.is_on(session.node, cut.member):
+                continue
+            record, task = state.by_allocation[cut.allocation_id]
+            data = (
+                ("node", session.node),
+                ("cut_mb", cut.cut_bytes >> 20),
+                ("reason", clean_text(cut.reason)),
+            )
+            job = record.job
+            events.append(
+                EventRow(
+                    at_ms=0, kind="log_cut", job_id=job.id, task=task, user=job.user, data=data
+                )
+            )
+        if events:
+            self.post(Record(tuple(events)))
+
+    def post(self, fact: Command | Fact) -> asyncio.Future[Outcome]:
         """Post a message to the control loop; the future resolves with its commit."""
         outcome = self._loop.post(fact)
         self._pending.add(outcome)

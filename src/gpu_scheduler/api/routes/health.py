@@ -132,6 +132,7 @@ def findings(context: Context) -> Iterator[HealthFinding]:
     yield from _lead(context)
     nodes = node_resources(context)
     yield from _nodes(nodes)
+    yield from _leftovers(context, nodes)
     yield from _gpus(context, nodes)
     yield from _queue(context)
     yield from _notifications(context)
@@ -251,6 +252,24 @@ def _closed_by_hooks(nodes: list[NodeResources]) -> Iterator[HealthFinding]:
     if len(faulty) > MOST_LISTED:
         more = f"{len(faulty) - MOST_LISTED} further nodes were set aside"
         yield HealthFinding("nodes", DEGRADED, more, "'tgpu nodes' shows all of them")
+
+
+def _leftovers(context: Context, nodes: list[NodeResources]) -> Iterator[HealthFinding]:
+    """Report scratch directories that could not be removed."""
+    known = context.service.loop_metrics.files
+    left = {
+        resources.node.id: known[resources.node.id].leftovers
+        for resources in nodes
+        if resources.node.id in known and known[resources.node.id].leftovers
+    }
+    for node_id, count in list(left.items())[:MOST_LISTED]:
+        yield HealthFinding(
+            "nodes",
+            DEGRADED,
+            f"{count} scratch directories could not be removed on node {node_id}",
+            "launcher.log in the agent's directory names them and the error; remove them by hand. "
+            "The launcher tries again, and a user with 1,000 of them starts no more jobs there",
+        )
 
 
 def _gpus(context: Context, nodes: list[NodeResources]) -> Iterator[HealthFinding]:

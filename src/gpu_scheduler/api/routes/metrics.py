@@ -160,6 +160,14 @@ class SchedulerCollector(Collector):
         for resources in nodes:
             connected.add_metric([resources.node.id], resources.node.state is NodeState.ONLINE)
         yield connected
+        logs = _gauge("node_log_bytes", "Size of the job logs on a node.", "node")
+        left = _gauge(
+            "node_leftover_directories", "Scratch directories that could not be removed.", "node"
+        )
+        for node_id, files in sorted(self._context.service.loop_metrics.files.items()):
+            logs.add_metric([node_id], files.log_bytes)
+            left.add_metric([node_id], files.leftovers)
+        yield from (logs, left)
         total = sum(resources.node.gpu_count for resources in nodes)
         yield _gauge("gpus", "All GPUs.", value=total)
         free = sum(map(free_gpus, nodes))

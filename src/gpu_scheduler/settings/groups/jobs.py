@@ -50,6 +50,36 @@ class JobSettings:
     log_backup_count: int = setting(
         1, "Number of rotated logs that are kept per attempt.", least=0, most=100
     )
+    log_job_mb: float = setting(
+        0.0,
+        "Budget of all logs of a job on a node: of its attempts, members and tasks, with their "
+        "rotated parts. What exceeds it is deleted: rotated parts first, then logs of ended "
+        "attempts, the oldest first; then the log of a running attempt is cut, with a line that "
+        "says so and the event `log_cut`. 0: half of a user's budget.",
+        least=0,
+        most=1_000_000_000,
+    )
+    log_user_mb: float = setting(
+        0.0,
+        "The same for all jobs of a user on a node, where the node serves several users. 0: half of"
+        " the total.",
+        least=0,
+        most=1_000_000_000,
+    )
+    log_total_mb: float = setting(
+        0.0,
+        "The same for all job logs on a node; users with the most logs lose some first. 0: half of "
+        "the size of their file system.",
+        least=0,
+        most=1_000_000_000,
+    )
+    log_free_mb: float = setting(
+        0.0,
+        "Logs of running jobs are cut while their file system has less free space than this. 0: "
+        "1 GiB, at most a twentieth of its size.",
+        least=0,
+        most=1_000_000_000,
+    )
     prolog: tuple[str, ...] = setting(
         (),
         "Command that the server's user runs before each attempt. If it fails, the job does not "
