@@ -112,6 +112,11 @@ COMMANDS: dict[str, Command] = {
         "show your limits, what you use of them and what is left", "accounting.usage", "limits"
     ),
     "usage": Command("show how much each tenant and user has used", "accounting.usage", "usage"),
+    "correct-usage": Command(
+        "charge an ended attempt for another run time (for admins)",
+        "accounting.usage",
+        "correct_usage",
+    ),
     "report": Command(
         "report waits, run times, use and cost of a period; invoices", "accounting.report"
     ),

@@ -156,6 +156,13 @@ class AsyncClient:
         query = {"cancelled": "true" if cancelled else None}
         return dict(await self.call("POST", target(job_path(job, "retry"), query)))
 
+    async def correct_usage(
+        self, job: str | int, attempt: int, run_seconds: float, reason: str
+    ) -> dict[str, Any]:
+        """Charge an ended attempt of a job or task for another run time (for admins)."""
+        body = {"attempt": attempt, "run_seconds": run_seconds, "reason": reason}
+        return dict(await self.call("POST", job_path(job, "correct-usage"), body))
+
     async def explain(self, job: str | int) -> dict[str, Any]:
         """Why a job waits, and its expected start."""
         return dict(await self.call("GET", job_path(job, "explain")))

@@ -151,6 +151,13 @@ class Client:
         query = {"cancelled": "true" if cancelled else None}
         return self._object("POST", target(job_path(job, "retry"), query))
 
+    def correct_usage(
+        self, job: str | int, attempt: int, run_seconds: float, reason: str
+    ) -> dict[str, Any]:
+        """Charge an ended attempt of a job or task for another run time (for admins)."""
+        body = {"attempt": attempt, "run_seconds": run_seconds, "reason": reason}
+        return self._object("POST", job_path(job, "correct-usage"), body)
+
     def explain(self, job: str | int) -> dict[str, Any]:
         """Why a job waits, and its expected start."""
         return self._object("GET", job_path(job, "explain"))

@@ -20,7 +20,7 @@ from gpu_scheduler.model.node import Adapter, Device, Node
 from gpu_scheduler.model.plan import ReservationSpec
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.store.rows import EnvironmentRow, EventRow
+from gpu_scheduler.store.rows import AttemptRow, EnvironmentRow, EventRow
 
 
 class Command:
@@ -200,6 +200,20 @@ class Retry(Command):
 
     job_id: str
     cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectUsage(Command):
+    """Charge an ended attempt for another run time, for example after a fault of a clock.
+
+    `attempt` is its stored row, `job` its job.
+    """
+
+    job_id: str
+    job: Job
+    attempt: AttemptRow
+    run_ms: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,5 +274,6 @@ class SelfMonitor:
                 DEGRADED,
                 f"while no server led, the clock advanced by {gap.wall_ms / 1000:.0f} s, of which "
                 f"{gap.counted_ms / 1000:.0f} s count",
-                "check the clock, and the usage of jobs that ran meanwhile",
+                "check the clock and the usage of jobs that ran meanwhile; 'tgpu correct-usage' "
+                "corrects it",
             )

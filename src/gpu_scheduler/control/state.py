@@ -185,13 +185,14 @@ class ControlState:
         """Reports of nodes where jobs still hold hardware that is gone."""
         self.gpu_meter = GpuMeter()
 
-        # Usage. `charged` are the accounts that changed since they were last written.
+        # Usage. `charged` are the accounts that changed since they were last written,
+        # `corrected_ends` the ends of attempts that an admin has corrected, by allocation.
         self.decayed_usage = DecayedUsage(
             half_life_ms=limits.usage_half_life_ms, recent_half_life_ms=limits.recent_half_life_ms
         )
-        self.usage_totals = UsageTotals()
-        self.weekly_usage = WeeklyUsage()
+        self.usage_totals, self.weekly_usage = UsageTotals(), WeeklyUsage()
         self.charged: dict[Account, None] = {}
+        self.corrected_ends: dict[str, int] = {}
         self.lenders: dict[str, None] = {}
         """Tenants with an elastic quota: their recent usage decides what others may borrow."""
         self.budget_reset_ms = 0

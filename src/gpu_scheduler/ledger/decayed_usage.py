@@ -92,6 +92,23 @@ class DecayedUsage:
             recent = gpu_milli * _decayed_fraction(late_ms * self._recent_steps_per_ms)
             share.recent = max(0.0, share.recent - recent)
 
+    def correct(
+        self, account: Account, gpu_milli: int, start_ms: int, end_ms: int, now_ms: int, sign: int
+    ) -> None:
+        """Count past time, from `start_ms` to `end_ms`, as held too (1), or as not held (-1)."""
+        share = self._shares.get(account)
+        if share is None:
+            share = self._shares[account] = _Share(0.0, 0.0, 0, now_ms)
+        self._settle(share, now_ms)
+        for steps_per_ms, scale, name in (
+            (self._steps_per_ms, self._scale, "usage"),
+            (self._recent_steps_per_ms, 1.0, "recent"),
+        ):
+            gone = _decayed_fraction(max(0, share.as_of_ms - start_ms) * steps_per_ms)
+            gone -= _decayed_fraction(max(0, share.as_of_ms - end_ms) * steps_per_ms)
+            value = getattr(share, name) + sign * gpu_milli * scale * gone
+            setattr(share, name, max(0.0, value))
+
     def held(self, account: Account) -> int:
         """Milli-GPU held since the last change."""
         share = self._shares.get(account)

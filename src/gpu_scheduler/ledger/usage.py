@@ -237,6 +237,10 @@ class UsageTotals:
             raise InternalError(f"{tasks} tasks of {tenant}/{user} cannot end as {state}")
         self._add(tenant, user, at_ms, [(_END[state], tasks)])
 
+    def correct(self, part: UsageInterval, sign: int) -> None:
+        """Charge time again that was charged too little (1), or take it back (-1)."""
+        self._add_time(part, sign)
+
     def count_running(self, interval: UsageInterval) -> None:
         """Add the usage of a running attempt, in a copy for a report; it is charged at its end."""
         self._add_time(interval)
@@ -294,7 +298,7 @@ class UsageTotals:
     def _totals(self, start_ms: int | None, account: Account) -> Totals:
         return Totals(*self._sums.get((start_ms, account), ()))
 
-    def _add_time(self, part: UsageInterval) -> None:
+    def _add_time(self, part: UsageInterval, sign: int = 1) -> None:
         _, next_ms = self._bounds(part.start_ms)
         # Most intervals lie within one period, and need no split.
         pieces = (part,) if part.end_ms <= next_ms else part.pieces(self.period)
@@ -302,7 +306,8 @@ class UsageTotals:
             span_ms = piece.duration_ms
             amounts = (piece.gpu_milli, piece.gpu_memory_mb, piece.cpu_milli, piece.memory_mb)
             changes = [
-                (place, amount * span_ms) for place, amount in zip(_TIMES, amounts, strict=True)
+                (place, sign * amount * span_ms)
+                for place, amount in zip(_TIMES, amounts, strict=True)
             ]
             self._add(piece.tenant, piece.user, piece.start_ms, changes)
 
@@ -324,7 +329,7 @@ class UsageTotals:
             if sums is None:
                 sums = self._sums[key] = [0] * len(_PLACE)
             for place, amount in changes:
-                sums[place] += amount
+                sums[place] = max(0, sums[place] + amount)
             self._changed[key] = None
 
 
@@ -344,8 +349,8 @@ class WeeklyUsage:
         self._sums: dict[Account, tuple[int, int]] = {}
         self._changed: dict[Account, None] = {}
 
-    def add(self, part: UsageInterval) -> None:
-        """Add a charged interval; the parts in earlier weeks are dropped."""
+    def add(self, part: UsageInterval, sign: int = 1) -> None:
+        """Add a charged interval, or take it back (-1); the parts in earlier weeks are dropped."""
         if not part.gpu_milli:
             return
         for piece in part.pieces(Period.WEEK):
@@ -354,7 +359,8 @@ class WeeklyUsage:
             for account in (part.tenant, (part.tenant, part.user)):
                 known_ms, total = self._sums.get(account, (week_ms, 0))
                 if week_ms >= known_ms:
-                    self._sums[account] = (week_ms, used + (total if week_ms == known_ms else 0))
+                    before = total if week_ms == known_ms else 0
+                    self._sums[account] = (week_ms, max(0, before + sign * used))
                     self._changed[account] = None
 
     def spent(self, account: Account, at_ms: int) -> int:

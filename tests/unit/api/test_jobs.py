@@ -222,6 +222,31 @@ def test_failed_job_can_be_retried_and_keeps_attempts(lab: ApiLab) -> None:
     assert refused.status == 409
 
 
+def test_admin_corrects_usage_of_ended_attempt() -> None:
+    with ApiLab() as lab:
+        job_id = lab.submit(gpu_count=1)
+        lab.wait_for(job_id, "scheduled")
+        lab.tell(Started(f"{job_id}.1"))
+        lab.end(job_id, 0)
+        body = {"attempt": 1, "run_seconds": 0, "reason": "wrong clock"}
+        told = lab.post(f"/jobs/{job_id}/correct-usage", body)
+        assert told.status == 200, told.error
+        assert (told.json["attempt"], told.json["run_seconds"]) == (1, 0)
+        assert told.json["run_seconds_before"] >= 0
+        (attempt,) = lab.get(f"/jobs/{job_id}/attempts").json["attempts"]
+        assert attempt["started_at"] == attempt["ended_at"]
+        (entry,) = lab.get("/audit?action=correct_usage").json["records"]
+        assert (entry["target"], entry["detail"]) == (job_id, "attempt 1: 0 s; wrong clock")
+        for changes, status in (
+            ({"attempt": 2}, 404),
+            ({"run_seconds": -1}, 400),
+            ({"run_seconds": 1e9}, 400),
+            ({"reason": " "}, 400),
+        ):
+            refused = lab.post(f"/jobs/{job_id}/correct-usage", body | changes)
+            assert refused.status == status, refused.error
+
+
 def test_retry_names_requeued_array_tasks() -> None:
     with ApiLab() as lab:
         job_id = lab.submit(array="0-3", gpu_count=1)

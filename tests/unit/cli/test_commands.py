@@ -569,6 +569,14 @@ def test_array_tasks_are_cancelled_by_number(server: FakeServer, tell: Tell) -> 
     assert json.loads(tell("cancel", "--json", "1"))[0]["status"] == "cancelled"
 
 
+def test_usage_of_attempt_is_corrected(server: FakeServer, tell: Tell) -> None:
+    submitted(server)
+    options = ("--run-time", "90", "--reason", "wrong clock")
+    told = tell("correct-usage", "job-1", *options)
+    assert told == "attempt 1 of job-1 is charged for 90 s instead of 864,000 s\n"
+    assert json.loads(tell("correct-usage", "--json", "1", *options))["run_seconds"] == 90
+
+
 def test_jobs_are_held_released_and_retried(server: FakeServer, tell: Tell) -> None:
     submitted(server, 2)
     assert tell("hold", "1-2") == "job-1 held\njob-2 held\n"

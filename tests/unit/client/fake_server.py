@@ -252,6 +252,13 @@ class Handler(BaseHTTPRequestHandler):
             self.fake.change(job_id, **values)
             self.answer(200, self.fake.jobs[job_id])
 
+    def correct_usage(self, job_id: str) -> None:
+        if self.job(job_id):
+            answer = {"job_id": job_id, "task": None, "run_seconds_before": 864_000.0}
+            self.answer(
+                200, answer | {name: self.body[name] for name in ("attempt", "run_seconds")}
+            )
+
     def explain(self, job_id: str) -> None:
         if job := self.job(job_id):
             self.answer(
@@ -423,6 +430,7 @@ ROUTES: list[tuple[str, str, Any]] = [
     ("PATCH", r"/jobs/([^/]+)", Handler.change),
     ("DELETE", r"/jobs/([^/]+)", Handler.cancel),
     ("POST", r"/jobs/([^/]+)/(hold|release|retry)", Handler.act),
+    ("POST", r"/jobs/([^/]+)/correct-usage", Handler.correct_usage),
     ("GET", r"/jobs/([^/]+)/explain", Handler.explain),
     ("GET", r"/jobs/([^/]+)/logs", Handler.log),
     (

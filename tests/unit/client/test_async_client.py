@@ -98,6 +98,7 @@ def test_commands_and_queries_reach_server() -> None:
         assert (await client.explain(1))["position"] == 3
         assert (await job.cancel())["status"] == "cancelled"
         assert (await client.retry(1))["state"] == "pending"
+        assert (await client.correct_usage(1, 1, 60, "wrong clock"))["run_seconds"] == 60
         assert (await client.tenants())[0]["id"] == "default"
         assert len(await client.gpus()) == 2
         assert (await client.status())["total_jobs"] == 1

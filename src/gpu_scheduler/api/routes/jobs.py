@@ -32,13 +32,14 @@ from gpu_scheduler.api.routes.job_views import (
 from gpu_scheduler.control.messages import (
     Cancel,
     Command,
+    CorrectUsage,
     Hold,
     Release,
     Reprioritise,
     Retry,
     Update,
 )
-from gpu_scheduler.model.errors import InvalidRequest, WrongState
+from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import (
@@ -189,6 +190,8 @@ _LIST_QUERY = (
     Parameter(name="sweep", description="Jobs of this sweep."),
 )
 _ERRORS = (403, 404, 409, 503)
+MAX_RUN_SECONDS = 10 * 366 * 86_400
+MAX_REASON = 500
 router = Router("jobs")
 
 
@@ -588,6 +591,63 @@ async def reprioritise_job(context: Context, request: Request) -> Response:
     _expect_not_ended(row, "reprioritised")
     message = Reprioritise(row.job.id, priority)
     return await _changed(context, request, message, row.state.value, f"priority is now {priority}")
+
+
+class UsageCorrection(Struct, forbid_unknown_fields=True):
+    """The run time for which an ended attempt is charged, and why it is changed."""
+
+    attempt: int
+    run_seconds: float
+    reason: str
+
+
+class CorrectedUsage(Struct):
+    """The run time of an attempt before and after a correction."""
+
+    job_id: str
+    task: int | None
+    attempt: int
+    run_seconds_before: float
+    run_seconds: float
+
+
+@router.operation(
+    "POST",
+    "/jobs/{job_id}/correct-usage",
+    body=UsageCorrection,
+    response=CorrectedUsage,
+    errors=(*_ERRORS, 413, 415, 422),
+    example={"attempt": 1, "run_seconds": 60, "reason": "the clock of the server was wrong"},
+)
+async def correct_usage(context: Context, request: Request) -> Response:
+    """Charge an ended attempt of a job or task for another run time (for admins)."""
+    row, task = context.find_job(request)
+    body = await request.read_json(UsageCorrection, context.settings.bounds.body_bytes)
+    job_id = row.job.id
+    if not 0 <= body.run_seconds <= MAX_RUN_SECONDS:
+        raise InvalidRequest(
+            f"run_seconds is {body.run_seconds:g}; it must be from 0 to {MAX_RUN_SECONDS}"
+        )
+    if not body.reason.strip() or len(body.reason) > MAX_REASON:
+        raise InvalidRequest(f"reason is missing or longer than {MAX_REASON} characters")
+    attempts = context.service.store.attempts(job_id, task)
+    found = [one for one in attempts if (one.attempt, one.task) == (body.attempt, task)]
+    if not found:
+        raise UnknownThing(
+            f"{display_name(job_id)} has no ended attempt {body.attempt}; its attempts are in "
+            f"/jobs/{job_id}/attempts, and a task of an array is named {job_id}_TASK"
+        )
+    message = CorrectUsage(job_id, row.job, found[0], round(body.run_seconds * 1000), body.reason)
+    await context.service.apply(message, request.caller)
+    return json_response(
+        CorrectedUsage(
+            job_id=job_id,
+            task=task,
+            attempt=body.attempt,
+            run_seconds_before=(found[0].end_ms - found[0].start_ms) / 1000,
+            run_seconds=body.run_seconds,
+        )
+    )
 
 
 @router.operation(

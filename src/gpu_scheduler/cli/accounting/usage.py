@@ -14,7 +14,7 @@ from gpu_scheduler.cli.jobs.columns import elapsed_s, seconds_at
 from gpu_scheduler.cli.jobs.list import pages
 from gpu_scheduler.cli.parser import Options
 from gpu_scheduler.cli.text.tables import painted, print_json, print_pairs, print_table
-from gpu_scheduler.cli.text.values import positive
+from gpu_scheduler.cli.text.values import positive, seconds
 from gpu_scheduler.client.http1 import target
 from gpu_scheduler.client.requests import API, ENDED
 
@@ -103,6 +103,33 @@ def _text(value: object, name: str) -> str:
     if name == "energy_kwh" and isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def register_correct_usage(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.epilog = (
+        "Reports, bills, totals, budgets and fair share then count this run time. The times of the "
+        "job itself stay. The change is in the audit log and in the events of the job."
+    )
+    add = Options(parser)
+    add.word("job", "JOB", "12, or a task of an array: 12_4")
+    add.value("--attempt", positive, "N", "which attempt; default: 1", default=1)
+    add.value("--run-time", seconds, "TIME", "how long it really ran, as 90s", required=True)
+    add.value("--reason", None, "TEXT", "why, for the audit log", required=True)
+    add_server_options(parser)
+
+
+def run_correct_usage(args: Namespace) -> int:
+    """Charge an ended attempt for another run time."""
+    with client_for(args) as client:
+        answer = client.correct_usage(args.job, args.attempt, args.run_time, args.reason)
+    if args.json:
+        print_json(answer)
+        return 0
+    before, after = (f"{answer[name]:,.10g} s" for name in ("run_seconds_before", "run_seconds"))
+    name = answer["job_id"] if answer["task"] is None else f"{answer['job_id']}_{answer['task']}"
+    print(f"attempt {answer['attempt']} of {name} is charged for {after} instead of {before}")
+    return 0
 
 
 LIMIT_HEADINGS = ("WHO", "WHAT", "LIMIT", "USED", "LEFT", "PERIOD")

@@ -8,6 +8,7 @@ from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import (
     Command,
     Cordon,
+    CorrectUsage,
     CreateService,
     Drain,
     Fact,
@@ -73,19 +74,22 @@ def _target(message: Command | Fact) -> str:
 
 
 def _detail(message: Command | Fact) -> str:
+    text = ""
     match message:
         case Update(_, changes):
-            return ", ".join(name for name, _ in changes)
+            text = ", ".join(name for name, _ in changes)
+        case CorrectUsage(_, _, attempt, run_ms, reason):
+            text = f"attempt {attempt.attempt}: {run_ms / 1000:g} s; {reason}"
         case CreateService(service):
-            return f"tenant {service.tenant}, replicas {service.replicas}"
+            text = f"tenant {service.tenant}, replicas {service.replicas}"
         case ScaleService(_, replicas):
-            return f"replicas {replicas}"
+            text = f"replicas {replicas}"
         case Cordon(_, _, reason) | Drain(_, _, reason):
-            return reason
+            text = reason
         case LabelNode(_, labels):
-            return ", ".join(name if value is None else f"{name}={value}" for name, value in labels)
+            text = ", ".join(name if value is None else f"{name}={value}" for name, value in labels)
         case MakeJoinToken(token):
-            return f"for {token.uses} node{'s' * (token.uses != 1)}"
+            text = f"for {token.uses} node{'s' * (token.uses != 1)}"
         case MakeToken(token):
-            return f"user {token.user}, tenant {token.tenant}, role {token.role.value}"
-    return ""
+            text = f"user {token.user}, tenant {token.tenant}, role {token.role.value}"
+    return text
