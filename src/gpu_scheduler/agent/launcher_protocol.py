@@ -310,6 +310,8 @@ def decode_work(message: object, *, lenient: bool = False) -> Work:
 def _known(message: Message, kind: type, lenient: bool) -> Message:
     if not lenient:
         return message
+    if not isinstance(message, dict):
+        raise ValueError(f"expected an object, found {type(message).__name__}")
     names: tuple[str, ...] = kind.__slots__  # type: ignore[attr-defined]
     return {name: value for name, value in message.items() if name in names}
 
@@ -324,9 +326,12 @@ def _check(work: Work) -> None:
             raise ValueError(f"{name} must be a whole number")
     if not work.allocation_id or "/" in work.allocation_id or work.allocation_id[0] == ".":
         raise ValueError(f"allocation_id {work.allocation_id!r} cannot name a file")
-    texts = (*work.argv, *work.environment, *work.environment.values())
+    for name in ("environment", "files"):
+        if not isinstance(getattr(work, name), dict):
+            raise ValueError(f"{name} must be an object")
+    texts = (*work.argv, *work.environment, *work.environment.values(), *work.files.values())
     if not all(isinstance(text, str) for text in texts):
-        raise ValueError("argv and environment must hold texts")
+        raise ValueError("argv, environment and files must hold texts")
     if any("\0" in text for text in texts):
         raise ValueError("argv and environment must not hold NUL characters")
     if not work.argv and not work.script and not work.image:
@@ -343,7 +348,7 @@ def encode_report(report: Report) -> Message:
 def decode_report(message: Message) -> Report:
     """Fields of a later launcher that are unknown here are ignored."""
     kind = message.get("report")
-    if kind not in _REPORTS:
+    if not isinstance(kind, str) or kind not in _REPORTS:
         raise ValueError(f"no report is called {kind!r}")
     try:
         return _REPORTS[kind](**_known(message, _REPORTS[kind], lenient=True))

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 MAX_HEAD_BYTES = 65_536
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _NEAR = 20
+DIGITS = frozenset("0123456789")
+HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
+MAX_DIGITS = 15
+BAD_SIZE = "the server's response is invalid: the size of its body is not a number"
 _NO_BODY = (204, 304)
 
 
@@ -120,7 +124,7 @@ class Answer:
         lines = self._buffer[:end].decode("latin-1").split("\r\n")
         del self._buffer[: end + 4]
         words = lines[0].split(" ", 2)
-        if not words[0].startswith("HTTP/1.") or len(words) < 2 or not words[1].isdecimal():
+        if not words[0].startswith("HTTP/1.") or len(words) < 2 or not _is_status(words[1]):
             raise Unreadable("the server there does not speak HTTP")
         for line in lines[1:]:
             name, _, value = line.partition(":")
@@ -134,8 +138,8 @@ class Answer:
             self.done = True
         elif "chunked" in self.headers.get("transfer-encoding", "").lower():
             self._chunked = True
-        elif self.headers.get("content-length", "").isdecimal():
-            self._left = int(self.headers["content-length"])
+        elif "content-length" in self.headers:
+            self._left = _size(self.headers["content-length"], DIGITS, 10)
             self.done = self._left == 0
         else:
             self.headers["connection"] = "close"
@@ -157,6 +161,8 @@ class Answer:
             if self._left is None:
                 line_end = self._buffer.find(b"\r\n")
                 if line_end < 0:
+                    if len(self._buffer) > MAX_HEAD_BYTES:
+                        raise Unreadable(BAD_SIZE)
                     break
                 line = bytes(self._buffer[:line_end])
                 del self._buffer[: line_end + 2]
@@ -164,6 +170,8 @@ class Answer:
             elif len(self._buffer) < self._left + 2:
                 break
             else:
+                if self._buffer[self._left : self._left + 2] != b"\r\n":
+                    raise Unreadable(BAD_SIZE)
                 pieces.append(bytes(self._buffer[: self._left]))
                 del self._buffer[: self._left + 2]
                 self._left = None
@@ -173,9 +181,17 @@ class Answer:
         if self._in_trailer:
             self.done = not line
             return
-        try:
-            size = int(line.split(b";")[0], 16)
-        except ValueError:
-            raise Unreadable("the server's response is invalid: a chunk has no size") from None
+        size = _size(line.partition(b";")[0].decode("latin-1").rstrip(), HEX_DIGITS, 16)
         self._in_trailer = size == 0
         self._left = size or None
+
+
+def _is_status(word: str) -> bool:
+    return len(word) == 3 and word.isdecimal() and word[0] != "0"
+
+
+def _size(text: str, digits: frozenset[str], base: int) -> int:
+    """Return a length; Python's own reader would also take signs, spaces and underscores."""
+    if not 0 < len(text) <= MAX_DIGITS or not digits.issuperset(text):
+        raise Unreadable(BAD_SIZE)
+    return int(text, base)

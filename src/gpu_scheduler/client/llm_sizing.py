@@ -54,13 +54,20 @@ def tensor_files(directory: Path) -> list[Path]:
     """The tensor files of a model: those in its index, else the single file, else all."""
     index = directory / INDEX
     if index.is_file():
-        names = set((_json(index).get("weight_map") or {}).values())
-        if any(not isinstance(name, str) or "/" in name for name in names):
+        content = _json(index)
+        listed = content.get("weight_map") if isinstance(content, dict) else None
+        if not isinstance(listed, dict):
+            raise InvalidInput("has no 'weight_map', an object of tensors", file=str(index))
+        if not all(isinstance(name, str) and _is_file_name(name) for name in listed.values()):
             raise InvalidInput("names files outside of its directory", file=str(index))
-        return [directory / name for name in sorted(names)]
+        return [directory / name for name in sorted(set(listed.values()))]
     if (directory / SINGLE).is_file():
         return [directory / SINGLE]
     return sorted(directory.glob("*.safetensors"))
+
+
+def _is_file_name(name: str) -> bool:
+    return name not in {"", ".", ".."} and not {"/", "\0"} & set(name)
 
 
 def read_header(file: Path) -> dict[str, Any]:
@@ -93,6 +100,7 @@ def _json(file: Path) -> Any:
 EXAMPLE = "qwen2.5-32b, or qwen2.5-32b,context=32k,dtype=int4,batch=4,train=lora"
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
 _COUNTS = ("context", "batch", "rank")
+MOST_DIGITS = 20
 
 
 def wanted_model(text: str) -> tuple[str, Use]:
@@ -118,7 +126,8 @@ def token_count(text: str, name: str) -> int:
     """`32k` is 32,768."""
     word = text.strip().lower()
     digits, unit = (word[:-1], word[-1]) if word[-1:] in ("k", "m") else (word, "")
-    if not (digits.isascii() and digits.isdigit()) or not 0 < int(digits) < 1 << 40:
+    is_number = digits.isascii() and digits.isdigit() and len(digits) < MOST_DIGITS
+    if not is_number or not 0 < int(digits) < 1 << 40:
         raise InvalidRequest(f"{name} is '{text}'; write a number such as 8192 or 32k")
     return int(digits) * _UNITS[unit]
 

@@ -64,7 +64,7 @@ def weights_of(headers: Iterable[Mapping[str, Any]], bits: int = 0) -> Weights:
                 count = math.prod(int(size) for size in tensor["shape"])
                 begin, end = tensor["data_offsets"]
                 found.size_bytes += int(end) - int(begin)
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise InvalidRequest(f"tensor '{name}' has no readable header: {error}") from None
             kind, factor = _unpacked(name, dtype, bits)
             if kind:
@@ -84,7 +84,9 @@ def _unpacked(name: str, dtype: str, bits: int) -> tuple[str, int]:
 
 def quantised_bits(config: Mapping[str, Any]) -> int:
     """Bits of each weight if the configuration describes quantisation, else 0."""
-    about = config.get("quantization_config") or {}
+    about = config.get("quantization_config")
+    if not isinstance(about, Mapping):
+        return 0
     if about.get("load_in_4bit"):
         return 4
     bits = about.get("bits", 0)

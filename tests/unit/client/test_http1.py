@@ -47,6 +47,13 @@ def test_response_without_body_is_complete_at_once() -> None:
         [b"SSH-2.0-OpenSSH\r\n\r\n"],
         [b"x" * 70_000],
         [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"],
+        [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n"],
+        [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1_0\r\nhello\r\n"],
+        [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhello\r\n"],
+        [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1" * 70_000],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: " + b"1" * 5_000 + b"\r\n\r\n"],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n"],
+        [b"HTTP/1.1 000 OK\r\n\r\n"],
     ],
 )
 def test_malformed_response_is_rejected(pieces: list[bytes]) -> None:

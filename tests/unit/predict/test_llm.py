@@ -366,3 +366,8 @@ def test_model_use_is_parsed() -> None:
         "x-7b",
         Use(context=32_768, dtype="int4", batch=4, train=Train.QLORA, rank=8),
     )
+
+
+def test_very_long_number_is_rejected() -> None:
+    with pytest.raises(InvalidRequest, match="write a number such as"):
+        wanted_model("qwen2.5-32b,context=" + "1" * 5_000)

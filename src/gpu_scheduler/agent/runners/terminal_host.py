@@ -43,6 +43,8 @@ SIZE = struct.Struct("!HH")
 STATUS = struct.Struct("!i")
 MAX_MESSAGE = 1 << 20
 MAX_CLIENTS = 64
+MAX_SIZE = 0xFFFF
+"""Rows or columns; the kernel has 16 bits for each."""
 CHUNK = 1 << 16
 MAX_UNSENT = 1 << 18
 """With more unsent bytes for a client the program has to wait, as on any slow terminal."""
@@ -58,6 +60,10 @@ START_TIMEOUT_S = 30.0
 """For programs whose directory or file hangs."""
 _ALTERNATE = b"\x1b[?1049"
 _RETRY = (errno.EINTR, errno.EAGAIN)
+_BAD_REQUEST = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError),
+)
+"""What opening raises for a request with wrong content, and for programs that cannot start."""
 
 
 def serve(job: int, terminal: int, log: int, order: Order, directory: str, use: Use) -> str:
@@ -119,7 +125,7 @@ class Program:
 
     def resize(self, rows: int, columns: int) -> None:
         """Set the window size; the kernel signals the program if it has changed."""
-        if self.terminal >= 0 and rows and columns:
+        if self.terminal >= 0 and 0 < rows <= MAX_SIZE and 0 < columns <= MAX_SIZE:
             with contextlib.suppress(OSError):
                 packed = struct.pack("HHHH", rows, columns, 0, 0)
                 fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, packed)
@@ -384,7 +390,7 @@ class Host:
             if request["mode"] == "start":
                 report, program = start(request, self._order)
                 self._starting[report] = program
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except _BAD_REQUEST as error:
             client.send(b"x", str(getattr(error, "strerror", None) or error).encode())
             client.gone = True
             return

@@ -14,6 +14,7 @@ from typing import Any
 
 import jwt
 import structlog
+from cryptography.exceptions import UnsupportedAlgorithm
 
 from gpu_scheduler.api.auth.accounts import ROOT, Account, Directory
 from gpu_scheduler.api.auth.tokens import confined_caller
@@ -25,6 +26,11 @@ LEAST_SECRET_BYTES = 32
 RELOAD_S = 5.0
 VIA = "jwt"
 KEY_TYPES = {"HS256": "oct", "RS256": "RSA", "ES256": "EC"}
+_UNREADABLE_KEY = (
+    *(ValueError, TypeError, KeyError, AttributeError, RecursionError),
+    *(jwt.PyJWTError, UnsupportedAlgorithm),
+)
+"""What the libraries raise for a key file with wrong content."""
 log = structlog.get_logger("api")
 
 
@@ -101,7 +107,7 @@ class Keys:
         data = self._read(self._file)
         try:
             return self._read_set(data) if self._is_set else {"": self._read_one(data)}
-        except (ValueError, TypeError, RecursionError, jwt.PyJWTError) as error:
+        except _UNREADABLE_KEY as error:
             raise InvalidInput(
                 f"holds no key for {self._algorithm}: {error}", file=self._file
             ) from None

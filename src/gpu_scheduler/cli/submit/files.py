@@ -334,5 +334,10 @@ def read_directives(parser: Parser, path: str, text: str) -> Namespace:
             args = parser.read(words, into=args)
         except InvalidRequest as error:
             raise InvalidInput(str(error), file=path, line=number) from None
+        except SystemExit as ended:
+            if ended.code:
+                raise
+            problem = "a script cannot ask for help, and nothing was submitted; remove the option"
+            raise InvalidInput(problem, file=path, line=number) from None
     parser.place = ""
     return args

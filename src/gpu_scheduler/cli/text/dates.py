@@ -47,8 +47,12 @@ def past_moment(text: str | None, option: str) -> str | None:
     word = " ".join(text.lower().split())
     now = datetime.now().astimezone()
     ago_s = None if ":" in word else seconds_of(word, "d")
+    moment: datetime | None
     if ago_s is not None:
-        moment: datetime | None = now - timedelta(seconds=ago_s)
+        try:
+            moment = now - timedelta(seconds=ago_s)
+        except OverflowError:  # before the year 1
+            moment = None
     elif word in PAST_DAYS:
         moment = _at(now, PAST_DAYS[word], (0, 0))
     else:
