@@ -30,7 +30,8 @@ from gpu_scheduler.engine.preemption.preemptor import (
 )
 from gpu_scheduler.engine.preemption.victims import FreedPlace, SearchSpace
 from gpu_scheduler.engine.queue import Entry, JobContext, JobShape, Merge
-from gpu_scheduler.engine.quota.rules import HOURS, Amounts, job_amounts
+from gpu_scheduler.engine.quota.rules import Amounts
+from gpu_scheduler.engine.quota.tree import HOURS
 from gpu_scheduler.engine.quota.usage import CycleHoldings, QuotaUsage
 from gpu_scheduler.engine.reservation.advance_reservations import AdvanceReservations
 from gpu_scheduler.engine.reservation.backfill import BackfillRejects, ReservationOrder
@@ -161,7 +162,11 @@ class _PassContext:
         return max(1, min(left_ms, self.state.limit_ms(waiting.job)))
 
     def begin_job(self, entry: Entry) -> JobContext:
-        """Begin to consider a job: close the devices on the index that are reserved for others."""
+        """Begin to consider a job: close the devices on the index that are reserved for others.
+
+        GPU models that the quota tree closes to it are taken out of its request.
+        """
+        entry = self.quota.narrowed(entry)
         duration_ms = self.duration_ms(entry)
         exclusion, closure = None, 0
         if self.advance is not None:
@@ -184,7 +189,7 @@ class _PassContext:
     def count(self, job: JobContext, grants: list[Grant]) -> Amounts:
         """Count a job that starts, or will when its place is free, in quotas and fair shares."""
         spec = job.entry.waiting.job
-        amounts = job_amounts(spec, self.state.limit_ms(spec), len(grants))
+        amounts = self.state.placed_amounts(spec, grants)
         self.quota.add(spec, amounts)
         self.fair_share.add_start(spec, amounts.gpu_milli, job.duration_ms)
         self.placer.anti_affinity.add_start(spec, grants)
@@ -352,6 +357,8 @@ class _Pass:
         if grants is not None:
             return self._start(job, grants)
         self._blocked.add(job, allowed, reservation)
+        if job.entry is not entry:
+            self._blocked.skip_narrowed(entry)
         return False
 
     def _free_place(self, job: JobContext) -> tuple[JobContext, int | None, list[Grant] | None]:
@@ -369,6 +376,8 @@ class _Pass:
 
     def _reserved_place(self, job: JobContext, reservation: Reservation) -> list[Grant] | None:
         """The reserved place, for no more members of a gang than quotas allow now."""
+        if not self._context.quota.is_open_to(job.entry, reservation.placements):
+            return None
         members = len(self._context.quota.admitted_shape(job).members)
         if len(reservation.placements) > members:
             reservation = replace(reservation, placements=reservation.placements[:members])
@@ -577,7 +586,7 @@ class _BlockedJobs:
         """Count a kept claim in the quotas."""
         kept = self._context.calendar.kept.get(entry.number)
         if kept is not None and kept.claim:
-            self._context.quota.add_claim(entry, len(kept.placements))
+            self._context.quota.add_claim(entry, kept.placements)
 
     def _block_queue(self, entry: Entry) -> None:
         """Consider no more jobs of the same sort: GPU jobs behind a GPU job, CPU-only likewise."""
@@ -623,7 +632,7 @@ class _BlockedJobs:
         if not self._preempts:
             return False
         entry, policy, now_ms = job.entry, self._context.policy, self._context.now_ms
-        guaranteed = self._context.quota.within_tenant_guarantee(entry)
+        guaranteed = self._context.quota.right(entry) is not None
         if job.within_pool_guarantee:
             attempt = AttemptClass.ONLINE_GUARANTEED
         elif entry.shape.interactive:
@@ -636,7 +645,12 @@ class _BlockedJobs:
             return False
         # Other jobs that need the same room may have other victims than this one.
         tenant = self._context.state.tenant(entry.waiting.job.tenant)
-        alone = entry.shape.interactive or not tenant.can_preempt_others or guaranteed
+        tree = self._context.quota.admission.tree
+        alone = (
+            entry.shape.interactive
+            or not tenant.can_preempt_others
+            or bool(tree.path(entry.waiting.job))
+        )
         key = (alone, entry.shape.id if alone else entry.shape.base, job.closure)
         if self._attempts.has_failed(key, entry.static_class):
             return False
@@ -707,7 +721,10 @@ class _BlockedJobs:
         if entry.shape.interactive:
             return True
         by_class = self._context.policy.preemption is Preemption.CLASS
-        return by_class and self._context.quota.reclaimable_milli(entry) > 0
+        quota = self._context.quota
+        return by_class and (
+            quota.reclaims_pool(entry) or quota.right_at_maximum(entry, refused) is not None
+        )
 
     def _skip_account(self, entry: Entry, refused: Reason) -> None:
         """Consider no more jobs of the shape in this pass: of one user, or of the tenant."""
@@ -718,6 +735,13 @@ class _BlockedJobs:
             self._merge.dead_here.add((account, entry.shape.id))
             self._plan.tenant_reasons[job.tenant, user, entry.shape.id] = refused
 
+    def skip_narrowed(self, entry: Entry) -> None:
+        """Consider no more such jobs: only GPUs of models that their quota closes may be free."""
+        job = entry.waiting.job
+        reason = self._context.quota.closing_reason(entry)
+        self._merge.dead_here.add(((job.tenant, job.user, job.pool), entry.shape.id))
+        self._plan.tenant_reasons.setdefault((job.tenant, job.user, entry.shape.id), reason)
+
     def _preempt_same_tenant(self, job: JobContext, refused: Reason) -> Reason | None:
         """Evict batch jobs of the tenant; if there are none, return why the job waits."""
         context = self._context
@@ -725,8 +749,8 @@ class _BlockedJobs:
         if isinstance(victims, Reason):
             return victims
         attempt = AttemptClass.INTERACTIVE_AT_QUOTA
-        if victims.lent_milli:
-            attempt = AttemptClass.ONLINE_AT_QUOTA
+        if victims.is_lent is not None:
+            attempt = AttemptClass.GUARANTEED_AT_QUOTA
         if not self._attempts.is_left(attempt):
             return refused
         self._attempts.spend(attempt)

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 
 from gpu_scheduler.model.errors import UnknownThing
+from gpu_scheduler.model.quota_tree import QuotaNode
 from gpu_scheduler.model.tenant import BudgetPeriod, Quota
 
 MINUTE_MS = 60_000
@@ -103,7 +104,8 @@ class Policy:
     preempted may run on devices of an advance reservation if they are expected to end before it.
     By class, interactive jobs may stop batch jobs of their own tenant as long as their user holds
     no more than `interactive_gpu_milli` with them (0: they may not).
-    `user_quota` holds for every user of a tenant that states no other.
+    `user_quota` holds for every user of a tenant that states no other. `quota_tree` are the nodes
+    that the cluster begins with.
     """
 
     name: str = "custom"
@@ -125,6 +127,7 @@ class Policy:
     interactive_gpu_milli: int = 0
     fills_gaps: bool = True
     user_quota: Quota = field(default_factory=Quota)
+    quota_tree: tuple[QuotaNode, ...] = ()
     budget_period: BudgetPeriod = BudgetPeriod.TOTAL
     default_limit_ms: int = 7 * DAY_MS
     typical_shapes: tuple[TypicalShape, ...] = ()

@@ -26,6 +26,7 @@ class ReasonCode(StrEnum):
     USER_LIMIT = "user_limit"
     BUDGET = "budget"
     POOL = "pool"
+    QUOTA_NODE = "quota_node"
     MOST_JOBS = "most_jobs"
     ARRAY_LIMIT = "array_limit"
     HELD = "held"
@@ -127,6 +128,10 @@ SENTENCES = {
     ),
     ReasonCode.POOL: (
         "the {pool} pool may hold {limit} GPUs and holds {held}, so {requested} more do not fit"
+    ),
+    ReasonCode.QUOTA_NODE: (
+        "node {node} of the quota tree {found} and holds {held}, so {requested} more wait until "
+        "jobs of {node} {remedy}"
     ),
     ReasonCode.MOST_JOBS: "{limit} jobs run, which is the most that may run at once",
     ReasonCode.ARRAY_LIMIT: "{running} tasks of the array run, which is its own limit",

@@ -21,7 +21,7 @@ from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.explain import Reasons
 from gpu_scheduler.engine.forecast import forecast_start
 from gpu_scheduler.engine.policy import Policy
-from gpu_scheduler.engine.quota.rules import HOURS
+from gpu_scheduler.engine.quota.tree import HOURS
 from gpu_scheduler.model.errors import CallerError, InternalError, InvalidInput
 from gpu_scheduler.model.job import ENDED, Job
 from gpu_scheduler.model.request import WHOLE_MILLI

@@ -12,6 +12,7 @@ from gpu_scheduler.engine.quota.rules import (
     never_admitted,
     pool_guarantees,
 )
+from gpu_scheduler.engine.quota.tree import TreeLimits
 from gpu_scheduler.model.cluster_snapshot import AccountUsage, PoolQuota
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason, ReasonCode
@@ -40,17 +41,14 @@ def an_admission(
     for tenant, gpus in (held or {}).items():
         holdings.of(tenant).add(Amounts(gpu_milli=round(gpus * 1000)))
     holdings.pools = {pool: round(g * 1000) for pool, g in (held_by_pool or {}).items()}
-    values = {
-        "tenants": {tenant.id: tenant for tenant in tenants},
-        "pools": {pool.pool: pool for pool in pools},
-        "holdings": holdings,
-        "tenant_usage": {},
-    }
     total_milli = round(total * 1000)
-    values["guarantees"] = pool_guarantees(
-        values["pools"], total_milli=total_milli, usable_milli=total_milli
+    by_pool = {pool.pool: pool for pool in pools}
+    limits = TreeLimits(
+        tenants={tenant.id: tenant for tenant in tenants},
+        pools=by_pool,
+        pool_guarantees=pool_guarantees(by_pool, total_milli=total_milli, usable_milli=total_milli),
     )
-    return Admission(**(values | changes))
+    return Admission(**({"limits": limits, "holdings": holdings, "tenant_usage": {}} | changes))
 
 
 def refusal(admission: Admission, job: Job) -> Reason | None:
@@ -175,15 +173,25 @@ def test_borrowing_and_guarantee_are_distinguished() -> None:
     admission = an_admission(
         elastic("vision", 4), a_tenant(id="strict", gpus=1), held={"vision": 5}
     )
-    assert admission.borrows("vision")
-    assert not admission.borrows("strict")
-    assert not admission.borrows("nobody")
-    admission.holdings.of("vision").add(Amounts(gpu_milli=2000), -1)
-    assert not admission.borrows("vision")
+    tree = admission.tree
+    assert tree.accounts["*"].at("vision").borrowed == 1000
+    assert tree.leaf("strict", "ann") is None
+    assert tree.leaf("nobody", "ann") is None
+    admission.add(a_job(), Amounts(gpu_milli=2000), -1)
+    assert not tree.accounts["*"].at("vision").borrowed
     inside, outside = (a_job(gpus=gpus) for gpus in (1, 2))
-    assert admission.is_within_guarantee(inside, job_amounts(inside, HOUR))
-    assert not admission.is_within_guarantee(outside, job_amounts(outside, HOUR))
-    assert not admission.is_within_guarantee(a_job(tenant="strict"), job_amounts(inside, HOUR))
+    assert tree.right(inside, job_amounts(inside, HOUR))
+    assert not tree.right(outside, job_amounts(outside, HOUR))
+    assert not tree.right(a_job(tenant="strict"), job_amounts(inside, HOUR))
+
+
+def test_tenant_whose_jobs_are_never_preempted_does_not_borrow() -> None:
+    speech = elastic("speech", 4)
+    vision = elastic("vision", 4)
+    assert refusal(an_admission(speech, vision, held={"vision": 4}), a_job(gpus=1)) is None
+    firm = replace(vision, allow_preemption=False)
+    assert refusal(an_admission(speech, firm, held={"vision": 4}), a_job(gpus=1)) is not None
+    assert refusal(an_admission(speech, firm, held={"vision": 3}), a_job(gpus=1)) is None
 
 
 # --- pools
@@ -243,19 +251,16 @@ def test_reclaimable_is_what_is_held_beyond_quota() -> None:
     admission = an_admission(
         elastic("vision", 4), a_tenant(id="strict", gpus=1), held={"vision": 5.5, "strict": 1}
     )
-    assert admission.borrowed_milli("vision") == 1500
-    assert admission.borrowed_milli("strict") == 0
-    assert admission.borrowed_milli("nobody") == 0
+    assert admission.tree.accounts["*"].at("vision").borrowed == 1500
 
 
 def test_pool_borrows_what_it_holds_beyond_guarantee() -> None:
     held = {Pool.BATCH: 10, Pool.ONLINE: 2}
     admission = an_admission(pools=pools(online=50, batch=50, elastic=True), held_by_pool=held)
-    assert admission.pool_borrows(Pool.BATCH)
-    assert admission.pool_borrowed_milli(Pool.BATCH) == 2000
-    assert not admission.pool_borrows(Pool.ONLINE)
+    assert admission.tree.pool_borrowed(Pool.BATCH) == 2000
+    assert not admission.tree.pool_borrowed(Pool.ONLINE)
     strict = an_admission(pools=pools(online=50, batch=50, elastic=False), held_by_pool=held)
-    assert not strict.pool_borrows(Pool.BATCH)
+    assert not strict.tree.pool_borrowed(Pool.BATCH)
 
 
 def test_pool_may_reclaim_up_to_its_guarantee() -> None:

@@ -19,7 +19,8 @@ from gpu_scheduler.control.jobs.queueing import (
 from gpu_scheduler.control.messages import Command, Fact, Submit, SubmitAll, SubmitSeries
 from gpu_scheduler.control.state import ControlState
 from gpu_scheduler.engine.placement.capacity import ever_fits, largest_node_gpus
-from gpu_scheduler.engine.quota.rules import HOURS, never_admitted, user_quota_of
+from gpu_scheduler.engine.quota.rules import never_admitted, user_quota_of
+from gpu_scheduler.engine.quota.tree import HOURS
 from gpu_scheduler.ledger.decayed_usage import Account, tenant_and_user
 from gpu_scheduler.ledger.units import Period
 from gpu_scheduler.model.cluster_snapshot import AccountUsage, Waiting

@@ -6,6 +6,8 @@ evicted and why is in `reasons`; the search over nodes is in `victims`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum, auto
 
 from gpu_scheduler.engine.preemption.reasons import PreemptionReasons, PreemptionRights
@@ -20,9 +22,9 @@ from gpu_scheduler.engine.queue import JobContext
 from gpu_scheduler.engine.quota.rules import job_amounts
 from gpu_scheduler.engine.quota.usage import QuotaUsage
 from gpu_scheduler.engine.reservation.calendar import Calendar
-from gpu_scheduler.engine.state.cluster_state import ClusterState
+from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
 from gpu_scheduler.engine.state.node_resources import Grant
-from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.plan import Eviction, PreemptionReason
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import WHOLE_MILLI
@@ -77,7 +79,7 @@ class Preemptor:
         return self._search(rights, space, self._reasons.nodes_with_victims(rights))
 
     def same_tenant_victims(self, job: JobContext, refused: Reason) -> SameTenantVictims | Reason:
-        """The batch jobs that may leave for a job over a quota, or why it waits all the same."""
+        """The jobs that may leave for a job over a quota, or why it waits all the same."""
         spec = job.entry.waiting.job
         admission = self._quota.admission
         wanted = job_amounts(spec, self._state.limit_ms(spec), spec.min_members)
@@ -88,13 +90,26 @@ class Preemptor:
             if admission.refusal(spec, wanted) is None:
                 return refused.besides(UNDER_WAY)
             of_user = admission.is_over_user_limit(spec, wanted)
-        lent_milli = self._quota.reclaimable_milli(job.entry)
-        if not lent_milli and not self._reasons.is_within_cap(spec):
+        reclaims_pool = self._quota.reclaims_pool(job.entry)
+        right = self._quota.right_at_maximum(job.entry, refused)
+        if not (reclaims_pool or right) and not self._reasons.is_within_cap(spec):
             cap = self._state.policy.interactive_gpu_milli / WHOLE_MILLI
             return refused.besides(OVER_CAP.format(user=spec.user, cap=cap))
-        candidates = self._reasons.own_batch(job, of_user=of_user, lent_milli=lent_milli)
+        rights = self._reasons.rights_at_quota(job, right, reclaims_pool=reclaims_pool)
+        candidates = self._reasons.victims_at_quota(rights, of_user=of_user)
+        is_lent: Callable[[RunningEntry], bool] | None = None
+        if right is not None:
+
+            def is_lent(victim: RunningEntry) -> bool:
+                return admission.tree.is_lent(right, victim.running.job, victim.amounts, {})
+
+        elif reclaims_pool:
+
+            def is_lent(_: RunningEntry) -> bool:
+                return admission.tree.pool_borrowed(Pool.BATCH) > 0
+
         victims = SameTenantVictims(
-            admission, spec, wanted, candidates, of_user=of_user, lent_milli=lent_milli
+            admission, spec, wanted, rights, candidates, of_user=of_user, is_lent=is_lent
         )
         count = len(candidates.entries)
         with victims.tentatively(self._quota.evicting_sums()):
@@ -115,7 +130,7 @@ class Preemptor:
         with victims.tentatively(self._quota.evicting_sums()):
             if place is None:
                 candidates = victims.candidates
-                rights = self._reasons.rights_at_quota(job, victims.lent_milli, candidates)
+                rights = replace(victims.rights, only=candidates)
                 return self._search(rights, space, candidates.nodes, victims)
             chosen = [(victim, victims.reason) for victim in victims.cheapest() or ()]
             return (place, evictions_for(job.entry, chosen)) if chosen else None
@@ -181,7 +196,7 @@ class AttemptClass(Enum):
     INTERACTIVE = auto()
     INTERACTIVE_AT_QUOTA = auto()
     ONLINE_GUARANTEED = auto()
-    ONLINE_AT_QUOTA = auto()
+    GUARANTEED_AT_QUOTA = auto()
     TENANT_GUARANTEED = auto()
 
 

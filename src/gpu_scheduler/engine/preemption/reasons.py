@@ -2,8 +2,8 @@
 
 Reasons: a static class higher by at least the policy's gap; interactive work against batch work of
 the same tenant, up to a cap and never against work that could evict it in turn, for want of room or
-because the tenant is at a quota; resources that were only lent (by an elastic quota, or by online
-work to batch work, then at a quota of the tenant as well) and are reclaimed; a backfilled job that
+because the tenant is at a quota; resources that were only lent (along the quota tree, or by online
+work to batch work), for want of room or at a quota; a backfilled job that
 overran its prediction and delays a reservation that is due; and, for the feedback policies, a lower
 level of attained service. Aging and fair share are no reason, so evictions cannot go in circles
 (docs/explanation/preemption.md).
@@ -17,7 +17,9 @@ from operator import itemgetter
 from gpu_scheduler.engine.policy import Preemption
 from gpu_scheduler.engine.priority import level_of
 from gpu_scheduler.engine.queue import Entry, JobContext
+from gpu_scheduler.engine.quota.column import Key, Reclaimed
 from gpu_scheduler.engine.quota.rules import job_amounts, summed
+from gpu_scheduler.engine.quota.tree import POOLS, QuotaTree, Right
 from gpu_scheduler.engine.quota.usage import QuotaUsage
 from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
 from gpu_scheduler.model.job import Job, Pool
@@ -26,12 +28,10 @@ from gpu_scheduler.model.request import WHOLE_MILLI
 
 Victims = list[tuple[RunningEntry, PreemptionReason]]
 """Running jobs to evict, each with the preemption reason."""
-Reclaimed = dict[str | Pool, int]
-"""Milli-GPUs that are being reclaimed from each tenant and pool: still held, but not for long."""
 
 
 class Candidates:
-    """Batch jobs of one tenant that may be evicted for a job of the same tenant, cheapest first."""
+    """Jobs that may be evicted so that another is within its quotas, cheapest first."""
 
     __slots__ = ("entries", "nodes", "ranks", "sums")
 
@@ -50,20 +50,21 @@ class PreemptionRights:
     """Which preemption reasons the considered job has.
 
     By class: `other_tenants` may be its victims; it may evict batch work of its tenant for
-    `interactive` work; it `reclaims` what its tenant lent, or with `reclaims_pool` what its pool
-    lent (`lent_milli`, if that was worked out before). `would_borrow` says that it would borrow
-    from the other pool, and `reservation_due` that the time of its reservation has come. With
-    `only`, all victims are among these candidates.
+    `interactive` work; it `reclaims` what nodes of the quota tree lent, or with `reclaims_pool`
+    what its pool lent. `would_borrow` says that it would borrow from the other pool, and
+    `reservation_due` that the time of its reservation has come. `path` are its own nodes of the
+    `tree`, from which what is lent is read. With `only`, all victims are among these candidates.
     """
 
     job: JobContext
+    tree: QuotaTree
+    path: frozenset[Key] = frozenset()
     other_tenants: bool = True
     interactive: bool = False
-    reclaims: bool = False
+    reclaims: Right | None = None
     reclaims_pool: bool = False
     would_borrow: bool = False
     reservation_due: bool = False
-    lent_milli: int = 0
     only: Candidates | None = None
 
 
@@ -87,20 +88,24 @@ class PreemptionReasons:
     def rights_for_room(self, job: JobContext, *, reservation_due: bool) -> PreemptionRights | None:
         """The rights of a job that does not fit; None if it may evict no job."""
         if not self._by_class:
-            return PreemptionRights(job=job, reservation_due=reservation_due)
+            tree = self._admission.tree
+            return PreemptionRights(job=job, tree=tree, reservation_due=reservation_due)
         spec = job.entry.waiting.job
         others = self._state.tenant(spec.tenant).can_preempt_others
         interactive = job.entry.shape.interactive and self.is_within_cap(spec)
-        reclaims = reclaims_pool = would_borrow = False
+        reclaims = None
+        reclaims_pool = would_borrow = False
         if self._state.has_quotas:
             wanted = job_amounts(spec, self._state.limit_ms(spec), spec.min_members)
-            reclaims = others and self._admission.is_within_guarantee(spec, wanted)
+            reclaims = self._quota.right(job.entry) if others else None
             reclaims_pool = self._admission.is_within_pool(spec, wanted)
             would_borrow = self._admission.would_borrow(spec, wanted)
         if not (others or interactive or reclaims_pool):
             return None
         return PreemptionRights(
             job=job,
+            tree=self._admission.tree,
+            path=self._admission.tree.path(spec),
             other_tenants=others,
             interactive=interactive,
             reclaims=reclaims,
@@ -109,39 +114,54 @@ class PreemptionReasons:
             reservation_due=reservation_due,
         )
 
-    @staticmethod
     def rights_at_quota(
-        job: JobContext, lent_milli: int, only: Candidates | None = None
+        self, job: JobContext, reclaims: Right | None, *, reclaims_pool: bool
     ) -> PreemptionRights:
-        """The rights of a job over a quota: it reclaims what was lent, or it is interactive."""
+        """The rights of a job over a quota: it reclaims what was lent, or it is interactive.
+
+        What is lent is read from a copy of the tree: while victims are chosen, those that leave are
+        not in the holdings.
+        """
+        tree = self._admission.tree
+        lends = reclaims_pool or reclaims is not None
         return PreemptionRights(
             job=job,
+            tree=tree.copy() if lends else tree,
+            path=tree.path(job.entry.waiting.job),
             other_tenants=False,
-            interactive=not lent_milli,
-            reclaims_pool=lent_milli > 0,
-            lent_milli=lent_milli,
-            only=only,
+            interactive=not lends,
+            reclaims=reclaims,
+            reclaims_pool=reclaims_pool,
         )
 
-    def own_batch(self, job: JobContext, *, of_user: bool, lent_milli: int) -> Candidates:
-        """Batch jobs of the job's own tenant (or user) that may be evicted for it."""
-        rights = self.rights_at_quota(job, lent_milli)
-        spec = job.entry.waiting.job
+    def victims_at_quota(self, rights: PreemptionRights, *, of_user: bool) -> Candidates:
+        """Jobs that may be evicted for one over a quota.
+
+        They are of the same tenant (or user), unless it reclaims what other nodes borrowed.
+        """
+        spec = rights.job.entry.waiting.job
         user = spec.user if of_user else ""
-        above = -1 if lent_milli else self._above_batch(job.entry)
+        above = self._above_batch(rights.job.entry) if rights.interactive else -1
         key = (spec.tenant, user, above, len(self._evicting))
-        found = self._own_batch.get(key)
+        found = self._own_batch.get(key) if rights.reclaims is None else None
         if found is None:
             reclaimed = self.reclaimed()
             victims = [
                 victim
                 for victim in self._state.running.values()
-                if victim.running.job.tenant == spec.tenant
-                and user in {"", victim.running.job.user}
+                if (
+                    rights.reclaims is not None
+                    or (
+                        victim.running.job.tenant == spec.tenant
+                        and user in {"", victim.running.job.user}
+                    )
+                )
                 and self.reason(rights, victim, reclaimed)
             ]
             victims.sort(key=lambda victim: (self.cost(victim), victim.end_key))
-            found = self._own_batch[key] = Candidates(victims)
+            found = Candidates(victims)
+            if rights.reclaims is None:
+                self._own_batch[key] = found
         return found
 
     def reason(
@@ -150,9 +170,13 @@ class PreemptionReasons:
         """Why this running job may be evicted for the considered one; None if it may not."""
         running = victim.running
         entry = rights.job.entry
-        if running.stopping or running.allocation.id in self._evicting:
+        if (
+            running.stopping
+            or running.allocation.id in self._evicting
+            or not running.job.preemptible
+        ):
             return None
-        if not running.job.preemptible or running.job.number == entry.number:
+        if running.job.number == entry.number:
             return None
         if rights.only is not None and running.allocation.id not in rights.only.ranks:
             return None
@@ -163,11 +187,12 @@ class PreemptionReasons:
         if not self._by_class:
             has_less_right = self._has_less_right(entry, victim)
             return PreemptionReason(self._policy.preemption) if has_less_right else None
-        reason = self._class_reason(rights, victim, reclaimed)
-        if reason:
-            tenant = self._state.tenant(running.job.tenant)
-            if not tenant.allow_preemption or running.preemptions >= tenant.max_preemptions:
-                return None
+        tenant = self._state.tenant(running.job.tenant)
+        reason = None
+        if tenant.allow_preemption and running.preemptions < tenant.max_preemptions:
+            reason = self._class_reason(rights, victim, reclaimed)
+        if not reason and self._is_lent(rights, victim, reclaimed):
+            return PreemptionReason.LENT
         return reason
 
     def cost(self, victim: RunningEntry) -> int:
@@ -206,7 +231,7 @@ class PreemptionReasons:
             own = self._state.account_nodes.get((entry.waiting.job.tenant, Pool.BATCH))
             if own is not None:
                 bits |= own.bits & self._nodes_of_classes(self._above_batch(entry) - 1)
-        if rights.reclaims or rights.reclaims_pool:
+        if rights.reclaims is not None or rights.reclaims_pool:
             bits |= self._nodes_of_borrowers(rights)
         return bits
 
@@ -216,9 +241,9 @@ class PreemptionReasons:
         What was lent changes with what other accounts hold, and an array evicts none of its own
         tasks.
         """
-        if not self._by_class or rights.reclaims or rights.reclaims_pool or rights.interactive:
+        if not self._by_class or rights.reclaims_pool or rights.interactive:
             return False
-        if rights.would_borrow:
+        if rights.would_borrow or rights.tree.accounts:
             return False
         return not rights.reservation_due or rights.job.entry.waiting.job.array is None
 
@@ -227,17 +252,20 @@ class PreemptionReasons:
         rights: PreemptionRights, victim: RunningEntry, reason: PreemptionReason
     ) -> bool:
         """Tell whether a reason does not depend on what is reclaimed from other victims."""
-        if reason is PreemptionReason.LENT:
+        if reason is PreemptionReason.LENT or rights.tree.accounts:
             return False
         return victim.running.job.pool is Pool.BATCH and not rights.would_borrow
 
     def reclaimed(self) -> Reclaimed:
-        """What is being reclaimed from each tenant and pool already."""
+        """What is being reclaimed from each node already."""
         reclaimed: Reclaimed = {}
         for job, amounts in self._quota.evicting_sums():
-            for owner in (job.tenant, job.pool):
-                reclaimed[owner] = reclaimed.get(owner, 0) + amounts.gpu_milli
+            self._admission.tree.reclaim(reclaimed, job, amounts)
         return reclaimed
+
+    def reclaim(self, reclaimed: Reclaimed, victim: RunningEntry) -> None:
+        """Count what is being reclaimed from one more victim."""
+        self._admission.tree.reclaim(reclaimed, victim.running.job, victim.amounts)
 
     def add_interactive_start(self, job: Job, gpu_milli: int) -> None:
         """An interactive job starts in this cycle, or will when its place is free."""
@@ -264,6 +292,9 @@ class PreemptionReasons:
     ) -> PreemptionReason | None:
         if self._is_guaranteed_to_other_pool(rights, victim, reclaimed):
             return None
+        job = victim.running.job
+        if rights.tree.is_guaranteed(job, victim.amounts, rights.path, reclaimed):
+            return None
         entry = rights.job.entry
         if rights.interactive and self._is_batch_of(entry, victim):
             return PreemptionReason.INTERACTIVE
@@ -271,8 +302,6 @@ class PreemptionReasons:
             return None
         if victim.static_class + self._policy.preempt_gap <= entry.static_class:
             return PreemptionReason.CLASS
-        if rights.reclaims and self._is_lent(victim, reclaimed):
-            return PreemptionReason.LENT
         if (
             victim.running.backfilled
             and victim.running.overrun
@@ -295,8 +324,10 @@ class PreemptionReasons:
             return False
         if job.pool is Pool.BATCH and not rights.would_borrow:
             return False
-        reclaimed_milli = reclaimed.get(job.pool, 0)
-        return self._admission.is_guaranteed(job, victim.amounts.gpu_milli, reclaimed_milli)
+        if job.pool not in rights.tree.pools.nodes:
+            return False
+        left = self._lent_to_pool(rights, job.pool, reclaimed)
+        return left <= 0 or victim.amounts.gpu_milli > left
 
     def _is_batch_of(self, entry: Entry, victim: RunningEntry) -> bool:
         """Tell whether the victim is batch work of the same tenant that could not evict the job."""
@@ -308,11 +339,24 @@ class PreemptionReasons:
             and victim.static_class < self._above_batch(entry)
         )
 
-    def _is_lent(self, victim: RunningEntry, reclaimed: Reclaimed) -> bool:
-        """Tell whether reclaiming this leaves the borrower its whole guarantee."""
+    def _is_lent(
+        self, rights: PreemptionRights, victim: RunningEntry, reclaimed: Reclaimed
+    ) -> bool:
+        """Tell whether reclaiming this leaves every borrower its whole guarantee.
+
+        What was lent is always given back, however often the victim was evicted.
+        """
         job = victim.running.job
-        left = self._admission.borrowed_milli(job.tenant) - reclaimed.get(job.tenant, 0)
-        return victim.amounts.gpu_milli <= left
+        if rights.reclaims is None or self._is_guaranteed_to_other_pool(rights, victim, reclaimed):
+            return False
+        if not self._state.tenant(job.tenant).allow_preemption:
+            return False
+        return rights.tree.is_lent(rights.reclaims, job, victim.amounts, reclaimed)
+
+    @staticmethod
+    def _lent_to_pool(rights: PreemptionRights, pool: Pool, reclaimed: Reclaimed) -> int:
+        """What a pool holds beyond its guarantee and is not being reclaimed yet."""
+        return rights.tree.pool_borrowed(pool) - reclaimed.get((POOLS, pool), 0)
 
     def _is_lent_by_pool(
         self, rights: PreemptionRights, victim: RunningEntry, reclaimed: Reclaimed
@@ -330,9 +374,7 @@ class PreemptionReasons:
             return False
         if not self._state.tenant(job.tenant).allow_preemption:
             return False
-        # While same-tenant victims are chosen, those that leave are not in the holdings.
-        lent_milli = rights.lent_milli or self._admission.pool_borrowed_milli(job.pool)
-        left = lent_milli - reclaimed.get(job.pool, 0)
+        left = self._lent_to_pool(rights, job.pool, reclaimed)
         return left > 0 if job.pool is Pool.BATCH else gpu_milli <= left
 
     def _has_less_right(self, entry: Entry, victim: RunningEntry) -> bool:
@@ -367,10 +409,10 @@ class PreemptionReasons:
     def _nodes_of_borrowers(self, rights: PreemptionRights) -> int:
         """The nodes that run jobs of tenants or pools that hold more than their guarantee."""
         bits = 0
-        admission = self._admission
+        tree, right = rights.tree, rights.reclaims
         pool = rights.job.entry.waiting.job.pool
         for (tenant_id, other), nodes in self._state.account_nodes.items():
-            by_pool = rights.reclaims_pool and other is not pool and admission.pool_borrows(other)
-            if by_pool or (rights.reclaims and admission.borrows(tenant_id)):
+            by_pool = rights.reclaims_pool and other is not pool and tree.pool_borrowed(other)
+            if by_pool or (right is not None and tree.lends_to(right, tenant_id)):
                 bits |= nodes.bits
         return bits

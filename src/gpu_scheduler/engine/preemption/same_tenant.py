@@ -1,9 +1,10 @@
-"""Same-tenant preemption at a quota: which batch jobs leave so that a job is within its quotas.
+"""Preemption at a quota: which jobs leave so that a job is within its quotas.
 
-For interactive work, and for online work within its guarantee if batch work borrowed from it. Only
-jobs of the same tenant leave; where the quota is one of the user, only jobs of that user. Stopping
-jobs does not help against a budget of GPU-hours. The holdings are changed while victims are chosen,
-and are as before when `tentatively` ends.
+For interactive work, and for online work within its guarantee if batch work borrowed from it: only
+jobs of the same tenant leave; where the quota is one of the user, only jobs of that user. For work
+within a guarantee of the quota tree, what other nodes borrowed below the node that is at its
+maximum. Stopping jobs does not help against a budget of GPU-hours. The holdings are changed while
+victims are chosen, and are as before when `tentatively` ends.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from gpu_scheduler.engine.preemption.reasons import Candidates
-from gpu_scheduler.engine.quota.rules import Admission, Amounts, Sums, without
+from gpu_scheduler.engine.preemption.reasons import Candidates, PreemptionRights
+from gpu_scheduler.engine.quota.rules import Admission, Amounts, Sums
 from gpu_scheduler.engine.state.cluster_state import RunningEntry
-from gpu_scheduler.model.job import Job, Pool
+from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.plan import PreemptionReason
 
 
@@ -23,32 +24,35 @@ from gpu_scheduler.model.plan import PreemptionReason
 class SameTenantVictims:
     """The jobs that leave for one job, and whether it is within its quotas without them.
 
-    `of_user` says that all candidates are of the job's own user. With `lent_milli` they leave
-    because batch work borrowed so much from the job's pool.
+    `of_user` says that all candidates are of the job's own user. If they leave because they hold
+    what was lent, `is_lent` tells whether that is still so of a candidate.
     """
 
     _admission: Admission
     _job: Job
     _wanted: Amounts
+    rights: PreemptionRights
     candidates: Candidates
     of_user: bool
-    lent_milli: int
+    is_lent: Callable[[RunningEntry], bool] | None
     _leaving: dict[str, RunningEntry] = field(default_factory=dict)
 
     @property
     def reason(self) -> PreemptionReason:
         """For which reason they leave."""
-        return PreemptionReason.LENT if self.lent_milli else PreemptionReason.INTERACTIVE
+        return PreemptionReason.INTERACTIVE if self.is_lent is None else PreemptionReason.LENT
 
     @property
     def owner(self) -> str:
         """Whose jobs they are, in a message."""
+        if self.rights.reclaims is not None:
+            return "other nodes of the quota tree"
         return f"user {self._job.user}" if self.of_user else f"tenant {self._job.tenant}"
 
     @contextmanager
     def tentatively(self, evicting: Sums) -> Iterator[None]:
         """Choose victims without what is being evicted already; undo the choice at the end."""
-        with without(self._admission.holdings, evicting):
+        with self._admission.without(evicting):
             try:
                 yield
             finally:
@@ -60,10 +64,10 @@ class SameTenantVictims:
 
     def would_be_enough(self) -> bool:
         """Tell whether it is when all candidates leave."""
-        with without(self._admission.holdings, self.candidates.sums):
+        with self._admission.without(self.candidates.sums):
             if not self.is_enough():
                 return False
-        if not self.lent_milli:
+        if self.is_lent is None:
             return True
         is_enough = self.complete([])
         self.reset()
@@ -72,12 +76,12 @@ class SameTenantVictims:
     def leave(self, entry: RunningEntry) -> None:
         """Let a job leave."""
         self._leaving[entry.running.allocation.id] = entry
-        self._admission.holdings.add(entry.running.job, entry.amounts, -1)
+        self._admission.add(entry.running.job, entry.amounts, -1)
 
     def stay(self, entry: RunningEntry) -> None:
         """Let a job stay after all."""
         del self._leaving[entry.running.allocation.id]
-        self._admission.holdings.add(entry.running.job, entry.amounts)
+        self._admission.add(entry.running.job, entry.amounts)
 
     def try_to_keep(self, entry: RunningEntry) -> bool:
         """Let a job stay if the others are enough; tell whether it stays."""
@@ -102,9 +106,9 @@ class SameTenantVictims:
         for entry in self.candidates.entries:
             if self.is_enough():
                 return True
-            if self.lent_milli and not self._admission.pool_borrows(Pool.BATCH):
-                break  # All that the job's pool has lent is back.
-            if entry.running.allocation.id not in self._leaving:
+            if entry.running.allocation.id not in self._leaving and (
+                self.is_lent is None or self.is_lent(entry)
+            ):
                 self.leave(entry)
                 leaving.append(entry)
         return self.is_enough()

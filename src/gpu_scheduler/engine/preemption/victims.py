@@ -15,7 +15,6 @@ from gpu_scheduler.engine.placement.placer import Placer
 from gpu_scheduler.engine.preemption.reasons import (
     PreemptionReasons,
     PreemptionRights,
-    Reclaimed,
     Victims,
 )
 from gpu_scheduler.engine.preemption.same_tenant import SameTenantVictims
@@ -293,7 +292,7 @@ class VictimSearch:
         """Choose the victims and place the member on the node that they leave."""
         for victim, reason in victims:
             self._chosen[victim.running.allocation.id] = (victim, reason)
-            _reclaim(self._reclaimed, victim)
+            self._reasons.reclaim(self._reclaimed, victim)
             if self._same_tenant is not None:
                 self._same_tenant.leave(victim)
             self._what_if.evict(victim)
@@ -380,7 +379,7 @@ class VictimSearch:
                 reason = self._reasons.reason(self._rights, victim, reclaimed)
             if reason is None:
                 continue
-            _reclaim(reclaimed, victim)
+            self._reasons.reclaim(reclaimed, victim)
             for grant in _on_node(victim, ordinal):
                 self._index.give(grant.on(copy))
             leaving.append((victim, reason))
@@ -399,12 +398,6 @@ def evictions_for(entry: Entry, victims: Victims) -> list[Eviction]:
         Eviction(victim.running.allocation.id, victim.running.job.id, entry.waiting.job.id, reason)
         for victim, reason in victims
     ]
-
-
-def _reclaim(reclaimed: Reclaimed, victim: RunningEntry) -> None:
-    job = victim.running.job
-    for owner in (job.tenant, job.pool):
-        reclaimed[owner] = reclaimed.get(owner, 0) + victim.amounts.gpu_milli
 
 
 def _parts_on(entry: RunningEntry, ordinal: int) -> list[Part]:

@@ -1,8 +1,8 @@
 """Quota rules: whether a user, a tenant and a pool may hold more right now.
 
-A strict quota is a ceiling. An elastic quota is a guarantee: above it a tenant may borrow what
-other tenants leave idle, judged by their recent usage, with jobs that can be preempted. `Admission`
-answers with a `Reason`, or None if the job may start.
+A strict quota is a ceiling. An elastic quota is a guarantee in the quota tree (`tree`), above which
+jobs that can be preempted borrow what others leave idle. `Admission` answers with a `Reason`, or
+None if the job may start.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from gpu_scheduler.engine.policy import DAY_MS, Policy
+from gpu_scheduler.engine.quota.column import ROOT, Key, Node
+from gpu_scheduler.engine.quota.tree import HOURS, POOLS, QuotaTree, TreeLimits
 from gpu_scheduler.model.cluster_snapshot import AccountUsage, PoolQuota
 from gpu_scheduler.model.job import Job, Pool
+from gpu_scheduler.model.quota_tree import ANY_MODEL
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import WHOLE_MILLI, Request, mig_memory_mb
-from gpu_scheduler.model.tenant import Quota, Tenant
+from gpu_scheduler.model.tenant import BudgetPeriod, Quota, Tenant
 
 if TYPE_CHECKING:
     from gpu_scheduler.engine.state.cluster_state import ClusterState, RunningEntry
@@ -51,7 +54,6 @@ def pool_guarantees(
 CPU_WHOLE_MILLI = 1000
 GPU_HOUR = WHOLE_MILLI * 3_600_000
 GPUS = "GPUs"
-HOURS = "GPU-hours"
 SERVICE_AHEAD_MS = 7 * DAY_MS
 """A service has no limit; so much of its time ahead counts against a budget."""
 _NO_QUOTA = Quota()
@@ -63,7 +65,8 @@ Check = tuple[str, int | None, int, int, int]
 class Amounts:
     """What a tenant or pool holds, or a job would add.
 
-    `gpu_milli_ms` is GPU time that running jobs may still use up to their limits.
+    `gpu_milli_ms` is GPU time that running jobs may still use up to their limits. `models` is
+    `gpu_milli` by GPU model, where quotas need it.
     """
 
     gpu_milli: int = 0
@@ -72,6 +75,7 @@ class Amounts:
     memory_mb: int = 0
     jobs: int = 0
     gpu_milli_ms: int = 0
+    models: dict[str, int] = field(default_factory=dict)
 
     def copy(self) -> Amounts:
         """Another one with the same amounts."""
@@ -82,7 +86,14 @@ class Amounts:
             self.memory_mb,
             self.jobs,
             self.gpu_milli_ms,
+            dict(self.models),
         )
+
+    def of(self, resource: str) -> int:
+        """The amount that the quota tree counts for a resource: GPU time, or GPUs of a model."""
+        if resource == HOURS:
+            return self.gpu_milli_ms
+        return self.gpu_milli if resource in {ANY_MODEL, POOLS} else self.models.get(resource, 0)
 
     def add(self, other: Amounts, sign: int = 1) -> None:
         """Add (or take away) what a job holds."""
@@ -92,6 +103,10 @@ class Amounts:
         self.memory_mb += sign * other.memory_mb
         self.jobs += sign * other.jobs
         self.gpu_milli_ms += sign * other.gpu_milli_ms
+        for model, milli in other.models.items():
+            left = self.models.pop(model, 0) + sign * milli
+            if left:
+                self.models[model] = left
 
 
 @dataclass(slots=True, eq=False)
@@ -150,27 +165,21 @@ def summed(entries: Iterable[RunningEntry]) -> Sums:
     return list(sums.values())
 
 
-@contextmanager
-def without(holdings: Holdings, sums: Sums) -> Iterator[None]:
-    """Take these sums out of the holdings for a while."""
-    for job, amounts in sums:
-        holdings.add(job, amounts, -1)
-    try:
-        yield
-    finally:
-        for job, amounts in sums:
-            holdings.add(job, amounts)
-
-
 def job_amounts(job: Job, limit_ms: int, members: int | None = None) -> Amounts:
     """What one task of a job holds, with all or the first few members.
 
-    GPU memory counts as far as it was stated; that of a MIG slice is stated by its profile.
+    GPU memory counts as far as it was stated; that of a MIG slice is stated by its profile. GPUs
+    count for a model if the job names only that one.
     """
     requests = job.members if members is None else job.members[:members]
     if job.service:
         limit_ms = min(limit_ms, SERVICE_AHEAD_MS)
     gpu_milli = sum(request.gpu_milli for request in requests)
+    models: dict[str, int] = {}
+    for request in requests:
+        if len(request.gpu_models) == 1:
+            model = request.gpu_models[0]
+            models[model] = models.get(model, 0) + request.gpu_milli
     return Amounts(
         gpu_milli,
         sum(map(_gpu_memory_mb, requests)),
@@ -178,6 +187,7 @@ def job_amounts(job: Job, limit_ms: int, members: int | None = None) -> Amounts:
         sum(request.memory_mb for request in requests),
         1,
         gpu_milli * limit_ms,
+        models,
     )
 
 
@@ -193,14 +203,10 @@ def never_admitted(
     """
     if not state.has_quotas:
         return None
-    total_milli = state.total_gpu_milli
-    pools = state.pools if total_milli else {}
     admission = Admission(
-        tenants=state.tenants,
-        pools=pools,
+        limits=state.tree_limits(with_all_gpus=True),
         holdings=state.holdings,
         tenant_usage={job.tenant: usage},
-        guarantees=pool_guarantees(pools, total_milli=total_milli, usable_milli=total_milli),
         user_usage=state.user_usage,
         policy=state.policy,
     )
@@ -213,29 +219,62 @@ class Admission:
     def __init__(
         self,
         *,
-        tenants: dict[str, Tenant],
-        pools: dict[Pool, PoolQuota],
+        limits: TreeLimits,
         holdings: Holdings,
         tenant_usage: dict[str, AccountUsage],
-        guarantees: dict[Pool, int],
         waiting_tenants: frozenset[str] = frozenset(),
         user_usage: dict[tuple[str, str], AccountUsage] | None = None,
         policy: Policy | None = None,
     ) -> None:
-        """`waiting_tenants` need their own quota, so they lend nothing of it.
-
-        `guarantees` is the guaranteed capacity of each pool.
-        """
+        """`waiting_tenants` need their own elastic quota, so they lend nothing of it."""
         self._user_usage = user_usage or {}
         self._policy = policy or Policy()
         self._user_quotas: dict[str, Quota] = {}
-        self._tenants = tenants
-        self._pools = pools
+        self._tenants = limits.tenants
+        self._pools = limits.pools
         self._tenant_usage = tenant_usage
-        self._guarantees = guarantees
-        self._waiting = waiting_tenants
+        self._limits = limits
         self.holdings = holdings
-        self.online_waits_milli = 0
+        self.tree = self._tree_in_use(waiting_tenants)
+
+    def _tree_in_use(self, waiting: frozenset[str]) -> QuotaTree:
+        """The quota tree with what is held; an elastic tenant keeps what it used recently."""
+        kept = {
+            tenant.id: (tenant.quota.gpu_milli or 0)
+            if tenant.id in waiting
+            else self._tenant_usage.get(tenant.id, _NOTHING_SPENT).recent_gpu_milli
+            for tenant in self._tenants.values()
+            if tenant.elastic
+        }
+        tree = QuotaTree(self._limits, kept)
+        for pool in self._pools:
+            tree.pools.at(pool).add(self.holdings.pools.get(pool, 0))
+        if not tree.accounts:
+            return tree
+        rest = {tenant: amounts.copy() for tenant, amounts in self.holdings.tenants.items()}
+        for (tenant, user), amounts in self.holdings.users.items():
+            if f"{tenant}/{user}" in self._limits.nodes:
+                tree.add_account(tenant, user, amounts)
+                rest[tenant].add(amounts, -1)
+        for tenant, amounts in rest.items():
+            tree.add_account(tenant, "", amounts)
+        return tree
+
+    def add(self, job: Job, amounts: Amounts, sign: int = 1) -> None:
+        """Count what a job holds from now on (or holds no more)."""
+        self.holdings.add(job, amounts, sign)
+        self.tree.add(job, amounts, sign)
+
+    @contextmanager
+    def without(self, sums: Sums) -> Iterator[None]:
+        """Take these sums out of the holdings for a while."""
+        for job, amounts in sums:
+            self.add(job, amounts, -1)
+        try:
+            yield
+        finally:
+            for job, amounts in sums:
+                self.add(job, amounts)
 
     def refusal(self, job: Job, wanted: Amounts) -> Reason | None:
         """Why the job may not start now, or None."""
@@ -249,14 +288,20 @@ class Admission:
             refused = self._over_quota(tenant, job, wanted)
             if refused is not None:
                 return refused
-        return self._over_user_quota(job, wanted) or self._over_pool(job, wanted)
+        return (
+            self._over_user_quota(job, wanted)
+            or self._held_back(self.tree, job, wanted)
+            or self._over_pool(self.tree, job, wanted)
+        )
 
     def over_budget(self, job: Job, wanted: Amounts) -> Reason | None:
         """Why the job may not start for want of GPU-hours, or None."""
         hours = Amounts(gpu_milli_ms=wanted.gpu_milli_ms)
         tenant = self._tenants.get(job.tenant)
         refused = None if tenant is None else self._over_quota(tenant, job, hours)
-        return refused or self._over_user_quota(job, hours)
+        return (
+            refused or self._over_user_quota(job, hours) or self._held_back(self.tree, job, hours)
+        )
 
     def is_over_user_limit(self, job: Job, wanted: Amounts) -> bool:
         """Tell whether the job's user would hold more than a user may."""
@@ -285,109 +330,78 @@ class Admission:
 
     def never_admitted(self, job: Job, wanted: Amounts) -> Reason | None:
         """Why the job could not start even if nothing were held, or None."""
+        idle = QuotaTree(self._limits)
         tenant = self._tenants.get(job.tenant)
         if tenant is not None:
             for resource, limit, current, request, unit in self._checks(tenant, wanted):
-                may_borrow = resource == GPUS and tenant.elastic and job.preemptible
-                more = self._lent_at_most(tenant) if may_borrow else 0
-                if limit is not None and request > limit + more:
+                if limit is None or request <= limit:
+                    continue
+                if not (resource == GPUS and self._borrows(idle, tenant, job, request)):
                     return _quota_reason(tenant.id, resource, (request, limit, current), unit)
         for resource, limit, current, request, unit in self._user_checks(job, wanted):
             if limit is not None and request > limit:
                 return self._user_reason(job, resource, (request, limit, current), unit)
-        quota = self._pools.get(job.pool)
-        if quota is None:
-            return None
-        limit = self._guarantee(quota)
-        if quota.elastic and self._can_be_reclaimed(job):
-            limit += sum(self._guarantee(other) for other in self._lending_pools(job.pool))
-        return self._pool_reason(job.pool, wanted, limit) if wanted.gpu_milli > limit else None
-
-    def borrows(self, tenant_id: str) -> bool:
-        """Tell whether a tenant holds more GPUs than its guarantee."""
-        return self.borrowed_milli(tenant_id) > 0
-
-    def borrowed_milli(self, tenant_id: str) -> int:
-        """How much a tenant holds beyond its guarantee: so much can be reclaimed."""
-        tenant = self._tenants.get(tenant_id)
-        if tenant is None or not tenant.elastic or tenant.quota.gpu_milli is None:
-            return 0
-        return max(0, self.holdings.of(tenant_id).gpu_milli - tenant.quota.gpu_milli)
-
-    def pool_borrows(self, pool: Pool) -> bool:
-        """Tell whether a pool holds more than its guarantee."""
-        return self.pool_borrowed_milli(pool) > 0
-
-    def pool_borrowed_milli(self, pool: Pool) -> int:
-        """How much a pool holds beyond its guarantee: so much can be reclaimed."""
-        quota = self._pools.get(pool)
-        if quota is None or not quota.elastic:
-            return 0
-        return max(0, self.holdings.pools.get(pool, 0) - self._guarantee(quota))
+        refused = self._held_back(idle, job, wanted)
+        return refused or self._over_pool(idle, job, wanted)
 
     def is_within_pool(self, job: Job, wanted: Amounts) -> bool:
         """Tell whether the pool would stay within its guarantee (of which it may have lent)."""
         quota = self._pools.get(job.pool)
-        if quota is None or not quota.elastic:
-            return False
-        held = self.holdings.pools.get(job.pool, 0)
-        return held + wanted.gpu_milli <= self._guarantee(quota)
+        return (
+            quota is not None and quota.elastic and self._left_in_pool(job.pool) >= wanted.gpu_milli
+        )
 
     def online_within_guarantee(self, job: Job, members: int) -> bool:
         """Tell whether the job is online work that stays within the guarantee of its pool.
 
         An elastic gang with so many members.
         """
-        quota = self._pools.get(job.pool) if job.pool is Pool.ONLINE else None
-        if quota is None:
+        if job.pool is not Pool.ONLINE or job.pool not in self._pools:
             return False
         gpu_milli = sum(request.gpu_milli for request in job.members[:members])
-        return self.holdings.pools.get(job.pool, 0) + gpu_milli <= self._guarantee(quota)
+        return gpu_milli <= self._left_in_pool(job.pool)
 
     def members_within_guarantee(self, job: Job) -> int:
         """How many members of an elastic gang the guarantee of the online pool covers."""
-        quota = self._pools.get(job.pool) if job.pool is Pool.ONLINE else None
-        if quota is None:
+        if job.pool is not Pool.ONLINE or job.pool not in self._pools:
             return 0
-        left = self._guarantee(quota) - self.holdings.pools.get(job.pool, 0)
+        left = self._left_in_pool(job.pool)
         for count, request in enumerate(job.members):
             left -= request.gpu_milli
             if left < 0:
                 return count
         return len(job.members)
 
-    def is_guaranteed(self, job: Job, gpu_milli: int, taken_milli: int) -> bool:
-        """Tell whether a running job is covered by the guarantee of its pool."""
-        if job.pool not in self._pools:
-            return False
-        left = self.pool_borrowed_milli(job.pool) - taken_milli
-        return left <= 0 or gpu_milli > left
-
     def would_borrow(self, job: Job, wanted: Amounts) -> bool:
         """Tell whether the job would have to borrow from the other pool."""
         quota = self._pools.get(job.pool)
         return quota is not None and quota.elastic and not self.is_within_pool(job, wanted)
 
-    def is_within_guarantee(self, job: Job, wanted: Amounts) -> bool:
-        """Tell whether the tenant would hold no more than its guarantee."""
-        tenant = self._tenants.get(job.tenant)
-        if tenant is None or not tenant.elastic or tenant.quota.gpu_milli is None:
-            return False
-        held = self.holdings.of(job.tenant).gpu_milli
-        return held + wanted.gpu_milli <= tenant.quota.gpu_milli
+    def _left_in_pool(self, pool: Pool) -> int:
+        """What a pool is guaranteed beyond what it holds; negative if it borrows."""
+        node = self.tree.pools.at(pool)
+        return node.limits.guaranteed - node.used
 
     def _over_quota(self, tenant: Tenant, job: Job, wanted: Amounts) -> Reason | None:
         for resource, limit, current, request, unit in self._checks(tenant, wanted):
             if limit is None or not request or current + request <= limit:
                 continue
-            may_borrow = resource == GPUS and tenant.elastic and job.preemptible
-            if not (may_borrow and self._can_borrow(tenant, request)):
-                numbers = (request, limit, current)
-                turns_ms = self._tenant_usage.get(tenant.id, _NOTHING_SPENT).turns_ms
-                if resource == HOURS and turns_ms:
-                    return self._budget_reason(f"tenant {tenant.id}", tenant, numbers, turns_ms)
-                return _quota_reason(tenant.id, resource, numbers, unit)
+            if resource == GPUS and self._borrows(self.tree, tenant, job, request):
+                continue
+            numbers = (request, limit, current)
+            turns_ms = self._tenant_usage.get(tenant.id, _NOTHING_SPENT).turns_ms
+            if resource == HOURS and turns_ms:
+                period = tenant.budget_period or self._policy.budget_period
+                return _budget_reason(f"tenant {tenant.id}", period, numbers, turns_ms)
+            return _quota_reason(tenant.id, resource, numbers, unit)
         return None
+
+    def _borrows(self, tree: QuotaTree, tenant: Tenant, job: Job, milli: int) -> bool:
+        """Tell whether an elastic tenant may hold so much more than it is guaranteed."""
+        leaf = tree.leaf(job.tenant, job.user)
+        if not tenant.elastic or leaf is None or not self._can_be_reclaimed(job):
+            return False
+        return tree.accounts[ANY_MODEL].covers(leaf, milli, borrow=True)
 
     def _over_user_quota(self, job: Job, wanted: Amounts) -> Reason | None:
         for resource, limit, current, request, unit in self._user_checks(job, wanted):
@@ -412,7 +426,9 @@ class Admission:
         turns_ms = self._user_usage.get((job.tenant, job.user), _NOTHING_SPENT).turns_ms
         if resource == HOURS and turns_ms:
             tenant = self._tenants.get(job.tenant)
-            return self._budget_reason(f"user {job.user}", tenant, numbers, turns_ms)
+            own = None if tenant is None else tenant.budget_period
+            period = own or self._policy.budget_period
+            return _budget_reason(f"user {job.user}", period, numbers, turns_ms)
         requested, limit, held = numbers
         data: tuple[tuple[str, str | int], ...] = (
             ("held", _shown(held, unit)),
@@ -425,98 +441,153 @@ class Admission:
         )
         return Reason(ReasonCode.USER_LIMIT, data)
 
-    def _budget_reason(
-        self, owner: str, tenant: Tenant | None, numbers: tuple[int, int, int], turns_ms: int
-    ) -> Reason:
-        requested, limit, held = numbers
-        period = (None if tenant is None else tenant.budget_period) or self._policy.budget_period
-        data: tuple[tuple[str, str | int], ...] = (
-            ("held", _shown(held, GPU_HOUR)),
-            ("left", _shown(max(0, limit - held), GPU_HOUR)),
-            ("limit", _shown(limit, GPU_HOUR)),
-            ("owner", owner),
-            ("period", period.value),
-            ("requested", _shown(requested, GPU_HOUR)),
-            ("resource", HOURS),
-            ("turns_ms", turns_ms),
-        )
-        return Reason(ReasonCode.BUDGET, data)
-
     def _checks(self, tenant: Tenant, wanted: Amounts) -> tuple[Check, ...]:
         spent = self._tenant_usage.get(tenant.id, _NOTHING_SPENT).spent_gpu_milli_ms
         return _checks_of(tenant.quota, self.holdings.of(tenant.id), spent, wanted)
-
-    def _can_borrow(self, tenant: Tenant, wanted_milli: int) -> bool:
-        """Other tenants lend what they neither hold nor used recently; what is lent counts."""
-        lendable = borrowed = 0
-        for other in self._tenants.values():
-            if other.quota.gpu_milli is None or not other.elastic:
-                continue
-            held = self.holdings.of(other.id).gpu_milli
-            borrowed += max(0, held - other.quota.gpu_milli)
-            if other.id == tenant.id:
-                continue
-            if other.id in self._waiting:
-                continue
-            recent = self._tenant_usage.get(other.id, _NOTHING_SPENT).recent_gpu_milli
-            lendable += max(0, other.quota.gpu_milli - max(held, recent))
-        held = self.holdings.of(tenant.id).gpu_milli
-        more = held + wanted_milli - max(held, tenant.quota.gpu_milli or 0)
-        return borrowed + more <= lendable
-
-    def _lent_at_most(self, tenant: Tenant) -> int:
-        """What all other tenants could lend if they held nothing."""
-        return sum(
-            other.quota.gpu_milli
-            for other in self._tenants.values()
-            if other.id != tenant.id and other.elastic and other.quota.gpu_milli is not None
-        )
-
-    def _over_pool(self, job: Job, wanted: Amounts) -> Reason | None:
-        quota = self._pools.get(job.pool)
-        if quota is None or not wanted.gpu_milli:
-            return None
-        held = self.holdings.pools.get(job.pool, 0)
-        limit = self._guarantee(quota)
-        if held + wanted.gpu_milli <= limit:
-            return None
-        if quota.elastic and self._can_be_reclaimed(job):
-            idle = sum(
-                max(
-                    0,
-                    self._guarantee(other)
-                    - self.holdings.pools.get(other.pool, 0)
-                    - self._wanted(other),
-                )
-                for other in self._lending_pools(job.pool)
-            )
-            if held + wanted.gpu_milli <= limit + idle:
-                return None
-        return self._pool_reason(job.pool, wanted, limit)
 
     def _can_be_reclaimed(self, job: Job) -> bool:
         """Tell whether what the job holds can be reclaimed: only such jobs may borrow."""
         tenant = self._tenants.get(job.tenant)
         return job.preemptible and (tenant is None or tenant.allow_preemption)
 
-    def _wanted(self, quota: PoolQuota) -> int:
-        """What online jobs wait for is not lent."""
-        return max(0, self.online_waits_milli) if quota.pool is Pool.ONLINE else 0
+    # The configured tree
 
-    def _guarantee(self, quota: PoolQuota) -> int:
-        return self._guarantees[quota.pool]
+    def _held_back(self, tree: QuotaTree, job: Job, wanted: Amounts) -> Reason | None:
+        """The node of the configured tree that holds the job back, or None."""
+        if not self._limits.nodes:
+            return None
+        leaf = tree.leaf(job.tenant, job.user)
+        for resource in (ANY_MODEL, HOURS):
+            if resource in tree.accounts and wanted.of(resource):
+                refused = self._node_reason(tree, resource, leaf, job, wanted.of(resource))
+                if refused is not None:
+                    return refused
+        closed = self._closed_models(tree, job, wanted)
+        for request in job.members if closed else ():
+            models = request.gpu_models or tuple(self.known_models)
+            if request.gpu_milli and models and all(model in closed for model in models):
+                return closed[models[0]]
+        return None
 
-    def _lending_pools(self, pool: Pool) -> list[PoolQuota]:
-        return [other for other in self._pools.values() if other.pool is not pool and other.elastic]
+    @property
+    def known_models(self) -> list[str]:
+        """The GPU models of the cluster."""
+        return [model for model in self._limits.capacity if model != ANY_MODEL]
 
-    def _pool_reason(self, pool: Pool, wanted: Amounts, limit: int) -> Reason:
+    def closed_models(self, job: Job, wanted: Amounts) -> Mapping[str, Reason]:
+        """The GPU models that the job may not use now, each with the node that holds it back."""
+        return self._closed_models(self.tree, job, wanted) if self.tree.models else {}
+
+    def _closed_models(self, tree: QuotaTree, job: Job, wanted: Amounts) -> dict[str, Reason]:
+        """A model must have room for all GPUs that name no single model."""
+        open_milli = wanted.gpu_milli - sum(wanted.models.values())
+        leaf = tree.leaf(job.tenant, job.user)
+        found = {}
+        for model in tree.models:
+            milli = wanted.of(model) + open_milli
+            refused = self._node_reason(tree, model, leaf, job, milli) if milli else None
+            if refused is not None:
+                found[model] = refused
+        return found
+
+    def _node_reason(
+        self, tree: QuotaTree, resource: str, leaf: Key | None, job: Job, milli: int
+    ) -> Reason | None:
+        """Why the tree does not let the job have so much of a resource, or None."""
+        column = tree.accounts[resource]
+        node = column.over_maximum(leaf, milli)
+        if node is not None and resource == HOURS:
+            return self._node_budget_reason(node, milli)
+        if node is not None:
+            most = node.limits.maximum or 0
+            found = f"may hold {_gpus(most, resource)}"
+            return _tree_reason(node, resource, (milli, most, node.used), found, "end")
+        may_borrow = self._can_be_reclaimed(job)
+        if resource == HOURS or column.covers(leaf, milli, borrow=may_borrow):
+            return None
+        node = column.at(leaf)
+        guaranteed = node.limits.guaranteed
+        found = f"is guaranteed {_gpus(guaranteed, resource)}"
+        remedy = "end, or other nodes have idle GPUs to lend"
+        if not may_borrow:
+            remedy = "end: a job that cannot be preempted does not borrow"
+        return _tree_reason(node, resource, (milli, guaranteed, node.used), found, remedy)
+
+    def _node_budget_reason(self, node: Node, milli: int) -> Reason:
+        declared = self._limits.nodes[str(node.key)]
+        usage = self._limits.node_usage.get(declared.name, _NOTHING_SPENT)
+        limit = declared.budget_gpu_milli_ms or 0
+        held = node.used + usage.spent_gpu_milli_ms
+        numbers = (milli, limit, held)
+        if usage.turns_ms:
+            owner = f"node {declared.name} of the quota tree"
+            return _budget_reason(owner, declared.budget_period, numbers, usage.turns_ms)
+        found = f"has a budget of {_shown(limit, GPU_HOUR)} GPU-hours"
+        return _tree_reason(node, HOURS, numbers, found, "end early, or the budget is raised")
+
+    def _over_pool(self, tree: QuotaTree, job: Job, wanted: Amounts) -> Reason | None:
+        quota = self._pools.get(job.pool)
+        if quota is None or not wanted.gpu_milli:
+            return None
+        may_borrow = quota.elastic and self._can_be_reclaimed(job)
+        pools = tree.pools
+        if pools.over_maximum(job.pool, wanted.gpu_milli) is None and pools.covers(
+            job.pool, wanted.gpu_milli, borrow=may_borrow
+        ):
+            return None
         data = (
-            ("held", _shown(self.holdings.pools.get(pool, 0), WHOLE_MILLI)),
-            ("limit", _shown(limit, WHOLE_MILLI)),
-            ("pool", pool.value),
+            ("held", _shown(self.holdings.pools.get(job.pool, 0), WHOLE_MILLI)),
+            ("limit", _shown(pools.at(job.pool).limits.guaranteed, WHOLE_MILLI)),
+            ("pool", job.pool.value),
             ("requested", _shown(wanted.gpu_milli, WHOLE_MILLI)),
         )
         return Reason(ReasonCode.POOL, data)
+
+
+def _budget_reason(
+    owner: str, period: BudgetPeriod, numbers: tuple[int, int, int], turns_ms: int
+) -> Reason:
+    requested, limit, held = numbers
+    data: tuple[tuple[str, str | int], ...] = (
+        ("held", _shown(held, GPU_HOUR)),
+        ("left", _shown(max(0, limit - held), GPU_HOUR)),
+        ("limit", _shown(limit, GPU_HOUR)),
+        ("owner", owner),
+        ("period", period.value),
+        ("requested", _shown(requested, GPU_HOUR)),
+        ("resource", HOURS),
+        ("turns_ms", turns_ms),
+    )
+    return Reason(ReasonCode.BUDGET, data)
+
+
+def _tree_reason(
+    node: Node, resource: str, numbers: tuple[int, int, int], found: str, remedy: str
+) -> Reason:
+    """`remedy` says what must become of jobs of the node for the job to start."""
+    unit = GPU_HOUR if resource == HOURS else WHOLE_MILLI
+    wanted, limit, held = numbers
+    data: tuple[tuple[str, str | int], ...] = (
+        ("found", found),
+        ("held", _shown(held, unit)),
+        ("limit", _shown(limit, unit)),
+        ("model", "" if resource in {ANY_MODEL, HOURS} else resource),
+        ("node", _name(node)),
+        ("remedy", remedy),
+        ("requested", _shown(wanted, unit)),
+        ("resource", HOURS if resource == HOURS else GPUS),
+    )
+    _, is_of_user, user = _name(node).partition("/")
+    return Reason(ReasonCode.QUOTA_NODE, (*data, ("user", user)) if is_of_user else data)
+
+
+def _name(node: Node) -> str:
+    return "the cluster" if node.key == ROOT else str(node.key)
+
+
+def _gpus(milli: int, resource: str) -> str:
+    of = "" if resource == ANY_MODEL else f" of {resource}"
+    return f"{_shown(milli, WHOLE_MILLI)} GPUs{of}"
 
 
 def user_quota_of(tenant: Tenant | None, otherwise: Quota) -> Quota:

@@ -7,19 +7,16 @@ sums of the cluster state are not changed; the cycle has its own copy.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from gpu_scheduler.engine.queue import Entry, JobContext, JobShape
-from gpu_scheduler.engine.quota.rules import (
-    Admission,
-    Amounts,
-    Sums,
-    job_amounts,
-    summed,
-    without,
-)
+from gpu_scheduler.engine.quota.rules import Admission, Amounts, Sums, job_amounts, summed
+from gpu_scheduler.engine.quota.tree import Right
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.job import Job, Pool
+from gpu_scheduler.model.plan import Placement
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
 
@@ -64,16 +61,15 @@ class QuotaUsage:
         self._ended = ended
         self._evicting_sums: tuple[int, Sums] = (-1, [])
         self.admission = Admission(
-            tenants=state.tenants,
-            pools=state.pools,
+            limits=state.tree_limits(),
             holdings=counted.holdings,
             tenant_usage=state.tenant_usage,
-            guarantees=state.pool_guarantees(),
             waiting_tenants=state.waiting_tenants(),
             user_usage=state.user_usage,
             policy=state.policy,
         )
-        self.admission.online_waits_milli = state.online_waits_milli() if state.pools else 0
+        for (tenant, user, pool), milli in state.waiting_milli().items():
+            self.admission.tree.wait(tenant, user, pool, milli)
 
     def refusal(self, entry: Entry) -> Reason | None:
         """Why a quota keeps the job from starting now with its minimum of members, or None."""
@@ -87,6 +83,42 @@ class QuotaUsage:
             return None
         return self.admission.refusal(job, self._least_amounts(job))
 
+    def closing_reason(self, entry: Entry) -> Reason:
+        """The node of the quota tree that closes a GPU model to the job."""
+        return next(iter(self._closed_models(entry).values()))
+
+    def _closed_models(self, entry: Entry) -> Mapping[str, Reason]:
+        job = entry.waiting.job
+        return self.admission.closed_models(job, self._least_amounts(job))
+
+    def narrowed(self, entry: Entry) -> Entry:
+        """The job without the GPU models for which the quota tree has nothing left for it."""
+        job = entry.waiting.job
+        closed = self._closed_models(entry)
+        if not closed:
+            return entry
+        known = self.admission.known_models
+        members = []
+        for request in job.members:
+            models = [model for model in request.gpu_models or known if model not in closed]
+            is_open = bool(models) and len(models) < len(request.gpu_models or known)
+            members.append(replace(request, gpu_models=tuple(models)) if is_open else request)
+        narrow = replace(job, members=tuple(members))
+        if narrow == job:
+            return entry
+        shape = self._state.job_shape(
+            narrow, rank=("narrowed", entry.shape.name), interactive=entry.shape.interactive
+        )
+        waiting = replace(entry.waiting, job=narrow)
+        return Entry(waiting, shape, entry.group, entry.key, entry.static_class)
+
+    def is_open_to(self, entry: Entry, placements: tuple[Placement, ...]) -> bool:
+        """Tell whether the quota tree lets the job use the GPU models of these places."""
+        closed = self._closed_models(entry)
+        if not closed:
+            return True
+        return closed.keys().isdisjoint(self._placed(entry.waiting.job, placements).models)
+
     def refusal_of_claim(self, entry: Entry) -> Reason | None:
         """The same for a job that has a claim.
 
@@ -95,7 +127,7 @@ class QuotaUsage:
         refused = self.refusal(entry)
         if refused is None or self.refusal_after_evictions(entry) is not None:
             return refused
-        with without(self._counted.holdings, list(self._counted.claims.values())):
+        with self.admission.without(list(self._counted.claims.values())):
             return self.refusal(entry)
 
     def refusal_after_evictions(self, entry: Entry) -> Reason | None:
@@ -103,12 +135,16 @@ class QuotaUsage:
         with self.without_evicting():
             return self.refusal(entry)
 
-    def within_tenant_guarantee(self, entry: Entry) -> bool:
-        """Tell whether the tenant would hold no more GPUs than its elastic quota guarantees."""
+    def right(self, entry: Entry) -> Right | None:
+        """The right of the job to reclaim what others borrowed, or None."""
+        if not self.admission.tree.accounts:
+            return None
         job = entry.waiting.job
-        if not self._state.tenant(job.tenant).elastic:
-            return False
-        return self.admission.is_within_guarantee(job, self._least_amounts(job))
+        return self.admission.tree.right(job, self._least_amounts(job))
+
+    def right_at_maximum(self, entry: Entry, refused: Reason) -> Right | None:
+        """The right to reclaim of a job that a node of the tree refuses at its maximum, or None."""
+        return self.right(entry) if refused.code is ReasonCode.QUOTA_NODE else None
 
     def within_pool_guarantee(self, entry: Entry, *, guaranteed_only: bool = False) -> bool:
         """Tell whether it is online work within the guarantee of its pool.
@@ -156,21 +192,20 @@ class QuotaUsage:
     def _least_amounts(self, job: Job) -> Amounts:
         return job_amounts(job, self._state.limit_ms(job), job.min_members)
 
-    def reclaimable_milli(self, entry: Entry) -> int:
-        """What batch work borrowed, if this is online work within its guarantee; else 0.
+    def reclaims_pool(self, entry: Entry) -> bool:
+        """Tell whether batch work borrowed from online work within whose guarantee the job is.
 
         Interactive work has a preemption reason of its own.
         """
         job = entry.waiting.job
         if job.pool is not Pool.ONLINE or entry.shape.interactive or not self._state.pools:
-            return 0
-        if not self.admission.is_within_pool(job, self._least_amounts(job)):
-            return 0
-        return self.admission.pool_borrowed_milli(Pool.BATCH)
+            return False
+        within = self.admission.is_within_pool(job, self._least_amounts(job))
+        return within and self.admission.tree.pool_borrowed(Pool.BATCH) > 0
 
     def without_evicting(self) -> AbstractContextManager[None]:
         """Leave what is being evicted out of the holdings for a while."""
-        return without(self._counted.holdings, self.evicting_sums())
+        return self.admission.without(self.evicting_sums())
 
     def evicting_sums(self) -> Sums:
         """What is held by allocations that are being evicted."""
@@ -190,24 +225,30 @@ class QuotaUsage:
         own.sort(key=lambda entry: (entry.running.job.number, entry.end_key))
         return [entry.running.allocation.id.rsplit(".", 1)[0] for entry in own]
 
-    def add_claim(self, entry: Entry, members: int) -> None:
+    def add_claim(self, entry: Entry, placements: tuple[Placement, ...]) -> None:
         """Count what the job will hold once its place is free."""
         if self._state.has_quotas:
             job = entry.waiting.job
-            amounts = job_amounts(job, self._state.limit_ms(job), members)
+            amounts = self._placed(job, placements)
             self._counted.claims[entry.number] = (job, amounts)
             self.add(job, amounts)
+
+    def _placed(self, job: Job, placements: tuple[Placement, ...]) -> Amounts:
+        """What a job holds on these places."""
+        index = self._state.index
+        grants = [index.resources(place.node_id).grant_for(place) for place in placements]
+        return self._state.placed_amounts(job, grants)
 
     def remove_claim(self, entry: Entry) -> None:
         """Stop counting the claim of a job that is considered now."""
         claim = self._counted.claims.pop(entry.number, None)
         if claim is not None:
             job, amounts = claim
-            self._counted.holdings.add(job, amounts, -1)
-            self.admission.online_waits_milli += amounts.gpu_milli * (job.pool is Pool.ONLINE)
+            self.admission.add(job, amounts, -1)
+            self.admission.tree.wait(job.tenant, job.user, job.pool, amounts.gpu_milli)
 
     def add(self, job: Job, amounts: Amounts) -> None:
         """Count what a job holds from now on."""
         if self._state.has_quotas:
-            self._counted.holdings.add(job, amounts)
-            self.admission.online_waits_milli -= amounts.gpu_milli * (job.pool is Pool.ONLINE)
+            self.admission.add(job, amounts)
+            self.admission.tree.wait(job.tenant, job.user, job.pool, -amounts.gpu_milli)

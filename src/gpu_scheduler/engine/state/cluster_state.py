@@ -14,8 +14,9 @@ from sortedcontainers import SortedList
 from gpu_scheduler.engine.placement.scoring import ScoreMemory, needs_vectors
 from gpu_scheduler.engine.policy import Policy, Preemption, Ranking
 from gpu_scheduler.engine.priority import LEVEL_MS, level_of, order_key, static_class
-from gpu_scheduler.engine.queue import Entry, JobShape, Queue
+from gpu_scheduler.engine.queue import Entry, GroupKey, JobShape, Queue
 from gpu_scheduler.engine.quota.rules import Amounts, Holdings, job_amounts, pool_guarantees
+from gpu_scheduler.engine.quota.tree import TreeLimits
 from gpu_scheduler.engine.state.equivalence_classes import RequestShape
 from gpu_scheduler.engine.state.node_index import NodeIndex
 from gpu_scheduler.engine.state.node_resources import Grant, NodeResources
@@ -23,7 +24,13 @@ from gpu_scheduler.model.cluster_snapshot import AccountUsage, PoolQuota, Runnin
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.node import Node
-from gpu_scheduler.model.plan import AdvanceReservation, Plan, Reservation, ResumePoint
+from gpu_scheduler.model.plan import (
+    AdvanceReservation,
+    Plan,
+    Reservation,
+    ResumePoint,
+)
+from gpu_scheduler.model.quota_tree import ANY_MODEL, QuotaNode
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.service import ENDLESS_MS
 from gpu_scheduler.model.tenant import Quota, Tenant
@@ -181,14 +188,19 @@ class ClusterState:
         self.advance_reservations: dict[str, AdvanceReservation] = {}
         self.tenant_usage: dict[str, AccountUsage] = {}
         self.user_usage: dict[tuple[str, str], AccountUsage] = {}
+        self.node_usage: dict[str, AccountUsage] = {}
         self.total_gpu_milli = 0
+        self._model_milli: dict[str, int] = {}
         self._out_of_use: dict[int, int] = {}
         self.stopping: dict[str, None] = {}
         self.class_nodes: dict[int, WorkNodes] = {}
         self.account_nodes: dict[tuple[str, Pool], WorkNodes] = {}
         self.preemption_cache = NegativeCache()
         self.resume_after: ResumePoint | None = None
-        self.has_quotas = policy.max_running > 0 or policy.user_quota != _NO_QUOTA
+        self.quota_nodes: dict[str, QuotaNode] = {}
+        self._has_model_quotas = False
+        self.has_quotas = False
+        self.set_quota_tree(policy.quota_tree)
         self.gang_verdicts: dict[tuple[int, int], str] = {}
         self.job_shapes: dict[int, JobShape] = {}
         self.shapes_of_base: dict[int, list[JobShape]] = {}
@@ -262,7 +274,7 @@ class ClusterState:
             self._widen(self.index.width - width)
         self.preemption_cache.invalidate(resources.bit)
         if is_new:
-            self.total_gpu_milli += node.gpu_count * WHOLE_MILLI
+            self._count_gpus(node)
         self._note_out_of_use(resources)
 
     def _widen(self, growth: int) -> None:
@@ -276,7 +288,34 @@ class ClusterState:
         resources = self.index.resources(node_id)
         self.index.remove_node(node_id)
         self._out_of_use.pop(resources.ordinal, None)
-        self.total_gpu_milli -= resources.node.gpu_count * WHOLE_MILLI
+        self._count_gpus(resources.node, -1)
+
+    def _count_gpus(self, node: Node, sign: int = 1) -> None:
+        self.total_gpu_milli += sign * node.gpu_count * WHOLE_MILLI
+        for device in node.devices:
+            milli = self._model_milli.get(device.model, 0) + sign * WHOLE_MILLI
+            self._model_milli[device.model] = milli
+
+    def tree_limits(self, *, with_all_gpus: bool = False) -> TreeLimits:
+        """What the quota tree is built from; also with the GPUs that are out of use, if asked.
+
+        While no GPU is known, neither pools nor nodes limit anything.
+        """
+        usable = self.total_gpu_milli if with_all_gpus else self.usable_gpu_milli
+        if with_all_gpus and not usable:
+            return TreeLimits(tenants=self.tenants)
+        guarantees = pool_guarantees(
+            self.pools, total_milli=self.total_gpu_milli, usable_milli=usable
+        )
+        models = {model: milli for model, milli in self._model_milli.items() if milli}
+        return TreeLimits(
+            tenants=self.tenants,
+            nodes=self.quota_nodes,
+            pools=self.pools,
+            pool_guarantees=guarantees,
+            capacity={**models, ANY_MODEL: usable},
+            node_usage=self.node_usage,
+        )
 
     @property
     def usable_gpu_milli(self) -> int:
@@ -328,10 +367,41 @@ class ClusterState:
             self.pools.clear()
         self._update_has_quotas()
 
+    def set_quota_tree(self, nodes: Iterable[QuotaNode]) -> None:
+        """The quota tree changed; the jobs that wait get their new shapes."""
+        self.quota_nodes = {node.name: node for node in nodes}
+        models = {quota.model for node in self.quota_nodes.values() for quota in node.quotas}
+        self._has_model_quotas = bool(models - {ANY_MODEL})
+        self._update_has_quotas()
+        for entry in list(self.queue.in_order()):
+            reservation = self.reservations.get(entry.number)
+            self.dequeue(entry.number)
+            self.enqueue(entry.waiting)
+            if reservation is not None:
+                self.reservations[entry.number] = reservation
+        for held in self.running.values() if self._has_model_quotas else ():
+            amounts = self.placed_amounts(held.running.job, held.grants)
+            self.holdings.add(held.running.job, held.amounts, -1)
+            self.holdings.add(held.running.job, amounts)
+            held.amounts = amounts
+
+    def placed_amounts(self, job: Job, grants: list[Grant]) -> Amounts:
+        """What a job holds on these places, by GPU model if there are quotas for models."""
+        amounts = job_amounts(job, self.limit_ms(job), len(grants))
+        if self._has_model_quotas:
+            amounts.models = {}
+            for grant in grants:
+                models = {device.index: device.model for device in grant.resources.node.devices}
+                for share in grant.placement().devices:
+                    model = models[share.index]
+                    amounts.models[model] = amounts.models.get(model, 0) + share.share_milli
+        return amounts
+
     def _update_has_quotas(self) -> None:
         tenants = self.tenants.values()
         self.has_quotas = (
             bool(self.pools)
+            or bool(self.quota_nodes)
             or self.policy.max_running > 0
             or self.policy.user_quota != _NO_QUOTA
             or any(t.quota != _NO_QUOTA or t.user_quota != _NO_QUOTA for t in tenants)
@@ -343,20 +413,27 @@ class ClusterState:
             return frozenset()
         return frozenset(key[0] for key in self.queue.groups)
 
-    def online_waits_milli(self) -> int:
-        """How many GPUs online jobs wait for, each with as few members as it starts with."""
-        total = 0
-        for (_, _, pool), group in self.queue.groups.items():
-            if pool is Pool.ONLINE:
+    def waiting_milli(self) -> dict[GroupKey, int]:
+        """How many GPUs the jobs of each group wait for, each with as few members as it needs.
+
+        Only of groups that are guaranteed something that is not lent while they wait.
+        """
+        found: dict[GroupKey, int] = {}
+        for key, group in self.queue.groups.items():
+            if self.quota_nodes or (self.pools and key[2] is Pool.ONLINE):
+                total = 0
                 for shape_id, line in group.by_shape.items():
                     shape = self.job_shapes[shape_id]
                     needed = shape.members[: shape.min_members]
                     total += len(line) * sum(member.request.gpu_milli for member in needed)
-        return total
+                found[key] = total
+        return found
 
     def others_wait(self) -> bool:
         """Tell whether jobs wait that have preemption reasons of their own."""
         if self.pools and any(pool is Pool.ONLINE for _, _, pool in self.queue.groups):
+            return True
+        if self.quota_nodes and self.queue.groups:
             return True
         if self.has_quotas and any(self.tenant(key[0]).elastic for key in self.queue.groups):
             return True
@@ -458,9 +535,10 @@ class ClusterState:
             key += LEVEL_MS * level
             rank = level
         elif self.policy.preemption is Preemption.CLASS:
+            has_own_victims = tenant.elastic or not tenant.can_preempt_others or self.quota_nodes
             rank = (
                 job_class,
-                job.tenant if tenant.elastic or not tenant.can_preempt_others else "",
+                job.tenant if has_own_victims else "",
             )
             if job.interactive and self.policy.interactive_gpu_milli:
                 rank = (rank, "interactive", job.tenant, job.user)
@@ -509,7 +587,7 @@ class ClusterState:
             grants.append(grant)
             if grant.resources.ordinal in self._out_of_use:
                 self._note_out_of_use(grant.resources)
-        amounts = job_amounts(job, self.limit_ms(job), len(allocation.placements))
+        amounts = self.placed_amounts(job, grants)
         tenant = self.tenant(job.tenant)
         entry = RunningEntry(running, grants, amounts, static_class(job, tenant))
         self.running[allocation.id] = entry

@@ -1,0 +1,160 @@
+"""The quota tree: organisations, departments, teams and users with their part of the GPUs.
+
+A node whose name is the id of a tenant holds the jobs of that tenant, and `TENANT/USER` those of
+one user in it; all other nodes are groups. A guarantee of a node includes those of its children.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI, BudgetPeriod
+
+ANY_MODEL = "*"
+"""Stands for GPUs of all models together."""
+MOST_LEVELS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeQuota:
+    """The part of a node in the GPUs of one model, or of all models together; None: no limit.
+
+    It can always have what is `guaranteed`. With idle GPUs of others it may hold up to
+    `borrowing_limit_milli` more, and never more than `maximum_milli`. Of its own idle guarantee it
+    lends up to `lending_limit_milli`.
+    """
+
+    model: str = ANY_MODEL
+    guaranteed_milli: int = 0
+    maximum_milli: int | None = None
+    borrowing_limit_milli: int | None = None
+    lending_limit_milli: int | None = None
+
+    @property
+    def most_milli(self) -> int | None:
+        """The most that the node may hold, with what it borrows."""
+        limits = [] if self.maximum_milli is None else [self.maximum_milli]
+        if self.borrowing_limit_milli is not None:
+            limits.append(self.guaranteed_milli + self.borrowing_limit_milli)
+        return min(limits, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaNode:
+    """A node of the quota tree. Without a parent it is below the root, which is the cluster.
+
+    `quotas` has one entry for each GPU model, or one for all models. The weight is that of its fair
+    share among the children of its parent. `budget_gpu_milli_ms` is GPU time for each period.
+    """
+
+    name: str
+    parent: str = ""
+    quotas: tuple[NodeQuota, ...] = ()
+    weight_milli: int = WEIGHT_ONE_MILLI
+    budget_gpu_milli_ms: int | None = None
+    budget_period: BudgetPeriod = BudgetPeriod.MONTH
+    by_model: dict[str, NodeQuota] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Index the quotas by model; without one for all models, that is their sum."""
+        by_model = {quota.model: quota for quota in self.quotas}
+        if ANY_MODEL not in by_model:
+            total = sum(quota.guaranteed_milli for quota in self.quotas)
+            by_model[ANY_MODEL] = NodeQuota(guaranteed_milli=total)
+        object.__setattr__(self, "by_model", by_model)
+
+    def guaranteed_milli(self, model: str = ANY_MODEL) -> int:
+        """What is guaranteed of one model, or of all together."""
+        quota = self.by_model.get(model)
+        return 0 if quota is None else quota.guaranteed_milli
+
+
+def checked_tree(nodes: Iterable[QuotaNode]) -> tuple[QuotaNode, ...]:
+    """The nodes in the order of their names; an error names the node and what is wrong with it."""
+    by_name: dict[str, QuotaNode] = {}
+    for node in nodes:
+        if node.name in by_name:
+            raise InvalidRequest(f"node '{node.name}' is there twice; remove one")
+        by_name[node.name] = node
+    for node in by_name.values():
+        _check_parents(node, by_name)
+        for quota in node.quotas:
+            _check_quota(node, quota)
+        _check_total(node)
+    for node in by_name.values():
+        _check_children(node, [child for child in by_name.values() if child.parent == node.name])
+    return tuple(by_name[name] for name in sorted(by_name))
+
+
+def _check_parents(node: QuotaNode, by_name: dict[str, QuotaNode]) -> None:
+    tenant, slash, _ = node.name.partition("/")
+    if slash and node.parent != tenant:
+        raise InvalidRequest(
+            f"node '{node.name}' is for one user of tenant '{tenant}', and its parent is "
+            f"'{node.parent}'; write parent: {tenant}"
+        )
+    seen = [node.name]
+    parent = node.parent
+    while parent:
+        if parent not in by_name:
+            raise InvalidRequest(
+                f"node '{seen[-1]}' has parent '{parent}', which is not in the tree; add a node "
+                f"'{parent}' or leave out the parent"
+            )
+        if parent in seen:
+            path = " -> ".join([*seen, parent])
+            raise InvalidRequest(f"node '{node.name}' is below itself ({path}); change a parent")
+        seen.append(parent)
+        parent = by_name[parent].parent
+    if len(seen) > MOST_LEVELS:
+        raise InvalidRequest(
+            f"node '{node.name}' is on level {len(seen)}; at most {MOST_LEVELS} levels are allowed"
+        )
+
+
+def _check_quota(node: QuotaNode, quota: NodeQuota) -> None:
+    of = "" if quota.model == ANY_MODEL else f" of {quota.model}"
+    most = quota.maximum_milli
+    if most is not None and most < quota.guaranteed_milli:
+        raise InvalidRequest(
+            f"node '{node.name}' is guaranteed {_gpus(quota.guaranteed_milli)}{of}, and its "
+            f"maximum is {_gpus(most)}; the maximum must not be less"
+        )
+    lends = quota.lending_limit_milli
+    if lends is not None and lends > quota.guaranteed_milli:
+        raise InvalidRequest(
+            f"node '{node.name}' may lend {_gpus(lends)}{of}, and is guaranteed "
+            f"{_gpus(quota.guaranteed_milli)}; it cannot lend more than it is guaranteed"
+        )
+
+
+def _check_total(node: QuotaNode) -> None:
+    models = [quota for quota in node.quotas if quota.model != ANY_MODEL]
+    if len({quota.model for quota in node.quotas}) < len(node.quotas):
+        raise InvalidRequest(f"node '{node.name}' has two quotas for one model; remove one")
+    total = sum(quota.guaranteed_milli for quota in models)
+    if total > node.guaranteed_milli():
+        raise InvalidRequest(
+            f"node '{node.name}' is guaranteed {_gpus(node.guaranteed_milli())} in total, and "
+            f"{_gpus(total)} by model; the total must not be less"
+        )
+
+
+def _check_children(node: QuotaNode, children: list[QuotaNode]) -> None:
+    models = {model for each in (node, *children) for model in each.by_model}
+    for model in sorted(models):
+        parts = sum(child.guaranteed_milli(model) for child in children)
+        own = node.guaranteed_milli(model)
+        if parts > own:
+            of = "" if model == ANY_MODEL else f" of {model}"
+            raise InvalidRequest(
+                f"node '{node.name}' is guaranteed {_gpus(own)}{of}, and its children "
+                f"{_gpus(parts)} together; a guarantee includes those of the children"
+            )
+
+
+def _gpus(milli: int) -> str:
+    return f"{milli / WHOLE_MILLI:g} GPUs"

@@ -1,0 +1,222 @@
+"""The quota tree: guarantees, borrowing, lending and reclaiming over several levels."""
+
+from tests.builders import a_cluster, a_node, a_tenant
+from tests.quota_lab import QuotaLab, a_quota, gpus
+
+LAB = (
+    a_quota("science", gpus(12)),
+    a_quota("physics", gpus(8), parent="science"),
+    a_quota("optics", gpus(4), parent="physics"),
+    a_quota("lasers", gpus(2), parent="physics"),
+    a_quota("biology", gpus(4), parent="science"),
+    a_quota("industry", gpus(4)),
+)
+
+
+def test_idle_guarantees_are_lent_along_the_whole_tree() -> None:
+    lab = QuotaLab(*LAB)
+    lab.submit("lasers", 20)
+    lab.settle()
+    assert lab.held() == {"lasers": 16}
+
+
+def test_guaranteed_gpus_are_got_back_in_one_cycle() -> None:
+    lab = QuotaLab(*LAB)
+    lab.submit("lasers", 20)
+    lab.settle()
+    industry = lab.submit("industry", gpus=4)
+    lab.cycle()
+    assert lab.cycle().starts[0].job_id == industry[0]
+    assert lab.held() == {"industry": 4, "lasers": 12}
+
+
+def test_department_gets_its_guarantee_from_outside_and_a_team_from_its_siblings() -> None:
+    lab = QuotaLab(*LAB)
+    lab.submit("industry", 8)
+    lab.submit("lasers", 8)
+    lab.settle()
+    assert lab.held() == {"industry": 8, "lasers": 8}
+    lab.submit("optics", 4)
+    lab.settle()
+    # Physics as a whole holds its guarantee, so optics gets back what lasers borrowed from it.
+    assert lab.held() == {"industry": 8, "lasers": 4, "optics": 4}
+    lab.submit("biology", 4)
+    lab.settle()
+    assert lab.held() == {"biology": 4, "industry": 4, "lasers": 4, "optics": 4}
+
+
+def test_no_job_within_a_guarantee_is_reclaimed() -> None:
+    lab = QuotaLab(*LAB)
+    lab.submit("industry", 20)
+    lab.submit("biology", 20)
+    lab.submit("optics", 20)
+    lab.submit("lasers", 20)
+    for _ in range(5):
+        lab.settle()
+    held = lab.held()
+    assert held["industry"] == 4
+    assert held["biology"] == 4
+    assert held["optics"] >= 4
+    assert held["lasers"] >= 2
+
+
+def test_higher_class_takes_nothing_from_within_a_guarantee() -> None:
+    lab = QuotaLab(*LAB)
+    lab.submit("industry", 4)
+    lab.submit("biology", 4)
+    lab.submit("optics", 8)
+    lab.settle()
+    urgent = lab.submit("nobody", gpus=4, priority=100)
+    lab.settle()
+    assert urgent[0] not in lab.running()
+    assert not lab.evictions()
+
+
+def test_job_that_cannot_be_preempted_does_not_borrow() -> None:
+    lab = QuotaLab(*LAB)
+    firm = lab.submit("industry", 6, preemptible=False)
+    lab.settle()
+    assert lab.held() == {"industry": 4}
+    waits = next(job for job in firm if job not in lab.running())
+    assert lab.why(waits) == (
+        "node industry of the quota tree is guaranteed 4 GPUs and holds 4, so 1 more wait until "
+        "jobs of industry end: a job that cannot be preempted does not borrow"
+    )
+
+
+def test_jobs_of_tenants_that_forbid_preemption_do_not_borrow() -> None:
+    lab = QuotaLab(*LAB, tenants=[a_tenant(id="industry", allow_preemption=False)])
+    lab.submit("industry", 6)
+    lab.settle()
+    assert lab.held() == {"industry": 4}
+
+
+def test_tenant_outside_the_tree_gets_what_is_idle_and_gives_it_back() -> None:
+    lab = QuotaLab(*LAB)
+    lab.submit("guests", 16)
+    lab.settle()
+    assert lab.held() == {"guests": 16}
+    lab.submit("industry", 4)
+    lab.submit("optics", 4)
+    lab.settle()
+    assert lab.held() == {"guests": 8, "industry": 4, "optics": 4}
+
+
+def test_maximum_of_a_department_holds_for_all_its_teams() -> None:
+    lab = QuotaLab(
+        a_quota("physics", gpus(6, most=8)),
+        a_quota("optics", gpus(4), parent="physics"),
+        a_quota("lasers", gpus(2), parent="physics"),
+    )
+    jobs = lab.submit("lasers", 9)
+    lab.settle()
+    assert lab.held() == {"lasers": 8}
+    waits = next(job for job in jobs if job not in lab.running())
+    assert lab.why(waits) == (
+        "node physics of the quota tree may hold 8 GPUs and holds 8, so 1 more wait until jobs of "
+        "physics end"
+    )
+
+
+def test_team_gets_its_guarantee_back_at_the_maximum_of_its_department() -> None:
+    lab = QuotaLab(
+        a_quota("physics", gpus(6, most=8)),
+        a_quota("optics", gpus(4), parent="physics"),
+        a_quota("lasers", gpus(2), parent="physics"),
+    )
+    lab.submit("lasers", 8)
+    lab.settle()
+    lab.submit("optics", 4)
+    lab.settle()
+    assert lab.held() == {"lasers": 4, "optics": 4}
+    assert {ground for _, _, ground in lab.evictions()} == {"lent"}
+
+
+def test_user_of_a_tenant_has_a_node_of_its_own() -> None:
+    lab = QuotaLab(
+        a_quota("optics", gpus(8, most=8)),
+        a_quota("optics/ann", gpus(2), parent="optics"),
+        a_quota("optics/bob", gpus(0, most=3), parent="optics"),
+    )
+    bobs = lab.submit("optics", 5, user="bob")
+    lab.submit("optics", 5, user="cid")
+    lab.settle()
+    users = lab.state.holdings.users
+    assert (users["optics", "bob"].gpu_milli, users["optics", "cid"].gpu_milli) == (3000, 5000)
+    waits = next(job for job in bobs if job not in lab.running())
+    assert "node optics/bob of the quota tree may hold 3 GPUs" in lab.why(waits)
+    lab.submit("optics", 2, user="ann")
+    lab.settle()
+    assert users["optics", "ann"].gpu_milli == 2000
+
+
+def test_budget_of_a_department_holds_for_all_its_teams() -> None:
+    lab = QuotaLab(
+        a_quota("physics", gpus(8), budget_gpu_milli_ms=48 * 1000 * 3_600_000),
+        a_quota("optics", parent="physics"),
+        a_quota("lasers", parent="physics"),
+    )
+    lab.submit("optics", max_runtime_ms=24 * 3_600_000)
+    lab.submit("lasers", max_runtime_ms=24 * 3_600_000)
+    late = lab.submit("lasers", max_runtime_ms=3_600_000)
+    lab.settle()
+    assert lab.held() == {"lasers": 1, "optics": 1}
+    assert "node physics of the quota tree has a budget of 48 GPU-hours" in lab.why(late[0])
+
+
+# --- quotas of GPU models
+
+MIXED = (a_node(ordinal=0), a_node(ordinal=1, device={"model": "H100"}))
+BY_MODEL = (
+    a_quota("vision", gpus(8, model="H100")),
+    a_quota("speech", gpus(8, model="A100")),
+)
+
+
+def test_model_is_reclaimed_from_the_team_that_borrowed_it() -> None:
+    lab = QuotaLab(*BY_MODEL, nodes=MIXED)
+    lab.submit("speech", 16)
+    lab.settle()
+    assert lab.held_by_model() == {("speech", "A100"): 8, ("speech", "H100"): 8}
+    lab.submit("vision", 3, gpu_models=("H100",))
+    lab.settle()
+    assert lab.held_by_model()["vision", "H100"] == 3
+    assert lab.held_by_model()["speech", "A100"] == 8
+
+
+def test_job_without_a_model_goes_where_its_quota_has_room() -> None:
+    lab = QuotaLab(
+        a_quota("vision", gpus(4, model="H100", most=4), gpus(8, model="A100")), nodes=MIXED
+    )
+    lab.submit("vision", 16)
+    lab.settle()
+    assert lab.held_by_model() == {("vision", "A100"): 8, ("vision", "H100"): 4}
+    assert "node vision of the quota tree is guaranteed 8 GPUs of A100 and holds 8" in lab.why(
+        "j16"
+    )
+
+
+def test_job_that_cannot_be_preempted_uses_only_models_of_its_guarantee() -> None:
+    lab = QuotaLab(*BY_MODEL, nodes=MIXED)
+    lab.submit("speech", 12, preemptible=False)
+    lab.settle()
+    assert lab.held_by_model() == {("speech", "A100"): 8}
+
+
+def test_guarantee_of_a_model_comes_before_one_of_all_models() -> None:
+    lab = QuotaLab(a_quota("vision", gpus(8, model="H100")), a_quota("any", gpus(8)), nodes=MIXED)
+    lab.submit("any", 8, gpu_models=("H100",))
+    lab.settle()
+    lab.submit("vision", 8, gpu_models=("H100",))
+    lab.settle()
+    assert lab.held_by_model() == {("vision", "H100"): 8}
+
+
+def test_two_nodes_wait_for_gangs_without_evictions_in_vain() -> None:
+    lab = QuotaLab(*LAB, nodes=a_cluster(nodes=2))
+    lab.submit("lasers", 4, gpus=4)
+    lab.settle()
+    lab.submit("industry", gpus=8)
+    lab.settle()
+    # 8 GPUs are more than industry is guaranteed, so no job is evicted for it.
+    assert not lab.evictions()
