@@ -52,6 +52,14 @@ KINDS = {
     "/apis/resource.k8s.io/v1/resourceclaims": Kind(kind="ResourceClaim", has_status=True),
     "/apis/resource.k8s.io/v1/resourceslices": Kind(kind="ResourceSlice", is_namespaced=False),
     "/apis/policy/v1/poddisruptionbudgets": Kind(kind="PodDisruptionBudget", has_status=True),
+    "/api/v1/events": Kind(kind="Event"),
+    "/api/v1/persistentvolumeclaims": Kind(kind="PersistentVolumeClaim", has_status=True),
+    "/api/v1/persistentvolumes": Kind(
+        kind="PersistentVolume", is_namespaced=False, has_status=True
+    ),
+    "/apis/storage.k8s.io/v1/storageclasses": Kind(kind="StorageClass", is_namespaced=False),
+    "/apis/storage.k8s.io/v1/csinodes": Kind(kind="CSINode", is_namespaced=False),
+    "/apis/storage.k8s.io/v1/csidrivers": Kind(kind="CSIDriver", is_namespaced=False),
 }
 CUSTOM_KINDS = {
     f"/apis/gpu.scheduling/v1/{plural}": Kind(

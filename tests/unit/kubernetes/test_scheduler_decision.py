@@ -237,8 +237,8 @@ def test_a_gang_starts_together() -> None:
     decision = decided(a_node("a"), a_node("b"), *gang(3))
     (assignment,) = decision.assignments
     assert {one.pod.metadata.name for one in assignment.pods} == {"w0", "w1", "w2"}
-    holders = [assignment.holder(one, one.devices[0]) for one in assignment.pods]
-    assert {(holder.start, holder.members) for holder in holders} == {(assignment.start, 3)}
+    holders = [assignment.holder(one, one.devices[0], "s") for one in assignment.pods]
+    assert {(holder.start, holder.members) for holder in holders} == {("s", 3)}
 
 
 def test_a_gang_that_does_not_fit_as_a_whole_gets_nothing() -> None:

@@ -9,7 +9,6 @@ after the engine has decided; where a pod breaks one, that node is taken from it
 decides again.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -122,18 +121,8 @@ class Assignment:
     job_id: str
     pods: tuple[AssignedPod, ...]
 
-    @property
-    def start(self) -> str:
-        """A name that tells this assignment from every other one."""
-        told = [
-            f"{one.pod.metadata.uid} {attempt_of(one.pod)} {one.node} "
-            f"{[device.index for device in one.devices]}"
-            for one in self.pods
-        ]
-        return hashlib.sha256("\n".join(sorted(told)).encode()).hexdigest()[:16]
-
-    def holder(self, one: AssignedPod, device: AssignedDevice) -> Holder:
-        """What the lease of a GPU says about a pod of this assignment."""
+    def holder(self, one: AssignedPod, device: AssignedDevice, start: str) -> Holder:
+        """What the lease of a GPU says about a pod; `start` is unique for this attempt."""
         return Holder(
             uid=one.pod.metadata.uid,
             namespace=one.pod.metadata.namespace,
@@ -141,8 +130,8 @@ class Assignment:
             share_milli=device.share_milli,
             memory_mib=device.memory_mib,
             profile=device.profile,
-            slice_uuid=device.uuid if device.profile else "",
-            start=self.start,
+            uuid=device.uuid,
+            start=start,
             members=len(self.pods),
             devices=tuple(sorted({each.index for each in one.devices})),
             attempt=attempt_of(one.pod),
@@ -196,17 +185,7 @@ def make_decision(
     with_forecast: bool = True,
 ) -> Decision:
     """Decide what to assign and to evict now, and say why the others wait."""
-    translation = Translation(objects, policy, now_ms, memory)
-    excluded: dict[tuple[str, int], frozenset[str]] = {}
-    for _ in range(MOST_ROUNDS):
-        state = ClusterState.from_snapshot(translation.snapshot(excluded), policy)
-        plan = decide(state, policy, now_ms)
-        assignments, conflicts = translation.checked(plan)
-        if not conflicts:
-            break
-        for place, node in conflicts:
-            excluded[place] = excluded.get(place, frozenset()) | {node}
-    return translation.decision(state, plan, assignments, with_forecast=with_forecast)
+    return Translation(objects, policy, now_ms, memory).decide(with_forecast=with_forecast)
 
 
 class Translation:
@@ -238,6 +217,19 @@ class Translation:
             for work in self.workloads.waiting
             for member in work.members
         }
+
+    def decide(self, *, with_forecast: bool = True) -> Decision:
+        """Let the engine decide, again as long as pods of its plan exclude each other."""
+        excluded: dict[tuple[str, int], frozenset[str]] = {}
+        for _ in range(MOST_ROUNDS):
+            state = ClusterState.from_snapshot(self.snapshot(excluded), self._policy)
+            plan = decide(state, self._policy, self._now_ms)
+            assignments, conflicts = self.checked(plan)
+            if not conflicts:
+                break
+            for place, node in conflicts:
+                excluded[place] = excluded.get(place, frozenset()) | {node}
+        return self._decision(state, plan, assignments, with_forecast=with_forecast)
 
     # --- which nodes a pod may have
 
@@ -477,7 +469,7 @@ class Translation:
             )
         return tuple(found)
 
-    def decision(
+    def _decision(
         self,
         state: ClusterState,
         plan: Plan,
@@ -630,7 +622,7 @@ class _FreeSlices:
     def __init__(self, inventories: Mapping[str, Inventory], leases: DeviceLeases) -> None:
         self._inventories = inventories
         self._taken = {
-            (node, holder.slice_uuid)
+            (node, holder.uuid)
             for (node, _), holders in leases.by_device.items()
             for holder in holders
         }

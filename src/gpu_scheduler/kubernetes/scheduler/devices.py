@@ -52,6 +52,7 @@ AGENT_TIMEOUT_MS = 300_000
 class Holder(Value, frozen=True, kw_only=True):
     """A pod that holds a GPU or a part of it.
 
+    `uuid` is that of the GPU or MIG slice (of the GPU: its index if no agent reports it).
     `start` names the assignment of `members` pods that were decided together; this pod gets the
     `devices` (indices) of the node, and was at this `attempt` then.
     """
@@ -62,7 +63,7 @@ class Holder(Value, frozen=True, kw_only=True):
     share_milli: int = WHOLE_MILLI
     memory_mib: int = 0
     profile: str = ""
-    slice_uuid: str = ""
+    uuid: str = ""
     start: str = ""
     members: int = 1
     devices: tuple[int, ...] = ()

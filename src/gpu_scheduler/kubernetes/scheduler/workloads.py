@@ -7,6 +7,7 @@ GPUs come from its GpuClaim (named by annotation, or by an owner that a claim na
 
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -210,6 +211,19 @@ class _ClaimFinder:
             if claim is not None:
                 return claim
         return None
+
+
+def find_claims(objects: Objects) -> dict[Key, list[Pod]]:
+    """The pods of every claim, the oldest first."""
+    finder = _ClaimFinder(objects)
+    found: dict[Key, list[Pod]] = {}
+    for _, pod in sorted(objects.pods.items(), key=_by_age):
+        if pod.spec.scheduler_name == SCHEDULER_NAME:
+            with suppress(InvalidRequest):
+                claim = finder.of(pod)
+                if claim is not None:
+                    found.setdefault(claim.key, []).append(pod)
+    return found
 
 
 def pod_owners(pod: Pod) -> Iterable[str]:

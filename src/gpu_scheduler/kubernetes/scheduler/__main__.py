@@ -1,0 +1,190 @@
+"""`python -m gpu_scheduler.kubernetes.scheduler`: run the scheduler of a Kubernetes cluster.
+
+Several processes may run; one leads, chosen by a Lease. It finds the API server by its service
+account in a pod, and otherwise by the kubeconfig.
+"""
+
+import argparse
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable
+
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.kubernetes.client.configuration import load_configuration
+from gpu_scheduler.kubernetes.client.errors import KubernetesError
+from gpu_scheduler.kubernetes.client.http import connect
+from gpu_scheduler.kubernetes.leader_election import LeaderElector
+from gpu_scheduler.kubernetes.names import SCHEDULER_NAME
+from gpu_scheduler.kubernetes.scheduler.loop import LoopSettings, Scheduler
+from gpu_scheduler.kubernetes.scheduler.repair import Deadlines
+from gpu_scheduler.logging_setup.structured import LogConfig, configure
+from gpu_scheduler.model.errors import UnknownThing
+
+log = structlog.get_logger("kube-scheduler")
+
+NAMESPACE_VARIABLE = "POD_NAMESPACE"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run until a signal ends the process."""
+    given = _parser().parse_args(arguments)
+    configure(LogConfig(level=given.log_level))
+    try:
+        asyncio.run(run(given))
+    except (KubernetesError, UnknownThing, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m gpu_scheduler.kubernetes.scheduler",
+        description="Schedule pods with schedulerName gpu-scheduler on the GPUs of a cluster.",
+    )
+    add = parser.add_argument
+    add(
+        "--namespace",
+        default=os.environ.get(NAMESPACE_VARIABLE, SCHEDULER_NAME),
+        help=f"where leases are kept; default: ${NAMESPACE_VARIABLE}, else {SCHEDULER_NAME}",
+    )
+    add("--policy", default="fair", help="scheduling policy, such as fair or fifo (default: fair)")
+    add("--context", default="", help="context of the kubeconfig (default: the current one)")
+    add(
+        "--listen",
+        default="0.0.0.0:9091",
+        metavar="ADDRESS:PORT",
+        help="where /healthz, /readyz and /metrics are served (default: 0.0.0.0:9091)",
+    )
+    add(
+        "--gang-deadline",
+        type=int,
+        default=300,
+        metavar="SECONDS",
+        help="evict a gang that has had too few pods on nodes for so long (default: 300)",
+    )
+    add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    return parser
+
+
+async def run(given: argparse.Namespace) -> None:
+    """Stand for election, and schedule while elected."""
+    policy = preset(given.policy)
+    identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+    async with connect(load_configuration(context=given.context)) as client:
+        elector = LeaderElector(
+            client,
+            name=SCHEDULER_NAME,
+            namespace=given.namespace,
+            identity=identity,
+            on_elected=lambda _: scheduler.wake(),
+            on_lost=lambda: None,
+        )
+        scheduler = Scheduler(
+            client,
+            namespace=given.namespace,
+            identity=identity,
+            policy=policy,
+            is_leader=lambda: elector.is_leader,
+            settings=LoopSettings(deadlines=Deadlines(gang_ms=given.gang_deadline * 1000)),
+        )
+        site = await _serve(given.listen, scheduler, lambda: elector.is_leader)
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, ended.set)
+        tasks = [asyncio.create_task(elector.run()), asyncio.create_task(scheduler.run())]
+        waiting = asyncio.create_task(ended.wait())
+        try:
+            await asyncio.wait([*tasks, waiting], return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()  # a task that ends by itself has failed
+        finally:
+            # The scheduler stops first, so that the lease is released after its last write.
+            waiting.cancel()
+            for task in reversed(tasks):
+                task.cancel()
+                await asyncio.wait([task])
+            await site.cleanup()
+
+
+async def _serve(listen: str, scheduler: Scheduler, is_leader: Callable[[], bool]) -> web.AppRunner:
+    address, _, port = listen.rpartition(":")
+    registry = CollectorRegistry()
+    registry.register(_Metrics(scheduler, is_leader))
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        if scheduler.is_synced:
+            return web.Response(text="ok\n")
+        return web.Response(status=503, text="caches are not filled yet\n")
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), content_type="text/plain")
+
+    app = web.Application()
+    app.add_routes(
+        [
+            web.get("/healthz", healthz),
+            web.get("/readyz", readyz),
+            web.get("/metrics", metrics),
+        ]
+    )
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, address or None, int(port))
+    await site.start()
+    return runner
+
+
+class _Metrics(Collector):
+    """The counters of the scheduler, read at the scrape."""
+
+    def __init__(self, scheduler: Scheduler, is_leader: Callable[[], bool]) -> None:
+        self._scheduler = scheduler
+        self._is_leader = is_leader
+
+    def collect(self) -> list[Metric]:
+        counters = self._scheduler.counters
+        name = "gpu_scheduler_kube_"
+        return [
+            GaugeMetricFamily(
+                f"{name}leader", "1 while this process leads.", float(self._is_leader())
+            ),
+            GaugeMetricFamily(f"{name}pods_waiting", "Pods that wait.", counters.waiting_pods),
+            GaugeMetricFamily(
+                f"{name}last_cycle_seconds",
+                "Duration of the last cycle, with its writes.",
+                counters.last_cycle_seconds,
+            ),
+            CounterMetricFamily(f"{name}cycles", "Cycles.", counters.cycles),
+            CounterMetricFamily(f"{name}cycles_failed", "Failed cycles.", counters.failed_cycles),
+            CounterMetricFamily(f"{name}pods_bound", "Pods bound.", counters.bound_pods),
+            CounterMetricFamily(
+                f"{name}assignments_failed",
+                "Assignments of which not all pods could be bound at once.",
+                counters.failed_assignments,
+            ),
+            CounterMetricFamily(f"{name}pods_evicted", "Pods evicted.", counters.evicted_pods),
+            CounterMetricFamily(f"{name}rollbacks", "Assignments given up.", counters.rollbacks),
+            CounterMetricFamily(
+                f"{name}leases_released", "Device leases released.", counters.released_leases
+            ),
+        ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

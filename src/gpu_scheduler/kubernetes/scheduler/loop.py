@@ -1,0 +1,480 @@
+"""The loop of the scheduler: caches follow the API server, and each change leads to a cycle.
+
+A cycle reads the caches once, repairs, decides, writes and reports, one after the other. What it
+has written is remembered until the caches show it (`_Ahead`), so that the next cycle does not
+decide the same again. Only the leader runs cycles; the others keep their caches warm.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import count
+from random import Random
+from typing import Any
+
+import structlog
+from msgspec import structs
+
+from gpu_scheduler.engine.policy import Policy
+from gpu_scheduler.kubernetes.client.client import ApiClient, Selection
+from gpu_scheduler.kubernetes.client.errors import Conflict, KubernetesError, NotFound
+from gpu_scheduler.kubernetes.crds.claim import GPU_CLAIMS
+from gpu_scheduler.kubernetes.crds.node_status import GPU_NODE_STATUSES
+from gpu_scheduler.kubernetes.crds.queue import GPU_QUEUES
+from gpu_scheduler.kubernetes.names import DEVICE_LEASE_LABEL
+from gpu_scheduler.kubernetes.objects import (
+    CSI_DRIVERS,
+    CSI_NODES,
+    DISRUPTION_BUDGETS,
+    EVENTS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    STORAGE_CLASSES,
+    VOLUME_CLAIMS,
+    VOLUMES,
+    Lease,
+    Pod,
+    Resource,
+)
+from gpu_scheduler.kubernetes.reflector import Reflector
+from gpu_scheduler.kubernetes.scheduler.decision import (
+    AssignedPod,
+    Decision,
+    Memory,
+    Translation,
+    WaitingPod,
+)
+from gpu_scheduler.kubernetes.scheduler.objects_view import Key, Objects, is_bound
+from gpu_scheduler.kubernetes.scheduler.repair import Deadlines, Repairs, find_repairs
+from gpu_scheduler.kubernetes.scheduler.reporting import (
+    claim_writes,
+    condition_writes,
+    event,
+)
+from gpu_scheduler.kubernetes.scheduler.workloads import find_claims
+from gpu_scheduler.kubernetes.scheduler.writer import (
+    NotLeader,
+    Writer,
+    allocation_annotations,
+    completion_annotations,
+)
+
+log = structlog.get_logger("kube-scheduler")
+
+RESOURCES: dict[str, Resource[Any]] = {
+    "nodes": NODES,
+    "pods": PODS,
+    "claims": GPU_CLAIMS,
+    "node_statuses": GPU_NODE_STATUSES,
+    "queues": GPU_QUEUES,
+    "leases": LEASES,
+    "namespaces": NAMESPACES,
+    "volume_claims": VOLUME_CLAIMS,
+    "volumes": VOLUMES,
+    "storage_classes": STORAGE_CLASSES,
+    "csi_nodes": CSI_NODES,
+    "csi_drivers": CSI_DRIVERS,
+    "budgets": DISRUPTION_BUDGETS,
+}
+"""What the scheduler reads, by the field of `Objects`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopSettings:
+    """Times of the loop."""
+
+    quiet_seconds: float = 0.02
+    """After a change, others are awaited for so long: they often come together."""
+    idle_seconds: float = 10.0
+    """Without any change a cycle runs so often, for deadlines and what was not written before."""
+    retold_seconds: float = 10.0
+    """A pod gets a new sentence at most so often."""
+    forecast_seconds: float = 5.0
+    """Expected starts are worked out at most so often."""
+    protected_seconds: float = 60.0
+    """A pod whose eviction was refused is not evicted for so long."""
+    ahead_seconds: float = 60.0
+    """A write that the caches do not show after so long is forgotten."""
+    deadlines: Deadlines = Deadlines()  # noqa: RUF009 - frozen
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """What has been done since the start, for metrics."""
+
+    cycles: int = 0
+    failed_cycles: int = 0
+    bound_pods: int = 0
+    failed_assignments: int = 0
+    evicted_pods: int = 0
+    rollbacks: int = 0
+    released_leases: int = 0
+    waiting_pods: int = 0
+    last_cycle_seconds: float = 0.0
+
+
+class Scheduler:
+    """Follows one cluster and schedules its pods while `is_leader` says so."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        *,
+        namespace: str,
+        identity: str,
+        policy: Policy,
+        is_leader: Callable[[], bool],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        settings: LoopSettings = LoopSettings(),  # noqa: B008 - frozen
+    ) -> None:
+        """Nothing happens until `run`."""
+        self._client = client
+        self._policy = policy
+        self._is_leader = is_leader
+        self._now = now
+        self._settings = settings
+        self._writer = Writer(
+            client, namespace=namespace, identity=identity, is_leader=is_leader, now=now
+        )
+        selections = {"leases": Selection(namespace=namespace, labels=f"{DEVICE_LEASE_LABEL}=true")}
+        self._reflectors: dict[str, Reflector[Any]] = {
+            field: Reflector(client, resource, selections.get(field, Selection()))
+            for field, resource in RESOURCES.items()
+        }
+        self._changed = asyncio.Event()
+        self._random = Random(identity)
+        self._ahead = _Ahead(settings.ahead_seconds)
+        self._memory = Memory()
+        self._protected_until: dict[str, float] = {}
+        self._incomplete_since_ms: dict[str, int] = {}
+        self._told_at: dict[str, float] = {}
+        self._event_reasons: dict[str, str] = {}
+        self._forecast_at = float("-inf")
+        self._forecast: dict[Key, tuple[int | None, int | None]] = {}
+        self._event_names = (
+            hashlib.sha256(f"{identity} {number}".encode()).hexdigest()[:16] for number in count()
+        )
+        self.counters = Counters()
+        for reflector in self._reflectors.values():
+            reflector.add_handler(_Waker(self._changed))
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether all caches have been filled."""
+        return all(reflector.is_synced for reflector in self._reflectors.values())
+
+    def wake(self) -> None:
+        """Run a cycle soon, for instance because this process leads now."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Follow and schedule until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for reflector in self._reflectors.values():
+                tasks.create_task(reflector.run())
+            for reflector in self._reflectors.values():
+                await reflector.wait_until_synced()
+            log.info("caches are filled", pods=len(self._reflectors["pods"].objects))
+            while True:
+                await self._wait_for_change()
+                if not self._is_leader():
+                    continue
+                try:
+                    await self.cycle()
+                except NotLeader:
+                    log.info("cycle ended; another process leads")
+                except Exception:
+                    self.counters.failed_cycles += 1
+                    log.exception("cycle failed; will retry")
+                    await asyncio.sleep(1.0)
+                    self._changed.set()
+
+    async def _wait_for_change(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.idle_seconds):
+                await self._changed.wait()
+            await asyncio.sleep(self._settings.quiet_seconds)
+        except TimeoutError:
+            pass
+        self._changed.clear()
+
+    async def cycle(self) -> None:
+        """Repair, decide, write and report once."""
+        loop = asyncio.get_running_loop()
+        began, now = loop.time(), self._now()
+        now_ms = int(now.timestamp() * 1000)
+        objects = self._ahead.merged(
+            Objects(
+                **{field: dict(one.objects) for field, one in self._reflectors.items()},
+            ),
+            began,
+        )
+        self._protected_until = {
+            uid: until for uid, until in self._protected_until.items() if until > began
+        }
+        memory = replace(self._memory, unevictable=frozenset(self._protected_until))
+        translation = Translation(objects, self._policy, now_ms, memory)
+        self._note_gangs(translation, now_ms)
+        await self._repair(
+            find_repairs(
+                objects,
+                translation,
+                now_ms=now_ms,
+                incomplete_since_ms=self._incomplete_since_ms,
+                deadlines=self._settings.deadlines,
+            )
+        )
+        is_due = began - self._forecast_at >= self._settings.forecast_seconds
+        decision = translation.decide(with_forecast=is_due)
+        decision = self._with_forecast(decision, began, is_new=is_due)
+        self._memory = Memory(reservations=decision.reservations)
+        assigned = await self._assign(decision)
+        await self._evict(decision, began)
+        await self._report(objects, translation, decision, assigned)
+        if not decision.is_complete:
+            self._changed.set()
+        self.counters.cycles += 1
+        self.counters.waiting_pods = len(decision.waiting)
+        self.counters.last_cycle_seconds = loop.time() - began
+
+    def _note_gangs(self, translation: Translation, now_ms: int) -> None:
+        """Remember since when gangs have had too few pods on nodes."""
+        self._incomplete_since_ms = {
+            gang: self._incomplete_since_ms.get(gang, now_ms)
+            for gang, state in translation.workloads.gangs.items()
+            if state.is_incomplete
+        }
+
+    def _with_forecast(self, decision: Decision, at: float, *, is_new: bool) -> Decision:
+        """Keep the expected starts of the last forecast until the next one."""
+        if is_new:
+            self._forecast_at = at
+            self._forecast = {
+                key: (one.likely_ms, one.latest_ms) for key, one in decision.waiting.items()
+            }
+            return decision
+        waiting: dict[Key, WaitingPod] = {}
+        for key, one in decision.waiting.items():
+            likely_ms, latest_ms = self._forecast.get(key, (None, None))
+            waiting[key] = replace(one, likely_ms=likely_ms, latest_ms=latest_ms)
+        return replace(decision, waiting=waiting)
+
+    # --- writing
+
+    async def _repair(self, repairs: Repairs) -> None:
+        at = asyncio.get_running_loop().time()
+        for rollback in repairs.rollbacks:
+            self.counters.rollbacks += 1
+            if await self._writer.roll_back(rollback):
+                for held in rollback.held:
+                    self._ahead.drop_lease(held.lease)
+                for pod in rollback.pods:
+                    await self._tell(pod, "AssignmentGivenUp", rollback.why, is_warning=True)
+        done = await asyncio.gather(*(self._writer.complete(one) for one in repairs.completions))
+        for completion, is_done in zip(repairs.completions, done, strict=True):
+            if is_done:
+                self.counters.bound_pods += 1
+                annotations = completion_annotations(completion)
+                self._ahead.bind(completion.pod, completion.node, annotations, at)
+        released = await asyncio.gather(*(self._writer.release(one) for one in repairs.releases))
+        for release, is_done in zip(repairs.releases, released, strict=True):
+            if is_done:
+                self.counters.released_leases += 1
+                self._ahead.drop_lease(release.held.lease)
+        await asyncio.gather(*(self._writer.restore(one) for one in repairs.missing))
+        await asyncio.gather(*(self._writer.limit(one) for one in repairs.limits))
+        for gang in repairs.half_gangs:
+            log.warning("gang has too few pods; evicting it", gang=gang.gang, pods=len(gang.pods))
+            self.counters.evicted_pods += len(gang.pods)
+            await self._writer.evict(gang.pods)
+            why = "too few pods of its gang were on nodes for too long"
+            for pod in gang.pods:
+                await self._tell(pod, "GangIncomplete", why, is_warning=True)
+
+    async def _assign(self, decision: Decision) -> list[AssignedPod]:
+        at = asyncio.get_running_loop().time()
+        results = await asyncio.gather(
+            *(self._writer.assign(assignment) for assignment in decision.assignments)
+        )
+        bound: list[AssignedPod] = []
+        is_failed = False
+        for assignment, (leases, pods) in zip(decision.assignments, results, strict=True):
+            self.counters.bound_pods += len(pods)
+            if len(pods) < len(assignment.pods):
+                self.counters.failed_assignments += 1
+                is_failed = True
+            bound += pods
+            for lease in leases:
+                self._ahead.add_lease(lease, at)
+        for one in bound:
+            self._ahead.bind(one.pod, one.node, allocation_annotations(one), at)
+        if is_failed:
+            # Should another scheduler be at work, the two must not fail each other for ever.
+            asyncio.get_running_loop().call_later(self._random.uniform(0.1, 1.0), self.wake)
+        for one in bound:
+            gpus = ",".join(dict.fromkeys(str(device.index) for device in one.devices))
+            where = f"GPU {gpus} of node {one.node}" if gpus else f"node {one.node}"
+            await self._tell(one.pod, "Scheduled", f"assigned to {where}")
+        return bound
+
+    async def _evict(self, decision: Decision, at: float) -> None:
+        if not decision.evictions:
+            return
+        blocked = await self._writer.evict(one.pod for one in decision.evictions)
+        protected = {pod.metadata.uid for pod in blocked}
+        for uid in protected:
+            self._protected_until[uid] = at + self._settings.protected_seconds
+        if protected:
+            self._changed.set()
+        for one in decision.evictions:
+            if one.pod.metadata.uid not in protected:
+                self.counters.evicted_pods += 1
+                why = f"evicted for {one.for_job_id} ({one.reason})"
+                await self._tell(one.pod, "Preempted", why, is_warning=True)
+
+    # --- reporting
+
+    async def _report(
+        self,
+        objects: Objects,
+        translation: Translation,
+        decision: Decision,
+        assigned: list[AssignedPod],
+    ) -> None:
+        """Tell users what is new; a report that fails is repeated by a later cycle."""
+        at, now = asyncio.get_running_loop().time(), self._now()
+        due = {key: one for key, one in decision.waiting.items() if self._may_tell(one.pod, at)}
+        for condition in condition_writes(due):
+            self._told_at[condition.pod.metadata.uid] = at
+            namespace, name = condition.pod.key
+            await self._try(
+                self._client.patch(
+                    PODS, name, condition.changes(now), namespace, subresource="status"
+                )
+            )
+            if self._event_reasons.get(condition.pod.metadata.uid) != condition.reason:
+                self._event_reasons[condition.pod.metadata.uid] = condition.reason
+                await self._tell(
+                    condition.pod, "FailedScheduling", condition.reason, is_warning=True
+                )
+        fresh = {one.pod.metadata.uid for one in assigned}
+        pods_of = find_claims(objects)
+        for write in claim_writes(objects, translation, decision, now):
+            key = write.claim.key
+            if any(pod.metadata.uid in fresh for pod in pods_of.get(key, ())):
+                continue  # the caches show the pod soon, and then the whole status is known
+            is_new_phase = write.status.phase is not write.claim.status.phase
+            if not is_new_phase and not self._may_tell_claim(write.claim.metadata.uid, at):
+                continue
+            self._told_at[write.claim.metadata.uid] = at
+            await self._try(
+                self._client.patch(
+                    GPU_CLAIMS, key[1], write.changes(), key[0], subresource="status"
+                )
+            )
+        known = {one.metadata.uid for one in (*objects.pods.values(), *objects.claims.values())}
+        self._told_at = {uid: told for uid, told in self._told_at.items() if uid in known}
+        self._event_reasons = {
+            uid: reason for uid, reason in self._event_reasons.items() if uid in known
+        }
+
+    def _may_tell(self, pod: Pod, at: float) -> bool:
+        return self._may_tell_claim(pod.metadata.uid, at)
+
+    def _may_tell_claim(self, uid: str, at: float) -> bool:
+        return at - self._told_at.get(uid, float("-inf")) >= self._settings.retold_seconds
+
+    async def _tell(self, pod: Pod, reason: str, message: str, *, is_warning: bool = False) -> None:
+        """Write an event about a pod."""
+        name = f"{pod.metadata.name[:200]}.{next(self._event_names)}"
+        manifest = event(
+            pod,
+            reason=reason,
+            message=message,
+            is_warning=is_warning,
+            name=name,
+            now=self._now(),
+        )
+        await self._try(self._client.create(EVENTS, manifest))
+
+    async def _try(self, write: Any) -> None:
+        """A report is not worth a failed cycle."""
+        if not self._is_leader():
+            write.close()
+            raise NotLeader
+        try:
+            await write
+        except (NotFound, Conflict):
+            pass
+        except KubernetesError as error:
+            log.warning("report failed", error=str(error))
+
+
+class _Waker:
+    """Hears of every change of a cache."""
+
+    def __init__(self, changed: asyncio.Event) -> None:
+        self._changed = changed
+
+    def on_added(self, _new: Any, /) -> None:
+        self._changed.set()
+
+    def on_updated(self, _old: Any, _new: Any, /) -> None:
+        self._changed.set()
+
+    def on_deleted(self, _last: Any, /) -> None:
+        self._changed.set()
+
+
+class _Ahead:
+    """Own writes that the caches do not show yet."""
+
+    def __init__(self, longest_seconds: float) -> None:
+        self._longest_seconds = longest_seconds
+        self._pods: dict[Key, tuple[Pod, float]] = {}
+        self._leases: dict[Key, tuple[Lease, float]] = {}
+
+    def bind(self, pod: Pod, node: str, annotations: Mapping[str, str], at: float) -> None:
+        """A pod is bound from now on."""
+        told = {**pod.metadata.annotations, **annotations}
+        self._pods[pod.key] = (
+            structs.replace(
+                pod,
+                metadata=structs.replace(pod.metadata, annotations=told),
+                spec=structs.replace(pod.spec, node_name=node),
+            ),
+            at,
+        )
+
+    def add_lease(self, lease: Lease, at: float) -> None:
+        """A lease exists from now on."""
+        self._leases[lease.key] = (lease, at)
+
+    def drop_lease(self, lease: Lease) -> None:
+        """A lease was released or changed."""
+        self._leases.pop(lease.key, None)
+
+    def merged(self, cached: Objects, at: float) -> Objects:
+        """The cached objects with the own writes that are newer; those that are old are dropped."""
+        pods, leases = dict(cached.pods), dict(cached.leases)
+        for key, (pod, since) in list(self._pods.items()):
+            found = pods.get(key)
+            is_shown = found is None or is_bound(found) or found.metadata.uid != pod.metadata.uid
+            if is_shown or at - since > self._longest_seconds:
+                del self._pods[key]
+            else:
+                pods[key] = pod
+        for key, (lease, since) in list(self._leases.items()):
+            shown = leases.get(key)
+            is_newer = shown is not None and int(shown.metadata.resource_version) >= int(
+                lease.metadata.resource_version
+            )
+            if is_newer or at - since > self._longest_seconds:
+                del self._leases[key]
+            else:
+                leases[key] = lease
+        return replace(cached, pods=pods, leases=leases)

@@ -1,0 +1,251 @@
+"""What users read: statuses of claims, conditions of pods and events.
+
+Pure: what is known goes in, and writes that change something come out. A sentence that is already
+there is not written again; an expected start that moves by less than a minute stays.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from gpu_scheduler.kubernetes.crds.claim import (
+    AllocatedDevice,
+    ClaimMember,
+    ClaimPhase,
+    ExpectedStart,
+    GpuClaim,
+    GpuClaimStatus,
+)
+from gpu_scheduler.kubernetes.crds.conditions import Condition, ConditionStatus
+from gpu_scheduler.kubernetes.names import SCHEDULER_NAME
+from gpu_scheduler.kubernetes.objects import Pod
+from gpu_scheduler.kubernetes.scheduler.decision import Decision, Translation, WaitingPod
+from gpu_scheduler.kubernetes.scheduler.devices import HeldDevice
+from gpu_scheduler.kubernetes.scheduler.objects_view import (
+    Key,
+    Objects,
+    has_ended,
+    is_being_deleted,
+    is_bound,
+)
+from gpu_scheduler.kubernetes.scheduler.workloads import find_claims
+from gpu_scheduler.model.request import WHOLE_MILLI
+
+LONGEST_SENTENCE = 1024
+STEADY_SECONDS = 60
+SCHEDULED = "Scheduled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionWrite:
+    """Tell in a pod why it waits, as autoscalers and `kubectl describe` read it."""
+
+    pod: Pod
+    reason: str
+
+    def changes(self, now: datetime) -> dict[str, Any]:
+        """A merge patch of the status, for exactly this version of the pod."""
+        others = [one for one in self.pod.status.conditions if one.type != "PodScheduled"]
+        told = [msgspec.to_builtins(one) for one in others]
+        told.append(
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": self.reason,
+                "lastTransitionTime": timestamp(now),
+            }
+        )
+        version = self.pod.metadata.resource_version
+        return {"metadata": {"resourceVersion": version}, "status": {"conditions": told}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimWrite:
+    """The new status of a claim."""
+
+    claim: GpuClaim
+    status: GpuClaimStatus
+
+    def changes(self) -> dict[str, Any]:
+        """A merge patch; what is no longer true is deleted."""
+        new = msgspec.to_builtins(self.status)
+        gone = {name: None for name in msgspec.to_builtins(self.claim.status) if name not in new}
+        return {"status": {**gone, **new}}
+
+
+def condition_writes(waiting: Mapping[Key, WaitingPod]) -> Iterator[ConditionWrite]:
+    """Pods whose condition does not say yet why they wait."""
+    for _, one in sorted(waiting.items()):
+        reason = sentence(one.reason)
+        told = [c for c in one.pod.status.conditions if c.type == "PodScheduled"]
+        if not told or (told[0].status, told[0].message) != ("False", reason):
+            yield ConditionWrite(pod=one.pod, reason=reason)
+
+
+def claim_writes(
+    objects: Objects, translation: Translation, decision: Decision, now: datetime
+) -> Iterator[ClaimWrite]:
+    """Claims whose status is not up to date."""
+    pods_of = find_claims(objects)
+    for key, claim in sorted(objects.claims.items()):
+        pods = pods_of.get(key, [])
+        status = _claim_status(claim, pods, translation, decision, now)
+        if status != claim.status:
+            yield ClaimWrite(claim=claim, status=status)
+
+
+def _claim_status(
+    claim: GpuClaim,
+    pods: list[Pod],
+    translation: Translation,
+    decision: Decision,
+    now: datetime,
+) -> GpuClaimStatus:
+    old = claim.status
+    members = tuple(_members(pods, translation))
+    waiting = [found for pod in pods if (found := decision.waiting.get(pod.key)) is not None]
+    phase = _phase(pods, old.phase)
+    reason, position, expected = "", None, None
+    if waiting and phase in (ClaimPhase.PENDING, ClaimPhase.PREEMPTED):
+        first = waiting[0]
+        reason, position = sentence(first.reason), first.position
+        expected = _expected(first, old.expected_start)
+    elif phase is ClaimPhase.PENDING and not pods:
+        reason = "no pod uses this claim yet"
+    first_node = members[0].node if members else ""
+    return GpuClaimStatus(
+        phase=phase,
+        node=first_node,
+        gpus=",".join(dict.fromkeys(str(d.index) for d in members[0].devices)) if members else "",
+        members=members,
+        reason=reason,
+        queue_position=position,
+        expected_start=expected,
+        observed_generation=claim.metadata.generation or None,
+        conditions=_conditions(old.conditions, phase, reason, claim.metadata.generation, now),
+    )
+
+
+def _members(pods: list[Pod], translation: Translation) -> Iterator[ClaimMember]:
+    for pod in pods:
+        if is_bound(pod) and not has_ended(pod):
+            held = translation.leases.by_pod.get(pod.metadata.uid, ())
+            yield ClaimMember(
+                pod=pod.metadata.name,
+                uid=pod.metadata.uid,
+                node=pod.spec.node_name,
+                devices=tuple(_devices(pod, held, translation)),
+            )
+
+
+def _devices(
+    pod: Pod, held: Iterable[HeldDevice], translation: Translation
+) -> Iterator[AllocatedDevice]:
+    inventory = translation.inventories.get(pod.spec.node_name)
+    for one in sorted(held, key=lambda each: (each.index, each.holder.uuid)):
+        gpu = None if inventory is None else inventory.gpus.get(one.index)
+        holder = one.holder
+        is_part = holder.share_milli < WHOLE_MILLI
+        yield AllocatedDevice(
+            index=one.index,
+            uuid=holder.uuid or (gpu.uuid if gpu is not None else str(one.index)),
+            model="" if gpu is None else gpu.model,
+            fraction=holder.share_milli / WHOLE_MILLI if is_part else None,
+            memory_mib=holder.memory_mib if is_part and holder.memory_mib else None,
+        )
+
+
+def _phase(pods: list[Pod], before: ClaimPhase | None) -> ClaimPhase:
+    """How far the pods of a claim have come together."""
+    live = [pod for pod in pods if not has_ended(pod)]
+    if any(is_being_deleted(pod) and _is_disrupted(pod) for pod in live):
+        return ClaimPhase.PREEMPTED
+    if any(not is_bound(pod) and not is_being_deleted(pod) for pod in live):
+        return ClaimPhase.PREEMPTED if before is ClaimPhase.PREEMPTED else ClaimPhase.PENDING
+    if live:
+        is_running = any(pod.status.phase == "Running" for pod in live)
+        return ClaimPhase.RUNNING if is_running else ClaimPhase.SCHEDULED
+    if pods:
+        has_failed = any(pod.status.phase == "Failed" for pod in pods)
+        return ClaimPhase.FAILED if has_failed else ClaimPhase.COMPLETED
+    ended = (ClaimPhase.COMPLETED, ClaimPhase.FAILED, ClaimPhase.PREEMPTED)
+    return before if before in ended else ClaimPhase.PENDING
+
+
+def _is_disrupted(pod: Pod) -> bool:
+    """Tell whether a pod ends because it was evicted."""
+    return any(c.type == "DisruptionTarget" and c.status == "True" for c in pod.status.conditions)
+
+
+def _expected(waiting: WaitingPod, old: ExpectedStart | None) -> ExpectedStart | None:
+    if waiting.likely_ms is None and waiting.latest_ms is None:
+        return None
+
+    def steady(at_ms: int | None, before: datetime | None) -> datetime | None:
+        if at_ms is None:
+            return None
+        new = datetime.fromtimestamp(at_ms // 1000, UTC)
+        if before is not None and abs((new - before).total_seconds()) < STEADY_SECONDS:
+            return before
+        return new
+
+    return ExpectedStart(
+        likely=steady(waiting.likely_ms, None if old is None else old.likely),
+        latest=steady(waiting.latest_ms, None if old is None else old.latest),
+    )
+
+
+def _conditions(
+    old: tuple[Condition, ...], phase: ClaimPhase, reason: str, generation: int, now: datetime
+) -> tuple[Condition, ...]:
+    is_scheduled = phase not in (ClaimPhase.PENDING, ClaimPhase.PREEMPTED)
+    new = Condition(
+        type=SCHEDULED,
+        status=ConditionStatus.TRUE if is_scheduled else ConditionStatus.FALSE,
+        reason=phase.value,
+        message=reason,
+        last_transition_time=now.replace(microsecond=0),
+        observed_generation=generation or None,
+    )
+    for one in old:
+        if one.type == SCHEDULED and one.status == new.status:
+            new = msgspec.structs.replace(new, last_transition_time=one.last_transition_time)
+    return (*(one for one in old if one.type != SCHEDULED), new)
+
+
+def event(
+    pod: Pod, *, reason: str, message: str, is_warning: bool, name: str, now: datetime
+) -> dict[str, Any]:
+    """An event about a pod."""
+    at = timestamp(now)
+    return {
+        "metadata": {"name": name, "namespace": pod.metadata.namespace},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": pod.metadata.namespace,
+            "name": pod.metadata.name,
+            "uid": pod.metadata.uid,
+        },
+        "reason": reason,
+        "message": sentence(message),
+        "type": "Warning" if is_warning else "Normal",
+        "source": {"component": SCHEDULER_NAME},
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    }
+
+
+def sentence(text: str) -> str:
+    """A text of at most the length that Kubernetes accepts."""
+    return text if len(text) <= LONGEST_SENTENCE else text[: LONGEST_SENTENCE - 1] + "…"
+
+
+def timestamp(at: datetime) -> str:
+    """A time as Kubernetes writes it."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,256 @@
+"""The scheduler process on a real control plane, with nodes that kwok runs, used by kubectl."""
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpu_scheduler.kubernetes.names import (
+    ALLOCATED_ANNOTATION,
+    CLAIM_ANNOTATION,
+    INDICES_ANNOTATION,
+)
+from tests.kubernetes.lab.control_plane import ControlPlane, kwok_node
+
+pytestmark = pytest.mark.slow
+
+DEADLINE_S = 120.0
+CRDS = Path(__file__).parents[2] / "charts" / "gpu-scheduler" / "crds"
+QUICK_START = """
+apiVersion: gpu.scheduling/v1
+kind: GpuClaim
+metadata:
+  name: single-gpu
+spec:
+  devices:
+    count: 1
+    exclusivity: Exclusive
+"""
+
+
+class Cluster:
+    """A namespace, nodes of its own, and a scheduler process."""
+
+    def __init__(self, plane: ControlPlane, namespace: str, directory: Path) -> None:
+        self.plane = plane
+        self.namespace = namespace
+        self.log = directory / "scheduler.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "gpu_scheduler.kubernetes.scheduler"]
+        command += ["--namespace", self.namespace, "--listen", f"127.0.0.1:{self.port}"]
+        environment = os.environ | {"KUBECONFIG": str(self.plane.kubeconfig)}
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def stop(self, number: int = signal.SIGKILL) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(DEADLINE_S)
+
+    def kubectl(self, *arguments: str, stdin: str = "") -> str:
+        return self.plane.kubectl("-n", self.namespace, *arguments, stdin=stdin)
+
+    def apply(self, *manifests: dict[str, Any] | str) -> None:
+        texts = [one if isinstance(one, str) else json.dumps(one) for one in manifests]
+        self.kubectl("apply", "-f", "-", stdin="\n---\n".join(texts))
+
+    def get(self, kind: str, name: str = "") -> Any:
+        found = json.loads(self.kubectl("get", kind, *([name] if name else []), "-o", "json"))
+        return found if name else found["items"]
+
+    def add_node(self, name: str, gpus: int) -> None:
+        self.apply(kwok_node(f"{self.namespace}-{name}", gpus=gpus, labels={"for": self.namespace}))
+
+    def pod(self, name: str, *, gpus: int = 0, claim: str = "", **spec: Any) -> dict[str, Any]:
+        limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+        container = {"name": "main", "image": "busybox", "resources": {"limits": limits}}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": name,
+                "annotations": {CLAIM_ANNOTATION: claim} if claim else {},
+            },
+            "spec": {
+                "schedulerName": "gpu-scheduler",
+                "nodeSelector": {"for": self.namespace},
+                "containers": [container],
+                **spec,
+            },
+        }
+
+    def bound(self) -> dict[str, tuple[str, str]]:
+        """Node and GPU indices of the pods that are bound."""
+        return {
+            pod["metadata"]["name"]: (
+                pod["spec"]["nodeName"],
+                pod["metadata"]["annotations"].get(INDICES_ANNOTATION, ""),
+            )
+            for pod in self.get("pods")
+            if pod["spec"].get("nodeName")
+        }
+
+    def device_leases(self) -> list[str]:
+        return sorted(
+            name
+            for one in self.get("leases")
+            if (name := one["metadata"]["name"]).startswith(f"gpu-{self.namespace}")
+        )
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + DEADLINE_S
+        while not condition():
+            if time.monotonic() > end:
+                pytest.fail(f"still waiting; the log ends with\n{self.log.read_text()[-3000:]}")
+            time.sleep(0.2)
+
+
+@contextmanager
+def a_cluster(plane: ControlPlane, directory: Path) -> Iterator[Cluster]:
+    namespace = f"gpu-{secrets.token_hex(4)}"
+    plane.kubectl("apply", "--server-side", "-f", str(CRDS))
+    plane.kubectl("create", "namespace", namespace)
+    plane.wait_for(f"/api/v1/namespaces/{namespace}/serviceaccounts/default")
+    cluster = Cluster(plane, namespace, directory)
+    try:
+        yield cluster
+    finally:
+        if cluster.process is not None and cluster.process.poll() is None:
+            cluster.stop()
+        plane.kubectl("delete", "namespace", namespace, "--wait=false")
+        plane.kubectl("delete", "nodes", "-l", f"for={namespace}")
+
+
+@pytest.fixture
+def cluster(kwok: ControlPlane, tmp_path: Path) -> Iterator[Cluster]:
+    with a_cluster(kwok, tmp_path) as made:
+        yield made
+
+
+def test_the_quick_start_from_claim_to_running_pod(cluster: Cluster) -> None:
+    cluster.add_node("a", 2)
+    cluster.start()
+    cluster.apply(QUICK_START, cluster.pod("gpu-test", claim="single-gpu", gpus=1))
+    node = f"{cluster.namespace}-a"
+    cluster.until(lambda: cluster.bound() == {"gpu-test": (node, "0")})
+    pod = cluster.get("pod", "gpu-test")
+    assert pod["metadata"]["annotations"][ALLOCATED_ANNOTATION] == "0"
+    assert cluster.device_leases() == [f"gpu-{node}-0"]
+    cluster.until(lambda: "Running" in cluster.kubectl("get", "gclaim", "single-gpu"))
+    columns = cluster.kubectl("get", "gclaim", "single-gpu", "--no-headers").split()
+    assert columns[:4] == ["single-gpu", "Running", node, "0"]
+    assert "assigned to GPU 0" in cluster.kubectl("get", "events")
+    with urllib.request.urlopen(f"http://127.0.0.1:{cluster.port}/metrics") as answer:
+        metrics = answer.read().decode()
+    assert "gpu_scheduler_kube_pods_bound_total 1.0" in metrics
+    cluster.kubectl("delete", "pod", "gpu-test")
+    cluster.until(lambda: cluster.device_leases() == [])
+    assert cluster.stop(signal.SIGTERM) == 0
+
+
+def test_a_pod_that_does_not_fit_says_why_and_starts_when_a_node_comes(cluster: Cluster) -> None:
+    cluster.add_node("a", 1)
+    cluster.start()
+    cluster.apply(cluster.pod("big", gpus=4))
+
+    def condition() -> dict[str, str]:
+        found = cluster.get("pod", "big")["status"].get("conditions", [])
+        return next((one for one in found if one["type"] == "PodScheduled"), {})
+
+    cluster.until(lambda: condition().get("reason") == "Unschedulable")
+    assert condition()["status"] == "False"
+    assert "waiting for 4 GPUs" in condition()["message"]
+    cluster.add_node("b", 4)
+    cluster.until(lambda: "big" in cluster.bound())
+
+
+def test_the_pods_of_a_job_start_as_a_gang(cluster: Cluster) -> None:
+    cluster.add_node("a", 4)
+    cluster.start()
+    claim = yaml.safe_load(QUICK_START)
+    claim["metadata"] = {"name": "train", "annotations": {"gpu.scheduling/owner": "Job/train"}}
+    claim["spec"] = {"devices": {"count": 2}, "gang": {"minMembers": 3}}
+    template = cluster.pod("x")
+    template["spec"]["restartPolicy"] = "Never"
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "train"},
+        "spec": {
+            "parallelism": 3,
+            "completions": 3,
+            "template": {"spec": template["spec"]},
+        },
+    }
+    cluster.apply(claim, job)
+
+    def status() -> dict[str, Any]:
+        found: dict[str, Any] = cluster.get("gclaim", "train").get("status", {})
+        return found
+
+    cluster.until(lambda: "for each of 3 members" in status().get("reason", ""))
+    assert cluster.bound() == {}
+    cluster.add_node("b", 2)
+    cluster.until(lambda: len(cluster.bound()) == 3)
+    # kwok ends the pods of a Job at once.
+    cluster.until(lambda: status()["phase"] == "Completed")
+    cluster.until(lambda: cluster.device_leases() == [])
+
+
+def test_urgent_pods_evict_others_by_the_eviction_api(cluster: Cluster) -> None:
+    cluster.add_node("a", 1)
+    cluster.start()
+    urgent = f"urgent-{cluster.namespace}"
+    cluster.apply(
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": urgent},
+            "value": 100_000,
+        },
+        cluster.pod("low", gpus=1),
+    )
+    cluster.until(lambda: "low" in cluster.bound())
+    cluster.apply(cluster.pod("high", gpus=1, priorityClassName=urgent))
+    cluster.until(lambda: cluster.bound().keys() == {"high"})
+    assert f"evicted for {cluster.namespace}/high" in cluster.kubectl("get", "events")
+    cluster.plane.kubectl("delete", "priorityclass", urgent)
+
+
+def test_a_killed_scheduler_is_followed_by_one_that_knows_everything(cluster: Cluster) -> None:
+    for name in "abc":
+        cluster.add_node(name, 8)
+    cluster.apply(*(cluster.pod(f"p{n}", gpus=2) for n in range(16)))
+    cluster.start()
+    cluster.until(lambda: len(cluster.bound()) >= 2)
+    cluster.stop()
+    cluster.start()
+    cluster.until(lambda: len(cluster.bound()) == 12)
+    given = [
+        (node, index) for node, indices in cluster.bound().values() for index in indices.split(",")
+    ]
+    assert len(given) == len(set(given)) == 24
+    assert len(cluster.device_leases()) == 24
+    for pod in list(cluster.bound())[:4]:
+        cluster.kubectl("delete", "pod", pod, "--wait=false")
+    cluster.until(lambda: len(cluster.bound()) == 12 and len(cluster.get("pods")) == 12)
+    cluster.until(lambda: len(cluster.device_leases()) == 24)
