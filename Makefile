@@ -29,10 +29,10 @@ export UV_SYSTEM_CERTS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-all soak fuzz pytest parts test-coverage lint fmt bench build audit docker-build proto crds pins kubernetes-lab clean
+.PHONY: help venv demo test test-all soak fuzz pytest parts test-coverage test-kubernetes lint fmt bench build audit docker-build proto crds pins kubernetes-lab clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(READY) ## make the environment in .venv (every target that needs it does so)
 
@@ -58,6 +58,9 @@ fuzz: $(READY) ## coverage-guided fuzzing of every parser, FUZZ_SECONDS for each
 
 pytest: $(READY) parts ## every test, without lint; PYTEST_ARGS="tests/unit -k gang" runs some
 	$(BIN)/python -m pytest $(PYTEST_SHARED) $(PYTEST_ARGS)
+
+test-kubernetes: $(READY) ## tests of the Kubernetes driver, on a real control plane if 'make kubernetes-lab' has built one
+	$(BIN)/python -m pytest $(PYTEST_SHARED) tests/kubernetes tests/contract tests/unit/kubernetes -k kubernetes $(PYTEST_ARGS)
 
 parts: ## the programs that some tests use (as root, by apt-get; PARTS=no does without)
 	@sh requirements/parts.sh
