@@ -6,5 +6,6 @@ that a scheduler reads (`objects`), our own resources of the group `gpu.scheduli
 what translates between objects and the engine.
 
 Scheduling decisions do not live here: the engine makes them. Nothing here uses `control`, `store`
-or the REST API. Only `client.http` imports aiohttp, which the extra `kubernetes` installs.
+or the REST API. Only what speaks HTTP (`client.http`, processes) imports aiohttp, which the extra
+`kubernetes` installs.
 """
