@@ -110,6 +110,11 @@ proto: $(READY) ## write the Python form of the .proto files anew
 crds: $(READY) ## write the CustomResourceDefinitions in charts/gpu-scheduler/crds anew
 	$(BIN)/python -m gpu_scheduler.kubernetes.crds charts/gpu-scheduler/crds
 
+# Node and npm come from PyPI with the other tools; no user needs them.
+.PHONY: web
+web: $(READY) ## check the source of the dashboard in web/, and build what the server sends
+	PYTHON=$(BIN)/python sh web/build.sh
+
 # UPGRADE=1 takes the newest versions; without it only what pyproject.toml changed moves.
 pins: $(UV_READY) ## rewrite requirements/*.txt from pyproject.toml (UPGRADE=1: newest versions)
 	UV=$(BIN)/uv UPGRADE=$(UPGRADE) sh requirements/pin.sh

@@ -25,6 +25,7 @@ want gcc gcc libc6-dev
 want ip iproute2
 want openssl openssl
 want systemd-analyze systemd
+want chromium chromium
 # Debian keeps the server of PostgreSQL off the PATH.
 ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || want initdb postgresql
 

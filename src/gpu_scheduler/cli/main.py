@@ -73,6 +73,9 @@ COMMANDS: dict[str, Command] = {
         "connect VS Code or ssh to a job with GPUs", "interactive.editors", "code", takes_words=True
     ),
     "top": Command("show GPUs and the queue live, and act on jobs with keys", "interactive.top"),
+    "dashboard": Command(
+        "open the dashboard in a browser, or print how to reach it", "interactive.dashboard"
+    ),
     "list": Command("list your pending and running jobs", "jobs.list", "list"),
     "show": Command("show everything about a job", "jobs.show", "show"),
     "logs": Command("show the output of a job", "jobs.follow", "logs"),

@@ -31,6 +31,7 @@ from gpu_scheduler.api.ha.forwarded_identity import HEADER as FORWARDED_IDENTITY
 from gpu_scheduler.api.ha.leadership_gate import FORWARDED_HEADER
 from gpu_scheduler.api.ha.proxy import LeaderProxy
 from gpu_scheduler.api.http.audit import AuditLog, is_audited
+from gpu_scheduler.api.http.dashboard import dashboard_operations
 from gpu_scheduler.api.http.errors import (
     RETRY_AFTER,
     BadToken,
@@ -148,7 +149,8 @@ def build(
         BearerAuthenticator(service, context.directory, verifier),
         peer_authenticator if settings.auth else OpenAuthenticator(peer_authenticator),
     )
-    main = App(context, (*DOCUMENTED_OPERATIONS, *_pages(settings.version)), known, proxy)
+    pages = (*_pages(settings.version), *dashboard_operations())
+    main = App(context, (*DOCUMENTED_OPERATIONS, *pages), known, proxy)
     metrics = metrics_operation(context, main.requests)
     main.add((metrics,))
     plain = [operation for operation in health.router.operations if operation.path == "/health"]

@@ -527,11 +527,13 @@ MOST_ROWS = 500
         integer_parameter("limit", "How many jobs at most.", most=MOST_ROWS),
         integer_parameter("offset", "How many jobs to skip."),
         Parameter(name="find", description="A job whose position is returned as `found`."),
+        boolean_parameter("without_gpus", "Leave the GPUs out: the list is empty."),
     ),
 )
 async def overview(context: Context, request: Request) -> Response:
     """GPUs, counts and a window of the job list in one response, for live screens."""
-    query = context.parse_query(request, "sort", "filter", "user", "limit", "offset", "find")
+    names = ("sort", "filter", "user", "limit", "offset", "find", "without_gpus")
+    query = context.parse_query(request, *names)
     sort = query.text("sort", "queue")
     if sort.removeprefix("-") not in SORTS:
         raise InvalidRequest(
@@ -554,7 +556,7 @@ async def overview(context: Context, request: Request) -> Response:
             online_nodes=sum(resources.node.state is NodeState.ONLINE for resources in nodes),
             problem=_problem(context),
             counts=order.counts,
-            gpus=list(gpu_forms(context, request.caller)),
+            gpus=[] if query.flag("without_gpus") else list(gpu_forms(context, request.caller)),
             jobs=_lines(context, request.caller, order.ids[offset : offset + limit]),
             offset=offset,
             total=order.total,

@@ -76,7 +76,8 @@ class NodeForm(Struct):
     """A node: its resources, and how much of them is free.
 
     `state` is online, cordoned, draining (jobs still run), drained, or, without heartbeats:
-    suspect, lost or dead. `silent_since` is the time of the last heartbeat.
+    suspect, lost or dead. `silent_since` is the time of the last heartbeat. `islands` are the GPUs
+    that NVLink connects.
     """
 
     id: str
@@ -96,13 +97,13 @@ class NodeForm(Struct):
     address: str = ""
     version: str = ""
     silent_since: str | None = None
+    islands: list[list[int]] = []
 
 
 class NodeDetail(NodeForm, kw_only=True):
     """One node with its running jobs (or tasks) and its inventory."""
 
     jobs: list[str]
-    islands: list[list[int]]
     numa_nodes: int
     direct_storage: bool
     adapters: list[AdapterForm]
@@ -340,14 +341,10 @@ def _detail(context: Context, request: Request) -> Response:
         known = ", ".join(resources.node.id for resources in node_resources(context)[:20]) or "none"
         raise UnknownThing(f"node '{node_id[:63]}' is not known; known: {known}")
     held = context.state.cluster.by_node.get(resources.ordinal, {})
-    islands: dict[int, list[int]] = {}
-    for device in resources.node.devices:
-        islands.setdefault(device.island, []).append(device.index)
     return json_response(
         NodeDetail(
             **_fields(context, resources),
             jobs=sorted(allocation_id.rpartition(".")[0] for allocation_id in held),
-            islands=[indices for _, indices in sorted(islands.items())],
             numa_nodes=resources.node.numa_nodes,
             direct_storage=resources.node.direct_storage,
             adapters=[form_of(AdapterForm, adapter) for adapter in resources.node.adapters],
@@ -360,6 +357,9 @@ def _fields(context: Context, resources: NodeResources) -> dict[str, Any]:
     node = resources.node
     readings = context.service.telemetry.get(node.id)
     running = len(context.state.cluster.by_node.get(node.ordinal, ()))
+    islands: dict[int, list[int]] = {}
+    for device in node.devices:
+        islands.setdefault(device.island, []).append(device.index)
     return {
         "id": node.id,
         "state": shown_state(node, running),
@@ -378,6 +378,7 @@ def _fields(context: Context, resources: NodeResources) -> dict[str, Any]:
         "address": node.address,
         "version": node.version,
         "silent_since": write_time(node.silent_ms or None),
+        "islands": [indices for _, indices in sorted(islands.items())],
     }
 
 

@@ -1,0 +1,161 @@
+// The frame of the dashboard: which page is shown, who looks, and the keys that work everywhere.
+import { signal } from "@preact/signals";
+import { render } from "preact";
+import type { JSX } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { call, me, needsLogin, online } from "./api";
+import { Cluster } from "./cluster";
+import { Empty, QuestionDialog, Toasts } from "./components";
+import { JobPage } from "./job";
+import { Login } from "./login";
+import { Queue } from "./queue";
+
+interface Page {
+  path: string;
+  name: string;
+  key: string;
+  show: (rest: string[]) => JSX.Element;
+  adminOnly?: boolean;
+}
+
+const PAGES: Page[] = [
+  { path: "cluster", name: "Cluster", key: "c", show: () => <Cluster /> },
+  { path: "jobs", name: "Queue", key: "q", show: (rest) => (rest[0] ? <JobPage id={rest[0]} key={rest[0]} /> : <Queue />) },
+];
+const KEYS: [string, string][] = [
+  ["/", "search"],
+  ["j or ↓", "next row"],
+  ["k or ↑", "previous row"],
+  ["Enter", "open the row"],
+  ["Space", "select the row"],
+  ["x", "cancel the row or the selection"],
+  ["h", "hold or release it"],
+  ["?", "this list"],
+  ["Esc", "close, or leave the search"],
+];
+
+const route = signal(readRoute());
+function readRoute(): string[] {
+  const parts = location.hash.replace(/^#\/?/, "").split("/").filter(Boolean);
+  return (parts.length ? parts : ["cluster"]).map(decodeURIComponent);
+}
+addEventListener("hashchange", () => {
+  route.value = readRoute();
+  scrollTo(0, 0);
+});
+
+function App(): JSX.Element {
+  const [showsKeys, setShowsKeys] = useState(false);
+  useEffect(() => {
+    void call("GET /me")
+      .then((found) => {
+        me.value = found;
+      })
+      .catch(() => undefined);
+  }, [needsLogin.value]);
+  useEffect(() => {
+    const press = (event: KeyboardEvent): void => {
+      const inField = event.target instanceof HTMLElement && event.target.matches("input, textarea, select");
+      if (inField || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.key === "?") {
+        setShowsKeys(true);
+        return;
+      }
+      const page = PAGES.find((one) => one.key.toUpperCase() === event.key);
+      if (page && mayOpen(page)) location.hash = `#/${page.path}`;
+      if (event.key === "/") {
+        const search = document.querySelector<HTMLInputElement>("input[type=search]");
+        if (search) {
+          event.preventDefault();
+          search.focus();
+        }
+      }
+    };
+    document.addEventListener("keydown", press);
+    return () => document.removeEventListener("keydown", press);
+  }, []);
+  const [path, ...rest] = route.value;
+  const page = PAGES.find((one) => one.path === path);
+  useEffect(() => {
+    document.title = `${rest[0] ?? page?.name ?? "not found"} · gpu-scheduler`;
+  }, [route.value]);
+  return (
+    <>
+      <a class="skip" href="#main" onClick={focusMain}>
+        Skip to the content
+      </a>
+      <header>
+        <a class="brand" href="#/cluster">
+          <img src="/dashboard/icon.svg" alt="" width="22" height="22" />
+          gpu-scheduler
+        </a>
+        <nav aria-label="Pages">
+          {PAGES.filter(mayOpen).map((one) => (
+            <a key={one.path} href={`#/${one.path}`} aria-current={one.path === path ? "page" : undefined}>
+              {one.name}
+            </a>
+          ))}
+        </nav>
+        <div class="self">
+          {me.value ? (
+            <span title={me.value.via}>
+              {me.value.user}
+              <span class="muted"> {me.value.role}</span>
+            </span>
+          ) : null}
+          <button type="button" class="small plain" aria-label="Keys" onClick={() => setShowsKeys(true)}>
+            ?
+          </button>
+        </div>
+      </header>
+      {online.value ? null : (
+        <p class="banner" role="alert">
+          The server does not answer. The page shows what it last knew, and tries again.
+        </p>
+      )}
+      <main id="main" tabIndex={-1}>
+        {needsLogin.value ? <Login /> : page ? page.show(rest) : <Empty title="There is no such page" />}
+      </main>
+      {showsKeys ? <KeyList close={() => setShowsKeys(false)} /> : null}
+      <QuestionDialog />
+      <Toasts />
+    </>
+  );
+}
+
+function mayOpen(page: Page): boolean {
+  return !page.adminOnly || me.value?.role === "admin";
+}
+
+function focusMain(event: Event): void {
+  event.preventDefault();
+  document.getElementById("main")?.focus();
+}
+
+function KeyList({ close }: { close: () => void }): JSX.Element {
+  const dialog = useRef<HTMLDialogElement>(null);
+  useEffect(() => dialog.current?.showModal(), []);
+  return (
+    <dialog ref={dialog} onClose={close} aria-labelledby="keys-title">
+      <h2 id="keys-title">Keys</h2>
+      <dl class="keys">
+        {[...KEYS, ...PAGES.filter(mayOpen).map((page): [string, string] => [page.key.toUpperCase(), page.name])].map(([key, does]) => (
+          <div key={key}>
+            <dt>
+              <kbd>{key}</kbd>
+            </dt>
+            <dd>{does}</dd>
+          </div>
+        ))}
+      </dl>
+      <div class="buttons">
+        <button type="button" class="primary" onClick={() => dialog.current?.close()}>
+          Close
+        </button>
+      </div>
+    </dialog>
+  );
+}
+
+const place = document.getElementById("app");
+if (place) render(<App />, place);
