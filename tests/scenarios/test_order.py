@@ -239,6 +239,25 @@ def test_array_larger_than_budget_of_cycle_starts_all_tasks_that_fit(policy: str
     assert len(lab.running()) == 12
 
 
+@pytest.mark.parametrize("policy", ["easy", "fair"])
+def test_reservation_holds_in_cycles_that_skip_its_job(policy: str) -> None:
+    """Each cycle examines one job, and goes on behind the job that has the reservation."""
+    lab = Lab(nodes=[a_node(gpus=8)], policy=a_policy(name=policy, max_examined=1))
+    lab.submit(a_job(number=1, gpus=8, estimate_ms=HOUR))
+    lab.submit(*(a_job(number=n, gpus=n, estimate_ms=HOUR) for n in range(3, 7)))
+    reserved = lab.core.state.cluster.reservations
+    assert [(one.job_id, one.at_ms) for one in reserved.values()] == [("j3", HOUR)]
+
+
+def test_started_job_counts_in_the_fair_shares_of_later_cycles() -> None:
+    """Otherwise one account starts job after job before its use shows."""
+    lab = Lab(nodes=[a_node(gpus=2)], policy=a_policy(name="fair"))
+    lab.submit(a_job(number=1, user="ann", estimate_ms=HOUR), a_job(number=2, user="cid"))
+    lab.submit(a_job(number=3, user="ann"), a_job(number=4, user="bob"))
+    lab.ends("j2")
+    assert lab.running() == ["j1", "j4"]
+
+
 def test_least_used_rack_is_kept_whole_for_large_jobs() -> None:
     lab = Lab(nodes=a_cluster(nodes=2, gpus=4))
     lab.submit(a_job(number=1), a_job(number=2), a_job(number=3, gpus=4))

@@ -30,7 +30,11 @@ from gpu_scheduler.control.jobs.queueing import (
 )
 from gpu_scheduler.control.jobs.submit import NO_NODE, OWN, queue_alike, why_never
 from gpu_scheduler.control.nodes.admin import set_drain_timer
-from gpu_scheduler.control.scheduling.cycle import restore_reservations, set_attempt_timers
+from gpu_scheduler.control.scheduling.cycle import (
+    project_usage,
+    restore_reservations,
+    set_attempt_timers,
+)
 from gpu_scheduler.control.scheduling.reservation_commands import keep
 from gpu_scheduler.control.state import ControlState, EndedJob
 from gpu_scheduler.ledger.decayed_usage import DecayedUsage
@@ -353,6 +357,7 @@ def _restore_running(state: ControlState, allocation: Allocation, now_ms: int) -
         )
     )
     set_attempt_timers(state, allocation, limit_ms, now_ms)
+    project_usage(state, allocation)
     task.members = len(allocation.placements)
     state.predictor.begin(job, allocation.start_ms)
 

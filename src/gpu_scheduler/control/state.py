@@ -16,6 +16,7 @@ from gpu_scheduler.control.messages import NodeReported
 from gpu_scheduler.engine.policy import DAY_MS, HOUR_MS, MINUTE_MS, Policy
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.ledger.decayed_usage import Account, DecayedUsage
+from gpu_scheduler.ledger.projected_usage import ProjectedUsage
 from gpu_scheduler.ledger.usage import UsageTotals, WeeklyUsage
 from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.identity import Authority, Identity, JoinToken, NodeKey, Token
@@ -131,12 +132,15 @@ class Sweep:
     """How far the cycles have come with the queue, and the jobs that they leave out.
 
     `continues`: the last cycle ran out of its budget, so the next one goes on behind it.
-    `is_stale`: something changed during this sweep, so another one must follow it. `set_aside`: the
-    jobs that made a cycle fail, by id, with the error.
+    `is_stale`: something changed during this sweep, so another one must follow it. `has_rejects`:
+    in this sweep a job was rejected that would delay a reservation; under fair share, a start
+    changes the order, so the job may come first in the next sweep. `set_aside`: the jobs that made
+    a cycle fail, by id, with the error.
     """
 
     continues: bool = False
     is_stale: bool = False
+    has_rejects: bool = False
     set_aside: dict[str, str] = field(default_factory=dict)
 
 
@@ -190,6 +194,7 @@ class ControlState:
         self.decayed_usage = DecayedUsage(
             half_life_ms=limits.usage_half_life_ms, recent_half_life_ms=limits.recent_half_life_ms
         )
+        self.projected_usage = ProjectedUsage()
         self.usage_totals, self.weekly_usage = UsageTotals(), WeeklyUsage()
         self.charged: dict[Account, None] = {}
         self.corrected_ends: dict[str, int] = {}

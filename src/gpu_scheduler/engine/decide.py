@@ -260,11 +260,12 @@ class _Pass:
         last: tuple[int, int] | None = None
         entry = merge.next()
         while entry is not None:
-            self._serve_reservations(entry)
             if examined >= bound:
                 is_complete = False
                 break
-            if examined >= bound // 2 and is_seen(entry):
+            is_skipped = examined >= bound // 2 and is_seen(entry)
+            self._serve_reservations(entry, considers_it=not is_skipped)
+            if is_skipped:
                 merge.leave()
             else:
                 examined += 1
@@ -291,15 +292,16 @@ class _Pass:
         if self._context.advance is not None:
             self._context.advance.close({})
 
-    def _serve_reservations(self, before: Entry | None) -> None:
+    def _serve_reservations(self, before: Entry | None, *, considers_it: bool = False) -> None:
         """Book the reservations of jobs that come before this one, and start those that are due.
 
         The oldest first. That matters only when something runs longer than expected: then the
-        younger reservation has to move.
+        younger reservation has to move. Its own reservation is booked as well, unless the pass
+        considers the job next and no other reservation is affected.
         """
         chosen = self._reservations.take_before(before, self._context.fair_share)
-        if chosen == [before]:
-            return  # It is considered now, and no other reservation is affected.
+        if considers_it and chosen == [before]:
+            return
         for entry in chosen:
             self._cycle.considered = entry.number
             self._blocked.keep_reservation(entry, self._state.reservations[entry.number])

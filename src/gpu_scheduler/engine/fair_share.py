@@ -15,7 +15,7 @@ from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI
 
 MILLI = 1000
 PROJECTED_MS = HOUR_MS
-"""A job that starts counts at once as if it had run for up to an hour."""
+"""A job that starts counts at once as if it had run for up to an hour; control counts it so later."""
 LEAST_USAGE = WHOLE_MILLI * HOUR_MS
 """Shares are measured against at least a GPU-hour each, so that a cold start is fair as well."""
 
@@ -38,7 +38,7 @@ class FairShare:
         order = state.policy.order
         self._order = order
         self._state = state
-        self._on = bool(order.fair_ms or order.user_fair_ms)
+        self._on = order.is_fair
         self._added: dict[str | tuple[str, str], int] = {}
         self._cache: dict[tuple[str, str], int] = {}
         if not self._on:

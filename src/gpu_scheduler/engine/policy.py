@@ -76,6 +76,11 @@ class Order:
     user_fair_ms: int = 0
     fair_cap: int = 4
 
+    @property
+    def is_fair(self) -> bool:
+        """Tell whether the order depends on what accounts have used."""
+        return self.fair_ms > 0 or self.user_fair_ms > 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feedback:

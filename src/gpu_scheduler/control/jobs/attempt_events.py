@@ -454,6 +454,7 @@ def _charge(
         state.decayed_usage.release(
             account, allocation.gpu_milli, now_ms, held_until_ms=end.ended_ms
         )
+    state.projected_usage.remove(allocation.id)
     state.charged[job.tenant] = state.charged[job.tenant, job.user] = None
     interval = interval_of(
         job,

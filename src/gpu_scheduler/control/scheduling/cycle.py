@@ -37,11 +37,13 @@ from gpu_scheduler.control.state import ControlState, Timer
 from gpu_scheduler.engine.decide import DecisionFailed, decide
 from gpu_scheduler.engine.policy import MINUTE_MS, Preemption, Queueing
 from gpu_scheduler.engine.state.cluster_state import ClusterState
-from gpu_scheduler.ledger.decayed_usage import account_of
+from gpu_scheduler.engine.fair_share import PROJECTED_MS
+from gpu_scheduler.ledger.decayed_usage import Account, account_of
 from gpu_scheduler.model.cluster_snapshot import AccountUsage, Running
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.plan import Allocation, Eviction, Plan, Reservation, Start
+from gpu_scheduler.model.reasons import ReasonCode
 from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.store.interface import Store
 from gpu_scheduler.store.rows import Removed, ReservationRow
@@ -168,9 +170,20 @@ def commit(state: ControlState, plan: Plan, now_ms: int, outcome: Outcome) -> No
     state.cluster.remember(plan)
     keep_unconfirmed_reservations(state, now_ms)
     store_reservations(state, outcome)
-    state.sweep.continues = not plan.complete or state.sweep.is_stale
+    sweep = state.sweep
+    if state.policy.order.is_fair:
+        sweep.has_rejects = sweep.has_rejects or _has_backfill_rejects(plan)
+        if plan.starts and sweep.has_rejects:
+            sweep.is_stale = True
+    sweep.continues = not plan.complete or sweep.is_stale
     if plan.complete:
-        state.sweep.is_stale = False
+        sweep.is_stale = sweep.has_rejects = False
+
+
+def _has_backfill_rejects(plan: Plan) -> bool:
+    """Tell whether a job has room, but would delay a reservation."""
+    reasons = (*plan.job_reasons, *plan.shape_reasons)
+    return any(reason.code is ReasonCode.RESERVED for _, reason in reasons)
 
 
 def refresh_account_usage(state: ControlState, now_ms: int) -> None:
@@ -178,11 +191,14 @@ def refresh_account_usage(state: ControlState, now_ms: int) -> None:
 
     Other accounts are left out, so that the cost of a cycle does not grow with their number.
     """
-    order = state.policy.order
-    if not (order.fair_ms or order.user_fair_ms or state.cluster.has_quotas):
+    if not (state.policy.order.is_fair or state.cluster.has_quotas):
         return
     cluster = state.cluster
-    shares = state.decayed_usage
+    shares, projected = state.decayed_usage, state.projected_usage
+
+    def usage_at(account: Account) -> int:
+        return shares.usage_at(account, now_ms) + projected.at(account, now_ms)
+
     tenants = dict.fromkeys(state.lenders)
     users = {}
     for tenant, user, _ in cluster.queue.groups:
@@ -190,20 +206,18 @@ def refresh_account_usage(state: ControlState, now_ms: int) -> None:
         account = account_of(tenant, user)
         used, turns_ms = spent(state, account, now_ms) if cluster.has_quotas else (0, 0)
         users[tenant, user] = AccountUsage(
-            usage=shares.usage_at(account, now_ms), spent_gpu_milli_ms=used, turns_ms=turns_ms
+            usage=usage_at(account), spent_gpu_milli_ms=used, turns_ms=turns_ms
         )
     cluster.user_usage = users
     if not cluster.has_quotas:
         # Only quotas need spent budgets and lent capacity.
-        cluster.tenant_usage = {
-            tenant: AccountUsage(usage=shares.usage_at(tenant, now_ms)) for tenant in tenants
-        }
+        cluster.tenant_usage = {tenant: AccountUsage(usage=usage_at(tenant)) for tenant in tenants}
         return
     cluster.tenant_usage = {}
     for tenant in tenants:
         used, turns_ms = spent(state, tenant, now_ms)
         cluster.tenant_usage[tenant] = AccountUsage(
-            usage=shares.usage_at(tenant, now_ms),
+            usage=usage_at(tenant),
             recent_gpu_milli=shares.recent_at(tenant, now_ms),
             spent_gpu_milli_ms=used,
             turns_ms=turns_ms,
@@ -272,6 +286,7 @@ def _commit_start(state: ControlState, start: Start, now_ms: int, outcome: Outco
         )
     )
     set_attempt_timers(state, allocation, limit_ms, now_ms)
+    project_usage(state, allocation)
     state.count_queued(job, -1)
     for account in (account_of(job.tenant, None), account_of(job.tenant, job.user)):
         state.decayed_usage.hold(account, allocation.gpu_milli, now_ms)
@@ -294,6 +309,17 @@ def set_attempt_timers(
     if not state.limits.nodes_keep_limits:
         state.set_timer(allocation.start_ms + limit_ms, LIMIT, allocation.id)
     set_start_timers(state, allocation, listening_ms)
+
+
+def project_usage(state: ControlState, allocation: Allocation) -> None:
+    """Count a running attempt in the fair shares as if it had run for up to an hour."""
+    if not state.policy.order.is_fair:
+        return
+    running = state.cluster.running[allocation.id].running
+    job = running.job
+    end_ms = min(running.expected_end_ms, running.limit_end_ms, allocation.start_ms + PROJECTED_MS)
+    accounts = (account_of(job.tenant, None), account_of(job.tenant, job.user))
+    state.projected_usage.add(allocation.id, accounts, allocation.gpu_milli, end_ms)
 
 
 def _commit_eviction(
