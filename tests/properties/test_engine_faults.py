@@ -2,7 +2,7 @@
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from inspect import isclass, isfunction
@@ -18,6 +18,7 @@ import gpu_scheduler.engine as package
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import StartOrder
 from gpu_scheduler.control.messages import RunCycle, SetNode, Submit
+from gpu_scheduler.control.scheduling import culprits
 from gpu_scheduler.control.state import CoreLimits
 from gpu_scheduler.engine.decide import Cycle, decide
 from gpu_scheduler.engine.state.cluster_state import ClusterState
@@ -70,8 +71,8 @@ FAULTS = engine_functions()
 
 
 @contextmanager
-def failing(fault: Fault, poison: int, countdown: int) -> Iterator[None]:
-    """Let a function of the engine fail from its n-th call on while this job is considered."""
+def failing(fault: Fault, poison: Container[int], countdown: int) -> Iterator[None]:
+    """Let a function of the engine fail from its n-th call on while such a job is considered."""
     run, calls = Cycle.run, 0
     current: list[Cycle] = []
 
@@ -84,7 +85,7 @@ def failing(fault: Fault, poison: int, countdown: int) -> Iterator[None]:
 
     def fails(*args: Any, **named: Any) -> Any:
         nonlocal calls
-        if current and current[0].considered == poison:
+        if current and current[0].considered in poison:
             calls += 1
             if calls > countdown:
                 raise Injected
@@ -147,7 +148,7 @@ def test_error_of_one_job_anywhere_in_the_engine_affects_no_other(
         core.apply(Submit(job if job is poisoned else replace(job, name=str(number))), 0)
         if job is not poisoned:
             expected.apply(Submit(replace(job, name=str(number))), 0)
-    with failing(fault, place + 1, countdown), capture_logs():
+    with failing(fault, {place + 1}, countdown), capture_logs():
         found = starts(core)
     if POISON in found:
         assert not core.state.sweep.set_aside
@@ -158,6 +159,47 @@ def test_error_of_one_job_anywhere_in_the_engine_affects_no_other(
     fresh = ClusterState.from_snapshot(cluster.snapshot(), cluster.policy)
     kept = decide(cluster, cluster.policy, 0)
     assert decide(fresh, cluster.policy, 0).to_json() == kept.to_json()
+
+
+@pytest.mark.parametrize("policy", ["easy", "fair", "skip"])
+@settings(max_examples=examples(60))
+@given(
+    jobs=JOBS,
+    poisoned=st.lists(st.integers(0, 30), max_size=40),
+    fault=st.sampled_from(FAULTS),
+    data=st.data(),
+)
+def test_any_number_of_failing_jobs_delays_other_accounts_by_a_bounded_number_of_cycles(
+    policy: str, jobs: list[Job], poisoned: list[int], fault: Fault, data: st.DataObject
+) -> None:
+    """A cycle for `MOST_ACCOUNTS` accounts with failing jobs, each with bounded work."""
+    core, expected = a_server(policy), a_server(policy)
+    eves = [a_job(id="", number=0, name=POISON, user=f"eve{one}") for one in poisoned]
+    order = data.draw(st.permutations([*jobs, *eves]))
+    numbers = {number for number, job in enumerate(order, start=1) if job.name == POISON}
+    for number, job in enumerate(order, start=1):
+        core.apply(Submit(job if job.name == POISON else replace(job, name=str(number))), 0)
+        if job.name != POISON:
+            expected.apply(Submit(replace(job, name=str(number))), 0)
+    runs = 0
+
+    def counted(*args: Any) -> Any:
+        nonlocal runs
+        runs += 1
+        return decide(*args)
+
+    found: list[str] = []
+    with failing(fault, numbers, 0), capture_logs(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(culprits, "decide", counted)
+        for _ in range(1 + len(set(poisoned)) // culprits.MOST_ACCOUNTS):
+            runs = 0
+            outcome = core.apply(RunCycle(), 0)
+            found += [e.job.name for e in outcome.effects if isinstance(e, StartOrder)]
+            assert runs <= culprits.MOST_TRIES
+    aside = set(core.state.sweep.set_aside)
+    assert aside <= {f"job-{number}" for number in numbers}
+    if aside and POISON not in found:
+        assert found == starts(expected)
 
 
 def test_faults_are_injected_all_over_the_engine() -> None:

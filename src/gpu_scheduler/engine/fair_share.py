@@ -15,7 +15,7 @@ from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI
 
 MILLI = 1000
 PROJECTED_MS = HOUR_MS
-"""A job that starts counts at once as if it had run for up to an hour; control counts it so later."""
+"""A job that starts counts at once as if it had run for up to an hour; later, control adds that."""
 LEAST_USAGE = WHOLE_MILLI * HOUR_MS
 """Shares are measured against at least a GPU-hour each, so that a cold start is fair as well."""
 

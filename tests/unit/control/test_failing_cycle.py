@@ -163,6 +163,25 @@ def test_many_failing_jobs_of_one_user_stop_no_other_user(
     with_bench(test)
 
 
+def test_failing_jobs_of_all_users_do_not_pause_scheduling(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both users have more failing jobs than a cycle sets aside, and good ones."""
+    fail_for_poison(monkeypatch)
+
+    async def test(bench: Bench) -> None:
+        users = ["ann", "bob"]
+        bad = [a_job(id="", name=POISON, user=user) for user in users * 10]
+        good = [a_job(id="", user=user) for user in users]
+        asked = [bench.loop.post(Submit(job)) for job in [*bad, *good]]
+        await asyncio.gather(*asked)
+        await bench.until(lambda: len(bench.started()) == 2)
+        assert len(bench.loop.core.state.sweep.set_aside) == 20
+        assert bench.loop.tallies.failed_cycles == 0
+
+    with_bench(test)
+
+
 def test_failure_outside_of_a_job_is_found_by_bisection(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine fails before it considers any job, so it cannot name one."""
     whole = engine.Merge

@@ -1,10 +1,19 @@
 """Finds the queued jobs that make the engine fail, and decides without them.
 
-A bug in the engine that one job meets must not stop all others. The engine names the job that it
-considered when it failed: first that one is left out. If that leads nowhere, bisection finds a job:
-of the jobs by number, the last one of the shortest prefix of the queue that fails. The number of
-tries is bounded. What fails without any queued job, or with jobs of several users, is no job's
-fault: then the error is raised, and scheduling pauses.
+A bug in the engine that one job meets must not stop all others, nor may many such jobs of many
+accounts (tenant and user). The engine names the job that it considered when it failed. The search
+leaves out
+
+1. the named jobs, up to `MOST_CULPRITS`;
+2. if that is not enough, all jobs of accounts with such jobs, now or in earlier cycles. Other
+   accounts get a plan, and the next cycle goes on with the jobs that were left out;
+3. if the engine names no job, or not the right one, a job that bisection finds: of the jobs by
+   number, the last one of the shortest prefix of the queue that fails.
+
+So accounts without such jobs wait at most for one cycle per `MOST_ACCOUNTS` accounts with them (one
+per account where only bisection finds them), however many jobs those have; and a cycle runs the
+engine at most `MOST_TRIES` times. What fails without any queued job is no job's fault: then the
+error is raised, and scheduling pauses.
 
 Every try gets a cluster state of its own, built from a snapshot. So nothing that an error may have
 left half done is used again.
@@ -13,7 +22,7 @@ left half done is used again.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,31 +30,38 @@ from gpu_scheduler.engine.decide import DecisionFailed, decide
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.engine.state.cluster_state import ClusterState
 from gpu_scheduler.model.cluster_snapshot import Snapshot, Waiting
+from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.plan import Plan
 
 MOST_CULPRITS = 8
-"""So many jobs may be set aside in one cycle."""
+"""So many jobs are left out one by one in one cycle."""
+MOST_ACCOUNTS = 8
+"""So many accounts that were not known before are left out as a whole in one cycle."""
+MOST_TRIES = 64
+"""So often a cycle runs the engine at most, with a queue of up to a hundred million jobs."""
+
+JobOwner = tuple[str, str]
+"""Tenant and user."""
+Culprits = dict[int, DecisionFailed]
 
 
 def decide_without_culprits(
-    snapshot: Snapshot, policy: Policy, now_ms: int, failure: DecisionFailed
+    snapshot: Snapshot,
+    policy: Policy,
+    now_ms: int,
+    failure: DecisionFailed,
+    known: Collection[JobOwner] = (),
 ) -> tuple[Plan | None, dict[str, str]]:
     """A plan without the jobs that make the engine fail, and these jobs' ids with the error.
 
-    There is no plan if more jobs of one user fail than one cycle may set aside. Raise `failure` if
-    it is no job's fault.
+    `known` are the accounts whose jobs made it fail before. There is no plan if more accounts have
+    such jobs than one cycle may leave out. Raise `failure` if it is no job's fault.
     """
     search = _Search(snapshot, policy, now_ms)
-    for suspect in (_considered, search.bisect):
-        culprits, plan = search.run(failure, suspect)
-        jobs = {waiting.job.number: waiting.job for waiting in snapshot.waiting}
-        names = {jobs[number].id: describe(error) for number, error in culprits.items()}
-        if plan is not None:
-            return plan, names
-        guilty = {(jobs[number].tenant, jobs[number].user) for number in culprits}
-        if len(guilty) == 1 and any((job.tenant, job.user) not in guilty for job in jobs.values()):
-            return None, names
-    raise failure
+    culprits, plan = search.run(failure, set(known))
+    if not culprits:
+        raise failure
+    return plan, {search.jobs[number].id: describe(error) for number, error in culprits.items()}
 
 
 def describe(error: BaseException) -> str:
@@ -56,13 +72,9 @@ def describe(error: BaseException) -> str:
     return f"{type(cause).__name__}{place}"
 
 
-Culprits = dict[int, DecisionFailed]
-Suspect = Callable[[DecisionFailed, Collection[int]], int]
-"""The number of a job that may have caused a failure; the numbers are of those left out already."""
-
-
-def _considered(failure: DecisionFailed, _left_out: Collection[int]) -> int:
-    return failure.number
+def owner_of(job: Job) -> JobOwner:
+    """The account of a job."""
+    return job.tenant, job.user
 
 
 class _Search:
@@ -70,35 +82,67 @@ class _Search:
         self._snapshot = snapshot
         self._policy = policy
         self._now_ms = now_ms
-        self._numbers = {waiting.job.number for waiting in snapshot.waiting}
+        self.jobs = {waiting.job.number: waiting.job for waiting in snapshot.waiting}
 
-    def run(self, failure: DecisionFailed, suspect: Suspect) -> tuple[Culprits, Plan | None]:
-        """Leave out one suspect after the other until the engine does not fail."""
+    def run(self, failure: DecisionFailed, known: set[JobOwner]) -> tuple[Culprits, Plan | None]:
+        """The jobs to set aside, and a plan without them; no jobs if it is no job's fault."""
+        if not isinstance(self._try(()), Plan):
+            return {}, None
+        culprits, plan = self._leave_out_named(failure)
+        if plan is None and len(culprits) < MOST_CULPRITS:
+            culprits, plan = self._leave_out_by_bisection()
+        if plan is not None or not culprits:
+            return culprits, plan
+        return self._leave_out_accounts(culprits, known)
+
+    def _leave_out_named(self, failure: DecisionFailed) -> tuple[Culprits, Plan | None]:
+        """Leave out the job that the engine considered, until it does not fail."""
         culprits: Culprits = {}
         while len(culprits) < MOST_CULPRITS:
-            number = suspect(failure, culprits)
-            if number in culprits or number not in self._numbers:
+            if failure.number in culprits or failure.number not in self.jobs:
                 break
-            culprits[number] = failure
+            culprits[failure.number] = failure
             result = self._try_without(culprits)
             if isinstance(result, Plan):
                 return self._without_innocent(culprits, result)
             failure = result
         return culprits, None
 
-    def bisect(self, _failure: DecisionFailed, left_out: Collection[int]) -> int:
-        """The last job of the shortest prefix of the queue that fails; 0 if no job is needed."""
-        waiting = [one for one in self._snapshot.waiting if one.job.number not in left_out]
-        if not isinstance(self._try(()), Plan):
-            return 0
-        good, bad = 0, len(waiting)
+    def _leave_out_by_bisection(self) -> tuple[Culprits, Plan | None]:
+        """Leave out the last job of the shortest prefix of the queue that fails."""
+        waiting = self._snapshot.waiting
+        good, bad, failure = 0, len(waiting), self._try(waiting)
+        if isinstance(failure, Plan):
+            return {}, None  # It failed before, but not with a state built from the snapshot.
         while bad - good > 1:
             middle = (good + bad) // 2
-            if isinstance(self._try(waiting[:middle]), Plan):
+            result = self._try(waiting[:middle])
+            if isinstance(result, Plan):
                 good = middle
             else:
-                bad = middle
-        return waiting[bad - 1].job.number if waiting else 0
+                bad, failure = middle, result
+        culprits = {waiting[bad - 1].job.number: failure}
+        result = self._try_without(culprits)
+        return culprits, result if isinstance(result, Plan) else None
+
+    def _leave_out_accounts(
+        self, culprits: Culprits, known: set[JobOwner]
+    ) -> tuple[Culprits, Plan | None]:
+        """Leave out all jobs of the accounts with culprits, until the engine does not fail."""
+        accounts = known | {owner_of(self.jobs[number]) for number in culprits}
+        for _ in range(MOST_ACCOUNTS):
+            rest = [one for one in self._snapshot.waiting if owner_of(one.job) not in accounts]
+            if not rest:
+                break
+            result = self._try(rest)
+            if isinstance(result, Plan):
+                return culprits, replace(result, complete=False)
+            number = result.number
+            if number not in self.jobs or owner_of(self.jobs[number]) in accounts:
+                break
+            culprits[number] = result
+            accounts.add(owner_of(self.jobs[number]))
+        return culprits, None
 
     def _without_innocent(self, culprits: Culprits, plan: Plan) -> tuple[Culprits, Plan]:
         """Clear each suspect with which the engine does not fail."""

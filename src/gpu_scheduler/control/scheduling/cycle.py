@@ -32,12 +32,12 @@ from gpu_scheduler.control.messages import RunCycle
 from gpu_scheduler.control.nodes import admin
 from gpu_scheduler.control.nodes.lost_nodes import with_leases
 from gpu_scheduler.control.scheduling import reservation_commands
-from gpu_scheduler.control.scheduling.culprits import decide_without_culprits
+from gpu_scheduler.control.scheduling.culprits import decide_without_culprits, owner_of
 from gpu_scheduler.control.state import ControlState, Timer
 from gpu_scheduler.engine.decide import DecisionFailed, decide
+from gpu_scheduler.engine.fair_share import PROJECTED_MS
 from gpu_scheduler.engine.policy import MINUTE_MS, Preemption, Queueing
 from gpu_scheduler.engine.state.cluster_state import ClusterState
-from gpu_scheduler.engine.fair_share import PROJECTED_MS
 from gpu_scheduler.ledger.decayed_usage import Account, account_of
 from gpu_scheduler.model.cluster_snapshot import AccountUsage, Running
 from gpu_scheduler.model.job import JobState
@@ -150,13 +150,14 @@ def _decide(state: ControlState, now_ms: int, outcome: Outcome) -> Plan:
         log.exception("the engine failed; searching the queued job that causes it")
         failure = error
     snapshot = state.cluster.snapshot()
-    plan, culprits = decide_without_culprits(snapshot, state.policy, now_ms, failure)
+    known = {owner_of(state.job(job_id).job) for job_id in state.sweep.set_aside}
+    plan, culprits = decide_without_culprits(snapshot, state.policy, now_ms, failure, known)
     state.cluster = ClusterState.from_snapshot(snapshot, state.policy)
     for job_id, why in culprits.items():
         set_aside(state, state.job(job_id), why, now_ms, outcome)
         log.error("job set aside after an internal error", job=job_id, error=why)
     if plan is None:
-        # More jobs fail than one cycle may set aside: the next one goes on.
+        # Jobs of more accounts fail than one cycle may leave out: the next one goes on.
         return Plan(complete=False, reservations=snapshot.reservations)
     return plan
 
