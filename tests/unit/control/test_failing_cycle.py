@@ -177,7 +177,7 @@ def test_failing_jobs_of_all_users_do_not_pause_scheduling(
         await asyncio.gather(*asked)
         await bench.until(lambda: len(bench.started()) == 2)
         assert len(bench.loop.core.state.sweep.set_aside) == 20
-        assert bench.loop.tallies.failed_cycles == 0
+        assert bench.loop.loop_metrics.failed_cycles == 0
 
     with_bench(test)
 
