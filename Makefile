@@ -29,7 +29,7 @@ export UV_SYSTEM_CERTS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-all soak fuzz pytest parts test-coverage test-kubernetes lint fmt bench build audit docker-build proto crds pins kubernetes-lab clean
+.PHONY: help venv demo test test-all soak attack fuzz pytest parts test-coverage test-kubernetes lint fmt bench build audit docker-build proto crds pins kubernetes-lab clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,10 +44,11 @@ test: lint $(READY) parts ## lint, then every short test: within ten minutes on 
 
 test-all: lint pytest ## lint, then every test, also golden traces, fault injection and kills
 
-soak: $(READY) parts ## without a time limit: simulated faults, real kills, a real fleet (docs/reference/soak.md)
+soak: $(READY) parts ## without a time limit: faults, kills, a real fleet, attacks, fuzzing (docs/reference/soak.md)
 	$(BIN)/python -m tests.faults 0-$$(($${CHAOS_WORLDS:-20000} - 1)) --jobs 2
 	CHAOS_KILLS=$${CHAOS_KILLS:-500} FLEET_AGENTS=$${FLEET_AGENTS:-20} FLEET_FAULTS=$${FLEET_FAULTS:-100} \
 		$(BIN)/python -m pytest -s tests/chaos
+	$(MAKE) attack
 	$(BIN)/python -m tests.fuzz --seconds $${FUZZ_SECONDS:-600}
 
 # FUZZ_TARGETS="http_request job_file" runs some; CONTRIBUTING.md says what to do with a finding.
@@ -55,6 +56,10 @@ FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
 fuzz: $(READY) ## coverage-guided fuzzing of every parser, FUZZ_SECONDS for each
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
+attack: $(READY) parts ## as root: every attack that docs/reference/security.md names; a table of what held
+	@if [ "$$(id -u)" != 0 ]; then echo "make: 'attack' makes Linux users; run it as root" >&2; exit 1; fi
+	$(BIN)/python -m pytest $(PYTEST_SHARED) -m attack $(PYTEST_ARGS)
 
 pytest: $(READY) parts ## every test, without lint; PYTEST_ARGS="tests/unit -k gang" runs some
 	$(BIN)/python -m pytest $(PYTEST_SHARED) $(PYTEST_ARGS)
