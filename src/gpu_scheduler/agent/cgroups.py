@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gpu_scheduler.agent.launcher_protocol import Work
+from gpu_scheduler.agent.launcher_protocol import Work, memory_limit_mb
 
 CONTROLLERS = ("cpu", "memory", "pids", "devices")
 SUPERVISORS = "supervisors"
@@ -101,7 +101,14 @@ class Group:
 
 
 class Cgroups:
-    """Makes the groups of one launcher, with the limits that this host can enforce."""
+    """Makes the groups of one launcher, with the limits that this host can enforce.
+
+    The groups of all jobs are in one group of each hierarchy, their home, which has the limits of
+    all jobs together.
+    """
+
+    _limits_of_all = (0, 0)
+    """Processes and memory in MB of all jobs, as written last."""
 
     def __init__(self, directory: str) -> None:
         tag = f"{zlib.crc32(os.path.realpath(directory).encode()):08x}"
@@ -120,6 +127,7 @@ class Cgroups:
             "cpu": self._enforcer("cpu") or "none",
             "memory": self._enforcer("memory") or "rlimit",
             "processes": self._enforcer("pids") or "none",
+            "user_processes": "rlimit",
             "devices": self._enforcer("devices") or ("ebpf" if self._filters_devices else "none"),
         }
 
@@ -138,8 +146,8 @@ class Cgroups:
         """The v1 controllers that this work needs: a process has to move into their groups."""
         limits = {
             "cpu": work.cpu_milli,
-            "memory": work.memory_mb,
-            "pids": work.max_processes,
+            "memory": memory_limit_mb(work) or work.max_all_memory_mb,
+            "pids": work.max_processes or work.max_all_processes,
             "devices": bool(work.closed_devices),
         }
         needed = [
@@ -166,6 +174,7 @@ class Cgroups:
 
     def set_limits(self, group: Group, controllers: tuple[str, ...], work: Work) -> None:
         """Set the limits of this work on groups that were made for these controllers."""
+        self._limit_all(work)
         if self._v2:
             self._limit_v2(group.paths[0], work)
         for controller, path in zip(controllers, group.paths[bool(self._v2) :], strict=True):
@@ -183,11 +192,15 @@ class Cgroups:
     def rlimits(self, work: Work) -> list[tuple[int, int]]:
         """Limits in place of a memory group. Of data, as CUDA reserves much address space.
 
-        There is none for the number of processes: RLIMIT_NPROC counts all processes of the user.
+        RLIMIT_NPROC counts all processes and threads of the user on this machine, so it holds for
+        all jobs of a user together and cannot be the limit of one job. Root has no such limit.
         """
+        limits = []
         if work.memory_mb and not self._enforcer("memory"):
-            return [(resource.RLIMIT_DATA, work.memory_mb << 20)]
-        return []
+            limits.append((resource.RLIMIT_DATA, work.memory_mb << 20))
+        if work.max_user_processes and work.uid:
+            limits.append((resource.RLIMIT_NPROC, work.max_user_processes))
+        return limits
 
     def remove_empty_homes(self) -> None:
         """Remove the empty directories around the groups, when the launcher exits."""
@@ -206,11 +219,32 @@ class Cgroups:
     def _tracker(self) -> str:
         return next((name for name in TRACKERS_V1 if name in self._v1), "")
 
+    def _limit_all(self, work: Work) -> None:
+        """Set the limits of all jobs together. One that cannot be set now is tried again."""
+        limits = (work.max_all_processes, work.max_all_memory_mb)
+        if limits == self._limits_of_all:
+            return
+        processes, memory_mb = limits
+        try:
+            if "pids" in self._v2_controllers:
+                write(f"{self._v2}/pids.max", str(processes or "max"))
+            elif "pids" in self._v1:
+                write(f"{self._v1['pids']}/pids.max", str(processes or "max"))
+            if "memory" in self._v2_controllers:
+                write(f"{self._v2}/memory.max", str(memory_mb << 20 or "max"))
+            elif "memory" in self._v1:
+                limit = str(memory_mb << 20 or -1)
+                write(f"{self._v1['memory']}/memory.limit_in_bytes", limit)
+        except OSError:
+            return
+        self._limits_of_all = limits
+
     def _limit_v2(self, path: str, work: Work) -> None:
         if work.cpu_milli and "cpu" in self._v2_controllers:
             write(path + "/cpu.max", f"{_quota_us(work)} {PERIOD_US}")
-        if work.memory_mb and "memory" in self._v2_controllers:
-            write(path + "/memory.max", str(work.memory_mb << 20))
+        memory_mb = memory_limit_mb(work)
+        if memory_mb and "memory" in self._v2_controllers:
+            write(path + "/memory.max", str(memory_mb << 20))
             if os.path.exists(path + "/memory.swap.max"):
                 write(path + "/memory.swap.max", "0")
         if work.max_processes and "pids" in self._v2_controllers:
@@ -259,10 +293,10 @@ def _limit_v1(controller: str, path: str, work: Work) -> None:
     if controller == "cpu" and work.cpu_milli:
         write(path + "/cpu.cfs_period_us", str(PERIOD_US))
         write(path + "/cpu.cfs_quota_us", str(_quota_us(work)))
-    elif controller == "memory" and work.memory_mb:
-        write(path + "/memory.limit_in_bytes", str(work.memory_mb << 20))
+    elif controller == "memory" and (memory_mb := memory_limit_mb(work)):
+        write(path + "/memory.limit_in_bytes", str(memory_mb << 20))
         if os.path.exists(path + "/memory.memsw.limit_in_bytes"):
-            write(path + "/memory.memsw.limit_in_bytes", str(work.memory_mb << 20))
+            write(path + "/memory.memsw.limit_in_bytes", str(memory_mb << 20))
     elif controller == "pids" and work.max_processes:
         write(path + "/pids.max", str(work.max_processes))
     elif controller == "devices":
@@ -434,6 +468,18 @@ def own_groups(text: str) -> dict[str, str]:
         _, controllers, path = entry.split(":", 2)
         found.update(dict.fromkeys(controllers.split(","), path))
     return found
+
+
+def kernel_process_limit() -> int:
+    """The number of processes and threads that the kernel and our own groups allow; 0: unknown."""
+    files = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"]
+    found, own = mounts(read("/proc/self/mountinfo")), own_groups(read("/proc/self/cgroup"))
+    for mount, path in ((found.v2, own.get("")), (found.v1.get("pids", ""), own.get("pids"))):
+        parts = (path or "").strip("/").split("/")
+        groups = ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+        files += [f"{mount}/{group}/pids.max" for group in groups if mount and group]
+    texts = (read(file).strip() for file in files)
+    return min((int(text) for text in texts if text.isdecimal()), default=0)
 
 
 def place_v1(mount: str, own: str) -> str:

@@ -81,6 +81,11 @@ class AgentConfig:
     enforce_limits: bool = True
     default_memory_mb: int = 0
     most_processes: int = 0
+    max_user_processes: int = 0
+    max_all_processes: int = 0
+    reserved_memory_mb: int = 0
+    default_memory_percent: int = 0
+    default_memory_floor_mb: int = 0
     log_level: str = "INFO"
     own_log_bytes: int = 100 << 20
     own_log_backups: int = 5

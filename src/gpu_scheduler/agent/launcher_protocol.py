@@ -46,8 +46,12 @@ PROTOCOL_1_FIELDS = frozenset(
     }
 )
 """The fields of work that a launcher of protocol 1 knows; it refuses all others."""
-OPTIONAL_FIELDS = ("start_timeout_ms", "engine_timeout_ms")
-"""A launcher that does not know these works without them: its own timeouts are longer."""
+NODE_LIMITS = (
+    *("default_memory_mb", "max_user_processes", "max_all_processes", "max_all_memory_mb"),
+)
+OPTIONAL_FIELDS = ("start_timeout_ms", "engine_timeout_ms", *NODE_LIMITS)
+"""A launcher that does not know these works without them: its own timeouts are longer, and it has
+no limits beside those of each job."""
 MAX_LINE_BYTES = 32 * 1024 * 1024
 
 
@@ -89,7 +93,9 @@ class Work:
     launcher waits for a container engine no longer than `engine_timeout_ms`. `engine_user` is who
     runs that engine: "job" (rootless podman) or "root"; "" in works of older versions, which root's
     engine ran. `image_stores` are read-only image stores of the site; `allowed_images` are patterns
-    of the images that root's engine may run for others.
+    of the images that root's engine may run for others. `default_memory_mb` is the memory limit of
+    work without a `memory_mb` of its own, where a control group can hold it. The limits with `user`
+    and `all` are for all works of its user and of the node together.
     """
 
     allocation_id: str
@@ -137,7 +143,16 @@ class Work:
     engine_user: str = ""
     image_stores: tuple[str, ...] = ()
     allowed_images: tuple[str, ...] = ()
+    default_memory_mb: int = 0
+    max_user_processes: int = 0
+    max_all_processes: int = 0
+    max_all_memory_mb: int = 0
     files: dict[str, str] = field(default_factory=dict)
+
+
+def memory_limit_mb(work: Work) -> int:
+    """The memory that a control group allows the work; 0 if it has no limit."""
+    return work.memory_mb or work.default_memory_mb
 
 
 def in_rootless_container(work: Work) -> bool:

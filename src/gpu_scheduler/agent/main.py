@@ -32,6 +32,7 @@ from gpu_scheduler.agent.jobs.log_reader import enforce_log_retention
 from gpu_scheduler.agent.jobs.network import own_address
 from gpu_scheduler.agent.launcher_client import Launcher
 from gpu_scheduler.agent.machine import LocalMachine
+from gpu_scheduler.agent.oom_score import PROTECTED, set_oom_score
 from gpu_scheduler.agent.server_link import ServerConnector
 from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.model.errors import ClusterError, SchedulerError
@@ -160,6 +161,7 @@ async def _join_and_run(
 
 async def run_agent(config: AgentConfig) -> None:
     """Run until a signal arrives or a server rejects this agent for good."""
+    set_oom_score(PROTECTED)
     launcher = await Launcher.connect(config.dir)
     source = await asyncio.to_thread(open_source, discovery_options(config))
     found = apply_config(await asyncio.to_thread(source.find), config)

@@ -19,7 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpu_scheduler.agent.cgroups import kernel_process_limit
 from gpu_scheduler.agent.config import AgentConfig
+from gpu_scheduler.agent.devices.host import Host
 from gpu_scheduler.agent.devices.source import DetectedDevice, DetectedSlice, NodeInventory
 from gpu_scheduler.agent.jobs.environment import (
     conda_command,
@@ -30,6 +32,12 @@ from gpu_scheduler.agent.jobs.environment import (
     work_devices,
 )
 from gpu_scheduler.agent.jobs.network import free_port, interface_of, is_free
+from gpu_scheduler.agent.jobs.node_limits import (
+    WHOLE_MILLI,
+    NodeLimits,
+    default_memory_mb,
+    node_limits,
+)
 from gpu_scheduler.agent.launcher_protocol import Key, Work, WorkTerminal
 from gpu_scheduler.agent.machine import Account, replace_file
 from gpu_scheduler.wire import agent_pb2 as pb
@@ -197,6 +205,14 @@ class OrderTranslator:
 
     def __init__(self, config: AgentConfig, inventory: NodeInventory) -> None:
         self._config = config
+        self._many_users = os.geteuid() == 0
+        limits = node_limits(
+            config,
+            kernel_processes=kernel_process_limit(),
+            host_memory_mb=Host().memory_mb(),
+            many_users=self._many_users,
+        )
+        self._node_limits = {name: getattr(limits, name) for name in NodeLimits.__slots__}
         self.set_inventory(inventory)
         self.assignments = Assignments(Path(config.dir))
         self._warned_lost: list[tuple[Key, int, Slice]] = []
@@ -254,6 +270,8 @@ class OrderTranslator:
             closed_devices=closed,
             cpu_milli=start.cpu_milli if config.enforce_limits else 0,
             memory_mb=memory_mb if config.enforce_limits else 0,
+            default_memory_mb=0 if memory_mb else self._default_memory_mb(start),
+            **self._node_limits,
             cpus=self._local_cpus(held),
             max_processes=max_processes,
             grace_ms=start.grace_ms if start.HasField("grace_ms") else config.grace_ms,
@@ -288,6 +306,13 @@ class OrderTranslator:
         new = [one for one in lost if one not in self._warned_lost]
         self._warned_lost = lost
         return new
+
+    def _default_memory_mb(self, start: pb.Start) -> int:
+        """The memory limit of a job that requests none; 0 for root and on a node of one user."""
+        if not self._many_users or not start.uid:
+            return 0
+        gpu_milli = sum(device.share_milli or WHOLE_MILLI for device in start.devices)
+        return default_memory_mb(self._config, self._inventory, gpu_milli, start.cpu_milli)
 
     def _local_cpus(self, held: dict[int, pb.HeldDevice]) -> tuple[int, ...]:
         """The CPUs near the devices, if the topology is known for all of them."""

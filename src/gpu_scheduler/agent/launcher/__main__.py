@@ -10,6 +10,7 @@ import os
 import sys
 import time
 
+from gpu_scheduler.agent.oom_score import ORDINARY, PROTECTED, set_oom_score
 from gpu_scheduler.agent.spawn import fork_server
 from gpu_scheduler.agent.spawn.child import ignore_signals
 
@@ -29,8 +30,11 @@ def main(arguments: list[str]) -> int:
         return ALREADY_RUNNING
     os.chdir("/")
     ignore_signals()
-    # Forked before anything else is loaded, because the fork server must be small.
+    # Forked before anything else is loaded, because the fork server must be small. Jobs, its
+    # children, are what the kernel is to kill when memory is short.
+    set_oom_score(ORDINARY)
     server = fork_server.start()
+    set_oom_score(PROTECTED)
     from gpu_scheduler.agent.launcher.service import serve  # noqa: PLC0415
 
     serve(directory, server)

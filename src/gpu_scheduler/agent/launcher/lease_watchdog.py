@@ -26,6 +26,7 @@ from gpu_scheduler.agent.cgroups import Group
 from gpu_scheduler.agent.launcher import processes
 from gpu_scheduler.agent.launcher.loop import now_ms
 from gpu_scheduler.agent.launcher_protocol import Key, Message
+from gpu_scheduler.agent.oom_score import PROTECTED, set_oom_score
 
 DIRECTORY = "leases"
 DIGITS = 20
@@ -282,9 +283,7 @@ def main(arguments: list[str]) -> int:
     with open(f"{pid_file}.new", "w", encoding="ascii") as file:
         file.write(f"{os.getpid()}\n")
     os.rename(f"{pid_file}.new", pid_file)
-    # Not to be the victim of the OOM killer.
-    with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write("-900")
+    set_oom_score(PROTECTED)
     watch(arguments[1], arguments[3])
     return 0
 

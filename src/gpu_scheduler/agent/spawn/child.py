@@ -16,6 +16,8 @@ import signal
 import socket
 import struct
 
+from gpu_scheduler.agent.oom_score import ORDINARY, set_oom_score
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -103,7 +105,9 @@ def run_job(
     """
     try:
         _close_inherited(gate, log)
-        if fields is None:
+        if fields is not None:
+            set_oom_score(ORDINARY)
+        else:
             fields = _read_order(gate)
             if entered:
                 fields["joins"] = fields["joins"][1:]

@@ -141,8 +141,10 @@ def serve(
 
     # gRPC would log every bad connection, and not as JSON.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from gpu_scheduler.agent.oom_score import PROTECTED, set_oom_score
     from gpu_scheduler.server.assembly import Server
 
+    set_oom_score(PROTECTED)
     open_log(settings, f"{where.state}/{DAEMON_LOG}" if is_daemon else "")
 
     async def serve_until_stopped() -> None:

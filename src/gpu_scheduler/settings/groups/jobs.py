@@ -168,6 +168,45 @@ class SecuritySettings:
         least=0,
         most=4_194_304,
     )
+    max_processes_per_user: int = setting(
+        0,
+        "Maximum number of processes and threads of a user on a node, by RLIMIT_NPROC in each job: "
+        "the kernel counts all of them, also those outside of jobs, and starts no more in a job "
+        "beyond it. Root has no such limit. 0: half of `max_processes_total`, or all of it where "
+        "the node serves one user.",
+        least=0,
+        most=4_194_304,
+    )
+    max_processes_total: int = setting(
+        0,
+        "Maximum number of processes and threads of all jobs on a node, where the host can count "
+        "them (pids cgroup); at most three quarters of the kernel's maximum, which 0 stands for.",
+        least=0,
+        most=4_194_304,
+    )
+    reserved_memory_gb: float = setting(
+        0.0,
+        "Memory of a node that all jobs together leave for the system, where the host has a memory "
+        "cgroup. 0: a twentieth, from 1 to 16 GiB.",
+        least=0,
+        most=1_000_000,
+    )
+    default_memory_percent: int = setting(
+        100,
+        "Memory limit of a job that requests none, where the host has a memory cgroup: this "
+        "percentage of its share of the node, by its GPUs or its CPU cores; 0: no limit. It does "
+        "not apply to jobs of root, to nodes that serve one user, and where "
+        "`max_memory_per_job_gb` is set.",
+        least=0,
+        most=1_000,
+    )
+    default_memory_floor_gb: float = setting(
+        8.0,
+        "Least value of that limit, and the limit of a job that requests neither GPUs nor CPU "
+        "cores.",
+        least=0.001,
+        most=1_000_000,
+    )
     enable_resource_limits: bool = setting(
         default=True, about="Enforce CPU, memory and process limits where the host can."
     )

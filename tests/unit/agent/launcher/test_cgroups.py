@@ -14,6 +14,7 @@ from gpu_scheduler.agent.cgroups import (
     deny_devices,
     device_numbers,
     filter_program,
+    kernel_process_limit,
     make_v2,
     mounts,
     own_groups,
@@ -142,6 +143,7 @@ def test_only_data_size_is_limited_without_cgroups() -> None:
         "cpu": "none",
         "memory": "rlimit",
         "processes": "none",
+        "user_processes": "rlimit",
         "devices": "none",
     }
 
@@ -235,3 +237,31 @@ def test_kernel_accepts_device_filter(tmp_path: Path) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     finally:
         group.rmdir()
+
+
+def test_limits_of_all_jobs_and_default_memory_are_written(tmp_path: Path) -> None:
+    group = tmp_path / "a.0"
+    group.mkdir()
+    for name in ("memory.max", "pids.max"):
+        (tmp_path / name).touch()
+        (group / name).touch()
+    cgroups = a_host(tmp_path, {"memory", "pids"})
+    limits = {"max_all_processes": 70, "max_all_memory_mb": 64, "default_memory_mb": 5}
+    cgroups.open("a.0", Work(allocation_id="a", max_processes=9, **limits))
+    assert (tmp_path / "pids.max").read_text(encoding="ascii") == "70"
+    assert (tmp_path / "memory.max").read_text(encoding="ascii") == str(64 << 20)
+    assert (group / "memory.max").read_text(encoding="ascii") == str(5 << 20)
+    cgroups.open("a.0", Work(allocation_id="a"))
+    assert (tmp_path / "pids.max").read_text(encoding="ascii").startswith("max")
+
+
+def test_processes_of_user_are_limited_in_any_host_except_for_root() -> None:
+    cgroups = a_host(Path("/"), set())
+    work = Work(allocation_id="a", uid=1, max_user_processes=40, default_memory_mb=9)
+    assert cgroups.rlimits(work) == [(resource.RLIMIT_NPROC, 40)], "no default without a cgroup"
+    assert cgroups.rlimits(Work(allocation_id="a", max_user_processes=40)) == []
+
+
+def test_kernel_process_limit_is_known() -> None:
+    pid_max = int(Path("/proc/sys/kernel/pid_max").read_text(encoding="ascii"))
+    assert 0 < kernel_process_limit() <= pid_max

@@ -16,7 +16,7 @@ from gpu_scheduler.agent.launcher.lifecycle import containers
 from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase, hook_environment
 from gpu_scheduler.agent.launcher.lifecycle.containers import PendingRemovals, says_no_container
 from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms
-from gpu_scheduler.agent.launcher_protocol import Over
+from gpu_scheduler.agent.launcher_protocol import Over, memory_limit_mb
 from gpu_scheduler.agent.runners.container import ContainerRunner
 from gpu_scheduler.agent.runners.interface import Ending
 
@@ -153,8 +153,13 @@ class Cleanup:
         attempt.cleaning_up = False
         work = attempt.work
         containers.remove_links_and_mounts(work)
-        if work.memory_mb and attempt.group.out_of_memory():
-            attempt.details.append(f"killed by the kernel: used more than its {work.memory_mb} MB")
+        if (memory_mb := memory_limit_mb(work)) and attempt.group.out_of_memory():
+            attempt.details.append(f"killed by the kernel: used more than its {memory_mb} MB")
+            if not work.memory_mb:
+                attempt.details.append(
+                    "it requested no memory, so it got its share of the node; request more with "
+                    "--memory"
+                )
         self._remove_group(attempt, REMOVE_GROUP_TRIES)
         self._context.log_rotation.check(work)
         # Many jobs save a checkpoint when they are stopped, just before their end.
