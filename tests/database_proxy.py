@@ -1,10 +1,13 @@
 """A TCP proxy in front of PostgreSQL that drops connections at chosen moments."""
 
+import re
 import socket
 import threading
 from contextlib import suppress
 
 COMMIT = b"COMMIT"
+PREPARED = re.compile(rb"(_pg3_\d+)\0COMMIT\0")
+"""The client names statements that it repeats, and sends only the name later."""
 SIZE = 65_536
 
 
@@ -54,9 +57,12 @@ class Proxy:
     def _requests(
         self, client: socket.socket, server: socket.socket, answers: threading.Thread
     ) -> None:
+        prepared: set[bytes] = set()
         with suppress(OSError):
             while data := client.recv(SIZE):
-                if self.lose and COMMIT in data:
+                prepared |= {found.group(1) for found in PREPARED.finditer(data)}
+                commits = COMMIT in data or any(b"\0%b\0" % name in data for name in prepared)
+                if self.lose and commits:
                     how, self.lose = self.lose, ""
                     self.refusing = True
                     if how == "answer":

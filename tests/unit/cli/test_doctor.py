@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import socket
 import sqlite3
@@ -159,6 +160,23 @@ def test_wrong_or_unsynchronised_clock_is_reported(context: Context, monkeypatch
     assert "in the future" in said(checks.check_clock, context, status="warning").found
     monkeypatch.setattr(time, "time", lambda: 1000.0)
     assert "1970" in said(checks.check_clock, context, status="problem").found
+
+
+def test_privileges_of_server_are_reported(context: Context, monkeypatch: Any) -> None:
+    status = Path("/proc/self/status").read_text()
+    reduced = status.replace("NoNewPrivs:\t0", "NoNewPrivs:\t1")
+    reduced = re.sub(r"^Uid:.*", "Uid:\t0\t0\t0\t0", reduced, flags=re.MULTILINE)
+    monkeypatch.setattr(checks, "running", lambda _: None)
+    assert list(checks.check_privileges(context)) == []
+    monkeypatch.setattr(checks, "running", lambda _: {"pid": 1})
+    monkeypatch.setattr(Path, "read_text", lambda *_: reduced)
+    monkeypatch.setattr(checks, "landlock_version", lambda: 4)
+    assert "only its own files" in said(checks.check_privileges, context, status="ok").found
+    monkeypatch.setattr(checks, "landlock_version", lambda: 0)
+    assert "no Landlock" in said(checks.check_privileges, context, status="warning").found
+    kept = reduced.replace("NoNewPrivs:\t1", "NoNewPrivs:\t0")
+    monkeypatch.setattr(Path, "read_text", lambda *_: kept)
+    assert "all privileges" in said(checks.check_privileges, context, status="ok").found
 
 
 def test_kernel_clock_state_can_be_read() -> None:

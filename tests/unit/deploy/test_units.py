@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.cli.admin.start import register_agent, register_server, register_up
+from gpu_scheduler.server.privileges import KEPT
 from gpu_scheduler.settings.sources import load
 
 ROOT = Path(__file__).parents[3]
@@ -62,6 +63,27 @@ def test_check_finds_misspelt_unit_line(tmp_path: Path) -> None:
     path = tmp_path / "gpu-scheduler-agent.service"
     path.write_text(path.read_text().replace("KillMode=process", "KillMod=process"))
     assert any("KillMod" in line for line in complaints(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["gpu-scheduler-server", "gpu-scheduler-backup"])
+def test_unit_without_jobs_is_hardened(name: str) -> None:
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("systemd-analyze is not here (Debian: package systemd)")
+    path = ROOT / "deploy" / "systemd" / f"{name}.service"
+    done = subprocess.run(
+        [program, "security", "--offline=yes", "--no-pager", "--threshold=40", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-300:] + done.stderr
+
+
+def test_server_unit_keeps_capabilities_that_server_keeps() -> None:
+    service = a_unit(ROOT / "deploy" / "systemd" / "gpu-scheduler-server.service")["Service"]
+    kept = service["CapabilityBoundingSet"].split()
+    assert kept == [f"CAP_{name.upper()}" for name in KEPT]
 
 
 @pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)

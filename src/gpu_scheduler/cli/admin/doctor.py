@@ -35,6 +35,7 @@ from gpu_scheduler.client.address import SERVER_VARIABLE, Address, candidates
 from gpu_scheduler.client.client import Client
 from gpu_scheduler.control.clock import is_clock_synchronised
 from gpu_scheduler.model.errors import SchedulerError
+from gpu_scheduler.server.privileges import landlock_version
 from gpu_scheduler.server.state_directory import running
 from gpu_scheduler.settings.file_paths import (
     ROOT_RUNTIME,
@@ -540,6 +541,30 @@ def check_server(context: Context) -> Iterator[Finding]:
         yield ok("health", "healthy")
 
 
+def check_privileges(context: Context) -> Iterator[Finding]:
+    """What a server of root on this machine can still do."""
+    facts = running(context.paths)
+    try:
+        status = Path(f"/proc/{facts['pid']}/status").read_text("ascii") if facts else ""
+    except OSError:
+        return
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    if fields.get("Uid", "").split()[:1] != ["0"]:
+        return
+    count = int(fields["CapEff"], 16).bit_count()
+    if fields["NoNewPrivs"].strip() != "1":
+        yield ok("privileges", f"the server keeps all privileges of root ({count} capabilities)")
+    elif not landlock_version():
+        yield warning(
+            "privileges",
+            f"the server has {count} capabilities, and can write everywhere: this kernel has no "
+            "Landlock",
+            "use a kernel with Landlock (5.13 or newer), or gpu-scheduler-server.service",
+        )
+    else:
+        yield ok("privileges", f"the server has {count} capabilities and writes only its own files")
+
+
 def check_socket(context: Context) -> Iterator[Finding]:
     """Whether users can connect to the socket and trust it."""
     if not context.socket:
@@ -816,6 +841,7 @@ CHECKS: dict[str, Check] = {
     "disk": check_disk,
     "secrets": check_secrets,
     "server": check_server,
+    "privileges": check_privileges,
     "socket": check_socket,
     "ports": check_ports,
     "clock": check_clock,

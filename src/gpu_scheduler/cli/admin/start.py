@@ -143,9 +143,12 @@ def serve(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from gpu_scheduler.agent.oom_score import PROTECTED, set_oom_score
     from gpu_scheduler.server.assembly import Server
+    from gpu_scheduler.server.privileges import confine_server
 
     set_oom_score(PROTECTED)
     open_log(settings, f"{where.state}/{DAEMON_LOG}" if is_daemon else "")
+    if not has_agent:
+        confine_server(settings, where)
 
     async def serve_until_stopped() -> None:
         stop = asyncio.Event()
