@@ -26,7 +26,7 @@ from gpu_scheduler.control.nodes import admin, inventory, lost_nodes
 from gpu_scheduler.control.scheduling import calendar_times, cycle, reservation_commands
 from gpu_scheduler.control.state import ControlState, CoreLimits
 from gpu_scheduler.engine.policy import Policy
-from gpu_scheduler.model.errors import InternalError
+from gpu_scheduler.model.errors import InternalError, SchedulerError
 from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.store.rows import ShareRow, UsageRow, WeekUsageRow, Write
 
@@ -35,13 +35,19 @@ Handler = Callable[[ControlState, Any, int, Outcome], None]
 
 
 class Core:
-    """The only writer of the control state. A rejected message leaves the state unchanged."""
+    """The only writer of the control state. A rejected message leaves the state unchanged.
+
+    After any other error the state may be half changed: the core then accepts no more messages, and
+    its driver must read a new one from the store. A rejection after a change is such an error.
+    """
 
     def __init__(
         self, policy: Policy, predictor: Predictor, limits: CoreLimits | None = None
     ) -> None:
         """Start without nodes and jobs."""
         self.state = ControlState(policy, predictor, limits or CoreLimits())
+        self._half_applied = ""
+        """The kind of the message that is being applied, or that failed."""
 
     def apply(self, message: m.Command | m.Fact, now_ms: int) -> Outcome:
         """Apply one message and return everything to write for it."""
@@ -55,14 +61,28 @@ class Core:
         handler = HANDLERS.get(kind)
         if handler is None:
             raise InternalError(f"the core has no handler for {kind.__name__}")
+        if self._half_applied:
+            raise InternalError(
+                f"{self._half_applied} failed while it changed the state; read it from the store"
+            )
         outcome = Outcome()
-        handler(self.state, message, now_ms, outcome)
-        if kind in CHANGES_NODES:
-            self.state.services_to_reconcile |= dict.fromkeys(self.state.services)
-        services.reconcile(self.state, now_ms, outcome)
-        if len(self.state.stored_reservations) != len(self.state.cluster.reservations):
-            # A job that had a reservation left the queue.
-            cycle.store_reservations(self.state, outcome)
+        self._half_applied = kind.__name__
+        try:
+            handler(self.state, message, now_ms, outcome)
+            if kind in CHANGES_NODES:
+                self.state.services_to_reconcile |= dict.fromkeys(self.state.services)
+            services.reconcile(self.state, now_ms, outcome)
+            if len(self.state.stored_reservations) != len(self.state.cluster.reservations):
+                # A job that had a reservation left the queue.
+                cycle.store_reservations(self.state, outcome)
+        except InternalError:
+            raise
+        except SchedulerError as error:
+            if outcome.writes or outcome.effects or outcome.arrays:
+                raise InternalError(f"{kind.__name__} was rejected after a change") from error
+            self._half_applied = ""
+            raise
+        self._half_applied = ""
         return outcome
 
     def next_timer_ms(self) -> int | None:

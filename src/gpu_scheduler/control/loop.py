@@ -495,10 +495,6 @@ class Loop:
         try:
             now_ms = self._now_ms()
             outcome = self._apply(request.message, request.caller, now_ms)
-            if request.extra_writes is not None:
-                outcome.writes += request.extra_writes([outcome])
-            if request.caller is not SYSTEM:
-                outcome.writes.append(record(request.caller, request.message, outcome, now_ms))
         except InternalError:
             raise  # the core may be partly changed: roll the batch back
         except SchedulerError as error:
@@ -506,6 +502,14 @@ class Loop:
             if not request.answer.done():
                 request.answer.set_exception(error)
             return None
+        # The core has changed: an error from here on is no rejection, but rolls the batch back.
+        try:
+            if request.extra_writes is not None:
+                outcome.writes += request.extra_writes([outcome])
+            if request.caller is not SYSTEM:
+                outcome.writes.append(record(request.caller, request.message, outcome, now_ms))
+        except SchedulerError as error:
+            raise InternalError(MISTAKE) from error
         return outcome
 
     def _apply(self, message: Command | Fact, caller: Caller, now_ms: int) -> Outcome:

@@ -26,7 +26,7 @@ from gpu_scheduler.control.scheduling import cycle
 from gpu_scheduler.control.state import ControlState, CoreLimits
 from gpu_scheduler.engine import decide as engine
 from gpu_scheduler.engine.quota.usage import QuotaUsage
-from gpu_scheduler.model.errors import InternalError
+from gpu_scheduler.model.errors import InternalError, WrongState
 from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.reasons import ReasonCode
 from gpu_scheduler.store.memory import MemoryStore
@@ -291,6 +291,46 @@ def test_message_that_cannot_be_applied_costs_no_other_message_of_its_batch(
         assert [type(result) for result in results] == [Outcome, InternalError, Outcome]
         assert bench.reason(waits) == ""
         assert len(bench.store.jobs()) == 4
+
+    monkeypatch.setattr(control_loop, "PAUSE_AFTER_BUG_S", 0.01)
+    with_bench(test)
+
+
+def test_core_that_failed_half_way_accepts_no_more_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core = a_core(nodes=[a_node()])
+    monkeypatch.setitem(HANDLERS, Hold, _fail)
+    with pytest.raises(ZeroDivisionError):
+        core.apply(Hold("job-1"), 0)
+    with pytest.raises(InternalError, match="Hold failed while it changed the state"):
+        core.apply(SetNode(a_node()), 0)
+
+
+def test_message_that_is_rejected_after_a_change_is_rolled_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A rejection promises that nothing has changed."""
+
+    def rejects_late(state: ControlState, message: Hold, now_ms: int, outcome: Outcome) -> None:
+        commands.hold(state, message, now_ms, outcome)
+        raise WrongState("too late")
+
+    def extra(_outcomes: object) -> list[Any]:
+        raise WrongState("too late as well")
+
+    async def test(bench: Bench) -> None:
+        await bench.submit(gpus=8)
+        waits = await bench.submit(gpus=8)
+        with monkeypatch.context() as patch:
+            patch.setitem(HANDLERS, Hold, rejects_late)
+            with pytest.raises(InternalError):
+                await bench.loop.apply(Hold(waits))
+        with pytest.raises(InternalError):
+            await bench.loop.apply(Hold(waits), extra_writes=extra)
+        await bench.submit(gpus=0)
+        assert bench.reason(waits) == ""
+        assert len(bench.store.jobs()) == 3
 
     monkeypatch.setattr(control_loop, "PAUSE_AFTER_BUG_S", 0.01)
     with_bench(test)
